@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/device/device.h"
+#include "kernels/device/driver.h"
 #include "kernels/device/launch.cuh"
 
 namespace twofour {
@@ -47,25 +48,12 @@ std::string no_cuda_reason() {
 }
 
 namespace cuda {
-namespace {
-
-/// A function of the driver, which is not linked with; nullptr where it is older than that.
-template <class Function>
-Function* driver(const char* name) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult why{};
-  if (cudaGetDriverEntryPointByVersion(name, &found, 12040, cudaEnableDefault, &why) != cudaSuccess) {
-    (void)cudaGetLastError();
-    return nullptr;
-  }
-  return reinterpret_cast<Function*>(found);
-}
-
-}  // namespace
 
 int multiprocessors(cudaStream_t stream) {
-  static auto* const context_of = driver<decltype(cuStreamGetGreenCtx)>("cuStreamGetGreenCtx");
-  static auto* const resource_of = driver<decltype(cuGreenCtxGetDevResource)>("cuGreenCtxGetDevResource");
+  static auto* const context_of =
+      driver_function<decltype(cuStreamGetGreenCtx)>("cuStreamGetGreenCtx", 12040);
+  static auto* const resource_of =
+      driver_function<decltype(cuGreenCtxGetDevResource)>("cuGreenCtxGetDevResource", 12040);
   CUgreenCtx context = nullptr;
   CUdevResource resource{};
   const bool green = context_of && resource_of && context_of(stream, &context) == CUDA_SUCCESS && context &&

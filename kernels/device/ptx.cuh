@@ -64,6 +64,9 @@ __device__ __forceinline__ void store_if(bool here, void* to, uint2 v) {
                : "r"(static_cast<int>(here)), "l"(to), "r"(v.x), "r"(v.y)
                : "memory");
 }
+__device__ __forceinline__ void store_if(bool here, void* to, float2 v) {
+  store_if(here, to, uint2{__float_as_uint(v.x), __float_as_uint(v.y)});
+}
 __device__ __forceinline__ void store_if(bool here, void* to, float4 v) {
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %0, 0;\n@p st.global.v4.f32 [%1], {%2, %3, %4, %5}; }"
                :

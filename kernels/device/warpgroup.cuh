@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/device/tensor_map.h"
+
 /// What warpgroups of sm_90a share a block by: barriers in shared memory, registers, the order of wgmma.
 
 namespace twofour::cuda {
@@ -20,6 +22,22 @@ __device__ __forceinline__ void arrive(uint32_t barrier) {
 /// Arrives when all copies (copy_async16) of this thread so far have landed.
 __device__ __forceinline__ void arrive_when_copied(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+/// Arrives at a barrier of another block of the cluster (cluster_address), in no order with memory: a release
+/// to the cluster is a fence over all of it.
+__device__ __forceinline__ void arrive_at_other(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/// Copies a box of describe_boxes, from number `k` of row `row` on, to `to` in each block of the cluster
+/// whose bit is set in `blocks`, and counts its bytes on that block's barrier at the place of `barrier`.
+__device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap& boxes, int k, int row,
+                                         uint32_t barrier, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      " [%0], [%1, {%2, %3}], [%4], %5;"
+      :
+      : "r"(to), "l"(&boxes), "r"(k), "r"(row), "r"(barrier), "h"(blocks)
+      : "memory");
 }
 /// Waits until the phase of parity `parity` is complete; the phase before the first counts as that of
 /// parity 1.
@@ -51,6 +69,16 @@ template <int kCount>
 __device__ __forceinline__ void settle(uint32_t (&a)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(a[i]));
+}
+
+/// Behind the wait for a wgmma: uses registers that it reads. Without a use there, ptxas of CUDA 13.0 gives
+/// them to others as soon as the instruction is issued. Stores nothing: `never` is false, which the compiler
+/// must not know.
+__device__ __forceinline__ void keep_until_here(bool never, const uint32_t (&a)[4]) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %0, 0;\n@p st.shared.v4.b32 [%1], {%1, %2, %3, %4}; }"
+               :
+               : "r"(static_cast<int>(never)), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
+               : "memory");
 }
 
 /// Orders registers before the wgmmas that follow.

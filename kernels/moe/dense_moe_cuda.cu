@@ -242,9 +242,7 @@ bool run_many(const DenseMoe& moe, const MoeTokens& in, void* workspace, Stream 
   if (!fits) return false;
   const RowIds rows = ids_of(moe, in);
   ManyRowsLaunches launches;
-  launches.prepare = [&](const void* hidden, int64_t count, uint16_t* to) {
-    launch_permute(hidden, in.type, nullptr, count, sizes.h, to, stream);
-  };
+  launches.pairs = true;
   launches.up = [&](ManyRows product) {
     product.global_scale = moe.w13.global_scale;
     launch_many_rows(moe.w13, product, stream);

@@ -21,17 +21,17 @@ inline constexpr int64_t kManyTokens = 16384;
 /// Whether the current device has the many-row kernel and it takes such sizes.
 bool knows_many_rows(const LayerSizes& layer);
 
-/// Whether it is the faster one for `m` tokens, more than one and `crossing` rows an expert or more on average.
+/// Whether it is the faster one for `m` tokens, more than one and `crossing` rows an expert or more on
+/// average.
 bool many_rows_pay(const LayerSizes& layer, int64_t m, int64_t crossing);
 
 /// Bytes of workspace for up to `m` tokens, of which kManyTokens at most are worked on at a time.
 int64_t many_rows_moe_bytes(const LayerSizes& layer, int64_t m, Float type);
 
-/// How the kernels of a layer are started: the first product's x, both products.
+/// How both products of a layer are started.
 struct ManyRowsLaunches {
-  /// Writes BF16 [M, H] of `count` tokens' hidden; empty: hidden is taken as it is if it is BF16, else
-  /// rounded.
-  std::function<void(const void* hidden, int64_t count, uint16_t* to)> prepare;
+  bool pairs =
+      false;  ///< of g8 weights, which pairs of blocks can multiply: they take k in the order of permuted_k
   std::function<void(const ManyRows&)> up, down;
 };
 

@@ -96,23 +96,28 @@ void many_rows_moe(const LayerSizes& l, const MoeOptions& options, const MoeToke
   auto* weights = reinterpret_cast<float*>(base + at.weights);
   auto* ready = reinterpret_cast<int32_t*>(base + at.ready);
   const int64_t ready_each = ManyRowsParts().ready;
-  const int most = rows_of_record(rows.rows, l.e, std::min(l.gated ? 2 * l.i : l.i, l.h));
+  const int most = rows_of_record(rows.rows, l.e, std::min(l.gated ? 2 * l.i : l.i, l.h), launches.pairs);
   launch_route_many({rows, most, in.topk_weights, route, sorted, weights, ready, 2 * ready_each}, stream);
 
-  auto* x = reinterpret_cast<uint16_t*>(base + at.x);
-  if (launches.prepare) {
-    launches.prepare(in.hidden, in.m, x);
-  } else if (in.type == Float::bf16 && reinterpret_cast<uintptr_t>(in.hidden) % 16 == 0) {
-    x = static_cast<uint16_t*>(const_cast<void*>(in.hidden));
+  // Sorted x lies where the second product's rows go, after it was read
+  const bool sorts_x = most == kMostRows;
+  auto* x = reinterpret_cast<uint16_t*>(base + (sorts_x ? at.y : at.x));
+  const auto topk = static_cast<int32_t>(l.topk);
+  if (sorts_x || launches.pairs || in.type != Float::bf16 ||
+      reinterpret_cast<uintptr_t>(in.hidden) % 16 != 0) {
+    launch_gather({in.hidden, in.type, sorts_x ? rows.rows : in.m, l.h, launches.pairs,
+                   sorts_x ? route : nullptr, sorted, topk},
+                  x, stream);
   } else {
-    launch_round(in.hidden, in.type, in.m * l.h, x, stream);
+    x = static_cast<uint16_t*>(const_cast<void*>(in.hidden));
   }
 
   ManyRows up{};
   up.most = most;
+  up.x_is_sorted = sorts_x, up.x_rows = rows.rows;
   up.route = route, up.sorted = sorted;
   up.sorted_weight = options.weight_on_input ? weights : nullptr;
-  up.x = x, up.rows_per_x = static_cast<int32_t>(l.topk);
+  up.x = x, up.rows_per_x = topk;
   up.e = static_cast<int32_t>(l.e), up.n = static_cast<int32_t>(l.gated ? 2 * l.i : l.i),
   up.k = static_cast<int32_t>(l.h);
   up.gated = l.gated, up.active = true, up.limit = options.limit;
@@ -125,14 +130,16 @@ void many_rows_moe(const LayerSizes& l, const MoeOptions& options, const MoeToke
   down.route = route, down.sorted = sorted;
   down.sorted_weight = options.weight_on_input ? nullptr : weights;
   down.parts = up.parts, down.parts_ready = ready + ready_each;
-  down.x = reinterpret_cast<const uint16_t*>(base + at.active), down.x_is_sorted = true, down.rows_per_x = 1;
+  down.x = reinterpret_cast<const uint16_t*>(base + at.active), down.x_is_sorted = true,
+  down.x_rows = rows.rows;
+  down.rows_per_x = 1;
   down.e = up.e, down.n = up.k, down.k = static_cast<int32_t>(l.i);
   down.out = base + at.y, down.out_type = product_type(in.type);
   launches.down(down);
 
   const SumArgs sum{rows,
                     base + at.y,
-                    static_cast<int32_t>(l.topk),
+                    topk,
                     static_cast<int32_t>(l.h),
                     in.out,
                     in.type,

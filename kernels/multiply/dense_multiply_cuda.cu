@@ -14,13 +14,18 @@ constexpr const char* kWhere = "dense_multiply";
 /// Rows an expert from which the many-row kernel is the faster one.
 constexpr int64_t kManyRowsFrom = 5;
 
+/// Whether it can take products with such weights at all.
+bool knows_many_rows(const DenseWeights& w) { return !w.gated && fits_many_rows(w) && has_many_rows(); }
+
 /// Whether it takes such products: W4A16 whose rows leave in the order of stored ones.
 bool takes_many_rows(const DenseWeights& w, const DenseOptions& options) {
-  return !w.gated && !options.nvfp4 && options.warps_k == 0 && fits_many_rows(w);
+  return !options.nvfp4 && options.warps_k == 0 && knows_many_rows(w);
 }
 
 int64_t many_rows_bytes(const DenseWeights& w, const ExpertRows& rows) {
-  return ManyRowsWorkspace(rows.rows, w.e, rows.rows / rows.rows_per_x * w.k).bytes;
+  if (!knows_many_rows(w)) return 0;
+  const bool sorts_x = rows_of_record(rows.rows, w.e, w.n, true) == kMostRows;
+  return ManyRowsWorkspace(rows.rows, w.e, (sorts_x ? rows.rows : rows.rows / rows.rows_per_x) * w.k).bytes;
 }
 
 MultiplyWorkspace workspace_of(const DenseWeights& w, const ExpertRows& rows) {
@@ -53,10 +58,8 @@ void dense_multiply(const DenseWeights& w, const ExpertRows& rows, void* workspa
             a.e,
             rows.error};
   if (takes_many_rows(w, options) && are_many_rows(rows, w.e, kManyRowsFrom)) {
-    auto* x = reinterpret_cast<uint16_t*>(base + ManyRowsWorkspace(rows.rows, w.e, 0).x);
-    ManyRows product = sort_many_rows(a.rows, rows, w, base, stream);
-    launch_permute(rows.x, rows.x_type, nullptr, rows.rows / rows.rows_per_x, w.k, x, stream);
-    product.x = x;
+    ManyRows product = sort_many_rows(a.rows, rows, w, true, base, stream);
+    gather_rows(rows, base, product, stream);
     return launch_many_rows(w, product, stream);
   }
 

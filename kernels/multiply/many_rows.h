@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "formats/hd.h"
 #include "kernels/multiply/dense_multiply.h"
 #include "kernels/multiply/sparse_launch.h"
 
@@ -9,11 +10,13 @@
 
 namespace twofour::cuda {
 
-/// Rows of a record of the route, at most, by how many experts have on average.
-inline constexpr int kMostRows = 128, kMiddleRows = 48, kNarrowRows = 32;
+/// Rows of a record of the route, at most, by how many experts have on average. kMostRows are for g8 alone:
+/// the tensor cores take 2:4 weights twice as fast, and shared memory would not give them rows of x in time.
+inline constexpr int kMostRows = 256, kWideRows = 128, kMiddleRows = 48, kNarrowRows = 32;
 
-/// The one of them that is the best for rows of so many experts, each times `columns`.
-int rows_of_record(int64_t rows, int64_t experts, int64_t columns);
+/// The one of them that is the best for rows of so many experts, each times `columns`. `pairs`: whether pairs
+/// of blocks can multiply the weights, as g8's.
+int rows_of_record(int64_t rows, int64_t experts, int64_t columns, bool pairs);
 
 /// Rows by expert and what becomes of their products. Both sides of the tensor cores are BF16; a weight is
 /// exact in it.
@@ -23,7 +26,9 @@ struct ManyRows {
   const int32_t* sorted;       ///< [R], rows in the order of the route
   const float* sorted_weight;  ///< [R], factors of those rows, or nullptr
   const uint16_t* x;           ///< [.., K] BF16, on a multiple of 16 bytes
-  bool x_is_sorted;  ///< x has a row for each of `sorted`, in its order; else row r has x[r / rows_per_x]
+  bool x_is_sorted;            ///< x has a row for each of `sorted`, in its order, as it must where `most` is
+                               ///< kMostRows; else row r has x[r / rows_per_x]
+  int64_t x_rows;              ///< sorted ones: of x, at least as many as records have
   int32_t rows_per_x;
   uint64_t x_multiplier;      ///< ceil(2^36 / rows_per_x) where that is more than 1
   const float* x_factor;      ///< [1], multiplies all of x, or nullptr
@@ -38,6 +43,10 @@ struct ManyRows {
   float* parts;          ///< ManyRowsParts: sums of what several blocks multiply
   int32_t* parts_ready;  ///< zeros; a product's own
 };
+
+/// Warps of a block that multiply, and sums that they have, at most: of 256 columns and kWideRows rows, or of
+/// more columns and fewer rows, or of fewer columns and more rows.
+inline constexpr int kBlockWarps = 16, kBlockSums = 256 * kWideRows;
 
 /// Where blocks of the current device leave sums for each other.
 struct ManyRowsParts {
@@ -63,8 +72,24 @@ struct RouteMany {
 int64_t route_many_bytes(int64_t rows, int64_t experts);
 void launch_route_many(const RouteMany& args, Stream stream);
 
-/// `count` numbers to BF16, a multiple of 8.
-void launch_round(const void* x, Float type, int64_t count, uint16_t* to, Stream stream);
+/// Where k has its place of each 64 in the order in which g8 weights take x.
+TWOFOUR_HD constexpr int64_t permuted_k(int64_t k) {
+  const auto t = k % 64 / 16, v = k % 16 / 8, b = k % 8 / 4, j = k % 4 / 2, r = k % 2;
+  return k / 64 * 64 + 16 * (2 * v + j) + 8 * r + 2 * t + b;
+}
+
+/// Rows of x, gathered as the kernel takes them.
+struct GatherRows {
+  const void* x;  ///< [.., K], K a multiple of 64
+  Float type;
+  int64_t rows, k;     ///< rows to write, at most
+  bool permuted;       ///< in the order of permuted_k
+  const Route* route;  ///< nullptr: rows of x in their order; else a row for each of `sorted`, in its order:
+  const int32_t* sorted;  ///< row r is of x[r / rows_per_x]
+  int32_t rows_per_x;
+};
+/// Writes them in BF16.
+void launch_gather(const GatherRows& args, uint16_t* to, Stream stream);
 
 /// What a multiplication keeps in its workspace for them, bytes from its start.
 struct ManyRowsWorkspace {
@@ -73,17 +98,21 @@ struct ManyRowsWorkspace {
 };
 
 ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, int64_t experts, int64_t columns,
-                        void* workspace, Stream stream);
+                        bool pairs, void* workspace, Stream stream);
+
+/// Writes the x of a product with g8 weights into its workspace, sorted where it must be.
+void gather_rows(const ExpertRows& rows, void* workspace, ManyRows& product, Stream stream);
 
 /// Whether rows of an expert are `crossing` or more on average, in BF16 and where the kernel reads and writes
 /// them.
 bool are_many_rows(const ExpertRows& rows, int64_t experts, int64_t crossing);
 
-/// Sorts rows and describes their products with weights [E, N, K] that have `global_scale`.
+/// Sorts rows and describes their products with weights [E, N, K] that have
+/// `global_scale`.
 template <class Weights>
-ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, const Weights& w, void* workspace,
-                        Stream stream) {
-  ManyRows product = sort_many_rows(ids, rows, w.e, w.n, workspace, stream);
+ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, const Weights& w, bool pairs,
+                        void* workspace, Stream stream) {
+  ManyRows product = sort_many_rows(ids, rows, w.e, w.n, pairs, workspace, stream);
   product.global_scale = w.global_scale;
   product.n = static_cast<int32_t>(w.n), product.k = static_cast<int32_t>(w.k);
   return product;
@@ -98,12 +127,7 @@ bool fits_many_rows(const SparseArgs& weights);
 bool fits_many_rows(const DenseWeights& weights);
 
 void launch_many_rows(const SparseArgs& weights, SparseLayout layout, const ManyRows& rows, Stream stream);
-/// g8. `rows.x` is in the order of launch_permute.
+/// g8. `rows.x` is in the order of permuted_k.
 void launch_many_rows(const DenseWeights& weights, const ManyRows& rows, Stream stream);
-
-/// x [rows, K] as BF16 in the order in which g8 weights take it, K a multiple of 128. `nvfp4` takes the place
-/// of `x`; its global scale is left out.
-void launch_permute(const void* x, Float type, const Nvfp4Rows* nvfp4, int64_t rows, int64_t k, uint16_t* to,
-                    Stream stream);
 
 }  // namespace twofour::cuda

@@ -1,7 +1,5 @@
 #include <algorithm>
 
-#include "formats/e2m1.h"
-#include "formats/e4m3.h"
 #include "kernels/device/check.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/multiply/device_layouts.h"
@@ -20,12 +18,17 @@ void launch_width(const Tiles& weights, const ManyRows& rows, Stream stream) {
   const auto per_x = static_cast<uint64_t>(rows.rows_per_x);
   check(!rows.active || rows.out_type == Float::bf16, "active rows in BF16");
   check(!rows.gated || rows.active, "gated columns that become active ones");
-  ManyRowsArgs<Tiles> a{weights, rows, rows.k / Tiles::kStepK, 0};
+  ManyRowsArgs<Tiles> a{weights, rows, rows.k / Tiles::kStepK, 0, {}};
   a.rows.x_multiplier = ((uint64_t{1} << 36) + per_x - 1) / per_x;
-  const int columns = rows.gated ? rows.n / 2 : rows.n, wide = (rows.gated ? 64 : 128) * Width::kWarpgroups;
+  const int columns = rows.gated ? rows.n / 2 : rows.n, wide = (rows.gated ? 64 : 128) * kItemColumns<Width>;
   a.column_tiles = (columns + wide - 1) / wide;
-  const Launch how{dim3(static_cast<unsigned>(multiprocessors(stream))), kManyRowsThreads<Width>,
-                   static_cast<size_t>(Shared::kBytes), 1, true};
+  if constexpr (Width::kBlocks > 1) {
+    check(rows.x_is_sorted, "sorted rows");
+    a.boxes = describe_boxes(rows.x, rows.x_rows, rows.k, SortedRows::kBoxRows);
+  }
+  const int blocks = std::max(multiprocessors(stream) / Width::kBlocks, 1) * Width::kBlocks;
+  const Launch how{dim3(static_cast<unsigned>(blocks)), kManyRowsThreads<Width>,
+                   static_cast<size_t>(Shared::kBytes), Width::kBlocks, true};
   launch(kWhere, stream, how, many_rows_kernel<Tiles, Width>, a);
 }
 
@@ -33,43 +36,8 @@ template <class Tiles>
 void launch_tiles(const Tiles& weights, const ManyRows& rows, Stream stream) {
   if (rows.most == kNarrowRows) return launch_width<Tiles, NarrowRows>(weights, rows, stream);
   if (rows.most == kMiddleRows) return launch_width<Tiles, MiddleRows>(weights, rows, stream);
+  check(rows.most == kWideRows, "records of a known number of rows");
   launch_width<Tiles, WideRows>(weights, rows, stream);
-}
-
-constexpr int kPermuteThreads = 256;
-
-struct PermuteArgs {
-  const void* x;
-  Float type;
-  Nvfp4Rows nvfp4;
-  int64_t blocks, k;  ///< of 64 k
-  uint16_t* to;
-};
-
-/// A thread takes 16 neighbours of 64.
-__global__ void __launch_bounds__(kPermuteThreads) permute_kernel(const __grid_constant__ PermuteArgs a) {
-  wait_for_predecessor();
-  release_successor();
-  const int64_t i = blockIdx.x * int64_t{kPermuteThreads} + threadIdx.x;
-  if (i >= a.blocks * 4) return;
-  float v[16];
-  if (a.nvfp4.codes) {
-    const uint2 codes = *reinterpret_cast<const uint2*>(a.nvfp4.codes + i * 8);
-    const float scale = e4m3_to_float(a.nvfp4.scales[i]);
-#pragma unroll
-    for (int j = 0; j < 16; ++j)
-      v[j] = e2m1_to_float((j < 8 ? codes.x : codes.y) >> 4 * (j % 8) & 15u) * scale;
-  } else {
-    load_eight(a.x, a.type, i * 16, false, v);
-    load_eight(a.x, a.type, i * 16 + 8, false, v + 8);
-  }
-  uint16_t* to = a.to + i / 4 * 64;
-#pragma unroll
-  for (int j = 0; j < 16; ++j) {
-    if (j % 8 >= 4) continue;
-    const int64_t at = permuted_k(i % 4 * 16 + j);
-    *reinterpret_cast<uint32_t*>(to + at) = bfloat2_of(v[j], v[j + 4]);
-  }
 }
 
 }  // namespace
@@ -82,7 +50,8 @@ bool has_many_rows() {
 bool fits_many_rows(const SparseArgs& w) { return w.aligned && w.k % SparseTiles::kStepK == 0; }
 
 bool fits_many_rows(const DenseWeights& w) {
-  return w.layout == DenseLayout::g8 && w.k % DenseTiles::kStepK == 0 && w.n % 16 == 0 && w.n < (1 << 24) &&
+  return w.layout == DenseLayout::g8 && w.k % DenseTiles<2>::kStepK == 0 && w.n % 16 == 0 &&
+         w.n < (1 << 24) &&
          (reinterpret_cast<uintptr_t>(w.codes) | reinterpret_cast<uintptr_t>(w.scales)) % 16 == 0;
 }
 
@@ -95,21 +64,16 @@ void launch_many_rows(const DenseWeights& w, const ManyRows& rows, Stream stream
     const Stored s = Layout::place(shape, {0, row, group, 8});
     return s.at.row * Layout::part(1, shape).cols + s.at.col;
   };
-  const DenseTiles tiles{w.codes,
-                         w.scales,
-                         Layout::part(0, own).bytes(),
-                         Layout::part(1, own).bytes(),
-                         Layout::part(0, own).cols,
-                         scale_at(128, 0) - scale_at(0, 0),
-                         scale_at(0, 4) - scale_at(0, 0)};
-  launch_tiles(tiles, rows, stream);
-}
-
-void launch_permute(const void* x, Float type, const Nvfp4Rows* nvfp4, int64_t rows, int64_t k, uint16_t* to,
-                    Stream stream) {
-  const PermuteArgs a{x, type, nvfp4 ? *nvfp4 : Nvfp4Rows{}, rows * (k / 64), k, to};
-  launch("rows in the order of g8", stream,
-         {blocks_for(a.blocks * 4, kPermuteThreads), kPermuteThreads, 0, 1, true}, permute_kernel, a);
+  const DenseStrides strides{w.codes,
+                             w.scales,
+                             Layout::part(0, own).bytes(),
+                             Layout::part(1, own).bytes(),
+                             Layout::part(0, own).cols,
+                             scale_at(128, 0) - scale_at(0, 0),
+                             scale_at(0, 4) - scale_at(0, 0)};
+  if (rows.most == kMostRows)
+    return launch_width<DenseTiles<1>, PairedRows>(DenseTiles<1>{strides}, rows, stream);
+  launch_tiles(DenseTiles<2>{strides}, rows, stream);
 }
 
 void launch_many_rows(const SparseArgs& weights, SparseLayout layout, const ManyRows& rows, Stream stream) {

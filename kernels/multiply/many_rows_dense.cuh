@@ -7,61 +7,89 @@
 #include "kernels/multiply/many_rows_store.cuh"
 #include "kernels/multiply/many_rows_width.cuh"
 
-/// g8 weights of the many-row kernel: 256 stored rows (128 for each warpgroup) by 64 k a stage.
+/// g8 weights of the many-row kernel: a unit of 256 stored rows, two m-tiles for each warpgroup, or of 128,
+/// one for each, by 64 k a stage.
 ///
 /// The order of k within 64 is free as long as both sides have it: lane t of a quad takes 16 neighbours, one
 /// block scale, 8 bytes of codes; each word of them is two fragments, and gives codes i and i + 4 at once. So
 /// x has k = 16t + 8v + 2j + r + 4b at place 16 (2v + j) + 8r + 2t + b of its 64.
 ///
 /// MMA row and stored row are matched freely too. Gated, a lane has gates in MMA row g and the ups of the
-/// same columns in row g + 8, of columns c (m-tile 0) and c + 4, which are neighbours in that order: what the
-/// eight lanes of a store have is too. Otherwise a lane has four neighbouring rows. `place_of_row` puts the
-/// rows that lanes read together on different banks.
+/// same columns in row g + 8; of two m-tiles the columns are c and c + 4, which are neighbours in that order,
+/// of one they are neighbours in a pair of lanes. What the eight lanes of a store have is too. Otherwise a
+/// lane has four neighbouring rows, or two. `place_of_row` puts the rows that lanes read together on
+/// different banks.
 
 namespace twofour::cuda {
 
-/// Where k has its place in the order that DenseTiles takes x in.
-__host__ __device__ constexpr int64_t permuted_k(int64_t k) {
-  const auto t = k % 64 / 16, v = k % 16 / 8, b = k % 8 / 4, j = k % 4 / 2, r = k % 2;
-  return k / 64 * 64 + 16 * (2 * v + j) + 8 * r + 2 * t + b;
-}
-
-struct DenseTiles {
-  static constexpr int kStepK = 64;
-  /// Whether all sums start at zero or those of the width alone. No result depends on it, but how the
-  /// compiler orders the loop does: the other value takes 3 % longer in layers.
-  static constexpr bool kClearAll = false;
-  static constexpr int kCodes = 0;         ///< [warpgroup][place of a row][32]
-  static constexpr int kRawScales = 8192;  ///< [warpgroup][32][16] E4M3
-  /// [warpgroup][warp][m-tile][lane] pairs of BF16, times 2^119. They begin over raw ones, read before.
-  static constexpr int kScales = 9088;
-  static constexpr int kTileScales = 136;  ///< bytes of a warp's m-tile: two banks more than its lanes fill
-  static constexpr int kBytes = 11264;     ///< of a stage
-  static constexpr float kDecodedFactor = 0x1p7;
-  using Layout = GateUpInterleaved8;
-
+/// Where g8 weights are.
+struct DenseStrides {
   const uint8_t *codes, *scales;
   int64_t code_expert, scale_expert;  ///< bytes from expert to expert
   int64_t code_row;                   ///< bytes from a stored row to the next
   int64_t scale_block;                ///< bytes from 128 stored rows to the next
   int64_t scale_step;                 ///< bytes from 64 k to the next; those of 128 rows are neighbours
+};
 
-  /// Of a warpgroup's 128 rows.
+/// Gives `store` the sums of one m-tile: a lane has rows g and g + 8 of it, which are neighbouring columns,
+/// the first of them `column`, or a gate and its up. Of these a lane and its neighbour in g take every other
+/// row of x, with both gates and ups; the first of them is `column`.
+template <int kCount, class Store>
+__device__ __forceinline__ void give_tile(const float (&sums)[kCount], const Store& store, int g, int t,
+                                          int column) {
+  const bool second = g % 2;
+  for_stored_rows<2 * kCount>(store.rows, store.count, t, [&](int b, int row, StoredRow one, StoredRow two) {
+    const float* v = sums + 4 * b;
+    if constexpr (Store::kGated) {
+      const float gate = __shfl_xor_sync(0xFFFFFFFFu, second ? v[0] : v[1], 4);
+      const float up = __shfl_xor_sync(0xFFFFFFFFu, second ? v[2] : v[3], 4);
+      store(row + second, second ? two : one, column, second ? float2{gate, v[1]} : float2{v[0], gate},
+            second ? float2{up, v[3]} : float2{v[2], up});
+    } else {
+      store(row, one, column, float2{v[0], v[2]}, float2{});
+      store(row + 1, two, column, float2{v[1], v[3]}, float2{});
+    }
+  });
+}
+
+template <int kTiles>
+struct DenseTiles : DenseStrides {
+  static constexpr int kStepK = 64;
+  /// Whether all sums start at zero or those of the width alone. No result depends on it, but how the
+  /// compiler orders the loop does: the other value takes 3 % longer in layers.
+  static constexpr bool kClearAll = false;
+  static constexpr int kCodes = 0;                  ///< [128 rows][place of a row][32]
+  static constexpr int kRawScales = kTiles * 4096;  ///< [128 rows][32][16] E4M3
+  /// [128 rows][warp][half][lane] pairs of BF16, times 2^119. Of 256 rows they begin over raw ones, read
+  /// before.
+  static constexpr int kScales = kTiles == 2 ? 9088 : 4608;
+  static constexpr int kTileScales = 136;  ///< bytes of a warp's m-tile: two banks more than its lanes fill
+  static constexpr int kBytes = kScales + kTiles * 8 * kTileScales;  ///< of a stage
+  static constexpr float kDecodedFactor = 0x1p7;
+  using Layout = GateUpInterleaved8;
+
+  /// Of 128 rows.
   __device__ static constexpr int place_of_row(bool gated, int row) {
-    return gated ? row / 32 + row % 32 * 4 : row / 4 % 4 + row % 4 * 4 + row / 16 * 16;
+    if (kTiles == 2) return gated ? row / 32 + row % 32 * 4 : row / 4 % 4 + row % 4 * 4 + row / 16 * 16;
+    return gated ? row / 4 % 2 + row / 32 * 2 + row / 8 % 2 * 8 + row % 4 * 16 + row / 16 % 2 * 64
+                 : row / 2 % 8 + row % 2 * 8 + row / 16 * 16;
   }
-  /// What place_of_row undoes for the lane that multiplies the row: the m-tile, whether MMA row g + 8, warp
-  /// and g.
+  /// Who multiplies a row of 128: the half of them that is an m-tile of one warpgroup, or a warpgroup's only
+  /// one; whether MMA row g + 8; warp and g.
   struct RowOwner {
-    int tile, lower, warp, g;
+    int half, lower, warp, g;
   };
   __device__ static constexpr RowOwner owner_of_row(bool gated, int row) {
-    return gated ? RowOwner{row / 4 % 2, row / 8 % 2, row / 16 % 2 * 2 + row / 2 % 2, row % 2 * 4 + row / 32}
+    if (kTiles == 2)
+      return gated
+                 ? RowOwner{row / 4 % 2, row / 8 % 2, row / 16 % 2 * 2 + row / 2 % 2, row % 2 * 4 + row / 32}
                  : RowOwner{row / 2 % 2, row % 2, row / 32, row / 4 % 8};
+    return gated ? RowOwner{row / 16 % 2, row / 8 % 2, row % 4, row / 32 * 2 + row / 4 % 2}
+                 : RowOwner{row / 64, row % 2, row / 16 % 4, row / 2 % 8};
   }
 
-  /// What one of 128 threads copies of a stage: half the codes of four rows, and in half the warps 16 block
-  /// scales of 128 rows. Rows are dealt to threads so that what a warp copies goes to all banks.
+  /// What one of 128 threads copies of a stage: half the codes of two rows of 128, and in a warp for each 128
+  /// rows 16 block scales. Rows are dealt to threads so that what a warp copies goes to all banks.
   struct Copier {
     const uint8_t *codes, *scales;
     int present;  ///< rows from the thread's first on
@@ -69,17 +97,20 @@ struct DenseTiles {
 
     /// The thread's first row, and from there to the second; the others are 128 rows on.
     __device__ static constexpr int first_row(bool gated, int thread) {
-      return gated ? thread / 2 % 4 * 32 + thread / 8 : thread / 2;
+      if (!gated) return thread / 2;
+      if (kTiles == 2) return thread / 2 % 4 * 32 + thread / 8;
+      return thread / 2 % 2 * 32 + thread / 4 % 2 * 4 + thread / 8 % 2 * 64 + thread / 16 % 4 +
+             thread / 64 * 8;
     }
     __device__ static constexpr int to_second_row(bool gated) { return gated ? 16 : 64; }
 
-    __device__ __forceinline__ void start(const DenseTiles& w, const ManyRows& a, int expert, int column_tile,
+    __device__ __forceinline__ void start(const DenseTiles& w, const ManyRows& a, int expert, int unit,
                                           int step, int thread) {
       const int warp = thread / 32, lane = thread % 32;
-      const int64_t e = expert, row = column_tile * 256 + first_row(a.gated, thread),
-                    block = column_tile * 2 + warp;
+      const int64_t e = expert, row = unit * kTiles * 128 + first_row(a.gated, thread),
+                    block = unit * kTiles + warp;
       present = a.n - static_cast<int>(row);
-      has_scales = warp < 2 && block * 128 < a.n;
+      has_scales = warp < kTiles && block * 128 < a.n;
       codes = w.codes + e * w.code_expert + row * w.code_row + step * (kStepK / 2) + thread % 2 * 16;
       scales = w.scales + e * w.scale_expert + block * w.scale_block + step * w.scale_step + lane * 16;
     }
@@ -91,7 +122,7 @@ struct DenseTiles {
                                             thread % 2 * 16) +
                       stage;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < 2 * kTiles; ++i) {
         const int further = i % 2 * to_second_row(kGated), row = i / 2 * 128 + further;
         const int place = i / 2 * 4096 + place_of_row(kGated, further) * 32;
         if (row < present) copy_async16(to + static_cast<uint32_t>(place), codes + row * w.code_row);
@@ -114,36 +145,46 @@ struct DenseTiles {
   __device__ static constexpr int place_of_scale(bool gated, int byte) {
     const Source s = Layout::source(1, Shape{1, 128, 64}, {0, byte / 4, byte % 4});
     const RowOwner o = owner_of_row(gated, static_cast<int>(s.n));
-    return (o.warp * 2 + o.tile) * kTileScales + (o.g * 4 + static_cast<int>(s.group)) * 4 + o.lower * 2;
+    return (o.warp * 2 + o.half) * kTileScales + (o.g * 4 + static_cast<int>(s.group)) * 4 + o.lower * 2;
   }
 
+  /// Four scales, the first of them byte `byte` of those of 128 rows.
   template <bool kGated>
-  __device__ static __forceinline__ void convert_scales(uint8_t* stage, int lane) {
-    uint8_t* scales = stage + kScales + place_of_scale(kGated, lane * 16);
-    const auto* raw = reinterpret_cast<const uint4*>(stage + kRawScales) + lane;
-    const uint4 raws[2] = {raw[0], raw[32]};
-    __syncwarp();
+  __device__ static __forceinline__ void convert_four(uint8_t* scales, uint32_t raw, int byte) {
+    const uint2 h = halves_of_e4m3(raw);
+    const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&h.x));
+    const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&h.y));
+    const float four[4] = {low.x, low.y, high.x, high.y};
 #pragma unroll
-    for (int q = 0; q < 2; ++q) {
-      const uint32_t words[4] = {raws[q].x, raws[q].y, raws[q].z, raws[q].w};
+    for (int b = 0; b < 4; ++b)
+      *reinterpret_cast<__nv_bfloat16*>(scales + place_of_scale(kGated, byte + b)) =
+          __float2bfloat16_rn(four[b] * 0x1p119f);
+  }
+
+  /// By a warp, or two of 128 rows: a thread has 16 scales of each 128 rows, or 8.
+  template <bool kGated>
+  __device__ static __forceinline__ void convert_scales(uint8_t* stage, int thread) {
+    if constexpr (kTiles == 1) {
+      const uint2 raw = reinterpret_cast<const uint2*>(stage + kRawScales)[thread];
+      uint8_t* scales = stage + kScales + place_of_scale(kGated, thread * 8);
+      convert_four<kGated>(scales, raw.x, 0), convert_four<kGated>(scales, raw.y, 4);
+    } else {
+      uint8_t* scales = stage + kScales + place_of_scale(kGated, thread * 16);
+      const auto* raw = reinterpret_cast<const uint4*>(stage + kRawScales) + thread;
+      const uint4 raws[2] = {raw[0], raw[32]};
+      __syncwarp();
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint2 h = halves_of_e4m3(words[i]);
-        const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&h.x));
-        const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&h.y));
-        const float four[4] = {low.x, low.y, high.x, high.y};
-#pragma unroll
-        for (int b = 0; b < 4; ++b)
-          *reinterpret_cast<__nv_bfloat16*>(scales + q * 8 * kTileScales +
-                                            place_of_scale(kGated, 4 * i + b)) =
-              __float2bfloat16_rn(four[b] * 0x1p119f);
+      for (int q = 0; q < 2; ++q) {
+        uint8_t* to = scales + q * 8 * kTileScales;
+        convert_four<kGated>(to, raws[q].x, 0), convert_four<kGated>(to, raws[q].y, 4);
+        convert_four<kGated>(to, raws[q].z, 8), convert_four<kGated>(to, raws[q].w, 12);
       }
     }
   }
 
   /// Converts block scales of a stage.
-  __device__ static __forceinline__ void finish(uint8_t* stage, int lane, bool gated) {
-    gated ? convert_scales<true>(stage, lane) : convert_scales<false>(stage, lane);
+  __device__ static __forceinline__ void finish(uint8_t* stage, int thread, bool gated) {
+    gated ? convert_scales<true>(stage, thread) : convert_scales<false>(stage, thread);
   }
 
   /// Where a lane reads what is its own, from the start of a stage's weights.
@@ -152,10 +193,18 @@ struct DenseTiles {
     int32_t to_tile, to_lower;  ///< bytes from m-tile 0 to 1, from MMA row g to g + 8
     __device__ __forceinline__ Reader(int warpgroup, int warp, int lane, bool gated) {
       const int g = lane / 4, t = lane % 4;
-      const int row = gated ? 32 * (g % 4) + 16 * (warp / 2) + 2 * (warp % 2) + g / 4 : 32 * warp + 4 * g;
-      codes = static_cast<uint32_t>(kCodes + warpgroup * 4096 + place_of_row(gated, row) * 32 + t * 8);
-      scales = static_cast<uint32_t>(kScales + (warpgroup * 4 + warp) * 2 * kTileScales + lane * 4);
-      to_tile = (gated ? 16 : 8) * 32, to_lower = (gated ? 32 : 4) * 32;
+      if constexpr (kTiles == 2) {
+        const int row = gated ? 32 * (g % 4) + 16 * (warp / 2) + 2 * (warp % 2) + g / 4 : 32 * warp + 4 * g;
+        codes = static_cast<uint32_t>(kCodes + warpgroup * 4096 + place_of_row(gated, row) * 32 + t * 8);
+        scales = static_cast<uint32_t>(kScales + (warpgroup * 4 + warp) * 2 * kTileScales + lane * 4);
+        to_tile = (gated ? 16 : 8) * 32, to_lower = (gated ? 32 : 4) * 32;
+      } else {
+        const int row =
+            gated ? 32 * (g / 2) + 16 * warpgroup + 4 * (g % 2) + warp : 64 * warpgroup + 16 * warp + 2 * g;
+        codes = static_cast<uint32_t>(kCodes + place_of_row(gated, row) * 32 + t * 8);
+        scales = static_cast<uint32_t>(kScales + (warp * 2 + warpgroup) * kTileScales + lane * 4);
+        to_tile = 0, to_lower = 8 * 32;
+      }
     }
   };
 
@@ -167,11 +216,11 @@ struct DenseTiles {
 
   /// What a lane reads of a stage.
   struct Raw {
-    uint2 codes[2][2];   ///< [m-tile][MMA row g or g + 8]
-    uint32_t scales[2];  ///< of both rows
+    uint2 codes[kTiles][2];   ///< [m-tile][MMA row g or g + 8]
+    uint32_t scales[kTiles];  ///< of both rows
     __device__ __forceinline__ void load(const Reader& read, const uint8_t* stage) {
 #pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
+      for (int tile = 0; tile < kTiles; ++tile) {
         const uint8_t* from = stage + read.codes + tile * read.to_tile;
         codes[tile][0] = *reinterpret_cast<const uint2*>(from);
         codes[tile][1] = *reinterpret_cast<const uint2*>(from + read.to_lower);
@@ -180,32 +229,34 @@ struct DenseTiles {
     }
   };
 
+  /// The A operand of 16 k (i) of a step and an m-tile.
+  __device__ static __forceinline__ void decode(const Raw& raw, int i, int tile, uint32_t (&a)[4]) {
+    const uint32_t scales = raw.scales[tile];
+    const uint2 upper = raw.codes[tile][0], lower = raw.codes[tile][1];
+    const uint2 g = decode(i / 2 ? upper.y : upper.x, i % 2, __byte_perm(scales, scales, 0x1010));
+    const uint2 g8 = decode(i / 2 ? lower.y : lower.x, i % 2, __byte_perm(scales, scales, 0x3232));
+    a[0] = g.x, a[1] = g8.x, a[2] = g.y, a[3] = g8.y;
+    settle(a);
+  }
+
   /// As SparseTiles::multiply.
   template <int kRows, int kCount, class Next>
-  __device__ static __forceinline__ void multiply(const Raw& raw, uint32_t x, float (&sums)[2][kCount],
+  __device__ static __forceinline__ void multiply(const Raw& raw, uint32_t x, float (&sums)[kTiles][kCount],
                                                   const Next& next) {
     constexpr int kTogether = k16Together<2 * kCount>;
 #pragma unroll
     for (int first = 0; first < 4; first += kTogether) {
-      uint32_t a[kTogether][2][4];
+      uint32_t a[kTogether][kTiles][4];
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        const int v = (first + i) / 2, j = (first + i) % 2;
 #pragma unroll
-        for (int tile = 0; tile < 2; ++tile) {
-          const uint32_t scales = raw.scales[tile];
-          const uint2 upper = raw.codes[tile][0], lower = raw.codes[tile][1];
-          const uint2 g = decode(v ? upper.y : upper.x, j, __byte_perm(scales, scales, 0x1010));
-          const uint2 g8 = decode(v ? lower.y : lower.x, j, __byte_perm(scales, scales, 0x3232));
-          a[i][tile][0] = g.x, a[i][tile][1] = g8.x, a[i][tile][2] = g.y, a[i][tile][3] = g8.y;
-          settle(a[i][tile]);
-        }
+        for (int tile = 0; tile < kTiles; ++tile) decode(raw, first + i, tile, a[i][tile]);
       }
       begin_wgmma();
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
 #pragma unroll
-        for (int tile = 0; tile < 2; ++tile)
+        for (int tile = 0; tile < kTiles; ++tile)
           wgmma_dense(first_sums<kRows>(sums[tile]), a[i][tile], describe_rows(x, 2 * (first + i)));
       }
       commit_wgmma();
@@ -215,26 +266,54 @@ struct DenseTiles {
     wait_wgmma<0>();
   }
 
+  /// What the instructions of a step of one m-tile read in registers.
+  struct Decoded {
+    uint32_t a[4][4];  ///< [16 k]
+    __device__ __forceinline__ void decode(const Raw& raw) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) DenseTiles::decode(raw, i, 0, a[i]);
+    }
+    __device__ __forceinline__ void keep_until_here(bool never) const {
+#pragma unroll
+      for (const auto& four : a) cuda::keep_until_here(never, four);
+    }
+  };
+  /// Begins sums[0] += such a step times kRows rows of x.
+  template <int kRows, int kCount>
+  __device__ static __forceinline__ void begin(const Decoded& decoded, uint32_t x, float (&sums)[1][kCount]) {
+    begin_wgmma();
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      wgmma_dense(first_sums<kRows>(sums[0]), decoded.a[i], describe_rows(x, 2 * i));
+    commit_wgmma();
+  }
+
   /// As SparseTiles::give_sums. Gated, of two columns at a time, which are neighbours in the order of
   /// permuted_k: the first's place there.
   template <int kCount, class Store>
-  __device__ static __forceinline__ void give_sums(const float (&sums)[2][kCount], const Store& store,
-                                                   int warp, int lane) {
+  __device__ static __forceinline__ void give_sums(const float (&sums)[kTiles][kCount], const Store& store,
+                                                   int warpgroup, int warp, int lane) {
     const int g = lane / 4, t = lane % 4;
-    for_stored_rows<2 * kCount>(store.rows, store.count, t,
-                                [&](int b, int row, StoredRow one, StoredRow two) {
+    if constexpr (kTiles == 1) {
+      const int column =
+          Store::kGated ? 32 * warpgroup + 8 * warp + g / 2 * 2 : 64 * warpgroup + 16 * warp + 2 * g;
+      return give_tile(sums[0], store, g, t, column);
+    } else {
+      for_stored_rows<2 * kCount>(store.rows, store.count, t,
+                                  [&](int b, int row, StoredRow one, StoredRow two) {
 #pragma unroll
-                                  for (int r = 0; r < 2; ++r) {
-                                    const float *low = sums[0] + 4 * b + r, *high = sums[1] + 4 * b + r;
-                                    if constexpr (Store::kGated) {
-                                      store(row + r, r ? two : one, 16 * warp + 8 * (g / 4) + 2 * (g % 4),
-                                            float2{low[0], high[0]}, float2{low[2], high[2]});
-                                    } else {
-                                      store(row + r, r ? two : one, 32 * warp + 4 * g,
-                                            float4{low[0], low[2], high[0], high[2]}, float4{});
+                                    for (int r = 0; r < 2; ++r) {
+                                      const float *low = sums[0] + 4 * b + r, *high = sums[1] + 4 * b + r;
+                                      if constexpr (Store::kGated) {
+                                        store(row + r, r ? two : one, 16 * warp + 8 * (g / 4) + 2 * (g % 4),
+                                              float2{low[0], high[0]}, float2{low[2], high[2]});
+                                      } else {
+                                        store(row + r, r ? two : one, 32 * warp + 4 * g,
+                                              float4{low[0], low[2], high[0], high[2]}, float4{});
+                                      }
                                     }
-                                  }
-                                });
+                                  });
+    }
   }
 };
 

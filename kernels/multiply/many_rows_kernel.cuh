@@ -1,16 +1,20 @@
 #pragma once
+#include <type_traits>
+
 #include "kernels/multiply/many_rows_parts.cuh"
 
-/// The many-row kernel: a block multiplies columns of an expert, 128 for each warpgroup that multiplies, with
-/// up to Width::kMost of its rows, and goes on to the next such item. A warpgroup copies ahead into a ring of
-/// stages, weights and rows of x, one converts block scales there and looks up rows, the others decode the
-/// weights of their columns into registers and multiply.
+/// The many-row kernel: a block multiplies columns of an expert, up to 128 for each warpgroup that
+/// multiplies, with up to Width::kMost of its rows, and goes on to the next such item. Some warps copy
+/// ahead into a ring of stages, weights and rows of x, some convert block scales there and look up rows,
+/// warpgroups decode the weights of their columns into registers and multiply.
 
 namespace twofour::cuda {
 
-/// Threads of a block: warpgroups that multiply, one that copies and one that converts.
+/// Warpgroups of a block that copy and convert; threads of a block.
 template <class Width>
-inline constexpr int kManyRowsThreads = (2 + Width::kWarpgroups) * kWarpgroup;
+inline constexpr int kHelpers = (Width::kCopyWarps + Width::kConvertWarps) / 4;
+template <class Width>
+inline constexpr int kManyRowsThreads = (kHelpers<Width> + Width::kWarpgroups) * kWarpgroup;
 /// Registers of a thread as the block starts: those of its warpgroups must add up to them, or it would wait
 /// for more for ever.
 template <class Width>
@@ -22,15 +26,95 @@ template <class Tiles, class Width>
 struct ManyRowsShared {
   static constexpr int kX = 0;  ///< of a stage: for each 64 k Width::kMost rows
   static constexpr int kWeights = Tiles::kStepK / 64 * Width::kMost * kRowBytes;
-  static constexpr int kTiles = Width::kWarpgroups / 2;  ///< of 256 columns
-  static constexpr int kStage = (kWeights + kTiles * Tiles::kBytes + 1023) / 1024 * 1024;
+  static constexpr int kUnits = Width::kWarpgroups / 2;  ///< of weights, what two warpgroups multiply
+  static constexpr int kStage = (kWeights + kUnits * Tiles::kBytes + 1023) / 1024 * 1024;
   static constexpr int kParts = 256;  ///< of the head, after the barriers
   static constexpr int kHead = kParts + PartRing<Width>::kBytes;
-  /// A multiple of the warps that convert, so that a stage is one warp's for ever.
-  static constexpr int kStages = ((227 << 10) - 1024 - kHead) / kStage / 4 * 4;
+  /// A multiple of the turns of warps that convert, so that a stage is the same ones' for ever.
+  static constexpr int kTurns = Width::kConvertWarps / Width::kConvertTogether;
+  static constexpr int kStages = ((227 << 10) - 1024 - kHead) / kStage / kTurns * kTurns;
   static constexpr int kBytes = kStages * kStage + kHead + 1024;  ///< to begin on a multiple of 1024
   static_assert(24 * kStages <= kParts, "barriers before the parts");
-  static_assert(kStages >= 8 && Width::kMost % 16 == 0 && Width::kMost <= kWarpgroup);
+  static_assert(kStages >= 4 && Width::kMost % 16 == 0);
+};
+
+/// The unit of weights that the block multiplies as its u-th of an item.
+template <class Width>
+__device__ __forceinline__ int unit_of(int column_tile, int u) {
+  if constexpr (Width::kBlocks > 1)
+    return column_tile * Width::kBlocks + static_cast<int>(blockIdx.x % Width::kBlocks);
+  return column_tile * (Width::kWarpgroups / 2) + u;
+}
+
+/// Copies rows of x from wherever they lie: a thread 16 bytes of every sixteenth row.
+template <class Width>
+struct ScatteredRows {
+  static constexpr int kApart = 16, kEach = Width::kMost / kApart;
+  const ManyRows& rows;
+  int row, chunk, count;  ///< count: of the warp's first four rows on
+  uint32_t to;
+  const uint8_t* x;
+  uint32_t units[kEach];  ///< of 16 bytes, to where rows begin; after the last row that one again
+
+  template <class Tiles>
+  __device__ __forceinline__ ScatteredRows(const ManyRowsArgs<Tiles>& a, int thread)
+      : rows(a.rows),
+        row(thread / 8),
+        chunk(thread % 8),
+        to(static_cast<uint32_t>(row * kRowBytes + (chunk ^ row % 8) * 16)) {}
+
+  /// Goes to a step of the rows of a record.
+  __device__ __forceinline__ void start(const Route::Record& record, int step) {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const int sorted = record.begin + min(row + kApart * j, record.count - 1);
+      int of_x = rows.x_is_sorted ? sorted : rows.sorted[sorted];
+      if (!rows.x_is_sorted && rows.rows_per_x > 1)
+        of_x = static_cast<int>(static_cast<uint64_t>(of_x) * rows.x_multiplier >> 36);
+      units[j] = static_cast<uint32_t>(of_x) * (static_cast<uint32_t>(rows.k) / 8);
+    }
+    x = reinterpret_cast<const uint8_t*>(rows.x) + step * kRowBytes + chunk * 16;
+    count = record.count - row / 4 * 4;
+  }
+  /// Starts the copies of a step and goes on to the next.
+  __device__ __forceinline__ void copy(uint32_t stage, uint32_t /*landed*/) {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      if (kApart * j < count) copy_async16(stage + to + kApart * j * kRowBytes, x + uint64_t{units[j]} * 16);
+    }
+    x += kRowBytes;
+  }
+};
+
+/// Copies sorted rows by TMA, in boxes: a block brings every other one, to both blocks of the pair. One
+/// thread starts them. Rows behind those of the record come along.
+struct SortedRows {
+  static constexpr int kBoxRows = 64, kBoxBytes = kBoxRows * kRowBytes, kBlocks = PairedRows::kBlocks;
+  static constexpr uint16_t kBoth = (1 << kBlocks) - 1;
+  const CUtensorMap& map;
+  bool starts;
+  int boxes = 0, row = 0, k = 0;
+
+  template <class Tiles>
+  __device__ __forceinline__ SortedRows(const ManyRowsArgs<Tiles>& a, int thread)
+      : map(a.boxes), starts(thread == 0) {}
+
+  __device__ __forceinline__ void start(const Route::Record& record, int step) {
+    boxes = (record.count + kBoxRows - 1) / kBoxRows, row = record.begin, k = step * 64;
+  }
+  __device__ __forceinline__ void copy(uint32_t stage, uint32_t landed) {
+    if (starts) {
+      expect_bytes(landed, boxes * kBoxBytes);
+#pragma unroll
+      for (int i = 0; i < PairedRows::kMost / kBoxRows / kBlocks; ++i) {
+        const int box = static_cast<int>(blockIdx.x % kBlocks) + kBlocks * i;
+        if (box < boxes)
+          copy_box(stage + static_cast<uint32_t>(box * kBoxBytes), map, k, row + box * kBoxRows, landed,
+                   kBoth);
+      }
+    }
+    k += 64;
+  }
 };
 
 /// Copies steps ahead of the warpgroups that multiply.
@@ -38,11 +122,12 @@ template <class Tiles, class Width>
 __device__ __forceinline__ void copy_ahead(const ManyRowsArgs<Tiles>& a, const Schedule& schedule,
                                            uint8_t* stages, uint32_t landed, uint32_t empty) {
   using Shared = ManyRowsShared<Tiles, Width>;
-  constexpr int kApart = 16, kEach = Width::kMost / kApart;  // rows of x of a lane: one of its first 16, ...
-  const ManyRows& r = a.rows;
-  const int thread = static_cast<int>(threadIdx.x), row = thread / 8, chunk = thread % 8;
-  const uint32_t to_x = static_cast<uint32_t>(row * kRowBytes + (chunk ^ row % 8) * 16);
   static_assert(Tiles::kStepK == 64, "a row of x in a stage is 128 bytes");
+  constexpr int kShares = kWarpgroup / kCopyThreads<Width>;  // of 128 that a thread has
+  const int thread = static_cast<int>(threadIdx.x);
+  std::conditional_t<Width::kBlocks == 1, ScatteredRows<Width>, SortedRows> rows(a, thread);
+  uint32_t first_stage[1] = {shared_address(stages)};
+  settle(first_stage);  // or its address would be computed anew each step
   Item next = item_of(a, schedule, 0);
   RingPlace ring;
 #pragma unroll 1
@@ -50,118 +135,65 @@ __device__ __forceinline__ void copy_ahead(const ManyRowsArgs<Tiles>& a, const S
     const ItemPart part = schedule.at(i);
     const Item item = next;
     next = item_of(a, schedule, i + 1);
-    const Route::Record& record = item.record;
-    uint32_t units[kEach];  // of 16 bytes, to where rows begin; after the last row that one again
+    rows.start(item.record, part.begin);
+    typename Tiles::Copier copiers[Shared::kUnits][kShares];
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const int sorted = record.begin + min(row + kApart * j, record.count - 1);
-      int of_x = r.x_is_sorted ? sorted : r.sorted[sorted];
-      if (!r.x_is_sorted && r.rows_per_x > 1)
-        of_x = static_cast<int>(static_cast<uint64_t>(of_x) * r.x_multiplier >> 36);
-      units[j] = static_cast<uint32_t>(of_x) * (static_cast<uint32_t>(r.k) / 8);
+    for (int u = 0; u < Shared::kUnits; ++u) {
+#pragma unroll
+      for (int s = 0; s < kShares; ++s)
+        copiers[u][s].start(a.weights, a.rows, item.record.expert, unit_of<Width>(item.column_tile, u),
+                            part.begin, thread + s * kCopyThreads<Width>);
     }
-    typename Tiles::Copier copiers[Shared::kTiles];
-#pragma unroll
-    for (int t = 0; t < Shared::kTiles; ++t)
-      copiers[t].start(a.weights, r, record.expert, item.column_tile * Shared::kTiles + t, part.begin,
-                       thread);
-    const auto* x = reinterpret_cast<const uint8_t*>(r.x) + part.begin * kRowBytes + chunk * 16;
-    const int rows = record.count - row / 4 * 4;  // of the warp's first four on
 #pragma unroll 1
-    for (int step = part.begin; step < part.end; ++step, x += kRowBytes) {
+    for (int step = part.begin; step < part.end; ++step) {
       wait_phase(empty + ring.slot * 8, ring.parity ^ 1);
-      const uint32_t stage = shared_address(stages) + ring.slot * Shared::kStage;
+      const uint32_t stage = first_stage[0] + ring.slot * Shared::kStage;
+      if constexpr (Width::kBlocks > 1) rows.copy(stage, landed + ring.slot * 8);
 #pragma unroll
-      for (int t = 0; t < Shared::kTiles; ++t)
-        copiers[t].copy(a.weights, stage + Shared::kWeights + t * Tiles::kBytes, thread, r.gated);
+      for (int u = 0; u < Shared::kUnits; ++u) {
 #pragma unroll
-      for (int j = 0; j < kEach; ++j) {
-        if (kApart * j < rows)
-          copy_async16(stage + to_x + kApart * j * kRowBytes, x + uint64_t{units[j]} * 16);
+        for (int s = 0; s < kShares; ++s)
+          copiers[u][s].copy(a.weights, stage + Shared::kWeights + u * Tiles::kBytes,
+                             thread + s * kCopyThreads<Width>, a.rows.gated);
       }
+      if constexpr (Width::kBlocks == 1) rows.copy(stage, landed + ring.slot * 8);
       arrive_when_copied(landed + ring.slot * 8);
       ring.advance(1, Shared::kStages);
     }
   }
 }
 
-/// Converts block scales of the stages, each warp those of every fourth when their copies have landed, and
-/// hands them to the warpgroups that multiply, as the parts.
+/// Converts block scales of the stages when their copies have landed, each warp or Width::kConvertTogether of
+/// them those of a stage in turn, and hands them to the warpgroups that multiply, as the parts.
 template <class Tiles, class Width>
 __device__ __forceinline__ void convert_stages(const ManyRowsArgs<Tiles>& a, const Schedule& schedule,
                                                uint8_t* stages, uint32_t landed, uint32_t full,
                                                const PartRing<Width>& parts) {
   using Shared = ManyRowsShared<Tiles, Width>;
-  constexpr int kWarps = kWarpgroup / 32;
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32) % kWarps;
+  constexpr int kTogether = Width::kConvertTogether * 32, kApart = kConvertThreads<Width> / kTogether;
+  const int thread = static_cast<int>(threadIdx.x) % kConvertThreads<Width>, first = thread / kTogether;
   PartMaker<Tiles, Width> maker(a, schedule, parts);
-  RingPlace ring{warp, 0};
-  int step = warp, end = 0;
+  RingPlace ring{first, 0};
+  int step = first, end = 0;
 #pragma unroll 1
   for (int i = 0; i < schedule.parts; ++i) {
     maker.make(i);
     const ItemPart part = schedule.at(i);
     end += part.end - part.begin;
 #pragma unroll 1
-    for (; step < end; step += kWarps) {
+    for (; step < end; step += kApart) {
       wait_phase(landed + ring.slot * 8, ring.parity);
 #pragma unroll
-      for (int t = 0; t < Shared::kTiles; ++t)
-        Tiles::finish(stages + ring.slot * Shared::kStage + Shared::kWeights + t * Tiles::kBytes, lane,
-                      a.rows.gated);
-      fence_for_wgmma();
+      for (int u = 0; u < Shared::kUnits; ++u)
+        Tiles::finish(stages + ring.slot * Shared::kStage + Shared::kWeights + u * Tiles::kBytes,
+                      thread % kTogether, a.rows.gated);
+      if constexpr (Width::kBlocks == 1) fence_for_wgmma();  // TMA's copies need none
       arrive(full + ring.slot * 8);
-      ring.advance(kWarps, Shared::kStages);
+      ring.advance(kApart, Shared::kStages);
     }
   }
   maker.make(schedule.parts);
 }
-
-/// Sums of a part of an item on their way from block to block: of each warp and row of eight a float4 of
-/// every lane.
-template <class Width>
-struct SharedSums {
-  float4* sums;    ///< of this warp
-  int32_t* ready;  ///< of this warp, 0 at first
-  static constexpr int kWarp = 2 * Width::kMost / 8 * 32, kWarps = 4 * Width::kWarpgroups;
-
-  __device__ __forceinline__ SharedSums(const ManyRows& r, int block, int warp)
-      : sums(reinterpret_cast<float4*>(r.parts) + (int64_t{block} * kWarps + warp) * kWarp),
-        ready(r.parts_ready + block * kWarps + warp) {}
-
-  __device__ __forceinline__ void send(const Sums<Width::kMost>& mine, int count, int lane) const {
-#pragma unroll
-    for (int b = 0; b < Width::kMost / 8; ++b) {
-      if (8 * b >= count) break;
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile)
-        __stcg(sums + (2 * b + tile) * 32 + lane, float4{mine[tile][4 * b], mine[tile][4 * b + 1],
-                                                         mine[tile][4 * b + 2], mine[tile][4 * b + 3]});
-    }
-    __threadfence();
-    __syncwarp();
-    if (lane == 0) store_release(ready, 1);
-  }
-  /// Adds them, when they are there.
-  __device__ __forceinline__ void receive(Sums<Width::kMost>& mine, int count, int lane) const {
-    if (lane == 0) {
-      while (load_acquire(ready) == 0) {
-      }
-    }
-    __syncwarp();
-    __threadfence();
-#pragma unroll
-    for (int b = 0; b < Width::kMost / 8; ++b) {
-      if (8 * b >= count) break;
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
-        const float4 v = __ldcg(sums + (2 * b + tile) * 32 + lane);
-        mine[tile][4 * b] += v.x, mine[tile][4 * b + 1] += v.y;
-        mine[tile][4 * b + 2] += v.z, mine[tile][4 * b + 3] += v.w;
-      }
-    }
-  }
-};
 
 template <class Tiles, class Width>
 __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, const SharedPart<Width>& part,
@@ -171,35 +203,66 @@ __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, cons
   const ManyRows& r = a.rows;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32 % 4);
   const typename Tiles::Reader read(warpgroup % 2, warp, lane, r.gated);
-  Sums<Width::kMost> sums;
+  Sums<Width> sums;
   if constexpr (Tiles::kClearAll) clear<Width::kMost>(sums);
+  uint32_t empty_of_other = 0;
+  if constexpr (Width::kBlocks > 1)
+    empty_of_other = cluster_address(empty, (blockIdx.x + 1) % Width::kBlocks);
   const auto weights_at = [&] {
     return stages + ring.slot * Shared::kStage + Shared::kWeights + warpgroup / 2 * Tiles::kBytes;
   };
   typename Tiles::Raw raw;
-  wait_phase(full + ring.slot * 8, ring.parity);
-  raw.load(read, weights_at());
+  const auto load_next = [&] {
+    wait_phase(full + ring.slot * 8, ring.parity);
+    raw.load(read, weights_at());
+  };
+  load_next();
   for_width<Width::kMost>(__shfl_sync(0xFFFFFFFFu, part.count, 0), [&]<int kRows>() {
     if constexpr (!Tiles::kClearAll) clear<kRows>(sums);
-#pragma unroll 1
-    for (int left = steps; left > 0; --left) {
-      const int slot = ring.slot;
-      ring.advance(1, Shared::kStages);
-      Tiles::template multiply<kRows>(raw, shared_address(stages + slot * Shared::kStage), sums, [&] {
-        if (left == 1) return;
-        wait_phase(full + ring.slot * 8, ring.parity);
-        raw.load(read, weights_at());
-      });
+    const auto release = [&](int slot) {
       arrive(empty + slot * 8);
+      if constexpr (Width::kBlocks > 1) {
+        if (lane == 0) arrive_at_other(empty_of_other + slot * 8);
+      }
+    };
+    if constexpr (Width::kTiles == 1) {
+      // The next step is decoded while one is multiplied
+      typename Tiles::Decoded now;
+      now.decode(raw);
+#pragma unroll 1
+      for (int left = steps; left > 0; --left) {
+        const int slot = ring.slot;
+        ring.advance(1, Shared::kStages);
+        Tiles::template begin<kRows>(now, shared_address(stages + slot * Shared::kStage), sums);
+        typename Tiles::Decoded then = now;  // without these copies registers do not suffice (C7511)
+        if (left > 1) load_next(), then.decode(raw);
+        wait_wgmma<0>();
+        now.keep_until_here(r.k == 0);
+        release(slot);
+        now = then;
+      }
+    } else {
+#pragma unroll 1
+      for (int left = steps; left > 0; --left) {
+        const int slot = ring.slot;
+        ring.advance(1, Shared::kStages);
+        Tiles::template multiply<kRows>(raw, shared_address(stages + slot * Shared::kStage), sums, [&] {
+          if (left > 1) load_next();
+        });
+        release(slot);
+      }
     }
   });
 
   const int block = static_cast<int>(blockIdx.x), warp_of_block = warpgroup * 4 + warp;
-  if (part.continues) SharedSums<Width>(r, block - 1, warp_of_block).receive(sums, part.count, lane);
+  if (part.continues)
+    SharedSums<Width>(r, block - Width::kBlocks, warp_of_block).receive(sums, part.count, lane);
   if (part.breaks) return SharedSums<Width>(r, block, warp_of_block).send(sums, part.count, lane);
-  const int first = (part.column_tile * Width::kWarpgroups + warpgroup) * (r.gated ? 64 : 128);
+  const int group = unit_of<Width>(part.column_tile, warpgroup / 2) * Width::kTiles +
+                    (Width::kTiles > 1 ? warpgroup % 2 : 0);
+  const int first = group * (r.gated ? 64 : 128);
   with_finish(r, [&]<Finish kFinish>() {
-    Tiles::give_sums(sums, StoreSums<kFinish>(r, part.rows, part.count, first), warp, lane);
+    Tiles::give_sums(sums, StoreSums<kFinish>(r, part.rows, part.count, first), warpgroup % 2, warp, lane);
   });
 }
 
@@ -220,12 +283,24 @@ __device__ __forceinline__ void multiply_parts(const ManyRowsArgs<Tiles>& a, int
   }
 }
 
+/// All threads of the blocks that share rows of x meet.
+template <class Width>
+__device__ __forceinline__ void meet() {
+  if constexpr (Width::kBlocks > 1) {
+    __syncwarp();
+    cluster_sync();
+  } else {
+    __syncthreads();
+  }
+}
+
 template <class Tiles, class Width>
 __global__ void __launch_bounds__(kManyRowsThreads<Width>, 1)
     many_rows_kernel(const __grid_constant__ ManyRowsArgs<Tiles> a) {
   using Shared = ManyRowsShared<Tiles, Width>;
-  static_assert(2 * Width::kCopyRegisters + Width::kWarpgroups * Width::kMultiplyRegisters ==
-                (2 + Width::kWarpgroups) * kStartRegisters<Width>);
+  constexpr int kOthers = Width::kBlocks - 1;
+  static_assert(kHelpers<Width> * Width::kCopyRegisters + Width::kWarpgroups * Width::kMultiplyRegisters ==
+                (kHelpers<Width> + Width::kWarpgroups) * kStartRegisters<Width>);
   extern __shared__ uint8_t unaligned[];
   uint8_t* stages = unaligned + (1024 - shared_address(unaligned) % 1024) % 1024;
   uint8_t* head = stages + Shared::kStages * Shared::kStage;
@@ -234,28 +309,34 @@ __global__ void __launch_bounds__(kManyRowsThreads<Width>, 1)
   const PartRing<Width> parts(head + Shared::kParts);
   if (threadIdx.x == 0) {
     for (int s = 0; s < Shared::kStages; ++s) {
-      init_barrier(landed + s * 8, kWarpgroup);  // the threads that copy
-      init_barrier(full + s * 8, 32);            // the warp that converts
-      init_barrier(empty + s * 8, Width::kWarpgroups * kWarpgroup);
+      // Threads that copy, and the one that starts TMA; that convert; that multiply, and a lane of each warp
+      // that does in the other block
+      init_barrier(landed + s * 8, kCopyThreads<Width> + kOthers);
+      init_barrier(full + s * 8, 32 * Width::kConvertTogether);
+      init_barrier(empty + s * 8, Width::kWarpgroups * (kWarpgroup + 4 * kOthers));
     }
     parts.init();
     fence_barriers();
   }
-  __syncthreads();
+  meet<Width>();
   wait_for_predecessor();
   release_successor();
-  const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup - 2;
+  const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup - kHelpers<Width>;
   if (warpgroup >= 0) {
     take_registers<Width::kMultiplyRegisters>();
-    return multiply_parts<Tiles, Width>(a, warpgroup, stages, full, empty, parts);
-  }
-  leave_registers<Width::kCopyRegisters>();
-  const Schedule schedule(a.rows.route->active * a.column_tiles, a.steps);
-  if (warpgroup == -2) {
-    copy_ahead<Tiles, Width>(a, schedule, stages, landed, empty);
+    multiply_parts<Tiles, Width>(a, warpgroup, stages, full, empty, parts);
   } else {
-    convert_stages<Tiles, Width>(a, schedule, stages, landed, full, parts);
+    leave_registers<Width::kCopyRegisters>();
+    const Schedule schedule(a.rows.route->active * a.column_tiles, a.steps,
+                            static_cast<int>(blockIdx.x) / Width::kBlocks,
+                            static_cast<int>(gridDim.x) / Width::kBlocks);
+    if (threadIdx.x < kCopyThreads<Width>) {
+      copy_ahead<Tiles, Width>(a, schedule, stages, landed, empty);
+    } else {
+      convert_stages<Tiles, Width>(a, schedule, stages, landed, full, parts);
+    }
   }
+  if constexpr (Width::kBlocks > 1) meet<Width>();  // no block ends while the other writes to it
 }
 
 }  // namespace twofour::cuda

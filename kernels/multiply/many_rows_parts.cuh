@@ -13,6 +13,7 @@ struct ManyRowsArgs {
   Tiles weights;
   ManyRows rows;
   int32_t steps, column_tiles;
+  CUtensorMap boxes;  ///< of sorted x, with PairedRows
 };
 
 /// Steps of an item that a block multiplies.
@@ -20,16 +21,17 @@ struct ItemPart {
   int item, begin, end;
 };
 
-/// What a block multiplies: items in turn with the other blocks; the last ones by steps, as many as another
-/// block. Of those it starts with the last, so that the block behind it, which adds its sums of the rest of
-/// that item, finds them there in the end.
+/// What a block, or a pair of them, multiplies: items in turn with the other blocks; the last ones by steps,
+/// as many as another block. Of those it starts with the last, so that the block behind it, which adds its
+/// sums of the rest of that item, finds them there in the end.
 struct Schedule {
   static constexpr int kWorthSteps = 8;  ///< that each block must be spared by it
   static constexpr int kLeastSteps = 8;  ///< of a block
-  int steps, rounds, first, begin, end, last, parts;
+  int steps, block, blocks, rounds, first, begin, end, last, parts;
 
-  __device__ __forceinline__ Schedule(int items, int steps_) : steps(steps_) {
-    const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+  /// Of block (or pair) `block_` of `blocks_`.
+  __device__ __forceinline__ Schedule(int items, int steps_, int block_, int blocks_)
+      : steps(steps_), block(block_), blocks(blocks_) {
     const int rest = items % blocks;
     rounds = items / blocks;
     int shared = 0;
@@ -48,7 +50,7 @@ struct Schedule {
     parts = rounds + (begin < end ? last - begin / steps + 1 : 0);
   }
   __device__ __forceinline__ ItemPart at(int i) const {
-    if (i < rounds) return {static_cast<int>(blockIdx.x + i * gridDim.x), 0, steps};
+    if (i < rounds) return {block + i * blocks, 0, steps};
     const int item = last - (i - rounds), before = item * steps;
     return {first + item, max(begin - before, 0), min(end - before, steps)};
   }
@@ -104,13 +106,13 @@ struct PartRing {
   /// By one thread.
   __device__ __forceinline__ void init() const {
     for (int i = 0; i < kSize; ++i) {
-      init_barrier(made + i * 8, kWarpgroup);  // the threads that convert
+      init_barrier(made + i * 8, kConvertThreads<Width>);
       init_barrier(done + i * 8, Width::kWarpgroups * kWarpgroup);
     }
   }
 };
 
-/// Makes the parts of a block, by the warpgroup that converts: a thread a row.
+/// Makes the parts of a block, by the warps that convert: a thread looks up some rows.
 template <class Tiles, class Width>
 struct PartMaker {
   const ManyRowsArgs<Tiles>& args;
@@ -118,39 +120,100 @@ struct PartMaker {
   PartRing<Width> ring;
   RingPlace place;
   Item item, next;  ///< of the part to make, and of the one after it
-  StoredRow row;    ///< of `item`
+  static constexpr int kEach = (Width::kMost + kConvertThreads<Width> - 1) / kConvertThreads<Width>;
+  StoredRow rows[kEach];  ///< of `item`
 
   __device__ __forceinline__ PartMaker(const ManyRowsArgs<Tiles>& a, const Schedule& s,
                                        const PartRing<Width>& r)
       : args(a), schedule(s), ring(r), item(item_of(a, s, 0)), next(item_of(a, s, 1)) {
-    load_row();
+    load_rows();
   }
 
-  __device__ __forceinline__ void load_row() {
+  /// Among those that convert.
+  __device__ static __forceinline__ int thread() {
+    return static_cast<int>(threadIdx.x) % kConvertThreads<Width>;
+  }
+
+  __device__ __forceinline__ void load_rows() {
     const ManyRows& r = args.rows;
-    const int mine = static_cast<int>(threadIdx.x % kWarpgroup), at = item.record.begin + mine;
-    row = {};
-    if (mine >= item.record.count) return;
-    const float weight = r.sorted_weight ? r.sorted_weight[at] : 1, x_factor = r.x_factor ? *r.x_factor : 1;
-    row = {static_cast<uint32_t>(r.active ? at : r.sorted[at]),
-           weight * (r.global_scale[item.record.expert] * Tiles::kDecodedFactor * x_factor)};
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int mine = thread() + i * kConvertThreads<Width>;
+      const int at = item.record.begin + mine;
+      rows[i] = {};
+      if (mine >= item.record.count) continue;
+      const float weight = r.sorted_weight ? r.sorted_weight[at] : 1, x_factor = r.x_factor ? *r.x_factor : 1;
+      rows[i] = {static_cast<uint32_t>(r.active ? at : r.sorted[at]),
+                 weight * (r.global_scale[item.record.expert] * Tiles::kDecodedFactor * x_factor)};
+    }
   }
 
   /// Makes the block's part i; behind the last one, the mark of the end.
   __device__ __forceinline__ void make(int i) {
-    const int mine = static_cast<int>(threadIdx.x % kWarpgroup);
     const ItemPart part = i < schedule.parts ? schedule.at(i) : ItemPart{};
     wait_phase(ring.done + place.slot * 8, place.parity ^ 1);
     SharedPart<Width>& to = ring.parts[place.slot];
-    if (mine < Width::kMost) to.rows[mine] = row;
-    if (mine == 0) {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const int mine = thread() + j * kConvertThreads<Width>;
+      if (mine < Width::kMost) to.rows[mine] = rows[j];
+    }
+    if (thread() == 0) {
       to.steps = part.end - part.begin, to.count = item.record.count, to.column_tile = item.column_tile;
       to.continues = part.begin > 0, to.breaks = part.end < args.steps;
     }
     arrive(ring.made + place.slot * 8);
     place.advance(1, PartRing<Width>::kSize);
     item = next, next = item_of(args, schedule, i + 2);
-    load_row();
+    load_rows();
+  }
+};
+
+/// Sums of a part of an item on their way from block to block: of each warp and row of eight a float4 of
+/// every lane.
+template <class Width>
+struct SharedSums {
+  float4* sums;    ///< of this warp
+  int32_t* ready;  ///< of this warp, 0 at first
+  static constexpr int kTiles = Width::kTiles, kWarps = 4 * Width::kWarpgroups;
+  static_assert(kWarps <= kBlockWarps && 64 * kTiles * Width::kWarpgroups * Width::kMost <= kBlockSums);
+  static constexpr int kWarp = kTiles * Width::kMost / 8 * 32;
+
+  __device__ __forceinline__ SharedSums(const ManyRows& r, int block, int warp)
+      : sums(reinterpret_cast<float4*>(r.parts) + (int64_t{block} * kWarps + warp) * kWarp),
+        ready(r.parts_ready + block * kWarps + warp) {}
+
+  __device__ __forceinline__ void send(const Sums<Width>& mine, int count, int lane) const {
+#pragma unroll
+    for (int b = 0; b < Width::kMost / 8; ++b) {
+      if (8 * b >= count) break;
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile)
+        __stcg(sums + (kTiles * b + tile) * 32 + lane, float4{mine[tile][4 * b], mine[tile][4 * b + 1],
+                                                              mine[tile][4 * b + 2], mine[tile][4 * b + 3]});
+    }
+    __threadfence();
+    __syncwarp();
+    if (lane == 0) store_release(ready, 1);
+  }
+  /// Adds them, when they are there.
+  __device__ __forceinline__ void receive(Sums<Width>& mine, int count, int lane) const {
+    if (lane == 0) {
+      while (load_acquire(ready) == 0) {
+      }
+    }
+    __syncwarp();
+    __threadfence();
+#pragma unroll
+    for (int b = 0; b < Width::kMost / 8; ++b) {
+      if (8 * b >= count) break;
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const float4 v = __ldcg(sums + (kTiles * b + tile) * 32 + lane);
+        mine[tile][4 * b] += v.x, mine[tile][4 * b + 1] += v.y;
+        mine[tile][4 * b + 2] += v.z, mine[tile][4 * b + 3] += v.w;
+      }
+    }
   }
 };
 

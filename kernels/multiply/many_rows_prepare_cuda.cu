@@ -10,13 +10,9 @@ namespace {
 /// Of x and results, in bytes.
 constexpr uintptr_t kManyRowsAlignment = 16;
 constexpr int kThreads = 512, kWarps = kThreads / 32;
-/// Warps of a block that multiply, and sums that they have: of 256 columns and kMostRows rows, or of more
-/// columns and fewer rows.
-constexpr int kBlockWarps = 16, kBlockSums = 256 * kMostRows;
-static_assert(512 * kMiddleRows <= kBlockSums);
-/// Rows an expert on average up to which records of kNarrowRows, of kMiddleRows are the better ones. Of 40
-/// rows on average some 10 % of experts have more than 48.
-constexpr int64_t kNarrowUpTo = 20, kMiddleUpTo = 40;
+/// Rows an expert on average up to which records of kNarrowRows, of kMiddleRows, of kWideRows are the better
+/// ones. Of 40 rows on average some 10 % of experts have more than 48, of 120 some 20 % more than 128.
+constexpr int64_t kNarrowUpTo = 20, kMiddleUpTo = 40, kWideUpTo = 120;
 /// Blocks that sort rows: a cluster, which reads each other's counts.
 constexpr int kSorters = 8;
 
@@ -116,24 +112,53 @@ __global__ void __cluster_dims__(kSorters, 1, 1) __launch_bounds__(kThreads)
   cluster_sync();  // no block ends while another reads its counts
 }
 
-/// Eight numbers of a thread to BF16.
+/// Each thread has 16 numbers. In the order of permuted_k, four of them exchange theirs, so that each writes
+/// neighbours.
 __global__ void __launch_bounds__(kThreads)
-    round_kernel(const void* x, Float type, int64_t eights, uint4* to) {
+    gather_kernel(const __grid_constant__ GatherRows a, bool wide, uint16_t* to) {
+  constexpr int kPitch = 72;  // numbers from 64 to the next, on other banks
+  __shared__ __align__(16) uint16_t places[kThreads / 4 * kPitch];
   wait_for_predecessor();
   release_successor();
-  const int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x;
-  if (i >= eights) return;
-  float v[8];
-  load_eight(x, type, i * 8, false, v);
-  to[i] = {bfloat2_of(v[0], v[1]), bfloat2_of(v[2], v[3]), bfloat2_of(v[4], v[5]), bfloat2_of(v[6], v[7])};
+  const int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x, row = i / (a.k / 16),
+                k = i % (a.k / 16) * 16;
+  int64_t rows = a.rows;
+  if (a.route) {
+    const int active = a.route->active;
+    const Route::Record last = active > 0 ? a.route->records[active - 1] : Route::Record{};
+    rows = min(rows, int64_t{last.begin} + last.count);
+  }
+  if (row >= rows) return;
+  const int64_t from = a.route ? a.sorted[row] / a.rows_per_x : row;
+  float v[16];
+  load_eight(a.x, a.type, from * a.k + k, wide, v);
+  load_eight(a.x, a.type, from * a.k + k + 8, wide, v + 8);
+  auto* out = reinterpret_cast<uint4*>(to + row * a.k + k);
+  if (!a.permuted) {
+#pragma unroll
+    for (int j = 0; j < 16; j += 8)
+      out[j / 8] = {bfloat2_of(v[j], v[j + 1]), bfloat2_of(v[j + 2], v[j + 3]),
+                    bfloat2_of(v[j + 4], v[j + 5]), bfloat2_of(v[j + 6], v[j + 7])};
+    return;
+  }
+  uint16_t* shared = places + threadIdx.x / 4 * kPitch;
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+    // Those four apart become neighbours
+    if (j % 8 < 4) *reinterpret_cast<uint32_t*>(shared + permuted_k(k % 64 + j)) = bfloat2_of(v[j], v[j + 4]);
+  }
+  __syncwarp();
+  const auto* mine = reinterpret_cast<const uint4*>(shared + k % 64);
+  out[0] = mine[0], out[1] = mine[1];
 }
 
 }  // namespace
 
-int rows_of_record(int64_t rows, int64_t experts, int64_t columns) {
+int rows_of_record(int64_t rows, int64_t experts, int64_t columns, bool pairs) {
   constexpr int64_t kColumns = 512;  // of a block: fewer blocks at work would cost more than it spares
   const int64_t served = std::min(rows, experts);
-  if (rows > kMiddleUpTo * served || served * (columns / kColumns) < multiprocessors()) return kMostRows;
+  if (pairs && rows > kWideUpTo * served) return kMostRows;
+  if (rows > kMiddleUpTo * served || served * (columns / kColumns) < multiprocessors()) return kWideRows;
   return rows <= kNarrowUpTo * served ? kNarrowRows : kMiddleRows;
 }
 
@@ -166,7 +191,7 @@ bool are_many_rows(const ExpertRows& rows, int64_t experts, int64_t crossing) {
 }
 
 ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, int64_t experts, int64_t columns,
-                        void* workspace, Stream stream) {
+                        bool pairs, void* workspace, Stream stream) {
   const ManyRowsWorkspace at(rows.rows, experts, 0);
   auto* base = static_cast<char*>(workspace);
   auto* route = reinterpret_cast<Route*>(base + at.route);
@@ -174,7 +199,7 @@ ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, int64_t exper
   auto* weights = reinterpret_cast<float*>(base + at.weights);
   auto* ready = reinterpret_cast<int32_t*>(base + at.ready);
   ManyRows product{};
-  product.most = rows_of_record(rows.rows, experts, columns);
+  product.most = rows_of_record(rows.rows, experts, columns, pairs);
   launch_route_many(
       {ids, product.most, rows.row_weight, route, sorted, weights, ready, ManyRowsParts().ready}, stream);
   product.parts = reinterpret_cast<float*>(base + at.parts), product.parts_ready = ready;
@@ -187,6 +212,17 @@ ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, int64_t exper
   return product;
 }
 
+void gather_rows(const ExpertRows& rows, void* workspace, ManyRows& product, Stream stream) {
+  auto* x = reinterpret_cast<uint16_t*>(static_cast<char*>(workspace) +
+                                        ManyRowsWorkspace(rows.rows, product.e, 0).x);
+  const bool sorts = product.most == kMostRows;
+  const int64_t count = sorts ? rows.rows : rows.rows / rows.rows_per_x;
+  launch_gather({rows.x, rows.x_type, count, product.k, true, sorts ? product.route : nullptr, product.sorted,
+                 product.rows_per_x},
+                x, stream);
+  product.x = x, product.x_is_sorted = sorts, product.x_rows = count;
+}
+
 void launch_route_many(const RouteMany& a, Stream stream) {
   const int warps = sorting_warps(a.rows.e);
   const Launch how{dim3(kSorters), kThreads, static_cast<size_t>((2 + warps) * a.rows.e + kWarps) * 4, 1,
@@ -194,10 +230,10 @@ void launch_route_many(const RouteMany& a, Stream stream) {
   launch("sort rows", stream, how, route_kernel, a, warps);
 }
 
-void launch_round(const void* x, Float type, int64_t count, uint16_t* to, Stream stream) {
-  const int64_t eights = count / 8;
-  launch("round rows", stream, {blocks_for(eights, kThreads), kThreads, 0, 1, true}, round_kernel, x, type,
-         eights, reinterpret_cast<uint4*>(to));
+void launch_gather(const GatherRows& a, uint16_t* to, Stream stream) {
+  const bool wide = reinterpret_cast<uintptr_t>(a.x) % 16 == 0;
+  launch("rows of x", stream, {blocks_for(a.rows * (a.k / 16), kThreads), kThreads, 0, 1, true},
+         gather_kernel, a, wide, to);
 }
 
 }  // namespace twofour::cuda

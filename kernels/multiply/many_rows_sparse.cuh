@@ -6,7 +6,7 @@
 #include "kernels/multiply/many_rows_width.cuh"
 #include "kernels/multiply/sparse_warp.cuh"
 
-/// 2:4 weights of the many-row kernel: 256 columns (128 for each warpgroup) by 64 k a stage.
+/// 2:4 weights of the many-row kernel: a unit of 256 columns (128 for each warpgroup) by 64 k a stage.
 ///
 /// MMA row and column of the matrix are matched freely: of a warpgroup's 128 columns, eight chunks of 16,
 /// warp w multiplies chunks w and w + 4. Gated, the first four chunks are gates and the others the ups of the
@@ -38,12 +38,12 @@ struct SparseTiles {
     int32_t to_second;  ///< columns from the first warpgroup's to the second's
     bool first, second;
 
-    /// Goes to a step of `column_tile` of an expert.
-    __device__ __forceinline__ void start(const SparseTiles& w, const ManyRows& a, int expert,
-                                          int column_tile, int step, int thread) {
+    /// Goes to a step of a unit of an expert.
+    __device__ __forceinline__ void start(const SparseTiles& w, const ManyRows& a, int expert, int unit,
+                                          int step, int thread) {
       const int warp = thread / 32, chunk = thread % 8, t = thread % 32 / 8;
       const int half = a.gated ? a.n / 2 : a.n, wide = a.gated ? 64 : 128;
-      const int column = column_tile * 2 * wide + (a.gated ? chunk % 4 : chunk) * 16;
+      const int column = unit * 2 * wide + (a.gated ? chunk % 4 : chunk) * 16;
       first = column < half, second = column + wide < half;
       to_second = wide;
       const int64_t e = expert, at = column + (a.gated && chunk >= 4 ? half : 0), group = step * kStepGroups;
@@ -176,7 +176,7 @@ struct SparseTiles {
   /// and the one that has the other of both take every other row.
   template <int kCount, class Store>
   __device__ static __forceinline__ void give_sums(const float (&sums)[2][kCount], const Store& store,
-                                                   int warp, int lane) {
+                                                   int /*warpgroup*/, int warp, int lane) {
     const int g = lane / 4, t = lane % 4;
     const bool is_up = g >= 4;
     for_stored_rows<2 * kCount>(

@@ -88,11 +88,18 @@ struct StoreSums {
     }
   }
 
-  /// Two gates and ups, neighbours in the order of permuted_k. `column` is the place of the first.
+  /// Two neighbouring columns, and the ups of gated ones; of g8 neighbours in the order of permuted_k.
   __device__ __forceinline__ void operator()(int row, StoredRow to, int column, float2 v, float2 up) const {
     column += first;
-    store_if(row < count && column < columns, static_cast<uint16_t*>(out) + place(to, column),
-             bfloat2_of(finish(v.x, up.x, to.factor), finish(v.y, up.y, to.factor)));
+    const bool here = row < count && column < columns;
+    v = {finish(v.x, up.x, to.factor), finish(v.y, up.y, to.factor)};
+    const uint64_t at = place(to, column);
+    if constexpr (kFinish == Finish::other) {
+      if (type == Float::f32) return store_if(here, static_cast<float*>(out) + at, v);
+      store_if(here, static_cast<uint16_t*>(out) + at, half2_of(v.x, v.y));
+    } else {
+      store_if(here, static_cast<uint16_t*>(out) + at, bfloat2_of(v.x, v.y));
+    }
   }
 };
 

@@ -7,30 +7,49 @@
 
 namespace twofour::cuda {
 
-/// How a block is cut. Up to 128 rows: two warpgroups multiply, which leaves each thread registers for as
-/// many sums. Up to 48: four do, as decoding is most of the work then. Up to 32: they have fewer rows to
-/// copy.
+/// How a block is cut. Up to 256 rows: two warpgroups multiply 64 columns each, an m-tile, which leaves each
+/// thread registers for as many sums; two blocks, a cluster, have neighbouring columns, and each brings half
+/// of the rows of x to both. Up to 128: two warpgroups multiply two m-tiles each. Up to 48: four do, as
+/// decoding is most of the work then. Up to 32: they have fewer rows to copy.
+struct PairedRows {
+  static constexpr int kMost = kMostRows, kWarpgroups = 2, kTiles = 1, kBlocks = 2;
+  static constexpr int kCopyWarps = 2, kConvertWarps = 2, kConvertTogether = 2;
+  static constexpr int kCopyRegisters = 72, kMultiplyRegisters = 216;
+};
 struct WideRows {
-  static constexpr int kMost = kMostRows, kWarpgroups = 2;
+  static constexpr int kMost = kWideRows, kWarpgroups = 2, kTiles = 2, kBlocks = 1;
+  static constexpr int kCopyWarps = 4, kConvertWarps = 4, kConvertTogether = 1;
   static constexpr int kCopyRegisters = 56, kMultiplyRegisters = 200;
 };
 struct MiddleRows {
-  static constexpr int kMost = kMiddleRows, kWarpgroups = 4;
+  static constexpr int kMost = kMiddleRows, kWarpgroups = 4, kTiles = 2, kBlocks = 1;
+  static constexpr int kCopyWarps = 4, kConvertWarps = 4, kConvertTogether = 1;
   static constexpr int kCopyRegisters = 48, kMultiplyRegisters = 96;
 };
 struct NarrowRows {
-  static constexpr int kMost = kNarrowRows, kWarpgroups = 4;
+  static constexpr int kMost = kNarrowRows, kWarpgroups = 4, kTiles = 2, kBlocks = 1;
+  static constexpr int kCopyWarps = 4, kConvertWarps = 4, kConvertTogether = 1;
   static constexpr int kCopyRegisters = 48, kMultiplyRegisters = 96;
 };
+
+/// Threads that copy, and that convert.
+template <class Width>
+inline constexpr int kCopyThreads = Width::kCopyWarps * 32;
+template <class Width>
+inline constexpr int kConvertThreads = Width::kConvertWarps * 32;
+
+/// Columns of an item, in 128s (of gated ones 64 with their ups).
+template <class Width>
+inline constexpr int kItemColumns = (Width::kBlocks * Width::kWarpgroups * Width::kTiles) / 2;
 
 /// Groups of 16 k of a step that a warp decodes before it multiplies them: as many as registers allow, since
 /// warps of a warpgroup wait for each other at each multiplication.
 template <int kMost>
 inline constexpr int k16Together = kMost > kMiddleRows ? 4 : 2;
 
-/// Of two m-tiles and kMost rows.
-template <int kMost>
-using Sums = float[2][kMost / 2];
+/// A warpgroup's, of each m-tile and row.
+template <class Width>
+using Sums = float[Width::kTiles][Width::kMost / 2];
 
 /// Those of the first kRows rows.
 template <int kRows, int kCount>
@@ -39,16 +58,23 @@ __device__ __forceinline__ float (&first_sums(float (&sums)[kCount]))[kRows / 2]
 }
 
 /// Sets those of the first kRows rows to zero.
-template <int kRows, int kCount>
-__device__ __forceinline__ void clear(float (&sums)[2][kCount]) {
+template <int kRows, int kTiles, int kCount>
+__device__ __forceinline__ void clear(float (&sums)[kTiles][kCount]) {
 #pragma unroll
-  for (int i = 0; i < kRows / 2; ++i) sums[0][i] = sums[1][i] = 0;
+  for (int i = 0; i < kRows / 2; ++i) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) sums[tile][i] = 0;
+  }
 }
 
 /// Calls `f.template operator()<kRows>()` with the smallest width that takes `rows` rows, of kMost at most.
-template <int kMost, int kRows = kMost <= kMiddleRows ? 8 : 16, class F>
+template <int kMost,
+          int kRows = kMost <= kMiddleRows ? 8
+                      : kMost <= kWideRows ? 16
+                                           : 64,
+          class F>
 __device__ __forceinline__ void for_width(int rows, const F& f) {
-  constexpr int kNext = kRows + (kRows < 32 ? 8 : kRows < 64 ? 16 : 32);
+  constexpr int kNext = kRows + (kMost > kWideRows ? 32 : kRows < 32 ? 8 : kRows < 64 ? 16 : 32);
   if constexpr (kNext <= kMost) {
     if (rows > kRows) return for_width<kMost, kNext>(rows, f);
   }

@@ -113,7 +113,8 @@ void sparse_multiply(const SparseExperts& experts, const ExpertRows& rows, void*
   auto* base = static_cast<char*>(workspace);
   a.rows = {rows.ids, nullptr, static_cast<int32_t>(rows.rows), a.e, a.e, rows.error};
   if (wants_many_rows(a, rows, plan))
-    return launch_many_rows(a, experts.layout, sort_many_rows(a.rows, rows, experts, base, stream), stream);
+    return launch_many_rows(a, experts.layout, sort_many_rows(a.rows, rows, experts, false, base, stream),
+                            stream);
   a.rows_per_x = static_cast<int32_t>(rows.rows_per_x);
   a.x = {reinterpret_cast<uint4*>(base + at.halves), reinterpret_cast<float*>(base + at.factors)};
   a.row_weight = rows.row_weight;

@@ -268,9 +268,10 @@ TEST_CASE("a g8 layer has the same bits from a thousand replays") {
 TEST_CASE("infinity and NaN in a token of a g8 layer stay with it") {
   if (no_gpu()) return;
   constexpr int64_t kH = 128;
-  const Case c{2, kH, 64, 80, 1, false, true, 0, false, false, Float::bf16};
-  for (const auto use : {ManyRowsUse::never, ManyRowsUse::always}) {
+  for (const auto& [use, count] :
+       {std::pair{ManyRowsUse::never, 80}, {ManyRowsUse::always, 80}, {ManyRowsUse::always, 300}}) {
     if (use == ManyRowsUse::always && cuda_device()->capability != 90) continue;
+    const Case c{2, kH, 64, count, 1, false, true, 0, false, false, Float::bf16};
     for (const float bad :
          {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
       Layer layer(c);
@@ -279,7 +280,7 @@ TEST_CASE("infinity and NaN in a token of a g8 layer stay with it") {
       layer.hidden.values[17 * kH + 5] = bad;
       layer.upload();
       const auto got = layer.run();
-      for (int64_t m = 0; m < 80; ++m) {
+      for (int64_t m = 0; m < count; ++m) {
         const auto row = got.begin() + m * kH;
         if (m == 17) {
           CHECK(std::none_of(row, row + kH, [](float x) { return std::isfinite(x); }));
@@ -334,6 +335,43 @@ TEST_CASE("the g8 layer is right with many rows of an expert") {
   check_case({2, 384, 256, 300, 1, false, true, 0.05, true});
   check_case({40, 128, 384, 90, 6, false, true, 0, false, true});
   check_case({1, 640, 128, 129, 1, false});
+}
+
+TEST_CASE("the g8 layer is right with hundreds of rows of an expert") {
+  if (no_gpu()) return;
+  // More than 128 on average: records of up to 256 rows, of pairs of blocks
+  for (const auto& counts : {std::vector<int64_t>{300, 129, 256, 257, 0, 128, 192, 193, 511, 1},
+                             std::vector<int64_t>{64, 65, 512, 513}, std::vector<int64_t>{0, 1100}}) {
+    const auto e = static_cast<int64_t>(counts.size());
+    const int64_t rows = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    CAPTURE(rows);
+    for (const Case& c :
+         {Case{e, 192, 64, rows, 1, false}, Case{e, 320, 192, rows, 1, false, true, 0.05, true},
+          Case{e, 640, 128, rows, 1, false, true, 0, false, false, Float::bf16}}) {
+      CAPTURE(c.h);
+      Layer layer(c);
+      layer.set_experts(counts);
+      const auto got = layer.run();
+      check_layer(layer, got);
+      CHECK(layer.run() == got);
+    }
+  }
+  check_case({3, 128, 192, 260, 3, false, true, 0, false, true});
+  check_case({6, 1280, 64, 300, 4, false});
+  {
+    // No row has an expert
+    Layer layer({2, 128, 64, 300, 1, false, true, 0, false, true});
+    layer.device_ids.upload(std::vector<int32_t>(300, -1).data(), 300 * 4);
+    const auto got = layer.run();
+    CHECK(std::all_of(got.begin(), got.end(), [](float x) { return x == 0; }));
+  }
+  const GreenContext few(16);
+  const DeviceStream stream(few.stream());
+  Layer layer({2, 640, 128, 700, 1, false});
+  layer.poison();
+  layer.launch(stream.get());
+  stream.synchronize();
+  check_layer(layer, layer.result());
 }
 
 TEST_CASE("the g8 layer is right where many experts have few rows each") {

@@ -22,6 +22,7 @@ struct Case {
   int warps_k = 0;
   bool distinct = false;
   float limit = 0;
+  Float out_type = Float::f32;
 };
 
 void check_case(const Case& c) {
@@ -62,27 +63,27 @@ void check_case(const Case& c) {
   }
   const DeviceMemory device_ids(ids), device_weight(row_weight);
   const int64_t columns = c.epilogue == DenseEpilogue::swiglu ? c.n / 2 : c.n;
-  DeviceMemory out(static_cast<size_t>(c.rows * columns * 4));
+  DeviceMemory out(static_cast<size_t>(c.rows * columns * size_of(c.out_type)));
 
   ExpertRows rows;
   rows.rows = c.rows, rows.rows_per_x = c.rows_per_x;
   rows.x = x.device.as(), rows.x_type = c.x_type;
   rows.ids = device_ids.as<int32_t>(), rows.row_weight = device_weight.as<float>();
-  rows.out = out.as();
+  rows.out = out.as(), rows.out_type = c.out_type;
   rows.distinct = c.distinct;
   DenseOptions options;
   options.nvfp4 = c.nvfp4 ? &nvfp4 : nullptr;
   options.epilogue = c.epilogue, options.warps_k = c.warps_k, options.limit = c.limit;
   DeviceMemory workspace(dense_multiply_workspace(weights.device, rows));
   const DeviceStream stream;
-  std::vector<float> first;
+  std::vector<uint8_t> first;
   for (int run = 0; run < 2; ++run) {
     out.fill(0xFF);
     workspace.fill(0xFF);
     dense_multiply(weights.device, rows, workspace.as(), workspace.bytes(), stream.get(), options);
     stream.synchronize();
-    const auto got = out.download<float>();
-    if (run == 1) CHECK(std::memcmp(got.data(), first.data(), 4 * got.size()) == 0);
+    const auto got = out.download<uint8_t>();
+    if (run == 1) CHECK(got == first);
     first = got;
   }
 
@@ -116,7 +117,8 @@ void check_case(const Case& c) {
   }
   // Tensor cores cut what does not fit when they add 16 products to a float32 sum: half a last place a time.
   const double cut = static_cast<double>(c.k) / 16 * 0x1p-24;
-  CHECK(relative_error(first, want) < tolerance(Float::f32, c.x_type == Float::f32 && !c.nvfp4) + cut);
+  CHECK(relative_error(Activations::from_bits(first, c.out_type), want) <
+        tolerance(c.out_type, c.x_type == Float::f32 && !c.nvfp4) + cut);
 }
 
 }  // namespace
@@ -163,6 +165,20 @@ TEST_CASE("the dense multiplication is right where many experts have few rows ea
   if (no_gpu()) return;
   check_case({144, 528, 192, 144 * 9, 1, true});
   check_case({144, 784, 128, 144 * 30, 1, true});
+}
+
+TEST_CASE("the dense multiplication is right with hundreds of rows an expert") {
+  if (no_gpu()) return;
+  for (const int64_t rows : {130, 192, 193, 255, 256, 257, 600}) check_case({1, 400, 192, rows, 1, true});
+  check_case({4, 528, 320, 4 * 190, 2, true});
+  for (const Float type : {Float::bf16, Float::f16}) {
+    Case c{3, 272, 64, 3 * 500, 1, true};
+    c.out_type = type;
+    check_case(c);
+  }
+  check_case({1, 272, 4096, 300, 1, true});       // blocks share K
+  check_case({34, 272, 576, 34 * 122, 1, true});  // and of some items behind a round
+  check_case({8192, 16, 64, 8192 * 7, 1, true});  // more experts than all warps that sort can count
 }
 
 TEST_CASE("blocks that go through several groups of rows give the dense product") {

@@ -235,6 +235,36 @@ TEST_CASE("the fused MoE layer is right where many experts have few rows each") 
   }
 }
 
+TEST_CASE("the fused MoE layer is right with hundreds of rows of an expert") {
+  if (no_gpu()) return;
+  // More than 128 on average: experts of several records
+  const std::vector<std::vector<int64_t>> patterns{
+      {300, 129, 256, 257, 0, 128, 192, 193, 511, 1}, {64, 65, 512, 513}, {0, 1100}};
+  const std::vector<Case> cases{{0, 192, 64, 0, 1},
+                                {0, 64, 320, 0, 1, true, Float::f16, 0.05},
+                                {0, 320, 192, 0, 1, true, Float::f32, 0, true},
+                                {0, 640, 128, 0, 1, false}};
+  for (const auto& counts : patterns) {
+    for (Case c : cases) {
+      c.e = static_cast<int64_t>(counts.size());
+      c.m = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+      for_each_way<KMajorPlanes>(c, [&](auto& layer) {
+        const DeviceStream stream;
+        layer.set_experts(counts);
+        layer.run(stream.get());
+        stream.synchronize();
+        layer.check();
+        const auto first = layer.out.template download<uint8_t>();
+        layer.run(stream.get());
+        stream.synchronize();
+        CHECK(layer.out.template download<uint8_t>() == first);
+      });
+    }
+  }
+  check_both({2, 128, 192, 260, 3, true, Float::bf16, 0, false, true});
+  check_case<KMajorPlanes>({6, 1280, 64, 300, 4});
+}
+
 TEST_CASE("the layer takes the many-row kernel by itself, in pieces of tokens too") {
   if (no_gpu()) return;
   for (const auto& [h, i] : {std::pair<int64_t, int64_t>{64, 64}, {80, 48}}) {
@@ -253,7 +283,7 @@ TEST_CASE("infinity and NaN in a token stay with it among many rows of an expert
   if (no_gpu()) return;
   constexpr int64_t kH = 128;
   for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
-    for_each_way<KMajorPlanes>({2, kH, 64, 80, 1, true, Float::f32}, [&](auto& layer) {
+    const auto check_layer = [&](auto& layer) {
       const DeviceStream stream;
       layer.draw(14);
       layer.run(stream.get());
@@ -265,7 +295,7 @@ TEST_CASE("infinity and NaN in a token stay with it among many rows of an expert
       layer.launch(stream.get());
       stream.synchronize();
       const auto got = layer.out.template download<float>();
-      for (int64_t m = 0; m < 80; ++m) {
+      for (int64_t m = 0; m < layer.c.m; ++m) {
         const auto row = got.begin() + m * kH;
         if (m == 17) {
           CHECK(std::none_of(row, row + kH, [](float x) { return std::isfinite(x); }));
@@ -273,7 +303,9 @@ TEST_CASE("infinity and NaN in a token stay with it among many rows of an expert
           CHECK(std::equal(row, row + kH, whole.begin() + m * kH));
         }
       }
-    });
+    };
+    for (const int64_t m : {80, 300})
+      for_each_way<KMajorPlanes>({2, kH, 64, m, 1, true, Float::f32}, check_layer);
   }
 }
 

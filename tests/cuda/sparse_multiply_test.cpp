@@ -150,6 +150,16 @@ TEST_CASE("the 2:4 multiplication is right where many experts have few rows each
   check_both({144, 784, 128, 144 * 30, 1});
 }
 
+TEST_CASE("the 2:4 multiplication is right with hundreds of rows an expert") {
+  if (no_gpu()) return;
+  for (const int64_t rows : {130, 192, 193, 255, 256, 257, 600}) check_both({1, 400, 192, rows, 1});
+  check_both({4, 528, 320, 4 * 190, 2, Float::bf16, Float::f16});
+  check_both({3, 1040, 64, 3 * 500, 1, Float::bf16, Float::bf16});
+  check_both({1, 272, 4096, 300, 1});       // blocks share K
+  check_both({8, 2576, 768, 8 * 200, 1});   // and of some items behind a round
+  check_both({4096, 16, 64, 4096 * 8, 1});  // more experts than all warps that sort can count
+}
+
 TEST_CASE("every cut of the 2:4 multiplication gives the product") {
   if (no_gpu()) return;
   for (const int warps_k : {1, 2, 4, 8}) {

@@ -278,7 +278,7 @@ std::vector<KernelBench> KernelBenches::run() {
     std::vector<int> ours, fp8;  ///< rows of an expert
   };
   const bool has_cublaslt = no_cublaslt_reason().empty();
-  const std::vector<int> one{1}, most{1, 8, 32, 128}, sweep{1, 8, 16, 32, 64, 128, 256, 512};
+  const std::vector<int> one{1}, most{1, 8, 32, 128}, sweep{1, 8, 16, 32, 64, 128, 256, 512, 1024};
   for (const auto& [n, k, active, ours, fp8] :
        {Product{1024, 2048, 10, one, most}, Product{1024, 2048, 75, one, most},
         Product{1024, 2048, 240, one, most}, Product{2048, 512, 75, one, most},
@@ -301,12 +301,12 @@ std::vector<KernelBench> KernelBenches::run() {
   }
   const MoeShape qwen{"Qwen3-Next", 2048, 512, 512, 10}, deepseek{"DeepSeek-V4", 7168, 3072, 48, 6};
   const std::vector<int> few{1, 8, 32}, to_prefill{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096},
-      to_512{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, w4a4{1, 32, 128};
+      to_2048{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048}, w4a4{1, 32, 128};
   add_sparse_layers(results, qwen, SparseLayout::planes, to_prefill);
-  add_sparse_layers(results, deepseek, SparseLayout::planes, to_512);
+  add_sparse_layers(results, deepseek, SparseLayout::planes, to_2048);
   add_sparse_layers(results, qwen, SparseLayout::packed, few);
   add_dense_layers(results, qwen, false, true, to_prefill);
-  add_dense_layers(results, deepseek, false, true, to_512);
+  add_dense_layers(results, deepseek, false, true, to_2048);
   add_dense_layers(results, qwen, true, true, w4a4);
   add_dense_layers(results, deepseek, true, true, w4a4);
   add_dense_layers(results, deepseek, true, false, std::vector<int>{128});
