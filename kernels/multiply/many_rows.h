@@ -107,8 +107,7 @@ void gather_rows(const ExpertRows& rows, void* workspace, ManyRows& product, Str
 /// them.
 bool are_many_rows(const ExpertRows& rows, int64_t experts, int64_t crossing);
 
-/// Sorts rows and describes their products with weights [E, N, K] that have
-/// `global_scale`.
+/// Sorts rows and describes their products with weights [E, N, K] that have `global_scale`.
 template <class Weights>
 ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, const Weights& w, bool pairs,
                         void* workspace, Stream stream) {

@@ -10,6 +10,7 @@ namespace {
 /// Of x and results, in bytes.
 constexpr uintptr_t kManyRowsAlignment = 16;
 constexpr int kThreads = 512, kWarps = kThreads / 32;
+
 /// Rows an expert on average up to which records of kNarrowRows, of kMiddleRows, of kWideRows are the better
 /// ones. Of 40 rows on average some 10 % of experts have more than 48, of 120 some 20 % more than 128.
 constexpr int64_t kNarrowUpTo = 20, kMiddleUpTo = 40, kWideUpTo = 120;
