@@ -242,7 +242,7 @@ bool run_many(const DenseMoe& moe, const MoeTokens& in, void* workspace, Stream 
   if (!fits) return false;
   const RowIds rows = ids_of(moe, in);
   ManyRowsLaunches launches;
-  launches.pairs = true;
+  launches.g8 = true;
   launches.up = [&](ManyRows product) {
     product.global_scale = moe.w13.global_scale;
     launch_many_rows(moe.w13, product, stream);

@@ -30,8 +30,9 @@ int64_t many_rows_moe_bytes(const LayerSizes& layer, int64_t m, Float type);
 
 /// How both products of a layer are started.
 struct ManyRowsLaunches {
-  bool pairs =
-      false;  ///< of g8 weights, which pairs of blocks can multiply: they take k in the order of permuted_k
+  /// Whether weights are g8: pairs of blocks can multiply by them, and they take k in the order of
+  /// permuted_k.
+  bool g8 = false;
   std::function<void(const ManyRows&)> up, down;
 };
 

@@ -96,16 +96,15 @@ void many_rows_moe(const LayerSizes& l, const MoeOptions& options, const MoeToke
   auto* weights = reinterpret_cast<float*>(base + at.weights);
   auto* ready = reinterpret_cast<int32_t*>(base + at.ready);
   const int64_t ready_each = ManyRowsParts().ready;
-  const int most = rows_of_record(rows.rows, l.e, std::min(l.gated ? 2 * l.i : l.i, l.h), launches.pairs);
+  const int most = rows_of_record(rows.rows, l.e, std::min(l.gated ? 2 * l.i : l.i, l.h), launches.g8);
   launch_route_many({rows, most, in.topk_weights, route, sorted, weights, ready, 2 * ready_each}, stream);
 
   // Sorted x lies where the second product's rows go, after it was read
   const bool sorts_x = most == kMostRows;
   auto* x = reinterpret_cast<uint16_t*>(base + (sorts_x ? at.y : at.x));
   const auto topk = static_cast<int32_t>(l.topk);
-  if (sorts_x || launches.pairs || in.type != Float::bf16 ||
-      reinterpret_cast<uintptr_t>(in.hidden) % 16 != 0) {
-    launch_gather({in.hidden, in.type, sorts_x ? rows.rows : in.m, l.h, launches.pairs,
+  if (sorts_x || launches.g8 || in.type != Float::bf16 || reinterpret_cast<uintptr_t>(in.hidden) % 16 != 0) {
+    launch_gather({in.hidden, in.type, sorts_x ? rows.rows : in.m, l.h, launches.g8,
                    sorts_x ? route : nullptr, sorted, topk},
                   x, stream);
   } else {

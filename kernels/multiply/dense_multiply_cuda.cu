@@ -22,8 +22,11 @@ bool takes_many_rows(const DenseWeights& w, const DenseOptions& options) {
   return !options.nvfp4 && options.warps_k == 0 && knows_many_rows(w);
 }
 
+/// By the shape of weights alone: where they lie may differ from what the workspace was asked for with.
 int64_t many_rows_bytes(const DenseWeights& w, const ExpertRows& rows) {
-  if (!knows_many_rows(w)) return 0;
+  DenseWeights anywhere = w;
+  anywhere.codes = anywhere.scales = nullptr;
+  if (!knows_many_rows(anywhere)) return 0;
   const bool sorts_x = rows_of_record(rows.rows, w.e, w.n, true) == kMostRows;
   return ManyRowsWorkspace(rows.rows, w.e, (sorts_x ? rows.rows : rows.rows / rows.rows_per_x) * w.k).bytes;
 }
