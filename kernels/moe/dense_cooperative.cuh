@@ -49,24 +49,20 @@ struct TokenRun {
   }
 };
 
-/// Where a warp's copies are: in 16 stored rows of an expert.
+/// Where a warp's copies are.
 struct TokenCopies {
-  const uint8_t *codes, *scales;
-  int k, left = 0;  ///< from here to the end of the rows; steps to it
+  DenseCopies<true> from;
+  int left = 0;  ///< steps to the end of the rows
 
   __device__ __forceinline__ void aim(const CooperativeDenseWeights& w, int expert, int tile, int step,
                                       int lane) {
-    const int row0 = tile * kDenseTileRows, row = row0 + lane / 4;
-    codes = w.codes + expert * w.code_expert + static_cast<int64_t>(row0 + lane / 8) * (w.k / 2) +
-            step * (kDenseStepK / 2) + lane % 8 * 16;
-    scales = w.scales + expert * w.scale_expert + row / 128 * w.scale_rows_128 +
-             row % 128 / 32 * w.scale_rows_32 + row % 32 * w.scale_row + step * w.scale_step +
-             lane % 4 * (w.scale_step / 4);
-    k = w.k - step * kDenseStepK, left = w.steps - step;
+    from.aim(w.codes + expert * w.code_expert, w.scales + expert * w.scale_expert, DenseTile(tile, true), w.n,
+             w.k, w.scale_step, w.scale_rows_128, step, lane);
+    left = w.steps - step;
   }
   __device__ __forceinline__ void start(const CooperativeDenseWeights& w, uint8_t* stage, int lane) {
-    copy_dense_step(stage, lane, codes, scales, w.k, k, w.scale_rows_8);
-    codes += kDenseStepK / 2, scales += w.scale_step, k -= kDenseStepK, --left;
+    from.copy(shared_address(stage), w.k, 1, w.scale_step, lane);
+    --left;
   }
 };
 
@@ -221,11 +217,12 @@ __global__ void __launch_bounds__(kTokenThreads)
     float* to = sums + (tile + warp) * kDenseTileRows + lane / 4;
     if (lane % 4 == 0) to[0] = upper, to[8] = lower;
   };
+  const DenseInput<1> input(1, lane);
   float acc[1][4] = {};
 #pragma unroll 1
   for (TokenRun run = up_run; run.left > 0;) {
     multiply_dense_step<Weights, 4>(
-        next_stage(), reinterpret_cast<const uint8_t*>(x) + run.at * kDenseRowBytes, 1, lane, acc);
+        next_stage(), reinterpret_cast<const uint8_t*>(x) + run.at * kDenseRowBytes, input, lane, acc);
     const int tile = run.tile;
     run.advance(up_steps);
     if (run.left == 0 || run.at == 0) {
@@ -241,8 +238,9 @@ __global__ void __launch_bounds__(kTokenThreads)
     const float factor = of_segment(up_scale * up_weight, segment) * x_factor;
     const float mine = present ? token_sum(sums, up_tiles, up_steps, i / kDenseTileRows, row) * factor : 0;
     const float up = __shfl_down_sync(0xFFFFFFFFu, mine, 8);
-    if (present && row < 8) {
-      const int at = (tile - segment * a.up.tiles) * 8 + row;
+    const int stored = DenseTile(tile - segment * a.up.tiles, true).row(row);
+    if (present && row < 8 && stored < a.up.n) {
+      const int at = stored / 16 * 8 + stored % 16;
       store_float(a.active, Float::bf16, active_place(segment, a.down.steps, at), swiglu(mine, up, a.limit));
     }
   }
@@ -262,7 +260,7 @@ __global__ void __launch_bounds__(kTokenThreads)
   for (TokenRun run = down_run; run.left > 0;) {
     float step_sums[1][4] = {};
     multiply_dense_step<Bf16Weights, 4>(
-        next_stage(), reinterpret_cast<const uint8_t*>(x) + run.at * kDenseRowBytes, 1, lane, step_sums);
+        next_stage(), reinterpret_cast<const uint8_t*>(x) + run.at * kDenseRowBytes, input, lane, step_sums);
     const float factor = of_segment(down_scale * down_weight, run.at / a.down.steps);
     upper = fmaf(factor, step_sums[0][0], upper), lower = fmaf(factor, step_sums[0][2], lower);
     const int tile = run.tile;
@@ -276,7 +274,8 @@ __global__ void __launch_bounds__(kTokenThreads)
   for (int i = thread; i < down_tiles * kDenseTileRows; i += kTokenThreads) {
     const float sum = token_sum(sums, down_tiles, down_steps, i / kDenseTileRows, i % kDenseTileRows) *
                       Bf16Weights::kFactor;
-    store_float(a.out, a.type, share.down_begin * kDenseTileRows + i, sum);
+    const int n = DenseTile(share.down_begin + i / kDenseTileRows, true).row(i % kDenseTileRows);
+    if (n < a.down.n) store_float(a.out, a.type, n, sum);
   }
 }
 

@@ -12,10 +12,9 @@ struct CooperativeDenseWeights {
   const uint8_t *codes, *scales;
   const float* global_scale;  ///< [E]
   const float* row_weight;    ///< [topk], or nullptr
-  int64_t code_expert, scale_expert, scale_step;
-  int64_t scale_rows_128, scale_rows_32, scale_rows_8, scale_row;
-  int32_t k, steps;  ///< steps of 256 k
-  int32_t tiles;     ///< of 16 stored rows of an expert
+  int64_t code_expert, scale_expert, scale_step, scale_rows_128;
+  int32_t n, k, steps;  ///< steps of 256 k
+  int32_t tiles;        ///< of 16 stored rows of an expert
 };
 
 /// Bytes from the start of a block's shared memory.

@@ -7,22 +7,14 @@ namespace twofour::cuda {
 namespace {
 
 CooperativeDenseWeights describe(const DenseArgs& a) {
-  const auto scale = [&](int e, int row, int group) {
-    return dense_scale_at(a, e, row, group) - dense_scale_at(a, 0, 0, 0);
-  };
-  CooperativeDenseWeights w{};
-  w.codes = a.codes, w.scales = a.scales;
-  w.global_scale = a.global_scale, w.row_weight = a.row_weight;
-  w.code_expert = static_cast<int64_t>(a.n) * (a.k / 2), w.scale_expert = scale(1, 0, 0);
-  w.scale_step = a.scale_step, w.scale_rows_8 = a.scale_rows;
-  w.scale_rows_128 = scale(0, 128, 0), w.scale_rows_32 = scale(0, 32, 0), w.scale_row = scale(0, 1, 0);
-  w.k = a.k, w.steps = a.steps, w.tiles = a.n / kDenseTileRows;
-  return w;
+  return {a.codes,        a.scales,     a.global_scale,   a.row_weight, a.code_expert,
+          a.scale_expert, a.scale_step, a.scale_rows_128, a.n,          a.k,
+          a.steps,        a.tiles};
 }
 
 /// Blocks: one a multiprocessor, but none that has more of the second product than an even share of both.
 int blocks_of(const DenseArgs& up, const DenseArgs& down) {
-  const int most = up.n / kDenseTileRows * up.steps / down.steps + 1;
+  const int most = up.tiles * up.steps / down.steps + 1;
   return std::min(multiprocessors(), most);
 }
 
@@ -30,9 +22,8 @@ int blocks_of(const DenseArgs& up, const DenseArgs& down) {
 struct MostTiles {
   int64_t up, down;
   MostTiles(const DenseArgs& a, const DenseArgs& b, int blocks) {
-    const int64_t topk = a.rows.rows, down_tiles = b.n / kDenseTileRows;
-    const int64_t all = topk * (a.n / kDenseTileRows * a.steps + down_tiles * b.steps);
-    down = (down_tiles + blocks - 1) / blocks;
+    const int64_t topk = a.rows.rows, all = topk * (a.tiles * a.steps + b.tiles * b.steps);
+    down = (b.tiles + blocks - 1) / blocks;
     up = all / (int64_t{a.steps} * blocks) + 2;
   }
 };
@@ -50,8 +41,8 @@ CooperativeDensePlan plan_shared(const DenseArgs& up, const DenseArgs& down, int
 
 /// Whether each warp has a stage for each of its steps; then it has, too, where fewer experts are here.
 bool fits_stages(const DenseArgs& up, const DenseArgs& down, int blocks) {
-  const int64_t topk = up.rows.rows, down_tiles = down.n / kDenseTileRows, down_steps = down.steps * topk;
-  const int64_t all = topk * (up.n / kDenseTileRows) * up.steps + down_tiles * down_steps;
+  const int64_t topk = up.rows.rows, down_tiles = down.tiles, down_steps = down.steps * topk;
+  const int64_t all = topk * up.tiles * up.steps + down_tiles * down_steps;
   const auto steps_of_warp = [](int64_t steps) { return (steps + kTokenWarps - 1) / kTokenWarps; };
   const auto fits = [&](int64_t of_down) {  // tiles of a block
     const int64_t rest = all - of_down * down_steps * blocks, each = int64_t{up.steps} * blocks;

@@ -181,9 +181,10 @@ struct Products {
 /// once, and gate times up leaves the first product as the second takes it.
 void run_few(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stream stream) {
   const FewRowsWorkspace at(moe, in.m, in.topk);
-  const bool distinct = in.m == 1 || in.m * in.topk * kExpertsPerRow <= moe.w13.e;
   Products products(moe, in);
   DenseArgs &up = products.up, &down = products.down;
+  const bool distinct = (in.m == 1 || in.m * in.topk * kExpertsPerRow <= moe.w13.e) &&
+                        fits_dense_single(up) && fits_dense_single(down);
   if (!distinct) {
     for (DenseArgs* product : {&up, &down}) {
       product->route = reinterpret_cast<Route*>(base + at.route);
@@ -204,17 +205,21 @@ void run_few(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stream str
     expect(moe.launches == DenseMoeLaunches::chosen, kWhere, "one launch that the stream takes",
            "one that it does not");
   }
-  launch_prepare_dense({in.hidden,
-                        in.type,
-                        {},
-                        static_cast<int32_t>(in.m),
-                        up.k,
-                        up.x,
-                        up.rows,
-                        false,
-                        const_cast<Route*>(up.route),
-                        const_cast<int32_t*>(up.sorted)},
-                       stream);
+  if (distinct && in.type == Float::bf16) {
+    up.raw_x = static_cast<const uint16_t*>(in.hidden);
+  } else {
+    launch_prepare_dense({in.hidden,
+                          in.type,
+                          {},
+                          static_cast<int32_t>(in.m),
+                          up.k,
+                          up.x,
+                          up.rows,
+                          false,
+                          const_cast<Route*>(up.route),
+                          const_cast<int32_t*>(up.sorted)},
+                         stream);
+  }
   launch_dense(up, 0, stream);
 
   down.x = {reinterpret_cast<uint4*>(base + at.active), nullptr};

@@ -3,8 +3,8 @@
 #include "kernels/multiply/expert_rows.cuh"
 #include "kernels/numbers/swiglu.cuh"
 
-/// The kernels of few rows: a block of eight warps multiplies some stored rows, 16 a warp, with few rows of
-/// x.
+/// The kernels of few rows: a block of eight warps multiplies tiles of 16 stored rows, one a warp or several
+/// warps one, with few rows of x.
 
 namespace twofour::cuda {
 
@@ -42,13 +42,13 @@ __device__ __forceinline__ void add_up_warps(float (&sums)[kTiles][4], int warps
   }
 }
 
-/// What becomes of the sums of 16 stored rows: a lane has rows g and g + 8, which g8 makes gate and up, for
-/// rows of x 8q + 2t and 8q + 2t + 1.
+/// What becomes of the sums of a tile: a lane has rows g and g + 8, which g8 makes gate and up, for rows of x
+/// 8q + 2t and 8q + 2t + 1.
 template <int kTiles, class RowOf>
 __device__ __forceinline__ void store_sums(const DenseArgs& a, const float (&sums)[kTiles][4],
-                                           float expert_scale, int row0, int m, int lane,
+                                           float expert_scale, const DenseTile& tile, int m, int lane,
                                            const RowOf& row_of) {
-  const int g = lane / 4, t = lane % 4;
+  const int first = tile.row(lane / 4), t = lane % 4;
   const Shape shape{1, a.n, a.k, a.gated};
 #pragma unroll
   for (int q = 0; q < kTiles; ++q) {
@@ -61,8 +61,9 @@ __device__ __forceinline__ void store_sums(const DenseArgs& a, const float (&sum
       const float weight = a.row_weight ? a.row_weight[row] : 1.0f;
       const float upper = sums[q][c] * factor * weight, lower = sums[q][2 + c] * factor * weight;
       if (a.epilogue == DenseEpilogue::swiglu) {
+        if (first >= a.n) continue;
         const float value = swiglu(upper, lower, a.limit);
-        const int at = row0 / 2 + g;
+        const int at = first / 16 * 8 + first % 16;
         if (a.active) {
           store_float(a.active, Float::bf16, active_place(row, dense_steps(a.n / 2), at), value);
         } else {
@@ -72,7 +73,7 @@ __device__ __forceinline__ void store_sums(const DenseArgs& a, const float (&sum
       }
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int stored = row0 + g + 8 * r;
+        const int stored = first + 8 * r;
         if (stored >= a.n) continue;
         const int64_t n = a.g8 && a.epilogue == DenseEpilogue::rows
                               ? GateUpInterleaved8::source_row(shape, stored)
@@ -84,11 +85,11 @@ __device__ __forceinline__ void store_sums(const DenseArgs& a, const float (&sum
 }
 
 /// Rows of an expert, kTiles times 8 of x at a time.
-///   grid.x  a.groups times 16 stored rows for each warp that does not share K
-///   grid.y  a record of the route; without one a row
+///   grid.x  a.groups tiles for each warp that does not share K
+///   grid.y  a record of the route
 /// Warps that share K take steps in turn. Each warp copies its weights ahead on its own; x comes along K with
-/// them, once for the block. kAligned: 16 stored rows and 64 k are there and can be copied at once.
-template <class Weights, int kTiles, bool kAligned>
+/// them, once for the block.
+template <class Weights, int kTiles, DenseAccess kAccess>
 __global__ void __launch_bounds__(kDenseThreads, kTiles == 1 ? 3 : 2)
     dense_kernel(const __grid_constant__ DenseArgs a) {
   extern __shared__ __align__(128) uint8_t shared[];
@@ -100,41 +101,29 @@ __global__ void __launch_bounds__(kDenseThreads, kTiles == 1 ? 3 : 2)
     release_successor();
     waited = true;
   }
-  int expert = 0, count = 1;
-  const int* rows = nullptr;
-  if (a.route) {
-    if (static_cast<int>(blockIdx.y) >= a.route->active) return;
-    const Route::Record record = a.route->records[blockIdx.y];
-    rows = a.sorted + record.begin, count = record.count, expert = record.expert;
-  } else {
-    expert = local_expert(a.rows, static_cast<int>(blockIdx.y));
-    if (expert < 0) {
-      wait_for_predecessor();  // so that this kernel does not end before its predecessors
-      return;
-    }
-  }
-  const float expert_scale = a.global_scale[expert] * Weights::kFactor;
-  const auto row_of = [&](int i) { return rows ? rows[i] : static_cast<int>(blockIdx.y); };
-  const int group_rows = warps_n * kDenseTileRows,
-            block_row = static_cast<int>(blockIdx.x) * a.groups * group_rows;
-  const int warp_row = block_row + warp / a.warps_k * kDenseTileRows;
+  if (static_cast<int>(blockIdx.y) >= a.route->active) return;
+  const Route::Record record = a.route->records[blockIdx.y];
+  const int* rows = a.sorted + record.begin;
+  const float expert_scale = a.global_scale[record.expert] * Weights::kFactor;
+  const int block_tile = static_cast<int>(blockIdx.x) * a.groups * warps_n;
+  const int warp_tile = block_tile + warp / a.warps_k;
   const int turns = (a.steps + a.warps_k - 1) / a.warps_k;
-  const int all_turns = min(a.groups, (a.n - block_row + group_rows - 1) / group_rows) * turns;
+  const int all_turns = min(a.groups, (a.tiles - block_tile + warps_n - 1) / warps_n) * turns;
   uint8_t* stages = shared + warp * kDenseStages * kDenseStageBytes;
   uint8_t* x_stages = shared + kDenseWarps * kDenseStages * kDenseStageBytes;
   const int x_step = a.tile_m * kDenseRowBytes, x_stage = a.warps_k * x_step;
 
 #pragma unroll 1
-  for (int first = 0; first < count; first += a.tile_m) {
-    const int m = min(count - first, a.tile_m);
+  for (int first = 0; first < record.count; first += a.tile_m) {
+    const int m = min(record.count - first, a.tile_m);
     // The next weights
-    DenseLoader<kAligned> loader(a, lane);
-    loader.aim(expert, warp_row);
-    int fill_turn = 0;
+    DenseLoader<kAccess> loader(a, lane);
+    int fill_turn = 0, fill_tile = warp_tile;
     const auto fill_weights = [&](int slot) {
-      const int step = warp_k + fill_turn * a.warps_k;
-      if (loader.row0 < a.n && step < a.steps) loader.fill(stages + slot * kDenseStageBytes, step);
-      if (++fill_turn == turns) fill_turn = 0, loader.aim(expert, loader.row0 + group_rows);
+      if (fill_tile >= a.tiles) return;
+      if (fill_turn == 0) loader.aim(record.expert, fill_tile, warp_k);
+      if (loader.left() > 0) loader.fill(stages + slot * kDenseStageBytes, a.warps_k);
+      if (++fill_turn == turns) fill_turn = 0, fill_tile += warps_n;
     };
     // Copy ahead: weights first, since they depend on no other kernel
 #pragma unroll
@@ -150,22 +139,23 @@ __global__ void __launch_bounds__(kDenseThreads, kTiles == 1 ? 3 : 2)
 #pragma unroll
     for (int q = 0; q < kTiles; ++q) {
       const int row = min(warp + kDenseWarps * q, m - 1);
-      x_from[q] = a.x.units + static_cast<int64_t>(row_of(first + row) / a.rows_per_x) * a.steps * 32 + lane;
+      x_from[q] = a.x.units + static_cast<int64_t>(rows[first + row] / a.rows_per_x) * a.steps * 32 + lane;
     }
-    const int x_k = unit_at(lane) * 8;
+    const uint32_t x_to =
+        shared_address(x_stages + warp * kDenseRowBytes) + DenseInput<kTiles>::shared_unit(warp, lane);
+    const int x_left = a.k - unit_at(lane) * 8;
     int x_turn = 0;
     const auto fill_x = [&](int slot) {
-      for (int w = 0; w < a.warps_k; ++w) {
-        const int step = x_turn * a.warps_k + w;
-        if (step >= a.steps) break;
-        const uint32_t bytes = step * kDenseStepK + x_k < a.k ? 16 : 0;
-        uint8_t* to = x_stages + slot * x_stage + w * x_step;
+      const int step = x_turn * a.warps_k;
+      uint32_t to = x_to + slot * x_stage;
+      int left = x_left - step * kDenseStepK;
+#pragma unroll 1
+      for (int w = 0; w < a.warps_k; ++w, to += x_step, left -= kDenseStepK) {
 #pragma unroll
         for (int q = 0; q < kTiles; ++q) {
-          const int row = warp + kDenseWarps * q;
-          if (row < m)
-            copy_async16(shared_address(to + row * kDenseRowBytes + shared_unit(row, lane)),
-                         x_from[q] + step * 32, bytes);
+          if (warp + kDenseWarps * q < m)
+            copy_async16(to + kDenseWarps * q * kDenseRowBytes, x_from[q] + (step + w) * 32,
+                         left > 0 ? 16 : 0);
         }
       }
       if (++x_turn == turns) x_turn = 0;
@@ -177,8 +167,9 @@ __global__ void __launch_bounds__(kDenseThreads, kTiles == 1 ? 3 : 2)
     }
 
     // Multiply
+    const DenseInput<kTiles> input(m, lane);
     float sums[kTiles][4] = {};
-    int slot = 0, free_slot = kDenseStages - 1, turn = 0, row0 = warp_row;
+    int slot = 0, free_slot = kDenseStages - 1, turn = 0, tile = warp_tile;
 #pragma unroll 1
     for (int i = 0; i < all_turns; ++i) {
       wait_copies<kDenseStages - 2>();
@@ -188,127 +179,227 @@ __global__ void __launch_bounds__(kDenseThreads, kTiles == 1 ? 3 : 2)
         fill_x(free_slot);
       }
       commit_copies();
-      if (row0 < a.n && warp_k + turn * a.warps_k < a.steps)
+      if (tile < a.tiles && warp_k + turn * a.warps_k < a.steps)
         multiply_dense_step<Weights, kTiles == 1 ? 2 : 1>(
-            stages + slot * kDenseStageBytes, x_stages + slot * x_stage + warp_k * x_step, m, lane, sums);
+            stages + slot * kDenseStageBytes, x_stages + slot * x_stage + warp_k * x_step, input, lane, sums);
       free_slot = slot;
       slot = slot + 1 == kDenseStages ? 0 : slot + 1;
       if (++turn < turns) continue;
       if (a.warps_k > 1) add_up_warps(sums, a.warps_k, warp, lane, x_stages + kDenseStages * x_stage);
-      if (warp_k == 0 && row0 < a.n)
-        store_sums(a, sums, expert_scale, row0, m, lane, [&](int j) { return row_of(first + j); });
+      if (warp_k == 0 && tile < a.tiles)
+        store_sums(a, sums, expert_scale, DenseTile(tile, is_g8<kAccess>(a)), m, lane,
+                   [&](int j) { return rows[first + j]; });
 #pragma unroll
       for (int q = 0; q < kTiles; ++q) sums[q][0] = sums[q][1] = sums[q][2] = sums[q][3] = 0;
-      turn = 0, row0 += group_rows;
+      turn = 0, tile += warps_n;
     }
     wait_copies<0>();
     __syncthreads();  // stages are free
   }
 }
 
-inline constexpr int kTokensStages = 4;
-inline constexpr int kTokensStageBytes = kDenseStageBytes + kDenseRowBytes;
-inline constexpr int kTokensShared = kDenseWarps * kTokensStages * kTokensStageBytes;
+/// A row of x at a time. Shared memory of a block: stages of weights for each warp; all of x (rows one by
+/// one), or a step of it for each stage (tokens).
+inline constexpr int kSingleStages = 3, kTokensStages = 4;
+__host__ __device__ constexpr int single_shared(int steps) {
+  return kDenseWarps * kSingleStages * kDenseStageBytes + steps * kDenseRowBytes;
+}
+inline constexpr int kTokensShared = kDenseWarps * kTokensStages * (kDenseStageBytes + kDenseRowBytes);
 
-/// Tokens of few rows, whose experts go one behind another along K: out[m] = the sum of the token's rows.
-///   grid.x  16 stored rows for each warp that does not share K
-///   grid.y  a token
-/// Warps that share K take steps in turn. Each warp copies weights and x ahead on its own.
-template <class Weights>
-__global__ void __launch_bounds__(kDenseThreads, 2) dense_tokens_kernel(const __grid_constant__ DenseArgs a) {
+/// All of a row of x in shared memory, as units.
+__device__ __forceinline__ void stage_row_of_x(const DenseArgs& a, int64_t row, uint4* to) {
+  constexpr int kAtOnce = 4;
+  const int units = a.k / 8;
+  const bool wide = reinterpret_cast<uintptr_t>(a.raw_x) % 16 == 0;
+  const auto* raw = reinterpret_cast<const uint32_t*>(a.raw_x) + row * (a.k / 2);
+  for (int first = static_cast<int>(threadIdx.x); first < a.steps * 32; first += kAtOnce * kDenseThreads) {
+    uint4 loaded[kAtOnce] = {};
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int u = first + i * kDenseThreads;
+      if (u >= units) continue;
+      if (!a.raw_x) {
+        loaded[i] = a.x.units[row * a.steps * 32 + unit_place(u)];
+      } else if (wide) {
+        loaded[i] = *reinterpret_cast<const uint4*>(raw + u * 4);
+      } else {
+        loaded[i] = {raw[u * 4], raw[u * 4 + 1], raw[u * 4 + 2], raw[u * 4 + 3]};
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int u = first + i * kDenseThreads;
+      if (u < a.steps * 32) to[unit_place(u)] = a.raw_x ? permuted_unit(loaded[i]) : loaded[i];
+    }
+  }
+}
+
+/// The rows of a token whose experts are here, one a lane. All lanes are there.
+struct TokenSegments {
+  int count, row, expert;
+  __device__ __forceinline__ TokenSegments(const DenseArgs& a, int token, int lane) {
+    row = token * a.segments + lane;
+    expert = lane < a.segments ? local_expert(a.rows, row) : -1;
+    const uint32_t here = __ballot_sync(0xFFFFFFFFu, expert >= 0);
+    count = __popc(here);
+    if (count == a.segments) return;
+    const int from = lane < count ? static_cast<int>(__fns(here, 0, lane + 1)) : 0;
+    expert = __shfl_sync(0xFFFFFFFFu, expert, from), row = token * a.segments + from;
+  }
+};
+
+/// Rows one by one; or, kTokens, tokens of few rows, whose experts go one behind another along K:
+/// out[token] = the sum of its rows.
+///   grid.x  a tile for each warp that does not share K; rows: a.groups of them, one behind another
+///   grid.y  a row, or a token
+/// Warps that share K take steps in turn; then there is one group. Each warp copies weights ahead on its own,
+/// and a token's x.
+template <class Weights, DenseAccess kAccess, bool kTokens>
+__global__ void __launch_bounds__(kDenseThreads, kTokens ? 2 : 3)
+    dense_single_kernel(const __grid_constant__ DenseArgs a) {
   extern __shared__ __align__(128) uint8_t shared[];
+  constexpr int kStages = kTokens ? kTokensStages : kSingleStages;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int warp_k = warp % a.warps_k, warps_n = kDenseWarps / a.warps_k,
-            token = static_cast<int>(blockIdx.y);
-  const int row0 = (static_cast<int>(blockIdx.x) * warps_n + warp / a.warps_k) * kDenseTileRows;
+  const int warp_k = warp % a.warps_k, warps_n = kDenseWarps / a.warps_k;
+  const int index = static_cast<int>(blockIdx.y);
+  const int tile = static_cast<int>(blockIdx.x) * a.groups * warps_n + warp / a.warps_k;
+  uint8_t* stages = shared + warp * kStages * kDenseStageBytes;
+  uint8_t* x = shared + kDenseWarps * kStages * kDenseStageBytes;
+  if (kTokens) x += warp * kStages * kDenseRowBytes;
 
-  // Experts that are here, one a lane, and the token's rows that they are of
-  int own_row = token * a.segments + lane;
-  int own_expert = lane < a.segments ? local_expert(a.rows, own_row) : -1;
-  const uint32_t here = __ballot_sync(0xFFFFFFFFu, own_expert >= 0);
-  const int segments = __popc(here);
-  if (segments < a.segments) {
-    const int from = lane < segments ? static_cast<int>(__fns(here, 0, lane + 1)) : 0;
-    own_expert = __shfl_sync(0xFFFFFFFFu, own_expert, from), own_row = token * a.segments + from;
-  }
+  if (a.raw_x) wait_for_predecessor();  // it may have written ids
+  // What goes one behind another: the token's experts, one a lane, or tiles of one expert
+  int segments = 0, own_row = index, own_expert = 0;
   float own_factor = 0;
-  if (lane < segments) {
-    own_factor = a.global_scale[own_expert] * Weights::kFactor;
-    if (a.row_weight) own_factor *= a.row_weight[own_row];
+  if constexpr (kTokens) {
+    const TokenSegments own(a, index, lane);
+    segments = own.count, own_row = own.row, own_expert = own.expert;
+    if (lane < segments) {
+      own_factor = a.global_scale[own_expert] * Weights::kFactor;
+      if (a.row_weight) own_factor *= a.row_weight[own_row];
+    }
+  } else {
+    own_expert = local_expert(a.rows, index);
+    if (own_expert < 0) {
+      wait_for_predecessor();  // so that this kernel does not end before its predecessors
+      return;
+    }
+    segments = min(a.groups, (a.tiles - tile + warps_n - 1) / warps_n);
   }
-  const auto of_segment = [](auto value, int segment) { return __shfl_sync(0xFFFFFFFFu, value, segment); };
+  const auto of_segment = [](auto value, int segment) {
+    return kTokens ? __shfl_sync(0xFFFFFFFFu, value, segment) : value;
+  };
 
-  const int all_steps = segments * a.steps;
-  const int steps = row0 < a.n && warp_k < all_steps ? (all_steps - warp_k - 1) / a.warps_k + 1 : 0;
-  uint8_t* stages = shared + warp * kTokensStages * kTokensStageBytes;
-  DenseLoader<true> loader(a, lane);
   struct At {
     int segment, step;
-    __device__ __forceinline__ void advance(int by, int steps) {
-      for (step += by; step >= steps; step -= steps) ++segment;
+    __device__ __forceinline__ At(int of_all, int steps) : segment(of_all / steps), step(of_all % steps) {}
+    /// Returns whether it goes on to another segment.
+    __device__ __forceinline__ bool advance(int by, int steps) {
+      if ((step += by) < steps) return false;
+      do step -= steps, ++segment;
+      while (step >= steps);
+      return true;
     }
   };
-  const auto begin = [&] {
-    At at{0, 0};
-    if (steps > 0) at.advance(warp_k, a.steps);
-    return at;
+  const int all_steps = segments * a.steps;
+  const int steps = tile < a.tiles && warp_k < all_steps ? (all_steps - warp_k - 1) / a.warps_k + 1 : 0;
+
+  // Copies go ahead of products; weights first, since they depend on no other kernel
+  At next(warp_k, a.steps);
+  DenseLoader<kAccess> loader(a, lane);
+  const auto aim_weights = [&] {
+    loader.aim(of_segment(own_expert, next.segment), kTokens ? tile : tile + next.segment * warps_n,
+               next.step);
   };
-  At next = begin(), next_x = next, at = next;
-  int aimed = -1;
-  const auto fill_weights = [&](int slot) {
-    if (next.segment != aimed) {
-      aimed = next.segment;
-      loader.aim(of_segment(own_expert, aimed), row0);
-    }
-    loader.fill(stages + slot * kTokensStageBytes, next.step);
-    next.advance(a.warps_k, a.steps);
+  const auto x_of = [&](const At& step) {
+    return a.x.units + (static_cast<int64_t>(of_segment(own_row, step.segment)) * a.steps + step.step) * 32 +
+           lane;
   };
-  const auto fill_x = [&](int slot) {
-    const int64_t row = of_segment(own_row, next_x.segment);
-    const uint32_t bytes = next_x.step * kDenseStepK + unit_at(lane) * 8 < a.k ? 16 : 0;
-    copy_async16(shared_address(stages + slot * kTokensStageBytes + kDenseStageBytes + lane * 16),
-                 a.x.units + (row * a.steps + next_x.step) * 32 + lane, bytes);
-    next_x.advance(a.warps_k, a.steps);
+  const auto fill_x = [&](int slot, const uint4* from, int left) {
+    copy_async16(shared_address(x + slot * kDenseRowBytes + lane * 16), from,
+                 unit_at(lane) * 8 < left ? 16 : 0);
   };
-  // Copy ahead: weights first, since they depend on no other kernel
 #pragma unroll 1
-  for (int s = 0; s < kTokensStages; ++s)
-    if (s < steps) fill_weights(s);
+  for (int s = 0; s < kStages; ++s) {
+    if (s < steps) {
+      if (s == 0 || next.advance(a.warps_k, a.steps)) aim_weights();
+      loader.fill(stages + s * kDenseStageBytes, a.warps_k);
+    }
+    if (!kTokens) commit_copies();
+  }
   wait_for_predecessor();
   release_successor();
+  const uint4* next_x = nullptr;
+  if constexpr (kTokens) {
 #pragma unroll 1
-  for (int s = 0; s < kTokensStages; ++s) {
-    if (s < steps) fill_x(s);
-    commit_copies();
+    for (int s = 0; s < kStages; ++s) {
+      if (s < steps) {
+        const At step(warp_k + s * a.warps_k, a.steps);
+        fill_x(s, x_of(step), a.k - step.step * kDenseStepK);
+      }
+      commit_copies();
+    }
+    next_x = x_of(next);
+  } else {
+    stage_row_of_x(a, index / a.rows_per_x, reinterpret_cast<uint4*>(x));
+    __syncthreads();
   }
+  const auto fill = [&](int slot) {
+    const bool aims = next.advance(a.warps_k, a.steps);
+    if (aims) aim_weights();
+    if constexpr (kTokens) {
+      next_x = aims ? x_of(next) : next_x + a.warps_k * 32;
+      fill_x(slot, next_x, loader.left());
+    }
+    loader.fill(stages + slot * kDenseStageBytes, a.warps_k);
+  };
 
   // Multiply
+  const DenseInput<1> input(1, lane);
   float sums[1][4] = {};
+  const auto store = [&](int of_tile) {
+    const DenseTile rows(of_tile, is_g8<kAccess>(a));
+    if constexpr (!kTokens) {
+      store_sums(a, sums, a.global_scale[own_expert] * Weights::kFactor, rows, 1, lane,
+                 [&](int) { return index; });
+    } else if (lane % 4 == 0) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int n = rows.row(lane / 4 + 8 * r);
+        if (n < a.n) store_float(a.out, a.out_type, static_cast<int64_t>(index) * a.n + n, sums[0][2 * r]);
+      }
+    }
+  };
   int slot = 0;
+  At at(warp_k, a.steps);
 #pragma unroll 1
   for (int i = 0; i < steps; ++i) {
-    wait_copies<kTokensStages - 1>();
+    wait_copies<kStages - 1>();
     __syncwarp();
-    const uint8_t* stage = stages + slot * kTokensStageBytes;
     float of_step[1][4] = {};
-    multiply_dense_step<Weights, 4>(stage, stage + kDenseStageBytes, 1, lane, of_step);
+    multiply_dense_step<Weights, kTokens ? 4 : 2>(stages + slot * kDenseStageBytes,
+                                                  x + (kTokens ? slot : at.step) * kDenseRowBytes, input,
+                                                  lane, kTokens ? of_step : sums);
     __syncwarp();
-    if (i + kTokensStages < steps) fill_weights(slot), fill_x(slot);
+    if (i + kStages < steps) fill(slot);
     commit_copies();
-    const float factor = of_segment(own_factor, at.segment);
-    at.advance(a.warps_k, a.steps);
+    if constexpr (kTokens) {
+      const float factor = of_segment(own_factor, at.segment);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) sums[0][j] = fmaf(factor, of_step[0][j], sums[0][j]);
-    slot = slot + 1 == kTokensStages ? 0 : slot + 1;
+      for (int j = 0; j < 4; ++j) sums[0][j] = fmaf(factor, of_step[0][j], sums[0][j]);
+    }
+    const int segment = at.segment;
+    if (at.advance(a.warps_k, a.steps) && !kTokens && a.warps_k == 1) {
+      store(tile + segment * warps_n);
+      sums[0][0] = sums[0][1] = sums[0][2] = sums[0][3] = 0;
+    }
+    slot = slot + 1 == kStages ? 0 : slot + 1;
   }
   wait_copies<0>();
+  if (!kTokens && a.warps_k == 1) return;
   __syncthreads();
   if (a.warps_k > 1) add_up_warps(sums, a.warps_k, warp, lane, shared);
-  if (warp_k != 0 || row0 >= a.n || lane % 4 != 0) return;
-#pragma unroll
-  for (int r = 0; r < 2; ++r)
-    store_float(a.out, a.out_type, static_cast<int64_t>(token) * a.n + row0 + lane / 4 + 8 * r,
-                sums[0][2 * r]);
+  if (warp_k == 0 && tile < a.tiles) store(tile);
 }
 
 }  // namespace twofour::cuda

@@ -18,10 +18,8 @@ struct DenseRows16 {
 };
 TWOFOUR_HD constexpr int64_t dense_steps(int64_t k) { return (k + 255) / 256; }
 
-/// The place of unit `u` (k / 8) of a row: [step][half][word][t].
-TWOFOUR_HD constexpr int64_t unit_place(int64_t u) {
-  return u / 32 * 32 + (u % 32 / 16 * 4 + u % 4) * 4 + u % 16 / 4;
-}
+/// The place of unit `u` (k / 8) of a row: [step][word][t].
+TWOFOUR_HD constexpr int64_t unit_place(int64_t u) { return u / 32 * 32 + u % 8 * 4 + u % 32 / 8; }
 
 /// Arguments of the kernel behind dense_multiply and dense_moe.
 struct DenseArgs {
@@ -30,19 +28,22 @@ struct DenseArgs {
   const float* global_scale;  ///< [E]
   int32_t e, n, k, steps;     ///< steps of 256 k
   bool aligned, gated, g8;
+  int64_t code_expert, scale_expert;  ///< bytes of an expert, if aligned
   int64_t scale_step,
-      scale_rows;  ///< bytes from a step to the next, from a row to that 8 further, if aligned
+      scale_rows_128;  ///< bytes from a step to the next, in g8 from 128 rows to the next, if aligned
   // Rows
-  DenseRows16 x;  ///< written by the preceding kernel
+  DenseRows16 x;          ///< written by the preceding kernel
+  const uint16_t* raw_x;  ///< [.., K] BF16, in place of x where rows are multiplied one by one
   RowIds rows;
   int32_t rows_per_x;
   const float* row_weight;  ///< [rows], or nullptr
-  const Route* route;       ///< nullptr: every row is multiplied on its own
+  const Route* route;       ///< nullptr: every row is multiplied on its own, where fits_dense_single says so
   const int32_t* sorted;    ///< [rows], with route
   bool route_from_predecessor;
   // Cut
   int32_t warps_k, tile_m;
-  int32_t groups;    ///< of stored rows that a block goes through, one after another
+  int32_t tiles;     ///< of an expert
+  int32_t groups;    ///< of tiles that a block goes through, one after another
   int32_t segments;  ///< with launch_dense_tokens: topk
   // Epilogue
   DenseEpilogue epilogue;
@@ -55,8 +56,11 @@ struct DenseArgs {
 /// Checks the weights and fills the fields of `args` that describe them.
 void describe_dense(const DenseWeights& weights, const char* where, DenseArgs& args);
 
-/// Chooses the cut where `warps_k` is 0 and starts the kernel over `args`; its cut need not be set. The
-/// preceding kernel is one of ours: this one may start before it ends.
+/// Whether a multiprocessor has room for rows of x that are multiplied one by one.
+bool fits_dense_single(const DenseArgs& args);
+
+/// Chooses the cut where `warps_k` is 0 and starts the kernel over `args`; its cut need not be set. Without
+/// raw_x the preceding kernel is one of ours, and this one may start before it ends.
 void launch_dense(DenseArgs args, int warps_k, Stream stream);
 
 /// Whether launch_dense_tokens can multiply by such weights, with `topk` rows of a token.

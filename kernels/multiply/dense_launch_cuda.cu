@@ -15,6 +15,8 @@ constexpr int kPrepareThreads = 512;
 constexpr int kMostSteps = 32;
 /// Turns of a block that are enough, and blocks a multiprocessor.
 constexpr int kTurnsOfBlock = 8, kBlocksWanted = 6;
+/// Turns that a block takes to start.
+constexpr int kTurnsToStart = 3;
 /// Turns of a warp below which K is not shared further: adding up would cost more than more warps spare.
 constexpr int kTurnsOfWarp = 4;
 
@@ -65,12 +67,38 @@ __global__ void __launch_bounds__(kPrepareThreads)
   if (thread == 0) a.to.factors[row] = factor;
 }
 
+template <class Weights, DenseAccess kAccess>
+auto kernel_for(const DenseArgs& a) {
+  if (!a.route) return dense_single_kernel<Weights, kAccess, false>;
+  if constexpr (kAccess == DenseAccess::bytes) {
+    return dense_kernel<Weights, 1, kAccess>;
+  } else {
+    return a.tile_m <= 8    ? dense_kernel<Weights, 1, kAccess>
+           : a.tile_m <= 16 ? dense_kernel<Weights, 2, kAccess>
+                            : dense_kernel<Weights, 4, kAccess>;
+  }
+}
+
 template <class Weights>
 auto kernel_for(const DenseArgs& a) {
-  return !a.aligned       ? dense_kernel<Weights, 1, false>
-         : a.tile_m <= 8  ? dense_kernel<Weights, 1, true>
-         : a.tile_m <= 16 ? dense_kernel<Weights, 2, true>
-                          : dense_kernel<Weights, 4, true>;
+  return !a.aligned ? kernel_for<Weights, DenseAccess::bytes>(a)
+         : a.g8     ? kernel_for<Weights, DenseAccess::g8>(a)
+                    : kernel_for<Weights, DenseAccess::rows>(a);
+}
+
+/// Warps that share K where rows are multiplied one by one: so that the multiprocessor with most blocks has
+/// the fewest turns, and none is without, as far as K goes.
+int single_warps_k(int64_t tiles, int64_t steps, int64_t slots) {
+  const int64_t all = multiprocessors();
+  int best = 1;
+  int64_t least = 0;
+  for (int warps_k = 1; warps_k <= kDenseWarps && warps_k <= steps; warps_k *= 2) {
+    const int64_t warps_n = kDenseWarps / warps_k, blocks = (tiles + warps_n - 1) / warps_n * slots;
+    const int64_t cost = (blocks + all - 1) / all * ((steps + warps_k - 1) / warps_k + kTurnsToStart);
+    if (least == 0 || cost < least) best = warps_k, least = cost;
+    if (blocks < all) least = 0;
+  }
+  return best;
 }
 
 }  // namespace
@@ -88,55 +116,59 @@ void describe_dense(const DenseWeights& w, const char* where, DenseArgs& a) {
   a.g8 = w.layout == DenseLayout::g8, a.gated = w.gated;
   a.aligned = w.k % 64 == 0 && w.n % kDenseTileRows == 0 &&
               (reinterpret_cast<uintptr_t>(w.codes) | reinterpret_cast<uintptr_t>(w.scales)) % 16 == 0;
-  a.scale_step = dense_scale_at(a, 0, 0, kDenseStepK / kGroup) - dense_scale_at(a, 0, 0, 0);
-  a.scale_rows = dense_scale_at(a, 0, 8, 0) - dense_scale_at(a, 0, 0, 0);
+  const auto scale_at = [&](int e, int row, int group) {
+    return dense_scale_at(a, e, row, group) - dense_scale_at(a, 0, 0, 0);
+  };
+  a.code_expert = w.n * (w.k / 2), a.scale_expert = scale_at(1, 0, 0);
+  a.scale_step = scale_at(0, 0, kDenseStepK / kGroup), a.scale_rows_128 = scale_at(0, 128, 0);
+  a.tiles = dense_tiles(a.n, a.g8);
 }
+
+bool fits_dense_single(const DenseArgs& a) { return single_shared(a.steps) <= shared_memory_limit(); }
 
 void launch_dense(DenseArgs a, int warps_k, Stream stream) {
   const int slots = a.route ? std::min(a.rows.rows, a.e) : a.rows.rows;
-  const int tiles = (a.n + kDenseTileRows - 1) / kDenseTileRows;
   a.route_from_predecessor = a.route_from_predecessor && a.route;
   // As many rows of x at a time as an expert has; K over more warps where there are few rows
   a.tile_m = a.route ? std::min(tile_of_mean(a.rows.rows / slots), a.rows.rows) : 1;
   if (!a.aligned) a.tile_m = std::min(a.tile_m, 8);
   a.warps_k = warps_k;
-  if (warps_k == 0) {
+  if (warps_k == 0 && !a.route) a.warps_k = single_warps_k(a.tiles, a.steps, slots);
+  if (warps_k == 0 && a.route) {
     a.warps_k = 1;
     const int64_t wanted = int64_t{multiprocessors()} * 24;
     while (a.warps_k < 8 && 2 * a.warps_k * kTurnsOfWarp <= a.steps &&
-           2 * a.warps_k * a.tile_m <= kMostSteps && int64_t{tiles} * slots * a.warps_k < wanted)
+           2 * a.warps_k * a.tile_m <= kMostSteps && int64_t{a.tiles} * slots * a.warps_k < wanted)
       a.warps_k *= 2;
   }
-  // Blocks that soon end go through several groups of stored rows, as long as there are enough of them
-  const int warps_n = kDenseWarps / a.warps_k, shared = dense_shared(a.tile_m, a.warps_k);
+  // Blocks that soon end go through several groups of tiles, as long as there are enough of them
+  const int warps_n = kDenseWarps / a.warps_k;
+  const int shared = a.route ? dense_shared(a.tile_m, a.warps_k) : single_shared(a.steps);
   a.groups = 1;
-  while (2 * a.groups * a.steps <= kTurnsOfBlock * a.warps_k &&
-         int64_t{tiles} * slots / (2 * a.groups * warps_n) >= int64_t{multiprocessors()} * kBlocksWanted)
+  while ((a.route || a.warps_k == 1) && 2 * a.groups * a.steps <= kTurnsOfBlock * a.warps_k &&
+         int64_t{a.tiles} * slots / (2 * a.groups * warps_n) >= int64_t{multiprocessors()} * kBlocksWanted)
     a.groups *= 2;
   expect(shared <= shared_memory_limit(), kWhere, "a cut that fits shared memory",
          std::to_string(a.tile_m) + " rows, " + std::to_string(a.warps_k) + " warps along K");
-  const Launch how{dim3(static_cast<unsigned>((tiles + warps_n * a.groups - 1) / (warps_n * a.groups)),
+  const Launch how{dim3(static_cast<unsigned>((a.tiles + warps_n * a.groups - 1) / (warps_n * a.groups)),
                         static_cast<unsigned>(slots)),
                    kDenseThreads, static_cast<size_t>(shared), 1, true};
   launch(kWhere, stream, how, a.x.factors ? kernel_for<HalfWeights>(a) : kernel_for<Bf16Weights>(a), a);
 }
 
 bool fits_dense_tokens(const DenseArgs& a, int64_t topk) {
-  return a.aligned && !a.gated && topk <= 32 && kTokensShared <= shared_memory_limit();
+  return a.aligned && a.g8 && !a.gated && topk <= 32 && kTokensShared <= shared_memory_limit();
 }
 
 void launch_dense_tokens(DenseArgs a, Stream stream) {
-  const int tokens = a.rows.rows / a.segments, tiles = a.n / kDenseTileRows;
+  const int tokens = a.rows.rows / a.segments;
   check(fits_dense_tokens(a, a.segments) && !a.route && !a.x.factors, "tokens of BF16 rows");
-  // K over as many warps as it takes to have two blocks on each multiprocessor
-  a.warps_k = 1;
-  const int64_t wanted = int64_t{multiprocessors()} * 2 * kDenseWarps;
-  while (a.warps_k < kDenseWarps && int64_t{tiles} * tokens * a.warps_k < wanted) a.warps_k *= 2;
+  a.warps_k = single_warps_k(a.tiles, int64_t{a.segments} * a.steps, tokens), a.groups = 1;
   const int warps_n = kDenseWarps / a.warps_k;
   const Launch how{
-      dim3(static_cast<unsigned>((tiles + warps_n - 1) / warps_n), static_cast<unsigned>(tokens)),
+      dim3(static_cast<unsigned>((a.tiles + warps_n - 1) / warps_n), static_cast<unsigned>(tokens)),
       kDenseThreads, static_cast<size_t>(kTokensShared), 1, true};
-  launch(kWhere, stream, how, dense_tokens_kernel<Bf16Weights>, a);
+  launch(kWhere, stream, how, dense_single_kernel<Bf16Weights, DenseAccess::g8, true>, a);
 }
 
 void launch_prepare_dense(const PrepareDenseArgs& a, Stream stream) {

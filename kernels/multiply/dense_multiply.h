@@ -12,7 +12,7 @@ enum class DenseLayout { rows, g8 };
 /// Dense experts in device memory.
 ///   rows  codes U8 [E, N, K/2], scales E4M3 [E, N, K/16]
 ///   g8    weight and scale of formats/layouts/gate_up_interleaved8.h
-/// Both on multiples of 16 bytes, N a multiple of 16 and K of 256 are read in wide pieces, others byte by
+/// Both on multiples of 16 bytes, N a multiple of 16 and K of 64 are read in wide pieces, others byte by
 /// byte.
 struct DenseWeights {
   DenseLayout layout = DenseLayout::rows;
@@ -49,9 +49,9 @@ struct DenseOptions {
 
 size_t dense_multiply_workspace(const DenseWeights& weights, const ExpertRows& rows);
 
-/// out[r] = row_weight[r] * w[ids[r]] x[r / rows_per_x] by the tensor cores in FP16: exact products of
-/// decoded weights and activations (of a row rounded to FP16 under one power of two; NVFP4 ones exact),
-/// summed in float32 in a fixed order. Otherwise as sparse_multiply.
+/// out[r] = row_weight[r] * w[ids[r]] x[r / rows_per_x] by the tensor cores: exact products of decoded
+/// weights and activations (BF16 as they are; F16 and F32 of a row rounded to FP16 under one power of two;
+/// NVFP4 ones exact), summed in float32 in a fixed order. Otherwise as sparse_multiply.
 void dense_multiply(const DenseWeights& weights, const ExpertRows& rows, void* workspace,
                     size_t workspace_bytes, Stream stream, const DenseOptions& options = {});
 

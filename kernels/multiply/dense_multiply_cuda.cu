@@ -73,15 +73,20 @@ void dense_multiply(const DenseWeights& w, const ExpertRows& rows, void* workspa
   a.row_weight = rows.row_weight;
   a.epilogue = options.epilogue, a.limit = options.limit;
   a.out = rows.out, a.out_type = rows.out_type;
-  if (!rows.distinct) {
+  const bool single = rows.distinct && fits_dense_single(a);
+  if (!single) {
     a.route = reinterpret_cast<Route*>(base + at.route);
     a.sorted = reinterpret_cast<int32_t*>(base + at.sorted);
     a.route_from_predecessor = true;
   }
-  launch_prepare_dense({rows.x, rows.x_type, options.nvfp4 ? *options.nvfp4 : Nvfp4Rows{},
-                        static_cast<int32_t>(rows.rows / rows.rows_per_x), a.k, a.x, a.rows,
-                        rows.rows_per_x == 1, const_cast<Route*>(a.route), const_cast<int32_t*>(a.sorted)},
-                       stream);
+  if (single && in_bf16) {
+    a.raw_x = static_cast<const uint16_t*>(rows.x);
+  } else {
+    launch_prepare_dense({rows.x, rows.x_type, options.nvfp4 ? *options.nvfp4 : Nvfp4Rows{},
+                          static_cast<int32_t>(rows.rows / rows.rows_per_x), a.k, a.x, a.rows,
+                          rows.rows_per_x == 1, const_cast<Route*>(a.route), const_cast<int32_t*>(a.sorted)},
+                         stream);
+  }
   launch_dense(a, options.warps_k, stream);
 }
 

@@ -5,8 +5,8 @@
 #include "kernels/multiply/dense_launch.h"
 
 /// What one warp of the dense multiplication does: steps of 16 stored rows by 256 k, m16n8k16. The order of k
-/// within a step is free as long as both sides have it: of every 128 k, lane t of a quad (t = lane % 4) takes
-/// 32 neighbours, 16 bytes of codes, and each 8 of them, a word, are two fragments. A word gives codes i and
+/// within a step is free as long as both sides have it: lane t of a quad (t = lane % 4) takes 64 neighbours,
+/// two chunks of 16 bytes of codes, and each 8 of them, a word, are two fragments. A word gives codes i and
 /// i + 4 at once, so x has its 8 in the order 0, 4, 1, 5, 2, 6, 3, 7.
 
 namespace twofour::cuda {
@@ -19,10 +19,12 @@ inline constexpr int kDenseStageBytes = kDenseCodeBytes + kDenseTileRows * kDens
 inline constexpr int kDenseRowBytes = kDenseStepK * 2;
 
 /// Eight BF16 along k, as two fragments take them.
+__device__ __forceinline__ uint4 permuted_unit(const uint4& x) {
+  return {__byte_perm(x.x, x.z, 0x5410), __byte_perm(x.x, x.z, 0x7632), __byte_perm(x.y, x.w, 0x5410),
+          __byte_perm(x.y, x.w, 0x7632)};
+}
 __device__ __forceinline__ uint4 permuted_unit(const uint32_t* from) {
-  const uint32_t x[4] = {from[0], from[1], from[2], from[3]};
-  return {__byte_perm(x[0], x[2], 0x5410), __byte_perm(x[0], x[2], 0x7632), __byte_perm(x[1], x[3], 0x5410),
-          __byte_perm(x[1], x[3], 0x7632)};
+  return permuted_unit(uint4{from[0], from[1], from[2], from[3]});
 }
 
 /// Where a value of gate times up goes as BF16: number i of a row whose next multiplication has `steps`
@@ -90,109 +92,210 @@ __host__ __device__ __forceinline__ int64_t dense_scale_at(const DenseArgs& a, i
   return (s.at.e * part.rows + s.at.row) * part.cols + s.at.col;
 }
 
-/// Where a lane puts its 16-byte chunk of a row's codes in a stage, and its four block scales: 8 lanes a row
-/// of codes, chunks apart by row for the readers.
-__device__ __forceinline__ int dense_code_place(int lane, int row) {
-  return row * (kDenseStepK / 2) + (lane % 8 ^ (row % 2 * 4)) * 16;
-}
-__device__ __forceinline__ int dense_scale_place(int lane, int row) {
-  return kDenseCodeBytes + row * 16 + lane % 4 * 4;
+/// Tiles of an expert.
+TWOFOUR_HD constexpr int dense_tiles(int n, bool g8) {
+  if (!g8) return (n + kDenseTileRows - 1) / kDenseTileRows;
+  const int rest = n % 128;
+  return n / 128 * 8 + (rest == 0 ? 0 : rest <= 16 ? 4 : 8);
 }
 
-/// Copies a step of 16 rows into a stage. `codes` of row lane / 8 and `scales` of row lane / 4 are the lane's
-/// own; `left` k are there, the rest becomes zero; `scale_rows` bytes are from a row's scales to those 8
-/// further.
-__device__ __forceinline__ void copy_dense_step(uint8_t* stage, int lane, const uint8_t* codes,
-                                                const uint8_t* scales, int k, int left, int64_t scale_rows) {
-  const uint32_t code_bytes = lane % 8 * 32 < left ? 16 : 0, scale_bytes = lane % 4 * 64 < left ? 4 : 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i, codes += 2 * k)  // four rows
-    copy_async16_ahead(shared_address(stage + dense_code_place(lane, 4 * i + lane / 8)), codes, code_bytes);
-#pragma unroll
-  for (int i = 0; i < 2; ++i, scales += scale_rows)
-    copy_async4(shared_address(stage + dense_scale_place(lane, 8 * i + lane / 4)), scales, scale_bytes);
+/// How stored weights are read: in wide pieces, of rows as in a checkpoint or of g8; or byte by byte.
+enum class DenseAccess { rows, g8, bytes };
+
+/// Whether they are g8, where possible for the compiler.
+template <DenseAccess kAccess>
+__device__ __forceinline__ bool is_g8(const DenseArgs& a) {
+  return kAccess == DenseAccess::bytes ? a.g8 : kAccess == DenseAccess::g8;
 }
 
-/// Copies steps of a warp's 16 rows into stages. What is behind K becomes zero.
-template <bool kAligned>
+/// The 16 stored rows of a tile, as rows of a fragment. Gate and up are rows g and g + 8, and rows of g8 are
+/// so far apart that the tile has all of its bytes of block scales, which are 16 together for four rows.
+/// Where N ends within 128 rows, some of a tile's rows are behind N.
+struct DenseTile {
+  int first, apart;
+
+  __device__ __forceinline__ DenseTile(int tile, bool g8)
+      : first(g8 ? tile / 8 * 128 + tile / 4 % 2 * 16 + tile % 4 * 2 : tile * kDenseTileRows),
+        apart(g8 ? 32 : 2) {}
+  __device__ __forceinline__ int row(int g) const { return first + g / 2 % 4 * apart + g / 8 * 8 + g % 2; }
+};
+
+/// Where a stage has a tile's rows, as rows of a fragment g and g + 8 one after the other, 128 bytes each.
+__device__ __forceinline__ int stage_row(int g) { return g / 2 % 4 * 4 + g / 8 * 2 + g % 2; }
+/// The row of a fragment that a stage has as its i-th.
+__device__ __forceinline__ int row_of_stage(int i) { return i / 4 * 2 + i / 2 % 2 * 8 + i % 2; }
+/// Where it has chunk `chunk` (32 k) of its row `i`: apart for lanes that read together.
+__device__ __forceinline__ int dense_code_place(int i, int chunk) {
+  return i * (kDenseStepK / 2) + (chunk ^ i % 2) * 16;
+}
+/// Where it has block scales 4 * `four` and the three behind of its row `i`: as the 128x4 tiles of g8 do.
+__device__ __forceinline__ int dense_scale_place(int i, int four) {
+  return kDenseCodeBytes + four * 64 + i % 4 * 16 + i / 4 * 4;
+}
+
+/// Where copies of a tile's steps come from; all of it is the lane's own. Codes are chunk lane % 8 of stage
+/// rows 4i + lane / 8. Block scales in g8 are of lanes below 16 alone, 16 bytes: four groups of each of four
+/// stage rows; else of stage rows 8i + lane / 4, four groups.
+template <bool kG8>
+struct DenseCopies {
+  const uint8_t *codes, *scales;  ///< of the next step
+  int32_t left;                   ///< k from the next step on
+  int32_t last;                   ///< the last i of codes whose rows are not behind N
+
+  /// Goes to a step; `codes` and `scales` are the expert's.
+  __device__ __forceinline__ void aim(const uint8_t* expert_codes, const uint8_t* expert_scales,
+                                      const DenseTile& tile, int n, int k, int64_t scale_step,
+                                      int64_t scale_rows_128, int step, int lane) {
+    codes = expert_codes + static_cast<int64_t>(tile.row(row_of_stage(lane / 8))) * (k / 2) +
+            step * (kDenseStepK / 2) + lane % 8 * 16;
+    if (kG8) {
+      const int in_128 = tile.row(row_of_stage(lane % 4)) % 128;
+      scales = expert_scales + tile.first / 128 * scale_rows_128 + lane / 4 * (scale_step / 4) + in_128 * 16;
+    } else {
+      scales = expert_scales + static_cast<int64_t>(tile.row(row_of_stage(lane / 4))) * (k / kGroup) +
+               lane % 4 * 4;
+    }
+    scales += step * scale_step;
+    left = k - step * kDenseStepK;
+    last = kG8 ? (n - 1 - tile.first) / 32 : 3;
+  }
+
+  /// Copies a step into a stage, what is behind K as zeros, and goes on by `steps`. Rows behind N stay as
+  /// they are: their products are left out.
+  __device__ __forceinline__ void copy(uint32_t stage, int k, int steps, int64_t scale_step, int lane) {
+    const uint32_t code_bytes = lane % 8 * 32 < left ? 16 : 0;
+    const uint32_t to = stage + dense_code_place(lane / 8, lane % 8);
+    const int64_t apart = static_cast<int64_t>(kG8 ? 32 : 2) * (k / 2);
+    const auto copy_codes = [&](int i) {
+      copy_async16_ahead(to + i * 4 * (kDenseStepK / 2), codes + i * apart, code_bytes);
+    };
+    if (last >= 3) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) copy_codes(i);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i <= last; ++i) copy_codes(i);
+    }
+    if (kG8) {
+      if (lane < 16)
+        copy_async16(stage + dense_scale_place(lane % 4, lane / 4), scales, lane / 4 * 64 < left ? 16 : 0);
+    } else {
+      const uint32_t bytes = lane % 4 * 64 < left ? 4 : 0;
+      copy_async4(stage + dense_scale_place(lane / 4, lane % 4), scales, bytes);
+      copy_async4(stage + dense_scale_place(8 + lane / 4, lane % 4), scales + 4 * (k / kGroup), bytes);
+    }
+    codes += steps * (kDenseStepK / 2), scales += steps * scale_step, left -= steps * kDenseStepK;
+  }
+};
+
+/// Copies steps of tiles of a warp into stages. What is behind K becomes zero.
+template <DenseAccess kAccess>
 struct DenseLoader {
+  static constexpr bool kWide = kAccess != DenseAccess::bytes;
   const DenseArgs& a;
-  int lane, e = 0, row0 = 0;
-  const uint8_t *codes = nullptr, *scales = nullptr;  ///< of the first step, kAligned only
+  int lane, e = 0, step = 0;
+  DenseTile tile{0, false};
+  DenseCopies<kAccess == DenseAccess::g8> from;  ///< kWide only
 
   __device__ __forceinline__ DenseLoader(const DenseArgs& args, int lane_) : a(args), lane(lane_) {}
 
-  /// From now on steps are of rows [row, row + 16) of an expert.
-  __device__ __forceinline__ void aim(int expert, int row) {
-    e = expert, row0 = row;
-    if (kAligned && row0 < a.n) {
-      codes = a.codes + (static_cast<int64_t>(e) * a.n + row0 + lane / 8) * (a.k / 2) + lane % 8 * 16;
-      scales = a.scales + dense_scale_at(a, e, row0 + lane / 4, lane % 4 * 4);
-    }
+  /// From now on steps are of a tile of an expert, from `step` on.
+  __device__ __forceinline__ void aim(int expert, int tile_of_expert, int first_step) {
+    tile = DenseTile(tile_of_expert, is_g8<kAccess>(a));
+    e = expert, step = first_step;
+    if constexpr (kWide)
+      from.aim(a.codes + e * a.code_expert, a.scales + e * a.scale_expert, tile, a.n, a.k, a.scale_step,
+               a.scale_rows_128, step, lane);
   }
+  /// k that are there from the next step on.
+  __device__ __forceinline__ int left() const { return kWide ? from.left : a.k - step * kDenseStepK; }
 
-  __device__ __forceinline__ void fill(uint8_t* stage, int step) const {
-    if constexpr (!kAligned) return fill_bytes(stage, step);
-    copy_dense_step(stage, lane, codes + step * (kDenseStepK / 2),
-                    scales + static_cast<int64_t>(step) * a.scale_step, a.k, a.k - step * kDenseStepK,
-                    a.scale_rows);
+  /// Copies a step and goes on by `steps`.
+  __device__ __forceinline__ void fill(uint8_t* stage, int steps) {
+    if constexpr (kWide) {
+      from.copy(shared_address(stage), a.k, steps, a.scale_step, lane);
+    } else {
+      fill_bytes(stage);
+      step += steps;
+    }
   }
 
   /// For any shape and alignment.
-  __device__ void fill_bytes(uint8_t* stage, int step) const {
+  __device__ void fill_bytes(uint8_t* stage) const {
     const int byte = step * (kDenseStepK / 2) + lane % 8 * 16, pitch = a.k / 2, groups = a.k / kGroup;
-    for (int row = lane / 8; row < kDenseTileRows; row += 4) {
-      const uint8_t* from = a.codes + (static_cast<int64_t>(e) * a.n + row0 + row) * pitch + byte;
+    for (int i = lane / 8; i < kDenseTileRows; i += 4) {
+      const int row = tile.row(row_of_stage(i));
+      const uint8_t* codes = a.codes + (static_cast<int64_t>(e) * a.n + row) * pitch + byte;
       for (int b = 0; b < 16; ++b)
-        stage[dense_code_place(lane, row) + b] = row0 + row < a.n && byte + b < pitch ? from[b] : 0;
+        stage[dense_code_place(i, lane % 8) + b] = row < a.n && byte + b < pitch ? codes[b] : 0;
     }
-    for (int row = lane / 4; row < kDenseTileRows; row += 8) {
+    for (int i = lane / 4; i < kDenseTileRows; i += 8) {
+      const int row = tile.row(row_of_stage(i));
       for (int b = 0; b < 4; ++b) {
         const int group = step * (kDenseStepK / kGroup) + lane % 4 * 4 + b;
-        stage[dense_scale_place(lane, row) + b] =
-            row0 + row < a.n && group < groups ? a.scales[dense_scale_at(a, e, row0 + row, group)] : 0;
+        stage[dense_scale_place(i, lane % 4) + b] =
+            row < a.n && group < groups ? a.scales[dense_scale_at(a, e, row, group)] : 0;
       }
     }
   }
 };
 
+/// Where a lane finds rows of x in a step, kTiles times eight of them: units of even words of its codes and
+/// of odd ones (see unit_place), kDenseRowBytes a row.
+template <int kTiles>
+struct DenseInput {
+  int at[kTiles];
+
+  /// `m` rows are there; others are read as the last, and their products are left out.
+  __device__ __forceinline__ DenseInput(int m, int lane) {
+#pragma unroll
+    for (int q = 0; q < kTiles; ++q) {
+      const int row = min(8 * q + lane / 4, m - 1);
+      at[q] = row * kDenseRowBytes + shared_unit(row, lane % 4);
+    }
+  }
+  /// The place of unit `place` of a step of row `row`: apart for rows that lanes read together.
+  __device__ static __forceinline__ int shared_unit(int row, int place) { return (place ^ row % 2 * 4) * 16; }
+  __device__ __forceinline__ uint4 read(const uint8_t* x, int q, int word) const {
+    return *reinterpret_cast<const uint4*>(x + (word % 2 == 0 ? at[q] : at[q] ^ 64) + word / 2 * 128);
+  }
+};
+
 /// The unit (k / 8) of a step that unit_place puts at `place`.
-__device__ __forceinline__ int unit_at(int place) { return place / 16 * 16 + place % 4 * 4 + place / 4 % 4; }
+__device__ __forceinline__ int unit_at(int place) { return place % 4 * 8 + place / 4; }
 
-/// The place of unit `place` (see unit_place) of a step of row `row` in shared memory, apart for rows that
-/// lanes read together.
-__device__ __forceinline__ int shared_unit(int row, int place) { return (place ^ (row % 2 * 4)) * 16; }
-
-/// sums += a stage of weights times a step of `m` rows of x, kDenseRowBytes each. Products of the same sums
-/// wait for each other: kChains of them do not.
+/// sums += a stage of weights times a step of x. Products of the same sums wait for each other: kChains of
+/// them do not.
 template <class Weights, int kChains, int kTiles>
-__device__ __forceinline__ void multiply_dense_step(const uint8_t* stage, const uint8_t* x, int m, int lane,
+__device__ __forceinline__ void multiply_dense_step(const uint8_t* stage, const uint8_t* x,
+                                                    const DenseInput<kTiles>& input, int lane,
                                                     float (&sums)[kTiles][4]) {
-  const int g = lane / 4, t = lane % 4;
+  const int row = stage_row(lane / 4), t = lane % 4;
+  const uint8_t* codes_at[2] = {stage + dense_code_place(row, 2 * t),
+                                stage + dense_code_place(row, 2 * t + 1)};
+  const uint8_t* scales_at = stage + dense_scale_place(row, t);
+  uint2 scale[2][2];  // of rows g and g + 8; of a word's half of the four groups
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const auto four = *reinterpret_cast<const uint32_t*>(scales_at + r * 32);
+    scale[r][0] = Weights::scales_of(four), scale[r][1] = Weights::scales_of(four >> 16);
+  }
   float chains[kChains][kTiles][4] = {};
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     uint4 codes[2];
-    uint2 scale[2];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = g + 8 * r;
-      codes[r] = *reinterpret_cast<const uint4*>(stage + row * (kDenseStepK / 2) +
-                                                 ((4 * h + t) ^ (row % 2 * 4)) * 16);
-      scale[r] = Weights::scales_of(
-          *reinterpret_cast<const uint16_t*>(stage + kDenseCodeBytes + row * 16 + 8 * h + 2 * t));
-    }
+    for (int r = 0; r < 2; ++r)
+      codes[r] = *reinterpret_cast<const uint4*>(codes_at[h] + r * 2 * (kDenseStepK / 2));
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       const auto word = [&](const uint4& c) { return w == 0 ? c.x : w == 1 ? c.y : w == 2 ? c.z : c.w; };
       uint32_t upper[4], lower[4];
-      Weights::decode(word(codes[0]), w < 2 ? scale[0].x : scale[0].y, upper);
-      Weights::decode(word(codes[1]), w < 2 ? scale[1].x : scale[1].y, lower);
+      Weights::decode(word(codes[0]), w < 2 ? scale[0][h].x : scale[0][h].y, upper);
+      Weights::decode(word(codes[1]), w < 2 ? scale[1][h].x : scale[1][h].y, lower);
 #pragma unroll
       for (int q = 0; q < kTiles; ++q) {
-        const int row = min(8 * q + g, m - 1);
-        const uint4 b =
-            *reinterpret_cast<const uint4*>(x + row * kDenseRowBytes + shared_unit(row, (h * 4 + w) * 4 + t));
+        const uint4 b = input.read(x, q, h * 4 + w);
         float(&d)[4] = w % kChains > 0 ? chains[w % kChains][q] : sums[q];
         Weights::mma(d, upper[0], lower[0], upper[1], lower[1], b.x, b.y);
         Weights::mma(d, upper[2], lower[2], upper[3], lower[3], b.z, b.w);

@@ -238,6 +238,8 @@ TEST_CASE("a g8 layer of rows that hardly share experts is right") {
   }
   check_case({96, 320, 64, 12, 1, false, true, 0, false, true});
   check_case({64, 144, 80, 3, 3, false});
+  check_case({64, 144, 192, 3, 4, false});
+  check_case({64, 400, 128, 2, 5, false, true, 0, false, true});
   check_case({1, 64, 64, 1, 8, false});  // one token, eight times the same expert
   check_case({160, 64, 64, 1, 40, false});
 }

@@ -23,6 +23,7 @@ struct Case {
   bool distinct = false;
   float limit = 0;
   Float out_type = Float::f32;
+  int64_t x_from = 0;  ///< where x begins in its array
 };
 
 void check_case(const Case& c) {
@@ -37,7 +38,7 @@ void check_case(const Case& c) {
   const DenseExperts dense(c.e, c.n, c.k, static_cast<unsigned>(c.n + c.k));
   const DenseOnDevice weights(dense, c.g8, c.gated);
   const int64_t x_rows = c.rows / c.rows_per_x;
-  Activations x(static_cast<size_t>(x_rows * c.k), c.x_type, 5);
+  Activations x(static_cast<size_t>(c.x_from + x_rows * c.k), c.x_type, 5);
 
   DeviceMemory x_codes, x_scales;
   const float x_global = 0.004f;
@@ -67,7 +68,7 @@ void check_case(const Case& c) {
 
   ExpertRows rows;
   rows.rows = c.rows, rows.rows_per_x = c.rows_per_x;
-  rows.x = x.device.as(), rows.x_type = c.x_type;
+  rows.x = x.device.as<uint8_t>() + c.x_from * size_of(c.x_type), rows.x_type = c.x_type;
   rows.ids = device_ids.as<int32_t>(), rows.row_weight = device_weight.as<float>();
   rows.out = out.as(), rows.out_type = c.out_type;
   rows.distinct = c.distinct;
@@ -93,7 +94,7 @@ void check_case(const Case& c) {
       double sum = 0;
       for (int64_t k = 0; k < c.k; ++k)
         sum += weight_of(dense, ids[static_cast<size_t>(r)], n, k) *
-               static_cast<double>(x.values[static_cast<size_t>(r / c.rows_per_x * c.k + k)]);
+               static_cast<double>(x.values[static_cast<size_t>(c.x_from + r / c.rows_per_x * c.k + k)]);
       return sum;
     };
     for (int64_t i = 0; i < columns; ++i) {
@@ -150,6 +151,35 @@ TEST_CASE("the dense multiplication is right for any number of rows and cut") {
     check_case({3, 160, 2304, 12, 2, false, false, false, DenseEpilogue::rows, Float::f16, warps_k, true});
   }
   check_case({2, 96, 7168, 40, 1, false, false, false, DenseEpilogue::rows, Float::f32});
+}
+
+TEST_CASE("rows one by one give the dense product") {
+  if (no_gpu()) return;
+  const auto check_single = [](Case c) {
+    c.distinct = true;
+    check_case(c);
+  };
+  for (const bool g8 : {false, true}) {
+    for (const int64_t n : {16, 48, 112, 144, 272, 400}) {
+      for (const int64_t k : {64, 80, 192, 320, 2304}) check_single({5, n, k, 4, 1, g8});
+    }
+    for (const int warps_k : {1, 2, 4, 8}) {
+      for (const Float type : {Float::bf16, Float::f16, Float::f32})
+        check_single({3, 208, 832, 6, 2, g8, false, false, DenseEpilogue::rows, type, warps_k});
+      check_single({3, 208, 832, 3, 1, g8, false, true, DenseEpilogue::stored, Float::bf16, warps_k});
+    }
+    check_single({100, 1168, 192, 100, 1, g8});  // several groups of tiles
+    check_single({2, 16, 90112, 2, 1, g8});      // x that does not fit
+    for (const int64_t from : {2, 4, 8}) {
+      Case c{3, 144, 320, 6, 2, g8};
+      c.x_from = from;
+      check_single(c);
+    }
+  }
+  for (const int64_t k : {80, 256, 1024}) {
+    for (const bool nvfp4 : {false, true})
+      check_single({3, 288, k, 8, 4, true, true, nvfp4, DenseEpilogue::swiglu, Float::bf16, 0, true, 0.05f});
+  }
 }
 
 TEST_CASE("blocks that share the K of columns give the dense product") {
