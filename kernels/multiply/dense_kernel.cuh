@@ -267,7 +267,6 @@ __global__ void __launch_bounds__(kDenseThreads, kTokens ? 2 : 3)
   uint8_t* x = shared + kDenseWarps * kStages * kDenseStageBytes;
   if (kTokens) x += warp * kStages * kDenseRowBytes;
 
-  if (a.raw_x) wait_for_predecessor();  // it may have written ids
   // What goes one behind another: the token's experts, one a lane, or tiles of one expert
   int segments = 0, own_row = index, own_expert = 0;
   float own_factor = 0;

@@ -152,7 +152,7 @@ void launch_dense(DenseArgs a, int warps_k, Stream stream) {
          std::to_string(a.tile_m) + " rows, " + std::to_string(a.warps_k) + " warps along K");
   const Launch how{dim3(static_cast<unsigned>((a.tiles + warps_n * a.groups - 1) / (warps_n * a.groups)),
                         static_cast<unsigned>(slots)),
-                   kDenseThreads, static_cast<size_t>(shared), 1, true};
+                   kDenseThreads, static_cast<size_t>(shared), 1, !a.raw_x};
   launch(kWhere, stream, how, a.x.factors ? kernel_for<HalfWeights>(a) : kernel_for<Bf16Weights>(a), a);
 }
 
