@@ -108,9 +108,9 @@ __device__ __forceinline__ bool is_g8(const DenseArgs& a) {
   return kAccess == DenseAccess::bytes ? a.g8 : kAccess == DenseAccess::g8;
 }
 
-/// The 16 stored rows of a tile, as rows of a fragment. Gate and up are rows g and g + 8, and rows of g8 are
-/// so far apart that the tile has all of its bytes of block scales, which are 16 together for four rows.
-/// Where N ends within 128 rows, some of a tile's rows are behind N.
+/// The 16 stored rows of a tile, as rows of a fragment; gate and up are rows g and g + 8. In g8 four of them
+/// are 32 apart: their block scales of four groups are 16 neighbouring bytes. Where N ends within 128 rows,
+/// some of a tile's rows are behind N.
 struct DenseTile {
   int first, apart;
 
@@ -240,11 +240,10 @@ struct DenseLoader {
   }
 };
 
-/// Where a lane finds rows of x in a step, kTiles times eight of them: units of even words of its codes and
-/// of odd ones (see unit_place), kDenseRowBytes a row.
+/// Where a lane finds rows of x in a step, kTiles times eight of them, kDenseRowBytes a row.
 template <int kTiles>
 struct DenseInput {
-  int at[kTiles];
+  int at[kTiles];  ///< bytes to the unit of the lane's first word
 
   /// `m` rows are there; others are read as the last, and their products are left out.
   __device__ __forceinline__ DenseInput(int m, int lane) {
@@ -256,6 +255,7 @@ struct DenseInput {
   }
   /// The place of unit `place` of a step of row `row`: apart for rows that lanes read together.
   __device__ static __forceinline__ int shared_unit(int row, int place) { return (place ^ row % 2 * 4) * 16; }
+  /// The unit (see unit_place) of a word of the lane's codes.
   __device__ __forceinline__ uint4 read(const uint8_t* x, int q, int word) const {
     return *reinterpret_cast<const uint4*>(x + (word % 2 == 0 ? at[q] : at[q] ^ 64) + word / 2 * 128);
   }
