@@ -23,7 +23,14 @@ void free_device_memory(void* data) noexcept { cudaFree(data); }
 void free_pinned_memory(void* data) noexcept { cudaFreeHost(data); }
 
 DeviceMemory::DeviceMemory(size_t bytes) : OwnedMemory(bytes) {
-  if (bytes > 0) check_cuda(cudaMalloc(&data_, bytes), "device memory");
+  if (bytes == 0) return;
+  const cudaError_t error = cudaMalloc(&data_, bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    throw Error("device memory: expected " + std::to_string(bytes) + " bytes, found " +
+                std::to_string(available_device_bytes()) + " free" + kMemoryAdvice);
+  }
+  check_cuda(error, "device memory");
 }
 
 void DeviceMemory::fill(int byte) {
