@@ -74,6 +74,9 @@ class DeviceMemory : public OwnedMemory<free_device_memory> {
 /// Free bytes of the current device.
 uint64_t available_device_bytes();
 
+/// What to do where the device has no memory left, as the end of an error.
+inline constexpr const char* kDeviceMemoryAdvice = ": end what else is on the device, or compute on the CPU";
+
 /// Copies from memory of the current device and waits, on the default stream.
 void copy_to_host(const void* from, void* to, size_t bytes);
 

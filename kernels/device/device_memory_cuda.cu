@@ -28,7 +28,7 @@ DeviceMemory::DeviceMemory(size_t bytes) : OwnedMemory(bytes) {
   if (error == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
     throw Error("device memory: expected " + std::to_string(bytes) + " bytes, found " +
-                std::to_string(available_device_bytes()) + " free" + kMemoryAdvice);
+                std::to_string(available_device_bytes()) + " free" + kDeviceMemoryAdvice);
   }
   check_cuda(error, "device memory");
 }
@@ -55,7 +55,10 @@ void copy_to_host(const void* from, void* to, size_t bytes) {
 
 uint64_t available_device_bytes() {
   size_t free = 0, all = 0;
-  check_cuda(cudaMemGetInfo(&free, &all), "device memory");
+  const cudaError_t error = cudaMemGetInfo(&free, &all);
+  if (error == cudaErrorMemoryAllocation)  // not even enough for CUDA itself
+    throw Error(std::string("device memory: CUDA: ") + cudaGetErrorString(error) + kDeviceMemoryAdvice);
+  check_cuda(error, "device memory");
   return free;
 }
 

@@ -8,14 +8,10 @@
 
 namespace twofour::cuda {
 
-/// What to do where the device has no memory left.
-inline constexpr const char* kMemoryAdvice = ": end what else is on the device, or compute on the CPU";
-
 /// Throws Error with CUDA's words.
 inline void check_cuda(cudaError_t error, const char* where) {
   if (error == cudaSuccess) return;
-  const char* advice = error == cudaErrorMemoryAllocation ? kMemoryAdvice : "";
-  throw Error(std::string(where) + ": CUDA: " + cudaGetErrorString(error) + advice);
+  throw Error(std::string(where) + ": CUDA: " + cudaGetErrorString(error));
 }
 
 /// Throws Error unless an argument is what it must be.

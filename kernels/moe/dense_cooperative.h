@@ -7,7 +7,7 @@
 
 namespace twofour::cuda {
 
-/// Where weights of g8 are: bytes from stored rows, experts and steps to the next.
+/// Where weights of g8 are: bytes from experts, steps and 128 stored rows to the next.
 struct CooperativeDenseWeights {
   const uint8_t *codes, *scales;
   const float* global_scale;  ///< [E]

@@ -22,7 +22,7 @@ int blocks_of(const DenseArgs& up, const DenseArgs& down) {
 struct MostTiles {
   int64_t up, down;
   MostTiles(const DenseArgs& a, const DenseArgs& b, int blocks) {
-    const int64_t topk = a.rows.rows, all = topk * (a.tiles * a.steps + b.tiles * b.steps);
+    const int64_t topk = a.rows.rows, all = topk * (int64_t{a.tiles} * a.steps + int64_t{b.tiles} * b.steps);
     down = (b.tiles + blocks - 1) / blocks;
     up = all / (int64_t{a.steps} * blocks) + 2;
   }

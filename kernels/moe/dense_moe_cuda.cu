@@ -93,7 +93,7 @@ void check(const DenseMoe& moe, const MoeTokens& in, const void* workspace, size
   expect((moe.w13_input_scale == nullptr) == (moe.w2_input_scale == nullptr), kWhere,
          "both input scales or none", "one");
   expect(moe.fused || moe.w2_input_scale, kWhere, "input scales where SwiGLU is not fused", "none");
-  expect(in.m >= 0 && in.topk > 0 && in.topk < 65536, kWhere, "1 to 65535 experts a token",
+  expect(in.m >= 0 && in.topk > 0 && in.topk < kMaxSegments, kWhere, "1 to 511 experts a token",
          std::to_string(in.topk));
   expect(in.m == 0 || (in.hidden && in.topk_ids && in.topk_weights && in.out), kWhere,
          "hidden, topk_ids, topk_weights and out", "nullptr");

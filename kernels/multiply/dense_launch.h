@@ -29,8 +29,8 @@ struct DenseArgs {
   int32_t e, n, k, steps;     ///< steps of 256 k
   bool aligned, gated, g8;
   int64_t code_expert, scale_expert;  ///< bytes of an expert, if aligned
-  int64_t scale_step,
-      scale_rows_128;  ///< bytes from a step to the next, in g8 from 128 rows to the next, if aligned
+  int64_t scale_step;                 ///< bytes from a step to the next, if aligned
+  int64_t scale_rows_128;             ///< bytes from 128 rows to the next, in g8
   // Rows
   DenseRows16 x;          ///< written by the preceding kernel
   const uint16_t* raw_x;  ///< [.., K] BF16, in place of x where rows are multiplied one by one
@@ -60,7 +60,8 @@ void describe_dense(const DenseWeights& weights, const char* where, DenseArgs& a
 bool fits_dense_single(const DenseArgs& args);
 
 /// Chooses the cut where `warps_k` is 0 and starts the kernel over `args`; its cut need not be set. Without
-/// raw_x the preceding kernel is one of ours, and this one may start before it ends.
+/// raw_x the preceding kernel is one of ours that started when ids, maps and weights of rows were there, and
+/// this one may start before it ends.
 void launch_dense(DenseArgs args, int warps_k, Stream stream);
 
 /// Whether launch_dense_tokens can multiply by such weights, with `topk` rows of a token.

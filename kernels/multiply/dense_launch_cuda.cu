@@ -87,7 +87,7 @@ auto kernel_for(const DenseArgs& a) {
 }
 
 /// Warps that share K where rows are multiplied one by one: so that the multiprocessor with most blocks has
-/// the fewest turns, and none is without, as far as K goes.
+/// the fewest turns; more share it as long as some multiprocessor has no block.
 int single_warps_k(int64_t tiles, int64_t steps, int64_t slots) {
   const int64_t all = multiprocessors();
   int best = 1;
@@ -149,7 +149,8 @@ void launch_dense(DenseArgs a, int warps_k, Stream stream) {
          int64_t{a.tiles} * slots / (2 * a.groups * warps_n) >= int64_t{multiprocessors()} * kBlocksWanted)
     a.groups *= 2;
   expect(shared <= shared_memory_limit(), kWhere, "a cut that fits shared memory",
-         std::to_string(a.tile_m) + " rows, " + std::to_string(a.warps_k) + " warps along K");
+         std::to_string(a.tile_m) + " rows of " + std::to_string(a.k) + ", " + std::to_string(a.warps_k) +
+             " warps along K");
   const Launch how{dim3(static_cast<unsigned>((a.tiles + warps_n * a.groups - 1) / (warps_n * a.groups)),
                         static_cast<unsigned>(slots)),
                    kDenseThreads, static_cast<size_t>(shared), 1, !a.raw_x};

@@ -102,7 +102,7 @@ TWOFOUR_HD constexpr int dense_tiles(int n, bool g8) {
 /// How stored weights are read: in wide pieces, of rows as in a checkpoint or of g8; or byte by byte.
 enum class DenseAccess { rows, g8, bytes };
 
-/// Whether they are g8, where possible for the compiler.
+/// Whether they are g8: known to the compiler unless kAccess is bytes.
 template <DenseAccess kAccess>
 __device__ __forceinline__ bool is_g8(const DenseArgs& a) {
   return kAccess == DenseAccess::bytes ? a.g8 : kAccess == DenseAccess::g8;
@@ -120,7 +120,7 @@ struct DenseTile {
   __device__ __forceinline__ int row(int g) const { return first + g / 2 % 4 * apart + g / 8 * 8 + g % 2; }
 };
 
-/// Where a stage has a tile's rows, as rows of a fragment g and g + 8 one after the other, 128 bytes each.
+/// Where a stage has a row of a fragment, 128 bytes each: in the order 0, 1, 8, 9, 2, 3, 10, 11 and so on.
 __device__ __forceinline__ int stage_row(int g) { return g / 2 % 4 * 4 + g / 8 * 2 + g % 2; }
 /// The row of a fragment that a stage has as its i-th.
 __device__ __forceinline__ int row_of_stage(int i) { return i / 4 * 2 + i / 2 % 2 * 8 + i % 2; }
@@ -134,15 +134,16 @@ __device__ __forceinline__ int dense_scale_place(int i, int four) {
 }
 
 /// Where copies of a tile's steps come from; all of it is the lane's own. Codes are chunk lane % 8 of stage
-/// rows 4i + lane / 8. Block scales in g8 are of lanes below 16 alone, 16 bytes: four groups of each of four
-/// stage rows; else of stage rows 8i + lane / 4, four groups.
+/// rows 4i + lane / 8. Block scales in g8 are of lanes l below 16 alone, 16 bytes: of groups 4(l / 4) to
+/// 4(l / 4) + 3 of stage rows l % 4 + 4i; else of groups 4(l % 4) and the three behind of stage rows 8i + l
+/// / 4.
 template <bool kG8>
 struct DenseCopies {
   const uint8_t *codes, *scales;  ///< of the next step
   int32_t left;                   ///< k from the next step on
   int32_t last;                   ///< the last i of codes whose rows are not behind N
 
-  /// Goes to a step; `codes` and `scales` are the expert's.
+  /// Goes to a step of a tile of an expert.
   __device__ __forceinline__ void aim(const uint8_t* expert_codes, const uint8_t* expert_scales,
                                       const DenseTile& tile, int n, int k, int64_t scale_step,
                                       int64_t scale_rows_128, int step, int lane) {

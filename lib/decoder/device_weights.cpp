@@ -353,9 +353,8 @@ DeviceWeights::DeviceWeights(const DecoderState& state, uint64_t memory) : state
   const uint64_t room = memory > ends.bytes() ? memory - ends.bytes() : 0;
   if (!is_resident_ && largest > room) {
     throw Error(fmt::format(
-        "{}: expected {} bytes of device memory for the embedding and one layer, found {}: end what "
-        "else is on the device, or compute on the CPU",
-        state.checkpoint.path().string(), ends.bytes() + largest, memory));
+        "{}: expected {} bytes of device memory for the embedding and one layer, found {}{}",
+        state.checkpoint.path().string(), ends.bytes() + largest, memory, cuda::kDeviceMemoryAdvice));
   }
   const size_t places = is_resident_ ? layers.size() : 2 * largest <= room ? 2 : 1;
   for (size_t i = 0; i < places; ++i) placed_.push_back(std::make_unique<Placed>());

@@ -240,6 +240,8 @@ TEST_CASE("a g8 layer of rows that hardly share experts is right") {
   check_case({64, 144, 80, 3, 3, false});
   check_case({64, 144, 192, 3, 4, false});
   check_case({64, 400, 128, 2, 5, false, true, 0, false, true});
+  check_case({4, 192, 2368, 1, 4, false});  // a warp has more steps than stages
+  check_case({64, 192, 2368, 3, 4, false});
   check_case({1, 64, 64, 1, 8, false});  // one token, eight times the same expert
   check_case({160, 64, 64, 1, 40, false});
 }
@@ -460,6 +462,10 @@ TEST_CASE("g8 layers that do not fit together are refused") {
   moe = layer.moe();
   moe.fused = false;
   CHECK_THROWS_AS(dense_moe(moe, {}, nullptr, 0, nullptr), Error);
+  MoeTokens tokens = layer.tokens();
+  tokens.topk = 512;
+  CHECK_THROWS_WITH(dense_moe(layer.moe(), tokens, layer.workspace.as(), layer.workspace.bytes(), nullptr),
+                    doctest::Contains("1 to 511 experts a token"));
 }
 
 }  // namespace dense_moe_test

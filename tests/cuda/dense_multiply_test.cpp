@@ -146,10 +146,16 @@ TEST_CASE("the dense multiplication is right for any number of rows and cut") {
   }
   check_case({3, 272, 320, 400, 2, true});
   check_case({1, 1040, 256, 257, 1, true});
-  for (const int warps_k : {1, 2, 4, 8}) {
-    check_case({3, 160, 2304, 12, 2, false, false, false, DenseEpilogue::rows, Float::bf16, warps_k});
-    check_case({3, 160, 2304, 12, 2, false, false, false, DenseEpilogue::rows, Float::f16, warps_k, true});
+  for (const bool g8 : {false, true}) {
+    for (const int warps_k : {1, 2, 4, 8}) {
+      check_case({3, 160, 2304, 12, 2, g8, false, false, DenseEpilogue::rows, Float::bf16, warps_k});
+      check_case({3, 160, 2304, 12, 2, g8, false, false, DenseEpilogue::rows, Float::f16, warps_k, true});
+    }
+    for (const int warps_k : {2, 4})  // 16 rows at a time
+      check_case({3, 160, 2304, 30, 2, g8, false, false, DenseEpilogue::rows, Float::bf16, warps_k});
+    check_case({3, 160, 2304, 60, 2, g8, false, false, DenseEpilogue::rows, Float::bf16, 1});
   }
+  check_case({3, 130, 1040, 4, 1, true});  // byte by byte
   check_case({2, 96, 7168, 40, 1, false, false, false, DenseEpilogue::rows, Float::f32});
 }
 
@@ -165,11 +171,13 @@ TEST_CASE("rows one by one give the dense product") {
     }
     for (const int warps_k : {1, 2, 4, 8}) {
       for (const Float type : {Float::bf16, Float::f16, Float::f32})
-        check_single({3, 208, 832, 6, 2, g8, false, false, DenseEpilogue::rows, type, warps_k});
+        check_single({3, 208, 2304, 6, 2, g8, false, false, DenseEpilogue::rows, type, warps_k});
       check_single({3, 208, 832, 3, 1, g8, false, true, DenseEpilogue::stored, Float::bf16, warps_k});
     }
-    check_single({100, 1168, 192, 100, 1, g8});  // several groups of tiles
-    check_single({2, 16, 90112, 2, 1, g8});      // x that does not fit
+    for (const int64_t k : {80, 192}) check_single({200, 1168, k, 200, 1, g8});  // several tiles a warp
+    check_single({3, 48, 1040, 4, 1, g8, false, false, DenseEpilogue::rows, Float::bf16, 1});
+    check_single({3, 130, 1040, 4, 1, g8});
+    check_single({2, 16, 90112, 2, 1, g8});  // x that does not fit
     for (const int64_t from : {2, 4, 8}) {
       Case c{3, 144, 320, 6, 2, g8};
       c.x_from = from;
@@ -177,8 +185,11 @@ TEST_CASE("rows one by one give the dense product") {
     }
   }
   for (const int64_t k : {80, 256, 1024}) {
-    for (const bool nvfp4 : {false, true})
+    for (const bool nvfp4 : {false, true}) {
       check_single({3, 288, k, 8, 4, true, true, nvfp4, DenseEpilogue::swiglu, Float::bf16, 0, true, 0.05f});
+      check_single({3, 288, k, 8, 4, true, true, nvfp4, DenseEpilogue::rows});
+      check_single({3, 288, k, 8, 4, true, true, nvfp4, DenseEpilogue::stored});
+    }
   }
 }
 
