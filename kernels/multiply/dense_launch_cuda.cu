@@ -4,7 +4,7 @@
 #include "formats/e4m3.h"
 #include "kernels/device/check.h"
 #include "kernels/device/launch.cuh"
-#include "kernels/multiply/dense_kernel.cuh"
+#include "kernels/multiply/dense_single.cuh"
 
 namespace twofour::cuda {
 namespace {

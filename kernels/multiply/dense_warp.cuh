@@ -1,8 +1,8 @@
 #pragma once
 #include "formats/layouts/gate_up_interleaved8.h"
 #include "kernels/device/ptx.cuh"
-#include "kernels/multiply/bf16_codes.cuh"
 #include "kernels/multiply/dense_launch.h"
+#include "kernels/numbers/bf16_codes.cuh"
 
 /// What one warp of the dense multiplication does: steps of 16 stored rows by 256 k, m16n8k16. The order of k
 /// within a step is free as long as both sides have it: lane t of a quad (t = lane % 4) takes 64 neighbours,

@@ -3,9 +3,9 @@
 #include "kernels/device/ptx.cuh"
 #include "kernels/device/warpgroup.cuh"
 #include "kernels/device/wgmma_dense.cuh"
-#include "kernels/multiply/bf16_codes.cuh"
 #include "kernels/multiply/many_rows_store.cuh"
 #include "kernels/multiply/many_rows_width.cuh"
+#include "kernels/numbers/bf16_codes.cuh"
 
 /// g8 weights of the many-row kernel: a unit of 256 stored rows, two m-tiles for each warpgroup, or of 128,
 /// one for each, by 64 k a stage.

@@ -1,10 +1,10 @@
 #pragma once
 #include "kernels/device/warpgroup.cuh"
 #include "kernels/device/wgmma_sparse.cuh"
-#include "kernels/multiply/bf16_codes.cuh"
 #include "kernels/multiply/many_rows_store.cuh"
 #include "kernels/multiply/many_rows_width.cuh"
 #include "kernels/multiply/sparse_warp.cuh"
+#include "kernels/numbers/bf16_codes.cuh"
 
 /// 2:4 weights of the many-row kernel: a unit of 256 columns (128 for each warpgroup) by 64 k a stage.
 ///
