@@ -101,6 +101,40 @@ int single_warps_k(int64_t tiles, int64_t steps, int64_t slots) {
   return best;
 }
 
+/// The same where experts have several rows: more where there are few of these.
+int routed_warps_k(const DenseArgs& a, int slots) {
+  const int64_t wanted = int64_t{multiprocessors()} * 24;
+  int warps_k = 1;
+  while (warps_k < 8 && 2 * warps_k * kTurnsOfWarp <= a.steps && 2 * warps_k * a.tile_m <= kMostSteps &&
+         int64_t{a.tiles} * slots * warps_k < wanted)
+    warps_k *= 2;
+  return warps_k;
+}
+
+/// Groups of tiles that a block goes through: several where it would soon end, as long as there are enough
+/// blocks.
+int groups_of(const DenseArgs& a, int slots) {
+  const int warps_n = kDenseWarps / a.warps_k;
+  int groups = 1;
+  while (2 * groups * a.steps <= kTurnsOfBlock * a.warps_k &&
+         int64_t{a.tiles} * slots / (2 * groups * warps_n) >= int64_t{multiprocessors()} * kBlocksWanted)
+    groups *= 2;
+  return groups;
+}
+
+/// Starts a kernel that was cut, for `slots` rows, tokens or experts, with so many bytes of shared memory.
+void launch_cut(void (*kernel)(DenseArgs), const DenseArgs& a, int slots, int shared, bool overlap,
+                Stream stream) {
+  expect(shared <= shared_memory_limit(), kWhere, "a cut that fits shared memory",
+         std::to_string(a.tile_m) + " rows of " + std::to_string(a.k) + ", " + std::to_string(a.warps_k) +
+             " warps along K");
+  const int tiles = kDenseWarps / a.warps_k * a.groups;
+  launch(kWhere, stream,
+         {dim3(static_cast<unsigned>((a.tiles + tiles - 1) / tiles), static_cast<unsigned>(slots)),
+          kDenseThreads, static_cast<size_t>(shared), 1, overlap},
+         kernel, a);
+}
+
 }  // namespace
 
 void describe_dense(const DenseWeights& w, const char* where, DenseArgs& a) {
@@ -127,34 +161,17 @@ void describe_dense(const DenseWeights& w, const char* where, DenseArgs& a) {
 bool fits_dense_single(const DenseArgs& a) { return single_shared(a.steps) <= shared_memory_limit(); }
 
 void launch_dense(DenseArgs a, int warps_k, Stream stream) {
-  const int slots = a.route ? std::min(a.rows.rows, a.e) : a.rows.rows;
   a.route_from_predecessor = a.route_from_predecessor && a.route;
-  // As many rows of x at a time as an expert has; K over more warps where there are few rows
+  const int slots = a.route ? std::min(a.rows.rows, a.e) : a.rows.rows;
+  // As many rows of x at a time as an expert has
   a.tile_m = a.route ? std::min(tile_of_mean(a.rows.rows / slots), a.rows.rows) : 1;
   if (!a.aligned) a.tile_m = std::min(a.tile_m, 8);
-  a.warps_k = warps_k;
-  if (warps_k == 0 && !a.route) a.warps_k = single_warps_k(a.tiles, a.steps, slots);
-  if (warps_k == 0 && a.route) {
-    a.warps_k = 1;
-    const int64_t wanted = int64_t{multiprocessors()} * 24;
-    while (a.warps_k < 8 && 2 * a.warps_k * kTurnsOfWarp <= a.steps &&
-           2 * a.warps_k * a.tile_m <= kMostSteps && int64_t{a.tiles} * slots * a.warps_k < wanted)
-      a.warps_k *= 2;
-  }
-  // Blocks that soon end go through several groups of tiles, as long as there are enough of them
-  const int warps_n = kDenseWarps / a.warps_k;
-  const int shared = a.route ? dense_shared(a.tile_m, a.warps_k) : single_shared(a.steps);
-  a.groups = 1;
-  while ((a.route || a.warps_k == 1) && 2 * a.groups * a.steps <= kTurnsOfBlock * a.warps_k &&
-         int64_t{a.tiles} * slots / (2 * a.groups * warps_n) >= int64_t{multiprocessors()} * kBlocksWanted)
-    a.groups *= 2;
-  expect(shared <= shared_memory_limit(), kWhere, "a cut that fits shared memory",
-         std::to_string(a.tile_m) + " rows of " + std::to_string(a.k) + ", " + std::to_string(a.warps_k) +
-             " warps along K");
-  const Launch how{dim3(static_cast<unsigned>((a.tiles + warps_n * a.groups - 1) / (warps_n * a.groups)),
-                        static_cast<unsigned>(slots)),
-                   kDenseThreads, static_cast<size_t>(shared), 1, !a.raw_x};
-  launch(kWhere, stream, how, a.x.factors ? kernel_for<HalfWeights>(a) : kernel_for<Bf16Weights>(a), a);
+  a.warps_k = warps_k   ? warps_k
+              : a.route ? routed_warps_k(a, slots)
+                        : single_warps_k(a.tiles, a.steps, slots);
+  a.groups = a.route || a.warps_k == 1 ? groups_of(a, slots) : 1;
+  launch_cut(a.x.factors ? kernel_for<HalfWeights>(a) : kernel_for<Bf16Weights>(a), a, slots,
+             a.route ? dense_shared(a.tile_m, a.warps_k) : single_shared(a.steps), !a.raw_x, stream);
 }
 
 bool fits_dense_tokens(const DenseArgs& a, int64_t topk) {
@@ -165,11 +182,7 @@ void launch_dense_tokens(DenseArgs a, Stream stream) {
   const int tokens = a.rows.rows / a.segments;
   check(fits_dense_tokens(a, a.segments) && !a.route && !a.x.factors, "tokens of BF16 rows");
   a.warps_k = single_warps_k(a.tiles, int64_t{a.segments} * a.steps, tokens), a.groups = 1;
-  const int warps_n = kDenseWarps / a.warps_k;
-  const Launch how{
-      dim3(static_cast<unsigned>((a.tiles + warps_n - 1) / warps_n), static_cast<unsigned>(tokens)),
-      kDenseThreads, static_cast<size_t>(kTokensShared), 1, true};
-  launch(kWhere, stream, how, dense_single_kernel<Bf16Weights, DenseAccess::g8, true>, a);
+  launch_cut(dense_single_kernel<Bf16Weights, DenseAccess::g8, true>, a, tokens, kTokensShared, true, stream);
 }
 
 void launch_prepare_dense(const PrepareDenseArgs& a, Stream stream) {
