@@ -179,25 +179,26 @@ struct SparseTiles {
                                                    int /*warpgroup*/, int warp, int lane) {
     const int g = lane / 4, t = lane % 4;
     const bool is_up = g >= 4;
-    for_stored_rows<2 * kCount>(
-        store.rows, store.count, t, [&](int b, int row, StoredRow one, StoredRow two) {
-          const float *low = sums[0] + 4 * b, *high = sums[1] + 4 * b;
-          if constexpr (Store::kGated) {
-            float gate[4], up[4];
+    const int column = warp * 16 + g % 4 * 4;
+    constexpr int kMost = 2 * kCount;
+    for_stored_rows<kMost>(store.rows, store.count, t, [&](int b, int row, StoredRow one, StoredRow two) {
+      const float *low = sums[0] + 4 * b, *high = sums[1] + 4 * b;
+      const float even[4] = {low[0], low[2], high[0], high[2]}, odd[4] = {low[1], low[3], high[1], high[3]};
+      if constexpr (Store::kGated) {
+        float gate[4], up[4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              const float* pair = (i / 2 ? high : low) + i % 2 * 2;
-              const float other = __shfl_xor_sync(0xFFFFFFFFu, is_up ? pair[0] : pair[1], 16);
-              gate[i] = is_up ? other : pair[0], up[i] = is_up ? pair[1] : other;
-            }
-            store(row + (is_up ? 1 : 0), is_up ? two : one, warp * 16 + g % 4 * 4,
-                  float4{gate[0], gate[1], gate[2], gate[3]}, float4{up[0], up[1], up[2], up[3]});
-          } else {
-            const int column = (is_up ? 64 : 0) + warp * 16 + g % 4 * 4;
-            store(row, one, column, float4{low[0], low[2], high[0], high[2]}, float4{});
-            store(row + 1, two, column, float4{low[1], low[3], high[1], high[3]}, float4{});
-          }
-        });
+        for (int i = 0; i < 4; ++i) {
+          const float other = __shfl_xor_sync(0xFFFFFFFFu, is_up ? even[i] : odd[i], 16);
+          gate[i] = is_up ? other : even[i], up[i] = is_up ? odd[i] : other;
+        }
+        store(row + (is_up ? 1 : 0), is_up ? two : one, column, float4{gate[0], gate[1], gate[2], gate[3]},
+              float4{up[0], up[1], up[2], up[3]});
+      } else {
+        const int mine = (is_up ? 64 : 0) + column;
+        store(row, one, mine, float4{even[0], even[1], even[2], even[3]}, float4{});
+        store(row + 1, two, mine, float4{odd[0], odd[1], odd[2], odd[3]}, float4{});
+      }
+    });
   }
 };
 
