@@ -14,8 +14,10 @@ constexpr int kThreads = 512, kWarps = kThreads / 32;
 /// Rows an expert on average up to which records of kNarrowRows, of kMiddleRows, of kWideRows are the better
 /// ones. Of 40 rows on average some 10 % of experts have more than 48, of 120 some 20 % more than 128.
 constexpr int64_t kNarrowUpTo = 20, kMiddleUpTo = 40, kWideUpTo = 120;
-/// Blocks that sort rows: a cluster, which reads each other's counts.
-constexpr int kSorters = 8;
+/// Blocks that sort many rows: a cluster, which reads each other's counts. Up to kFewRows one does.
+constexpr int kSorters = 8, kFewRows = 1024;
+/// Rows of a lane whose loads are under way at once.
+constexpr int kLoads = 8;
 
 /// Counters of a block that sorts, and warps that have some: each needs one for each expert.
 constexpr int kCounters = 16384;
@@ -26,12 +28,35 @@ int sorting_warps(int experts) {
   return warps;
 }
 
+/// Calls `use(row, its local expert or -1, its weight)` with a warp's rows in their order, 32 at a time;
+/// without a row in the lanes behind the last one.
+template <bool kWeights, class Use>
+__device__ __forceinline__ void for_rows_of_warp(const RouteMany& a, int begin, int end, const Use& use) {
+  for (int first = begin; first < end; first += 32 * kLoads) {
+    const int mine = first + static_cast<int>(threadIdx.x) % 32;
+    int ids[kLoads];
+    float weights[kLoads] = {};
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int row = mine + 32 * i;
+      ids[i] = row < end ? a.rows.ids[row] : 0;
+      if (kWeights && a.row_weight && row < end) weights[i] = a.row_weight[row];
+    }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      if (first + 32 * i >= end) break;
+      const int row = mine + 32 * i;
+      use(row, row < end ? local_expert_of(a.rows, ids[i]) : -1, weights[i]);
+    }
+  }
+}
+
 /// Sorts rows by expert, those of an expert in their order: of an expert that has several records it makes a
-/// difference in the last bits which one a row is in. Each warp of the cluster has a share of neighbouring
-/// rows. It counts those of each expert; from the counts of all it finds where its first row of an expert
-/// goes.
-__global__ void __cluster_dims__(kSorters, 1, 1) __launch_bounds__(kThreads)
-    route_kernel(const __grid_constant__ RouteMany a, int warps) {
+/// difference in the last bits which one a row is in. Each warp of the kBlocks blocks has a share of
+/// neighbouring rows. It counts those of each expert; from the counts of all it finds where its first row of
+/// an expert goes.
+template <int kBlocks>
+__global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__ RouteMany a, int warps) {
   extern __shared__ int counts[];  // [E] of this block's rows, [E] where its first goes, [kWarps], [warps][E]
   const int thread = static_cast<int>(threadIdx.x), rank = static_cast<int>(blockIdx.x), experts = a.rows.e;
   const int warp = thread / 32, lane = thread % 32;
@@ -41,15 +66,12 @@ __global__ void __cluster_dims__(kSorters, 1, 1) __launch_bounds__(kThreads)
   for (int i = thread; i < warps * experts; i += kThreads) of_warps[i] = 0;
   __syncthreads();
   wait_for_predecessor();
-  for (int64_t i = rank * kThreads + thread; i < a.zero_count; i += kSorters * kThreads) a.zeros[i] = 0;
-  const int share = (a.rows.rows + kSorters * warps - 1) / (kSorters * warps);
+  const int share = (a.rows.rows + kBlocks * warps - 1) / (kBlocks * warps);
   const int begin = warp < warps ? (rank * warps + warp) * share : a.rows.rows;
   const int end = min(begin + share, a.rows.rows);
-#pragma unroll 4
-  for (int row = begin + lane; row < end; row += 32) {
-    const int e = local_expert(a.rows, row);
+  for_rows_of_warp<false>(a, begin, end, [&](int /*row*/, int e, float) {
     if (e >= 0) atomicAdd(&of_warp[e], 1);
-  }
+  });
   __syncthreads();
   for (int e = thread; e < experts; e += kThreads) {
     int sum = 0;
@@ -61,19 +83,22 @@ __global__ void __cluster_dims__(kSorters, 1, 1) __launch_bounds__(kThreads)
     }
     counts[e] = sum;
   }
-  cluster_sync();
+  if constexpr (kBlocks > 1) cluster_sync();
+  // Not before: the cluster would wait for them
+  for (int64_t i = rank * kThreads + thread; i < a.zero_count; i += kBlocks * kThreads) a.zeros[i] = 0;
   int rows_before = 0, records_before = 0;
   for (int e0 = 0; e0 < experts; e0 += kThreads) {
     const int e = e0 + thread;
     int count = 0, of_earlier = 0;
     if (e < experts) {
-      const uint32_t mine = shared_address(counts + e);
-      int each[kSorters];
+      int each[kBlocks];
 #pragma unroll
-      for (int r = 0; r < kSorters; ++r)
-        each[r] = load_cluster(cluster_address(mine, static_cast<uint32_t>(r)));
+      for (int r = 0; r < kBlocks; ++r)
+        each[r] = kBlocks == 1
+                      ? counts[e]
+                      : load_cluster(cluster_address(shared_address(counts + e), static_cast<uint32_t>(r)));
 #pragma unroll
-      for (int r = 0; r < kSorters; ++r) {
+      for (int r = 0; r < kBlocks; ++r) {
         if (r < rank) of_earlier += each[r];
         count += each[r];
       }
@@ -93,8 +118,8 @@ __global__ void __cluster_dims__(kSorters, 1, 1) __launch_bounds__(kThreads)
   }
   if (rank == 0 && thread == 0) a.route->active = records_before;
   __syncthreads();
-  for (int row = begin + lane; __any_sync(~0u, row < end); row += 32) {
-    const int e = row < end ? local_expert(a.rows, row) : -1;
+  if constexpr (kBlocks > 1) arrive_at_cluster();
+  for_rows_of_warp<true>(a, begin, end, [&](int row, int e, float weight) {
     const uint32_t same = __match_any_sync(~0u, e);
     const int before = __popc(same & ((1u << lane) - 1)), leader = __ffs(static_cast<int>(same)) - 1;
     int at = 0;
@@ -106,11 +131,11 @@ __global__ void __cluster_dims__(kSorters, 1, 1) __launch_bounds__(kThreads)
     at = __shfl_sync(~0u, at, leader) + before;
     if (e >= 0) {
       a.sorted[at] = row;
-      if (a.row_weight) a.sorted_weight[at] = a.row_weight[row];
+      if (a.row_weight) a.sorted_weight[at] = weight;
     }
     __syncwarp();
-  }
-  cluster_sync();  // no block ends while another reads its counts
+  });
+  if constexpr (kBlocks > 1) wait_for_cluster();  // no block ends while another reads its counts
 }
 
 /// Each thread has 16 numbers. In the order of permuted_k, four of them exchange theirs, so that each writes
@@ -225,10 +250,10 @@ void gather_rows(const ExpertRows& rows, void* workspace, ManyRows& product, Str
 }
 
 void launch_route_many(const RouteMany& a, Stream stream) {
-  const int warps = sorting_warps(a.rows.e);
-  const Launch how{dim3(kSorters), kThreads, static_cast<size_t>((2 + warps) * a.rows.e + kWarps) * 4, 1,
-                   true};
-  launch("sort rows", stream, how, route_kernel, a, warps);
+  const int warps = sorting_warps(a.rows.e), blocks = a.rows.rows <= kFewRows ? 1 : kSorters;
+  const Launch how{dim3(static_cast<unsigned>(blocks)), kThreads,
+                   static_cast<size_t>((2 + warps) * a.rows.e + kWarps) * 4, blocks, true};
+  launch("sort rows", stream, how, blocks == 1 ? route_kernel<1> : route_kernel<kSorters>, a, warps);
 }
 
 void launch_gather(const GatherRows& a, uint16_t* to, Stream stream) {
