@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "formats/error.h"
 #include "formats/half.h"
 #include "kernels/device/device_memory.h"
 #include "kernels/moe/device_router.h"
