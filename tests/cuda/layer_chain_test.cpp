@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <random>
+#include <vector>
 
 #include "kernels/floats/device_vectors.h"
 #include "kernels/moe/dense_moe.h"
