@@ -35,10 +35,11 @@ struct Calls {
 /// Gathers rows, chooses their experts, and runs a layer twice: the second time on its own results.
 class Chain {
  public:
-  Chain(const Calls& calls, int64_t m)
+  Chain(const Calls& calls, int64_t m, Float type)
       : calls_(calls),
         m_(m),
-        all_rows_(static_cast<size_t>(2 * m * kH) * sizeof(float)),
+        type_(type),
+        all_rows_(2 * bytes()),
         order_(static_cast<size_t>(m) * sizeof(int32_t)),
         rows_(bytes()),
         logits_(static_cast<size_t>(m * kExperts) * sizeof(float)),
@@ -56,7 +57,7 @@ class Chain {
   /// New tokens in the same memory.
   void draw_tokens(unsigned seed) {
     const auto upload = [](DeviceMemory& to, const auto& values) { to.upload(values.data(), to.bytes()); };
-    upload(all_rows_, draw(2 * m_ * kH, seed));
+    upload(all_rows_, Activations::to_bits(draw(2 * m_ * kH, seed), type_));
     upload(logits_, draw(m_ * kExperts, seed + 1, 3));
     std::vector<int32_t> order(static_cast<size_t>(m_));
     std::mt19937 random(seed);
@@ -67,7 +68,9 @@ class Chain {
   /// `between` is called behind each step.
   void launch(
       Stream stream, const std::function<void()>& between = [] {}) {
-    gather_rows(all_rows_.as<float>(), order_.as<int32_t>(), m_, kH, rows_.as<float>(), stream);
+    // As words, whatever their numbers are
+    gather_rows(all_rows_.as<float>(), order_.as<int32_t>(), m_, kH * size_of(type_) / 4, rows_.as<float>(),
+                stream);
     between();
     choose_experts(rule_, logits_.as<float>(), m_, ids_.as<int32_t>(), weights_.as<float>(),
                    error_.as<int32_t>(), stream);
@@ -80,16 +83,16 @@ class Chain {
 
   std::vector<float> result() const {
     CHECK(error_.download<int32_t>()[0] == 0);
-    return out_.download<float>();
+    return Activations::from_bits(out_.download<uint8_t>(), type_);
   }
 
  private:
-  size_t bytes() const { return static_cast<size_t>(m_ * kH) * sizeof(float); }
+  size_t bytes() const { return static_cast<size_t>(m_ * kH * size_of(type_)); }
 
   MoeTokens tokens(const DeviceMemory& hidden, const DeviceMemory& out) const {
     return {m_,
             kTopk,
-            Float::f32,
+            type_,
             hidden.as(),
             ids_.as<int32_t>(),
             weights_.as<float>(),
@@ -99,15 +102,17 @@ class Chain {
 
   Calls calls_;
   int64_t m_;
+  Float type_;
   cuda::RouterRule rule_;
   DeviceMemory all_rows_, order_, rows_, logits_, ids_, weights_, error_, middle_, out_, workspace_;
 };
 
 /// Holds a graph, and launches one behind another, against the same calls that wait for each other.
-void check_chain(const Calls& calls, int64_t m) {
+void check_chain(const Calls& calls, int64_t m, Float type) {
   CAPTURE(m);
+  CAPTURE(type);
   const DeviceStream stream;
-  Chain chain(calls, m);
+  Chain chain(calls, m, type);
   chain.draw_tokens(1);
   const DeviceGraph graph(stream, [&] { chain.launch(stream.get()); });
   int different = 0;
@@ -131,8 +136,12 @@ void check_chain(const Calls& calls, int64_t m) {
   CHECK(different == 0);
 }
 
-/// One token and few, some that share experts, and some with many rows of an expert.
-constexpr int64_t kTokens[] = {1, 2, 8, 24, 120, 300, 1500};
+/// One token and few, some that share experts, and some with many rows of an expert. BF16 is read as it is,
+/// F32 is prepared first.
+void check_chains(const Calls& calls) {
+  for (const Float type : {Float::f32, Float::bf16})
+    for (const int64_t m : {1, 2, 8, 24, 120, 300, 1500}) check_chain(calls, m, type);
+}
 
 TEST_CASE("g8 layers read what the kernel just before them wrote") {
   if (no_gpu()) return;
@@ -149,7 +158,7 @@ TEST_CASE("g8 layers read what the kernel just before them wrote") {
                         dense_moe(moe, tokens, workspace.as(), workspace.bytes(), stream);
                       },
                       [&](int64_t m) { return dense_moe_workspace(moe, m, kTopk); }};
-    for (const int64_t m : kTokens) check_chain(calls, m);
+    check_chains(calls);
   }
 }
 
@@ -163,7 +172,7 @@ TEST_CASE("2:4 layers read what the kernel just before them wrote") {
                       sparse_moe(moe, tokens, workspace.as(), workspace.bytes(), stream);
                     },
                     [&](int64_t m) { return sparse_moe_workspace(moe, m, kTopk); }};
-  for (const int64_t m : kTokens) check_chain(calls, m);
+  check_chains(calls);
 }
 
 }  // namespace
