@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <memory>
 #include <numeric>
 
@@ -41,7 +42,42 @@ std::shared_ptr<Json> read_json(const fs::path& path) {
 
 }  // namespace
 
-void forget_unused_metadata(Shard& shard) {
+bool DescribedCodes::has(const std::string& module) const {
+  return all || std::binary_search(modules.begin(), modules.end(), module);
+}
+
+namespace {
+
+/// What an entry of __metadata__ says of codes. The one form that names modules is ComfyUI's: {"layers":
+/// {MODULE: {"format": ...}}}; anything else counts for all of the file. Source: Comfy-Org/ComfyUI,
+/// comfy/utils.py, convert_old_quants.
+DescribedCodes described_codes(const std::string& key, const std::string& value, size_t tensors) {
+  DescribedCodes described{json_quote_short(key), true};
+  described.key = described.key.substr(1, described.key.size() - 2);
+  // Names take no more memory than those of the tensors may.
+  if (value.size() > 4096 + 256 * tensors) return described;
+  try {
+    const Json json = parse_json(key, value);
+    const auto layers = json.is_object() ? json.find("layers") : json.end();
+    if (!json.is_object() || layers == json.end() || !layers->is_object()) return described;
+    for (const auto& [module, words] : layers->items()) described.modules.push_back(module);
+    std::sort(described.modules.begin(), described.modules.end());
+    described.all = false;
+  } catch (const Error&) {
+    // Words in no form that is known.
+  }
+  return described;
+}
+
+}  // namespace
+
+void digest_metadata(Shard& shard) {
+  for (const auto& [key, value] : shard.metadata) {
+    std::string lower = key;
+    for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (lower.find("quant") == lower.npos || !shard.described.key.empty()) continue;
+    shard.described = described_codes(key, value, shard.tensor_count);
+  }
   std::erase_if(shard.metadata, [](const auto& entry) {
     return (entry.first != "format" && entry.first != "twofour.layout") || entry.second.size() > 64;
   });
@@ -186,8 +222,8 @@ void Checkpoint::open_shards(const std::vector<std::string>& names, Io io) {
     const size_t count = header.tensors.size();
     std::move(header.tensors.begin(), header.tensors.end(), std::back_inserter(tensors));
     shards_.push_back(
-        {std::move(file), name, data_begin, hash_text(head), count, std::move(header.metadata)});
-    forget_unused_metadata(shards_.back());
+        {std::move(file), name, data_begin, hash_text(head), count, std::move(header.metadata), {}});
+    digest_metadata(shards_.back());
   }
   std::vector<size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});

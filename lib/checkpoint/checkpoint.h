@@ -18,6 +18,15 @@
 
 namespace twofour {
 
+/// Codes that an entry of a file's __metadata__ describes beside types and shapes, as ComfyUI's
+/// "_quantization_metadata" does: no reader of codes takes them by it.
+struct DescribedCodes {
+  std::string key;                    ///< of the entry; empty: there is none
+  bool all = false;                   ///< of every module of the file
+  std::vector<std::string> modules{};  ///< else of these, sorted
+  bool has(const std::string& module) const;
+};
+
 /// One safetensors file of a checkpoint, its header validated.
 struct Shard {
   InputFile file;
@@ -26,11 +35,13 @@ struct Shard {
   Hash128 header_hash;  ///< of everything before the data
   size_t tensor_count;
   std::map<std::string, std::string> metadata;  ///< "format" and "twofour.layout", where it has them
+  DescribedCodes described{};
   uint64_t data_bytes() const { return file.size() - data_begin; }
 };
 
-/// Drops the entries of __metadata__ that twofour does not use: a hostile file may have 100 MB of them.
-void forget_unused_metadata(Shard& shard);
+/// Takes from __metadata__ what it says of codes, and drops the entries that twofour does not use: a hostile
+/// file may have 100 MB of them.
+void digest_metadata(Shard& shard);
 
 struct IndexFile;
 class Checkpoint;

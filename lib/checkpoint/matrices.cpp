@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/checkpoint/unsupported_terms.h"
+#include "lib/checkpoint/weight_terms.h"
 
 namespace twofour {
 namespace {
@@ -33,14 +33,25 @@ Matrices::Matrices(const Checkpoint& checkpoint, Findings& findings) : checkpoin
   };
   for (std::string& line : problems.lines()) leave_out(std::move(line));
   for (const WeightTerm& term : find_weight_terms(access_to(checkpoint))) {
-    if (std::erase_if(modules_, [&](const Linear& m) { return m.name == term.linear; }) > 0)
-      leave_out(fmt::format("{}: {}", checkpoint.where(term.tensor), term.problem));
+    std::string why = fmt::format("{}: {}", checkpoint.where(term.tensor), term.problem);
+    const auto is_its = [&](const Linear& m) { return m.name == term.linear; };
+    if (std::erase_if(modules_, is_its) > 0 || !term.weight) leave_out(why);
+    left_out_.emplace(term.linear, std::move(why));
   }
   if (const auto term = find_config_term(source_quantization(checkpoint)); term && !modules_.empty()) {
     leave_out(quantization_place(checkpoint, *term));
     modules_.clear();
   }
   for (size_t i = 0; i < modules_.size(); ++i) add(i, findings);
+}
+
+const std::string* Matrices::why_left_out(std::string_view name) const {
+  if (const auto at = left_out_.find(name); at != left_out_.end()) return &at->second;
+  for (const auto& [module, why] : left_out_) {
+    const auto stack = parse_module_name(module);
+    if (stack && stack->expert < 0 && name.starts_with(stack->block + ".")) return &why;
+  }
+  return nullptr;
 }
 
 void Matrices::add_tables_of(const Matrices& other) {

@@ -45,6 +45,8 @@ class Matrices {
   const Checkpoint& checkpoint() const { return checkpoint_; }
   const std::vector<Linear>& modules() const { return modules_; }
   const Linear& module_of(const StoredMatrix& m) const { return modules_[m.module]; }
+  /// Why the weights of a module, or of a matrix of a stack, are not read; nullptr: nothing speaks against it.
+  const std::string* why_left_out(std::string_view name) const;
   /// "NVFP4", "MXFP4", "FP8", or of floats their type: "BF16".
   std::string format_of(const Linear& module) const;
   const Map& all() const { return all_; }
@@ -67,6 +69,7 @@ class Matrices {
 
   const Checkpoint& checkpoint_;
   std::vector<Linear> modules_;
+  std::map<std::string, std::string, std::less<>> left_out_;  ///< reasons by modules
   Map all_;
   Blocks blocks_;
 };

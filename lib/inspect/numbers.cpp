@@ -20,7 +20,11 @@ std::optional<NamedWeights> NamedNumbers::find(std::string_view name) const {
     return found;
   }
   const auto matrix = matrices_.all().find(std::string(name));
-  if (matrix == matrices_.all().end()) return std::nullopt;
+  if (matrix == matrices_.all().end()) {
+    const std::string* why = checkpoint_.find(name) ? nullptr : matrices_.why_left_out(name);
+    if (why != nullptr) throw Error(*why);
+    return std::nullopt;
+  }
   const StoredMatrix& stored = matrix->second;
   const Linear& m = matrices_.module_of(stored);
   return NamedWeights{matrix->first, matrices_.format_of(m), {stored.count, m.k}, stored.module, &stored};

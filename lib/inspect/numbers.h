@@ -29,7 +29,8 @@ class NamedNumbers {
       : checkpoint_(checkpoint), matrices_(checkpoint, findings_) {}
 
   const Matrices& matrices() const { return matrices_; }
-  /// A module, or "P.3.up_proj", a matrix of one; nothing where none has that name.
+  /// A module, or "P.3.up_proj", a matrix of one; nothing where none has that name. Throws Error, saying why,
+  /// on one with weights that are not what its codes and scales say alone.
   std::optional<NamedWeights> find(std::string_view name) const;
   /// The weights of a place in `ranges`, one a dimension, in row-major order. Throws Error as
   /// WeightReader::read_rows.

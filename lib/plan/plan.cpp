@@ -9,7 +9,7 @@
 
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/checkpoint/unsupported_terms.h"
+#include "lib/checkpoint/weight_terms.h"
 #include "lib/dialects/output_dialect.h"
 #include "lib/io/direct_io.h"
 #include "lib/io/file.h"

@@ -7,7 +7,7 @@
 
 #include "formats/error.h"
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/checkpoint/unsupported_terms.h"
+#include "lib/checkpoint/weight_terms.h"
 #include "lib/dialects/output_dialect.h"
 #include "lib/plan/method.h"
 #include "lib/view/layout_choice.h"

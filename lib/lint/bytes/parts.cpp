@@ -37,8 +37,6 @@ class Parts {
       if (const auto coded = coded_at(i)) {
         check_shape(i, *coded);
         note_parts(i, *coded);
-      } else {
-        check_orphan(i);
       }
     }
     for (const auto& [part, without] : lack_) {
@@ -177,22 +175,6 @@ class Parts {
     if (reported_.contains(module) || reported_.contains(name)) return;
     sink_.add("incomplete-module", s_.file_of(i), module,
               fmt::format("expected {} as {}, found none", part, reason));
-  }
-
-  /// Scales without weights.
-  void check_orphan(size_t i) {
-    const std::string_view name = s_.tensors[i].name;
-    for (const std::string_view part : {".weight_scale_inv", ".weight_scale"}) {
-      if (!name.ends_with(part)) continue;
-      const std::string module(name.substr(0, name.size() - part.size()));
-      for (const char* weight : {".weight", ".weight_packed", ".qweight", ""})
-        if (s_.find(module + weight)) return;
-      if (is_table_name(module)) return;  // pieces of a table share one
-      if (reported_.contains(module) || reported_.contains(std::string(name))) return;
-      sink_.add("incomplete-module", s_.file_of(i), module,
-                fmt::format("expected .weight or .weight_packed beside {}, found neither", part));
-      return;
-    }
   }
 
   const LintInput& s_;

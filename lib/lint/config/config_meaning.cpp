@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "lib/checkpoint/model_config.h"
 #include "lib/dialects/lookup_parts.h"
@@ -18,55 +17,6 @@ namespace {
 using lookups::member;
 using lookups::text_of;
 
-/// Tensors of a linear that some reader knows, whatever the format. Sources: compressed-tensors, ModelOpt,
-/// AutoGPTQ, AutoAWQ and transformers, whose modules have them as parameters.
-constexpr std::string_view kKnownParts[] = {
-    "weight",
-    "weight_packed",
-    "qweight",
-    "weight_scale",
-    "weight_scale_2",
-    "weight_scale_inv",
-    "weight_scale_max",
-    "weight_global_scale",
-    "scale",
-    "scales",
-    "qzeros",
-    "g_idx",
-    "bias",
-    "input_scale",
-    "input_scale_2",
-    "input_global_scale",
-    "weight_shape",
-    "weight_zero_point",
-    "weight_g_idx",
-    "input_zero_point",
-    "k_scale",
-    "v_scale",
-    "q_scale",
-    "kv_scale",
-    "output_scale",
-    "k_bias",
-    "v_bias",
-    "e_score_correction_bias",
-    "expert_bias",
-    "tid2eid",
-    "bias_vl",
-    "bitmask",
-    "compressed",
-    "shape",
-    "prob_output_scale",
-    // Reported as what they are.
-    "pre_quant_scale",
-    "svdquant_lora_a",
-    "svdquant_lora_b",
-    "lora_magnitude_vector",
-};
-
-bool is_known_part(std::string_view leaf) {
-  return std::find(std::begin(kKnownParts), std::end(kKnownParts), leaf) != std::end(kKnownParts);
-}
-
 class MeaningLint {
  public:
   MeaningLint(const LintInput& s, const Promises& p, const std::vector<CodedModule>& modules,
@@ -74,7 +24,6 @@ class MeaningLint {
       : s_(s), p_(p), modules_(modules), reporter_(reporter) {}
 
   void run() {
-    check_parts();
     check_sparsity();
     check_zero_points();
     check_outputs();
@@ -84,30 +33,6 @@ class MeaningLint {
 
  private:
   std::string key(const char* name) const { return p_.place + name; }
-
-  /// Tensors beside codes by a name that no reader of codes knows.
-  void check_parts() {
-    std::map<std::string, std::pair<size_t, size_t>> found;  // last names to the first, how many
-    for (const CodedModule& m : modules_) {
-      if (m.is_stack) continue;
-      const std::string below = m.name + ".";
-      auto at = s_.tensors.begin() + static_cast<std::ptrdiff_t>(m.tensor);
-      while (at != s_.tensors.begin() && std::prev(at)->name.starts_with(below)) --at;
-      for (; at != s_.tensors.end() && at->name.starts_with(below); ++at) {
-        const std::string_view leaf = std::string_view(at->name).substr(below.size());
-        const bool is_zero_point = leaf == "weight_zero_point" && m.codes != CodedModule::Codes::kInt;
-        if (leaf.find('.') != leaf.npos || (is_known_part(leaf) && !is_zero_point)) continue;
-        auto& [first, count] = found.try_emplace(std::string(leaf), at - s_.tensors.begin(), 0).first->second;
-        ++count;
-      }
-    }
-    for (const auto& [leaf, where] : found) {
-      reporter_.add("weight-term", s_.file_of(where.first), s_.tensors[where.first].name,
-                    fmt::format("expected codes and scales alone, found {} beside them{}, which no loader of "
-                                "codes reads",
-                                leaf, where.second > 1 ? fmt::format(" of {} modules", where.second) : ""));
-    }
-  }
 
   void check_sparsity() {
     const Json& sparsity = member(*p_.words, "sparsity_config");

@@ -8,7 +8,7 @@
 #include "lib/checkpoint/gate_up_order.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/checkpoint/unsupported_terms.h"
+#include "lib/checkpoint/weight_terms.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/coded_modules.h"
 
@@ -142,8 +142,24 @@ void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter
       s.read(tensor, offset, out);
     };
   }
-  for (const WeightTerm& term : find_weight_terms(access))
-    reporter.add("weight-term", s.file_of(term.tensor), s.tensors[term.tensor].name, term.problem);
+  access.file = [&s](size_t tensor) -> const Shard& { return s.shards[s.shard_of[tensor]]; };
+  access.config = &s.config;
+  // What an artifact keeps of its source has no codes beside it.
+  access.is_part = s.is_part || s.lacks_files || !s.layout.empty();
+  const std::set<std::string> reported = reporter.reported_names();
+  const auto is_reported = [&](const std::string& linear) {
+    const auto at = reported.lower_bound(linear);
+    return at != reported.end() && (*at == linear || at->starts_with(linear + "."));
+  };
+  for (const WeightTerm& term : find_weight_terms(access)) {
+    if (term.weight || !is_reported(term.linear))
+      reporter.add(term.rule, s.file_of(term.tensor), s.tensors[term.tensor].name, term.problem);
+  }
+  for (const size_t i : find_quantizer_state(s.tensors)) {
+    if (reported.contains(s.tensors[i].name)) continue;
+    reporter.add("tensor-unknown", s.file_of(i), s.tensors[i].name,
+                 "expected the module's own tensors, found what its quantizer counted, which changes nothing");
+  }
   if (s.is_part || !s.is_directory) return;
   if (const auto term = find_config_term(s.quantization)) {
     const size_t key = term->find(": ");

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "lib/checkpoint/unsupported_terms.h"
+#include "lib/checkpoint/weight_terms.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/message.h"
 #include "tests/support/stored_weights.h"
