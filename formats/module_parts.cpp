@@ -46,9 +46,10 @@ constexpr ModulePart kParts[] = {
     {"pre_quant_scale", kTerm, false, Harmless::kNever, "which scales the inputs"},
     {"svdquant_lora_a", kTerm, false, Harmless::kNever, kLowRank},
     {"svdquant_lora_b", kTerm, false, Harmless::kNever, kLowRank},
-    {"input_scale_2", kTerm, false, Harmless::kNever, "an input scale of a form that is not supported", WeightFormat::kNvfp4},
-    {"weight_zero_point", kTerm, true, Harmless::kZeros, "which is not zero and subtracted from codes", WeightFormat::kInt4,
-     ".weight_packed"},
+    {"input_scale_2", kTerm, false, Harmless::kNever, "an input scale of a form that is not supported",
+     WeightFormat::kNvfp4},
+    {"weight_zero_point", kTerm, true, Harmless::kZeros, "which is not zero and subtracted from codes",
+     WeightFormat::kInt4, ".weight_packed"},
     {"qzeros", kTerm, true, Harmless::kNever, kSubtracted, WeightFormat::kInt4, ".qweight"},
     {"weight_g_idx", kTerm, true, Harmless::kInOrder, kReordered, WeightFormat::kInt4, ".weight_packed"},
     {"g_idx", kTerm, true, Harmless::kInOrder, kReordered, WeightFormat::kInt4, ".qweight"},
@@ -66,8 +67,7 @@ constexpr ModulePart kQuantizerState[] = {
 /// PEFT's adapters: "X.lora_A.weight", "X.lora_B.default.weight", "X.lora_magnitude_vector".
 constexpr std::string_view kLoraPrefix = "lora_";
 constexpr ModulePart kLora = {kLoraPrefix, kTerm, false, Harmless::kNever, "an adapter that was not merged"};
-constexpr ModulePart kUnknownPart = {"", kUnknown, false, Harmless::kNever,
-                                 "which no reader of codes knows"};
+constexpr ModulePart kUnknownPart = {"", kUnknown, false, Harmless::kNever, "which no reader of codes knows"};
 
 const ModulePart* find_in(std::span<const ModulePart> list, std::string_view name) {
   const auto at = std::find_if(list.begin(), list.end(), [&](const ModulePart& p) { return p.name == name; });

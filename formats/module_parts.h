@@ -49,8 +49,8 @@ struct PartName {
   std::string_view module;
   const ModulePart* part;
 };
-/// "X.pre_quant_scale", "X_pre_quant_scale" or "X.lora_A.default.weight". Empty where no name on the list ends
-/// the tensor's.
+/// "X.pre_quant_scale", "X_pre_quant_scale" or "X.lora_A.default.weight". Empty where no name on the list
+/// ends the tensor's.
 std::optional<PartName> parse_part_name(std::string_view tensor);
 
 }  // namespace twofour

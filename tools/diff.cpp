@@ -21,7 +21,7 @@ namespace twofour {
 namespace {
 
 struct DiffArguments {
-  std::string a, b, html;
+  std::string a, b, html, zero_points;
   std::vector<std::string> include, exclude, fail_on;
   double tolerance = 0;
   bool headers_only = false;
@@ -268,7 +268,9 @@ int run_diff(const DiffArguments& o, const Common& common) {
     if (!o.headers_only) refuse_remote(path, "diff reads all weights of it without --headers-only");
   }
   const RemoteSource first(o.a), second(o.b);
-  const Checkpoint a = open_source(first.path()), b = open_source(second.path());
+  const ZeroPoints zero_points = parse_zero_points(o.zero_points);
+  const Checkpoint a = open_source(first.path(), ReadPath::kFast, {}, Io::kCached, zero_points);
+  const Checkpoint b = open_source(second.path(), ReadPath::kFast, {}, Io::kCached, zero_points);
   DiffResult result;
   with_progress(common, [&](Progress& progress) { result = diff(a, b, options, progress); });
   result.a = o.a;  // a file's own name rather than its directory's
@@ -297,6 +299,7 @@ std::function<int()> setup_diff(Arguments& args, const Common& common) {
             "Compare names, shapes, formats and small files; read no weights")
       .excludes("--tolerance")
       .excludes("--html");
+  add_zero_points_option(args, o->zero_points, "of A and B");
   args.option("--tolerance", o->tolerance, "Largest difference of a value that passes, relative to A's")
       .range(0.0, 1e30);
   args.option("--fail-on", o->fail_on,

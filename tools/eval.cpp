@@ -20,7 +20,7 @@ namespace twofour {
 namespace {
 
 struct EvalArguments {
-  std::string model, against, html;
+  std::string model, against, html, zero_points;
   TokenOptions input;
   int64_t context = 1024;
   std::optional<int64_t> stride, limit;
@@ -208,9 +208,10 @@ int run_eval(const EvalArguments& o, const Common& common) {
     throw Error(fmt::format("--stride: expected at most the {} tokens of --context, found {}", o.context,
                             o.stride_or_half()));
   const Device device = choose_device(common);
-  Decoder model = Decoder::open(o.model);
+  const ZeroPoints zero_points = parse_zero_points(o.zero_points);
+  Decoder model = Decoder::open(o.model, zero_points);
   std::optional<Decoder> other;
-  if (!o.against.empty()) other = Decoder::open(o.against);
+  if (!o.against.empty()) other = Decoder::open(o.against, zero_points);
   const Decoder* against = other ? &*other : nullptr;
   const std::vector<EvalWindow> windows = windows_of(o, model);
   const EvalPlan plan = plan_evaluation(model, against, windows);
@@ -260,6 +261,7 @@ std::function<int()> setup_eval(Arguments& args, const Common& common) {
   args.option("PATH", o->model, "Checkpoint or artifact: a whole model").required();
   add_token_options(args, o->input);
   args.exactly_one_of({"--text", "--tokens"});
+  add_zero_points_option(args, o->zero_points, "of both models");
   args.option("--against", o->against,
               "Another checkpoint or artifact with the same vocabulary, which counts as the truth")
       .value_name("PATH");

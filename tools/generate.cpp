@@ -14,12 +14,13 @@
 #include "lib/tokenizer/tokenizer.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
+#include "tools/cli/option_values.h"
 
 namespace twofour {
 namespace {
 
 struct GenerateArguments {
-  std::string model, against, prompt;
+  std::string model, against, prompt, zero_points;
   int64_t tokens = 64;
 };
 
@@ -77,9 +78,10 @@ void print_side_by_side(const Tokenizer& tokenizer, const Generation& a, const G
 
 int run_generate(const GenerateArguments& o, const Common& common) {
   const Device device = choose_device(common);
-  Decoder model = Decoder::open(o.model);
+  const ZeroPoints zero_points = parse_zero_points(o.zero_points);
+  Decoder model = Decoder::open(o.model, zero_points);
   std::optional<Decoder> other;
-  if (!o.against.empty()) other = Decoder::open(o.against);
+  if (!o.against.empty()) other = Decoder::open(o.against, zero_points);
   const Tokenizer tokenizer = Tokenizer::load(o.model);
   const std::vector<int32_t> prompt = tokenizer.encode(o.prompt, true, "--prompt");
   if (prompt.empty()) throw Error("--prompt: expected a text of at least one token, found none");
@@ -140,6 +142,7 @@ std::function<int()> setup_generate(Arguments& args, const Common& common) {
   args.option("--prompt", o->prompt, "Text to continue; no chat template is put around it")
       .required()
       .value_name("TEXT");
+  add_zero_points_option(args, o->zero_points, "of both models");
   args.option("--against", o->against, "Another checkpoint or artifact, which continues the same tokens")
       .value_name("PATH");
   args.option("--max-tokens", o->tokens, "At most so many tokens").range(1, 1 << 24);

@@ -19,7 +19,7 @@ namespace twofour {
 namespace {
 
 struct InspectArguments {
-  std::string path, at, values, html;
+  std::string path, at, values, html, zero_points;
   std::vector<std::string> tensors;
   bool stats = false;
 };
@@ -199,7 +199,9 @@ Json values_to_json(const SliceValues& s) {
 }
 
 int run_values(const InspectArguments& o, const RemoteSource& source, const Common& common) {
-  const SliceValues slice = read_slice(open_source(source.path()), o.values);
+  const SliceValues slice = read_slice(
+      open_source(source.path(), ReadPath::kFast, {}, Io::kCached, parse_zero_points(o.zero_points)),
+      o.values);
   if (common.json) {
     print_json(values_to_json(slice));
     return kDone;
@@ -262,6 +264,7 @@ std::function<int()> setup_inspect(Arguments& args, const Common& common) {
           "weights, a tensor's name what it stores")
       .value_name("NAME")
       .excludes("--at");
+  add_zero_points_option(args, o->zero_points, "that --values prints");
   add_html_option(args, o->html).excludes("--at").excludes("--values");
   return [o, &common] { return run_inspect(*o, common); };
 }

@@ -23,7 +23,7 @@ namespace twofour {
 namespace {
 
 struct StatsArguments {
-  std::string action;
+  std::string action, zero_points;
   std::vector<std::string> paths;
   bool strict = false, force = false, dry_run = false;
   TokenOptions input;
@@ -190,7 +190,7 @@ int collect(const StatsArguments& o, const Common& common) {
   check_output_file(o.output, "statistics file", is_statistics_file);
   refuse_earlier(o, o.output, "; --force replaces it");
   const Device device = choose_device(common);
-  Decoder model = Decoder::open(o.paths[0]);
+  Decoder model = Decoder::open(o.paths[0], parse_zero_points(o.zero_points));
   const CollectInput input = collect_input(o, model);
   if (o.dry_run) {
     const CollectPlan plan = plan_collection(model, input);
@@ -232,6 +232,7 @@ void check_collect_options(const StatsArguments& o) {
   if (!collects && o.held_out > 0) refuse("--held-out");
   if (!collects && o.limit) refuse("--limit");
   if (!collects && o.dry_run) refuse("--dry-run");
+  if (!collects && !o.zero_points.empty()) refuse("--zero-points");
   if (!collects) return;
   if (o.input.tokens.empty() == o.input.text.empty())
     throw Error("stats collect: expected one of --tokens and --text, found " +
@@ -294,6 +295,7 @@ std::function<int()> setup_stats(Arguments& args, const Common& common) {
   args.option("--limit", o->limit, "collect: at most so many windows").range(1, 1 << 30).default_text("all");
   args.option("--held-out", o->held_out, "collect: windows at the end of which the sums are kept apart")
       .range(0, 1 << 30);
+  add_zero_points_option(args, o->zero_points, "of the model that collect runs");
   args.flag("--dry-run", o->dry_run, "collect: say what would be written, and how much memory that takes");
   args.flag("--strict-stats", o->strict,
             "check: refuse statistics of other weights of the same model, or of weights that nothing names");

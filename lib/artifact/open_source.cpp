@@ -251,8 +251,9 @@ void ArtifactView::give_back(std::unique_ptr<Reader> reader) const {
   idle_.push_back(std::move(reader));
 }
 
-Checkpoint open_source(const std::filesystem::path& path, ReadPath how, const ViewLimits& limits, Io io) {
-  Checkpoint stored = Checkpoint::open(path, io);
+Checkpoint open_source(const std::filesystem::path& path, ReadPath how, const ViewLimits& limits, Io io,
+                       ZeroPoints zero_points) {
+  Checkpoint stored = Checkpoint::open(path, io, zero_points);
   if (!holds_layout(stored)) return stored;
   const auto view = std::make_shared<const ArtifactView>(std::move(stored), how, limits);
   std::vector<TensorInfo> tensors;

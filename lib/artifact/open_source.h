@@ -22,6 +22,7 @@ struct ViewLimits {
 /// them, all else as it was. Throws Error where twofour.json doesn't fit the artifact; read() throws on
 /// metadata that is no two places in order, on padding that is not zero and on copies that differ.
 Checkpoint open_source(const std::filesystem::path& path, ReadPath how = ReadPath::kFast,
-                       const ViewLimits& limits = {}, Io io = Io::kCached);
+                       const ViewLimits& limits = {}, Io io = Io::kCached,
+                       ZeroPoints zero_points = ZeroPoints::kAsStated);
 
 }  // namespace twofour

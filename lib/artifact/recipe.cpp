@@ -184,6 +184,7 @@ Json recipe_to_json(const Recipe& r) {
   for (const Rule& rule : r.rules) rules.push_back(rule_to_json(rule));
   Json json = {{"rules", std::move(rules)}, {"max_shard_size", r.max_shard_size}};
   if (!r.dialect.empty()) json["dialect"] = r.dialect;
+  if (r.zero_points != ZeroPoints::kAsStated) json["zero_points"] = zero_points_word(r.zero_points);
   if (r.edit) json["edit"] = edit_to_json(r.edit);
   return json;
 }
@@ -198,6 +199,7 @@ Recipe recipe_from_json(std::string_view where, const Json& json) {
       for (const Json& rule : json.at("rules")) r.rules.push_back(rule_from_json(where, rule));
     }
     r.dialect = json.value("dialect", "");
+    r.zero_points = parse_zero_points(json.value("zero_points", ""));
     r.max_shard_size = whole_number<uint64_t>(json.at("max_shard_size"));
     if (json.contains("edit")) r.edit = edit_from_json(json.at("edit"));
     return r;

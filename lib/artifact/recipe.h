@@ -10,6 +10,7 @@
 #include "formats/json.h"
 #include "formats/naming.h"
 #include "lib/artifact/edit.h"
+#include "lib/checkpoint/zero_points.h"
 #include "lib/names/pattern.h"
 #include "lib/statistics/mask_file.h"
 #include "lib/statistics/statistics.h"
@@ -96,6 +97,7 @@ struct Recipe {
   std::vector<Rule> rules = {Rule{}};  ///< the default: the default set to v7
   /// Of the whole output; "source": the source's own; empty: the words of single rules decide.
   std::string dialect = {};
+  ZeroPoints zero_points = ZeroPoints::kAsStated;  ///< of the source's INT4
   uint64_t max_shard_size = 5'000'000'000;
 
   Recipe() = default;

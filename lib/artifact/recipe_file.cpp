@@ -308,6 +308,9 @@ std::vector<RecipeKey> recipe_keys() {
   return {{"format", std::to_string(kRecipeFormat), "required"},
           {"dialect", either(output_dialect_names(false)),
            "names and configuration of the whole output (default: the source's)"},
+          {"zero_points", either(zero_points_words()),
+           "how zero points of INT4 are read, as --zero-points, which overrides it (default: as the config "
+           "says)"},
           {"rules", "a list", "required, at least one; the first that takes a module decides"},
           {"max_shard_size", "5GB, 500MB", "as --max-shard-size, which overrides it (default: 5GB)"}};
 }
@@ -355,6 +358,8 @@ Recipe read_recipe(const std::string& where, std::string_view text) {
   for (size_t i = 0; i < rules.node.items.size(); ++i) recipe.rules.push_back(read_rule(rules.element(i), i));
   const auto dialect = top.find("dialect");
   recipe.dialect = dialect ? dialect->word(output_dialect_names(false)) : "source";
+  if (const auto zeros = top.find("zero_points"))
+    recipe.zero_points = parse_zero_points(zeros->word(zero_points_words()));
   if (const auto size = top.find("max_shard_size")) recipe.max_shard_size = read_size(*size);
   return recipe;
 }

@@ -16,7 +16,9 @@ using namespace twofour;
 /// `stored` has the tensors of the files, `view` the modules, those of an artifact in a layout under their
 /// source's names.
 struct twofour_checkpoint {
-  explicit twofour_checkpoint(const char* path) : stored(Checkpoint::open(path)), view(open_source(path)) {}
+  twofour_checkpoint(const char* path, ZeroPoints zero_points)
+      : stored(Checkpoint::open(path)),
+        view(open_source(path, ReadPath::kFast, {}, Io::kCached, zero_points)) {}
   Checkpoint stored, view;
   NamedNumbers numbers{view};
 };
@@ -96,9 +98,14 @@ std::vector<SliceRange> checked_ranges(const std::string& name, const std::vecto
 }  // namespace
 
 int twofour_open_checkpoint(const char* path, twofour_checkpoint** checkpoint) {
+  return twofour_open_checkpoint_with(path, "", checkpoint);
+}
+
+int twofour_open_checkpoint_with(const char* path, const char* zero_points, twofour_checkpoint** checkpoint) {
   return guarded([&] {
     given(checkpoint, "checkpoint") = nullptr;
-    *checkpoint = new twofour_checkpoint(&given(path, "path"));
+    const ZeroPoints word = parse_zero_points(&given(zero_points, "zero_points"));
+    *checkpoint = new twofour_checkpoint(&given(path, "path"), word);
   });
 }
 

@@ -40,13 +40,18 @@ int twofour_open_model(const char* path, twofour_model** model) {
 }
 
 int twofour_open_model_on(const char* path, int device, twofour_model** model) {
+  return twofour_open_model_with(path, device, "", model);
+}
+
+int twofour_open_model_with(const char* path, int device, const char* zero_points, twofour_model** model) {
   return guarded([&] {
     given(model, "model") = nullptr;
     const std::string name = &given(path, "path");
+    const ZeroPoints word = parse_zero_points(&given(zero_points, "zero_points"));
     int index = -1;
     const bool is_on_cuda = device_of(device, index) == Device::cuda;
     if (is_on_cuda) index = chosen_cuda_device(name, index);
-    auto opened = std::unique_ptr<twofour_model>(new twofour_model{Decoder::open(name), index});
+    auto opened = std::unique_ptr<twofour_model>(new twofour_model{Decoder::open(name, word), index});
     if (is_on_cuda) opened->on_device([&] { opened->decoder.use_cuda(); });
     *model = opened.release();
   });

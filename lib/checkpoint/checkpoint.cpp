@@ -95,8 +95,9 @@ void TensorSource::read_rows(size_t, const RowRange&, std::span<uint8_t>, std::s
   check(false, "rows of a module that is computed");
 }
 
-Checkpoint Checkpoint::open(const fs::path& path, Io io) {
+Checkpoint Checkpoint::open(const fs::path& path, Io io, ZeroPoints zero_points) {
   Checkpoint c;
+  c.zero_points_ = zero_points;
   c.path_ = path;
   c.is_directory_ = fs::is_directory(status_of(path));
   if (!c.is_directory_) {
@@ -139,6 +140,7 @@ Checkpoint Checkpoint::over(std::shared_ptr<const TensorSource> source, std::vec
   Checkpoint c;
   c.path_ = source->stored().path();
   c.is_directory_ = source->stored().is_directory();
+  c.zero_points_ = source->stored().zero_points();
   c.source_ = std::move(source);
   c.tensors_ = std::move(tensors);
   c.shard_of_ = std::move(shards);

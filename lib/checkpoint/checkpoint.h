@@ -12,6 +12,7 @@
 #include "formats/dialect.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
+#include "lib/checkpoint/zero_points.h"
 #include "lib/findings/finding.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
@@ -21,8 +22,8 @@ namespace twofour {
 /// Codes that an entry of a file's __metadata__ describes beside types and shapes, as ComfyUI's
 /// "_quantization_metadata" does: no reader of codes takes them by it.
 struct DescribedCodes {
-  std::string key;                    ///< of the entry; empty: there is none
-  bool all = false;                   ///< of every module of the file
+  std::string key;                     ///< of the entry; empty: there is none
+  bool all = false;                    ///< of every module of the file
   std::vector<std::string> modules{};  ///< else of these, sorted
   bool has(const std::string& module) const;
 };
@@ -91,7 +92,8 @@ class Checkpoint {
  public:
   /// Throws Error where a header is wrong, where the index names a file or tensor that isn't there or puts it
   /// in another file, where two files hold one name, and on directories that twofour left unfinished.
-  static Checkpoint open(const std::filesystem::path& path, Io io = Io::kCached);
+  static Checkpoint open(const std::filesystem::path& path, Io io = Io::kCached,
+                         ZeroPoints zero_points = ZeroPoints::kAsStated);
 
   /// A checkpoint at `path`. `source` reads its tensors, which are sorted by name; `shards` are the files
   /// that `source` stores them in.
@@ -103,6 +105,8 @@ class Checkpoint {
   uint64_t reader_bytes() const;
 
   const std::filesystem::path& path() const { return path_; }
+  /// How the zero points of its INT4 are read; a view reads them as the checkpoint below it.
+  ZeroPoints zero_points() const { return zero_points_; }
   bool is_directory() const { return is_directory_; }
   const std::vector<Shard>& shards() const;
   /// Gives its files away: what is left has names and config, and cannot be read.
@@ -147,6 +151,7 @@ class Checkpoint {
 
   std::filesystem::path path_;
   bool is_directory_ = false;
+  ZeroPoints zero_points_ = ZeroPoints::kAsStated;
   std::vector<Shard> shards_;
   std::vector<TensorInfo> tensors_;
   std::vector<uint32_t> shard_of_;

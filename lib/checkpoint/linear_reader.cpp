@@ -253,10 +253,29 @@ void WeightReader::read_fp4(const Linear& m, int64_t e, int64_t n0, int64_t n1, 
   }
 }
 
+void WeightReader::refuse_zero_point(const Linear& m, int stored, int64_t n, int64_t group) const {
+  const std::string read = m.zero_offset == 0
+                               ? fmt::format("{}", stored)
+                               : fmt::format(
+                                     "{}, that is {} as checkpoint_format gptq reads it and {} as "
+                                     "gptq_v2 does,",
+                                     stored, stored + m.zero_offset, stored);
+  throw Error(fmt::format(
+      "{}: expected zero points of 8 as the config's {} says, found {} at row {}, group "
+      "{}; --zero-points stored, symmetric{} says which of them counts",
+      checkpoint_.where(*m.zero_points), m.symmetry, read, n, group, m.zero_offset == 0 ? "" : " or v2"));
+}
+
+void WeightReader::check_zero_points(const Linear& m) {
+  if (m.format != WeightFormat::kInt4 || !m.zero_points || m.symmetry.empty()) return;
+  constexpr int64_t kRows = 4096;  // a multiple of the rows that share a word
+  for (int64_t n = 0; n < m.n; n += kRows) read_zero_points(m, n, std::min(m.n, n + kRows));
+}
+
 std::vector<float> WeightReader::read_zero_points(const Linear& m, int64_t n0, int64_t n1) {
   const int64_t groups = scale_columns(m);
   std::vector<float> zeros(static_cast<size_t>((n1 - n0) * groups), 8.0f);
-  if (!m.zero_points) return zeros;
+  if (!m.zero_points || m.ignores_zero_points) return zeros;
   const int64_t first = n0 / kInt4Pack;
   read_row_block({*m.zero_points, 0, ceil_div(m.n, kInt4Pack), groups, int{sizeof(uint32_t)},
                   m.reads_across(), first, ceil_div(n1, kInt4Pack)},
@@ -265,7 +284,8 @@ std::vector<float> WeightReader::read_zero_points(const Linear& m, int64_t n0, i
     const int shift = row_shift(m, n);
     for (int64_t g = 0; g < groups; ++g) {
       const uint32_t word = word_at(zero_points_, (n / kInt4Pack - first) * groups + g);
-      const int zero = static_cast<int>(word >> shift & 15u) + m.zero_offset;
+      const int stored = static_cast<int>(word >> shift & 15u), zero = stored + m.zero_offset;
+      if (zero != 8 && !m.symmetry.empty()) refuse_zero_point(m, stored, n, g);
       zeros[static_cast<size_t>((n - n0) * groups + g)] = static_cast<float>(zero);
     }
   }

@@ -115,7 +115,10 @@ StatedStorage stated_storage(const Json& quantization) {
 }
 
 LinearShapes::LinearShapes(const Checkpoint& checkpoint, Problems& problems)
-    : c_(checkpoint), problems_(problems), stated_(stated_storage(source_quantization(checkpoint))) {}
+    : c_(checkpoint),
+      problems_(problems),
+      stated_(stated_storage(source_quantization(checkpoint))),
+      symmetry_(source_quantization(checkpoint)) {}
 
 bool LinearShapes::refuse(size_t i, const std::string& expected) {
   problems_.add(fmt::format("{}: expected {}, found {}", c_.where(i), expected,
@@ -196,7 +199,23 @@ bool LinearShapes::read_int4(Linear& m) {
   m.scale_rows = 1;
   const bool packed = tensor(m.weight).name.ends_with("_packed");
   if (!(packed ? read_packed(m) : read_gptq_or_awq(m))) return false;
+  if (m.zero_points) read_zero_points(m);
   return !m.group_index || expect_shape(*m.group_index, DType::kI32, {m.k});
+}
+
+void LinearShapes::read_zero_points(Linear& m) {
+  switch (c_.zero_points()) {
+    case ZeroPoints::kAsStated:
+      m.symmetry = symmetry_.find(m.name);
+      break;
+    case ZeroPoints::kStored:
+      break;
+    case ZeroPoints::kSymmetric:
+      m.ignores_zero_points = true;
+      break;
+    case ZeroPoints::kV2:
+      m.zero_offset = 0;
+  }
 }
 
 bool LinearShapes::check_bits(const Linear& m, int64_t bits) {
@@ -261,6 +280,7 @@ void LinearShapes::read_side() {
   StatedStorage beside = stated_storage(side->value);
   if (stated_.method.empty()) {
     stated_ = std::move(beside);
+    symmetry_ = StatedSymmetry(side->value);
   } else if (stated_.method == beside.method && stated_.format.empty()) {
     stated_.format = std::move(beside.format);
   } else if (stated_.method == "gptq" && beside.method == "gptq" && !beside.format.empty() &&

@@ -47,10 +47,12 @@ class LinearShapes {
   bool read_group_size(Linear& module, int64_t groups);
 
   void read_side();
+  void read_zero_points(Linear& module);
 
   const Checkpoint& c_;
   Problems& problems_;
   StatedStorage stated_;
+  StatedSymmetry symmetry_;
   bool has_read_side_ = false;
   std::string
       side_;  ///< why quantize_config.json or quant_config.json contradicts the entry; empty: it does not

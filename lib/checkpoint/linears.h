@@ -33,8 +33,12 @@ struct Linear {
   /// Rows and columns of weights that share a scale: of FP8 {n, k}, {1, k} or a block; MXFP8 {1, 32}; of
   /// MXFP4 {1, 32}; of NVFP4 {1, 16}; of INT4 {1, group}, without a group_index.
   int64_t scale_rows = 0, scale_cols = 0;
-  Int4Packing packing{};  ///< of INT4
-  int zero_offset = 0;    ///< of INT4: added to stored zero points
+  Int4Packing packing{};             ///< of INT4
+  int zero_offset = 0;               ///< of INT4: added to stored zero points
+  bool ignores_zero_points = false;  ///< of INT4: all are 8, whatever is stored
+  /// Of INT4: what the config says that makes all zero points 8, "sym: true"; stored ones that say otherwise
+  /// are refused. Empty: nothing.
+  std::string symmetry{};
   /// How a stack of gate and up orders its rows. The reader gives them as they are stored.
   GateUpRows rows = GateUpRows::kHalves;
   std::optional<size_t> nvfp4{};  ///< position in Checkpoint::nvfp4_modules()
@@ -83,9 +87,13 @@ class WeightReader {
   /// The bytes that the same rows are stored in, row after row even where K is outer; valid
   /// until the next read.
   StoredRows read_stored(const Linear& module, int64_t e, int64_t n0, int64_t n1);
+  /// Throws Error where stored zero points of INT4 are not what the config says that they are. read_rows()
+  /// does the same for its rows.
+  void check_zero_points(const Linear& module);
   /// The bytes behind what read_rows() read last.
   StoredRows last_stored() const { return {weights_, scales_}; }
   uint64_t bytes_read() const { return bytes_read_; }
+  const Checkpoint& checkpoint() const { return checkpoint_; }
 
  private:
   /// Part of an expert's matrix [rows, cols] that is stored so or, with `k_outer`, as [cols, rows].
@@ -108,6 +116,7 @@ class WeightReader {
   /// The scales of a row block as float32. Throws Error on what is no scale.
   std::vector<float> read_float_scales(const Linear& module, int64_t e, int64_t n0, int64_t n1);
   std::vector<float> read_zero_points(const Linear& module, int64_t n0, int64_t n1);
+  [[noreturn]] void refuse_zero_point(const Linear& module, int stored, int64_t n, int64_t group) const;
   std::vector<int32_t> read_group_index(const Linear& module);
   void read_int4(const Linear& module, int64_t n0, int64_t n1, std::span<float> out);
 

@@ -45,7 +45,8 @@ class Matrices {
   const Checkpoint& checkpoint() const { return checkpoint_; }
   const std::vector<Linear>& modules() const { return modules_; }
   const Linear& module_of(const StoredMatrix& m) const { return modules_[m.module]; }
-  /// Why the weights of a module, or of a matrix of a stack, are not read; nullptr: nothing speaks against it.
+  /// Why the weights of a module, or of a matrix of a stack, are not read; nullptr: nothing speaks against
+  /// it.
   const std::string* why_left_out(std::string_view name) const;
   /// "NVFP4", "MXFP4", "FP8", or of floats their type: "BF16".
   std::string format_of(const Linear& module) const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "formats/error.h"
 #include "formats/module_parts.h"
 #include "formats/naming.h"
 #include "formats/weight_dialect.h"
@@ -121,8 +122,9 @@ bool is_decoded(const TensorInfo& weight, const TensorInfo& own, const ModulePar
 }
 
 std::string text_of_term(std::string_view linear, const char* effect) {
-  return fmt::format("expected weights that consist of values and scales only, found this tensor beside {}, {}",
-                     linear, effect);
+  return fmt::format(
+      "expected weights that consist of values and scales only, found this tensor beside {}, {}", linear,
+      effect);
 }
 
 /// A linear with codes, or a stack of them, as its weights show it.
@@ -165,7 +167,8 @@ std::vector<std::string_view> scales_of(const TensorAccess& access, const Codes&
   for (const WeightDialect& d : weight_dialects()) {
     if (d.scale == nullptr || d.weight != codes.suffix || !d.weight_types.has(type)) continue;
     const auto scale = find(d.scale);
-    if (scale && d.scale_types.has(access.tensors[*scale].dtype)) return {std::string_view(d.scale).substr(1)};
+    if (scale && d.scale_types.has(access.tensors[*scale].dtype))
+      return {std::string_view(d.scale).substr(1)};
   }
   return {};
 }
@@ -193,7 +196,8 @@ class Terms {
   bool is_computed(size_t i) const {
     return std::binary_search(access_.computed.begin(), access_.computed.end(), i);
   }
-  void add(size_t i, std::optional<size_t> weight, std::string linear, const char* rule, std::string problem) {
+  void add(size_t i, std::optional<size_t> weight, std::string linear, const char* rule,
+           std::string problem) {
     found_.push_back({i, weight, std::move(linear), rule, std::move(problem)});
   }
 
@@ -203,7 +207,8 @@ class Terms {
     if (!name || (name->part->kind != PartKind::kTerm && !name->part->needs_codes)) return;
     std::string linear(name->module);
     const auto weight = find_weight(access_, linear);
-    if (!weight) return add_incomplete(i, *name);
+    if (!weight && name->part->needs_codes) return add_incomplete(i, *name);
+    if (!weight) return;
     const bool is_term = name->part->kind == PartKind::kTerm && *weight != i &&
                          !is_decoded(tensor(*weight), tensor(i), *name->part) &&
                          !is_harmless(access_, i, name->part->harmless);
@@ -231,7 +236,8 @@ class Terms {
     if (access_.is_part || (!is_dotted && !is_stack) || is_of_table(name.module)) return;
     if (!incomplete_.emplace(name.module).second) return;
     add(i, std::nullopt, std::string(name.module), "incomplete-module",
-        fmt::format("expected the weights of {} beside it, found none: export the module again", name.module));
+        fmt::format("expected the weights of {} beside it, found none: export the module again",
+                    name.module));
   }
 
   /// Experts that make one matrix say nowhere how many they are.
@@ -246,12 +252,12 @@ class Terms {
     const auto name = parse_module_name(linear);
     if (!name || name->kind != BlockKind::kRoutedExperts || name->expert >= 0) return;
     const int64_t experts = access_.config != nullptr ? promised_experts(*access_.config) : 0;
-    const std::string count = experts > 0 && t.shape[0] % experts == 0
-                                  ? fmt::format("[{}, {}, {}], {} experts as config.json says", experts,
-                                                t.shape[0] / experts, t.shape[1], experts)
-                              : experts > 0 ? fmt::format("[{}, N, K], {} experts as config.json says",
-                                                          experts, experts)
-                                            : std::string("[E, N, K]");
+    const std::string count =
+        experts > 0 && t.shape[0] % experts == 0
+            ? fmt::format("[{}, {}, {}], {} experts as config.json says", experts, t.shape[0] / experts,
+                          t.shape[1], experts)
+        : experts > 0 ? fmt::format("[{}, N, K], {} experts as config.json says", experts, experts)
+                      : std::string("[E, N, K]");
     add(i, i, std::string(linear), "module-shape",
         fmt::format("expected a stack of experts {}, found {}", count, describe(t.dtype, t.shape)));
   }
@@ -318,8 +324,8 @@ std::optional<std::string> find_term(const Checkpoint& c, const std::string& blo
     std::string linear(part ? part->module : linear_of_block(at->name, block));
     const auto name = parse_module_name(linear);
     if (!name || name->block != block) continue;
-    const ModulePart& found = part ? *part->part
-                                   : find_module_part(std::string_view(at->name).substr(linear.size() + 1));
+    const ModulePart& found =
+        part ? *part->part : find_module_part(std::string_view(at->name).substr(linear.size() + 1));
     const bool is_term = found.kind == PartKind::kTerm && found.decoder != WeightFormat::kNvfp4 &&
                          !is_harmless(access, tensor, found.harmless);
     if (!is_term && found.kind != PartKind::kUnknown && found.name != "bias") continue;
@@ -397,7 +403,18 @@ std::optional<std::string> find_config_term(const Json& quantization) {
 }
 
 void refuse_changed_weights(const Checkpoint& c, const std::function<bool(size_t)>& is_read,
-                            Problems& problems) {
+                            std::span<const Linear> linears, Problems& problems) {
+  WeightReader reader(c);
+  for (const Linear& m : linears) {
+    if (!is_read(m.weight)) continue;
+    try {
+      reader.check_zero_points(m);
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error& e) {
+      problems.add(e.what());
+    }
+  }
   for (const std::string& problem : find_odd_settings(c.config()))
     problems.add(fmt::format("{}: {}", (c.path() / "config.json").string(), problem));
   if (const auto term = find_config_term(source_quantization(c))) problems.add(quantization_place(c, *term));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/checkpoint/linears.h"
 #include "lib/findings/problems.h"
 
 namespace twofour {
@@ -56,9 +57,10 @@ std::optional<std::string> find_config_term(const Json& quantization);
 
 /// Adds to `problems` what changes the meaning of the weights that are read: terms of those whose tensor
 /// `is_read`, terms without any weights or in a header, transforms, and settings in config.json that are not
-/// what they must be. For every command that reads codes as weights and writes others.
+/// what they must be; of `linears`, those among them that are known, zero points that the config
+/// contradicts. For every command that reads codes as weights and writes others.
 void refuse_changed_weights(const Checkpoint& checkpoint, const std::function<bool(size_t)>& is_read,
-                            Problems& problems);
+                            std::span<const Linear> linears, Problems& problems);
 
 /// Throws Error where a header describes codes, which no output of these could repeat. For commands that copy
 /// tensors as they are.

@@ -99,8 +99,8 @@ Compression::Compression(const fs::path& model, const Recipe& recipe, CompressIn
       input_(std::move(input)),
       compute_(compute),
       jobs_(jobs),
-      dense_(Decoder::open(model)),
-      compressed_(Decoder::open(model)) {
+      dense_(Decoder::open(model, recipe.zero_points)),
+      compressed_(Decoder::open(model, recipe.zero_points)) {
   check_windows(dense_, input_.windows);
   for (const auto& w : input_.windows) tokens_ += static_cast<int64_t>(w.size());
   std::set<std::string> all;

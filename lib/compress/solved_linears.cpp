@@ -29,7 +29,7 @@ Recipe with_statistics(Recipe recipe, std::shared_ptr<const Statistics> statisti
 }
 
 SolvedLinears::SolvedLinears(const fs::path& source, const Recipe& recipe, const Compute& compute)
-    : stored_(open_source(source)),
+    : stored_(open_source(source, ReadPath::kFast, {}, Io::kCached, recipe.zero_points)),
       view_(open_to_convert(source, recipe, Io::kCached, limits_for(compute), compute)),
       computed_(plan_computed(stored_, recipe, limits_for(compute))),
       plan_(make_plan(view_, recipe, limits_for(compute))),

@@ -46,7 +46,9 @@ std::unique_ptr<DecoderState> make_state(Checkpoint checkpoint) {
 
 }  // namespace
 
-Decoder Decoder::open(const std::filesystem::path& path) { return Decoder(open_source(path)); }
+Decoder Decoder::open(const std::filesystem::path& path, ZeroPoints zero_points) {
+  return Decoder(open_source(path, ReadPath::kFast, {}, Io::kCached, zero_points));
+}
 Decoder::Decoder(Checkpoint checkpoint) : state_(make_state(std::move(checkpoint))) {}
 Decoder::Decoder(Decoder&&) noexcept = default;
 Decoder& Decoder::operator=(Decoder&&) noexcept = default;

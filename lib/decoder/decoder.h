@@ -78,7 +78,7 @@ class Decoder {
   /// Reads headers and config. An artifact in a layout is run from its layout. Throws Error where the model
   /// is not of a family that can be run, has a setting that is not known, or weights that do not fit its
   /// config.
-  static Decoder open(const std::filesystem::path& path);
+  static Decoder open(const std::filesystem::path& path, ZeroPoints zero_points = ZeroPoints::kAsStated);
   explicit Decoder(Checkpoint checkpoint);
   Decoder(Decoder&&) noexcept;
   Decoder& operator=(Decoder&&) noexcept;

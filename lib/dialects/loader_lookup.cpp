@@ -10,7 +10,7 @@
 #include "formats/naming.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/dialects/loader_rows.h"
-#include "lib/dialects/lookup_parts.h"
+#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace loader_lookup {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lib/dialects/loader_lookup.h"
-#include "lib/dialects/lookup_parts.h"
+#include "lib/names/lookup_parts.h"
 
 /// The rows of engines(), each in a file of its own, and the rules that two of them share.
 namespace twofour::lookups {

@@ -5,7 +5,7 @@
 #include <map>
 #include <string_view>
 
-#include "lib/dialects/lookup_parts.h"
+#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace named_formats {

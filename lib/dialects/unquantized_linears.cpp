@@ -2,7 +2,7 @@
 
 #include "formats/naming.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/dialects/lookup_parts.h"
+#include "lib/names/lookup_parts.h"
 #include "lib/dialects/output_dialect.h"
 
 namespace twofour {

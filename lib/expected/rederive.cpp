@@ -142,7 +142,7 @@ class DerivedInt4 {
                      : read_words(c, m.weight, 0, weight[0], n0, n1);
     const auto& scale = c.tensors()[*m.scale].shape;
     groups_ = along_k ? scale[1] : scale[0];
-    if (m.zero_points) {
+    if (m.zero_points && !m.ignores_zero_points) {
       zeros_ = along_k ? read_words(c, *m.zero_points, first8, last8 - first8, 0, groups_)
                        : read_words(c, *m.zero_points, 0, groups_, first8, last8);
     }
@@ -169,7 +169,7 @@ class DerivedInt4 {
     return 0;
   }
   int zero_point(int64_t n, int64_t group) const {
-    if (!m_.zero_points) return 8;
+    if (!m_.zero_points || m_.ignores_zero_points) return 8;
     const bool along_k = m_.packing == Int4Packing::kAlongK;
     const uint32_t word = along_k ? zeros_.at(n / 8 - n0_ / 8, group) : zeros_.at(group, n / 8);
     return nibble(word, nibble_of(m_.packing, n)) + m_.zero_offset;

@@ -5,6 +5,7 @@
 #include "formats/error.h"
 #include "lib/artifact/layout_names.h"
 #include "lib/artifact/manifest.h"
+#include "lib/checkpoint/weight_terms.h"
 #include "lib/graft/edited_checkpoint.h"
 
 namespace twofour {
@@ -25,6 +26,7 @@ Checkpoint open_editable(const fs::path& path, Io io) {
     if (!manifest.integrity_error.empty())
       throw Error(fmt::format("{}: {}", (path / kManifestName).string(), manifest.integrity_error));
   }
+  refuse_described_codes(c);
   return c;
 }
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/dialects/lookup_parts.h"
+#include "lib/names/lookup_parts.h"
 #include "lib/graft/config_lists.h"
 
 namespace twofour {

@@ -11,10 +11,10 @@
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/dialects/loader_lookup.h"
-#include "lib/dialects/lookup_parts.h"
 #include "lib/dialects/output_dialect.h"
 #include "lib/findings/finding.h"
 #include "lib/findings/problems.h"
+#include "lib/names/lookup_parts.h"
 #include "lib/plan/plan.h"
 #include "lib/selection/output_matrix.h"
 
@@ -53,6 +53,10 @@ class Planner {
   /// Every linear of the source, in natural order; found when first asked for. Modules with tensors that
   /// disagree are problems then.
   const std::vector<Linear>& linears();
+  /// Those of linears(), where a rule asked for them; else none.
+  std::span<const Linear> known_linears() const {
+    return linears_ ? std::span<const Linear>(*linears_) : std::span<const Linear>();
+  }
   /// The source's layers, as config.json counts them; beyond them are those that predict further tokens.
   int64_t layers() const { return layers_; }
 

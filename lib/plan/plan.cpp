@@ -276,7 +276,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
       make_method(rest)->finish(planner);
     }
     refuse_changed_weights(
-        source, [&](size_t tensor) { return planner.is_planned(tensor); }, problems);
+        source, [&](size_t tensor) { return planner.is_planned(tensor); }, planner.known_linears(), problems);
     drop_kv_scales(planner);
     note_passed_through(planner);
     check_input_scales(planner);

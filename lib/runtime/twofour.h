@@ -20,7 +20,7 @@ extern "C" {
 
 /* Of this header. A library of a higher number serves programs of this one; twofour_abi() is the library's.
  */
-#define TWOFOUR_ABI 4
+#define TWOFOUR_ABI 5
 
 enum { TWOFOUR_OK = 0, TWOFOUR_ERROR = 1 };
 enum { TWOFOUR_CPU = 0, TWOFOUR_CUDA = 1 };
@@ -174,6 +174,10 @@ typedef struct twofour_checkpoint twofour_checkpoint;
 
 /* A directory or one safetensors file. Reads headers and configs. */
 TWOFOUR_API int twofour_open_checkpoint(const char* path, twofour_checkpoint** checkpoint);
+/* With a word for zero points of INT4 that the config contradicts: "stored", "symmetric" or "v2", as
+ * --zero-points; "" refuses to read such a module. Since ABI 5. */
+TWOFOUR_API int twofour_open_checkpoint_with(const char* path, const char* zero_points,
+                                             twofour_checkpoint** checkpoint);
 TWOFOUR_API void twofour_close_checkpoint(twofour_checkpoint* checkpoint);
 /* What it holds, as JSON for twofour_free(): "what" it is in words, "tensors" of its files (name, dtype,
  * shape, bytes, file), "modules" (name, format, shape, bytes, tensors; of an artifact in a layout those of
@@ -205,6 +209,9 @@ TWOFOUR_API int twofour_open_model(const char* path, twofour_model** model);
  * they are stored; where they do not fit, layer by layer. Tokens and logits are in host memory. Calls of
  * several threads that run a model on CUDA take turns. Since ABI 4. */
 TWOFOUR_API int twofour_open_model_on(const char* path, int device, twofour_model** model);
+/* With a word for zero points, as twofour_open_checkpoint_with. Since ABI 5. */
+TWOFOUR_API int twofour_open_model_with(const char* path, int device, const char* zero_points,
+                                        twofour_model** model);
 TWOFOUR_API void twofour_close_model(twofour_model* model);
 TWOFOUR_API int twofour_get_model_info(const twofour_model* model, twofour_model_info* info);
 /* An empty sequence; the model outlives it. One thread at a time uses it. */

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <span>
 
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
+#include "formats/error.h"
 #include "formats/half.h"
 #include "kernels/device/check.h"
 #include "kernels/numbers/casts.h"
@@ -16,6 +19,7 @@
 #include "lib/methods/module_rewrite.h"
 #include "lib/plan/tensor_rewrite.h"
 #include "lib/threads/ordered_section.h"
+#include "lib/transform/finite_weights.h"
 
 namespace twofour {
 namespace {
@@ -69,6 +73,24 @@ std::optional<BadScale> find_bad_scale(uint64_t begin, std::span<const uint8_t> 
   return BadScale{begin + static_cast<uint64_t>(at - scales.begin()), *at};
 }
 
+/// 6 * 448: the largest code times the largest block scale.
+constexpr float kLargestNvfp4 = 2688.0f;
+
+/// Throws Error where BF16 weights of a module, from the element `first` on, are not finite.
+void refuse_infinite(const Checkpoint& source, const Nvfp4Linear& m, uint64_t first,
+                     std::span<const uint8_t> weights) {
+  for (uint64_t i = 0; i < weights.size() / 2; ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, &weights[2 * i], sizeof(bits));
+    if ((bits & 0x7F80) != 0x7F80) continue;
+    const auto at = static_cast<int64_t>(first + i), within = at % (m.n * m.k);
+    const int64_t row = m.k_outer ? within % m.n : within / m.k, k = m.k_outer ? within / m.n : within % m.k;
+    throw Error(fmt::format("{}: expected finite weights that BF16 holds, found more{} row {}, k {}",
+                            source.where(m.codes),
+                            m.e > 1 ? fmt::format(" at expert {},", at / (m.n * m.k)) : " at", row, k));
+  }
+}
+
 }  // namespace
 
 void CopiedTensor::make(const Checkpoint& source, uint64_t begin, std::span<uint8_t> out,
@@ -99,10 +121,13 @@ void DequantizedWeights::make(const Checkpoint& source, uint64_t begin, std::spa
   result.codes = read(source, module_.codes, first, count, result.buffers[0], result);
   result.scales = read(source, module_.block_scale, first / 8, count / 8, result.buffers[1], result);
   result.bad_scale = find_bad_scale(first / 8, result.scales);
-  for_each_expert(module_, first, result.codes, result.scales,
-                  [&](uint64_t e, const CodeBlocks& blocks, uint64_t at) {
-                    dequantize_bf16(blocks, multipliers_[e], &out[4 * at]);
-                  });
+  for_each_expert(
+      module_, first, result.codes, result.scales, [&](uint64_t e, const CodeBlocks& blocks, uint64_t at) {
+        dequantize_bf16(blocks, multipliers_[e], &out[4 * at]);
+        if (!(kLargestNvfp4 * multipliers_[e] < kBeyondBf16))
+          refuse_infinite(source, module_, (begin + 4 * at) / 2,
+                          out.subspan(4 * at, 32 * static_cast<size_t>(blocks.blocks * blocks.n)));
+      });
 }
 
 void ConstantScalar::make(const Checkpoint&, uint64_t begin, std::span<uint8_t> out, RangeResult&) const {
@@ -157,6 +182,7 @@ void WidenedWeights::make(const Checkpoint& source, uint64_t begin, std::span<ui
   for_each_expert_rows(module_, begin, begin + out.size(), [&](int64_t e, int64_t row, int64_t rows) {
     const auto part = floats.subspan(at, static_cast<size_t>(rows * module_.k));
     reader.read_rows(module_, e, row, row + rows, part);
+    refuse_beyond_bf16(source.where(module_.weight), part, row, module_.k);
     if (module_.k_outer) {
       turn_to_bf16(part, static_cast<size_t>(module_.n), static_cast<size_t>(module_.k), &out[2 * at]);
     } else {
@@ -199,8 +225,15 @@ void ConvertedScalars::make(const Checkpoint& source, uint64_t begin, std::span<
   const uint64_t first = begin / to_bytes, count = out.size() / to_bytes;
   const auto bytes = read(source, tensor_, first * from_bytes, count * from_bytes, result.buffers[0], result);
   for (uint64_t i = 0; i < count; ++i) {
-    float value = scalar_to_float(from_, &bytes[i * from_bytes]);
+    const float stored = scalar_to_float(from_, &bytes[i * from_bytes]);
+    float value = stored;
     if (reciprocal_) value = remembered_bits_ != 0 ? std::bit_cast<float>(remembered_bits_) : 1.0f / value;
+    const bool fits =
+        std::fabs(value) < (to_ == DType::kBF16 ? kBeyondBf16 : std::numeric_limits<float>::infinity());
+    if (!fits && std::isfinite(stored)) {
+      throw Error(fmt::format("{}: expected a scale with a finite {}, found {}", source.where(tensor_),
+                              reciprocal_ ? "reciprocal" : "value in BF16", stored));
+    }
     if (to_ == DType::kF8E8M0) {
       out[i] = e8m0_from_float(value);
     } else if (to_ == DType::kBF16) {

@@ -7,6 +7,7 @@
 #include "kernels/numbers/casts.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/methods/stacked_experts.h"
+#include "lib/transform/finite_weights.h"
 
 namespace twofour {
 namespace {
@@ -70,6 +71,7 @@ class StackWork : public Work {
     const Linear& m = stack_.matrix(e, matrix);
     s.rows.resize(static_cast<size_t>((end - begin) * stack_.k));
     s.reader.read_rows(m, m.stacked ? e : 0, begin, end, s.rows);
+    refuse_beyond_bf16(s.reader.checkpoint().where(m.weight), s.rows, begin, stack_.k);
     return s.rows;
   }
 

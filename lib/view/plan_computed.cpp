@@ -87,7 +87,7 @@ std::optional<ComputedPlan> plan_computed(const Checkpoint& c, const Recipe& rec
     make_method(rest)->finish(planner);
   }
   refuse_changed_weights(
-      c, [&](size_t tensor) { return planner.is_planned(tensor); }, problems);
+      c, [&](size_t tensor) { return planner.is_planned(tensor); }, linears, problems);
   problems.refuse();
   made.texts = planner.texts();
   problems.refuse();

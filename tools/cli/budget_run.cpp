@@ -143,7 +143,7 @@ BudgetChoice choose_by_budget(const ConversionOptions& o, const RecipeOptions& o
                               const Common& common, Recipe& recipe) {
   check_budget(options);
   if (!options.html.empty()) check_report_file(options.html);
-  const Checkpoint source = open_source(o.source, ReadPath::kFast, {}, parse_io(o.io));
+  const Checkpoint source = open_source(o.source, ReadPath::kFast, {}, parse_io(o.io), recipe.zero_points);
   BudgetChoice choice;
   with_progress(common, [&](Progress& progress) {
     choice = choose_units(measure_units(source, recipe.rules[0], common.jobs, {best_isa(), device}, progress),
@@ -173,7 +173,7 @@ int run_by_budget(const ConversionOptions& o, const RecipeOptions& recipe_option
   const Checkpoint source =
       is_layout(recipe_options.layout)
           ? open_to_convert(o.source, recipe, parse_io(o.io), limits_for(compute), compute)
-          : open_source(o.source, ReadPath::kFast, {}, parse_io(o.io));
+          : open_source(o.source, ReadPath::kFast, {}, parse_io(o.io), recipe.zero_points);
   Plan plan = make_plan(source, recipe, limits_for(compute));
   warn_of_small_budget(recipe_options, choice, plan.findings);
   if (o.dry_run) {

@@ -179,6 +179,7 @@ void add_source_and_selection(Arguments& args, ConversionOptions& o, bool takes_
   args.option("--also", o.also, "Convert these modules too: shared experts, single linears")
       .value_name("PATTERN");
   add_shard_size_option(args, o.max_shard_size).default_text("5GB");
+  add_zero_points_option(args, o.zero_points, "of SRC");
 }
 
 void add_io_option(Arguments& args, std::string& io) {
@@ -231,6 +232,7 @@ Recipe recipe_as_said(const RecipeOptions& options, const ConversionOptions& o) 
   }
   if (!o.max_shard_size.empty())
     recipe.max_shard_size = parse_size_option("--max-shard-size", o.max_shard_size);
+  if (!o.zero_points.empty()) recipe.zero_points = parse_zero_points(o.zero_points);
   return recipe;
 }
 

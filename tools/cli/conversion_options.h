@@ -15,6 +15,7 @@ namespace twofour {
 
 /// Options of every command that writes a checkpoint from a checkpoint.
 struct ConversionOptions {
+  std::string zero_points;                          ///< empty: the recipe's
   std::string source, destination, max_shard_size;  ///< an empty size: the recipe's
   std::vector<std::string> include, exclude, also;
   std::string io = "buffered";

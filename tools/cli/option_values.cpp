@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "formats/error.h"
+#include "lib/checkpoint/zero_points.h"
 #include "lib/io/file.h"
 #include "lib/plan/plan.h"
 #include "lib/runtime/layer.h"
@@ -160,6 +161,19 @@ std::vector<std::vector<int32_t>> read_texts(const TokenOptions& o, const std::s
   std::vector<std::vector<int32_t>> texts;
   for (int64_t i = 0; i < rows.count; ++i) texts.emplace_back(rows.window(i).begin(), rows.window(i).end());
   return texts;
+}
+
+Argument& add_zero_points_option(Arguments& args, std::string& word, const std::string& of) {
+  const auto words = zero_points_words();
+  return args
+      .option(
+          "--zero-points", word,
+          fmt::format("How the zero points of INT4 {} are read where the config says that there are none and "
+                      "others are stored: stored, as the config's format says; symmetric, 8 whatever is "
+                      "stored; v2, without the 1 that GPTQ's first version adds",
+                      of))
+      .one_of(std::vector<std::string>(words.begin(), words.end()))
+      .default_text("refuse such a module");
 }
 
 void add_cache_options(Arguments& args, RemoteOptions& o) {

@@ -54,6 +54,9 @@ struct RemoteOptions {
   std::string cache, cache_size = "32GB";  ///< an empty folder: that of the user
 };
 
+/// Adds --zero-points, how the zero points of INT4 are read; `of` whom.
+Argument& add_zero_points_option(Arguments& args, std::string& word, const std::string& of);
+
 /// Adds --cache and --cache-size.
 void add_cache_options(Arguments& args, RemoteOptions& options);
 

@@ -89,10 +89,11 @@ class PromisedValues {
     }
   }
 
-  /// Symmetric codes have the middle of the range everywhere.
+  /// Symmetric codes have the middle of the range everywhere. Those of four bits are read, and the reader says
+  /// it of them.
   void check_zero_points() {
     const auto bits = number("bits");
-    if (flag("sym") != true || !bits || (*bits != 2 && *bits != 4 && *bits != 8)) return;
+    if (flag("sym") != true || !bits || (*bits != 2 && *bits != 8)) return;
     const auto width = static_cast<int>(*bits);
     const uint32_t mask = (1u << width) - 1, middle = 1u << (width - 1);
     // The first format stores one less.

@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "lib/checkpoint/model_config.h"
-#include "lib/dialects/lookup_parts.h"
 #include "lib/dialects/named_format.h"
 #include "lib/lint/config/promises.h"
+#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {

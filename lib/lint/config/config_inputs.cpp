@@ -5,8 +5,8 @@
 
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/dialects/lookup_parts.h"
 #include "lib/lint/config/promises.h"
+#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <optional>
 
-#include "lib/dialects/lookup_parts.h"
 #include "lib/lint/config/promises.h"
 #include "lib/names/config_pattern.h"
+#include "lib/names/lookup_parts.h"
 
 // GPTQ and AWQ.
 

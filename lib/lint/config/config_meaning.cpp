@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "lib/checkpoint/model_config.h"
-#include "lib/dialects/lookup_parts.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
 #include "lib/names/config_pattern.h"
+#include "lib/names/lookup_parts.h"
 
 // What changes the meaning of codes and is in the config or among the tensors alone, and weights in floats
 // where a method without lists promises codes.

@@ -157,8 +157,9 @@ void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter
   }
   for (const size_t i : find_quantizer_state(s.tensors)) {
     if (reported.contains(s.tensors[i].name)) continue;
-    reporter.add("tensor-unknown", s.file_of(i), s.tensors[i].name,
-                 "expected the module's own tensors, found what its quantizer counted, which changes nothing");
+    reporter.add(
+        "tensor-unknown", s.file_of(i), s.tensors[i].name,
+        "expected the module's own tensors, found what its quantizer counted, which changes nothing");
   }
   if (s.is_part || !s.is_directory) return;
   if (const auto term = find_config_term(s.quantization)) {
@@ -318,6 +319,32 @@ bool is_of_int4(const LintInput& s, std::string_view tensor) {
   return false;
 }
 
+/// Zero points that are not what the config says of them: one finding for all modules, which it returns.
+std::set<std::string> check_zero_points(const LintInput& s, const std::vector<Linear>& linears,
+                                        WeightReader& reader, LintReporter& reporter) {
+  std::string first, key;
+  std::set<std::string> found;
+  for (const Linear& m : linears) {
+    if (m.symmetry.empty() || !s.whole[s.find(reader.checkpoint().tensors()[*m.zero_points].name).value()])
+      continue;
+    try {
+      reader.check_zero_points(m);
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error& e) {
+      found.insert(m.name);
+      if (found.size() > 1) continue;
+      first = e.what();
+      key = m.symmetry.substr(0, m.symmetry.find(':'));
+    }
+  }
+  if (found.empty()) return found;
+  const std::string place = s.quantization_key.empty() ? key : s.quantization_key + "." + key;
+  reporter.add("config-format", s.quantization_file, place,
+               first + (found.size() > 1 ? fmt::format("; so do {} more modules", found.size() - 1) : ""));
+  return found;
+}
+
 /// INT4 whose tensors contradict each other or the config: what no conversion reads.
 void check_int4_values(const LintInput& s, bool headers_only, LintReporter& reporter) {
   if (std::none_of(s.tensors.begin(), s.tensors.end(), [](auto& t) { return t.dtype == DType::kI32; }))
@@ -346,11 +373,13 @@ void check_int4_values(const LintInput& s, bool headers_only, LintReporter& repo
     }
   };
   for (const std::string& line : problems.lines()) report(line);
-  if (headers_only || !problems.empty()) return;
+  if (headers_only) return;
   WeightReader reader(*c);
+  const std::set<std::string> refused = check_zero_points(s, linears, reader, reporter);
+  if (!problems.empty()) return;
   std::vector<float> row;
   for (const Linear& m : linears) {
-    if (m.format != WeightFormat::kInt4 || !m.group_index) continue;
+    if (m.format != WeightFormat::kInt4 || !m.group_index || refused.contains(m.name)) continue;
     row.resize(static_cast<size_t>(m.k));
     try {
       reader.read_rows(m, 0, 0, 1, row);

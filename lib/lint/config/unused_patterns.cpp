@@ -7,10 +7,10 @@
 #include "formats/naming.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/dialects/lookup_parts.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/claims.h"
 #include "lib/names/config_pattern.h"
+#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {

@@ -103,7 +103,7 @@ constexpr LintRule kRules[] = {
     {"gate-up-order", kError, "It is not certain whether rows of gate and up in a stack of experts are interleaved or halves.",
      "Set model_type in config.json to what the model is; restore gate_up_proj_bias where it was lost.", "https://github.com/huggingface/transformers/issues/47031",
      "Read the wrong way, all of them are scrambled."},
-    {"weight-term", kWarning, "A tensor or the config changes what weights mean: input scales before a linear, zero points, another order of groups, low ranks, adapters, Hadamard transforms.",
+    {"weight-term", kWarning, "A tensor or the config changes what weights mean (input scales before a linear, zero points, another order of groups, low ranks, adapters, Hadamard transforms), or nobody knows what a tensor beside codes means.",
      "Merge or undo it with the producer's tools, or serve with an engine that knows it.", "https://github.com/NVIDIA/Model-Optimizer/pull/1354",
      "Engines that do not know it compute something else, and twofour converts no such weights."},
     {"layers-missing", kError, "Layers that config.json promises have no tensors.",

@@ -51,7 +51,7 @@ TEST_CASE("tensors beside a linear that change its weights are found") {
   CHECK(found_with({"m.input_scale_2", DType::kBF16, {2}, {0, 0, 0, 0}}) == "m");
   CHECK(found_with({"m.input_scale_2", DType::kBF16, {1}, {0, 0}}).empty());   // Quark's
   CHECK(found_with({"m_pre_quant_scale", DType::kBF16, {1}, {0, 0}}) == "m");  // as of stacks
-  for (const char* other : {"m.bias", "m.k_scale", "m.weight_shape", "n.pre_quant_scale", "m.xlora_A"})
+  for (const char* other : {"m.bias", "m.k_scale", "m.weight_shape", "n.pre_quant_scale", "mx.lora"})
     CHECK(found_with({other, DType::kBF16, {1}, {0, 0}}).empty());
 }
 
@@ -136,10 +136,89 @@ TEST_CASE("zero points beside weights whose decoder does not know them are found
   CHECK(find_weight_terms(access_to(open_checkpoint(scratch, tensors))).size() == 1);
 }
 
-TEST_CASE("terms of weights that are not there are not ours to report") {
-  const Tensors tensors{int32s("m.g_idx", {2}, {1, 0}), int32s("x.weight_g_idx", {2}, {1, 0})};
+TEST_CASE(
+    "parts of codes that are not there make a module incomplete, once, and not in a part of a checkpoint") {
+  const Tensors tensors{int32s("m.g_idx", {2}, {1, 0}), int32s("m.qzeros", {2}, {1, 0}),
+                        int32s("x.weight_g_idx", {2}, {1, 0})};
   const Scratch scratch;
-  CHECK(find_weight_terms(access_to(open_checkpoint(scratch, tensors))).empty());
+  const Checkpoint c = open_checkpoint(scratch, tensors);
+  TensorAccess access = access_to(c);
+  const std::vector<WeightTerm> found = find_weight_terms(access);
+  REQUIRE(found.size() == 2);
+  CHECK(found[0].linear == "m");
+  CHECK(found[1].linear == "x");
+  for (const WeightTerm& term : found) {
+    CHECK(!term.weight);
+    CHECK(std::string(term.rule) == "incomplete-module");
+  }
+  access.is_part = true;
+  CHECK(find_weight_terms(access).empty());
+  // Terms that need no codes say nothing of missing ones.
+  const Scratch other;
+  Tensors terms;
+  add_bf16(terms, "m.pre_quant_scale", {1});
+  CHECK(find_weight_terms(access_to(open_checkpoint(other, terms))).empty());
+}
+
+TEST_CASE("a piece of a table may have its scale beside the table") {
+  Tensors tensors{{"t.shard_0.weight", DType::kF8E4M3, {2, 2}, {1, 2, 3, 4}}};
+  add_bf16(tensors, "t.weight_scale", {1});
+  add_bf16(tensors, "u.weight_scale", {1});
+  const Scratch scratch;
+  const std::vector<WeightTerm> found = find_weight_terms(access_to(open_checkpoint(scratch, tensors)));
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].linear == "u");
+}
+
+TEST_CASE("experts in one matrix are found with the counts that the config gives") {
+  for (const char* suffix : {".weight", ".weight_packed", ""}) {
+    CAPTURE(suffix);
+    Tensors tensors;
+    const std::string block = "model.layers.0.mlp.experts.";
+    tensors.push_back(
+        {block + "gate_up_proj" + suffix, DType::kBF16, {24, 8}, std::vector<uint8_t>(24 * 16)});
+    tensors.push_back({block + "0.up_proj" + suffix, DType::kBF16, {24, 8}, std::vector<uint8_t>(24 * 16)});
+    const Scratch scratch;
+    const auto found = find_weight_terms(
+        access_to(open_checkpoint(scratch, tensors, R"({"num_experts": 4, "model_type": "qwen3_moe"})")));
+    REQUIRE(found.size() == 1);
+    CHECK(contains(found[0].problem, "[4, 6, 8], 4 experts"));
+    CHECK(found[0].linear == block + "gate_up_proj");
+  }
+}
+
+TEST_CASE("a scale of another dialect beside codes with their own is a term") {
+  const char* const others[] = {"m.weight_scale_inv", "m.scales", "m.scale"};
+  for (const char* other : others) CHECK(found_with({other, DType::kF32, {1}, {0, 0, 0, 1}}) == "m");
+}
+
+TEST_CASE("a header's words on codes count for the modules that it names, or for all") {
+  const auto found = [](const std::map<std::string, std::string>& metadata) {
+    Tensors tensors;
+    add_modelopt(tensors, "a", random_matrix(16, 64, 1));
+    add_modelopt(tensors, "b", random_matrix(16, 64, 2));
+    const Scratch scratch;
+    write_safetensors(scratch / "model.safetensors", tensors, metadata);
+    const Checkpoint c = Checkpoint::open(scratch / "model.safetensors");
+    std::string names;
+    for (const WeightTerm& t : find_weight_terms(access_to(c))) {
+      CHECK(t.is_in_header);
+      names += t.linear;
+    }
+    Problems problems;
+    refuse_changed_weights(
+        c, [](size_t) { return false; }, {}, problems);
+    CHECK(problems.empty() == names.empty());
+    if (names.empty()) refuse_described_codes(c);
+    if (!names.empty()) CHECK_THROWS_AS(refuse_described_codes(c), Error);
+    return names;
+  };
+  CHECK(found({{"format", "pt"}, {"total_size", "12"}, {"author", "x"}}).empty());
+  CHECK(found({{"_quantization_metadata", R"({"layers": {"b": {"format": "nvfp4"}}})"}}) == "b");
+  CHECK(found({{"_quantization_metadata", R"({"layers": {"c": {}}})"}}).empty());
+  CHECK(found({{"quantization_config", "{}"}}) == "ab");
+  CHECK(found({{"Quant", "int4"}}) == "ab");
+  CHECK(found({{"quantization", std::string(100000, '[')}}) == "ab");
 }
 
 TEST_CASE("transforms in a configuration are found unless they are empty") {

@@ -10,7 +10,7 @@
 #include "formats/e8m0.h"
 #include "lib/artifact/recipe_file.h"
 #include "lib/dialects/loader_lookup.h"
-#include "lib/dialects/lookup_parts.h"
+#include "lib/names/lookup_parts.h"
 #include "lib/lint/lint.h"
 #include "tests/support/edits.h"
 #include "tests/support/float_weights.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/dialects/lookup_parts.h"
+#include "lib/names/lookup_parts.h"
 #include "tests/support/message.h"
 
 namespace loader_lookup_test {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "formats/json.h"
-#include "lib/dialects/lookup_parts.h"
+#include "lib/names/lookup_parts.h"
 #include "lib/lint/lint.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"

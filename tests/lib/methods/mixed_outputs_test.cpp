@@ -4,7 +4,7 @@
 #include <string>
 
 #include "formats/json.h"
-#include "lib/dialects/lookup_parts.h"
+#include "lib/names/lookup_parts.h"
 #include "lib/lint/lint.h"
 #include "lib/transform/row_encoder.h"
 #include "tests/support/checkpoint_builder.h"

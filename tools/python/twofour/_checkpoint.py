@@ -147,13 +147,13 @@ class Matrix(_Numbers):
 class Checkpoint(Owner, Mapping[str, Module]):
     """A checkpoint or artifact, by the names of its modules; see `open`. Safe from several threads."""
 
-    def __init__(self, path: Union[str, os.PathLike[str]]) -> None:
+    def __init__(self, path: Union[str, os.PathLike[str]], zero_points: str = "") -> None:
         self._library = library()
         self._lock = threading.Lock()
         self._readers, self._closed = 0, False
         self._handle: Optional[c.c_void_p] = None
         self.path = os.fspath(path)
-        self._handle = self._library.handle("open_checkpoint", os.fsencode(self.path))
+        self._handle = self._library.handle("open_checkpoint_with", os.fsencode(self.path), zero_points.encode())
         found = json.loads(self._library.text("list", self._handle))
         self.what: str = found["what"]  #: in words: "NVFP4 checkpoint, modelopt"
         self.tensors: Mapping[str, Tensor] = {
@@ -241,9 +241,11 @@ class Checkpoint(Owner, Mapping[str, Module]):
         return to.raw[:count]
 
 
-def open(path: Union[str, os.PathLike[str]]) -> Checkpoint:
+def open(path: Union[str, os.PathLike[str]], *, zero_points: str = "") -> Checkpoint:
     """Opens a checkpoint or artifact in any dialect, layout or number format, or one safetensors file.
 
-    Reads headers and configs. Raises Error where they are wrong.
+    Reads headers and configs. `zero_points` says how those of INT4 are read if the config contradicts what is
+    stored: "stored", "symmetric" or "v2", as --zero-points; reading such a module raises Error without it.
+    Raises Error where headers or configs are wrong.
     """
-    return Checkpoint(path)
+    return Checkpoint(path, zero_points)

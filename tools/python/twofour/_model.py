@@ -35,14 +35,18 @@ class Model(Owner):
     """A model of a family in lib/decoder/README.md, in any format or layout.
 
     `device` is "cpu", where nothing decoded is kept, "cuda" for the current device, or "cuda:1", which hold weights
-    as they are stored. Raises Error where the model cannot be run.
+    as they are stored. `zero_points` is as in `open`. Raises Error where the model cannot be run.
     """
 
-    def __init__(self, path: Union[str, os.PathLike[str]], device: Union[str, int, None] = "cpu") -> None:
+    def __init__(
+        self, path: Union[str, os.PathLike[str]], device: Union[str, int, None] = "cpu", *, zero_points: str = ""
+    ) -> None:
         self._library = library()
         self._handle: Optional[c.c_void_p] = None
         self.path = os.fspath(path)
-        self._handle = self._library.handle("open_model_on", os.fsencode(self.path), device_number(device))
+        self._handle = self._library.handle(
+            "open_model_with", os.fsencode(self.path), device_number(device), zero_points.encode()
+        )
         info = ModelInfo(size=c.sizeof(ModelInfo))
         self._library.check("get_model_info", self._handle, c.byref(info))
         self.layers, self.hidden, self.vocabulary = int(info.layers), int(info.hidden), int(info.vocabulary)

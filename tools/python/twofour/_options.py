@@ -20,6 +20,10 @@ class Inspect(TypedDict, total=False):
     #: Print weights or elements as numbers: NAME or NAME[e, n, k0:k1]. A module's name prints decoded weights, a
     #: tensor's name what it stores
     values: Value
+    #: How the zero points of INT4 that --values prints are read where the config says that there are none and
+    #: others are stored: stored, as the config's format says; symmetric, 8 whatever is stored; v2, without the 1
+    #: that GPTQ's first version adds (default: refuse such a module)
+    zero_points: Value
     html: Value  #: Write a page with heat maps, histograms and findings, for a browser
     device: Value  #: Where to compute. This command runs only on the CPU (default: auto)
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
@@ -53,6 +57,10 @@ class Diff(TypedDict, total=False):
     include: Union[Value, Sequence[Value]]
     exclude: Union[Value, Sequence[Value]]  #: Do not compare these modules or tensors (may be given again)
     headers_only: bool  #: Compare names, shapes, formats and small files; read no weights
+    #: How the zero points of INT4 of A and B are read where the config says that there are none and others are
+    #: stored: stored, as the config's format says; symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's
+    #: first version adds (default: refuse such a module)
+    zero_points: Value
     tolerance: Value  #: Largest difference of a value that passes, relative to A's (0 to 1e+30; default: 0)
     #: Differences that end with exit code 1: any, none, a class (different, removed, added, unlike-shape, unlike-
     #: type, unreadable, within-tolerance, reciprocal), cosine<X, snr<DB, max-abs>X. Commas separate several
@@ -96,6 +104,10 @@ class Convert(TypedDict, total=False):
     #: Convert these modules too: shared experts, single linears (may be given again)
     also: Union[Value, Sequence[Value]]
     max_shard_size: Value  #: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
+    #: How the zero points of INT4 of SRC are read where the config says that there are none and others are stored:
+    #: stored, as the config's format says; symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first
+    #: version adds (default: refuse such a module)
+    zero_points: Value
     dry_run: bool  #: Show what would be written, write nothing
     no_verify: bool  #: Do not read back what was written
     check: bool  #: If SRC is an artifact, first compare every tensor with the hashes in its twofour.json
@@ -200,6 +212,10 @@ class Prune(TypedDict, total=False):
     #: Convert these modules too: shared experts, single linears (may be given again)
     also: Union[Value, Sequence[Value]]
     max_shard_size: Value  #: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
+    #: How the zero points of INT4 of SRC are read where the config says that there are none and others are stored:
+    #: stored, as the config's format says; symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first
+    #: version adds (default: refuse such a module)
+    zero_points: Value
     dry_run: bool  #: Show what would be written, write nothing
     no_verify: bool  #: Do not read back what was written
     check: bool  #: If SRC is an artifact, first compare every tensor with the hashes in its twofour.json
@@ -251,6 +267,10 @@ class Quantize(TypedDict, total=False):
     #: Convert these modules too: shared experts, single linears (may be given again)
     also: Union[Value, Sequence[Value]]
     max_shard_size: Value  #: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
+    #: How the zero points of INT4 of SRC are read where the config says that there are none and others are stored:
+    #: stored, as the config's format says; symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first
+    #: version adds (default: refuse such a module)
+    zero_points: Value
     dry_run: bool  #: Show what would be written, write nothing
     no_verify: bool  #: Do not read back what was written
     check: bool  #: If SRC is an artifact, first compare every tensor with the hashes in its twofour.json

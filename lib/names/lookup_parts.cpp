@@ -1,4 +1,4 @@
-#include "lib/dialects/lookup_parts.h"
+#include "lib/names/lookup_parts.h"
 
 #include <algorithm>
 #include <cctype>

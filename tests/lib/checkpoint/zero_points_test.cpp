@@ -1,0 +1,171 @@
+#include <doctest/doctest.h>
+
+#include "formats/error.h"
+#include "lib/checkpoint/linears.h"
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/checkpoint/zero_points.h"
+#include "tests/support/message.h"
+#include "tests/support/stored_int4.h"
+
+namespace zero_points_test {
+
+using namespace twofour;
+
+namespace {
+
+/// A producer's INT4 with a config that says symmetric, by zero points that are stored as `stored`.
+struct Producer {
+  const char* name;
+  int offset;  ///< that its format adds
+  std::string symmetric, asymmetric;
+};
+
+std::string groups_config(bool symmetric) {
+  return std::string(
+             R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized",
+      "config_groups": {"a": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 16,
+      "symmetric": )") +
+         (symmetric ? "true" : "false") + "}}}}}";
+}
+
+const Producer kProducers[] = {
+    {"gptq", 1, int4_config("gptq", 16, R"(, "sym": true, "checkpoint_format": "gptq")"),
+     int4_config("gptq", 16, R"(, "sym": false, "checkpoint_format": "gptq")")},
+    {"gptq_v2", 0, int4_config("gptq", 16, R"(, "sym": true, "checkpoint_format": "gptq_v2")"),
+     int4_config("gptq", 16, R"(, "checkpoint_format": "gptq_v2")")},
+    {"awq", 0, int4_config("awq", 16, R"(, "zero_point": false)"),
+     int4_config("awq", 16, R"(, "zero_point": true)")},
+    {"compressed-tensors", 0, groups_config(true), groups_config(false)},
+    {"auto-round", 1,
+     int4_config("auto-round", 16, R"(, "sym": true, "packing_format": "auto_round:auto_gptq")"),
+     int4_config("auto-round", 16, R"(, "sym": false, "packing_format": "auto_round:auto_gptq")")},
+};
+
+/// `stored` everywhere, as the producer packs it.
+Tensors stored_as(const Producer& p, StoredInt4& w, int stored) {
+  w.zeros.assign(w.zeros.size(), stored);
+  Tensors tensors;
+  const std::string name = p.name;
+  if (name == "awq") w.add_awq(tensors, "m");
+  if (name == "compressed-tensors") w.add_packed(tensors, "m", true);
+  if (tensors.empty()) w.add_gptq(tensors, "m", 0);
+  return tensors;
+}
+
+Checkpoint open(const Scratch& scratch, const Tensors& tensors, const std::string& config, ZeroPoints how) {
+  write_checkpoint(scratch / "c", {tensors}, config);
+  return Checkpoint::open(scratch / "c", Io::kCached, how);
+}
+
+/// The weights as they are with zero points of `zero`.
+void check_zero(const Checkpoint& c, StoredInt4 w, int zero) {
+  w.zeros.assign(w.zeros.size(), zero);
+  check_values(c, only(find_weight_modules(c)), [&](int64_t, int64_t n, int64_t k) { return w.exact(n, k); });
+}
+
+}  // namespace
+
+TEST_CASE("zero points that the config contradicts are refused with both readings, or read as a word says") {
+  for (const Producer& p : kProducers) {
+    CAPTURE(p.name);
+    for (const int stored : {0, 7, 8, 9, 14}) {
+      CAPTURE(stored);
+      StoredInt4 w(40, 48, 16, DType::kF16, 3);
+      const Tensors tensors = stored_as(p, w, stored);
+      const int read = stored + p.offset;
+      {
+        const Scratch scratch;
+        check_zero(open(scratch, tensors, p.asymmetric, ZeroPoints::kAsStated), w, read);
+      }
+      {
+        const Scratch scratch;
+        const Checkpoint c = open(scratch, tensors, p.symmetric, ZeroPoints::kAsStated);
+        const Linear m = only(find_weight_modules(c));
+        WeightReader reader(c);
+        std::vector<float> row(static_cast<size_t>(m.k));
+        if (read == 8) {
+          check_zero(c, w, 8);
+          CHECK_NOTHROW(reader.check_zero_points(m));
+        } else {
+          const std::string why = message_of([&] { reader.read_rows(m, 0, 3, 4, row); });
+          CHECK(contains(why, "expected zero points of 8 as the config's " + m.symmetry + " says, found " +
+                                  std::to_string(stored)));
+          if (p.offset > 0) CHECK(contains(why, "that is " + std::to_string(read)));
+          CHECK(contains(why, "--zero-points stored, symmetric"));
+          CHECK(contains(why, " or v2 ") == (p.offset > 0));
+          CHECK(!message_of([&] { reader.check_zero_points(m); }).empty());
+        }
+      }
+      for (const auto& [how, zero] :
+           {std::pair{ZeroPoints::kStored, read}, {ZeroPoints::kSymmetric, 8}, {ZeroPoints::kV2, stored}}) {
+        CAPTURE(zero_points_word(how));
+        for (const std::string& config : {p.symmetric, p.asymmetric}) {
+          const Scratch scratch;
+          check_zero(open(scratch, tensors, config, how), w, zero);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("one zero point of many is found, in the last row and group, too") {
+  const Producer& p = kProducers[1];
+  for (const int64_t n : {int64_t{40}, int64_t{4096}, int64_t{4104}}) {
+    for (const bool last : {false, true}) {
+      StoredInt4 w(n, 48, 16, DType::kF16, 3);
+      w.make_symmetric();
+      (last ? w.zeros.back() : w.zeros.front()) = 7;
+      Tensors tensors;
+      w.add_gptq(tensors, "m", 0);
+      const Scratch scratch;
+      const Checkpoint c = open(scratch, tensors, p.symmetric, ZeroPoints::kAsStated);
+      const Linear m = only(find_weight_modules(c));
+      WeightReader reader(c);
+      const std::string place = last ? "row " + std::to_string(n - 1) + ", group 2" : "row 0, group 0";
+      CHECK(contains(message_of([&] { reader.check_zero_points(m); }), place));
+      std::vector<float> row(48);
+      CHECK_NOTHROW(reader.read_rows(m, 0, 20, 21, row));
+    }
+  }
+}
+
+TEST_CASE("what a config says of a module's zero points") {
+  const auto find = [](const char* quantization, const char* module) {
+    return std::string(StatedSymmetry(parse_json("config", quantization)).find(module));
+  };
+  CHECK(find(R"({"quant_method": "gptq", "sym": true})", "m") == "sym: true");
+  CHECK(find(R"({"quant_method": "gptq", "sym": false})", "m").empty());
+  CHECK(find(R"({"quant_method": "gptq", "sym": "true"})", "m").empty());
+  CHECK(find(R"({"quant_method": "gptq"})", "m").empty());
+  CHECK(find("null", "m").empty());
+  CHECK(find(R"({"quant_method": "awq", "zero_point": false, "sym": false})", "m") == "zero_point: false");
+  CHECK(find(R"({"quant_method": "awq", "zero_point": true, "sym": true})", "m").empty());
+  // Exceptions for single modules.
+  const char* dynamic =
+      R"({"quant_method": "gptq", "sym": true, "dynamic": {"+:.*down.*": {"sym": false}, "-:x": {}}})";
+  CHECK(find(dynamic, "layers.0.down_proj").empty());
+  CHECK(find(dynamic, "layers.0.up_proj") == "sym: true");
+  const char* extra =
+      R"({"quant_method": "auto-round", "sym": false, "extra_config": {"a.b": {"bits": 4, "sym": true}}})";
+  CHECK(find(extra, "a.b") == "sym: true");
+  CHECK(find(extra, "a.c").empty());
+  // Groups of compressed-tensors: the one with the module's name comes before the one with its class.
+  const char* groups = R"({"quant_method": "compressed-tensors", "config_groups": {
+      "a": {"targets": ["re:.*down_proj$"], "weights": {"symmetric": false}},
+      "b": {"targets": ["Linear"], "weights": {"symmetric": true}}}})";
+  CHECK(find(groups, "layers.0.down_proj").empty());
+  CHECK(find(groups, "layers.0.up_proj") == "symmetric: true");
+  // An artifact keeps the source's words.
+  CHECK(find(R"({"quant_method": "twofour", "base": {"quant_method": "gptq", "sym": true}})", "m") ==
+        "sym: true");
+}
+
+TEST_CASE("the words for zero points") {
+  CHECK(parse_zero_points("") == ZeroPoints::kAsStated);
+  for (const std::string_view word : zero_points_words())
+    CHECK(zero_points_word(parse_zero_points(word)) == word);
+  CHECK(contains(message_of([] { parse_zero_points("v3"); }),
+                 "expected stored, symmetric or v2, found \"v3\""));
+}
+
+}  // namespace zero_points_test

@@ -1,0 +1,262 @@
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "formats/module_parts.h"
+#include "lib/checkpoint/checkpoint.h"
+#include "tests/support/decoder_files.h"
+#include "tests/support/message.h"
+#include "tests/support/outcome.h"
+#include "tests/support/stored_int4.h"
+
+// What lies beside codes and is on no list is refused by every command that reads their numbers, in every
+// format. Source: what users reported of ComfyUI's files, ModelOpt's buffers and GPTQ's versions.
+
+namespace cli_unread_parts_test {
+
+using namespace twofour;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+constexpr const char* kLinear = "model.layers.0.mlp.gate_proj";
+
+/// A small model in every format that is read, as directories of `files`.
+class Formats {
+ public:
+  Formats() {
+    files.write_calibration("tokens.safetensors");
+    const std::string model = files.path("model");
+    const std::map<std::string, Words> made = {
+        {"nvfp4-modelopt", {"quantize", "--dialect", "modelopt"}},
+        {"nvfp4-compressed-tensors", {"quantize", "--dialect", "compressed-tensors"}},
+        {"fp8-tensor", {"convert", "--to", "fp8", "--granularity", "tensor", "--dialect", "modelopt"}},
+        {"fp8-row", {"convert", "--to", "fp8", "--granularity", "row"}},
+        {"fp8-block", {"convert", "--to", "fp8", "--dialect", "deepseek", "--odd-blocks", "write"}},
+        {"mxfp8", {"convert", "--to", "mxfp8"}},
+        {"mxfp4-modelopt", {"convert", "--to", "mxfp4", "--dialect", "modelopt"}},
+        {"mxfp4-compressed-tensors", {"convert", "--to", "mxfp4", "--dialect", "compressed-tensors"}},
+    };
+    for (const auto& [name, words] : made) {
+      Words command{words[0], model, files.path(name), "-q"};
+      command.insert(command.end(), words.begin() + 1, words.end());
+      const Outcome outcome = run_program(command);
+      REQUIRE_MESSAGE(outcome.code == 0, name << ": " << outcome.err);
+      names.push_back(name);
+    }
+    add_int4("gptq", "gptq", R"(, "sym": true, "checkpoint_format": "gptq")",
+             [](const StoredInt4& m, Tensors& to, const std::string& name) { m.add_gptq(to, name, 1); });
+    add_int4("awq", "awq", R"(, "zero_point": true, "version": "gemm")",
+             [](const StoredInt4& m, Tensors& to, const std::string& name) { m.add_awq(to, name); });
+    add_int4(
+        "int4-compressed-tensors", "compressed-tensors",
+        R"(, "format": "pack-quantized", "config_groups": {"group_0": {"targets": ["Linear"], "weights":
+                {"num_bits": 4, "type": "int", "symmetric": true, "strategy": "group", "group_size": 16}}},
+                "ignore": ["lm_head"])",
+        [](const StoredInt4& m, Tensors& to, const std::string& name) { m.add_packed(to, name, false); });
+  }
+
+  /// A copy of a directory with other tensors in it.
+  std::string changed(const std::string& format, const std::function<void(Tensors&)>& change,
+                      const std::map<std::string, std::string>& metadata = {{"format", "pt"}}) {
+    const std::string to = files.path("changed-" + std::to_string(++count_));
+    std::filesystem::copy(files.path(format), to, std::filesystem::copy_options::recursive);
+    const Checkpoint c = Checkpoint::open(files.path(format));
+    Tensors tensors;
+    for (size_t i = 0; i < c.tensors().size(); ++i) {
+      const TensorInfo& t = c.tensors()[i];
+      tensors.push_back({t.name, t.dtype, t.shape, std::vector<uint8_t>(t.bytes())});
+      c.read(i, 0, tensors.back().bytes);
+    }
+    change(tensors);
+    for (const char* other : {"twofour.json", "model.safetensors.index.json"})
+      std::filesystem::remove(std::filesystem::path(to) / other);
+    for (const Shard& shard : c.shards()) std::filesystem::remove(std::filesystem::path(to) / shard.name);
+    write_safetensors(std::filesystem::path(to) / "model.safetensors", tensors, metadata);
+    return to;
+  }
+
+  /// Every command that reads numbers of a source, by name.
+  std::vector<std::pair<std::string, Words>> commands(const std::string& source) {
+    const std::string out = files.path("out-" + std::to_string(++count_)),
+                      tokens = files.path("tokens.safetensors");
+    return {
+        {"convert --to bf16", {"convert", source, out, "--to", "bf16"}},
+        {"convert --to nvfp4", {"convert", source, out, "--to", "nvfp4"}},
+        {"convert --to fp8", {"convert", source, out, "--to", "fp8"}},
+        {"convert --to v7", {"convert", source, out, "--to", "v7"}},
+        {"convert --to g8", {"convert", source, out, "--to", "g8"}},
+        {"prune", {"prune", source, out}},
+        {"quantize", {"quantize", source, out}},
+        {"plan", {"plan", source, out, "--to", "bf16", "-o", out + ".plan"}},
+        {"compress", {"compress", source, out, "--to", "nvfp4", "--tokens", tokens}},
+        {"stats collect", {"stats", "collect", source, "--tokens", tokens, "-o", out + ".stats"}},
+        {"eval", {"eval", source, "--tokens", tokens, "--context", "64"}},
+        {"generate", {"generate", source, "--prompt", "abc", "--max-tokens", "2"}},
+        {"inspect --values", {"inspect", source, "--values", kLinear}},
+        {"diff", {"diff", source, source}},
+    };
+  }
+
+  DecoderFiles files{"llama"};
+  Words names;
+
+ private:
+  void add_int4(const std::string& name, const std::string& method, const std::string& more,
+                const std::function<void(const StoredInt4&, Tensors&, const std::string&)>& add) {
+    const auto edit = [&](Tensors& tensors) {
+      Tensors all;
+      for (const TensorData& t : tensors) {
+        const bool is_linear = t.shape.size() == 2 && t.name.find("_proj.weight") != t.name.npos;
+        if (!is_linear) {
+          all.push_back(t);
+          continue;
+        }
+        StoredInt4 m(t.shape[0], t.shape[1], 16, DType::kF16, static_cast<unsigned>(all.size()));
+        m.make_symmetric();
+        add(m, all, t.name.substr(0, t.name.size() - 7));
+      }
+      tensors = std::move(all);
+    };
+    Json config = files.golden.config;
+    config["quantization_config"] =
+        parse_json("config", int4_config(method, 16, more))["quantization_config"];
+    write_decoder_checkpoint(files.golden, files.scratch / name, config.dump(), edit);
+    std::filesystem::copy(files.scratch / "model" / "tokenizer.json", files.scratch / name);
+    names.push_back(name);
+  }
+
+  int count_ = 0;
+};
+
+/// Whether a command takes a source in that format at all.
+bool takes(const std::string& command, const std::string& format) {
+  const bool is_nvfp4 = format.starts_with("nvfp4");
+  if (command == "quantize") return !is_nvfp4;
+  return is_nvfp4 || (command != "prune" && command != "convert --to nvfp4");
+}
+
+TensorData tensor_named(const std::string& name) {
+  return {name, DType::kBF16, {16}, std::vector<uint8_t>(32, 0x3F)};
+}
+
+}  // namespace
+
+TEST_CASE("every command refuses what lies beside codes and is on no list, in every format") {
+  Formats formats;
+  for (const std::string& format : formats.names) {
+    CAPTURE(format);
+    const std::string name = std::string(kLinear) + ".channel_scale";
+    const std::string source =
+        formats.changed(format, [&](Tensors& tensors) { tensors.push_back(tensor_named(name)); });
+    for (const auto& [command, words] : formats.commands(source)) {
+      CAPTURE(command);
+      const Outcome outcome = run_program(words);
+      // diff compares such modules as they are stored, and says so.
+      CHECK(outcome.code == (command == "diff" ? 0 : 2));
+      if (takes(command, format)) CHECK_MESSAGE(contains(outcome.err + outcome.out, name), outcome.err);
+    }
+    const Outcome lint = run_program({"lint", source, "--select", "weight-term"});
+    CHECK(lint.code == 1);
+    CHECK(contains(lint.out, name));
+  }
+}
+
+TEST_CASE("each kind of name beside codes is refused, and what a quantizer counted is not") {
+  Formats formats;
+  const Words refused = {".comfy_quant",
+                         ".weight_perm",
+                         ".smooth_scale",
+                         ".hadamard",
+                         ".proj_down",
+                         ".weight_scale_bias",
+                         ".input_quantizer._pre_quant_scale",
+                         ".weight_quantizer._scale",
+                         ".weight_quantizer.scale",
+                         ".lora_A.default.weight",
+                         ".input_quantizer._amax.old"};
+  const Words harmless = {".weight_quantizer._amax", ".input_quantizer._amax",
+                          ".weight_quantizer._double_scale", ".weight_quantizer._global_amax"};
+  for (const std::string& format : formats.names) {
+    CAPTURE(format);
+    for (const std::string& suffix : refused) {
+      CAPTURE(suffix);
+      const std::string name = kLinear + suffix;
+      const std::string source =
+          formats.changed(format, [&](Tensors& tensors) { tensors.push_back(tensor_named(name)); });
+      const Outcome outcome = run_program(formats.commands(source)[0].second);
+      CHECK(outcome.code == 2);
+      CHECK(contains(outcome.err, name));
+    }
+    const std::string source = formats.changed(format, [&](Tensors& tensors) {
+      for (const std::string& suffix : harmless) tensors.push_back(tensor_named(kLinear + suffix));
+    });
+    const Words convert = formats.commands(source)[0].second;
+    const Outcome outcome = run_program(convert);
+    CHECK_MESSAGE(outcome.code == 0, outcome.err);
+    const Checkpoint written = Checkpoint::open(convert[2]);
+    for (const std::string& suffix : harmless) CHECK(written.find(kLinear + suffix).has_value());
+    const Outcome lint = run_program({"lint", source, "--select", "tensor-unknown"});
+    CHECK(lint.code == 1);
+    for (const std::string& suffix : harmless) CHECK(contains(lint.out, kLinear + suffix));
+  }
+}
+
+TEST_CASE("codes that a header describes are refused, and copies of them, too") {
+  Formats formats;
+  for (const std::string& format : formats.names) {
+    CAPTURE(format);
+    for (const auto& [key, value] : std::map<std::string, std::string>{
+             {"_quantization_metadata",
+              std::string(R"({"layers": {")") + kLinear + R"(": {"format": "x"}}})"},
+             {"quantization", "mixed"}}) {
+      CAPTURE(key);
+      const std::string source = formats.changed(format, [](Tensors&) {}, {{"format", "pt"}, {key, value}});
+      for (const Words& words :
+           {formats.commands(source)[0].second,
+            Words{"eval", source, "--tokens", formats.files.path("tokens.safetensors"), "--context", "64"},
+            Words{"drop", source, source + "-out", "--modules", "lm_head"}}) {
+        CAPTURE(words[0]);
+        const Outcome outcome = run_program(words);
+        CHECK(outcome.code == 2);
+        CHECK(contains(outcome.err, key));
+      }
+      const Outcome lint = run_program({"lint", source, "--select", "unsupported-format"});
+      CHECK(lint.code == 1);
+      CHECK(contains(lint.out, key));
+    }
+    // Of a layer that holds no codes it says nothing.
+    const std::string other = formats.changed(
+        format, [](Tensors&) {}, {{"_quantization_metadata", R"({"layers": {"other": {"format": "x"}}})"}});
+    CHECK(run_program(formats.commands(other)[0].second).code == 0);
+  }
+}
+
+TEST_CASE("parts without their codes are an incomplete module in every format") {
+  Formats formats;
+  for (const std::string& format : formats.names) {
+    CAPTURE(format);
+    const std::string source = formats.changed(format, [&](Tensors& tensors) {
+      std::erase_if(tensors, [&](const TensorData& t) {
+        return t.name.starts_with(kLinear) &&
+               (t.name.ends_with(".weight") || t.name.ends_with(".weight_packed") ||
+                t.name.ends_with(".qweight"));
+      });
+    });
+    for (const auto& [command, words] : formats.commands(source)) {
+      CAPTURE(command);
+      const Outcome outcome = run_program(words);
+      CHECK((outcome.code == 2 || command == "diff"));
+      if (takes(command, format)) CHECK_MESSAGE(contains(outcome.err, kLinear), outcome.err);
+    }
+    const Outcome lint = run_program({"lint", source, "--select", "incomplete-module"});
+    CHECK(lint.code == 1);
+    CHECK(contains(lint.out, kLinear));
+  }
+}
+
+}  // namespace cli_unread_parts_test
