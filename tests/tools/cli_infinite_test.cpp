@@ -1,0 +1,114 @@
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <string>
+
+#include "lib/checkpoint/checkpoint.h"
+#include "tests/support/checkpoint_builder.h"
+#include "tests/support/message.h"
+#include "tests/support/outcome.h"
+#include "tests/support/scratch.h"
+#include "tests/support/stored_weights.h"
+
+// No writer writes infinities: what the new format cannot hold is refused, by its place, and nothing is left.
+
+namespace cli_infinite_test {
+
+using namespace twofour;
+
+namespace {
+
+TensorData scalar(const std::string& name, float value) {
+  TensorData t{name, DType::kF32, {1}, std::vector<uint8_t>(sizeof(value))};
+  std::memcpy(t.bytes.data(), &value, sizeof(value));
+  return t;
+}
+
+/// Runs a conversion of some tensors and expects it to be refused by these words.
+void check_refused(const Tensors& tensors, const std::vector<std::string>& options,
+                   const std::string& words) {
+  CAPTURE(words);
+  const Scratch scratch;
+  write_checkpoint(scratch / "c", {tensors},
+                   R"({"num_experts": 2, "model_type": "qwen3_moe", "hidden_size": 32})");
+  std::vector<std::string> command{"convert", (scratch / "c").string(), (scratch / "o").string()};
+  command.insert(command.end(), options.begin(), options.end());
+  const Outcome outcome = run_program(command);
+  CHECK(outcome.code == 2);
+  CHECK(contains(outcome.err, words));
+  CHECK(!std::filesystem::exists(scratch / "o" / "twofour.json"));
+}
+
+const std::vector<std::string> kToBf16{"--to", "bf16"};
+
+}  // namespace
+
+TEST_CASE("weights that BF16 does not hold are refused") {
+  Tensors fp8;
+  fp8_weights({48, 32}, 1).add_to(fp8, "m.weight");
+  fp8.back().bytes[17 * 32 + 5] = 0x7E;  // 448
+  fp8.push_back(scalar("m.weight_scale", 1e37f));
+  check_refused(fp8, kToBf16, "m.weight: expected finite weights that BF16 holds, found");
+
+  Tensors nvfp4;
+  Nvfp4Matrix matrix = random_matrix(48, 32, 2, 1.0f);
+  matrix.scales[9 * 2 + 1] = 0x7E;
+  matrix.codes[(9 * 32 + 20) / 2] = 0x70;  // the odd k: 6
+  add_modelopt(nvfp4, "m", matrix);
+  nvfp4.pop_back();
+  for (TensorData& t : nvfp4) CHECK(t.name != "m.weight_scale_2");
+  nvfp4.push_back(scalar("m.weight_scale_2", 3e36f));
+  check_refused(nvfp4, kToBf16, "m.weight: expected finite weights that BF16 holds");
+
+  Tensors mxfp4;
+  StoredTensor(DType::kU8, {16, 32}, 3).add_to(mxfp4, "m.weight_packed");
+  StoredTensor(DType::kU8, {16, 2}, 4, 200).add_to(mxfp4, "m.weight_scale");
+  mxfp4.back().bytes[7] = 254;
+  mxfp4.front().bytes[3 * 32 + 16] = 0x77;
+  check_refused(mxfp4, kToBf16, "m.weight_packed: expected finite weights that BF16 holds, found");
+
+  Tensors stacks = experts_stored_as("stack, k outer", "model.layers.0.mlp.experts", 2, 32, 32);
+  for (TensorData& t : stacks) {
+    if (!t.name.ends_with("gate_up_proj_weight_scale_2")) continue;
+    for (size_t i = 0; i < t.bytes.size(); i += sizeof(float)) {
+      const float large = 3.3e38f;
+      std::memcpy(&t.bytes[i], &large, sizeof(large));
+    }
+  }
+  check_refused(stacks, kToBf16, "gate_up_proj: expected finite weights that BF16 holds");
+}
+
+TEST_CASE("the largest numbers that BF16 holds are written") {
+  Tensors fp8{{"m.weight", DType::kF8E4M3, {1, 32}, std::vector<uint8_t>(32, 0x38)}};  // ones
+  const float largest = 0x1.fe8p127f;  // rounds to the largest BF16
+  fp8.push_back(scalar("m.weight_scale", largest));
+  const Scratch scratch;
+  write_checkpoint(scratch / "c", {fp8}, "{}");
+  const Outcome outcome =
+      run_program({"convert", (scratch / "c").string(), (scratch / "o").string(), "--to", "bf16"});
+  REQUIRE_MESSAGE(outcome.code == 0, outcome.err);
+  const Checkpoint written = Checkpoint::open(scratch / "o");
+  std::vector<uint8_t> bytes(64);
+  written.read(*written.find("m.weight"), 0, bytes);
+  for (size_t i = 0; i < bytes.size(); i += 2) CHECK((bytes[i] == 0x7F && bytes[i + 1] == 0x7F));
+  fp8.back() = scalar("m.weight_scale", 0x1.ffp127f);  // half a place above: infinity
+  check_refused(fp8, kToBf16, "expected finite weights that BF16 holds");
+}
+
+TEST_CASE("scales without a finite reciprocal are refused") {
+  const auto with = [](const char* scale, float value) {
+    Tensors tensors;
+    for (const char* module : {"a", "b"}) add_modelopt(tensors, module, random_matrix(48, 32, 2, 0.5f));
+    for (const char* module : {"a", "b"})
+      tensors.push_back(scalar(std::string(module) + ".input_scale", 0.5f));
+    for (TensorData& t : tensors) {
+      if (t.name == scale) t = scalar(scale, value);
+    }
+    return tensors;
+  };
+  const std::vector<std::string> to{"--to", "nvfp4", "--dialect", "compressed-tensors"};
+  for (const char* scale : {"a.weight_scale_2", "b.input_scale"})
+    check_refused(with(scale, 1e-40f), to, std::string(scale) + ": expected a ");
+}
+
+}  // namespace cli_infinite_test
