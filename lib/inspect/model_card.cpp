@@ -68,10 +68,11 @@ Facts read_facts(const fs::path& artifact) {
     return false;
   };
   try {
-    auto [json, damage] = parse_manifest_text(path, Checkpoint::open(artifact).tensors().size(), keep);
-    if (!damage.empty()) throw Error(fmt::format("{}: {}", path.string(), damage));
-    facts.json = std::move(json);
-    for (const char* key : {"tool", "recipe", "source", "files"}) facts.json.at(key);
+    ManifestText text = parse_manifest_text(path, Checkpoint::open(artifact).tensors().size(), keep);
+    if (!text.integrity_error.empty())
+      throw Error(fmt::format("{}: {}", path.string(), text.integrity_error));
+    facts.json = std::move(text.json);
+    for (const char* key : {"tool", "source", "files"}) facts.json.at(key);
   } catch (const Json::exception&) {
     throw Error(fmt::format("{}: expected a twofour manifest, found something else", path.string()));
   }

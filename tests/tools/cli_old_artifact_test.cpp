@@ -77,11 +77,12 @@ std::string hash_tensors(const fs::path& directory) {
 }
 
 /// One thread: teams of threads would take most of the time that tiny artifacts need.
-void check_exit(int expected, std::vector<std::string> words) {
+Outcome check_exit(int expected, std::vector<std::string> words) {
   words.insert(words.end(), {"-j", "1"});
   const Outcome outcome = run_program(words);
   CHECK_MESSAGE(outcome.code == expected,
                 fmt::format("{}\n{}{}", fmt::join(words, " "), outcome.out, outcome.err));
+  return outcome;
 }
 
 }  // namespace
@@ -120,6 +121,16 @@ TEST_CASE("old artifacts are read, proven and converted as they were") {
     REQUIRE(fs::exists(out));
     CHECK(hash_tensors(out) == o.tensors);
     check_exit(0, {"validate", out, "--source", kFolder + o.artifact, "--tokens", "1"});
+  }
+}
+
+TEST_CASE("the text of a manifest is derived again from format 3 on") {
+  const std::string source = kFolder + "source/modelopt";
+  for (const OldVersion& version : kVersions) {
+    const Outcome proof =
+        check_exit(0, {"validate", kFolder + version.folder + "/v7", "--source", source, "--verbose"});
+    const bool is_noted = (proof.out + proof.err).find("older-manifest") != std::string::npos;
+    CHECK_MESSAGE(is_noted == (version.format < 3), proof.out << proof.err);
   }
 }
 
