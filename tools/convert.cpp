@@ -61,7 +61,7 @@ int run_planned(const ConvertArguments& o, const Common& common) {
                 {"seconds", result.seconds},
                 {"findings", findings_to_json(result.findings)}});
   } else if (!common.quiet) {
-    print_stdout("{}: task {} of {} (by {}): {} of {}, {} (from {}){}\n", tasks.destination.string(),
+    print_stdout("{}: task {} of {} (by {}): {} of {}, {} written, {} read{}\n", tasks.destination.string(),
                  number.index, number.count, number.from, result.files,
                  counted(planned.plan.files.size(), "file"), format_bytes(result.bytes_written),
                  format_bytes(result.bytes_read),

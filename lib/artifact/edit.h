@@ -1,14 +1,9 @@
 #pragma once
 #include <cstdint>
 #include <map>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "formats/json.h"
-#include "formats/safetensors.h"
-#include "lib/io/hash.h"
 
 namespace twofour {
 
@@ -24,24 +19,7 @@ struct Edit {
 
   explicit operator bool() const { return kind != Kind::kNone; }
   /// The command: "graft" or "drop"; empty for none.
-  std::string_view name() const;
+  std::string_view name() const { return kind == Kind::kNone ? "" : kind == Kind::kGraft ? "graft" : "drop"; }
 };
-
-/// What a graft notes of its base in twofour.json, where nothing of it was replaced: a drop of all that came
-/// gives the base back.
-struct GraftBase {
-  Hash128 tensors;                           ///< hash_descriptions() of the base
-  std::map<std::string, std::string> texts;  ///< its config files, byte for byte
-};
-/// Over names, types and shapes.
-Hash128 hash_descriptions(std::span<const TensorInfo> tensors);
-Json graft_base_to_json(const GraftBase& base);
-/// The inverse. Throws Error naming `where` or Json::exception on anything else.
-GraftBase graft_base_from_json(std::string_view where, const Json& json);
-
-/// {"graft": {"take": [...]}}, {"drop": {"modules": [...]}} or {"drop": {"experts": {...}}}.
-Json edit_to_json(const Edit& edit);
-/// The inverse. Throws Json::exception on anything else.
-Edit edit_from_json(const Json& json);
 
 }  // namespace twofour

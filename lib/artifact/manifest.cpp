@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 
 #include "formats/error.h"
@@ -51,7 +52,29 @@ void take_scale_types(const Json& json, Manifest& manifest) {
   if (types.scale || types.input_scale) manifest.scale_types[json.at("module").get<std::string>()] = types;
 }
 
+constexpr std::string_view kBaseTensors = "tensors_xxh3_128", kBaseTexts = "texts";
+
+GraftBase read_graft_base(std::string_view where, const Json& json, UnknownKeys unknown) {
+  check_keys(where, "source.base", json, std::array{kBaseTensors, kBaseTexts}, unknown);
+  GraftBase base{parse_hash(where, json.at(kBaseTensors).get<std::string>()), {}};
+  for (const auto& [name, text] : json.at(kBaseTexts).items()) base.texts[name] = text.get<std::string>();
+  return base;
+}
+
 }  // namespace
+
+Hash128 hash_descriptions(std::span<const TensorInfo> tensors) {
+  Hasher hasher;
+  for (const TensorInfo& t : tensors) {
+    hasher.update(t.name);
+    hasher.update(fmt::format(" {}\n", describe(t.dtype, t.shape)));
+  }
+  return hasher.digest();
+}
+
+Json graft_base_to_json(const GraftBase& base) {
+  return {{kBaseTensors, base.tensors.hex()}, {kBaseTexts, Json(base.texts)}};
+}
 
 std::string manifest_seal(const Hash128& hash) {
   return fmt::format("\"manifest_xxh3_128\": \"{}\"\n}}\n", hash.hex());
@@ -110,18 +133,14 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
     return false;
   };
   try {
-    auto [json, damage] = parse_manifest_text(path, tensors, keep);
-    manifest.integrity_error = std::move(damage);
-    const auto format = whole_number<int64_t>(json.at("format"));
-    if (format < kOldestManifestFormat || format > kManifestFormat) {
-      throw Error(fmt::format("{}: expected manifest format {} to {}, found {}", where, kOldestManifestFormat,
-                              kManifestFormat, format));
-    }
-    manifest.format = static_cast<int>(format);
+    ManifestText text = parse_manifest_text(path, tensors, keep);
+    const Json& json = text.json;
+    manifest.integrity_error = std::move(text.integrity_error);
+    manifest.format = text.format;
     check_layout_names(where, json, manifest.layouts);
     manifest.version = json.at("tool").at("version").get<std::string>();
     manifest.commit = json.at("tool").at("commit").get<std::string>();
-    manifest.recipe = recipe_from_json(where, json.at("recipe"));
+    manifest.recipe = std::move(text.recipe);
     for (Rule& rule : manifest.recipe.rules) {
       // FP8 of versions that quantized every source as floats, and blocks of any shape.
       if (rule.to != "fp8" || !rule.scale_dtype.empty()) continue;
@@ -137,7 +156,7 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
                                   parse_hash(where, file.at("header_xxh3_128").get<std::string>())});
     }
     if (const auto base = json.at("source").find("base"); base != json.at("source").end())
-      manifest.graft_base = graft_base_from_json(where, *base);
+      manifest.graft_base = read_graft_base(where, *base, text.unknown_keys);
     if (const auto remote = json.at("source").find("remote"); remote != json.at("source").end())
       manifest.remote = *remote;
     manifest.source_content = json.at("source").at("content_xxh3_128").get<std::string>();
@@ -157,7 +176,7 @@ ManifestText parse_manifest_text(const fs::path& path, size_t tensors, const Kee
     throw Error(fmt::format("{}: expected at most {} bytes for {} tensors, found {}", path.string(), most,
                             tensors, file.size()));
   }
-  ManifestText text{nullptr, integrity_error(file)};
+  ManifestText text{nullptr, integrity_error(file), 0, {}, UnknownKeys::kIgnore};
   size_t taken = 0;
   const KeepJson count = [&](Json& json) {
     if (keep(json)) return true;
@@ -175,6 +194,17 @@ ManifestText parse_manifest_text(const fs::path& path, size_t tensors, const Kee
     return std::string_view(piece);
   };
   text.json = parse_json_pieces(path.string(), next, count);
+  const auto format = whole_number<int64_t>(text.json.at("format"));
+  if (format < kOldestManifestFormat || format > kManifestFormat) {
+    throw Error(
+        fmt::format("{}: expected manifest format {} to {}, found {}{}", path.string(), kOldestManifestFormat,
+                    kManifestFormat, format,
+                    format > kManifestFormat ? ": a newer twofour wrote it, and only that reads it" : ""));
+  }
+  text.format = static_cast<int>(format);
+  // A key that damage made is reported as damage.
+  if (format >= kFirstStrictFormat && text.integrity_error.empty()) text.unknown_keys = UnknownKeys::kRefuse;
+  text.recipe = recipe_from_json(path.string(), text.json.at("recipe"), text.unknown_keys);
   return text;
 }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "formats/json.h"
 #include "formats/json_events.h"
 #include "formats/layouts/layout.h"
+#include "formats/safetensors.h"
 #include "lib/artifact/recipe.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/io/hash.h"
@@ -18,16 +20,32 @@
 
 namespace twofour {
 
-/// Changes when a reader of older manifests would misunderstand a newer one.
-inline constexpr int kManifestFormat = 3;
+/// Changes when a reader of older manifests would misunderstand a newer one. A word of rules is none: readers
+/// refuse those that they do not know.
+inline constexpr int kManifestFormat = 4;
 /// The oldest that is read: one rule in the recipe, no shapes of scalars.
 inline constexpr int kOldestManifestFormat = 2;
+/// Since then the text of a manifest follows from source and recipe.
+inline constexpr int kFirstDerivedFormat = 3;
+/// Since then unknown keys of what decides bytes are refused.
+inline constexpr int kFirstStrictFormat = 4;
 
 /// A manifest ends with the hash of the text before it. Returns an empty string if that hash matches,
 /// otherwise what was expected and found: then no field of the manifest can be trusted.
 std::string integrity_error(const InputFile& file);
 /// The end of a manifest: the hash of the text before it.
 std::string manifest_seal(const Hash128& hash);
+
+/// What a graft notes of its base in twofour.json, where nothing of it was replaced: a drop of all that came
+/// gives the base back.
+struct GraftBase {
+  Hash128 tensors;                           ///< hash_descriptions() of the base
+  std::map<std::string, std::string> texts;  ///< its config files, byte for byte
+};
+/// Over names, types and shapes.
+Hash128 hash_descriptions(std::span<const TensorInfo> tensors);
+/// As it is under "source", for read_manifest.
+Json graft_base_to_json(const GraftBase& base);
 
 /// What validation needs of a manifest.
 struct Manifest {
@@ -69,18 +87,23 @@ struct Manifest {
   std::map<std::string, std::string> layouts;  ///< likewise; of a module in no layout its method
 };
 
-/// Reads the manifest of an artifact of `tensors` tensors. Throws Error if `path` is not a twofour manifest
-/// or is longer than such an artifact's, or if layouts that it names disagree or are unknown
-/// (check_layout_names). A damaged manifest is read, so that what it says can be reported.
+/// Reads the manifest of an artifact of `tensors` tensors. Throws Error as parse_manifest_text does, and if
+/// layouts that it names disagree or are unknown (check_layout_names). A damaged manifest is read, so that
+/// what it says can be reported.
 Manifest read_manifest(const std::filesystem::path& path, size_t tensors);
 
 /// Parses a twofour.json of an artifact of that many tensors piece by piece, so that it needs no memory but
 /// for what `keep` keeps. Returns the rest, with the result of integrity_error(). Throws
 /// Error naming the file where it is longer than such an artifact's can be, has too many objects that are not
-/// kept, or is not JSON; passes on what `keep` throws.
+/// kept, is not JSON, is of a format or has a recipe that this version does not read; Json::exception where
+/// it is no manifest; passes on what `keep` throws.
 struct ManifestText {
   Json json;
   std::string integrity_error;
+  int format;
+  Recipe recipe;
+  /// Of other keys than the recipe's that decide bytes.
+  UnknownKeys unknown_keys;
 };
 ManifestText parse_manifest_text(const std::filesystem::path& path, size_t tensors, const KeepJson& keep);
 

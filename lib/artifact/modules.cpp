@@ -114,13 +114,11 @@ Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
         found));
   };
   try {
-    const auto [json, damage] = parse_manifest_text(where, tensors_of_artifact, keep);
-    parsed.integrity_error = damage;
-    const auto format = whole_number<int64_t>(json.at("format"));
-    if (format < kOldestManifestFormat || format > kManifestFormat) throw Error("another format");
-    check_layout_names(where, json, layouts);
+    const ManifestText text = parse_manifest_text(where, tensors_of_artifact, keep);
+    parsed.integrity_error = text.integrity_error;
+    check_layout_names(where, text.json, layouts);
     parsed.copied.insert(tensors.begin(), tensors.end());
-    parsed.hf_quant_config = json.at("source").value("hf_quant_config", Json());
+    parsed.hf_quant_config = text.json.at("source").value("hf_quant_config", Json());
   } catch (const Json::exception&) {
     refuse("something else");
   } catch (const Error& e) {

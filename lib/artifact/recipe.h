@@ -2,6 +2,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -52,6 +54,10 @@ struct Selection {
 /// What to do about unequal global scales of gate and up: fold them to the larger, refusing what that harms;
 /// refuse them; fold whatever it costs.
 enum class Fold { kLarger, kStrict, kAny };
+/// In that order.
+inline constexpr std::string_view kFoldWords[] = {"larger", "strict", "any"};
+/// Nothing for any other word.
+std::optional<Fold> parse_fold(std::string_view word);
 
 /// Which modules become what, in the words of the command line; make_plan() gives them their types.
 struct Rule {
@@ -119,10 +125,20 @@ void open_masks(Recipe& recipe, const std::filesystem::path& file);
 /// "keep" or "cast"; anything else chooses by name.
 DraftExperts parse_draft_experts(std::string_view word);
 
-/// What a recipe says, as twofour.json and resume know it. The reader takes format 2, which had one rule,
-/// too.
+/// What a reader does about keys that it does not know where keys decide bytes.
+enum class UnknownKeys { kRefuse, kIgnore };
+
+/// Throws Error naming `where`, the path there ("recipe.rules[0]"), the key and what to do if `json` has a
+/// key that is not among `keys`, unless unknown ones are ignored. Throws Json::exception where it is no
+/// object.
+void check_keys(std::string_view where, std::string_view path, const Json& json,
+                std::span<const std::string_view> keys, UnknownKeys unknown);
+
+/// What a recipe says, as twofour.json, plan.json and resume know it.
 Json recipe_to_json(const Recipe& recipe);
-Recipe recipe_from_json(std::string_view where, const Json& json);
+/// The inverse. Where unknown keys are ignored, a rule is a recipe of one rule, as format 2 of twofour.json
+/// has it. Throws Error naming `where` on anything else, and on words that this version does not know.
+Recipe recipe_from_json(std::string_view where, const Json& json, UnknownKeys unknown = UnknownKeys::kRefuse);
 
 /// `size` bytes, decimal: "5GB", "500MB", "1234". Throws Error.
 uint64_t parse_size(const std::string& text);

@@ -121,7 +121,6 @@ const std::vector<WordRow>& word_rows() {
   return rows;
 }
 
-constexpr std::string_view kFolds[] = {"larger", "strict", "any"};
 constexpr std::string_view kMethods[] = {"joint", "gptq", "sparsegpt", "wanda", "rtn", "magnitude"};
 constexpr int kMostSweeps = 64;
 constexpr std::string_view kDraftExperts[] = {"keep", "cast"};
@@ -263,8 +262,7 @@ Rule read_rule(const YamlPlace& place, size_t index) {
   if (target->target == kKeep && !rule.pattern.empty()) rule.to = "prune";
   if (const auto fold = place.find("fold")) {
     check_with(*fold, kLayout, *target);
-    const std::string& word = fold->word(kFolds);
-    rule.fold = word == "strict" ? Fold::kStrict : word == "any" ? Fold::kAny : Fold::kLarger;
+    rule.fold = *parse_fold(fold->word(kFoldWords));
   }
   if (const auto drafts = place.find("draft_experts")) {
     check_with(*drafts, ~0u & ~kKeep, *target);
@@ -338,7 +336,7 @@ std::vector<RecipeKey> rule_keys() {
                   with(~0u & ~kKeep) +
                       "experts of layers that predict further tokens stay as they are, or are chosen as the "
                       "others are (default: chosen by name, not as experts)"});
-  keys.push_back({"fold", either(kFolds), with(kLayout) + "as --fold (default: larger)"});
+  keys.push_back({"fold", either(kFoldWords), with(kLayout) + "as --fold (default: larger)"});
   return keys;
 }
 

@@ -191,6 +191,7 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
     if (conversion.refused() || has_changed(source)) directory.discard();
     throw;
   }
+  for (const Shard& shard : source.shards()) result.source_bytes += shard.file.size();
   result.bytes_read = conversion.bytes_read();
   result.bytes_verified = conversion.bytes_verified();
   for (const Findings& found : {conversion.io_findings(), source.computed_findings()}) {

@@ -27,7 +27,8 @@ struct ConvertOptions {
 };
 
 struct ConvertResult {
-  uint64_t bytes_read = 0;      ///< of the source
+  uint64_t source_bytes = 0;    ///< whole weight files of the source
+  uint64_t bytes_read = 0;      ///< of them, a byte as often as it is read
   uint64_t bytes_written = 0;   ///< whole weight files, headers included
   uint64_t bytes_verified = 0;  ///< read back
   bool was_complete = false;    ///< resumed: there was nothing to do but to verify; the rest is empty

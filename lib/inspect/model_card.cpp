@@ -68,10 +68,11 @@ Facts read_facts(const fs::path& artifact) {
     return false;
   };
   try {
-    auto [json, damage] = parse_manifest_text(path, Checkpoint::open(artifact).tensors().size(), keep);
-    if (!damage.empty()) throw Error(fmt::format("{}: {}", path.string(), damage));
-    facts.json = std::move(json);
-    for (const char* key : {"tool", "recipe", "source", "files"}) facts.json.at(key);
+    ManifestText text = parse_manifest_text(path, Checkpoint::open(artifact).tensors().size(), keep);
+    if (!text.integrity_error.empty())
+      throw Error(fmt::format("{}: {}", path.string(), text.integrity_error));
+    facts.json = std::move(text.json);
+    for (const char* key : {"tool", "source", "files"}) facts.json.at(key);
   } catch (const Json::exception&) {
     throw Error(fmt::format("{}: expected a twofour manifest, found something else", path.string()));
   }
@@ -210,10 +211,17 @@ std::string load_text(const Facts& facts, const Checkpoint& artifact) {
   }
   if (!layouts.empty()) {
     return fmt::format(
-        "A layout for kernels ({}): no engine loads it by itself. Its layers run by twofour, from Python:\n\n"
+        "A layout for kernels ({}). transformers loads it by twofour's integration, and vLLM finds that "
+        "where "
+        "twofour is installed:\n\n"
+        "```python\nimport twofour.integrations.transformers\n"
+        "from transformers import AutoModelForCausalLM\n"
+        "model = AutoModelForCausalLM.from_pretrained(\"PATH\", dtype=\"bfloat16\", "
+        "device_map=\"cuda\")\n```\n\n"
+        "Its layers run by themselves, too:\n\n"
         "```python\nimport twofour\nlayer = twofour.Artifact(\"PATH\").load(0, \"cuda\")  # or \"cpu\"\n"
         "out = layer(hidden, ids, weights)\n```\n\n"
-        "`twofour convert PATH OUT --to nvfp4` gives a checkpoint that engines load.\n",
+        "`twofour convert PATH OUT --to nvfp4` gives a checkpoint that engines load without twofour.\n",
         layouts);
   }
   const Json& config = artifact.config();

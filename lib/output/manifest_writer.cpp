@@ -59,7 +59,7 @@ void format_manifest(const Checkpoint& source, const Plan& plan, const Conversio
     if (pending.size() >= (1u << 20)) flush();
   };
 
-  put(fmt::format("{{\n\"format\": {},\n", kManifestFormat));
+  put(fmt::format("{{\n\"format\": {},\n", tool.format));
   put(fmt::format("\"tool\": {},\n",
                   json_line({{"name", "twofour"}, {"version", tool.version}, {"commit", tool.commit}})));
   put(fmt::format("\"recipe\": {},\n", json_line(recipe_to_json(plan.recipe))));

@@ -25,9 +25,10 @@ struct ConversionRecord {
   std::vector<Hash128> parts(const Plan& plan, size_t transformation) const;
 };
 
-/// The twofour that made an artifact.
+/// The twofour that made an artifact, and the format of its twofour.json: from kFirstDerivedFormat on.
 struct Tool {
   std::string version, commit;
+  int format = kManifestFormat;
 };
 
 /// Hands the text of twofour.json to `put`, piece by piece, so that its size needs no memory.

@@ -122,11 +122,12 @@ void check_manifest(const Checkpoint& artifact, const Checkpoint& source, const 
                     const Manifest& manifest, std::map<uint32_t, Json> results, Progress& progress,
                     ValidateReport& report) {
   progress.phase = "manifest";
-  if (manifest.format != kManifestFormat) {
-    report.notes.push_back({Severity::kNote, "older-manifest", kManifestName,
-                            fmt::format("has format {}, not {}: its hashes and recipe were compared with the "
-                                        "artifact, its text was not derived again",
-                                        manifest.format, kManifestFormat)});
+  if (manifest.format < kFirstDerivedFormat) {
+    report.notes.push_back(
+        {Severity::kNote, "older-manifest", kManifestName,
+         fmt::format("has format {}, not {} or newer: its hashes and recipe were compared with "
+                     "the artifact, its text was not derived again",
+                     manifest.format, kFirstDerivedFormat)});
     return;
   }
   ConversionRecord record;
@@ -152,7 +153,7 @@ void check_manifest(const Checkpoint& artifact, const Checkpoint& source, const 
     }
     position += found.size();
   };
-  format_manifest(source, plan, record, {manifest.version, manifest.commit}, compare);
+  format_manifest(source, plan, record, {manifest.version, manifest.commit, manifest.format}, compare);
   if (!differs && position < file.size()) {
     differ(report, "manifest", kManifestName,
            fmt::format("expected {} bytes, found {}", position, file.size()));

@@ -234,6 +234,54 @@ TEST_CASE("killed, convert leaves a directory that every command refuses and --f
   CHECK(run_program({"validate", out, "-q"}).code == 0);
 }
 
+TEST_CASE("a summary has the sizes of the source's and of the artifact's weight files, resumed or not") {
+  const Scratch scratch;
+  const std::string source = (scratch / "src").string();
+  synth_large(source);
+  const auto summary_of = [&](const std::string& name, const std::vector<std::string>& more) {
+    const std::string out = (scratch / name).string();
+    std::vector<std::string> words = {"convert", source, out, "--to", "v7", "--max-shard-size", "2MB"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome o = run_program(words);
+    REQUIRE_MESSAGE(o.code == 0, o.err);
+    const size_t at = o.out.find(": 2 matrices in v7");
+    REQUIRE_MESSAGE(at != o.out.npos, o.out);
+    return o.out.substr(at, o.out.find('\n', at) - at);
+  };
+  const auto size_of = [&](const std::string& name) {
+    double bytes = 0;
+    for (const auto& entry : fs::directory_iterator(scratch / name)) {
+      if (entry.path().extension() == ".safetensors") bytes += static_cast<double>(entry.file_size());
+    }
+    return fmt::format("{:.3g} MB", bytes / 1e6);
+  };
+  const std::string whole = summary_of("whole", {});
+  CHECK(whole.ends_with(fmt::format(", {} (from {})", size_of("whole"), size_of("src"))));
+
+  const fs::path out = scratch / "killed";
+  Run run({"convert", source, out.string(), "--to", "v7", "--max-shard-size", "2MB", "-j", "1"});
+  const auto has_second = [&] {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(out, error)) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("model-00002-of-") && name.ends_with(".safetensors")) return true;
+    }
+    return false;
+  };
+  REQUIRE(wait_until(run, has_second));
+  run.send(SIGKILL);
+  REQUIRE(run.wait().code == 128 + SIGKILL);
+  CHECK(summary_of("killed", {"--resume"}) == whole);
+
+  // Of weights that are read twice.
+  const std::string dense = std::string(TWOFOUR_GOLDEN_DIR) + "/artifacts/source/dense";
+  const Outcome quantized = run_program({"quantize", dense, (scratch / "nvfp4").string()});
+  CHECK(quantized.code == 0);
+  const double bytes = static_cast<double>(fs::file_size(dense + "/model-00001-of-00001.safetensors"));
+  CHECK_MESSAGE(quantized.out.find(fmt::format("(from {:.3g} kB)", bytes / 1e3)) != std::string::npos,
+                quantized.out);
+}
+
 TEST_CASE("jobs change neither what is written nor what is said about it") {
   const Scratch scratch;
   const std::string one = (scratch / "one").string(), many = (scratch / "many").string();

@@ -1,12 +1,18 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <algorithm>
+#include <map>
+#include <set>
 
 #include "formats/json.h"
+#include "lib/hub/sha256.h"
 #include "lib/io/file.h"
 #include "tests/support/conversion.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
+
+/// Artifacts of older versions, and what e2686c9 said of them: see tests/golden/artifacts/README.md.
 
 namespace cli_old_artifact_test {
 
@@ -17,125 +23,158 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::string kFolder = std::string(TWOFOUR_GOLDEN_DIR) + "/artifacts/";
+const std::string kOut = "OUT", kCopy = "COPY";
 
-/// An artifact that 568ef9b wrote, and what its commands said of it.
-struct OldArtifact {
-  std::string name, source;
-  int lint;        ///< 1: what the source has, too (gate and up with unequal global scales)
-  int diff;        ///< against the source; 1: the layout or the format changed weights
-  bool is_layout;  ///< layers that `run` takes
-  bool is_nvfp4;   ///< holds NVFP4, pruned or not, so that it can be a source of conversions
+struct OldVersion {
+  std::string folder, commit;
+  int format;
 };
-const std::vector<OldArtifact> kArtifacts = {
-    {"v7", "modelopt", 0, 1, true, true},
-    {"v7-linear", "modelopt", 0, 1, true, true},
-    {"v7-packed", "modelopt", 0, 1, true, true},
-    {"v7-compressed-tensors", "compressed-tensors", 0, 1, true, true},
-    {"g8", "modelopt", 0, 1, true, true},
-    {"nvfp4-compressed-tensors", "modelopt", 1, 0, false, true},
-    {"nvfp4-modelopt", "compressed-tensors", 1, 0, false, true},
-    {"fp8-compressed-tensors-tensor", "modelopt", 0, 1, false, false},
-    {"fp8-compressed-tensors-row", "modelopt", 0, 1, false, false},
-    {"fp8-compressed-tensors-block", "modelopt", 0, 1, false, false},
-    {"fp8-modelopt-tensor", "modelopt", 0, 1, false, false},
-    {"fp8-deepseek", "modelopt", 0, 1, false, false},
-    {"bf16", "modelopt", 0, 1, false, false},
-    {"prune", "modelopt", 1, 1, false, true},
-    {"prune-paired", "modelopt", 1, 1, false, true},
-    {"quantize-modelopt", "bf16", 0, 1, false, true},
-    {"quantize-compressed-tensors", "bf16", 0, 1, false, true},
-};
+const std::vector<OldVersion> kVersions = {{"0.1.0", "568ef9b5a1dc", 2}, {"0.2.0", "e2686c9cf1f7", 3}};
 
-void check_exit(int expected, const std::vector<std::string>& arguments) {
-  const Outcome outcome = run_program(arguments);
-  CAPTURE(arguments);
-  CHECK_MESSAGE(outcome.code == expected, outcome.out << outcome.err);
+std::set<std::string> artifacts_of(const OldVersion& version) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(kFolder + version.folder))
+    names.insert(version.folder + "/" + entry.path().filename().string());
+  return names;
 }
 
-/// A copy that a test may change.
-std::string copy_of(const Scratch& scratch, const std::string& artifact, const std::string& name) {
-  fs::copy(artifact, scratch / name, fs::copy_options::recursive);
-  return (scratch / name).string();
+/// An entry of outcomes.json.
+struct HeldOutcome {
+  std::string artifact;
+  std::vector<std::string> words;
+  int code;
+  std::string tensors;  ///< of what was written; empty: nothing was, or a file
+};
+
+std::vector<HeldOutcome> held_outcomes() {
+  std::vector<HeldOutcome> outcomes;
+  for (const Json& entry : parse_json("outcomes.json", read_text(kFolder + "outcomes.json"))) {
+    outcomes.push_back({entry["artifact"].get<std::string>(), entry["run"].get<std::vector<std::string>>(),
+                        entry["code"].get<int>(), entry.value("tensors", "")});
+  }
+  return outcomes;
 }
 
-void flip_last_bit(const fs::path& file) { flip_bit(file, fs::file_size(file) - 1, 0); }
+/// A word of a command with its place in the file system.
+std::string placed(std::string word, const fs::path& scratch) {
+  if (word == kOut || word == kCopy) return scratch / word;
+  for (const char* folder : {"source/", "0.1.0/", "0.2.0/"}) {
+    const size_t at = word.starts_with("from ") ? 5 : 0;
+    if (word.substr(at).starts_with(folder)) word.insert(at, kFolder);
+  }
+  return word;
+}
+
+/// As make.py hashes them.
+std::string hash_tensors(const fs::path& directory) {
+  Sha256 hasher;
+  for (const auto& [name, t] : read_tensors(directory)) {
+    const std::string line = fmt::format("{} {} [{}]\n", name, dtype_name(t.dtype), fmt::join(t.shape, ", "));
+    hasher.update({reinterpret_cast<const uint8_t*>(line.data()), line.size()});
+    hasher.update(t.bytes);
+  }
+  return hasher.hex();
+}
+
+/// One thread: teams of threads would take most of the time that tiny artifacts need.
+Outcome check_exit(int expected, std::vector<std::string> words) {
+  words.insert(words.end(), {"-j", "1"});
+  const Outcome outcome = run_program(words);
+  CHECK_MESSAGE(outcome.code == expected,
+                fmt::format("{}\n{}{}", fmt::join(words, " "), outcome.out, outcome.err));
+  return outcome;
+}
 
 }  // namespace
 
-TEST_CASE("the golden artifacts are of format 2, all of them are in the table") {
-  size_t folders = 0;
-  for (const auto& entry : fs::directory_iterator(kFolder)) folders += entry.is_directory();
-  CHECK(folders == kArtifacts.size() + 1);  // and `source`
-  for (const OldArtifact& a : kArtifacts) {
-    const Json manifest = parse_json(a.name, read_text(kFolder + a.name + "/twofour.json"));
-    CHECK(manifest["format"] == 2);
-    CHECK(manifest["tool"]["commit"] == "568ef9b5a1dc");
-  }
-}
-
-TEST_CASE("artifacts of format 2 stay readable: inspect, lint, diff, validate, run") {
-  for (const OldArtifact& a : kArtifacts) {
-    CAPTURE(a.name);
-    const Scratch scratch;
-    const std::string artifact = kFolder + a.name, source = kFolder + "source/" + a.source;
-    check_exit(0, {"inspect", artifact});
-    check_exit(0, {"inspect", artifact, "--stats"});
-    check_exit(a.lint, {"lint", artifact});
-    check_exit(a.diff, {"diff", source, artifact});
-    check_exit(0, {"diff", artifact, artifact});
-    check_exit(0, {"validate", artifact});
-    check_exit(0, {"validate", artifact, "--source", source});
-    const std::string output = (scratch / "output.safetensors").string();
-    check_exit(a.is_layout ? 0 : 2, {"run", artifact, "--layer", "0", "--random", "3", "-o", output});
-  }
-}
-
-TEST_CASE("artifacts of format 2 stay sources: of conversions back, of prune and of quantize") {
-  for (const OldArtifact& a : kArtifacts) {
-    CAPTURE(a.name);
-    const Scratch scratch;
-    const auto path = [&](const char* name) { return (scratch / name).string(); };
-    const std::string artifact = kFolder + a.name;
-    if (!a.is_nvfp4) {
-      check_exit(0, {"quantize", artifact, path("nvfp4")});
-      check_exit(0, {"validate", path("nvfp4"), "--source", artifact});
-      continue;
+TEST_CASE("old artifacts are in the format of their version, and outcomes of each are held") {
+  std::set<std::string> held;
+  for (const HeldOutcome& o : held_outcomes()) held.insert(o.artifact);
+  size_t artifacts = 0;
+  for (const OldVersion& version : kVersions) {
+    for (const std::string& name : artifacts_of(version)) {
+      CAPTURE(name);
+      const Json manifest = parse_json(name, read_text(kFolder + name + "/twofour.json"));
+      CHECK(manifest["format"] == version.format);
+      CHECK(manifest["tool"]["version"] == version.folder);
+      CHECK(manifest["tool"]["commit"] == version.commit);
+      CHECK(held.contains(name));
+      ++artifacts;
     }
-    check_exit(0, {"convert", artifact, path("nvfp4"), "--to", "nvfp4"});
-    check_exit(0, {"diff", artifact, path("nvfp4")});
-    check_exit(0, {"validate", path("nvfp4"), "--source", artifact});
-    check_exit(0, {"convert", artifact, path("bf16"), "--to", "bf16"});
-    check_exit(0, {"convert", artifact, path("v7"), "--to", "v7"});
-    check_exit(0, {"validate", path("v7"), "--source", artifact});
-    check_exit(0, {"prune", artifact, path("pruned")});
+  }
+  CHECK(artifacts == held.size());
+}
+
+TEST_CASE("old artifacts are read, proven and converted as they were") {
+  for (const HeldOutcome& o : held_outcomes()) {
+    const Scratch scratch;
+    std::vector<std::string> words;
+    for (const std::string& word : o.words) {
+      if (word == kCopy) fs::copy(kFolder + o.artifact, scratch / kCopy, fs::copy_options::recursive);
+      words.push_back(placed(word, scratch / ""));
+    }
+    check_exit(o.code, words);
+    if (o.tensors.empty()) continue;
+    const fs::path out = scratch / kOut;
+    CAPTURE(o.artifact);
+    CAPTURE(o.words);
+    REQUIRE(fs::exists(out));
+    CHECK(hash_tensors(out) == o.tensors);
+    check_exit(0, {"validate", out, "--source", kFolder + o.artifact, "--tokens", "1"});
   }
 }
 
-TEST_CASE("the way back from an artifact of format 2 is exact") {
-  for (const std::string name : {"nvfp4-compressed-tensors", "nvfp4-modelopt"}) {
+TEST_CASE("the text of a manifest is derived again from format 3 on") {
+  const std::string source = kFolder + "source/modelopt";
+  for (const OldVersion& version : kVersions) {
+    const Outcome proof =
+        check_exit(0, {"validate", kFolder + version.folder + "/v7", "--source", source, "--verbose"});
+    const bool is_noted = (proof.out + proof.err).find("older-manifest") != std::string::npos;
+    CHECK_MESSAGE(is_noted == (version.format < 3), proof.out << proof.err);
+  }
+}
+
+TEST_CASE("a changed byte of an old artifact is found") {
+  for (const OldVersion& version : kVersions) {
+    for (const std::string& name : artifacts_of(version)) {
+      CAPTURE(name);
+      const Scratch scratch;
+      const fs::path copy = scratch / "copy";
+      fs::copy(kFolder + name, copy, fs::copy_options::recursive);
+      for (const auto& entry : fs::directory_iterator(copy)) {
+        if (entry.path().extension() == ".safetensors") flip_bit(entry.path(), fs::file_size(entry) - 1, 0);
+      }
+      check_exit(1, {"validate", copy});
+    }
+  }
+}
+
+TEST_CASE("--force, and nothing else, replaces an old artifact") {
+  const std::string source = kFolder + "source/modelopt";
+  for (const OldVersion& version : kVersions) {
+    CAPTURE(version.folder);
+    const Scratch scratch;
+    const fs::path copy = scratch / "copy";
+    fs::copy(kFolder + version.folder + "/v7", copy, fs::copy_options::recursive);
+    check_exit(2, {"convert", source, copy, "--to", "g8"});
+    check_exit(0, {"convert", source, copy, "--to", "g8", "--force"});
+    check_exit(0, {"validate", copy, "--source", source});
+  }
+}
+
+TEST_CASE("the way back from an old artifact is exact") {
+  const std::map<std::string, std::string> sources = {
+      {"0.1.0/nvfp4-compressed-tensors", "source/modelopt"},
+      {"0.1.0/nvfp4-modelopt", "source/compressed-tensors"},
+      {"0.2.0/nvfp4-compressed-tensors", "source/modelopt"},
+      {"0.2.0/nvfp4-modelopt", "source/compressed-tensors"},
+      {"0.2.0/g8-compressed-tensors", "source/compressed-tensors"}};
+  for (const auto& [name, source] : sources) {
     CAPTURE(name);
     const Scratch scratch;
-    const std::string back = (scratch / "back").string();
-    const auto a =
-        std::find_if(kArtifacts.begin(), kArtifacts.end(), [&](auto& x) { return x.name == name; });
-    check_exit(0, {"convert", kFolder + name, back, "--to", "nvfp4"});
-    CHECK((read_tensors(back) == read_tensors(kFolder + "source/" + a->source)));
+    check_exit(0, {"convert", kFolder + name, scratch / "back", "--to", "nvfp4"});
+    CHECK((read_tensors(scratch / "back") == read_tensors(kFolder + source)));
   }
-}
-
-TEST_CASE("hashes in a manifest of format 2 are checked, and --force replaces what it describes") {
-  const Scratch scratch;
-  for (const OldArtifact& a : kArtifacts) {
-    CAPTURE(a.name);
-    const std::string copy = copy_of(scratch, kFolder + a.name, a.name);
-    flip_last_bit(fs::path(copy) / "model-00001-of-00001.safetensors");
-    check_exit(1, {"validate", copy});
-    check_exit(1, {"validate", copy, "--source", kFolder + "source/" + a.source});
-  }
-  const std::string copy = copy_of(scratch, kFolder + "v7", "replaced"), source = kFolder + "source/modelopt";
-  check_exit(2, {"convert", source, copy, "--to", "g8"});
-  check_exit(0, {"convert", source, copy, "--to", "g8", "--force"});
-  check_exit(0, {"validate", copy, "--source", source});
 }
 
 }  // namespace cli_old_artifact_test

@@ -123,7 +123,7 @@ void print_result(const ConversionOptions& o, const Plan& plan, const ConvertRes
                plan.recipe.edit ? counted(plan.tensors.size(), "tensor")
                                 : counted(r.modules.size(), "matrix", "matrices"),
                plan.recipe.edit ? "after" : "in", plan.summary, counted(plan.files.size(), "file"),
-               format_bytes(r.bytes_written), format_bytes(r.bytes_read));
+               format_bytes(r.bytes_written + r.bytes_kept), format_bytes(r.source_bytes));
   print_stdout("{}", Lines{weights_text(r, verbose)});
   print_stdout("{}", Lines{speed_text(device, r.seconds, r.bytes_read, r.bytes_written, !o.no_verify)});
 }

@@ -49,7 +49,7 @@ void add_convert_options(Arguments& args, RecipeOptions& o, bool all) {
               "What to do if gate and up have different global scales: a layout stores one. larger folds "
               "both to the larger and refuses if that changes a matrix by more than 10 %; strict refuses; "
               "any folds at any cost")
-      .one_of({"larger", "strict", "any"});
+      .one_of({std::begin(kFoldWords), std::end(kFoldWords)});
   args.option("--granularity", o.granularity,
               "fp8: which weights share a scale. block is the only choice for deepseek and deepseek-v4")
       .one_of({"tensor", "row", "block"})
@@ -361,7 +361,7 @@ Rule make_rule(const RecipeOptions& o) {
     }
     take_statistics(o, statistics, rule);
   }
-  rule.fold = o.fold == "strict" ? Fold::kStrict : o.fold == "any" ? Fold::kAny : Fold::kLarger;
+  rule.fold = parse_fold(o.fold).value();
   Rule checked = rule;
   if (!o.keep_global_scale.empty()) checked.kept.scales.push_back({});
   if (o.collects_statistics && can_solve(rule)) checked.statistics_hash = "collected later";

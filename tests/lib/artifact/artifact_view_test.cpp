@@ -205,9 +205,9 @@ TEST_CASE("a manifest of another format, or one that leaves a matrix out, is no 
     sealed ? write_sealed(manifest, changed) : write_text(manifest, changed);
     return message_of([&] { open_source(scratch / "artifact"); });
   };
-  CHECK(refusal("\"format\": 3", "\"format\": 3") == "");
-  CHECK(refusal("\"format\": 3", "\"format\": 4").find("another format") != std::string::npos);
-  CHECK(refusal("\"format\": 3", "\"format\": 1").find("another format") != std::string::npos);
+  CHECK(refusal("\"format\": 4", "\"format\": 4") == "");
+  CHECK(contains(refusal("\"format\": 4", "\"format\": 5"), "expected manifest format 2 to 4, found 5"));
+  CHECK(contains(refusal("\"format\": 4", "\"format\": 1"), "expected manifest format 2 to 4, found 1"));
   // What no check of the contents can see.
   CHECK(refusal("\"commit\":\"", "\"commit\":\"0").empty());
   CHECK(refusal("\"commit\":\"", "\"commit\":\"0", false).find("expected it to end with ") !=

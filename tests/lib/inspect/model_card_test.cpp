@@ -119,6 +119,21 @@ TEST_CASE("a card has the figures and hashes of twofour.json") {
   CHECK(contains(card, "\n{\"to\":\"v7\",\"fold\":\"larger\"}\n"));
 }
 
+TEST_CASE("a card says how transformers and vLLM load a layout, by modules that there are") {
+  const Artifact artifact;
+  const std::string card = model_card(artifact.path, {});
+  CHECK(contains(card, "import twofour.integrations.transformers\n"));
+  CHECK(contains(card, "vLLM finds that where twofour is installed"));
+  for (const char* module : {"transformers.py", "vllm.py"})
+    CHECK(fs::exists(fs::path(TWOFOUR_SOURCE_DIR) / "tools/python/twofour/integrations" / module));
+  OneRule back;
+  back.to = "nvfp4";
+  convert(artifact.path, artifact.scratch / "back", back);
+  const std::string engines = model_card(artifact.scratch / "back", {});
+  CHECK(contains(engines, "vllm serve PATH"));
+  CHECK(engines.find("integrations") == engines.npos);
+}
+
 TEST_CASE("what is no artifact, or has another twofour.json than was written, has no card") {
   Artifact artifact;
   CHECK_THROWS_WITH_AS(model_card(artifact.scratch / "source", {}),

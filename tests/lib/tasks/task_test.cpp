@@ -332,6 +332,10 @@ TEST_CASE("what is no plan, and records of another plan, are refused") {
     CHECK(contains(message_of([&] { parse_task_plan("plan.json", edited); }),
                    "plan.json: expected it to end with the hash of the text before it, "));
   }
+  std::string later = text.substr(0, text.find("\"plan_xxh3_128\""));
+  later.insert(later.find("\"to\""), "\"later\": 1, ");
+  CHECK(contains(message_of([&] { parse_task_plan("plan.json", later + plan_seal(later)); }),
+                 "plan.json: recipe.rules[0]: expected keys that twofour "));
   run_task(plan, 0, 1);
   fs::path record;
   for (const auto& entry : fs::directory_iterator(out / kTasksFolder)) {

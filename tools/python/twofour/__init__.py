@@ -18,7 +18,7 @@ from ._linear import Linear, LinearShape
 from ._library import Error, Interrupted
 from ._model import Model, Sequence
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "Artifact",
