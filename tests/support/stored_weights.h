@@ -76,6 +76,15 @@ inline StoredTensor random_scales(DType dtype, std::vector<int64_t> shape, unsig
   return stored;
 }
 
+/// The same, but powers of two at most 2^112: with them BF16 holds all weights of FP8.
+inline StoredTensor scales_for_bf16(DType dtype, std::vector<int64_t> shape, unsigned seed) {
+  StoredTensor stored = random_scales(dtype, std::move(shape), seed);
+  if (dtype_bits(dtype) == 8) {
+    for (uint8_t& byte : stored.bytes) byte = byte % 240;
+  }
+  return stored;
+}
+
 /// A checkpoint of these tensors in one file.
 inline Checkpoint open_checkpoint(const Scratch& scratch, const Tensors& tensors,
                                   const std::optional<std::string>& config = std::nullopt) {

@@ -10,8 +10,8 @@
 #include "formats/e8m0.h"
 #include "lib/artifact/recipe_file.h"
 #include "lib/dialects/loader_lookup.h"
-#include "lib/names/lookup_parts.h"
 #include "lib/lint/lint.h"
+#include "lib/names/lookup_parts.h"
 #include "tests/support/edits.h"
 #include "tests/support/float_weights.h"
 #include "tests/support/message.h"
@@ -281,7 +281,8 @@ TEST_CASE("trap 5: scales of FP8 under any name, rank and type, whatever the alg
       CAPTURE(algorithm);
       const Scratch scratch;
       const std::string name = kLayer + "self_attn.o_proj";
-      const StoredTensor weights = fp8_weights({64, 256}, 7), scales = random_scales(one.type, one.shape, 8);
+      const StoredTensor weights = fp8_weights({64, 256}, 7),
+                         scales = scales_for_bf16(one.type, one.shape, 8);
       Tensors t;
       weights.add_to(t, name + ".weight");
       scales.add_to(t, name + one.suffix);

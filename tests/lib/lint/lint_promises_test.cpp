@@ -190,7 +190,8 @@ TEST_CASE("names in configs that nothing has, and tensors beside codes that noth
       {Base::kMixtral, "a glob", ignore_also({"*.block_sparse_moe.gate"}),
        "unused-pattern: *.block_sparse_moe.gate: expected a name or, after re:"},
       {Base::kLlama, "offsets", add_bf16("model.layers.1.mlp.down_proj.weight_offset", {256}),
-       "weight-term: model.layers.1.mlp.down_proj.weight_offset: expected codes and scales alone"},
+       "weight-term: model.layers.1.mlp.down_proj.weight_offset: expected weights that consist of values and "
+       "scales only"},
       {Base::kLlama, "a bias", add_bf16("model.layers.1.mlp.down_proj.bias", {256}), "tensor-unknown: "},
       {Base::kDeepSeek, "FP8 without a scale", drop("model.layers.2.self_attn.o_proj.weight_scale_inv"),
        "incomplete-module: model.layers.2.self_attn.o_proj: expected .weight_scale_inv"},

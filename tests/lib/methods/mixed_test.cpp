@@ -33,7 +33,7 @@ void add_fp8(Tensors& to, const std::string& module, const char* scale, const St
 }
 
 StoredTensor ones_and_more(DType type, std::vector<int64_t> shape, unsigned seed) {
-  StoredTensor scales = random_scales(type, std::move(shape), seed);
+  StoredTensor scales = scales_for_bf16(type, std::move(shape), seed);
   if (type == DType::kF32) std::memcpy(scales.bytes.data(), "\0\0\x80\x3f", 4);
   return scales;
 }
@@ -53,10 +53,10 @@ Tensors mixed_tensors() {
           random_scales(DType::kF32, {2, 1}, 7), 200, 100, 8);
   add_fp8(t, kLayer + "mlp.shared_expert.up_proj", ".weight_scale_inv", random_scales(DType::kF32, {2, 1}, 9),
           200, 100, 10);
-  add_fp8(t, kLayer + "mlp.shared_expert.down_proj", ".weight_scale", random_scales(DType::kU8, {64, 4}, 11),
-          64, 128, 12);
+  add_fp8(t, kLayer + "mlp.shared_expert.down_proj", ".weight_scale",
+          scales_for_bf16(DType::kU8, {64, 4}, 11), 64, 128, 12);
   StoredTensor(DType::kU8, {48, 32}, 13).add_to(t, kLayer + "linear_attn.out_proj.weight");
-  random_scales(DType::kU8, {48, 2}, 14).add_to(t, kLayer + "linear_attn.out_proj.weight_scale");
+  scales_for_bf16(DType::kU8, {48, 2}, 14).add_to(t, kLayer + "linear_attn.out_proj.weight_scale");
   add_bf16(t, kLayer + "mlp.gate.weight", {2, 64});
   add_bf16(t, kLayer + "input_layernorm.weight", {64});
   add_bf16(t, "lm_head.weight", {32, 64}, 2);
