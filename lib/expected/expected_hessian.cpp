@@ -1,5 +1,10 @@
 #include "lib/expected/expected_hessian.h"
 
+#include <xtensor/xadapt.hpp>
+#include <xtensor/xmath.hpp>
+#include <xtensor/xnoalias.hpp>
+#include <xtensor/xview.hpp>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -9,64 +14,74 @@ namespace {
 
 constexpr double kFarFromOne = 4294967296;  // 2^32
 
-double mean_of(std::span<const float> diagonal) {
-  double sum = 0;
-  for (const float d : diagonal) sum += d == 0 ? 1.0 : static_cast<double>(d);
-  return sum / static_cast<double>(diagonal.size());
+using Vector = xt::xtensor<double, 1>;
+using Matrix = xt::xtensor_container<std::vector<double>, 2>;
+
+/// Columns [begin, end) of row i.
+template <class Array>
+auto row_of(Array& a, size_t i, size_t begin, size_t end) {
+  return xt::view(a, i, xt::range(begin, end));
 }
 
-double with_damping(float d, double lambda) { return (d == 0 ? 1.0 : static_cast<double>(d)) + lambda; }
-
-/// A matrix with rows of its own.
-using Rows = std::vector<std::vector<double>>;
-
-/// Upper R with R'R = A, of the upper triangle of A, which R replaces.
-void factorize(Rows& a) {
-  const size_t k = a.size();
-  for (size_t p = 0; p < k; ++p) {
-    std::vector<double>& pivot = a[p];
-    pivot[p] = std::sqrt(pivot[p]);
-    for (size_t j = p + 1; j < k; ++j) pivot[j] /= pivot[p];
-    for (size_t i = p + 1; i < k; ++i) {
-      const double own = pivot[i];
-      double* row = a[i].data();
-      for (size_t j = i; j < k; ++j) row[j] -= pivot[j] * own;
-    }
-  }
+/// The diagonal of H [k, k].
+Vector diagonal_of(std::span<const float> hessian, size_t k) {
+  return xt::view(xt::adapt(hessian.data(), {k * k}), xt::range(size_t{0}, k * k, k + 1));
 }
 
-/// The inverse of R' for an upper R: lower, a row after the other.
-Rows inverse_of_transposed(const Rows& r) {
-  const size_t k = r.size();
-  Rows x(k);
+/// diag(H + lambda I) and lambda of diag H [k], in which 0 counts as 1.
+std::pair<Vector, double> damped(const Vector& diagonal, double damping) {
+  const Vector own = xt::where(xt::equal(diagonal, 0.0), 1.0, diagonal);
+  const double lambda = damping * xt::mean(own)();
+  return {own + lambda, lambda};
+}
+
+/// H + lambda I and lambda, of the upper triangle of H [k, k].
+std::pair<Matrix, double> damped(std::span<const float> hessian, size_t k, double damping) {
+  const auto h = xt::adapt(hessian.data(), {k, k});
+  const auto [diagonal, lambda] = damped(diagonal_of(hessian, k), damping);
+  Matrix out = Matrix::from_shape({k, k});
   for (size_t i = 0; i < k; ++i) {
-    x[i].assign(i + 1, 0.0);
-    for (size_t t = 0; t < i; ++t) {
-      const double own = r[t][i];
-      for (size_t j = 0; j <= t; ++j) x[i][j] -= x[t][j] * own;
-    }
-    for (size_t j = 0; j < i; ++j) x[i][j] /= r[i][i];
-    x[i][i] = 1 / r[i][i];
+    xt::noalias(row_of(out, i, i, k)) = row_of(h, i, i, k);
+    xt::noalias(xt::view(out, xt::range(i, k), i)) = row_of(h, i, i, k);
+    out(i, i) = diagonal(i);
   }
-  return x;
+  return {std::move(out), lambda};
+}
+
+/// Upper R with R'R = A [k, k], of the upper triangle of A, which R replaces.
+void factorize(Matrix& a) {
+  const size_t k = a.shape(0);
+  for (size_t p = 0; p < k; ++p) {
+    a(p, p) = std::sqrt(a(p, p));
+    xt::noalias(row_of(a, p, p + 1, k)) /= a(p, p);
+    for (size_t i = p + 1; i < k; ++i) xt::noalias(row_of(a, i, i, k)) -= row_of(a, p, i, k) * a(p, i);
+  }
+}
+
+/// The inverse of R' for an upper R [k, k], a row after the other. Lower, it replaces R's diagonal and what
+/// is below it.
+void invert_transposed(Matrix& r) {
+  for (size_t i = 0; i < r.shape(0); ++i) {
+    auto own = row_of(r, i, 0, i);
+    own.fill(0);
+    for (size_t t = 0; t < i; ++t) {
+      xt::noalias(row_of(r, i, 0, t + 1)) -= row_of(r, t, 0, t + 1) * r(t, i);
+    }
+    xt::noalias(own) /= r(i, i);
+    r(i, i) = 1 / r(i, i);
+  }
 }
 
 }  // namespace
 
 ExpectedMean expect_mean(std::vector<float> numbers, int64_t k) {
   const auto n = static_cast<size_t>(k);
-  double total = 0;
-  int seen = 0;
-  for (size_t j = 0; j < n; ++j) {
-    const float d = numbers.size() == n ? numbers[j] : numbers[j * n + j];
-    if (d == 0) continue;
-    total += static_cast<double>(d);
-    ++seen;
-  }
+  const Vector diagonal =
+      numbers.size() == n ? Vector(xt::adapt(numbers.data(), {n})) : diagonal_of(numbers, n);
+  const auto seen = static_cast<double>(xt::count_nonzero(diagonal)());
+  double average = xt::sum(diagonal)() / seen;  // NaN without numbers
   ExpectedMean out{std::move(numbers)};
-  if (seen == 0) return out;
-  double average = total / seen;
-  if (average >= 1 / kFarFromOne && average <= kFarFromOne) return out;
+  if (!(average < 1 / kFarFromOne || average > kFarFromOne)) return out;
   for (; average >= 4; average /= 4) out.unit /= 4;
   for (; average < 1; average *= 4) out.unit *= 4;
   for (float& x : out.numbers) x = static_cast<float>(static_cast<double>(x) * out.unit);
@@ -74,98 +89,64 @@ ExpectedMean expect_mean(std::vector<float> numbers, int64_t k) {
 }
 
 ExpectedHessian expect_hessian(std::span<const float> hessian, int64_t k, double damping, bool with_factor) {
-  const auto n = static_cast<size_t>(k);
-  std::vector<float> diagonal;
-  for (size_t j = 0; j < n; ++j) diagonal.push_back(hessian[j * n + j]);
-  ExpectedHessian out;
-  out.k = k;
-  out.lambda = damping * mean_of(diagonal);
-  out.matrix.resize(n * n);
-  Rows reversed(n, std::vector<double>(n));
-  for (size_t i = 0; i < n; ++i) {
-    for (size_t j = i; j < n; ++j) {
-      const float h = hessian[i * n + j];
-      const double number = i == j ? with_damping(h, out.lambda) : static_cast<double>(h);
-      out.matrix[i * n + j] = out.matrix[j * n + i] = static_cast<float>(number);
-      reversed[n - 1 - j][n - 1 - i] = number;
-    }
-  }
+  auto [a, lambda] = damped(hessian, static_cast<size_t>(k), damping);
+  ExpectedHessian out{k, lambda, std::vector<float>(a.size()), {}};
+  xt::noalias(xt::adapt(out.matrix.data(), {k, k})) = xt::cast<float>(a);
   if (!with_factor) return out;
-  factorize(reversed);
-  const Rows inverse = inverse_of_transposed(reversed);
-  out.factor.resize(n * n);
-  for (size_t i = 0; i < n; ++i) {
-    for (size_t j = i; j < n; ++j) out.factor[i * n + j] = static_cast<float>(inverse[n - 1 - i][n - 1 - j]);
-  }
+  std::reverse(a.begin(), a.end());  // rows and columns
+  factorize(a);
+  invert_transposed(a);
+  std::reverse(a.begin(), a.end());
+  out.factor.resize(a.size());
+  xt::noalias(xt::adapt(out.factor.data(), {k, k})) = xt::cast<float>(xt::triu(a));
   return out;
 }
 
 std::vector<float> expect_diagonal(std::span<const float> diagonal, double damping) {
-  const double lambda = damping * mean_of(diagonal);
-  std::vector<float> out;
-  for (const float d : diagonal) out.push_back(static_cast<float>(with_damping(d, lambda)));
-  return out;
+  const Vector out = damped(xt::adapt(diagonal.data(), {diagonal.size()}), damping).first;
+  return {out.begin(), out.end()};
 }
 
 ExpectedInverse::ExpectedInverse(std::span<const float> hessian, int64_t k, double damping) {
-  const auto n = static_cast<size_t>(k);
-  std::vector<float> diagonal;
-  for (size_t j = 0; j < n; ++j) diagonal.push_back(hessian[j * n + j]);
-  const double lambda = damping * mean_of(diagonal);
-  factor_.assign(n, std::vector<double>(n));
-  for (size_t i = 0; i < n; ++i) {
-    for (size_t j = i; j < n; ++j) {
-      const float h = hessian[i * n + j];
-      factor_[n - 1 - j][n - 1 - i] = i == j ? with_damping(h, lambda) : static_cast<double>(h);
-    }
-  }
-  factorize(factor_);
+  Matrix a = damped(hessian, static_cast<size_t>(k), damping).first;
+  std::reverse(a.begin(), a.end());
+  factorize(a);
+  factor_ = std::move(a.storage());
 }
 
 void ExpectedInverse::multiply(std::span<float> row) const {
   const size_t n = row.size();
-  std::vector<double> x(row.rbegin(), row.rend());
+  const auto factor = xt::adapt(factor_.data(), {n, n});
+  std::vector<double> numbers(row.rbegin(), row.rend());
+  auto x = xt::adapt(numbers.data(), {n});
   for (size_t i = 0; i < n; ++i) {
-    x[i] /= factor_[i][i];
-    for (size_t j = i + 1; j < n; ++j) x[j] -= factor_[i][j] * x[i];
+    x(i) /= factor(i, i);
+    xt::noalias(xt::view(x, xt::range(i + 1, n))) -= row_of(factor, i, i + 1, n) * x(i);
   }
-  for (size_t i = n; i-- > 0;) {
-    for (size_t j = n; j-- > i + 1;) x[i] -= factor_[i][j] * x[j];
-    x[i] /= factor_[i][i];
+  for (size_t i = n; i-- > 0; x(i) /= factor(i, i)) {
+    for (size_t j = n; j-- > i + 1;) x(i) -= factor(i, j) * x(j);
   }
-  for (size_t i = 0; i < n; ++i) row[n - 1 - i] = static_cast<float>(x[i]);
+  std::transform(numbers.rbegin(), numbers.rend(), row.begin(),
+                 [](double v) { return static_cast<float>(v); });
 }
 
 double expect_float_form(std::span<const float> hessian, std::span<const float> e) {
-  const size_t k = e.size();
-  std::vector<float> products(k);
+  const auto h = xt::adapt(hessian.data(), {e.size(), e.size()});
+  const auto given = xt::adapt(e.data(), {e.size()});
   // What float32 cannot square is taken as a multiple of a power of two, and is exact as such.
   int power = 0;
-  float largest = 0;
-  for (const float x : e) largest = std::max(largest, std::abs(x));
+  const float largest = xt::amax(xt::abs(given))();
   if (largest > 1e9f || (largest > 0 && largest < 1e-9f)) std::frexp(largest, &power);
-  std::vector<float> near_one(e.begin(), e.end());
-  for (float& x : near_one) x = static_cast<float>(std::ldexp(static_cast<double>(x), -power));
-  for (size_t i = 0; i < k; ++i) {
-    const float own = near_one[i];
-    for (size_t j = 0; j < k; ++j) products[j] += own * hessian[i * k + j];
-  }
-  double form = 0;
-  for (size_t j = 0; j < k; ++j) form += static_cast<double>(near_one[j]) * static_cast<double>(products[j]);
-  return std::ldexp(form, 2 * power);
+  const xt::xtensor<float, 1> near_one = xt::cast<double>(given) * std::ldexp(1.0, -power);
+  xt::xtensor<float, 1> products = xt::zeros_like(near_one);
+  for (size_t i = 0; i < e.size(); ++i) xt::noalias(products) += near_one(i) * xt::view(h, i, xt::all());
+  return std::ldexp(xt::sum(xt::cast<double>(near_one) * xt::cast<double>(products))(), 2 * power);
 }
 
 double expect_form(std::span<const float> hessian, std::span<const float> e) {
-  const size_t k = e.size();
-  double form = 0;
-  for (size_t i = 0; i < k; ++i) {
-    if (e[i] == 0) continue;
-    double product = 0;
-    for (size_t j = 0; j < k; ++j)
-      product += static_cast<double>(hessian[i * k + j]) * static_cast<double>(e[j]);
-    form += product * static_cast<double>(e[i]);
-  }
-  return form;
+  const auto h = xt::adapt(hessian.data(), {e.size(), e.size()});
+  const Vector own = xt::adapt(e.data(), {e.size()});
+  return xt::sum(xt::sum(xt::cast<double>(h) * own, {1}) * own)();
 }
 
 }  // namespace twofour

@@ -35,7 +35,7 @@ class ExpectedInverse {
   void multiply(std::span<float> row) const;
 
  private:
-  std::vector<std::vector<double>> factor_;
+  std::vector<double> factor_;  ///< [k, k]
 };
 
 /// e H e', e H added up in float32 over k ascending and its product with e in double; of rows without numbers

@@ -1,6 +1,9 @@
 #include "lib/expected/expected_rows.h"
 
 #include <fmt/format.h>
+#include <xtensor/xadapt.hpp>
+#include <xtensor/xnoalias.hpp>
+#include <xtensor/xview.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -15,6 +18,16 @@ namespace {
 
 /// MXFP4's block scales share so many weights.
 constexpr int64_t kCastBlock = 32;
+
+/// Every `step`-th of rows of `width` numbers, from the first to the last.
+template <class T>
+std::vector<T> every(std::span<const T> all, int64_t width, int64_t step) {
+  const auto columns = static_cast<size_t>(width), by = static_cast<size_t>(step);
+  const auto rows = xt::adapt(all.data(), {all.size() / columns, columns});
+  auto own = xt::xtensor_container<std::vector<T>, 2>::from_shape({(rows.shape(0) + by - 1) / by, columns});
+  for (size_t r = 0; r < own.shape(0); ++r) xt::noalias(xt::view(own, r)) = xt::view(rows, r * by);
+  return std::move(own.storage());
+}
 
 class SlowRowQuantizer : public RowQuantizer {
  public:
@@ -137,41 +150,22 @@ std::vector<float> matrix_weights(const Checkpoint& source, WeightReader& reader
   const int64_t first = m.first + begin * m.step, last = m.first + (end - 1) * m.step;
   std::vector<float> all = derive_weights(source, reader, *m.source, m.expert, first, last + 1);
   if (m.step == 1) return all;
-  std::vector<float> own;
-  own.reserve(static_cast<size_t>((end - begin) * m.k));
-  for (int64_t r = 0; r < end - begin; ++r) {
-    const auto row = all.begin() + r * m.step * m.k;
-    own.insert(own.end(), row, row + m.k);
-  }
-  return own;
+  return every<float>(all, m.k, m.step);
 }
 
 std::vector<uint8_t> matrix_bytes(const Checkpoint& source, const EncodedMatrix& m, size_t tensor,
                                   int64_t width, int64_t begin, int64_t end) {
   const int64_t first = m.expert * m.source->n + m.first + begin * m.step;
-  std::vector<uint8_t> all(static_cast<size_t>(((end - begin - 1) * m.step + 1) * width)), own;
+  std::vector<uint8_t> all(static_cast<size_t>(((end - begin - 1) * m.step + 1) * width));
   source.read(tensor, static_cast<uint64_t>(first * width), all);
   if (m.step == 1) return all;
-  for (int64_t r = 0; r < end - begin; ++r) {
-    const auto row = all.begin() + r * m.step * width;
-    own.insert(own.end(), row, row + width);
-  }
-  return own;
+  return every<uint8_t>(all, width, m.step);
 }
 
 StoredCopy matrix_fp4(WeightReader& reader, const EncodedMatrix& m, int64_t begin, int64_t end) {
   const int64_t first = m.first + begin * m.step, last = m.first + (end - 1) * m.step;
   const StoredRows all = reader.read_stored(*m.source, m.expert, first, last + 1);
-  StoredCopy own;
-  for (int64_t r = 0; r < end - begin; ++r) {
-    const auto add = [&](std::span<const uint8_t> from, int64_t width, std::vector<uint8_t>& to) {
-      const auto row = from.subspan(static_cast<size_t>(r * m.step * width), static_cast<size_t>(width));
-      to.insert(to.end(), row.begin(), row.end());
-    };
-    add(all.weights, m.k / 2, own.codes);
-    add(all.scales, m.k / m.source->scale_cols, own.scales);
-  }
-  return own;
+  return {every(all.weights, m.k / 2, m.step), every(all.scales, m.k / m.source->scale_cols, m.step)};
 }
 
 DType matrix_weight_type(const Checkpoint& source, const std::vector<EncodedMatrix>& matrices) {

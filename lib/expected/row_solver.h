@@ -47,10 +47,8 @@ class RowSolver {
   // In row_descent.cpp: sweeps that better the codes.
   void descend();
   /// The change of the loss. `g` is the gradient of the block.
-  float improve_block(size_t b, std::vector<float>& g);
-  float move_scale(size_t b, std::vector<float>& g);
-  /// Of the kept part of Hd the inverse, by elimination in the order of its columns.
-  std::vector<std::vector<double>> kept_inverse(size_t first, const std::vector<size_t>& columns) const;
+  float improve_block(size_t b, std::span<float> g);
+  float move_scale(size_t b, std::span<float> g);
   /// The best codes of a group, as changes; of the masks and both orders the first of least loss below 0.
   float best_codes(size_t first, std::span<const float> g, std::vector<float>& delta) const;
 

@@ -1,6 +1,11 @@
 #include "lib/inspect/numbers.h"
 
 #include <fmt/format.h>
+#include <xtensor/xadapt.hpp>
+#include <xtensor/xbuilder.hpp>
+#include <xtensor/xnoalias.hpp>
+#include <xtensor/xstrided_view.hpp>
+#include <xtensor/xview.hpp>
 
 #include <algorithm>
 
@@ -47,21 +52,21 @@ void NamedNumbers::read(const NamedWeights& weights, std::span<const SliceRange>
       const auto at = static_cast<int64_t>(i);
       const int64_t e = experts.begin + at / pieces, n0 = rows.begin + at % pieces * piece;
       const int64_t n1 = std::min(n0 + piece, rows.end);
-      const auto begin = static_cast<size_t>(at / pieces * height + n0 - rows.begin) * width;
-      const auto count = static_cast<size_t>(n1 - n0);
-      const auto read_rows = [&](std::span<float> to) {
-        if (weights.matrix != nullptr) {
-          matrices_.read(reader, *weights.matrix, n0, n1, to);
-        } else {
-          reader.read_rows(module, e, n0, n1, to);
-        }
-      };
-      if (width == k) return read_rows(out.subspan(begin, count * k));
-      buffer.resize(count * k);
-      read_rows(buffer);
+      const auto first = static_cast<size_t>(at / pieces * height + n0 - rows.begin),
+                 count = static_cast<size_t>(n1 - n0);
+      const std::span<float> to = out.subspan(first * width, count * width);
+      buffer.resize(width == k ? 0 : count * k);
+      const std::span<float> read = width == k ? to : std::span(buffer);
+      if (weights.matrix != nullptr) {
+        matrices_.read(reader, *weights.matrix, n0, n1, read);
+      } else {
+        reader.read_rows(module, e, n0, n1, read);
+      }
+      if (width == k) return;
+      const auto from = xt::adapt(buffer.data(), {count, k});
+      auto values = xt::adapt(to.data(), {count, width});
       for (size_t r = 0; r < count; ++r)
-        std::copy_n(buffer.begin() + static_cast<std::ptrdiff_t>(r * k) + columns.begin, width,
-                    out.begin() + static_cast<std::ptrdiff_t>(begin + r * width));
+        xt::noalias(xt::view(values, r)) = xt::view(from, r, xt::range(columns.begin, columns.end));
     };
   });
 }
@@ -75,22 +80,16 @@ std::vector<double> read_elements(const Checkpoint& c, size_t tensor, std::span<
   std::vector<double> values;
   if (std::ranges::any_of(ranges, [](const SliceRange& r) { return r.begin == r.end; })) return values;
   const auto width = static_cast<size_t>(element_bytes(t.dtype));
-  // All but the last dimension count up like the digits of a clock; along the last one it is one read.
-  const SliceRange last = ranges.empty() ? SliceRange{0, 1, true} : ranges.back();
-  std::vector<int64_t> place;
-  for (size_t d = 0; d + 1 < ranges.size(); ++d) place.push_back(ranges[d].begin);
+  const SliceRange last = ranges.empty() ? SliceRange{0, 1} : ranges.back();  // one read along it
   std::vector<uint8_t> bytes(static_cast<size_t>(last.end - last.begin) * width);
-  for (bool more = true; more;) {
-    int64_t row = 0;
-    for (size_t d = 0; d < place.size(); ++d) row = row * t.shape[d] + place[d];
-    const int64_t first = row * (t.shape.empty() ? 1 : t.shape.back()) + last.begin;
-    c.read(tensor, static_cast<uint64_t>(first) * width, bytes);
+  xt::xstrided_slice_vector slices;
+  for (const SliceRange& r : ranges) slices.push_back(xt::range(r.begin, r.end));
+  if (!ranges.empty()) slices.back() = last.begin;
+  const std::vector<size_t> shape(t.shape.begin(), t.shape.end());
+  const auto elements = xt::reshape_view(xt::arange(t.bytes() / width), shape);
+  for (const uint64_t first : xt::strided_view(elements, slices)) {
+    c.read(tensor, first * width, bytes);
     for (size_t i = 0; i < bytes.size(); i += width) values.push_back(element_number(t.dtype, &bytes[i]));
-    more = false;
-    for (size_t d = place.size(); d-- > 0 && !more;) {
-      more = ++place[d] < ranges[d].end;
-      if (!more) place[d] = ranges[d].begin;
-    }
   }
   return values;
 }

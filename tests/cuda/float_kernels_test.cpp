@@ -1,4 +1,7 @@
 #include <doctest/doctest.h>
+#include <xtensor/xadapt.hpp>
+#include <xtensor/xmath.hpp>
+#include <xtensor/xview.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -25,17 +28,9 @@ using cuda::DeviceMemory;
 /// x w' in double.
 std::vector<float> product(const std::vector<float>& x, int64_t m, const std::vector<float>& w, int64_t n,
                            int64_t k) {
-  std::vector<float> out(static_cast<size_t>(m * n));
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t j = 0; j < n; ++j) {
-      double sum = 0;
-      for (int64_t l = 0; l < k; ++l)
-        sum += static_cast<double>(x[static_cast<size_t>(i * k + l)]) *
-               static_cast<double>(w[static_cast<size_t>(j * k + l)]);
-      out[static_cast<size_t>(i * n + j)] = static_cast<float>(sum);
-    }
-  }
-  return out;
+  const xt::xtensor<double, 3> rows = xt::adapt(x.data(), {m, int64_t{1}, k});
+  const xt::xtensor<double, 2> sums = xt::sum(rows * xt::adapt(w.data(), {n, k}), {2});
+  return {sums.begin(), sums.end()};
 }
 
 /// Weights in a format, and their values.
@@ -282,22 +277,16 @@ TEST_CASE("figures of logits are those of double") {
   const auto found = fx.download<cuda::LogitFigures>();
   CHECK(found[0].top == 77);
   for (int64_t i = 0; i < m; ++i) {
-    const float *a = x.data() + i * n, *b = y.data() + i * n;
-    double sum = 0, other = 0, divergence = 0;
-    for (int64_t j = 0; j < n; ++j) {
-      sum += std::exp(static_cast<double>(a[j]) - 60);
-      other += std::exp(static_cast<double>(b[j]) - 60);
-    }
-    sum = std::log(sum) + 60, other = std::log(other) + 60;
-    for (int64_t j = 0; j < n; ++j) {
-      const double p = static_cast<double>(b[j]) - other;
-      divergence += std::exp(p) * (p - (static_cast<double>(a[j]) - sum));
-    }
+    const xt::xtensor<double, 1> own = xt::view(xt::adapt(x.data(), {m, n}), i),
+                                 others = xt::view(xt::adapt(y.data(), {m, n}), i);
+    const double sum = std::log(xt::sum(xt::exp(own - 60))()) + 60,
+                 other = std::log(xt::sum(xt::exp(others - 60))()) + 60;
+    const double divergence = xt::sum(xt::exp(others - other) * (others - other - (own - sum)))();
     const cuda::LogitFigures& f = found[static_cast<size_t>(i)];
     CHECK(f.log_sum == doctest::Approx(sum).epsilon(1e-7));
     CHECK(f.divergence == doctest::Approx(divergence).epsilon(1e-6));
-    CHECK(f.own == a[tokens[static_cast<size_t>(i)]]);
-    CHECK(f.most == *std::max_element(a, a + n));
+    CHECK(static_cast<double>(f.own) == own(tokens[static_cast<size_t>(i)]));
+    CHECK(static_cast<double>(f.most) == xt::amax(own)());
   }
 }
 

@@ -216,16 +216,18 @@ Findings rejected_by_nvcc(const Tree& tree) {
   return found;
 }
 
-/// Includes that few files may have: CLI11 takes seconds to compile, and the FP8 route is no part of the
-/// product.
+/// Includes that few files may have: CLI11 and xtensor take seconds to compile, and the FP8 route is no part
+/// of the product.
 Findings reserved_includes(const Tree& tree) {
   Findings found;
   for (const auto& [name, text] : tree) {
     const bool may_measure = name.starts_with("tools/bench/") || name.starts_with("kernels/fp8/");
+    const bool has_arrays = name.starts_with("lib/expected/") || name.starts_with("lib/inspect/");
     for (const std::string& directive : directives(text)) {
       const bool parser = first_folder(directive) == "CLI" && name != "tools/cli/arguments.cpp";
       const bool rival = quoted(directive) == "kernels/fp8/fp8_multiply.h" && !may_measure;
-      if (parser || rival) found.push_back(name + ": #" + directive);
+      const bool arrays = first_folder(directive) == "xtensor" && !(has_arrays && name.ends_with(".cpp"));
+      if (parser || rival || arrays) found.push_back(name + ": #" + directive);
     }
   }
   return found;
@@ -404,7 +406,8 @@ TEST_CASE(
         Findings{check + " by way of kernels/device/isa.h: #include \"kernels/numbers/quantize.h\""});
 }
 
-TEST_CASE("CLI11 has one file, and the FP8 multiply is for twofour-bench alone") {
+TEST_CASE(
+    "CLI11 has one file, xtensor the .cpp files of two folders, the FP8 multiply is for twofour-bench") {
   CHECK(project().contains("tools/cli/arguments.cpp"));
   CHECK(project().contains("kernels/fp8/fp8_multiply.h"));
   check_none(reserved_includes(project()));
@@ -414,6 +417,10 @@ TEST_CASE("CLI11 has one file, and the FP8 multiply is for twofour-bench alone")
         Findings{"tools/main.cpp: #include <CLI/CLI.hpp>"});
   CHECK(after(reserved_includes, "lib/plan/plan.h", "#include \"kernels/fp8/fp8_multiply.h\"\n") ==
         Findings{"lib/plan/plan.h: #include \"kernels/fp8/fp8_multiply.h\""});
+  CHECK(after(reserved_includes, "lib/expected/rows.cpp", "#include <xtensor/xview.hpp>\n").empty());
+  for (const std::string name : {"lib/expected/rows.h", "lib/plan/plan.cpp", "lib/inspect/inspect.h"})
+    CHECK(after(reserved_includes, name, "#include <xtensor/xview.hpp>\n") ==
+          Findings{name + ": #include <xtensor/xview.hpp>"});
 }
 
 TEST_CASE("one header asks which compiler runs, and no other") {

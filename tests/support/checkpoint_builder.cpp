@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <xtensor/xadapt.hpp>
+#include <xtensor/xbuilder.hpp>
+#include <xtensor/xview.hpp>
 
 #include <algorithm>
 #include <array>
@@ -29,30 +32,21 @@ std::vector<uint8_t> float_bytes(const std::vector<float>& values) {
   return bytes;
 }
 
-/// Bytes [rows, cols] to [cols, rows].
-std::vector<uint8_t> transposed(const std::vector<uint8_t>& in, int64_t rows, int64_t cols) {
-  std::vector<uint8_t> out(in.size());
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < cols; ++c)
-      out[static_cast<size_t>(c * rows + r)] = in[static_cast<size_t>(r * cols + c)];
-  }
-  return out;
+using Array = xt::xarray<uint8_t>;
+
+void append(std::vector<uint8_t>& to, const Array& bytes) { to.insert(to.end(), bytes.begin(), bytes.end()); }
+
+/// [rows, columns] as they are or, turned, [columns, rows].
+Array matrix_of(const std::vector<uint8_t>& bytes, int64_t rows, bool turned = false) {
+  const Array all = xt::adapt(bytes.data(), {rows, static_cast<int64_t>(bytes.size()) / rows});
+  return turned ? Array(xt::transpose(all)) : all;
 }
 
-/// Row r of the result is row `row_of(r).second` of matrix `row_of(r).first`.
-template <class F>
-Nvfp4Matrix gather_rows(const Nvfp4Matrix& a, const Nvfp4Matrix& b, F row_of) {
+/// Rows of two matrices of n rows each: [2, n, K] with axis 0, in turn, [n, 2, K], with axis 1.
+Nvfp4Matrix both_rows(const Nvfp4Matrix& a, const Nvfp4Matrix& b, size_t axis) {
   Nvfp4Matrix out{a.n + b.n, a.k, {}, {}, a.global};
-  for (int64_t r = 0; r < out.n; ++r) {
-    const auto [from_b, row] = row_of(r);
-    const Nvfp4Matrix& from = from_b ? b : a;
-    const auto append = [&, at = row](std::vector<uint8_t>& to, const std::vector<uint8_t>& bytes,
-                                      int64_t width) {
-      to.insert(to.end(), bytes.begin() + at * width, bytes.begin() + (at + 1) * width);
-    };
-    append(out.codes, from.codes, a.k / 2);
-    append(out.scales, from.scales, a.k / 16);
-  }
+  append(out.codes, xt::stack(xt::xtuple(matrix_of(a.codes, a.n), matrix_of(b.codes, b.n)), axis));
+  append(out.scales, xt::stack(xt::xtuple(matrix_of(a.scales, a.n), matrix_of(b.scales, b.n)), axis));
   return out;
 }
 
@@ -134,13 +128,9 @@ Nvfp4Matrix random_matrix(int64_t n, int64_t k, unsigned seed, float global) {
   return m;
 }
 
-Nvfp4Matrix stack_rows(const Nvfp4Matrix& a, const Nvfp4Matrix& b) {
-  return gather_rows(a, b, [&](int64_t r) { return std::pair(r >= a.n, r % a.n); });
-}
+Nvfp4Matrix stack_rows(const Nvfp4Matrix& a, const Nvfp4Matrix& b) { return both_rows(a, b, 0); }
 
-Nvfp4Matrix interleave_rows(const Nvfp4Matrix& a, const Nvfp4Matrix& b) {
-  return gather_rows(a, b, [&](int64_t r) { return std::pair(r % 2 == 1, r / 2); });
-}
+Nvfp4Matrix interleave_rows(const Nvfp4Matrix& a, const Nvfp4Matrix& b) { return both_rows(a, b, 1); }
 
 void add_modelopt(Tensors& to, const std::string& module, const Nvfp4Matrix& m,
                   const std::vector<int64_t>& scale_shape) {
@@ -163,10 +153,8 @@ void add_stack(Tensors& to, const std::string& name, const std::vector<Nvfp4Matr
   std::vector<uint8_t> codes, scales;
   std::vector<float> globals;
   for (const Nvfp4Matrix& m : experts) {
-    const auto c = k_outer ? transposed(m.codes, n, k / 2) : m.codes;
-    const auto s = k_outer ? transposed(m.scales, n, k / 16) : m.scales;
-    codes.insert(codes.end(), c.begin(), c.end());
-    scales.insert(scales.end(), s.begin(), s.end());
+    append(codes, matrix_of(m.codes, n, k_outer));
+    append(scales, matrix_of(m.scales, n, k_outer));
     globals.push_back(m.global);
   }
   int64_t count = 1;
@@ -244,22 +232,18 @@ void add_expected_v7(Bytes& to, const std::string& name, const std::vector<Nvfp4
   std::vector<uint8_t> comp, meta, scale;
   std::vector<float> globals;
   for (const Nvfp4Matrix& m : experts) {
-    const auto sparse = [&](int64_t n, int64_t quad) {
+    auto kept = xt::xtensor<uint8_t, 2>::from_shape({static_cast<size_t>(m.n), static_cast<size_t>(m.k / 4)}),
+         places = kept;
+    for (size_t q = 0; q < kept.size(); ++q) {
       std::array<unsigned, 4> codes;
-      for (unsigned i = 0; i < 4; ++i)
-        codes[i] = m.codes[static_cast<size_t>(n * m.k / 2 + 2 * quad + i / 2)] >> i % 2 * 4 & 15u;
-      return sparse_quad(codes);
-    };
-    for (int64_t q = 0; q < m.k / 4; ++q) {
-      for (int64_t n = 0; n < m.n; ++n) comp.push_back(static_cast<uint8_t>(sparse(n, q).first));
+      for (unsigned i = 0; i < 4; ++i) codes[i] = m.codes[2 * q + i / 2] >> i % 2 * 4 & 15u;
+      std::tie(kept.flat(q), places.flat(q)) = sparse_quad(codes);
     }
-    for (int64_t q = 0; q < m.k / 4; q += 2) {
-      for (int64_t n = 0; n < m.n; ++n)
-        meta.push_back(static_cast<uint8_t>(sparse(n, q).second | sparse(n, q + 1).second << 4));
-    }
-    for (int64_t g = 0; g < m.k / 16; ++g) {
-      for (int64_t n = 0; n < m.n; ++n) scale.push_back(m.scales[static_cast<size_t>(n * m.k / 16 + g)]);
-    }
+    append(comp, xt::transpose(kept));
+    const auto odd = xt::view(places, xt::all(), xt::range(1, xt::placeholders::_, 2)),
+               even = xt::view(places, xt::all(), xt::range(0, xt::placeholders::_, 2));
+    append(meta, xt::transpose(even + 16 * odd));
+    append(scale, matrix_of(m.scales, m.n, true));
     globals.push_back(m.global);
   }
   to[name + "comp"] = comp;

@@ -1,6 +1,9 @@
 #include "kernels/attention/attention.h"
 
 #include <doctest/doctest.h>
+#include <xtensor/xadapt.hpp>
+#include <xtensor/xmath.hpp>
+#include <xtensor/xview.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -18,23 +21,21 @@ std::vector<float> draw(int64_t count, unsigned seed) {
   return x;
 }
 
-/// One output in double: what query i of a head sees, one key after another.
-double reference(const cpu::Attention& in, int64_t i, int64_t head, int64_t d) {
+/// What query i of a head sees, in double [value_size].
+xt::xtensor<double, 1> reference(const cpu::Attention& in, int64_t i, int64_t head) {
   const int64_t position = in.keys - in.queries + i, kv = head / (in.heads / in.kv_heads);
-  double total = in.sinks.empty() ? 0 : std::exp(static_cast<double>(in.sinks[static_cast<size_t>(head)])),
-         sum = 0;
-  for (int64_t j = 0; j <= position; ++j) {
-    if (in.window > 0 && j <= position - in.window) continue;
-    double logit = 0;
-    for (int64_t k = 0; k < in.head_size; ++k) {
-      logit += static_cast<double>(in.q[(i * in.heads + head) * in.head_size + k]) *
-               static_cast<double>(in.k[(j * in.kv_heads + kv) * in.head_size + k]);
-    }
-    const double weight = std::exp(logit * static_cast<double>(in.scale));
-    total += weight;
-    sum += weight * static_cast<double>(in.v[(j * in.kv_heads + kv) * in.value_size + d]);
-  }
-  return sum / total;
+  const int64_t first = in.window > 0 ? std::max<int64_t>(position - in.window + 1, 0) : 0;
+  const auto of_keys = [&](const float& all, int64_t size) -> xt::xtensor<double, 2> {  // [seen, size]
+    return xt::view(xt::adapt(&all, {in.keys, in.kv_heads, size}), xt::range(first, position + 1), kv);
+  };
+  const xt::xtensor<double, 1> q =
+      xt::view(xt::adapt(&in.q[0], {in.queries, in.heads, in.head_size}), i, head);
+  const xt::xtensor<double, 1> logits = xt::sum(of_keys(in.k[0], in.head_size) * q, {1});
+  const xt::xtensor<double, 1> weights = xt::exp(logits * static_cast<double>(in.scale));
+  const double sink =
+      in.sinks.empty() ? 0 : std::exp(static_cast<double>(in.sinks[static_cast<size_t>(head)]));
+  const auto v = of_keys(in.v[0], in.value_size);
+  return xt::sum(xt::view(weights, xt::all(), xt::newaxis()) * v, {0}) / (sink + xt::sum(weights)());
 }
 
 TEST_CASE("attention is that in double: groups, windows, sinks, keys before the queries") {
@@ -54,14 +55,11 @@ TEST_CASE("attention is that in double: groups, windows, sinks, keys before the 
           if (sink) in.sinks = sinks;
           std::vector<float> out(static_cast<size_t>(queries * 4 * 7));
           cpu::attend(in, out.data());
+          const auto found = xt::adapt(out.data(), {queries, int64_t{4}, int64_t{7}});
           double worst = 0;
           for (int64_t i = 0; i < queries; i += 7) {
-            for (int64_t h = 0; h < 4; ++h) {
-              for (int64_t d = 0; d < 7; ++d) {
-                const auto found = static_cast<double>(out[static_cast<size_t>((i * 4 + h) * 7 + d)]);
-                worst = std::max(worst, std::abs(found - reference(in, i, h, d)));
-              }
-            }
+            for (int64_t h = 0; h < 4; ++h)
+              worst = std::max(worst, xt::amax(xt::abs(xt::view(found, i, h) - reference(in, i, h)))());
           }
           CHECK(worst < 1e-5);  // numbers of about 1, sums of up to 340 in float32
         }

@@ -1,4 +1,7 @@
 #include <doctest/doctest.h>
+#include <xtensor/xadapt.hpp>
+#include <xtensor/xmath.hpp>
+#include <xtensor/xview.hpp>
 
 #include <cmath>
 #include <random>
@@ -12,26 +15,25 @@ using namespace twofour;
 
 namespace {
 
-/// Weights in double, [E, N, K].
+using Floats = xt::xtensor<float, 1>;
+
+/// Weights in BF16, [E, N, K].
 struct Weights {
-  int64_t e, n, k;
-  std::vector<double> values;
-  Weights(int64_t experts, int64_t rows, int64_t cols, unsigned seed)
-      : e(experts), n(rows), k(cols), values(static_cast<size_t>(e * n * k)) {
+  xt::xtensor<float, 3> values;
+  Weights(size_t e, size_t n, size_t k, unsigned seed) : values({e, n, k}) {
     std::mt19937 random(seed);
     std::normal_distribution<double> normal(0, 0.05);
-    for (double& x : values)
-      x = static_cast<double>(bf16_to_float(bf16_from_float(static_cast<float>(normal(random)))));
+    for (float& x : values) x = bf16_to_float(bf16_from_float(static_cast<float>(normal(random))));
   }
   WeightRows rows() {
-    return {e, n, k, [this](int64_t expert) { expert_ = expert; },
-            [this](int64_t row, std::span<double> out) {
-              std::copy_n(values.begin() + (expert_ * n + row) * k, k, out.begin());
+    const auto size = [&](size_t d) { return static_cast<int64_t>(values.shape(d)); };
+    return {size(0), size(1), size(2), [this](int64_t e) { expert_ = e; },
+            [this](int64_t n, std::span<double> out) {
+              xt::adapt(out.data(), {out.size()}) = xt::view(values, expert_, n);
             }};
   }
-  float at(int64_t expert, int64_t row, int64_t col) const {
-    return static_cast<float>(values[static_cast<size_t>((expert * n + row) * k + col)]);
-  }
+  /// Of an expert, W x in float32.
+  Floats times(int64_t e, const Floats& x) const { return xt::sum(xt::view(values, e) * x, {1}); }
 
  private:
   int64_t expert_ = 0;
@@ -44,7 +46,11 @@ struct Layer {
   std::vector<float> hidden, weights;
   std::vector<int32_t> ids;
   Layer(int64_t width, int64_t inner, bool is_gated)
-      : h(width), i(inner), gated(is_gated), w13(4, (gated ? 2 : 1) * i, h, 1), w2(4, h, i, 2) {
+      : h(width),
+        i(inner),
+        gated(is_gated),
+        w13(4, static_cast<size_t>((gated ? 2 : 1) * i), static_cast<size_t>(h), 1),
+        w2(4, static_cast<size_t>(h), static_cast<size_t>(i), 2) {
     std::mt19937 random(3);
     std::normal_distribution<float> normal;
     for (int64_t n = 0; n < m * h; ++n) hidden.push_back(bf16_to_float(bf16_from_float(normal(random))));
@@ -59,25 +65,19 @@ struct Layer {
   template <class F>
   std::vector<float> run(F&& spoil) const {
     std::vector<float> out(static_cast<size_t>(m * h));
+    auto sums = xt::adapt(out.data(), {m, h});
+    const auto x = xt::adapt(hidden.data(), {m, h});
     for (int64_t r = 0; r < m * topk; ++r) {
       const int64_t token = r / topk, e = ids[static_cast<size_t>(r)];
+      const Floats first = w13.times(e, xt::view(x, token));
       std::vector<float> active;
-      const auto dot = [&](int64_t n) {
-        float sum = 0;
-        for (int64_t k = 0; k < h; ++k) sum += w13.at(e, n, k) * hidden[static_cast<size_t>(token * h + k)];
-        return sum;
-      };
       for (int64_t n = 0; n < i; ++n) {
-        const float first = dot(n), relu = std::max(first, 0.0f);
-        const float value = gated ? first / (1 + std::exp(-first)) * dot(i + n) : relu * relu;
+        const float own = first(n), relu = std::max(own, 0.0f);
+        const float value = gated ? own / (1 + std::exp(-own)) * first(i + n) : relu * relu;
         active.push_back(fp16_to_float(fp16_from_float(value)));
       }
       spoil(r, active);
-      for (int64_t n = 0; n < h; ++n) {
-        float sum = 0;
-        for (int64_t k = 0; k < i; ++k) sum += w2.at(e, n, k) * active[static_cast<size_t>(k)];
-        out[static_cast<size_t>(token * h + n)] += weights[static_cast<size_t>(r)] * sum;
-      }
+      xt::view(sums, token) += weights[static_cast<size_t>(r)] * w2.times(e, xt::adapt(active.data(), {i}));
     }
     return out;
   }
@@ -85,11 +85,9 @@ struct Layer {
 
 /// Largest error over its tolerance.
 double worst(const MoeTolerance& want, const std::vector<float>& found) {
-  double share = 0;
-  for (size_t n = 0; n < found.size(); ++n)
-    share = std::max(share, std::abs(static_cast<double>(found[n]) - want.out[n]) /
-                                (want.tolerance[n] + 0x1p-24 * std::abs(want.out[n])));
-  return share;
+  const auto array = [](const auto& numbers) { return xt::adapt(numbers.data(), {numbers.size()}); };
+  const auto out = array(want.out);
+  return xt::amax(xt::abs(array(found) - out) / (array(want.tolerance) + 0x1p-24 * xt::abs(out)))();
 }
 
 }  // namespace

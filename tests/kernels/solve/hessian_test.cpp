@@ -1,6 +1,10 @@
 #include "kernels/solve/hessian.h"
 
 #include <doctest/doctest.h>
+#include <xtensor/xadapt.hpp>
+#include <xtensor/xmath.hpp>
+#include <xtensor/xrandom.hpp>
+#include <xtensor/xview.hpp>
 
 #include <cmath>
 #include <random>
@@ -16,19 +20,21 @@ using namespace twofour;
 
 namespace {
 
+using Matrix = xt::xtensor<double, 2>;
+
+/// A' B of A [m, i] and B [m, j].
+template <class A, class B>
+Matrix product(const A& a, const B& b) {
+  return xt::sum(xt::view(a, xt::all(), xt::all(), xt::newaxis()) * xt::view(b, xt::all(), xt::newaxis()),
+                 {0});
+}
+
+/// X'X of tokens X [tokens, k].
 std::vector<float> random_hessian(int64_t k, int tokens, unsigned seed) {
   std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  const auto n = static_cast<size_t>(k);
-  std::vector<float> h(n * n);
-  for (int t = 0; t < tokens; ++t) {
-    std::vector<float> x;
-    for (size_t j = 0; j < n; ++j) x.push_back(normal(random));
-    for (size_t i = 0; i < n; ++i) {
-      for (size_t j = 0; j < n; ++j) h[i * n + j] += x[i] * x[j];
-    }
-  }
-  return h;
+  const Matrix x = xt::random::randn<double>({static_cast<int64_t>(tokens), k}, 0, 1, random),
+               h = product(x, x);
+  return {h.begin(), h.end()};
 }
 
 }  // namespace
@@ -59,36 +65,17 @@ TEST_CASE("the factor's square is the inverse, and only the upper triangle is re
   const DampedHessian upper = damped_hessian(h, k, 0.01, true);
   CHECK(upper.matrix == full.matrix);
   CHECK(upper.factor == full.factor);
-  for (int64_t i = 0; i < k; ++i) {
-    for (int64_t j = 0; j < k; ++j) {
-      double sum = 0;
-      for (int64_t a = 0; a < k; ++a) {
-        double inverse = 0;
-        for (int64_t b = 0; b <= std::min(i, a); ++b)
-          inverse += double{full.factor[static_cast<size_t>(b * k + i)]} *
-                     double{full.factor[static_cast<size_t>(b * k + a)]};
-        sum += inverse * double{full.matrix[static_cast<size_t>(a * k + j)]};
-      }
-      REQUIRE(sum == doctest::Approx(i == j ? 1.0 : 0.0).epsilon(1e-3).scale(1));
-    }
-  }
+  const Matrix u = xt::adapt(full.factor.data(), {k, k}), damped = xt::adapt(full.matrix.data(), {k, k});
+  CHECK(xt::allclose(product(product(u, u), damped), xt::eye(k), 0, 1e-3));
 }
 
 TEST_CASE("rows are solved against the damped Hessian") {
   constexpr int64_t k = 96, rows = 11;
   const std::vector<float> h = random_hessian(k, 300, 6), wanted = random_hessian(k, 3, 7);
   const DampedHessian damped = damped_hessian(h, k, 0.05, false);
-  std::vector<float> products;
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t j = 0; j < k; ++j) {
-      double sum = 0;
-      for (int64_t i = 0; i < k; ++i)
-        sum += double{wanted[static_cast<size_t>(r * k + i)]} *
-               double{damped.matrix[static_cast<size_t>(i * k + j)]};
-      products.push_back(static_cast<float>(sum));
-    }
-  }
-  std::vector<float> once = products, again = products;
+  const Matrix all = xt::adapt(wanted.data(), {k, k}), own = xt::view(all, xt::range(0, rows)),
+               products = product(xt::transpose(own), Matrix(xt::adapt(damped.matrix.data(), {k, k})));
+  std::vector<float> once(products.begin(), products.end()), again = once;
   const DampedInverse inverse(h, k, 0.05);
   inverse.multiply(once);
   DampedInverse(h, k, 0.05, 3, Isa::portable).multiply(again);

@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 #include <omp.h>
+#include <xtensor/xadapt.hpp>
+#include <xtensor/xmath.hpp>
+#include <xtensor/xview.hpp>
 
 #include <cmath>
 #include <filesystem>
@@ -45,34 +48,31 @@ struct CollectModel {
   std::optional<Decoder> decoder;
 };
 
-/// Products of the inputs of a group in double, one token after another.
+using Matrix = xt::xtensor<double, 2>;
+
+/// Sums of x x' over the inputs x [k] of a group, in double.
 struct SlowSums : LayerWatcher {
-  explicit SlowSums(const std::vector<InputGroup>& all) : groups(all), sums(all.size()), counts(all.size()) {}
+  explicit SlowSums(const std::vector<InputGroup>& all) : groups(all), counts(all.size()) {
+    for (const InputGroup& g : all) sums.push_back(xt::zeros<double>({g.k, g.k}));
+  }
   void see_input(size_t group, std::span<const float> x, std::span<const int64_t>) override {
-    const auto k = static_cast<size_t>(groups[group].k);
-    sums[group].resize(k * k);
-    for (size_t row = 0; row < x.size(); row += k) {
-      ++counts[group];
-      for (size_t i = 0; i < k; ++i) {
-        for (size_t j = 0; j < k; ++j)
-          sums[group][i * k + j] += static_cast<double>(x[row + i]) * static_cast<double>(x[row + j]);
-      }
-    }
+    const auto k = groups[group].k, tokens = static_cast<int64_t>(x.size()) / k;
+    const Matrix all = xt::adapt(x.data(), {tokens, k});
+    sums[group] += xt::sum(
+        xt::view(all, xt::all(), xt::all(), xt::newaxis()) * xt::view(all, xt::all(), xt::newaxis()), {0});
+    counts[group] += tokens;
   }
   void see_expert(int64_t expert, double sum) override { norms[expert] += sum; }
   const std::vector<InputGroup>& groups;
-  std::vector<std::vector<double>> sums;
+  std::vector<Matrix> sums;
   std::vector<int64_t> counts;
   std::map<int64_t, double> norms;
 };
 
 double relative(std::span<const float> found, std::span<const double> expected) {
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    difference += std::pow(static_cast<double>(found[i]) - expected[i], 2);
-    size += expected[i] * expected[i];
-  }
-  return std::sqrt(difference / size);
+  const auto want = xt::adapt(expected.data(), {expected.size()});
+  const auto off = xt::adapt(found.data(), {found.size()}) - want;
+  return std::sqrt(xt::sum(off * off)() / xt::sum(want * want)());
 }
 
 TEST_CASE("sums are those of every linear's inputs, per expert by routing") {
@@ -103,8 +103,7 @@ TEST_CASE("sums are those of every linear's inputs, per expert by routing") {
           CHECK(entry->count == slow.counts[g] * groups[g].times);
         }
         if (slow.counts[g] == 0) continue;
-        std::vector<double> mean = slow.sums[g];
-        for (double& v : mean) v /= static_cast<double>(slow.counts[g]);
+        const Matrix mean = slow.sums[g] / static_cast<double>(slow.counts[g]);
         CHECK(relative(s.read_hessian(*s.find(groups[g].linears.front())), mean) < 1e-6);
       }
       if (slow.norms.empty()) continue;
@@ -125,9 +124,7 @@ TEST_CASE("sums are those of every linear's inputs, per expert by routing") {
     const StatisticsEntry* entry = s.find("lm_head");
     REQUIRE(entry != nullptr);
     CHECK(entry->count == 36);
-    std::vector<double> mean = slow.sums[0];
-    for (double& v : mean) v /= 36;
-    CHECK(relative(s.read_hessian(*entry), mean) < 1e-6);
+    CHECK(relative(s.read_hessian(*entry), Matrix(slow.sums[0] / 36)) < 1e-6);
     if (std::string(name) == "deepseek_v3") CHECK(unseen > 0);
     // Every linear of the files is served, under the files' names.
     const StatisticsCoverage coverage = cover(s, model.decoder->checkpoint());

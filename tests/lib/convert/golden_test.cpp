@@ -1,5 +1,9 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <xtensor/xadapt.hpp>
+#include <xtensor/xbuilder.hpp>
+#include <xtensor/xmath.hpp>
+#include <xtensor/xrepeat.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -88,38 +92,31 @@ Weights decode_source(const Golden& golden, const ReadTensors& tensors,
 
 /// The dense weights that v7 tensors stand for; dropped ones are zero.
 Weights decode_v7(const ReadTensors& tensors, const std::string& name) {
-  const ReadTensor& comp = tensors.at(name + "_comp");
-  const auto &meta = tensors.at(name + "_meta").bytes, &scale = tensors.at(name + "_scale").bytes;
+  const auto part = [&](const char* suffix, size_t per) -> xt::xtensor<unsigned, 3> {
+    const ReadTensor& t = tensors.at(name + suffix);  // [E, K/per, N]
+    const auto stored = xt::adapt(t.bytes.data(), {t.shape[0], t.shape[1], t.shape[2]});
+    return xt::repeat(xt::xtensor<unsigned, 3>(xt::transpose(stored, {0, 2, 1})), per, 2);
+  };
+  const auto kept = part("_comp", 4), meta = part("_meta", 8), scale = part("_scale", 16);
   const auto globals = tensors.at(name + "_global_scale").as<float>();
-  Weights w{comp.shape[0], comp.shape[2], comp.shape[1] * 4, {}, {}};
-  for (int64_t e = 0; e < w.e; ++e) {
-    for (int64_t n = 0; n < w.n; ++n) {
-      for (int64_t k = 0; k < w.k; ++k) {
-        const auto at = [&](int64_t per_row) {
-          return static_cast<size_t>((e * (w.k / per_row) + k / per_row) * w.n + n);
-        };
-        const unsigned places = meta[at(8)] >> (k / 4 % 2 * 4) & 15u, kept = comp.bytes[at(4)];
-        const auto position = static_cast<unsigned>(k % 4);
-        const unsigned code = position == (places & 3)    ? kept & 15
-                              : position == (places >> 2) ? kept >> 4
-                                                          : 0;
-        w.add(code, scale[at(16)], globals[static_cast<size_t>(e)]);
-      }
-    }
-  }
+  const auto k = xt::arange<unsigned>(static_cast<unsigned>(kept.shape(2)));
+  const auto place = (meta >> (k / 4u % 2u * 4u)) & 15u;
+  const xt::xtensor<unsigned, 3> codes = xt::where(xt::equal(k % 4u, place & 3u), kept & 15u,
+                                                   xt::where(xt::equal(k % 4u, place >> 2u), kept >> 4u, 0u));
+  const auto size = [&](size_t d) { return static_cast<int64_t>(codes.shape(d)); };
+  Weights w{size(0), size(1), size(2), {}, {}};
+  for (size_t i = 0; i < codes.size(); ++i)
+    w.add(codes.flat(i), scale.flat(i), globals[i / (codes.size() / codes.shape(0))]);
   return w;
 }
 
 /// The largest difference, as a share of the largest value.
 double relative_difference(const std::vector<double>& found, const std::vector<double>& expected) {
   REQUIRE(found.size() == expected.size());
-  double worst = 0, largest = 0;
-  for (size_t i = 0; i < found.size(); ++i) {
-    worst = std::max(worst, std::fabs(found[i] - expected[i]));
-    largest = std::max(largest, std::fabs(expected[i]));
-  }
+  const auto want = xt::adapt(expected.data(), {expected.size()});
+  const double largest = xt::amax(xt::abs(want))();
   REQUIRE(largest > 0);
-  return worst / largest;
+  return xt::amax(xt::abs(xt::adapt(found.data(), {found.size()}) - want))() / largest;
 }
 
 }  // namespace

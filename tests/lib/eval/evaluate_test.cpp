@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 #include <omp.h>
+#include <xtensor/xadapt.hpp>
+#include <xtensor/xmath.hpp>
+#include <xtensor/xsort.hpp>
+#include <xtensor/xview.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -22,15 +26,13 @@ struct OpenGolden {
     write_decoder_checkpoint(golden, scratch / "model");
     decoder.emplace(Decoder::open(scratch / "model"));
   }
-  /// Log-probabilities of what follows token i, by transformers' logits.
-  std::vector<double> log_probabilities(size_t i) const {
-    const auto size = static_cast<size_t>(golden.vocabulary);
-    std::vector<double> x(golden.logits.begin() + static_cast<int64_t>(i * size),
-                          golden.logits.begin() + static_cast<int64_t>((i + 1) * size));
-    double sum = 0;
-    for (const double v : x) sum += std::exp(v);
-    for (double& v : x) v -= std::log(sum);
-    return x;
+  /// Log-probabilities of what follows each token but the last, by transformers' logits.
+  xt::xtensor<double, 2> log_probabilities() const {
+    const auto tokens = static_cast<int64_t>(golden.tokens.size());
+    const xt::xtensor<double, 2> x =
+        xt::view(xt::adapt(golden.logits.data(), {tokens, golden.vocabulary}), xt::range(0, tokens - 1));
+    const xt::xtensor<double, 1> sums = xt::sum(xt::exp(x), {1});
+    return x - xt::log(xt::view(sums, xt::all(), xt::newaxis()));
   }
   EvalWindow window() const { return {golden.tokens, 1}; }
   Scratch scratch;
@@ -41,10 +43,6 @@ struct OpenGolden {
 EvalFigures evaluated(const OpenGolden& a, const OpenGolden* b, const std::vector<EvalWindow>& windows) {
   Progress progress;
   return evaluate(*a.decoder, b != nullptr ? &*b->decoder : nullptr, windows, progress);
-}
-
-size_t top_of(const std::vector<double>& x) {
-  return static_cast<size_t>(std::max_element(x.begin(), x.end()) - x.begin());
 }
 
 TEST_CASE("a text is cut so that every token but the first is predicted once") {
@@ -77,45 +75,35 @@ TEST_CASE("a text is cut so that every token but the first is predicted once") {
 TEST_CASE("losses, divergence and agreement are those of transformers' logits") {
   const OpenGolden a("qwen3_moe"), b("llama");
   const EvalFigures f = evaluated(a, &b, {a.window()});
-  const size_t tokens = a.golden.tokens.size();
-  std::vector<double> losses, divergences;
-  double other_loss = 0;
-  int agreed = 0;
-  for (size_t i = 0; i + 1 < tokens; ++i) {
-    const std::vector<double> p = a.log_probabilities(i), q = b.log_probabilities(i);
-    const auto token = static_cast<size_t>(a.golden.tokens[i + 1]);
-    losses.push_back(-p[token]);
-    other_loss -= q[token];
-    double divergence = 0;
-    for (size_t t = 0; t < p.size(); ++t) divergence += std::exp(q[t]) * (q[t] - p[t]);
-    divergences.push_back(divergence);
-    agreed += top_of(p) == top_of(q);
-  }
-  const auto n = static_cast<double>(losses.size());
-  const double loss = std::accumulate(losses.begin(), losses.end(), 0.0) / n;
-  double squares = 0;
-  for (const double l : losses) squares += (l - loss) * (l - loss);
-  CHECK(f.predictions == static_cast<int64_t>(losses.size()));
+  const auto p = a.log_probabilities(), q = b.log_probabilities();
+  const xt::xtensor<double, 1> divergences = xt::sort(xt::eval(xt::sum(xt::exp(q) * (q - p), {1})));
+  const std::vector<int32_t> next(a.golden.tokens.begin() + 1, a.golden.tokens.end());
+  xt::xtensor<double, 1> losses = xt::zeros_like(divergences), others = losses;
+  for (size_t i = 0; i < next.size(); ++i) losses(i) = -p(i, next[i]), others(i) = -q(i, next[i]);
+  const auto n = static_cast<double>(next.size());
+  const double loss = xt::mean(losses)(), other = xt::mean(others)();
+  const double last = divergences.periodic(-1);
+  CHECK(f.predictions == static_cast<int64_t>(next.size()));
   CHECK(f.loss.mean == doctest::Approx(loss).epsilon(1e-5));
-  CHECK(f.loss.error == doctest::Approx(std::sqrt(squares / (n - 1) / n)).epsilon(1e-4));
+  CHECK(f.loss.error ==
+        doctest::Approx(std::sqrt(xt::sum(xt::square(losses - loss))() / (n - 1) / n)).epsilon(1e-4));
   REQUIRE(f.against);
-  CHECK(f.against->loss.mean == doctest::Approx(other_loss / n).epsilon(1e-5));
-  CHECK(f.against->difference.mean == doctest::Approx(loss - other_loss / n).epsilon(1e-4));
-  CHECK(f.against->divergence.mean ==
-        doctest::Approx(std::accumulate(divergences.begin(), divergences.end(), 0.0) / n).epsilon(1e-4));
-  CHECK(f.against->agreement == doctest::Approx(agreed / n));
-  std::sort(divergences.begin(), divergences.end());
-  CHECK(f.against->divergence_p99 == doctest::Approx(divergences.back()).epsilon(1e-4));  // of 47 the last
+  CHECK(f.against->loss.mean == doctest::Approx(other).epsilon(1e-5));
+  CHECK(f.against->difference.mean == doctest::Approx(loss - other).epsilon(1e-4));
+  CHECK(f.against->divergence.mean == doctest::Approx(xt::mean(divergences)()).epsilon(1e-4));
+  CHECK(f.against->agreement ==
+        doctest::Approx(xt::mean(xt::cast<double>(xt::equal(xt::argmax(p, 1), xt::argmax(q, 1))))()));
+  CHECK(f.against->divergence_p99 == doctest::Approx(last).epsilon(1e-4));  // of 47 the last
   REQUIRE(f.worst.size() == 10);
-  CHECK(f.worst[0].divergence == doctest::Approx(divergences.back()).epsilon(1e-4));
-  CHECK(f.worst[9].divergence == doctest::Approx(divergences[divergences.size() - 10]).epsilon(1e-4));
+  CHECK(f.worst[0].divergence == doctest::Approx(last).epsilon(1e-4));
+  CHECK(f.worst[9].divergence == doctest::Approx(divergences.periodic(-10)).epsilon(1e-4));
   CHECK(f.against->layers.size() == 3);
 
   double sum = 0;
   int64_t count = 0;
-  for (const PositionFigures& p : f.positions) {
-    sum += p.loss * static_cast<double>(p.predictions);
-    count += p.predictions;
+  for (const PositionFigures& at : f.positions) {
+    sum += at.loss * static_cast<double>(at.predictions);
+    count += at.predictions;
   }
   CHECK(count == f.predictions);
   CHECK(sum / n == doctest::Approx(f.loss.mean));

@@ -1,11 +1,14 @@
 #include <doctest/doctest.h>
+#include <xtensor/xadapt.hpp>
+#include <xtensor/xmath.hpp>
+#include <xtensor/xrepeat.hpp>
+#include <xtensor/xsort.hpp>
+#include <xtensor/xvectorize.hpp>
+#include <xtensor/xview.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <functional>
-#include <numeric>
-#include <set>
+#include <limits>
 
 #include "formats/half.h"
 #include "lib/decoder/decoder.h"
@@ -35,40 +38,34 @@ struct Described {
 
 constexpr size_t kMany = 12, kChosen = 3;
 
-/// Experts and weights of one token by its logits: every expert is ranked, groups first.
-std::vector<std::pair<int32_t, double>> described_choice(const Described& d,
-                                                         const std::array<double, kMany>& logits,
+using Doubles = xt::xtensor<double, 1>;
+
+/// How many of x [n] are larger than each.
+xt::xtensor<size_t, 1> count_above(const Doubles& x) {
+  return xt::sum(xt::cast<size_t>(x > xt::view(x, xt::all(), xt::newaxis())), {1});
+}
+
+/// Experts and weights of one token by its logits [kMany]: every expert is ranked, groups first.
+std::vector<std::pair<int32_t, double>> described_choice(const Described& d, const Doubles& logits,
                                                          const std::vector<float>& correction) {
-  std::array<double, kMany> score{}, value{};
-  double all = 0;
-  for (const double logit : logits) all += std::exp(logit);
-  for (size_t e = 0; e < kMany; ++e) {
-    score[e] = d.score != nullptr ? d.score(logits[e]) : std::exp(logits[e]) / all;
-    value[e] = score[e] + (correction.empty() ? 0.0 : static_cast<double>(correction[e]));
-  }
+  Doubles score = xt::exp(logits) / xt::sum(xt::exp(logits))();
+  if (d.score != nullptr) score = xt::vectorize(d.score)(logits);
+  Doubles value = score;
+  if (!correction.empty()) value += xt::adapt(correction.data(), {kMany});
   const size_t size = kMany / d.groups;
-  const auto worth = [&](size_t group) {
-    std::multiset<double, std::greater<>> values(&value[group * size], &value[group * size] + size);
-    return std::accumulate(values.begin(), std::next(values.begin(), static_cast<ptrdiff_t>(d.best)), 0.0);
-  };
+  const xt::xtensor<double, 2> sorted = xt::sort(xt::reshape_view(value, {d.groups, size}), 1);
+  const Doubles worth = xt::sum(xt::view(sorted, xt::all(), xt::range(size - d.best, size)), {1});
+  const xt::xtensor<size_t, 1> better_groups = xt::repeat(count_above(worth), size, 0);
+  const Doubles kept = xt::where(better_groups < d.kept, value, -std::numeric_limits<double>::infinity());
+  const auto better = count_above(kept);
   std::vector<std::pair<int32_t, double>> chosen;
   double sum = 0;
   for (size_t e = 0; e < kMany; ++e) {
-    size_t better_groups = 0, better = 0;
-    const auto is_kept = [&](size_t group) {
-      better_groups = 0;
-      for (size_t g = 0; g < d.groups; ++g) better_groups += worth(g) > worth(group) ? 1 : 0;
-      return better_groups < d.kept;
-    };
-    if (!is_kept(e / size)) continue;
-    for (size_t other = 0; other < kMany; ++other)
-      better += is_kept(other / size) && value[other] > value[e] ? 1 : 0;
-    if (better >= kChosen) continue;
-    chosen.emplace_back(static_cast<int32_t>(e), score[e]);
-    sum += score[e];
+    if (better_groups(e) >= d.kept || better(e) >= kChosen) continue;
+    chosen.emplace_back(static_cast<int32_t>(e), score(e));
+    sum += score(e);
   }
   for (auto& [e, weight] : chosen) weight *= d.factor / (d.to_one ? sum : 1.0);
-  std::sort(chosen.begin(), chosen.end());
   return chosen;
 }
 
@@ -126,13 +123,11 @@ TEST_CASE("routers with groups, corrections and factors choose as their models a
     const auto hidden = random_hidden(40, kHidden);
     const ExpertChoice got = artifact.route(0, hidden, 40, kChosen);
     const auto gate_weight = read_tensors(made.source()).at("model.layers.3.mlp.gate.weight").as<uint16_t>();
+    const xt::xtensor<double, 2> w =
+        xt::vectorize(bf16_to_float)(xt::adapt(gate_weight.data(), {int64_t{kMany}, kHidden}));
     for (size_t m = 0; m < 40; ++m) {
       CAPTURE(m);
-      std::array<double, kMany> logits{};
-      for (size_t at = 0; at < kMany * kHidden; ++at) {
-        logits[at / kHidden] += static_cast<double>(bf16_to_float(gate_weight[at])) *
-                                static_cast<double>(hidden[m * kHidden + at % kHidden]);
-      }
+      const Doubles logits = xt::sum(w * xt::view(xt::adapt(hidden.data(), {int64_t{40}, kHidden}), m), {1});
       const auto want = described_choice(d, logits, correction);
       REQUIRE(want.size() == kChosen);
       std::vector<std::pair<int32_t, float>> own;
