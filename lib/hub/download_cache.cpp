@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "formats/error.h"
+#include "lib/findings/shown_url.h"
 #include "lib/hub/sha256.h"
 #include "lib/io/descriptor.h"
 #include "lib/io/file.h"

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "formats/error.h"
+#include "lib/findings/shown_url.h"
 
 namespace twofour {
 namespace {

@@ -12,6 +12,8 @@
 
 #include "formats/error.h"
 #include "formats/safetensors.h"
+#include "lib/findings/given_urls.h"
+#include "lib/findings/shown_url.h"
 #include "lib/io/descriptor.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
@@ -123,7 +125,8 @@ RemoteSource::RemoteSource(const std::string& source, const std::optional<CacheO
     : path_(source) {
   if (!is_remote_address(source)) return;
   fetcher_ = std::make_unique<const Fetcher>(hub_settings(), policy);
-  RemoteListing listing = list_remote(parse_remote_address(source, fetcher_->settings()), *fetcher_);
+  RemoteListing listing =
+      list_remote(parse_remote_address(whole_url(source), fetcher_->settings()), *fetcher_);
   if (cache) cache_ = std::make_unique<DownloadCache>(cache->folder, cache->limit);
   placeholders_ = std::make_unique<const PlaceholderFolder>();
   const fs::path& root = placeholders_->path();

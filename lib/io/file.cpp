@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "formats/error.h"
+#include "lib/findings/shown_url.h"
 #include "lib/io/descriptor.h"
 #include "lib/io/remote_file.h"
 #include "lib/io/temporary_file.h"
@@ -59,7 +60,7 @@ fs::file_status status_of(const fs::path& path) {
     throw Error(fmt::format(
         "{}: expected a path: URLs are read by inspect, lint --headers-only, diff --headers-only, plan, "
         "convert, quantize and prune; download it first",
-        path.string()));
+        shown_url(path.string())));
   }
   if (!fs::exists(status)) throw Error(fmt::format("{}: no such file or directory", path.string()));
   return status;

@@ -29,9 +29,6 @@ TEST_CASE("a URL is taken apart, and its secrets are not shown") {
   CHECK(url.path == "/a/b");
   CHECK(url.query == "?X-Signature=secret");
   CHECK(parse_url("x", "https://h").path == "/");
-  CHECK(shown_url("https://h/a?X-Signature=secret") == "https://h/a");
-  CHECK(shown_url("https://user:password@h/a@b") == "https://h/a@b");
-  CHECK(shown_url("https://h/a@b") == "https://h/a@b");
   for (const char* bad :
        {"ftp://h/a", "https:///a", "h/a", "file:///etc/passwd", "https://h\r\nx/", "https://"})
     CHECK_THROWS_AS(parse_url("x", bad), Error);
