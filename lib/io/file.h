@@ -22,6 +22,7 @@ class RemoteFile;
 /// An I/O error: the system could not open or read an existing file. It is not a malformed file: code that
 /// tolerates damaged files must let this one through.
 struct ReadError : Error {
+  using Error::Error;
   /// "PATH: cannot read: input/output error", from errno.
   ReadError(const std::filesystem::path& path, int error, const char* doing = "read");
 };
