@@ -10,6 +10,7 @@
 #include "formats/json.h"
 #include "formats/naming.h"
 #include "lib/artifact/edit.h"
+#include "lib/io/links.h"
 #include "lib/names/pattern.h"
 #include "lib/statistics/mask_file.h"
 #include "lib/statistics/statistics.h"
@@ -97,6 +98,8 @@ struct Recipe {
   /// Of the whole output; "source": the source's own; empty: the words of single rules decide.
   std::string dialect = {};
   uint64_t max_shard_size = 5'000'000'000;
+  /// Of the source: whose targets go along. twofour.json lists the files that went, and not this.
+  Links links = Links::kInside;
 
   Recipe() = default;
   explicit Recipe(Rule rule) : rules{std::move(rule)} {}

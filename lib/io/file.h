@@ -112,6 +112,7 @@ class AtomicFile {
 
 /// The whole contents of a small file. Throws Error if it is longer than `limit` bytes.
 std::string read_text(const std::filesystem::path& path, uint64_t limit = 64u << 20);
+std::string read_text(const InputFile& file, uint64_t limit = 64u << 20);
 
 /// Writes a small file whole or not at all.
 void write_text(const std::filesystem::path& path, std::string_view text);

@@ -7,8 +7,8 @@
 #include <stdexcept>
 
 #include "formats/error.h"
-#include "lib/findings/problems.h"
 #include "lib/findings/given_urls.h"
+#include "lib/findings/problems.h"
 #include "tools/cli/suggest.h"
 
 namespace twofour {
