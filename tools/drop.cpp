@@ -18,9 +18,8 @@ struct DropArguments {
 int run_drop(const DropArguments& o, const Common& common) {
   check_destination(o.common.destination, o.common.source, existing_of(o.common));
   check_inputs_apart(o.common.destination, {{"--by", o.edit.by}, {"--experts", o.edit.experts}});
-  const Edit edit = make_edit(o.edit, o.common.source);
-  const Checkpoint left = open_edited(o.common.source, {}, edit, parse_io(o.common.io));
-  const Recipe recipe(edit, parse_size_option("--max-shard-size", o.common.max_shard_size));
+  const Recipe recipe = edit_recipe(o.edit, o.common);
+  const Checkpoint left = open_edited(o.common.source, {}, recipe.edit, parse_io(o.common.io));
   return write_checkpoint(o.common, left, make_plan(left, recipe), nullptr, common);
 }
 

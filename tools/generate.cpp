@@ -140,6 +140,7 @@ std::function<int()> setup_generate(Arguments& args, const Common& common) {
   auto o = std::make_shared<GenerateArguments>();
   args.option("PATH", o->model, "Checkpoint or artifact: a whole model with its tokenizer.json").required();
   args.option("--prompt", o->prompt, "Text to continue; no chat template is put around it")
+      .as_given()
       .required()
       .value_name("TEXT");
   add_zero_points_option(args, o->zero_points, "of both models");

@@ -16,11 +16,10 @@ struct GraftArguments {
 };
 
 int run_graft(const GraftArguments& o, const Common& common) {
-  const Edit edit = make_edit(o.edit, o.common.source);
+  const Recipe recipe = edit_recipe(o.edit, o.common);
   check_destination(o.common.destination, o.common.source, existing_of(o.common));
   check_apart_from_kept(o.common.destination, o.edit.donor);
-  const Checkpoint grafted = open_edited(o.common.source, o.edit.donor, edit, parse_io(o.common.io));
-  const Recipe recipe(edit, parse_size_option("--max-shard-size", o.common.max_shard_size));
+  const Checkpoint grafted = open_edited(o.common.source, o.edit.donor, recipe.edit, parse_io(o.common.io));
   return write_checkpoint(o.common, grafted, make_plan(grafted, recipe), nullptr, common);
 }
 

@@ -29,11 +29,6 @@ struct PlanArguments {
   std::optional<uint64_t> tasks;
 };
 
-Recipe edit_recipe(const PlanArguments& o) {
-  const std::string size = o.common.max_shard_size.empty() ? "5GB" : o.common.max_shard_size;
-  return {make_edit(o.edit, o.common.source), parse_size_option("--max-shard-size", size)};
-}
-
 int run_plan(const PlanArguments& given, const Common& common) {
   refuse_remote(given.edit.donor, "--donor reads a checkpoint on this machine");
   if (given.recipe.budget || given.recipe.max_loss)
@@ -65,7 +60,7 @@ int run_plan(const PlanArguments& given, const Common& common) {
   if (!o.edit.by.empty() && o.edit.experts.empty())
     throw Error("--by: expected with --experts only, found without");
   if (!o.edit.donor.empty()) check_apart_from_kept(o.common.destination, o.edit.donor);
-  Recipe recipe = o.edit.is_given() ? edit_recipe(o) : make_recipe(o.recipe, o.common);
+  Recipe recipe = o.edit.is_given() ? edit_recipe(o.edit, o.common) : make_recipe(o.recipe, o.common);
   std::optional<BudgetChoice> choice;
   if (o.recipe.budget || o.recipe.max_loss) {
     choice = choose_by_budget(o.common, o.recipe, Device::cpu, common, recipe);
@@ -128,6 +123,7 @@ std::function<int()> setup_plan(Arguments& args, const Common& common) {
   add_drop_options(args, o->edit);
   for (const char* edit : {"--take", "--modules", "--experts"}) exclude_rule_words(args, edit);
   args.exactly_one_of({"--to", "--recipe", "--take", "--modules", "--experts"});
+  add_links_option(args, o->common.follow_links);
   args.option("-o,--output", o->output, "Plan to write, for twofour convert --plan")
       .required()
       .value_name("FILE");

@@ -13,6 +13,7 @@
 #include "formats/naming.h"
 #include "lib/artifact/edit.h"
 #include "lib/checkpoint/zero_points.h"
+#include "lib/io/links.h"
 #include "lib/names/pattern.h"
 #include "lib/statistics/mask_file.h"
 #include "lib/statistics/statistics.h"
@@ -105,6 +106,8 @@ struct Recipe {
   std::string dialect = {};
   ZeroPoints zero_points = ZeroPoints::kAsStated;  ///< of the source's INT4
   uint64_t max_shard_size = 5'000'000'000;
+  /// Of the source: whose targets go along. twofour.json lists the files that went, and not this.
+  Links links = Links::kInside;
 
   Recipe() = default;
   explicit Recipe(Rule rule) : rules{std::move(rule)} {}

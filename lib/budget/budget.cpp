@@ -224,6 +224,17 @@ std::vector<PruningUnit> units_of(const std::vector<GroupEncoding>& pruned,
 
 }  // namespace
 
+namespace {
+
+/// A plan by which nothing is written.
+Plan plan_to_measure(const Checkpoint& source, const Rule& rule) {
+  Recipe recipe(rule);
+  recipe.links = Links::kFollowed;
+  return make_plan(source, recipe);
+}
+
+}  // namespace
+
 std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int jobs, const Compute& compute,
                                        Progress& progress) {
   Plan pruned_plan, dense_plan;
@@ -244,12 +255,12 @@ std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int
     pruned = groups_of(pruned_groups->planned);
     if (dense_groups) dense = groups_of(dense_groups->planned);
   } else {
-    pruned_plan = make_plan(source, Recipe(rule));
+    pruned_plan = plan_to_measure(source, rule);
     // What is not pruned in place stays as it is, without a loss.
     if (is_in_place(rule)) {
       check_all_solved(pruned_plan, source, *rule.statistics);
     } else {
-      dense_plan = make_plan(source, Recipe(dense_rule(rule)));
+      dense_plan = plan_to_measure(source, dense_rule(rule));
       rule.dialect = dense_plan.recipe.rules[0].dialect;
     }
     pruned = groups_of(pruned_plan.transformations);

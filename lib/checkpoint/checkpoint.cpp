@@ -30,16 +30,6 @@ std::optional<std::string> find_index(const fs::path& directory) {
   return names[0];
 }
 
-/// A config file as an object; null if it is absent.
-std::shared_ptr<Json> read_json(const fs::path& path) {
-  std::error_code error;
-  if (!fs::exists(fs::symlink_status(path, error))) return std::make_shared<Json>(nullptr);
-  auto json = std::make_shared<Json>(parse_json(path.string(), read_text(path)));
-  if (!json->is_object())
-    throw Error(fmt::format("{}: expected an object, found {}", path.string(), json->type_name()));
-  return json;
-}
-
 }  // namespace
 
 bool DescribedCodes::has(const std::string& module) const {
@@ -95,6 +85,27 @@ void TensorSource::read_rows(size_t, const RowRange&, std::span<uint8_t>, std::s
   check(false, "rows of a module that is computed");
 }
 
+/// A config file as an object; null if it is absent.
+std::shared_ptr<Json> Checkpoint::read_config(const char* name) {
+  const fs::path path = path_ / name;
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(path, error))) return std::make_shared<Json>(nullptr);
+  const std::optional<LinkOutside> outside = link_outside(path_, path);
+  if (outside) links_outside_.push_back(*outside);
+  const InputFile file = open_below(path_, path, outside ? Links::kFollowed : Links::kInside);
+  auto json = std::make_shared<Json>(parse_json(path.string(), read_text(file)));
+  if (!json->is_object())
+    throw Error(fmt::format("{}: expected an object, found {}", path.string(), json->type_name()));
+  return json;
+}
+
+InputFile Checkpoint::open_again(const char* name) const {
+  const fs::path path = path_ / name;
+  const bool is_known = std::any_of(links_outside_.begin(), links_outside_.end(),
+                                    [&](const LinkOutside& link) { return link.path == path; });
+  return open_below(path_, path, is_known ? Links::kFollowed : Links::kInside);
+}
+
 Checkpoint Checkpoint::open(const fs::path& path, Io io, ZeroPoints zero_points) {
   Checkpoint c;
   c.zero_points_ = zero_points;
@@ -110,8 +121,8 @@ Checkpoint Checkpoint::open(const fs::path& path, Io io, ZeroPoints zero_points)
           "{}: expected a complete checkpoint, found one that an interrupted run of twofour left ({})",
           path.string(), journal));
     }
-    c.config_ = read_json(path / "config.json");
-    c.hf_quant_config_ = read_json(path / "hf_quant_config.json");
+    c.config_ = c.read_config("config.json");
+    c.hf_quant_config_ = c.read_config("hf_quant_config.json");
     const auto present = list_files(path, ".safetensors");
     if (const auto index_name = find_index(path)) {
       c.open_indexed(*index_name, read_index_file(path / *index_name), io);
@@ -141,6 +152,7 @@ Checkpoint Checkpoint::over(std::shared_ptr<const TensorSource> source, std::vec
   c.path_ = source->stored().path();
   c.is_directory_ = source->stored().is_directory();
   c.zero_points_ = source->stored().zero_points();
+  c.links_outside_ = source->links_outside();
   c.source_ = std::move(source);
   c.tensors_ = std::move(tensors);
   c.shard_of_ = std::move(shards);
@@ -177,7 +189,9 @@ void Checkpoint::open_indexed(const std::string& index_name, const IndexFile& in
   const std::string where = (path_ / index_name).string();
   for (const std::string& file : index.files) {
     if (is_absent(path_ / file)) {
-      throw Error(fmt::format("{}: expected the file {} that it names, found none", where, file));
+      const std::string link = dangling_link(path_ / file);
+      throw Error(fmt::format("{}: expected the file {} that it names, found {}", where, file,
+                              link.empty() ? "none" : link));
     }
   }
   open_shards(index.files, io);
@@ -246,6 +260,7 @@ void Checkpoint::open_shards(const std::vector<std::string>& names, Io io) {
 
 const std::vector<Shard>& Checkpoint::shards() const { return source_ ? source_->shards() : shards_; }
 const std::vector<Shard>& TensorSource::shards() const { return stored().shards(); }
+std::vector<LinkOutside> TensorSource::links_outside() const { return stored().links_outside(); }
 uint64_t Checkpoint::reader_bytes() const { return source_ ? source_->reader_bytes() : 0; }
 const Json& Checkpoint::config() const { return *config_; }
 const Json& Checkpoint::hf_quant_config() const { return *hf_quant_config_; }

@@ -16,6 +16,7 @@
 #include "lib/findings/finding.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
+#include "lib/io/links.h"
 
 namespace twofour {
 
@@ -84,6 +85,8 @@ class TensorSource {
   virtual std::map<std::string, std::string> config_texts() const { return {}; }
   /// What twofour.json notes of the source beside its files, an object; null: nothing.
   virtual Json source_note() const { return nullptr; }
+  /// As Checkpoint::links_outside, of all checkpoints that have a part in it.
+  virtual std::vector<LinkOutside> links_outside() const;
 };
 
 /// A Hugging Face checkpoint: a directory, or one safetensors file. Opening reads and validates headers and
@@ -124,6 +127,11 @@ class Checkpoint {
   const Json& hf_quant_config() const;
   /// Missing index entries, files the index doesn't name, modules that lack their global scale.
   const Findings& findings() const { return findings_; }
+  /// Config files that links out of the directory led to when they were read. What they say is read; it goes
+  /// into an output with Links::kFollowed only.
+  const std::vector<LinkOutside>& links_outside() const { return links_outside_; }
+  /// Opens a file of the directory again. Throws Error where it leads out of it by now.
+  InputFile open_again(const char* name) const;
 
   /// "model-00003.safetensors: model.norm.weight", for messages.
   std::string where(size_t tensor) const;
@@ -145,6 +153,7 @@ class Checkpoint {
   Json computed_result(const Nvfp4Linear& module) const;
 
  private:
+  std::shared_ptr<Json> read_config(const char* name);
   void open_shards(const std::vector<std::string>& names, Io io);
   void note_incomplete_modules();
   void open_indexed(const std::string& index_name, const IndexFile& index, Io io);
@@ -158,6 +167,7 @@ class Checkpoint {
   std::vector<Nvfp4Linear> modules_;
   std::shared_ptr<Json> config_, hf_quant_config_;
   Findings findings_;
+  std::vector<LinkOutside> links_outside_;
   std::shared_ptr<const TensorSource> source_;
 };
 

@@ -18,6 +18,7 @@
 #include "lib/io/file.h"
 #include "lib/io/file_batch.h"
 #include "lib/io/hash.h"
+#include "lib/io/links.h"
 #include "lib/io/page_cache.h"
 #include "lib/io/remote_file.h"
 #include "lib/output/manifest_writer.h"
@@ -47,8 +48,7 @@ Hash128 copy_through(const InputFile& in, Write&& write) {
   return hasher.digest();
 }
 
-Hash128 copy_flushed(const fs::path& from, const fs::path& to) {
-  const InputFile in(from);
+Hash128 copy_flushed(const InputFile& in, const fs::path& to) {
   AtomicFile out(to);
   const Hash128 hash =
       copy_through(in, [&](uint64_t at, std::span<const uint8_t> piece) { out.write(at, piece); });
@@ -56,8 +56,7 @@ Hash128 copy_flushed(const fs::path& from, const fs::path& to) {
   return hash;
 }
 
-Hash128 copy_unflushed(const fs::path& from, const fs::path& to) {
-  const InputFile in(from);
+Hash128 copy_unflushed(const InputFile& in, const fs::path& to) {
   UnflushedFile out(to);
   const Hash128 hash = copy_through(in, [&](uint64_t, std::span<const uint8_t> piece) { out.write(piece); });
   out.commit();
@@ -68,14 +67,15 @@ Hash128 copy_unflushed(const fs::path& from, const fs::path& to) {
 /// and returns the hash of each. All of them are on disk when this returns: few are flushed one by one, many
 /// together. Throws Error where one cannot be read or written.
 std::map<std::string, Hash128> copy_files(const fs::path& from, const std::vector<std::string>& names,
-                                          OutputDirectory& to) {
+                                          Links links, OutputDirectory& to) {
   std::vector<fs::path> paths;
   for (const std::string& name : names) paths.push_back(to.add(name));
   std::vector<Hash128> hashes(names.size());
   const bool alone = names.size() <= kFlushedAlone;
   parallel_for(names.size(), [&](size_t i) {
     check_interrupt();
-    hashes[i] = alone ? copy_flushed(from / names[i], paths[i]) : copy_unflushed(from / names[i], paths[i]);
+    const InputFile in = open_below(from, from / names[i], links);
+    hashes[i] = alone ? copy_flushed(in, paths[i]) : copy_unflushed(in, paths[i]);
   });
   // A crash before this leaves the directory's journal: what is not on disk is never taken for whole.
   if (!alone) flush_file_system(to.path());
@@ -164,7 +164,7 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
   for (const auto& [name, bytes] : plan.auxiliary_files) {
     copied.push_back(name);
   }
-  files = copy_files(source.path(), copied, directory);
+  files = copy_files(source.path(), copied, plan.recipe.links, directory);
   for (const auto& [name, text] : plan.texts) write(name, text);
   for (const OutputFile& file : plan.files) {
     directory.add(file.name);

@@ -27,18 +27,20 @@ class EditedView : public TensorSource {
  public:
   /// `source` names what it starts from; `shards` are the files of all sources.
   EditedView(Checkpoint source, std::vector<Shard> shards, std::vector<EditedTensor> tensors,
-             std::map<std::string, std::string> texts, Json note)
+             std::map<std::string, std::string> texts, Json note, std::vector<LinkOutside> links)
       : source_(std::move(source)),
         shards_(std::move(shards)),
         tensors_(std::move(tensors)),
         texts_(std::move(texts)),
-        note_(std::move(note)) {}
+        note_(std::move(note)),
+        links_(std::move(links)) {}
 
   const Checkpoint& stored() const override { return source_; }
   const std::vector<Shard>& shards() const override { return shards_; }
   uint64_t reader_bytes() const override { return 0; }
   std::map<std::string, std::string> config_texts() const override { return texts_; }
   Json source_note() const override { return note_; }
+  std::vector<LinkOutside> links_outside() const override { return links_; }
   void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const override {
     read_tensor(shards_[tensors_[tensor].shard], tensors_[tensor], offset, out);
   }
@@ -49,13 +51,14 @@ class EditedView : public TensorSource {
   std::vector<EditedTensor> tensors_;
   std::map<std::string, std::string> texts_;
   Json note_;
+  std::vector<LinkOutside> links_;  ///< of source and donor
 };
 
 /// A config that says what it said stays as it was written.
 void keep_unchanged_texts(const Checkpoint& source, Edited& edited) {
   const auto keep = [&](const char* name, const Json& before, const Json& now) {
     if (before.is_null() || edited.texts.contains(name) || json_line(before) != json_line(now)) return;
-    if (source.is_directory()) edited.texts[name] = read_text(source.path() / name);
+    if (source.is_directory()) edited.texts[name] = read_text(source.open_again(name));
   };
   keep(kConfigNames[0], source.config(), edited.config);
   keep(kConfigNames[1], source.hf_quant_config(), edited.hf_quant);
@@ -133,12 +136,14 @@ Checkpoint view_of(Checkpoint source, std::optional<Checkpoint> donor, Edited ed
     infos.push_back(t.info);
     owners.push_back(t.shard);
   }
+  std::vector<LinkOutside> links = source.links_outside();
+  if (donor) links.insert(links.end(), donor->links_outside().begin(), donor->links_outside().end());
   std::vector<Shard> shards;
   add(std::move(source).take_shards(), "", shards);
   if (donor) add(std::move(*donor).take_shards(), kDonorPrefix, shards);
   auto view =
       std::make_shared<const EditedView>(std::move(source), std::move(shards), std::move(edited.tensors),
-                                         std::move(edited.texts), std::move(edited.note));
+                                         std::move(edited.texts), std::move(edited.note), std::move(links));
   return Checkpoint::over(std::move(view), std::move(infos), std::move(owners), std::move(edited.config),
                           std::move(edited.hf_quant), std::move(edited.findings));
 }

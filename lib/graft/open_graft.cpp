@@ -27,7 +27,7 @@ std::map<std::string, std::string> config_files_of(const Checkpoint& c) {
   std::map<std::string, std::string> texts;
   std::error_code error;
   for (const char* name : kConfigNames) {
-    if (c.is_directory() && fs::exists(c.path() / name, error)) texts[name] = read_text(c.path() / name);
+    if (c.is_directory() && fs::exists(c.path() / name, error)) texts[name] = read_text(c.open_again(name));
   }
   return texts;
 }

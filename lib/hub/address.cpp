@@ -7,6 +7,7 @@
 
 #include "formats/error.h"
 #include "formats/json.h"
+#include "lib/findings/shown_url.h"
 
 namespace twofour {
 namespace {

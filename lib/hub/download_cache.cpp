@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "formats/error.h"
-#include "lib/hub/sha256.h"
+#include "lib/findings/shown_url.h"
 #include "lib/io/descriptor.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
@@ -30,22 +30,22 @@ constexpr uint64_t kPiece = 1u << 20;
 constexpr const char* kDownloading = "downloading";
 
 /// Hashes the first `bytes` bytes.
-void hash_begin(int fd, const fs::path& path, uint64_t bytes, Sha256& hasher) {
+void hash_begin(int fd, const fs::path& path, uint64_t bytes, ContentHasher& hasher) {
   const auto read = [&](uint64_t at, std::span<uint8_t> piece) { read_at(fd, path, at, piece); };
   read_in_pieces(bytes, kPiece, read,
                  [&](uint64_t, std::span<const uint8_t> piece) { hasher.update(piece); });
 }
 
-/// Opens what an earlier run left whole; false if it is absent, or of another size or SHA-256.
+/// Opens what an earlier run left whole; false if it is absent, or of another size or hash.
 bool open_left(const RemoteObject& object, const fs::path& path, int& fd) {
   fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return false;
   struct stat st {};
   bool is_right = ::fstat(fd, &st) == 0 && static_cast<uint64_t>(st.st_size) == object.size;
-  if (is_right && !object.sha256.empty()) {
-    Sha256 hasher;
+  if (is_right && object.has_hash()) {
+    ContentHasher hasher(object);
     hash_begin(fd, path, object.size, hasher);
-    is_right = hasher.hex() == object.sha256;
+    is_right = hasher.problem().empty();
   }
   if (!is_right) ::close(std::exchange(fd, -1));
   return is_right;
@@ -179,21 +179,19 @@ void DownloadCache::download(const RemoteObject& object, RedirectCache& redirect
   struct stat st {};
   if (::fstat(file.fd, &st) != 0) throw_io_error(begun, "look at", errno);
   uint64_t at = static_cast<uint64_t>(st.st_size);
-  if (at > object.size || object.sha256.empty()) at = 0;  // without a hash, nothing proves the old bytes
+  if (at > object.size || !object.has_hash()) at = 0;  // without a hash, nothing proves the old bytes
   if (::ftruncate(file.fd, static_cast<off_t>(at)) != 0) throw_io_error(begun, "resize", errno);
-  Sha256 hasher;
+  ContentHasher hasher(object);
   if (at > 0) hash_begin(file.fd, begun, at, hasher);
   fetcher.read(object, redirects, at, object.size - at, [&](std::span<const uint8_t> piece) {
     write_at(file.fd, begun, at, piece);
-    if (!object.sha256.empty()) hasher.update(piece);
+    hasher.update(piece);
     at += piece.size();
   });
-  const std::string found = object.sha256.empty() ? "" : hasher.hex();
-  if (found != object.sha256) {
+  if (const std::string problem = hasher.problem(); !problem.empty()) {
     std::error_code ignored;
     fs::remove(begun, ignored);
-    throw Error(fmt::format("{}: expected SHA-256 {}, found {} in what was downloaded; start again",
-                            object.shown, object.sha256, found));
+    throw Error(fmt::format("{}: {}", object.shown, problem));
   }
   if (::rename(begun.c_str(), file.path.c_str()) != 0) throw_io_error(begun, "rename into place", errno);
 }

@@ -28,7 +28,7 @@ class DownloadCache {
   /// While a file is downloaded, the phase of `progress` says so; nullptr: none. It outlives all reading.
   void show(Progress* progress) { progress_ = progress; }
 
-  /// Fills `out` from byte `offset` of an object, which is downloaded first if it is not here. Its SHA-256 is
+  /// Fills `out` from byte `offset` of an object, which is downloaded first if it is not here. Its hash is
   /// compared where it is known. Throws Error where it does not fit, and where it is needed once more and
   /// again after it was removed for others.
   void read(const RemoteObject& object, RedirectCache& redirects, const Fetcher& fetcher, uint64_t offset,

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "formats/error.h"
 #include "formats/json.h"
+#include "lib/findings/shown_url.h"
 #include "lib/findings/version.h"
 #include "lib/threads/interrupt.h"
 
@@ -80,8 +82,30 @@ std::string_view repo_of(std::string_view shown) {
   return shown.substr(0, shown.find('@'));
 }
 
-/// What an answer that is no content means, and what to do about it.
-[[noreturn]] void refuse(const HubSettings& settings, const std::string& what, const HttpHead& head) {
+/// Whether a text has a value of a query, which may be a signature. Values of three characters say nothing.
+bool repeats(std::string_view text, std::string_view query) {
+  while (!query.empty()) {
+    const size_t end = std::min(query.find_first_of("?&"), query.size());
+    const std::string_view field = query.substr(0, end);
+    const std::string_view value = field.substr(field.find('=') + 1);
+    if (value.size() > 3 && text.find(value) != text.npos) return true;
+    query.remove_prefix(std::min(end + 1, query.size()));
+  }
+  return false;
+}
+
+/// What the server says of its refusal, without what the URLs of the request keep secret.
+std::string message_of(const HttpHead& head, std::initializer_list<Url> asked) {
+  const std::string message = with_shown_urls(head.field("x-error-message"));
+  for (const Url& url : asked) {
+    if (repeats(message, url.query)) return {};
+  }
+  return message;
+}
+
+/// What an answer that is no content means, and what to do about it; `asked` are the URLs that led there.
+[[noreturn]] void refuse(const HubSettings& settings, const std::string& what, const HttpHead& head,
+                         std::initializer_list<Url> asked) {
   const std::string code = head.field("x-error-code");
   const std::string_view repo = repo_of(what);
   const std::string access = settings.token.empty()
@@ -101,7 +125,7 @@ std::string_view repo_of(std::string_view shown) {
         "gated: {}",
         what, head.status, access));
   }
-  const std::string message = head.field("x-error-message");
+  const std::string message = message_of(head, asked);
   throw Error(fmt::format("{}: expected its content, found status {}{}{}", what, head.status,
                           message.empty() ? "" : ": " + json_quote_short(message),
                           head.status == 401 || head.status == 403 ? "; " + access : ""));
@@ -252,9 +276,9 @@ std::string Fetcher::get_text(const Url& url, const std::string& what, uint64_t 
   const uint64_t none = 0;
   repeat(policy_, what, none, [&]() -> std::optional<Passing> {
     TextReceiver receiver(what, limit);
-    request(settings_, url, {}, receiver, [](const HttpHead&) {});
+    const Url last = request(settings_, url, {}, receiver, [](const HttpHead&) {});
     if (is_passing(receiver.answer.status)) return passing(receiver.answer);
-    if (receiver.answer.status != 200) refuse(settings_, what, receiver.answer);
+    if (receiver.answer.status != 200) refuse(settings_, what, receiver.answer, {url, last});
     text = std::move(receiver.text);
     return std::nullopt;
   });
@@ -267,12 +291,13 @@ bool Fetcher::look_at(RemoteObject& object, bool optional) const {
   repeat(policy_, object.shown, none, [&]() -> std::optional<Passing> {
     HeadReceiver receiver;
     // A URL that is signed for GET refuses HEAD.
-    request(settings_, object.url, {"Range: bytes=0-0"}, receiver, [](const HttpHead&) {});
+    const Url last = request(settings_, object.url, {"Range: bytes=0-0"}, receiver, [](const HttpHead&) {});
     const HttpHead& head = receiver.answer;
     if (is_passing(head.status)) return passing(head);
     is_there = head.status != 404 && head.status != 410 && !(optional && head.status == 403);
     if (!is_there) return std::nullopt;
-    if (head.status != 206 && head.status != 200 && head.status != 416) refuse(settings_, object.shown, head);
+    if (head.status != 206 && head.status != 200 && head.status != 416)
+      refuse(settings_, object.shown, head, {object.url, last});
     const std::optional<uint64_t> size = size_of_file(head);
     if (!size)
       throw Error(fmt::format("{}: expected an answer with the file's size, found none", object.shown));
@@ -317,7 +342,7 @@ void Fetcher::read(const RemoteObject& object, RedirectCache& redirects, uint64_
       return passing(receiver.answer);
     }
     if (status == 416) refuse_change(object, "a size of", std::to_string(object.size), "less");
-    refuse(settings_, object.shown, receiver.answer);
+    refuse(settings_, object.shown, receiver.answer, {object.url, last});
   });
 }
 

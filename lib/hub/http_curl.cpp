@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lib/findings/shown_url.h"
 #include "lib/hub/http.h"
 #include "lib/hub/url.h"
 #include "lib/threads/interrupt.h"

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "formats/error.h"
+#include "lib/findings/shown_url.h"
 
 namespace twofour {
 namespace {
@@ -95,7 +96,13 @@ RemoteObject object_of(const std::string& where, const Json& entry) {
     throw Error(fmt::format("{}: {}: expected a SHA-256 of 64 digits, found {}", where,
                             json_quote_short(object.name), json_quote_short(object.sha256)));
   }
-  object.etag = object.sha256.empty() ? text_of(member(entry, "blobId")) : object.sha256;
+  const std::string blob = text_of(member(entry, "blobId"));
+  if (!lfs.is_object()) object.git_sha1 = blob;  // else that of the pointer to it
+  if (!object.git_sha1.empty() && !is_digest(object.git_sha1, 40)) {
+    throw Error(fmt::format("{}: {}: expected git's SHA-1 of 40 digits, found {}", where,
+                            json_quote_short(object.name), json_quote_short(object.git_sha1)));
+  }
+  object.etag = object.sha256.empty() ? blob : object.sha256;
   const Json& size = lfs.is_object() ? member(lfs, "size") : member(entry, "size");
   try {
     object.size = whole_number<uint64_t>(size);

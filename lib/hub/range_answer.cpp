@@ -16,6 +16,29 @@ constexpr uint64_t kMostSkipped = 16u << 20;
 
 }  // namespace
 
+ContentHasher::ContentHasher(const RemoteObject& object) : object_(object) {
+  const std::string head = fmt::format("blob {}", object.size);  // with the zero behind it
+  sha1_.update({reinterpret_cast<const uint8_t*>(head.c_str()), head.size() + 1});
+}
+
+void ContentHasher::update(std::span<const uint8_t> bytes) {
+  if (!object_.sha256.empty()) {
+    sha256_.update(bytes);
+  } else if (!object_.git_sha1.empty()) {
+    sha1_.update(bytes);
+  }
+}
+
+std::string ContentHasher::problem() {
+  if (!object_.has_hash()) return {};
+  const bool is_lfs = !object_.sha256.empty();
+  const std::string& expected = is_lfs ? object_.sha256 : object_.git_sha1;
+  const std::string found = is_lfs ? sha256_.hex() : sha1_.hex();
+  if (found == expected) return {};
+  return fmt::format("expected {} {}, found {} in what was downloaded; start again",
+                     is_lfs ? "SHA-256" : "git's SHA-1", expected, found);
+}
+
 std::string normalized_etag(std::string etag) {
   if (etag.starts_with("W/")) etag.erase(0, 2);
   std::erase(etag, '"');

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "lib/hub/http.h"
+#include "lib/hub/sha.h"
 #include "lib/hub/url.h"
 
 namespace twofour {
@@ -19,8 +20,28 @@ struct RemoteObject {
   uint64_t size = 0;
   std::string etag;      ///< of the contents, normalized; empty: the server gives none
   std::string modified;  ///< Last-Modified, where there is no ETag; empty: unknown
-  std::string sha256;    ///< in hexadecimal digits; empty: unknown
+  std::string sha256;    ///< of a file of Git LFS, in hexadecimal digits; empty: unknown
+  std::string git_sha1;  ///< of another file, as git names its contents; empty: unknown
   std::string commit;    ///< that X-Repo-Commit must name; empty: not of the Hub
+
+  /// Whether it was listed with a hash.
+  bool has_hash() const { return !sha256.empty() || !git_sha1.empty(); }
+};
+
+/// Hashes the bytes of an object, from the first on, as the list does that it is from; nothing where that has
+/// no hash.
+class ContentHasher {
+ public:
+  explicit ContentHasher(const RemoteObject& object);
+  void update(std::span<const uint8_t> bytes);
+  /// Of all bytes: "expected SHA-256 ..., found ..."; empty where the hash is the one that was listed.
+  /// Nothing may follow.
+  std::string problem();
+
+ private:
+  const RemoteObject& object_;
+  Sha256 sha256_;
+  Sha1 sha1_;
 };
 
 /// An ETag without "W/" and quotes.

@@ -12,6 +12,8 @@
 
 #include "formats/error.h"
 #include "formats/safetensors.h"
+#include "lib/findings/given_urls.h"
+#include "lib/findings/shown_url.h"
 #include "lib/io/descriptor.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
@@ -41,7 +43,8 @@ class RemoteSourceFile : public RemoteFile {
         path_(path),
         fetcher_(fetcher),
         cache_(cache),
-        here_(static_cast<size_t>((object_.size + kBlock - 1) / kBlock)) {
+        here_(static_cast<size_t>((object_.size + kBlock - 1) / kBlock)),
+        missing_(here_.size()) {
     fs::create_directories(path_.parent_path());
     const int fd = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) throw_io_error(path_, "create", errno);
@@ -63,17 +66,15 @@ class RemoteSourceFile : public RemoteFile {
   bool is_weights() const { return object_.name.ends_with(kWeights); }
   void read_whole() { whole_ = true; }
 
+  /// What fails says nothing about the content, so that no command takes it for damage of the file.
   void read(uint64_t offset, std::span<uint8_t> out) override {
-    if (out.empty()) return;
-    if (whole_ && (is_weights() || object_.size > kSmallFile))
-      return cache_->read(object_, redirects_, fetcher_, offset, out);
-    const std::lock_guard lock(mutex_);
-    if (fd_ < 0) {
-      fd_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
-      if (fd_ < 0) throw ReadError(path_, errno, "open");
+    try {
+      read_bytes(offset, out);
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error& e) {
+      throw ReadError(e.what());
     }
-    fetch(offset, out.size());
-    read_at(fd_, path_, offset, out);
   }
 
   /// Fetches the header of weights, and what comes with it.
@@ -88,6 +89,19 @@ class RemoteSourceFile : public RemoteFile {
   }
 
  private:
+  void read_bytes(uint64_t offset, std::span<uint8_t> out) {
+    if (out.empty()) return;
+    if (whole_ && (is_weights() || object_.size > kSmallFile))
+      return cache_->read(object_, redirects_, fetcher_, offset, out);
+    const std::lock_guard lock(mutex_);
+    if (fd_ < 0) {
+      fd_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+      if (fd_ < 0) throw ReadError(path_, errno, "open");
+    }
+    fetch(offset, out.size());
+    read_at(fd_, path_, offset, out);
+  }
+
   /// Asks for what of these bytes is not here yet.
   void fetch(uint64_t offset, uint64_t bytes) {
     const uint64_t end = (offset + bytes + kBlock - 1) / kBlock;
@@ -104,7 +118,24 @@ class RemoteSourceFile : public RemoteFile {
       });
       std::fill(here_.begin() + static_cast<ptrdiff_t>(b), here_.begin() + static_cast<ptrdiff_t>(last),
                 true);
+      missing_ -= last - b;
+      if (missing_ == 0) check_whole();
     }
+  }
+
+  /// Holds the bytes against the hash that was listed, once all of them are here: before any of a small file
+  /// is given away.
+  void check_whole() {
+    if (!object_.has_hash()) return;
+    ContentHasher hasher(object_);
+    const auto read = [&](uint64_t at, std::span<uint8_t> piece) { read_at(fd_, path_, at, piece); };
+    read_in_pieces(object_.size, 1u << 20, read,
+                   [&](uint64_t, std::span<const uint8_t> piece) { hasher.update(piece); });
+    const std::string problem = hasher.problem();
+    if (problem.empty()) return;
+    std::fill(here_.begin(), here_.end(), false);
+    missing_ = here_.size();
+    throw Error(fmt::format("{}: {}", object_.shown, problem));
   }
 
   const RemoteObject object_;
@@ -116,6 +147,7 @@ class RemoteSourceFile : public RemoteFile {
   std::mutex mutex_;
   int fd_ = -1;
   std::vector<bool> here_;  ///< blocks that were fetched
+  size_t missing_;          ///< blocks that were not
 };
 
 RemoteSource::RemoteSource(const std::string& source, const std::optional<CacheOptions>& cache,
@@ -123,7 +155,8 @@ RemoteSource::RemoteSource(const std::string& source, const std::optional<CacheO
     : path_(source) {
   if (!is_remote_address(source)) return;
   fetcher_ = std::make_unique<const Fetcher>(hub_settings(), policy);
-  RemoteListing listing = list_remote(parse_remote_address(source, fetcher_->settings()), *fetcher_);
+  RemoteListing listing =
+      list_remote(parse_remote_address(whole_url(source), fetcher_->settings()), *fetcher_);
   if (cache) cache_ = std::make_unique<DownloadCache>(cache->folder, cache->limit);
   placeholders_ = std::make_unique<const PlaceholderFolder>();
   const fs::path& root = placeholders_->path();

@@ -7,6 +7,7 @@
 
 #include "formats/error.h"
 #include "formats/json.h"
+#include "lib/findings/shown_url.h"
 
 namespace twofour {
 namespace {
@@ -75,14 +76,6 @@ Url follow(const Url& from, std::string_view location, bool http_allowed) {
   Url to = parse_url(where + ": Location", whole);
   if (to.scheme == "https" || (http_allowed && from.scheme == "http")) return to;
   throw Error(fmt::format("{}: expected a redirect to https://, found one to {}", where, to.origin()));
-}
-
-std::string shown_url(std::string_view url) {
-  std::string shown(url.substr(0, url.find_first_of("?#")));
-  const size_t host = shown.find("://");
-  const size_t user = host == shown.npos ? shown.npos : shown.find('@', host);
-  if (user < shown.find('/', host == shown.npos ? 0 : host + 3)) shown.erase(host + 3, user - host - 2);
-  return shown;
 }
 
 std::string percent_encoded(std::string_view text, bool keep_slashes) {

@@ -23,9 +23,6 @@ Url parse_url(std::string_view where, std::string_view text);
 /// https to another scheme; http leads to http only where `http_allowed`.
 Url follow(const Url& from, std::string_view location, bool http_allowed);
 
-/// A URL for messages: without query, which may hold a signature.
-std::string shown_url(std::string_view url);
-
 /// A path with each byte that is not unreserved in a URL as %XX; slashes stay with `keep_slashes`.
 std::string percent_encoded(std::string_view text, bool keep_slashes);
 /// The opposite. Throws Error naming `where` on a '%' without two digits.

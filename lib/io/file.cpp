@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "formats/error.h"
+#include "lib/findings/shown_url.h"
 #include "lib/io/descriptor.h"
+#include "lib/io/links.h"
 #include "lib/io/remote_file.h"
 #include "lib/io/temporary_file.h"
 
@@ -59,8 +61,10 @@ fs::file_status status_of(const fs::path& path) {
     throw Error(fmt::format(
         "{}: expected a path: URLs are read by inspect, lint --headers-only, diff --headers-only, plan, "
         "convert, quantize and prune; download it first",
-        path.string()));
+        shown_url(path.string())));
   }
+  if (const std::string link = dangling_link(path); !link.empty())
+    throw Error(fmt::format("{}: expected a file or directory, found {}", path.string(), link));
   if (!fs::exists(status)) throw Error(fmt::format("{}: no such file or directory", path.string()));
   return status;
 }
@@ -86,6 +90,8 @@ InputFile::InputFile(const fs::path& path, Io io, std::shared_ptr<ReadWindows> w
   fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd_ < 0) {
     const int error = errno;
+    const std::string link = error == ENOENT ? dangling_link(path) : "";
+    if (!link.empty()) throw Error(fmt::format("{}: expected a file, found {}", path.string(), link));
     if (error == ENOENT || error == ENOTDIR || error == ELOOP) throw_io_error(path, "open", error);
     throw ReadError(path, error, "open");
   }
@@ -270,10 +276,12 @@ void AtomicFile::commit() {
   commit_temporary(std::exchange(fd_, -1), temporary_, path_);
 }
 
-std::string read_text(const fs::path& path, uint64_t limit) {
-  const InputFile file(path);
+std::string read_text(const fs::path& path, uint64_t limit) { return read_text(InputFile(path), limit); }
+
+std::string read_text(const InputFile& file, uint64_t limit) {
   if (file.size() > limit) {
-    throw Error(fmt::format("{}: expected at most {} bytes, found {}", path.string(), limit, file.size()));
+    throw Error(
+        fmt::format("{}: expected at most {} bytes, found {}", file.path().string(), limit, file.size()));
   }
   std::string text(file.size(), '\0');
   file.read(0, {reinterpret_cast<uint8_t*>(text.data()), text.size()});

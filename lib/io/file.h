@@ -22,6 +22,7 @@ class RemoteFile;
 /// An I/O error: the system could not open or read an existing file. It is not a malformed file: code that
 /// tolerates damaged files must let this one through.
 struct ReadError : Error {
+  using Error::Error;
   /// "PATH: cannot read: input/output error", from errno.
   ReadError(const std::filesystem::path& path, int error, const char* doing = "read");
 };
@@ -111,6 +112,7 @@ class AtomicFile {
 
 /// The whole contents of a small file. Throws Error if it is longer than `limit` bytes.
 std::string read_text(const std::filesystem::path& path, uint64_t limit = 64u << 20);
+std::string read_text(const InputFile& file, uint64_t limit = 64u << 20);
 
 /// Writes a small file whole or not at all.
 void write_text(const std::filesystem::path& path, std::string_view text);

@@ -10,6 +10,7 @@
 #include "lib/findings/problems.h"
 #include "lib/hub/address.h"
 #include "lib/io/file.h"
+#include "lib/io/links.h"
 #include "lib/output/journal.h"
 
 namespace twofour {
@@ -80,12 +81,6 @@ fs::path without_trailing_slash(const fs::path& path) {
       return text;
     }
   }
-}
-
-/// Whether `inner` is `outer` or below it; both must be resolved. Nothing is in an empty path.
-bool is_within(const fs::path& inner, const fs::path& outer) {
-  if (outer.empty()) return false;
-  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
 /// Throws if `given` overlaps a checkpoint that is read; `what` names the latter.

@@ -10,6 +10,7 @@
 #include "formats/error.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/findings/problems.h"
 #include "lib/io/file.h"
 
 namespace twofour {
@@ -29,56 +30,126 @@ bool is_left_behind(const fs::path& relative) {
   return top && name == kManifestName;
 }
 
+bool is_other_weights(const fs::path& path) {
+  const std::string extension = path.extension().string();
+  return std::find(kOtherWeights.begin(), kOtherWeights.end(), extension) != kOtherWeights.end();
+}
+
+bool is_skipped(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  return std::find(kSkippedDirectories.begin(), kSkippedDirectories.end(), name) != kSkippedDirectories.end();
+}
+
 /// What a run that was interrupted keeps for the one that goes on, at any depth.
 bool is_of_unfinished_run(const std::string& name) {
   return name == kJournalName || name == kTasksFolder || !name_of_temporary(name).empty();
 }
 
+/// Lists the files of a checkpoint that go along.
+class AuxiliaryLister {
+ public:
+  AuxiliaryLister(const fs::path& root, Links links, Findings& findings)
+      : root_(root), links_(links), findings_(findings), folders_{fs::weakly_canonical(root)} {}
+  AuxiliaryFiles list() {
+    list_folder(root_);
+    return std::move(found_);
+  }
+
+ private:
+  void list_folder(const fs::path& folder);
+  void add(const fs::directory_entry& entry);
+  void add_folder(const fs::path& path);
+  void add_file(const fs::directory_entry& entry);
+  void follow_folder(const fs::path& path);
+
+  std::string name_of(const fs::path& path) const { return path.lexically_relative(root_).string(); }
+  void leave(Severity severity, const char* rule, const fs::path& path, const std::string& why) {
+    findings_.push_back({severity, rule, name_of(path), why + ": not copied"});
+  }
+
+  const fs::path root_;
+  const Links links_;
+  Findings& findings_;
+  AuxiliaryFiles found_;
+  std::vector<fs::path> folders_;  ///< that links led into, the root first, without links
+};
+
+void AuxiliaryLister::list_folder(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) add(*it);
+  if (error) throw Error(fmt::format("{}: cannot list: {}", folder.string(), error.message()));
+}
+
+void AuxiliaryLister::add(const fs::directory_entry& entry) {
+  const fs::path& path = entry.path();
+  std::error_code ignored;
+  const bool is_link = entry.is_symlink(ignored), is_folder = entry.is_directory(ignored);
+  if (is_of_unfinished_run(path.filename().string()))
+    return leave(Severity::kWarning, "left-unfinished", path,
+                 "left by a run of twofour that was interrupted");
+  if (is_folder && !is_link) return add_folder(path);
+  const std::string name = name_of(path);
+  if (is_folder ? is_skipped(path) : is_left_behind(name) && name != kManifestName) return;
+  if (!is_folder && !entry.is_regular_file(ignored)) {
+    const std::string dangling = dangling_link(path);
+    return leave(Severity::kWarning, "not-a-file", path,
+                 dangling.empty() ? "neither a regular file nor a link to one" : dangling);
+  }
+  if (!is_folder && is_other_weights(path))
+    return leave(Severity::kNote, "other-weights", path, "weights in another format");
+  if (const auto outside = is_link ? link_outside(root_, path) : std::nullopt) {
+    if (links_ == Links::kInside) return found_.links_outside.push_back(*outside);
+    if (is_folder) return follow_folder(path);
+  }
+  if (is_folder) return leave(Severity::kWarning, "not-a-file", path, "a link to a folder");
+  if (!is_left_behind(name)) add_file(entry);
+}
+
+void AuxiliaryLister::add_folder(const fs::path& path) {
+  if (is_skipped(path)) return;
+  if (is_left_behind(name_of(path))) {
+    // Its files would be copied to where a file of ours belongs.
+    throw Error(fmt::format("{}: expected a file or nothing of that name, found a directory", path.string()));
+  }
+  list_folder(path);
+}
+
+/// Lists what is behind a link, unless that is a folder that the link is in.
+void AuxiliaryLister::follow_folder(const fs::path& path) {
+  const fs::path target = fs::canonical(path);
+  const bool is_within_itself = is_within(fs::canonical(path.parent_path()), target) ||
+                                std::find(folders_.begin(), folders_.end(), target) != folders_.end();
+  if (is_within_itself)
+    return leave(Severity::kWarning, "not-a-file", path, "a link to a folder that it is in");
+  folders_.push_back(target);
+  add_folder(path);
+  folders_.pop_back();
+}
+
+void AuxiliaryLister::add_file(const fs::directory_entry& entry) {
+  std::error_code error;
+  found_.sizes[name_of(entry.path())] = entry.file_size(error);
+  if (error) throw Error(fmt::format("{}: cannot look at: {}", entry.path().string(), error.message()));
+}
+
 }  // namespace
 
-std::map<std::string, uint64_t> find_auxiliary_files(const fs::path& directory, Findings& findings) {
-  std::map<std::string, uint64_t> files;
-  std::error_code error;
-  fs::recursive_directory_iterator it(directory, error), end;
-  for (; !error && it != end; it.increment(error)) {
-    const fs::path relative = it->path().lexically_relative(directory);
-    const std::string name = relative.filename().string();
-    std::error_code ignored;
-    const bool is_folder = it->is_directory(ignored) && !it->is_symlink(ignored);
-    if (is_of_unfinished_run(name)) {
-      findings.push_back({Severity::kWarning, "left-unfinished", relative.string(),
-                          "left by a run of twofour that was interrupted: not copied"});
-      if (is_folder) it.disable_recursion_pending();
-      continue;
-    }
-    if (is_folder) {
-      if (std::find(kSkippedDirectories.begin(), kSkippedDirectories.end(), name) !=
-          kSkippedDirectories.end()) {
-        it.disable_recursion_pending();
-      } else if (is_left_behind(relative)) {
-        // Its files would be copied to where a file of ours belongs.
-        throw Error(fmt::format("{}: expected a file or nothing of that name, found a directory",
-                                it->path().string()));
-      }
-      continue;
-    }
-    if (is_left_behind(relative)) continue;
-    if (!it->is_regular_file(ignored)) {  // follows links
-      findings.push_back({Severity::kWarning, "not-a-file", relative.string(),
-                          "neither a regular file nor a link to one: not copied"});
-      continue;
-    }
-    const std::string extension = relative.extension().string();
-    if (std::find(kOtherWeights.begin(), kOtherWeights.end(), extension) != kOtherWeights.end()) {
-      findings.push_back(
-          {Severity::kNote, "other-weights", relative.string(), "weights in another format: not copied"});
-      continue;
-    }
-    files[relative.string()] = it->file_size(ignored);
-    if (ignored) throw Error(fmt::format("{}: cannot look at: {}", it->path().string(), ignored.message()));
+AuxiliaryFiles find_auxiliary_files(const fs::path& directory, Links links, Findings& findings) {
+  return AuxiliaryLister(directory, links, findings).list();
+}
+
+std::map<std::string, uint64_t> copied_files(const Checkpoint& source, Links links, Findings& findings) {
+  AuxiliaryFiles files;
+  if (source.is_directory()) files = find_auxiliary_files(source.path(), links, findings);
+  if (links == Links::kInside) {
+    std::map<fs::path, LinkOutside> all;  // by path: config files of the source are in both lists
+    for (const LinkOutside& link : files.links_outside) all.emplace(link.path, link);
+    for (const LinkOutside& link : source.links_outside()) all.emplace(link.path, link);
+    Problems problems;
+    for (const auto& [path, link] : all) problems.add(text_of(link));
+    problems.refuse();
   }
-  if (error) throw Error(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
-  return files;
+  return std::move(files.sizes);
 }
 
 namespace {

@@ -9,14 +9,25 @@
 #include "lib/artifact/modules.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/findings/finding.h"
+#include "lib/io/links.h"
 #include "lib/plan/plan.h"
 
 namespace twofour {
 
 /// The files of a checkpoint that go along unchanged or rewritten: everything but weights, index and caches.
-/// Names are relative, with their sizes. What stays behind is reported.
-std::map<std::string, uint64_t> find_auxiliary_files(const std::filesystem::path& directory,
-                                                     Findings& findings);
+struct AuxiliaryFiles {
+  std::map<std::string, uint64_t> sizes;  ///< by relative name
+  /// Links out of the checkpoint, to files that would go along, to folders, and of twofour.json. None with
+  /// Links::kFollowed: then their targets go along.
+  std::vector<LinkOutside> links_outside;
+};
+/// What stays behind is reported. A link to a folder within the checkpoint does: its files go along under
+/// their own names.
+AuxiliaryFiles find_auxiliary_files(const std::filesystem::path& directory, Links links, Findings& findings);
+
+/// Those of a source, by relative name with their sizes. With Links::kInside, throws Error that lists the
+/// links out of it, and those of the config files of all checkpoints that have a part in it.
+std::map<std::string, uint64_t> copied_files(const Checkpoint& source, Links links, Findings& findings);
 
 /// The config.json of an artifact in layouts. One layout is the entry itself, several are its `groups`.
 /// `base`: the entry of the checkpoint that it shows, where that is not the source's.

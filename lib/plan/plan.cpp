@@ -307,7 +307,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   }
   lay_out_files(plan, what, std::move(outputs));
   index_parts(plan);
-  if (source.is_directory()) plan.auxiliary_files = find_auxiliary_files(source.path(), plan.findings);
+  plan.auxiliary_files = copied_files(source, plan.recipe.links, plan.findings);
   if (!plan.keeps_config) {
     for (const char* name : {"config.json", "hf_quant_config.json"}) plan.auxiliary_files.erase(name);
   }

@@ -86,7 +86,8 @@ TaskFile make_task_plan(const Checkpoint& source, const Plan& plan, const fs::pa
           file_of_rules(plan.recipe, &Rule::masks),
           json_line(fingerprint(source, plan, kept)),
           hash_outputs(plan),
-          plan.files.size()};
+          plan.files.size(),
+          plan.recipe.links};
 }
 
 std::string format_task_plan(const TaskFile& plan) {
@@ -95,6 +96,7 @@ std::string format_task_plan(const TaskFile& plan) {
   if (!plan.donor.empty()) json["donor"] = plan.donor.string();
   if (!plan.statistics.empty()) json["statistics"] = plan.statistics.string();
   if (!plan.masks.empty()) json["masks"] = plan.masks.string();
+  if (plan.links == Links::kFollowed) json["follow_links"] = true;
   json["destination"] = plan.destination.string();
   json["files"] = plan.files;
   json["outputs_xxh3_128"] = plan.outputs.hex();
@@ -128,7 +130,8 @@ TaskFile parse_task_plan(std::string_view where, std::string_view text) {
                   optional_path("masks"),
                   json_line(json.at("fingerprint")),
                   parse_hash(where, json.at("outputs_xxh3_128").get<std::string>()),
-                  whole_number<uint64_t>(json.at("files"))};
+                  whole_number<uint64_t>(json.at("files")),
+                  json.value("follow_links", false) ? Links::kFollowed : Links::kInside};
     recipe_from_json(where, json.at("fingerprint").at("recipe"));
     return plan;
   } catch (const Json::exception&) {
@@ -152,6 +155,7 @@ void check_same_plan(const std::string& where, const TaskFile& planned, const Ta
 PlannedSource open_planned(const std::string& where, const TaskFile& planned, Io io, const Compute& compute,
                            const std::optional<CacheOptions>& cache) {
   Recipe recipe = recipe_from_json(where, Json::parse(planned.fingerprint).at("recipe"));
+  recipe.links = planned.links;
   open_statistics(recipe, planned.statistics);
   open_masks(recipe, planned.masks);
   auto opened = std::make_unique<RemoteSource>(planned.source.string(), cache);

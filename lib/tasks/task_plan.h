@@ -7,6 +7,7 @@
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/hub/remote_source.h"
 #include "lib/io/hash.h"
+#include "lib/io/links.h"
 #include "lib/plan/plan.h"
 #include "lib/transform/reference_checkpoint.h"
 
@@ -23,6 +24,7 @@ struct TaskFile {
   std::string fingerprint;  ///< of tool, recipe and source, a line of JSON: see lib/convert/resume.h
   Hash128 outputs;          ///< over all files to write, their names and headers, and over the global scales
   size_t files = 0;
+  Links links = Links::kInside;  ///< as Recipe::links
   /// What a record of a finished file carries, so that those of another plan are known.
   Hash128 id() const;
 };

@@ -240,6 +240,7 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
   const Checkpoint artifact = open_artifact(path, options.io);
   Manifest manifest = read_manifest(path / kManifestName, artifact.tensors().size());
   open_masks(manifest.recipe, options.masks);
+  manifest.recipe.links = Links::kFollowed;  // nothing is written, and who converted chose
   const bool is_solved = std::any_of(manifest.recipe.rules.begin(), manifest.recipe.rules.end(),
                                      [](const Rule& rule) { return !rule.statistics_hash.empty(); });
   if (is_solved && options.statistics.empty()) {

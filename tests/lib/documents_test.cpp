@@ -142,7 +142,10 @@ TEST_CASE("the program, CHANGELOG.md and the Python module have the version of C
   const std::string version =
       after(read(fs::path(TWOFOUR_SOURCE_DIR) / "CMakeLists.txt"), "project(twofour VERSION ");
   CHECK(version == twofour::version());
-  CHECK(after(read(fs::path(TWOFOUR_SOURCE_DIR) / "CHANGELOG.md"), "\n## ") == version);
+  std::string changes = read(fs::path(TWOFOUR_SOURCE_DIR) / "CHANGELOG.md");
+  // What is not released yet is in front; .ci/release refuses it.
+  if (after(changes, "\n## ") == "Unreleased") changes.erase(0, changes.find("\n## ") + 1);
+  CHECK(after(changes, "\n## ") == version);
   CHECK(after(read(fs::path(TWOFOUR_SOURCE_DIR) / "tools/python/twofour/__init__.py"), "\n__version__ = ") ==
         '"' + version + '"');
 }

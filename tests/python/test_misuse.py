@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -75,6 +76,30 @@ class Arguments(Scratch):
         os.symlink(SOURCE, "-s")
         twofour.convert("-s", "--force", to="v7")
         self.assertTrue(twofour.validate(b"--force", source="./-s")["valid"])
+
+    def test_a_link_out_of_the_checkpoint_is_copied_on_demand_only(self) -> None:
+        shutil.copytree(SOURCE, self.folder / "src")
+        (self.folder / "token").write_text("secret")
+        os.symlink(self.folder / "token", self.folder / "src" / "notes.txt")
+        with self.assertRaisesRegex(twofour.Error, "notes.txt: expected a file within the checkpoint.*--follow-links"):
+            twofour.convert(self.folder / "src", self.folder / "out", to="v7")
+        twofour.convert(self.folder / "src", self.folder / "out", to="v7", follow_links=True)
+        self.assertEqual((self.folder / "out" / "notes.txt").read_text(), "secret")
+
+    def test_what_a_url_keeps_secret_is_in_no_message(self) -> None:
+        url = "https://user:SECRET@127.0.0.1:1/m.safetensors?X-Amz-Signature=SECRET"
+        for act in (
+            lambda: twofour.open(url),
+            lambda: twofour.Artifact(url),
+            lambda: twofour.Model(url),
+            lambda: twofour.inspect(url),
+            lambda: twofour.convert(url, self.folder / "out", to="v7"),
+            lambda: twofour.convert(SOURCE, url, to="v7"),
+            lambda: twofour.validate(SOURCE, source=url),
+        ):
+            with self.assertRaises(twofour.Error) as caught:
+                act()
+            self.assertNotIn("SECRET", str(caught.exception))
 
     def test_a_command_without_a_document_is_an_error(self) -> None:
         for words in (("inspect", "--help"), ("--version",)):

@@ -5,8 +5,7 @@
 #include <sstream>
 
 #include "formats/json.h"
-#include "lib/hub/sha256.h"
-#include "lib/io/hash.h"
+#include "lib/hub/sha.h"
 
 namespace twofour {
 namespace {
@@ -19,8 +18,9 @@ std::string read_file(const fs::path& path) {
   return text.str();
 }
 
-std::string sha256_of(const std::string& text) {
-  Sha256 hasher;
+template <class Hasher>
+std::string hash_of(const std::string& text) {
+  Hasher hasher;
   hasher.update({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
   return hasher.hex();
 }
@@ -45,10 +45,8 @@ std::optional<std::string> behind(const std::string& text, const std::string& be
 HubServer::File HubServer::make_file(const std::string& name, std::string contents) {
   File file;
   file.lfs = name.ends_with(".safetensors");
-  // The Hub names regular files by git's SHA-1; for whoever asks it is 40 digits that change with the
-  // contents.
-  file.etag = file.lfs ? sha256_of(contents)
-                       : (hash_text(contents).hex() + hash_text("2" + contents).hex()).substr(0, 40);
+  file.etag = file.lfs ? hash_of<Sha256>(contents)
+                       : hash_of<Sha1>("blob " + std::to_string(contents.size()) + '\0' + contents);
   file.contents = std::move(contents);
   return file;
 }

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "formats/error.h"
+#include "lib/findings/given_urls.h"
 #include "lib/findings/problems.h"
 #include "tools/cli/suggest.h"
 
@@ -160,6 +161,11 @@ Argument& Argument::default_text(const std::string& text) {
 
 Argument& Argument::separated_by(char separator) {
   option_->delimiter(separator);
+  return *this;
+}
+
+Argument& Argument::as_given() {
+  option_->transform(word_as_given);
   return *this;
 }
 
@@ -338,17 +344,19 @@ void Arguments::check_empty_values() const {
   }
 }
 
-Arguments::Request Arguments::parse(int argc, char** argv) {
-  if (argc > 1 && argv[1][0] != '-') {
+Arguments::Request Arguments::parse(const std::vector<std::string>& words) {
+  if (words.size() > 1 && !words[1].starts_with('-')) {
     std::vector<std::string> names;
     for (const auto& command : state_->commands) names.push_back(command->name());
-    if (std::find(names.begin(), names.end(), argv[1]) == names.end()) {
-      throw ErrorLines({fmt::format("unknown command '{}'{}", argv[1], did_you_mean(argv[1], names)),
+    if (std::find(names.begin(), names.end(), words[1]) == names.end()) {
+      throw ErrorLines({fmt::format("unknown command '{}'{}", words[1], did_you_mean(words[1], names)),
                         fmt::format("See {} --help.", name())});
     }
   }
   try {
-    state_->app->parse(argc, argv);
+    std::vector<const char*> argv;
+    for (const std::string& word : words) argv.push_back(word.c_str());
+    state_->app->parse(static_cast<int>(argv.size()), argv.data());
   } catch (const CLI::CallForVersion&) {
     return Request::kVersion;
   } catch (const CLI::Success&) {

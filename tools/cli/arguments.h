@@ -54,6 +54,8 @@ class Argument {
   Argument& default_text(const std::string& text);
   /// A list may also be given as one value with this character between.
   Argument& separated_by(char separator);
+  /// Its value is a text that may mention URLs and is no address: GivenUrls leaves it whole.
+  Argument& as_given();
   /// Every command has it.
   Argument& common();
 
@@ -101,9 +103,9 @@ class Arguments {
   /// What help says last, behind what was said before.
   void footer(const std::string& text);
 
-  /// Parses a command line with one of the commands. Throws Error (two lines: what is wrong, which help to
-  /// read) on an invalid one.
-  Request parse(int argc, char** argv);
+  /// Parses a command line, the program's name first, with one of the commands. Throws Error (two lines: what
+  /// is wrong, which help to read) on an invalid one.
+  Request parse(const std::vector<std::string>& words);
   /// The command that the command line named, once parsed; nullptr without one.
   const Arguments* chosen() const;
 

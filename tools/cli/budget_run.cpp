@@ -9,6 +9,7 @@
 #include "lib/artifact/open_source.h"
 #include "lib/budget/budget.h"
 #include "lib/output/destination.h"
+#include "lib/plan/output_files.h"
 #include "lib/report/report.h"
 #include "lib/transform/row_encoder.h"
 
@@ -144,6 +145,8 @@ BudgetChoice choose_by_budget(const ConversionOptions& o, const RecipeOptions& o
   check_budget(options);
   if (!options.html.empty()) check_report_file(options.html);
   const Checkpoint source = open_source(o.source, ReadPath::kFast, {}, parse_io(o.io), recipe.zero_points);
+  Findings ignored;
+  copied_files(source, recipe.links, ignored);  // refuses links before the long part
   BudgetChoice choice;
   with_progress(common, [&](Progress& progress) {
     choice = choose_units(measure_units(source, recipe.rules[0], common.jobs, {best_isa(), device}, progress),

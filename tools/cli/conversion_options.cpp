@@ -191,6 +191,15 @@ void add_io_option(Arguments& args, std::string& io) {
       .one_of({"buffered", "direct"});
 }
 
+void add_links_option(Arguments& args, bool& follow_links) {
+  args.flag(
+      "--follow-links", follow_links,
+      "Copy files that links lead to outside of the checkpoint, too. Without it such links are refused: a "
+      "checkpoint from elsewhere could link to a secret of yours, and what is written is published");
+}
+
+Links parse_links(bool follow_links) { return follow_links ? Links::kFollowed : Links::kInside; }
+
 Io parse_io(const std::string& io) { return io == "direct" ? Io::kDirect : Io::kBuffered; }
 
 void add_conversion_options(Arguments& args, ConversionOptions& o, bool takes_urls) {
@@ -206,6 +215,7 @@ void add_writing_options(Arguments& args, ConversionOptions& o, bool with_check,
               "If SRC is an artifact, first compare every tensor with the hashes in its twofour.json");
   }
   if (takes_urls) add_cache_options(args, o.remote);
+  add_links_option(args, o.follow_links);
   add_io_option(args, o.io);
   const std::string to = with_check ? "DST" : "OUT";
   args.flag("--force", o.force, "Replace " + to + " if twofour wrote it");
@@ -255,6 +265,7 @@ Recipe make_recipe(const RecipeOptions& options, const ConversionOptions& o) {
       {{"--stats", options.statistics}, {"--mask", options.mask}, {"--recipe", options.recipe}});
   Recipe recipe = recipe_as_said(options, o);
   for (Rule& rule : recipe.rules) take_input_scales(rule, o.destination);
+  recipe.links = parse_links(o.follow_links);
   return recipe;
 }
 
@@ -272,15 +283,12 @@ void check_inputs_apart(const std::string& destination, const std::vector<InputO
   std::error_code error;
   fs::path to = fs::weakly_canonical(fs::absolute(destination), error);
   if (!to.has_filename()) to = to.parent_path();
-  const auto is_inside = [&](const fs::path& at) {
-    return std::mismatch(to.begin(), to.end(), at.begin(), at.end()).first == to.end();
-  };
   for (const auto& [option, file] : inputs) {
     if (file.empty() || !fs::exists(fs::symlink_status(file, error))) continue;
     // A link goes with its directory, too.
     const fs::path given = fs::absolute(file, error);
-    if (is_inside(fs::weakly_canonical(given, error)) ||
-        is_inside(fs::weakly_canonical(given.parent_path(), error) / given.filename())) {
+    if (is_within(fs::weakly_canonical(given, error), to) ||
+        is_within(fs::weakly_canonical(given.parent_path(), error) / given.filename(), to)) {
       throw Error(fmt::format("{}: expected a file outside of {}, which is to be written, found {}", option,
                               destination, file));
     }

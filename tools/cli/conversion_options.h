@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lib/convert/convert.h"
+#include "lib/io/links.h"
 #include "lib/plan/plan.h"
 #include "lib/transform/reference_checkpoint.h"
 #include "tools/cli/command.h"
@@ -20,6 +21,7 @@ struct ConversionOptions {
   std::vector<std::string> include, exclude, also;
   std::string io = "buffered";
   bool dry_run = false, no_verify = false, check = false, force = false, resume = false;
+  bool follow_links = false;
   RemoteOptions remote{};
   RemoteSource* opened = nullptr;  ///< SRC, where it may be a URL; `source` is its path here then
 };
@@ -29,6 +31,10 @@ void add_conversion_options(Arguments& args, ConversionOptions& options, bool ta
 /// Adds those that say how the destination is written; `with_check`: --check, which reads SRC first, too;
 /// `takes_urls`: where the files of a URL are kept, too.
 void add_writing_options(Arguments& args, ConversionOptions& options, bool with_check, bool takes_urls);
+
+/// Adds --follow-links, which every command has that copies files of a checkpoint.
+void add_links_option(Arguments& args, bool& follow_links);
+Links parse_links(bool follow_links);
 
 /// Adds --io, the way that the bytes of large files pass.
 void add_io_option(Arguments& args, std::string& io);

@@ -19,8 +19,6 @@ std::optional<int64_t> count_of(const std::string& text) {
   return error == std::errc() && end == text.data() + text.size() ? std::optional(count) : std::nullopt;
 }
 
-}  // namespace
-
 Edit make_edit(const EditOptions& o, const std::string& source_path) {
   if (!o.by.empty() && o.experts.empty())
     throw Error(fmt::format("--by: expected with --experts only, found with {}",
@@ -38,6 +36,15 @@ Edit make_edit(const EditOptions& o, const std::string& source_path) {
   }
   const Checkpoint source = open_editable(source_path);
   return count ? keep_salient_experts(source, *count, o.by) : keep_named_experts(source, o.experts);
+}
+
+}  // namespace
+
+Recipe edit_recipe(const EditOptions& o, const ConversionOptions& common) {
+  const std::string size = common.max_shard_size.empty() ? "5GB" : common.max_shard_size;
+  Recipe recipe(make_edit(o, common.source), parse_size_option("--max-shard-size", size));
+  recipe.links = parse_links(common.follow_links);
+  return recipe;
 }
 
 Argument& add_take_option(Arguments& args, EditOptions& o, const std::string& where) {

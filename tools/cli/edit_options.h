@@ -5,6 +5,7 @@
 #include "lib/artifact/edit.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "tools/cli/arguments.h"
+#include "tools/cli/conversion_options.h"
 
 namespace twofour {
 
@@ -21,8 +22,9 @@ Argument& add_take_option(Arguments& args, EditOptions& options, const std::stri
 /// Adds --modules, --experts and --by.
 void add_drop_options(Arguments& args, EditOptions& options);
 
-/// The edit of a source that they ask for; one of --take, --modules and --experts is given. Throws Error on
-/// options that do not go together and on what --by and a list of experts must not say.
-Edit make_edit(const EditOptions& options, const std::string& source);
+/// The edit of a source that they ask for, and how it is written; one of --take, --modules and --experts is
+/// given. Throws Error on options that do not go together and on what --by and a list of experts must not
+/// say.
+Recipe edit_recipe(const EditOptions& options, const ConversionOptions& common);
 
 }  // namespace twofour

@@ -20,6 +20,7 @@
 #include "formats/error.h"
 #include "kernels/device/device.h"
 #include "kernels/device/isa.h"
+#include "lib/findings/given_urls.h"
 #include "lib/findings/problems.h"
 #include "lib/findings/version.h"
 #include "lib/io/remote_file.h"
@@ -125,9 +126,11 @@ int checked(const Program& program, int code) {
   return kTrouble;
 }
 
-Outcome run(int argc, char** argv, const Program& program, Common& common) {
+/// Runs the command of a line of words, the first being the program's name.
+Outcome run(std::vector<std::string> words, const Program& program, Common& common) {
+  const GivenUrls urls(words);
   // Errors in the command line itself are reported as --json asks, wherever it is.
-  common.json = std::find(argv + 1, argv + argc, std::string_view("--json")) != argv + argc;
+  common.json = std::find(words.begin(), words.end(), "--json") != words.end();
   Arguments root(program.name, program.summary);
   root.footer(program.footer);
   std::map<const Arguments*, std::pair<const Command*, std::function<int()>>> commands;
@@ -138,7 +141,7 @@ Outcome run(int argc, char** argv, const Program& program, Common& common) {
     args.footer(footer(program, c));
   }
   try {
-    switch (root.parse(argc, argv)) {
+    switch (root.parse(words)) {
       case Arguments::Request::kVersion:
         write_stdout(version_text(program) + "\n");  // asks the driver, which takes a while
         return {};
@@ -196,7 +199,7 @@ int run_program(int argc, char** argv, const Program& program) {
     setrlimit(RLIMIT_NOFILE, &files);
   }
   Common common;
-  const Outcome outcome = run(argc, argv, program, common);
+  const Outcome outcome = run({argv, argv + argc}, program, common);
   if (!outcome.lines.empty()) report_error(program, common, outcome);
   const int code = checked(program, outcome.code);
   ends_by_itself = true;
@@ -230,11 +233,8 @@ CallResult call_program(const Program& program, std::vector<std::string> words, 
       const std::lock_guard lock(mutex);
       console = &here;
     }
-    std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
     Common common;
-    const Outcome outcome = run(static_cast<int>(words.size()), argv.data(), program, common);
+    const Outcome outcome = run(words, program, common);
     const std::lock_guard lock(mutex);
     last = here.progress();
     result = {outcome.code,

@@ -6,8 +6,10 @@
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/io/file.h"
+#include "lib/io/links.h"
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/files/checks.h"
+#include "lib/plan/output_files.h"
 
 namespace twofour {
 namespace {
@@ -121,11 +123,7 @@ void check_side_configs(const LintInput& s, LintReporter& reporter) {
 std::string why_unreadable(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (status.type() == fs::file_type::not_found) {
-    const fs::path target = fs::read_symlink(path, error);
-    return fmt::format("expected a file, found a link to {}, which is not there",
-                       json_quote_short(target.string()));
-  }
+  if (const std::string link = dangling_link(path); !link.empty()) return "expected a file, found " + link;
   if (error) return fmt::format("expected a file, found that it cannot be looked at: {}", error.message());
   if (fs::is_directory(status)) return "expected a file, found a directory";
   if (!fs::is_regular_file(status)) return "expected a regular file, found something else";
@@ -179,6 +177,22 @@ void check_readable(const LintInput& s, LintReporter& reporter) {
   }
 }
 
+/// What a conversion would refuse to copy.
+void check_links(const LintInput& s, LintReporter& reporter) {
+  std::vector<LinkOutside> links;
+  try {
+    Findings ignored;
+    links = find_auxiliary_files(s.path, Links::kInside, ignored).links_outside;
+  } catch (const Error&) {
+    return;  // a folder that cannot be listed, or that has the name of a file: reported by other rules
+  }
+  for (const LinkOutside& link : links) {
+    reporter.add("link-outside", link.path.lexically_relative(s.path).string(), "",
+                 fmt::format("expected a file within the checkpoint, found a link out of it to {}",
+                             json_quote_short(link.target.string())));
+  }
+}
+
 }  // namespace
 
 void lint_auxiliary_files(const LintInput& s, LintReporter& reporter) {
@@ -200,6 +214,7 @@ void lint_auxiliary_files(const LintInput& s, LintReporter& reporter) {
   check_templates(s, tokenizer, reporter);
   check_side_configs(s, reporter);
   check_readable(s, reporter);
+  check_links(s, reporter);
   lint_publishing(s, tokenizer, reporter);
   if (has_vocabulary(s)) return;
   if (is_absent(s.path / "tokenizer_config.json")) {

@@ -27,6 +27,7 @@ struct ProfileRow {
 constexpr ProfileRow kRows[] = {
     // Files and index: engines that load by the index stop or go wrong, and hubs plan by sizes.
     {"dangling-link", kNote, kWarning},
+    {"link-outside", kNote, kError},
     {"download-leftover", kNote, kWarning},
     {"leftover-file", kWarning, kError},
     {"no-index", kWarning, kError},

@@ -198,6 +198,16 @@ TEST_CASE("what is no checkpoint is refused") {
   CHECK(says(refusal(scratch.path), "interrupted"));
 }
 
+// As the C interface and Python open checkpoints, which have no command line.
+TEST_CASE("a URL is refused without what it keeps secret") {
+  for (const char* url : {"https://h/m.safetensors?X-Signature=SECRET", "https://user:SECRET@h/m",
+                          "HTTPS://h/m#SECRET", "s3://bucket/m?SECRET"}) {
+    const std::string message = refusal(url);
+    CHECK_MESSAGE(says(message, "expected a path: URLs are read by"), message);
+    CHECK_MESSAGE(!says(message, "SECRET"), message);
+  }
+}
+
 TEST_CASE("of two indexes the usual one counts; two unusual ones are refused") {
   const Scratch scratch;
   write_shards(scratch.path);

@@ -249,27 +249,26 @@ TEST_CASE("auxiliary files and sub-folders are copied; other weights, indexes, c
       write_text(source / name, "text of " + name);
     }
   }
-  fs::create_directory_symlink(scratch.path, source / "loop");
-  write_text(scratch / "blob", "from the cache");
-  fs::create_symlink(scratch / "blob", source / "linked.json");
+  fs::create_directory_symlink("assets", source / "assets-too");
+  fs::create_symlink("assets/logo.png", source / "linked.png");
   const ConvertResult result = convert(source, scratch / "out");
   const auto files = read_tree(scratch / "out");
   std::set<std::string> expected = copied;
-  expected.insert({"linked.json", "config.json", "twofour.json", "model.safetensors.index.json",
+  expected.insert({"linked.png", "config.json", "twofour.json", "model.safetensors.index.json",
                    "model-00001-of-00001.safetensors"});
   std::set<std::string> found;
   for (const auto& [name, text] : files) found.insert(name);
   CHECK(found == expected);
   for (const std::string& name : copied) CHECK(files.at(name) == "text of " + name);
-  CHECK(files.at("linked.json") == "from the cache");
-  CHECK(!fs::is_symlink(scratch / "out/linked.json"));
+  CHECK(files.at("linked.png") == "text of assets/logo.png");
+  CHECK(!fs::is_symlink(scratch / "out/linked.png"));
   CHECK(findings_of(result.findings, "other-weights").size() == 8);
   const auto stale = findings_of(result.findings, "unindexed-file");
   REQUIRE(stale.size() == 1);
   CHECK(stale[0].where == "stale-00009.safetensors");
   CHECK(stale[0].severity == Severity::kWarning);
   REQUIRE(findings_of(result.findings, "not-a-file").size() == 1);
-  CHECK(findings_of(result.findings, "not-a-file")[0].where == "loop");
+  CHECK(findings_of(result.findings, "not-a-file")[0].where == "assets-too");
 }
 
 TEST_CASE("the manifest holds the hash of every tensor, stored global scales and the recipe") {

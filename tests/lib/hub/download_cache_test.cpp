@@ -234,6 +234,37 @@ TEST_CASE("what was begun and is damaged, and bytes that the server spoils, are 
   CHECK(is_right(*f.open(kSize), 0));
 }
 
+TEST_CASE("a whole file that is not of Git LFS is held against git's SHA-1, downloaded and left by a run") {
+  Fixture f(0);
+  const std::string text = contents_of(0);
+  f.server->change("tokenizer.json", text);
+  const auto read = [&](const RemoteSource& remote) {
+    const InputFile file(remote.path() / "tokenizer.json");
+    std::string found(file.size(), 'x');
+    file.read(0, {reinterpret_cast<uint8_t*>(found.data()), found.size()});
+    return found;
+  };
+  {
+    const auto remote = f.open(kSize);
+    f.server->set_fault([](const HubRequest& r, const ServerAnswer& usual) -> std::optional<ServerAnswer> {
+      if (!r.request.path.ends_with("/tokenizer.json")) return std::nullopt;
+      ServerAnswer answer = usual;
+      answer.body[answer.body.size() / 2] ^= 1;
+      return answer;
+    });
+    contains(message_of([&] { read(*remote); }), "tokenizer.json: expected git's SHA-1");
+    CHECK(f.bytes_cached() == 0);
+    f.server->set_fault(nullptr);
+    CHECK(read(*remote) == text);
+  }
+  const fs::path left = file_in(f.cache(), "tokenizer.json");
+  std::string damaged = text;
+  damaged[7] ^= 1;
+  fs::remove(left);
+  write_text(left, damaged);
+  CHECK(read(*f.open(kSize)) == text);
+}
+
 TEST_CASE("files that earlier runs left count, and go first") {
   Fixture f(3);
   { CHECK(is_right(*f.open(3 * kSize), 0)); }

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 TEST_CASE("lists with names that leave the folder, without sizes or without a commit are refused") {
   const std::string commit = HubServer::kCommit;
   const auto file = [](const std::string& name) {
-    return R"({"rfilename": ")" + name + R"(", "size": 3, "blobId": "x"})";
+    return R"({"rfilename": ")" + name + R"(", "size": 3, "blobId": ")" + std::string(40, 'b') + "\"}";
   };
   struct Case {
     std::string sha, siblings, error;
@@ -35,6 +35,7 @@ TEST_CASE("lists with names that leave the folder, without sizes or without a co
            {commit, R"([{"rfilename": "a", "size": 18446744073709551615}])", "expected at most"},
            {commit, R"([{"rfilename": "a", "size": 1, "lfs": {"sha256": "xyz", "size": 1}}])",
             "expected a SHA-256"},
+           {commit, R"([{"rfilename": "a", "size": 1, "blobId": "x"}])", "expected git's SHA-1 of 40 digits"},
            {commit, "{}", "expected a list"},
            {"main", "[]", "expected a commit of 40 digits"},
            {"", "[]", "expected a commit of 40 digits"}}) {

@@ -8,7 +8,7 @@
 #include <cstdio>
 
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/hub/sha256.h"
+#include "lib/hub/sha.h"
 #include "tests/support/hub_fixture.h"
 
 namespace remote_source_test {
@@ -271,6 +271,34 @@ TEST_CASE("a file that changes after it was listed is refused") {
     return answer;
   });
   contains(message_of([&] { bytes_of(remote.path() / "model.safetensors.index.json"); }), "expected commit");
+}
+
+// Status, size, ETag and commit are all as they were: only the hash tells.
+TEST_CASE("bytes that a server or a proxy spoils are refused by the hash of the list") {
+  for (const auto& [name, hash] : {std::pair{"config.json", "expected git's SHA-1 "},
+                                   {"tokenizer.json", "expected git's SHA-1 "},
+                                   {"model.safetensors.index.json", "expected git's SHA-1 "},
+                                   {kShard, "expected SHA-256 "}}) {
+    HubFixture f;
+    const std::string file = name;
+    const RemoteSource remote("hf://org/name", std::nullopt, kQuick);
+    const auto spoil = [&](const HubRequest& r, const ServerAnswer& usual) -> std::optional<ServerAnswer> {
+      const bool is_meant = file == kShard ? r.to_storage : r.request.path.ends_with("/" + file);
+      ServerAnswer answer = usual;
+      if (!is_meant || answer.body.empty()) return std::nullopt;
+      answer.body.back() ^= 1;
+      return answer;
+    };
+    f.server->set_fault(spoil);
+    for (int again = 0; again < 2; ++again) {
+      const std::string message = message_of([&] { bytes_of(remote.path() / file); });
+      contains(message, hash);
+      contains(message, file + ": ");
+    }
+    CHECK_THROWS_AS(bytes_of(remote.path() / file), ReadError);  // no damage of the file
+    f.server->set_fault(nullptr);
+    CHECK(bytes_of(remote.path() / file) == bytes_of(f.source() / file));
+  }
 }
 
 TEST_CASE("an ETag that changes at the storage between two ranges is refused") {

@@ -71,6 +71,23 @@ std::vector<Fault> file_faults() {
        "a tokenizer's link to nowhere",
        {},
        [](const fs::path& d, Random&) { fs::create_symlink("nowhere", d / "special_tokens_map.json"); }},
+      {"link-outside",
+       "a link to a secret beside the weights",
+       {},
+       [](const fs::path& d, Random&) {
+         const fs::path secret = d.parent_path() / (d.filename().string() + "-token");
+         write_file(secret, "hf_secret");
+         fs::create_symlink(secret, d / "notes.txt");
+       }},
+      {"link-outside",
+       "a relative link to a folder of somebody else",
+       {},
+       [](const fs::path& d, Random&) {
+         const fs::path folder = d.parent_path() / (d.filename().string() + "-home");
+         fs::create_directory(folder);
+         write_file(folder / "id_rsa", "secret");
+         fs::create_directory_symlink("../" + folder.filename().string(), d / "assets");
+       }},
       {"duplicate-key",
        "a tensor twice in a header",
        {},

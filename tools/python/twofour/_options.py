@@ -115,6 +115,9 @@ class Convert(TypedDict, total=False):
     #: succeeds, and kept for --resume by one that does not (default: XDG_CACHE_HOME/twofour, ~/.cache/twofour)
     cache: Value
     cache_size: Value  #: Most bytes of files in --cache, such as 20GB or 16GiB (default: 32GB)
+    #: Copy files that links lead to outside of the checkpoint, too. Without it such links are refused: a checkpoint
+    #: from elsewhere could link to a secret of yours, and what is written is published
+    follow_links: bool
     #: How files are read and written. buffered: through the page cache, evicting only the pages that this run
     #: added. direct: past the page cache (O_DIRECT) where the file system supports it, with as many requests in
     #: flight as --jobs (default: buffered)
@@ -223,6 +226,9 @@ class Prune(TypedDict, total=False):
     #: succeeds, and kept for --resume by one that does not (default: XDG_CACHE_HOME/twofour, ~/.cache/twofour)
     cache: Value
     cache_size: Value  #: Most bytes of files in --cache, such as 20GB or 16GiB (default: 32GB)
+    #: Copy files that links lead to outside of the checkpoint, too. Without it such links are refused: a checkpoint
+    #: from elsewhere could link to a secret of yours, and what is written is published
+    follow_links: bool
     #: How files are read and written. buffered: through the page cache, evicting only the pages that this run
     #: added. direct: past the page cache (O_DIRECT) where the file system supports it, with as many requests in
     #: flight as --jobs (default: buffered)
@@ -278,6 +284,9 @@ class Quantize(TypedDict, total=False):
     #: succeeds, and kept for --resume by one that does not (default: XDG_CACHE_HOME/twofour, ~/.cache/twofour)
     cache: Value
     cache_size: Value  #: Most bytes of files in --cache, such as 20GB or 16GiB (default: 32GB)
+    #: Copy files that links lead to outside of the checkpoint, too. Without it such links are refused: a checkpoint
+    #: from elsewhere could link to a secret of yours, and what is written is published
+    follow_links: bool
     #: How files are read and written. buffered: through the page cache, evicting only the pages that this run
     #: added. direct: past the page cache (O_DIRECT) where the file system supports it, with as many requests in
     #: flight as --jobs (default: buffered)

@@ -1,4 +1,4 @@
-#include "lib/hub/sha256.h"
+#include "lib/hub/sha.h"
 
 #include <fmt/format.h>
 
@@ -23,9 +23,7 @@ uint32_t big_endian(const uint8_t* b) {
   return uint32_t{b[0]} << 24 | uint32_t{b[1]} << 16 | uint32_t{b[2]} << 8 | uint32_t{b[3]};
 }
 
-}  // namespace
-
-void Sha256::block(const uint8_t* bytes) {
+void block_of_sha256(std::array<uint32_t, 8>& state, const uint8_t* bytes) {
   std::array<uint32_t, 64> w;
   for (size_t t = 0; t < 16; ++t) w[t] = big_endian(bytes + 4 * t);
   for (size_t t = 16; t < 64; ++t) {
@@ -33,7 +31,7 @@ void Sha256::block(const uint8_t* bytes) {
     const uint32_t s1 = std::rotr(w[t - 2], 17) ^ std::rotr(w[t - 2], 19) ^ (w[t - 2] >> 10);
     w[t] = w[t - 16] + s0 + w[t - 7] + s1;
   }
-  auto [a, b, c, d, e, f, g, h] = state_;
+  auto [a, b, c, d, e, f, g, h] = state;
   for (size_t t = 0; t < 64; ++t) {
     const uint32_t s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
     const uint32_t x = h + s1 + ((e & f) ^ (~e & g)) + kRound[t] + w[t];
@@ -42,24 +40,46 @@ void Sha256::block(const uint8_t* bytes) {
     h = g, g = f, f = e, e = d + x, d = c, c = b, b = a, a = x + y;
   }
   const std::array<uint32_t, 8> added = {a, b, c, d, e, f, g, h};
-  for (size_t i = 0; i < 8; ++i) state_[i] += added[i];
+  for (size_t i = 0; i < added.size(); ++i) state[i] += added[i];
 }
 
-void Sha256::update(std::span<const uint8_t> bytes) {
+void block_of_sha1(std::array<uint32_t, 5>& state, const uint8_t* bytes) {
+  std::array<uint32_t, 80> w;
+  for (size_t t = 0; t < 16; ++t) w[t] = big_endian(bytes + 4 * t);
+  for (size_t t = 16; t < 80; ++t) w[t] = std::rotl(w[t - 3] ^ w[t - 8] ^ w[t - 14] ^ w[t - 16], 1);
+  auto [a, b, c, d, e] = state;
+  for (size_t t = 0; t < 80; ++t) {
+    const uint32_t f = t < 20   ? (b & c) | (~b & d)
+                       : t < 40 ? b ^ c ^ d
+                       : t < 60 ? (b & c) | (b & d) | (c & d)
+                                : b ^ c ^ d;
+    constexpr std::array<uint32_t, 4> kTwenty = {0x5a827999, 0x6ed9eba1, 0x8f1bbcdc, 0xca62c1d6};
+    const uint32_t x = std::rotl(a, 5) + f + e + kTwenty[t / 20] + w[t];
+    e = d, d = c, c = std::rotl(b, 30), b = a, a = x;
+  }
+  const std::array<uint32_t, 5> added = {a, b, c, d, e};
+  for (size_t i = 0; i < added.size(); ++i) state[i] += added[i];
+}
+
+}  // namespace
+
+template <size_t kWords>
+void BlockHash<kWords>::update(std::span<const uint8_t> bytes) {
   const size_t held = bytes_ % 64;
   bytes_ += bytes.size();
   if (held > 0) {
     const size_t taken = std::min(bytes.size(), 64 - held);
     std::memcpy(buffer_.data() + held, bytes.data(), taken);
     if (held + taken < 64) return;
-    block(buffer_.data());
+    block_(state_, buffer_.data());
     bytes = bytes.subspan(taken);
   }
-  for (; bytes.size() >= 64; bytes = bytes.subspan(64)) block(bytes.data());
+  for (; bytes.size() >= 64; bytes = bytes.subspan(64)) block_(state_, bytes.data());
   if (!bytes.empty()) std::memcpy(buffer_.data(), bytes.data(), bytes.size());
 }
 
-std::string Sha256::hex() {
+template <size_t kWords>
+std::string BlockHash<kWords>::hex() {
   const uint64_t bits = 8 * bytes_;
   std::array<uint8_t, 72> end{0x80};
   const size_t zeros = (119 - bytes_ % 64) % 64;  // so that 8 bytes fill the block
@@ -69,5 +89,15 @@ std::string Sha256::hex() {
   for (const uint32_t word : state_) text += fmt::format("{:08x}", word);
   return text;
 }
+
+template class BlockHash<5>;
+template class BlockHash<8>;
+
+Sha256::Sha256()
+    : BlockHash(
+          {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19},
+          block_of_sha256) {}
+
+Sha1::Sha1() : BlockHash({0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0}, block_of_sha1) {}
 
 }  // namespace twofour

@@ -1,0 +1,79 @@
+#include "lib/io/links.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "formats/error.h"
+#include "lib/io/descriptor.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The blobs of the Hub's cache that a snapshot, or a folder of one, is in; empty for all others.
+fs::path blobs_of(const fs::path& folder) {
+  for (fs::path at = folder; at.has_relative_path(); at = at.parent_path()) {
+    if (at.parent_path().filename() == "snapshots") return at.parent_path().parent_path() / "blobs";
+  }
+  return {};
+}
+
+/// Whether a resolved path is of the checkpoint in a folder. A `blobs` that is a link itself is none: then
+/// no resolved path has its name.
+bool is_inside(const fs::path& target, const fs::path& folder) {
+  std::error_code error;
+  const fs::path root = fs::canonical(folder, error);
+  if (error) return false;
+  const fs::path blobs = blobs_of(root);
+  return is_within(target, root) || (!blobs.empty() && target.parent_path() == blobs);
+}
+
+}  // namespace
+
+bool is_within(const fs::path& inner, const fs::path& outer) {
+  if (outer.empty()) return false;
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+std::optional<LinkOutside> link_outside(const fs::path& folder, const fs::path& path) {
+  std::error_code error;
+  const fs::path target = fs::canonical(path, error);
+  if (!error) {
+    if (is_inside(target, folder)) return std::nullopt;
+    return LinkOutside{path, target};
+  }
+  // What can be opened and has no path, as /proc/self/fd/3 of a file that was removed, is nowhere inside.
+  if (!fs::exists(path, error)) return std::nullopt;
+  return LinkOutside{path, fs::read_symlink(path, error)};
+}
+
+std::string text_of(const LinkOutside& link) {
+  return fmt::format(
+      "{}: expected a file within the checkpoint, found a link out of it to {}: remove it, or take what is "
+      "there with --follow-links",
+      link.path.string(), link.target.string());
+}
+
+InputFile open_below(const fs::path& folder, const fs::path& path, Links links) {
+  InputFile file(path);
+  if (links == Links::kFollowed || file.is_remote()) return file;
+  std::error_code error;
+  const fs::path target = fs::canonical(path, error);
+  if (error || !is_inside(target, folder)) throw Error(text_of({path, target}));
+  if (!has_name(file.descriptor(), target)) {
+    throw Error(fmt::format("{}: expected a file that does not change while being opened, found it changed",
+                            path.string()));
+  }
+  return file;
+}
+
+std::string dangling_link(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_symlink(fs::symlink_status(path, error)) || !is_absent(path)) return {};
+  return fmt::format("a link to {}, which is not there (copied without -L?)",
+                     fs::read_symlink(path, error).string());
+}
+
+}  // namespace twofour
