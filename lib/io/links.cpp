@@ -20,6 +20,13 @@ fs::path blobs_of(const fs::path& folder) {
   return {};
 }
 
+/// Whether a file is named by a hash of its content, as the Hub's cache names blobs: git's SHA-1 or SHA-256.
+bool is_named_by_hash(const fs::path& file) {
+  const std::string name = file.filename().string();
+  return (name.size() == 40 || name.size() == 64) &&
+         name.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
 /// Whether a resolved path is of the checkpoint in a folder. A `blobs` that is a link itself is none: then
 /// no resolved path has its name.
 bool is_inside(const fs::path& target, const fs::path& folder) {
@@ -27,7 +34,8 @@ bool is_inside(const fs::path& target, const fs::path& folder) {
   const fs::path root = fs::canonical(folder, error);
   if (error) return false;
   const fs::path blobs = blobs_of(root);
-  return is_within(target, root) || (!blobs.empty() && target.parent_path() == blobs);
+  if (is_within(target, root) || (!blobs.empty() && target.parent_path() == blobs)) return true;
+  return target.parent_path() == root.parent_path() / "blobs" && is_named_by_hash(target);
 }
 
 }  // namespace

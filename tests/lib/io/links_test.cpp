@@ -89,6 +89,23 @@ TEST_CASE("a checkpoint that is given by a link, with a slash or from within is 
   fs::current_path(before);
 }
 
+TEST_CASE("blobs beside a folder are inside if a hash names them") {
+  const Scratch scratch;
+  const auto look = [&](const std::string& name) {
+    fs::create_directories(scratch / "blobs");
+    fs::create_directories(scratch / "src");
+    std::ofstream(scratch / "blobs" / name) << "{}";
+    fs::remove(scratch / "src/link");
+    fs::create_symlink("../blobs/" + name, scratch / "src/link");
+    return link_outside(scratch / "src", scratch / "src/link").has_value();
+  };
+  CHECK_FALSE(look(std::string(40, 'a')));
+  CHECK_FALSE(look(std::string(64, '0')));
+  for (const std::string& name :
+       {std::string("token"), std::string(39, 'a'), std::string(40, 'A'), std::string(40, 'g')})
+    CHECK(look(name));
+}
+
 TEST_CASE("of the Hub's cache the files directly in its blobs are inside of a snapshot") {
   const LinksFixture f;
   CHECK_FALSE(f.look(f.snapshot, "link", "../../blobs/1234"));
