@@ -6,7 +6,7 @@
 #include <set>
 
 #include "formats/json.h"
-#include "lib/hub/sha256.h"
+#include "lib/hub/sha.h"
 #include "lib/io/file.h"
 #include "tests/support/conversion.h"
 #include "tests/support/program.h"
