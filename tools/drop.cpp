@@ -40,6 +40,9 @@ std::function<int()> setup_drop(Arguments& args, const Common& common) {
       "their order, or sliced out of stacks; nothing is quantized again. The router's rows, its biases, the "
       "counts in config.json and what names single modules follow. Draft layers have experts too: drop them "
       "first, or give their saliency.\n"
+      "Where all modules of a kind go, config.json says that there are none (n_shared_experts, q_lora_rank, "
+      "biases), and where the last quantized module goes, nothing of quantization. A configuration by which "
+      "an engine would find another format than a module has is refused.\n"
       "twofour validate OUT --source SRC proves the result.");
   return [o, &common] { return run_drop(*o, common); };
 }

@@ -41,8 +41,8 @@ std::function<int()> setup_graft(Arguments& args, const Common& common) {
       "module that comes, go; all others stay as they are.\n"
       "config.json and hf_quant_config.json of BASE are kept, but for the count of draft layers, lists with "
       "an "
-      "entry a layer, and what says how the modules that come are quantized. What these cannot say is "
-      "refused, "
+      "entry a layer, what says whether there are modules of a kind (n_shared_experts), and what says how "
+      "the modules that come are quantized. What these cannot say is refused, "
       "and so are shapes that do not fit BASE. Where nothing of BASE is replaced, twofour drop of all that "
       "came gives BASE's files back, byte for byte.\n"
       "twofour validate OUT --source BASE --donor DONOR proves the result.");

@@ -108,7 +108,8 @@ int check_statistics(const StatsArguments& o, const Common& common) {
   }
   const StatisticsCoverage c = cover(s, checkpoint, common.jobs);
   const bool others = c.knows_weights && !c.same_weights;
-  const bool sound = c.missing.empty() && c.without_tokens == 0 && c.few == 0 && c.fewer == 0 && !others;
+  const bool sound = c.missing.empty() && c.without_tokens == 0 && c.without_inputs == 0 && c.few == 0 &&
+                     c.fewer == 0 && !others;
   if (common.json) {
     print_json({{"linears", c.linears},
                 {"served", c.served},
@@ -117,6 +118,7 @@ int check_statistics(const StatsArguments& o, const Common& common) {
                 {"fewer_tokens_than_inputs", c.fewer},
                 {"diagonal", c.diagonal},
                 {"without_tokens", c.without_tokens},
+                {"without_inputs", c.without_inputs},
                 {"first_missing", c.missing},
                 {"weights", c.knows_weights ? c.same_weights ? "same" : "others" : "unknown"}});
     return sound ? kDone : kFound;
@@ -130,6 +132,7 @@ int check_statistics(const StatsArguments& o, const Common& common) {
   line(c.fewer, "with fewer tokens than inputs: the diagonal alone");
   line(c.diagonal, "with a diagonal: wanda or rtn");
   line(c.without_tokens, "without tokens: as without statistics");
+  line(c.without_inputs, "with tokens whose inputs are all 0: as without statistics");
   for (const std::string& name : c.missing) print_stdout("  none of {}\n", printable_line(name));
   if (!c.knows_weights) print_stdout("  nothing says of which weights they are\n");
   if (others) print_stdout("  of other weights: the final norm differs\n");
@@ -305,9 +308,10 @@ std::function<int()> setup_stats(Arguments& args, const Common& common) {
       "lib/statistics/README.md describes it.\n"
       "collect runs a whole model where --device says (lib/decoder/README.md lists the families) and writes "
       "one; examples/statistics makes one with transformers, also guided ones. All else runs on the CPU.\n"
-      "check says what of a checkpoint a file serves, and reads all sums. It ends with 1 where linears have "
-      "no statistics, too few tokens, or those of other weights, and with 2 where the file is of another "
-      "model.\n"
+      "check says what of a checkpoint a file serves, and reads all sums and targets. It ends with 1 where "
+      "linears have no statistics, too few tokens, inputs that are all 0, or statistics of other weights, "
+      "and "
+      "with 2 where the file is of another model or holds numbers that are no statistics of it.\n"
       "merge adds the sums of runs over different texts, and never averages.\n"
       "import takes the sums of squares of an importance matrix of llama.cpp (GGUF), which serve wanda and "
       "rtn. It holds no hash of the weights that it is of.");

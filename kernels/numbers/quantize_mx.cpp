@@ -126,6 +126,18 @@ void quantize_mxfp4(const MxRule& rule, std::span<const float> weights, uint8_t*
   });
 }
 
+uint64_t count_lost_mx(const MxRule& rule, std::span<const float> weights, std::span<const float> back) {
+  check(weights.size() % kBlock == 0 && back.size() == weights.size(), "K a multiple of 32");
+  if (rule.arithmetic != Arithmetic::compressed_tensors || rule.weight_type != DType::kF16) return 0;
+  uint64_t lost = 0;
+  for (size_t b = 0; b < weights.size(); b += kBlock) {
+    const auto block = weights.subspan(b, kBlock);
+    if (std::any_of(block.begin(), block.end(), [](float w) { return std::fabs(w) >= 0x1p-14f; })) continue;
+    for (size_t i = 0; i < kBlock; ++i) lost += block[i] != 0 && back[b + i] == 0;
+  }
+  return lost;
+}
+
 void dequantize_mxfp8(std::span<const uint8_t> values, std::span<const uint8_t> scales, float* out, Isa isa) {
   check(values.size() == scales.size() * kBlock, "a scale for 32 numbers");
   for (size_t b = 0; b < scales.size(); ++b) {

@@ -18,8 +18,9 @@ namespace twofour {
 ///                       modelopt/torch/quantization/qtensor/mxfp{8,4}_tensor.py.
 ///   compressed_tensors  e = p - 8, or p - 2, with 2^p the largest power of two up to b, the next one from
 ///                       1.75 * 2^p on. At least -127. -0 and what rounds to it in the weights' type loses
-///                       its sign; other negative weights that round to zero keep it. Blocks below 0.75 *
-///                       2^-14 in FP16, which has no such scale, have the scale 1.
+///                       its sign; other negative weights that round to zero keep it. In FP16, which has no
+///                       smaller normal number, blocks below 2^-14 have p = -14, and those below 0.75 *
+///                       2^-14 the scale 1, under which all of their weights are 0.
 ///                       Source: vllm-project/compressed-tensors, quantization/utils/mxfp_utils.py, with
 ///                       llm-compressor's default observer of weights.
 /// A power p that FP16 lacks (from 57344 on) is taken all the same, where compressed-tensors writes infinity.
@@ -35,6 +36,11 @@ void quantize_mxfp8(const MxRule& rule, std::span<const float> weights, uint8_t*
 /// The same with `codes` [n, k/2], two of E2M1 a byte, the lower k in the low nibble.
 void quantize_mxfp4(const MxRule& rule, std::span<const float> weights, uint8_t* codes, uint8_t* scales,
                     Isa isa = best_isa());
+
+/// Weights that are not 0 and become 0 because FP16 has no power of two for their block: of
+/// compressed_tensors in F16, in blocks below 2^-14. `back` are the values that were written for them; whole
+/// blocks of 32.
+uint64_t count_lost_mx(const MxRule& rule, std::span<const float> weights, std::span<const float> back);
 
 /// The values of whole blocks of 32: number times 2^e, rounded once where float32 needs it.
 void dequantize_mxfp8(std::span<const uint8_t> values, std::span<const uint8_t> scales, float* out,

@@ -276,6 +276,11 @@ std::vector<size_t> Linear::tensors() const {
   return all;
 }
 
+bool is_mxfp8(const Checkpoint& c, const Linear& m) {
+  return m.format == WeightFormat::kFp8 && m.scale && m.scale_rows == 1 && m.scale_cols == kMxGroup &&
+         dtype_bits(c.tensors()[*m.scale].dtype) == 8;
+}
+
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& problems) {
   return Finder(checkpoint, problems).find();
 }

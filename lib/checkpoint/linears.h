@@ -30,7 +30,7 @@ struct Linear {
   bool k_outer = false;  ///< stored [E, K, N]; not said of words of INT4
   /// Looked up by rows, not multiplied: a quantized embedding, or a piece of one. Pieces share one scale.
   bool is_table = false;
-  /// Rows and columns of weights that share a scale: of FP8 {n, k}, {1, k} or a block; MXFP8 {1, 32}; of
+  /// Rows and columns of weights that share a scale: of FP8 {n, k}, {1, k} or a block, of MXFP8 {1, 32}; of
   /// MXFP4 {1, 32}; of NVFP4 {1, 16}; of INT4 {1, group}, without a group_index.
   int64_t scale_rows = 0, scale_cols = 0;
   Int4Packing packing{};             ///< of INT4
@@ -57,6 +57,10 @@ struct Linear {
 /// tensors that disagree go into `problems`; the other form throws an Error that lists them.
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& problems);
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint);
+
+/// Whether a module of FP8 is MXFP8: one byte of scale, a power of two, for 32 weights along K. Where K is 32
+/// that is one a row, [N, 1] or [N].
+bool is_mxfp8(const Checkpoint& checkpoint, const Linear& module);
 
 /// A global scale as stored and as the multiplier that it means.
 struct SourceScale {

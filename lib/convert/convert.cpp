@@ -127,6 +127,24 @@ bool has_changed(const Checkpoint& source) {
   return false;
 }
 
+/// Weights that a producer's arithmetic takes to 0 for want of a scale.
+void report_lost(const std::vector<ModuleReport>& results, Findings& findings) {
+  uint64_t lost = 0;
+  size_t matrices = 0;
+  std::string first;
+  for (const ModuleReport& one : results) {
+    if (!one.encoded || one.encoded->lost == 0) continue;
+    lost += one.encoded->lost;
+    if (matrices++ == 0) first = one.name;
+  }
+  if (lost == 0) return;
+  findings.push_back(
+      {Severity::kWarning, "weights-lost", first,
+       fmt::format("{} weights in {} become 0, these among them: compressed-tensors gives blocks of F16 "
+                   "weights below 2^-14 no scale of their own; --arithmetic modelopt does",
+                   lost, counted(matrices, "matrix", "matrices"))});
+}
+
 /// The findings of single matrices, and how those with kept scales compare.
 void report_encoded(const std::vector<ModuleReport>& results, Findings& findings) {
   constexpr size_t kShown = 20;  // the manifest has all
@@ -219,6 +237,7 @@ void report_modules(const Checkpoint& source, const Plan& plan, const Conversion
   }
   report_folds(result.modules, result.findings);
   report_encoded(result.modules, result.findings);
+  report_lost(result.modules, result.findings);
 }
 
 }  // namespace

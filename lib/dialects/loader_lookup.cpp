@@ -8,8 +8,11 @@
 
 #include "formats/error.h"
 #include "formats/naming.h"
+#include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/model_config.h"
+#include "lib/checkpoint/quantization_config.h"
 #include "lib/dialects/loader_rows.h"
+#include "lib/findings/problems.h"
 #include "lib/names/lookup_parts.h"
 
 namespace twofour {
@@ -191,14 +194,36 @@ std::vector<LookupFinding> check_lookups(const LoadedConfig& config,
   return findings;
 }
 
-std::vector<std::string> find_lookup_conflicts(const WrittenModel& model, const ConfigEntries& config) {
+namespace loader_lookup {
+namespace {
+
+/// The faults among them, of layers that are not split.
+std::vector<std::string> conflicts_of(const LoadedConfig& config, const std::vector<LoadedModule>& modules) {
   std::vector<std::string> conflicts;
-  const LoadedConfig loaded = loaded_config(model.source->config(), config);
-  for (const LookupFinding& f : check_lookups(loaded, loader_lookup::stored_modules(model))) {
+  for (const LookupFinding& f : check_lookups(config, modules)) {
     if (f.is_limit || f.is_split) continue;
     conflicts.push_back(f.module.empty() ? f.message : fmt::format("{}: {}", f.module, f.message));
   }
   return conflicts;
+}
+
+}  // namespace
+}  // namespace loader_lookup
+
+std::vector<std::string> find_lookup_conflicts(const WrittenModel& model, const ConfigEntries& config) {
+  return loader_lookup::conflicts_of(loaded_config(model.source->config(), config),
+                                     loader_lookup::stored_modules(model));
+}
+
+std::vector<std::string> find_lookup_conflicts(const Checkpoint& c, const Json& config,
+                                               const Json& hf_quant_config) {
+  Problems problems;
+  std::vector<LoadedModule> modules;
+  for (const Linear& m : find_weight_modules(c, problems)) modules.push_back({m.name, format_of(c, m)});
+  if (!problems.empty()) return {};
+  const auto entry = quantization_entry(config);
+  return loader_lookup::conflicts_of(loaded_config(config, {entry ? entry->value : Json(), hf_quant_config}),
+                                     modules);
 }
 
 std::vector<std::string> find_split_layers(const WrittenModel& model) {

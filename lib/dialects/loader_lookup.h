@@ -98,6 +98,11 @@ std::vector<LookupFinding> check_lookups(const LoadedConfig& config,
 /// are split find_split_layers() tells.
 std::vector<std::string> find_lookup_conflicts(const WrittenModel& model, const ConfigEntries& config);
 
+/// The same of a checkpoint with a config.json and a hf_quant_config.json (null: none), which need not be its
+/// own. Nothing where modules have tensors that disagree.
+std::vector<std::string> find_lookup_conflicts(const Checkpoint& checkpoint, const Json& config,
+                                               const Json& hf_quant_config);
+
 /// Formats that no configuration can tell a loader apart: within what engines fuse, and within the experts of
 /// a layer. As "MODULE: expected X, found Y", naming the rule.
 std::vector<std::string> find_split_layers(const WrittenModel& model);

@@ -26,8 +26,10 @@ Scheme scheme_of(const Checkpoint& c, const Linear& m) {
     s.rows = s.cols = kFp8Block;
     return s;
   }
-  if (m.scale_rows == m.n && m.scale_cols == m.k) return s;
-  s.granularity = m.scale_rows == 1 && m.scale_cols == m.k ? Granularity::kRow : Granularity::kBlock;
+  const bool is_mx = is_mxfp8(c, m);  // of K = 32 a scale a row, too
+  if (!is_mx && m.scale_rows == m.n && m.scale_cols == m.k) return s;
+  s.granularity =
+      !is_mx && m.scale_rows == 1 && m.scale_cols == m.k ? Granularity::kRow : Granularity::kBlock;
   if (s.granularity == Granularity::kBlock) {
     s.rows = m.scale_rows;
     s.cols = m.scale_cols;

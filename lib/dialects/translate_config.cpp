@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,13 @@ std::vector<std::string> name_what_is_fused(const std::vector<std::string>& glob
   return all;
 }
 
+/// The entries of a list, each once: several patterns may stand for one name.
+std::vector<std::string> each_once(std::vector<std::string> all) {
+  std::set<std::string> seen;
+  std::erase_if(all, [&](const std::string& one) { return !seen.insert(one).second; });
+  return all;
+}
+
 /// Activations in FP8 beside NVFP4 weights have no words in the other dialect.
 void refuse_fp8_activations(const Json& entry, const Json& hf_quant) {
   for (const Json* at :
@@ -101,8 +109,9 @@ QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& 
   };
   const std::vector<std::string> names = unquantized_names(source);
   try {
-    config.unquantized = to.excludes_by_glob ? name_what_is_fused(regexes_to_globs(ignored, names), names)
-                                             : globs_to_regexes(ignored);
+    config.unquantized =
+        each_once(to.excludes_by_glob ? name_what_is_fused(regexes_to_globs(ignored, names), names)
+                                      : globs_to_regexes(ignored));
     if (all_linears && !ignored.empty() && !names_layers(entry) && !names_layers(quantization)) return config;
     const std::vector<NamePattern> known = parse_patterns(config.unquantized);
     for (const std::string& name : names) {

@@ -138,6 +138,7 @@ Json QuantizedGroup::entries(const Checkpoint& source, const Json& result,
       quality["tiles"] = found.tiles.count;
       quality["inexact_tiles"] = found.tiles.inexact;
     }
+    if (found.lost > 0) quality["lost_weights"] = found.lost;
     Json entry = {{"name", m.name},
                   {"layout", rule_.to},
                   {"shape", {1, m.rows, m.k}},

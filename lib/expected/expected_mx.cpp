@@ -98,6 +98,18 @@ uint8_t expect_mx_block(ExpectedMx format, std::string_view arithmetic, DType ty
   return static_cast<uint8_t>(exponent + 127);
 }
 
+uint64_t expected_lost_mx(std::string_view arithmetic, DType type, std::span<const float> weights,
+                          std::span<const float> back) {
+  double largest = 0;
+  uint64_t lost = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    largest = std::max(largest, std::fabs(double{weights[i]}));
+    lost += weights[i] != 0 && back[i] == 0;
+  }
+  const bool has_rule = arithmetic == "compressed-tensors" && type == DType::kF16;
+  return has_rule && largest < std::ldexp(1.0, -14) ? lost : 0;
+}
+
 DType expected_scale_type(std::string_view word) {
   if (word == "f32") return DType::kF32;
   if (word == "bf16") return DType::kBF16;

@@ -22,6 +22,12 @@ std::optional<ExpectedMx> expected_mx(std::string_view to);
 uint8_t expect_mx_block(ExpectedMx format, std::string_view arithmetic, DType type,
                         std::span<const float> weights, std::span<uint8_t> codes);
 
+/// Of such a block, the weights that are not 0 and whose written values `back` [32] are, though a scale of
+/// E8M0 would have held them: in compressed-tensors' arithmetic those of F16 in blocks of subnormal numbers
+/// alone.
+uint64_t expected_lost_mx(std::string_view arithmetic, DType type, std::span<const float> weights,
+                          std::span<const float> back);
+
 /// The type of scales by the word "f32", "bf16" or "e8m0". Throws Error on others.
 DType expected_scale_type(std::string_view word);
 

@@ -4,6 +4,9 @@
 #include <span>
 #include <utility>
 
+#include "lib/checkpoint/quantization_config.h"
+#include "lib/dialects/loader_lookup.h"
+#include "lib/findings/problems.h"
 #include "lib/graft/open_edited.h"
 
 namespace twofour {
@@ -64,6 +67,14 @@ void keep_unchanged_texts(const Checkpoint& source, Edited& edited) {
   keep(kConfigNames[1], source.hf_quant_config(), edited.hf_quant);
 }
 
+/// Whether any weights are codes or values of few bits, of whatever format.
+bool has_codes(const Checkpoint& c) {
+  return std::any_of(c.tensors().begin(), c.tensors().end(), [](const TensorInfo& t) {
+    const bool few_bits = dtype_bits(t.dtype) <= 8 && t.dtype != DType::kBool;
+    return (few_bits || t.dtype == DType::kI32) && t.shape.size() >= 2;
+  });
+}
+
 }  // namespace
 
 std::vector<std::string> names_of(const std::vector<EditedTensor>& tensors) {
@@ -120,6 +131,19 @@ Checkpoint outline(const Checkpoint& base, const Checkpoint* donor,
   for (const EditedTensor& t : tensors) infos.push_back(t.info);
   return Checkpoint::over(std::make_shared<Outline>(base, donor, tensors), std::move(infos),
                           std::vector<uint32_t>(tensors.size()), base.config(), base.hf_quant_config(), {});
+}
+
+void settle_words(const Checkpoint& base, const Checkpoint& result, Edited& edited) {
+  if (has_codes(base) && !has_codes(result)) {
+    edited.config = with_quantization(std::move(edited.config), nullptr);
+    edited.hf_quant = nullptr;
+    return;
+  }
+  if (!find_lookup_conflicts(base, base.config(), base.hf_quant_config()).empty()) return;
+  Problems problems;
+  for (const std::string& conflict : find_lookup_conflicts(result, edited.config, edited.hf_quant))
+    problems.add(conflict);
+  problems.refuse();
 }
 
 Checkpoint view_of(Checkpoint source, std::optional<Checkpoint> donor, Edited edited) {

@@ -48,6 +48,10 @@ inline constexpr const char* kConfigNames[] = {"config.json", "hf_quant_config.j
 /// donor and must not outlive them.
 Checkpoint outline(const Checkpoint& base, const Checkpoint* donor, const std::vector<EditedTensor>& tensors);
 
+/// Takes the words on quantization out of what an edit makes where no codes are left, and throws Error where
+/// an engine reads other formats by them than `result`, its tensors, has, though it reads the base as it is.
+void settle_words(const Checkpoint& base, const Checkpoint& result, Edited& edited);
+
 /// The edited checkpoint, which reads from the files of its sources. A config that says what the source's
 /// said stays as it was written.
 Checkpoint view_of(Checkpoint source, std::optional<Checkpoint> donor, Edited edited);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -13,6 +12,30 @@
 #include "lib/graft/selection.h"
 
 namespace twofour {
+
+void for_each_config(Json& config, const std::function<void(Json&)>& f) {
+  if (!config.is_object()) return;
+  f(config);
+  for (const char* holder : kLanguageConfigs) {
+    if (config.contains(holder)) for_each_config(config[holder], f);
+  }
+}
+
+void set_everywhere(Json& config, const char* key, const Json& value) {
+  bool found = false;
+  for_each_config(config, [&](Json& one) {
+    if (!one.contains(key)) return;
+    one[key] = value;
+    found = true;
+  });
+  if (found) return;
+  Json* holder = &config;
+  for_each_config(config, [&](Json& one) {
+    if (one.contains("num_hidden_layers")) holder = &one;
+  });
+  (*holder)[key] = value;
+}
+
 namespace {
 
 constexpr const char* kDraftCounts[] = {"num_nextn_predict_layers", "mtp_num_hidden_layers",
@@ -43,31 +66,6 @@ constexpr const char* kNumberLists[] = {"mlp_only_layers", "full_attn_idxs", "fu
                                         "dense_layers"};
 
 std::string config_place(const Checkpoint& c) { return (c.path() / "config.json").string(); }
-
-/// Calls `f` on a config and those of its language model.
-void for_each_config(Json& config, const std::function<void(Json&)>& f) {
-  if (!config.is_object()) return;
-  f(config);
-  for (const char* holder : kLanguageConfigs) {
-    if (config.contains(holder)) for_each_config(config[holder], f);
-  }
-}
-
-/// Sets a key wherever a config has it, else beside num_hidden_layers.
-void set_everywhere(Json& config, const char* key, const Json& value) {
-  bool found = false;
-  for_each_config(config, [&](Json& one) {
-    if (!one.contains(key)) return;
-    one[key] = value;
-    found = true;
-  });
-  if (found) return;
-  Json* holder = &config;
-  for_each_config(config, [&](Json& one) {
-    if (one.contains("num_hidden_layers")) holder = &one;
-  });
-  (*holder)[key] = value;
-}
 
 size_t length_of(const Json& list) {
   return list.is_array() ? list.size() : list.is_string() ? list.get<std::string>().size() : 0;

@@ -116,12 +116,13 @@ Checkpoint open_without_modules(const fs::path& path, const Edit& edit, Io io) {
   edited.findings = findings_of(source);
   if (!give_base_back(source, edited)) {
     const Checkpoint result = outline(source, nullptr, edited.tensors);
-    QuantizationWords words(config_after_drop(source, result), source.hf_quant_config(),
-                            source.path().string());
+    Json config = switch_settings(config_after_drop(source, result), source, result, nullptr);
+    QuantizationWords words(std::move(config), source.hf_quant_config(), source.path().string());
     const std::vector<std::string> after = names_of(result);
     words.forget(names_of(source), after, after);
     edited.config = words.config();
     edited.hf_quant = words.hf_quant_config();
+    settle_words(source, result, edited);
   }
   return view_of(std::move(source), std::nullopt, std::move(edited));
 }
@@ -154,6 +155,7 @@ Checkpoint open_without_experts(const fs::path& path, const Edit& edit, Io io) {
   words.rename({modules.begin(), modules.end()}, renames);
   edited.config = words.config();
   edited.hf_quant = words.hf_quant_config();
+  settle_words(source, outline(source, nullptr, edited.tensors), edited);
   return view_of(std::move(source), std::nullopt, std::move(edited));
 }
 

@@ -145,8 +145,10 @@ Checkpoint open_graft(const fs::path& source, const fs::path& donor_path, const 
     for (const std::string_view name : names) {
       drafts = drafts || module_role(module_of(name), layers) == ModuleRole::kMtp;
     }
-    edited.config = config_after_graft(base, donor, result, drafts);
+    edited.config =
+        switch_settings(config_after_graft(base, donor, result, drafts), base, result, donor.config());
     write_words(base, donor, of_donor, comes, result, staying, edited);
+    settle_words(base, result, edited);
   }
   return view_of(std::move(base), std::move(donor), std::move(edited));
 }

@@ -52,8 +52,9 @@ std::string describe_scales(const Checkpoint& c, const Linear& m) {
     return fmt::format("{}, groups of {}{}, {} scales", packing, m.scale_cols,
                        m.group_index ? " in an order of their own" : "", type);
   }
-  if (m.scale_rows == 1 && m.scale_cols == m.k) return fmt::format("rows, {} scales", type);
-  if (m.scale_rows == m.n && m.scale_cols == m.k) return fmt::format("tensor, {} scale", type);
+  const bool is_mx = is_mxfp8(c, m);
+  if (!is_mx && m.scale_rows == 1 && m.scale_cols == m.k) return fmt::format("rows, {} scales", type);
+  if (!is_mx && m.scale_rows == m.n && m.scale_cols == m.k) return fmt::format("tensor, {} scale", type);
   return fmt::format("blocks of {} x {}, {} scales", m.scale_rows, m.scale_cols, type);
 }
 

@@ -234,23 +234,25 @@ class ToDialect : public Method {
       if (rule.dialect.empty()) return keep_source(rule, modules, planner);
     }
     const OutputDialect& dialect = output_dialect(rule.dialect, true);
+    const auto is_kept = [&](size_t m) {
+      return std::string_view(c.nvfp4_modules()[m].dialect->name) == dialect.nvfp4->name;
+    };
     // A configuration in words of others, as Quark's, is written anew for each module.
-    if (has_other_formats(c) || changes_input_scales(rule) || is_foreign(c) || dialect.name == "deepseek-v4")
-      return keep_all(rule, dialect, planner);
-    const Nvfp4Dialect& to = *dialect.nvfp4;
-    const auto is_kept = [&](size_t m) { return c.nvfp4_modules()[m].dialect->name == to.name; };
-    if (std::all_of(modules.begin(), modules.end(), is_kept)) {
+    const bool is_anew =
+        has_other_formats(c) || changes_input_scales(rule) || is_foreign(c) || dialect.name == "deepseek-v4";
+    if (!is_anew && std::all_of(modules.begin(), modules.end(), is_kept)) {
       if (!c.is_view()) note_same(rule, planner);
       return keep_source(rule, modules, planner);
     }
-    std::erase_if(modules, is_kept);
-    Scheme scheme{.format = WeightFormat::kNvfp4};
-    for (const size_t m : modules) {
-      translate_nvfp4(rule.to, c.nvfp4_modules()[m], dialect, planner);
-      scheme.has_input_scale = scheme.has_input_scale || c.nvfp4_modules()[m].input_scale;
+    if (!is_anew) {
+      std::erase_if(modules, is_kept);
+      Scheme scheme{.format = WeightFormat::kNvfp4};
+      scheme.has_input_scale = std::any_of(modules.begin(), modules.end(), [&](size_t m) {
+        return c.nvfp4_modules()[m].input_scale.has_value();
+      });
+      planner.suggest(dialect.config(translate_config(c, dialect), scheme));
     }
-    plan_kv_scales(dialect, planner);
-    planner.set_texts(config_texts(c, dialect.config(translate_config(c, dialect), scheme)));
+    keep_all(rule, dialect, planner);
   }
 
  private:

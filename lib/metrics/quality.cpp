@@ -133,6 +133,7 @@ Json to_json(const EncodedResult& r) {
     json["output"] = Json::array({r.output.method, r.output.loss, r.output.energy, r.output.heldout_loss,
                                   r.output.heldout_energy, r.output.expected_loss});
   if (r.tiles.count > 0) json["tiles"] = Json::array({r.tiles.count, r.tiles.inexact});
+  if (r.lost > 0) json["lost"] = r.lost;
   if (r.kept.compared) json["kept"] = Json::array({r.kept.codes, r.kept.scales, r.kept.bytes, r.kept.first});
   return json;
 }
@@ -158,6 +159,7 @@ EncodedResult encoded_from_json(const Json& json) {
     r.tiles = {whole_number<uint64_t>(json.at("tiles").at(0)),
                whole_number<uint64_t>(json.at("tiles").at(1))};
   }
+  if (json.contains("lost")) r.lost = whole_number<uint64_t>(json.at("lost"));
   if (json.contains("kept")) {
     const Json& kept = json.at("kept");
     r.kept = {true, whole_number<uint64_t>(kept.at(0)), whole_number<uint64_t>(kept.at(1)),

@@ -91,6 +91,7 @@ struct EncodedResult {
   uint32_t global_scale = 0;  ///< float32 bits as written; 0 of FP8
   bool cast = false;          ///< from four bits, without loss but for inexact tiles
   CastTiles tiles;            ///< of FP8
+  uint64_t lost = 0;          ///< of MX formats: weights that were not 0, see count_lost_mx()
   EncodeError error;          ///< of what was written
   EncodeError pruned_after;   ///< with a pattern: had it been applied to the codes instead
   OutputLoss output;

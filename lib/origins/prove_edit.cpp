@@ -16,6 +16,7 @@
 #include "lib/names/config_pattern.h"
 #include "lib/origins/edit_origin.h"
 #include "lib/origins/said_of_modules.h"
+#include "lib/origins/switches.h"
 #include "lib/threads/interrupt.h"
 #include "lib/threads/parallel.h"
 
@@ -203,12 +204,14 @@ bool is_resized(const Json& now, const Json& before, const Json& donor) {
          text(now, m, n) == text(donor, m, n);
 }
 
-/// Settings are the base's, but for counts and lists of layers and experts, which say what the tensors show.
+/// Settings are the base's, but for counts and lists of layers and experts and for switches, which say what
+/// the tensors show.
 void check_settings_of_edit(const Checkpoint& artifact, const Edit& edit, const Checkpoint& base,
                             const Checkpoint* donor, EditProof& proof) {
   const auto before = settings_of(base.config()), now = settings_of(artifact.config());
   const ShownLayers shown = shown_layers(artifact, stated_layers(artifact));
   const ShownLayers of_base = shown_layers(base, stated_layers(base));
+  const Switches switches(base, artifact, donor);
   const auto wrong = [&](const std::string& key, const std::string& expected, const Json* found) {
     differ(proof, "config", "config.json: " + key,
            fmt::format("expected {}, found {}", expected, found ? quoted_setting(*found) : "nothing"));
@@ -234,6 +237,8 @@ void check_settings_of_edit(const Checkpoint& artifact, const Edit& edit, const 
                          leaf == "moe_num_experts";
       if (edit.kind == Edit::Kind::kDropExperts && count)
         wrong(key, fmt::format("{}", edit.experts.begin()->second.size()), found);
+    } else if (switches.explains(leaf, a == before.end() ? Json() : a->second, found ? *found : Json())) {
+      // What the key says there is went, or came.
     } else if (edit.kind == Edit::Kind::kDropExperts) {
       const bool right = a != before.end() && found && *found == Json(edit.experts.begin()->second.size()) &&
                          leaf.find("experts") != leaf.npos;

@@ -155,6 +155,8 @@ ConfigEntries Planner::quantization_entries() {
       written_.modules.begin(), written_.modules.end(),
       [](const WrittenModule& a, const WrittenModule& b) { return natural_less(a.name, b.name); });
   if (written_.entries.empty()) return {};
+  if (suggested_ && problems.empty() && find_lookup_conflicts(written_, *suggested_).empty())
+    return std::move(*suggested_);
   written_.unquantized = unquantized_linears(written_, *dialect_);
   std::move(left_.begin(), left_.end(), std::back_inserter(written_.unquantized));
   if (!written_.unquantized.empty()) {

@@ -98,6 +98,9 @@ class Planner {
   bool quantizes_nothing() const {
     return quantizes_nothing_ || (rewrites_formats_ && written_.entries.empty() && layouts_.empty());
   }
+  /// Entries in the words of the source, translated. They are written where every engine reads each module by
+  /// them as it is stored; else the configuration is written anew from the modules.
+  void suggest(ConfigEntries entries) { suggested_ = std::move(entries); }
   /// The config files that describe what is written, where one rule makes all of it.
   void set_texts(std::map<std::string, std::string> texts);
   /// Modules of the same layout and pattern are one group, whichever rules made them.
@@ -137,6 +140,7 @@ class Planner {
   std::optional<std::optional<DType>> one_scale_type_;
   bool shows_layouts_ = false;
   std::vector<std::string> left_;
+  std::optional<ConfigEntries> suggested_;
   std::optional<std::map<std::string, std::string>> texts_;
   std::optional<Json> shown_hf_quant_config_;
   bool keeps_config_ = false;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <span>
 
 #include "formats/error.h"
@@ -19,26 +20,31 @@ namespace {
 constexpr size_t kShownMissing = 5;
 constexpr size_t kReadAtOnce = 1 << 18;  // numbers
 
-/// A matrix that statistics may be of: a linear, or of a stack one of an expert.
+/// A matrix that statistics may be of: a linear, or of a stack one of an expert. Its row i is row
+/// `first + i * step` of the expert's.
 struct Part {
   std::string name;
   int64_t n, k;
+  int64_t expert = 0, first = 0, step = 1;
 };
 
 std::vector<Part> parts_of(const Linear& m) {
   const auto parsed = parse_module_name(m.name);
   if (!m.stacked || !parsed || parsed->expert >= 0) return {{m.name, m.n, m.k}};
   const NamingRule& naming = *parsed->naming;
-  const int64_t n = parsed->projection == Projection::kGateUp ? m.n / 2 : m.n;
+  const bool is_pair = parsed->projection == Projection::kGateUp,
+             in_turn = m.rows == GateUpRows::kInterleaved;
+  const int64_t n = is_pair ? m.n / 2 : m.n, step = is_pair && in_turn ? 2 : 1;
   std::vector<Part> parts;
   for (int64_t e = 0; e < m.e; ++e) {
-    const auto add = [&](const char* leaf) {
-      if (leaf != nullptr) parts.push_back({fmt::format("{}.{}.{}", parsed->block, e, leaf), n, m.k});
+    const auto add = [&](const char* leaf, int64_t first) {
+      if (leaf != nullptr)
+        parts.push_back({fmt::format("{}.{}.{}", parsed->block, e, leaf), n, m.k, e, first, step});
     };
     const Projection p = parsed->projection;
-    if (p == Projection::kDown) add(naming.down);
-    if (p == Projection::kGate || p == Projection::kGateUp) add(naming.gate);
-    if (p == Projection::kUp || p == Projection::kGateUp) add(naming.up);
+    if (p == Projection::kDown) add(naming.down, 0);
+    if (p == Projection::kGate || is_pair) add(naming.gate, 0);
+    if (p == Projection::kUp || is_pair) add(naming.up, !is_pair ? 0 : in_turn ? 1 : n);
   }
   return parts;
 }
@@ -170,12 +176,85 @@ void check_sums(const Statistics& s, int threads, Problems& problems) {
   }
 }
 
+namespace {
+
+/// Reads weights and targets, row block by row block; keeps the inverse of the entry used last.
+class TargetCheck {
+ public:
+  TargetCheck(const Statistics& s, const Checkpoint& checkpoint, int threads)
+      : s_(s), reader_(checkpoint), threads_(threads) {}
+
+  /// Why a part's targets are none that a solver takes; empty where they are.
+  std::string find_excess(const Linear& m, const Part& part, size_t tensor, const StatisticsEntry& entry) {
+    prepare(entry);
+    TargetExtent extent;
+    const auto k = static_cast<size_t>(part.k);
+    const int64_t step = std::max<int64_t>(1, static_cast<int64_t>(kReadAtOnce) / part.k);
+    for (int64_t row = 0; row < part.n; row += step) {
+      const int64_t rows = std::min(step, part.n - row);
+      std::vector<float> weights = read_weights(m, part, row, rows), change(weights.size());
+      s_.read_target_offset(tensor, entry, row, change);
+      for (float& c : change) c = static_cast<float>(double{c} * unit_);
+      inverse_->multiply(change);
+      std::vector<float> target(weights);
+      for (size_t i = 0; i < static_cast<size_t>(rows) * k; ++i) target[i] += kTargetShare * change[i];
+      extent.add(weights, target);
+    }
+    return extent.find_excess();
+  }
+
+ private:
+  void prepare(const StatisticsEntry& entry) {
+    if (entry_ == &entry) return;
+    std::vector<float> mean = s_.read_hessian(entry);
+    unit_ = take_unit(mean, entry.k);
+    inverse_ = std::make_unique<DampedInverse>(mean, entry.k, damping_of(entry), threads_);
+    entry_ = &entry;
+  }
+  std::vector<float> read_weights(const Linear& m, const Part& part, int64_t row, int64_t rows) {
+    const auto k = static_cast<size_t>(part.k);
+    const int64_t begin = part.first + row * part.step, end = begin + (rows - 1) * part.step + 1;
+    std::vector<float> all(static_cast<size_t>(end - begin) * k), own;
+    reader_.read_rows(m, part.expert, begin, end, all);
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto from = all.begin() + r * part.step * part.k;
+      own.insert(own.end(), from, from + part.k);
+    }
+    return own;
+  }
+
+  const Statistics& s_;
+  WeightReader reader_;
+  int threads_;
+  const StatisticsEntry* entry_ = nullptr;
+  double unit_ = 1;
+  std::unique_ptr<DampedInverse> inverse_;
+};
+
+}  // namespace
+
+void check_targets(const Statistics& s, const Checkpoint& checkpoint, const std::vector<Linear>& linears,
+                   int threads, Problems& problems) {
+  TargetCheck check(s, checkpoint, threads);
+  for (const Linear& m : linears) {
+    for (const Part& part : parts_of(m)) {
+      const auto tensor = s.target_offset(part.name);
+      const StatisticsEntry* entry = tensor ? s.find(part.name) : nullptr;
+      if (entry == nullptr || entry->count == 0 || entry->kind == StatisticsKind::kDiagonal) continue;
+      if (const std::string excess = check.find_excess(m, part, *tensor, *entry); !excess.empty())
+        problems.add(fmt::format("{}: {}: {}", s.path().string(), s.tensors()[*tensor].name, excess));
+    }
+  }
+}
+
 StatisticsCoverage cover(const Statistics& statistics, const Checkpoint& checkpoint, int threads) {
   Problems ignored, problems;
   const std::vector<Linear> linears = find_weight_modules(checkpoint, ignored);
   hold_statistics(statistics, checkpoint, linears, problems);
   problems.refuse();
   check_sums(statistics, threads, problems);
+  problems.refuse();
+  check_targets(statistics, checkpoint, linears, threads, problems);
   problems.refuse();
   StatisticsCoverage found;
   for (const Linear& m : linears) {
@@ -189,6 +268,10 @@ StatisticsCoverage cover(const Statistics& statistics, const Checkpoint& checkpo
       }
       if (e->count == 0) {
         ++found.without_tokens;
+        continue;
+      }
+      if (statistics.is_zero(*e)) {
+        ++found.without_inputs;
         continue;
       }
       ++found.served;

@@ -32,6 +32,7 @@ struct StatisticsCoverage {
   size_t fewer = 0;     ///< with less than one
   size_t diagonal = 0;  ///< with a diagonal alone
   size_t without_tokens = 0;
+  size_t without_inputs = 0;              ///< of those with tokens: all sums are 0
   std::vector<std::string> missing = {};  ///< the first linears that are not served
   bool knows_weights = false, same_weights = false;
 };
@@ -40,7 +41,12 @@ struct StatisticsCoverage {
 /// infinite, with a negative diagonal or, of products, that no solver could factorize.
 void check_sums(const Statistics& statistics, int threads, Problems& problems);
 
-/// Throws Error where the file is of another model, and what check_sums() finds.
+/// Computes the targets of all linears that the file has them of, and adds a problem for each that is beyond
+/// kMostTarget of their weights.
+void check_targets(const Statistics& statistics, const Checkpoint& checkpoint,
+                   const std::vector<Linear>& linears, int threads, Problems& problems);
+
+/// Throws Error where the file is of another model, and what check_sums() and check_targets() find.
 StatisticsCoverage cover(const Statistics& statistics, const Checkpoint& checkpoint, int threads = 1);
 
 }  // namespace twofour

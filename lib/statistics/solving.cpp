@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace twofour {
 namespace {
@@ -36,6 +37,26 @@ double take_unit(std::span<float> mean, int64_t k) {
   return unit;
 }
 
+void TargetExtent::add(std::span<const float> weights, std::span<const float> target) {
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const float size = std::fabs(target[i]);
+    weight_ = std::max(weight_, std::fabs(weights[i]));
+    target_ = std::max(target_, std::isfinite(size) ? size : std::numeric_limits<float>::infinity());
+    const double change = double{target[i]} - double{weights[i]};
+    energy_ += double{weights[i]} * double{weights[i]};
+    change_ += change * change;
+  }
+}
+
+std::string TargetExtent::find_excess() const {
+  if (!std::isfinite(target_)) return "expected targets that float32 holds, found one beyond";
+  if (weight_ == 0 || double{target_} <= double{kMostTarget} * double{weight_}) return "";
+  return fmt::format("expected targets up to {} times the largest weight, {}, found one of {}", kMostTarget,
+                     weight_, target_);
+}
+
+double TargetExtent::relative_change() const { return energy_ > 0 ? std::sqrt(change_ / energy_) : 0; }
+
 std::string_view solving_name(const Solving& s, bool has_pattern) {
   switch (s.method) {
     case Solving::Method::kPlain:
@@ -63,6 +84,7 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
     return s;
   }
   s.entry = entry;
+  if (statistics.is_zero(*entry)) s.why = fmt::format("inputs that are all 0, in {} tokens", entry->count);
   s.heldout = statistics.find_heldout(linear);
   if (s.heldout != nullptr && (s.heldout->count == 0 || s.heldout->k != entry->k)) s.heldout = nullptr;
   s.method = Solving::Method::kDiagonal;
@@ -74,19 +96,20 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
     return s;
   }
   if (entry->kind == StatisticsKind::kDiagonal) {
-    s.why = "a diagonal alone";
+    if (s.why.empty()) s.why = "a diagonal alone";
     return s;
   }
   const int64_t k = order_of(*entry);
   if (entry->count < k) {
-    s.why = fmt::format("fewer tokens than inputs, {} of {}", entry->count, k);
+    if (s.why.empty()) s.why = fmt::format("fewer tokens than inputs, {} of {}", entry->count, k);
     return s;
   }
   s.method = method == "sparsegpt" ? Solving::Method::kSparseGpt : Solving::Method::kFull;
   s.target_offset = statistics.target_offset(linear);
   if (entry->count < kEnough * k) {
     s.damping = damping_of(*entry);
-    s.why = fmt::format("fewer than {} tokens an input, {} of {}", kEnough, entry->count, k);
+    if (s.why.empty())
+      s.why = fmt::format("fewer than {} tokens an input, {} of {}", kEnough, entry->count, k);
     return s;
   }
   const bool descends = s.method == Solving::Method::kFull;

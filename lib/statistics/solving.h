@@ -31,6 +31,27 @@ struct Solving {
 /// The share of the target offset that goes into the target: W' = W + 0.5 C (H + lambda I)^-1.
 inline constexpr float kTargetShare = 0.5f;
 
+/// A target may have numbers up to this many times the largest weight of its matrix. What a linear's output
+/// lacks is at most what the residual stream holds, which is no thousand times what one linear adds to it; a
+/// target beyond has nothing of the weights. Where all weights are 0 they say nothing of a target.
+inline constexpr float kMostTarget = 1024;
+
+/// How far the targets of a matrix are from its weights.
+class TargetExtent {
+ public:
+  /// Some rows of weights and their targets.
+  void add(std::span<const float> weights, std::span<const float> target);
+  /// Why no weights are chosen by such a target: "expected targets up to 1024 times ..., found ..."; empty
+  /// where they may be.
+  std::string find_excess() const;
+  /// The norm of what the targets differ by over that of the weights; 0 where these are all 0.
+  double relative_change() const;
+
+ private:
+  float weight_ = 0, target_ = 0;  ///< largest magnitudes; a target that is NaN counts as infinite
+  double energy_ = 0, change_ = 0;
+};
+
 /// "joint", "gptq", "sparsegpt", "wanda", "rtn" or "plain".
 std::string_view solving_name(const Solving& solving, bool has_pattern);
 

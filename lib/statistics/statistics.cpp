@@ -10,7 +10,6 @@
 
 #include "formats/error.h"
 #include "formats/json.h"
-#include "kernels/solve/hessian.h"
 
 namespace twofour {
 namespace {
@@ -303,86 +302,6 @@ const StatisticsEntry* Statistics::find_in(const Served& served, const std::vect
     if (entries[i].count > 0) return &entries[i];
   }
   return &entries[at->second[0]];
-}
-
-void Statistics::read(size_t tensor, uint64_t first, std::span<float> out) const {
-  const TensorInfo& t = tensors()[tensor];
-  file_->read(data_begin_ + t.begin + first * sizeof(float),
-              {reinterpret_cast<uint8_t*>(out.data()), out.size_bytes()});
-  for (size_t i = 0; i < out.size(); ++i) {
-    if (!std::isfinite(out[i]))
-      throw Error(fmt::format("{}: element {}: expected a finite number, found {}", where(tensor), first + i,
-                              out[i]));
-  }
-}
-
-std::vector<float> Statistics::read_square(size_t tensor, int64_t k, int64_t count) const {
-  const TensorInfo& t = tensors()[tensor];
-  const auto n = static_cast<size_t>(k);
-  const double tokens = static_cast<double>(std::max<int64_t>(count, 1));
-  std::vector<float> square(n * n), row(n);
-  const auto mean = [&](float sum) { return static_cast<float>(double{sum} / tokens); };
-  uint64_t at = 0;
-  const auto block = t.shape.size() == 3 ? static_cast<size_t>(t.shape[1]) : n;
-  for (size_t i = 0; i < n; ++i) {
-    const size_t begin = i / block * block, end = begin + block;
-    const size_t from = t.shape.size() == 1 ? i : begin;
-    const std::span own = std::span(row).first(end - from);
-    read(tensor, at, own);
-    at += own.size();
-    for (size_t j = std::max(from, i); j < end; ++j) square[i * n + j] = mean(own[j - from]);
-    if (square[i * n + i] < 0)
-      throw Error(fmt::format("{}: diagonal {}: expected a sum of squares, found {}", where(tensor), i,
-                              own[i - from]));
-  }
-  mirror_upper(square, k);
-  return square;
-}
-
-std::vector<float> Statistics::read_hessian(const StatisticsEntry& entry) const {
-  return read_square(entry.sums, entry.k, entry.count);
-}
-
-std::vector<float> Statistics::read_fisher(const StatisticsEntry& entry) const {
-  return read_square(entry.fisher.value(), entry.k, entry.count);
-}
-
-std::vector<float> Statistics::read_diagonal(const StatisticsEntry& entry) const {
-  const TensorInfo& t = tensors()[entry.sums];
-  const auto n = static_cast<size_t>(entry.k);
-  const double tokens = static_cast<double>(std::max<int64_t>(entry.count, 1));
-  std::vector<float> diagonal(n);
-  if (entry.kind == StatisticsKind::kDiagonal) {
-    read(entry.sums, 0, diagonal);
-  } else {
-    const bool is_packed = t.shape.size() == 1;
-    const uint64_t block = t.shape.size() == 3 ? static_cast<uint64_t>(t.shape[1]) : n;
-    uint64_t packed = 0;
-    for (size_t i = 0; i < n; ++i) {
-      read(entry.sums, is_packed ? packed : i / block * block * block + i % block * (block + 1),
-           std::span(diagonal).subspan(i, 1));
-      packed += n - i;
-    }
-  }
-  for (size_t i = 0; i < n; ++i) {
-    if (diagonal[i] < 0)
-      throw Error(fmt::format("{}: diagonal {}: expected a sum of squares, found {}", where(entry.sums), i,
-                              diagonal[i]));
-    diagonal[i] = static_cast<float>(double{diagonal[i]} / tokens);
-  }
-  return diagonal;
-}
-
-std::optional<size_t> Statistics::target_offset(std::string_view linear) const {
-  const auto at = target_offsets_.find(linear);
-  return at == target_offsets_.end() ? std::nullopt : std::optional(at->second);
-}
-
-void Statistics::read_target_offset(size_t tensor, const StatisticsEntry& entry, int64_t first,
-                                    std::span<float> out) const {
-  read(tensor, static_cast<uint64_t>(first * entry.k), out);
-  const double tokens = static_cast<double>(std::max<int64_t>(entry.count, 1));
-  for (float& c : out) c = static_cast<float>(double{c} / tokens);
 }
 
 }  // namespace twofour

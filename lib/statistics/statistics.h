@@ -40,8 +40,8 @@ struct StatisticsEntry {
 };
 
 /// An open statistics file. Opening reads and validates the header, the counts and all other single numbers;
-/// sums are read on demand, and a number that is NaN, infinite, or a negative diagonal is an Error then.
-/// Reading is safe from several threads.
+/// sums are read on demand, and a number that is NaN or infinite, a negative diagonal, and a product beyond
+/// the root of its two squares are Errors then. Reading is safe from several threads.
 class Statistics {
  public:
   /// Throws Error on a file that is no sound statistics file: names, types, shapes, counts, groups,
@@ -78,6 +78,9 @@ class Statistics {
   std::vector<float> read_fisher(const StatisticsEntry& entry) const;
   /// The mean over tokens of x^2 [k], of any entry.
   std::vector<float> read_diagonal(const StatisticsEntry& entry) const;
+  /// Whether the sums of an entry are all 0, as their diagonal says: no input was there. Reads no further
+  /// than the first number that is not 0. False of a file that its run has not filled.
+  bool is_zero(const StatisticsEntry& entry) const;
   /// The position in tensors() of C of a linear; none: its target is its weights.
   std::optional<size_t> target_offset(std::string_view linear) const;
   /// C / count of rows [first, first + out.size() / k), of a tensor of a linear that `entry` serves.
@@ -98,6 +101,7 @@ class Statistics {
   void check_target_offsets() const;
   void check_structure() const;
   std::vector<float> read_square(size_t tensor, int64_t k, int64_t count) const;
+  void check_products(const std::vector<float>& square, size_t tensor, int64_t k) const;
   std::string where(size_t tensor) const;
   static const StatisticsEntry* find_in(const Served& served, const std::vector<StatisticsEntry>& entries,
                                         std::string_view linear);

@@ -20,6 +20,7 @@ void Encoder::encode_mx(const EncodedMatrix& m, std::span<const float> rows, con
   write(m.part(EncodedPart::kValues), codes_);
   write(m.part(EncodedPart::kScales), scales_);
   result.error.add(rows, back_, m.k, isa_);
+  result.lost += count_lost_mx(rule, rows, back_);
 }
 
 void Encoder::cast_to_mx(const Write& write) {

@@ -148,13 +148,37 @@ void Encoder::survey(Results& results) {
           m.name == m.source->name ? "" : " " + m.name, row + place / m.k, place % m.k));
       return;
     }
-    if (m.solving.target_offset) amax = largest_magnitude(target_of(m, row, rows), isa_);
+    if (m.solving.target_offset) {
+      const auto target = target_of(m, row, rows);
+      survey.targets.add(rows, target);
+      amax = largest_magnitude(target, isa_);
+    }
     survey.amax = std::max(survey.amax, amax);
     if (from_mxfp4_) result.error.add_exact(rows, m.k, isa_);
     if (rule_.is_tiled()) survey_fp8(m, row, rows, survey);
     if (may_cast_) survey_stored(m, row, stored, survey);
   });
   for (size_t at = 0; at < results.size(); ++at) results[at].source = hashers[at].digest();
+  check_targets(results);
+}
+
+void Encoder::check_targets(Results& results) const {
+  for (size_t i = 0; i < results.size(); ++i) {
+    const EncodedMatrix& m = group_->matrices()[i];
+    if (!m.solving.target_offset) continue;
+    const TargetExtent& targets = surveys_[i].targets;
+    if (const std::string excess = targets.find_excess(); !excess.empty()) {
+      const Statistics& s = *rule_.statistics;
+      results[i].problems.push_back(
+          fmt::format("{}: {}: {}", s.path().string(), s.tensors()[*m.solving.target_offset].name, excess));
+    } else if (const double change = targets.relative_change(); change > 1) {
+      results[i].findings.push_back(
+          {Severity::kWarning, "far-target", m.name,
+           fmt::format("the target that its statistics give differs from the weights by {:.3g} times their "
+                       "norm, so that little of them is left",
+                       change)});
+    }
+  }
 }
 
 void Encoder::survey_stored(const EncodedMatrix& m, int64_t row, const StoredBlock& block, Survey& survey) {

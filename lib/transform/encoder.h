@@ -51,6 +51,7 @@ class Encoder {
   /// The result of the first pass over a matrix.
   struct Survey {
     float amax = 0;
+    TargetExtent targets;     ///< where statistics have them
     MatrixScale scale;        ///< NVFP4
     std::vector<Tile> tiles;  ///< FP8
   };
@@ -82,6 +83,8 @@ class Encoder {
   // --- encoder.cpp ---
   void begin(const QuantizedGroup& group);
   void survey(Results& results);
+  /// Refuses targets beyond reason, and warns of those that are more than the weights.
+  void check_targets(Results& results) const;
   bool is_from(WeightFormat format) const;
   /// Whether values are sought to stay, of sources in four bits.
   bool may_cast() const;

@@ -728,6 +728,73 @@ TEST_CASE("too few tokens fall back, counted, and statistics of other weights ar
   CHECK(run_program({"validate", out, "--source", src, "--stats", (scratch / "other").string()}).code == 2);
 }
 
+TEST_CASE("targets and sums beyond reason are refused or reported by what reads them, and by stats check") {
+  const Scratch scratch;
+  write_model(scratch / "src");
+  const std::string src = (scratch / "src").string(), out = (scratch / "out").string(),
+                    stats = (scratch / "stats").string(), down = kLayer + "mlp.down_proj";
+  const auto has = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
+  const auto with_target = [&](float offset) {
+    StatisticsBuilder b = statistics();
+    std::vector<float> numbers(64 * 80);
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = offset * static_cast<float>(i % 5);
+    b.add_floats(down + ".target_offset", {64, 80}, numbers);
+    b.write(scratch / "stats");
+  };
+  const std::string limit = down + ".target_offset: expected targets up to 1024 times the largest weight, ";
+  for (const float offset : {1e8f, 1e38f}) {
+    with_target(offset);
+    for (const auto& more : std::vector<std::vector<std::string>>{
+             {}, {"--pattern", "2:4"}, {"--dialect", "compressed-tensors"}}) {
+      std::vector<std::string> command{"quantize", src, out, "--stats", stats};
+      command.insert(command.end(), more.begin(), more.end());
+      const Outcome o = run_program(command);
+      CHECK(o.code == 2);
+      CHECK_MESSAGE(has(o.err, limit), o.err);
+      CHECK(!fs::exists(out));
+    }
+    const Outcome layout =
+        run_program({"convert", src, out, "--to", "g8", "--also", "*.mlp.*", "--stats", stats});
+    CHECK(layout.code == 2);
+    CHECK_MESSAGE(has(layout.err, limit), layout.err);
+    const Outcome checked = run_program({"stats", "check", stats, src});
+    CHECK(checked.code == 2);
+    CHECK_MESSAGE(has(checked.err, limit), checked.err);
+  }
+  // Nearer ones are taken, with a warning where little of the weights is left.
+  for (const auto& [offset, is_far] : {std::pair{0.5f, false}, {500.0f, true}}) {
+    with_target(offset);
+    const Outcome o = run_program({"quantize", src, out, "--stats", stats, "--json", "--force"});
+    REQUIRE_MESSAGE(o.code == 0, o.err);
+    CHECK(has(o.out, "far-target") == is_far);
+    CHECK(run_program({"stats", "check", stats, src}).code == 0);
+    CHECK(run_program({"validate", out, "--source", src, "--stats", stats, "--all-rows"}).code == 0);
+  }
+  // Inputs of zeros, in 500 tokens.
+  StatisticsBuilder zeros = statistics();
+  for (auto& t : zeros.tensors) {
+    if (t.name == down + ".hessian") std::fill(t.bytes.begin(), t.bytes.end(), uint8_t{0});
+  }
+  zeros.write(scratch / "stats");
+  const Outcome o = run_program({"quantize", src, out, "--stats", stats, "--force"});
+  REQUIRE_MESSAGE(o.code == 0, o.err);
+  CHECK_MESSAGE(has(o.err,
+                    "1 of 7 matrices are not solved under a full Hessian with descent: inputs that are all 0 "
+                    "(the first, " +
+                        down + ": inputs that are all 0, in 500 tokens)"),
+                o.err);
+  CHECK(has(o.err, "[few-statistics]"));
+  const Outcome checked = run_program({"stats", "check", stats, src, "--json"});
+  CHECK(checked.code == 1);
+  CHECK(parse_json("stdout", checked.out)["without_inputs"] == 1);
+  // They choose nothing: codes are those of plain rounding.
+  REQUIRE(run_program({"quantize", src, out + "2"}).code == 0);
+  const ReadTensors solved = read_tensors(out), plain = read_tensors(out + "2");
+  CHECK((solved.at(down + ".weight") == plain.at(down + ".weight")));
+}
+
 TEST_CASE("stats inspects, checks and merges") {
   const Scratch scratch;
   write_model(scratch / "src");

@@ -145,6 +145,7 @@ Json encoded_to_json(const ModuleReport& module) {
     json["quality"]["tiles"] = r.tiles.count;
     json["quality"]["inexact_tiles"] = r.tiles.inexact;
   }
+  if (r.lost > 0) json["quality"]["lost_weights"] = r.lost;
   if (r.kept.compared) {
     json["kept"] = {{"bytes", r.kept.bytes},
                     {"codes_that_differ", r.kept.codes},

@@ -134,6 +134,7 @@ class Parts {
     if (t.dtype != DType::kF8E4M3 || rows.size() != 2 || is_table_name(c.module)) return;
     std::set<Sizes> allowed = {{}, {1}, {rows[0]}, {rows[0], 1}, {1, rows[0]}};
     if (is_exponents(x.dtype)) allowed = {groups};
+    if (groups.back() == 1) allowed.insert({rows[0]});
     if (blocks_.empty()) allowed.insert({1, 1});
     std::set<std::pair<int64_t, int64_t>> blocks = blocks_;
     blocks.insert({kFp8Block, kFp8Block});

@@ -25,7 +25,8 @@ NamedFormat fp8_format(const LintInput& s, const std::string& module, const Tens
     const int64_t n = weight.shape[0], k = weight.shape[1];
     const std::vector<int64_t> groups = {n, k / kMxGroup};
     const bool power = scale.dtype == DType::kU8 || scale.dtype == DType::kF8E8M0;
-    if (power && scale.shape == groups) return {kMxfp8};
+    const bool row_of_one = k == kMxGroup && scale.shape == std::vector<int64_t>{n};
+    if (power && k % kMxGroup == 0 && (scale.shape == groups || row_of_one)) return {kMxfp8};
     const bool is_one = std::all_of(scale.shape.begin(), scale.shape.end(), [](int64_t d) { return d == 1; });
     if (is_one && (scale.shape.size() < 2 || (n <= kFp8Block && k <= kFp8Block)))
       return with_size({kFp8Tensor}, n, k);

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <optional>
-#include <set>
 
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/family/family_checks.h"
@@ -15,14 +14,7 @@ class SwitchLint {
       : x_(x), s_(x.input), there_(x.there), sizes_(x.sizes), reporter_(reporter) {}
 
   void run() {
-    std::set<std::string> keys;
-    for (const FamilyRow& row : there_.rows()) {
-      for_each_term(row.when, [&](std::string_view term) {
-        if (term.starts_with('!')) term = term.substr(1);
-        if (!term.starts_with('@') && term != "may" && term.find('=') == term.npos) keys.emplace(term);
-      });
-    }
-    for (const std::string& key : keys) check_switch(key);
+    for (const std::string& key : family_switches(there_.rows())) check_switch(key);
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <set>
+#include <unordered_map>
 
 #include "formats/weight_dialect.h"
 
@@ -49,34 +50,6 @@ const FamilyShapes* find_family_of_class(std::string_view stem) {
   return nullptr;
 }
 
-std::vector<FamilyRow> family_rows(const FamilyShapes& family) {
-  using Kind = ParameterKind;
-  std::vector<FamilyRow> rows;
-  for (const auto parameters : family.parameters) {
-    for (const FamilyParameter& p : parameters) {
-      FamilyRow row{.kind = p.kind, .name = p.name, .when = p.when, .n = p.n, .k = p.k};
-      const size_t layer = row.name.find('#');
-      row.has_layer = layer != row.name.npos;
-      row.has_expert = row.has_layer && row.name.find('#', layer + 1) != row.name.npos;
-      const std::string module = row.name;
-      if (p.kind <= Kind::kConvolution) row.name += ".weight";
-      rows.push_back(row);
-      if (p.bias == nullptr) continue;
-      row.is_bias = true;
-      row.kind = Kind::kVector;
-      row.name = module + ".bias";
-      row.k = "";
-      if (*p.bias != '\0') {
-        if (row.when == "may")
-          row.when.clear();  // what says that there is a bias says that there is a weight
-        row.when += (row.when.empty() ? "" : " ") + std::string(p.bias);
-      }
-      rows.push_back(std::move(row));
-    }
-  }
-  return rows;
-}
-
 namespace {
 
 using Kind = ParameterKind;
@@ -103,19 +76,8 @@ int64_t codes_in_word(const Json& quantization) {
 /// Matches names with the rows of a family, and remembers names that differ in numbers alone.
 class TensorMatcher {
  public:
-  TensorMatcher(const LintInput& input, FamilyTensors& all) : s_(input), all_(all) {
+  TensorMatcher(const LintInput& input, FamilyTensors& all) : s_(input), all_(all), names_(all.rows) {
     pack_ = codes_in_word(input.quantization);
-    for (size_t i = 0; i < all.rows.size(); ++i) {
-      const FamilyRow& row = all.rows[i];
-      const auto add = [&](std::string name) { by_name_.emplace(std::move(name), static_cast<int32_t>(i)); };
-      add(row.name);
-      if (row.is_stack()) add(row.name + "_blocks");
-      const bool coded = row.kind <= Kind::kEmbedding;
-      if (!coded) continue;
-      const std::string module = row.name.substr(0, row.name.rfind('.'));
-      add(module + ".weight_packed");
-      add(module + ".qweight");
-    }
     for (const Nvfp4Linear& m : input.modules) {
       if (m.dialect->stacked) stacks_.emplace(m.codes, &m);
     }
@@ -124,9 +86,10 @@ class TensorMatcher {
   void match() {
     std::set<int64_t> layers;
     for (size_t i = 0; i < s_.tensors.size(); ++i) {
-      fold(s_.tensors[i].name);
+      folded_.fold(s_.tensors[i].name);
+      const auto& numbers = folded_.numbers;
       const int32_t row = find();
-      if (has_layer_ && is_main_) layers.insert(numbers_[0]);
+      if (has_layer_ && is_main_) layers.insert(numbers[0]);
       if (row == kIgnored) continue;
       if (row < 0) {
         UnknownTensors& u = all_.unknown[static_cast<size_t>(-row - 2)];
@@ -134,9 +97,9 @@ class TensorMatcher {
         continue;
       }
       const FamilyRow& r = all_.rows[static_cast<size_t>(row)];
-      if ((r.has_layer && numbers_[0] > INT32_MAX) || (r.has_expert && numbers_[1] > INT32_MAX)) continue;
-      all_.tensors.push_back({i, row, r.has_layer ? static_cast<int32_t>(numbers_[0]) : -1,
-                              r.has_expert ? static_cast<int32_t>(numbers_[1]) : -1, shape_of(i, r)});
+      if ((r.has_layer && numbers[0] > INT32_MAX) || (r.has_expert && numbers[1] > INT32_MAX)) continue;
+      all_.tensors.push_back({i, row, r.has_layer ? static_cast<int32_t>(numbers[0]) : -1,
+                              r.has_expert ? static_cast<int32_t>(numbers[1]) : -1, shape_of(i, r)});
     }
     all_.layers.assign(layers.begin(), layers.end());
   }
@@ -144,35 +107,10 @@ class TensorMatcher {
  private:
   static constexpr int32_t kIgnored = -1;
 
-  /// Puts # in place of numbers between dots, and takes the first two.
-  void fold(std::string_view name) {
-    folded_.clear();
-    numbers_ = {-1, -1};
-    size_t count = 0;
-    for (size_t at = 0; at <= name.size();) {
-      const size_t end = std::min(name.find('.', at), name.size());
-      const std::string_view part = name.substr(at, end - at);
-      const bool digits = !part.empty() && part.size() < 10 &&
-                          std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
-      if (at > 0) folded_ += '.';
-      if (digits) {
-        if (count < 2) {
-          int64_t value = 0;
-          for (const char c : part) value = 10 * value + (c - '0');
-          numbers_[count++] = value;
-        }
-        folded_ += '#';
-      } else {
-        folded_ += part;
-      }
-      at = end + 1;
-    }
-  }
-
   /// The row of the folded name; kIgnored, or less for one of `unknown`.
   int32_t find() {
-    auto at = known_.find(folded_);
-    if (at == known_.end()) at = known_.emplace(folded_, look_up()).first;
+    auto at = known_.find(folded_.text);
+    if (at == known_.end()) at = known_.emplace(folded_.text, look_up()).first;
     has_layer_ = at->second.has_layer;
     is_main_ = at->second.is_main;
     return at->second.row;
@@ -183,29 +121,16 @@ class TensorMatcher {
     bool has_layer, is_main;
   };
   Known look_up() {
-    const std::string name = text_model_name(folded_);
+    const std::string name = text_model_name(folded_.text);
     const bool is_main = name.starts_with("model.layers.#.") || name.starts_with("layers.#.") ||
                          name.starts_with("backbone.layers.#.");
     const auto known = [&](int32_t row) { return Known{row, is_main, is_main}; };
-    for (const std::string& tried : {name, "model." + name, without_model(name)}) {
-      if (const auto at = by_name_.find(tried); at != by_name_.end()) return known(at->second);
-    }
+    if (const auto row = names_.find(name)) return known(static_cast<int32_t>(*row));
     if (is_aside(name) || belongs_to_known(name)) return known(kIgnored);
     all_.unknown.push_back({name, 0, 0});
     return known(-1 - static_cast<int32_t>(all_.unknown.size()));
   }
 
-  static std::string without_model(const std::string& name) {
-    constexpr std::string_view kModel = "model.";
-    return name.starts_with(kModel) ? name.substr(kModel.size()) : name;
-  }
-  /// Without what multimodal models put before or behind "model.".
-  static std::string text_model_name(const std::string& name) {
-    constexpr std::string_view kText = "language_model.";
-    const size_t at = name.find(kText);
-    if (at != 0 && (at == name.npos || name[at - 1] != '.')) return name;
-    return name.substr(0, at) + name.substr(at + kText.size());
-  }
   /// Towers, projectors and drafts, which have layers of their own.
   static bool is_aside(const std::string& name) {
     for (const char* part : {"vision", "visual", "audio", "tower", "projector", "merge", "mtp", "nextn",
@@ -286,12 +211,11 @@ class TensorMatcher {
   static constexpr int64_t kLargest = int64_t{1} << 40;
   const LintInput& s_;
   FamilyTensors& all_;
+  const FamilyNames names_;
   int64_t pack_ = 8;
-  std::unordered_map<std::string, int32_t> by_name_;
   std::unordered_map<std::string, Known> known_;
   std::unordered_map<size_t, const Nvfp4Linear*> stacks_;
-  std::string folded_;
-  std::array<int64_t, 2> numbers_{};
+  FoldedName folded_;
   bool has_layer_ = false, is_main_ = false;
 };
 

@@ -1,11 +1,10 @@
 #pragma once
-#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
+#include "formats/families/family_rows.h"
 #include "formats/families/sizes.h"
 #include "lib/checkpoint/language_model.h"
 #include "lib/lint/bytes/input.h"
@@ -17,18 +16,6 @@ namespace twofour {
 bool is_class_of_family(const Json& config, const LanguageModel& model);
 /// The family of a class without what it is for: "Qwen3Moe"; nullptr: none.
 const FamilyShapes* find_family_of_class(std::string_view stem);
-
-/// One tensor of floats that a family's row describes: a parameter or its bias.
-struct FamilyRow {
-  ParameterKind kind;
-  bool is_bias = false, has_layer = false, has_expert = false;
-  std::string name;  ///< "model.layers.#.mlp.gate_proj.weight"
-  std::string when;
-  std::string_view n, k;  ///< sizes; of a vector no k
-  bool is_stack() const { return kind == ParameterKind::kRowStack || kind == ParameterKind::kColumnStack; }
-  bool is_expert_form() const { return has_expert || is_stack() || kind == ParameterKind::kStackVector; }
-};
-std::vector<FamilyRow> family_rows(const FamilyShapes& family);
 
 /// The logical shape of a matrix whatever its format: E where it is a stack, N and K. A vector has N alone.
 struct LogicalShape {

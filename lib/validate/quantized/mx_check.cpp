@@ -28,6 +28,7 @@ class MxCheck : public QuantizedCheck {
       Bytes codes(weights.size()), scales(weights.size() / kMxGroup);
       Floats back(weights.size());
       std::vector<RowError> errors(static_cast<size_t>(end - begin));
+      std::vector<uint64_t> lost(errors.size());
       for_each_row(m, begin, weights, [&](std::span<const float> row, int64_t, size_t r) {
         for (size_t k = 0; k < row.size(); k += kMxGroup) {
           const size_t at = r * row.size() + k;
@@ -38,10 +39,13 @@ class MxCheck : public QuantizedCheck {
           for (size_t i = 0; i < own.size(); ++i) {
             back[at + i] = (fp8 ? e4m3_to_float(own[i]) : e2m1_to_float(own[i])) * e8m0_to_float(scale);
           }
+          lost[r] += expected_lost_mx(words_.arithmetic, weight_type_, row.subspan(k, kMxGroup),
+                                      std::span(back).subspan(at, kMxGroup));
         }
         errors[r] = row_error(row, std::span(back).subspan(r * row.size(), row.size()));
       });
       add(errors, result.error);
+      for (const uint64_t of_row : lost) result.lost += of_row;
       hold(m, EncodedPart::kScales, begin * m.k / kMxGroup, scales, kMxGroup);
       if (fp8) {
         hold(m, EncodedPart::kValues, begin * m.k, codes, 1);

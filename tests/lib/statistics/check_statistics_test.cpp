@@ -1,6 +1,7 @@
 #include "lib/statistics/check_statistics.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <filesystem>
@@ -8,6 +9,7 @@
 #include <limits>
 
 #include "lib/statistics/merge_statistics.h"
+#include "lib/statistics/solving.h"
 #include "tests/support/float_weights.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
@@ -65,12 +67,10 @@ TEST_CASE("every sum of a file is read, and what no solver could use is a proble
   const std::string down = kMlp + "down_proj", heldout = "heldout." + down;
   const float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
   CHECK(refusal(whole()) == "");
-  CHECK(contains(refusal(with(down + ".hessian", 3, 1e8f)),
-                 down + ".hessian: column 0: expected a positive definite Hessian"));
-  CHECK(contains(refusal(with(heldout + ".hessian", 3, 1e8f)),
-                 heldout + ".hessian: column 0: expected a positive definite Hessian"));
-  CHECK(contains(refusal(with(down + ".fisher_hessian", 3, 1e8f)),
-                 down + ".fisher_hessian: column 0: expected a positive definite Hessian"));
+  for (const std::string& tensor : {down + ".hessian", heldout + ".hessian", down + ".fisher_hessian"})
+    CHECK(
+        contains(refusal(with(tensor, 3, 1e8f)),
+                 tensor + ": inputs 0 and 3: expected a sum of products up to the root of those of squares"));
   CHECK(contains(refusal(with(heldout + ".hessian", 7, nan)), heldout + ".hessian: element 7: expected"));
   CHECK(contains(refusal(with(down + ".target_offset", 17, inf)), ".target_offset: element 1"));
   CHECK(contains(refusal(with(kMlp + "saliency", 2, nan)), "saliency: element 2: expected a finite number"));
@@ -96,6 +96,139 @@ TEST_CASE("a Hessian of few tokens, of rank one or of zeros is a sum of products
     b.add({kMlp + "down_proj"}, 16, tokens);
     b.write(scratch / "s");
     CHECK(cover(Statistics::open(scratch / "s"), c).linears == 1);
+  }
+}
+
+TEST_CASE("products that two squares allow, and three do not, are no sum of products either") {
+  const Scratch scratch;
+  const Checkpoint c = write_down(scratch);
+  StatisticsBuilder b;
+  std::vector<float> sums(256, -0.9f * 100);
+  for (size_t i = 0; i < 16; ++i) sums[i * 17] = 100;
+  b.linears[kMlp + "down_proj"] = 16;
+  b.add_floats(kMlp + "down_proj.hessian", {16, 16}, sums);
+  b.add_count(kMlp + "down_proj", 100);
+  b.write(scratch / "s");
+  CHECK(contains(message_of([&] { cover(Statistics::open(scratch / "s"), c); }),
+                 "expected a positive definite Hessian"));
+}
+
+TEST_CASE("a product may be beyond the root of its squares by what sums in float32 round") {
+  const Scratch scratch;
+  const Checkpoint c = write_down(scratch);
+  for (const auto& [excess, is_sound] : {std::pair{1.0f, true}, {1.1f, true}, {1.15f, false}}) {
+    for (const float unit : {1.0f, 1e-30f, 1e30f}) {
+      CAPTURE(excess);
+      CAPTURE(unit);
+      StatisticsBuilder b;
+      std::vector<float> sums(256);
+      for (size_t i = 0; i < 16; ++i) sums[i * 17] = 100 * unit * static_cast<float>(i + 1);
+      sums[2 * 16 + 9] = sums[9 * 16 + 2] = -excess * 100 * unit * std::sqrt(30.0f);
+      b.linears[kMlp + "down_proj"] = 16;
+      b.add_floats(kMlp + "down_proj.hessian", {16, 16}, sums);
+      b.add_count(kMlp + "down_proj", 1000);
+      b.write(scratch / "s");
+      const Statistics s = Statistics::open(scratch / "s");
+      CHECK(message_of([&] { s.read_hessian(s.entries()[0]); }).empty() == is_sound);
+    }
+  }
+}
+
+TEST_CASE("a target may be a thousand times the weights, and no further") {
+  const Scratch scratch;
+  const Checkpoint c = write_down(scratch);
+  const std::string down = kMlp + "down_proj", tensor = down + ".target_offset";
+  const auto refusal = [&](float offset, bool zero_weights = false, size_t row = 31) {
+    StatisticsBuilder b;
+    b.add({down}, 16, 100);
+    std::vector<float> numbers(512);
+    for (size_t k = 0; k < 16; ++k) numbers[row * 16 + k] = offset * static_cast<float>(k % 3);
+    b.add_floats(tensor, {32, 16}, numbers);
+    b.write(scratch / "s");
+    if (!zero_weights) return message_of([&] { cover(Statistics::open(scratch / "s"), c); });
+    Tensors t;
+    add_floats(t, down, {32, 16, std::vector<float>(512)});
+    write_checkpoint(scratch / "zeros", {t});
+    return message_of([&] { cover(Statistics::open(scratch / "s"), Checkpoint::open(scratch / "zeros")); });
+  };
+  for (const size_t row : {size_t{0}, size_t{31}}) {
+    CHECK(refusal(0, false, row) == "");
+    CHECK(refusal(1, false, row) == "");
+    for (const float beyond : {1e6f, 1e20f, 1e38f, -1e38f}) {
+      CAPTURE(beyond);
+      const std::string said = refusal(beyond, false, row);
+      CHECK(contains(said, tensor + ": expected targets up to 1024 times the largest weight, 0.19"));
+    }
+  }
+  // Weights that are all 0 say nothing of a target, which has to be finite.
+  CHECK(refusal(1e20f, true) == "");
+  // By the extent itself: the limit is included, and NaN is beyond any.
+  const auto excess = [](float weight, float target) {
+    TargetExtent extent;
+    const std::vector<float> weights{0, -weight}, targets{target, weight};
+    extent.add(weights, targets);
+    return extent.find_excess();
+  };
+  CHECK(excess(0.5f, 512) == "");
+  CHECK(excess(0.5f, std::nextafter(512.0f, 600.0f)) != "");
+  CHECK(excess(0x1p-140f, 0x1p-130f) == "");
+  CHECK(excess(0, 3) == "");
+  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+    CHECK(excess(1, bad) == "expected targets that float32 holds, found one beyond");
+    CHECK(excess(0, bad) == "expected targets that float32 holds, found one beyond");
+  }
+  TargetExtent extent;
+  extent.add(std::vector<float>{3, 4}, std::vector<float>{3, 14});
+  CHECK(extent.relative_change() == doctest::Approx(2));
+}
+
+TEST_CASE("targets of experts in a stack are held against their own rows") {
+  const Scratch scratch;
+  for (const bool in_turn : {false, true}) {
+    Tensors t;
+    std::vector<FloatMatrix> both;
+    for (unsigned e = 0; e < 2; ++e) {
+      FloatMatrix gate = random_floats(16, 32, e + 1), up = random_floats(16, 32, e + 5);
+      for (float& x : up.values) x *= 0x1p-14f;  // a target that gate may have is none for up
+      both.push_back(join_rows(gate, up, in_turn));
+    }
+    add_float_stack(t, kExperts + "gate_up_proj", both, false);
+    if (in_turn)
+      t.push_back({kExperts + "gate_up_proj_bias", DType::kBF16, {2, 32}, std::vector<uint8_t>(128)});
+    add_float_stack(t, kExperts + "down_proj", {random_floats(32, 16, 9), random_floats(32, 16, 10)}, false);
+    write_checkpoint(scratch / "c", {t},
+                     fmt::format(R"({{"model_type": "{}"}})", in_turn ? "gpt_oss" : "qwen3_moe"));
+    for (const std::string leaf : {"gate_proj", "up_proj"}) {
+      CAPTURE(leaf);
+      CAPTURE(in_turn);
+      StatisticsBuilder b;
+      const std::string linear = kExperts + "1." + leaf;
+      b.add({linear}, 32, 500);
+      b.add_floats(linear + ".target_offset", {16, 32}, std::vector<float>(512, 1e5f));
+      b.write(scratch / "s");
+      const std::string said =
+          message_of([&] { cover(Statistics::open(scratch / "s"), Checkpoint::open(scratch / "c")); });
+      CHECK((said.find("times the largest weight") != said.npos) == (leaf == "up_proj"));
+    }
+  }
+}
+
+TEST_CASE("sums that are all 0 are counted apart, in each form of them") {
+  const Scratch scratch;
+  const Checkpoint c = write_down(scratch);
+  for (const std::string kind : {"hessian", "packed", "hessian_blocks", "sum_squares"}) {
+    for (const int last : {0, 1}) {  // whether the last number of the diagonal is not 0
+      CAPTURE(kind);
+      StatisticsBuilder b;
+      b.add({kMlp + "down_proj"}, 16, 100, kind);
+      std::vector<uint8_t>& bytes = b.tensors[0].bytes;
+      std::fill(bytes.begin(), bytes.end(), uint8_t{0});
+      if (last == 1) bytes[bytes.size() - 2] = 0x80, bytes[bytes.size() - 1] = 0x3F;
+      b.write(scratch / "s");
+      const StatisticsCoverage found = cover(Statistics::open(scratch / "s"), c);
+      CHECK(found.without_inputs == 1 - static_cast<size_t>(last));
+      CHECK(found.served == static_cast<size_t>(last));
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -39,6 +40,22 @@ TEST_CASE("what a file holds of a linear decides how it is solved") {
   CHECK(choose("hessian", 128, true, "wanda", 3) == "wanda 3 0.01");
   CHECK(choose("sum_squares", 128, true, "wanda", 3) == "wanda 0 0.01");
   CHECK(choose("hessian", 128, true, "joint", 0) == "joint 0 0.01");
+  // Sums of zeros choose nothing: the same methods, and a reason.
+  for (const std::string kind : {"hessian", "hessian_blocks", "sum_squares"}) {
+    StatisticsBuilder zeros;
+    zeros.add({"m"}, 32, 128, kind);
+    std::fill(zeros.tensors[0].bytes.begin(), zeros.tensors[0].bytes.end(), uint8_t{0});
+    zeros.write(scratch / "s");
+    const Solving solving = choose_solving(Statistics::open(scratch / "s"), "m", "", -1, true);
+    CHECK(solving_name(solving, true) == (kind == "sum_squares" ? "wanda" : "joint"));
+    CHECK(solving.why == "inputs that are all 0, in 128 tokens");
+    // Of a run that has not ended they say nothing yet.
+    zeros.metadata["format"] = "twofour statistics 0";
+    zeros.write(scratch / "s");
+    const Statistics unfinished = Statistics::open_unfinished(scratch / "s");
+    CHECK(choose_solving(unfinished, "m", "", -1, true).why ==
+          (kind == "sum_squares" ? "a diagonal alone" : ""));
+  }
   StatisticsBuilder b;
   b.add({"m"}, 32, 100);
   b.write(scratch / "s");

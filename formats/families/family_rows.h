@@ -1,0 +1,51 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "formats/families/family.h"
+
+namespace twofour {
+
+/// One tensor of floats that a family's row describes: a parameter or its bias.
+struct FamilyRow {
+  ParameterKind kind;
+  bool is_bias = false, has_layer = false, has_expert = false;
+  std::string name;  ///< "model.layers.#.mlp.gate_proj.weight"
+  std::string when;
+  std::string_view n, k;  ///< sizes; of a vector no k
+  bool is_stack() const { return kind == ParameterKind::kRowStack || kind == ParameterKind::kColumnStack; }
+  bool is_expert_form() const { return has_expert || is_stack() || kind == ParameterKind::kStackVector; }
+};
+std::vector<FamilyRow> family_rows(const FamilyShapes& family);
+
+/// The keys that switch parameters on and off: terms KEY and !KEY of conditions, in order of names.
+std::vector<std::string> family_switches(const std::vector<FamilyRow>& rows);
+
+/// A tensor's name with # in place of numbers between dots.
+struct FoldedName {
+  std::string text;
+  std::array<int64_t, 2> numbers{-1, -1};  ///< the first two; -1: there is none
+  void fold(std::string_view name);
+};
+
+/// A name without what multimodal models put before or behind "model.".
+std::string text_model_name(const std::string& name);
+
+/// Finds rows by what the files call their tensors, as floats or codes.
+class FamilyNames {
+ public:
+  explicit FamilyNames(const std::vector<FamilyRow>& rows);
+  /// The row of a folded name of the language model; nothing where no row has it.
+  std::optional<size_t> find(const std::string& folded) const;
+
+ private:
+  std::unordered_map<std::string, size_t> by_name_;
+};
+
+}  // namespace twofour
