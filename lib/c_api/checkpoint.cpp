@@ -16,7 +16,9 @@ using namespace twofour;
 /// `stored` has the tensors of the files, `view` the modules, those of an artifact in a layout under their
 /// source's names.
 struct twofour_checkpoint {
-  explicit twofour_checkpoint(const char* path) : stored(Checkpoint::open(path)), view(open_source(path)) {}
+  explicit twofour_checkpoint(const char* path) : stored(Checkpoint::open(path)), view(open_source(path)) {
+    stored.check_same_files();
+  }
   Checkpoint stored, view;
   NamedNumbers numbers{view};
 };

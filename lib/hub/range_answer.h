@@ -21,6 +21,9 @@ struct RemoteObject {
   std::string modified;  ///< Last-Modified, where there is no ETag; empty: unknown
   std::string sha256;    ///< in hexadecimal digits; empty: unknown
   std::string commit;    ///< that X-Repo-Commit must name; empty: not of the Hub
+  /// Whether anything tells these contents from others of that name and size. Else answers of one run may be
+  /// compared with each other, and nothing of another run is known to be the same.
+  bool is_pinned() const { return !(sha256.empty() && etag.empty() && modified.empty() && commit.empty()); }
 };
 
 /// An ETag without "W/" and quotes.

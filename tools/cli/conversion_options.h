@@ -20,7 +20,8 @@ struct ConversionOptions {
   std::string io = "buffered";
   bool dry_run = false, no_verify = false, check = false, force = false, resume = false;
   RemoteOptions remote{};
-  RemoteSource* opened = nullptr;  ///< SRC, where it may be a URL; `source` is its path here then
+  RemoteSource* opened = nullptr;      ///< SRC, where it may be a URL; `source` is its path here then
+  const FileStates* inputs = nullptr;  ///< files that were opened before, see ConvertOptions
 };
 
 /// Adds them to a command; `takes_urls`: SRC may be one.
