@@ -16,6 +16,7 @@
 #include "lib/eval/windows.h"
 #include "lib/hub/remote_source.h"
 #include "lib/io/file.h"
+#include "lib/io/file_states.h"
 #include "lib/output/destination.h"
 #include "lib/statistics/statistics.h"
 #include "lib/transform/row_encoder.h"
@@ -220,18 +221,27 @@ int confirm_complete(const CompressArguments& o, const Compression& compression,
   return write_checkpoint(o.common, source, make_plan(source, solved, limits_for(compute)), nullptr, common);
 }
 
-int run_compress(const CompressArguments& o, const Common& common) {
-  check_options(o);
-  refuse_remote(o.common.source, "compress runs the model, which reads all weights again and again");
-  const Device device = choose_solver_device(common, true);
-  check_destination(o.common.destination, o.common.source, existing_of(o.common));
+/// Calls work(). Where an input changed meanwhile, the Error says so in place of what came of it.
+template <class Work>
+int with_inputs(const FileStates& inputs, Work&& work) {
+  try {
+    return work();
+  } catch (const Error&) {
+    inputs.check_unchanged("compress again with --force, once nothing writes there");
+    throw;
+  }
+}
+
+/// Collects into `folder`, which is made where there is something to collect, and writes the artifact.
+int collect_and_write(const CompressArguments& o, Device device, const Common& common,
+                      std::unique_ptr<WorkFolder>& folder) {
   const fs::path work = work_folder(o.common.destination);
   const Recipe recipe = rules_of(o, device, common);
   Compression compression(o.common.source, recipe, read_input(o), solver_of(common, device), common.jobs);
   if (o.common.dry_run) return show_plan(o, compression, device, common);
   if (o.common.resume && is_complete_output(o.common.destination) && is_absent(work))
     return confirm_complete(o, compression, device, common);
-  const std::unique_ptr<WorkFolder> folder = prepare_work(o, work);
+  folder = prepare_work(o, work);
   if (device == Device::cuda) compression.use_cuda();
   with_progress(common, [&](Progress& progress) {
     try {
@@ -246,17 +256,30 @@ int run_compress(const CompressArguments& o, const Common& common) {
       throw;
     }
   });
-  const fs::path file = Compression::statistics_of(work);
-  const auto statistics = std::make_shared<const Statistics>(Statistics::open(file));
+  const auto statistics =
+      std::make_shared<const Statistics>(Statistics::open(Compression::statistics_of(work)));
   const Recipe solved =
       with_statistics(recipe, statistics, statistics->hash().hex(), Compression::encoded(work));
   const Compute compute = solver_of(common, device);
   const Checkpoint source =
       open_to_convert(o.common.source, solved, parse_io(o.common.io), limits_for(compute), compute);
-  compression.check_unchanged();  // the conversion watches the files that it opened
-  const int code =
-      write_checkpoint(o.common, source, make_plan(source, solved, limits_for(compute)), nullptr, common);
-  if (!o.keep_statistics.empty()) keep_statistics(file, o.keep_statistics);
+  o.common.inputs->check_unchanged();
+  return write_checkpoint(o.common, source, make_plan(source, solved, limits_for(compute)), nullptr, common);
+}
+
+int run_compress(const CompressArguments& given, const Common& common) {
+  check_options(given);
+  refuse_remote(given.common.source, "compress runs the model, which reads all weights again and again");
+  const Device device = choose_solver_device(common, true);
+  check_destination(given.common.destination, given.common.source, existing_of(given.common));
+  const FileStates inputs({given.common.source, given.token_weights, given.budget_statistics});
+  CompressArguments o = given;
+  o.common.inputs = &inputs;
+  std::unique_ptr<WorkFolder> folder;
+  const int code = with_inputs(inputs, [&] { return collect_and_write(o, device, common, folder); });
+  if (folder == nullptr) return code;
+  if (!o.keep_statistics.empty())
+    keep_statistics(Compression::statistics_of(work_folder(o.common.destination)), o.keep_statistics);
   folder->remove();
   return code;
 }

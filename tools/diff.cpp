@@ -273,6 +273,7 @@ int run_diff(const DiffArguments& o, const Common& common) {
   const Checkpoint b = open_source(second.path(), ReadPath::kFast, {}, Io::kCached, zero_points);
   DiffResult result;
   with_progress(common, [&](Progress& progress) { result = diff(a, b, options, progress); });
+  for (const Checkpoint* c : {&a, &b}) c->check_same_files();
   result.a = o.a;  // a file's own name rather than its directory's
   result.b = o.b;
   const uint64_t failed = gate.count(result);

@@ -48,7 +48,9 @@ std::vector<EvalWindow> windows_of(const EvalArguments& o, const Decoder& model)
 /// Reads what tokens mean, where the model has a tokenizer that is known.
 class TokenTexts {
  public:
-  explicit TokenTexts(const std::string& model) {
+  /// Opens the tokenizer if its texts are `wanted`.
+  TokenTexts(const std::string& model, bool wanted) {
+    if (!wanted) return;
     try {
       tokenizer_.emplace(Tokenizer::load(model));
     } catch (const Error&) {
@@ -98,8 +100,7 @@ Json position_to_json(const PositionFigures& p, bool against) {
 }
 
 Json figures_to_json(const EvalArguments& o, const Decoder& model, const EvalFigures& f,
-                     std::span<const EvalWindow> windows, double seconds) {
-  const TokenTexts texts(o.model);
+                     std::span<const EvalWindow> windows, const TokenTexts& texts, double seconds) {
   Json json = {{"path", o.model},
                {"family", model.shape().family},
                {"device", device_name(model.device())},
@@ -141,13 +142,12 @@ void print_layers(const AgainstFigures& against) {
     print_stdout("  {:>3}  {:.6f}  {:.4f}\n", i, against.layers[i].cosine, against.layers[i].relative_error);
 }
 
-void print_places(const EvalArguments& o, const EvalFigures& f, std::span<const EvalWindow> windows) {
+void print_places(const EvalFigures& f, std::span<const EvalWindow> windows, const TokenTexts& texts) {
   print_stdout("positions: loss{}\n", f.against ? ", divergence, agreement" : "");
   for (const PositionFigures& p : f.positions) {
     print_stdout("  {:>6} to {:>6}  {:.4f}{}\n", p.begin, p.end - 1, p.loss,
                  f.against ? fmt::format("  {:.5f}  {:.2f} %", p.divergence, 100 * p.agreement) : "");
   }
-  const TokenTexts texts(o.model);
   print_stdout("worst predictions: window, position, loss{}; token, most probable{}\n",
                f.against ? ", divergence" : "", f.against ? ", and of the other" : "");
   const auto shown = [&](int32_t token) {
@@ -164,7 +164,8 @@ void print_places(const EvalArguments& o, const EvalFigures& f, std::span<const 
 }
 
 void print_figures(const EvalArguments& o, const Common& common, const EvalFigures& f,
-                   std::span<const EvalWindow> windows, Device device, double seconds) {
+                   std::span<const EvalWindow> windows, const TokenTexts& texts, Device device,
+                   double seconds) {
   print_stdout("{}: perplexity {:.4f} +- {:.4f}, {} of {}\n", o.model, perplexity(f.loss),
                perplexity_error(f.loss), counted(static_cast<uint64_t>(f.predictions), "prediction"),
                counted(static_cast<uint64_t>(f.windows), "window"));
@@ -184,15 +185,14 @@ void print_figures(const EvalArguments& o, const Common& common, const EvalFigur
                    last.cosine, last.relative_error);
     }
   }
-  if (common.verbose) print_places(o, f, windows);
+  if (common.verbose) print_places(f, windows, texts);
   print_stdout("{}, {:.1f} s\n", device_text(common, device), seconds);
 }
 
 /// What stands behind what, of the worst predictions.
-std::vector<std::string> worst_texts(const EvalArguments& o, const EvalFigures& f,
-                                     std::span<const EvalWindow> windows) {
+std::vector<std::string> worst_texts(const EvalFigures& f, std::span<const EvalWindow> windows,
+                                     const TokenTexts& texts) {
   std::vector<std::string> found;
-  const TokenTexts texts(o.model);
   if (!texts.exist()) return found;
   for (const EvalPlace& p : f.worst) {
     const EvalWindow& w = windows[static_cast<size_t>(p.window)];
@@ -241,15 +241,17 @@ int run_eval(const EvalArguments& o, const Common& common) {
     model.use_cuda();
     if (other) other->use_cuda();
   }
+  // Before the weights are read, so that all is of one state of the model.
+  const TokenTexts texts(o.model, common.json || common.verbose || !o.html.empty());
   const Stopwatch watch;
   EvalFigures figures;
   with_progress(common, [&](Progress& progress) { figures = evaluate(model, against, windows, progress); });
   if (!o.html.empty())
-    write_report(o.html, eval_report(figures, o.model, o.against, worst_texts(o, figures, windows)));
+    write_report(o.html, eval_report(figures, o.model, o.against, worst_texts(figures, windows, texts)));
   if (common.json) {
-    print_json(figures_to_json(o, model, figures, windows, watch.seconds()));
+    print_json(figures_to_json(o, model, figures, windows, texts, watch.seconds()));
   } else if (!common.quiet) {
-    print_figures(o, common, figures, windows, device, watch.seconds());
+    print_figures(o, common, figures, windows, texts, device, watch.seconds());
   }
   return kDone;
 }

@@ -98,7 +98,9 @@ int run_generate(const GenerateArguments& o, const Common& common) {
   if (other) {
     others = run(*other);
     parting = parting_of(own.generation, others->generation);
+    other->checkpoint().check_same_files();
   }
+  model.checkpoint().check_same_files();
   if (common.json) {
     Json json = to_json(tokenizer, o.model, own);
     json["prompt_tokens"] = prompt.size();

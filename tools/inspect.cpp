@@ -199,9 +199,10 @@ Json values_to_json(const SliceValues& s) {
 }
 
 int run_values(const InspectArguments& o, const RemoteSource& source, const Common& common) {
-  const SliceValues slice = read_slice(
-      open_source(source.path(), ReadPath::kFast, {}, Io::kCached, parse_zero_points(o.zero_points)),
-      o.values);
+  const Checkpoint checkpoint =
+      open_source(source.path(), ReadPath::kFast, {}, Io::kCached, parse_zero_points(o.zero_points));
+  const SliceValues slice = read_slice(checkpoint, o.values);
+  checkpoint.check_same_files();
   if (common.json) {
     print_json(values_to_json(slice));
     return kDone;
@@ -226,6 +227,7 @@ int run_inspect(const InspectArguments& o, const Common& common) {
       throw Error(fmt::format("--at: expected TENSOR:OFFSET, found '{}'", o.at));
     }
     const std::string text = describe_byte(checkpoint, o.at.substr(0, colon), std::stoull(digits));
+    checkpoint.check_same_files();
     if (common.json) {
       print_json({{"at", o.at}, {"text", text}});
     } else {
@@ -237,6 +239,7 @@ int run_inspect(const InspectArguments& o, const Common& common) {
   const bool stats = o.stats || !o.html.empty();
   const InspectReport report =
       inspect(checkpoint, parse_pattern_option("--tensor", o.tensors), stats, common.jobs);
+  checkpoint.check_same_files();
   if (!o.html.empty()) write_report(o.html, inspect_report(report, o.path));
   print_findings(common, report.findings);
   if (common.json) {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "lib/findings/problems.h"
+#include "lib/io/file_states.h"
 #include "lib/lint/rules/baseline.h"
 #include "lib/lint/rules/levels.h"
 #include "lib/report/report.h"
@@ -54,7 +55,9 @@ int run_lint(const LintArguments& o, const Common& common) {
   if (!o.headers_only) refuse_remote(o.path, "lint reads all weights of it without --headers-only");
   refuse_remote(o.against, "--against reads all weights");
   const RemoteSource source(o.path);
+  const FileStates states({source.path(), o.against});
   with_progress(common, [&](Progress& progress) { report = lint(source.path(), options, progress); });
+  states.check_unchanged();
   if (!o.html.empty()) write_report(o.html, lint_report(report, o.path));
   if (!o.write_baseline.empty()) write_baseline(o.write_baseline, report);
   if (o.sarif) {

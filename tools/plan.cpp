@@ -6,6 +6,7 @@
 #include "formats/error.h"
 #include "lib/graft/open_edited.h"
 #include "lib/io/file.h"
+#include "lib/io/file_states.h"
 #include "lib/output/destination.h"
 #include "lib/tasks/split.h"
 #include "lib/tasks/task_plan.h"
@@ -61,6 +62,8 @@ int run_plan(const PlanArguments& given, const Common& common) {
     throw Error("--by: expected with --experts only, found without");
   if (!o.edit.donor.empty()) check_apart_from_kept(o.common.destination, o.edit.donor);
   Recipe recipe = o.edit.is_given() ? edit_recipe(o.edit, o.common) : make_recipe(o.recipe, o.common);
+  FileStates states({o.common.source, o.edit.donor, o.recipe.keep_global_scale});
+  states.leave_out(o.recipe.html);
   std::optional<BudgetChoice> choice;
   if (o.recipe.budget || o.recipe.max_loss) {
     choice = choose_by_budget(o.common, o.recipe, Device::cpu, common, recipe);
@@ -72,8 +75,9 @@ int run_plan(const PlanArguments& given, const Common& common) {
   const auto kept = keep_global_scales(o.recipe, recipe);
   Plan plan = make_plan(source, recipe);
   if (choice) warn_of_small_budget(o.recipe, *choice, plan.findings);
-  write_text(o.output,
-             format_task_plan(make_task_plan(source, plan, o.common.destination, kept.get(), o.edit.donor)));
+  const TaskFile planned = make_task_plan(source, plan, o.common.destination, kept.get(), o.edit.donor);
+  states.check_unchanged();
+  write_text(o.output, format_task_plan(planned));
   print_findings(common, plan.findings);
 
   const size_t tasks = o.tasks.value_or(1);

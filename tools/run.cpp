@@ -11,6 +11,7 @@
 #include "formats/layouts/layouts.h"
 #include "kernels/device/device.h"
 #include "lib/artifact/manifest.h"
+#include "lib/io/file_states.h"
 #include "lib/output/destination.h"
 #include "lib/runtime/artifact.h"
 #include "lib/runtime/tokens.h"
@@ -118,6 +119,7 @@ std::string time_text(double seconds) {
 int run_layer(const RunArguments& o, const Common& common) {
   const Device device = choose_device(common);
   check_output(o);
+  const FileStates states({o.artifact});
   const RuntimeArtifact artifact = RuntimeArtifact::open(o.artifact);
   const size_t index = find_layer(artifact, o.layer);
   artifact.check_layer(index);
@@ -142,6 +144,7 @@ int run_layer(const RunArguments& o, const Common& common) {
                        .weight_on_input = o.layer_options.weight_on_input,
                        .limit = static_cast<double>(options.limit)};
   const LayerRun result = layer.run(input, tokens.type, true);
+  states.check_unchanged();
   write_output_file(o.output, result.out, info.h, tokens.type);
   const Findings findings = find_not_finite(o.output, result.out, info.h, tokens.type);
   print_findings(common, findings);

@@ -107,6 +107,7 @@ int check_statistics(const StatsArguments& o, const Common& common) {
     if (!others.empty()) throw Error(others);
   }
   const StatisticsCoverage c = cover(s, checkpoint, common.jobs);
+  checkpoint.check_same_files();
   const bool others = c.knows_weights && !c.same_weights;
   const bool sound = c.missing.empty() && c.without_tokens == 0 && c.without_inputs == 0 && c.few == 0 &&
                      c.fewer == 0 && !others;

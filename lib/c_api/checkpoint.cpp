@@ -18,7 +18,9 @@ using namespace twofour;
 struct twofour_checkpoint {
   twofour_checkpoint(const char* path, ZeroPoints zero_points)
       : stored(Checkpoint::open(path)),
-        view(open_source(path, ReadPath::kFast, {}, Io::kCached, zero_points)) {}
+        view(open_source(path, ReadPath::kFast, {}, Io::kCached, zero_points)) {
+    stored.check_same_files();
+  }
   Checkpoint stored, view;
   NamedNumbers numbers{view};
 };

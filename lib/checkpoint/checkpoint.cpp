@@ -110,6 +110,7 @@ Checkpoint Checkpoint::open(const fs::path& path, Io io, ZeroPoints zero_points)
   Checkpoint c;
   c.zero_points_ = zero_points;
   c.path_ = path;
+  c.states_ = std::make_shared<const FileStates>(std::vector{path});
   c.is_directory_ = fs::is_directory(status_of(path));
   if (!c.is_directory_) {
     c.path_ = path.has_parent_path() ? path.parent_path() : fs::path(".");
@@ -261,9 +262,19 @@ void Checkpoint::open_shards(const std::vector<std::string>& names, Io io) {
 const std::vector<Shard>& Checkpoint::shards() const { return source_ ? source_->shards() : shards_; }
 const std::vector<Shard>& TensorSource::shards() const { return stored().shards(); }
 std::vector<LinkOutside> TensorSource::links_outside() const { return stored().links_outside(); }
+void TensorSource::check_same_files() const { stored().check_same_files(); }
 uint64_t Checkpoint::reader_bytes() const { return source_ ? source_->reader_bytes() : 0; }
 const Json& Checkpoint::config() const { return *config_; }
 const Json& Checkpoint::hf_quant_config() const { return *hf_quant_config_; }
+
+void Checkpoint::check_unchanged() const {
+  for (const Shard& shard : shards()) shard.file.check_unchanged();
+}
+
+void Checkpoint::check_same_files() const {
+  if (source_) return source_->check_same_files();
+  if (states_) states_->check_unchanged();
+}
 
 std::string Checkpoint::where(size_t tensor) const {
   return fmt::format("{}: {}", shard_of(tensor).name, tensors_[tensor].name);

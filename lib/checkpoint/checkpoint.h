@@ -15,6 +15,7 @@
 #include "lib/checkpoint/zero_points.h"
 #include "lib/findings/finding.h"
 #include "lib/io/file.h"
+#include "lib/io/file_states.h"
 #include "lib/io/hash.h"
 #include "lib/io/links.h"
 
@@ -62,6 +63,8 @@ class TensorSource {
   virtual const Checkpoint& stored() const = 0;
   /// The files that hold the bytes.
   virtual const std::vector<Shard>& shards() const;
+  /// As Checkpoint::check_same_files, of all checkpoints that it shows something of.
+  virtual void check_same_files() const;
   /// Reads bytes [offset, offset + out.size()) of a tensor. Safe from several threads.
   virtual void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const = 0;
   /// Bytes that each thread that reads may take beside its own buffers.
@@ -112,6 +115,13 @@ class Checkpoint {
   ZeroPoints zero_points() const { return zero_points_; }
   bool is_directory() const { return is_directory_; }
   const std::vector<Shard>& shards() const;
+  /// Throws Error where a weight file was written to since it was opened.
+  void check_unchanged() const;
+  /// Throws Error where a file of its directory was removed, replaced, written to or added since before it
+  /// was opened: after other files were opened by name, or this checkpoint once more, all are of one state.
+  void check_same_files() const;
+  /// The files of its directory, or its one file, before the first was opened; nullptr of a view.
+  std::shared_ptr<const FileStates> states() const { return states_; }
   /// Gives its files away: what is left has names and config, and cannot be read.
   std::vector<Shard> take_shards() && { return std::move(shards_); }
   /// All tensors, sorted by name.
@@ -166,6 +176,7 @@ class Checkpoint {
   std::vector<uint32_t> shard_of_;
   std::vector<Nvfp4Linear> modules_;
   std::shared_ptr<Json> config_, hf_quant_config_;
+  std::shared_ptr<const FileStates> states_;
   Findings findings_;
   std::vector<LinkOutside> links_outside_;
   std::shared_ptr<const TensorSource> source_;

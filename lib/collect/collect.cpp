@@ -151,6 +151,7 @@ void collect_statistics(const Decoder& model, const CollectInput& input, const s
     write_all(entries_of(groups), sums, "");
     if (input.held_out > 0) write_all(entries_of(groups), held_out, kHeldOut);
   }
+  model.checkpoint().check_same_files();
   // Last, so that no file of a run that is killed looks whole.
   writer.write_header();
   file.flush();

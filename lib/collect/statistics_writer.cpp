@@ -18,32 +18,39 @@ void check_finite(const std::string& name, std::span<const float> values) {
   }
 }
 
-}  // namespace
-
-void StatisticsWriter::add_tensor(std::string name, DType dtype, std::vector<int64_t> shape) {
+TensorInfo tensor_of(std::string name, DType dtype, std::vector<int64_t> shape) {
   TensorInfo t{std::move(name), dtype, std::move(shape), 0, 0};
   t.end = tensor_bytes(t.name, t.dtype, t.shape);
-  tensors_.push_back(std::move(t));
+  return t;
 }
+
+/// The sums of an entry, and the target offsets of its linears.
+std::vector<TensorInfo> tensors_of(const PlannedEntry& e, bool held_out) {
+  std::vector<TensorInfo> all;
+  for (const char* prefix : {"", kHeldOut}) {
+    if (*prefix != '\0' && !held_out) continue;
+    const std::string name = prefix + e.name;
+    all.push_back(tensor_of(name + ".hessian", DType::kF32, {e.k * (e.k + 1) / 2}));
+    all.push_back(tensor_of(name + ".count", DType::kI64, {}));
+    all.push_back(tensor_of(name + ".amax", DType::kF32, {}));
+    all.push_back(tensor_of(name + ".sum_squared_weights", DType::kF64, {}));
+  }
+  for (const PlannedEntry::Target& t : e.targets)
+    all.push_back(tensor_of(t.linear + ".target_offset", DType::kF32, {t.n, e.k}));
+  return all;
+}
+
+}  // namespace
 
 void StatisticsWriter::plan(const PlannedEntry& e, bool held_out) {
   ++entries_;
   for (const std::string& linear : e.linears) linears_.emplace(linear, e.k);
   if (e.linears != std::vector<std::string>{e.name}) groups_[e.name] = e.linears;
-  for (const char* prefix : {"", kHeldOut}) {
-    if (*prefix != '\0' && !held_out) continue;
-    const std::string name = prefix + e.name;
-    add_tensor(name + ".hessian", DType::kF32, {e.k * (e.k + 1) / 2});
-    add_tensor(name + ".count", DType::kI64, {});
-    add_tensor(name + ".amax", DType::kF32, {});
-    add_tensor(name + ".sum_squared_weights", DType::kF64, {});
-  }
-  for (const PlannedEntry::Target& t : e.targets)
-    add_tensor(t.linear + ".target_offset", DType::kF32, {t.n, e.k});
+  for (TensorInfo& t : tensors_of(e, held_out)) tensors_.push_back(std::move(t));
 }
 
 void StatisticsWriter::plan_saliency(const std::string& block, int64_t experts) {
-  add_tensor(block + ".saliency", DType::kF32, {experts});
+  tensors_.push_back(tensor_of(block + ".saliency", DType::kF32, {experts}));
 }
 
 uint64_t StatisticsWriter::begin(StatisticsMetadata metadata, Put put) {
@@ -108,6 +115,13 @@ void StatisticsWriter::write_target(const std::string& linear, int64_t row, int6
                                     std::span<const float> rows) const {
   check_finite(linear + ".target_offset", rows);
   put(linear + ".target_offset", static_cast<uint64_t>(row * k) * sizeof(float), rows);
+}
+
+std::vector<std::pair<uint64_t, uint64_t>> StatisticsWriter::places(const PlannedEntry& e) const {
+  std::vector<std::pair<uint64_t, uint64_t>> all;
+  for (const TensorInfo& t : tensors_of(e, false))
+    all.emplace_back(header_.size() + places_.at(t.name), t.bytes());
+  return all;
 }
 
 void StatisticsWriter::write_saliency(const std::string& block, const std::vector<double>& sums) const {

@@ -4,6 +4,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "formats/json.h"
@@ -42,9 +43,10 @@ class StatisticsWriter {
   /// Rows of a target offset from `row` on, a sum over tokens.
   void write_target(const std::string& linear, int64_t row, int64_t k, std::span<const float> rows) const;
   void write_saliency(const std::string& block, const std::vector<double>& sums) const;
+  /// Where in the file all that is written of an entry is, but for sums under `heldout.`: offsets and bytes.
+  std::vector<std::pair<uint64_t, uint64_t>> places(const PlannedEntry& entry) const;
 
  private:
-  void add_tensor(std::string name, DType dtype, std::vector<int64_t> shape);
   void put_header(const std::string& header) const;
   template <class T>
   void put(const std::string& name, uint64_t offset, std::span<const T> values) const;

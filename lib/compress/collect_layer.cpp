@@ -184,6 +184,7 @@ void Compression::solve_round(int64_t layer, const Round& round) {
     }
   }
   if (names.empty()) return;
+  check_unchanged();
   const auto statistics =
       std::make_shared<const Statistics>(Statistics::open_unfinished(statistics_of(work_)));
   const SolvedLinears linears(path_, with_statistics(recipe_, statistics, std::string(32, '0')), compute_);

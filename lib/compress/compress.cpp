@@ -11,6 +11,7 @@
 #include "kernels/device/isa.h"
 #include "lib/compress/encoded_linears.h"
 #include "lib/compress/work_folder.h"
+#include "lib/compress/work_state.h"
 #include "lib/convert/resume.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
@@ -21,7 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kState = "state.json";
 constexpr const char* kStatistics = "statistics.safetensors";
 constexpr const char* kSolved = "solved-";
 
@@ -47,21 +47,6 @@ class TemporaryFolder {
  private:
   fs::path path_;
 };
-
-/// Throws Error unless a file is there as the run before left it.
-void check_left(const fs::path& file, uint64_t bytes) {
-  std::error_code error;
-  const uint64_t found = fs::file_size(file, error);
-  if (!error && found == bytes) return;
-  throw Error(
-      fmt::format("{}: expected {} bytes that an earlier run collected, found {}; --force begins again",
-                  file.string(), bytes, error ? "no file" : std::to_string(found)));
-}
-
-[[noreturn]] void refuse_state(const fs::path& path) {
-  throw Error(fmt::format(
-      "{}: expected the state of a compression, found something else; --force begins again", path.string()));
-}
 
 /// Removes what was solved of layer `first` and later ones, which is solved again.
 void remove_solved(const fs::path& work, int64_t first) {
@@ -97,6 +82,7 @@ Compression::Compression(const fs::path& model, const Recipe& recipe, CompressIn
     : path_(model),
       recipe_(recipe),
       input_(std::move(input)),
+      inputs_({model, input_.token_weights}),
       compute_(compute),
       jobs_(jobs),
       dense_(Decoder::open(model, recipe.zero_points)),
@@ -206,8 +192,7 @@ CompressNeeds Compression::needs() const {
       sums = std::max(sums, own);
     }
   }
-  needs.work_bytes = needs.statistics_bytes + (is_sequential() ? planned_->bytes() : 0) +
-                     Streams::bytes(models(), static_cast<uint64_t>(tokens_), dense_.shape().hidden);
+  needs.work_bytes = needs.statistics_bytes + (is_sequential() ? planned_->bytes() : 0) + bytes_of_streams();
   needs.peak_memory = std::max(sums + largest_batch(batches_) * bytes_per_token() + dense_.fixed_bytes(),
                                planned_->peak_memory(jobs_));
   return needs;
@@ -233,60 +218,65 @@ Json Compression::find_identity() const {
   return identity;
 }
 
-Json Compression::state(int64_t layers) const {
-  Json json = {{"format", "twofour compress 1"}, {"layers", layers}};
-  json["run"] = fingerprint(planned_->source(), planned_->plan(), nullptr);
-  json["run"]["compress"] = identity_;
-  return json;
-}
-
 std::shared_ptr<const EncodedBefore> Compression::encoded(const fs::path& work) {
   return std::make_shared<const EncodedLinears>(work);
-}
-
-void Compression::check_unchanged() const {
-  for (const Shard& shard : dense_.checkpoint().shards()) shard.file.check_unchanged();
 }
 
 fs::path Compression::statistics_of(const fs::path& work) { return work / kStatistics; }
 
 std::optional<int64_t> Compression::layers_done(const fs::path& work) {
-  const fs::path path = work / kState;
-  if (is_absent(path)) return std::nullopt;
-  const Json json = parse_json(path.string(), read_text(path));
-  try {
-    if (json.at("format") == "twofour compress 1" && json.at("run").is_object())
-      return whole_number<int64_t>(json.at("layers"));
-  } catch (const Json::exception&) {
-  }
-  refuse_state(path);
+  const auto state = WorkState::read(work);
+  return state ? std::optional(state->layers) : std::nullopt;
 }
 
 bool Compression::is_work_folder(const fs::path& work) {
   if (!fs::is_directory(fs::symlink_status(work))) return false;
   for (const auto& entry : fs::directory_iterator(work)) {
     const std::string name = entry.path().filename().string();
-    const bool is_ours = name == kState || name == temporary_name(kState) || name == kStatistics ||
-                         name == WorkFolder::kLock || name.starts_with("streams-") ||
+    const bool is_ours = name == WorkState::kName || name == temporary_name(WorkState::kName) ||
+                         name == kStatistics || name == WorkFolder::kLock || name.starts_with("streams-") ||
                          name.starts_with(kSolved);
     if (!is_ours) return false;
   }
   return true;
 }
 
+std::string Compression::hash_statistics(int64_t layer) const {
+  const InputFile file(statistics_of(work_));
+  Hasher hasher;
+  for (const LayerEntry& e : entries_[static_cast<size_t>(layer)]) {
+    for (const auto& [begin, bytes] : writer_.places(e.planned))
+      hasher.update(hash_range(file, begin, bytes, [](uint64_t) {}).hex());
+  }
+  return hasher.digest().hex();
+}
+
+uint64_t Compression::bytes_of_streams() const {
+  return Streams::bytes(models(), static_cast<uint64_t>(tokens_), dense_.shape().hidden);
+}
+
+/// Throws Error unless a work folder is of this run and as it was left.
+void Compression::check_left(const WorkState& left, uint64_t statistics_bytes) const {
+  check_fingerprint((work_ / WorkState::kName).string(), left.run, run_);
+  if (left.layers < 1 || left.layers > steps() || std::cmp_not_equal(left.statistics.size(), left.layers))
+    refuse_state(work_);
+  check_left_size(statistics_of(work_), statistics_bytes);
+  for (int64_t layer = 0; layer < left.layers; ++layer) {
+    check_left_hash(statistics_of(work_), fmt::format("sums of layer {}", layer),
+                    left.statistics[static_cast<size_t>(layer)], hash_statistics(layer));
+  }
+  if (left.layers == steps()) return;
+  for (const int64_t layer : {0, 1})
+    check_left_size(work_ / Streams::name_before(layer), bytes_of_streams() / 2);
+  const fs::path streams = work_ / Streams::name_before(left.layers);
+  check_left_hash(streams, "residual streams", left.streams, hash_file(streams).hex());
+}
+
 void Compression::start(const fs::path& work) {
   work_ = work;
   identity_ = find_identity();
-  const std::optional<int64_t> done = layers_done(work);
-  if (done) {
-    const fs::path path = work / kState;
-    check_fingerprint(path.string(), parse_json(path.string(), read_text(path)).at("run"),
-                      state(0).at("run"));
-    if (*done < 1 || *done > steps()) refuse_state(path);
-  } else {
-    fs::create_directories(work);
-  }
-  remove_solved(work, done.value_or(0));
+  run_ = fingerprint(planned_->source(), planned_->plan(), nullptr);
+  run_["compress"] = identity_;
   plan_file();
   StatisticsMetadata metadata = {{"weights", identity_.at("weights").get<std::string>()},
                                  {"text", input_.text},
@@ -298,20 +288,22 @@ void Compression::start(const fs::path& work) {
   const uint64_t bytes =
       writer_.begin(std::move(metadata),
                     [this](uint64_t offset, std::span<const uint8_t> some) { file_->write(offset, some); });
-  if (done) check_left(statistics_of(work), bytes);
-  if (done && *done < steps()) {
-    const uint64_t of_streams =
-        Streams::bytes(models(), static_cast<uint64_t>(tokens_), dense_.shape().hidden);
-    for (const char* name : {"streams-even", "streams-odd"}) check_left(work / name, of_streams / 2);
+  if (const auto left = WorkState::read(work)) {
+    check_left(*left, bytes);
+    state_ = *left;
+  } else {
+    fs::create_directories(work);
+    state_ = {0, run_};
   }
+  remove_solved(work, state_.layers);
   file_ = std::make_unique<WorkFile>(statistics_of(work), bytes);
   streams_ = std::make_unique<Streams>(work, models(), static_cast<uint64_t>(tokens_), dense_.shape().hidden);
   writer_.write_unfinished_header();
-  if (done) return;
-  for (size_t layer = 0; layer < entries_.size(); ++layer) {
-    for (const LayerEntry& e : entries_[layer])
-      writer_.write_count(e.planned, expected_count(e, static_cast<int64_t>(layer)));
+  for (int64_t layer = state_.layers; std::cmp_less(layer, entries_.size()); ++layer) {
+    for (const LayerEntry& e : entries_[static_cast<size_t>(layer)])
+      writer_.write_count(e.planned, expected_count(e, layer));
   }
+  if (state_.layers > 0) return;
   const std::vector<int32_t> ids = join_windows(input_.windows);
   std::vector<float> rows;
   for (const TokenBatch& b : batches_) {
@@ -321,24 +313,33 @@ void Compression::start(const fs::path& work) {
   }
 }
 
+void Compression::keep_layer() {
+  streams_->flush();
+  file_->flush();
+
+  state_.statistics.push_back(hash_statistics(state_.layers));
+  ++state_.layers;
+  const bool is_last = state_.layers == steps();
+  state_.streams = is_last ? "" : hash_file(work_ / Streams::name_before(state_.layers)).hex();
+  state_.write(work_);
+}
+
 void Compression::collect(const fs::path& work, Progress& progress, int64_t end) {
+  progress.phase = "checking what was collected";
   start(work);
   progress.phase = "collecting";
-  const int64_t done = layers_done(work).value_or(0);
   uint64_t weights = 0;
   for (const TensorInfo& t : dense_.checkpoint().tensors()) weights += t.bytes();
   const uint64_t of_layer = weights / static_cast<uint64_t>(steps());
-  progress.total = static_cast<uint64_t>(steps() - done) * of_layer;
-  for (int64_t layer = done; layer < std::min(steps(), end); ++layer) {
-    if (layer < layers()) {
-      collect_layer(layer);
+  progress.total = static_cast<uint64_t>(steps() - state_.layers) * of_layer;
+  while (state_.layers < std::min(steps(), end)) {
+    if (state_.layers < layers()) {
+      collect_layer(state_.layers);
     } else {
       collect_head();
     }
     progress.done += of_layer;
-    streams_->flush();
-    file_->flush();
-    write_text(work_ / kState, state(layer + 1).dump());
+    keep_layer();
   }
   streams_.reset();
   if (end < steps()) return;

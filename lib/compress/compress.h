@@ -12,6 +12,8 @@
 #include "lib/compress/layer_entries.h"
 #include "lib/compress/solved_linears.h"
 #include "lib/compress/streams.h"
+#include "lib/compress/work_state.h"
+#include "lib/io/file_states.h"
 #include "lib/threads/progress.h"
 
 namespace twofour {
@@ -56,10 +58,12 @@ class Compression {
   void use_cuda();
   /// Collects into `work`, which is made or, where a run of the same model, tokens and recipe left it, taken
   /// up behind its last whole layer. Ends before layer `end`, a head that the recipe takes being one more
-  /// layer. Throws Error where the folder is of another run, and Interrupted.
+  /// layer. Throws Error where the folder is of another run or damaged, as check_unchanged(), which it asks
+  /// before it opens files again and before it keeps a layer, and Interrupted.
   void collect(const std::filesystem::path& work, Progress& progress, int64_t end = INT64_MAX);
-  /// Throws Error where a file of the model was written to since it was opened.
-  void check_unchanged() const;
+  /// Throws Error where a file of the model, or of token weights, is not as it was before the first was
+  /// opened.
+  void check_unchanged() const { inputs_.check_unchanged(); }
   /// The statistics in a work folder, once they are collected.
   static std::filesystem::path statistics_of(const std::filesystem::path& work);
   /// What a work folder has of the linears that were solved while it was made.
@@ -83,13 +87,17 @@ class Compression {
   std::shared_ptr<const Statistics> planning_statistics() const;
   Json describe_input() const;
   Json find_identity() const;
-  Json state(int64_t layers) const;
+  std::string hash_statistics(int64_t layer) const;
+  uint64_t bytes_of_streams() const;
   std::vector<Round> rounds(int64_t layer) const;
   bool is_sequential() const { return input_.sequential != Sequential::kNone; }
   int models() const { return is_sequential() ? 2 : 1; }
   uint64_t bytes_per_token() const;
 
   void start(const std::filesystem::path& work);
+  void check_left(const WorkState& left, uint64_t statistics_bytes) const;
+  /// One more layer is whole.
+  void keep_layer();
   void collect_layer(int64_t layer);
   void collect_head();
   void collect_round(int64_t layer, const Round& round);
@@ -107,6 +115,7 @@ class Compression {
   std::filesystem::path path_;
   Recipe recipe_;
   CompressInput input_;
+  const FileStates inputs_;
   Compute compute_;
   int jobs_;
   Decoder dense_, compressed_;
@@ -118,9 +127,11 @@ class Compression {
   StatisticsWriter writer_;
   int64_t tokens_ = 0;
   Json identity_;
+  Json run_;  ///< what a run that goes on must have in common
   std::optional<TokenWeights> weights_;
 
   std::filesystem::path work_;
+  WorkState state_;
   std::unique_ptr<WorkFile> file_;
   std::unique_ptr<Streams> streams_;
   int solved_ = 0;  ///< rounds of the layer that were solved

@@ -100,6 +100,11 @@ Json GroupFile::note(size_t number, const std::vector<EncodedResult>& results) c
   return note;
 }
 
+void EncodedLinears::write_notes(const fs::path& folder, Json groups) {
+  const Json notes = {{"groups", std::move(groups)}};
+  write_text(folder / kNotes, seal_object(notes.dump()));
+}
+
 EncodedLinears::EncodedLinears(const fs::path& work) {
   for (const auto& entry : fs::directory_iterator(work)) {
     if (!entry.is_directory() || is_absent(entry.path() / kNotes)) continue;
@@ -120,7 +125,9 @@ std::shared_ptr<const Json> EncodedLinears::notes_of(size_t folder) const {
     held_.splice(held_.begin(), held_, at);
   } else {
     const fs::path path = folders_[folder] / kNotes;
-    held_.emplace_front(folder, std::make_shared<const Json>(parse_json(path.string(), read_text(path))));
+    const std::string text = read_text(path);
+    if (!is_sealed_object(text)) throw Error(fmt::format("{}: expected its hash at its end", path.string()));
+    held_.emplace_front(folder, std::make_shared<const Json>(parse_json(path.string(), text).at("groups")));
     if (held_.size() > kHeldNotes) held_.pop_back();
   }
   return held_.front().second;

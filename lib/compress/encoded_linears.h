@@ -55,6 +55,8 @@ class GroupFile {
 class EncodedLinears : public EncodedBefore {
  public:
   static constexpr const char* kNotes = "groups.json";  ///< of a folder, written last
+  /// Writes the notes of a folder's groups, as GroupFile gives them, with their hash.
+  static void write_notes(const std::filesystem::path& folder, Json groups);
   /// Takes the folders in `work` that are whole.
   explicit EncodedLinears(const std::filesystem::path& work);
   std::optional<std::vector<EncodedResult>> read(const QuantizedGroup& group,

@@ -97,7 +97,7 @@ Checkpoint SolvedLinears::solve(const std::set<std::string>& names, const fs::pa
     write_text(folder / "config.json", text != s.texts->end() ? text->second : s.checkpoint->config().dump());
   }
   Checkpoint made = Checkpoint::open(folder);
-  write_text(folder / EncodedLinears::kNotes, notes.dump());
+  EncodedLinears::write_notes(folder, std::move(notes));
   return made;
 }
 

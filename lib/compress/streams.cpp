@@ -10,8 +10,8 @@ size_t index_of(StreamOf model) { return model == StreamOf::kDense ? 0 : 1; }
 Streams::Streams(const std::filesystem::path& folder, int models, uint64_t tokens, int64_t hidden)
     : models_(models), tokens_(tokens), hidden_(hidden) {
   const uint64_t size = bytes(models, tokens, hidden) / 2;
-  files_[0] = std::make_unique<WorkFile>(folder / "streams-even", size);
-  files_[1] = std::make_unique<WorkFile>(folder / "streams-odd", size);
+  files_[0] = std::make_unique<WorkFile>(folder / name_before(0), size);
+  files_[1] = std::make_unique<WorkFile>(folder / name_before(1), size);
 }
 
 uint64_t Streams::bytes(int models, uint64_t tokens, int64_t hidden) {

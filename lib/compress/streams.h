@@ -28,6 +28,8 @@ class Streams {
   void write_first(uint64_t row, std::span<const float> rows);
   /// Puts the streams behind the layer on disk.
   void flush() const;
+  /// The file with the streams before a layer.
+  static const char* name_before(int64_t layer) { return layer % 2 == 0 ? "streams-even" : "streams-odd"; }
   static uint64_t bytes(int models, uint64_t tokens, int64_t hidden);
 
  private:

@@ -171,6 +171,17 @@ void Conversion::run() {
                     source_.where(source.first), bad.first.byte, bad.second));
   }
   problems_.refuse();
+  check_inputs();
+}
+
+void Conversion::check_inputs() const {
+  source_.check_unchanged();
+  if (options_.kept != nullptr) options_.kept->checkpoint().check_unchanged();
+  for (const Rule& rule : plan_.recipe.rules) {
+    if (rule.statistics) rule.statistics->file().check_unchanged();
+    if (rule.masks) rule.masks->check_unchanged();
+  }
+  if (options_.inputs != nullptr) options_.inputs->check_unchanged();
 }
 
 void Conversion::make(const Job& job, Thread& thread) {

@@ -34,9 +34,12 @@ class Conversion {
              std::filesystem::path directory, Progress& progress, std::vector<bool> wanted,
              Finished finished);
 
-  /// Throws Error on I/O errors, bad block scales and hashes that differ, Interrupted on Ctrl-C. Files that
-  /// were finished before are kept.
+  /// Throws Error on I/O errors, bad block scales, hashes that differ and as check_inputs(), Interrupted on
+  /// Ctrl-C. Files that were finished before are kept.
   void run();
+  /// Throws Error where a file that is read, of the source or by a rule, was written to since it was opened,
+  /// or one of ConvertOptions::inputs is no longer as it was.
+  void check_inputs() const;
 
   /// Bytes that run() will read from source and files, approximately.
   uint64_t total_bytes() const { return total_bytes_; }

@@ -16,11 +16,11 @@
 #include "lib/findings/problems.h"
 #include "lib/findings/version.h"
 #include "lib/io/file.h"
-#include "lib/io/file_batch.h"
 #include "lib/io/hash.h"
 #include "lib/io/links.h"
 #include "lib/io/page_cache.h"
 #include "lib/io/remote_file.h"
+#include "lib/output/file_batch.h"
 #include "lib/output/manifest_writer.h"
 #include "lib/output/output_directory.h"
 #include "lib/plan/output_files.h"
@@ -118,9 +118,9 @@ std::filesystem::path given_path(const Checkpoint& checkpoint) {
   return checkpoint.is_directory() ? checkpoint.path() : checkpoint.path() / checkpoint.shards().front().name;
 }
 
-bool has_changed(const Checkpoint& source) {
+bool has_changed(const Conversion& conversion) {
   try {
-    for (const Shard& shard : source.shards()) shard.file.check_unchanged();
+    conversion.check_inputs();
   } catch (const Error&) {
     return true;
   }
@@ -183,6 +183,7 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
     copied.push_back(name);
   }
   files = copy_files(source.path(), copied, plan.recipe.links, directory);
+  source.check_same_files();  // what is read from now on is open
   for (const auto& [name, text] : plan.texts) write(name, text);
   for (const OutputFile& file : plan.files) {
     directory.add(file.name);
@@ -196,17 +197,16 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
   }
   Conversion conversion(source, plan, options, directory.path(), progress, wanted, [&](ShardRecord&& record) {
     directory.note(format_shard_record(plan, record));
-    directory.keep();
+    if (is_pinned(source)) directory.keep();  // else no run could go on
     result.bytes_written += plan.files[record.file].size();
     records.push_back(std::move(record));
   });
   progress.total += conversion.total_bytes();
   try {
     conversion.run();
-    for (const Shard& shard : source.shards()) shard.file.check_unchanged();
   } catch (const Error&) {
     // Output of a bad source, or of one that changed, is useless.
-    if (conversion.refused() || has_changed(source)) directory.discard();
+    if (conversion.refused() || has_changed(conversion)) directory.discard();
     throw;
   }
   for (const Shard& shard : source.shards()) result.source_bytes += shard.file.size();

@@ -7,6 +7,7 @@
 #include "kernels/device/isa.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/findings/finding.h"
+#include "lib/io/file_states.h"
 #include "lib/output/output_directory.h"
 #include "lib/output/shard_record.h"
 #include "lib/plan/plan.h"
@@ -23,7 +24,8 @@ struct ConvertOptions {
   Device device = Device::cpu;  ///< of solvers
   Io io = Io::kBuffered;        ///< how what is written passes; the source says for itself
   const ReferenceCheckpoint* kept =
-      nullptr;  ///< quantize: what the recipe's kept scales are from, to compare with
+      nullptr;                         ///< quantize: what the recipe's kept scales are from, to compare with
+  const FileStates* inputs = nullptr;  ///< must be as they were until the end of the run
 };
 
 struct ConvertResult {

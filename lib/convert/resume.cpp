@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <set>
 
@@ -135,6 +136,20 @@ Json fingerprint(const Checkpoint& source, const Plan& plan, const ReferenceChec
   return json;
 }
 
+bool is_pinned(const Checkpoint& source) {
+  return std::all_of(source.shards().begin(), source.shards().end(),
+                     [](const Shard& s) { return s.file.is_pinned(); });
+}
+
+void check_pinned(const Checkpoint& source) {
+  if (is_pinned(source)) return;
+  throw Error(
+      fmt::format("{}: expected a server that sends ETag or Last-Modified, by which another run knows that "
+                  "weight files are the same, found neither; download the checkpoint first, or convert it in "
+                  "one run with --force",
+                  source.path().string()));
+}
+
 void check_fingerprint(const std::string& where, const Json& then, const Json& now, const char* advice) {
   const auto change = first_change(then, now, "");
   if (!change) return;
@@ -169,6 +184,7 @@ std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Check
   }
   const std::string journal = (directory.path() / kJournalName).string();
   check_fingerprint(where, Json::parse(lines.front()), now);
+  check_pinned(source);
   std::map<uint32_t, ShardRecord> last;  // a file that was found damaged before was written again
   for (size_t i = 1; i < lines.size(); ++i) {
     ShardRecord record = parse_shard_record(journal, plan, lines[i]);
@@ -211,6 +227,8 @@ uint64_t verify_complete(const fs::path& artifact, const Checkpoint& source, con
         "{}: {}; --force replaces it",
         artifact.string(), counted(report.differences.size(), "difference"), first.where, first.message));
   }
+  complete.check_same_files();
+  source.check_same_files();
   return report.bytes;
 }
 

@@ -19,6 +19,12 @@ namespace twofour {
 /// and in the plan of tasks, which see one file system.
 Json fingerprint(const Checkpoint& source, const Plan& plan, const ReferenceCheckpoint* kept);
 
+/// Whether another run can know that the weight files of the source are still the same, which it cannot of a
+/// server that sends neither ETag nor Last-Modified.
+bool is_pinned(const Checkpoint& source);
+/// Throws Error unless it can.
+void check_pinned(const Checkpoint& source);
+
 /// Throws Error naming `where`, what changed first and what to do, unless both are the same.
 void check_fingerprint(const std::string& where, const Json& then, const Json& now,
                        const char* advice = "--force starts afresh");

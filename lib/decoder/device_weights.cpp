@@ -327,6 +327,7 @@ DeviceWeights::DeviceWeights(const DecoderState& state, uint64_t memory) : state
   if (state.checkpoint.is_view() && state.checkpoint.is_directory()) {
     const Checkpoint stored = Checkpoint::open(state.checkpoint.path());
     if (holds_layout(stored)) artifact_.emplace(RuntimeArtifact::open(stored.path()));
+    state.checkpoint.check_same_files();
   }
   Placer ends(state.weights);
   place_ends(ends);

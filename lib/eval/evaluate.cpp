@@ -292,7 +292,10 @@ EvalFigures evaluate(const Decoder& model, const Decoder* other, std::span<const
   const EvalPlan plan = plan_evaluation(model, other, windows);
   progress.phase = "running";
   progress.total = plan.weights_read;
-  return Evaluation(model, other, windows, progress).run(plan.windows_at_once);
+  EvalFigures figures = Evaluation(model, other, windows, progress).run(plan.windows_at_once);
+  model.checkpoint().check_same_files();
+  if (other != nullptr) other->checkpoint().check_same_files();
+  return figures;
 }
 
 }  // namespace twofour

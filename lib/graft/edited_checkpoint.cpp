@@ -29,9 +29,11 @@ void read_tensor(const Shard& shard, const EditedTensor& t, uint64_t offset, std
 class EditedView : public TensorSource {
  public:
   /// `source` names what it starts from; `shards` are the files of all sources.
-  EditedView(Checkpoint source, std::vector<Shard> shards, std::vector<EditedTensor> tensors,
-             std::map<std::string, std::string> texts, Json note, std::vector<LinkOutside> links)
+  EditedView(Checkpoint source, std::shared_ptr<const FileStates> donor, std::vector<Shard> shards,
+             std::vector<EditedTensor> tensors, std::map<std::string, std::string> texts, Json note,
+             std::vector<LinkOutside> links)
       : source_(std::move(source)),
+        donor_(std::move(donor)),
         shards_(std::move(shards)),
         tensors_(std::move(tensors)),
         texts_(std::move(texts)),
@@ -40,6 +42,10 @@ class EditedView : public TensorSource {
 
   const Checkpoint& stored() const override { return source_; }
   const std::vector<Shard>& shards() const override { return shards_; }
+  void check_same_files() const override {
+    source_.check_same_files();
+    if (donor_) donor_->check_unchanged();
+  }
   uint64_t reader_bytes() const override { return 0; }
   std::map<std::string, std::string> config_texts() const override { return texts_; }
   Json source_note() const override { return note_; }
@@ -50,7 +56,8 @@ class EditedView : public TensorSource {
 
  private:
   Checkpoint source_;
-  std::vector<Shard> shards_;
+  std::shared_ptr<const FileStates> donor_;
+  std::vector<Shard> shards_;  ///< those of both
   std::vector<EditedTensor> tensors_;
   std::map<std::string, std::string> texts_;
   Json note_;
@@ -165,9 +172,9 @@ Checkpoint view_of(Checkpoint source, std::optional<Checkpoint> donor, Edited ed
   std::vector<Shard> shards;
   add(std::move(source).take_shards(), "", shards);
   if (donor) add(std::move(*donor).take_shards(), kDonorPrefix, shards);
-  auto view =
-      std::make_shared<const EditedView>(std::move(source), std::move(shards), std::move(edited.tensors),
-                                         std::move(edited.texts), std::move(edited.note), std::move(links));
+  auto view = std::make_shared<const EditedView>(
+      std::move(source), donor ? donor->states() : nullptr, std::move(shards), std::move(edited.tensors),
+      std::move(edited.texts), std::move(edited.note), std::move(links));
   return Checkpoint::over(std::move(view), std::move(infos), std::move(owners), std::move(edited.config),
                           std::move(edited.hf_quant), std::move(edited.findings));
 }

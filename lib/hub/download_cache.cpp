@@ -36,8 +36,10 @@ void hash_begin(int fd, const fs::path& path, uint64_t bytes, ContentHasher& has
                  [&](uint64_t, std::span<const uint8_t> piece) { hasher.update(piece); });
 }
 
-/// Opens what an earlier run left whole; false if it is absent, or of another size or hash.
+/// Opens what an earlier run left whole; false if it is absent, of another size or hash, or nothing says that
+/// its contents are still the object's.
 bool open_left(const RemoteObject& object, const fs::path& path, int& fd) {
+  if (!object.is_pinned()) return false;
   fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return false;
   struct stat st {};
@@ -112,7 +114,14 @@ DownloadCache::DownloadCache(const fs::path& folder, uint64_t limit) : folder_(f
   }
 }
 
-DownloadCache::~DownloadCache() { ::close(lock_); }
+DownloadCache::~DownloadCache() {
+  std::error_code ignored;
+  for (const auto& [name, contents] : unpinned_) {
+    fs::remove(folder_ / name, ignored);
+    fs::remove(folder_ / temporary_name(name), ignored);
+  }
+  ::close(lock_);
+}
 
 void DownloadCache::begin_phase() {
   if (active_++ == 0 && progress_ != nullptr) phase_ = progress_->phase.exchange(kDownloading);
@@ -182,10 +191,12 @@ void DownloadCache::download(const RemoteObject& object, RedirectCache& redirect
   if (at > object.size || !object.has_hash()) at = 0;  // without a hash, nothing proves the old bytes
   if (::ftruncate(file.fd, static_cast<off_t>(at)) != 0) throw_io_error(begun, "resize", errno);
   ContentHasher hasher(object);
+  Hasher contents;
   if (at > 0) hash_begin(file.fd, begun, at, hasher);
   fetcher.read(object, redirects, at, object.size - at, [&](std::span<const uint8_t> piece) {
     write_at(file.fd, begun, at, piece);
     hasher.update(piece);
+    if (!object.is_pinned()) contents.update(piece);
     at += piece.size();
   });
   if (const std::string problem = hasher.problem(); !problem.empty()) {
@@ -193,7 +204,15 @@ void DownloadCache::download(const RemoteObject& object, RedirectCache& redirect
     fs::remove(begun, ignored);
     throw Error(fmt::format("{}: {}", object.shown, problem));
   }
+  if (!object.is_pinned()) check_same_again(object, contents.digest());
   if (::rename(begun.c_str(), file.path.c_str()) != 0) throw_io_error(begun, "rename into place", errno);
+}
+
+void DownloadCache::check_same_again(const RemoteObject& object, const Hash128& found) {
+  const std::lock_guard lock(mutex_);
+  std::optional<Hash128>& before = unpinned_.at(cached_name(object));
+  if (!before) before = found;
+  if (*before != found) refuse_change(object, "contents of XXH3-128", before->hex(), found.hex());
 }
 
 std::shared_ptr<DownloadCache::File> DownloadCache::whole(const RemoteObject& object,
@@ -225,6 +244,7 @@ std::shared_ptr<DownloadCache::File> DownloadCache::whole(const RemoteObject& ob
                       object.shown, kMostDownloads, limit_));
     }
     ++downloads_[name];
+    if (!object.is_pinned()) unpinned_.try_emplace(name);
     file->state = File::State::kLoading;
     begin_phase();
     try {

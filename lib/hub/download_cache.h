@@ -5,17 +5,19 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "lib/hub/fetcher.h"
+#include "lib/io/hash.h"
 #include "lib/threads/progress.h"
 
 namespace twofour {
 
 /// Whole files in a folder, downloaded as they are needed and removed as others need the room. Files that an
-/// earlier run left, whole or begun, are continued. One run at a time has a folder. Safe from several
-/// threads.
+/// earlier run left, whole or begun, are continued, but those of objects that nothing pins: these are
+/// removed at the end. One run at a time has a folder. Safe from several threads.
 class DownloadCache {
  public:
   /// Makes the folder if it is absent. At most `limit` bytes of files are in it. Throws Error where another
@@ -29,8 +31,8 @@ class DownloadCache {
   void show(Progress* progress) { progress_ = progress; }
 
   /// Fills `out` from byte `offset` of an object, which is downloaded first if it is not here. Its hash is
-  /// compared where it is known. Throws Error where it does not fit, and where it is needed once more and
-  /// again after it was removed for others.
+  /// compared where it is known; where nothing pins it and it is downloaded again, both downloads. Throws
+  /// Error where it does not fit, and where it is needed once more and again after it was removed for others.
   void read(const RemoteObject& object, RedirectCache& redirects, const Fetcher& fetcher, uint64_t offset,
             std::span<uint8_t> out);
 
@@ -44,6 +46,7 @@ class DownloadCache {
   void begin_phase();
   void end_phase();
   void download(const RemoteObject& object, RedirectCache& redirects, const Fetcher& fetcher, File& file);
+  void check_same_again(const RemoteObject& object, const Hash128& found);
 
   const std::filesystem::path folder_;
   const uint64_t limit_;
@@ -52,6 +55,8 @@ class DownloadCache {
   std::condition_variable changed_;
   std::map<std::string, std::shared_ptr<File>> files_;  ///< by name in the folder
   std::map<std::string, int> downloads_;                ///< how often each was begun
+  /// By name, what nothing pins: its contents, once they were whole.
+  std::map<std::string, std::optional<Hash128>> unpinned_;
   uint64_t clock_ = 0;
   Progress* progress_ = nullptr;
   int active_ = 0;               ///< downloads

@@ -26,6 +26,9 @@ struct RemoteObject {
 
   /// Whether it was listed with a hash.
   bool has_hash() const { return !sha256.empty() || !git_sha1.empty(); }
+  /// Whether anything tells these contents from others of that name and size. Else answers of one run may be
+  /// compared with each other, and nothing of another run is known to be the same.
+  bool is_pinned() const { return has_hash() || !etag.empty() || !modified.empty() || !commit.empty(); }
 };
 
 /// Hashes the bytes of an object, from the first on, as the list does that it is from; nothing where that has

@@ -59,6 +59,7 @@ class RemoteSourceFile : public RemoteFile {
 
   uint64_t size() const override { return object_.size; }
   int64_t version() const override {
+    if (!object_.is_pinned()) return kUnknownVersion;
     const std::string contents = object_.sha256 + object_.etag + object_.modified;
     return static_cast<int64_t>(hash_text(fmt::format("{} {}", contents, object_.size)).low >> 1);
   }
@@ -91,8 +92,10 @@ class RemoteSourceFile : public RemoteFile {
  private:
   void read_bytes(uint64_t offset, std::span<uint8_t> out) {
     if (out.empty()) return;
-    if (whole_ && (is_weights() || object_.size > kSmallFile))
+    if (whole_ && (is_weights() || object_.size > kSmallFile)) {
+      if (!object_.is_pinned()) check_ranges();
       return cache_->read(object_, redirects_, fetcher_, offset, out);
+    }
     const std::lock_guard lock(mutex_);
     if (fd_ < 0) {
       fd_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
@@ -100,6 +103,20 @@ class RemoteSourceFile : public RemoteFile {
     }
     fetch(offset, out.size());
     read_at(fd_, path_, offset, out);
+  }
+  /// Throws Error where the whole file has other bytes than ranges of it had before.
+  void check_ranges() {
+    const std::lock_guard lock(mutex_);
+    std::vector<uint8_t> range(kBlock), whole(kBlock);
+    for (uint64_t b = 0; !is_compared_ && b < here_.size(); ++b) {
+      if (!here_[b]) continue;
+      range.resize(std::min(kBlock, object_.size - b * kBlock));
+      whole.resize(range.size());
+      read_at(fd_, path_, b * kBlock, range);
+      cache_->read(object_, redirects_, fetcher_, b * kBlock, whole);
+      if (range != whole) refuse_change(object_, "the bytes that were read", "before", "others");
+    }
+    is_compared_ = true;
   }
 
   /// Asks for what of these bytes is not here yet.
@@ -146,8 +163,9 @@ class RemoteSourceFile : public RemoteFile {
   std::atomic<bool> whole_{false};
   std::mutex mutex_;
   int fd_ = -1;
-  std::vector<bool> here_;  ///< blocks that were fetched
-  size_t missing_;          ///< blocks that were not
+  std::vector<bool> here_;    ///< blocks that were fetched
+  bool is_compared_ = false;  ///< these, with the whole file
+  size_t missing_;            ///< blocks that were not
 };
 
 RemoteSource::RemoteSource(const std::string& source, const std::optional<CacheOptions>& cache,

@@ -16,6 +16,7 @@
 #include "lib/artifact/yaml.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/io/file.h"
+#include "lib/io/file_states.h"
 
 namespace twofour {
 
@@ -300,6 +301,7 @@ std::string hashes_text(const Json& json) {
 }  // namespace
 
 std::string model_card(const fs::path& path, const CardOptions& options) {
+  const FileStates states({path});
   const Facts facts = read_facts(path);
   const Checkpoint artifact = Checkpoint::open(path);
   std::vector<std::string> counts;
@@ -316,17 +318,20 @@ std::string model_card(const fs::path& path, const CardOptions& options) {
     uint64_t source_bytes = 0;
     for (const Json& file : facts.json.at("source").at("files"))
       source_bytes += whole_number<uint64_t>(file.at("bytes"));
-    return front_matter(facts, path, options) +
-           fmt::format("# {}{}{}\n\n", base.empty() ? "Artifact" : markdown_text(base),
-                       what.empty() ? "" : ": ", markdown_text(what)) +
-           fmt::format("Made{}{} by twofour {} ({}): {}{}{:.3g} GB of tensors, from {:.3g} GB.\n\n",
-                       options.base_model.empty() ? "" : " from ", markdown_text(options.base_model),
-                       markdown_text(tool.at("version").get<std::string>()),
-                       markdown_text(tool.at("commit").get<std::string>()), fmt::join(counts, ", "),
-                       counts.empty() ? "" : ", ", static_cast<double>(facts.tensor_bytes) / 1e9,
-                       static_cast<double>(source_bytes) / 1e9) +
-           "## Recipe\n" + recipe_text(facts.json.at("recipe")) + "\n" + figures_text(facts.made) +
-           "## Loading\n" + load_text(facts, artifact) + "\n" + hashes_text(facts.json);
+    std::string text =
+        front_matter(facts, path, options) +
+        fmt::format("# {}{}{}\n\n", base.empty() ? "Artifact" : markdown_text(base), what.empty() ? "" : ": ",
+                    markdown_text(what)) +
+        fmt::format("Made{}{} by twofour {} ({}): {}{}{:.3g} GB of tensors, from {:.3g} GB.\n\n",
+                    options.base_model.empty() ? "" : " from ", markdown_text(options.base_model),
+                    markdown_text(tool.at("version").get<std::string>()),
+                    markdown_text(tool.at("commit").get<std::string>()), fmt::join(counts, ", "),
+                    counts.empty() ? "" : ", ", static_cast<double>(facts.tensor_bytes) / 1e9,
+                    static_cast<double>(source_bytes) / 1e9) +
+        "## Recipe\n" + recipe_text(facts.json.at("recipe")) + "\n" + figures_text(facts.made) +
+        "## Loading\n" + load_text(facts, artifact) + "\n" + hashes_text(facts.json);
+    states.check_unchanged();
+    return text;
   } catch (const Json::exception&) {
     throw Error(fmt::format("{}: expected a twofour manifest, found something else",
                             (path / kManifestName).string()));

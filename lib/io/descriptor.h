@@ -1,9 +1,13 @@
 #pragma once
 #include <cstdint>
+#include <ctime>
 #include <filesystem>
 #include <span>
 
 namespace twofour {
+
+/// Of a time of a file, since 1970.
+inline int64_t nanoseconds(const struct timespec& t) { return t.tv_sec * 1'000'000'000 + t.tv_nsec; }
 
 /// Fills `out` from byte `offset` of an open file; `path` is for messages. Throws ReadError, and Error where
 /// the file ends early.

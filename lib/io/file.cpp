@@ -30,7 +30,6 @@ std::string io_message(const fs::path& path, const char* doing, int error) {
   return fmt::format("{}: cannot {}: {}", path.string(), doing, system_message(error));
 }
 
-int64_t nanoseconds(const struct timespec& t) { return t.tv_sec * 1'000'000'000 + t.tv_nsec; }
 int64_t modified_at(const struct stat& st) { return nanoseconds(st.st_mtim); }
 
 constexpr std::string_view kTemporaryEnd = ".unfinished";
@@ -145,6 +144,10 @@ InputFile::~InputFile() {
 }
 
 Io InputFile::io() const { return direct_.is_open() ? Io::kDirect : windows_ ? Io::kBuffered : Io::kCached; }
+
+bool InputFile::is_pinned() const {
+  return remote_ == nullptr || remote_->version() != RemoteFile::kUnknownVersion;
+}
 
 void InputFile::check_unchanged() const {
   if (remote_) return;  // each answer names its contents by an ETag

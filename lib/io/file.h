@@ -43,6 +43,9 @@ class InputFile {
   uint64_t size() const { return size_; }
   /// Whether its bytes are elsewhere, so that its descriptor has none.
   bool is_remote() const { return remote_ != nullptr; }
+  /// Whether something tells its contents from others of that name and size, in this run or another: its
+  /// times, or what a server says.
+  bool is_pinned() const;
   /// For mmap; stays the file's own.
   int descriptor() const { return fd_; }
   /// When it was last written to, as it was opened: nanoseconds since 1970.

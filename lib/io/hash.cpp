@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "formats/error.h"
@@ -37,6 +38,26 @@ std::string_view text_of_line(std::string_view line) {
   if (line.size() <= kDigits + 1 || line[kDigits] != ' ') return {};
   const std::string_view text = line.substr(kDigits + 1);
   return line.substr(0, kDigits) == hash_text(text).hex() ? text : std::string_view();
+}
+
+namespace {
+
+/// How the text of an object ends behind `before`, which has its other entries.
+std::string object_seal(std::string_view before) {
+  return fmt::format(R"(,"xxh3_128":"{}"}})", hash_text(before).hex());
+}
+
+}  // namespace
+
+std::string seal_object(std::string text) {
+  text.pop_back();
+  return text + object_seal(text);
+}
+
+bool is_sealed_object(std::string_view text) {
+  static const size_t length = object_seal("").size();
+  const std::string_view before = text.substr(0, text.size() - std::min(length, text.size()));
+  return text.substr(before.size()) == object_seal(before);
 }
 
 Hash128 hash_file(const std::filesystem::path& path) {

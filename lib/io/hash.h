@@ -45,6 +45,11 @@ Hash128 hash_text(std::string_view text);
 std::string seal_line(std::string_view text);
 /// The text of such a line, given without its end; empty where the hash is another.
 std::string_view text_of_line(std::string_view line);
+/// The JSON text of an object, not an empty one, with one more entry at its end: the hash of the text before
+/// it.
+std::string seal_object(std::string text);
+/// Whether a text is one of seal_object() that was neither cut nor changed.
+bool is_sealed_object(std::string_view text);
 /// Of a whole file, by bounded reads.
 Hash128 hash_file(const std::filesystem::path& path);
 /// Of bytes [begin, begin + bytes) of a file, by bounded reads; `read` is called with the size of each, so

@@ -16,7 +16,9 @@ class RemoteFile {
  public:
   virtual ~RemoteFile() = default;
   virtual uint64_t size() const = 0;
-  /// A number that differs where the contents do. InputFile has it in place of times.
+  static constexpr int64_t kUnknownVersion = 0;
+  /// A number that differs where the contents do, which InputFile has in place of times; kUnknownVersion
+  /// where its server says nothing of them.
   virtual int64_t version() const = 0;
   /// Fills `out` from byte `offset`; both are within the file. Safe from several threads. Throws Error.
   virtual void read(uint64_t offset, std::span<uint8_t> out) = 0;

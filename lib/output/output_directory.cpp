@@ -9,7 +9,7 @@
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/findings/problems.h"
 #include "lib/io/file.h"
-#include "lib/io/file_batch.h"
+#include "lib/output/file_batch.h"
 
 namespace twofour {
 

@@ -16,6 +16,8 @@ constexpr uint64_t kPiece = 1u << 20;
 
 MaskFile MaskFile::open(const std::filesystem::path& path) {
   MaskFile m(path);
+  if (m.file_.is_directory())
+    throw Error(fmt::format("{}: expected a regular file, found something else", path.string()));
   for (size_t i = 0; i < m.file_.tensors().size(); ++i) {
     const TensorInfo& t = m.info(i);
     if ((t.dtype != DType::kU8 && t.dtype != DType::kBool) || t.shape.size() != 2 || t.bytes() == 0) {
@@ -28,6 +30,11 @@ MaskFile MaskFile::open(const std::filesystem::path& path) {
   }
   if (m.masks_.empty()) throw Error(fmt::format("{}: expected masks, found none", path.string()));
   return m;
+}
+
+Hash128 MaskFile::hash() const {
+  const InputFile& file = file_.shards().front().file;
+  return hash_range(file, 0, file.size(), [](uint64_t) {});
 }
 
 std::optional<size_t> MaskFile::find(std::string_view module) const {

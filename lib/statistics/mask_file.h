@@ -23,7 +23,9 @@ class MaskFile {
 
   const std::filesystem::path& path() const { return path_; }
   /// XXH3-128 of the whole file.
-  Hash128 hash() const { return hash_file(path()); }
+  Hash128 hash() const;
+  /// Throws Error where the file was written to since it was opened.
+  void check_unchanged() const { file_.check_unchanged(); }
   /// The position of a module's mask; nullopt where the file has none.
   std::optional<size_t> find(std::string_view module) const;
   const TensorInfo& info(size_t mask) const { return file_.tensors()[mask]; }

@@ -78,6 +78,7 @@ Hash128 TaskFile::id() const { return hash_text(fingerprint + outputs.hex()); }
 
 TaskFile make_task_plan(const Checkpoint& source, const Plan& plan, const fs::path& destination,
                         const ReferenceCheckpoint* kept, const fs::path& donor) {
+  check_pinned(source);
   return {name_of_source(source),
           whole_path(destination),
           kept != nullptr ? whole_path(given_path(kept->checkpoint())) : fs::path(),

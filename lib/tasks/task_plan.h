@@ -30,7 +30,7 @@ struct TaskFile {
 };
 
 /// Of a conversion that was planned here, with the codes to compare with or nullptr, and the donor of a
-/// graft. Relative paths become absolute ones.
+/// graft. Relative paths become absolute ones. Throws Error as check_pinned().
 TaskFile make_task_plan(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
                         const ReferenceCheckpoint* kept = nullptr, const std::filesystem::path& donor = {});
 

@@ -15,6 +15,7 @@
 #include "lib/artifact/open_source.h"
 #include "lib/expected/expected_rows.h"
 #include "lib/graft/open_edited.h"
+#include "lib/io/file_states.h"
 #include "lib/origins/prove_edit.h"
 #include "lib/plan/tensor_rewrite.h"
 #include "lib/threads/interrupt.h"
@@ -214,8 +215,9 @@ std::string sound_verdict(const ValidateReport& report, bool with_source) {
       report.rows_not_drawn, report.solved_rows);
 }
 
-ValidateReport validate(const fs::path& path, const ValidateOptions& options, Progress& progress) {
-  const Stopwatch watch;
+namespace {
+
+ValidateReport check_by_hashes(const fs::path& path, const ValidateOptions& options, Progress& progress) {
   const Checkpoint artifact = open_artifact(path, options.io);
   const Manifest manifest = read_manifest(path / kManifestName, artifact.tensors().size());
   ValidateReport report;
@@ -230,13 +232,11 @@ ValidateReport validate(const fs::path& path, const ValidateOptions& options, Pr
     progress.phase = "running layers";
     check_layers_on_cuda(artifact, options, report);
   }
-  report.seconds = watch.seconds();
   return report;
 }
 
-ValidateReport validate(const fs::path& path, const fs::path& source_path, const ValidateOptions& options,
-                        Progress& progress) {
-  const Stopwatch watch;
+ValidateReport check_by_source(const fs::path& path, const fs::path& source_path,
+                               const ValidateOptions& options, Progress& progress) {
   const Checkpoint artifact = open_artifact(path, options.io);
   Manifest manifest = read_manifest(path / kManifestName, artifact.tensors().size());
   open_masks(manifest.recipe, options.masks);
@@ -244,10 +244,9 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
   const bool is_solved = std::any_of(manifest.recipe.rules.begin(), manifest.recipe.rules.end(),
                                      [](const Rule& rule) { return !rule.statistics_hash.empty(); });
   if (is_solved && options.statistics.empty()) {
-    ValidateReport report = validate(path, options, progress);
+    ValidateReport report = check_by_hashes(path, options, progress);
     progress.phase = "comparing";
     check_unsolved(path, source_path, manifest, options.io, progress, report);
-    report.seconds = watch.seconds();
     return report;
   }
   open_statistics(manifest.recipe, options.statistics);
@@ -260,7 +259,6 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
     check_names(artifact, manifest, report);
     check_listed_files(artifact, manifest, report);
     validate_edit(artifact, manifest, source_path, options, progress, report);
-    report.seconds = watch.seconds();
     return report;
   }
   SolvedGroupProofs solved(path, options.io, options.all_rows, progress);
@@ -295,8 +293,31 @@ ValidateReport validate(const fs::path& path, const fs::path& source_path, const
   progress.phase = "running layers";
   if (options.tokens > 0) check_layers(artifact, source, plan, original, options, report);
   if (options.device == Device::cuda) check_layers_on_cuda(artifact, options, report);
+  return report;
+}
+
+/// Calls check(). Throws Error where one of the files changed meanwhile: what was found would be of two
+/// states.
+template <class Check>
+ValidateReport check_one_state(std::vector<fs::path> files, Check&& check) {
+  const Stopwatch watch;
+  const FileStates states(std::move(files));
+  ValidateReport report = check();
+  states.check_unchanged();
   report.seconds = watch.seconds();
   return report;
+}
+
+}  // namespace
+
+ValidateReport validate(const fs::path& path, const ValidateOptions& options, Progress& progress) {
+  return check_one_state({path}, [&] { return check_by_hashes(path, options, progress); });
+}
+
+ValidateReport validate(const fs::path& path, const fs::path& source, const ValidateOptions& options,
+                        Progress& progress) {
+  return check_one_state({path, source, options.donor, options.statistics, options.masks},
+                         [&] { return check_by_source(path, source, options, progress); });
 }
 
 }  // namespace twofour

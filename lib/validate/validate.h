@@ -95,7 +95,7 @@ struct ValidateReport {
 /// What can be said of an artifact without differences.
 std::string sound_verdict(const ValidateReport& report, bool with_source);
 
-/// Holds an artifact against the hashes of its own manifest.
+/// Holds an artifact against the hashes of its own manifest. Both throw Error where a file changed meanwhile.
 ValidateReport validate(const std::filesystem::path& artifact, const ValidateOptions& options,
                         Progress& progress);
 

@@ -261,6 +261,67 @@ TEST_CASE("a conversion that was killed while it downloaded goes on") {
 
 TEST_CASE("Ctrl-C ends a conversion while it downloads, and it goes on") { end_and_resume(SIGINT, 130); }
 
+TEST_CASE("of a server that does not say what files are nothing is kept, resumed or planned") {
+  for (const bool says : {false, true}) {
+    Fixture f;
+    enum class Last { kComes, kIsGone, kWaits };
+    std::atomic<Last> last{Last::kIsGone};
+    std::atomic<int> asked{0};
+    std::atomic<bool> waits{false};
+    const HttpServer plain([&](const ServerRequest& request) {
+      const fs::path file = f.source() / request.path.substr(3);
+      ServerAnswer gone;
+      gone.status = 404;
+      if (!fs::exists(file)) return gone;
+      // The third file is looked at, and its header read, before it is downloaded.
+      const bool is_last = file.filename().string().starts_with("model-00003") && ++asked > 2;
+      if (is_last && last == Last::kIsGone) return gone;
+      while (is_last && last == Last::kWaits) {
+        waits = true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+      ServerAnswer answer = answer_range(request, read_text(file));
+      if (says) answer.fields.push_back("ETag: \"a\"");
+      return answer;
+    });
+    const std::string url = plain.origin() + "/m/";
+    std::vector<std::string> words = {"convert", url,       f.path("out"),      "--to",
+                                      "v7",      "--cache", f.path("cache"),    "-q",
+                                      "-j",      "1",       "--max-shard-size", "60KB"};
+    CHECK(f.run(words).code == 2);
+    CHECK(fs::exists(f.path("out")) == says);
+    CHECK(has_weights(f.path("cache")) == says);
+    last = Last::kComes;
+    const Outcome planned = f.run({"plan", url, f.path("planned"), "--to", "v7", "-o", f.path("plan"), "-q"});
+    CHECK(planned.code == (says ? 0 : 2));
+    CHECK(fs::exists(f.path("plan")) == says);
+    if (!says) check_one_line(planned, "m: expected a server that sends ETag or Last-Modified");
+    // What a run leaves that is killed.
+    std::vector<std::string> resumed = words;
+    resumed.push_back("--resume");
+    last = Last::kWaits;
+    asked = 0;
+    {
+      Run run(says ? resumed : words, f.environment());
+      while (run.is_running() && !waits) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      CHECK(waits);
+      run.send(SIGKILL);
+      run.wait();
+      last = Last::kComes;
+    }
+    fs::remove_all(f.path("temporary"));
+    fs::create_directory(f.path("temporary"));
+    CHECK(fs::exists(f.path("out/.twofour-unfinished")));
+    const Outcome o = f.run(resumed);
+    if (says) CHECK_MESSAGE(o.code == 0, o.err);
+    if (!says) check_one_line(o, "m: expected a server that sends ETag or Last-Modified");
+    words.push_back("--force");
+    const Outcome again = f.run(words);
+    CHECK_MESSAGE(again.code == 0, again.err);
+    CHECK(!has_weights(f.path("cache")));
+  }
+}
+
 TEST_CASE("a resumed run refuses a repository that changed") {
   Fixture f;
   std::vector<std::string> words = {"convert", kUrl,      f.path("out"),      "--to",

@@ -8,6 +8,7 @@
 #include "lib/artifact/layout_names.h"
 #include "lib/artifact/open_source.h"
 #include "lib/budget/budget.h"
+#include "lib/io/file_states.h"
 #include "lib/output/destination.h"
 #include "lib/plan/output_files.h"
 #include "lib/report/report.h"
@@ -171,12 +172,15 @@ int run_by_budget(const ConversionOptions& o, const RecipeOptions& recipe_option
   const Device device = choose_solver_device(common, true);
   Recipe recipe = make_recipe(recipe_options, o);
   check_destination(o.destination, o.source, existing_of(o));
+  FileStates states({o.source});
+  states.leave_out(recipe_options.html);
   const BudgetChoice choice = choose_by_budget(o, recipe_options, device, common, recipe);
   const Compute compute = solver_of(common, device);
   const Checkpoint source =
       is_layout(recipe_options.layout)
           ? open_to_convert(o.source, recipe, parse_io(o.io), limits_for(compute), compute)
           : open_source(o.source, ReadPath::kFast, {}, parse_io(o.io), recipe.zero_points);
+  states.check_unchanged();
   Plan plan = make_plan(source, recipe, limits_for(compute));
   warn_of_small_budget(recipe_options, choice, plan.findings);
   if (o.dry_run) {

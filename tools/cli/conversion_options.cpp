@@ -341,8 +341,8 @@ int write_checkpoint(const ConversionOptions& o, const Checkpoint& source, const
       progress.phase = "checking";
       check_tensor_hashes(o.source, "", progress);
     }
-    const ConvertOptions options{common.jobs,    !o.no_verify, existing_of(o), best_isa(), device,
-                                 parse_io(o.io), kept};
+    const ConvertOptions options{common.jobs, !o.no_verify,   existing_of(o), best_isa(),
+                                 device,      parse_io(o.io), kept,           o.inputs};
     result = convert(source, plan, o.destination, options, progress);
   });
   if (o.opened != nullptr) o.opened->remove_downloads();

@@ -23,7 +23,8 @@ struct ConversionOptions {
   bool dry_run = false, no_verify = false, check = false, force = false, resume = false;
   bool follow_links = false;
   RemoteOptions remote{};
-  RemoteSource* opened = nullptr;  ///< SRC, where it may be a URL; `source` is its path here then
+  RemoteSource* opened = nullptr;      ///< SRC, where it may be a URL; `source` is its path here then
+  const FileStates* inputs = nullptr;  ///< files that were opened before, see ConvertOptions
 };
 
 /// Adds them to a command; `takes_urls`: SRC may be one.

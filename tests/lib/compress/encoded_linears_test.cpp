@@ -129,6 +129,13 @@ TEST_CASE("solved linears that were damaged are solved again") {
     std::ofstream(notes) << bytes;
     check(false);
   }
+  // Another figure in what was found of a matrix, which twofour.json would have.
+  std::string figure = sound_notes;
+  const size_t digit = figure.find_first_of("123456789", figure.find("\"results\""));
+  REQUIRE(digit != std::string::npos);
+  figure[digit] = figure[digit] == '1' ? '2' : '1';
+  std::ofstream(notes) << figure;
+  check(false);
   std::ofstream(notes) << sound_notes;
   check(true);
 }

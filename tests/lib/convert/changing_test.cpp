@@ -3,9 +3,13 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <fstream>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "formats/error.h"
 #include "lib/artifact/open_source.h"
@@ -25,12 +29,43 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Puts other bytes under a file's name, with the size and the time of change of those before.
+void replace(const fs::path& file) {
+  std::string text = read_text(file);
+  text.back() = static_cast<char>(text.back() ^ 1);
+  const fs::path other = file.string() + ".new";
+  std::ofstream(other) << text;
+  fs::last_write_time(other, fs::last_write_time(file));
+  fs::rename(other, file);
+}
+
+/// A checkpoint that calls something as its first bytes are read, once it is armed.
+class Disturbed : public TensorSource {
+ public:
+  Disturbed(Checkpoint stored, std::function<void()> disturb)
+      : stored_(std::move(stored)), disturb_(std::move(disturb)) {}
+  const Checkpoint& stored() const override { return stored_; }
+  uint64_t reader_bytes() const override { return 0; }
+  bool is_another() const override { return false; }
+  void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const override {
+    if (is_armed.exchange(false)) disturb_();
+    stored_.read(tensor, offset, out);
+  }
+  mutable std::atomic<bool> is_armed{false};
+
+ private:
+  Checkpoint stored_;
+  std::function<void()> disturb_;
+};
+
 /// A checkpoint that is opened and planned before somebody changes it.
 struct Opened {
   Scratch scratch;
   fs::path directory, shard, out;
+  OneRule recipe;
   std::optional<Checkpoint> source;
   Plan plan;
+  std::shared_ptr<const Disturbed> disturbed;
 
   explicit Opened(uint64_t max_shard_size = 5'000'000'000)
       : directory(scratch / "src"), shard(directory / "model.safetensors"), out(scratch / "out") {
@@ -42,11 +77,22 @@ struct Opened {
     for (const auto& entry : fs::directory_iterator(directory)) {
       if (entry.path().extension() == ".safetensors") shard = entry.path();
     }
-    source.emplace(open_source(directory));
-    OneRule recipe;
     recipe.max_shard_size = max_shard_size;
+    source.emplace(open_source(directory));
     plan = make_plan(*source, recipe);
   }
+  /// Has `change` happen when all files are open and the first bytes are read.
+  void disturb(std::function<void()> change) {
+    std::vector<TensorInfo> tensors(source->tensors().begin(), source->tensors().end());
+    std::vector<uint32_t> shards;
+    for (size_t i = 0; i < tensors.size(); ++i) shards.push_back(source->shard_index_of(i));
+    const Json config = source->config();
+    disturbed = std::make_shared<Disturbed>(*std::exchange(source, std::nullopt), std::move(change));
+    source.emplace(Checkpoint::over(disturbed, std::move(tensors), std::move(shards), config, nullptr, {}));
+    plan = make_plan(*source, recipe);
+    disturbed->is_armed = true;
+  }
+  bool is_disturbed() const { return !disturbed->is_armed; }
   void refuses(const std::string& message) {
     CAPTURE(message);
     Progress progress;
@@ -60,12 +106,14 @@ struct Opened {
 
 TEST_CASE("a weight file that is cut while being read is an error, not a signal") {
   for (const uint64_t size : {uint64_t{5'000'000'000}, uint64_t{1500}}) {
-    Opened o(size);
-    fs::resize_file(o.shard, fs::file_size(o.shard) - 1);
+    Opened o(size), before;
+    o.disturb([&] { fs::resize_file(o.shard, fs::file_size(o.shard) - 1); });
     o.refuses("it was truncated while being read");
+    fs::resize_file(before.shard, fs::file_size(before.shard) - 1);
+    before.refuses("expected a file that does not change while being read, found it changed: ");
   }
   Opened o;
-  fs::resize_file(o.shard, 0);
+  o.disturb([&] { fs::resize_file(o.shard, 0); });
   o.refuses("it was truncated while being read");
 }
 
@@ -80,15 +128,58 @@ TEST_CASE("a weight file that is written to while being read is reported, and it
   o.refuses("found it changed");
 }
 
-TEST_CASE("a weight file that vanishes is read to its end, another file that does is an error") {
+TEST_CASE("files that change between opening and copying are refused, so that all are of one state") {
+  const std::function<void(const Opened&)> changes[] = {
+      [](const Opened& o) { replace(o.shard); },
+      [](const Opened& o) { replace(o.directory / "tokenizer.json"); },
+      [](const Opened& o) { replace(o.directory / "config.json"); },
+      [](const Opened& o) { fs::remove(o.shard); },
+      [](const Opened& o) { fs::remove(o.directory / "tokenizer.json"); },
+      [](const Opened& o) { std::ofstream(o.directory / "added.json") << "{}"; },
+      [](const Opened& o) { std::ofstream(o.directory / "model-2.safetensors") << "{}"; },
+  };
+  for (const auto& change : changes) {
+    Opened o;
+    change(o);
+    Progress progress;
+    const std::string message = message_of([&] { convert(*o.source, o.plan, o.out, {}, progress); });
+    CHECK_MESSAGE(message.starts_with(o.directory.string() + "/"), message);
+    CHECK(!fs::exists(o.out));
+  }
+}
+
+TEST_CASE("a weight file that vanishes or is replaced once all is open is read to its end") {
+  for (const bool vanishes : {false, true}) {
+    Opened o, undisturbed;
+    Progress progress;
+    convert(*undisturbed.source, undisturbed.plan, undisturbed.out, {}, progress);
+    o.disturb([&] { vanishes ? void(fs::remove(o.shard)) : replace(o.shard); });
+    convert(*o.source, o.plan, o.out, {}, progress);
+    CHECK(o.is_disturbed());
+    CHECK(validate(o.out).differences.empty());
+    CHECK((read_tensors(o.out) == read_tensors(undisturbed.out)));
+  }
+}
+
+TEST_CASE(
+    "what is written to while its bytes are read leaves nothing, the source or what else the run reads") {
+  {
+    Opened o;
+    o.disturb([&] { std::fstream(o.shard, std::ios::in | std::ios::out).seekp(-1, std::ios::end).put('x'); });
+    o.refuses("found it changed");
+    CHECK(o.is_disturbed());
+  }
   Opened o;
-  fs::remove(o.directory / "tokenizer.json");
-  o.refuses("tokenizer.json");
-  std::ofstream(o.directory / "tokenizer.json") << "{}";
-  fs::remove(o.shard);
+  const fs::path other = o.scratch / "other";
+  std::ofstream(other) << "1";
+  const FileStates inputs({other});
+  o.disturb([&] { replace(other); });
+  ConvertOptions options;
+  options.inputs = &inputs;
   Progress progress;
-  convert(*o.source, o.plan, o.out, {}, progress);
-  CHECK(validate(o.out).differences.empty());
+  contains(message_of([&] { convert(*o.source, o.plan, o.out, options, progress); }),
+           other.string() + ": expected a file that does not change while being read, found another");
+  CHECK(!fs::exists(o.out));
 }
 
 TEST_CASE("a file without read permission is refused by its name") {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lib/io/file.h"
-#include "lib/io/file_batch.h"
+#include "lib/output/file_batch.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
 

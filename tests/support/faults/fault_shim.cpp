@@ -3,7 +3,8 @@
 // each with what else comes to the same, or pthread_create, whose error is EAGAIN) does what ACTION says:
 // EIO, ENOSPC or "kill", which is SIGKILL before anything is done. "pwrite flip N" writes another first byte.
 // "pread short 0" and "pwrite short 0" let every call transfer only a part. Of pread, TWOFOUR_FAULT_FILE
-// leaves only calls on files of that name. "dlopen short 0" opens no library.
+// leaves only calls on files of that name. "dlopen short 0" opens no library. "open run N" runs the shell
+// command TWOFOUR_FAULT_COMMAND before the Nth opening of a file of the name in TWOFOUR_FAULT_FILE.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,7 +22,7 @@
 
 namespace {
 
-enum class Fault { kNone, kFail, kShort, kFlip };
+enum class Fault { kNone, kFail, kShort, kFlip, kRun };
 
 Fault fault_of(const char* call) {
   static std::atomic<long> count;
@@ -32,9 +34,17 @@ Fault fault_of(const char* call) {
   if (std::strcmp(action, "short") == 0) return Fault::kShort;
   if (++count != at) return Fault::kNone;
   if (std::strcmp(action, "flip") == 0) return Fault::kFlip;
+  if (std::strcmp(action, "run") == 0) return Fault::kRun;
   if (std::strcmp(action, "kill") == 0) kill(getpid(), SIGKILL);
   errno = std::strcmp(action, "EIO") == 0 ? EIO : ENOSPC;
   return Fault::kFail;
+}
+
+/// Whether a path ends in the name that faults are for.
+bool is_meant(const char* path) {
+  const char* wanted = std::getenv("TWOFOUR_FAULT_FILE");
+  const char* slash = std::strrchr(path, '/');
+  return wanted != nullptr && std::strcmp(slash != nullptr ? slash + 1 : path, wanted) == 0;
 }
 
 /// Whether a descriptor's file has the name that faults are for.
@@ -46,8 +56,14 @@ bool is_meant(int fd) {
   const ssize_t length = readlink(link, path, sizeof(path) - 1);
   if (length < 0) return false;
   path[length] = 0;
-  const char* slash = std::strrchr(path, '/');
-  return slash != nullptr && std::strcmp(slash + 1, wanted) == 0;
+  return is_meant(path);
+}
+
+/// Before a file is opened.
+void before_open(const char* path) {
+  if (!is_meant(path) || fault_of("open") != Fault::kRun) return;
+  unsetenv("LD_PRELOAD");
+  if (std::system(std::getenv("TWOFOUR_FAULT_COMMAND")) != 0) std::abort();
 }
 
 bool fails(const char* call) { return fault_of(call) == Fault::kFail; }
@@ -72,6 +88,22 @@ F* next(const char* name, F*) {
 }  // namespace
 
 extern "C" {
+
+int open(const char* path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(more, mode_t) : 0;
+  va_end(more);
+  before_open(path);
+  return NEXT(open)(path, flags, mode);
+}
+int open64(const char* path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(more, mode_t) : 0;
+  va_end(more);
+  return open(path, flags, mode);
+}
 
 ssize_t pread(int fd, void* to, size_t bytes, off_t at) {
   const Fault f = is_meant(fd) ? fault_of("pread") : Fault::kNone;

@@ -1,4 +1,4 @@
-#include "lib/io/file_batch.h"
+#include "lib/output/file_batch.h"
 
 #include <fcntl.h>
 #include <unistd.h>
