@@ -27,7 +27,8 @@ std::vector<FamilyRow> family_rows(const FamilyShapes& family) {
       if (*p.bias != '\0') {
         if (row.when == "may")
           row.when.clear();  // what says that there is a bias says that there is a weight
-        row.when += (row.when.empty() ? "" : " ") + std::string(p.bias);
+        if (!row.when.empty()) row.when += ' ';
+        row.when += p.bias;
       }
       rows.push_back(std::move(row));
     }
