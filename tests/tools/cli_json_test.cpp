@@ -186,6 +186,11 @@ TEST_CASE("every document of --json is as tools/JSON.md describes it") {
   hold("convert", {"quantize", in("bf16"), in("solved"), "--stats", in("stats")});
   hold("validate", {"validate", in("solved"), "--source", in("bf16"), "--stats", in("stats")});
   hold("convert", {"quantize", in("bf16"), in("kept"), "--keep-global-scale", in("nvfp4")});
+  write_checkpoint(scratch / "half", {{{"model.layers.0.mlp.down_proj.weight",
+                                        DType::kF16,
+                                        {1, 32},
+                                        std::vector<uint8_t>(64, 0x01)}}});  // 0x0101 * 2^-24
+  hold("convert", {"convert", in("half"), in("mx"), "--to", "mxfp8", "--dialect", "compressed-tensors"});
   hold("convert", {"graft", in("src"), in("src"), in("grafted"), "--take", "model.norm"});
   hold("convert --dry-run", {"drop", in("src"), in("dropped"), "--modules", "model.norm", "--dry-run"});
   hold("convert", {"drop", in("src"), in("dropped"), "--modules", "model.norm"});

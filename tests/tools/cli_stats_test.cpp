@@ -739,7 +739,7 @@ TEST_CASE("targets and sums beyond reason are refused or reported by what reads 
   const auto with_target = [&](float offset) {
     StatisticsBuilder b = statistics();
     std::vector<float> numbers(64 * 80);
-    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = offset * static_cast<float>(i % 5);
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = offset * static_cast<float>(i % 3);
     b.add_floats(down + ".target_offset", {64, 80}, numbers);
     b.write(scratch / "stats");
   };
@@ -756,7 +756,7 @@ TEST_CASE("targets and sums beyond reason are refused or reported by what reads 
       CHECK(!fs::exists(out));
     }
     const Outcome layout =
-        run_program({"convert", src, out, "--to", "g8", "--also", "*.mlp.*", "--stats", stats});
+        run_program({"convert", src, out, "--to", "g8", "--also", "*.mlp", "--stats", stats});
     CHECK(layout.code == 2);
     CHECK_MESSAGE(has(layout.err, limit), layout.err);
     const Outcome checked = run_program({"stats", "check", stats, src});
@@ -789,10 +789,6 @@ TEST_CASE("targets and sums beyond reason are refused or reported by what reads 
   const Outcome checked = run_program({"stats", "check", stats, src, "--json"});
   CHECK(checked.code == 1);
   CHECK(parse_json("stdout", checked.out)["without_inputs"] == 1);
-  // They choose nothing: codes are those of plain rounding.
-  REQUIRE(run_program({"quantize", src, out + "2"}).code == 0);
-  const ReadTensors solved = read_tensors(out), plain = read_tensors(out + "2");
-  CHECK((solved.at(down + ".weight") == plain.at(down + ".weight")));
 }
 
 TEST_CASE("stats inspects, checks and merges") {

@@ -326,8 +326,6 @@ class Quality(TypedDict):
     heldout_output_loss: NotRequired[float]  #: the same by the sums that the file has under `heldout.`
     #: what the change costs the model's loss, by `fisher_hessian`, up to a factor that all matrices share
     expected_loss: NotRequired[float]
-    tiles: NotRequired[float]  #: FP8 from formats of four bits: groups of weights that share a scale
-    inexact_tiles: NotRequired[float]  #: those in which a weight was rounded
     lost_weights: NotRequired[float]  #: MX formats of F16 weights: those that become 0 for want of a scale
 
 
