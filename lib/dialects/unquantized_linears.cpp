@@ -2,8 +2,8 @@
 
 #include "formats/naming.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/names/lookup_parts.h"
 #include "lib/dialects/output_dialect.h"
+#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {

@@ -5,9 +5,9 @@
 #include "formats/naming.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/names/lookup_parts.h"
 #include "lib/graft/config_lists.h"
 #include "lib/graft/quantization_words.h"
+#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {

@@ -12,9 +12,9 @@
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/dialects/dialect_rows.h"
 #include "lib/dialects/loader_lookup.h"
-#include "lib/names/lookup_parts.h"
 #include "lib/dialects/scheme.h"
 #include "lib/findings/problems.h"
+#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/names/lookup_parts.h"
 #include "lib/graft/config_lists.h"
+#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {

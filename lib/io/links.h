@@ -21,8 +21,9 @@ struct LinkOutside {
 };
 
 /// Where `path`, which is below `folder`, leads out of it. Nothing where it stays inside and where nothing is
-/// there. The files directly in `blobs` of a Hub's cache are inside of each of its `snapshots/REVISION`; those
-/// in a `blobs` beside the folder are inside if hashes name them, as in a snapshot that was moved with them.
+/// there. The files directly in `blobs` of a Hub's cache are inside of each of its `snapshots/REVISION`;
+/// those in a `blobs` beside the folder are inside if hashes name them, as in a snapshot that was moved with
+/// them.
 std::optional<LinkOutside> link_outside(const std::filesystem::path& folder,
                                         const std::filesystem::path& path);
 

@@ -107,9 +107,10 @@ ParsedFile parse_file(const fs::path& directory, const std::string& name) {
       parse_safetensors_entries(name, std::string_view(head).substr(kSafetensorsPrefix));
   const size_t count = header.tensors.size();
   const bool has_metadata = !header.metadata.empty();
-  ParsedFile parsed{{std::move(file), name, data_begin, hash_text(head), count, std::move(header.metadata), {}},
-                    std::move(header.tensors),
-                    has_metadata};
+  ParsedFile parsed{
+      {std::move(file), name, data_begin, hash_text(head), count, std::move(header.metadata), {}},
+      std::move(header.tensors),
+      has_metadata};
   digest_metadata(parsed.shard);
   return parsed;
 }

@@ -89,8 +89,8 @@ class PromisedValues {
     }
   }
 
-  /// Symmetric codes have the middle of the range everywhere. Those of four bits are read, and the reader says
-  /// it of them.
+  /// Symmetric codes have the middle of the range everywhere. Those of four bits are read, and the reader
+  /// says it of them.
   void check_zero_points() {
     const auto bits = number("bits");
     if (flag("sym") != true || !bits || (*bits != 2 && *bits != 8)) return;

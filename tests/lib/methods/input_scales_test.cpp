@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "formats/json.h"
-#include "lib/names/lookup_parts.h"
 #include "lib/lint/lint.h"
+#include "lib/names/lookup_parts.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "formats/json.h"
-#include "lib/names/lookup_parts.h"
 #include "lib/lint/lint.h"
+#include "lib/names/lookup_parts.h"
 #include "lib/transform/row_encoder.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
