@@ -256,6 +256,7 @@ Checkpoint open_source(const std::filesystem::path& path, ReadPath how, const Vi
   Checkpoint stored = Checkpoint::open(path, io, zero_points);
   if (!holds_layout(stored)) return stored;
   const auto view = std::make_shared<const ArtifactView>(std::move(stored), how, limits);
+  view->stored().check_same_files();  // with twofour.json, which was opened by itself
   std::vector<TensorInfo> tensors;
   std::vector<uint32_t> shards;
   for (const ArtifactView::Tensor& t : view->tensors()) {

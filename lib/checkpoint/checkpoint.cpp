@@ -143,6 +143,7 @@ Checkpoint Checkpoint::open(const fs::path& path, Io io, ZeroPoints zero_points)
   }
   c.modules_ = find_nvfp4_modules(c.tensors_, [&](size_t i) { return c.shard_of(i).name; });
   c.note_incomplete_modules();
+  c.states_->check_unchanged();
   return c;
 }
 

@@ -112,6 +112,7 @@ Compression::Compression(const fs::path& model, const Recipe& recipe, CompressIn
   if (!input_.token_weights.empty()) weights_ = TokenWeights::open(input_.token_weights, tokens_, wanted);
   plan_entries(wanted, weights_.has_value());
   plan_file();
+  check_unchanged();
 }
 
 void Compression::use_cuda() {
@@ -273,6 +274,7 @@ void Compression::check_left(const WorkState& left, uint64_t statistics_bytes) c
 }
 
 void Compression::start(const fs::path& work) {
+  check_unchanged();
   work_ = work;
   identity_ = find_identity();
   run_ = fingerprint(planned_->source(), planned_->plan(), nullptr);
@@ -316,7 +318,7 @@ void Compression::start(const fs::path& work) {
 void Compression::keep_layer() {
   streams_->flush();
   file_->flush();
-
+  check_unchanged();  // else the layer may be of two models
   state_.statistics.push_back(hash_statistics(state_.layers));
   ++state_.layers;
   const bool is_last = state_.layers == steps();

@@ -184,6 +184,7 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
   }
   files = copy_files(source.path(), copied, plan.recipe.links, directory);
   source.check_same_files();  // what is read from now on is open
+  if (options.kept != nullptr) options.kept->checkpoint().check_same_files();
   for (const auto& [name, text] : plan.texts) write(name, text);
   for (const OutputFile& file : plan.files) {
     directory.add(file.name);

@@ -61,6 +61,7 @@ RuntimeArtifact RuntimeArtifact::open(const std::filesystem::path& path) {
   for (const std::string& problem : find_odd_settings(state->artifact.config()))
     throw Error(fmt::format("{}: {}", (path / "config.json").string(), problem));
   const ArtifactModules modules = read_artifact_modules(state->artifact);
+  state->artifact.check_same_files();
   const auto less = [](const std::string& a, const std::string& b) { return natural_less(a, b); };
   std::map<std::string, std::array<size_t, 2>, decltype(less)> blocks(less);
   const size_t none = modules.matrices.size();
