@@ -55,7 +55,6 @@ TEST_CASE("every command that reads values refuses such zero points, and reads t
   const std::string source = model.path("int4"), tokens = model.path("tokens.safetensors");
   const std::vector<Words> commands = {
       {"convert", source, model.path("o"), "--to", "bf16"},
-      {"convert", source, model.path("o"), "--to", "v7"},
       {"convert", source, model.path("o"), "--to", "fp8"},
       {"quantize", source, model.path("o")},
       {"plan", source, model.path("o"), "--to", "bf16", "-o", model.path("plan.json")},
