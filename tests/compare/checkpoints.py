@@ -3,6 +3,7 @@
 A tensor is (dtype, shape, bytes). All bytes come from a generator with a fixed seed.
 """
 import json
+import math
 import pathlib
 import random
 import shutil
@@ -302,3 +303,57 @@ class Copy:
   def file_bytes(self, file, change):
     path = self.path / file
     path.write_bytes(change(path.read_bytes()))
+
+
+# --- Whole models --------------------------------------------------------------------------------------------
+def golden_weights(name, shape):
+  """The BF16 weights that tests/loaders/logits.py gives a tensor by a hash of its name and of each place."""
+  seed, mask = 0xCBF29CE484222325, (1 << 64) - 1
+  for byte in name.encode():
+    seed = (seed ^ byte) * 0x100000001B3 & mask
+  scale, offset = 1.0, 0.0
+  if name.endswith("norm.weight"):
+    scale, offset = 0.5, 1.0
+  elif len(shape) < 2 or name.endswith("_bias"):
+    scale = 0.25 if "correction" in name else 1.0
+  elif "embed" not in name:
+    fan = shape[1] if name.endswith(("experts.gate_up_proj", "experts.down_proj")) else shape[-1]
+    scale = 2.0**(1 - math.ceil(math.log2(fan) / 2))
+  words = [struct.pack("<f", (step - 64) / 64 * scale + offset)[2:] for step in range(128)]
+  out = bytearray()
+  for i in range(math.prod(shape)):
+    x = i * 0x9E3779B97F4A7C15 + seed & mask
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & mask
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & mask
+    out += words[(x ^ x >> 31) >> 57]
+  return "BF16", tuple(shape), bytes(out)
+
+
+def letter_tokenizer():
+  """A tokenizer.json of 48 tokens, the letters from A on: byte pair encoding on bytes without a merge."""
+  level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+  return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": level,
+          "post_processor": None, "decoder": level,
+          "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
+                    "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+                    "vocab": {chr(ord("A") + i): i for i in range(48)}, "merges": []}}
+
+
+def write_imatrix(path, entries):
+  """An importance matrix of llama.cpp in GGUF: name to sums of squares, a list an expert, and counts."""
+  text = lambda t: struct.pack("<Q", len(t)) + t.encode()
+  u32 = lambda *numbers: struct.pack(f"<{len(numbers)}I", *numbers)
+  tensors = []
+  for name, (sums, counts) in entries.items():
+    k = len(sums[0])
+    tensors.append((f"{name}.in_sum2", (k,) if len(sums) == 1 else (k, len(sums)), [x for row in sums for x in row]))
+    tensors.append((f"{name}.counts", (1, len(sums)), counts))
+  head = b"GGUF" + u32(3) + struct.pack("<QQ", len(tensors), 4) + text("general.type") + u32(8) + text("imatrix")
+  head += text("imatrix.datasets") + u32(9, 8) + struct.pack("<Q", 1) + text("letters")
+  head += text("imatrix.chunk_count") + u32(4, 512) + text("imatrix.chunk_size") + u32(4, 512)
+  data = b""
+  for name, extents, numbers in tensors:
+    head += text(name) + u32(len(extents)) + struct.pack(f"<{len(extents)}Q", *extents) + u32(0) + struct.pack("<Q", len(data))
+    data += f32(*numbers)
+    data += bytes(-len(data) % 32)
+  pathlib.Path(path).write_bytes(head + bytes(-len(head) % 32) + data)

@@ -1,0 +1,32 @@
+"""The differences from e2686c9 that are wanted, each with its reason."""
+import dataclasses
+import fnmatch
+
+
+@dataclasses.dataclass
+class Known:
+  """A wanted difference: of exit codes, of whole outputs, or of fields of documents."""
+  name: str
+  reason: str
+  cases: tuple  # globs of GROUP/CASE
+  exits: tuple = ()  # pairs (old, new)
+  outputs: tuple = ()  # globs of what is compared: "stdout", "stdout 2", "out/twofour.json"
+  fields: tuple = ()  # globs of fields, "modules/*/layout"; without them an output may differ as a whole
+
+  def covers(self, case):
+    return any(fnmatch.fnmatchcase(case, glob) for glob in self.cases)
+
+  def covers_exits(self, case, exits):
+    return exits in self.exits and self.covers(case)
+
+  def covers_output(self, case, output, fields):
+    """`fields` are those that differ; None where the output is no document, or differs in its form."""
+    if not self.covers(case) or not any(fnmatch.fnmatchcase(output, glob) for glob in self.outputs):
+      return False
+    if not self.fields:
+      return True
+    return fields is not None and all(any(fnmatch.fnmatchcase(f, glob) for glob in self.fields) for f in fields)
+
+
+KNOWN = [
+]
