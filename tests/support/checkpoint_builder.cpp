@@ -12,6 +12,7 @@
 #include <fstream>
 #include <random>
 #include <stdexcept>
+#include <tuple>
 
 #include "formats/e2m1.h"
 
