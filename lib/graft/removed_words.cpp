@@ -43,10 +43,9 @@ void QuantizationWords::forget(const std::vector<std::string>& before,
       if (!group.second.is_object() || !is_list(group.second, "targets")) return false;
       const size_t targets = group.second["targets"].size();
       group.second["targets"] = filtered(group.second["targets"], [&](const Json& target) {
-        if (!target.is_string()) return true;
-        const auto text = target.get<std::string>();
-        if (is_wild(text)) return left_names.matched_by(text) || !old_names.matched_by(text);
-        return left_names.has(text) || !old_names.has(text);
+        if (!target.is_string() || is_wild(target.get<std::string>())) return true;
+        const auto name = target.get<std::string>();
+        return left_names.has(name) || !old_names.has(name);
       });
       return targets > 0 && group.second["targets"].empty();
     });
