@@ -65,8 +65,9 @@ WeightStats& WeightStats::operator+=(const WeightStats& other) {
   quads_2_4 += other.quads_2_4;
   octets += other.octets;
   octets_4_8_paired += other.octets_4_8_paired;
-  global_min = modules == 0 ? other.global_min : std::min(global_min, other.global_min);
-  global_max = modules == 0 ? other.global_max : std::max(global_max, other.global_max);
+  // Modules come in any order: one that has NaN must not decide by when it comes.
+  global_min = modules == 0 ? other.global_min : std::fmin(global_min, other.global_min);
+  global_max = modules == 0 ? other.global_max : std::fmax(global_max, other.global_max);
   modules += other.modules;
   return *this;
 }
