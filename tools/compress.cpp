@@ -9,17 +9,13 @@
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
-#include "lib/artifact/manifest.h"
-#include "lib/artifact/open_source.h"
-#include "lib/compress/compress.h"
-#include "lib/compress/work_folder.h"
+#include "lib/compress/compress_checkpoint.h"
 #include "lib/eval/windows.h"
 #include "lib/hub/remote_source.h"
 #include "lib/io/file.h"
 #include "lib/io/file_states.h"
 #include "lib/output/destination.h"
 #include "lib/statistics/statistics.h"
-#include "lib/transform/row_encoder.h"
 #include "lib/view/layout_choice.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/budget_run.h"
@@ -41,13 +37,6 @@ struct CompressArguments {
   std::optional<int64_t> limit;
 };
 
-/// Where statistics and streams are until the artifact is whole: beside it.
-fs::path work_folder(const std::string& destination) {
-  fs::path path = fs::path(destination).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  return path.parent_path() / (path.filename().string() + ".compressing");
-}
-
 /// Throws Error where the statistics to keep would go with a folder, or replace what is read.
 void check_kept(const CompressArguments& o) {
   const auto canonical = [](const fs::path& path) {
@@ -56,7 +45,7 @@ void check_kept(const CompressArguments& o) {
     return found.has_filename() ? found : found.parent_path();
   };
   const fs::path kept = canonical(o.keep_statistics);
-  for (const fs::path& folder : {fs::path(o.common.destination), work_folder(o.common.destination)}) {
+  for (const fs::path& folder : {fs::path(o.common.destination), work_folder_of(o.common.destination)}) {
     const fs::path to = canonical(folder);
     if (std::mismatch(to.begin(), to.end(), kept.begin(), kept.end()).first != to.end()) continue;
     throw Error(fmt::format("--keep-stats: expected a file outside of {}, which is to be written, found {}",
@@ -136,89 +125,19 @@ int show_plan(const CompressArguments& o, const Compression& compression, Device
                         {"entries", needs.entries},
                         {"statistics_bytes", needs.statistics_bytes},
                         {"work_bytes", needs.work_bytes},
-                        {"work", work_folder(o.common.destination).string()},
+                        {"work", work_folder_of(o.common.destination).string()},
                         {"peak_memory", needs.peak_memory}};
     print_json(json);
     return kDone;
   }
-  const int code = write_checkpoint(o.common, compression.linears().source(), plan, nullptr, common);
+  print_planned(compression.linears().source(), plan, device, common);
   print_stdout(
       "would collect {} of {} tokens first, {} of statistics, with {} in {} meanwhile and at most {} of "
       "memory beside the mapped weights\n",
       counted(needs.entries, "entry", "entries"), needs.tokens, format_bytes(needs.statistics_bytes),
-      format_bytes(needs.work_bytes), work_folder(o.common.destination).string(),
+      format_bytes(needs.work_bytes), work_folder_of(o.common.destination).string(),
       format_bytes(needs.peak_memory));
-  return code;
-}
-
-/// What an earlier run left is taken up with --resume, and goes with --force.
-std::unique_ptr<WorkFolder> prepare_work(const CompressArguments& o, const fs::path& work) {
-  if (!is_absent(work) && !Compression::is_work_folder(work))
-    throw Error(fmt::format("{}: expected no folder, found one that twofour did not make", work.string()));
-  auto folder = std::make_unique<WorkFolder>(work);
-  if (o.common.resume) return folder;
-  if (!o.common.force && Compression::layers_done(work)) {
-    throw Error(
-        fmt::format("{}: expected no folder, found what an unfinished run collected; --resume goes on "
-                    "from there, --force begins again",
-                    work.string()));
-  }
-  folder->clear();
-  return folder;
-}
-
-/// Statistics go to their file, which another file system may have.
-void keep_statistics(const fs::path& from, const fs::path& to) {
-  const InputFile in(from);
-  AtomicFile out(to);
-  read_in_pieces(
-      in.size(), 1u << 20, [&](uint64_t at, std::span<uint8_t> piece) { in.read(at, piece); },
-      [&](uint64_t at, std::span<const uint8_t> piece) { out.write(at, piece); });
-  out.commit();
-}
-
-/// Throws Error unless the statistics that were kept are those of the artifact.
-void check_kept_hash(const CompressArguments& o, const Manifest& manifest) {
-  const std::string found = Statistics::open(o.keep_statistics).hash().hex();
-  for (const Rule& rule : manifest.recipe.rules) {
-    if (rule.statistics_hash.empty() || rule.statistics_hash == found) continue;
-    throw Error(fmt::format(
-        "--keep-stats: expected statistics of the complete {}, XXH3-128 {}, found others at {}, {}",
-        o.common.destination, rule.statistics_hash, o.keep_statistics, found));
-  }
-}
-
-/// Compares a complete artifact with source, recipe and what its statistics are of, where it says so.
-int confirm_complete(const CompressArguments& o, const Compression& compression, Device device,
-                     const Common& common) {
-  const fs::path artifact = o.common.destination;
-  if (!o.keep_statistics.empty() && is_absent(o.keep_statistics))
-    throw Error(fmt::format(
-        "--keep-stats: expected statistics of the complete {}, found none at {}: --force collects "
-        "them again",
-        artifact.string(), o.keep_statistics));
-  const Checkpoint complete = Checkpoint::open(artifact);
-  const Manifest manifest = read_manifest(artifact / kManifestName, complete.tensors().size());
-  if (!o.keep_statistics.empty()) check_kept_hash(o, manifest);
-  Recipe solved = compression.linears().plan().recipe;
-  for (size_t i = 0; i < std::min(solved.rules.size(), manifest.recipe.rules.size()); ++i) {
-    Rule& rule = solved.rules[i];
-    const Rule& then = manifest.recipe.rules[i];
-    if (rule.statistics_hash.empty() || then.statistics_hash.empty()) continue;
-    if (!then.statistics_input.empty() && then.statistics_input != compression.input_hash())
-      throw Error(
-          fmt::format("{}: expected an artifact of this model, these tokens, --token-weights and "
-                      "--sequential, found one of "
-                      "others; "
-                      "--force begins again",
-                      artifact.string()));
-    rule.statistics_hash = then.statistics_hash, rule.statistics_from = then.statistics_from;
-    rule.statistics_input = then.statistics_input;
-  }
-  const Compute compute = solver_of(common, device);
-  const Checkpoint source =
-      open_to_convert(o.common.source, solved, parse_io(o.common.io), limits_for(compute), compute);
-  return write_checkpoint(o.common, source, make_plan(source, solved, limits_for(compute)), nullptr, common);
+  return kDone;
 }
 
 /// Calls work(). Where an input changed meanwhile, the Error says so in place of what came of it.
@@ -232,56 +151,29 @@ int with_inputs(const FileStates& inputs, Work&& work) {
   }
 }
 
-/// Collects into `folder`, which is made where there is something to collect, and writes the artifact.
-int collect_and_write(const CompressArguments& o, Device device, const Common& common,
-                      std::unique_ptr<WorkFolder>& folder) {
-  const fs::path work = work_folder(o.common.destination);
+int compress(const CompressArguments& o, const Destination& destination, Device device,
+             const Common& common) {
   const Recipe recipe = rules_of(o, device, common);
-  Compression compression(o.common.source, recipe, read_input(o), solver_of(common, device), common.jobs);
-  if (o.common.dry_run) return show_plan(o, compression, device, common);
-  if (o.common.resume && is_complete_output(o.common.destination) && is_absent(work))
-    return confirm_complete(o, compression, device, common);
-  folder = prepare_work(o, work);
-  if (device == Device::cuda) compression.use_cuda();
-  with_progress(common, [&](Progress& progress) {
-    try {
-      compression.collect(work, progress);
-    } catch (const Interrupted& e) {
-      throw Interrupted(fmt::format("{}\n{}: {} of {} are collected and kept; --resume goes on from there",
-                                    e.what(), work.string(), Compression::layers_done(work).value_or(0),
-                                    counted(static_cast<uint64_t>(compression.layers()), "layer")));
-    } catch (...) {
-      // Without a whole layer nothing can be resumed.
-      if (!Compression::layers_done(work) && Compression::is_work_folder(work)) folder->remove();
-      throw;
-    }
-  });
-  const auto statistics =
-      std::make_shared<const Statistics>(Statistics::open(Compression::statistics_of(work)));
-  const Recipe solved =
-      with_statistics(recipe, statistics, statistics->hash().hex(), Compression::encoded(work));
-  const Compute compute = solver_of(common, device);
-  const Checkpoint source =
-      open_to_convert(o.common.source, solved, parse_io(o.common.io), limits_for(compute), compute);
-  o.common.inputs->check_unchanged();
-  return write_checkpoint(o.common, source, make_plan(source, solved, limits_for(compute)), nullptr, common);
+  CompressedCheckpoint made(o.common.source, destination, recipe, read_input(o), o.keep_statistics,
+                            convert_options(o.common, device, common), parse_io(o.common.io));
+  if (o.common.dry_run) return show_plan(o, made.compression(), device, common);
+  if (o.common.check) with_progress(common, [&](Progress& progress) { check_hashes(o.common, progress); });
+  with_progress(common, [&](Progress& progress) { made.collect(progress); });
+  std::optional<CompressedCheckpoint::Written> written;
+  with_progress(common, [&](Progress& progress) { written = made.write(progress); });
+  print_conversion(o.common, written->plan, written->result, device, common);
+  return kDone;
 }
 
 int run_compress(const CompressArguments& given, const Common& common) {
   check_options(given);
   refuse_remote(given.common.source, "compress runs the model, which reads all weights again and again");
   const Device device = choose_solver_device(common, true);
-  check_destination(given.common.destination, given.common.source, existing_of(given.common));
+  const Destination destination = claim_destination(given.common);
   const FileStates inputs({given.common.source, given.token_weights, given.budget_statistics});
   CompressArguments o = given;
   o.common.inputs = &inputs;
-  std::unique_ptr<WorkFolder> folder;
-  const int code = with_inputs(inputs, [&] { return collect_and_write(o, device, common, folder); });
-  if (folder == nullptr) return code;
-  if (!o.keep_statistics.empty())
-    keep_statistics(Compression::statistics_of(work_folder(o.common.destination)), o.keep_statistics);
-  folder->remove();
-  return code;
+  return with_inputs(inputs, [&] { return compress(o, destination, device, common); });
 }
 
 }  // namespace

@@ -16,11 +16,11 @@ struct DropArguments {
 };
 
 int run_drop(const DropArguments& o, const Common& common) {
-  check_destination(o.common.destination, o.common.source, existing_of(o.common));
+  const Destination destination = claim_destination(o.common);
   check_inputs_apart(o.common.destination, {{"--by", o.edit.by}, {"--experts", o.edit.experts}});
   const Recipe recipe = edit_recipe(o.edit, o.common);
   const Checkpoint left = open_edited(o.common.source, {}, recipe.edit, parse_io(o.common.io));
-  return write_checkpoint(o.common, left, make_plan(left, recipe), nullptr, common);
+  return write_checkpoint(destination, o.common, left, make_plan(left, recipe), nullptr, common);
 }
 
 }  // namespace

@@ -17,10 +17,10 @@ struct GraftArguments {
 
 int run_graft(const GraftArguments& o, const Common& common) {
   const Recipe recipe = edit_recipe(o.edit, o.common);
-  check_destination(o.common.destination, o.common.source, existing_of(o.common));
+  const Destination destination = claim_destination(o.common);
   check_apart_from_kept(o.common.destination, o.edit.donor);
   const Checkpoint grafted = open_edited(o.common.source, o.edit.donor, recipe.edit, parse_io(o.common.io));
-  return write_checkpoint(o.common, grafted, make_plan(grafted, recipe), nullptr, common);
+  return write_checkpoint(destination, o.common, grafted, make_plan(grafted, recipe), nullptr, common);
 }
 
 }  // namespace

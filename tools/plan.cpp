@@ -10,7 +10,7 @@
 #include "lib/output/destination.h"
 #include "lib/tasks/split.h"
 #include "lib/tasks/task_plan.h"
-#include "lib/transform/row_encoder.h"
+#include "lib/transform/open_to_convert.h"
 #include "tools/cli/budget_run.h"
 #include "tools/cli/conversion_options.h"
 #include "tools/cli/edit_options.h"

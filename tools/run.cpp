@@ -11,6 +11,7 @@
 #include "formats/layouts/layouts.h"
 #include "kernels/device/device.h"
 #include "lib/artifact/manifest.h"
+#include "lib/findings/and_more.h"
 #include "lib/io/file_states.h"
 #include "lib/output/destination.h"
 #include "lib/runtime/artifact.h"
@@ -44,9 +45,9 @@ std::string names_of(const RuntimeArtifact& artifact) {
   constexpr size_t kShown = 8;
   std::vector<std::string> names;
   for (const LayerInfo& layer : artifact.layers()) names.push_back(layer.name);
-  const size_t more = names.size() - std::min(names.size(), kShown);
-  names.resize(names.size() - more);
-  return fmt::format("{}{}", fmt::join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
+  const size_t all = names.size();
+  names.resize(std::min(all, kShown));
+  return fmt::format("{}{}", fmt::join(names, ", "), and_more(all, " and {} more", kShown));
 }
 
 size_t find_layer(const RuntimeArtifact& artifact, const std::string& name) {

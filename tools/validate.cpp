@@ -1,3 +1,4 @@
+#include "lib/findings/and_more.h"
 #include "lib/validate/validate.h"
 
 #include <fmt/format.h>
@@ -180,8 +181,7 @@ void print_not_run(const LayerCoverage& c, bool all) {
       return;
     }
     const auto& [first, more] = reasons[i];
-    print_stdout("not run: {}{}: {}\n", first->block, more > 0 ? fmt::format(" and {} more", more) : "",
-                 first->why);
+    print_stdout("not run: {}{}: {}\n", first->block, and_more(more, " and {} more", 0), first->why);
   }
 }
 

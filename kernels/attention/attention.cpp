@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "formats/ceil_div.h"
 #include "kernels/device/check.h"
 #include "kernels/floats/float_ops.h"
 
@@ -53,8 +54,6 @@ namespace {
 
 /// Queries of a head that are multiplied at a time.
 constexpr int64_t kQueries = 128;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// One head's queries [q0, q1); `scores` holds [q1 - q0, keys].
 void attend_block(const Attention& in, int64_t head, int64_t q0, int64_t q1, float* scores, float* out,

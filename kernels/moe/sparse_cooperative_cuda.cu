@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 
+#include "formats/ceil_div.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/moe/sparse_cooperative.cuh"
 #include "kernels/multiply/device_layouts.h"
@@ -13,8 +14,6 @@ namespace {
 constexpr const char* kWhere = "sparse_moe, one launch";
 /// Of a block, on the device that has most.
 constexpr int kMostShared = 227 << 10;
-
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 struct Cut {
   int warps, parts, clusters, units, job_steps, stages, bytes;

@@ -19,6 +19,7 @@
 #include "lib/artifact/unpack.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/findings/finding.h"
+#include "lib/primitives/idle.h"
 
 namespace twofour {
 namespace {
@@ -58,7 +59,6 @@ class ArtifactView : public TensorSource {
   void read_expert(const Tensor& tensor, int64_t e, int64_t begin, std::span<uint8_t> out) const;
   void read_tile(const Tile& tile, int64_t begin, std::span<uint8_t> out) const;
   std::unique_ptr<Reader> take_reader(const Tile& tile) const;
-  void give_back(std::unique_ptr<Reader> reader) const;
 
   Checkpoint artifact_;
   ArtifactModules modules_;
@@ -66,7 +66,7 @@ class ArtifactView : public TensorSource {
   std::vector<Tensor> tensors_;
   std::unique_ptr<ReferenceUnpacker> reference_;  ///< where reads go through the layout's map
   mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Reader>> idle_;
+  mutable Idle<std::unique_ptr<Reader>> idle_;
 };
 
 /// Fewest and most lines that are unpacked for the sake of a few: runs of an artifact's bytes are as long as
@@ -201,7 +201,7 @@ void ArtifactView::read_expert(const Tensor& t, int64_t e, int64_t begin, std::s
     auto reader = take_reader(tile);
     const Box box = m.k_outer ? Box{0, m.n, first, last} : Box{first, last, 0, width};
     reader->unpacker.unpack(m, field, e, box, {out.data(), begin, end, pitch, 0, 0, m.k_outer});
-    return give_back(std::move(reader));
+    return idle_.give_back(std::move(reader));
   }
   const int64_t step = tile_lines(tile.c1 - tile.c0), tile_pitch = tile.c1 - tile.c0;
   for (int64_t line = first / step * step; line < last; line += step) {
@@ -228,27 +228,13 @@ void ArtifactView::read_tile(const Tile& tile, int64_t begin, std::span<uint8_t>
     reader->tile = tile;
   }
   std::memcpy(out.data(), &reader->bytes[static_cast<size_t>(begin)], out.size());
-  give_back(std::move(reader));
+  idle_.give_back(std::move(reader));
 }
 
 /// An idle reader, if possible the one that has the tile. The caller has it alone until it gives it back.
 std::unique_ptr<ArtifactView::Reader> ArtifactView::take_reader(const Tile& tile) const {
-  {
-    const std::lock_guard lock(mutex_);
-    auto it = std::find_if(idle_.begin(), idle_.end(), [&](auto& r) { return r->tile == tile; });
-    if (it == idle_.end() && !idle_.empty()) it = idle_.begin();  // longest idle
-    if (it != idle_.end()) {
-      auto reader = std::move(*it);
-      idle_.erase(it);
-      return reader;
-    }
-  }
+  if (auto reader = idle_.take([&](auto& r) { return r->tile == tile; })) return std::move(*reader);
   return std::unique_ptr<Reader>(new Reader{ArtifactUnpacker(artifact_, modules_, limits_.load)});
-}
-
-void ArtifactView::give_back(std::unique_ptr<Reader> reader) const {
-  const std::lock_guard lock(mutex_);
-  idle_.push_back(std::move(reader));
 }
 
 Checkpoint open_source(const std::filesystem::path& path, ReadPath how, const ViewLimits& limits, Io io,

@@ -104,13 +104,10 @@ double tokens_of_model(const Statistics& s) {
   return static_cast<double>(std::max<int64_t>(1, all > 0 ? all : of_experts));
 }
 
-template <class Transformations>
 std::vector<GroupEncoding> groups_of(const Transformations& transformations) {
   std::vector<GroupEncoding> groups;
-  for (const auto& one : transformations) {
-    if (const auto* group = dynamic_cast<const QuantizedGroup*>(one.get()))
-      groups.push_back({group, [](int, std::span<const uint8_t>) {}});
-  }
+  for (const auto* group : transformations.of<QuantizedGroup>())
+    groups.push_back({group, [](int, std::span<const uint8_t>) {}});
   return groups;
 }
 
@@ -134,8 +131,12 @@ void check_fisher(const std::vector<GroupEncoding>& groups, const Statistics& st
 
 /// Refuses what would be pruned without a cost: by magnitude, where there are no statistics.
 void check_all_solved(const Plan& plan, const Checkpoint& source, const Statistics& statistics) {
+  const auto groups = plan.transformations.of<QuantizedGroup>();
+  auto solved = groups.begin();  // in the same order
   for (const auto& one : plan.transformations) {
-    if (one->keeps() || dynamic_cast<const QuantizedGroup*>(one.get()) != nullptr) continue;
+    const bool is_solved = solved != groups.end() && *solved == one.get();
+    if (is_solved) ++solved;
+    if (one->keeps() || is_solved) continue;
     throw Error(
         fmt::format("{}: expected statistics with tokens of all that is pruned, found none of {}; "
                     "--exclude leaves it",

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "formats/ceil_div.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "formats/error.h"
@@ -58,8 +59,6 @@ void transpose(const uint8_t* in, int64_t rows, int64_t cols, uint8_t* out) {
     }
   }
 }
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 [[noreturn]] void fail(const std::string& where, const char* expected, const std::string& found,
                        const Linear& m, int64_t e, int64_t n, int64_t k) {

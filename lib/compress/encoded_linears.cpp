@@ -120,17 +120,13 @@ EncodedLinears::EncodedLinears(const fs::path& work) {
 
 std::shared_ptr<const Json> EncodedLinears::notes_of(size_t folder) const {
   const std::lock_guard lock(mutex_);
-  const auto at = std::find_if(held_.begin(), held_.end(), [&](auto& held) { return held.first == folder; });
-  if (at != held_.end()) {
-    held_.splice(held_.begin(), held_, at);
-  } else {
-    const fs::path path = folders_[folder] / kNotes;
-    const std::string text = read_text(path);
-    if (!is_sealed_object(text)) throw Error(fmt::format("{}: expected its hash at its end", path.string()));
-    held_.emplace_front(folder, std::make_shared<const Json>(parse_json(path.string(), text).at("groups")));
-    if (held_.size() > kHeldNotes) held_.pop_back();
-  }
-  return held_.front().second;
+  if (const auto* found = held_.find(folder)) return *found;
+  const fs::path path = folders_[folder] / kNotes;
+  const std::string text = read_text(path);
+  if (!is_sealed_object(text)) throw Error(fmt::format("{}: expected its hash at its end", path.string()));
+  auto notes = std::make_shared<const Json>(parse_json(path.string(), text).at("groups"));
+  if (held_.size() == kHeldNotes) held_.take_oldest();
+  return held_.add(folder, std::move(notes));
 }
 
 std::optional<std::vector<EncodedResult>> EncodedLinears::read(const QuantizedGroup& group,

@@ -1,13 +1,11 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "formats/json.h"
@@ -16,6 +14,7 @@
 #include "lib/encode/quantized_group.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
+#include "lib/primitives/recently_used.h"
 
 namespace twofour {
 
@@ -73,7 +72,7 @@ class EncodedLinears : public EncodedBefore {
   std::vector<std::filesystem::path> folders_;
   std::map<std::string, Place> places_;  ///< by the name of a group's first matrix
   mutable std::mutex mutex_;
-  mutable std::list<std::pair<size_t, std::shared_ptr<const Json>>> held_;  ///< the one used last first
+  mutable RecentlyUsed<size_t, std::shared_ptr<const Json>> held_;  ///< by folder
 };
 
 }  // namespace twofour

@@ -9,7 +9,7 @@
 #include "lib/artifact/open_source.h"
 #include "lib/compress/encoded_linears.h"
 #include "lib/io/file.h"
-#include "lib/transform/row_encoder.h"
+#include "lib/transform/open_to_convert.h"
 #include "lib/view/layout_choice.h"
 
 namespace twofour {
@@ -39,13 +39,10 @@ SolvedLinears::SolvedLinears(const fs::path& source, const Recipe& recipe, const
   take(view_, plan_.texts, plan_.transformations);
 }
 
-template <class Transformations>
 void SolvedLinears::take(const Checkpoint& checkpoint, const std::map<std::string, std::string>& texts,
                          const Transformations& transformations) {
   Source taken{&checkpoint, &texts};
-  for (const auto& one : transformations) {
-    const auto* group = dynamic_cast<const QuantizedGroup*>(one.get());
-    if (group == nullptr) continue;
+  for (const auto* group : transformations.of<QuantizedGroup>()) {
     taken.groups.push_back(group);
     for (const EncodedMatrix& m : group->matrices()) {
       all_.insert(m.name);

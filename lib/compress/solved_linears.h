@@ -53,7 +53,6 @@ class SolvedLinears {
     const std::map<std::string, std::string>* texts;
     std::vector<const QuantizedGroup*> groups = {};
   };
-  template <class Transformations>
   void take(const Checkpoint& checkpoint, const std::map<std::string, std::string>& texts,
             const Transformations& transformations);
 

@@ -1,12 +1,8 @@
 #include "lib/compress/work_folder.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <functional>
 #include <system_error>
 #include <vector>
@@ -30,22 +26,13 @@ WorkFolder::WorkFolder(const fs::path& path) : path_(path) {
   // Another process may remove the folder between two of these steps.
   for (int i = 0; i < kMostTries; ++i) {
     fs::create_directories(path);
-    fd_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
-    if (fd_ < 0 && errno == ENOENT) continue;
-    if (fd_ < 0) throw_io_error(lock, "create", errno);
-    const bool is_taken = ::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    if (!is_taken && has_name(fd_, lock)) return;
-    ::close(fd_);
-    fd_ = -1;
-    if (is_taken) break;
+    lock_.emplace(lock);
+    if (lock_->is_ours()) return;
+    if (lock_->is_taken()) break;
   }
   throw Error(
       fmt::format("{}: expected no other process that compresses into this folder, found one: wait for it",
                   path.string()));
-}
-
-WorkFolder::~WorkFolder() {
-  if (fd_ >= 0) ::close(fd_);
 }
 
 void WorkFolder::clear() const {

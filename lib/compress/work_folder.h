@@ -1,5 +1,8 @@
 #pragma once
 #include <filesystem>
+#include <optional>
+
+#include "lib/io/descriptor.h"
 
 namespace twofour {
 
@@ -9,9 +12,6 @@ class WorkFolder {
  public:
   /// Creates the folder if it is absent. Throws Error if another process holds it.
   explicit WorkFolder(const std::filesystem::path& path);
-  WorkFolder(const WorkFolder&) = delete;
-  WorkFolder& operator=(const WorkFolder&) = delete;
-  ~WorkFolder();
 
   /// Removes what is in it.
   void clear() const;
@@ -22,7 +22,7 @@ class WorkFolder {
 
  private:
   std::filesystem::path path_;
-  int fd_ = -1;
+  std::optional<LockedFile> lock_;
 };
 
 }  // namespace twofour

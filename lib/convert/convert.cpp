@@ -264,21 +264,21 @@ std::vector<PlannedFile> planned_files(const Checkpoint& source, const Plan& pla
   return files;
 }
 
-ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
+ConvertResult convert(const Checkpoint& source, const Plan& plan, const Destination& destination,
                       const ConvertOptions& options, Progress& progress) {
   const Stopwatch watch;
-  if (options.kept != nullptr) check_apart_from_kept(destination, given_path(options.kept->checkpoint()));
+  const std::filesystem::path& path = destination.path();
   ConvertResult result;
   result.findings = plan.findings;
-  if (options.existing == Existing::kResume && is_complete_output(destination)) {
+  if (destination.existing() == Existing::kResume && is_complete_output(path)) {
     result.was_complete = true;
-    result.bytes_verified = verify_complete(destination, source, plan, options.jobs, progress);
+    result.bytes_verified = verify_complete(path, source, plan, options.jobs, progress);
   } else {
-    OutputDirectory directory(destination, given_path(source), options.existing);
+    OutputDirectory directory(destination);
     std::vector<ShardRecord> records = begin_or_resume(directory, source, plan, options.kept, progress);
     const auto what_stays = [&] {
       return fmt::format("{}: {} of {} weight files are finished and kept; --resume continues from there",
-                         destination.string(), records.size(), plan.files.size());
+                         path.string(), records.size(), plan.files.size());
     };
     try {
       ConversionRecord record = write_artifact(source, plan, options, directory, records, progress, result);
@@ -296,6 +296,13 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::fil
   }
   result.seconds = watch.seconds();
   return result;
+}
+
+ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
+                      const ConvertOptions& options, Progress& progress) {
+  if (options.kept != nullptr) check_apart_from_kept(destination, given_path(options.kept->checkpoint()));
+  return convert(source, plan, Destination(destination, given_path(source), options.existing), options,
+                 progress);
 }
 
 ConvertResult complete_artifact(const Checkpoint& source, const Plan& plan, OutputDirectory& directory,

@@ -19,7 +19,7 @@ namespace twofour {
 struct ConvertOptions {
   int jobs = 1;
   bool verify = true;                     ///< read back what was written and compare hashes
-  Existing existing = Existing::kRefuse;  ///< what to do about files in the destination
+  Existing existing = Existing::kRefuse;  ///< of a destination that is not claimed before
   Isa isa = Isa::portable;
   Device device = Device::cpu;  ///< of solvers
   Io io = Io::kBuffered;        ///< how what is written passes; the source says for itself
@@ -54,6 +54,10 @@ std::vector<PlannedFile> planned_files(const Checkpoint& source, const Plan& pla
 /// the index and twofour.json last. Throws Error on I/O errors, bad block scales and hashes that differ,
 /// Interrupted on Ctrl-C. Weight files that are finished by then stay, for a run that resumes, in a directory
 /// that is marked as unfinished; of a run that finished none, and of a source that is refused, nothing stays.
+ConvertResult convert(const Checkpoint& source, const Plan& plan, const Destination& destination,
+                      const ConvertOptions& options, Progress& progress);
+/// Claims the destination first. Throws Error as Destination does, and where it overlaps the reference
+/// checkpoint.
 ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
                       const ConvertOptions& options, Progress& progress);
 

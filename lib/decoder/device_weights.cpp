@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 
+#include "formats/ceil_div.h"
 #include "formats/e8m0.h"
 #include "formats/error.h"
 #include "kernels/device/device.h"
@@ -61,8 +62,6 @@ StoredAs stored_as(const ModelWeights::Stored& from) {
   }
   return {};
 }
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Scales of FP8 as float32.
 std::vector<float> read_fp8_scales(const ModelWeights::Stored& from) {

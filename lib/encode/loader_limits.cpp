@@ -8,6 +8,7 @@
 
 #include "formats/error.h"
 #include "formats/naming.h"
+#include "lib/findings/and_more.h"
 
 namespace twofour {
 namespace {
@@ -40,10 +41,6 @@ bool is_routed(const Linear& m) {
   return name && name->kind == BlockKind::kRoutedExperts;
 }
 
-std::string and_others(size_t count) {
-  return count > 1 ? fmt::format(" ({} more are like this)", count - 1) : "";
-}
-
 /// Routed experts in ModelOpt's FP8 by rows or blocks.
 void refuse_experts(const Checkpoint& c, const std::vector<Linear>& modules, const EncodeRule& rule,
                     const std::vector<size_t>& chosen, Problems& problems) {
@@ -57,7 +54,8 @@ void refuse_experts(const Checkpoint& c, const std::vector<Linear>& modules, con
       "{}: expected --granularity tensor for routed experts in the modelopt dialect, for its FP8 of experts "
       "has one scale a matrix in every engine that reads it (vLLM 0.33), found {}{}; --dialect "
       "compressed-tensors has rows and blocks",
-      c.where(modules[routed[0]].weight), rule.words.granularity, and_others(routed.size())));
+      c.where(modules[routed[0]].weight), rule.words.granularity,
+      and_more(routed.size(), " ({} more are like this)")));
 }
 
 /// Odd linears among the chosen, with those that engines fuse with them.
@@ -85,7 +83,7 @@ void refuse_odd(const Checkpoint& c, const std::vector<Linear>& modules, const E
       "{}: expected N a multiple of {} and K of {} for blocks in the {} dialect, for {}, found [{}, {}]{}; "
       "--odd-blocks keep leaves such linears as they are, write writes them all the same",
       c.where(modules[*first].weight), rule.scheme.rows, rule.scheme.cols, rule.dialect->name, row->loaders,
-      matrix_rows(modules[*first]), modules[*first].k, and_others(count)));
+      matrix_rows(modules[*first]), modules[*first].k, and_more(count, " ({} more are like this)")));
 }
 
 void keep_odd(const Checkpoint& c, const std::vector<Linear>& modules, const std::set<size_t>& odd,

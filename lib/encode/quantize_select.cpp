@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "lib/checkpoint/model_config.h"
+#include "lib/findings/and_more.h"
 #include "lib/selection/chooser.h"
 
 namespace twofour {
@@ -138,10 +139,6 @@ void check_experts(const std::vector<Linear>& modules, Problems& problems) {
   }
 }
 
-std::string and_more(size_t count) {
-  return count > 1 ? fmt::format(" ({} more are like this)", count - 1) : "";
-}
-
 }  // namespace
 
 bool is_left_in_floats(std::string_view name, int64_t layers) {
@@ -197,7 +194,7 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
   }
   if (nvfp4) {
     problems.add(fmt::format("{}: expected weights in floats, FP8, MXFP4 or INT4 to quantize, found NVFP4{}",
-                             c.where(nvfp4->weight), and_more(refused)));
+                             c.where(nvfp4->weight), and_more(refused, " ({} more are like this)")));
   }
   chooser.refuse_unused("a linear (model.layers.0.mlp.down_proj)");
   check_experts(modules, problems);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,6 +52,14 @@ bool open_left(const RemoteObject& object, const fs::path& path, int& fd) {
   return is_right;
 }
 
+/// Of the lock of a folder, which is made if it is absent.
+fs::path path_of_lock(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw Error(fmt::format("{}: cannot create: {}", folder.string(), error.message()));
+  return folder / kLockName;
+}
+
 /// Whether a file has a name that cached_name() gives, or that of one that is begun.
 bool is_cached_name(const std::string& name) {
   const std::string whole = name_of_temporary(name);
@@ -90,15 +97,9 @@ struct DownloadCache::File {
   }
 };
 
-DownloadCache::DownloadCache(const fs::path& folder, uint64_t limit) : folder_(folder), limit_(limit) {
-  std::error_code error;
-  fs::create_directories(folder_, error);
-  if (error) throw Error(fmt::format("{}: cannot create: {}", folder_.string(), error.message()));
-  const fs::path lock = folder_ / kLockName;
-  lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (lock_ < 0) throw_io_error(lock, "create", errno);
-  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    ::close(lock_);
+DownloadCache::DownloadCache(const fs::path& folder, uint64_t limit)
+    : folder_(folder), limit_(limit), lock_(path_of_lock(folder)) {
+  if (lock_.is_taken()) {
     throw Error(
         fmt::format("{}: expected a cache that no other run has, found one in use; give each run its own "
                     "--cache",
@@ -120,7 +121,6 @@ DownloadCache::~DownloadCache() {
     fs::remove(folder_ / name, ignored);
     fs::remove(folder_ / temporary_name(name), ignored);
   }
-  ::close(lock_);
 }
 
 void DownloadCache::begin_phase() {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "lib/hub/fetcher.h"
+#include "lib/io/descriptor.h"
 #include "lib/io/hash.h"
 #include "lib/threads/progress.h"
 
@@ -50,7 +51,7 @@ class DownloadCache {
 
   const std::filesystem::path folder_;
   const uint64_t limit_;
-  int lock_ = -1;
+  const LockedFile lock_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::shared_ptr<File>> files_;  ///< by name in the folder

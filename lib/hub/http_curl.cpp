@@ -2,18 +2,17 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cctype>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <string_view>
 #include <utility>
 
 #include "lib/findings/shown_url.h"
 #include "lib/hub/http.h"
 #include "lib/hub/url.h"
+#include "lib/primitives/idle.h"
 #include "lib/threads/interrupt.h"
 
 #undef curl_easy_setopt  // a macro of compilers that check types
@@ -86,28 +85,21 @@ class HandlePool {
   HandlePool(const HandlePool&) = delete;
   HandlePool& operator=(const HandlePool&) = delete;
   ~HandlePool() {
-    for (CURL* handle : idle_) curl().cleanup(handle);
+    while (const auto handle = idle_.take()) curl().cleanup(*handle);
   }
   CURL* take() {
-    const std::lock_guard lock(mutex_);
-    if (idle_.empty()) {
-      CURL* made = curl().easy_init();
-      if (made == nullptr) throw Error("libcurl: cannot make a handle: out of memory");
-      return made;
-    }
-    CURL* handle = idle_.back();
-    idle_.pop_back();
-    return handle;
+    if (const auto handle = idle_.take()) return *handle;
+    CURL* made = curl().easy_init();
+    if (made == nullptr) throw Error("libcurl: cannot make a handle: out of memory");
+    return made;
   }
   void give_back(CURL* handle) {
     curl().reset(handle);
-    const std::lock_guard lock(mutex_);
-    idle_.push_back(handle);
+    idle_.give_back(handle);
   }
 
  private:
-  std::mutex mutex_;
-  std::vector<CURL*> idle_;
+  Idle<CURL*> idle_;
 };
 
 /// Made after libcurl is open, so that connections end before what it and its TLS library do at exit.

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <ctime>
 #include <string>
 
+#include "lib/io/descriptor.h"
 #include "lib/io/file.h"
 
 namespace twofour {
@@ -26,7 +26,7 @@ int lock_folder(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return -1;
   struct stat st {};
-  if (::fstat(fd, &st) == 0 && st.st_uid == ::geteuid() && ::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  if (::fstat(fd, &st) == 0 && st.st_uid == ::geteuid() && lock_file(fd) == LockState::kHeld) return fd;
   ::close(fd);
   return -1;
 }

@@ -1,6 +1,8 @@
 #include "lib/io/descriptor.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -41,6 +43,29 @@ bool has_name(int fd, const std::filesystem::path& path) {
   }, named{};
   return ::fstat(fd, &open) == 0 && ::lstat(path.c_str(), &named) == 0 && open.st_dev == named.st_dev &&
          open.st_ino == named.st_ino;
+}
+
+LockState lock_file(int fd, Sharing sharing) {
+  if (::flock(fd, (sharing == Sharing::kAlone ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0) return LockState::kHeld;
+  return errno == EWOULDBLOCK || errno == EINTR ? LockState::kTaken : LockState::kNone;
+}
+
+LockedFile::LockedFile(const std::filesystem::path& path, Sharing sharing) : path_(path) {
+  constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  fd_ = ::open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0644);
+  if (fd_ < 0 && errno == EEXIST) {
+    was_there_ = true;
+    fd_ = ::open(path.c_str(), kFlags);
+  }
+  if (fd_ >= 0) {
+    state_ = lock_file(fd_, sharing);
+  } else if (errno != ENOENT) {
+    throw_io_error(path, was_there_ ? "open" : "create", errno);
+  }
+}
+
+LockedFile::~LockedFile() {
+  if (fd_ >= 0) ::close(fd_);
 }
 
 }  // namespace twofour

@@ -19,4 +19,40 @@ void write_at(int fd, const std::filesystem::path& path, uint64_t offset, std::s
 /// Whether an open file still has this name. Links are not followed.
 bool has_name(int fd, const std::filesystem::path& path);
 
+enum class Sharing {
+  kAlone,     ///< no other process may hold the lock
+  kTogether,  ///< others that share it may
+};
+enum class LockState {
+  kHeld,  ///< until the file is closed
+  kTaken,
+  kNone,  ///< the file system has no locks
+};
+/// Locks an open file, without waiting.
+LockState lock_file(int fd, Sharing sharing = Sharing::kAlone);
+
+/// A file that is created if it is absent, and locked as long as this lives.
+class LockedFile {
+ public:
+  /// Throws Error where it cannot be opened, but for a folder that is absent.
+  explicit LockedFile(const std::filesystem::path& path, Sharing sharing = Sharing::kAlone);
+  LockedFile(const LockedFile&) = delete;
+  LockedFile& operator=(const LockedFile&) = delete;
+  ~LockedFile();
+
+  int descriptor() const { return fd_; }
+  /// Whether it was there before; else this made it.
+  bool was_there() const { return was_there_; }
+  bool is_taken() const { return fd_ >= 0 && state_ == LockState::kTaken; }
+  /// Whether no other process has the lock, as far as the file system tells, and the file has its name: a
+  /// process that is done may remove it after it was opened here.
+  bool is_ours() const { return fd_ >= 0 && state_ != LockState::kTaken && has_name(fd_, path_); }
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+  bool was_there_ = false;
+  LockState state_ = LockState::kNone;
+};
+
 }  // namespace twofour

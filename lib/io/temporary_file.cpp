@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -33,10 +32,11 @@ void remove_left(const fs::path& temporary) {
   if (fd < 0) throw_io_error(temporary, "replace", errno);
   struct stat st {};
   const bool is_file = ::fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
-  const int failed = !is_file ? EEXIST : ::flock(fd, LOCK_EX | LOCK_NB) != 0 ? errno : 0;
-  if (failed == 0 && has_name(fd, temporary)) ::unlink(temporary.c_str());
+  const LockState lock = is_file ? lock_file(fd) : LockState::kNone;
+  const int failed = !is_file ? EEXIST : lock == LockState::kNone ? errno : 0;
+  if (lock == LockState::kHeld && has_name(fd, temporary)) ::unlink(temporary.c_str());
   ::close(fd);
-  if (failed == EWOULDBLOCK) refuse_taken(temporary);
+  if (lock == LockState::kTaken) refuse_taken(temporary);
   if (failed != 0) throw_io_error(temporary, "replace", failed);
 }
 
@@ -51,10 +51,10 @@ int create_temporary(const fs::path& temporary) {
       remove_left(temporary);
       continue;
     }
-    const int failed = ::flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
     // Without locks the file is ours by its creation alone. Another process may have taken it for one that
     // was left before it was locked.
-    if (failed == 0 ? has_name(fd, temporary) : failed != EWOULDBLOCK) return fd;
+    const LockState lock = lock_file(fd);
+    if (lock == LockState::kNone || (lock == LockState::kHeld && has_name(fd, temporary))) return fd;
     ::close(fd);
   }
   refuse_taken(temporary);

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "lib/findings/and_more.h"
+
 namespace twofour {
 namespace {
 
@@ -89,8 +91,7 @@ std::string describe_numbers(const char* what, const MovedNumbers& numbers, int6
     parts.push_back(fmt::format("{} {} equals {} of {}", what, own, plural(what, others), b));
   }
   std::string text = fmt::format("{}", fmt::join(parts, ", "));
-  if (numbers.size() > parts.size()) text += fmt::format(", and {} more", numbers.size() - parts.size());
-  return text;
+  return text + and_more(numbers.size(), ", and {} more", parts.size());
 }
 
 std::string describe_matrix(const MovedMatrix& m, const std::string& b) {

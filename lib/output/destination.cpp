@@ -159,6 +159,21 @@ void check_destination(const fs::path& given, const fs::path& source, Existing e
   if (existing == Existing::kReplace && !source.empty()) check_no_links_into(path, source);
 }
 
+Destination::Destination(const fs::path& path, const fs::path& source, Existing existing, bool advise)
+    : path_(path), source_(source), existing_(existing) {
+  check_destination(path, source, existing, advise);
+  std::error_code error;
+  if (fs::exists(path, error)) names_ = names_in(path);
+}
+
+void Destination::check_same_names(const std::set<std::string>& names) const {
+  for (const std::string& name : names) {
+    if (names_.contains(name)) continue;
+    throw Error(fmt::format("{}: expected only what was in it when the run began, found {}", path_.string(),
+                            json_quote_short(name)));
+  }
+}
+
 void check_no_links_into(const fs::path& path, const fs::path& read, const char* what) {
   const fs::path target = resolved(without_trailing_slash(path));
   std::error_code error;

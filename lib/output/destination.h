@@ -22,6 +22,25 @@ enum class Existing {
 /// --force.
 void check_destination(const std::filesystem::path& path, const std::filesystem::path& source,
                        Existing existing, bool advise = true);
+/// A directory that a run may write. It is looked at once, before the long part of the run; what is there
+/// then is all that may be replaced.
+class Destination {
+ public:
+  /// Throws Error as check_destination() does.
+  Destination(const std::filesystem::path& path, const std::filesystem::path& source, Existing existing,
+              bool advise = true);
+  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& source() const { return source_; }
+  Existing existing() const { return existing_; }
+  /// Throws Error unless the directory still holds just the names that it had.
+  void check_same_names(const std::set<std::string>& names) const;
+
+ private:
+  std::filesystem::path path_, source_;
+  Existing existing_;
+  std::set<std::string> names_;  ///< at its top, but for the journal
+};
+
 /// Throws Error if `path` is, contains or is inside a reference checkpoint, or is linked to by it.
 void check_apart_from_kept(const std::filesystem::path& path, const std::filesystem::path& kept);
 /// Throws Error if the folder of downloads is `path` or inside it.

@@ -1,8 +1,6 @@
 #include "lib/output/journal.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -61,31 +59,16 @@ JournalState journal_state(const fs::path& directory) {
   return first.starts_with(kWhat) && second.empty() && !is_cut ? JournalState::kMarked : JournalState::kOurs;
 }
 
-Journal::Journal(const fs::path& directory, Sharing sharing) : path_(directory / kJournalName) {
-  constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_CLOEXEC;
-  fd_ = ::open(path_.c_str(), kFlags | O_CREAT | O_EXCL, 0644);
-  if (fd_ < 0 && errno == EEXIST) {
-    was_there_ = true;
-    fd_ = ::open(path_.c_str(), kFlags);
+Journal::Journal(const fs::path& directory, Sharing sharing)
+    : path_(directory / kJournalName), file_(path_, sharing) {
+  if (file_.descriptor() < 0) throw_io_error(path_, file_.was_there() ? "open" : "create", ENOENT);
+  // Two runs into one directory would take each other's files away. A run that just finished removes it.
+  if (!file_.is_ours()) {
+    throw Error(fmt::format("{}: expected no other run in this directory, found one that is writing it",
+                            directory.string()));
   }
-  if (fd_ < 0) throw_io_error(path_, was_there_ ? "open" : "create", errno);
-  // Two runs into one directory would take each other's files away. The file that is locked must still be the
-  // one that has the name: a run that just finished removes it.
-  const int how = sharing == Sharing::kAlone ? LOCK_EX : LOCK_SH;
-  const bool locked = ::flock(fd_, how | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR);
-  try {
-    if (!locked || !has_name()) {
-      throw Error(fmt::format("{}: expected no other run in this directory, found one that is writing it",
-                              directory.string()));
-    }
-    read_lines();
-  } catch (...) {
-    ::close(fd_);
-    throw;
-  }
+  read_lines();
 }
-
-Journal::~Journal() { ::close(fd_); }
 
 void Journal::read_lines() {
   constexpr uint64_t kMaxJournal = 1u << 30;
@@ -108,14 +91,15 @@ void Journal::begin() {
 }
 
 void Journal::note(std::string_view text) {
-  if (torn_ && ::ftruncate(fd_, static_cast<off_t>(end_)) != 0) throw_io_error(path_, "cut", errno);
+  if (torn_ && ::ftruncate(file_.descriptor(), static_cast<off_t>(end_)) != 0)
+    throw_io_error(path_, "cut", errno);
   torn_ = true;  // until all of it is there
   write(end_, seal_line(text) + "\n");
   torn_ = false;
 }
 
 void Journal::restart() {
-  if (::ftruncate(fd_, 0) != 0) throw_io_error(path_, "empty", errno);
+  if (::ftruncate(file_.descriptor(), 0) != 0) throw_io_error(path_, "empty", errno);
   lines_.clear();
   end_ = 0;
   torn_ = false;
@@ -124,8 +108,8 @@ void Journal::restart() {
 }
 
 void Journal::write(uint64_t at, std::string_view text) {
-  write_at(fd_, path_, at, {reinterpret_cast<const uint8_t*>(text.data()), text.size()});
-  if (::fdatasync(fd_) != 0) throw_io_error(path_, "flush", errno);
+  write_at(file_.descriptor(), path_, at, {reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  if (::fdatasync(file_.descriptor()) != 0) throw_io_error(path_, "flush", errno);
   end_ = at + text.size();
 }
 

@@ -28,22 +28,15 @@ constexpr std::string_view kSynthNote = "synth";
 /// disk only in part, and proves that twofour wrote it.
 class Journal {
  public:
-  enum class Sharing {
-    kAlone,
-    kTogether,  ///< tasks, which write one directory at a time; none of them writes lines
-  };
   /// Opens the journal of a directory, creating it if it is absent, and holds a lock as long as this object
-  /// lives. Throws Error if another process holds the lock. On file systems without locks it goes on without.
+  /// lives. Tasks, which write one directory at a time, hold it together; none of them writes lines. Throws
+  /// Error if another process holds the lock. On file systems without locks it goes on without.
   Journal(const std::filesystem::path& directory, Sharing sharing);
-  Journal(const Journal&) = delete;
-  Journal& operator=(const Journal&) = delete;
-  ~Journal();
-
   const std::filesystem::path& path() const { return path_; }
   /// Whether it was there before; else this made it.
-  bool was_there() const { return was_there_; }
+  bool was_there() const { return file_.was_there(); }
   /// Whether this is still the file that has the name.
-  bool has_name() const { return twofour::has_name(fd_, path_); }
+  bool has_name() const { return twofour::has_name(file_.descriptor(), path_); }
   /// Whether it begins as this version's do, or with nothing yet.
   bool is_current() const { return current_; }
   /// The lines that follow the first, up to the first that is damaged.
@@ -61,8 +54,8 @@ class Journal {
   void write(uint64_t at, std::string_view text);
 
   std::filesystem::path path_;
-  int fd_ = -1;
-  bool was_there_ = false, current_ = true;
+  LockedFile file_;
+  bool current_ = true;
   uint64_t end_ = 0;   ///< of the last sound line
   bool torn_ = false;  ///< more follows it
   std::vector<std::string> lines_;

@@ -32,26 +32,25 @@ std::set<std::string> names_from_line(const fs::path& journal, std::string_view 
 
 }  // namespace
 
-OutputDirectory::OutputDirectory(const fs::path& path, const fs::path& source, Existing existing)
-    : path_(path) {
-  check_destination(path, source, existing, !source.empty());  // synth, which has none, knows no --resume
+OutputDirectory::OutputDirectory(const Destination& destination) : path_(destination.path()) {
   std::error_code error;
-  if (!fs::exists(path, error)) {
-    fs::create_directories(path, error);
-    if (error) throw Error(fmt::format("{}: cannot create: {}", path.string(), error.message()));
+  if (!fs::exists(path_, error)) {
+    fs::create_directories(path_, error);
+    if (error) throw Error(fmt::format("{}: cannot create: {}", path_.string(), error.message()));
     created_ = true;
   }
-  journal_.emplace(path_, Journal::Sharing::kAlone);
+  journal_.emplace(path_, Sharing::kAlone);
   try {
-    take_over(source, existing);
+    take_over(destination);
     sync_directory(path_);
   } catch (...) {
-    release(existing != Existing::kReplace && !journal_->was_there());
+    release(destination.existing() != Existing::kReplace && !journal_->was_there());
     throw;
   }
 }
 
-void OutputDirectory::take_over(const fs::path& source, Existing existing) {
+void OutputDirectory::take_over(const Destination& destination) {
+  const Existing existing = destination.existing();
   const std::set<std::string> names = names_in(path_);
   if (existing == Existing::kRefuse) {
     if (!names.empty()) {
@@ -59,7 +58,10 @@ void OutputDirectory::take_over(const fs::path& source, Existing existing) {
     }
     return journal_->begin();
   }
-  if (existing == Existing::kReplace) return empty(names);
+  if (existing == Existing::kReplace) {
+    destination.check_same_names(names);
+    return empty(names);
+  }
   if (!journal_->was_there()) {
     if (!names.empty()) {
       throw Error(fmt::format("{}: expected an unfinished directory, found a finished one", path_.string()));
@@ -80,7 +82,7 @@ void OutputDirectory::take_over(const fs::path& source, Existing existing) {
     keep_ = true;
     return journal_->begin();
   }
-  if (!source.empty()) check_no_links_into(path_, source);
+  if (!destination.source().empty()) check_no_links_into(path_, destination.source());
   if (emptying) {
     const std::set<std::string> going = names_from_line(journal_->path(), lines.back());
     Problems problems;

@@ -19,7 +19,10 @@ class OutputDirectory {
   /// `path` must be absent or empty, or be one of ours that `existing` allows. Refuses a symbolic link, and a
   /// directory that is, contains or is inside `source`. One that is resumed stays as it is when the run
   /// fails; one that an earlier run was killed emptying is emptied first.
-  OutputDirectory(const std::filesystem::path& path, const std::filesystem::path& source, Existing existing);
+  OutputDirectory(const std::filesystem::path& path, const std::filesystem::path& source, Existing existing)
+      : OutputDirectory(Destination(path, source, existing, !source.empty())) {}  // synth has no --resume
+  /// One that was looked at before. Throws Error where files came to what is to be replaced.
+  explicit OutputDirectory(const Destination& destination);
   OutputDirectory(const OutputDirectory&) = delete;
   OutputDirectory& operator=(const OutputDirectory&) = delete;
   ~OutputDirectory();
@@ -43,7 +46,7 @@ class OutputDirectory {
   void finish();
 
  private:
-  void take_over(const std::filesystem::path& source, Existing existing);
+  void take_over(const Destination& destination);
   void empty(const std::set<std::string>& names);
   void release(bool remove_journal);
 

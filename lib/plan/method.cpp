@@ -203,29 +203,25 @@ const std::string& Planner::label_of(const std::vector<size_t>& sources) const {
   return kept == 0 ? none : labels_[kept - 1];
 }
 
-void Planner::add(std::unique_ptr<Transformation> transformation) {
-  const std::vector<size_t> sources = transformation->sources();
+bool Planner::takes(Transformation& transformation) {
+  const std::vector<size_t> sources = transformation.sources();
   const auto taken = std::find_if(sources.begin(), sources.end(), [&](size_t i) { return taken_[i]; });
   if (taken != sources.end()) {
     if (!std::all_of(sources.begin(), sources.end(), [&](size_t i) { return taken_[i]; })) {
       problems.add(
           fmt::format("{}: expected one rule for all tensors of {}, found another rule that takes this",
-                      source.where(*taken), transformation->name(source)));
+                      source.where(*taken), transformation.name(source)));
     }
-    return;
+    return false;
   }
   for (const size_t i : sources) taken_[i] = true;
-  if (const std::string& label = label_of(sources); !label.empty()) transformation->set_rule(label);
-  made_.push_back(std::move(transformation));
+  if (const std::string& label = label_of(sources); !label.empty()) transformation.set_rule(label);
+  return true;
 }
 
 void Planner::drop(size_t tensor) {
   if (taken_[tensor]) return;
   taken_[tensor] = std::any_of(made_.begin(), made_.end(), [&](auto& one) { return one->drop(tensor); });
-}
-
-std::vector<std::unique_ptr<const Transformation>> Planner::take() {
-  return {std::make_move_iterator(made_.begin()), std::make_move_iterator(made_.end())};
 }
 
 void Planner::add_layout(LayoutGroup group) {

@@ -39,7 +39,10 @@ class Planner {
   /// transformations that are added and tensors that are kept from now on.
   void begin_rule(const std::string& label) { labels_.push_back(label); }
   /// Adds a transformation, unless all of its sources are taken already. Some of them are a problem.
-  void add(std::unique_ptr<Transformation> transformation);
+  template <class T>
+  void add(std::unique_ptr<T> transformation) {
+    if (takes(*transformation)) made_.add(std::move(transformation));
+  }
   /// Whether a rule took a tensor, to change or to keep it: later rules leave it alone.
   bool is_taken(size_t tensor) const { return taken_[tensor] || kept_[tensor] != 0; }
   /// Whether a transformation has it.
@@ -48,7 +51,7 @@ class Planner {
   void keep(size_t tensor) { kept_[tensor] = static_cast<uint16_t>(labels_.size()); }
   /// Leaves a tensor out of the output, as part of a transformation that can.
   void drop(size_t tensor);
-  std::vector<std::unique_ptr<const Transformation>> take();
+  Transformations take() { return std::move(made_); }
 
   /// Every linear of the source, in natural order; found when first asked for. Modules with tensors that
   /// disagree are problems then.
@@ -116,7 +119,10 @@ class Planner {
   const std::optional<Json>& shown_hf_quant_config() const { return shown_hf_quant_config_; }
 
  private:
-  std::vector<std::unique_ptr<Transformation>> made_;
+  /// Takes the sources of a transformation; false where all of them are taken already.
+  bool takes(Transformation& transformation);
+
+  Transformations made_;
   std::vector<bool> taken_, described_;
   std::vector<uint16_t> kept_;       ///< by which rule: how many labels there were; 0: none
   std::vector<std::string> labels_;  ///< the last one counts

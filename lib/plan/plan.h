@@ -12,6 +12,7 @@
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/findings/finding.h"
 #include "lib/plan/transformation.h"
+#include "lib/plan/transformations.h"
 
 namespace twofour {
 
@@ -43,7 +44,7 @@ struct Plan {
   Recipe recipe;        ///< with every default in words
   std::string summary;  ///< what its rules make, for people: "v7", "2:4 NVFP4 (modelopt)"
   MemoryLimits limits;
-  std::vector<std::unique_ptr<const Transformation>> transformations;
+  Transformations transformations;
   std::vector<OutputFile> files;
   std::vector<OutputTensor> tensors;         ///< in file and offset order
   std::vector<LayoutGroup> layouts;          ///< that are written
@@ -65,15 +66,6 @@ struct Plan {
   std::span<const uint32_t> parts_of(size_t transformation) const {
     return std::span(part_places_)
         .subspan(first_part_[transformation], first_part_[transformation + 1] - first_part_[transformation]);
-  }
-  /// The transformations of one type, in order.
-  template <class T>
-  std::vector<const T*> all() const {
-    std::vector<const T*> found;
-    for (const auto& t : transformations) {
-      if (const auto* one = dynamic_cast<const T*>(t.get())) found.push_back(one);
-    }
-    return found;
   }
   /// Upper bound of the run's memory for a number of jobs.
   uint64_t peak_memory(int jobs) const;

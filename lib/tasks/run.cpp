@@ -27,7 +27,7 @@ constexpr const char* kMerged = "merged";
 std::string last_note(const fs::path& destination) {
   const JournalState state = journal_state(destination);
   if (state != JournalState::kOurs && state != JournalState::kMarked) return {};
-  const Journal journal(destination, Journal::Sharing::kAlone);
+  const Journal journal(destination, Sharing::kAlone);
   return journal.lines().empty() ? std::string() : journal.lines().back();
 }
 

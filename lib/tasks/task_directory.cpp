@@ -92,7 +92,7 @@ TaskDirectory::TaskDirectory(const TaskFile& plan)
   std::error_code error;
   fs::create_directories(path_, error);
   if (error) throw Error(fmt::format("{}: cannot create: {}", path_.string(), error.message()));
-  journal_.emplace(path_, Journal::Sharing::kTogether);
+  journal_.emplace(path_, Sharing::kTogether);
   join(plan);
 }
 

@@ -8,7 +8,7 @@
 #include "lib/artifact/manifest.h"
 #include "lib/convert/resume.h"
 #include "lib/graft/open_edited.h"
-#include "lib/transform/row_encoder.h"
+#include "lib/transform/open_to_convert.h"
 
 namespace twofour {
 

@@ -57,7 +57,7 @@ void Encoder::begin(const QuantizedGroup& group) {
   surveys_.assign(group.matrices().size(), {});
 }
 
-GroupScale Encoder::first_pass(const QuantizedGroup& group) {
+GroupScale Encoder::survey(const QuantizedGroup& group) {
   begin(group);
   Results results(surveys_.size());
   const auto refuse = [&] {
@@ -65,7 +65,7 @@ GroupScale Encoder::first_pass(const QuantizedGroup& group) {
     for (const EncodedResult& r : results) lines.insert(lines.end(), r.problems.begin(), r.problems.end());
     if (!lines.empty()) throw ErrorLines(std::move(lines));
   };
-  survey(results);
+  survey_all(results);
   refuse();
   prepare(results);
   refuse();
@@ -91,7 +91,7 @@ std::vector<EncodedResult> Encoder::encode(const QuantizedGroup& group, const Wr
   }
   begin(group);
   Results results(group.matrices().size());
-  survey(results);
+  survey_all(results);
   if (!is_sound(results)) return results;
   if (only_check) {
     check_statistics();
@@ -131,7 +131,7 @@ bool Encoder::may_cast() const {
          std::none_of(all.begin(), all.end(), [&](auto& m) { return group_->kept().find(m.name); });
 }
 
-void Encoder::survey(Results& results) {
+void Encoder::survey_all(Results& results) {
   std::vector<Hasher> hashers(results.size());
   for_each_row_block([&](size_t i, int64_t row, std::span<const float> rows, const StoredBlock& stored) {
     const EncodedMatrix& m = group_->matrices()[i];

@@ -18,9 +18,9 @@
 namespace twofour {
 
 /// Quantizes groups of matrices, row block by row block in bounded memory. The first pass finds the largest
-/// magnitudes, the second computes the bytes. A group of one row block is read once. Use one encoder per
-/// thread.
-class Encoder {
+/// magnitudes, the second computes the bytes. A group of one row block is read once. Rows of a group are also
+/// quantized by themselves, for layouts that are packed from them. Use one encoder per thread.
+class Encoder : public RowQuantizer {
  public:
   explicit Encoder(const Worker& worker)
       : source_(worker.source),
@@ -34,9 +34,14 @@ class Encoder {
   /// Quantizes a group and returns a result for each of its matrices. Writes nothing if a result has problems
   /// or with `only_check`. Throws Error on I/O errors.
   std::vector<EncodedResult> encode(const QuantizedGroup& group, const Write& write, bool only_check = false);
-  /// The first pass alone, of NVFP4. Throws Error where a matrix cannot be quantized.
-  GroupScale first_pass(const QuantizedGroup& group);
   uint64_t bytes_read() const { return reader_.bytes_read() + bytes_read_; }
+
+  // --- encode_rows.cpp ---
+  QuantizedRows quantize(const QuantizedGroup& group) override;
+  GroupScale survey(const QuantizedGroup& group) override;
+  void quantize(const QuantizedGroup& group, const GroupScale& scale, size_t matrix, const RowRange& rows,
+                std::span<uint8_t> codes, std::span<uint8_t> scales) override;
+  void rewrite(const TensorRewrite& tensor, uint64_t begin, std::span<uint8_t> out) override;
 
  private:
   using Results = std::vector<EncodedResult>;
@@ -80,9 +85,17 @@ class Encoder {
   static std::span<const T> rows_of(const EncodedMatrix& matrix, std::span<const T> all, int64_t width,
                                     int64_t begin, int64_t end, std::vector<T>& gathered);
 
+  // --- encode_rows.cpp ---
+  std::span<const float> read_inputs(const EncodedMatrix& matrix, const RowRange& rows);
+  std::span<const float> read_floats(const EncodedMatrix& matrix, const RowRange& rows);
+  void quantize_rows(const EncodeRule& words, const GroupScale& shared, const EncodedMatrix& matrix,
+                     const RowRange& rows, std::span<uint8_t> codes, std::span<uint8_t> scales);
+  void cast_rows(const EncodedMatrix& matrix, int exponent, const RowRange& rows, std::span<uint8_t> codes,
+                 std::span<uint8_t> scales);
+
   // --- encoder.cpp ---
   void begin(const QuantizedGroup& group);
-  void survey(Results& results);
+  void survey_all(Results& results);
   /// Refuses targets beyond reason, and warns of those that are more than the weights.
   void check_targets(Results& results) const;
   bool is_from(WeightFormat format) const;

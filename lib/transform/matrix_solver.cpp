@@ -11,7 +11,7 @@
 namespace twofour {
 namespace {
 
-constexpr size_t kKept = 2;
+constexpr size_t kMost = 2;
 constexpr int kSmallest = -40, kLargest = 24;  // powers of two of global scales that are solved as they are
 constexpr int kCommon = -16;                   // others become this
 
@@ -38,31 +38,29 @@ void MatrixSolver::Prepared::Mean::read(std::vector<float> from, int64_t k) {
 void MatrixSolver::begin(const EncodeRule& rule, const EncodedMatrix& matrix) {
   rule_ = &rule;
   matrix_ = &matrix;
-  const auto fits = [&](const Prepared& p) {
-    return p.statistics == rule.statistics.get() && p.entry == matrix.solving.entry &&
-           p.pattern == rule.pattern && p.method == matrix.solving.method &&
-           p.damping == matrix.solving.damping && p.sweeps == (matrix.solving.sweeps > 0) &&
-           p.has_inverse == matrix.solving.target_offset.has_value();
-  };
-  const auto at = std::find_if(kept_.begin(), kept_.end(), fits);
-  if (at != kept_.end()) {
-    kept_.splice(kept_.begin(), kept_, at);
-  } else {
-    // The memory of the one used longest ago serves again.
-    if (kept_.size() < kKept) kept_.emplace_back();
-    kept_.splice(kept_.begin(), kept_, std::prev(kept_.end()));
-    kept_.front().entry = nullptr;  // nothing, should reading fail
-    prepare(kept_.front());
+  const Solving& solving = matrix.solving;
+  const Key key{rule.statistics.get(),
+                solving.entry,
+                rule.pattern,
+                solving.method,
+                solving.damping,
+                solving.sweeps > 0,
+                solving.target_offset.has_value()};
+  const auto* found = held_.find(key);
+  if (found == nullptr) {
+    cuda::DeviceHessian memory;
+    if (held_.size() == kMost) memory = std::move(held_.take_oldest()->on_device);
+    found = &held_.add(key, prepare(std::move(memory)));
   }
-  prepared_ = &kept_.front();
+  prepared_ = found->get();
 }
 
-void MatrixSolver::prepare(Prepared& p) const {
+std::unique_ptr<MatrixSolver::Prepared> MatrixSolver::prepare(cuda::DeviceHessian memory) const {
   const Statistics& s = *rule_->statistics;
   const Solving& solving = matrix_->solving;
   const StatisticsEntry& entry = *solving.entry;
-  cuda::DeviceHessian memory = std::move(p.on_device);
-  p = {};
+  auto prepared = std::make_unique<Prepared>();
+  Prepared& p = *prepared;
   p.on_device = std::move(memory);
   if (entry.fisher) p.fisher.read(s.read_fisher(entry), entry.k);
   if (const StatisticsEntry* other = solving.heldout) {
@@ -76,13 +74,7 @@ void MatrixSolver::prepare(Prepared& p) const {
     p.mean.read(s.read_hessian(entry), entry.k);
     factorize(p);
   }
-  p.statistics = &s;
-  p.entry = &entry;
-  p.pattern = rule_->pattern;
-  p.method = solving.method;
-  p.damping = solving.damping;
-  p.sweeps = solving.sweeps > 0;
-  p.has_inverse = solving.target_offset.has_value();
+  return prepared;
 }
 
 void MatrixSolver::factorize(Prepared& p) const {
@@ -114,7 +106,8 @@ void MatrixSolver::factorize(Prepared& p) const {
 void MatrixSolver::aim(int64_t row, std::span<float> weights) {
   if (!has_target()) return;
   offset_.resize(weights.size());
-  rule_->statistics->read_target_offset(*matrix_->solving.target_offset, *prepared_->entry, row, offset_);
+  rule_->statistics->read_target_offset(*matrix_->solving.target_offset, *matrix_->solving.entry, row,
+                                        offset_);
   // Where nothing was compressed before, the target is the weights to the last bit.
   if (std::all_of(offset_.begin(), offset_.end(), [](float c) { return c == 0; })) return;
   multiply(offset_, prepared_->mean.unit);
@@ -142,10 +135,10 @@ void MatrixSolver::solve(Arithmetic arithmetic, float stored, uint8_t zero_scale
                          std::span<const float> target, std::span<const uint8_t> mask, uint8_t* codes,
                          uint8_t* scales) {
   SolveRule rule;
-  rule.method = prepared_->method == Solving::Method::kFull        ? SolveMethod::joint
-                : prepared_->method == Solving::Method::kSparseGpt ? SolveMethod::sparsegpt
-                                                                   : SolveMethod::diagonal;
-  rule.pattern = prepared_->pattern;
+  rule.method = matrix_->solving.method == Solving::Method::kFull        ? SolveMethod::joint
+                : matrix_->solving.method == Solving::Method::kSparseGpt ? SolveMethod::sparsegpt
+                                                                         : SolveMethod::diagonal;
+  rule.pattern = rule_->pattern;
   rule.arithmetic = arithmetic;
   rule.zero_scale = zero_scale;
   rule.sweeps = matrix_->solving.sweeps;
@@ -164,14 +157,14 @@ void MatrixSolver::solve(Arithmetic arithmetic, float stored, uint8_t zero_scale
 
 void MatrixSolver::add_forms(const Prepared::Mean& mean, std::span<const float> rows, double rows_unit,
                              double& to) const {
-  const auto k = static_cast<size_t>(prepared_->entry->k);
+  const auto k = static_cast<size_t>(matrix_->solving.entry->k);
   const double unit = mean.unit * rows_unit * rows_unit;
   const std::vector<float>& h = mean.numbers;
   if (h.size() > k) {
     const bool own = &mean == &prepared_->mean && device_ && prepared_->is_on_device;
     for (const double form :
          own ? device_->quadratic_forms(prepared_->on_device, rows)
-             : quadratic_forms(h, prepared_->entry->k, rows, compute_.threads, compute_.isa))
+             : quadratic_forms(h, matrix_->solving.entry->k, rows, compute_.threads, compute_.isa))
       to += form / unit;
     return;
   }
@@ -183,7 +176,7 @@ void MatrixSolver::add_forms(const Prepared::Mean& mean, std::span<const float> 
 }
 
 void MatrixSolver::add_loss(std::span<const float> weights, std::span<const float> values, OutputLoss& to) {
-  to.method = solving_name(matrix_->solving, prepared_->pattern.has_value());
+  to.method = solving_name(matrix_->solving, rule_->pattern.has_value());
   const double unit = unit_of_rows(weights);
   std::vector<float> changes(weights.size());
   for (size_t i = 0; i < weights.size(); ++i) changes[i] = weights[i] - values[i];

@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,6 +10,7 @@
 #include "lib/encode/quantized_group.h"
 #include "lib/metrics/quality.h"
 #include "lib/plan/transformation.h"
+#include "lib/primitives/recently_used.h"
 
 namespace twofour {
 
@@ -34,13 +34,17 @@ class MatrixSolver {
   void add_loss(std::span<const float> weights, std::span<const float> values, OutputLoss& to);
 
  private:
+  struct Key {
+    const Statistics* statistics;
+    const StatisticsEntry* entry;
+    std::optional<PrunePattern> pattern;
+    Solving::Method method;
+    double damping;
+    bool sweeps;  ///< any
+    bool has_inverse;
+    bool operator==(const Key&) const = default;
+  };
   struct Prepared {
-    const Statistics* statistics = nullptr;
-    const StatisticsEntry* entry = nullptr;
-    std::optional<PrunePattern> pattern{};
-    Solving::Method method{};
-    double damping = 0;
-    bool sweeps = false;  ///< any
     /// A mean over tokens, each in a unit of its own.
     struct Mean {
       std::vector<float> numbers;
@@ -53,13 +57,12 @@ class MatrixSolver {
     std::vector<float> diagonal;  ///< damped, of kDiagonal without sweeps
     DampedHessian hessian;
     std::unique_ptr<GroupMaps> maps;
-    bool has_inverse = false;
     std::unique_ptr<DampedInverse> inverse;  ///< on the CPU
     cuda::DeviceHessian on_device;           ///< of Device::cuda
     bool is_on_device = false;
   };
-  /// Fills what another entry left.
-  void prepare(Prepared& to) const;
+  /// What the matrix needs; `memory` is what another entry left on the device.
+  std::unique_ptr<Prepared> prepare(cuda::DeviceHessian memory) const;
   /// The factors of its mean, on the device where it has them; an error names the entry.
   void factorize(Prepared& of) const;
   /// Adds e H e' of each row e, H a mean [k, k] or its diagonal [k]; rows are in a unit of their own.
@@ -72,7 +75,7 @@ class MatrixSolver {
   const EncodedMatrix* matrix_ = nullptr;
   std::unique_ptr<cuda::DeviceSolver> device_;  ///< once it solved
   Prepared* prepared_ = nullptr;
-  std::list<Prepared> kept_;  ///< the one used last first
+  RecentlyUsed<Key, std::unique_ptr<Prepared>> held_;
   std::vector<float> offset_, scaled_;
 };
 

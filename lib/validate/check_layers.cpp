@@ -265,7 +265,7 @@ void run_stored_layers(const Matrices& source, const Matrices& other, const Modu
 
 void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
                   const Checkpoint& original, const ValidateOptions& options, ValidateReport& report) {
-  const std::vector<const LayoutMatrix*> matrices = plan.all<LayoutMatrix>();
+  const std::vector<const LayoutMatrix*> matrices = plan.transformations.of<LayoutMatrix>();
   std::map<std::string, size_t> downs;  // w2 of each block
   for (size_t t = 0; t < matrices.size(); ++t) {
     if (matrices[t]->target.name.ends_with(".w2")) downs[matrices[t]->target.block] = t;

@@ -210,7 +210,7 @@ std::optional<std::string> DeviceDerivation::finish() const {
 
 void check_dequantized_on_cuda(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
                                ValidateReport& report) {
-  for (const ModuleRewrite* rewrite : plan.all<ModuleRewrite>()) {
+  for (const ModuleRewrite* rewrite : plan.transformations.of<ModuleRewrite>()) {
     if (!rewrite->dequantizes()) continue;
     const Nvfp4Linear& m = rewrite->module();
     const std::string& name = rewrite->parts()[0].info.name;

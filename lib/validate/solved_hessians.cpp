@@ -3,7 +3,7 @@
 namespace twofour {
 namespace {
 
-constexpr size_t kKept = 2;
+constexpr size_t kMost = 2;
 
 std::shared_ptr<const SolvedHessian> read_entry(const Statistics& statistics, const Solving& solving) {
   auto found = std::make_shared<SolvedHessian>();
@@ -30,17 +30,10 @@ std::shared_ptr<const SolvedHessian> read_entry(const Statistics& statistics, co
 std::shared_ptr<const SolvedHessian> SolvedHessians::of(const Statistics& statistics,
                                                         const Solving& solving) {
   const std::lock_guard lock(mutex_);
-  for (auto at = kept_.begin(); at != kept_.end(); ++at) {
-    if (at->entry != solving.entry || at->method != solving.method || at->sweeps != (solving.sweeps > 0) ||
-        at->has_target != solving.target_offset.has_value())
-      continue;
-    kept_.splice(kept_.begin(), kept_, at);
-    return kept_.front().hessian;
-  }
-  if (kept_.size() == kKept) kept_.pop_back();
-  kept_.push_front({solving.entry, solving.method, solving.sweeps > 0, solving.target_offset.has_value(),
-                    read_entry(statistics, solving)});
-  return kept_.front().hessian;
+  const Key key{solving.entry, solving.method, solving.sweeps > 0, solving.target_offset.has_value()};
+  if (const auto* found = read_.find(key)) return *found;
+  if (read_.size() == kMost) read_.take_oldest();
+  return read_.add(key, read_entry(statistics, solving));
 }
 
 }  // namespace twofour

@@ -1,5 +1,4 @@
 #pragma once
-#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -7,6 +6,7 @@
 
 #include "lib/encode/quantized_group.h"
 #include "lib/expected/expected_hessian.h"
+#include "lib/primitives/recently_used.h"
 
 namespace twofour {
 
@@ -26,14 +26,14 @@ class SolvedHessians {
   std::shared_ptr<const SolvedHessian> of(const Statistics& statistics, const Solving& solving);
 
  private:
-  struct Kept {
+  struct Key {
     const StatisticsEntry* entry;
     Solving::Method method;
     bool sweeps, has_target;
-    std::shared_ptr<const SolvedHessian> hessian;
+    bool operator==(const Key&) const = default;
   };
   std::mutex mutex_;
-  std::list<Kept> kept_;
+  RecentlyUsed<Key, std::shared_ptr<const SolvedHessian>> read_;
 };
 
 }  // namespace twofour

@@ -91,7 +91,7 @@ std::optional<ComputedPlan> plan_computed(const Checkpoint& c, const Recipe& rec
   problems.refuse();
   made.texts = planner.texts();
   problems.refuse();
-  for (auto& one : planner.take()) made.planned.push_back(std::move(one));
+  made.planned = planner.take();
   return made;
 }
 

@@ -8,13 +8,13 @@
 #include "lib/artifact/recipe.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/findings/finding.h"
-#include "lib/plan/transformation.h"
+#include "lib/plan/transformations.h"
 
 namespace twofour {
 
 /// What is computed of a source before rules for layouts pack it.
 struct ComputedPlan {
-  std::vector<std::unique_ptr<const Transformation>> planned;
+  Transformations planned;
   std::map<std::string, std::string> texts;  ///< config files, where formats change
   Findings findings;
   size_t without_statistics = 0;  ///< modules in NVFP4 that would be pruned by magnitude

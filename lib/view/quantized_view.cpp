@@ -13,9 +13,10 @@
 
 #include "formats/error.h"
 #include "formats/json.h"
-#include "kernels/device/check.h"
+#include "lib/findings/and_more.h"
 #include "lib/methods/module_rewrite.h"
 #include "lib/names/natural.h"
+#include "lib/primitives/idle.h"
 #include "lib/view/plan_computed.h"
 #include "lib/view/solved_groups.h"
 
@@ -41,7 +42,7 @@ class QuantizedView : public TensorSource {
   /// The source, of a view that shows nothing.
   Checkpoint give_back() && { return std::move(source_); }
   /// Takes what was planned. Throws Error where two tensors have one name.
-  void show(std::vector<std::unique_ptr<const Transformation>> planned);
+  void show(Transformations planned);
   /// Shares threads among the groups that are quantized as a whole.
   void set_threads(const MemoryLimits& limits, int threads) {
     const uint64_t fit = limits.solving_buffers / std::max<uint64_t>(1, reader_bytes());
@@ -67,6 +68,7 @@ class QuantizedView : public TensorSource {
     std::optional<GroupScale> scale;
   };
   void add_group(const QuantizedGroup& group);
+  void add_parts(const PartedRewrite& module);
   void add_rewritten(const TensorInfo& info, size_t source, const TensorRewrite& rewrite);
   void read_rewritten(const Tensor& tensor, uint64_t offset, std::span<uint8_t> out) const;
   GroupScale scale_of(const Tensor& tensor, RowQuantizer& quantizer) const;
@@ -79,33 +81,27 @@ class QuantizedView : public TensorSource {
 
   Checkpoint source_;
   const MakeRowQuantizer make_;
-  std::vector<std::unique_ptr<const Transformation>> planned_;
+  Transformations planned_;
   std::vector<Tensor> tensors_;
   uint64_t worker_bytes_ = 0;
   mutable std::deque<Shared> shared_;  ///< one a group
   mutable SolvedGroups solved_{source_, make_};
   mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<RowQuantizer>> idle_;
+  mutable Idle<std::unique_ptr<RowQuantizer>> idle_;
   mutable Findings findings_;
 };
 
-void QuantizedView::show(std::vector<std::unique_ptr<const Transformation>> planned) {
+void QuantizedView::show(Transformations planned) {
   planned_ = std::move(planned);
   std::vector<bool> is_gone(source_.tensors().size());
   for (const auto& one : planned_) {
-    const auto* group = dynamic_cast<const QuantizedGroup*>(one.get());
     for (const size_t i : one->sources()) is_gone[i] = true;
-    if (group != nullptr) {
-      add_group(*group);
-    } else if (const auto* parted = dynamic_cast<const PartedRewrite*>(one.get())) {
-      for (const PartedRewrite::Part& part : parted->parts())
-        add_rewritten(part.info, part.source, *part.rewrite);
-    } else if (const auto* converted = dynamic_cast<const ConvertedTensor*>(one.get())) {
-      add_rewritten(converted->outputs(source_)[0], converted->sources()[0], converted->rewrite());
-    } else {
-      check(false, "a kind of transformation that quantizing plans");
-    }
   }
+  for (const auto* group : planned_.of<QuantizedGroup>()) add_group(*group);
+  for (const auto* module : planned_.of<ModuleRewrite>()) add_parts(*module);
+  for (const auto* linear : planned_.of<LinearRewrite>()) add_parts(*linear);
+  for (const auto* one : planned_.of<ConvertedTensor>())
+    add_rewritten(one->outputs(source_)[0], one->sources()[0], one->rewrite());
   for (size_t i = 0; i < is_gone.size(); ++i) {
     if (is_gone[i]) continue;
     tensors_.push_back({source_.tensors()[i], source_.shard_index_of(i), i});
@@ -141,6 +137,10 @@ void QuantizedView::add_group(const QuantizedGroup& group) {
   worker_bytes_ = std::max(worker_bytes_, group.worker_bytes() + kept);
 }
 
+void QuantizedView::add_parts(const PartedRewrite& module) {
+  for (const PartedRewrite::Part& part : module.parts()) add_rewritten(part.info, part.source, *part.rewrite);
+}
+
 void QuantizedView::add_rewritten(const TensorInfo& info, size_t source, const TensorRewrite& rewrite) {
   Tensor t{info, source_.shard_index_of(source), source};
   t.rewrite = &rewrite;
@@ -150,18 +150,10 @@ void QuantizedView::add_rewritten(const TensorInfo& info, size_t source, const T
 
 template <class F>
 void QuantizedView::with_quantizer(F&& f) const {
-  std::unique_ptr<RowQuantizer> mine;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
-      mine = std::move(idle_.back());
-      idle_.pop_back();
-    }
-  }
+  std::optional<std::unique_ptr<RowQuantizer>> mine = idle_.take();
   if (!mine) mine = make_(source_, 1);
-  f(*mine);
-  const std::lock_guard lock(mutex_);
-  idle_.push_back(std::move(mine));
+  f(**mine);
+  idle_.give_back(std::move(*mine));
 }
 
 GroupScale QuantizedView::scale_of(const Tensor& t, RowQuantizer& quantizer) const {
@@ -197,7 +189,7 @@ Findings QuantizedView::computed_findings() const {
   Findings all;
   for (auto& [id, kind] : kinds) {
     auto& [first, count] = kind;
-    if (count > 1) first.message += fmt::format(" ({} more are like this)", count - 1);
+    first.message += and_more(count, " ({} more are like this)");
     all.push_back(std::move(first));
   }
   return all;

@@ -18,6 +18,12 @@ void drop_signs(const QuantizedGroup& group, std::vector<std::vector<uint8_t>>& 
   }
 }
 
+uint64_t bytes_of(const QuantizedRows& rows) {
+  uint64_t bytes = 0;
+  for (const auto& part : rows.parts) bytes += part.size();
+  return bytes;
+}
+
 }  // namespace
 
 void SolvedGroups::set_solvers(int count, int threads_each) {
@@ -25,23 +31,11 @@ void SolvedGroups::set_solvers(int count, int threads_each) {
   threads_ = threads_each;
 }
 
-std::shared_ptr<const QuantizedRows> SolvedGroups::find(size_t number) {
-  for (auto at = kept_.begin(); at != kept_.end(); ++at) {
-    if (at->number != number) continue;
-    kept_.splice(kept_.begin(), kept_, at);
-    return kept_.front().rows;
-  }
-  return nullptr;
-}
-
-void SolvedGroups::keep(size_t number, std::shared_ptr<const QuantizedRows> rows) {
-  uint64_t bytes = 0;
-  for (const auto& part : rows->parts) bytes += part.size();
-  kept_.push_front({number, bytes, std::move(rows)});
-  kept_bytes_ += bytes;
-  while (kept_.size() > std::max<size_t>(2, solvers_) && kept_bytes_ > kMostBytes) {
-    kept_bytes_ -= kept_.back().bytes;
-    kept_.pop_back();
+void SolvedGroups::hold(size_t number, std::shared_ptr<const QuantizedRows> rows) {
+  held_bytes_ += bytes_of(*rows);
+  held_.add(number, std::move(rows));
+  while (held_.size() > std::max<size_t>(2, solvers_) && held_bytes_ > kMostBytes) {
+    held_bytes_ -= bytes_of(*held_.take_oldest());
   }
 }
 
@@ -59,20 +53,16 @@ void SolvedGroups::take_results(size_t number, const QuantizedGroup& group, Quan
 std::shared_ptr<const QuantizedRows> SolvedGroups::of(size_t number, const QuantizedGroup& group) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (auto rows = find(number)) return rows;
+    if (const auto* rows = held_.find(number)) return *rows;
     if (running_.size() < solvers_ && running_.insert(number).second) break;
     changed_.wait(lock);
   }
-  std::unique_ptr<RowQuantizer> quantizer;
-  if (!idle_.empty()) {
-    quantizer = std::move(idle_.back());
-    idle_.pop_back();
-  }
+  std::optional<std::unique_ptr<RowQuantizer>> quantizer = idle_.take();
   std::shared_ptr<QuantizedRows> rows;
   try {
     lock.unlock();
     if (!quantizer) quantizer = make_(source_, threads_);
-    rows = std::make_shared<QuantizedRows>(quantizer->quantize(group));
+    rows = std::make_shared<QuantizedRows>((*quantizer)->quantize(group));
     drop_signs(group, rows->parts);
     lock.lock();
     take_results(number, group, *rows);
@@ -82,8 +72,8 @@ std::shared_ptr<const QuantizedRows> SolvedGroups::of(size_t number, const Quant
     changed_.notify_all();
     throw;
   }
-  keep(number, rows);
-  idle_.push_back(std::move(quantizer));
+  hold(number, rows);
+  idle_.give_back(std::move(*quantizer));
   running_.erase(number);
   changed_.notify_all();
   return rows;

@@ -1,7 +1,6 @@
 #pragma once
 #include <condition_variable>
 #include <cstdint>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -9,6 +8,8 @@
 #include <vector>
 
 #include "formats/json.h"
+#include "lib/primitives/idle.h"
+#include "lib/primitives/recently_used.h"
 #include "lib/view/quantized_view.h"
 
 namespace twofour {
@@ -34,15 +35,8 @@ class SolvedGroups {
  private:
   /// Beyond two groups and one a solver. Each worker packs another one.
   static constexpr uint64_t kMostBytes = 512 << 20;
-  struct Kept {
-    size_t number;
-    uint64_t bytes;
-    std::shared_ptr<const QuantizedRows> rows;
-  };
-
   // These are called with the lock.
-  std::shared_ptr<const QuantizedRows> find(size_t number);
-  void keep(size_t number, std::shared_ptr<const QuantizedRows> rows);
+  void hold(size_t number, std::shared_ptr<const QuantizedRows> rows);
   void take_results(size_t number, const QuantizedGroup& group, QuantizedRows& rows);
 
   const Checkpoint& source_;
@@ -52,9 +46,9 @@ class SolvedGroups {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::set<size_t> running_;  ///< numbers of groups
-  std::vector<std::unique_ptr<RowQuantizer>> idle_;
-  std::list<Kept> kept_;  ///< the one used last first
-  uint64_t kept_bytes_ = 0;
+  Idle<std::unique_ptr<RowQuantizer>> idle_;
+  RecentlyUsed<size_t, std::shared_ptr<const QuantizedRows>> held_;  ///< by number
+  uint64_t held_bytes_ = 0;
   std::map<size_t, Json> results_;
   Findings findings_;
 };

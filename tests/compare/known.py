@@ -54,6 +54,8 @@ KNOWN = [
     Known("cards", "a card says which engines load an artifact", ("*card", "text */card*"), outputs=("stdout",)),
     Known("sizes of sources", "a line says the size of the source's weight files", ("text *",), outputs=("stdout",)),
     Known("modules without inputs", "stats check counts them", ("statistics *check*", "model *stats check"), outputs=("stdout",), fields=("without_inputs",)),
+    Known("NaN among global scales", "e2686c9 lets the order of threads decide", ("damaged: NaN global scale/inspect",),
+          outputs=("stdout",), fields=("nvfp4_modules/*/stats/global_scale_m*",)),
     Known("version", "xtensor is a library", ("usage/version", "usage/short version"), outputs=("stdout",)),
     Known("patterns of configs", "SGLang and TensorRT-LLM read patterns and classes in other ways: the names of modules are written",
           ("configs *nvfp4", "damaged: head quantized/nvfp4", "damaged: quantized and ignored/nvfp4"), outputs=CONFIG),

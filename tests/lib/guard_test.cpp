@@ -91,7 +91,7 @@ TEST_CASE("a directory left by a killed run is taken over with force") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {sound()});
   fs::create_directory(scratch / "out");
-  Journal(scratch / "out", Journal::Sharing::kAlone).begin();
+  Journal(scratch / "out", Sharing::kAlone).begin();
   put(scratch / "out/.model-00001-of-00001.safetensors.unfinished", "half");
   CHECK(contains(refusal(scratch / "src", scratch / "out"), "--force replaces it"));
   CHECK(refusal(scratch / "src", scratch / "out", true).empty());

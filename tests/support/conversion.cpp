@@ -8,7 +8,7 @@
 #include "formats/error.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
-#include "lib/transform/row_encoder.h"
+#include "lib/transform/open_to_convert.h"
 
 namespace twofour {
 

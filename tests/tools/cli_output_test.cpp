@@ -41,7 +41,7 @@ TEST_CASE("names forge no lines on standard error either, of one message or of s
   const Scratch scratch;
   const std::filesystem::path out = scratch / "out", weights = scratch / "weights";
   std::filesystem::create_directories(out);
-  Journal(out, Journal::Sharing::kAlone).begin();
+  Journal(out, Sharing::kAlone).begin();
   write_text(out / "a\ntwofour: forged\x1B[2K", "");
   write_text(out / "b\r", "");
   const Outcome errors = run_program({"convert", kGolden, out.string(), "--to", "v7", "-q"});

@@ -9,7 +9,7 @@
 #include "lib/synth/synth.h"
 #include "lib/tasks/split.h"
 #include "lib/threads/stopwatch.h"
-#include "lib/transform/row_encoder.h"
+#include "lib/transform/open_to_convert.h"
 #include "tools/bench/bench.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/option_values.h"

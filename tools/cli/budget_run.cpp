@@ -12,7 +12,7 @@
 #include "lib/output/destination.h"
 #include "lib/plan/output_files.h"
 #include "lib/report/report.h"
-#include "lib/transform/row_encoder.h"
+#include "lib/transform/open_to_convert.h"
 
 namespace twofour {
 namespace {
@@ -171,7 +171,7 @@ int run_by_budget(const ConversionOptions& o, const RecipeOptions& recipe_option
   check_budget(recipe_options);
   const Device device = choose_solver_device(common, true);
   Recipe recipe = make_recipe(recipe_options, o);
-  check_destination(o.destination, o.source, existing_of(o));
+  const Destination destination = claim_destination(o);
   FileStates states({o.source});
   states.leave_out(recipe_options.html);
   const BudgetChoice choice = choose_by_budget(o, recipe_options, device, common, recipe);
@@ -195,7 +195,7 @@ int run_by_budget(const ConversionOptions& o, const RecipeOptions& recipe_option
     return kDone;
   }
   if (!common.json && !common.quiet) print_stdout("{}\n", summary(choice));
-  return write_checkpoint(o, source, plan, nullptr, common);
+  return write_checkpoint(destination, o, source, plan, nullptr, common);
 }
 
 }  // namespace twofour

@@ -12,7 +12,7 @@
 #include "lib/convert/convert.h"
 #include "lib/output/destination.h"
 #include "lib/selection/input_scales.h"
-#include "lib/transform/row_encoder.h"
+#include "lib/transform/open_to_convert.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/budget_run.h"
 #include "tools/cli/figures_text.h"
@@ -295,8 +295,9 @@ void check_inputs_apart(const std::string& destination, const std::vector<InputO
   }
 }
 
-Existing existing_of(const ConversionOptions& o) {
-  return o.resume ? Existing::kResume : o.force ? Existing::kReplace : Existing::kRefuse;
+Destination claim_destination(const ConversionOptions& o) {
+  const Existing existing = o.resume ? Existing::kResume : o.force ? Existing::kReplace : Existing::kRefuse;
+  return {o.destination, o.source, existing};
 }
 
 int run_conversion(const ConversionOptions& given, const RecipeOptions& recipe_options,
@@ -315,43 +316,64 @@ int run_conversion(const ConversionOptions& given, const RecipeOptions& recipe_o
   Recipe recipe = make_recipe(recipe_options, o);
   if (!recipe_options.keep_global_scale.empty())
     check_apart_from_kept(o.destination, recipe_options.keep_global_scale);
-  check_destination(o.destination, o.source, existing_of(o));
+  const Destination destination = claim_destination(o);
   const Compute compute = solver_of(common, device);
   const Checkpoint source = open_to_convert(o.source, recipe, parse_io(o.io), limits_for(compute), compute);
   const auto kept = keep_global_scales(recipe_options, recipe);
-  return write_checkpoint(o, source, make_plan(source, recipe, limits_for(compute)), kept.get(), common);
+  return write_checkpoint(destination, o, source, make_plan(source, recipe, limits_for(compute)), kept.get(),
+                          common);
 }
 
-int write_checkpoint(const ConversionOptions& o, const Checkpoint& source, const Plan& plan,
-                     const ReferenceCheckpoint* kept, const Common& common) {
-  const Device device = choose_solver_device(common, plan.solves);
-  if (o.dry_run) {
-    print_findings(common, plan.findings);
-    if (common.json) {
-      print_json(plan_to_json(source, plan, common.jobs, device));
-    } else {
-      print_plan(source, plan, common.jobs);
-    }
-    return kDone;
+ConvertOptions convert_options(const ConversionOptions& o, Device device, const Common& common) {
+  return {.jobs = common.jobs,
+          .verify = !o.no_verify,
+          .isa = best_isa(),
+          .device = device,
+          .io = parse_io(o.io),
+          .inputs = o.inputs};
+}
+
+void check_hashes(const ConversionOptions& o, Progress& progress) {
+  progress.phase = "checking";
+  check_tensor_hashes(o.source, "", progress);
+}
+
+void print_planned(const Checkpoint& source, const Plan& plan, Device device, const Common& common) {
+  print_findings(common, plan.findings);
+  if (common.json) {
+    print_json(plan_to_json(source, plan, common.jobs, device));
+  } else {
+    print_plan(source, plan, common.jobs);
   }
-  ConvertResult result;
-  with_progress(common, [&](Progress& progress) {
-    if (o.opened != nullptr) o.opened->download_whole_files(&progress);
-    if (o.check) {
-      progress.phase = "checking";
-      check_tensor_hashes(o.source, "", progress);
-    }
-    const ConvertOptions options{common.jobs, !o.no_verify,   existing_of(o), best_isa(),
-                                 device,      parse_io(o.io), kept,           o.inputs};
-    result = convert(source, plan, o.destination, options, progress);
-  });
-  if (o.opened != nullptr) o.opened->remove_downloads();
+}
+
+void print_conversion(const ConversionOptions& o, const Plan& plan, const ConvertResult& result,
+                      Device device, const Common& common) {
   print_findings(common, result.findings);
   if (common.json) {
     print_json(result_to_json(plan, result, device));
   } else if (!common.quiet) {
     print_result(o, plan, result, device, common.verbose);
   }
+}
+
+int write_checkpoint(const Destination& destination, const ConversionOptions& o, const Checkpoint& source,
+                     const Plan& plan, const ReferenceCheckpoint* kept, const Common& common) {
+  const Device device = choose_solver_device(common, plan.solves);
+  if (o.dry_run) {
+    print_planned(source, plan, device, common);
+    return kDone;
+  }
+  ConvertOptions options = convert_options(o, device, common);
+  options.kept = kept;
+  ConvertResult result;
+  with_progress(common, [&](Progress& progress) {
+    if (o.opened != nullptr) o.opened->download_whole_files(&progress);
+    if (o.check) check_hashes(o, progress);
+    result = convert(source, plan, destination, options, progress);
+  });
+  if (o.opened != nullptr) o.opened->remove_downloads();
+  print_conversion(o, plan, result, device, common);
   return kDone;
 }
 

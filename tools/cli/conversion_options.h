@@ -73,11 +73,25 @@ using InputOption = std::pair<const char*, std::string>;
 /// file that is there, as the name of a recipe, passes.
 void check_inputs_apart(const std::string& destination, const std::vector<InputOption>& inputs);
 
-/// What to do about files that are there, as --force and --resume say.
-Existing existing_of(const ConversionOptions& options);
+/// The destination, with what --force and --resume say about files that are there. Throws Error as
+/// Destination does.
+Destination claim_destination(const ConversionOptions& options);
+
+/// How a run writes, by the options.
+ConvertOptions convert_options(const ConversionOptions& options, Device device, const Common& common);
+
+/// Compares the source's tensors with the hashes in its twofour.json, as --check asks for.
+void check_hashes(const ConversionOptions& options, Progress& progress);
+
+/// What --dry-run prints.
+void print_planned(const Checkpoint& source, const Plan& plan, Device device, const Common& common);
+/// What was written.
+void print_conversion(const ConversionOptions& options, const Plan& plan, const ConvertResult& result,
+                      Device device, const Common& common);
 
 /// Writes what a plan says of an opened source or, with --dry-run, shows it. Returns the exit code.
-int write_checkpoint(const ConversionOptions& options, const Checkpoint& source, const Plan& plan,
-                     const ReferenceCheckpoint* kept, const Common& common);
+int write_checkpoint(const Destination& destination, const ConversionOptions& options,
+                     const Checkpoint& source, const Plan& plan, const ReferenceCheckpoint* kept,
+                     const Common& common);
 
 }  // namespace twofour

@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "lib/findings/and_more.h"
 #include "lib/io/file.h"
 #include "lib/lint/bytes/input.h"
 
@@ -81,10 +82,9 @@ void check_duplicate_keys(const std::filesystem::path& directory, const std::str
     return;  // a finding of its own
   }
   if (events.found == 0) return;
-  reporter.add(
-      "duplicate-key", name, events.first,
-      fmt::format("expected each key of an object once, found it again{}",
-                  events.found > 1 ? fmt::format("; {} more keys are there again", events.found - 1) : ""));
+  reporter.add("duplicate-key", name, events.first,
+               fmt::format("expected each key of an object once, found it again{}",
+                           and_more(events.found, "; {} more keys are there again")));
 }
 
 std::string_view rule_of_damage(std::string_view message, std::string_view rule) {

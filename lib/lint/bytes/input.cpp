@@ -10,6 +10,7 @@
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/findings/and_more.h"
 #include "lib/io/file.h"
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/bytes/index.h"
@@ -63,7 +64,7 @@ void check_layout(const std::string& file, const std::vector<TensorInfo>& tensor
     if (fits && t.end > data_bytes && cut++ == 0) first_cut = t.name;
     whole.push_back(fits && t.end <= data_bytes);
   }
-  if (wrong > 1) message += fmt::format("; {} more tensors are wrong in this file", wrong - 1);
+  message += and_more(wrong, "; {} more tensors are wrong in this file");
   if (wrong > 0) reporter.add("data-holes", file, first_wrong, message);
   if (last > data_bytes) {
     reporter.add(

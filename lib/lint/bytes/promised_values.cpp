@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "lib/findings/and_more.h"
 #include "lib/lint/bytes/checks.h"
 
 namespace twofour {
@@ -117,8 +118,7 @@ class PromisedValues {
         "config-format", s_.quantization_file, key("sym"),
         fmt::format("expected false, or another checkpoint_format, as {}{} has other zero points than {}, "
                     "found true",
-                    s_.tensors[*first].name, count > 1 ? fmt::format(" and {} more", count - 1) : "",
-                    wanted));
+                    s_.tensors[*first].name, and_more(count, " and {} more"), wanted));
   }
 
   /// Zero points of 0 throughout one module, among others that have none of 0.
@@ -208,10 +208,9 @@ class PromisedValues {
       });
     }
     if (!first) return;
-    reporter_.add(
-        "config-format", s_.quantization_file, key("scale_fmt"),
-        fmt::format("expected none, as {}{} has scales that are no powers of two ({}), found ue8m0",
-                    s_.tensors[*first].name, count > 1 ? fmt::format(" and {} more", count - 1) : "", found));
+    reporter_.add("config-format", s_.quantization_file, key("scale_fmt"),
+                  fmt::format("expected none, as {}{} has scales that are no powers of two ({}), found ue8m0",
+                              s_.tensors[*first].name, and_more(count, " and {} more"), found));
   }
 
   const LintInput& s_;

@@ -16,8 +16,6 @@ using Codes = CodedModule::Codes;
 constexpr int64_t kLargestSide = int64_t{1} << 40;
 
 bool is_power(DType type) { return type == DType::kF8E8M0 || type == DType::kU8; }
-bool is_float(DType type) { return type == DType::kBF16 || type == DType::kF16 || type == DType::kF32; }
-
 /// Of 8-bit integers with a scale a tensor or a row. Sources: compressed-tensors,
 /// compressors/naive_quantized.py; ModelOpt's W8A8_SQ_PER_CHANNEL.
 constexpr std::string_view kPlainWeight = ".weight", kPlainScale = ".weight_scale";

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lib/checkpoint/model_config.h"
+#include "lib/findings/and_more.h"
 #include "lib/lint/family/family_checks.h"
 
 namespace twofour {
@@ -89,11 +90,11 @@ class PresenceLint {
         count += tensors;
       }
       if (count == 0) continue;
-      reporter_.add("tensor-unknown", s_.file_of(first), s_.tensors[first].name,
-                    fmt::format("expected none{}{} by config.json ({}), found {}",
-                                layer >= 0 ? fmt::format(" in layer {}", layer) : "",
-                                count > 1 ? fmt::format(", nor {} more", count - 1) : "", row.when,
-                                describe(s_.tensors[first].dtype, s_.tensors[first].shape)));
+      reporter_.add(
+          "tensor-unknown", s_.file_of(first), s_.tensors[first].name,
+          fmt::format("expected none{}{} by config.json ({}), found {}",
+                      layer >= 0 ? fmt::format(" in layer {}", layer) : "", and_more(count, ", nor {} more"),
+                      row.when, describe(s_.tensors[first].dtype, s_.tensors[first].shape)));
     }
     if (model_.family->is_open || model_.is_nested) return check_unknown_in_layers();
     for (const UnknownTensors& u : there_.unknown()) report_unknown(u);
@@ -110,8 +111,7 @@ class PresenceLint {
     if (t.name.ends_with("_proj_bias")) return;  // reported with its stack
     reporter_.add("tensor-unknown", s_.file_of(u.first), t.name,
                   fmt::format("expected a name that models of {} have, found {}{}", model_.model_type,
-                              describe(t.dtype, t.shape),
-                              u.count > 1 ? fmt::format(", and {} more like it", u.count - 1) : ""));
+                              describe(t.dtype, t.shape), and_more(u.count, ", and {} more like it")));
   }
 
   FamilySubject& x_;

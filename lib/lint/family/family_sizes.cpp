@@ -7,6 +7,7 @@
 
 #include "lib/checkpoint/gate_up_order.h"
 #include "lib/checkpoint/model_config.h"
+#include "lib/findings/and_more.h"
 #include "lib/lint/family/blame.h"
 #include "lib/lint/family/family_checks.h"
 
@@ -74,7 +75,7 @@ class SizeLint {
                         : w.said        ? fmt::format("none, for which {} has {}", model_.model_type, *w.said)
                                         : "none";
     const TensorInfo& first = s_.tensors[w.first];
-    std::string more = w.tensors > 1 ? fmt::format(" and {} more", w.tensors - 1) : "";
+    std::string more = and_more(w.tensors, " and {} more");
     // What is not this key alone: the rest of the product.
     const std::string by = w.expression == w.key ? "" : fmt::format(" ({})", w.expression);
     const bool is_vocab = w.key == "vocab_size";
@@ -146,8 +147,7 @@ class SizeLint {
     }
     for (const auto& [key, o] : odd) {
       reporter_.add("config-shape", s_.file_of(o.first), s_.tensors[o.first].name,
-                    fmt::format("expected {}{}", o.expected,
-                                o.count > 1 ? fmt::format(", and in {} more", o.count - 1) : ""));
+                    fmt::format("expected {}{}", o.expected, and_more(o.count, ", and in {} more")));
     }
   }
   void report_rank(const FamilyTensor& t, const FamilyRow& row) {

@@ -19,7 +19,7 @@
 #include "lib/convert/convert.h"
 #include "lib/io/file.h"
 #include "lib/statistics/statistics.h"
-#include "lib/transform/row_encoder.h"
+#include "lib/transform/open_to_convert.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/decoder_golden.h"
 #include "tests/support/message.h"

@@ -9,7 +9,7 @@
 #include "lib/compress/work_state.h"
 #include "lib/convert/convert.h"
 #include "lib/io/file.h"
-#include "lib/transform/row_encoder.h"
+#include "lib/transform/open_to_convert.h"
 #include "tests/support/conversion.h"
 #include "tests/support/decoder_golden.h"
 #include "tests/support/message.h"

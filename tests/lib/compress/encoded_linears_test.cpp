@@ -8,7 +8,7 @@
 
 #include "lib/compress/compress.h"
 #include "lib/convert/convert.h"
-#include "lib/transform/row_encoder.h"
+#include "lib/transform/open_to_convert.h"
 #include "tests/support/decoder_golden.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"

@@ -14,7 +14,7 @@
 #include "lib/lint/lint.h"
 #include "lib/plan/plan.h"
 #include "lib/synth/synth.h"
-#include "lib/transform/row_encoder.h"
+#include "lib/transform/open_to_convert.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/diff_of.h"

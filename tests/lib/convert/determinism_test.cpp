@@ -105,12 +105,12 @@ TEST_CASE("matrices cut along K give the same directory as whole ones") {
   write_wide(scratch / "src");
   const Checkpoint source = Checkpoint::open(scratch / "src");
   const Plan whole = make_plan(source, {}), pieces = make_plan(source, {}, tiny_limits());
-  const auto matrices = whole.all<LayoutMatrix>();
+  const auto matrices = whole.transformations.of<LayoutMatrix>();
   REQUIRE(matrices.size() == 4);
   for (size_t t = 0; t < 4; ++t) {
     if (matrices[t]->target.shape.k <= 2048) continue;  // the others' K is 48 and 16
     CHECK(matrices[t]->tiling.k_step == matrices[t]->target.shape.k);
-    CHECK(pieces.all<LayoutMatrix>()[t]->tiling.k_step == 1024);
+    CHECK(pieces.transformations.of<LayoutMatrix>()[t]->tiling.k_step == 1024);
   }
   check_same_for_any_run(scratch / "src");
 }
@@ -120,12 +120,12 @@ TEST_CASE("stacks read in strips and turned give the same directory as whole one
   write_stacks(scratch / "src");
   const Checkpoint source = Checkpoint::open(scratch / "src");
   const Plan plan = make_plan(source, {}), pieces = make_plan(source, {}, tiny_limits());
-  const auto matrices = plan.all<LayoutMatrix>();
+  const auto matrices = plan.transformations.of<LayoutMatrix>();
   REQUIRE(matrices.size() == 2);
   for (const size_t t : {0, 1}) {  // down is turned, gate and up are not
     const LayoutMatrix& m = *matrices[t];
     if (m.target.name.ends_with("w13")) CHECK(m.tiling.strip_rows < m.target.shape.n);
-    CHECK(pieces.all<LayoutMatrix>()[t]->tiling.k_step < m.target.shape.k);
+    CHECK(pieces.transformations.of<LayoutMatrix>()[t]->tiling.k_step < m.target.shape.k);
   }
   check_same_for_any_run(scratch / "src");
 }

@@ -16,7 +16,7 @@
 #include "lib/plan/plan.h"
 #include "lib/synth/shapes.h"
 #include "lib/synth/synth.h"
-#include "lib/transform/row_encoder.h"
+#include "lib/transform/open_to_convert.h"
 #include "tests/support/conversion.h"
 #include "tests/support/diff_of.h"
 #include "tests/support/message.h"

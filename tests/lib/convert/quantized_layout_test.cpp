@@ -9,7 +9,7 @@
 #include "lib/convert/conversion.h"
 #include "lib/convert/resume.h"
 #include "lib/io/file.h"
-#include "lib/transform/row_encoder.h"
+#include "lib/transform/open_to_convert.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"
 #include "tests/support/kept_tensors.h"

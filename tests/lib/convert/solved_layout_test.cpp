@@ -10,7 +10,7 @@
 #include "formats/error.h"
 #include "lib/artifact/open_source.h"
 #include "lib/statistics/statistics.h"
-#include "lib/transform/row_encoder.h"
+#include "lib/transform/open_to_convert.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"
 #include "tests/support/message.h"

@@ -6,7 +6,7 @@
 #include "formats/json.h"
 #include "lib/lint/lint.h"
 #include "lib/names/lookup_parts.h"
-#include "lib/transform/row_encoder.h"
+#include "lib/transform/open_to_convert.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"

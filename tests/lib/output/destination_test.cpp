@@ -25,7 +25,7 @@ Tensors sound(unsigned seed = 1) {
 
 /// As a run does that is killed later.
 void mark_unfinished(const fs::path& directory) {
-  Journal marker(directory, Journal::Sharing::kAlone);
+  Journal marker(directory, Sharing::kAlone);
   marker.begin();
   marker.note("{}");
 }
@@ -180,7 +180,7 @@ TEST_CASE("files beside an empty journal are named and kept, forced or not") {
   write_checkpoint(scratch / "src", {sound()});
   const fs::path out = scratch / "out", half = out / ".model-00001-of-00001.safetensors.unfinished";
   fs::create_directories(out);
-  Journal(out, Journal::Sharing::kAlone).begin();
+  Journal(out, Sharing::kAlone).begin();
   write_text(out / "mine.txt", "years");
   fs::create_directories(half / "notes");
   write_text(half / "notes/more.txt", "years");
@@ -233,13 +233,13 @@ TEST_CASE("a source that twofour left unfinished is refused") {
 
 TEST_CASE("a run is known by its journal however much that says at once") {
   const Scratch scratch;
-  Journal marker(scratch.path, Journal::Sharing::kAlone);
+  Journal marker(scratch.path, Sharing::kAlone);
   marker.begin();
   CHECK(journal_state(scratch.path) == JournalState::kMarked);
   marker.note(std::string(17u << 20, 'x'));  // a fingerprint of very many files
   CHECK(journal_state(scratch.path) == JournalState::kOurs);
   const Scratch other;
-  Journal of_synth(other.path, Journal::Sharing::kAlone);
+  Journal of_synth(other.path, Sharing::kAlone);
   of_synth.begin();
   of_synth.note(kSynthNote);
   CHECK(journal_state(other.path) == JournalState::kSynth);

@@ -12,7 +12,7 @@
 #include "lib/tasks/run.h"
 #include "lib/tasks/split.h"
 #include "lib/tasks/task_directory.h"
-#include "lib/transform/row_encoder.h"
+#include "lib/transform/open_to_convert.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
@@ -264,13 +264,13 @@ TEST_CASE("tasks keep out of directories that are not theirs, and others out of 
   }
   fs::create_directory(out);
   {
-    Journal marker(out, Journal::Sharing::kAlone);
+    Journal marker(out, Sharing::kAlone);
     marker.begin();
     marker.note("what a run did");
   }
   CHECK(contains(message_of([&] { run_task(plan, 0, 1); }), "another run left unfinished"));
   CHECK(contains(message_of([&] { merge(plan); }), "another run left unfinished"));
-  Journal(out, Journal::Sharing::kAlone).restart();
+  Journal(out, Sharing::kAlone).restart();
   write_text(out / "model-00001-of-00009.safetensors", "of a run");
   CHECK(contains(message_of([&] { run_task(plan, 0, 1); }), "another run left unfinished"));
   fs::remove(out / "model-00001-of-00009.safetensors");

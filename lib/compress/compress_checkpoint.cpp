@@ -1,0 +1,143 @@
+#include "lib/compress/compress_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "formats/error.h"
+#include "lib/findings/finding.h"
+#include "lib/io/file.h"
+#include "lib/statistics/statistics.h"
+#include "lib/threads/interrupt.h"
+#include "lib/transform/open_to_convert.h"
+
+namespace twofour {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Statistics go to their file, which another file system may have.
+void copy_statistics(const fs::path& from, const fs::path& to) {
+  const InputFile in(from);
+  AtomicFile out(to);
+  read_in_pieces(
+      in.size(), 1u << 20, [&](uint64_t at, std::span<uint8_t> piece) { in.read(at, piece); },
+      [&](uint64_t at, std::span<const uint8_t> piece) { out.write(at, piece); });
+  out.commit();
+}
+
+}  // namespace
+
+fs::path work_folder_of(const fs::path& destination) {
+  fs::path path = destination.lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return path.parent_path() / (path.filename().string() + ".compressing");
+}
+
+CompressedCheckpoint::CompressedCheckpoint(const fs::path& source, const Destination& destination,
+                                           Recipe recipe, CompressInput input, fs::path keep,
+                                           const ConvertOptions& options, Io io)
+    : source_(source),
+      work_(work_folder_of(destination.path())),
+      keep_(std::move(keep)),
+      destination_(destination),
+      recipe_(std::move(recipe)),
+      options_(options),
+      io_(io),
+      compression_(source, recipe_, std::move(input), compute(), options.jobs) {}
+
+/// What an earlier run left is taken up by a run that resumes, and goes with one that replaces.
+void CompressedCheckpoint::prepare_work() {
+  if (!is_absent(work_) && !Compression::is_work_folder(work_))
+    throw Error(fmt::format("{}: expected no folder, found one that twofour did not make", work_.string()));
+  auto folder = std::make_unique<WorkFolder>(work_);
+  if (destination_.existing() == Existing::kRefuse && Compression::layers_done(work_)) {
+    throw Error(
+        fmt::format("{}: expected no folder, found what an unfinished run collected; --resume goes on "
+                    "from there, --force begins again",
+                    work_.string()));
+  }
+  if (destination_.existing() != Existing::kResume) folder->clear();
+  folder_ = std::move(folder);
+}
+
+void CompressedCheckpoint::collect(Progress& progress) {
+  const bool resumes = destination_.existing() == Existing::kResume;
+  if (resumes && is_complete_output(destination_.path()) && is_absent(work_)) return;
+  prepare_work();
+  if (options_.device == Device::cuda) compression_.use_cuda();
+  try {
+    compression_.collect(work_, progress);
+  } catch (const Interrupted& e) {
+    throw Interrupted(fmt::format("{}\n{}: {} of {} are collected and kept; --resume goes on from there",
+                                  e.what(), work_.string(), Compression::layers_done(work_).value_or(0),
+                                  counted(static_cast<uint64_t>(compression_.layers()), "layer")));
+  } catch (...) {
+    // Without a whole layer nothing can be resumed.
+    if (!Compression::layers_done(work_) && Compression::is_work_folder(work_)) folder_->remove();
+    throw;
+  }
+}
+
+CompressedCheckpoint::Written CompressedCheckpoint::write(Progress& progress) {
+  Recipe solved;
+  if (folder_ == nullptr) {
+    solved = recipe_of_complete();
+  } else {
+    const auto statistics =
+        std::make_shared<const Statistics>(Statistics::open(Compression::statistics_of(work_)));
+    solved = with_statistics(recipe_, statistics, statistics->hash().hex(), Compression::encoded(work_));
+  }
+  const MemoryLimits limits = limits_for(compute());
+  const Checkpoint source = open_to_convert(source_, solved, io_, limits, compute());
+  if (folder_ != nullptr && options_.inputs != nullptr) options_.inputs->check_unchanged();
+  Written written{make_plan(source, solved, limits), {}};
+  written.result = convert(source, written.plan, destination_, options_, progress);
+  if (folder_ == nullptr) return written;
+  if (!keep_.empty()) copy_statistics(Compression::statistics_of(work_), keep_);
+  folder_->remove();
+  folder_.reset();
+  return written;
+}
+
+/// Throws Error unless the statistics that were kept are those of the artifact.
+void CompressedCheckpoint::check_kept_hash(const Manifest& manifest) const {
+  const std::string found = Statistics::open(keep_).hash().hex();
+  for (const Rule& rule : manifest.recipe.rules) {
+    if (rule.statistics_hash.empty() || rule.statistics_hash == found) continue;
+    throw Error(fmt::format(
+        "--keep-stats: expected statistics of the complete {}, XXH3-128 {}, found others at {}, {}",
+        destination_.path().string(), rule.statistics_hash, keep_.string(), found));
+  }
+}
+
+/// The recipe with the statistics that a complete artifact names, which must be of this model and input.
+Recipe CompressedCheckpoint::recipe_of_complete() const {
+  const fs::path& artifact = destination_.path();
+  if (!keep_.empty() && is_absent(keep_))
+    throw Error(fmt::format(
+        "--keep-stats: expected statistics of the complete {}, found none at {}: --force collects "
+        "them again",
+        artifact.string(), keep_.string()));
+  const Checkpoint complete = Checkpoint::open(artifact);
+  const Manifest manifest = read_manifest(artifact / kManifestName, complete.tensors().size());
+  if (!keep_.empty()) check_kept_hash(manifest);
+  Recipe solved = compression_.linears().plan().recipe;
+  for (size_t i = 0; i < std::min(solved.rules.size(), manifest.recipe.rules.size()); ++i) {
+    Rule& rule = solved.rules[i];
+    const Rule& then = manifest.recipe.rules[i];
+    if (rule.statistics_hash.empty() || then.statistics_hash.empty()) continue;
+    if (!then.statistics_input.empty() && then.statistics_input != compression_.input_hash())
+      throw Error(
+          fmt::format("{}: expected an artifact of this model, these tokens, --token-weights and "
+                      "--sequential, found one of others; --force begins again",
+                      artifact.string()));
+    rule.statistics_hash = then.statistics_hash, rule.statistics_from = then.statistics_from;
+    rule.statistics_input = then.statistics_input;
+  }
+  return solved;
+}
+
+}  // namespace twofour
