@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "formats/ceil_div.h"
+#include "formats/atom.h"
 #include "kernels/device/check.h"
 #include "kernels/floats/float_ops.h"
 

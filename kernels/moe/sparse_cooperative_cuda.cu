@@ -3,7 +3,7 @@
 #include <map>
 #include <mutex>
 
-#include "formats/ceil_div.h"
+#include "formats/atom.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/moe/sparse_cooperative.cuh"
 #include "kernels/multiply/device_layouts.h"

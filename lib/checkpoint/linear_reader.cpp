@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "formats/ceil_div.h"
+#include "formats/atom.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "formats/error.h"

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "formats/json.h"
-#include "lib/artifact/open_source.h"
 #include "lib/compress/encoded_linears.h"
 #include "lib/io/file.h"
 #include "lib/transform/open_to_convert.h"
@@ -29,14 +28,13 @@ Recipe with_statistics(Recipe recipe, std::shared_ptr<const Statistics> statisti
 }
 
 SolvedLinears::SolvedLinears(const fs::path& source, const Recipe& recipe, const Compute& compute)
-    : stored_(open_source(source, ReadPath::kFast, {}, Io::kCached, recipe.zero_points)),
-      view_(open_to_convert(source, recipe, Io::kCached, limits_for(compute), compute)),
-      computed_(plan_computed(stored_, recipe, limits_for(compute))),
-      plan_(make_plan(view_, recipe, limits_for(compute))),
+    : source_(open_to_pack(source, recipe, Io::kCached, limits_for(compute), compute)),
+      plan_(make_plan(source_.shown, recipe, limits_for(compute))),
       compute_(compute) {
   static const std::map<std::string, std::string> kNone;
-  if (computed_) take(stored_, computed_->quantizes ? computed_->texts : kNone, computed_->planned);
-  take(view_, plan_.texts, plan_.transformations);
+  if (const ComputedPlan* computed = source_.computed.get())
+    take(*source_.stored, computed->quantizes ? computed->texts : kNone, computed->planned);
+  take(source_.shown, plan_.texts, plan_.transformations);
 }
 
 void SolvedLinears::take(const Checkpoint& checkpoint, const std::map<std::string, std::string>& texts,

@@ -11,7 +11,7 @@
 #include "lib/plan/plan.h"
 #include "lib/threads/progress.h"
 #include "lib/transform/encode_groups.h"
-#include "lib/view/plan_computed.h"
+#include "lib/view/quantized_view.h"
 
 namespace twofour {
 
@@ -34,7 +34,7 @@ class SolvedLinears {
   const std::set<std::string>& by_statistics() const { return by_statistics_; }
   /// The conversion that the recipe asks for.
   const Plan& plan() const { return plan_; }
-  const Checkpoint& source() const { return view_; }
+  const Checkpoint& source() const { return source_.shown; }
   /// Bytes that encoding takes at most, beside the program.
   uint64_t peak_memory(int jobs) const;
 
@@ -56,8 +56,7 @@ class SolvedLinears {
   void take(const Checkpoint& checkpoint, const std::map<std::string, std::string>& texts,
             const Transformations& transformations);
 
-  Checkpoint stored_, view_;
-  std::optional<ComputedPlan> computed_;  ///< of what layouts pack
+  QuantizedSource source_;
   Plan plan_;
   Compute compute_;
   std::vector<Source> sources_;

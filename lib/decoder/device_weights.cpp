@@ -7,7 +7,7 @@
 #include <cstring>
 #include <functional>
 
-#include "formats/ceil_div.h"
+#include "formats/atom.h"
 #include "formats/e8m0.h"
 #include "formats/error.h"
 #include "kernels/device/device.h"

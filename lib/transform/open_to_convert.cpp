@@ -25,8 +25,8 @@ MakeRowQuantizer row_encoders(const Compute& compute) {
   };
 }
 
-Checkpoint open_to_convert(const std::filesystem::path& path, const Recipe& recipe, Io io,
-                           const MemoryLimits& limits, const Compute& compute) {
+QuantizedSource open_to_pack(const std::filesystem::path& path, const Recipe& recipe, Io io,
+                             const MemoryLimits& limits, const Compute& compute) {
   Checkpoint source = open_source(path, ReadPath::kFast, {}, io, recipe.zero_points);
   const auto tensors = source.tensors();
   if (recipe.zero_points != ZeroPoints::kAsStated &&
@@ -35,6 +35,11 @@ Checkpoint open_to_convert(const std::filesystem::path& path, const Recipe& reci
                             path.string(), zero_points_word(recipe.zero_points)));
   }
   return open_quantized(std::move(source), recipe, row_encoders(compute), limits, compute.threads);
+}
+
+Checkpoint open_to_convert(const std::filesystem::path& path, const Recipe& recipe, Io io,
+                           const MemoryLimits& limits, const Compute& compute) {
+  return open_to_pack(path, recipe, io, limits, compute).shown;
 }
 
 }  // namespace twofour

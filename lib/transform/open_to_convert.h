@@ -12,6 +12,9 @@ MakeRowQuantizer row_encoders(const Compute& compute = {best_isa()});
 
 /// The source of a conversion, as open_source() has it, with what layouts need quantized. Solvers share the
 /// threads of `compute`.
+QuantizedSource open_to_pack(const std::filesystem::path& path, const Recipe& recipe, Io io = Io::kCached,
+                             const MemoryLimits& limits = {}, const Compute& compute = {best_isa()});
+/// What it shows alone.
 Checkpoint open_to_convert(const std::filesystem::path& path, const Recipe& recipe, Io io = Io::kCached,
                            const MemoryLimits& limits = {}, const Compute& compute = {best_isa()});
 

@@ -264,11 +264,13 @@ ValidateReport check_by_source(const fs::path& path, const fs::path& source_path
   SolvedGroupProofs solved(path, options.io, options.all_rows, progress);
   const Checkpoint original =
       open_source(source_path, ReadPath::kReference, {}, options.io, manifest.recipe.zero_points);
-  const Checkpoint source = open_quantized(
-      open_source(source_path, ReadPath::kReference, {}, options.io, manifest.recipe.zero_points),
-      manifest.recipe, expected_rows([&](const Checkpoint& from, const QuantizedGroup& group) {
-        return solved.prove(from, group);
-      }));
+  const Checkpoint source =
+      open_quantized(
+          open_source(source_path, ReadPath::kReference, {}, options.io, manifest.recipe.zero_points),
+          manifest.recipe, expected_rows([&](const Checkpoint& from, const QuantizedGroup& group) {
+            return solved.prove(from, group);
+          }))
+          .shown;
   const Plan plan = make_plan(source, manifest.recipe);
   progress.total = 2 * plan.data_bytes + plan.read_bytes;
   progress.phase = "hashing";

@@ -17,7 +17,6 @@
 #include "lib/methods/module_rewrite.h"
 #include "lib/names/natural.h"
 #include "lib/primitives/idle.h"
-#include "lib/view/plan_computed.h"
 #include "lib/view/solved_groups.h"
 
 namespace twofour {
@@ -42,7 +41,7 @@ class QuantizedView : public TensorSource {
   /// The source, of a view that shows nothing.
   Checkpoint give_back() && { return std::move(source_); }
   /// Takes what was planned. Throws Error where two tensors have one name.
-  void show(Transformations planned);
+  void show(std::shared_ptr<const ComputedPlan> planned);
   /// Shares threads among the groups that are quantized as a whole.
   void set_threads(const MemoryLimits& limits, int threads) {
     const uint64_t fit = limits.solving_buffers / std::max<uint64_t>(1, reader_bytes());
@@ -81,7 +80,7 @@ class QuantizedView : public TensorSource {
 
   Checkpoint source_;
   const MakeRowQuantizer make_;
-  Transformations planned_;
+  std::shared_ptr<const ComputedPlan> planned_;
   std::vector<Tensor> tensors_;
   uint64_t worker_bytes_ = 0;
   mutable std::deque<Shared> shared_;  ///< one a group
@@ -91,16 +90,17 @@ class QuantizedView : public TensorSource {
   mutable Findings findings_;
 };
 
-void QuantizedView::show(Transformations planned) {
-  planned_ = std::move(planned);
+void QuantizedView::show(std::shared_ptr<const ComputedPlan> made) {
+  planned_ = std::move(made);
+  const Transformations& planned = planned_->planned;
   std::vector<bool> is_gone(source_.tensors().size());
-  for (const auto& one : planned_) {
+  for (const auto& one : planned) {
     for (const size_t i : one->sources()) is_gone[i] = true;
   }
-  for (const auto* group : planned_.of<QuantizedGroup>()) add_group(*group);
-  for (const auto* module : planned_.of<ModuleRewrite>()) add_parts(*module);
-  for (const auto* linear : planned_.of<LinearRewrite>()) add_parts(*linear);
-  for (const auto* one : planned_.of<ConvertedTensor>())
+  for (const auto* group : planned.of<QuantizedGroup>()) add_group(*group);
+  for (const auto* module : planned.of<ModuleRewrite>()) add_parts(*module);
+  for (const auto* linear : planned.of<LinearRewrite>()) add_parts(*linear);
+  for (const auto* one : planned.of<ConvertedTensor>())
     add_rewritten(one->outputs(source_)[0], one->sources()[0], one->rewrite());
   for (size_t i = 0; i < is_gone.size(); ++i) {
     if (is_gone[i]) continue;
@@ -313,12 +313,13 @@ Json planned_json(const std::map<std::string, std::string>& texts, const char* n
 
 }  // namespace
 
-Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRowQuantizer& make,
-                          const MemoryLimits& limits, int threads) {
+QuantizedSource open_quantized(Checkpoint source, const Recipe& recipe, const MakeRowQuantizer& make,
+                               const MemoryLimits& limits, int threads) {
   auto view = std::make_shared<QuantizedView>(std::move(source), make);
-  auto made = plan_computed(view->stored(), recipe, limits);
-  if (!made) return std::move(*view).give_back();
-  view->show(std::move(made->planned));
+  auto planned = plan_computed(view->stored(), recipe, limits);
+  if (!planned) return {std::move(*view).give_back()};
+  const auto made = std::make_shared<const ComputedPlan>(std::move(*planned));
+  view->show(made);
   view->set_threads(limits, threads);
 
   std::vector<TensorInfo> tensors;
@@ -331,8 +332,9 @@ Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRow
   Json config = made->quantizes ? planned_json(made->texts, "config.json") : c.config();
   Json hf_quant_config =
       made->quantizes ? planned_json(made->texts, "hf_quant_config.json") : c.hf_quant_config();
-  return Checkpoint::over(view, std::move(tensors), std::move(shards), std::move(config),
-                          std::move(hf_quant_config), std::move(made->findings));
+  return {Checkpoint::over(view, std::move(tensors), std::move(shards), std::move(config),
+                           std::move(hf_quant_config), made->findings),
+          made, &c};
 }
 
 }  // namespace twofour

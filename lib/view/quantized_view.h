@@ -10,6 +10,7 @@
 #include "lib/encode/quantized_group.h"
 #include "lib/findings/finding.h"
 #include "lib/plan/tensor_rewrite.h"
+#include "lib/view/plan_computed.h"
 
 namespace twofour {
 
@@ -46,6 +47,14 @@ class RowQuantizer {
 /// quantizes on so many threads.
 using MakeRowQuantizer = std::function<std::unique_ptr<RowQuantizer>(const Checkpoint& source, int threads)>;
 
+/// What open_quantized() shows.
+struct QuantizedSource {
+  Checkpoint shown;
+  /// What is computed of it, for those who compute it by themselves; null: nothing.
+  std::shared_ptr<const ComputedPlan> computed = {};
+  const Checkpoint* stored = nullptr;  ///< that it is computed from; `shown` keeps it
+};
+
 /// A checkpoint as rules for layouts need it: linears that they take and that are not NVFP4 appear quantized,
 /// by the rule's words as they are read. It is what `quantize` writes of these linears, in the recipe's
 /// dialect; without one in ModelOpt's, or in the source's own where that alone has words for the rest: stacks
@@ -54,7 +63,7 @@ using MakeRowQuantizer = std::function<std::unique_ptr<RowQuantizer>(const Check
 /// names. A source without such linears is returned as it is. Reads headers and config alone. Throws Error
 /// where a linear cannot be quantized. Groups that are quantized as a whole share `threads`: as many at a
 /// time as the limits have room for.
-Checkpoint open_quantized(Checkpoint source, const Recipe& recipe, const MakeRowQuantizer& make,
-                          const MemoryLimits& limits = {}, int threads = 1);
+QuantizedSource open_quantized(Checkpoint source, const Recipe& recipe, const MakeRowQuantizer& make,
+                               const MemoryLimits& limits = {}, int threads = 1);
 
 }  // namespace twofour

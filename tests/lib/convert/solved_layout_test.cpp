@@ -104,7 +104,7 @@ Checkpoint open_view(const Model& model, Meeting& meeting, int threads, const Me
     meeting.threads = each;
     return std::make_unique<MeetingQuantizer>(row_encoders()(from, each), meeting);
   };
-  return open_quantized(open_source(model.path), model.rule, make, limits, threads);
+  return open_quantized(open_source(model.path), model.rule, make, limits, threads).shown;
 }
 
 std::vector<uint8_t> read(const Checkpoint& c, const std::string& name) {
