@@ -1,8 +1,12 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+
+#include "formats/families/traits.h"
 
 // What the keys of a config.json mean in tensors, as data: one row a family of models, which checks read that
 // hold the two against each other, and whatever builds a model.
@@ -68,12 +72,31 @@ struct FamilyShapes {
   const char* drafts = "";
   /// Whether there are more parameters than the row has: other names are no mistake.
   bool is_open = false;
+  const char* outer_type = nullptr;         ///< the model_type of a model that also reads images
+  std::optional<ExpertStacks> stacks = {};  ///< nothing: not known, or no experts with gates
+  std::optional<FamilyRouter> router = {};  ///< nothing: not known, or no experts
+  std::optional<FamilyTraits> traits = {};  ///< nothing: the decoder does not run it
+  bool norms_add_one = false;               ///< norms multiply by 1 + w
+  bool clamps_gates = false;                ///< sigmoid(1.702 gate), up + 1, both clamped: gpt-oss
 };
 
-/// Every row.
+/// Every row. One without parameters says how models behave that checks do not know.
 std::span<const FamilyShapes> family_shapes();
-/// The row of a model_type; nullptr: none.
+/// The row of a model_type, of what it says of parameters; nullptr: none.
 const FamilyShapes* find_family_shapes(std::string_view model_type);
+
+// Of models that also read images the outer model_type will do for these.
+/// nullptr: it is not known.
+const ExpertStacks* find_expert_stacks(std::string_view model_type);
+/// nullptr: it is not known.
+const FamilyRouter* find_family_router(std::string_view model_type);
+/// Whether gates are clamped, as the row of the model_type says.
+bool clamps_gates(std::string_view model_type);
+
+/// nullptr: it cannot be run.
+const FamilyTraits* find_family_traits(std::string_view model_type);
+/// The model_types that can be run: "llama, mistral, ...".
+std::string decoder_families();
 
 // The rows of a file each.
 std::span<const FamilyShapes> dense_families();
@@ -82,5 +105,6 @@ std::span<const FamilyShapes> latent_families();
 std::span<const FamilyShapes> hybrid_families();
 std::span<const FamilyShapes> layer_norm_families();
 std::span<const FamilyShapes> mamba_families();
+std::span<const FamilyShapes> stacked_families();
 
 }  // namespace twofour

@@ -150,7 +150,8 @@ constexpr FamilyShapes kFamilies[] = {
      .mlp = jamba_mlp,
      .mixer = jamba_mixer,
      .mlp_keys = "expert_layer_period, expert_layer_offset",
-     .mixer_keys = "attn_layer_period, attn_layer_offset"},
+     .mixer_keys = "attn_layer_period, attn_layer_offset",
+     .stacks = kApart},
     {.model_types = {"granitemoehybrid"},
      .parameters = {kFrame, kTwoNorms, kGraniteAttention, kGraniteHybrid},
      .defaults = R"({"hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 32000,
@@ -162,7 +163,8 @@ constexpr FamilyShapes kFamilies[] = {
      .top_k = "num_experts_per_tok",
      .mixer = mixer_by_types,
      .mixer_keys = "layer_types",
-     .is_open = true},
+     .is_open = true,
+     .stacks = kRowStacks},
     {.model_types = {"nemotron_h"},
      .parameters = {kNemotronFrame, kNemotronMamba, kNemotronExperts},
      .defaults =
@@ -176,7 +178,8 @@ constexpr FamilyShapes kFamilies[] = {
      .top_k = "num_experts_per_tok",
      .mixer = nemotron_mixer,
      .mixer_keys = "layers_block_type, hybrid_override_pattern",
-     .is_open = true},
+     .is_open = true,
+     .router = grouped_sigmoid(1)},
 };
 
 }  // namespace

@@ -9,6 +9,24 @@ namespace twofour::families {
 
 using Kind = ParameterKind;
 
+inline constexpr ExpertStacks kApart{};
+inline constexpr ExpertStacks kRowStacks{.files = ExpertFiles::kRowStacks};
+inline constexpr ExpertStacks kColumnStacks{.files = ExpertFiles::kColumnStacks};
+
+inline constexpr FamilyRouter kSoftmax{};
+inline constexpr FamilyRouter kSoftmaxIfSaid{.renormalized = Renormalized::kIfSaid};
+/// DeepSeek-V3's, with a correction, and what is built like it.
+constexpr FamilyRouter grouped_sigmoid(double scaling, int groups = 1, int kept = 1,
+                                       Renormalized renormalized = Renormalized::kUnlessSaid) {
+  return {.scores = RouterScores::kSigmoid,
+          .renormalized = renormalized,
+          .correction = "gate.e_score_correction_bias",
+          .scaling = scaling,
+          .groups = ExpertGroups::kByTwo,
+          .group_count = groups,
+          .kept_groups = kept};
+}
+
 /// The embedding, the norm behind the last layer, the head where it is not the embedding.
 inline constexpr FamilyParameter kFrame[] = {
     {Kind::kEmbedding, "model.embed_tokens", "vocab_size", "hidden_size"},

@@ -1,0 +1,149 @@
+#include "formats/families/rows.h"
+
+// Families whose files hold experts of floats in stacks.
+
+namespace twofour {
+namespace families::stacked {
+namespace {
+
+constexpr auto kQwenSparse = experts("moe_intermediate_size");
+/// Qwen3-VL's stacks lie the other way; quantizers take them apart.
+constexpr FamilyParameter kQwen3VlSparse[] = {
+    {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
+    {Kind::kColumnStack, "model.layers.#.mlp.experts.gate_up_proj", "2*moe_intermediate_size", "hidden_size",
+     "@sparse"},
+    {Kind::kColumnStack, "model.layers.#.mlp.experts.down_proj", "hidden_size", "moe_intermediate_size",
+     "@sparse"},
+    kQwenSparse[0],
+    kQwenSparse[1],
+    kQwenSparse[2],
+};
+
+constexpr FamilyParameter kGraniteBlock[] = {
+    {Kind::kRouter, "model.layers.#.block_sparse_moe.router.layer", "num_local_experts", "hidden_size",
+     "num_local_experts"},
+    {Kind::kRowStack, "model.layers.#.block_sparse_moe.input_linear.weight", "2*intermediate_size",
+     "hidden_size", "num_local_experts"},
+    {Kind::kRowStack, "model.layers.#.block_sparse_moe.output_linear.weight", "hidden_size",
+     "intermediate_size", "num_local_experts"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.gate_proj", "intermediate_size",
+     "hidden_size"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.up_proj", "intermediate_size", "hidden_size"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.down_proj", "hidden_size",
+     "intermediate_size"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w1", "intermediate_size", "hidden_size"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w3", "intermediate_size", "hidden_size"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w2", "hidden_size", "intermediate_size"},
+};
+constexpr FamilyParameter kGraniteShared[] = {
+    {Kind::kLinear, "model.layers.#.shared_mlp.input_linear", "2*shared_intermediate_size", "hidden_size",
+     "shared_intermediate_size"},
+    {Kind::kLinear, "model.layers.#.shared_mlp.output_linear", "hidden_size", "shared_intermediate_size",
+     "shared_intermediate_size"},
+};
+
+constexpr FamilyParameter kGptOss[] = {
+    {Kind::kVector, "model.layers.#.self_attn.sinks", "num_attention_heads"},
+    {Kind::kRouter, "model.layers.#.mlp.router", "num_local_experts", "hidden_size", "", ""},
+    {Kind::kColumnStack, "model.layers.#.mlp.experts.gate_up_proj", "2*intermediate_size", "hidden_size"},
+    {Kind::kStackVector, "model.layers.#.mlp.experts.gate_up_proj_bias", "2*intermediate_size"},
+    {Kind::kColumnStack, "model.layers.#.mlp.experts.down_proj", "hidden_size", "intermediate_size"},
+    {Kind::kStackVector, "model.layers.#.mlp.experts.down_proj_bias", "hidden_size"},
+    {Kind::kLinear, "model.layers.#.mlp.experts.#.gate_proj", "intermediate_size", "hidden_size", "", "may"},
+    {Kind::kLinear, "model.layers.#.mlp.experts.#.up_proj", "intermediate_size", "hidden_size", "", "may"},
+    {Kind::kLinear, "model.layers.#.mlp.experts.#.down_proj", "hidden_size", "intermediate_size", "", "may"},
+};
+
+/// Every interleave_moe_layer_step-th layer, or those that moe_layers lists.
+std::string_view llama4_mlp(const FamilySizes& sizes, int64_t layer) {
+  if (sizes.is_list("moe_layers")) return sizes.lists("moe_layers", layer) ? "sparse" : "dense";
+  const int64_t step = std::max<int64_t>(sizes.number("interleave_moe_layer_step").value_or(1), 1);
+  return (layer + 1) % step == 0 ? "sparse" : "dense";
+}
+constexpr FamilyParameter kLlama4Block[] = {
+    {Kind::kLinear, "model.layers.#.feed_forward.gate_proj", "intermediate_size_mlp", "hidden_size",
+     "@dense"},
+    {Kind::kLinear, "model.layers.#.feed_forward.up_proj", "intermediate_size_mlp", "hidden_size", "@dense"},
+    {Kind::kLinear, "model.layers.#.feed_forward.down_proj", "hidden_size", "intermediate_size_mlp",
+     "@dense"},
+    {Kind::kRouter, "model.layers.#.feed_forward.router", "num_local_experts", "hidden_size", "@sparse"},
+    {Kind::kLinear, "model.layers.#.feed_forward.shared_expert.gate_proj", "intermediate_size", "hidden_size",
+     "@sparse"},
+    {Kind::kLinear, "model.layers.#.feed_forward.shared_expert.up_proj", "intermediate_size", "hidden_size",
+     "@sparse"},
+    {Kind::kLinear, "model.layers.#.feed_forward.shared_expert.down_proj", "hidden_size", "intermediate_size",
+     "@sparse"},
+    {Kind::kColumnStack, "model.layers.#.feed_forward.experts.gate_up_proj", "2*intermediate_size",
+     "hidden_size", "@sparse"},
+    {Kind::kColumnStack, "model.layers.#.feed_forward.experts.down_proj", "hidden_size", "intermediate_size",
+     "@sparse"},
+    {Kind::kLinear, "model.layers.#.feed_forward.experts.#.gate_proj", "intermediate_size", "hidden_size",
+     "@sparse"},
+    {Kind::kLinear, "model.layers.#.feed_forward.experts.#.up_proj", "intermediate_size", "hidden_size",
+     "@sparse"},
+    {Kind::kLinear, "model.layers.#.feed_forward.experts.#.down_proj", "hidden_size", "intermediate_size",
+     "@sparse"},
+};
+
+constexpr FamilyShapes kFamilies[] = {
+    {.model_types = {"qwen3_vl_moe_text"},
+     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHeadNorms, kDenseMlp, kQwen3VlSparse},
+     .defaults = R"({"hidden_size": 2048, "intermediate_size": 5632, "vocab_size": 151936,
+       "num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 128,
+       "attention_bias": false, "num_experts": "num_local_experts", "num_local_experts": 60,
+       "num_experts_per_tok": 4, "moe_intermediate_size": 1408, "decoder_sparse_step": 1})",
+     .experts = "num_experts",
+     .top_k = "num_experts_per_tok",
+     .mlp = sparse_by_step,
+     .mlp_keys = "decoder_sparse_step, mlp_only_layers",
+     .outer_type = "qwen3_vl_moe",
+     .stacks = kColumnStacks,
+     .router = kSoftmax},
+    {.model_types = {"granitemoe", "granitemoeshared"},
+     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kGraniteBlock, kGraniteShared},
+     .defaults = R"({"hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 32000,
+       "num_hidden_layers": 32, "num_attention_heads": 32, "attention_bias": false, "num_local_experts": 8,
+       "num_experts_per_tok": 2, "shared_intermediate_size": 0, "tie_word_embeddings": false})",
+     .experts = "num_local_experts",
+     .top_k = "num_experts_per_tok",
+     .stacks = kRowStacks},
+    {.model_types = {"gpt_oss"},
+     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kGptOss},
+     .defaults = R"({"hidden_size": 2880, "intermediate_size": 2880, "vocab_size": 201088,
+       "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+       "attention_bias": true, "num_local_experts": "num_experts", "num_experts": 128,
+       "num_experts_per_tok": "experts_per_token", "experts_per_token": 4, "tie_word_embeddings": false})",
+     .experts = "num_local_experts",
+     .top_k = "num_experts_per_tok",
+     .stacks = {{.files = ExpertFiles::kColumnStacks, .rows = GateUpRows::kInterleaved, .has_bias = true}},
+     .router = kSoftmax,
+     .traits = {{.windows = WindowRule::kAlternate,
+                 .window = 128,
+                 .epsilon = 1e-5,
+                 .theta = 150000,
+                 .positions = 131072}},
+     .clamps_gates = true},
+    {.model_types = {"llama4_text"},
+     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kLlama4Block},
+     .defaults = R"({"hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+       "vocab_size": 202048, "num_hidden_layers": 48, "num_attention_heads": 40, "num_key_value_heads": 8,
+       "head_dim": 128, "attention_bias": false, "num_local_experts": 16, "num_experts_per_tok": 1,
+       "interleave_moe_layer_step": 1, "tie_word_embeddings": false})",
+     .experts = "num_local_experts",
+     .top_k = "num_experts_per_tok",
+     .mlp = llama4_mlp,
+     .mlp_keys = "moe_layers, interleave_moe_layer_step",
+     .outer_type = "llama4",
+     .stacks = kColumnStacks},
+    {.model_types = {"openai_privacy_filter"},
+     .parameters = {},
+     .defaults = "{}",
+     .stacks = {{.files = ExpertFiles::kColumnStacks, .has_bias = true}}},
+};
+
+}  // namespace
+}  // namespace families::stacked
+
+std::span<const FamilyShapes> stacked_families() { return families::stacked::kFamilies; }
+
+}  // namespace twofour
