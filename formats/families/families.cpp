@@ -9,7 +9,8 @@ std::span<const FamilyShapes> family_shapes() {
   static const std::vector<FamilyShapes> all = [] {
     std::vector<FamilyShapes> rows;
     for (const auto some : {dense_families(), layer_norm_families(), sparse_families(), latent_families(),
-                            hybrid_families(), mamba_families(), stacked_families()})
+                            hybrid_families(), mamba_families(), qwen_families(), minimax_families(),
+                            kimi_families(), stacked_families()})
       rows.insert(rows.end(), some.begin(), some.end());
     return rows;
   }();

@@ -88,9 +88,9 @@ constexpr FamilyParameter kV4Streams[] = {
     {Kind::kVector, "hc_head_base", "hc_mult", "", "hc_mult"},
     {Kind::kVector, "hc_head_scale", "1", "", "hc_mult"},
     // As transformers writes them.
-    {Kind::kMatrix, "hc_head.hc_fn", "hc_mult", "hc_mult*hidden_size", "hc_mult"},
-    {Kind::kVector, "hc_head.hc_base", "hc_mult", "", "hc_mult"},
-    {Kind::kVector, "hc_head.hc_scale", "1", "", "hc_mult"},
+    {Kind::kMatrix, "hc_head.hc_fn", "hc_mult", "hc_mult*hidden_size", "hc_mult alias"},
+    {Kind::kVector, "hc_head.hc_base", "hc_mult", "", "hc_mult alias"},
+    {Kind::kVector, "hc_head.hc_scale", "1", "", "hc_mult alias"},
 };
 /// Names of the reference inference code, with compressors left open. Heads come in groups, each to a rank of
 /// its own.
@@ -100,7 +100,7 @@ constexpr FamilyParameter kV4[] = {
     {Kind::kLinear, "layers.#.attn.wq_a", "q_lora_rank", "hidden_size"},
     {Kind::kNorm, "layers.#.attn.q_norm", "q_lora_rank"},
     {Kind::kNorm, "layers.#.attn.kv_norm", "head_dim"},
-    {Kind::kNorm, "layers.#.attn.norm", "head_dim"},
+    {Kind::kNorm, "layers.#.attn.norm", "head_dim", "", "alias"},
     {Kind::kLinear, "layers.#.attn.wq_b", "num_attention_heads*head_dim", "q_lora_rank"},
     {Kind::kLinear, "layers.#.attn.wkv", "head_dim", "hidden_size"},
     {Kind::kVector, "layers.#.attn.attn_sink", "num_attention_heads"},
@@ -110,7 +110,7 @@ constexpr FamilyParameter kV4[] = {
     {Kind::kLinear, "layers.#.attn.indexer.weights_proj", "index_n_heads", "hidden_size", "may"},
     {Kind::kRouter, "layers.#.ffn.gate", "n_routed_experts", "hidden_size"},
     {Kind::kVector, "layers.#.ffn.gate.bias", "n_routed_experts", "", "@sparse"},
-    {Kind::kMatrix, "layers.#.ffn.gate.tid2eid", "vocab_size", "num_experts_per_tok", "@hash"},
+    {Kind::kNumbers, "layers.#.ffn.gate.tid2eid", "vocab_size", "num_experts_per_tok", "@hash"},
     {Kind::kLinear, "layers.#.ffn.shared_experts.w1", kSharedWidth, "hidden_size", "n_shared_experts"},
     {Kind::kLinear, "layers.#.ffn.shared_experts.w3", kSharedWidth, "hidden_size", "n_shared_experts"},
     {Kind::kLinear, "layers.#.ffn.shared_experts.w2", "hidden_size", kSharedWidth, "n_shared_experts"},
@@ -118,16 +118,52 @@ constexpr FamilyParameter kV4[] = {
     {Kind::kLinear, "layers.#.ffn.experts.#.w3", "moe_intermediate_size", "hidden_size"},
     {Kind::kLinear, "layers.#.ffn.experts.#.w2", "hidden_size", "moe_intermediate_size"},
     // As transformers writes them from linears.
-    {Kind::kLinear, "layers.#.ffn.experts.#.gate_proj", "moe_intermediate_size", "hidden_size", "may"},
-    {Kind::kLinear, "layers.#.ffn.experts.#.up_proj", "moe_intermediate_size", "hidden_size", "may"},
-    {Kind::kLinear, "layers.#.ffn.experts.#.down_proj", "hidden_size", "moe_intermediate_size", "may"},
+    {Kind::kLinear, "layers.#.ffn.experts.#.gate_proj", "moe_intermediate_size", "hidden_size", "may alias"},
+    {Kind::kLinear, "layers.#.ffn.experts.#.up_proj", "moe_intermediate_size", "hidden_size", "may alias"},
+    {Kind::kLinear, "layers.#.ffn.experts.#.down_proj", "hidden_size", "moe_intermediate_size", "may alias"},
     {Kind::kEmbedding, "embed", "vocab_size", "hidden_size"},
-    {Kind::kEmbedding, "embed_tokens", "vocab_size", "hidden_size"},
+    {Kind::kEmbedding, "embed_tokens", "vocab_size", "hidden_size", "alias"},
     {Kind::kNorm, "norm", "hidden_size"},
     {Kind::kLinear, "head", "vocab_size", "hidden_size", "may"},
 };
 
+/// What gathers several tokens into one. One of four tokens overlaps with its neighbour, and is twice as
+/// wide.
+constexpr const char* kOfFour = "compress_ratios=4";
+constexpr const char* kOfMany = "compress_ratios=128";
+constexpr FamilyParameter kV4Compressors[] = {
+    {Kind::kLinear, "layers.#.attn.compressor.wkv", "head_dim", "hidden_size", kOfMany},
+    {Kind::kLinear, "layers.#.attn.compressor.wgate", "head_dim", "hidden_size", kOfMany},
+    {Kind::kMatrix, "layers.#.attn.compressor.ape", "128", "head_dim", kOfMany},
+    {Kind::kNorm, "layers.#.attn.compressor.norm", "head_dim", "", kOfMany},
+    {Kind::kLinear, "layers.#.attn.compressor.wkv", "2*head_dim", "hidden_size", kOfFour},
+    {Kind::kLinear, "layers.#.attn.compressor.wgate", "2*head_dim", "hidden_size", kOfFour},
+    {Kind::kMatrix, "layers.#.attn.compressor.ape", "4", "2*head_dim", kOfFour},
+    {Kind::kNorm, "layers.#.attn.compressor.norm", "head_dim", "", kOfFour},
+    {Kind::kLinear, "layers.#.attn.indexer.compressor.wkv", "2*index_head_dim", "hidden_size", kOfFour},
+    {Kind::kLinear, "layers.#.attn.indexer.compressor.wgate", "2*index_head_dim", "hidden_size", kOfFour},
+    {Kind::kMatrix, "layers.#.attn.indexer.compressor.ape", "4", "2*index_head_dim", kOfFour},
+    {Kind::kNorm, "layers.#.attn.indexer.compressor.norm", "index_head_dim", "", kOfFour},
+};
+constexpr FamilyParameter kV4Draft[] = {
+    {Kind::kLinear, "mtp.#.e_proj", "hidden_size", "hidden_size"},
+    {Kind::kLinear, "mtp.#.h_proj", "hidden_size", "hidden_size"},
+    {Kind::kNorm, "mtp.#.enorm", "hidden_size"},
+    {Kind::kNorm, "mtp.#.hnorm", "hidden_size"},
+    {Kind::kNorm, "mtp.#.norm", "hidden_size"},
+    {Kind::kMatrix, "mtp.#.hc_head_fn", "hc_mult", "hc_mult*hidden_size"},
+    {Kind::kVector, "mtp.#.hc_head_base", "hc_mult"},
+    {Kind::kVector, "mtp.#.hc_head_scale", "1"},
+};
+
 constexpr auto kMlpBias = mlp("", "mlp_bias");
+
+constexpr const char* kV4Defaults = R"({"hidden_size": 4096, "moe_intermediate_size": "intermediate_size",
+       "intermediate_size": 2048, "vocab_size": 129280, "num_hidden_layers": 43, "num_attention_heads": 64,
+       "num_key_value_heads": 1, "head_dim": 512, "n_routed_experts": "num_local_experts",
+       "num_local_experts": 256, "num_experts_per_tok": 6, "n_shared_experts": 1, "q_lora_rank": 1024,
+       "o_groups": 8, "o_lora_rank": 1024, "num_hash_layers": 3,
+       "tie_word_embeddings": false})";
 
 constexpr FamilyShapes kFamilies[] = {
     {.model_types = {"minicpm3"},
@@ -247,19 +283,30 @@ constexpr FamilyShapes kFamilies[] = {
      .router = grouped_sigmoid(1, 1, 1, Renormalized::kIfSaid)},
     {.model_types = {"deepseek_v4"},
      .parameters = {kV4, kV4Streams},
-     .defaults = R"({"hidden_size": 4096, "moe_intermediate_size": "intermediate_size",
-       "intermediate_size": 2048, "vocab_size": 129280, "num_hidden_layers": 43, "num_attention_heads": 64,
-       "num_key_value_heads": 1, "head_dim": 512, "n_routed_experts": "num_local_experts",
-       "num_local_experts": 256, "num_experts_per_tok": 6, "n_shared_experts": 1, "q_lora_rank": 1024,
-       "o_groups": 8, "o_lora_rank": 1024, "num_hash_layers": 3,
-       "tie_word_embeddings": false})",
+     .defaults = kV4Defaults,
      .experts = "n_routed_experts",
      .top_k = "num_experts_per_tok",
      .mlp = v4_mlp,
      .mlp_keys = "num_hash_layers, mlp_layer_types",
      .is_open = true,
      .stacks = kApart,
-     .router = {{.scores = RouterScores::kSqrtSoftplus, .correction = "gate.bias", .scaling = 1.5}}},
+     .router = {{.scores = RouterScores::kSqrtSoftplus, .correction = "gate.bias", .scaling = 1.5}},
+     .parts = {{{.parameters = kV4Compressors},
+                {.parameters = kV4Draft,
+                 .layers = "mtp.#.",
+                 .count = "num_nextn_predict_layers",
+                 .repeats_layers = true,
+                 .mlp = "sparse"}}}},
+    // Names: vLLM 0.33, models/deepseek_v41; what it adds, a tower and tables of n-grams, is left open.
+    {.model_types = {"deepseek_v41"},
+     .parameters = {kV4, kV4Streams},
+     .defaults = kV4Defaults,
+     .experts = "n_routed_experts",
+     .top_k = "num_experts_per_tok",
+     .mlp = v4_mlp,
+     .mlp_keys = "num_hash_layers, mlp_layer_types",
+     .is_open = true,
+     .stacks = kApart},
 };
 
 }  // namespace

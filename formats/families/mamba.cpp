@@ -136,6 +136,16 @@ constexpr FamilyParameter kNemotronExperts[] = {
     {Kind::kLinear, "backbone.layers.#.mixer.fc2_latent_proj", "hidden_size", "moe_latent_size", "@moe may"},
 };
 
+/// A draft is two layers: attention, then experts.
+constexpr FamilyParameter kNemotronDraftFirst[] = {
+    {Kind::kLinear, "mtp.layers.#.eh_proj", "hidden_size", "2*hidden_size"},
+    {Kind::kNorm, "mtp.layers.#.enorm", "hidden_size"},
+    {Kind::kNorm, "mtp.layers.#.hnorm", "hidden_size"},
+};
+constexpr FamilyParameter kNemotronDraftLast[] = {
+    {Kind::kNorm, "mtp.layers.#.final_layernorm", "hidden_size"},
+};
+
 constexpr FamilyShapes kFamilies[] = {
     {.model_types = {"jamba"},
      .parameters = {kJamba, kFullAttention, kJambaMixer},
@@ -179,7 +189,18 @@ constexpr FamilyShapes kFamilies[] = {
      .mixer = nemotron_mixer,
      .mixer_keys = "layers_block_type, hybrid_override_pattern",
      .is_open = true,
-     .router = grouped_sigmoid(1)},
+     .router = grouped_sigmoid(1),
+     .parts = {{{.parameters = kNemotronDraftFirst,
+                 .layers = "mtp.layers.#.",
+                 .count = "num_nextn_predict_layers",
+                 .repeats_layers = true,
+                 .mixer = "attention"},
+                {.parameters = kNemotronDraftLast,
+                 .layers = "mtp.layers.#.",
+                 .count = "num_nextn_predict_layers",
+                 .first = "1",
+                 .repeats_layers = true,
+                 .mixer = "moe"}}}},
 };
 
 }  // namespace

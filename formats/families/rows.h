@@ -137,7 +137,8 @@ inline std::string_view mixer_by_types(const FamilySizes& sizes, int64_t layer) 
     const int64_t every = std::max<int64_t>(sizes.number("full_attention_interval").value_or(4), 1);
     return (layer + 1) % every == 0 ? "full_attention" : "linear_attention";
   }
-  if (said == "attention" || said == "sliding_attention") said = "full_attention";
+  if (said == "attention" || said == "sliding_attention" || said == "qwen_sparse_attention")
+    said = "full_attention";
   if (said == "mamba") said = "linear_attention";
   return said;
 }

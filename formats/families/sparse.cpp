@@ -71,15 +71,16 @@ constexpr FamilyParameter kMiniMaxBlock[] = {
 };
 /// Names by which llm-compressor and ModelOpt write experts and routers of these.
 constexpr FamilyParameter kRenamedBlock[] = {
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.gate_proj", "intermediate_size",
-     "hidden_size"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.up_proj", "intermediate_size", "hidden_size"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.down_proj", "hidden_size",
-     "intermediate_size"},
-    {Kind::kRouter, "model.layers.#.mlp.gate", "num_local_experts", "hidden_size", "may"},
-    {Kind::kLinear, "model.layers.#.mlp.experts.#.gate_proj", "intermediate_size", "hidden_size"},
-    {Kind::kLinear, "model.layers.#.mlp.experts.#.up_proj", "intermediate_size", "hidden_size"},
-    {Kind::kLinear, "model.layers.#.mlp.experts.#.down_proj", "hidden_size", "intermediate_size"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.gate_proj", "intermediate_size", "hidden_size",
+     "alias"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.up_proj", "intermediate_size", "hidden_size",
+     "alias"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.down_proj", "hidden_size", "intermediate_size",
+     "alias"},
+    {Kind::kRouter, "model.layers.#.mlp.gate", "num_local_experts", "hidden_size", "may alias"},
+    {Kind::kLinear, "model.layers.#.mlp.experts.#.gate_proj", "intermediate_size", "hidden_size", "alias"},
+    {Kind::kLinear, "model.layers.#.mlp.experts.#.up_proj", "intermediate_size", "hidden_size", "alias"},
+    {Kind::kLinear, "model.layers.#.mlp.experts.#.down_proj", "hidden_size", "intermediate_size", "alias"},
 };
 /// As Phi names its head's bias, and those of its norms.
 constexpr FamilyParameter kPhiFrame[] = {

@@ -49,9 +49,12 @@ constexpr FamilyParameter kGptOss[] = {
     {Kind::kStackVector, "model.layers.#.mlp.experts.gate_up_proj_bias", "2*intermediate_size"},
     {Kind::kColumnStack, "model.layers.#.mlp.experts.down_proj", "hidden_size", "intermediate_size"},
     {Kind::kStackVector, "model.layers.#.mlp.experts.down_proj_bias", "hidden_size"},
-    {Kind::kLinear, "model.layers.#.mlp.experts.#.gate_proj", "intermediate_size", "hidden_size", "", "may"},
-    {Kind::kLinear, "model.layers.#.mlp.experts.#.up_proj", "intermediate_size", "hidden_size", "", "may"},
-    {Kind::kLinear, "model.layers.#.mlp.experts.#.down_proj", "hidden_size", "intermediate_size", "", "may"},
+    {Kind::kLinear, "model.layers.#.mlp.experts.#.gate_proj", "intermediate_size", "hidden_size", "alias",
+     "may"},
+    {Kind::kLinear, "model.layers.#.mlp.experts.#.up_proj", "intermediate_size", "hidden_size", "alias",
+     "may"},
+    {Kind::kLinear, "model.layers.#.mlp.experts.#.down_proj", "hidden_size", "intermediate_size", "alias",
+     "may"},
 };
 
 /// Every interleave_moe_layer_step-th layer, or those that moe_layers lists.
@@ -83,6 +86,66 @@ constexpr FamilyParameter kLlama4Block[] = {
      "@sparse"},
     {Kind::kLinear, "model.layers.#.feed_forward.experts.#.down_proj", "hidden_size", "intermediate_size",
      "@sparse"},
+};
+
+/// Inkling: rows of gate and up in turn, shared experts in stacks of their own, convolutions behind keys,
+/// values, attention and MLP. Names: conversion_mapping.py; sizes: modeling_inkling.py.
+std::string_view inkling_mixer(const FamilySizes& sizes, int64_t layer) {
+  if (const std::string_view said = sizes.text("layer_types", layer); !said.empty()) return said;
+  const bool local =
+      sizes.is_list("local_layer_ids") ? sizes.lists("local_layer_ids", layer) : (layer + 1) % 6 != 0;
+  return local ? "hybrid_sliding" : "hybrid";
+}
+std::string_view inkling_mlp(const FamilySizes& sizes, int64_t layer) {
+  if (const std::string_view said = sizes.text("mlp_layer_types", layer); !said.empty()) return said;
+  return layer < sizes.number("dense_mlp_idx").value_or(0) ? "dense" : "sparse";
+}
+constexpr FamilyParameter kInklingFrame[] = {
+    {Kind::kEmbedding, "model.llm.embed", "vocab_size", "hidden_size"},
+    {Kind::kNorm, "model.llm.embed_norm", "hidden_size"},
+    {Kind::kNorm, "model.llm.norm", "hidden_size"},
+    {Kind::kLinear, "model.llm.unembed", kUnsaidSize, "hidden_size", "may"},
+    {Kind::kNorm, "model.llm.layers.#.attn_norm", "hidden_size"},
+    {Kind::kNorm, "model.llm.layers.#.mlp_norm", "hidden_size"},
+    {Kind::kConvolution, "model.llm.layers.#.attn_sconv", "hidden_size", "conv_kernel_size"},
+    {Kind::kConvolution, "model.llm.layers.#.mlp_sconv", "hidden_size", "conv_kernel_size"},
+};
+constexpr std::array<FamilyParameter, 10> inkling_attention(const char* when, const char* queries,
+                                                            const char* keys, const char* head,
+                                                            const char* relative, const char* extent) {
+  return {{
+      {Kind::kLinear, "model.llm.layers.#.attn.wq_du", queries, "hidden_size", when},
+      {Kind::kLinear, "model.llm.layers.#.attn.wk_dv", keys, "hidden_size", when},
+      {Kind::kLinear, "model.llm.layers.#.attn.wv_dv", keys, "hidden_size", when},
+      {Kind::kLinear, "model.llm.layers.#.attn.wr_du", relative, "hidden_size", when},
+      {Kind::kLinear, "model.llm.layers.#.attn.wo_ud", "hidden_size", queries, when},
+      {Kind::kNorm, "model.llm.layers.#.attn.q_norm", head, "", when},
+      {Kind::kNorm, "model.llm.layers.#.attn.k_norm", head, "", when},
+      {Kind::kConvolution, "model.llm.layers.#.attn.k_sconv", keys, "conv_kernel_size", when},
+      {Kind::kConvolution, "model.llm.layers.#.attn.v_sconv", keys, "conv_kernel_size", when},
+      {Kind::kMatrix, "model.llm.layers.#.attn.rel_logits_proj.proj", "d_rel", extent, when},
+  }};
+}
+constexpr auto kInklingFull =
+    inkling_attention("@hybrid", "num_attention_heads*head_dim", "num_key_value_heads*head_dim", "head_dim",
+                      "num_attention_heads*d_rel", "rel_extent");
+constexpr auto kInklingWindow = inkling_attention("@hybrid_sliding", "swa_num_attention_heads*swa_head_dim",
+                                                  "swa_num_key_value_heads*swa_head_dim", "swa_head_dim",
+                                                  "swa_num_attention_heads*d_rel", "sliding_window_size");
+constexpr FamilyParameter kInklingBlock[] = {
+    {Kind::kLinear, "model.llm.layers.#.mlp.w13_dn", "2*intermediate_size", "hidden_size", "@dense"},
+    {Kind::kLinear, "model.llm.layers.#.mlp.w2_md", "hidden_size", "intermediate_size", "@dense"},
+    {Kind::kVector, "model.llm.layers.#.mlp.global_scale", "1", "", "@dense"},
+    {Kind::kRouter, "model.llm.layers.#.mlp.gate", "n_routed_experts+n_shared_experts", "hidden_size",
+     "@sparse"},
+    {Kind::kVector, "model.llm.layers.#.mlp.gate.bias", "n_routed_experts", "", "@sparse"},
+    {Kind::kVector, "model.llm.layers.#.mlp.gate.global_scale", "1", "", "@sparse"},
+    {Kind::kRowStack, "model.llm.layers.#.mlp.experts.w13_weight", "2*moe_intermediate_size", "hidden_size",
+     "@sparse"},
+    {Kind::kRowStack, "model.llm.layers.#.mlp.experts.w2_weight", "hidden_size", "moe_intermediate_size",
+     "@sparse"},
+    {Kind::kAny, "model.llm.layers.#.mlp.shared_experts.shared_w13_weight", "", "", "@sparse"},
+    {Kind::kAny, "model.llm.layers.#.mlp.shared_experts.shared_w2_weight", "", "", "@sparse"},
 };
 
 constexpr FamilyShapes kFamilies[] = {
@@ -135,6 +198,22 @@ constexpr FamilyShapes kFamilies[] = {
      .mlp_keys = "moe_layers, interleave_moe_layer_step",
      .outer_type = "llama4",
      .stacks = kColumnStacks},
+    {.model_types = {"inkling_text"},
+     .parameters = {kInklingFrame, kInklingFull, kInklingWindow, kInklingBlock},
+     .defaults = R"({"hidden_size": 6144, "intermediate_size": "dense_intermediate_size",
+       "dense_intermediate_size": 24576, "vocab_size": 201024, "num_hidden_layers": 66,
+       "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128, "swa_num_attention_heads": 64,
+       "swa_num_key_value_heads": 16, "swa_head_dim": 128, "sliding_window_size": 512, "d_rel": 16,
+       "rel_extent": 1024, "conv_kernel_size": "sconv_kernel_size", "sconv_kernel_size": 4,
+       "n_routed_experts": 256, "n_shared_experts": 2, "num_experts_per_tok": 6,
+       "moe_intermediate_size": 3072})",
+     .experts = "n_routed_experts",
+     .top_k = "num_experts_per_tok",
+     .mlp = inkling_mlp,
+     .mixer = inkling_mixer,
+     .mlp_keys = "mlp_layer_types, dense_mlp_idx",
+     .mixer_keys = "layer_types, local_layer_ids",
+     .outer_type = "inkling_mm_model"},
     {.model_types = {"openai_privacy_filter"},
      .parameters = {},
      .defaults = "{}",
