@@ -10,7 +10,7 @@ std::span<const FamilyShapes> family_shapes() {
     std::vector<FamilyShapes> rows;
     for (const auto some : {dense_families(), layer_norm_families(), sparse_families(), latent_families(),
                             hybrid_families(), mamba_families(), qwen_families(), minimax_families(),
-                            kimi_families(), stacked_families()})
+                            kimi_families(), windowed_families(), streams_families(), stacked_families()})
       rows.insert(rows.end(), some.begin(), some.end());
     return rows;
   }();

@@ -78,7 +78,7 @@ struct FamilyPart {
 /// src/transformers/models/*/{configuration,modeling}_*.py and conversion_mapping.py.
 struct FamilyShapes {
   std::array<const char*, 6> model_types;  ///< as config.json has them; nullptr: none
-  std::array<std::span<const FamilyParameter>, 7> parameters;
+  std::array<std::span<const FamilyParameter>, 10> parameters;
   /// What keys are that a config lacks, a JSON object: numbers, yes or no, or the size that is taken instead.
   const char* defaults;
   const char* experts = "";  ///< the key that counts routed experts
@@ -129,6 +129,8 @@ std::span<const FamilyShapes> mamba_families();
 std::span<const FamilyShapes> qwen_families();
 std::span<const FamilyShapes> minimax_families();
 std::span<const FamilyShapes> kimi_families();
+std::span<const FamilyShapes> windowed_families();
+std::span<const FamilyShapes> streams_families();
 std::span<const FamilyShapes> stacked_families();
 
 }  // namespace twofour

@@ -8,8 +8,6 @@ namespace {
 
 constexpr const char* kFull = "@full_attention";
 constexpr const char* kDelta = "@linear_attention";
-constexpr const char* kHeads = "num_attention_heads*qk_nope_head_dim+num_attention_heads*qk_rope_head_dim";
-constexpr const char* kKeysAndValues = "num_attention_heads*qk_nope_head_dim+num_attention_heads*v_head_dim";
 constexpr const char* kDeltaWidth = "linear_num_heads*linear_head_dim";
 
 /// Layers are counted from one in full_attn_layers.
@@ -47,16 +45,17 @@ constexpr FamilyParameter kKimiGates[] = {
     {Kind::kAny, "model.layers.#.self_attn.A_log", "", "", "@linear_attention !use_full_rank_gate"},
 };
 constexpr FamilyParameter kKimiLatent[] = {
-    {Kind::kLinear, "model.layers.#.self_attn.q_proj", kHeads, "hidden_size", "@full_attention !q_lora_rank"},
+    {Kind::kLinear, "model.layers.#.self_attn.q_proj", kLatentHeads, "hidden_size",
+     "@full_attention !q_lora_rank"},
     {Kind::kLinear, "model.layers.#.self_attn.q_a_proj", "q_lora_rank", "hidden_size",
      "@full_attention q_lora_rank"},
     {Kind::kNorm, "model.layers.#.self_attn.q_a_layernorm", "q_lora_rank", "", "@full_attention q_lora_rank"},
-    {Kind::kLinear, "model.layers.#.self_attn.q_b_proj", kHeads, "q_lora_rank",
+    {Kind::kLinear, "model.layers.#.self_attn.q_b_proj", kLatentHeads, "q_lora_rank",
      "@full_attention q_lora_rank"},
     {Kind::kLinear, "model.layers.#.self_attn.kv_a_proj_with_mqa", "kv_lora_rank+qk_rope_head_dim",
      "hidden_size", kFull},
     {Kind::kNorm, "model.layers.#.self_attn.kv_a_layernorm", "kv_lora_rank", "", kFull},
-    {Kind::kLinear, "model.layers.#.self_attn.kv_b_proj", kKeysAndValues, "kv_lora_rank", kFull},
+    {Kind::kLinear, "model.layers.#.self_attn.kv_b_proj", kLatentKeysAndValues, "kv_lora_rank", kFull},
     {Kind::kLinear, "model.layers.#.self_attn.o_proj", "hidden_size", "num_attention_heads*v_head_dim",
      kFull},
     {Kind::kLinear, "model.layers.#.self_attn.g_proj", "num_attention_heads*v_head_dim", "hidden_size",
@@ -73,9 +72,6 @@ constexpr std::array<FamilyParameter, 3> kimi_experts(const char* width, const c
 constexpr auto kWide = kimi_experts("hidden_size", "@sparse !routed_expert_hidden_size");
 constexpr auto kNarrow = kimi_experts("routed_expert_hidden_size", "@sparse routed_expert_hidden_size");
 constexpr FamilyParameter kKimiBlock[] = {
-    kDenseMlp[0],
-    kDenseMlp[1],
-    kDenseMlp[2],
     {Kind::kRouter, "model.layers.#.block_sparse_moe.gate", "num_experts", "hidden_size", "@sparse"},
     {Kind::kVector, "model.layers.#.block_sparse_moe.gate.e_score_correction_bias", "num_experts", "",
      "@sparse"},
@@ -159,25 +155,6 @@ constexpr FamilyParameter kGlm5[] = {
     {Kind::kVector, "model.layers.#.hc_ffn_base", kMixes},
     {Kind::kVector, "model.layers.#.hc_ffn_scale", "3"},
 };
-constexpr auto kGlm5Experts = experts("moe_intermediate_size");
-constexpr const char* kGlm5Shared = "n_shared_experts*moe_intermediate_size";
-constexpr FamilyParameter kGlm5Block[] = {
-    kDenseMlp[0],
-    kDenseMlp[1],
-    kDenseMlp[2],
-    {Kind::kRouter, "model.layers.#.mlp.gate", "n_routed_experts", "hidden_size", "@sparse"},
-    {Kind::kVector, "model.layers.#.mlp.gate.e_score_correction_bias", "n_routed_experts", "", "@sparse"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_experts.gate_proj", kGlm5Shared, "hidden_size",
-     "@sparse n_shared_experts"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_experts.up_proj", kGlm5Shared, "hidden_size",
-     "@sparse n_shared_experts"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_experts.down_proj", "hidden_size", kGlm5Shared,
-     "@sparse n_shared_experts"},
-    kGlm5Experts[0],
-    kGlm5Experts[1],
-    kGlm5Experts[2],
-};
-
 /// Ling-3.0. Source: vLLM 0.33, models/bailing_moe_v3.py.
 std::string_view ling_mixer(const FamilySizes& sizes, int64_t layer) {
   const int64_t every = std::max<int64_t>(sizes.number("layer_group_size").value_or(1), 1);
@@ -204,20 +181,17 @@ constexpr FamilyParameter kLing[] = {
     {Kind::kVector, "model.layers.#.attention.A_log", "num_attention_heads", "", kDelta},
     {Kind::kVector, "model.layers.#.attention.dt_bias", kLingWidth, "", kDelta},
     {Kind::kNorm, "model.layers.#.attention.o_norm", "head_dim", "", kDelta},
-    {Kind::kLinear, "model.layers.#.attention.q_proj", kHeads, "hidden_size", "@full_attention !q_lora_rank"},
+    {Kind::kLinear, "model.layers.#.attention.q_proj", kLatentHeads, "hidden_size",
+     "@full_attention !q_lora_rank"},
     {Kind::kLinear, "model.layers.#.attention.kv_a_proj_with_mqa", "kv_lora_rank+qk_rope_head_dim",
      "hidden_size", kFull},
     {Kind::kNorm, "model.layers.#.attention.kv_a_layernorm", "kv_lora_rank", "", kFull},
-    {Kind::kLinear, "model.layers.#.attention.kv_b_proj", kKeysAndValues, "kv_lora_rank", kFull},
+    {Kind::kLinear, "model.layers.#.attention.kv_b_proj", kLatentKeysAndValues, "kv_lora_rank", kFull},
     {Kind::kLinear, "model.layers.#.attention.g_proj", "num_attention_heads", "hidden_size",
      "@full_attention gated_attention_proj_granularity_type=head_wise"},
     {Kind::kLinear, "model.layers.#.attention.dense", "hidden_size", "num_attention_heads*v_head_dim", kFull},
 };
-constexpr auto kLingExperts = experts("moe_intermediate_size");
 constexpr FamilyParameter kLingBlock[] = {
-    kDenseMlp[0],
-    kDenseMlp[1],
-    kDenseMlp[2],
     {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
     {Kind::kVector, "model.layers.#.mlp.gate.expert_bias", "num_experts", "",
      "@sparse moe_router_enable_expert_bias"},
@@ -227,9 +201,6 @@ constexpr FamilyParameter kLingBlock[] = {
      "@sparse num_shared_experts"},
     {Kind::kLinear, "model.layers.#.mlp.shared_experts.down_proj", "hidden_size", kLingShared,
      "@sparse num_shared_experts"},
-    kLingExperts[0],
-    kLingExperts[1],
-    kLingExperts[2],
     {Kind::kLinear, "model.layers.#.eh_proj", "hidden_size", "2*hidden_size", "@draft"},
     {Kind::kNorm, "model.layers.#.enorm", "hidden_size", "", "@draft"},
     {Kind::kNorm, "model.layers.#.hnorm", "hidden_size", "", "@draft"},
@@ -238,7 +209,7 @@ constexpr FamilyParameter kLingBlock[] = {
 
 constexpr FamilyShapes kFamilies[] = {
     {.model_types = {"kimi_linear"},
-     .parameters = {kFrame, kTwoNorms, kKimiDelta, kKimiGates, kKimiLatent, kKimiBlock, kKimiK3},
+     .parameters = {kFrame, kTwoNorms, kKimiDelta, kKimiGates, kKimiLatent, kKimiBlock, kDenseMlp, kKimiK3},
      .defaults = R"({"hidden_size": 2304, "intermediate_size": 9216, "vocab_size": 163840,
        "num_hidden_layers": 27, "num_attention_heads": 32, "num_key_value_heads": 32,
        "moe_intermediate_size": 1024, "num_experts": "num_local_experts", "num_local_experts": 256,
@@ -263,7 +234,8 @@ constexpr FamilyShapes kFamilies[] = {
                  .count = "vision_config.vt_num_hidden_layers",
                  .is_tower = true}}}},
     {.model_types = {"glm5_next_text"},
-     .parameters = {kFrame, kTwoNorms, kKimiDelta, kKimiLatent, kGlm5, kGlm5Block},
+     .parameters = {kFrame, kTwoNorms, kKimiDelta, kKimiLatent, kGlm5, kRoutedGate, kSharedExperts,
+                    kSparseExperts, kDenseMlp},
      .defaults = R"({"hidden_size": 4096, "intermediate_size": 12288, "vocab_size": 154880,
        "num_hidden_layers": 45, "num_attention_heads": 64, "moe_intermediate_size": 2048,
        "n_routed_experts": "num_local_experts", "num_local_experts": 288, "num_experts_per_tok": 8,
@@ -283,7 +255,7 @@ constexpr FamilyShapes kFamilies[] = {
      .outer_type = "glm5_next",
      .stacks = kApart},
     {.model_types = {"bailing_hybrid"},
-     .parameters = {kLing, kTwoNorms, kLingBlock},
+     .parameters = {kLing, kTwoNorms, kLingBlock, kDenseMlp, kSparseExperts},
      .defaults = R"({"tie_word_embeddings": false})",
      .experts = "num_experts",
      .top_k = "num_experts_per_tok",

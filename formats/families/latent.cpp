@@ -4,24 +4,6 @@ namespace twofour {
 namespace families::latent {
 namespace {
 
-constexpr const char* kHeads = "num_attention_heads*qk_nope_head_dim+num_attention_heads*qk_rope_head_dim";
-
-/// Queries and keys through low ranks, or queries straight where there is no rank. Source:
-/// modeling_deepseek_v3.py.
-constexpr FamilyParameter kLatentAttention[] = {
-    {Kind::kLinear, "model.layers.#.self_attn.q_proj", kHeads, "hidden_size", "!q_lora_rank"},
-    {Kind::kLinear, "model.layers.#.self_attn.q_a_proj", "q_lora_rank", "hidden_size", "q_lora_rank",
-     "attention_bias"},
-    {Kind::kNorm, "model.layers.#.self_attn.q_a_layernorm", "q_lora_rank", "", "q_lora_rank"},
-    {Kind::kLinear, "model.layers.#.self_attn.q_b_proj", kHeads, "q_lora_rank", "q_lora_rank"},
-    {Kind::kLinear, "model.layers.#.self_attn.kv_a_proj_with_mqa", "kv_lora_rank+qk_rope_head_dim",
-     "hidden_size", "", "attention_bias"},
-    {Kind::kNorm, "model.layers.#.self_attn.kv_a_layernorm", "kv_lora_rank"},
-    {Kind::kLinear, "model.layers.#.self_attn.kv_b_proj",
-     "num_attention_heads*qk_nope_head_dim+num_attention_heads*v_head_dim", "kv_lora_rank"},
-    {Kind::kLinear, "model.layers.#.self_attn.o_proj", "hidden_size", "num_attention_heads*v_head_dim", "",
-     "attention_bias"},
-};
 /// Which tokens attention sees. Some layers share the index of another.
 constexpr FamilyParameter kIndexer[] = {
     {Kind::kLinear, "model.layers.#.self_attn.indexer.wq_b", "index_n_heads*index_head_dim", "q_lora_rank",
@@ -31,36 +13,22 @@ constexpr FamilyParameter kIndexer[] = {
     {Kind::kLinear, "model.layers.#.self_attn.indexer.weights_proj", "index_n_heads", "hidden_size", "may"},
 };
 
-constexpr auto kExperts = experts("moe_intermediate_size");
-constexpr const char* kSharedWidth = "n_shared_experts*moe_intermediate_size";
-constexpr std::array<FamilyParameter, 18> block(const char* correction) {
-  return {{
-      {Kind::kRouter, "model.layers.#.mlp.gate", "n_routed_experts", "hidden_size", "@sparse"},
-      {Kind::kVector, "model.layers.#.mlp.gate.e_score_correction_bias", "n_routed_experts", "", correction},
-      kExperts[0],
-      kExperts[1],
-      kExperts[2],
-      {Kind::kLinear, "model.layers.#.mlp.shared_experts.gate_proj", kSharedWidth, "hidden_size",
-       "@sparse n_shared_experts"},
-      {Kind::kLinear, "model.layers.#.mlp.shared_experts.up_proj", kSharedWidth, "hidden_size",
-       "@sparse n_shared_experts"},
-      {Kind::kLinear, "model.layers.#.mlp.shared_experts.down_proj", "hidden_size", kSharedWidth,
-       "@sparse n_shared_experts"},
-      kDenseMlp[0],
-      kDenseMlp[1],
-      kDenseMlp[2],
-      // A draft, numbered as a layer behind the others.
-      {Kind::kLinear, "model.layers.#.eh_proj", "hidden_size", "2*hidden_size", "@draft"},
-      {Kind::kNorm, "model.layers.#.enorm", "hidden_size", "", "@draft"},
-      {Kind::kNorm, "model.layers.#.hnorm", "hidden_size", "", "@draft"},
-      {Kind::kNorm, "model.layers.#.shared_head.norm", "hidden_size", "", "@draft"},
-      {Kind::kLinear, "model.layers.#.shared_head.head", "vocab_size", "hidden_size", "@draft may"},
-      {Kind::kEmbedding, "model.layers.#.embed_tokens", "vocab_size", "hidden_size", "@draft may"},
-      {Kind::kAny, "model.layers.#.shared_head.head.weight_scale_inv", "", "", "@draft may"},
-  }};
-}
-constexpr auto kBlock = block("@sparse");
-constexpr auto kV2Block = block("@sparse topk_method=noaux_tc");
+/// Not every DeepSeek-V2 has a correction.
+constexpr FamilyParameter kV2Gate[] = {
+    kRoutedGate[0],
+    {Kind::kVector, "model.layers.#.mlp.gate.e_score_correction_bias", "n_routed_experts", "",
+     "@sparse topk_method=noaux_tc"},
+};
+/// A draft, numbered as a layer behind the others.
+constexpr FamilyParameter kDraft[] = {
+    {Kind::kLinear, "model.layers.#.eh_proj", "hidden_size", "2*hidden_size", "@draft"},
+    {Kind::kNorm, "model.layers.#.enorm", "hidden_size", "", "@draft"},
+    {Kind::kNorm, "model.layers.#.hnorm", "hidden_size", "", "@draft"},
+    {Kind::kNorm, "model.layers.#.shared_head.norm", "hidden_size", "", "@draft"},
+    {Kind::kLinear, "model.layers.#.shared_head.head", "vocab_size", "hidden_size", "@draft may"},
+    {Kind::kEmbedding, "model.layers.#.embed_tokens", "vocab_size", "hidden_size", "@draft may"},
+    {Kind::kAny, "model.layers.#.shared_head.head.weight_scale_inv", "", "", "@draft may"},
+};
 
 constexpr auto kQkvBiased = attention("attention_bias", nullptr);
 constexpr FamilyParameter kQkNorms[] = {
@@ -173,7 +141,8 @@ constexpr FamilyShapes kFamilies[] = {
        "kv_lora_rank": 256, "q_lora_rank": 768, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32,
        "v_head_dim": "hidden_size/num_attention_heads", "tie_word_embeddings": true})"},
     {.model_types = {"deepseek"},
-     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kV2Block},
+     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kV2Gate, kSparseExperts, kSharedExperts, kDenseMlp,
+                    kDraft},
      .defaults = R"({"hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 102400,
        "num_hidden_layers": 30, "num_attention_heads": 32, "attention_bias": false,
        "moe_intermediate_size": 1407, "first_k_dense_replace": 0, "moe_layer_freq": 1,
@@ -184,7 +153,8 @@ constexpr FamilyShapes kFamilies[] = {
      .mlp_keys = "first_k_dense_replace, moe_layer_freq",
      .router = kSoftmaxIfSaid},
     {.model_types = {"deepseek_v2"},
-     .parameters = {kFrame, kTwoNorms, kLatentAttention, kV2Block},
+     .parameters = {kFrame, kTwoNorms, kLatentAttention, kV2Gate, kSparseExperts, kSharedExperts, kDenseMlp,
+                    kDraft},
      .defaults = R"({"hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 102400,
        "num_hidden_layers": 32, "num_attention_heads": 32, "attention_bias": false,
        "n_routed_experts": "num_experts", "num_experts": 64, "n_shared_experts": 2,
@@ -199,7 +169,8 @@ constexpr FamilyShapes kFamilies[] = {
      .router = {{.renormalized = Renormalized::kNever, .scaling = 1, .groups = ExpertGroups::kIfSaid}},
      .traits = {{.pairs = RopePairs::kNeighbours, .positions = 2048}}},
     {.model_types = {"deepseek_v3", "kimi_k2", "deepseek_v32"},
-     .parameters = {kFrame, kTwoNorms, kLatentAttention, kBlock, kIndexer},
+     .parameters = {kFrame, kTwoNorms, kLatentAttention, kRoutedGate, kSparseExperts, kSharedExperts,
+                    kDenseMlp, kDraft, kIndexer},
      .defaults = R"({"hidden_size": 7168, "intermediate_size": 18432, "vocab_size": 129280,
        "num_hidden_layers": 61, "num_attention_heads": 128, "attention_bias": false,
        "n_routed_experts": "num_local_experts", "num_local_experts": 256, "num_experts_per_tok": 8,
@@ -216,7 +187,8 @@ constexpr FamilyShapes kFamilies[] = {
      .router = grouped_sigmoid(2.5, 8, 4),
      .traits = {{.types = 2, .pairs = RopePairs::kAsSaid, .positions = 4096}}},
     {.model_types = {"glm_moe_dsa"},
-     .parameters = {kFrame, kTwoNorms, kLatentAttention, kBlock, kIndexer},
+     .parameters = {kFrame, kTwoNorms, kLatentAttention, kRoutedGate, kSparseExperts, kSharedExperts,
+                    kDenseMlp, kDraft, kIndexer},
      .defaults = R"({"hidden_size": 6144, "intermediate_size": 12288, "vocab_size": 154880,
        "num_hidden_layers": 78, "num_attention_heads": 64, "attention_bias": false,
        "n_routed_experts": "num_local_experts", "num_local_experts": 256, "num_experts_per_tok": 8,
@@ -231,7 +203,8 @@ constexpr FamilyShapes kFamilies[] = {
      .stacks = kApart,
      .router = grouped_sigmoid(2.5)},
     {.model_types = {"glm4_moe_lite"},
-     .parameters = {kFrame, kTwoNorms, kLatentAttention, kBlock},
+     .parameters = {kFrame, kTwoNorms, kLatentAttention, kRoutedGate, kSparseExperts, kSharedExperts,
+                    kDenseMlp, kDraft},
      .defaults = R"({"hidden_size": 2048, "intermediate_size": 10240, "vocab_size": 154880,
        "num_hidden_layers": 47, "num_attention_heads": 20, "attention_bias": false,
        "n_routed_experts": "num_local_experts", "num_local_experts": 64, "num_experts_per_tok": 4,
@@ -246,7 +219,8 @@ constexpr FamilyShapes kFamilies[] = {
      .stacks = kApart,
      .router = grouped_sigmoid(1.8)},
     {.model_types = {"glm4_moe", "glm4v_moe_text"},
-     .parameters = {kFrame, kTwoNorms, kQkvBiased, kQkNorms, kBlock},
+     .parameters = {kFrame, kTwoNorms, kQkvBiased, kQkNorms, kRoutedGate, kSparseExperts, kSharedExperts,
+                    kDenseMlp, kDraft},
      .defaults = R"({"hidden_size": 4096, "intermediate_size": 10944, "vocab_size": 151552,
        "num_hidden_layers": 46, "num_attention_heads": 96, "num_key_value_heads": 8, "attention_bias": false,
        "use_qk_norm": false, "n_routed_experts": "num_local_experts", "num_local_experts": 128,
@@ -262,7 +236,8 @@ constexpr FamilyShapes kFamilies[] = {
      .router = grouped_sigmoid(1),
      .traits = {{.epsilon = 1e-5, .rotated = 0.5, .positions = 131072}}},
     {.model_types = {"solar_open"},
-     .parameters = {kFrame, kTwoNorms, kPlainAttention, kBlock},
+     .parameters = {kFrame, kTwoNorms, kPlainAttention, kRoutedGate, kSparseExperts, kSharedExperts,
+                    kDenseMlp, kDraft},
      .defaults = R"({"n_routed_experts": "num_local_experts", "first_k_dense_replace": 0,
        "tie_word_embeddings": false})",
      .experts = "n_routed_experts",
@@ -270,7 +245,8 @@ constexpr FamilyShapes kFamilies[] = {
      .mlp = sparse_behind_first,
      .mlp_keys = "first_k_dense_replace"},
     {.model_types = {"dots1"},
-     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHeadNorms, kBlock},
+     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHeadNorms, kRoutedGate, kSparseExperts,
+                    kSharedExperts, kDenseMlp, kDraft},
      .defaults = R"({"hidden_size": 4608, "intermediate_size": 10944, "vocab_size": 152064,
        "num_hidden_layers": 62, "num_attention_heads": 32, "num_key_value_heads": 32,
        "attention_bias": false, "n_routed_experts": "num_local_experts", "moe_intermediate_size": 1408,

@@ -9,19 +9,22 @@ namespace {
 constexpr const char* kFull = "@full_attention";
 
 /// Attention whose queries come with gates of their own size.
-constexpr FamilyParameter kGatedAttention[] = {
-    {Kind::kLinear, "model.layers.#.self_attn.q_proj",
-     "num_attention_heads*head_dim+attn_output_gate*num_attention_heads*head_dim", "hidden_size", kFull,
-     "attention_bias"},
-    {Kind::kLinear, "model.layers.#.self_attn.k_proj", "num_key_value_heads*head_dim", "hidden_size", kFull,
-     "attention_bias"},
-    {Kind::kLinear, "model.layers.#.self_attn.v_proj", "num_key_value_heads*head_dim", "hidden_size", kFull,
-     "attention_bias"},
-    {Kind::kLinear, "model.layers.#.self_attn.o_proj", "hidden_size", "num_attention_heads*head_dim", kFull,
-     "attention_bias"},
-    {Kind::kNorm, "model.layers.#.self_attn.q_norm", "head_dim", "", kFull},
-    {Kind::kNorm, "model.layers.#.self_attn.k_norm", "head_dim", "", kFull},
-};
+constexpr std::array<FamilyParameter, 6> gated_attention(const char* queries) {
+  return {{
+      {Kind::kLinear, "model.layers.#.self_attn.q_proj", queries, "hidden_size", kFull, "attention_bias"},
+      {Kind::kLinear, "model.layers.#.self_attn.k_proj", "num_key_value_heads*head_dim", "hidden_size", kFull,
+       "attention_bias"},
+      {Kind::kLinear, "model.layers.#.self_attn.v_proj", "num_key_value_heads*head_dim", "hidden_size", kFull,
+       "attention_bias"},
+      {Kind::kLinear, "model.layers.#.self_attn.o_proj", "hidden_size", "num_attention_heads*head_dim", kFull,
+       "attention_bias"},
+      {Kind::kNorm, "model.layers.#.self_attn.q_norm", "head_dim", "", kFull},
+      {Kind::kNorm, "model.layers.#.self_attn.k_norm", "head_dim", "", kFull},
+  }};
+}
+constexpr auto kGatedAttention =
+    gated_attention("num_attention_heads*head_dim+attn_output_gate*num_attention_heads*head_dim");
+constexpr auto kQwen4Attention = gated_attention("2*num_attention_heads*head_dim");
 
 constexpr const char* kValues = "linear_num_value_heads*linear_value_head_dim";
 constexpr const char* kKeysAndValues =
@@ -67,12 +70,8 @@ constexpr FamilyParameter kQwen35Delta[] = {
      "@linear_attention"},
 };
 
-constexpr auto kExperts = experts("moe_intermediate_size");
 constexpr FamilyParameter kQwenBlock[] = {
     {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
-    kExperts[0],
-    kExperts[1],
-    kExperts[2],
     {Kind::kRowStack, "model.layers.#.mlp.experts.gate_up_proj", "2*moe_intermediate_size", "hidden_size",
      "@sparse may"},
     {Kind::kRowStack, "model.layers.#.mlp.experts.down_proj", "hidden_size", "moe_intermediate_size",
@@ -188,7 +187,8 @@ constexpr FamilyParameter kQwen4Draft[] = {
 
 constexpr FamilyShapes kFamilies[] = {
     {.model_types = {"qwen3_next"},
-     .parameters = {kFrame, kTwoNorms, kQwen3NextDelta, kGatedAttention, kDenseMlp, kQwenBlock},
+     .parameters = {kFrame, kTwoNorms, kQwen3NextDelta, kGatedAttention, kDenseMlp, kSparseExperts,
+                    kQwenBlock},
      .defaults =
          R"({"attn_output_gate": true, "hidden_size": 2048, "intermediate_size": 5632, "vocab_size": 151936,
        "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
@@ -206,7 +206,7 @@ constexpr FamilyShapes kFamilies[] = {
      .router = {{.renormalized = Renormalized::kUnlessSaid}},
      .norms_add_one = true},
     {.model_types = {"qwen3_5_moe_text"},
-     .parameters = {kFrame, kTwoNorms, kGatedAttention, kQwen35Delta, kQwenBlock},
+     .parameters = {kFrame, kTwoNorms, kGatedAttention, kQwen35Delta, kSparseExperts, kQwenBlock},
      .defaults =
          R"({"attn_output_gate": true, "hidden_size": 2048, "vocab_size": 248320, "num_hidden_layers": 40,
        "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "attention_bias": false,
@@ -237,9 +237,10 @@ constexpr FamilyShapes kFamilies[] = {
      .parts = {{draft(""), kTower}},
      .norms_add_one = true},
     {.model_types = {"qwen4_exp_text"},
-     .parameters = {kQwen4, kGatedAttention, kQwen35Delta, kAttentionStreams, kMlpStreams, kQwenBlock},
+     .parameters = {kQwen4, kQwen4Attention, kQwen35Delta, kAttentionStreams, kMlpStreams, kSparseExperts,
+                    kQwenBlock},
      .defaults =
-         R"({"attn_output_gate": true, "hidden_size": 2048, "vocab_size": 248320, "num_hidden_layers": 40,
+         R"({"hidden_size": 2048, "vocab_size": 248320, "num_hidden_layers": 40,
        "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "attention_bias": false,
        "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
        "shared_expert_intermediate_size": 512, "linear_num_key_heads": 16, "linear_num_value_heads": 32,

@@ -105,6 +105,44 @@ constexpr std::array<FamilyParameter, 3> experts(const char* width, const char* 
       {Kind::kLinear, "model.layers.#.mlp.experts.#.down_proj", "hidden_size", width, when},
   }};
 }
+inline constexpr auto kSparseExperts = experts("moe_intermediate_size");
+/// A router with a correction, shared experts of as many times the width of a routed one.
+inline constexpr FamilyParameter kRoutedGate[] = {
+    {Kind::kRouter, "model.layers.#.mlp.gate", "n_routed_experts", "hidden_size", "@sparse"},
+    {Kind::kVector, "model.layers.#.mlp.gate.e_score_correction_bias", "n_routed_experts", "", "@sparse"},
+};
+inline constexpr const char* kSharedWidth = "n_shared_experts*moe_intermediate_size";
+inline constexpr FamilyParameter kSharedExperts[] = {
+    {Kind::kLinear, "model.layers.#.mlp.shared_experts.gate_proj", kSharedWidth, "hidden_size",
+     "@sparse n_shared_experts"},
+    {Kind::kLinear, "model.layers.#.mlp.shared_experts.up_proj", kSharedWidth, "hidden_size",
+     "@sparse n_shared_experts"},
+    {Kind::kLinear, "model.layers.#.mlp.shared_experts.down_proj", "hidden_size", kSharedWidth,
+     "@sparse n_shared_experts"},
+};
+
+inline constexpr const char* kLatentHeads =
+    "num_attention_heads*qk_nope_head_dim+num_attention_heads*qk_rope_head_dim";
+
+inline constexpr const char* kLatentKeysAndValues =
+    "num_attention_heads*qk_nope_head_dim+num_attention_heads*v_head_dim";
+
+/// Queries and keys through low ranks, or queries straight where there is no rank. Source:
+/// modeling_deepseek_v3.py.
+inline constexpr FamilyParameter kLatentAttention[] = {
+    {Kind::kLinear, "model.layers.#.self_attn.q_proj", kLatentHeads, "hidden_size", "!q_lora_rank"},
+    {Kind::kLinear, "model.layers.#.self_attn.q_a_proj", "q_lora_rank", "hidden_size", "q_lora_rank",
+     "attention_bias"},
+    {Kind::kNorm, "model.layers.#.self_attn.q_a_layernorm", "q_lora_rank", "", "q_lora_rank"},
+    {Kind::kLinear, "model.layers.#.self_attn.q_b_proj", kLatentHeads, "q_lora_rank", "q_lora_rank"},
+    {Kind::kLinear, "model.layers.#.self_attn.kv_a_proj_with_mqa", "kv_lora_rank+qk_rope_head_dim",
+     "hidden_size", "", "attention_bias"},
+    {Kind::kNorm, "model.layers.#.self_attn.kv_a_layernorm", "kv_lora_rank"},
+    {Kind::kLinear, "model.layers.#.self_attn.kv_b_proj", kLatentKeysAndValues, "kv_lora_rank"},
+    {Kind::kLinear, "model.layers.#.self_attn.o_proj", "hidden_size", "num_attention_heads*v_head_dim", "",
+     "attention_bias"},
+};
+
 constexpr std::array<FamilyParameter, 3> experts_w(const char* width) {
   return {{
       {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w1", width, "hidden_size"},

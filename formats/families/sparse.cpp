@@ -8,30 +8,15 @@ constexpr auto kQkvBias = attention("qkv_bias", nullptr);
 constexpr auto kUseBias = attention("use_bias", "use_bias");
 constexpr auto kQkvBiased = attention("attention_bias", nullptr);
 
-constexpr std::array<FamilyParameter, 5> sparse_block(const char* width) {
-  const auto e = experts(width);
-  return {{
-      {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
-      e[0],
-      e[1],
-      e[2],
-      {Kind::kAny, "model.layers.#.mlp.gate.e_score_correction_bias", "", "", "may"},
-  }};
-}
 constexpr std::array<FamilyParameter, 4> sparse_only(const char* width) {
   const auto e = experts(width, "");
   return {{{Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size"}, e[0], e[1], e[2]}};
 }
-constexpr auto kQwenExperts = sparse_only("moe_intermediate_size");
-constexpr auto kQwenSparse = experts("moe_intermediate_size");
 constexpr auto kOlmoExperts = sparse_only("intermediate_size");
 
 /// Router and shared expert of Qwen2-MoE.
 constexpr FamilyParameter kQwen2Sparse[] = {
     {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
-    kQwenSparse[0],
-    kQwenSparse[1],
-    kQwenSparse[2],
     {Kind::kRowStack, "model.layers.#.mlp.experts.gate_up_proj", "2*moe_intermediate_size", "hidden_size",
      "@sparse may"},
     {Kind::kRowStack, "model.layers.#.mlp.experts.down_proj", "hidden_size", "moe_intermediate_size",
@@ -46,9 +31,6 @@ constexpr FamilyParameter kQwen2Sparse[] = {
 };
 constexpr FamilyParameter kQwen3Sparse[] = {
     {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
-    kQwenSparse[0],
-    kQwenSparse[1],
-    kQwenSparse[2],
     {Kind::kRowStack, "model.layers.#.mlp.experts.gate_up_proj", "2*moe_intermediate_size", "hidden_size",
      "@sparse may"},
     {Kind::kRowStack, "model.layers.#.mlp.experts.down_proj", "hidden_size", "moe_intermediate_size",
@@ -117,9 +99,6 @@ constexpr FamilyParameter kErnieBlock[] = {
      "@sparse"},
     {Kind::kMatrix, "model.layers.#.mlp.gate.moe_statics.e_score_correction_bias", "1", "moe_num_experts",
      "@sparse may"},
-    kQwenSparse[0],
-    kQwenSparse[1],
-    kQwenSparse[2],
     {Kind::kLinear, "model.layers.#.mlp.shared_experts.gate_proj",
      "moe_num_shared_experts*moe_intermediate_size", "hidden_size", "@sparse moe_num_shared_experts",
      "use_bias"},
@@ -146,9 +125,6 @@ constexpr FamilyParameter kExaoneBlock[] = {
     {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
     {Kind::kVector, "model.layers.#.mlp.e_score_correction_bias", "num_experts", "", "@sparse"},
     {Kind::kVector, "model.layers.#.mlp.gate.e_score_correction_bias", "num_experts", "", "@sparse may"},
-    kQwenSparse[0],
-    kQwenSparse[1],
-    kQwenSparse[2],
     {Kind::kLinear, "model.layers.#.mlp.shared_experts.gate_proj", "num_shared_experts*moe_intermediate_size",
      "hidden_size", "@sparse num_shared_experts"},
     {Kind::kLinear, "model.layers.#.mlp.shared_experts.up_proj", "num_shared_experts*moe_intermediate_size",
@@ -159,7 +135,7 @@ constexpr FamilyParameter kExaoneBlock[] = {
 
 constexpr FamilyShapes kFamilies[] = {
     {.model_types = {"qwen2_moe"},
-     .parameters = {kFrame, kTwoNorms, kQkvBias, kDenseMlp, kQwen2Sparse},
+     .parameters = {kFrame, kTwoNorms, kQkvBias, kDenseMlp, kSparseExperts, kQwen2Sparse},
      .defaults = R"({"hidden_size": 2048, "intermediate_size": 5632, "vocab_size": 151936,
        "num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 16, "qkv_bias": true,
        "num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
@@ -172,7 +148,7 @@ constexpr FamilyShapes kFamilies[] = {
      .router = kSoftmaxIfSaid,
      .traits = {{.windows = WindowRule::kEven, .window = 4096, .positions = 32768}}},
     {.model_types = {"qwen3_moe"},
-     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHeadNorms, kDenseMlp, kQwen3Sparse},
+     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHeadNorms, kDenseMlp, kSparseExperts, kQwen3Sparse},
      .defaults = R"({"hidden_size": 2048, "intermediate_size": 6144, "vocab_size": 151936,
        "num_hidden_layers": 24, "num_attention_heads": 32, "num_key_value_heads": 4, "attention_bias": false,
        "num_experts": "num_local_experts", "num_local_experts": 128, "num_experts_per_tok": 8,
@@ -237,7 +213,7 @@ constexpr FamilyShapes kFamilies[] = {
      .stacks = kApart,
      .router = kSoftmaxIfSaid},
     {.model_types = {"ernie4_5_moe"},
-     .parameters = {kErnieFrame, kTwoNorms, kUseBias, kErnieMlp, kErnieBlock},
+     .parameters = {kErnieFrame, kTwoNorms, kUseBias, kErnieMlp, kSparseExperts, kErnieBlock},
      .defaults = R"({"hidden_size": 2560, "intermediate_size": 12288, "vocab_size": 103424,
        "num_hidden_layers": 28, "num_attention_heads": 20, "num_key_value_heads": 4, "use_bias": false,
        "moe_num_experts": "num_experts", "num_experts": 64, "moe_k": "num_experts_per_tok",
@@ -258,7 +234,7 @@ constexpr FamilyShapes kFamilies[] = {
      .top_k = "moe_topk",
      .stacks = kApart},
     {.model_types = {"exaone_moe"},
-     .parameters = {kFrame, kTwoNorms, kPlainAttention, kHeadNorms, kDenseMlp, kExaoneBlock},
+     .parameters = {kFrame, kTwoNorms, kPlainAttention, kHeadNorms, kDenseMlp, kSparseExperts, kExaoneBlock},
      .defaults = R"({"hidden_size": 4096, "intermediate_size": 16384, "vocab_size": 102400,
        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "num_experts": 64,
        "num_experts_per_tok": 8, "moe_intermediate_size": 1024, "num_shared_experts": 1,

@@ -6,7 +6,6 @@ namespace twofour {
 namespace families::stacked {
 namespace {
 
-constexpr auto kQwenSparse = experts("moe_intermediate_size");
 /// Qwen3-VL's stacks lie the other way; quantizers take them apart.
 constexpr FamilyParameter kQwen3VlSparse[] = {
     {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
@@ -14,9 +13,6 @@ constexpr FamilyParameter kQwen3VlSparse[] = {
      "@sparse"},
     {Kind::kColumnStack, "model.layers.#.mlp.experts.down_proj", "hidden_size", "moe_intermediate_size",
      "@sparse"},
-    kQwenSparse[0],
-    kQwenSparse[1],
-    kQwenSparse[2],
 };
 
 constexpr FamilyParameter kGraniteBlock[] = {
@@ -150,7 +146,8 @@ constexpr FamilyParameter kInklingBlock[] = {
 
 constexpr FamilyShapes kFamilies[] = {
     {.model_types = {"qwen3_vl_moe_text"},
-     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHeadNorms, kDenseMlp, kQwen3VlSparse},
+     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHeadNorms, kDenseMlp, kQwen3VlSparse,
+                    kSparseExperts},
      .defaults = R"({"hidden_size": 2048, "intermediate_size": 5632, "vocab_size": 151936,
        "num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 128,
        "attention_bias": false, "num_experts": "num_local_experts", "num_local_experts": 60,
