@@ -70,20 +70,6 @@ constexpr FamilyParameter kQwen35Delta[] = {
      "@linear_attention"},
 };
 
-constexpr FamilyParameter kQwenBlock[] = {
-    {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
-    {Kind::kRowStack, "model.layers.#.mlp.experts.gate_up_proj", "2*moe_intermediate_size", "hidden_size",
-     "@sparse may"},
-    {Kind::kRowStack, "model.layers.#.mlp.experts.down_proj", "hidden_size", "moe_intermediate_size",
-     "@sparse may"},
-    {Kind::kRouter, "model.layers.#.mlp.shared_expert_gate", "1", "hidden_size", "@sparse"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_expert.gate_proj", "shared_expert_intermediate_size",
-     "hidden_size", "@sparse"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_expert.up_proj", "shared_expert_intermediate_size",
-     "hidden_size", "@sparse"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_expert.down_proj", "hidden_size",
-     "shared_expert_intermediate_size", "@sparse"},
-};
 std::string_view all_sparse(const FamilySizes&, int64_t) { return "sparse"; }
 
 // The tower that reads images. Sizes: vision_config.
@@ -187,8 +173,8 @@ constexpr FamilyParameter kQwen4Draft[] = {
 
 constexpr FamilyShapes kFamilies[] = {
     {.model_types = {"qwen3_next"},
-     .parameters = {kFrame, kTwoNorms, kQwen3NextDelta, kGatedAttention, kDenseMlp, kSparseExperts,
-                    kQwenBlock},
+     .parameters = {kFrame, kTwoNorms, kQwen3NextDelta, kGatedAttention, kDenseMlp, kPlainGate,
+                    kSparseExperts, kExpertStacks, kSharedExpert},
      .defaults =
          R"({"attn_output_gate": true, "hidden_size": 2048, "intermediate_size": 5632, "vocab_size": 151936,
        "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
@@ -206,7 +192,8 @@ constexpr FamilyShapes kFamilies[] = {
      .router = {{.renormalized = Renormalized::kUnlessSaid}},
      .norms_add_one = true},
     {.model_types = {"qwen3_5_moe_text"},
-     .parameters = {kFrame, kTwoNorms, kGatedAttention, kQwen35Delta, kSparseExperts, kQwenBlock},
+     .parameters = {kFrame, kTwoNorms, kGatedAttention, kQwen35Delta, kPlainGate, kSparseExperts,
+                    kExpertStacks, kSharedExpert},
      .defaults =
          R"({"attn_output_gate": true, "hidden_size": 2048, "vocab_size": 248320, "num_hidden_layers": 40,
        "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "attention_bias": false,
@@ -237,8 +224,8 @@ constexpr FamilyShapes kFamilies[] = {
      .parts = {{draft(""), kTower}},
      .norms_add_one = true},
     {.model_types = {"qwen4_exp_text"},
-     .parameters = {kQwen4, kQwen4Attention, kQwen35Delta, kAttentionStreams, kMlpStreams, kSparseExperts,
-                    kQwenBlock},
+     .parameters = {kQwen4, kQwen4Attention, kQwen35Delta, kAttentionStreams, kMlpStreams, kPlainGate,
+                    kSparseExperts, kExpertStacks, kSharedExpert},
      .defaults =
          R"({"hidden_size": 2048, "vocab_size": 248320, "num_hidden_layers": 40,
        "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "attention_bias": false,

@@ -106,6 +106,26 @@ constexpr std::array<FamilyParameter, 3> experts(const char* width, const char* 
   }};
 }
 inline constexpr auto kSparseExperts = experts("moe_intermediate_size");
+inline constexpr FamilyParameter kPlainGate[] = {
+    {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
+};
+/// The same in stacks, as transformers has them.
+inline constexpr FamilyParameter kExpertStacks[] = {
+    {Kind::kRowStack, "model.layers.#.mlp.experts.gate_up_proj", "2*moe_intermediate_size", "hidden_size",
+     "@sparse may"},
+    {Kind::kRowStack, "model.layers.#.mlp.experts.down_proj", "hidden_size", "moe_intermediate_size",
+     "@sparse may"},
+};
+/// A shared expert with a gate, as of Qwen2-MoE.
+inline constexpr FamilyParameter kSharedExpert[] = {
+    {Kind::kRouter, "model.layers.#.mlp.shared_expert_gate", "1", "hidden_size", "@sparse"},
+    {Kind::kLinear, "model.layers.#.mlp.shared_expert.gate_proj", "shared_expert_intermediate_size",
+     "hidden_size", "@sparse"},
+    {Kind::kLinear, "model.layers.#.mlp.shared_expert.up_proj", "shared_expert_intermediate_size",
+     "hidden_size", "@sparse"},
+    {Kind::kLinear, "model.layers.#.mlp.shared_expert.down_proj", "hidden_size",
+     "shared_expert_intermediate_size", "@sparse"},
+};
 /// A router with a correction, shared experts of as many times the width of a routed one.
 inline constexpr FamilyParameter kRoutedGate[] = {
     {Kind::kRouter, "model.layers.#.mlp.gate", "n_routed_experts", "hidden_size", "@sparse"},

@@ -14,28 +14,6 @@ constexpr std::array<FamilyParameter, 4> sparse_only(const char* width) {
 }
 constexpr auto kOlmoExperts = sparse_only("intermediate_size");
 
-/// Router and shared expert of Qwen2-MoE.
-constexpr FamilyParameter kQwen2Sparse[] = {
-    {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
-    {Kind::kRowStack, "model.layers.#.mlp.experts.gate_up_proj", "2*moe_intermediate_size", "hidden_size",
-     "@sparse may"},
-    {Kind::kRowStack, "model.layers.#.mlp.experts.down_proj", "hidden_size", "moe_intermediate_size",
-     "@sparse may"},
-    {Kind::kRouter, "model.layers.#.mlp.shared_expert_gate", "1", "hidden_size", "@sparse"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_expert.gate_proj", "shared_expert_intermediate_size",
-     "hidden_size", "@sparse"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_expert.up_proj", "shared_expert_intermediate_size",
-     "hidden_size", "@sparse"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_expert.down_proj", "hidden_size",
-     "shared_expert_intermediate_size", "@sparse"},
-};
-constexpr FamilyParameter kQwen3Sparse[] = {
-    {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
-    {Kind::kRowStack, "model.layers.#.mlp.experts.gate_up_proj", "2*moe_intermediate_size", "hidden_size",
-     "@sparse may"},
-    {Kind::kRowStack, "model.layers.#.mlp.experts.down_proj", "hidden_size", "moe_intermediate_size",
-     "@sparse may"},
-};
 constexpr auto kWideExperts = experts_w("intermediate_size");
 constexpr FamilyParameter kMixtralBlock[] = {
     {Kind::kRouter, "model.layers.#.block_sparse_moe.gate", "num_local_experts", "hidden_size"},
@@ -93,12 +71,14 @@ constexpr FamilyParameter kErnieFrame[] = {
     {Kind::kLinear, "lm_head", "vocab_size", "hidden_size", "may", "use_bias"},
 };
 constexpr auto kErnieMlp = mlp("@dense", "use_bias");
-constexpr FamilyParameter kErnieBlock[] = {
+constexpr FamilyParameter kErnieGate[] = {
     {Kind::kRouter, "model.layers.#.mlp.gate", "moe_num_experts", "hidden_size", "@sparse"},
     {Kind::kMatrix, "model.layers.#.mlp.moe_statics.e_score_correction_bias", "1", "moe_num_experts",
      "@sparse"},
     {Kind::kMatrix, "model.layers.#.mlp.gate.moe_statics.e_score_correction_bias", "1", "moe_num_experts",
      "@sparse may"},
+};
+constexpr FamilyParameter kErnieBlock[] = {
     {Kind::kLinear, "model.layers.#.mlp.shared_experts.gate_proj",
      "moe_num_shared_experts*moe_intermediate_size", "hidden_size", "@sparse moe_num_shared_experts",
      "use_bias"},
@@ -121,10 +101,12 @@ constexpr FamilyParameter kHunyuanBlock[] = {
     {Kind::kLinear, "model.layers.#.mlp.experts.#.down_proj", "hidden_size", "intermediate_size"},
 };
 
-constexpr FamilyParameter kExaoneBlock[] = {
+constexpr FamilyParameter kExaoneGate[] = {
     {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
     {Kind::kVector, "model.layers.#.mlp.e_score_correction_bias", "num_experts", "", "@sparse"},
     {Kind::kVector, "model.layers.#.mlp.gate.e_score_correction_bias", "num_experts", "", "@sparse may"},
+};
+constexpr FamilyParameter kExaoneBlock[] = {
     {Kind::kLinear, "model.layers.#.mlp.shared_experts.gate_proj", "num_shared_experts*moe_intermediate_size",
      "hidden_size", "@sparse num_shared_experts"},
     {Kind::kLinear, "model.layers.#.mlp.shared_experts.up_proj", "num_shared_experts*moe_intermediate_size",
@@ -135,7 +117,8 @@ constexpr FamilyParameter kExaoneBlock[] = {
 
 constexpr FamilyShapes kFamilies[] = {
     {.model_types = {"qwen2_moe"},
-     .parameters = {kFrame, kTwoNorms, kQkvBias, kDenseMlp, kSparseExperts, kQwen2Sparse},
+     .parameters = {kFrame, kTwoNorms, kQkvBias, kDenseMlp, kPlainGate, kSparseExperts, kExpertStacks,
+                    kSharedExpert},
      .defaults = R"({"hidden_size": 2048, "intermediate_size": 5632, "vocab_size": 151936,
        "num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 16, "qkv_bias": true,
        "num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
@@ -148,7 +131,8 @@ constexpr FamilyShapes kFamilies[] = {
      .router = kSoftmaxIfSaid,
      .traits = {{.windows = WindowRule::kEven, .window = 4096, .positions = 32768}}},
     {.model_types = {"qwen3_moe"},
-     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHeadNorms, kDenseMlp, kSparseExperts, kQwen3Sparse},
+     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHeadNorms, kDenseMlp, kPlainGate, kSparseExperts,
+                    kExpertStacks},
      .defaults = R"({"hidden_size": 2048, "intermediate_size": 6144, "vocab_size": 151936,
        "num_hidden_layers": 24, "num_attention_heads": 32, "num_key_value_heads": 4, "attention_bias": false,
        "num_experts": "num_local_experts", "num_local_experts": 128, "num_experts_per_tok": 8,
@@ -213,7 +197,7 @@ constexpr FamilyShapes kFamilies[] = {
      .stacks = kApart,
      .router = kSoftmaxIfSaid},
     {.model_types = {"ernie4_5_moe"},
-     .parameters = {kErnieFrame, kTwoNorms, kUseBias, kErnieMlp, kSparseExperts, kErnieBlock},
+     .parameters = {kErnieFrame, kTwoNorms, kUseBias, kErnieMlp, kErnieGate, kSparseExperts, kErnieBlock},
      .defaults = R"({"hidden_size": 2560, "intermediate_size": 12288, "vocab_size": 103424,
        "num_hidden_layers": 28, "num_attention_heads": 20, "num_key_value_heads": 4, "use_bias": false,
        "moe_num_experts": "num_experts", "num_experts": 64, "moe_k": "num_experts_per_tok",
@@ -234,7 +218,8 @@ constexpr FamilyShapes kFamilies[] = {
      .top_k = "moe_topk",
      .stacks = kApart},
     {.model_types = {"exaone_moe"},
-     .parameters = {kFrame, kTwoNorms, kPlainAttention, kHeadNorms, kDenseMlp, kSparseExperts, kExaoneBlock},
+     .parameters = {kFrame, kTwoNorms, kPlainAttention, kHeadNorms, kDenseMlp, kExaoneGate, kSparseExperts,
+                    kExaoneBlock},
      .defaults = R"({"hidden_size": 4096, "intermediate_size": 16384, "vocab_size": 102400,
        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "num_experts": 64,
        "num_experts_per_tok": 8, "moe_intermediate_size": 1024, "num_shared_experts": 1,
