@@ -96,9 +96,9 @@ struct FamilyShapes {
   std::optional<ExpertStacks> stacks = {};  ///< nothing: not known, or no experts with gates
   std::optional<FamilyRouter> router = {};  ///< nothing: not known, or no experts
   std::optional<FamilyTraits> traits = {};  ///< nothing: the decoder does not run it
-  std::array<FamilyPart, 3> parts = {};
-  bool norms_add_one = false;  ///< norms multiply by 1 + w
-  bool clamps_gates = false;   ///< sigmoid(1.702 gate), up + 1, both clamped: gpt-oss
+  std::array<FamilyPart, 3> parts = {};     ///< what checks leave out
+  bool norms_add_one = false;               ///< norms multiply by 1 + w
+  bool clamps_gates = false;                ///< sigmoid(1.702 gate), up + 1, both clamped: gpt-oss
 };
 
 /// Every row. One without parameters says how models behave that checks do not know.
@@ -106,10 +106,9 @@ std::span<const FamilyShapes> family_shapes();
 /// The row of a model_type, of what it says of parameters; nullptr: none.
 const FamilyShapes* find_family_shapes(std::string_view model_type);
 
-// Of models that also read images the outer model_type will do for these.
-/// nullptr: it is not known.
+/// Of a model that also reads images either model_type will do. nullptr: it is not known.
 const ExpertStacks* find_expert_stacks(std::string_view model_type);
-/// nullptr: it is not known.
+/// The same of routers.
 const FamilyRouter* find_family_router(std::string_view model_type);
 /// Whether gates are clamped, as the row of the model_type says.
 bool clamps_gates(std::string_view model_type);
