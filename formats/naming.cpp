@@ -35,53 +35,6 @@ constexpr NamingRule kRules[] = {
      "gate_proj", "up_proj", "down_proj", "gate_up_proj", "down_proj"},
 };
 
-constexpr GateUpRows kHalves = GateUpRows::kHalves;
-constexpr ExpertFiles kRowStacks = ExpertFiles::kRowStacks, kColumnStacks = ExpertFiles::kColumnStacks;
-
-/// Source: huggingface/transformers 5.17, src/transformers/models/*/modeling_*.py: modeling_gpt_oss.py
-/// (gate_up[..., ::2]), modeling_openai_privacy_filter.py, the experts of the rest (chunk(2, dim=-1)). Files:
-/// conversion_mapping.py; a family with stacks in its model and no conversion from single experts has stacks
-/// in its files.
-constexpr ModelFamily kFamilies[] = {
-    {"gpt_oss", GateUpRows::kInterleaved, true, kColumnStacks},
-    {"openai_privacy_filter", kHalves, true, kColumnStacks},
-    {"llama4", kHalves, false, kColumnStacks},
-    {"llama4_text", kHalves, false, kColumnStacks},
-    {"gemma4", kHalves, false, kRowStacks},
-    {"gemma4_text", kHalves, false, kRowStacks},
-    {"granitemoe", kHalves, false, kRowStacks},
-    {"granitemoeshared", kHalves, false, kRowStacks},
-    {"granitemoehybrid", kHalves, false, kRowStacks},
-    {"qwen2_moe", kHalves, false},
-    {"qwen3_moe", kHalves, false},
-    {"qwen3_next", kHalves, false},
-    {"qwen3_vl_moe", kHalves, false, kColumnStacks},
-    {"qwen3_vl_moe_text", kHalves, false, kColumnStacks},
-    {"qwen3_omni_moe", kHalves, false},
-    {"qwen3_5_moe", kHalves, false},
-    {"qwen3_5_moe_text", kHalves, false},
-    {"mixtral", kHalves, false},
-    {"minimax", kHalves, false},
-    {"minimax_m2", kHalves, false},
-    {"olmoe", kHalves, false},
-    {"flex_olmo", kHalves, false},
-    {"phimoe", kHalves, false},
-    {"lfm2_moe", kHalves, false},
-    {"jamba", kHalves, false},
-    {"deepseek_v2", kHalves, false},
-    {"deepseek_v3", kHalves, false},
-    {"deepseek_v4", kHalves, false},
-    {"kimi_k2", kHalves, false},
-    {"dots1", kHalves, false},
-    {"ernie4_5_moe", kHalves, false},
-    {"exaone_moe", kHalves, false},
-    {"glm4_moe", kHalves, false},
-    {"glm4_moe_lite", kHalves, false},
-    {"glm4v_moe", kHalves, false},
-    {"glm_moe_dsa", kHalves, false},
-    {"hunyuan_v1_moe", kHalves, false},
-};
-
 std::optional<int64_t> parse_index(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -138,12 +91,6 @@ std::optional<Projection> stacked_projection_of(const NamingRule& rule, std::str
 }  // namespace
 
 std::span<const NamingRule> naming_rules() { return kRules; }
-
-const ModelFamily* find_model_family(std::string_view model_type) {
-  const auto at = std::find_if(std::begin(kFamilies), std::end(kFamilies),
-                               [&](const ModelFamily& f) { return model_type == f.model_type; });
-  return at == std::end(kFamilies) ? nullptr : at;
-}
 
 std::optional<ModuleName> parse_module_name(std::string_view module) {
   const auto [path, leaf] = split_last(module);

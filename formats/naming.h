@@ -34,25 +34,6 @@ struct NamingRule {
 /// model_executor/models.
 std::span<const NamingRule> naming_rules();
 
-/// How the files of a family hold routed experts in floats, which is all that its loaders know.
-enum class ExpertFiles {
-  kApart,        ///< each expert its own matrices, which loaders take beside stacks if these exist at all
-  kRowStacks,    ///< [E, 2I, H] and [E, H, I]
-  kColumnStacks  ///< [E, H, 2I] and [E, I, H]
-};
-
-/// What the models of one model_type (in config.json) do that neither names nor config.json say: gpt-oss and
-/// Qwen3.5 name their stacks alike. One row a model_type.
-struct ModelFamily {
-  const char* model_type;
-  GateUpRows stacks;    ///< row order of stacks of experts
-  bool has_stack_bias;  ///< "gate_up_proj_bias" is beside the stack
-  ExpertFiles files = ExpertFiles::kApart;
-};
-
-/// nullptr where the model_type is not known.
-const ModelFamily* find_model_family(std::string_view model_type);
-
 /// A module's name, taken apart.
 struct ModuleName {
   BlockKind kind;

@@ -2,7 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -16,13 +16,15 @@ namespace twofour {
 struct FamilyRow {
   ParameterKind kind;
   bool is_bias = false, has_layer = false, has_expert = false;
-  std::string name;  ///< "model.layers.#.mlp.gate_proj.weight"
+  bool is_alias = false;  ///< another name for a parameter
+  std::string name;       ///< "model.layers.#.mlp.gate_proj.weight"
   std::string when;
   std::string_view n, k;  ///< sizes; of a vector no k
   bool is_stack() const { return kind == ParameterKind::kRowStack || kind == ParameterKind::kColumnStack; }
   bool is_expert_form() const { return has_expert || is_stack() || kind == ParameterKind::kStackVector; }
 };
 std::vector<FamilyRow> family_rows(const FamilyShapes& family);
+std::vector<FamilyRow> family_rows(std::span<const FamilyParameter> parameters);
 
 /// The keys that switch parameters on and off: terms KEY and !KEY of conditions, in order of names.
 std::vector<std::string> family_switches(const std::vector<FamilyRow>& rows);
@@ -41,11 +43,12 @@ std::string text_model_name(const std::string& name);
 class FamilyNames {
  public:
   explicit FamilyNames(const std::vector<FamilyRow>& rows);
-  /// The row of a folded name of the language model; nothing where no row has it.
-  std::optional<size_t> find(const std::string& folded) const;
+  /// The rows of a folded name of the language model: none, one, or as many as there are conditions under
+  /// which it has a size of its own.
+  std::span<const size_t> find(const std::string& folded) const;
 
  private:
-  std::unordered_map<std::string, size_t> by_name_;
+  std::unordered_map<std::string, std::vector<size_t>> by_name_;
 };
 
 }  // namespace twofour

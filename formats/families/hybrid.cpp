@@ -4,85 +4,6 @@ namespace twofour {
 namespace families::hybrid {
 namespace {
 
-/// Attention whose queries come with gates of their own size.
-constexpr FamilyParameter kGatedAttention[] = {
-    {Kind::kLinear, "model.layers.#.self_attn.q_proj",
-     "num_attention_heads*head_dim+attn_output_gate*num_attention_heads*head_dim", "hidden_size",
-     "@full_attention", "attention_bias"},
-    {Kind::kLinear, "model.layers.#.self_attn.k_proj", "num_key_value_heads*head_dim", "hidden_size",
-     "@full_attention", "attention_bias"},
-    {Kind::kLinear, "model.layers.#.self_attn.v_proj", "num_key_value_heads*head_dim", "hidden_size",
-     "@full_attention", "attention_bias"},
-    {Kind::kLinear, "model.layers.#.self_attn.o_proj", "hidden_size", "num_attention_heads*head_dim",
-     "@full_attention", "attention_bias"},
-    {Kind::kNorm, "model.layers.#.self_attn.q_norm", "head_dim", "", "@full_attention"},
-    {Kind::kNorm, "model.layers.#.self_attn.k_norm", "head_dim", "", "@full_attention"},
-};
-
-constexpr const char* kValues = "linear_num_value_heads*linear_value_head_dim";
-constexpr const char* kKeysAndValues =
-    "2*linear_num_key_heads*linear_key_head_dim+linear_num_value_heads*linear_value_head_dim";
-
-constexpr std::array<FamilyParameter, 5> delta_frame() {
-  return {{
-      {Kind::kVector, "model.layers.#.linear_attn.A_log", "linear_num_value_heads", "", "@linear_attention"},
-      {Kind::kVector, "model.layers.#.linear_attn.dt_bias", "linear_num_value_heads", "",
-       "@linear_attention"},
-      {Kind::kConvolution, "model.layers.#.linear_attn.conv1d", kKeysAndValues, "linear_conv_kernel_dim",
-       "@linear_attention"},
-      {Kind::kNorm, "model.layers.#.linear_attn.norm", "linear_value_head_dim", "", "@linear_attention"},
-      {Kind::kLinear, "model.layers.#.linear_attn.out_proj", "hidden_size", kValues, "@linear_attention"},
-  }};
-}
-constexpr auto kDelta = delta_frame();
-/// Qwen3-Next puts the projections of one layer into two.
-constexpr FamilyParameter kQwen3NextDelta[] = {
-    kDelta[0],
-    kDelta[1],
-    kDelta[2],
-    kDelta[3],
-    kDelta[4],
-    {Kind::kLinear, "model.layers.#.linear_attn.in_proj_qkvz",
-     "2*linear_num_key_heads*linear_key_head_dim+2*linear_num_value_heads*linear_value_head_dim",
-     "hidden_size", "@linear_attention"},
-    {Kind::kLinear, "model.layers.#.linear_attn.in_proj_ba", "2*linear_num_value_heads", "hidden_size",
-     "@linear_attention"},
-};
-constexpr FamilyParameter kQwen35Delta[] = {
-    kDelta[0],
-    kDelta[1],
-    kDelta[2],
-    kDelta[3],
-    kDelta[4],
-    {Kind::kLinear, "model.layers.#.linear_attn.in_proj_qkv", kKeysAndValues, "hidden_size",
-     "@linear_attention"},
-    {Kind::kLinear, "model.layers.#.linear_attn.in_proj_z", kValues, "hidden_size", "@linear_attention"},
-    {Kind::kLinear, "model.layers.#.linear_attn.in_proj_a", "linear_num_value_heads", "hidden_size",
-     "@linear_attention"},
-    {Kind::kLinear, "model.layers.#.linear_attn.in_proj_b", "linear_num_value_heads", "hidden_size",
-     "@linear_attention"},
-};
-
-constexpr auto kExperts = experts("moe_intermediate_size");
-constexpr FamilyParameter kQwenBlock[] = {
-    {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
-    kExperts[0],
-    kExperts[1],
-    kExperts[2],
-    {Kind::kRowStack, "model.layers.#.mlp.experts.gate_up_proj", "2*moe_intermediate_size", "hidden_size",
-     "@sparse may"},
-    {Kind::kRowStack, "model.layers.#.mlp.experts.down_proj", "hidden_size", "moe_intermediate_size",
-     "@sparse may"},
-    {Kind::kRouter, "model.layers.#.mlp.shared_expert_gate", "1", "hidden_size", "@sparse"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_expert.gate_proj", "shared_expert_intermediate_size",
-     "hidden_size", "@sparse"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_expert.up_proj", "shared_expert_intermediate_size",
-     "hidden_size", "@sparse"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_expert.down_proj", "hidden_size",
-     "shared_expert_intermediate_size", "@sparse"},
-};
-std::string_view all_sparse(const FamilySizes&, int64_t) { return "sparse"; }
-
 /// LFM2: short convolutions between layers of attention.
 std::string_view lfm2_mixer(const FamilySizes& sizes, int64_t layer) {
   if (const std::string_view said = sizes.text("layer_types", layer); !said.empty()) return said;
@@ -164,61 +85,7 @@ constexpr FamilyParameter kGemma4[] = {
      "enable_moe_block"},
 };
 
-/// MiniMax-Text-01: lightning attention between layers of full attention.
-constexpr FamilyParameter kMiniMax[] = {
-    {Kind::kRouter, "model.layers.#.block_sparse_moe.gate", "num_local_experts", "hidden_size"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w1", "intermediate_size", "hidden_size"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w3", "intermediate_size", "hidden_size"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w2", "hidden_size", "intermediate_size"},
-    {Kind::kLinear, "model.layers.#.self_attn.qkv_proj", "3*num_attention_heads*head_dim", "hidden_size",
-     "@linear_attention"},
-    {Kind::kLinear, "model.layers.#.self_attn.out_proj", "hidden_size", "num_attention_heads*head_dim",
-     "@linear_attention"},
-    {Kind::kLinear, "model.layers.#.self_attn.output_gate", "num_attention_heads*head_dim", "hidden_size",
-     "@linear_attention"},
-    {Kind::kNorm, "model.layers.#.self_attn.norm", "num_attention_heads*head_dim", "", "@linear_attention"},
-};
-
 constexpr FamilyShapes kFamilies[] = {
-    {.model_types = {"qwen3_next"},
-     .parameters = {kFrame, kTwoNorms, kGatedAttention, kQwen3NextDelta, kDenseMlp, kQwenBlock},
-     .defaults =
-         R"({"attn_output_gate": true, "hidden_size": 2048, "intermediate_size": 5632, "vocab_size": 151936,
-       "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
-       "attention_bias": false, "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
-       "shared_expert_intermediate_size": 512, "decoder_sparse_step": 1, "linear_num_key_heads": 16,
-       "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
-       "linear_conv_kernel_dim": 4, "tie_word_embeddings": false})",
-     .experts = "num_experts",
-     .top_k = "num_experts_per_tok",
-     .mlp = sparse_by_step,
-     .mixer = mixer_by_types,
-     .mlp_keys = "decoder_sparse_step, mlp_only_layers",
-     .mixer_keys = "layer_types, full_attention_interval"},
-    {.model_types = {"qwen3_5_moe_text"},
-     .parameters = {kFrame, kTwoNorms, kGatedAttention, kQwen35Delta, kQwenBlock},
-     .defaults =
-         R"({"attn_output_gate": true, "hidden_size": 2048, "vocab_size": 248320, "num_hidden_layers": 40,
-       "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "attention_bias": false,
-       "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
-       "shared_expert_intermediate_size": 512, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
-       "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
-       "tie_word_embeddings": false})",
-     .experts = "num_experts",
-     .top_k = "num_experts_per_tok",
-     .mlp = all_sparse,
-     .mixer = mixer_by_types,
-     .mixer_keys = "layer_types, full_attention_interval"},
-    {.model_types = {"qwen3_5_text"},
-     .parameters = {kFrame, kTwoNorms, kGatedAttention, kQwen35Delta, kMlp},
-     .defaults =
-         R"({"attn_output_gate": true, "hidden_size": 4096, "intermediate_size": 12288, "vocab_size": 248320,
-       "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256,
-       "attention_bias": false, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
-       "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
-       "tie_word_embeddings": false})",
-     .mixer = mixer_by_types,
-     .mixer_keys = "layer_types, full_attention_interval"},
     {.model_types = {"lfm2"},
      .parameters = {kLfm2Frame, kLfm2Mixer, kLfm2Mlp},
      .defaults = R"({"hidden_size": 2560, "vocab_size": 65536, "num_hidden_layers": 32,
@@ -237,18 +104,8 @@ constexpr FamilyShapes kFamilies[] = {
      .mlp = lfm2_mlp,
      .mixer = lfm2_mixer,
      .mlp_keys = "num_dense_layers",
-     .mixer_keys = "layer_types"},
-    {.model_types = {"minimax"},
-     .parameters = {kFrame, kTwoNorms, kFullAttention, kMiniMax},
-     .defaults = R"({"hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 32000,
-       "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
-       "num_local_experts": "num_experts", "num_experts": 8, "num_experts_per_tok": 2,
-       "tie_word_embeddings": false})",
-     .experts = "num_local_experts",
-     .top_k = "num_experts_per_tok",
-     .mixer = mixer_by_types,
      .mixer_keys = "layer_types",
-     .is_open = true},
+     .stacks = kApart},
     {.model_types = {"gemma4_text"},
      .parameters = {kFrame, kFourNorms, kMlp, kGemma4},
      .defaults =
@@ -256,7 +113,9 @@ constexpr FamilyShapes kFamilies[] = {
        "tie_word_embeddings": true})",
      .experts = "num_experts",
      .top_k = "top_k_experts",
-     .is_open = true},
+     .is_open = true,
+     .outer_type = "gemma4",
+     .stacks = kRowStacks},
 };
 
 }  // namespace

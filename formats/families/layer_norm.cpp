@@ -69,7 +69,8 @@ constexpr FamilyShapes kFamilies[] = {
      .parameters = {kBiasedFrame, kTwoBiasedNorms, kBiasedAttention, kUpDown},
      .defaults = R"({"hidden_size": 6144, "intermediate_size": 24576, "vocab_size": 256000,
        "num_hidden_layers": 32, "num_attention_heads": 48, "attention_bias": false, "mlp_bias": false,
-       "tie_word_embeddings": false})"},
+       "tie_word_embeddings": false})",
+     .norms_add_one = true},
     {.model_types = {"olmo"},
      .parameters = {kBareFrame, kBiasedAttention, kMlp},
      .defaults = R"({"hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 50304,
@@ -99,7 +100,8 @@ constexpr FamilyShapes kFamilies[] = {
      .parameters = {kPersimmon, kTwoBiasedNorms},
      .defaults = R"({"hidden_size": 4096, "intermediate_size": 16384, "vocab_size": 262144,
        "num_hidden_layers": 36, "num_attention_heads": 64, "qk_layernorm": true,
-       "tie_word_embeddings": false})"},
+       "tie_word_embeddings": false})",
+     .norms_add_one = true},
 };
 
 }  // namespace

@@ -136,6 +136,16 @@ constexpr FamilyParameter kNemotronExperts[] = {
     {Kind::kLinear, "backbone.layers.#.mixer.fc2_latent_proj", "hidden_size", "moe_latent_size", "@moe may"},
 };
 
+/// A draft is two layers: attention, then experts.
+constexpr FamilyParameter kNemotronDraftFirst[] = {
+    {Kind::kLinear, "mtp.layers.#.eh_proj", "hidden_size", "2*hidden_size"},
+    {Kind::kNorm, "mtp.layers.#.enorm", "hidden_size"},
+    {Kind::kNorm, "mtp.layers.#.hnorm", "hidden_size"},
+};
+constexpr FamilyParameter kNemotronDraftLast[] = {
+    {Kind::kNorm, "mtp.layers.#.final_layernorm", "hidden_size"},
+};
+
 constexpr FamilyShapes kFamilies[] = {
     {.model_types = {"jamba"},
      .parameters = {kJamba, kFullAttention, kJambaMixer},
@@ -150,7 +160,8 @@ constexpr FamilyShapes kFamilies[] = {
      .mlp = jamba_mlp,
      .mixer = jamba_mixer,
      .mlp_keys = "expert_layer_period, expert_layer_offset",
-     .mixer_keys = "attn_layer_period, attn_layer_offset"},
+     .mixer_keys = "attn_layer_period, attn_layer_offset",
+     .stacks = kApart},
     {.model_types = {"granitemoehybrid"},
      .parameters = {kFrame, kTwoNorms, kGraniteAttention, kGraniteHybrid},
      .defaults = R"({"hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 32000,
@@ -162,7 +173,8 @@ constexpr FamilyShapes kFamilies[] = {
      .top_k = "num_experts_per_tok",
      .mixer = mixer_by_types,
      .mixer_keys = "layer_types",
-     .is_open = true},
+     .is_open = true,
+     .stacks = kRowStacks},
     {.model_types = {"nemotron_h"},
      .parameters = {kNemotronFrame, kNemotronMamba, kNemotronExperts},
      .defaults =
@@ -176,7 +188,19 @@ constexpr FamilyShapes kFamilies[] = {
      .top_k = "num_experts_per_tok",
      .mixer = nemotron_mixer,
      .mixer_keys = "layers_block_type, hybrid_override_pattern",
-     .is_open = true},
+     .is_open = true,
+     .router = grouped_sigmoid(1),
+     .parts = {{{.parameters = kNemotronDraftFirst,
+                 .layers = "mtp.layers.#.",
+                 .count = "num_nextn_predict_layers",
+                 .repeats_layers = true,
+                 .mixer = "attention"},
+                {.parameters = kNemotronDraftLast,
+                 .layers = "mtp.layers.#.",
+                 .count = "num_nextn_predict_layers",
+                 .first = "1",
+                 .repeats_layers = true,
+                 .mixer = "moe"}}}},
 };
 
 }  // namespace

@@ -9,6 +9,24 @@ namespace twofour::families {
 
 using Kind = ParameterKind;
 
+inline constexpr ExpertStacks kApart{};
+inline constexpr ExpertStacks kRowStacks{.files = ExpertFiles::kRowStacks};
+inline constexpr ExpertStacks kColumnStacks{.files = ExpertFiles::kColumnStacks};
+
+inline constexpr FamilyRouter kSoftmax{};
+inline constexpr FamilyRouter kSoftmaxIfSaid{.renormalized = Renormalized::kIfSaid};
+/// DeepSeek-V3's, with a correction, and what is built like it.
+constexpr FamilyRouter grouped_sigmoid(double scaling, int groups = 1, int kept = 1,
+                                       Renormalized renormalized = Renormalized::kUnlessSaid) {
+  return {.scores = RouterScores::kSigmoid,
+          .renormalized = renormalized,
+          .correction = "gate.e_score_correction_bias",
+          .scaling = scaling,
+          .groups = ExpertGroups::kByTwo,
+          .group_count = groups,
+          .kept_groups = kept};
+}
+
 /// The embedding, the norm behind the last layer, the head where it is not the embedding.
 inline constexpr FamilyParameter kFrame[] = {
     {Kind::kEmbedding, "model.embed_tokens", "vocab_size", "hidden_size"},
@@ -87,6 +105,64 @@ constexpr std::array<FamilyParameter, 3> experts(const char* width, const char* 
       {Kind::kLinear, "model.layers.#.mlp.experts.#.down_proj", "hidden_size", width, when},
   }};
 }
+inline constexpr auto kSparseExperts = experts("moe_intermediate_size");
+inline constexpr FamilyParameter kPlainGate[] = {
+    {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
+};
+/// The same in stacks, as transformers has them.
+inline constexpr FamilyParameter kExpertStacks[] = {
+    {Kind::kRowStack, "model.layers.#.mlp.experts.gate_up_proj", "2*moe_intermediate_size", "hidden_size",
+     "@sparse may"},
+    {Kind::kRowStack, "model.layers.#.mlp.experts.down_proj", "hidden_size", "moe_intermediate_size",
+     "@sparse may"},
+};
+/// A shared expert with a gate, as of Qwen2-MoE.
+inline constexpr FamilyParameter kSharedExpert[] = {
+    {Kind::kRouter, "model.layers.#.mlp.shared_expert_gate", "1", "hidden_size", "@sparse"},
+    {Kind::kLinear, "model.layers.#.mlp.shared_expert.gate_proj", "shared_expert_intermediate_size",
+     "hidden_size", "@sparse"},
+    {Kind::kLinear, "model.layers.#.mlp.shared_expert.up_proj", "shared_expert_intermediate_size",
+     "hidden_size", "@sparse"},
+    {Kind::kLinear, "model.layers.#.mlp.shared_expert.down_proj", "hidden_size",
+     "shared_expert_intermediate_size", "@sparse"},
+};
+/// A router with a correction, shared experts of as many times the width of a routed one.
+inline constexpr FamilyParameter kRoutedGate[] = {
+    {Kind::kRouter, "model.layers.#.mlp.gate", "n_routed_experts", "hidden_size", "@sparse"},
+    {Kind::kVector, "model.layers.#.mlp.gate.e_score_correction_bias", "n_routed_experts", "", "@sparse"},
+};
+inline constexpr const char* kSharedWidth = "n_shared_experts*moe_intermediate_size";
+inline constexpr FamilyParameter kSharedExperts[] = {
+    {Kind::kLinear, "model.layers.#.mlp.shared_experts.gate_proj", kSharedWidth, "hidden_size",
+     "@sparse n_shared_experts"},
+    {Kind::kLinear, "model.layers.#.mlp.shared_experts.up_proj", kSharedWidth, "hidden_size",
+     "@sparse n_shared_experts"},
+    {Kind::kLinear, "model.layers.#.mlp.shared_experts.down_proj", "hidden_size", kSharedWidth,
+     "@sparse n_shared_experts"},
+};
+
+inline constexpr const char* kLatentHeads =
+    "num_attention_heads*qk_nope_head_dim+num_attention_heads*qk_rope_head_dim";
+
+inline constexpr const char* kLatentKeysAndValues =
+    "num_attention_heads*qk_nope_head_dim+num_attention_heads*v_head_dim";
+
+/// Queries and keys through low ranks, or queries straight where there is no rank. Source:
+/// modeling_deepseek_v3.py.
+inline constexpr FamilyParameter kLatentAttention[] = {
+    {Kind::kLinear, "model.layers.#.self_attn.q_proj", kLatentHeads, "hidden_size", "!q_lora_rank"},
+    {Kind::kLinear, "model.layers.#.self_attn.q_a_proj", "q_lora_rank", "hidden_size", "q_lora_rank",
+     "attention_bias"},
+    {Kind::kNorm, "model.layers.#.self_attn.q_a_layernorm", "q_lora_rank", "", "q_lora_rank"},
+    {Kind::kLinear, "model.layers.#.self_attn.q_b_proj", kLatentHeads, "q_lora_rank", "q_lora_rank"},
+    {Kind::kLinear, "model.layers.#.self_attn.kv_a_proj_with_mqa", "kv_lora_rank+qk_rope_head_dim",
+     "hidden_size", "", "attention_bias"},
+    {Kind::kNorm, "model.layers.#.self_attn.kv_a_layernorm", "kv_lora_rank"},
+    {Kind::kLinear, "model.layers.#.self_attn.kv_b_proj", kLatentKeysAndValues, "kv_lora_rank"},
+    {Kind::kLinear, "model.layers.#.self_attn.o_proj", "hidden_size", "num_attention_heads*v_head_dim", "",
+     "attention_bias"},
+};
+
 constexpr std::array<FamilyParameter, 3> experts_w(const char* width) {
   return {{
       {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w1", width, "hidden_size"},
@@ -119,7 +195,8 @@ inline std::string_view mixer_by_types(const FamilySizes& sizes, int64_t layer) 
     const int64_t every = std::max<int64_t>(sizes.number("full_attention_interval").value_or(4), 1);
     return (layer + 1) % every == 0 ? "full_attention" : "linear_attention";
   }
-  if (said == "attention" || said == "sliding_attention") said = "full_attention";
+  if (said == "attention" || said == "sliding_attention" || said == "qwen_sparse_attention")
+    said = "full_attention";
   if (said == "mamba") said = "linear_attention";
   return said;
 }

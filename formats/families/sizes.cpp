@@ -35,6 +35,18 @@ bool is_digits(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
 }
 
+int64_t number_of(std::string_view digits) {
+  int64_t number = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  return number;
+}
+
+const Json* member(const Json& config, std::string_view key) {
+  if (!config.is_object()) return nullptr;
+  const auto at = config.find(key);
+  return at == config.end() ? nullptr : &*at;
+}
+
 const Json& element(const Json& value, int64_t layer) {
   if (!value.is_array() || layer < 0 || static_cast<size_t>(layer) >= value.size()) return value;
   return value[static_cast<size_t>(layer)];
@@ -42,13 +54,20 @@ const Json& element(const Json& value, int64_t layer) {
 
 }  // namespace
 
-FamilySizes::FamilySizes(const FamilyShapes& family, const Json& config)
-    : family_(&family), config_(&config), defaults_(parse_json("defaults", family.defaults)) {}
+FamilySizes::FamilySizes(const FamilyShapes& family, const Json& config, const Json* whole)
+    : family_(&family), config_(&config), whole_(whole), defaults_(parse_json("defaults", family.defaults)) {}
 
 const Json* FamilySizes::stated(std::string_view key) const {
-  if (!config_->is_object()) return nullptr;
-  const auto at = config_->find(key);
-  return at == config_->end() || at->is_null() ? nullptr : &*at;
+  for (const Json* config : {config_, whole_}) {
+    if (config == nullptr) continue;
+    if (const Json* value = member(*config, key)) return value->is_null() ? nullptr : value;
+    const size_t dot = key.find('.');
+    const Json* object = dot == key.npos ? nullptr : member(*config, key.substr(0, dot));
+    if (object == nullptr) continue;
+    const Json* value = member(*object, key.substr(dot + 1));
+    return value == nullptr || value->is_null() ? nullptr : value;
+  }
+  return nullptr;
 }
 
 bool FamilySizes::is_list(std::string_view key) const {
@@ -95,9 +114,7 @@ std::optional<int64_t> FamilySizes::size_at(std::string_view expression, int64_t
     const std::string_view factor = expression.substr(0, end);
     std::optional<int64_t> value;
     if (is_digits(factor)) {
-      int64_t digits = 0;
-      std::from_chars(factor.data(), factor.data() + factor.size(), digits);
-      value = digits;
+      value = number_of(factor);
     } else {
       value = number_at(factor, layer, depth);
     }
@@ -145,7 +162,7 @@ std::string_view FamilySizes::layer_class(int64_t layer, bool is_mlp) const {
 bool FamilySizes::holds(std::string_view condition, int64_t layer) const {
   bool all = true;
   for_each_term(condition, [&](std::string_view term) {
-    if (term == "may") return;
+    if (term == "may" || term == "alias") return;
     const bool is_not = term.starts_with('!');
     if (is_not) term = term.substr(1);
     bool holds = false;
@@ -154,7 +171,10 @@ bool FamilySizes::holds(std::string_view condition, int64_t layer) const {
     } else if (term.starts_with('@')) {
       holds = mlp(layer) == term.substr(1) || mixer(layer) == term.substr(1);
     } else if (const size_t equals = term.find('='); equals != term.npos) {
-      holds = text(term.substr(0, equals), layer) == term.substr(equals + 1);
+      const std::string_view key = term.substr(0, equals), value = term.substr(equals + 1);
+      holds = is_digits(value) ? number(key, layer) == number_of(value) : text(key, layer) == value;
+    } else if (const size_t colon = term.find(':'); colon != term.npos) {
+      holds = layer >= 0 && lists(term.substr(0, colon), layer + number_of(term.substr(colon + 1)));
     } else {
       holds = number(term, layer).value_or(0) != 0;
     }

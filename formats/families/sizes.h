@@ -14,8 +14,9 @@ namespace twofour {
 /// A model of a family: its row and what its config.json says, or the family says where that is silent.
 class FamilySizes {
  public:
-  /// `config` is that of the language model, which multimodal ones nest in another; it outlives this.
-  FamilySizes(const FamilyShapes& family, const Json& config);
+  /// `config` is that of the language model, which multimodal ones nest in another, `whole`: what it lacks
+  /// is looked up there, if that is given. Both outlive this.
+  FamilySizes(const FamilyShapes& family, const Json& config, const Json* whole = nullptr);
   const FamilyShapes& family() const { return *family_; }
 
   /// The number under a key, of a list that of the layer. Nothing where it says none, or what is none: text,
@@ -30,7 +31,8 @@ class FamilySizes {
   std::string_view text(std::string_view key, int64_t layer = -1) const;
   /// Whether a list under the key has the number.
   bool lists(std::string_view key, int64_t number) const;
-  /// What the config says under a key; nullptr where it has no such key or null.
+  /// What the config says under a key, "A.B" being B of the object A; nullptr where it has no such key or
+  /// null.
   const Json* stated(std::string_view key) const;
   bool is_list(std::string_view key) const;
 
@@ -54,7 +56,7 @@ class FamilySizes {
   const Json* default_of(std::string_view key) const;
 
   const FamilyShapes* family_;
-  const Json* config_;
+  const Json *config_, *whole_;
   Json defaults_;
   std::map<std::string, int64_t, std::less<>> numbers_;
   std::map<std::pair<int64_t, bool>, std::string> classes_;

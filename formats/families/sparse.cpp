@@ -8,63 +8,11 @@ constexpr auto kQkvBias = attention("qkv_bias", nullptr);
 constexpr auto kUseBias = attention("use_bias", "use_bias");
 constexpr auto kQkvBiased = attention("attention_bias", nullptr);
 
-constexpr std::array<FamilyParameter, 5> sparse_block(const char* width) {
-  const auto e = experts(width);
-  return {{
-      {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
-      e[0],
-      e[1],
-      e[2],
-      {Kind::kAny, "model.layers.#.mlp.gate.e_score_correction_bias", "", "", "may"},
-  }};
-}
 constexpr std::array<FamilyParameter, 4> sparse_only(const char* width) {
   const auto e = experts(width, "");
   return {{{Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size"}, e[0], e[1], e[2]}};
 }
-constexpr auto kQwenExperts = sparse_only("moe_intermediate_size");
-constexpr auto kQwenSparse = experts("moe_intermediate_size");
 constexpr auto kOlmoExperts = sparse_only("intermediate_size");
-
-/// Router and shared expert of Qwen2-MoE.
-constexpr FamilyParameter kQwen2Sparse[] = {
-    {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
-    kQwenSparse[0],
-    kQwenSparse[1],
-    kQwenSparse[2],
-    {Kind::kRowStack, "model.layers.#.mlp.experts.gate_up_proj", "2*moe_intermediate_size", "hidden_size",
-     "@sparse may"},
-    {Kind::kRowStack, "model.layers.#.mlp.experts.down_proj", "hidden_size", "moe_intermediate_size",
-     "@sparse may"},
-    {Kind::kRouter, "model.layers.#.mlp.shared_expert_gate", "1", "hidden_size", "@sparse"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_expert.gate_proj", "shared_expert_intermediate_size",
-     "hidden_size", "@sparse"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_expert.up_proj", "shared_expert_intermediate_size",
-     "hidden_size", "@sparse"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_expert.down_proj", "hidden_size",
-     "shared_expert_intermediate_size", "@sparse"},
-};
-constexpr FamilyParameter kQwen3Sparse[] = {
-    {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
-    kQwenSparse[0],
-    kQwenSparse[1],
-    kQwenSparse[2],
-    {Kind::kRowStack, "model.layers.#.mlp.experts.gate_up_proj", "2*moe_intermediate_size", "hidden_size",
-     "@sparse may"},
-    {Kind::kRowStack, "model.layers.#.mlp.experts.down_proj", "hidden_size", "moe_intermediate_size",
-     "@sparse may"},
-};
-/// Qwen3-VL's stacks lie the other way; quantizers take them apart.
-constexpr FamilyParameter kQwen3VlSparse[] = {
-    {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
-    {Kind::kColumnStack, "model.layers.#.mlp.experts.gate_up_proj", "2*moe_intermediate_size", "hidden_size",
-     "@sparse"},
-    {Kind::kColumnStack, "model.layers.#.mlp.experts.down_proj", "hidden_size", "moe_intermediate_size",
-     "@sparse"},
-    kQwenSparse[0],
-    kQwenSparse[1],
-    kQwenSparse[2],
-};
 
 constexpr auto kWideExperts = experts_w("intermediate_size");
 constexpr FamilyParameter kMixtralBlock[] = {
@@ -83,15 +31,16 @@ constexpr FamilyParameter kMiniMaxBlock[] = {
 };
 /// Names by which llm-compressor and ModelOpt write experts and routers of these.
 constexpr FamilyParameter kRenamedBlock[] = {
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.gate_proj", "intermediate_size",
-     "hidden_size"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.up_proj", "intermediate_size", "hidden_size"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.down_proj", "hidden_size",
-     "intermediate_size"},
-    {Kind::kRouter, "model.layers.#.mlp.gate", "num_local_experts", "hidden_size", "may"},
-    {Kind::kLinear, "model.layers.#.mlp.experts.#.gate_proj", "intermediate_size", "hidden_size"},
-    {Kind::kLinear, "model.layers.#.mlp.experts.#.up_proj", "intermediate_size", "hidden_size"},
-    {Kind::kLinear, "model.layers.#.mlp.experts.#.down_proj", "hidden_size", "intermediate_size"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.gate_proj", "intermediate_size", "hidden_size",
+     "alias"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.up_proj", "intermediate_size", "hidden_size",
+     "alias"},
+    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.down_proj", "hidden_size", "intermediate_size",
+     "alias"},
+    {Kind::kRouter, "model.layers.#.mlp.gate", "num_local_experts", "hidden_size", "may alias"},
+    {Kind::kLinear, "model.layers.#.mlp.experts.#.gate_proj", "intermediate_size", "hidden_size", "alias"},
+    {Kind::kLinear, "model.layers.#.mlp.experts.#.up_proj", "intermediate_size", "hidden_size", "alias"},
+    {Kind::kLinear, "model.layers.#.mlp.experts.#.down_proj", "hidden_size", "intermediate_size", "alias"},
 };
 /// As Phi names its head's bias, and those of its norms.
 constexpr FamilyParameter kPhiFrame[] = {
@@ -109,72 +58,6 @@ constexpr FamilyParameter kPhiExperts[] = {
     {Kind::kRouter, "model.layers.#.mlp.router", "num_local_experts", "hidden_size", "may"},
 };
 
-constexpr FamilyParameter kGraniteBlock[] = {
-    {Kind::kRouter, "model.layers.#.block_sparse_moe.router.layer", "num_local_experts", "hidden_size",
-     "num_local_experts"},
-    {Kind::kRowStack, "model.layers.#.block_sparse_moe.input_linear.weight", "2*intermediate_size",
-     "hidden_size", "num_local_experts"},
-    {Kind::kRowStack, "model.layers.#.block_sparse_moe.output_linear.weight", "hidden_size",
-     "intermediate_size", "num_local_experts"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.gate_proj", "intermediate_size",
-     "hidden_size"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.up_proj", "intermediate_size", "hidden_size"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.down_proj", "hidden_size",
-     "intermediate_size"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w1", "intermediate_size", "hidden_size"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w3", "intermediate_size", "hidden_size"},
-    {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w2", "hidden_size", "intermediate_size"},
-};
-constexpr FamilyParameter kGraniteShared[] = {
-    {Kind::kLinear, "model.layers.#.shared_mlp.input_linear", "2*shared_intermediate_size", "hidden_size",
-     "shared_intermediate_size"},
-    {Kind::kLinear, "model.layers.#.shared_mlp.output_linear", "hidden_size", "shared_intermediate_size",
-     "shared_intermediate_size"},
-};
-
-constexpr FamilyParameter kGptOss[] = {
-    {Kind::kVector, "model.layers.#.self_attn.sinks", "num_attention_heads"},
-    {Kind::kRouter, "model.layers.#.mlp.router", "num_local_experts", "hidden_size", "", ""},
-    {Kind::kColumnStack, "model.layers.#.mlp.experts.gate_up_proj", "2*intermediate_size", "hidden_size"},
-    {Kind::kStackVector, "model.layers.#.mlp.experts.gate_up_proj_bias", "2*intermediate_size"},
-    {Kind::kColumnStack, "model.layers.#.mlp.experts.down_proj", "hidden_size", "intermediate_size"},
-    {Kind::kStackVector, "model.layers.#.mlp.experts.down_proj_bias", "hidden_size"},
-    {Kind::kLinear, "model.layers.#.mlp.experts.#.gate_proj", "intermediate_size", "hidden_size", "", "may"},
-    {Kind::kLinear, "model.layers.#.mlp.experts.#.up_proj", "intermediate_size", "hidden_size", "", "may"},
-    {Kind::kLinear, "model.layers.#.mlp.experts.#.down_proj", "hidden_size", "intermediate_size", "", "may"},
-};
-
-/// Every interleave_moe_layer_step-th layer, or those that moe_layers lists.
-std::string_view llama4_mlp(const FamilySizes& sizes, int64_t layer) {
-  if (sizes.is_list("moe_layers")) return sizes.lists("moe_layers", layer) ? "sparse" : "dense";
-  const int64_t step = std::max<int64_t>(sizes.number("interleave_moe_layer_step").value_or(1), 1);
-  return (layer + 1) % step == 0 ? "sparse" : "dense";
-}
-constexpr FamilyParameter kLlama4Block[] = {
-    {Kind::kLinear, "model.layers.#.feed_forward.gate_proj", "intermediate_size_mlp", "hidden_size",
-     "@dense"},
-    {Kind::kLinear, "model.layers.#.feed_forward.up_proj", "intermediate_size_mlp", "hidden_size", "@dense"},
-    {Kind::kLinear, "model.layers.#.feed_forward.down_proj", "hidden_size", "intermediate_size_mlp",
-     "@dense"},
-    {Kind::kRouter, "model.layers.#.feed_forward.router", "num_local_experts", "hidden_size", "@sparse"},
-    {Kind::kLinear, "model.layers.#.feed_forward.shared_expert.gate_proj", "intermediate_size", "hidden_size",
-     "@sparse"},
-    {Kind::kLinear, "model.layers.#.feed_forward.shared_expert.up_proj", "intermediate_size", "hidden_size",
-     "@sparse"},
-    {Kind::kLinear, "model.layers.#.feed_forward.shared_expert.down_proj", "hidden_size", "intermediate_size",
-     "@sparse"},
-    {Kind::kColumnStack, "model.layers.#.feed_forward.experts.gate_up_proj", "2*intermediate_size",
-     "hidden_size", "@sparse"},
-    {Kind::kColumnStack, "model.layers.#.feed_forward.experts.down_proj", "hidden_size", "intermediate_size",
-     "@sparse"},
-    {Kind::kLinear, "model.layers.#.feed_forward.experts.#.gate_proj", "intermediate_size", "hidden_size",
-     "@sparse"},
-    {Kind::kLinear, "model.layers.#.feed_forward.experts.#.up_proj", "intermediate_size", "hidden_size",
-     "@sparse"},
-    {Kind::kLinear, "model.layers.#.feed_forward.experts.#.down_proj", "hidden_size", "intermediate_size",
-     "@sparse"},
-};
-
 std::string_view ernie_mlp(const FamilySizes& sizes, int64_t layer) {
   const int64_t every = std::max<int64_t>(sizes.number("moe_layer_interval").value_or(1), 1);
   const bool sparse = (layer + 1) % every == 0 &&
@@ -188,15 +71,14 @@ constexpr FamilyParameter kErnieFrame[] = {
     {Kind::kLinear, "lm_head", "vocab_size", "hidden_size", "may", "use_bias"},
 };
 constexpr auto kErnieMlp = mlp("@dense", "use_bias");
-constexpr FamilyParameter kErnieBlock[] = {
+constexpr FamilyParameter kErnieGate[] = {
     {Kind::kRouter, "model.layers.#.mlp.gate", "moe_num_experts", "hidden_size", "@sparse"},
     {Kind::kMatrix, "model.layers.#.mlp.moe_statics.e_score_correction_bias", "1", "moe_num_experts",
      "@sparse"},
     {Kind::kMatrix, "model.layers.#.mlp.gate.moe_statics.e_score_correction_bias", "1", "moe_num_experts",
      "@sparse may"},
-    kQwenSparse[0],
-    kQwenSparse[1],
-    kQwenSparse[2],
+};
+constexpr FamilyParameter kErnieBlock[] = {
     {Kind::kLinear, "model.layers.#.mlp.shared_experts.gate_proj",
      "moe_num_shared_experts*moe_intermediate_size", "hidden_size", "@sparse moe_num_shared_experts",
      "use_bias"},
@@ -219,13 +101,12 @@ constexpr FamilyParameter kHunyuanBlock[] = {
     {Kind::kLinear, "model.layers.#.mlp.experts.#.down_proj", "hidden_size", "intermediate_size"},
 };
 
-constexpr FamilyParameter kExaoneBlock[] = {
+constexpr FamilyParameter kExaoneGate[] = {
     {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
     {Kind::kVector, "model.layers.#.mlp.e_score_correction_bias", "num_experts", "", "@sparse"},
     {Kind::kVector, "model.layers.#.mlp.gate.e_score_correction_bias", "num_experts", "", "@sparse may"},
-    kQwenSparse[0],
-    kQwenSparse[1],
-    kQwenSparse[2],
+};
+constexpr FamilyParameter kExaoneBlock[] = {
     {Kind::kLinear, "model.layers.#.mlp.shared_experts.gate_proj", "num_shared_experts*moe_intermediate_size",
      "hidden_size", "@sparse num_shared_experts"},
     {Kind::kLinear, "model.layers.#.mlp.shared_experts.up_proj", "num_shared_experts*moe_intermediate_size",
@@ -236,7 +117,8 @@ constexpr FamilyParameter kExaoneBlock[] = {
 
 constexpr FamilyShapes kFamilies[] = {
     {.model_types = {"qwen2_moe"},
-     .parameters = {kFrame, kTwoNorms, kQkvBias, kDenseMlp, kQwen2Sparse},
+     .parameters = {kFrame, kTwoNorms, kQkvBias, kDenseMlp, kPlainGate, kSparseExperts, kExpertStacks,
+                    kSharedExpert},
      .defaults = R"({"hidden_size": 2048, "intermediate_size": 5632, "vocab_size": 151936,
        "num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 16, "qkv_bias": true,
        "num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
@@ -244,9 +126,13 @@ constexpr FamilyShapes kFamilies[] = {
      .experts = "num_experts",
      .top_k = "num_experts_per_tok",
      .mlp = sparse_by_step,
-     .mlp_keys = "decoder_sparse_step, mlp_only_layers"},
+     .mlp_keys = "decoder_sparse_step, mlp_only_layers",
+     .stacks = kApart,
+     .router = kSoftmaxIfSaid,
+     .traits = {{.windows = WindowRule::kEven, .window = 4096, .positions = 32768}}},
     {.model_types = {"qwen3_moe"},
-     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHeadNorms, kDenseMlp, kQwen3Sparse},
+     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHeadNorms, kDenseMlp, kPlainGate, kSparseExperts,
+                    kExpertStacks},
      .defaults = R"({"hidden_size": 2048, "intermediate_size": 6144, "vocab_size": 151936,
        "num_hidden_layers": 24, "num_attention_heads": 32, "num_key_value_heads": 4, "attention_bias": false,
        "num_experts": "num_local_experts", "num_local_experts": 128, "num_experts_per_tok": 8,
@@ -254,17 +140,10 @@ constexpr FamilyShapes kFamilies[] = {
      .experts = "num_experts",
      .top_k = "num_experts_per_tok",
      .mlp = sparse_by_step,
-     .mlp_keys = "decoder_sparse_step, mlp_only_layers"},
-    {.model_types = {"qwen3_vl_moe_text"},
-     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHeadNorms, kDenseMlp, kQwen3VlSparse},
-     .defaults = R"({"hidden_size": 2048, "intermediate_size": 5632, "vocab_size": 151936,
-       "num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 128,
-       "attention_bias": false, "num_experts": "num_local_experts", "num_local_experts": 60,
-       "num_experts_per_tok": 4, "moe_intermediate_size": 1408, "decoder_sparse_step": 1})",
-     .experts = "num_experts",
-     .top_k = "num_experts_per_tok",
-     .mlp = sparse_by_step,
-     .mlp_keys = "decoder_sparse_step, mlp_only_layers"},
+     .mlp_keys = "decoder_sparse_step, mlp_only_layers",
+     .stacks = kApart,
+     .router = kSoftmaxIfSaid,
+     .traits = {{.windows = WindowRule::kIfUsed, .window = 4096, .positions = 32768}}},
     {.model_types = {"mixtral"},
      .parameters = {kFrame, kTwoNorms, kPlainAttention, kMixtralBlock, kRenamedBlock},
      .defaults = R"({"hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 32000,
@@ -272,7 +151,10 @@ constexpr FamilyShapes kFamilies[] = {
        "num_local_experts": "num_experts", "num_experts": 8, "num_experts_per_tok": 2,
        "tie_word_embeddings": false})",
      .experts = "num_local_experts",
-     .top_k = "num_experts_per_tok"},
+     .top_k = "num_experts_per_tok",
+     .stacks = kApart,
+     .router = kSoftmax,
+     .traits = {{.windows = WindowRule::kAll, .epsilon = 1e-5, .theta = 1e6, .positions = 131072}}},
     {.model_types = {"minimax_m2"},
      .parameters = {kFrame, kTwoNorms, kPlainAttention, kWideNorms, kMiniMaxBlock, kRenamedBlock},
      .defaults = R"({"hidden_size": 3072, "intermediate_size": 1536, "vocab_size": 200064,
@@ -281,7 +163,9 @@ constexpr FamilyShapes kFamilies[] = {
        "tie_word_embeddings": false})",
      .experts = "num_local_experts",
      .top_k = "num_experts_per_tok",
-     .drafts = "num_mtp_modules"},
+     .drafts = "num_mtp_modules",
+     .stacks = kApart,
+     .router = {{.scores = RouterScores::kSigmoid, .correction = "e_score_correction_bias"}}},
     {.model_types = {"phimoe"},
      .parameters = {kPhiFrame, kBiasedAttention, kMixtralBlock, kRenamedBlock, kPhiExperts},
      .defaults = R"({"hidden_size": 4096, "intermediate_size": 6400, "vocab_size": 32064,
@@ -289,7 +173,8 @@ constexpr FamilyShapes kFamilies[] = {
        "lm_head_bias": false, "num_local_experts": 16, "num_experts_per_tok": 2,
        "tie_word_embeddings": false})",
      .experts = "num_local_experts",
-     .top_k = "num_experts_per_tok"},
+     .top_k = "num_experts_per_tok",
+     .stacks = kApart},
     {.model_types = {"olmoe"},
      .parameters = {kFrame, kTwoNorms, kBiasedAttention, kWideNorms, kOlmoExperts},
      .defaults = R"({"hidden_size": 2048, "intermediate_size": 2048, "vocab_size": 50304,
@@ -297,7 +182,10 @@ constexpr FamilyShapes kFamilies[] = {
        "num_experts": "num_local_experts", "num_local_experts": 64, "num_experts_per_tok": 8,
        "tie_word_embeddings": false})",
      .experts = "num_experts",
-     .top_k = "num_experts_per_tok"},
+     .top_k = "num_experts_per_tok",
+     .stacks = kApart,
+     .router = kSoftmaxIfSaid,
+     .traits = {{.epsilon = 1e-5, .positions = 4096}}},
     {.model_types = {"flex_olmo"},
      .parameters = {kFrame, kNormsBehind, kBiasedAttention, kWideNorms, kOlmoExperts},
      .defaults = R"({"hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 100352,
@@ -305,34 +193,11 @@ constexpr FamilyShapes kFamilies[] = {
        "num_experts": "num_local_experts", "num_local_experts": 7, "num_experts_per_tok": 5,
        "tie_word_embeddings": false})",
      .experts = "num_experts",
-     .top_k = "num_experts_per_tok"},
-    {.model_types = {"granitemoe", "granitemoeshared"},
-     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kGraniteBlock, kGraniteShared},
-     .defaults = R"({"hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 32000,
-       "num_hidden_layers": 32, "num_attention_heads": 32, "attention_bias": false, "num_local_experts": 8,
-       "num_experts_per_tok": 2, "shared_intermediate_size": 0, "tie_word_embeddings": false})",
-     .experts = "num_local_experts",
-     .top_k = "num_experts_per_tok"},
-    {.model_types = {"gpt_oss"},
-     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kGptOss},
-     .defaults = R"({"hidden_size": 2880, "intermediate_size": 2880, "vocab_size": 201088,
-       "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
-       "attention_bias": true, "num_local_experts": "num_experts", "num_experts": 128,
-       "num_experts_per_tok": "experts_per_token", "experts_per_token": 4, "tie_word_embeddings": false})",
-     .experts = "num_local_experts",
-     .top_k = "num_experts_per_tok"},
-    {.model_types = {"llama4_text"},
-     .parameters = {kFrame, kTwoNorms, kBiasedAttention, kLlama4Block},
-     .defaults = R"({"hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
-       "vocab_size": 202048, "num_hidden_layers": 48, "num_attention_heads": 40, "num_key_value_heads": 8,
-       "head_dim": 128, "attention_bias": false, "num_local_experts": 16, "num_experts_per_tok": 1,
-       "interleave_moe_layer_step": 1, "tie_word_embeddings": false})",
-     .experts = "num_local_experts",
      .top_k = "num_experts_per_tok",
-     .mlp = llama4_mlp,
-     .mlp_keys = "moe_layers, interleave_moe_layer_step"},
+     .stacks = kApart,
+     .router = kSoftmaxIfSaid},
     {.model_types = {"ernie4_5_moe"},
-     .parameters = {kErnieFrame, kTwoNorms, kUseBias, kErnieMlp, kErnieBlock},
+     .parameters = {kErnieFrame, kTwoNorms, kUseBias, kErnieMlp, kErnieGate, kSparseExperts, kErnieBlock},
      .defaults = R"({"hidden_size": 2560, "intermediate_size": 12288, "vocab_size": 103424,
        "num_hidden_layers": 28, "num_attention_heads": 20, "num_key_value_heads": 4, "use_bias": false,
        "moe_num_experts": "num_experts", "num_experts": 64, "moe_k": "num_experts_per_tok",
@@ -341,7 +206,8 @@ constexpr FamilyShapes kFamilies[] = {
      .experts = "moe_num_experts",
      .top_k = "moe_k",
      .mlp = ernie_mlp,
-     .mlp_keys = "moe_layer_start_index, moe_layer_end_index, moe_layer_interval"},
+     .mlp_keys = "moe_layer_start_index, moe_layer_end_index, moe_layer_interval",
+     .stacks = kApart},
     {.model_types = {"hunyuan_v1_moe"},
      .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHunyuanBlock},
      .defaults = R"({"hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 290943,
@@ -349,9 +215,11 @@ constexpr FamilyShapes kFamilies[] = {
        "num_experts": "num_local_experts", "num_local_experts": 1, "moe_topk": "num_experts_per_tok",
        "num_experts_per_tok": 1, "tie_word_embeddings": false})",
      .experts = "num_experts",
-     .top_k = "moe_topk"},
+     .top_k = "moe_topk",
+     .stacks = kApart},
     {.model_types = {"exaone_moe"},
-     .parameters = {kFrame, kTwoNorms, kPlainAttention, kHeadNorms, kDenseMlp, kExaoneBlock},
+     .parameters = {kFrame, kTwoNorms, kPlainAttention, kHeadNorms, kDenseMlp, kExaoneGate, kSparseExperts,
+                    kExaoneBlock},
      .defaults = R"({"hidden_size": 4096, "intermediate_size": 16384, "vocab_size": 102400,
        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "num_experts": 64,
        "num_experts_per_tok": 8, "moe_intermediate_size": 1024, "num_shared_experts": 1,
@@ -359,7 +227,9 @@ constexpr FamilyShapes kFamilies[] = {
      .experts = "num_experts",
      .top_k = "num_experts_per_tok",
      .mlp = sparse_behind_first,
-     .mlp_keys = "mlp_layer_types, first_k_dense_replace"},
+     .mlp_keys = "mlp_layer_types, first_k_dense_replace",
+     .stacks = kApart},
+    {.model_types = {"qwen3_omni_moe"}, .parameters = {}, .defaults = "{}", .stacks = kApart},
 };
 
 }  // namespace

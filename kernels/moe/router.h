@@ -3,14 +3,9 @@
 #include <span>
 #include <vector>
 
-namespace twofour {
+#include "formats/families/traits.h"
 
-/// What makes scores of experts of their logits.
-enum class RouterScores {
-  kSoftmax,      ///< over all experts
-  kSigmoid,      ///< of each
-  kSqrtSoftplus  ///< sqrt(log(1 + exp(logit))) of each
-};
+namespace twofour {
 
 /// How a router makes experts and weights of logits.
 struct RouterRule {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "formats/error.h"
+#include "formats/families/family.h"
 #include "lib/checkpoint/model_config.h"
 
 namespace twofour {
@@ -14,30 +15,33 @@ GateUpOrder find_gate_up_order(const Json& config, std::string_view block,
       "up, llama4_text and qwen3_5_moe have them in halves";
   const bool has_bias = exists(std::string(block) + ".gate_up_proj_bias");
   const char* bias = has_bias ? "gate_up_proj_bias" : "none";
-  const ModelFamily* family = nullptr;
+  const ExpertStacks* stacks = nullptr;
+  std::string_view model_type;  // that has these
   const Json* unknown = nullptr;
   for (const Json* type : model_settings(config, "model_type")) {
-    const ModelFamily* named =
-        type->is_string() ? find_model_family(type->get_ref<const std::string&>()) : nullptr;
+    const ExpertStacks* named =
+        type->is_string() ? find_expert_stacks(type->get_ref<const std::string&>()) : nullptr;
     if (named == nullptr) {
       unknown = type;
       continue;
     }
-    if (family != nullptr && family->stacks != named->stacks) {
+    const std::string_view name = type->get_ref<const std::string&>();
+    if (stacks != nullptr && stacks->rows != named->rows) {
       return {{},
               fmt::format(
                   "expected one model_type, found {} and {}, which order rows of gate and up differently; {}",
-                  family->model_type, named->model_type, kAdvice)};
+                  model_type, name, kAdvice)};
     }
-    family = named;
+    stacks = named;
+    model_type = name;
   }
-  if (family != nullptr) {
-    if (family->has_stack_bias == has_bias) return {family->stacks};
-    return {{},
-            fmt::format(
-                "expected {} beside it as model_type {} has, found {}: whether rows of gate and up are "
-                "interleaved or halves is not certain; {}",
-                family->has_stack_bias ? "gate_up_proj_bias" : "no bias", family->model_type, bias, kAdvice)};
+  if (stacks != nullptr) {
+    if (stacks->has_bias == has_bias) return {stacks->rows};
+    return {
+        {},
+        fmt::format("expected {} beside it as model_type {} has, found {}: whether rows of gate and up are "
+                    "interleaved or halves is not certain; {}",
+                    stacks->has_bias ? "gate_up_proj_bias" : "no bias", model_type, bias, kAdvice)};
   }
   if (unknown == nullptr && has_bias) return {GateUpRows::kInterleaved};
   return {{},

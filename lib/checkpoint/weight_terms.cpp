@@ -352,11 +352,11 @@ std::optional<std::string> find_activation(const Checkpoint& c, bool gated) {
   }
   // Its config.json says silu.
   for (const Json* type : model_settings(configs, "model_type")) {
-    if (*type != "gpt_oss") continue;
+    if (!type->is_string() || !clamps_gates(type->get_ref<const std::string&>())) continue;
     return fmt::format(
-        "{}: model_type: expected a model with silu(gate) * up, found \"gpt_oss\", which has "
+        "{}: model_type: expected a model with silu(gate) * up, found {}, which has "
         "gate * sigmoid(1.702 gate) * (up + 1)",
-        where);
+        where, quoted_setting(*type));
   }
   return std::nullopt;
 }

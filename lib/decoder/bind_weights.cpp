@@ -6,7 +6,6 @@
 
 #include "formats/error.h"
 #include "lib/decoder/state.h"
-#include "lib/model/family_routers.h"
 #include "lib/model/parameters.h"
 
 namespace twofour {

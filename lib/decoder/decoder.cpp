@@ -15,7 +15,6 @@
 #include "lib/decoder/device_run.h"
 #include "lib/decoder/device_sequence.h"
 #include "lib/decoder/state.h"
-#include "lib/model/family_traits.h"
 #include "lib/model/settings.h"
 #include "lib/threads/interrupt.h"
 

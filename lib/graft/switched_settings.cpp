@@ -28,16 +28,20 @@ struct Presence {
   std::set<int64_t> layers;    ///< that have any; -1: what is in no layer
 };
 
-Presence presence_of(const Checkpoint& c, const std::vector<FamilyRow>& rows) {
+Presence presence_of(const Checkpoint& c, const std::vector<FamilyRow>& rows, const FamilySizes& sizes) {
   const FamilyNames names(rows);
   Presence there{std::vector<size_t>(rows.size()), {-1}};
   FoldedName name;
   for (const TensorInfo& t : c.tensors()) {
     name.fold(t.name);
-    const auto row = names.find(text_model_name(name.text));
-    if (!row) continue;
-    ++there.counts[*row];
-    if (rows[*row].has_layer) there.layers.insert(name.numbers[0]);
+    const auto found = names.find(text_model_name(name.text));
+    if (found.empty()) continue;
+    const auto at = std::find_if(found.begin(), found.end(), [&](size_t row) {
+      return sizes.holds(rows[row].when, rows[row].has_layer ? name.numbers[0] : -1);
+    });
+    const size_t row = at == found.end() ? found[0] : *at;
+    ++there.counts[row];
+    if (rows[row].has_layer) there.layers.insert(name.numbers[0]);
   }
   return there;
 }
@@ -76,8 +80,8 @@ Changes changed_switches(const Json& config, const Checkpoint& before, const Che
   const auto model = find_language_model(config);
   if (!model) return changes;
   const std::vector<FamilyRow> rows = family_rows(*model->family);
-  const Presence old = presence_of(before, rows), left = presence_of(now, rows);
   const FamilySizes sizes(*model->family, *model->config);
+  const Presence old = presence_of(before, rows, sizes), left = presence_of(now, rows, sizes);
   for (const std::string& key : family_switches(rows)) {
     if (sizes.is_list(key)) continue;
     size_t had = 0, has = 0;

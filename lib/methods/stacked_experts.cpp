@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "formats/families/family.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/encode/quantized_group.h"
 
@@ -138,25 +139,30 @@ struct ExpertBlock {
   std::map<Projection, size_t> stacks;
 };
 
-/// The family that has stacks in its files; nullptr: none.
-const ModelFamily* stacking_family(const Json& config) {
+/// The family that has stacks in its files.
+struct StackingFamily {
+  const ExpertStacks* stacks = nullptr;  ///< nullptr: there is none
+  std::string model_type;
+};
+StackingFamily stacking_family(const Json& config) {
   for (const Json* type : model_settings(config, "model_type")) {
-    const ModelFamily* family =
-        type->is_string() ? find_model_family(type->get_ref<const std::string&>()) : nullptr;
-    if (family != nullptr && family->files != ExpertFiles::kApart) return family;
+    if (!type->is_string()) continue;
+    const std::string& name = type->get_ref<const std::string&>();
+    const ExpertStacks* stacks = find_expert_stacks(name);
+    if (stacks != nullptr && stacks->files != ExpertFiles::kApart) return {stacks, name};
   }
-  return nullptr;
+  return {};
 }
 
 class StackPlanner {
  public:
   StackPlanner(Planner& planner, const std::vector<Linear>& modules, std::span<const size_t> chosen,
-               const ModelFamily& family)
+               const StackingFamily& family)
       : planner_(planner),
         modules_(modules),
         chosen_(chosen.begin(), chosen.end()),
         family_(family),
-        by_columns_(family.files == ExpertFiles::kColumnStacks) {}
+        by_columns_(family.stacks->files == ExpertFiles::kColumnStacks) {}
 
   std::vector<size_t> run() {
     for (const auto& [name, block] : find_blocks()) {
@@ -235,7 +241,7 @@ class StackPlanner {
                          size_t per_expert) const {
     ExpertStack stack{.projection = projection, .weights = {}, .bias = {}, .matrices = {}};
     stack.by_columns = by_columns_;
-    stack.interleaved = per_expert == 2 && family_.stacks == GateUpRows::kInterleaved;
+    stack.interleaved = per_expert == 2 && family_.stacks->rows == GateUpRows::kInterleaved;
     stack.e = e;
     stack.rows = rows;
     stack.k = k;
@@ -276,10 +282,10 @@ class StackPlanner {
     const Linear& first = stack.matrix(0, 0);
     for (const auto& m : stack.matrices) {
       const TensorInfo* bias = m->bias ? &c.tensors()[*m->bias] : nullptr;
-      if ((bias != nullptr) != family_.has_stack_bias) {
+      if ((bias != nullptr) != family_.stacks->has_bias) {
         planner_.problems.add(fmt::format("{}: expected {} as experts of {} have, found {}",
                                           c.where(m->weight),
-                                          family_.has_stack_bias ? "a bias beside it" : "no bias beside it",
+                                          family_.stacks->has_bias ? "a bias beside it" : "no bias beside it",
                                           family_.model_type, bias != nullptr ? bias->name : "none"));
         return;
       }
@@ -300,7 +306,7 @@ class StackPlanner {
   Planner& planner_;
   const std::vector<Linear>& modules_;
   const std::set<size_t> chosen_;
-  const ModelFamily& family_;
+  const StackingFamily& family_;
   const bool by_columns_;
   std::vector<size_t> taken_;
 };
@@ -309,9 +315,9 @@ class StackPlanner {
 
 std::vector<size_t> plan_stacks(Planner& planner, const std::vector<Linear>& modules,
                                 std::span<const size_t> chosen) {
-  const ModelFamily* family = stacking_family(planner.source.config());
-  if (family == nullptr) return {};
-  return StackPlanner(planner, modules, chosen, *family).run();
+  const StackingFamily family = stacking_family(planner.source.config());
+  if (family.stacks == nullptr) return {};
+  return StackPlanner(planner, modules, chosen, family).run();
 }
 
 }  // namespace twofour

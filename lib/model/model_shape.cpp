@@ -6,10 +6,9 @@
 #include <cmath>
 
 #include "kernels/device/check.h"
-#include "lib/model/family_routers.h"
-#include "lib/model/family_traits.h"
 #include "lib/model/parameters.h"
 #include "lib/model/rope.h"
+#include "lib/model/router_rule.h"
 #include "lib/model/settings.h"
 
 namespace twofour {
@@ -21,10 +20,12 @@ constexpr int64_t kMostLayers = 10000, kMostHeadSize = 1 << 16, kMostSize = 1 <<
 
 class ShapeReader {
  public:
-  ShapeReader(const Settings& settings, const FamilyTraits& traits) : s_(settings), traits_(traits) {}
+  ShapeReader(const Settings& settings, const FamilyTraits& traits, const std::string& model_type)
+      : s_(settings), traits_(traits) {
+    m_.family = model_type;
+  }
 
   ModelShape read() {
-    m_.family = traits_.model_type;
     m_.layers = count("num_hidden_layers", kMostLayers);
     m_.hidden = count("hidden_size");
     m_.vocabulary = count("vocab_size");
@@ -50,7 +51,7 @@ class ShapeReader {
   void read_gate() {
     const std::string act = s_.text("hidden_act");
     if (!act.empty() && act != "silu" && act != "swish") s_.refuse("hidden_act", "silu");
-    if (traits_.clamps_gates) {
+    if (s_.sizes().family().clamps_gates) {
       m_.gate = {1.702f, 1.0f, static_cast<float>(s_.positive("swiglu_limit", 7.0))};
     } else if (s_.positive("swiglu_limit", 0, true) > 0) {
       s_.refuse("swiglu_limit", fmt::format("none for {}", m_.family));
@@ -154,7 +155,7 @@ ModelShape read_model_shape(const Settings& settings, const std::string& model_t
   const FamilyTraits* traits = find_family_traits(model_type);
   if (traits == nullptr)
     settings.refuse("model_type", fmt::format("one that can be run ({})", decoder_families()));
-  return ShapeReader(settings, *traits).read();
+  return ShapeReader(settings, *traits, model_type).read();
 }
 
 }  // namespace twofour

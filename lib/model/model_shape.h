@@ -55,9 +55,6 @@ struct ModelShape {
   bool is_tied = false;  ///< the head is the embedding
 };
 
-/// The model_types that can be run, for messages.
-std::string decoder_families();
-
 class Settings;
 /// Reads a config.json. Throws Error on a setting or a rope type that the decoder does not know, and on
 /// numbers that cannot be.

@@ -71,9 +71,10 @@ void read_rope(const Settings& settings, const FamilyTraits& family, int64_t siz
   static const Json kLong = {{"rope_type", "yarn"}, {"factor", 32.0},
                              {"beta_fast", 32.0},   {"beta_slow", 1.0},
                              {"truncate", false},   {"original_max_position_embeddings", 4096}};
-  const Settings rope =
-      said != nullptr ? settings.below(key)
-                      : Settings(settings.sizes().family(), family.clamps_gates ? kLong : kNothing, "rope: ");
+  const Settings rope = said != nullptr
+                            ? settings.below(key)
+                            : Settings(settings.sizes().family(),
+                                       settings.sizes().family().clamps_gates ? kLong : kNothing, "rope: ");
   if (said != nullptr) {
     for (const Json& value : *said) {
       if (value.is_object()) settings.refuse(key, "one rope for all layers");
@@ -91,7 +92,7 @@ void read_rope(const Settings& settings, const FamilyTraits& family, int64_t siz
   if (part > 1) of_part.refuse("partial_rotary_factor", "a number up to 1");
   // Loaders disagree: transformers rotates whole heads all the same.
   if (part < 1 && family.rotated == 1)
-    of_part.refuse("partial_rotary_factor", fmt::format("1 for {}", family.model_type));
+    of_part.refuse("partial_rotary_factor", fmt::format("1 for {}", settings.text("model_type")));
   const auto rotated = static_cast<int64_t>(static_cast<double>(size) * part);
   if (rotated < 2 || rotated % 2 != 0)
     settings.refuse("partial_rotary_factor",

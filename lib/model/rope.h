@@ -1,5 +1,5 @@
 #pragma once
-#include "lib/model/family_traits.h"
+#include "formats/families/family.h"
 #include "lib/model/model_shape.h"
 #include "lib/model/settings.h"
 

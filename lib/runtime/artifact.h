@@ -52,7 +52,7 @@ class RuntimeArtifact {
   /// where it says what cannot be.
   int64_t experts_per_token(size_t layer) const;
   /// Runs the layer's router on the host: logits gate.weight hidden, summed up in float64, and the `topk`
-  /// experts and weights that the model's row of lib/model/family_routers and config.json make of them.
+  /// experts and weights that the model's row of formats/families and config.json make of them.
   /// `hidden` is [M, H]. A dense MLP has its one expert with weight 1. Throws Error where the layer has no
   /// `gate.weight` [E, H] of floats, tensors that its row does not have, or fewer experts in config.json; and
   /// on a model_type without a row, unless config.json says both scoring_func softmax and norm_topk_prob.

@@ -10,7 +10,7 @@
 #include "formats/json.h"
 #include "kernels/numbers/casts.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/model/family_routers.h"
+#include "lib/model/router_rule.h"
 #include "lib/model/settings.h"
 #include "lib/runtime/state.h"
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/families/family.h"
 #include "formats/json.h"
 #include "lib/synth/formats.h"
 
@@ -15,10 +16,9 @@ namespace twofour {
 
 /// What a tensor is, which decides how it is stored and drawn.
 enum class SynthRole {
-  kQuantized,  ///< a linear that single-format checkpoints quantize
-  kGate,       ///< the same; shares its global scale with the kUp behind it
+  kGate,  ///< as kLinear; shares its global scale with the kUp behind it
   kUp,
-  kLinear,        ///< a linear that they leave BF16 and list among the modules that are not quantized
+  kLinear,
   kConvolution,   ///< as kLinear, [N, 1, K]
   kImagePatches,  ///< as kLinear, [N, 3, K, K]
   kPatches,       ///< as kLinear, [N, 3, 2, K, K]: of images, two at a time
@@ -34,38 +34,16 @@ enum class SynthRole {
   kF32Matrix,  ///< F32 [N, K]
   kExpertIds,  ///< I64 [N, K], distinct within a row
 };
-enum class SynthScope { kModel, kLayer, kExpert };
-/// Which of `layers` layers have a module; null: all.
+/// Which of `layers` layers have something; null: all.
 using SynthWhere = bool (*)(int64_t layer, int64_t layers);
-/// What it is asked of a draft that no number of a layer fits: beyond all of a model.
+/// What it is asked of a draft: beyond all layers of a model.
 inline constexpr int64_t kDraftLayer = 1000;
 
-/// One module of a model, or as many as there are layers or experts. Sizes are sums of products and quotients
-/// of numbers and of keys of config.json, as "num_attention_heads*head_dim", so that both always agree.
-struct SynthRule {
-  SynthScope scope;
-  const char* name;  ///< below the model, the layer or the expert
-  const char *n, *k;
-  SynthRole role;
+/// A parameter that the row of the family leaves to each model ("may"), and that a shape has. Heads that are
+/// not the embedding need none.
+struct SynthOption {
+  const char* parameters;  ///< glob, with # for numbers
   SynthWhere where = nullptr;
-};
-
-/// Embedding, last norm and head of models of text alone.
-inline constexpr SynthRule kTextModelRules[] = {
-    {SynthScope::kModel, "model.embed_tokens", "vocab_size", "hidden_size", SynthRole::kEmbedding},
-    {SynthScope::kModel, "model.norm.weight", "hidden_size", "0", SynthRole::kVector},
-    {SynthScope::kModel, "lm_head", "vocab_size", "hidden_size", SynthRole::kLinear},
-};
-
-/// Layers that are alike: those of the model, of a draft, of a vision tower, or parts of a table.
-struct SynthStack {
-  const char* layer_prefix;   ///< with {} for the number: "model.layers.{}."
-  const char* expert_prefix;  ///< below the layer: "mlp.experts.{}."; nullptr: no experts
-  const char* count;          ///< as sizes are
-  std::array<std::span<const SynthRule>, 5> rules;  ///< each kGate is followed by its kUp
-  const char* first = "0";                          ///< the number of the first
-  int64_t as_layer = -1;                            ///< asked of SynthRule::where in place of the number
-  bool together = false;                            ///< one scale for all layers
 };
 
 /// Which modules of a publication have which format: the first row that fits.
@@ -81,8 +59,6 @@ struct SynthListing;
 /// followed word for word where they are known, contradictions included.
 struct SynthPublication {
   const char* dialect;
-  /// Format of kQuantized, kGate and kUp where no rule fits; nullptr: floats.
-  const SynthFormat* format;
   std::span<const SynthFormatRule> rules;
   const char* quantization;  ///< quantization_config, JSON
   const char* hf_quant;      ///< hf_quant_config.json; nullptr: there is no such file
@@ -101,21 +77,21 @@ struct SynthJson {
   std::array<const char*, 3> texts;
 };
 
-/// A model that synth can write checkpoints of. Sources: the config.json of each model on the Hugging Face
-/// hub; for the tensors' names and shapes its implementation in transformers or vLLM, for DeepSeek-V4 the
-/// reference inference code and the headers that it is published with.
+/// A model that synth can write checkpoints of: its config, from which the row of its family in
+/// formats/families makes tensors. Sources: the config.json of each model on the Hugging Face hub.
 struct SynthShape {
   const char* name;
-  const char* experts_key;  ///< in config.json; nullptr: a dense model
-  const char* top_k_key;
-  int64_t layers, experts, top_k;
-  std::span<const SynthStack> stacks;
-  SynthJson config;  ///< counts and quantization_config are added
-  SynthJson small;   ///< what --small changes: sizes that blocks fit into, counts
+  int64_t layers, experts, top_k;  ///< experts 0: a dense model
+  SynthJson config;                ///< counts and quantization_config are added
+  SynthJson small;                 ///< what --small changes: sizes that blocks fit into, counts
   std::span<const SynthPublication> publications;  ///< the default first
   const char* text = nullptr;  ///< the key that the language model's config is nested under
   void (*finish)(Json& text, int64_t layers) = nullptr;  ///< sets what config.json says of each layer
   int64_t least_layers = 1;
+  /// What "model." is called, if that ends in it, or else what is before all names; nullptr: nothing.
+  const char* language_model = nullptr;
+  const char* f32 = "";  ///< globs, with blanks between them: parameters that are stored in F32
+  std::span<const SynthOption> options = {};
 };
 
 /// What a user may choose of a shape.
@@ -130,6 +106,7 @@ struct SynthChoice {
 struct SynthModule {
   SynthMatrix matrix;
   SynthRole role;
+  size_t parameter = 0;  ///< a number for all modules of one parameter, rising in a row's order
   const SynthFormat* format = nullptr;  ///< nullptr: floats, or what the role says
   bool has_kv_scale = false;
   const std::string& name() const { return matrix.name; }
@@ -141,11 +118,10 @@ struct SynthModule {
 struct SynthModel {
   const SynthShape* shape;
   const SynthPublication* publication;
+  const FamilyShapes* family;
   Json config;
   int64_t layers, experts, vocab;
   const Json& text() const { return shape->text != nullptr ? config.at(shape->text) : config; }
-  /// The value of a SynthRule's n or k.
-  int64_t size(std::string_view expression) const;
 };
 
 /// The modules of a model, for what its configs list.

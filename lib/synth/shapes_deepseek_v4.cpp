@@ -6,88 +6,8 @@
 namespace twofour {
 namespace {
 
-using enum SynthRole;
-using enum SynthScope;
-
-bool hashes(int64_t layer, int64_t) { return layer < 3; }
-bool scores(int64_t layer, int64_t) { return layer >= 3; }
 bool compresses_by_4(int64_t layer, int64_t) { return layer >= 2 && layer < kDraftLayer && layer % 2 == 0; }
-bool compresses_by_128(int64_t layer, int64_t) { return layer < kDraftLayer && !compresses_by_4(layer, 0); }
 
-constexpr SynthRule kReleasedRules[] = {
-    {kModel, "embed", "vocab_size", "hidden_size", kEmbedding},
-    {kModel, "norm.weight", "hidden_size", "0", kVector},
-    {kModel, "head", "vocab_size", "hidden_size", kLinear},
-    {kModel, "hc_head_fn", "hc_mult", "hc_mult*hidden_size", kF32Matrix},
-    {kModel, "hc_head_base", "hc_mult", "0", kF32Vector},
-    {kModel, "hc_head_scale", "1", "0", kF32Vector},
-};
-constexpr SynthRule kReleasedLayerRules[] = {
-    {kLayer, "attn_norm.weight", "hidden_size", "0", kVector},
-    {kLayer, "ffn_norm.weight", "hidden_size", "0", kVector},
-    {kLayer, "hc_attn_fn", "hc_mult*hc_mult+2*hc_mult", "hc_mult*hidden_size", kF32Matrix},
-    {kLayer, "hc_attn_base", "hc_mult*hc_mult+2*hc_mult", "0", kF32Vector},
-    {kLayer, "hc_attn_scale", "3", "0", kF32Vector},
-    {kLayer, "hc_ffn_fn", "hc_mult*hc_mult+2*hc_mult", "hc_mult*hidden_size", kF32Matrix},
-    {kLayer, "hc_ffn_base", "hc_mult*hc_mult+2*hc_mult", "0", kF32Vector},
-    {kLayer, "hc_ffn_scale", "3", "0", kF32Vector},
-    {kLayer, "attn.wq_a", "q_lora_rank", "hidden_size", kLinear},
-    {kLayer, "attn.q_norm.weight", "q_lora_rank", "0", kVector},
-    {kLayer, "attn.wq_b", "num_attention_heads*head_dim", "q_lora_rank", kLinear},
-    {kLayer, "attn.wkv", "head_dim", "hidden_size", kLinear},
-    {kLayer, "attn.kv_norm.weight", "head_dim", "0", kVector},
-    {kLayer, "attn.attn_sink", "num_attention_heads", "0", kF32Vector},
-    {kLayer, "attn.wo_a", "o_groups*o_lora_rank", "num_attention_heads*head_dim/o_groups", kLinear},
-    {kLayer, "attn.wo_b", "hidden_size", "o_groups*o_lora_rank", kLinear},
-    {kLayer, "ffn.gate", "n_routed_experts", "hidden_size", kLinear},
-    {kLayer, "ffn.gate.bias", "n_routed_experts", "0", kF32Vector, scores},
-    {kLayer, "ffn.gate.tid2eid", "vocab_size", "num_experts_per_tok", kExpertIds, hashes},
-    {kLayer, "ffn.shared_experts.w1", "n_shared_experts*moe_intermediate_size", "hidden_size", kGate},
-    {kLayer, "ffn.shared_experts.w3", "n_shared_experts*moe_intermediate_size", "hidden_size", kUp},
-    {kLayer, "ffn.shared_experts.w2", "hidden_size", "n_shared_experts*moe_intermediate_size", kLinear},
-    {kExpert, "w1", "moe_intermediate_size", "hidden_size", kGate},
-    {kExpert, "w3", "moe_intermediate_size", "hidden_size", kUp},
-    {kExpert, "w2", "hidden_size", "moe_intermediate_size", kLinear},
-};
-/// One that compresses by 4 overlaps, and is twice as wide.
-constexpr SynthRule kCompressorRules[] = {
-    {kLayer, "attn.compressor.wkv", "head_dim", "hidden_size", kLinear, compresses_by_128},
-    {kLayer, "attn.compressor.wgate", "head_dim", "hidden_size", kLinear, compresses_by_128},
-    {kLayer, "attn.compressor.ape", "128", "head_dim", kF32Matrix, compresses_by_128},
-    {kLayer, "attn.compressor.norm.weight", "head_dim", "0", kVector, compresses_by_128},
-    {kLayer, "attn.compressor.wkv", "2*head_dim", "hidden_size", kLinear, compresses_by_4},
-    {kLayer, "attn.compressor.wgate", "2*head_dim", "hidden_size", kLinear, compresses_by_4},
-    {kLayer, "attn.compressor.ape", "4", "2*head_dim", kF32Matrix, compresses_by_4},
-    {kLayer, "attn.compressor.norm.weight", "head_dim", "0", kVector, compresses_by_4},
-    {kLayer, "attn.indexer.wq_b", "index_n_heads*index_head_dim", "q_lora_rank", kLinear, compresses_by_4},
-    {kLayer, "attn.indexer.weights_proj", "index_n_heads", "hidden_size", kLinear, compresses_by_4},
-    {kLayer, "attn.indexer.compressor.wkv", "2*index_head_dim", "hidden_size", kLinear, compresses_by_4},
-    {kLayer, "attn.indexer.compressor.wgate", "2*index_head_dim", "hidden_size", kLinear, compresses_by_4},
-    {kLayer, "attn.indexer.compressor.ape", "4", "2*index_head_dim", kF32Matrix, compresses_by_4},
-    {kLayer, "attn.indexer.compressor.norm.weight", "index_head_dim", "0", kVector, compresses_by_4},
-};
-constexpr SynthRule kReleasedDraftRules[] = {
-    {kLayer, "e_proj", "hidden_size", "hidden_size", kLinear},
-    {kLayer, "h_proj", "hidden_size", "hidden_size", kLinear},
-    {kLayer, "enorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "hnorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "norm.weight", "hidden_size", "0", kVector},
-    {kLayer, "hc_head_fn", "hc_mult", "hc_mult*hidden_size", kF32Matrix},
-    {kLayer, "hc_head_base", "hc_mult", "0", kF32Vector},
-    {kLayer, "hc_head_scale", "1", "0", kF32Vector},
-};
-constexpr SynthStack kReleasedStacks[] = {
-    {"layers.{}.",
-     "ffn.experts.{}.",
-     "num_hidden_layers",
-     {kReleasedRules, kReleasedLayerRules, kCompressorRules}},
-    {"mtp.{}.",
-     "ffn.experts.{}.",
-     "num_nextn_predict_layers",
-     {kReleasedLayerRules, kReleasedDraftRules},
-     "0",
-     kDraftLayer},
-};
 constexpr const char* kReleasedConfig = R"({
   "architectures": ["DeepseekV4ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
   "compress_ratios": [], "compress_rope_theta": 160000, "expert_dtype": "fp4", "hc_eps": 1e-06, "hc_mult": 4,
@@ -125,17 +45,27 @@ constexpr SynthFormatRule kBaseModules[] = {
     {"mtp.*.[eh]_proj", &kDeepSeekV4BaseFp8},
 };
 const SynthPublication kReleasedPublications[] = {
-    {"released", nullptr, kReleasedModules, R"({"activation_scheme": "dynamic", "fmt": "e4m3",
+    {"released", kReleasedModules, R"({"activation_scheme": "dynamic", "fmt": "e4m3",
        "quant_method": "fp8", "scale_fmt": "ue8m0", "weight_block_size": [128, 128]})",
      nullptr, nullptr},
-    {"base", nullptr, kBaseModules, R"({"activation_scheme": "dynamic", "fmt": "e4m3",
+    {"base", kBaseModules, R"({"activation_scheme": "dynamic", "fmt": "e4m3",
        "quant_method": "fp8", "weight_block_size": [128, 128]})",
      nullptr, nullptr, nullptr, nullptr, DType::kBF16, R"({"expert_dtype": "fp8"})"},
 };
 
+constexpr SynthOption kReleasedOptions[] = {{"*.attn.indexer.*", compresses_by_4}};
+
 const SynthShape kDeepSeekV4Shapes[] = {
-    {"deepseek-v4", "n_routed_experts", "num_experts_per_tok", 61, 384, 6, kReleasedStacks, kReleasedConfig,
-     kSmallReleased, kReleasedPublications, nullptr, set_ratios},
+    {.name = "deepseek-v4",
+     .layers = 61,
+     .experts = 384,
+     .top_k = 6,
+     .config = kReleasedConfig,
+     .small = kSmallReleased,
+     .publications = kReleasedPublications,
+     .finish = set_ratios,
+     .f32 = "*hc_* *.attn_sink *.gate.bias *.ape",
+     .options = kReleasedOptions},
 };
 
 }  // namespace

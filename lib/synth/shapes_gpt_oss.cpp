@@ -6,31 +6,6 @@
 namespace twofour {
 namespace {
 
-using enum SynthRole;
-using enum SynthScope;
-
-constexpr SynthRule kGptOssRules[] = {
-    {kLayer, "input_layernorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "post_attention_layernorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "self_attn.q_proj", "num_attention_heads*head_dim", "hidden_size", kLinear},
-    {kLayer, "self_attn.q_proj.bias", "num_attention_heads*head_dim", "0", kBias},
-    {kLayer, "self_attn.k_proj", "num_key_value_heads*head_dim", "hidden_size", kLinear},
-    {kLayer, "self_attn.k_proj.bias", "num_key_value_heads*head_dim", "0", kBias},
-    {kLayer, "self_attn.v_proj", "num_key_value_heads*head_dim", "hidden_size", kLinear},
-    {kLayer, "self_attn.v_proj.bias", "num_key_value_heads*head_dim", "0", kBias},
-    {kLayer, "self_attn.o_proj", "hidden_size", "num_attention_heads*head_dim", kLinear},
-    {kLayer, "self_attn.o_proj.bias", "hidden_size", "0", kBias},
-    {kLayer, "self_attn.sinks", "num_attention_heads", "0", kBias},
-    {kLayer, "mlp.router", "num_local_experts", "hidden_size", kLinear},
-    {kLayer, "mlp.router.bias", "num_local_experts", "0", kBias},
-    {kLayer, "mlp.experts.gate_up_proj", "2*intermediate_size", "hidden_size", kStack},
-    {kLayer, "mlp.experts.gate_up_proj_bias", "2*intermediate_size", "0", kStackBias},
-    {kLayer, "mlp.experts.down_proj", "hidden_size", "intermediate_size", kStack},
-    {kLayer, "mlp.experts.down_proj_bias", "hidden_size", "0", kStackBias},
-};
-constexpr SynthStack kGptOssStacks[] = {
-    {"model.layers.{}.", nullptr, "num_hidden_layers", {kTextModelRules, kGptOssRules}},
-};
 constexpr const char* kGptOssConfig = R"({
   "architectures": ["GptOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
   "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880,
@@ -52,7 +27,7 @@ void set_windows(Json& text, int64_t layers) {
 }
 constexpr SynthFormatRule kGptOssModules[] = {{"*.mlp.experts.*", &kGptOssMxfp4}};
 const SynthPublication kGptOssPublications[] = {
-    {"released", nullptr, kGptOssModules, R"({
+    {"released", kGptOssModules, R"({
        "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
          "model.embed_tokens", "lm_head"],
        "quant_method": "mxfp4"})",
@@ -60,8 +35,14 @@ const SynthPublication kGptOssPublications[] = {
 };
 
 const SynthShape kGptOssShapes[] = {
-    {"gpt-oss", "num_local_experts", "num_experts_per_tok", 24, 32, 4, kGptOssStacks, kGptOssConfig,
-     kSmallGptOss, kGptOssPublications, nullptr, set_windows},
+    {.name = "gpt-oss",
+     .layers = 24,
+     .experts = 32,
+     .top_k = 4,
+     .config = kGptOssConfig,
+     .small = kSmallGptOss,
+     .publications = kGptOssPublications,
+     .finish = set_windows},
 };
 
 }  // namespace

@@ -9,97 +9,7 @@
 namespace twofour {
 namespace {
 
-using enum SynthRole;
-using enum SynthScope;
-
 bool is_k3_full(int64_t layer, int64_t layers) { return layer % 4 == 3 || layer == layers - 1; }
-bool is_k3_delta(int64_t layer, int64_t layers) { return !is_k3_full(layer, layers); }
-bool is_k3_dense(int64_t layer, int64_t) { return layer < 1; }
-bool is_k3_sparse(int64_t layer, int64_t) { return layer >= 1; }
-#define TWOFOUR_DELTA "linear_attn_config.num_heads*linear_attn_config.head_dim"
-constexpr SynthRule kK3Rules[] = {
-    {kModel, "language_model.model.embed_tokens", "vocab_size", "hidden_size", kEmbedding},
-    {kModel, "language_model.model.norm.weight", "hidden_size", "0", kVector},
-    {kModel, "language_model.model.output_attn_res_norm.weight", "hidden_size", "0", kVector},
-    {kModel, "language_model.model.output_attn_res_proj", "1", "hidden_size", kLinear},
-    {kModel, "language_model.lm_head", "vocab_size", "hidden_size", kLinear},
-    {kLayer, "input_layernorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "post_attention_layernorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "self_attention_res_norm.weight", "hidden_size", "0", kVector},
-    {kLayer, "self_attention_res_proj", "1", "hidden_size", kLinear},
-    {kLayer, "mlp_res_norm.weight", "hidden_size", "0", kVector},
-    {kLayer, "mlp_res_proj", "1", "hidden_size", kLinear},
-    {kLayer, "self_attn.g_proj", TWOFOUR_DELTA, "hidden_size", kLinear},
-    {kLayer, "self_attn.o_proj", "hidden_size", TWOFOUR_DELTA, kLinear},
-    {kLayer, "self_attn.q_proj", TWOFOUR_DELTA, "hidden_size", kLinear, is_k3_delta},
-    {kLayer, "self_attn.k_proj", TWOFOUR_DELTA, "hidden_size", kLinear, is_k3_delta},
-    {kLayer, "self_attn.v_proj", TWOFOUR_DELTA, "hidden_size", kLinear, is_k3_delta},
-    {kLayer, "self_attn.q_conv1d.weight", TWOFOUR_DELTA, "linear_attn_config.short_conv_kernel_size", kFilter,
-     is_k3_delta},
-    {kLayer, "self_attn.k_conv1d.weight", TWOFOUR_DELTA, "linear_attn_config.short_conv_kernel_size", kFilter,
-     is_k3_delta},
-    {kLayer, "self_attn.v_conv1d.weight", TWOFOUR_DELTA, "linear_attn_config.short_conv_kernel_size", kFilter,
-     is_k3_delta},
-    {kLayer, "self_attn.f_a_proj", "linear_attn_config.head_dim", "hidden_size", kLinear, is_k3_delta},
-    {kLayer, "self_attn.f_b_proj", TWOFOUR_DELTA, "linear_attn_config.head_dim", kLinear, is_k3_delta},
-    {kLayer, "self_attn.b_proj", "linear_attn_config.num_heads", "hidden_size", kLinear, is_k3_delta},
-    {kLayer, "self_attn.A_log", "linear_attn_config.head_dim", "0", kF32Vector, is_k3_delta},
-    {kLayer, "self_attn.dt_bias", TWOFOUR_DELTA, "0", kF32Vector, is_k3_delta},
-    {kLayer, "self_attn.o_norm.weight", "linear_attn_config.head_dim", "0", kF32Vector, is_k3_delta},
-    {kLayer, "self_attn.q_a_proj", "q_lora_rank", "hidden_size", kLinear, is_k3_full},
-    {kLayer, "self_attn.q_a_layernorm.weight", "q_lora_rank", "0", kVector, is_k3_full},
-    {kLayer, "self_attn.q_b_proj",
-     "num_attention_heads*qk_nope_head_dim+num_attention_heads*qk_rope_head_dim", "q_lora_rank", kLinear,
-     is_k3_full},
-    {kLayer, "self_attn.kv_a_proj_with_mqa", "kv_lora_rank+qk_rope_head_dim", "hidden_size", kLinear,
-     is_k3_full},
-    {kLayer, "self_attn.kv_a_layernorm.weight", "kv_lora_rank", "0", kVector, is_k3_full},
-    {kLayer, "self_attn.kv_b_proj", "num_attention_heads*qk_nope_head_dim+num_attention_heads*v_head_dim",
-     "kv_lora_rank", kLinear, is_k3_full},
-    {kLayer, "mlp.gate_proj", "intermediate_size", "hidden_size", kGate, is_k3_dense},
-    {kLayer, "mlp.up_proj", "intermediate_size", "hidden_size", kUp, is_k3_dense},
-    {kLayer, "mlp.down_proj", "hidden_size", "intermediate_size", kLinear, is_k3_dense},
-    {kLayer, "block_sparse_moe.gate", "num_experts", "hidden_size", kLinear, is_k3_sparse},
-    {kLayer, "block_sparse_moe.gate.e_score_correction_bias", "num_experts", "0", kF32Vector, is_k3_sparse},
-    {kLayer, "block_sparse_moe.routed_expert_down_proj", "routed_expert_hidden_size", "hidden_size", kLinear,
-     is_k3_sparse},
-    {kLayer, "block_sparse_moe.routed_expert_norm.weight", "routed_expert_hidden_size", "0", kVector,
-     is_k3_sparse},
-    {kLayer, "block_sparse_moe.routed_expert_up_proj", "hidden_size", "routed_expert_hidden_size", kLinear,
-     is_k3_sparse},
-    {kLayer, "block_sparse_moe.shared_experts.gate_proj", "num_shared_experts*moe_intermediate_size",
-     "hidden_size", kGate, is_k3_sparse},
-    {kLayer, "block_sparse_moe.shared_experts.up_proj", "num_shared_experts*moe_intermediate_size",
-     "hidden_size", kUp, is_k3_sparse},
-    {kLayer, "block_sparse_moe.shared_experts.down_proj", "hidden_size",
-     "num_shared_experts*moe_intermediate_size", kLinear, is_k3_sparse},
-    {kExpert, "w1", "moe_intermediate_size", "routed_expert_hidden_size", kGate, is_k3_sparse},
-    {kExpert, "w3", "moe_intermediate_size", "routed_expert_hidden_size", kUp, is_k3_sparse},
-    {kExpert, "w2", "routed_expert_hidden_size", "moe_intermediate_size", kLinear, is_k3_sparse},
-};
-#undef TWOFOUR_DELTA
-#define TWOFOUR_K3_MERGED "4*vision_config.vt_hidden_size"
-constexpr SynthRule kK3VisionRules[] = {
-    {kModel, "vision_tower.patch_embed.proj", "vision_config.vt_hidden_size", "vision_config.patch_size",
-     kImagePatches},
-    {kModel, "vision_tower.patch_embed.pos_emb.weight", "vision_config.init_pos_emb_height",
-     "vision_config.vt_hidden_size", kGrid},
-    {kModel, "vision_tower.encoder.final_layernorm.weight", "vision_config.vt_hidden_size", "0", kVector},
-    {kModel, "mm_projector.proj.0", TWOFOUR_K3_MERGED, TWOFOUR_K3_MERGED, kLinear},
-    {kModel, "mm_projector.proj.2", "hidden_size", TWOFOUR_K3_MERGED, kLinear},
-    {kModel, "mm_projector.post_norm.weight", "hidden_size", "0", kVector},
-    {kLayer, "norm0.weight", "vision_config.vt_hidden_size", "0", kVector},
-    {kLayer, "norm1.weight", "vision_config.vt_hidden_size", "0", kVector},
-    {kLayer, "wqkv", "3*vision_config.qkv_hidden_size", "vision_config.vt_hidden_size", kLinear},
-    {kLayer, "wo", "vision_config.vt_hidden_size", "vision_config.qkv_hidden_size", kLinear},
-    {kLayer, "mlp.fc0", "vision_config.vt_intermediate_size", "vision_config.vt_hidden_size", kLinear},
-    {kLayer, "mlp.fc1", "vision_config.vt_hidden_size", "vision_config.vt_intermediate_size", kLinear},
-};
-#undef TWOFOUR_K3_MERGED
-constexpr SynthStack kK3Stacks[] = {
-    {"language_model.model.layers.{}.", "block_sparse_moe.experts.{}.", "num_hidden_layers", {kK3Rules}},
-    {"vision_tower.encoder.blocks.{}.", nullptr, "vision_config.vt_num_hidden_layers", {kK3VisionRules}},
-};
 constexpr const char* kK3Config = R"({
   "architectures": ["KimiK3ForConditionalGeneration"], "dtype": "bfloat16", "ignore_index": -100,
   "media_placeholder_token_id": 163605, "model_type": "kimi_k3",
@@ -147,7 +57,7 @@ void fill_k3_nvfp4(const SynthListing& listing, Json& quantization, Json& hf_qua
   fill_ignored_names(listing, quantization, hf_quant);
 }
 const SynthPublication kK3Publications[] = {
-    {"released", nullptr, kK3Modules, R"({
+    {"released", kK3Modules, R"({
        "config_groups": {"group_0": {"format": "mxfp4-pack-quantized", "input_activations": null,
          "output_activations": null, "targets": ["Linear"],
          "weights": {"actorder": null, "block_structure": null, "dynamic": false, "group_size": 32,
@@ -159,7 +69,7 @@ const SynthPublication kK3Publications[] = {
          "re:.*mm_projector.*"],
        "kv_cache_scheme": null, "quant_method": "compressed-tensors", "quantization_status": "compressed"})",
      nullptr, nullptr, "text_config"},
-    {"redhat", nullptr, kK3Nvfp4Modules, R"({
+    {"redhat", kK3Nvfp4Modules, R"({
        "config_groups": {"group_0": {"targets": ["Linear"]}}, "format": "nvfp4-pack-quantized",
        "global_compression_ratio": null, "ignore": [], "kv_cache_scheme": null,
        "quant_method": "compressed-tensors", "quantization_status": "compressed", "sparsity_config": {},
@@ -168,8 +78,17 @@ const SynthPublication kK3Publications[] = {
 };
 
 const SynthShape kKimiK3Shapes[] = {
-    {"kimi-k3", "num_experts", "num_experts_per_token", 93, 896, 16, kK3Stacks, kK3Config, kSmallK3,
-     kK3Publications, "text_config", set_k3_lists},
+    {.name = "kimi-k3",
+     .layers = 93,
+     .experts = 896,
+     .top_k = 16,
+     .config = kK3Config,
+     .small = kSmallK3,
+     .publications = kK3Publications,
+     .text = "text_config",
+     .finish = set_k3_lists,
+     .language_model = "language_model.",
+     .f32 = "*_conv1d.weight *.A_log *.dt_bias *.o_norm.weight *.e_score_correction_bias"},
 };
 
 }  // namespace

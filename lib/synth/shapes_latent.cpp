@@ -6,67 +6,11 @@
 namespace twofour {
 namespace {
 
-using enum SynthRole;
-using enum SynthScope;
-
 bool is_dense_of_three(int64_t layer, int64_t) { return layer < 3; }
-bool is_sparse_after_three(int64_t layer, int64_t) { return layer >= 3; }
-bool is_dense_of_one(int64_t layer, int64_t) { return layer < 1; }
-bool is_sparse_after_one(int64_t layer, int64_t) { return layer >= 1; }
-/// GLM-5.2's layers with an index of tokens of their own; the draft's 78 is one.
-bool has_index(int64_t layer, int64_t) { return layer < 3 || layer % 4 == 2; }
-
-constexpr SynthRule kLatentRules[] = {
-    {kLayer, "input_layernorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "post_attention_layernorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "self_attn.q_a_proj", "q_lora_rank", "hidden_size", kLinear},
-    {kLayer, "self_attn.q_a_layernorm.weight", "q_lora_rank", "0", kVector},
-    {kLayer, "self_attn.q_b_proj",
-     "num_attention_heads*qk_nope_head_dim+num_attention_heads*qk_rope_head_dim", "q_lora_rank", kLinear},
-    {kLayer, "self_attn.kv_a_proj_with_mqa", "kv_lora_rank+qk_rope_head_dim", "hidden_size", kLinear},
-    {kLayer, "self_attn.kv_a_layernorm.weight", "kv_lora_rank", "0", kVector},
-    {kLayer, "self_attn.kv_b_proj", "num_attention_heads*qk_nope_head_dim+num_attention_heads*v_head_dim",
-     "kv_lora_rank", kLinear},
-    {kLayer, "self_attn.o_proj", "hidden_size", "num_attention_heads*v_head_dim", kLinear},
-};
-constexpr SynthRule kIndexRules[] = {
-    {kLayer, "self_attn.indexer.wq_b", "index_n_heads*index_head_dim", "q_lora_rank", kLinear, has_index},
-    {kLayer, "self_attn.indexer.wk", "index_head_dim", "hidden_size", kLinear, has_index},
-    {kLayer, "self_attn.indexer.k_norm.weight", "index_head_dim", "0", kVector, has_index},
-    {kLayer, "self_attn.indexer.k_norm.bias", "index_head_dim", "0", kBias, has_index},
-    {kLayer, "self_attn.indexer.weights_proj", "index_n_heads", "hidden_size", kLinear, has_index},
-};
-template <SynthWhere dense, SynthWhere sparse>
-constexpr std::array<SynthRule, 11> kMlpRules = {{
-    {kLayer, "mlp.gate_proj", "intermediate_size", "hidden_size", kGate, dense},
-    {kLayer, "mlp.up_proj", "intermediate_size", "hidden_size", kUp, dense},
-    {kLayer, "mlp.down_proj", "hidden_size", "intermediate_size", kLinear, dense},
-    {kLayer, "mlp.gate", "n_routed_experts", "hidden_size", kLinear, sparse},
-    {kLayer, "mlp.gate.e_score_correction_bias", "n_routed_experts", "0", kF32Vector, sparse},
-    {kLayer, "mlp.shared_experts.gate_proj", "n_shared_experts*moe_intermediate_size", "hidden_size", kGate,
-     sparse},
-    {kLayer, "mlp.shared_experts.up_proj", "n_shared_experts*moe_intermediate_size", "hidden_size", kUp,
-     sparse},
-    {kLayer, "mlp.shared_experts.down_proj", "hidden_size", "n_shared_experts*moe_intermediate_size", kLinear,
-     sparse},
-    {kExpert, "gate_proj", "moe_intermediate_size", "hidden_size", kGate, sparse},
-    {kExpert, "up_proj", "moe_intermediate_size", "hidden_size", kUp, sparse},
-    {kExpert, "down_proj", "hidden_size", "moe_intermediate_size", kLinear, sparse},
-}};
-/// Of a draft that is numbered as a layer behind the last. DeepSeek-V3's repeats embedding and head, GLM's
-/// does not: so the tensors come to the counts that are published, 91,991 and 232,385.
-constexpr SynthRule kInlineHeadRules[] = {
-    {kLayer, "embed_tokens", "vocab_size", "hidden_size", kEmbedding},
-    {kLayer, "shared_head.head", "vocab_size", "hidden_size", kLinear},
-};
-constexpr SynthRule kInlineDraftRules[] = {
-    {kLayer, "enorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "hnorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "eh_proj", "hidden_size", "2*hidden_size", kLinear},
-    {kLayer, "shared_head.norm.weight", "hidden_size", "0", kVector},
-};
-constexpr auto& kMlpAfterThree = kMlpRules<is_dense_of_three, is_sparse_after_three>;
-constexpr auto& kMlpAfterOne = kMlpRules<is_dense_of_one, is_sparse_after_one>;
+/// GLM-5.2's layers with an index of tokens of their own; its draft has one, too.
+bool has_index(int64_t layer, int64_t) { return layer < 3 || layer % 4 == 2 || layer == kDraftLayer; }
+bool is_draft(int64_t layer, int64_t) { return layer == kDraftLayer; }
+constexpr const char* kCorrection = "*.e_score_correction_bias";
 
 constexpr const char* kSmallLatent = R"({
   "hidden_size": 256, "intermediate_size": 512, "moe_intermediate_size": 128, "num_attention_heads": 4,
@@ -74,18 +18,6 @@ constexpr const char* kSmallLatent = R"({
   "qk_rope_head_dim": 32, "v_head_dim": 64, "n_routed_experts": 4, "num_experts_per_tok": 2})";
 
 // DeepSeek-V3, as published.
-constexpr SynthStack kDeepSeekV3Stacks[] = {
-    {"model.layers.{}.",
-     "mlp.experts.{}.",
-     "num_hidden_layers",
-     {kTextModelRules, kLatentRules, kMlpAfterThree}},
-    {"model.layers.{}.",
-     "mlp.experts.{}.",
-     "num_nextn_predict_layers",
-     {kLatentRules, kMlpAfterThree, kInlineDraftRules, kInlineHeadRules},
-     "num_hidden_layers",
-     61},
-};
 constexpr const char* kDeepSeekV3Config = R"({
   "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "ep_size": 1,
   "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168, "initializer_range": 0.02,
@@ -106,18 +38,12 @@ constexpr SynthFormatRule kDeepSeekV3Modules[] = {
     {"*.mlp.*", &kDeepSeekFp8},
 };
 const SynthPublication kDeepSeekV3Publications[] = {
-    {"released", nullptr, kDeepSeekV3Modules, R"({"activation_scheme": "dynamic", "fmt": "e4m3",
+    {"released", kDeepSeekV3Modules, R"({"activation_scheme": "dynamic", "fmt": "e4m3",
        "quant_method": "fp8", "weight_block_size": [128, 128]})",
      nullptr, nullptr},
 };
 
 // Kimi-K2-Thinking: DeepSeek-V3's modules. Its entry of quantization is the one that Kimi-K2.5 repeats.
-constexpr SynthStack kKimiK2Stacks[] = {
-    {"model.layers.{}.",
-     "mlp.experts.{}.",
-     "num_hidden_layers",
-     {kTextModelRules, kLatentRules, kMlpAfterOne}},
-};
 constexpr const char* kKimiK2Config = R"({
   "architectures": ["DeepseekV3ForCausalLM"], "model_type": "kimi_k2", "first_k_dense_replace": 1,
   "max_position_embeddings": 262144, "n_group": 1, "topk_group": 1, "n_routed_experts": 384,
@@ -128,7 +54,7 @@ constexpr const char* kKimiK2Config = R"({
 constexpr const char* kSmallKimiK2 = R"({"num_hidden_layers": 3})";
 constexpr SynthFormatRule kKimiK2Modules[] = {{"*.mlp.experts.*", &kCtInt4G32}};
 const SynthPublication kKimiK2Publications[] = {
-    {"released", nullptr, kKimiK2Modules, R"({
+    {"released", kKimiK2Modules, R"({
        "config_groups": {"group_0": {"input_activations": null, "output_activations": null,
          "targets": ["Linear"],
          "weights": {"actorder": null, "block_structure": null, "dynamic": false, "group_size": 32,
@@ -143,18 +69,6 @@ const SynthPublication kKimiK2Publications[] = {
 
 // GLM-5.2 and 5.3, which have the same modules. Configs: nvidia/GLM-5.2-NVFP4 as published. It names routers
 // nowhere, as they are no linears to ModelOpt.
-constexpr SynthStack kGlmStacks[] = {
-    {"model.layers.{}.",
-     "mlp.experts.{}.",
-     "num_hidden_layers",
-     {kTextModelRules, kLatentRules, kIndexRules, kMlpAfterThree}},
-    {"model.layers.{}.",
-     "mlp.experts.{}.",
-     "num_nextn_predict_layers",
-     {kLatentRules, kIndexRules, kMlpAfterThree, kInlineDraftRules},
-     "num_hidden_layers",
-     78},
-};
 constexpr const char* kGlmConfig = R"({
   "architectures": ["GlmMoeDsaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "ep_size": 1,
   "first_k_dense_replace": 3, "head_dim": 192, "hidden_act": "silu", "hidden_size": 6144,
@@ -183,14 +97,14 @@ void set_glm_lists(Json& text, int64_t layers) {
 }
 
 constexpr SynthFormatRule kGlmNvfp4Modules[] = {
-    {"*.mlp.experts.*", &kModelOptNvfp4, [](int64_t layer, int64_t) { return layer < 78; }},
+    {"*.mlp.experts.*", &kModelOptNvfp4, [](int64_t layer, int64_t) { return layer != kDraftLayer; }},
 };
 void fill_glm(const SynthListing& listing, Json& quantization, Json& hf_quant) {
   const int64_t layers = listing.model.layers;
   std::vector<std::string> names = {"lm_head", "model.embed_tokens"};
   for (int64_t i = 0; i < layers; ++i) {
     const std::string prefix = "model.layers." + std::to_string(i);
-    if (is_sparse_after_three(i, layers)) {
+    if (!is_dense_of_three(i, layers)) {
       names.push_back(prefix + ".mlp.shared_experts*");
       names.push_back(prefix + ".self_attn*");
     } else {
@@ -205,7 +119,7 @@ void fill_glm(const SynthListing& listing, Json& quantization, Json& hf_quant) {
 // NVFP4 experts, FP8_PB attention and shared experts (sglang#31855, vllm#50617); its config is not public, so
 // it is what ModelOpt writes for them. Dense layers and the draft are taken to be BF16.
 constexpr SynthFormatRule kGlmMixedModules[] = {
-    {"*", nullptr, [](int64_t layer, int64_t) { return layer == 78; }},
+    {"*", nullptr, is_draft},
     {"*.mlp.experts.*", &kModelOptNvfp4},
     {"*.mlp.shared_experts.*", &kModelOptFp8Pb},
     {"*.self_attn.indexer.*", nullptr},
@@ -216,12 +130,12 @@ constexpr SynthFormatRule kGlmMixedModules[] = {
 // draft is BF16 with no pattern for it (vllm#49187). The form of the config: vLLM, quantization/quark;
 // inferred.
 constexpr SynthFormatRule kGlmQuarkModules[] = {
-    {"*", nullptr, [](int64_t layer, int64_t) { return layer == 78; }},
+    {"*", nullptr, is_draft},
     {"*.mlp.experts.*", &kQuarkNvfp4},
     {"*.mlp.shared_experts.*", &kQuarkNvfp4},
 };
 const SynthPublication kGlm52Publications[] = {
-    {"nvidia", nullptr, kGlmNvfp4Modules, R"({
+    {"nvidia", kGlmNvfp4Modules, R"({
        "config_groups": {"group_0": {
          "input_activations": {"dynamic": false, "num_bits": 4, "type": "float", "group_size": 16},
          "weights": {"dynamic": false, "num_bits": 4, "type": "float", "group_size": 16},
@@ -233,7 +147,7 @@ const SynthPublication kGlm52Publications[] = {
        "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16,
          "exclude_modules": []}})",
      fill_glm},
-    {"nvidia-mixed", nullptr, kGlmMixedModules, R"({
+    {"nvidia-mixed", kGlmMixedModules, R"({
        "config_groups": {}, "quantized_layers": {}, "ignore": [], "quant_algo": "MIXED_PRECISION",
        "kv_cache_scheme": {"dynamic": false, "num_bits": 8, "type": "float"},
        "producer": {"name": "modelopt", "version": "0.46.0"}, "quant_method": "modelopt"})",
@@ -241,7 +155,7 @@ const SynthPublication kGlm52Publications[] = {
        "quantization": {"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": "FP8",
          "quantized_layers": {}}})",
      fill_modelopt_linears},
-    {"quark", nullptr, kGlmQuarkModules, R"({
+    {"quark", kGlmQuarkModules, R"({
        "algo_config": null,
        "exclude": ["*self_attn*", "*mlp.gate", "*lm_head", "*mlp.gate_proj", "*mlp.up_proj",
          "*mlp.down_proj"],
@@ -270,7 +184,7 @@ constexpr SynthFormatRule kGlm53Modules[] = {
     {"*.self_attn.*", &kCtFp8Block},   {"*.mlp.*", &kCtFp8Block},
 };
 const SynthPublication kGlm53Publications[] = {
-    {"w4a8", nullptr, kGlm53Modules, R"({
+    {"w4a8", kGlm53Modules, R"({
        "config_groups": {
          "group_0": {"format": "pack-quantized",
            "input_activations": {"actorder": null, "block_structure": null, "dynamic": true,
@@ -295,51 +209,49 @@ const SynthPublication kGlm53Publications[] = {
      nullptr, fill_ignored_names},
 };
 
+/// DeepSeek-V3's draft repeats embedding and head, GLM's does not: so the tensors come to the counts that are
+/// published, 91,991 and 232,385.
+constexpr SynthOption kDeepSeekV3Options[] = {{"*.embed_tokens.weight"}, {"*.shared_head.head.weight"}};
+constexpr SynthOption kGlmOptions[] = {{"*.indexer.*", has_index}};
+
 const SynthShape kLatentShapes[] = {
-    {"deepseek-v3",
-     "n_routed_experts",
-     "num_experts_per_tok",
-     61,
-     256,
-     8,
-     kDeepSeekV3Stacks,
-     kDeepSeekV3Config,
-     {kSmallLatent, kSmallDeepSeekV3},
-     kDeepSeekV3Publications},
-    {"kimi-k2-thinking",
-     "n_routed_experts",
-     "num_experts_per_tok",
-     61,
-     384,
-     8,
-     kKimiK2Stacks,
-     {kDeepSeekV3Config, kKimiK2Config},
-     {kSmallLatent, kSmallKimiK2},
-     kKimiK2Publications},
-    {"glm-5.2",
-     "n_routed_experts",
-     "num_experts_per_tok",
-     78,
-     256,
-     8,
-     kGlmStacks,
-     kGlmConfig,
-     {kSmallLatent, kSmallGlm},
-     kGlm52Publications,
-     nullptr,
-     set_glm_lists},
-    {"glm-5.3",
-     "n_routed_experts",
-     "num_experts_per_tok",
-     78,
-     256,
-     8,
-     kGlmStacks,
-     kGlmConfig,
-     {kSmallLatent, kSmallGlm},
-     kGlm53Publications,
-     nullptr,
-     set_glm_lists},
+    {.name = "deepseek-v3",
+     .layers = 61,
+     .experts = 256,
+     .top_k = 8,
+     .config = kDeepSeekV3Config,
+     .small = {kSmallLatent, kSmallDeepSeekV3},
+     .publications = kDeepSeekV3Publications,
+     .f32 = kCorrection,
+     .options = kDeepSeekV3Options},
+    {.name = "kimi-k2-thinking",
+     .layers = 61,
+     .experts = 384,
+     .top_k = 8,
+     .config = {kDeepSeekV3Config, kKimiK2Config},
+     .small = {kSmallLatent, kSmallKimiK2},
+     .publications = kKimiK2Publications,
+     .f32 = kCorrection},
+    {.name = "glm-5.2",
+     .layers = 78,
+     .experts = 256,
+     .top_k = 8,
+     .config = kGlmConfig,
+     .small = {kSmallLatent, kSmallGlm},
+     .publications = kGlm52Publications,
+     .finish = set_glm_lists,
+     .f32 = kCorrection,
+     .options = kGlmOptions},
+    {.name = "glm-5.3",
+     .layers = 78,
+     .experts = 256,
+     .top_k = 8,
+     .config = kGlmConfig,
+     .small = {kSmallLatent, kSmallGlm},
+     .publications = kGlm53Publications,
+     .finish = set_glm_lists,
+     .f32 = kCorrection,
+     .options = kGlmOptions},
 };
 
 }  // namespace

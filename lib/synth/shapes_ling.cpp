@@ -8,76 +8,6 @@
 namespace twofour {
 namespace {
 
-using enum SynthRole;
-using enum SynthScope;
-
-bool is_ling_latent(int64_t layer, int64_t layers) { return (layer + 1) % 6 == 0 || layer >= layers / 6 * 6; }
-bool is_ling_delta(int64_t layer, int64_t layers) { return !is_ling_latent(layer, layers); }
-bool is_ling_dense(int64_t layer, int64_t) { return layer < 2; }
-bool is_ling_sparse(int64_t layer, int64_t) { return layer >= 2; }
-constexpr SynthRule kLingRules[] = {
-    {kModel, "model.word_embeddings", "vocab_size", "hidden_size", kEmbedding},
-    {kModel, "model.norm.weight", "hidden_size", "0", kVector},
-    {kModel, "lm_head", "vocab_size", "hidden_size", kLinear},
-};
-constexpr SynthRule kLingLayerRules[] = {
-    {kLayer, "input_layernorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "post_attention_layernorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "attention.q_proj", "num_attention_heads*head_dim", "hidden_size", kLinear, is_ling_delta},
-    {kLayer, "attention.k_proj", "num_attention_heads*head_dim", "hidden_size", kLinear, is_ling_delta},
-    {kLayer, "attention.v_proj", "num_attention_heads*head_dim", "hidden_size", kLinear, is_ling_delta},
-    {kLayer, "attention.f_proj", "num_attention_heads*head_dim", "hidden_size", kLinear, is_ling_delta},
-    {kLayer, "attention.g_proj", "num_attention_heads*head_dim", "hidden_size", kLinear, is_ling_delta},
-    {kLayer, "attention.b_proj", "num_attention_heads", "hidden_size", kLinear, is_ling_delta},
-    {kLayer, "attention.o_proj", "hidden_size", "num_attention_heads*head_dim", kLinear, is_ling_delta},
-    {kLayer, "attention.q_conv1d.weight", "num_attention_heads*head_dim", "short_conv_kernel_size", kFilter,
-     is_ling_delta},
-    {kLayer, "attention.k_conv1d.weight", "num_attention_heads*head_dim", "short_conv_kernel_size", kFilter,
-     is_ling_delta},
-    {kLayer, "attention.v_conv1d.weight", "num_attention_heads*head_dim", "short_conv_kernel_size", kFilter,
-     is_ling_delta},
-    {kLayer, "attention.A_log", "num_attention_heads", "0", kF32Vector, is_ling_delta},
-    {kLayer, "attention.dt_bias", "num_attention_heads*head_dim", "0", kF32Vector, is_ling_delta},
-    {kLayer, "attention.o_norm.weight", "head_dim", "0", kVector, is_ling_delta},
-    {kLayer, "attention.q_proj", "num_attention_heads*qk_nope_head_dim+num_attention_heads*qk_rope_head_dim",
-     "hidden_size", kLinear, is_ling_latent},
-    {kLayer, "attention.kv_a_proj_with_mqa", "kv_lora_rank+qk_rope_head_dim", "hidden_size", kLinear,
-     is_ling_latent},
-    {kLayer, "attention.kv_a_layernorm.weight", "kv_lora_rank", "0", kVector, is_ling_latent},
-    {kLayer, "attention.kv_b_proj", "num_attention_heads*qk_nope_head_dim+num_attention_heads*v_head_dim",
-     "kv_lora_rank", kLinear, is_ling_latent},
-    {kLayer, "attention.g_proj", "num_attention_heads", "hidden_size", kLinear, is_ling_latent},
-    {kLayer, "attention.dense", "hidden_size", "num_attention_heads*v_head_dim", kLinear, is_ling_latent},
-    {kLayer, "mlp.gate_proj", "intermediate_size", "hidden_size", kGate, is_ling_dense},
-    {kLayer, "mlp.up_proj", "intermediate_size", "hidden_size", kUp, is_ling_dense},
-    {kLayer, "mlp.down_proj", "hidden_size", "intermediate_size", kLinear, is_ling_dense},
-    {kLayer, "mlp.gate", "num_experts", "hidden_size", kLinear, is_ling_sparse},
-    {kLayer, "mlp.gate.expert_bias", "num_experts", "0", kF32Vector, is_ling_sparse},
-    {kLayer, "mlp.shared_experts.gate_proj", "num_shared_experts*moe_shared_expert_intermediate_size",
-     "hidden_size", kGate, is_ling_sparse},
-    {kLayer, "mlp.shared_experts.up_proj", "num_shared_experts*moe_shared_expert_intermediate_size",
-     "hidden_size", kUp, is_ling_sparse},
-    {kLayer, "mlp.shared_experts.down_proj", "hidden_size",
-     "num_shared_experts*moe_shared_expert_intermediate_size", kLinear, is_ling_sparse},
-    {kExpert, "gate_proj", "moe_intermediate_size", "hidden_size", kGate, is_ling_sparse},
-    {kExpert, "up_proj", "moe_intermediate_size", "hidden_size", kUp, is_ling_sparse},
-    {kExpert, "down_proj", "hidden_size", "moe_intermediate_size", kLinear, is_ling_sparse},
-};
-constexpr SynthRule kLingDraftRules[] = {
-    {kLayer, "eh_proj", "hidden_size", "2*hidden_size", kLinear},
-    {kLayer, "enorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "hnorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "final_layernorm.weight", "hidden_size", "0", kVector},
-};
-constexpr SynthStack kLingStacks[] = {
-    {"model.layers.{}.", "mlp.experts.{}.", "num_hidden_layers", {kLingRules, kLingLayerRules}},
-    {"model.layers.{}.",
-     "mlp.experts.{}.",
-     "num_nextn_predict_layers",
-     {kLingLayerRules, kLingDraftRules},
-     "num_hidden_layers",
-     kDraftLayer},
-};
 constexpr const char* kLingConfig = R"({
   "architectures": ["BailingMoeV3ForCausalLM"], "first_k_dense_replace": 2,
   "gated_attention_proj_granularity_type": "head_wise", "head_dim": 128, "hidden_act": "silu",
@@ -102,7 +32,7 @@ constexpr SynthFormatRule kLingModules[] = {
     {"*.attention.*", &kLingFp8},     {"*.mlp.*", &kLingFp8},
 };
 const SynthPublication kLingPublications[] = {
-    {"released", nullptr, kLingModules, R"({"activation_scheme": "dynamic", "fmt": "e4m3",
+    {"released", kLingModules, R"({"activation_scheme": "dynamic", "fmt": "e4m3",
        "modules_to_not_convert": ["lm_head", "word_embeddings", "b_proj", "eh_proj", "mlp.gate"],
        "quant_method": "fp8", "routed_experts_group_size": 32, "routed_experts_quant_method": "mxfp4",
        "scale_fmt": "ue8m0", "weight_block_size": [128, 128]})",
@@ -110,8 +40,14 @@ const SynthPublication kLingPublications[] = {
 };
 
 const SynthShape kLingShapes[] = {
-    {"ling-3.0-flash", "num_experts", "num_experts_per_tok", 42, 512, 8, kLingStacks, kLingConfig, kSmallLing,
-     kLingPublications},
+    {.name = "ling-3.0-flash",
+     .layers = 42,
+     .experts = 512,
+     .top_k = 8,
+     .config = kLingConfig,
+     .small = kSmallLing,
+     .publications = kLingPublications,
+     .f32 = "*_conv1d.weight *.A_log *.dt_bias *.expert_bias"},
 };
 
 }  // namespace

@@ -9,103 +9,7 @@
 namespace twofour {
 namespace {
 
-using enum SynthRole;
-using enum SynthScope;
-
-bool is_dense_m3(int64_t layer, int64_t) { return layer < 3; }
 bool is_sparse_m3(int64_t layer, int64_t) { return layer >= 3; }
-constexpr SynthRule kM3Rules[] = {
-    {kModel, "language_model.model.embed_tokens", "vocab_size", "hidden_size", kEmbedding},
-    {kModel, "language_model.model.norm.weight", "hidden_size", "0", kVector},
-    {kModel, "language_model.lm_head", "vocab_size", "hidden_size", kLinear},
-    {kModel, "multi_modal_projector.linear_1", "projector_hidden_size", "vision_config.hidden_size", kLinear},
-    {kModel, "multi_modal_projector.linear_1.bias", "projector_hidden_size", "0", kBias},
-    {kModel, "multi_modal_projector.linear_2", "hidden_size", "projector_hidden_size", kLinear},
-    {kModel, "multi_modal_projector.linear_2.bias", "hidden_size", "0", kBias},
-    {kModel, "patch_merge_mlp.linear_1", "projector_hidden_size", "4*hidden_size", kLinear},
-    {kModel, "patch_merge_mlp.linear_1.bias", "projector_hidden_size", "0", kBias},
-    {kModel, "patch_merge_mlp.linear_2", "hidden_size", "projector_hidden_size", kLinear},
-    {kModel, "patch_merge_mlp.linear_2.bias", "hidden_size", "0", kBias},
-};
-constexpr SynthRule kM3LayerRules[] = {
-    {kLayer, "input_layernorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "post_attention_layernorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "self_attn.q_proj", "num_attention_heads*head_dim", "hidden_size", kLinear},
-    {kLayer, "self_attn.k_proj", "num_key_value_heads*head_dim", "hidden_size", kLinear},
-    {kLayer, "self_attn.v_proj", "num_key_value_heads*head_dim", "hidden_size", kLinear},
-    {kLayer, "self_attn.o_proj", "hidden_size", "num_attention_heads*head_dim", kLinear},
-    {kLayer, "self_attn.q_norm.weight", "head_dim", "0", kVector},
-    {kLayer, "self_attn.k_norm.weight", "head_dim", "0", kVector},
-    {kLayer, "self_attn.index_q_proj",
-     "sparse_attention_config.sparse_num_index_heads*sparse_attention_config.sparse_index_dim", "hidden_size",
-     kLinear, is_sparse_m3},
-    {kLayer, "self_attn.index_k_proj", "sparse_attention_config.sparse_index_dim", "hidden_size", kLinear,
-     is_sparse_m3},
-    {kLayer, "self_attn.index_q_norm.weight", "sparse_attention_config.sparse_index_dim", "0", kVector,
-     is_sparse_m3},
-    {kLayer, "self_attn.index_k_norm.weight", "sparse_attention_config.sparse_index_dim", "0", kVector,
-     is_sparse_m3},
-    {kLayer, "mlp.gate_proj", "dense_intermediate_size", "hidden_size", kGate, is_dense_m3},
-    {kLayer, "mlp.up_proj", "dense_intermediate_size", "hidden_size", kUp, is_dense_m3},
-    {kLayer, "mlp.down_proj", "hidden_size", "dense_intermediate_size", kLinear, is_dense_m3},
-    {kLayer, "block_sparse_moe.gate", "num_local_experts", "hidden_size", kLinear, is_sparse_m3},
-    {kLayer, "block_sparse_moe.e_score_correction_bias", "num_local_experts", "0", kF32Vector, is_sparse_m3},
-    {kLayer, "block_sparse_moe.shared_experts.gate_proj", "shared_intermediate_size", "hidden_size", kGate,
-     is_sparse_m3},
-    {kLayer, "block_sparse_moe.shared_experts.up_proj", "shared_intermediate_size", "hidden_size", kUp,
-     is_sparse_m3},
-    {kLayer, "block_sparse_moe.shared_experts.down_proj", "hidden_size", "shared_intermediate_size", kLinear,
-     is_sparse_m3},
-    {kExpert, "w1", "intermediate_size", "hidden_size", kGate, is_sparse_m3},
-    {kExpert, "w3", "intermediate_size", "hidden_size", kUp, is_sparse_m3},
-    {kExpert, "w2", "hidden_size", "intermediate_size", kLinear, is_sparse_m3},
-};
-constexpr SynthRule kM3VisionRules[] = {
-    {kModel, "vision_tower.vision_model.embeddings.patch_embedding", "vision_config.hidden_size",
-     "vision_config.patch_size", kPatches},
-    {kModel, "vision_tower.vision_model.pre_layrnorm.weight", "vision_config.hidden_size", "0", kVector},
-    {kModel, "vision_tower.vision_model.pre_layrnorm.bias", "vision_config.hidden_size", "0", kBias},
-    {kLayer, "layer_norm1.weight", "vision_config.hidden_size", "0", kVector},
-    {kLayer, "layer_norm1.bias", "vision_config.hidden_size", "0", kBias},
-    {kLayer, "layer_norm2.weight", "vision_config.hidden_size", "0", kVector},
-    {kLayer, "layer_norm2.bias", "vision_config.hidden_size", "0", kBias},
-    {kLayer, "self_attn.q_proj", "vision_config.hidden_size", "vision_config.hidden_size", kLinear},
-    {kLayer, "self_attn.q_proj.bias", "vision_config.hidden_size", "0", kBias},
-    {kLayer, "self_attn.k_proj", "vision_config.hidden_size", "vision_config.hidden_size", kLinear},
-    {kLayer, "self_attn.k_proj.bias", "vision_config.hidden_size", "0", kBias},
-    {kLayer, "self_attn.v_proj", "vision_config.hidden_size", "vision_config.hidden_size", kLinear},
-    {kLayer, "self_attn.v_proj.bias", "vision_config.hidden_size", "0", kBias},
-    {kLayer, "self_attn.out_proj", "vision_config.hidden_size", "vision_config.hidden_size", kLinear},
-    {kLayer, "self_attn.out_proj.bias", "vision_config.hidden_size", "0", kBias},
-    {kLayer, "mlp.fc1", "vision_config.intermediate_size", "vision_config.hidden_size", kLinear},
-    {kLayer, "mlp.fc1.bias", "vision_config.intermediate_size", "0", kBias},
-    {kLayer, "mlp.fc2", "vision_config.hidden_size", "vision_config.intermediate_size", kLinear},
-    {kLayer, "mlp.fc2.bias", "vision_config.hidden_size", "0", kBias},
-};
-/// Beside its layer, which is one of experts.
-constexpr SynthRule kM3DraftRules[] = {
-    {kLayer, "enorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "hnorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "eh_proj", "hidden_size", "2*hidden_size", kLinear},
-    {kLayer, "final_layernorm.weight", "hidden_size", "0", kVector},
-};
-constexpr SynthStack kM3Stacks[] = {
-    {"language_model.model.layers.{}.",
-     "block_sparse_moe.experts.{}.",
-     "num_hidden_layers",
-     {kM3Rules, kM3LayerRules}},
-    {"language_model.model.mtp.layers.{}.", nullptr, "num_mtp_modules", {kM3DraftRules}},
-    {"language_model.model.mtp.layers.{}.transformer_layer.",
-     "block_sparse_moe.experts.{}.",
-     "num_mtp_modules",
-     {kM3LayerRules},
-     "0",
-     3},
-    {"vision_tower.vision_model.encoder.layers.{}.",
-     nullptr,
-     "vision_config.num_hidden_layers",
-     {kM3VisionRules}},
-};
 constexpr const char* kM3Config = R"({
   "architectures": ["MiniMaxM3SparseForConditionalGeneration"], "model_type": "minimax_m3_vl",
   "text_config": {
@@ -169,21 +73,30 @@ constexpr SynthFormatRule kM3VendorModules[] = {
     {"language_model.model.mtp.*", &kVendorMxfp8},
 };
 const SynthPublication kM3Publications[] = {
-    {"nvidia", nullptr, kM3Modules, R"({"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": null,
+    {"nvidia", kM3Modules, R"({"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": null,
        "exclude_modules": [], "quantized_layers": {}, "quant_method": "modelopt"})",
      R"({"producer": {"name": "modelopt", "version": "minimax-m3-mxfp8-nvfp4-mixed"},
        "quant_method": "modelopt",
        "quantization": {"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": null, "exclude_modules": [],
          "quantized_layers": {}, "quant_method": "modelopt"}})",
      fill_m3},
-    {"released", nullptr, kM3VendorModules, R"({"activation_scheme": "dynamic", "fmt": "e4m3",
+    {"released", kM3VendorModules, R"({"activation_scheme": "dynamic", "fmt": "e4m3",
        "ignored_layers": [], "quant_method": "mxfp8", "scale_fmt": "ue8m0", "weight_block_size": [1, 32]})",
      nullptr, fill_m3_vendor},
 };
 
 const SynthShape kMinimaxShapes[] = {
-    {"minimax-m3", "num_local_experts", "num_experts_per_tok", 60, 128, 4, kM3Stacks, kM3Config, kSmallM3,
-     kM3Publications, "text_config", set_m3_lists},
+    {.name = "minimax-m3",
+     .layers = 60,
+     .experts = 128,
+     .top_k = 4,
+     .config = kM3Config,
+     .small = kSmallM3,
+     .publications = kM3Publications,
+     .text = "text_config",
+     .finish = set_m3_lists,
+     .language_model = "language_model.",
+     .f32 = "*.e_score_correction_bias"},
 };
 
 }  // namespace

@@ -7,23 +7,13 @@
 namespace twofour {
 namespace {
 
-using enum SynthRole;
-using enum SynthScope;
-
 constexpr std::string_view kSuperPattern =
     "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME";
 constexpr std::string_view kUltraPattern =
     "MEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*"
     "EMEMEMEME";
 constexpr std::string_view kLightningPattern = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";
-/// A draft is two layers: attention, then experts.
-constexpr int64_t kDraftAttention = kDraftLayer, kDraftExperts = kDraftLayer + 1;
 
-template <const std::string_view& pattern, char kind>
-bool is_kind(int64_t layer, int64_t) {
-  if (layer >= kDraftAttention) return kind == (layer == kDraftAttention ? '*' : 'E');
-  return pattern[static_cast<size_t>(layer) % pattern.size()] == kind;
-}
 template <const std::string_view& pattern>
 void set_pattern(Json& text, int64_t layers) {
   std::string cut;
@@ -38,78 +28,6 @@ void set_pattern(Json& text, int64_t layers) {
     text["layers_block_type"] = types;
   }
 }
-
-constexpr SynthRule kNemotronModelRules[] = {
-    {kModel, "backbone.embeddings", "vocab_size", "hidden_size", kEmbedding},
-    {kModel, "backbone.norm_f.weight", "hidden_size", "0", kVector},
-    {kModel, "lm_head", "vocab_size", "hidden_size", kLinear},
-};
-template <const std::string_view& pattern>
-constexpr std::array<SynthRule, 17> kNemotronRules = {{
-    {kLayer, "norm.weight", "hidden_size", "0", kVector},
-    {kLayer, "mixer.in_proj", "2*mamba_num_heads*mamba_head_dim+2*n_groups*ssm_state_size+mamba_num_heads",
-     "hidden_size", kLinear, is_kind<pattern, 'M'>},
-    {kLayer, "mixer.conv1d", "mamba_num_heads*mamba_head_dim+2*n_groups*ssm_state_size", "conv_kernel",
-     kConvolution, is_kind<pattern, 'M'>},
-    {kLayer, "mixer.conv1d.bias", "mamba_num_heads*mamba_head_dim+2*n_groups*ssm_state_size", "0", kBias,
-     is_kind<pattern, 'M'>},
-    {kLayer, "mixer.A_log", "mamba_num_heads", "0", kF32Vector, is_kind<pattern, 'M'>},
-    {kLayer, "mixer.D", "mamba_num_heads", "0", kF32Vector, is_kind<pattern, 'M'>},
-    {kLayer, "mixer.dt_bias", "mamba_num_heads", "0", kF32Vector, is_kind<pattern, 'M'>},
-    {kLayer, "mixer.norm.weight", "mamba_num_heads*mamba_head_dim", "0", kVector, is_kind<pattern, 'M'>},
-    {kLayer, "mixer.out_proj", "hidden_size", "mamba_num_heads*mamba_head_dim", kLinear,
-     is_kind<pattern, 'M'>},
-    {kLayer, "mixer.gate", "n_routed_experts", "hidden_size", kLinear, is_kind<pattern, 'E'>},
-    {kLayer, "mixer.gate.e_score_correction_bias", "n_routed_experts", "0", kF32Vector,
-     is_kind<pattern, 'E'>},
-    {kLayer, "mixer.shared_experts.up_proj", "moe_shared_expert_intermediate_size", "hidden_size", kLinear,
-     is_kind<pattern, 'E'>},
-    {kLayer, "mixer.shared_experts.down_proj", "hidden_size", "moe_shared_expert_intermediate_size", kLinear,
-     is_kind<pattern, 'E'>},
-    {kLayer, "mixer.q_proj", "num_attention_heads*head_dim", "hidden_size", kLinear, is_kind<pattern, '*'>},
-    {kLayer, "mixer.k_proj", "num_key_value_heads*head_dim", "hidden_size", kLinear, is_kind<pattern, '*'>},
-    {kLayer, "mixer.v_proj", "num_key_value_heads*head_dim", "hidden_size", kLinear, is_kind<pattern, '*'>},
-    {kLayer, "mixer.o_proj", "hidden_size", "num_attention_heads*head_dim", kLinear, is_kind<pattern, '*'>},
-}};
-template <const std::string_view& pattern>
-constexpr SynthRule kNemotronExpertRules[] = {
-    {kExpert, "up_proj", "moe_intermediate_size", "hidden_size", kLinear, is_kind<pattern, 'E'>},
-    {kExpert, "down_proj", "hidden_size", "moe_intermediate_size", kLinear, is_kind<pattern, 'E'>},
-};
-template <const std::string_view& pattern>
-constexpr SynthRule kNemotronLatentRules[] = {
-    {kLayer, "mixer.fc1_latent_proj", "moe_latent_size", "hidden_size", kLinear, is_kind<pattern, 'E'>},
-    {kLayer, "mixer.fc2_latent_proj", "hidden_size", "moe_latent_size", kLinear, is_kind<pattern, 'E'>},
-    {kExpert, "up_proj", "moe_intermediate_size", "moe_latent_size", kLinear, is_kind<pattern, 'E'>},
-    {kExpert, "down_proj", "moe_latent_size", "moe_intermediate_size", kLinear, is_kind<pattern, 'E'>},
-};
-constexpr SynthRule kNemotronDraftFirstRules[] = {
-    {kLayer, "eh_proj", "hidden_size", "2*hidden_size", kLinear},
-    {kLayer, "enorm.weight", "hidden_size", "0", kVector},
-    {kLayer, "hnorm.weight", "hidden_size", "0", kVector},
-};
-constexpr SynthRule kNemotronDraftLastRules[] = {
-    {kLayer, "final_layernorm.weight", "hidden_size", "0", kVector},
-};
-template <const std::string_view& pattern, const auto& expert_rules>
-constexpr SynthStack kNemotronStacks[] = {
-    {"backbone.layers.{}.",
-     "mixer.experts.{}.",
-     "num_hidden_layers",
-     {kNemotronModelRules, kNemotronRules<pattern>, expert_rules}},
-    {"mtp.layers.{}.",
-     "mixer.experts.{}.",
-     "num_nextn_predict_layers",
-     {kNemotronRules<pattern>, expert_rules, kNemotronDraftFirstRules},
-     "0",
-     kDraftAttention},
-    {"mtp.layers.{}.",
-     "mixer.experts.{}.",
-     "num_nextn_predict_layers",
-     {kNemotronRules<pattern>, expert_rules, kNemotronDraftLastRules},
-     "1",
-     kDraftExperts},
-};
 
 constexpr const char* kNemotronConfig = R"({
   "architectures": ["NemotronHForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
@@ -192,55 +110,49 @@ constexpr const char* kNemotronHfQuant = R"({
     "exclude_modules": []}})";
 constexpr const char* kNemotronKeys = "backbone.layers.*.mixer.[kv]_proj";
 const SynthPublication kSuperPublications[] = {
-    {"nvidia", nullptr, kSuperModules, kNemotronQuantization, kNemotronHfQuant, fill_nemotron, nullptr,
-     kNemotronKeys},
+    {"nvidia", kSuperModules, kNemotronQuantization, kNemotronHfQuant, fill_nemotron, nullptr, kNemotronKeys},
 };
 const SynthPublication kUltraPublications[] = {
-    {"nvidia", nullptr, kUltraModules, kNemotronQuantization, kNemotronHfQuant, fill_nemotron, nullptr,
-     kNemotronKeys},
+    {"nvidia", kUltraModules, kNemotronQuantization, kNemotronHfQuant, fill_nemotron, nullptr, kNemotronKeys},
 };
 const SynthPublication kLightningPublications[] = {
-    {"nvidia", nullptr, kLightningModules, kNemotronQuantization, kNemotronHfQuant, fill_nemotron, nullptr,
+    {"nvidia", kLightningModules, kNemotronQuantization, kNemotronHfQuant, fill_nemotron, nullptr,
      kNemotronKeys},
 };
 
+constexpr const char* kNemotronF32 = "*.A_log *.D *.dt_bias *.e_score_correction_bias";
+constexpr SynthOption kNemotronOptions[] = {{"*_latent_proj.weight"}};
+
 const SynthShape kNemotronShapes[] = {
-    {"nemotron-3-super",
-     "n_routed_experts",
-     "num_experts_per_tok",
-     88,
-     512,
-     22,
-     kNemotronStacks<kSuperPattern, kNemotronLatentRules<kSuperPattern>>,
-     {kNemotronConfig, kSuperConfig},
-     {kSmallNemotron, kSmallNemotronLatent},
-     kSuperPublications,
-     nullptr,
-     set_pattern<kSuperPattern>},
-    {"nemotron-3-ultra",
-     "n_routed_experts",
-     "num_experts_per_tok",
-     108,
-     512,
-     22,
-     kNemotronStacks<kUltraPattern, kNemotronLatentRules<kUltraPattern>>,
-     {kNemotronConfig, kUltraConfig},
-     {kSmallNemotron, kSmallNemotronLatent},
-     kUltraPublications,
-     nullptr,
-     set_pattern<kUltraPattern>},
-    {"nemotron-3.5-lightning",
-     "n_routed_experts",
-     "num_experts_per_tok",
-     52,
-     128,
-     6,
-     kNemotronStacks<kLightningPattern, kNemotronExpertRules<kLightningPattern>>,
-     {kNemotronConfig, kLightningConfig},
-     kSmallNemotron,
-     kLightningPublications,
-     nullptr,
-     set_pattern<kLightningPattern>},
+    {.name = "nemotron-3-super",
+     .layers = 88,
+     .experts = 512,
+     .top_k = 22,
+     .config = {kNemotronConfig, kSuperConfig},
+     .small = {kSmallNemotron, kSmallNemotronLatent},
+     .publications = kSuperPublications,
+     .finish = set_pattern<kSuperPattern>,
+     .f32 = kNemotronF32,
+     .options = kNemotronOptions},
+    {.name = "nemotron-3-ultra",
+     .layers = 108,
+     .experts = 512,
+     .top_k = 22,
+     .config = {kNemotronConfig, kUltraConfig},
+     .small = {kSmallNemotron, kSmallNemotronLatent},
+     .publications = kUltraPublications,
+     .finish = set_pattern<kUltraPattern>,
+     .f32 = kNemotronF32,
+     .options = kNemotronOptions},
+    {.name = "nemotron-3.5-lightning",
+     .layers = 52,
+     .experts = 128,
+     .top_k = 6,
+     .config = {kNemotronConfig, kLightningConfig},
+     .small = kSmallNemotron,
+     .publications = kLightningPublications,
+     .finish = set_pattern<kLightningPattern>,
+     .f32 = kNemotronF32},
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 #include "lib/synth/published_config.h"
-#include "lib/synth/qwen_modules.h"
+#include "lib/synth/qwen_configs.h"
 #include "lib/synth/shapes.h"
 
 // Qwen3.5, dense and of experts. Names and sizes: transformers, models/qwen3_5_moe.
@@ -7,45 +7,11 @@
 namespace twofour {
 namespace {
 
-using enum SynthRole;
-using enum SynthScope;
-
 /// Of Qwen3.8-27B in NVFP4, the layers whose MLP is FP8: the last eighth.
 bool is_late(int64_t layer, int64_t layers) { return layer >= layers - layers / 8; }
 
-constexpr SynthRule kDenseRules[] = {
-    {kLayer, "mlp.gate_proj", "intermediate_size", "hidden_size", kGate},
-    {kLayer, "mlp.up_proj", "intermediate_size", "hidden_size", kUp},
-    {kLayer, "mlp.down_proj", "hidden_size", "intermediate_size", kLinear},
-};
-/// Beside a vision tower.
-constexpr SynthRule kLanguageRules[] = {
-    {kModel, "model.language_model.embed_tokens", "vocab_size", "hidden_size", kEmbedding},
-    {kModel, "model.language_model.norm.weight", "hidden_size", "0", kVector},
-    {kModel, "lm_head", "vocab_size", "hidden_size", kLinear},
-};
-constexpr SynthRule kMtpRules[] = {
-    {kModel, "mtp.fc", "hidden_size", "2*hidden_size", kLinear},
-    {kModel, "mtp.norm.weight", "hidden_size", "0", kVector},
-    {kModel, "mtp.pre_fc_norm_embedding.weight", "hidden_size", "0", kVector},
-    {kModel, "mtp.pre_fc_norm_hidden.weight", "hidden_size", "0", kVector},
-};
-
 // Qwen3.6-35B-A3B. Config: nvidia/Qwen3.6-35B-A3B-NVFP4, as published: the two files name two versions of
 // ModelOpt, config.json is silent on the KV cache, and its groups claim activations of 4 bits.
-constexpr SynthStack kQwen36Stacks[] = {
-    {"model.language_model.layers.{}.",
-     "mlp.experts.{}.",
-     "num_hidden_layers",
-     {kLanguageRules, qwen::kAttentionRules, qwen::kLayerNormRules, qwen::kExpertRules}},
-    {"mtp.layers.{}.",
-     "mlp.experts.{}.",
-     "mtp_num_hidden_layers",
-     {kMtpRules, qwen::kAttentionRules, qwen::kLayerNormRules, qwen::kExpertRules},
-     "0",
-     3},
-    qwen::kVisionStack,
-};
 constexpr const char* kQwen36Config = R"({
   "architectures": ["Qwen3_5MoeForConditionalGeneration"], "dtype": "bfloat16",
   "model_type": "qwen3_5_moe",
@@ -74,7 +40,7 @@ constexpr SynthFormatRule kQwen36Modules[] = {
     {"*.self_attn.?_proj", &kModelOptFp8},
 };
 const SynthPublication kQwen36Publications[] = {
-    {"nvidia", nullptr, kQwen36Modules, R"({
+    {"nvidia", kQwen36Modules, R"({
        "config_groups": {}, "quantized_layers": {}, "ignore": ["mtp.layers.0*", "mtp*"],
        "quant_algo": "MIXED_PRECISION", "producer": {"name": "modelopt", "version": "0.37.0"},
        "quant_method": "modelopt"})",
@@ -87,18 +53,6 @@ const SynthPublication kQwen36Publications[] = {
 // Qwen3.8-2.4T-A95B: 92 layers of 8192, 512 experts of which 10 are picked; text alone. The expert's size is
 // inferred from the count of weights. As llm-compressor's examples/reap_expert_pruning/qwen38_example.py
 // leaves it: a quarter of the experts dropped, FP8_BLOCK attention, NVFP4 MLPs, the draft added as it was.
-constexpr SynthStack kQwen38Stacks[] = {
-    {"model.layers.{}.",
-     "mlp.experts.{}.",
-     "num_hidden_layers",
-     {kTextModelRules, qwen::kAttentionRules, qwen::kLayerNormRules, qwen::kExpertRules}},
-    {"mtp.layers.{}.",
-     "mlp.experts.{}.",
-     "mtp_num_hidden_layers",
-     {kMtpRules, qwen::kAttentionRules, qwen::kLayerNormRules, qwen::kExpertRules},
-     "0",
-     3},
-};
 constexpr const char* kQwen38Config = R"({
   "architectures": ["Qwen3_5MoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
   "attn_output_gate": true, "dtype": "bfloat16", "full_attention_interval": 4, "head_dim": 256,
@@ -131,7 +85,7 @@ void fill_qwen38(const SynthListing& listing, Json& quantization, Json& hf_quant
   fill_ignored_names(listing, quantization, hf_quant);
 }
 const SynthPublication kQwen38Publications[] = {
-    {"llm-compressor", nullptr, kQwen38Modules, R"({
+    {"llm-compressor", kQwen38Modules, R"({
        "config_groups": {
          "group_0": {"format": "float-quantized",
            "input_activations": {"actorder": null, "block_structure": null, "dynamic": true,
@@ -153,19 +107,6 @@ const SynthPublication kQwen38Publications[] = {
 // Qwen3.8-27B, dense. unsloth/Qwen3.8-27B-NVFP4: group_0 is FP8 by row (attention, linear attention, lm_head
 // and the MLPs of layers 56 to 63), group_1 NVFP4 with a regex that takes those MLPs as well, so that the
 // order decides (charlie12345/ROCmFPX#79, TensorRT-LLM#17725). The words of the lists are inferred.
-constexpr SynthStack kQwen27bStacks[] = {
-    {"model.language_model.layers.{}.",
-     nullptr,
-     "num_hidden_layers",
-     {kLanguageRules, qwen::kAttentionRules, qwen::kLayerNormRules, kDenseRules}},
-    {"mtp.layers.{}.",
-     nullptr,
-     "mtp_num_hidden_layers",
-     {kMtpRules, qwen::kAttentionRules, qwen::kLayerNormRules, kDenseRules},
-     "0",
-     3},
-    qwen::kVisionStack,
-};
 constexpr const char* kQwen27bConfig = R"({
   "architectures": ["Qwen3_5ForConditionalGeneration"], "dtype": "bfloat16",
   "model_type": "qwen3_5",
@@ -203,7 +144,7 @@ void fill_qwen27b(const SynthListing& listing, Json& quantization, Json& hf_quan
   fill_ignored_names(listing, quantization, hf_quant);
 }
 const SynthPublication kQwen27bPublications[] = {
-    {"unsloth", nullptr, kQwen27bModules, R"({
+    {"unsloth", kQwen27bModules, R"({
        "config_groups": {
          "group_0": {"format": "float-quantized",
            "input_activations": {"actorder": null, "block_structure": null, "dynamic": true,
@@ -223,32 +164,37 @@ const SynthPublication kQwen27bPublications[] = {
 };
 
 const SynthShape kQwenShapes[] = {
-    {"qwen3.6-35b-a3b",
-     "num_experts",
-     "num_experts_per_tok",
-     40,
-     256,
-     8,
-     kQwen36Stacks,
-     {qwen::kVisionConfig, kQwen36Config},
-     {qwen::kSmallLanguage, qwen::kSmallExperts},
-     kQwen36Publications,
-     "text_config",
-     qwen::set_layer_types},
-    {"qwen3.8-2.4t-a95b", "num_experts", "num_experts_per_tok", 92, 384, 10, kQwen38Stacks, kQwen38Config,
-     kQwen38Small, kQwen38Publications, nullptr, qwen::set_layer_types},
-    {"qwen3.8-27b",
-     nullptr,
-     nullptr,
-     64,
-     0,
-     0,
-     kQwen27bStacks,
-     {qwen::kVisionConfig, kQwen27bConfig},
-     {qwen::kSmallLanguage, kQwen27bSmall},
-     kQwen27bPublications,
-     "text_config",
-     qwen::set_layer_types},
+    {.name = "qwen3.6-35b-a3b",
+     .layers = 40,
+     .experts = 256,
+     .top_k = 8,
+     .config = {qwen::kVisionConfig, kQwen36Config},
+     .small = {qwen::kSmallLanguage, qwen::kSmallExperts},
+     .publications = kQwen36Publications,
+     .text = "text_config",
+     .finish = qwen::set_layer_types,
+     .language_model = qwen::kLanguageModel,
+     .f32 = qwen::kF32},
+    {.name = "qwen3.8-2.4t-a95b",
+     .layers = 92,
+     .experts = 384,
+     .top_k = 10,
+     .config = kQwen38Config,
+     .small = kQwen38Small,
+     .publications = kQwen38Publications,
+     .finish = qwen::set_layer_types,
+     .f32 = qwen::kF32},
+    {.name = "qwen3.8-27b",
+     .layers = 64,
+     .experts = 0,
+     .top_k = 0,
+     .config = {qwen::kVisionConfig, kQwen27bConfig},
+     .small = {qwen::kSmallLanguage, kQwen27bSmall},
+     .publications = kQwen27bPublications,
+     .text = "text_config",
+     .finish = qwen::set_layer_types,
+     .language_model = qwen::kLanguageModel,
+     .f32 = qwen::kF32},
 };
 
 }  // namespace

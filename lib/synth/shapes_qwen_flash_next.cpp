@@ -1,5 +1,5 @@
 #include "lib/synth/published_config.h"
-#include "lib/synth/qwen_modules.h"
+#include "lib/synth/qwen_configs.h"
 #include "lib/synth/shapes.h"
 
 // Qwen3.8-Flash-Next. Config of the model: transformers, models/qwen4_exp, and what its issues quote. Of
@@ -11,78 +11,6 @@
 namespace twofour {
 namespace {
 
-using enum SynthRole;
-using enum SynthScope;
-
-bool is_second(int64_t layer, int64_t) { return layer == 1; }
-constexpr SynthRule kFlashNextRules[] = {
-    {kModel, "model.language_model.embed_tokens", "vocab_size", "hidden_size", kEmbedding},
-    {kModel, "lm_head", "vocab_size", "hidden_size", kLinear},
-    {kModel, "model.language_model.hyper_connection_mixer.hc_norm.weight", "hc_count*hidden_size", "0",
-     kVector},
-    {kModel, "model.language_model.hyper_connection_mixer.input_mix_weight_down", "hc_lowrank",
-     "hc_count*hidden_size", kLinear},
-    {kModel, "model.language_model.hyper_connection_mixer.input_mix_weight_up", "hc_count*hidden_size",
-     "hc_lowrank", kLinear},
-};
-constexpr SynthRule kFlashNextMtpRules[] = {
-    {kModel, "mtp.fc_embedding", "hidden_size", "hidden_size", kLinear},
-    {kModel, "mtp.fc_hidden", "hidden_size", "hidden_size", kLinear},
-    {kModel, "mtp.pre_fc_norm_embedding.weight", "hidden_size", "0", kVector},
-    {kModel, "mtp.pre_fc_norm_hidden.weight", "hc_count*hidden_size", "0", kVector},
-    {kModel, "mtp.hyper_connection_mixer.hc_norm.weight", "hc_count*hidden_size", "0", kVector},
-    {kModel, "mtp.hyper_connection_mixer.input_mix_weight_down", "hc_lowrank", "hc_count*hidden_size",
-     kLinear},
-    {kModel, "mtp.hyper_connection_mixer.input_mix_weight_up", "hc_count*hidden_size", "hc_lowrank", kLinear},
-};
-#define TWOFOUR_HYPER_CONNECTION(name)                                                        \
-  {kLayer, name ".hc_norm.weight", "hc_count*hidden_size", "0", kVector},                     \
-      {kLayer, name ".input_mix_weight_down", "hc_lowrank", "hc_count*hidden_size", kLinear}, \
-      {kLayer, name ".input_mix_weight_up", "hc_count*hidden_size", "hc_lowrank", kLinear}, { \
-    kLayer, name ".block_inject_weight", "hc_count", "hc_count*hidden_size", kLinear          \
-  }
-constexpr SynthRule kFlashNextLayerRules[] = {
-    TWOFOUR_HYPER_CONNECTION("attn_hyper_connection"),
-    TWOFOUR_HYPER_CONNECTION("mlp_hyper_connection"),
-    {kLayer, "self_attn.indexer.index_qk_proj",
-     "indexer_n_heads*indexer_head_dim+indexer_kv_heads*indexer_head_dim", "hidden_size", kLinear,
-     qwen::is_full},
-    {kLayer, "self_attn.indexer.q_layernorm.weight", "indexer_head_dim", "0", kVector, qwen::is_full},
-    {kLayer, "self_attn.indexer.k_layernorm.weight", "indexer_head_dim", "0", kVector, qwen::is_full},
-    {kLayer, "ple.key_proj", "hc_count*hidden_size", "ple_embed_dim", kLinear, is_second},
-    {kLayer, "ple.value_proj", "hidden_size", "ple_embed_dim", kLinear, is_second},
-    {kLayer, "ple.norm_key.weight", "hc_count*hidden_size", "0", kVector, is_second},
-    {kLayer, "ple.norm_query.weight", "hc_count*hidden_size", "0", kVector, is_second},
-    {kLayer, "ple.norm_conv.weight", "hc_count*hidden_size", "0", kVector, is_second},
-    {kLayer, "ple.conv1d", "hc_count*hidden_size", "ple_conv_kernel_size", kConvolution, is_second},
-};
-#undef TWOFOUR_HYPER_CONNECTION
-/// Rows of the whole table: 16 hashes of about ngram_vocab_size_base, made divisible; synth leaves out the
-/// search for primes.
-constexpr SynthRule kTableRules[] = {
-    {kLayer, "", "2*heads_per_ngram*ngram_vocab_size_base/split_ngram_parts",
-     "ple_embed_dim/heads_per_ngram/2", kEmbedding},
-};
-constexpr SynthStack kFlashNextStacks[] = {
-    {"model.language_model.layers.{}.",
-     "mlp.experts.{}.",
-     "num_hidden_layers",
-     {kFlashNextRules, qwen::kAttentionRules, kFlashNextLayerRules, qwen::kExpertRules}},
-    {"mtp.layers.{}.",
-     "mlp.experts.{}.",
-     "mtp_num_hidden_layers",
-     {kFlashNextMtpRules, qwen::kAttentionRules, kFlashNextLayerRules, qwen::kExpertRules},
-     "0",
-     3},
-    {"model.language_model.layers.1.ple.ple_embedding.ngram_embedding.shard_{}",
-     nullptr,
-     "split_ngram_parts",
-     {kTableRules},
-     "0",
-     -1,
-     true},
-    qwen::kVisionStack,
-};
 constexpr const char* kFlashNextConfig = R"({
   "architectures": ["Qwen4ExpForConditionalGeneration"], "dtype": "bfloat16",
   "model_type": "qwen4_exp",
@@ -130,7 +58,7 @@ void fill_flash_next(const SynthListing& listing, Json& quantization, Json& hf_q
   append_names(hf_quant["quantization"]["exclude_modules"], ignored);
 }
 const SynthPublication kFlashNextPublications[] = {
-    {"nvidia", nullptr, kFlashNextModules, R"({
+    {"nvidia", kFlashNextModules, R"({
        "config_groups": {}, "quantized_layers": {}, "ignore": [], "quant_algo": "MIXED_PRECISION",
        "producer": {"name": "modelopt", "version": "0.46.0"}, "quant_method": "modelopt"})",
      R"({"producer": {"name": "modelopt", "version": "0.46.0"},
@@ -140,19 +68,18 @@ const SynthPublication kFlashNextPublications[] = {
 };
 
 const SynthShape kFlashNextShapes[] = {
-    {"qwen3.8-flash-next",
-     "num_experts",
-     "num_experts_per_tok",
-     48,
-     512,
-     10,
-     kFlashNextStacks,
-     {qwen::kVisionConfig, kFlashNextConfig},
-     {qwen::kSmallLanguage, qwen::kSmallExperts, kFlashNextSmall},
-     kFlashNextPublications,
-     "text_config",
-     qwen::set_layer_types,
-     2},
+    {.name = "qwen3.8-flash-next",
+     .layers = 48,
+     .experts = 512,
+     .top_k = 10,
+     .config = {qwen::kVisionConfig, kFlashNextConfig},
+     .small = {qwen::kSmallLanguage, qwen::kSmallExperts, kFlashNextSmall},
+     .publications = kFlashNextPublications,
+     .text = "text_config",
+     .finish = qwen::set_layer_types,
+     .least_layers = 2,
+     .language_model = qwen::kLanguageModel,
+     .f32 = qwen::kF32},
 };
 
 }  // namespace

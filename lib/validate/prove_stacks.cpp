@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "formats/families/family.h"
 #include "formats/half.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/expected/rederive.h"
@@ -20,9 +21,9 @@ struct StackForm {
 
 StackForm form_of(const Json& config) {
   for (const Json* type : model_settings(config, "model_type")) {
-    const ModelFamily* family = type->is_string() ? find_model_family(type->get<std::string>()) : nullptr;
-    if (family == nullptr || family->files == ExpertFiles::kApart) continue;
-    return {family->stacks == GateUpRows::kInterleaved, family->files == ExpertFiles::kColumnStacks};
+    const ExpertStacks* stacks = type->is_string() ? find_expert_stacks(type->get<std::string>()) : nullptr;
+    if (stacks == nullptr || stacks->files == ExpertFiles::kApart) continue;
+    return {stacks->rows == GateUpRows::kInterleaved, stacks->files == ExpertFiles::kColumnStacks};
   }
   return {};
 }

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "formats/families/family.h"
 #include "formats/naming.h"
 
 namespace module_role_test {
@@ -136,7 +137,7 @@ TEST_CASE("stacks have the block of their experts, and the tensor that holds the
   CHECK(stack_tensor("model.layers.0.ffn.experts", Projection::kDown).empty());
   // No family has rows of gate and up in turn in stacks of rows.
   for (const char* type : {"gpt_oss", "llama4", "gemma4", "granitemoe", "qwen3_vl_moe"}) {
-    const ModelFamily* family = find_model_family(type);
+    const ExpertStacks* family = find_expert_stacks(type);
     REQUIRE(family != nullptr);
     CHECK(family->files != ExpertFiles::kApart);
   }

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "formats/families/family.h"
+
 namespace naming_test {
 
 using namespace twofour;
@@ -111,23 +113,23 @@ TEST_CASE("names of well-known checkpoints") {
 }
 
 TEST_CASE("families that stack experts say how they order rows of gate and up") {
-  const ModelFamily* gpt_oss = find_model_family("gpt_oss");
+  const ExpertStacks* gpt_oss = find_expert_stacks("gpt_oss");
   REQUIRE(gpt_oss != nullptr);
-  CHECK(gpt_oss->stacks == GateUpRows::kInterleaved);
-  CHECK(gpt_oss->has_stack_bias);
+  CHECK(gpt_oss->rows == GateUpRows::kInterleaved);
+  CHECK(gpt_oss->has_bias);
   // The names and biases of gpt-oss, the rows of the others.
-  const ModelFamily* filter = find_model_family("openai_privacy_filter");
+  const ExpertStacks* filter = find_expert_stacks("openai_privacy_filter");
   REQUIRE(filter != nullptr);
-  CHECK(filter->stacks == GateUpRows::kHalves);
-  CHECK(filter->has_stack_bias);
+  CHECK(filter->rows == GateUpRows::kHalves);
+  CHECK(filter->has_bias);
   for (const char* type : {"llama4", "llama4_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_moe"}) {
-    const ModelFamily* family = find_model_family(type);
+    const ExpertStacks* family = find_expert_stacks(type);
     REQUIRE(family != nullptr);
-    CHECK(family->stacks == GateUpRows::kHalves);
-    CHECK(!family->has_stack_bias);
+    CHECK(family->rows == GateUpRows::kHalves);
+    CHECK(!family->has_bias);
   }
   for (const char* type : {"", "gpt", "gpt_oss_", "GPT_OSS", "llama"})
-    CHECK(find_model_family(type) == nullptr);
+    CHECK(find_expert_stacks(type) == nullptr);
 }
 
 TEST_CASE("experts without a gate have up and down only") {

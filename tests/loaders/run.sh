@@ -11,5 +11,9 @@ shift
 "$environments/producers/bin/python" "$here/../../examples/statistics/test_collect.py" "$TWOFOUR"
 "$VLLM" "$here/../../examples/statistics/test_vllm_worker.py" "$TWOFOUR"
 "$VLLM" "$here/test_resolve.py"
+headers=$(mktemp -d)
+trap 'rm -rf "$headers"' EXIT
+"$environments/producers/bin/python" "$here/families_golden.py" "$headers"
+diff -r "$headers" "$here/../golden/families"
 "$VLLM" "$here/test_lookup.py"
 "$environments/producers/bin/python" "$here/run.py" "$@"

@@ -191,7 +191,9 @@ std::map<std::string, std::set<int64_t>, std::less<>> find_layers(const LintInpu
 
 void check_layers(const LintInput& s, LintReporter& reporter) {
   const auto layers = find_layers(s);
-  const auto counts = promised_counts(s.config, {"num_hidden_layers"});
+  // Of layers with two blocks each num_hidden_layers may count blocks.
+  auto counts = promised_counts(s.config, {"num_layers"});
+  if (counts.empty()) counts = promised_counts(s.config, {"num_hidden_layers"});
   const auto is_aside = [](std::string_view prefix) {
     return prefix.find("vis") != prefix.npos || prefix.find("audio") != prefix.npos ||
            prefix.find("mtp") != prefix.npos || prefix.find("encoder") != prefix.npos;

@@ -33,8 +33,8 @@ class PresenceLint {
   void check_missing() {
     for (size_t i = 0; i < there_.rows().size(); ++i) {
       const FamilyRow& row = there_.rows()[i];
-      if (has_term(row.when, "may") || row.kind == ParameterKind::kAny || !states_sizes(row) ||
-          there_.is_second_name(i))
+      if (has_term(row.when, "may") || row.is_alias || row.kind == ParameterKind::kAny ||
+          !states_sizes(row) || there_.is_second_name(i))
         continue;
       // An artifact has linears in parts of its own.
       if (!s_.layout.empty() && (row.kind == ParameterKind::kLinear || row.is_expert_form())) continue;

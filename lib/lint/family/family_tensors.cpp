@@ -24,6 +24,7 @@ std::string folded_class(std::string_view text) {
 std::string class_of_type(std::string_view type) {
   if (type.ends_with("_text")) type.remove_suffix(5);
   if (type == "kimi_k2") type = "deepseek_v3";
+  if (type == "bailing_hybrid") type = "bailing_moe_v3";
   if (type == "hunyuan_v1_moe") type = "hunyuan_moe_v1";
   if (type == "hunyuan_v1_dense") type = "hunyuan_dense_v1";
   return folded_class(type);
@@ -76,7 +77,8 @@ int64_t codes_in_word(const Json& quantization) {
 /// Matches names with the rows of a family, and remembers names that differ in numbers alone.
 class TensorMatcher {
  public:
-  TensorMatcher(const LintInput& input, FamilyTensors& all) : s_(input), all_(all), names_(all.rows) {
+  TensorMatcher(const LintInput& input, const LanguageModel& model, FamilyTensors& all)
+      : s_(input), all_(all), names_(all.rows), sizes_(*model.family, *model.config) {
     pack_ = codes_in_word(input.quantization);
     for (const Nvfp4Linear& m : input.modules) {
       if (m.dialect->stacked) stacks_.emplace(m.codes, &m);
@@ -113,19 +115,31 @@ class TensorMatcher {
     if (at == known_.end()) at = known_.emplace(folded_.text, look_up()).first;
     has_layer_ = at->second.has_layer;
     is_main_ = at->second.is_main;
+    const int64_t layer = folded_.numbers[0];
+    if (at->second.others.empty() || holds(at->second.row, layer)) return at->second.row;
+    for (const size_t other : at->second.others) {
+      if (holds(static_cast<int32_t>(other), layer)) return static_cast<int32_t>(other);
+    }
     return at->second.row;
+  }
+  bool holds(int32_t row, int64_t layer) const {
+    return sizes_.holds(all_.rows[static_cast<size_t>(row)].when, layer);
   }
 
   struct Known {
     int32_t row;
     bool has_layer, is_main;
+    std::span<const size_t> others;  ///< rows of the same name
   };
   Known look_up() {
     const std::string name = text_model_name(folded_.text);
     const bool is_main = name.starts_with("model.layers.#.") || name.starts_with("layers.#.") ||
-                         name.starts_with("backbone.layers.#.");
-    const auto known = [&](int32_t row) { return Known{row, is_main, is_main}; };
-    if (const auto row = names_.find(name)) return known(static_cast<int32_t>(*row));
+                         name.starts_with("backbone.layers.#.") || name.starts_with("model.llm.layers.#.");
+    const auto known = [&](int32_t row, std::span<const size_t> others = {}) {
+      return Known{row, is_main, is_main, others};
+    };
+    if (const auto rows = names_.find(name); !rows.empty())
+      return known(static_cast<int32_t>(rows[0]), rows.subspan(1));
     if (is_aside(name) || belongs_to_known(name)) return known(kIgnored);
     all_.unknown.push_back({name, 0, 0});
     return known(-1 - static_cast<int32_t>(all_.unknown.size()));
@@ -134,7 +148,7 @@ class TensorMatcher {
   /// Towers, projectors and drafts, which have layers of their own.
   static bool is_aside(const std::string& name) {
     for (const char* part : {"vision", "visual", "audio", "tower", "projector", "merge", "mtp", "nextn",
-                             "draft", "eagle", "image", "speech", "mm_", "patch_"}) {
+                             "draft", "eagle", "image", "speech", "mm_", "patch_", "ngram_embedding"}) {
       if (name.find(part) != name.npos) return true;
     }
     return false;
@@ -212,6 +226,7 @@ class TensorMatcher {
   const LintInput& s_;
   FamilyTensors& all_;
   const FamilyNames names_;
+  const FamilySizes sizes_;
   int64_t pack_ = 8;
   std::unordered_map<std::string, Known> known_;
   std::unordered_map<size_t, const Nvfp4Linear*> stacks_;
@@ -225,7 +240,7 @@ FamilyTensors find_family_tensors(const LintInput& input, const LanguageModel& m
   FamilyTensors all;
   all.rows = family_rows(*model.family);
   all.tensors.reserve(input.tensors.size() / 2);
-  TensorMatcher(input, all).match();
+  TensorMatcher(input, model, all).match();
   return all;
 }
 

@@ -100,7 +100,7 @@ class Choices {
                                                "relu",          "quick_gelu",  "relu2",
                                                "relu6",         "sigmoid",     "silu",
                                                "swish",         "tanh",        "prelu",
-                                               "xielu",         "swigluoai"};
+                                               "xielu",         "swigluoai",   "situ"};
     for (const char* key : {"hidden_act", "hidden_activation", "mlp_hidden_act", "mamba_hidden_act"}) {
       const Json* value = said(key);
       if (value != nullptr && !is_one_of(*value, kFunctions))

@@ -199,6 +199,11 @@ class Settings {
       for (const Setting& setting : kSettings) {
         const auto at = config->find(setting.key);
         if (at == config->end()) continue;
+        // transformers writes the size of what is turned: nothing.
+        const auto turned = config->find("qk_rope_head_dim");
+        if (setting.key == std::string_view("head_dim") && *at == 0 && turned != config->end() &&
+            *turned == 0)
+          continue;
         const bool ok = at->is_array() ? std::all_of(at->begin(), at->end(),
                                                      [&](const Json& one) { return fits(one, setting.kind); })
                                        : fits(*at, setting.kind);

@@ -229,7 +229,7 @@ class Outliers {
   /// trained one may have both signs.
   void check_norm_signs() {
     const auto model = find_language_model(s_.config);
-    if (!model || adds_one(model->model_type)) return;
+    if (!model || model->family->norms_add_one) return;
     constexpr double kNearlyAll = 0.9;
     constexpr uint64_t kFew = 16;
     for (Member* m : norms_) {
@@ -244,12 +244,6 @@ class Outliers {
                                    100 * m->figures->negative_share));
     }
   }
-  /// Families whose norms multiply by 1 + w. Source: transformers 5.17, modeling_*.py.
-  static bool adds_one(std::string_view type) {
-    return (type.starts_with("gemma") && !type.starts_with("gemma4")) || type.starts_with("qwen3_next") ||
-           type.starts_with("qwen3_5") || type == "nemotron" || type == "persimmon";
-  }
-
   /// Embeddings, norms and biases by themselves.
   void check_others() {
     for (Member* m : others_) {

@@ -98,7 +98,7 @@ TEST_CASE("what is not quantized, and nothing else, is in the ignore list") {
         std::vector<bool> used(patterns.size());
         for_each_module(model, [&](std::span<const SynthModule> modules) {
           for (const SynthModule& m : modules) {
-            const bool listed = m.role == SynthRole::kLinear || m.role == SynthRole::kConvolution;
+            const bool listed = m.is_linear() && m.format == nullptr;
             CHECK_MESSAGE(any_matches(patterns, m.name()) == listed, m.name());
             for (size_t i = 0; i < patterns.size(); ++i) used[i] = used[i] || patterns[i].matches(m.name());
           }

@@ -1,4 +1,4 @@
-#include "lib/model/family_routers.h"
+#include "lib/model/router_rule.h"
 
 #include <fmt/format.h>
 
@@ -12,48 +12,9 @@
 namespace twofour {
 namespace {
 
-constexpr const char* kGateBias = "gate.e_score_correction_bias";
 constexpr const char* kGroupLimited = "group_limited_greedy";
 
-/// DeepSeek-V3's, with a correction, and what is built like it.
-constexpr FamilyRouter grouped_sigmoid(std::array<const char*, 9> types, double scaling, int groups = 1,
-                                       int kept = 1, Renormalized renormalized = Renormalized::kUnlessSaid) {
-  return {.model_types = types,
-          .scores = RouterScores::kSigmoid,
-          .renormalized = renormalized,
-          .correction = kGateBias,
-          .scaling = scaling,
-          .groups = ExpertGroups::kByTwo,
-          .group_count = groups,
-          .kept_groups = kept};
-}
-
-constexpr FamilyRouter kRouters[] = {
-    {.model_types = {"qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "deepseek"},
-     .renormalized = Renormalized::kIfSaid},
-    {.model_types = {"qwen3_next"}, .renormalized = Renormalized::kUnlessSaid},
-    {.model_types = {"mixtral", "minimax", "gpt_oss", "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_5_moe",
-                     "qwen3_5_moe_text"}},
-    // transformers ignores norm_topk_prob of deepseek_v2.
-    {.model_types = {"deepseek_v2"},
-     .renormalized = Renormalized::kNever,
-     .scaling = 1,
-     .groups = ExpertGroups::kIfSaid},
-    grouped_sigmoid({"deepseek_v3", "deepseek_v32", "kimi_k2"}, 2.5, 8, 4),
-    grouped_sigmoid({"glm4_moe", "glm4v_moe", "glm4v_moe_text", "nemotron_h"}, 1),
-    grouped_sigmoid({"glm4_moe_lite"}, 1.8),
-    grouped_sigmoid({"glm_moe_dsa"}, 2.5),
-    grouped_sigmoid({"dots1"}, 1, 1, 1, Renormalized::kIfSaid),
-    {.model_types = {"deepseek_v4"},
-     .scores = RouterScores::kSqrtSoftplus,
-     .correction = "gate.bias",
-     .scaling = 1.5},
-    {.model_types = {"minimax_m2"},
-     .scores = RouterScores::kSigmoid,
-     .correction = "e_score_correction_bias"},
-};
-
-constexpr FamilyRouter kDescribed{.model_types = {}, .renormalized = Renormalized::kIfSaid};
+constexpr FamilyRouter kDescribed{.renormalized = Renormalized::kIfSaid};
 
 /// As config.json names them.
 const char* name_of(RouterScores scores) {
@@ -113,15 +74,6 @@ void read_groups(const FamilyRouter& family, const Settings& s, int64_t experts,
 }
 
 }  // namespace
-
-const FamilyRouter* find_family_router(std::string_view model_type) {
-  for (const FamilyRouter& family : kRouters) {
-    for (const char* type : family.model_types) {
-      if (type != nullptr && model_type == type) return &family;
-    }
-  }
-  return nullptr;
-}
 
 const FamilyRouter* find_described_router(const Json& config) {
   const auto norm = config.find("norm_topk_prob");

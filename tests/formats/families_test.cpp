@@ -1,0 +1,163 @@
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "formats/families/family_rows.h"
+#include "formats/families/rows.h"
+#include "formats/families/sizes.h"
+
+namespace families_test {
+
+using namespace twofour;
+using namespace twofour::families;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A family that nobody has published, all of it in one row: layers of a window have more heads.
+std::string_view made_up_mixer(const FamilySizes& sizes, int64_t layer) {
+  return sizes.number("windows", layer).value_or(0) != 0 ? "sliding_attention" : "full_attention";
+}
+constexpr FamilyParameter kMadeUp[] = {
+    {Kind::kLinear, "model.layers.#.self_attn.q_proj", "num_attention_heads*head_dim", "hidden_size",
+     "@full_attention", "attention_bias"},
+    {Kind::kLinear, "model.layers.#.self_attn.q_proj", "window.heads*head_dim", "hidden_size",
+     "@sliding_attention"},
+    {Kind::kLinear, "model.layers.#.self_attn.query", "num_attention_heads*head_dim", "hidden_size",
+     "@full_attention alias"},
+    {Kind::kVector, "model.layers.#.self_attn.sinks", "num_attention_heads", "", "sinks=2"},
+    {Kind::kNorm, "model.layers.#.table.norm", "hidden_size/2", "", "table_layers:1"},
+};
+constexpr FamilyShapes kFamily{
+    .model_types = {"made_up"},
+    .parameters = {kFrame, kMadeUp},
+    .defaults = R"({"hidden_size": "width", "width": 64, "head_dim": 8, "attention_bias": false})",
+    .mixer = made_up_mixer,
+    .router = grouped_sigmoid(2),
+    .traits = {{.window = 8}},
+};
+
+std::string text_of(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+TEST_CASE("a size is a key of the config, of an object in it, of the config around it or the family's own") {
+  const Json config = parse_json("config", R"({"num_attention_heads": 4, "window": {"heads": 6},
+      "windows": [0, 1], "sinks": 2, "table_layers": [2]})");
+  const Json whole = parse_json("whole", R"({"vision_config": {"depth": 3}, "projector": 5, "windows": 7})");
+  const FamilySizes sizes(kFamily, config, &whole);
+  CHECK(sizes.size("num_attention_heads*head_dim") == 32);
+  CHECK(sizes.size("window.heads*head_dim") == 48);
+  CHECK(sizes.size("hidden_size/2+1") == 33);
+  CHECK(sizes.size("projector*vision_config.depth") == 15);
+  CHECK(sizes.size("windows", 1) == 1);
+  CHECK(!sizes.size("hidden_size/3"));
+  CHECK(!sizes.size("window.width"));
+  CHECK(!sizes.size("vision_config.width"));
+  CHECK(!FamilySizes(kFamily, config).size("projector"));
+  CHECK(sizes.keys("hidden_size*window.heads") == std::vector<std::string>{"width", "window.heads"});
+}
+
+TEST_CASE("a condition is a switch, a text, a number, a place in a list or a class of layers") {
+  const Json config = parse_json("config", R"({"windows": [0, 1, 0], "sinks": 2, "act": "silu",
+      "table_layers": [2]})");
+  const FamilySizes sizes(kFamily, config);
+  CHECK(sizes.holds("sinks"));
+  CHECK(sizes.holds("sinks=2"));
+  CHECK(!sizes.holds("sinks=3"));
+  CHECK(!sizes.holds("none=0"));
+  CHECK(sizes.holds("act=silu !act=relu !none"));
+  CHECK(sizes.holds("table_layers:1", 1));
+  CHECK(!sizes.holds("table_layers:1", 2));
+  CHECK(!sizes.holds("table_layers:1"));
+  CHECK(sizes.holds("@sliding_attention may alias", 1));
+  CHECK(!sizes.holds("@sliding_attention", 2));
+}
+
+TEST_CASE("one name has as many rows as there are conditions under which it has a size of its own") {
+  const std::vector<FamilyRow> rows = family_rows(kFamily);
+  const FamilyNames names(rows);
+  FoldedName name;
+  name.fold("model.layers.7.self_attn.q_proj.weight");
+  const auto found = names.find(name.text);
+  REQUIRE(found.size() == 2);
+  CHECK(rows[found[0]].n == "num_attention_heads*head_dim");
+  CHECK(rows[found[1]].n == "window.heads*head_dim");
+  CHECK(names.find("model.layers.#.self_attn.q_proj.bias").size() == 1);
+  CHECK(names.find("model.layers.#.self_attn.k_proj.weight").empty());
+  const auto alias = names.find("model.layers.#.self_attn.query.weight");
+  REQUIRE(alias.size() == 1);
+  CHECK(rows[alias[0]].is_alias);
+  CHECK(rows[alias[0]].when == "@full_attention");
+  CHECK(family_switches(rows) == std::vector<std::string>{"attention_bias"});
+}
+
+TEST_CASE(
+    "a family is in one row: a model_type is named by its row, where files name experts, and by synth") {
+  // What a class is called, what a dialect or another engine makes of some models, and what a model of all.
+  const std::set<std::string> kOthers = {
+      "lib/lint/family/family_tensors.cpp", "lib/dialects/deepseek.cpp",     "lib/dialects/loader_lookup.cpp",
+      "lib/dialects/output_dialect.cpp",    "lib/encode/loader_limits.cpp",  "lib/lint/config/config.cpp",
+      "lib/lint/config/config_methods.cpp", "lib/lint/settings/choices.cpp", "lib/model/model_shape.cpp"};
+  std::map<std::string, std::set<std::string>> files;  // of each model_type
+  std::set<std::string> types;
+  for (const FamilyShapes& family : family_shapes()) {
+    for (const char* type : family.model_types) {
+      if (type != nullptr) CHECK(types.emplace(type).second);
+    }
+    if (family.outer_type != nullptr) CHECK(types.emplace(family.outer_type).second);
+  }
+  for (const char* area : {"formats", "kernels", "lib", "tools"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(fs::path(TWOFOUR_SOURCE_DIR) / area)) {
+      const std::string extension = entry.path().extension().string();
+      if (extension != ".cpp" && extension != ".h" && extension != ".cu" && extension != ".cuh") continue;
+      const std::string file = fs::relative(entry.path(), TWOFOUR_SOURCE_DIR).generic_string();
+      const std::string text = text_of(entry.path());
+      for (const std::string& type : types) {
+        if (text.find('"' + type + '"') != text.npos && !kOthers.contains(file)) files[type].insert(file);
+      }
+    }
+  }
+  for (const auto& [type, named] : files) {
+    CAPTURE(type);
+    size_t rows = 0;
+    for (const std::string& file : named) {
+      CAPTURE(file);
+      rows += file.starts_with("formats/families/") ? 1 : 0;
+      CHECK((file.starts_with("formats/families/") || file == "formats/naming.cpp" ||
+             file.starts_with("lib/synth/shapes_")));
+    }
+    CHECK(rows == 1);
+  }
+}
+
+TEST_CASE("what reads rows finds what a family has in them") {
+  CHECK(find_family_router("qwen3_moe")->renormalized == Renormalized::kIfSaid);
+  CHECK(find_family_router("qwen3_5_moe") == find_family_router("qwen3_5_moe_text"));
+  CHECK(find_family_router("llama") == nullptr);
+  CHECK(find_family_traits("kimi_k2") == find_family_traits("deepseek_v3"));
+  CHECK(find_family_traits("deepseek_v32") == nullptr);
+  CHECK(find_family_shapes("kimi_linear") != nullptr);
+  // A model that also reads images has its sizes in another config.
+  CHECK(find_family_shapes("qwen3_5_moe") == nullptr);
+  CHECK(find_family_shapes("openai_privacy_filter") == nullptr);
+  CHECK(decoder_families() ==
+        "llama, mistral, qwen2, qwen3, qwen2_moe, qwen3_moe, mixtral, olmoe, deepseek_v2, deepseek_v3, "
+        "kimi_k2, "
+        "glm4_moe, gpt_oss");
+  CHECK(clamps_gates("gpt_oss"));
+  CHECK(!clamps_gates("llama"));
+}
+
+}  // namespace families_test
