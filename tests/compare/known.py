@@ -29,4 +29,8 @@ class Known:
 
 
 KNOWN = [
+    Known("words in recipes", "a message to the author of a recipe names the key, not the option of the same name",
+          ("*/recipe*", "*/role *", "drafts */*", "trap*"), outputs=("stdout", "stderr"), fields=("error",)),
+    Known("a wrong input scale", "its value is refused before the source is looked at", ("options */plan nvfp4 input_scale constant=-1",),
+          outputs=("stdout",), fields=("error",)),
 ]
