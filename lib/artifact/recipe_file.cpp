@@ -107,6 +107,7 @@ Json read_value(const YamlPlace& place, const AskedWord& asked) {
     case AskedWord::Form::kNumber:
       return place.integer(0, asked.most);
     case AskedWord::Form::kText:
+    case AskedWord::Form::kNone:
       break;
   }
   return place.text(either(asked.values(kConverts)));
@@ -114,13 +115,15 @@ Json read_value(const YamlPlace& place, const AskedWord& asked) {
 
 /// A word that goes with other targets only is refused.
 void read_asked(const YamlPlace& place, const RuleWord& word, const TargetRow& target, Rule& rule) {
-  if (!(word.asked.files & target.kinds))
-    place.fail(fmt::format("expected with to: {} only, found with to: {}", target_names(word.asked.files),
-                           target.to));
-  const Json value = read_value(place, word.asked);
-  if (word.asked.leaves_default && value == word.asked.values(kConverts)[0]) return;
-  if (!word.take(value, Author::kFile, rule))
-    place.expected(word.asked.expected(value.get<std::string>(), Author::kFile));
+  const AskedWord& asked = word.asked;
+  if (!(asked.methods & asked.files & target.kinds))
+    place.fail(fmt::format("expected with to: {} only, found with to: {}",
+                           target_names(asked.methods & asked.files), target.to));
+  const Json value = read_value(place, asked);
+  if (asked.leaves_default && value == asked.values(kConverts)[0]) return;
+  if (!word.take({.where = place.where, .path = place.path, .unknown = {}, .is_recipe_file = true}, value,
+                 rule))
+    place.expected(asked.expected(value.get<std::string>(), true));
 }
 
 void check_together(const YamlPlace& place, const TargetRow& target, Rule& rule) {
@@ -206,7 +209,8 @@ std::vector<RecipeKey> rule_keys() {
                                  {"to", target_names(kEveryMethod), "required"}};
   for (const RuleWord* word : words_of_files()) {
     keys.push_back({word->key, word->file_values(),
-                    fmt::format("with to: {}: {}", target_names(word->asked.files), word->file_help())});
+                    fmt::format("with to: {}: {}", target_names(word->asked.methods & word->asked.files),
+                                word->file_help())});
   }
   return keys;
 }

@@ -16,7 +16,7 @@ template <class T, class Has>
 T choose_word(const Rule& rule, std::string_view key, Chosen<T>& said, const OutputDialect& dialect,
               const Has& has) {
   std::vector<std::string_view> held;
-  for (const ValueWord<T>& one : ValueWords<T>::all) {
+  for (const ValueWord<T>& one : kValueWords<T>) {
     if (!has(one.value)) continue;
     held.push_back(one.word);
     if (said.empty()) said = one.value;

@@ -21,12 +21,12 @@ std::string with_options(std::string_view text) {
   return all;
 }
 
-std::string joined(const std::vector<HelpPart>& parts, unsigned command) {
-  std::string text;
+std::string joined(const std::vector<HelpPart>& parts, const char* HelpPart::*text, unsigned command) {
+  std::string all;
   for (const HelpPart& part : parts) {
-    if (part.commands & command) text += with_options(part.text);
+    if (part.commands & command) all += part.*text;
   }
-  return text;
+  return with_options(all);
 }
 
 std::vector<const RuleWord*> words_in_order(int AskedWord::*place, const auto& has) {
@@ -46,14 +46,26 @@ bool RuleWord::has_option(unsigned command) const {
                      [&](const HelpPart& part) { return (part.commands & command) != 0; });
 }
 
-std::string RuleWord::option_help(unsigned command) const { return joined(asked.help, command); }
+void RuleWord::read(const JsonPlace& place, const Json& json, Rule& rule) const {
+  if (!take(place, json, rule)) place.refuse(file_values(), json);
+}
 
-std::string RuleWord::option_fallback(unsigned command) const { return joined(asked.fallback, command); }
+std::string RuleWord::given(const Rule& rule) const {
+  const Json value = write(rule);
+  if (value.is_null() || (is_required && value == asked.values(kConverts)[0])) return "";
+  return value.is_string() ? value.get<std::string>() : json_line(value);
+}
+
+std::string RuleWord::option_help(unsigned command) const {
+  return joined(asked.help, &HelpPart::text, command);
+}
+
+std::string RuleWord::option_fallback(unsigned command) const {
+  return joined(asked.help, &HelpPart::fallback, command);
+}
 
 std::string RuleWord::file_help() const {
-  const std::string_view fallback = *asked.file_fallback != '\0' ? asked.file_fallback
-                                    : asked.fallback.empty()     ? ""
-                                                                 : asked.fallback[0].text;
+  const char* fallback = *asked.file_fallback != '\0' ? asked.file_fallback : asked.help[0].fallback;
   return with_options(fmt::format("{} (default: {})", asked.file_help, fallback));
 }
 
@@ -75,7 +87,7 @@ std::vector<const RuleWord*> words_of_options(unsigned command) {
 }
 
 std::vector<const RuleWord*> words_of_files() {
-  return words_in_order(&AskedWord::file_place, [](const RuleWord& w) { return w.asked.files != 0; });
+  return words_in_order(&AskedWord::file_place, [](const RuleWord& w) { return *w.asked.file_help != '\0'; });
 }
 
 bool same_words(const Rule& a, const Rule& b) {

@@ -1,5 +1,5 @@
 #pragma once
-#include <algorithm>
+#include <array>
 #include <concepts>
 #include <iterator>
 #include <optional>
@@ -26,21 +26,21 @@ struct ValueWord {
   std::string_view word;
   T value;
 };
-/// The words for values of a type, as `all`, the default first. Each type has a specialization in values.h.
+/// The words for values of a type, the default first; values.h has one for each type.
 template <class T>
-struct ValueWords;
+inline constexpr std::array<ValueWord<T>, 0> kValueWords = {};
 
 template <class T>
 std::vector<std::string_view> value_words() {
   std::vector<std::string_view> words;
-  for (const ValueWord<T>& one : ValueWords<T>::all) words.push_back(one.word);
+  for (const ValueWord<T>& one : kValueWords<T>) words.push_back(one.word);
   return words;
 }
 
 /// Nothing for a word that is not one of them.
 template <class T>
 std::optional<T> find_value(std::string_view word) {
-  for (const ValueWord<T>& one : ValueWords<T>::all) {
+  for (const ValueWord<T>& one : kValueWords<T>) {
     if (one.word == word) return one.value;
   }
   return std::nullopt;
@@ -48,7 +48,7 @@ std::optional<T> find_value(std::string_view word) {
 
 template <class T>
 std::string_view word_of(const T& value) {
-  for (const ValueWord<T>& one : ValueWords<T>::all) {
+  for (const ValueWord<T>& one : kValueWords<T>) {
     if (one.value == value) return one.word;
   }
   return "";
@@ -76,7 +76,7 @@ class Chosen {
   const std::optional<T>& value() const { return value_; }
   const T& operator*() const { return *value_; }
   /// The value, or the default, which is the first of its words.
-  T or_default() const { return value_.value_or(ValueWords<T>::all[0].value); }
+  T or_default() const { return value_.value_or(kValueWords<T>[0].value); }
   /// "" where it says nothing.
   std::string_view text() const { return value_ ? word_of(*value_) : std::string_view(); }
   friend bool operator==(const Chosen&, const Chosen&) = default;

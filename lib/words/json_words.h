@@ -22,6 +22,7 @@ struct JsonPlace {
   std::string_view where;
   std::string path;  ///< "recipe.rules[0]"
   UnknownKeys unknown;
+  bool is_recipe_file = false;  ///< written by people; else twofour.json, or at the prompt
   JsonPlace below(std::string_view key) const;
   /// A word that decides bytes may not be read as another.
   [[noreturn]] void refuse(std::string_view expected, const Json& found) const;
@@ -34,14 +35,15 @@ struct JsonWord {
   Json (*write)(const T&);  ///< null: it is not written, for a T without it is the same
   void (*read)(const JsonPlace&, const Json&, T&);
   bool is_required = false;
+  static constexpr bool is_recorded = true;
 };
 
-/// `words`: a range of rows with what JsonWord has; a row without `write` is not of twofour.json.
+/// `words`: a range of rows with what JsonWord has; those that are not recorded are not of twofour.json.
 template <class T>
 Json write_words(const auto& words, const T& value) {
   Json json = Json::object();
   for (const auto& word : words) {
-    if (word.write == nullptr) continue;
+    if (!word.is_recorded) continue;
     if (Json written = word.write(value); !written.is_null()) json[word.key] = std::move(written);
   }
   return json;
@@ -51,11 +53,11 @@ template <class T>
 void read_words(const auto& words, const JsonPlace& place, const Json& json, T& value) {
   std::vector<std::string_view> keys;
   for (const auto& word : words) {
-    if (word.write != nullptr) keys.emplace_back(word.key);
+    if (word.is_recorded) keys.emplace_back(word.key);
   }
   check_keys(place.where, place.path, json, keys, place.unknown);
   for (const auto& word : words) {
-    if (word.write == nullptr || !(word.is_required || json.contains(word.key))) continue;
+    if (!word.is_recorded || !(word.is_required || json.contains(word.key))) continue;
     word.read(place.below(word.key), json.at(word.key), value);
   }
 }

@@ -22,53 +22,52 @@ enum MethodKind : unsigned {
   kDropsCodes = 64,
   kToNvfp4 = 128
 };
-inline constexpr unsigned kEveryMethod = ~0u;
+inline constexpr unsigned kEveryMethod = ~0u, kNoMethod = 0;
 
-/// A text that help of some commands has. "{block}" in it is the option of that name.
+/// What help of some commands says of a word; parts are joined. "{block}" is the option of that name.
 struct HelpPart {
   unsigned commands;
   const char* text;
+  const char* fallback = "";  ///< what holds without the word
 };
 
-/// A word that people may ask by, at the prompt and in recipe files.
+/// How people may ask by a word, at the prompt and in recipe files.
 struct AskedWord {
-  enum class Form { kChoice, kFlag, kNumber, kText };
-  Form form = Form::kChoice;
-  /// Of a choice, what a command takes; of text, what a file may say.
-  std::vector<std::string> (*values)(unsigned command) = nullptr;
-  int most = 0;                 ///< of a number
-  const char* value_name = "";  ///< of text
-  /// Of text that is not one, what is.
-  std::string (*expected)(std::string_view found, Author author) = nullptr;
-  unsigned methods = kEveryMethod;      ///< that take it
-  std::vector<HelpPart> help = {};      ///< joined; commands without a part do not have the option
-  std::vector<HelpPart> fallback = {};  ///< what holds without it, the first that a command has
-  int option_place = 0;                 ///< in help of commands
-  bool is_named_with_value = false;     ///< where a method does not take it
-  bool is_of_statistics = false;        ///< commands that take statistics have it beside those
-  unsigned files = 0;                   ///< methods that take it in a recipe file; 0: none does
+  enum class Form { kNone, kChoice, kFlag, kNumber, kText };
+  unsigned methods = kEveryMethod;  ///< that take it
+  unsigned files = kEveryMethod;    ///< of these, those that take it in a recipe file
+  int option_place = 0;             ///< in help of commands
+  int file_place = 0;               ///< in help of recipes
+  std::vector<HelpPart> help = {};  ///< commands without a part do not have the option
   const char* file_help = "";
-  const char* file_fallback = "";  ///< "": as the option's
-  int file_place = 0;              ///< in help of recipes
-  bool leaves_default = false;     ///< a file that says the default leaves the rule without the word
+  const char* file_fallback = "";  ///< "": that of the first part
+  const char* value_name = "";     ///< a command checks no value that has a name
+  std::vector<std::string> (*values)(unsigned command) = nullptr;  ///< of text, how recipes describe it
+  std::string (*expected)(std::string_view found, bool is_file) = nullptr;  ///< of text that is not one
+  Form form = Form::kChoice;
+  int most = 0;                      ///< of a number
+  bool is_of_statistics = false;     ///< commands that take statistics have it beside those
+  bool is_named_with_value = false;  ///< where a method does not take it
+  bool leaves_default = false;       ///< a file that says the default leaves the rule without the word
 };
 
 /// A field of a rule: its key, how twofour.json has it, and what people may ask. From a row follow the
-/// option, the key of recipe files, the field of twofour.json, the argument in Python, help, and whether a
-/// method that does not take it refuses it.
+/// option, the key of recipe files, the field of twofour.json, the argument in Python, help, and that a
+/// method that does not take the word refuses it.
 struct RuleWord {
   const char* key;
-  Json (*write)(const Rule&);  ///< null: it is not in twofour.json
-  void (*read)(const JsonPlace&, const Json&, Rule&);
+  Json (*write)(const Rule&);  ///< null: the rule does not say it
+  /// A text, number or truth as it was written; false: the word has no such value.
+  bool (*take)(const JsonPlace&, const Json&, Rule&);
+  AskedWord asked = {.form = AskedWord::Form::kNone};
   bool is_required = false;
-  /// By a text, number or truth that people wrote; false: it is not one that the word has. Null: nobody asks.
-  bool (*take)(const Json&, Author, Rule&) = nullptr;
-  /// What was asked; empty: nothing.
-  std::string (*given)(const Rule&) = nullptr;
-  AskedWord asked = {};
+  bool is_recorded = true;  ///< in twofour.json
 
-  bool is_asked() const { return take != nullptr; }
+  void read(const JsonPlace& place, const Json& json, Rule& rule) const;
+  bool is_asked() const { return asked.form != AskedWord::Form::kNone; }
   bool has_option(unsigned command) const;
+  /// What a rule asks; "": nothing.
+  std::string given(const Rule& rule) const;
   std::string option_help(unsigned command) const;
   std::string option_fallback(unsigned command) const;
   std::string file_help() const;
@@ -78,7 +77,7 @@ struct RuleWord {
 
 /// The table, in the order of twofour.json; tests add rows.
 std::vector<RuleWord>& rule_words();
-/// The row of a key that people ask by.
+/// The row of a key.
 const RuleWord& rule_word(std::string_view key);
 /// Those that people ask by, in the order of help of commands or of recipes.
 std::vector<const RuleWord*> words_of_options(unsigned command);

@@ -39,67 +39,49 @@ enum class Fold { kLarger, kStrict, kAny };
 enum class DraftExperts { kKeep, kCast };
 
 template <>
-struct ValueWords<PrunePattern> {
-  static constexpr ValueWord<PrunePattern> all[] = {{"2:4", PrunePattern::k2of4},
-                                                    {"4:8-paired", PrunePattern::k4of8Paired}};
-};
+inline constexpr auto kValueWords<PrunePattern> = std::to_array<ValueWord<PrunePattern>>(
+    {{"2:4", PrunePattern::k2of4}, {"4:8-paired", PrunePattern::k4of8Paired}});
 template <>
-struct ValueWords<Granularity> {
-  static constexpr ValueWord<Granularity> all[] = {
-      {"tensor", Granularity::kTensor}, {"row", Granularity::kRow}, {"block", Granularity::kBlock}};
-};
+inline constexpr auto kValueWords<Granularity> = std::to_array<ValueWord<Granularity>>(
+    {{"tensor", Granularity::kTensor}, {"row", Granularity::kRow}, {"block", Granularity::kBlock}});
 template <>
-struct ValueWords<WeightBlock> {
-  static constexpr ValueWord<WeightBlock> all[] = {
-      {"128x128", {128, 128}}, {"32x32", {32, 32}}, {"1x128", {1, 128}}};
-};
+inline constexpr auto kValueWords<WeightBlock> = std::to_array<ValueWord<WeightBlock>>(
+    {{"128x128", {128, 128}}, {"32x32", {32, 32}}, {"1x128", {1, 128}}});
 /// Types of FP8 scales.
 template <>
-struct ValueWords<DType> {
-  static constexpr ValueWord<DType> all[] = {
-      {"f32", DType::kF32}, {"bf16", DType::kBF16}, {"e8m0", DType::kF8E8M0}};
-};
+inline constexpr auto kValueWords<DType> =
+    std::to_array<ValueWord<DType>>({{"f32", DType::kF32}, {"bf16", DType::kBF16}, {"e8m0", DType::kF8E8M0}});
 template <>
-struct ValueWords<OddBlocks> {
-  static constexpr ValueWord<OddBlocks> all[] = {
-      {"refuse", OddBlocks::kRefuse}, {"keep", OddBlocks::kKeep}, {"write", OddBlocks::kWrite}};
-};
+inline constexpr auto kValueWords<OddBlocks> = std::to_array<ValueWord<OddBlocks>>(
+    {{"refuse", OddBlocks::kRefuse}, {"keep", OddBlocks::kKeep}, {"write", OddBlocks::kWrite}});
 template <>
-struct ValueWords<Exact> {
-  static constexpr ValueWord<Exact> all[] = {
-      {"best", Exact::kBest}, {"strict", Exact::kStrict}, {"off", Exact::kOff}};
-};
+inline constexpr auto kValueWords<Exact> = std::to_array<ValueWord<Exact>>({{"best", Exact::kBest},
+                                                                            {"strict", Exact::kStrict},
+                                                                            {"off", Exact::kOff}});
 template <>
-struct ValueWords<Arithmetic> {
-  static constexpr ValueWord<Arithmetic> all[] = {{"modelopt", Arithmetic::modelopt},
-                                                  {"compressed-tensors", Arithmetic::compressed_tensors}};
-};
+inline constexpr auto kValueWords<Arithmetic> = std::to_array<ValueWord<Arithmetic>>(
+    {{"modelopt", Arithmetic::modelopt}, {"compressed-tensors", Arithmetic::compressed_tensors}});
 template <>
-struct ValueWords<BlockScale> {
-  static constexpr ValueWord<BlockScale> all[] = {
-      {"max", BlockScale::max}, {"mse", BlockScale::mse}, {"four-over-six", BlockScale::four_over_six}};
-};
+inline constexpr auto kValueWords<BlockScale> = std::to_array<ValueWord<BlockScale>>(
+    {{"max", BlockScale::max}, {"mse", BlockScale::mse}, {"four-over-six", BlockScale::four_over_six}});
 template <>
-struct ValueWords<ZeroBlock> {
-  static constexpr ValueWord<ZeroBlock> all[] = {{"producer", ZeroBlock::producer},
-                                                 {"zero", ZeroBlock::zero}};
-};
+inline constexpr auto kValueWords<ZeroBlock> =
+    std::to_array<ValueWord<ZeroBlock>>({{"producer", ZeroBlock::producer}, {"zero", ZeroBlock::zero}});
 template <>
-struct ValueWords<SolveBy> {
-  static constexpr ValueWord<SolveBy> all[] = {
-      {"joint", SolveBy::kJoint}, {"gptq", SolveBy::kGptq}, {"sparsegpt", SolveBy::kSparseGpt},
-      {"wanda", SolveBy::kWanda}, {"rtn", SolveBy::kRtn},   {"magnitude", SolveBy::kMagnitude}};
-};
+inline constexpr auto kValueWords<SolveBy> =
+    std::to_array<ValueWord<SolveBy>>({{"joint", SolveBy::kJoint},
+                                       {"gptq", SolveBy::kGptq},
+                                       {"sparsegpt", SolveBy::kSparseGpt},
+                                       {"wanda", SolveBy::kWanda},
+                                       {"rtn", SolveBy::kRtn},
+                                       {"magnitude", SolveBy::kMagnitude}});
 template <>
-struct ValueWords<Fold> {
-  static constexpr ValueWord<Fold> all[] = {
-      {"larger", Fold::kLarger}, {"strict", Fold::kStrict}, {"any", Fold::kAny}};
-};
+inline constexpr auto kValueWords<Fold> = std::to_array<ValueWord<Fold>>({{"larger", Fold::kLarger},
+                                                                          {"strict", Fold::kStrict},
+                                                                          {"any", Fold::kAny}});
 template <>
-struct ValueWords<DraftExperts> {
-  static constexpr ValueWord<DraftExperts> all[] = {{"keep", DraftExperts::kKeep},
-                                                    {"cast", DraftExperts::kCast}};
-};
+inline constexpr auto kValueWords<DraftExperts> =
+    std::to_array<ValueWord<DraftExperts>>({{"keep", DraftExperts::kKeep}, {"cast", DraftExperts::kCast}});
 
 /// How scales of inputs are chosen: "keep", "none", "constant", "constant=0.5", "neighbours", "from FILE", or
 /// "given", once the file is read.

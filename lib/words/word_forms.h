@@ -43,55 +43,76 @@ inline constexpr JsonWord<FixedGlobalScales> kScaleWords[] = {
      true}};
 
 template <auto kField>
-RuleWord record_word(const char* key, bool is_required = false) {
-  return {key, [](const Rule& r) { return (r.*kField).empty() ? Json() : Json(r.*kField); },
-          [](const JsonPlace&, const Json& json, Rule& r) { r.*kField = json.get<std::string>(); },
-          is_required};
-}
-
-template <auto kField>
-RuleWord pattern_word(const char* key) {
-  return {key,
-          [](const Rule& r) {
-            Json texts = Json::array();
-            for (const NamePattern& p : r.selection.*kField) texts.push_back(p.text());
-            return texts;
-          },
-          [](const JsonPlace&, const Json& json, Rule& r) {
-            r.selection.*kField = parse_patterns(json.get<std::vector<std::string>>());
-          },
-          true};
-}
-
-template <auto kField>
 RuleWord scale_word(const char* key) {
   return {
       key,
       [](const Rule& r) { return (r.*kField).scales.empty() ? Json() : write_words(kScaleWords, r.*kField); },
       [](const JsonPlace& place, const Json& json, Rule& r) {
         read_words(kScaleWords, place, json, r.*kField);
+        return true;
       }};
 }
 
-/// The values of a type, for every command.
+template <auto kField>
+RuleWord pattern_word(const char* key) {
+  return {.key = key,
+          .write =
+              [](const Rule& r) {
+                Json texts = Json::array();
+                for (const NamePattern& p : r.selection.*kField) texts.push_back(p.text());
+                return texts;
+              },
+          .take =
+              [](const JsonPlace&, const Json& json, Rule& r) {
+                r.selection.*kField = parse_patterns(json.get<std::vector<std::string>>());
+                return true;
+              },
+          .is_required = true};
+}
+
+/// What a word says of a field: text, number or truth; null where it says nothing.
+inline Json value_json(const std::string& field) { return field.empty() ? Json() : Json(field); }
+inline Json value_json(bool field) { return field ? Json(true) : Json(); }
+inline Json value_json(int field) { return field < 0 ? Json() : Json(field); }
+inline Json value_json(Fold field) { return word_of(field); }
+template <class T>
+Json value_json(const Chosen<T>& field) {
+  return field.empty() ? Json() : Json(field.text());
+}
+
+/// The inverse; false: there is no such value.
+template <class T>
+bool take_value(const Json& json, T& field) {
+  field = json.get<T>();
+  return true;
+}
+inline bool take_value(const Json& json, Fold& field) {
+  const auto value = find_value<Fold>(json.get<std::string>());
+  field = value.value_or(field);
+  return value.has_value();
+}
+template <class T>
+bool take_value(const Json& json, Chosen<T>& field) {
+  const auto value = find_value<T>(json.get<std::string>());
+  if (value) field = *value;
+  return value.has_value();
+}
+
+/// The words of a type, for every command.
 template <class T>
 std::vector<std::string> all_words(unsigned) {
   const auto words = value_words<T>();
   return {words.begin(), words.end()};
 }
-
-/// A field of a rule by the word of one of its values; false: it has no such word.
 template <class T>
-bool take_value(const Json& json, T& field) {
-  const std::optional<T> value = find_value<T>(json.get<std::string>());
-  if (value) field = *value;
-  return value.has_value();
+void describe_form(AskedWord& asked, const T&) {
+  if (asked.form == AskedWord::Form::kNone) return;
+  if constexpr (std::is_same_v<T, bool>) asked.form = AskedWord::Form::kFlag;
+  if constexpr (std::is_same_v<T, int>) asked.form = AskedWord::Form::kNumber;
 }
 template <class T>
-bool take_value(const Json& json, Chosen<T>& field) {
-  const std::optional<T> value = find_value<T>(json.get<std::string>());
-  if (value) field = *value;
-  return value.has_value();
+void describe_form(AskedWord& asked, const Chosen<T>&) {
+  if (asked.values == nullptr) asked.values = all_words<T>;
 }
 
 template <auto kField>
@@ -99,73 +120,23 @@ auto& field_of(Rule& rule) {
   return rule.*kField;
 }
 
-/// A word of a field with a type of its own: `kAt` gives a rule's Chosen<T>.
-template <class T, Chosen<T>& (*kAt)(Rule&)>
-RuleWord choice_at(const char* key, AskedWord asked) {
-  if (asked.values == nullptr) asked.values = all_words<T>;
-  return {key,
-          [](const Rule& r) {
-            const std::string_view text = kAt(const_cast<Rule&>(r)).text();
-            return text.empty() ? Json() : Json(text);
-          },
-          [](const JsonPlace& place, const Json& json, Rule& r) {
-            if (!take_value(json, kAt(r))) place.refuse(either(value_words<T>()), json);
-          },
-          false,
-          [](const Json& json, Author, Rule& r) { return take_value(json, kAt(r)); },
-          [](const Rule& r) { return std::string(kAt(const_cast<Rule&>(r)).text()); },
+/// A word of the field that `kAt` gives, whose type says its form.
+template <auto kAt>
+RuleWord word_at(const char* key, AskedWord asked) {
+  Rule rule;
+  describe_form(asked, kAt(rule));
+  return {key, [](const Rule& r) { return value_json(kAt(const_cast<Rule&>(r))); },
+          [](const JsonPlace&, const Json& json, Rule& r) { return take_value(json, kAt(r)); },
           std::move(asked)};
 }
-template <class T>
-T value_type(Chosen<T> Rule::*);
 template <auto kField>
-RuleWord choice_word(const char* key, AskedWord asked) {
-  using T = decltype(value_type(kField));
-  return choice_at<T, field_of<kField>>(key, std::move(asked));
+RuleWord asked_word(const char* key, AskedWord asked) {
+  return word_at<field_of<kField>>(key, std::move(asked));
 }
-
-/// A text that nothing here checks; a choice of texts where the row has values.
+/// A word that only twofour.json has.
 template <auto kField>
-RuleWord asked_text(const char* key, AskedWord asked) {
-  RuleWord word = record_word<kField>(key);
-  word.take = [](const Json& json, Author, Rule& r) {
-    r.*kField = json.get<std::string>();
-    return true;
-  };
-  word.given = [](const Rule& r) { return r.*kField; };
-  word.asked = std::move(asked);
-  return word;
-}
-
-template <auto kField>
-RuleWord flag_word(const char* key, AskedWord asked) {
-  asked.form = AskedWord::Form::kFlag;
-  return {key,
-          [](const Rule& r) { return r.*kField ? Json(true) : Json(); },
-          [](const JsonPlace&, const Json& json, Rule& r) { r.*kField = json.get<bool>(); },
-          false,
-          [](const Json& json, Author, Rule& r) {
-            r.*kField = json.get<bool>();
-            return true;
-          },
-          [](const Rule& r) { return std::string(r.*kField ? "true" : ""); },
-          std::move(asked)};
-}
-
-/// A whole number from 0, or the default below it.
-template <auto kField>
-RuleWord number_word(const char* key, AskedWord asked) {
-  asked.form = AskedWord::Form::kNumber;
-  return {key,
-          [](const Rule& r) { return r.*kField < 0 ? Json() : Json(r.*kField); },
-          [](const JsonPlace&, const Json& json, Rule& r) { r.*kField = json.get<int>(); },
-          false,
-          [](const Json& json, Author, Rule& r) {
-            r.*kField = json.get<int>();
-            return true;
-          },
-          [](const Rule& r) { return r.*kField < 0 ? std::string() : fmt::format("{}", r.*kField); },
-          std::move(asked)};
+RuleWord record_word(const char* key) {
+  return asked_word<kField>(key, {.form = AskedWord::Form::kNone});
 }
 
 }  // namespace twofour

@@ -21,24 +21,19 @@ std::string& kept(const Rule& rule) { return const_cast<Rule&>(rule).label; }
 RuleWord made_up() {
   return {.key = "glaze_type",
           .write = [](const Rule& r) { return kept(r).empty() ? Json() : Json(kept(r)); },
-          .read = [](const JsonPlace&, const Json& json, Rule& r) { kept(r) = json.get<std::string>(); },
           .take =
-              [](const Json& json, Author, Rule& r) {
+              [](const JsonPlace&, const Json& json, Rule& r) {
                 kept(r) = json.get<std::string>();
                 return true;
               },
-          .given = [](const Rule& r) { return kept(r); },
-          .asked = {.values =
-                        [](unsigned) {
-                          return std::vector<std::string>{"matt", "clear"};
-                        },
-                    .methods = kToFp8,
-                    .help = {{kConverts, "How it is glazed, beside {block}"}},
-                    .fallback = {{kConverts, "matt"}},
+          .asked = {.methods = kToFp8,
                     .option_place = 5,
-                    .files = kToFp8,
+                    .file_place = 4,
+                    .help = {{kConverts, "How it is glazed, beside {block}", "matt"}},
                     .file_help = "how it is glazed",
-                    .file_place = 4}};
+                    .values = [](unsigned) {
+                      return std::vector<std::string>{"matt", "clear"};
+                    }}};
 }
 
 /// Adds the row to the table of words for a test.

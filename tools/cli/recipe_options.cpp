@@ -153,7 +153,7 @@ void add_budget_options(Arguments& args, RecipeOptions& o, RuleCommand command) 
 
 void exclude_rule_words(Arguments& args, const std::string& option) {
   for (const char* word : {"--to", "--include", "--exclude", "--also"}) args.at(option).excludes(word);
-  for (const RuleWord* word : words_of_options(kPlans)) {
+  for (const RuleWord* word : words_of_options(kConverts | kPlans)) {
     if (!word->asked.is_of_statistics) args.at(option).excludes(spelled(word->key, Author::kPrompt));
   }
 }
@@ -235,13 +235,13 @@ Recipe open_recipe(const RecipeOptions& o) {
 void take_word(const RecipeOptions& o, std::string_view key, Rule& rule) {
   const RuleWord& word = rule_word(key);
   const Json value = value_of(o, word);
-  if (value.is_null() || word.take(value, Author::kPrompt, rule)) return;
+  if (value.is_null() || word.take({}, value, rule)) return;
   const auto text = value.get<std::string>();
   check_taken(rule, word, text);
   throw Error(word.asked.expected == nullptr
                   ? fmt::format("{}: expected {}, found {}", rule.name(key), word.file_values(), text)
                   : fmt::format("{}: expected {}, found '{}'", rule.name(key),
-                                word.asked.expected(text, Author::kPrompt), text));
+                                word.asked.expected(text, false), text));
 }
 
 Rule make_rule(const RecipeOptions& o) {

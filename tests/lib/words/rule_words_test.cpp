@@ -34,7 +34,7 @@ TEST_CASE("each key is in the table once, and what people ask has a place of its
     CHECK(keys.insert(word.key).second);
     if (!word.is_asked()) continue;
     CHECK(options.insert(word.asked.option_place).second);
-    if (word.asked.files != 0) CHECK(files.insert(word.asked.file_place).second);
+    if (*word.asked.file_help != '\0') CHECK(files.insert(word.asked.file_place).second);
     CHECK(word.given(Rule{}).empty());
     CHECK(&rule_word(word.key) == &word);
   }
@@ -47,7 +47,7 @@ TEST_CASE("a word that is taken is given, written, and read back as it was") {
       CAPTURE(word.key);
       CAPTURE(value);
       Rule rule;
-      REQUIRE(word.take(value, Author::kPrompt, rule));
+      REQUIRE(word.take({}, value, rule));
       const bool is_default = word.is_required && value == values_of(word)[0];
       CHECK(word.given(rule) == (is_default ? "" : value));
       const Json json = write_words(rule_words(), rule);
