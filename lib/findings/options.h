@@ -24,7 +24,7 @@ class OptionName {
   char text_[32] = {'-', '-'};
 };
 
-/// As its author wrote it: "--exact", "exact"; with a value "--exact strict", "exact: strict".
+/// As its author wrote it: --exact or exact; with a value --exact strict or exact: strict.
 std::string spelled(std::string_view key, Author author);
 std::string spelled(std::string_view key, std::string_view value, Author author);
 
