@@ -32,8 +32,8 @@ struct CompressArguments {
   ConversionOptions common;
   RecipeOptions recipe;
   TokenOptions input;
-  std::string sequential = "group", token_weights, keep_statistics, budget_statistics, method;
-  int64_t context = 1024, sweeps = -1;
+  std::string sequential = "group", token_weights, keep_statistics, budget_statistics;
+  int64_t context = 1024;
   std::optional<int64_t> limit;
 };
 
@@ -58,12 +58,18 @@ void check_kept(const CompressArguments& o) {
   }
 }
 
+void take_solving_words(const CompressArguments& o, Rule& rule) {
+  for (const std::string_view key : {keys::kMethod, keys::kSweeps}) take_word(o.recipe, key, rule);
+}
+
 void check_options(const CompressArguments& o) {
   if (o.recipe.budget.has_value() != !o.budget_statistics.empty())
     throw Error(fmt::format("{}: expected {} beside it, found none",
                             o.recipe.budget ? "--budget" : "--budget-stats",
                             o.recipe.budget ? "--budget-stats" : "--budget"));
-  if (!o.recipe.recipe.empty() && (!o.method.empty() || o.sweeps >= 0))
+  Rule said;
+  take_solving_words(o, said);
+  if (!o.recipe.recipe.empty() && (!said.method.empty() || said.sweeps >= 0))
     throw Error("--recipe: expected --method and --sweeps as words of its rules, found them as options");
   check_inputs_apart(
       o.common.destination,
@@ -82,6 +88,7 @@ Recipe rules_of(const CompressArguments& o, Device device, const Common& common)
   RecipeOptions words = o.recipe;
   if (words.layout == "nvfp4") words.layout = "quantize";
   words.statistics = o.budget_statistics;
+  for (const std::string_view key : {keys::kMethod, keys::kSweeps}) words.words.erase(key);
   words.collects_statistics = true;
   Recipe recipe = make_recipe(words, o.common);
   if (words.budget) choose_by_budget(o.common, words, device, common, recipe);
@@ -90,9 +97,8 @@ Recipe rules_of(const CompressArguments& o, Device device, const Common& common)
     rule.statistics_hash.clear();
     rule.statistics_from.clear();
     rule.statistics_input.clear();
-    if (!words.recipe.empty() || !can_solve(rule)) continue;
-    rule.method = o.method;
-    rule.sweeps = static_cast<int>(o.sweeps);
+    rule.awaits_statistics = false;
+    if (words.recipe.empty() && can_solve(rule)) take_solving_words(o, rule);
   }
   return recipe;
 }
@@ -186,12 +192,8 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
   std::vector<std::string> targets{"nvfp4"};
   for_each_layout([&]<class L>() { targets.push_back(L::name); });
   args.option("--to", o->recipe.layout, "Layout to write, or nvfp4 as quantize writes it").one_of(targets);
-  args.option("--pattern", o->recipe.pattern, "nvfp4: prune to 2:4 or 4:8-paired")
-      .one_of({"2:4", "4:8-paired"})
-      .default_text("none; a layout has its own");
-  args.option("--dialect", o->recipe.dialect, "nvfp4: names and configuration to write")
-      .one_of({"modelopt", "compressed-tensors"})
-      .default_text("modelopt");
+  add_word(args, o->recipe, kCompresses, keys::kPattern);
+  add_word(args, o->recipe, kCompresses, keys::kDialect);
   args.option("--recipe", o->recipe.recipe, "Rules in place of --to: a YAML or JSON file, or a name")
       .value_name("FILE");
   for (const char* word : {"--to", "--pattern", "--dialect", "--include", "--exclude", "--also"})
@@ -214,12 +216,8 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
       .default_text("none: they go");
   args.option("--context", o->context, "Tokens of a window").range(2, 1 << 24);
   args.option("--limit", o->limit, "At most so many windows").range(1, 1 << 30).default_text("all");
-  args.option("--method", o->method, "How weights are chosen, see twofour help quantize")
-      .one_of({"joint", "gptq", "sparsegpt", "wanda", "rtn"})
-      .default_text("joint or gptq");
-  args.option("--sweeps", o->sweeps, "Sweeps of descent after that")
-      .range(0, 64)
-      .default_text("4 with a pattern, else 2");
+  add_word(args, o->recipe, kCompresses, keys::kMethod);
+  add_word(args, o->recipe, kCompresses, keys::kSweeps);
   args.option("--budget", o->recipe.budget,
               "Prune this share of the bytes, 0 to 1, the cheapest by --budget-stats first")
       .value_name("SHARE")

@@ -45,8 +45,8 @@ int run_plan(const PlanArguments& given, const Common& common) {
       return false;
     }
   });
-  if (!o.recipe.keep_global_scale.empty())
-    check_apart_from_kept(o.common.destination, o.recipe.keep_global_scale);
+  const std::string kept_path = o.recipe.text(keys::kKeepGlobalScale);
+  if (!kept_path.empty()) check_apart_from_kept(o.common.destination, kept_path);
   check_destination(o.common.destination, o.common.source, Existing::kRefuse, false);
   for (const std::string& directory : {o.common.source, o.common.destination}) {
     const auto within = fs::weakly_canonical(fs::absolute(o.output))
@@ -62,7 +62,7 @@ int run_plan(const PlanArguments& given, const Common& common) {
     throw Error("--by: expected with --experts only, found without");
   if (!o.edit.donor.empty()) check_apart_from_kept(o.common.destination, o.edit.donor);
   Recipe recipe = o.edit.is_given() ? edit_recipe(o.edit, o.common) : make_recipe(o.recipe, o.common);
-  FileStates states({o.common.source, o.edit.donor, o.recipe.keep_global_scale});
+  FileStates states({o.common.source, o.edit.donor, kept_path});
   states.leave_out(o.recipe.html);
   std::optional<BudgetChoice> choice;
   if (o.recipe.budget || o.recipe.max_loss) {
@@ -72,7 +72,7 @@ int run_plan(const PlanArguments& given, const Common& common) {
   }
   const Checkpoint source = recipe.edit ? open_edited(o.common.source, o.edit.donor, recipe.edit)
                                         : open_to_convert(o.common.source, recipe);
-  const auto kept = keep_global_scales(o.recipe, recipe);
+  const auto kept = keep_global_scales(recipe);
   Plan plan = make_plan(source, recipe);
   if (choice) warn_of_small_budget(o.recipe, *choice, plan.findings);
   const TaskFile planned = make_task_plan(source, plan, o.common.destination, kept.get(), o.edit.donor);
@@ -117,7 +117,7 @@ int run_plan(const PlanArguments& given, const Common& common) {
 std::function<int()> setup_plan(Arguments& args, const Common& common) {
   auto o = std::make_shared<PlanArguments>();
   add_source_and_selection(args, o->common);
-  add_recipe_options(args, o->recipe, kConverts | kPrunes | kQuantizes);
+  add_recipe_options(args, o->recipe, kPlans);
   add_statistics_options(args, o->recipe, kQuantizes);
   add_mask_option(args, o->recipe, kPrunes);
   add_budget_options(args, o->recipe, kQuantizes);

@@ -144,8 +144,8 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
     for (Rule& rule : manifest.recipe.rules) {
       // FP8 of versions that quantized every source as floats, and blocks of any shape.
       if (rule.to != "fp8" || !rule.scale_dtype.empty()) continue;
-      rule.exact = "off";
-      rule.odd_blocks = "write";
+      rule.exact = Exact::kOff;
+      rule.odd_blocks = OddBlocks::kWrite;
     }
     for (const auto& [name, hash] : json.at("files").items()) {
       manifest.files[name] = parse_hash(where, hash.get<std::string>());

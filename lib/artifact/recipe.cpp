@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <iterator>
 
 #include "formats/error.h"
 #include "lib/artifact/recipe.h"
@@ -13,7 +12,7 @@ namespace {
 
 /// Opens a file for the rules that were made with one.
 template <class File>
-void open_file_of_rules(Recipe& recipe, const std::filesystem::path& file, const char* option,
+void open_file_of_rules(Recipe& recipe, const std::filesystem::path& file, OptionName option,
                         const char* what, std::string Rule::*hash, std::shared_ptr<const File> Rule::*to) {
   std::shared_ptr<const File> opened;
   for (Rule& r : recipe.rules) {
@@ -39,31 +38,11 @@ void open_file_of_rules(Recipe& recipe, const std::filesystem::path& file, const
 }  // namespace
 
 void open_statistics(Recipe& recipe, const std::filesystem::path& file) {
-  open_file_of_rules(recipe, file, "--stats", "statistics", &Rule::statistics_hash, &Rule::statistics);
+  open_file_of_rules(recipe, file, options::kStats, "statistics", &Rule::statistics_hash, &Rule::statistics);
 }
 
 void open_masks(Recipe& recipe, const std::filesystem::path& file) {
-  open_file_of_rules(recipe, file, "--mask", "masks", &Rule::mask_hash, &Rule::masks);
-}
-
-std::optional<Fold> parse_fold(std::string_view word) {
-  const auto at = std::find(std::begin(kFoldWords), std::end(kFoldWords), word);
-  if (at == std::end(kFoldWords)) return std::nullopt;
-  return static_cast<Fold>(at - std::begin(kFoldWords));
-}
-
-DraftExperts parse_draft_experts(std::string_view word) {
-  return word == "keep" ? DraftExperts::kKeep : word == "cast" ? DraftExperts::kCast : DraftExperts::kByName;
-}
-
-void FixedGlobalScales::sort() {
-  std::sort(scales.begin(), scales.end(), [](const Scale& a, const Scale& b) { return a.name < b.name; });
-}
-
-const FixedGlobalScales::Scale* FixedGlobalScales::find(std::string_view name) const {
-  const auto at = std::lower_bound(scales.begin(), scales.end(), name,
-                                   [](const Scale& s, std::string_view n) { return s.name < n; });
-  return at != scales.end() && at->name == name ? &*at : nullptr;
+  open_file_of_rules(recipe, file, options::kMask, "masks", &Rule::mask_hash, &Rule::masks);
 }
 
 std::string Recipe::what() const {

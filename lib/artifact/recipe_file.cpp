@@ -3,11 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <functional>
-#include <iterator>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -15,136 +10,38 @@
 #include "formats/layouts/layouts.h"
 #include "lib/artifact/yaml.h"
 #include "lib/dialects/output_dialect.h"
+#include "lib/words/rule_words.h"
 
 namespace twofour {
 namespace {
 
-/// What a rule may make, as far as other keys depend on it.
-enum Target : unsigned { kKeep = 1, kBf16 = 2, kFp8 = 4, kMx = 8, kNvfp4 = 16, kLayout = 32 };
-constexpr unsigned kEncoded = kNvfp4 | kLayout;  // layouts take NVFP4, and make it of other formats first
-constexpr unsigned kSolved = kKeep | kEncoded;   // statistics choose their weights
-
+/// What a rule may make, as files say it.
 struct TargetRow {
   std::string_view to;      ///< in a file
   std::string_view method;  ///< of Rule
-  Target target;
+  unsigned kinds;           ///< MethodKind
 };
 
 std::vector<TargetRow> target_rows() {
-  std::vector<TargetRow> rows = {{"keep", "keep", kKeep}, {"bf16", "bf16", kBf16},
-                                 {"fp8", "fp8", kFp8},    {"mxfp8", "mxfp8", kMx},
-                                 {"mxfp4", "mxfp4", kMx}, {"nvfp4", "quantize", kNvfp4}};
-  for_each_layout([&]<class L>() { rows.push_back({L::name, L::name, kLayout}); });
+  std::vector<TargetRow> rows = {{"keep", "keep", kKeeps | kDropsCodes},
+                                 {"bf16", "bf16", kToBf16},
+                                 {"fp8", "fp8", kToFp8},
+                                 {"mxfp8", "mxfp8", kToMx},
+                                 {"mxfp4", "mxfp4", kToMx},
+                                 {"nvfp4", "quantize", kToNvfp4}};
+  for_each_layout([&]<class L>() { rows.push_back({L::name, L::name, kToLayout}); });
   return rows;
 }
 
-std::string target_names(unsigned targets) {
+std::string target_names(unsigned kinds) {
   std::vector<std::string_view> names;
   for (const TargetRow& row : target_rows()) {
-    if (row.target & targets) names.push_back(row.to);
+    if (row.kinds & kinds) names.push_back(row.to);
   }
   return either(names);
 }
 
-/// A key of a rule that takes one of some words.
-struct WordRow {
-  const char* key;
-  std::string Rule::*to;
-  std::vector<std::string_view> words;
-  unsigned with;  ///< Target that it goes with
-  const char*
-      otherwise;  ///< the word that stands for the default and leaves the rule as it is; nullptr: none
-  const char* description;
-};
-
-const std::vector<WordRow>& word_rows() {
-  static const std::vector<WordRow> rows = {
-      {"granularity",
-       &Rule::granularity,
-       {"tensor", "row", "block"},
-       kFp8,
-       nullptr,
-       "which weights share a scale (default: row; with dialect deepseek, block or scale_dtype: block)"},
-      {"block",
-       &Rule::block,
-       {"128x128", "32x32", "1x128"},
-       kFp8,
-       nullptr,
-       "rows and inputs of a block (default: 128x128)"},
-      {"scale_dtype",
-       &Rule::scale_dtype,
-       {"f32", "bf16", "e8m0"},
-       kFp8,
-       nullptr,
-       "type of the scales of blocks (default: f32; of DeepSeek-V4 e8m0 beside experts that stay in four "
-       "bits)"},
-      {"odd_blocks",
-       &Rule::odd_blocks,
-       {"refuse", "keep", "write"},
-       kFp8,
-       nullptr,
-       "linears with N or K that is no multiple of 128, which engines refuse in blocks (default: refuse)"},
-      {"exact",
-       &Rule::exact,
-       {"best", "strict", "off"},
-       kFp8 | kMx | kEncoded,
-       "best",
-       "casts between formats: the best that the new one holds; refused if that loses anything; or sources "
-       "taken as floats (default: best)"},
-      {"arithmetic",
-       &Rule::arithmetic,
-       {"modelopt", "compressed-tensors"},
-       kMx | kEncoded,
-       nullptr,
-       "rounding to reproduce bit for bit (default: the dialect's)"},
-      {"block_scale",
-       &Rule::block_scale,
-       {"max", "mse", "four-over-six"},
-       kEncoded,
-       nullptr,
-       "how the scale of 16 weights is chosen (default: max)"},
-      {"zero_block",
-       &Rule::zero_block,
-       {"producer", "zero"},
-       kEncoded,
-       nullptr,
-       "what is written if a block's scale rounds to zero (default: producer)"},
-      {"pattern",
-       &Rule::pattern,
-       {"2:4", "4:8-paired"},
-       kKeep | kNvfp4,
-       nullptr,
-       "prune; nvfp4 before quantizing, where 4:8-paired needs convert --stats; keep NVFP4 as it is "
-       "(default: "
-       "none)"},
-  };
-  return rows;
-}
-
-constexpr std::string_view kMethods[] = {"joint", "gptq", "sparsegpt", "wanda", "rtn", "magnitude"};
-constexpr int kMostSweeps = 64;
-constexpr std::string_view kDraftExperts[] = {"keep", "cast"};
-constexpr const char* kInputScales = "keep, none, constant, constant=NUMBER, neighbours or from FILE";
 constexpr const char* kMatches = "a role, a module's name, a glob, re: and a regular expression, or a list";
-
-/// The multiplier of "constant=0.5"; nothing where it is not one.
-std::optional<float> constant_scale(std::string_view text) {
-  if (!text.starts_with("constant=")) return std::nullopt;
-  text.remove_prefix(text.find('=') + 1);
-  float scale = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), scale);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return std::isnormal(scale) && scale > 0 ? std::optional(scale) : std::nullopt;
-}
-
-std::string input_scale_of(const YamlPlace& place) {
-  const std::string& given = place.text(kInputScales);
-  if (given == "constant") return "constant=1.0";
-  if (given.starts_with("from ")) return given;
-  if (given != "keep" && given != "none" && given != "neighbours" && !constant_scale(given))
-    place.expected(fmt::format("{}, the number positive and finite in float32", kInputScales));
-  return given;
-}
 
 bool is_pattern(std::string_view text) {
   return text.starts_with("re:") || text.find_first_of("*?[") != text.npos;
@@ -200,84 +97,76 @@ std::vector<std::string> names_of(const std::vector<RecipeKey>& keys) {
   return names;
 }
 
-/// Refuses a key that goes with other targets only.
-void check_with(const YamlPlace& place, unsigned with, const TargetRow& target) {
-  if (with & target.target) return;
-  place.fail(fmt::format("expected with to: {} only, found with to: {}", target_names(with), target.to));
+/// The value of a word, as its form has it.
+Json read_value(const YamlPlace& place, const AskedWord& asked) {
+  switch (asked.form) {
+    case AskedWord::Form::kChoice:
+      return place.word(asked.values(kConverts));
+    case AskedWord::Form::kFlag:
+      return place.boolean();
+    case AskedWord::Form::kNumber:
+      return place.integer(0, asked.most);
+    case AskedWord::Form::kText:
+    case AskedWord::Form::kNone:
+      break;
+  }
+  return place.text(either(asked.values(kConverts)));
 }
 
-void read_words(const YamlPlace& place, const TargetRow& target, Rule& rule) {
-  for (const WordRow& row : word_rows()) {
-    const auto word = place.find(row.key);
-    if (!word) continue;
-    check_with(*word, row.with, target);
-    const std::string& given = word->word(row.words);
-    if (row.otherwise == nullptr || given != row.otherwise) rule.*row.to = given;
-  }
+/// A word that goes with other targets only is refused.
+void read_asked(const YamlPlace& place, const RuleWord& word, const TargetRow& target, Rule& rule) {
+  const AskedWord& asked = word.asked;
+  if (!(asked.methods & asked.files & target.kinds))
+    place.fail(fmt::format("expected with to: {} only, found with to: {}",
+                           target_names(asked.methods & asked.files), target.to));
+  const Json value = read_value(place, asked);
+  if (asked.leaves_default && value == asked.values(kConverts)[0]) return;
+  if (!word.take({.where = place.where, .path = place.path, .unknown = {}, .is_recipe_file = true}, value,
+                 rule))
+    place.expected(asked.expected(value.get<std::string>(), true));
 }
 
 void check_together(const YamlPlace& place, const TargetRow& target, Rule& rule) {
-  for (const char* key : {"block", "scale_dtype"}) {
+  for (const std::string_view key : {keys::kBlock, keys::kScaleDtype}) {
     const auto word = place.find(key);
-    if (!word) continue;
-    if (!rule.granularity.empty() && rule.granularity != "block")
-      word->fail(fmt::format("expected with granularity: block only, found with {}", rule.granularity));
+    if (word && !rule.granularity.empty() && rule.granularity != Granularity::kBlock)
+      word->fail(
+          fmt::format("expected with granularity: block only, found with {}", rule.granularity.text()));
   }
-  if (!rule.block.empty() || !rule.scale_dtype.empty()) rule.granularity = "block";
-  if (const auto method = place.find("method")) {
-    check_with(*method, kSolved, target);
-    rule.method = method->word(kMethods);
-    if (target.target == kKeep && rule.pattern.empty())
-      method->fail("expected with pattern only, found without");
-    const bool dense = rule.method == "gptq" || rule.method == "rtn";
+  if (!rule.block.empty() || !rule.scale_dtype.empty()) rule.granularity = Granularity::kBlock;
+  const bool keeps = (target.kinds & kKeeps) != 0, prunes = keeps && !rule.pattern.empty();
+  if (const auto method = place.find(keys::kMethod)) {
+    if (keeps && !prunes) method->fail("expected with pattern only, found without");
+    const bool dense = rule.method == SolveBy::kGptq || rule.method == SolveBy::kRtn;
     const bool has_pattern = !rule.pattern.empty() || !layout_pattern(target.method).empty();
-    if (has_pattern == dense && (dense || rule.method != "magnitude"))
+    if (has_pattern == dense && (dense || rule.method != SolveBy::kMagnitude))
       method->expected(has_pattern ? "joint, sparsegpt, wanda or magnitude with pattern"
                                    : "gptq, rtn or magnitude without pattern");
   }
-  if (const auto sweeps = place.find("sweeps")) {
-    check_with(*sweeps, kSolved, target);
-    rule.sweeps = static_cast<int>(sweeps->integer(0, kMostSweeps));
+  if (!prunes) return;
+  rule.to = "prune";
+  // What is pruned in its own format keeps all else.
+  for (const std::string_view key : {keys::kInputScale, keys::kOneInputScale}) {
+    if (const auto scale = place.find(key)) scale->fail("expected without pattern with to: keep, found both");
   }
-}
-
-/// What is pruned in its own format keeps all else.
-void check_not_pruned(const YamlPlace& place, const Rule& rule) {
-  if (rule.to == "prune") place.fail("expected without pattern with to: keep, found both");
 }
 
 Rule read_rule(const YamlPlace& place, size_t index) {
   place.check_map("a rule", names_of(rule_keys()));
   Rule rule;
+  rule.author = Author::kFile;
   rule.selection = read_match(place.required("match"));
-  const YamlPlace to = place.required("to");
+  const YamlPlace to = place.required(keys::kTo);
   const auto rows = target_rows();
-  const std::string& name = to.text(target_names(~0u));
+  const std::string& name = to.text(target_names(kEveryMethod));
   const auto target =
       std::find_if(rows.begin(), rows.end(), [&](const TargetRow& r) { return r.to == name; });
-  if (target == rows.end()) to.expected(target_names(~0u));
+  if (target == rows.end()) to.expected(target_names(kEveryMethod));
   rule.to = target->method;
-  read_words(place, *target, rule);
+  for (const RuleWord* word : words_of_files()) {
+    if (const auto said = place.find(word->key)) read_asked(*said, *word, *target, rule);
+  }
   check_together(place, *target, rule);
-  if (target->target == kKeep && !rule.pattern.empty()) rule.to = "prune";
-  if (const auto fold = place.find("fold")) {
-    check_with(*fold, kLayout, *target);
-    rule.fold = *parse_fold(fold->word(kFoldWords));
-  }
-  if (const auto drafts = place.find("draft_experts")) {
-    check_with(*drafts, ~0u & ~kKeep, *target);
-    rule.selection.draft_experts = parse_draft_experts(drafts->word(kDraftExperts));
-  }
-  if (const auto scale = place.find("input_scale")) {
-    check_with(*scale, kKeep | kNvfp4, *target);
-    check_not_pruned(*scale, rule);
-    rule.input_scale = input_scale_of(*scale);
-  }
-  if (const auto one = place.find("one_input_scale_a_layer")) {
-    check_with(*one, kKeep | kNvfp4, *target);
-    check_not_pruned(*one, rule);
-    rule.one_input_scale_a_layer = one->boolean();
-  }
   rule.label = label_of(index, rule.selection);
   return rule;
 }
@@ -307,36 +196,22 @@ std::vector<RecipeKey> recipe_keys() {
           {"dialect", either(output_dialect_names(false)),
            "names and configuration of the whole output (default: the source's)"},
           {"zero_points", either(zero_points_words()),
-           "how zero points of INT4 are read, as --zero-points, which overrides it (default: as the config "
-           "says)"},
+           fmt::format(
+               "how zero points of INT4 are read, as {}, which overrides it (default: as the config says)",
+               options::kZeroPoints)},
           {"rules", "a list", "required, at least one; the first that takes a module decides"},
-          {"max_shard_size", "5GB, 500MB", "as --max-shard-size, which overrides it (default: 5GB)"}};
+          {"max_shard_size", "5GB, 500MB",
+           fmt::format("as {}, which overrides it (default: 5GB)", options::kMaxShardSize)}};
 }
 
 std::vector<RecipeKey> rule_keys() {
-  std::vector<RecipeKey> keys = {{"match", "see below", "required"}, {"to", target_names(~0u), "required"}};
-  const auto with = [](unsigned targets) { return fmt::format("with to: {}: ", target_names(targets)); };
-  for (const WordRow& row : word_rows())
-    keys.push_back({row.key, either(row.words), with(row.with) + row.description});
-  keys.push_back(
-      {"method", either(kMethods),
-       with(kSolved) +
-           "how weights are chosen by convert --stats: joint or wanda with pattern or a layout that "
-           "holds one, gptq or rtn without; magnitude leaves the statistics out (default: as quantize "
-           "--method)"});
-  keys.push_back({"sweeps", fmt::format("0 to {}", kMostSweeps),
-                  with(kSolved) + "sweeps of descent (default: as quantize --sweeps)"});
-  keys.push_back({"input_scale", kInputScales,
-                  with(kKeep | kNvfp4) +
-                      "scales of inputs, as --input-scale; NVFP4 that a rule to: nvfp4 matches keeps "
-                      "those it has (default: as --input-scale)"});
-  keys.push_back({"one_input_scale_a_layer", "true or false",
-                  with(kKeep | kNvfp4) + "experts of a layer share the largest (default: false)"});
-  keys.push_back({"draft_experts", either(kDraftExperts),
-                  with(~0u & ~kKeep) +
-                      "experts of layers that predict further tokens stay as they are, or are chosen as the "
-                      "others are (default: chosen by name, not as experts)"});
-  keys.push_back({"fold", either(kFoldWords), with(kLayout) + "as --fold (default: larger)"});
+  std::vector<RecipeKey> keys = {{"match", "see below", "required"},
+                                 {"to", target_names(kEveryMethod), "required"}};
+  for (const RuleWord* word : words_of_files()) {
+    keys.push_back({word->key, word->file_values(),
+                    fmt::format("with to: {}: {}", target_names(word->asked.methods & word->asked.files),
+                                word->file_help())});
+  }
   return keys;
 }
 

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/words/chosen.h"
+
 namespace twofour {
 
 /// A value of a YAML document, with its place for messages.
@@ -32,17 +34,6 @@ YamlNode parse_yaml(std::string_view where, std::string_view text);
 
 /// An Error at a place.
 [[noreturn]] void yaml_error(std::string_view where, const YamlNode& at, const std::string& problem);
-
-/// "a, b or c"
-template <class Names>
-std::string either(const Names& names) {
-  std::string text;
-  for (size_t i = 0; i < std::size(names); ++i) {
-    text += i == 0 ? "" : i + 1 == std::size(names) ? " or " : ", ";
-    text += names[i];
-  }
-  return text;
-}
 
 /// A value and the way to it, "rules[2].granularity". What is read of it throws Error "WHERE:LINE:COLUMN:
 /// PATH: expected ..., found ..." where it is something else.

@@ -12,6 +12,7 @@
 #include "formats/layouts/layouts.h"
 #include "formats/naming.h"
 #include "lib/encode/quantized_group.h"
+#include "lib/findings/options.h"
 #include "lib/findings/problems.h"
 #include "lib/names/natural.h"
 #include "lib/names/pattern.h"
@@ -34,12 +35,12 @@ std::string dense_layout() {
 
 /// The same rule without a pattern and its masks, and with the method that is its like.
 Rule dense_rule(Rule rule) {
-  rule.pattern.clear();
+  rule.pattern = {};
   rule.masks = nullptr;
   rule.mask_hash.clear();
   if (makes_layout(rule)) rule.to = dense_layout();
-  if (rule.method == "joint" || rule.method == "sparsegpt") rule.method = "gptq";
-  if (rule.method == "wanda") rule.method = "rtn";
+  if (rule.method == SolveBy::kJoint || rule.method == SolveBy::kSparseGpt) rule.method = SolveBy::kGptq;
+  if (rule.method == SolveBy::kWanda) rule.method = SolveBy::kRtn;
   return rule;
 }
 
@@ -138,9 +139,9 @@ void check_all_solved(const Plan& plan, const Checkpoint& source, const Statisti
     if (is_solved) ++solved;
     if (one->keeps() || is_solved) continue;
     throw Error(
-        fmt::format("{}: expected statistics with tokens of all that is pruned, found none of {}; "
-                    "--exclude leaves it",
-                    statistics.path().string(), one->name(source)));
+        fmt::format("{}: expected statistics with tokens of all that is pruned, found none of {}; {} leaves "
+                    "it",
+                    statistics.path().string(), one->name(source), options::kExclude));
   }
 }
 

@@ -14,6 +14,7 @@
 #include "kernels/numbers/casts.h"
 #include "kernels/numbers/quantize_mx.h"
 #include "lib/checkpoint/linears.h"
+#include "lib/findings/options.h"
 
 namespace twofour {
 
@@ -259,11 +260,11 @@ void WeightReader::refuse_zero_point(const Linear& m, int stored, int64_t n, int
                                      "{}, that is {} as checkpoint_format gptq reads it and {} as "
                                      "gptq_v2 does,",
                                      stored, stored + m.zero_offset, stored);
-  throw Error(
-      fmt::format("{}: expected zero points of 8 as the config's {} says, found {} at row {}, group {}; "
-                  "--zero-points {} decides",
-                  checkpoint_.where(*m.zero_points), m.symmetry, read, n, group,
-                  m.zero_offset == 0 ? "stored or symmetric" : "stored, symmetric or v2"));
+  throw Error(fmt::format(
+      "{}: expected zero points of 8 as the config's {} says, found {} at row {}, group {}; {} {} "
+      "decides",
+      checkpoint_.where(*m.zero_points), m.symmetry, read, n, group, options::kZeroPoints,
+      m.zero_offset == 0 ? "stored or symmetric" : "stored, symmetric or v2"));
 }
 
 void WeightReader::check_zero_points(const Linear& m) {

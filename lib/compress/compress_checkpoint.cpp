@@ -7,6 +7,7 @@
 
 #include "formats/error.h"
 #include "lib/findings/finding.h"
+#include "lib/findings/options.h"
 #include "lib/io/file.h"
 #include "lib/statistics/statistics.h"
 #include "lib/threads/interrupt.h"
@@ -55,9 +56,9 @@ void CompressedCheckpoint::prepare_work() {
   auto folder = std::make_unique<WorkFolder>(work_);
   if (destination_.existing() == Existing::kRefuse && Compression::layers_done(work_)) {
     throw Error(
-        fmt::format("{}: expected no folder, found what an unfinished run collected; --resume goes on "
-                    "from there, --force begins again",
-                    work_.string()));
+        fmt::format("{}: expected no folder, found what an unfinished run collected; {} goes on from there, "
+                    "{} begins again",
+                    work_.string(), options::kResume, options::kForce));
   }
   if (destination_.existing() != Existing::kResume) folder->clear();
   folder_ = std::move(folder);
@@ -71,9 +72,10 @@ void CompressedCheckpoint::collect(Progress& progress) {
   try {
     compression_.collect(work_, progress);
   } catch (const Interrupted& e) {
-    throw Interrupted(fmt::format("{}\n{}: {} of {} are collected and kept; --resume goes on from there",
-                                  e.what(), work_.string(), Compression::layers_done(work_).value_or(0),
-                                  counted(static_cast<uint64_t>(compression_.layers()), "layer")));
+    throw Interrupted(fmt::format("{}\n{}: {} of {} are collected and kept; {} goes on from there", e.what(),
+                                  work_.string(), Compression::layers_done(work_).value_or(0),
+                                  counted(static_cast<uint64_t>(compression_.layers()), "layer"),
+                                  options::kResume));
   } catch (...) {
     // Without a whole layer nothing can be resumed.
     if (!Compression::layers_done(work_) && Compression::is_work_folder(work_)) folder_->remove();
@@ -107,9 +109,9 @@ void CompressedCheckpoint::check_kept_hash(const Manifest& manifest) const {
   const std::string found = Statistics::open(keep_).hash().hex();
   for (const Rule& rule : manifest.recipe.rules) {
     if (rule.statistics_hash.empty() || rule.statistics_hash == found) continue;
-    throw Error(fmt::format(
-        "--keep-stats: expected statistics of the complete {}, XXH3-128 {}, found others at {}, {}",
-        destination_.path().string(), rule.statistics_hash, keep_.string(), found));
+    throw Error(fmt::format("{}: expected statistics of the complete {}, XXH3-128 {}, found others at {}, {}",
+                            options::kKeepStats, destination_.path().string(), rule.statistics_hash,
+                            keep_.string(), found));
   }
 }
 
@@ -117,10 +119,9 @@ void CompressedCheckpoint::check_kept_hash(const Manifest& manifest) const {
 Recipe CompressedCheckpoint::recipe_of_complete() const {
   const fs::path& artifact = destination_.path();
   if (!keep_.empty() && is_absent(keep_))
-    throw Error(fmt::format(
-        "--keep-stats: expected statistics of the complete {}, found none at {}: --force collects "
-        "them again",
-        artifact.string(), keep_.string()));
+    throw Error(
+        fmt::format("{}: expected statistics of the complete {}, found none at {}: {} collects them again",
+                    options::kKeepStats, artifact.string(), keep_.string(), options::kForce));
   const Checkpoint complete = Checkpoint::open(artifact);
   const Manifest manifest = read_manifest(artifact / kManifestName, complete.tensors().size());
   if (!keep_.empty()) check_kept_hash(manifest);
@@ -131,9 +132,9 @@ Recipe CompressedCheckpoint::recipe_of_complete() const {
     if (rule.statistics_hash.empty() || then.statistics_hash.empty()) continue;
     if (!then.statistics_input.empty() && then.statistics_input != compression_.input_hash())
       throw Error(
-          fmt::format("{}: expected an artifact of this model, these tokens, --token-weights and "
-                      "--sequential, found one of others; --force begins again",
-                      artifact.string()));
+          fmt::format("{}: expected an artifact of this model, these tokens, {} and {}, found one of others; "
+                      "{} begins again",
+                      artifact.string(), options::kTokenWeights, options::kSequential, options::kForce));
     rule.statistics_hash = then.statistics_hash, rule.statistics_from = then.statistics_from;
     rule.statistics_input = then.statistics_input;
   }

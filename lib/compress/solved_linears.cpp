@@ -17,10 +17,11 @@ namespace fs = std::filesystem;
 Recipe with_statistics(Recipe recipe, std::shared_ptr<const Statistics> statistics, const std::string& hash,
                        std::shared_ptr<const EncodedBefore> encoded) {
   for (Rule& rule : recipe.rules) {
-    if (!can_solve(rule) || rule.method == "magnitude") continue;
+    if (!can_solve(rule) || rule.method == SolveBy::kMagnitude) continue;
     rule.statistics = statistics;
     rule.encoded = encoded;
     rule.statistics_hash = hash;
+    rule.awaits_statistics = false;
     rule.statistics_from = statistics->collected_on();
     rule.statistics_input = statistics->metadata("input");
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "formats/error.h"
+#include "lib/findings/options.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
 
@@ -18,9 +19,9 @@ constexpr const char* kFormat = "twofour compress 2";
 
 void refuse_state(const fs::path& work) {
   throw Error(
-      fmt::format("{}: expected the state of a compression, found something else or a damaged one; --force "
+      fmt::format("{}: expected the state of a compression, found something else or a damaged one; {} "
                   "begins again",
-                  (work / WorkState::kName).string()));
+                  (work / WorkState::kName).string(), options::kForce));
 }
 
 std::optional<WorkState> WorkState::read(const fs::path& work) {
@@ -54,9 +55,8 @@ void check_left_size(const fs::path& file, uint64_t bytes) {
   std::error_code error;
   const uint64_t found = fs::file_size(file, error);
   if (!error && found == bytes) return;
-  throw Error(
-      fmt::format("{}: expected {} bytes that an earlier run collected, found {}; --force begins again",
-                  file.string(), bytes, error ? "no file" : std::to_string(found)));
+  throw Error(fmt::format("{}: expected {} bytes that an earlier run collected, found {}; {} begins again",
+                          file.string(), bytes, error ? "no file" : std::to_string(found), options::kForce));
 }
 
 void check_left_hash(const fs::path& file, const std::string& what, const std::string& expected,
@@ -64,8 +64,8 @@ void check_left_hash(const fs::path& file, const std::string& what, const std::s
   if (found == expected) return;
   throw Error(
       fmt::format("{}: expected {} that an earlier run collected, XXH3-128 {}, found {}: the file was "
-                  "damaged; --force begins again",
-                  file.string(), what, expected, found));
+                  "damaged; {} begins again",
+                  file.string(), what, expected, found, options::kForce));
 }
 
 }  // namespace twofour

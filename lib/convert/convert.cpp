@@ -13,6 +13,7 @@
 #include "formats/error.h"
 #include "lib/convert/conversion.h"
 #include "lib/convert/resume.h"
+#include "lib/findings/options.h"
 #include "lib/findings/problems.h"
 #include "lib/findings/version.h"
 #include "lib/io/file.h"
@@ -128,7 +129,7 @@ bool has_changed(const Conversion& conversion) {
 }
 
 /// Weights that a producer's arithmetic takes to 0 for want of a scale.
-void report_lost(const std::vector<ModuleReport>& results, Findings& findings) {
+void report_lost(const std::vector<ModuleReport>& results, const Recipe& recipe, Findings& findings) {
   uint64_t lost = 0;
   size_t matrices = 0;
   std::string first;
@@ -141,8 +142,9 @@ void report_lost(const std::vector<ModuleReport>& results, Findings& findings) {
   findings.push_back(
       {Severity::kWarning, "weights-lost", first,
        fmt::format("{} weights in {} become 0, these among them: compressed-tensors gives blocks of F16 "
-                   "weights below 2^-14 no scale of their own; --arithmetic modelopt does",
-                   lost, counted(matrices, "matrix", "matrices"))});
+                   "weights below 2^-14 no scale of their own; {} does",
+                   lost, counted(matrices, "matrix", "matrices"),
+                   recipe.rules[0].name(keys::kArithmetic, "modelopt"))});
 }
 
 /// The findings of single matrices, and how those with kept scales compare.
@@ -164,7 +166,8 @@ void report_encoded(const std::vector<ModuleReport>& results, Findings& findings
   }
   if (bytes == 0) return;
   findings.push_back(
-      {wrong > 0 ? Severity::kWarning : Severity::kNote, "kept-global-scales", "--keep-global-scale",
+      {wrong > 0 ? Severity::kWarning : Severity::kNote, "kept-global-scales",
+       spelled(keys::kKeepGlobalScale, Author::kPrompt),
        fmt::format("{} of {} bytes of codes and block scales equal the reference checkpoint's{}",
                    bytes - wrong, bytes, wrong > 0 ? fmt::format(", {} modules differ", modules) : "")});
 }
@@ -238,7 +241,7 @@ void report_modules(const Checkpoint& source, const Plan& plan, const Conversion
   }
   report_folds(result.modules, result.findings);
   report_encoded(result.modules, result.findings);
-  report_lost(result.modules, result.findings);
+  report_lost(result.modules, plan.recipe, result.findings);
 }
 
 }  // namespace
@@ -277,8 +280,8 @@ ConvertResult convert(const Checkpoint& source, const Plan& plan, const Destinat
     OutputDirectory directory(destination);
     std::vector<ShardRecord> records = begin_or_resume(directory, source, plan, options.kept, progress);
     const auto what_stays = [&] {
-      return fmt::format("{}: {} of {} weight files are finished and kept; --resume continues from there",
-                         path.string(), records.size(), plan.files.size());
+      return fmt::format("{}: {} of {} weight files are finished and kept; {} continues from there",
+                         path.string(), records.size(), plan.files.size(), options::kResume);
     };
     try {
       ConversionRecord record = write_artifact(source, plan, options, directory, records, progress, result);

@@ -9,6 +9,7 @@
 #include "formats/error.h"
 #include "lib/artifact/manifest.h"
 #include "lib/findings/finding.h"
+#include "lib/findings/options.h"
 #include "lib/findings/problems.h"
 #include "lib/findings/version.h"
 #include "lib/plan/output_files.h"
@@ -146,11 +147,12 @@ void check_pinned(const Checkpoint& source) {
   throw Error(
       fmt::format("{}: expected a server that sends ETag or Last-Modified, by which another run knows that "
                   "weight files are the same, found neither; download the checkpoint first, or convert it in "
-                  "one run with --force",
-                  source.path().string()));
+                  "one run with {}",
+                  source.path().string(), options::kForce));
 }
 
-void check_fingerprint(const std::string& where, const Json& then, const Json& now, const char* advice) {
+void check_fingerprint(const std::string& where, const Json& then, const Json& now,
+                       const std::string& advice) {
   const auto change = first_change(then, now, "");
   if (!change) return;
   throw Error(
@@ -166,16 +168,17 @@ std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Check
   const std::string where = directory.path().string();
   const std::vector<std::string>& lines = directory.journal();
   if (!lines.empty() && lines.front() == kSynthNote) {
-    throw Error(fmt::format(
-        "{}: expected an unfinished conversion, found an unfinished synth; --force replaces it", where));
+    throw Error(
+        fmt::format("{}: expected an unfinished conversion, found an unfinished synth; {} replaces it", where,
+                    options::kForce));
   }
   std::error_code error;
   if (fs::exists(directory.path() / kTasksFolder, error) ||
       (!lines.empty() && !is_fingerprint(lines.front()))) {
     throw Error(
         fmt::format("{}: expected an unfinished single run, found an unfinished plan; its tasks continue it "
-                    "and merge completes it, --force replaces it",
-                    where));
+                    "and merge completes it, {} replaces it",
+                    where, options::kForce));
   }
   if (lines.empty()) {
     refuse_without_journal(directory.path());
@@ -222,10 +225,11 @@ uint64_t verify_complete(const fs::path& artifact, const Checkpoint& source, con
   check_files(complete, source, plan, manifest, report);
   if (!report.differences.empty()) {
     const Finding& first = report.differences.front();
-    throw Error(fmt::format(
-        "{}: expected the complete artifact that source and recipe give, found {}, the first: "
-        "{}: {}; --force replaces it",
-        artifact.string(), counted(report.differences.size(), "difference"), first.where, first.message));
+    throw Error(
+        fmt::format("{}: expected the complete artifact that source and recipe give, found {}, the first: "
+                    "{}: {}; {} replaces it",
+                    artifact.string(), counted(report.differences.size(), "difference"), first.where,
+                    first.message, options::kForce));
   }
   complete.check_same_files();
   source.check_same_files();

@@ -1,10 +1,12 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "formats/json.h"
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/findings/options.h"
 #include "lib/output/output_directory.h"
 #include "lib/output/shard_record.h"
 #include "lib/plan/plan.h"
@@ -27,7 +29,7 @@ void check_pinned(const Checkpoint& source);
 
 /// Throws Error naming `where`, what changed first and what to do, unless both are the same.
 void check_fingerprint(const std::string& where, const Json& then, const Json& now,
-                       const char* advice = "--force starts afresh");
+                       const std::string& advice = fmt::format("{} starts afresh", options::kForce));
 
 /// Begins the journal of a run, or takes up that of an interrupted one: re-reads the files that it finished,
 /// removes what else it left and returns the records of those that are sound. Throws Error where source,

@@ -8,6 +8,7 @@
 #include "formats/naming.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/dialects/dialect_rows.h"
+#include "lib/findings/options.h"
 
 // DeepSeek-V4's own form: block FP8 with E8M0 scales, and experts in MXFP4, NVFP4 or FP8. Sources:
 // NVIDIA/Model-Optimizer, examples/deepseek/deepseek_v4/quantize_to_nvfp4.py; vLLM,
@@ -73,9 +74,9 @@ void refuse_unlike_blocks(const WrittenModel& model) {
     if (first == nullptr) first = &e.at("block");
     if (*first == e.at("block")) continue;
     throw Error(
-        fmt::format("--dialect deepseek-v4: expected FP8 in blocks of one size, which is all that its "
-                    "weight_block_size says, found {0} x {0} and {1} x {1}",
-                    first->get<int64_t>(), e.at("block").get<int64_t>()));
+        fmt::format("{0} deepseek-v4: expected FP8 in blocks of one size, which is all that its "
+                    "weight_block_size says, found {1} x {1} and {2} x {2}",
+                    options::kDialect, first->get<int64_t>(), e.at("block").get<int64_t>()));
   }
 }
 

@@ -9,6 +9,7 @@
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/dialects/dialect_rows.h"
+#include "lib/findings/options.h"
 #include "lib/names/config_pattern.h"
 
 namespace twofour {
@@ -74,7 +75,7 @@ const OutputDialect& output_dialect(std::string_view name, bool with_nvfp4) {
   for (const OutputDialect& d : output_dialects()) {
     if (d.name == name && (d.nvfp4 != nullptr || !with_nvfp4)) return d;
   }
-  throw Error(fmt::format("--dialect: expected one of {}, found '{}'",
+  throw Error(fmt::format("{}: expected one of {}, found '{}'", options::kDialect,
                           fmt::join(output_dialect_names(with_nvfp4), ", "), name));
 }
 

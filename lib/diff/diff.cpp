@@ -9,6 +9,7 @@
 #include <set>
 
 #include "lib/diff/pairs.h"
+#include "lib/findings/options.h"
 #include "lib/inspect/inspect.h"
 #include "lib/io/file.h"
 
@@ -66,8 +67,8 @@ void restrict_to(const Matrices& a, const Matrices& b, const DiffOptions& option
   });
   const std::string expected =
       fmt::format("a name in {} or {}", a.checkpoint().path().string(), b.checkpoint().path().string());
-  include.refuse_unused("--include", expected.c_str());
-  exclude.refuse_unused("--exclude", expected.c_str());
+  include.refuse_unused(options::kInclude.text(), expected.c_str());
+  exclude.refuse_unused(options::kExclude.text(), expected.c_str());
 }
 
 /// Whether `x` is reported as worse than `y`; NaN is the worst.

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "formats/error.h"
+#include "lib/findings/options.h"
 
 namespace twofour {
 namespace {
@@ -18,9 +19,9 @@ namespace {
     classes += fmt::format("{}, ", diff_class_name(static_cast<DiffClass>(i)));
   }
   throw Error(
-      fmt::format("--fail-on: expected any, none, {}cosine<X (X from -1 to 1), snr<DB or max-abs>X (X "
+      fmt::format("{}: expected any, none, {}cosine<X (X from -1 to 1), snr<DB or max-abs>X (X "
                   "not negative), found '{}'",
-                  classes.substr(classes.find(',') + 2), word));
+                  options::kFailOn, classes.substr(classes.find(',') + 2), word));
 }
 
 /// The number of "NAME<number", in [least, most].
@@ -51,7 +52,8 @@ DiffGate parse_diff_gate(const std::vector<std::string>& words) {
   DiffGate gate;
   for (const std::string& word : words) {
     if (word == "none") {
-      if (words.size() > 1) throw Error("--fail-on: expected none alone, found other words beside it");
+      if (words.size() > 1)
+        throw Error(fmt::format("{}: expected none alone, found other words beside it", options::kFailOn));
     } else if (word == "any") {
       const DiffGate any = default_diff_gate();
       for (size_t i = 0; i < kDiffClasses; ++i) gate.classes[i] |= any.classes[i];

@@ -8,94 +8,59 @@
 namespace twofour {
 namespace {
 
-template <class T>
-T option(const char* name, const std::string& text, const std::vector<std::pair<const char*, T>>& known) {
-  std::string names;
-  for (const auto& [word, value] : known) {
-    if (text == word) return value;
-    if (*word != '\0') names += (names.empty() ? "" : ", ") + std::string(word);
-  }
-  throw Error(fmt::format("{}: expected one of {}, found '{}'", name, names, text));
-}
-
 constexpr const char* kDefaultFp8Dialect = "compressed-tensors";
 
-/// A word of an option, and what it stands for.
-template <class T>
-struct OptionWord {
-  const char* word;
-  T value;
-};
-struct WeightBlock {
-  int64_t rows, cols;
-};
-constexpr OptionWord<Granularity> kGranularities[] = {
-    {"tensor", Granularity::kTensor}, {"row", Granularity::kRow}, {"block", Granularity::kBlock}};
-constexpr OptionWord<WeightBlock> kBlocks[] = {
-    {"128x128", {128, 128}}, {"32x32", {32, 32}}, {"1x128", {1, 128}}};
-constexpr OptionWord<DType> kScaleTypes[] = {
-    {"f32", DType::kF32}, {"bf16", DType::kBF16}, {"e8m0", DType::kF8E8M0}};
-
-/// "a, b or c"
-std::string listed(const std::vector<std::string>& words) {
-  std::string text;
-  for (size_t i = 0; i < words.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + words[i];
+/// Gives a word its value: what the rule says, or the first that the dialect has. Throws Error where the
+/// dialect does not have it.
+template <class T, class Has>
+T choose_word(const Rule& rule, std::string_view key, Chosen<T>& said, const OutputDialect& dialect,
+              const Has& has) {
+  std::vector<std::string_view> held;
+  for (const ValueWord<T>& one : kValueWords<T>) {
+    if (!has(one.value)) continue;
+    held.push_back(one.word);
+    if (said.empty()) said = one.value;
   }
-  return text;
-}
-
-/// Gives an option its value: `text`, or the first word that the dialect has. Throws Error where no word is
-/// `text`, or the dialect does not have it.
-template <class T, size_t count, class Has>
-T choose_word(const char* name, std::string& text, const OutputDialect& dialect,
-              const OptionWord<T> (&words)[count], const Has& has) {
-  std::vector<std::string> all, held;
-  const OptionWord<T>* found = nullptr;
-  for (const OptionWord<T>& w : words) {
-    all.emplace_back(w.word);
-    if (has(w.value)) held.emplace_back(w.word);
-    if (text == w.word) found = &w;
+  if (said.empty() || !has(*said)) {
+    throw Error(fmt::format("{}: expected {}, which is all that the {} dialect has, found {}", rule.name(key),
+                            fmt::join(held, ", "), dialect.name, said.text()));
   }
-  if (text.empty() && !held.empty()) {
-    text = held[0];
-    return choose_word(name, text, dialect, words, has);
-  }
-  if (found == nullptr) throw Error(fmt::format("{}: expected {}, found {}", name, listed(all), text));
-  if (!has(found->value)) {
-    throw Error(fmt::format("{}: expected {}, which is all that the {} dialect has, found {}", name,
-                            fmt::join(held, ", "), dialect.name, text));
-  }
-  return found->value;
-}
-
-void check_exact(const Rule& r) {
-  option<int>("--exact", r.exact, {{"", 0}, {"best", 0}, {"strict", 0}, {"off", 0}});
+  return *said;
 }
 
 /// Refuses words on statistics that do not go together.
 void check_solving_words(const Rule& r) {
-  option<int>(
-      "--method", r.method,
-      {{"", 0}, {"joint", 0}, {"gptq", 0}, {"sparsegpt", 0}, {"wanda", 0}, {"rtn", 0}, {"magnitude", 0}});
-  const bool prunes = !r.pattern.empty(), solves = !r.statistics_hash.empty();
-  if (!solves && !r.method.empty() && r.method != "magnitude")
-    throw Error(fmt::format("--method: expected --stats beside {}, found none", r.method));
-  if (!solves && r.sweeps >= 0) throw Error("--sweeps: expected --stats beside it, found none");
-  if ((r.method == "joint" || r.method == "wanda" || r.method == "sparsegpt") && !prunes) {
+  const bool prunes = !r.pattern.empty(), solves = r.has_statistics(),
+             plain = r.method == SolveBy::kMagnitude;
+  const std::string method = r.name(keys::kMethod);
+  if (!solves && !r.method.empty() && !plain)
     throw Error(
-        fmt::format("--method: expected gptq or rtn where weights are not pruned, found {}", r.method));
+        fmt::format("{}: expected {} beside {}, found none", method, options::kStats, r.method.text()));
+  if (!solves && r.sweeps >= 0)
+    throw Error(fmt::format("{}: expected {} beside it, found none", r.name(keys::kSweeps), options::kStats));
+  const bool dense = r.method == SolveBy::kGptq || r.method == SolveBy::kRtn;
+  if (!r.method.empty() && !plain && !dense && !prunes) {
+    throw Error(fmt::format("{}: expected gptq or rtn where weights are not pruned, found {}", method,
+                            r.method.text()));
   }
-  if ((r.method == "gptq" || r.method == "rtn") && prunes) {
-    throw Error(fmt::format(
-        "--method: expected joint, sparsegpt, wanda or magnitude where weights are pruned, found {}",
-        r.method));
+  if (dense && prunes) {
+    throw Error(
+        fmt::format("{}: expected joint, sparsegpt, wanda or magnitude where weights are pruned, found {}",
+                    method, r.method.text()));
   }
-  if (solves && r.block_scale != "max" && r.method != "magnitude") {
-    throw Error(fmt::format(
-        "--block-scale: expected none beside --stats, which chooses block scales itself, found {}",
-        r.block_scale));
+  if (solves && r.block_scale != BlockScale::max && !plain) {
+    throw Error(fmt::format("{}: expected none beside {}, which chooses block scales itself, found {}",
+                            r.name(keys::kBlockScale), options::kStats, r.block_scale.text()));
   }
+}
+
+/// The words of a rule, with every default, that the encoder and the proof read.
+std::shared_ptr<const Rule> words_of(const Rule& rule) {
+  Rule words = rule;
+  words.selection = {};
+  words.kept = {};
+  words.input_scales = {};
+  return std::make_shared<const Rule>(std::move(words));
 }
 
 /// The settings of a rule for MXFP8 or MXFP4; fills in its defaults.
@@ -114,15 +79,13 @@ EncodeRule mx_rule(Rule& r, WeightFormat format) {
     for (const OutputDialect& d : output_dialects()) {
       if (holds(d, rule.scheme)) names.emplace_back(d.name);
     }
-    throw Error(fmt::format("--dialect: expected {}, which have {}, found {}", listed(names),
+    throw Error(fmt::format("{}: expected {}, which have {}, found {}", r.name(keys::kDialect), either(names),
                             encoded_name(rule), r.dialect));
   }
   if (r.arithmetic.empty()) {
-    r.arithmetic = r.dialect == "compressed-tensors" ? "compressed-tensors" : "modelopt";
+    r.arithmetic = r.dialect == "compressed-tensors" ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
   }
-  option<int>("--arithmetic", r.arithmetic, {{"modelopt", 0}, {"compressed-tensors", 0}});
-  check_exact(r);
-  rule.words = {.exact = r.exact, .arithmetic = r.arithmetic};
+  rule.words = words_of(r);
   return rule;
 }
 
@@ -144,14 +107,10 @@ EncodeRule fp8_rule(Rule& r) {
   Scheme& scheme = rule.scheme;
   scheme.format = WeightFormat::kFp8;
   const auto granularities = dialect.fp8_granularities;
-  if (r.granularity.empty() && !r.block.empty()) r.granularity = "block";
-  for (const auto& w : kGranularities) {
-    if (r.granularity.empty() && w.value == granularities[0]) r.granularity = w.word;
-  }
-  scheme.granularity =
-      choose_word("--granularity", r.granularity, dialect, kGranularities, [&](Granularity g) {
-        return std::find(granularities.begin(), granularities.end(), g) != granularities.end();
-      });
+  if (r.granularity.empty()) r.granularity = r.block.empty() ? granularities[0] : Granularity::kBlock;
+  scheme.granularity = choose_word(r, keys::kGranularity, r.granularity, dialect, [&](Granularity g) {
+    return std::find(granularities.begin(), granularities.end(), g) != granularities.end();
+  });
   const bool by_blocks = scheme.granularity == Granularity::kBlock;
   const auto has_type = [&](DType type) {
     Scheme tried = scheme;
@@ -159,7 +118,7 @@ EncodeRule fp8_rule(Rule& r) {
     return (by_blocks || type != DType::kF8E8M0) && holds(dialect, tried);
   };
   if (by_blocks) {
-    const WeightBlock block = choose_word("--block", r.block, dialect, kBlocks, [&](const WeightBlock& b) {
+    const WeightBlock block = choose_word(r, keys::kBlock, r.block, dialect, [&](const WeightBlock& b) {
       scheme.rows = b.rows;
       scheme.cols = b.cols;
       return has_type(DType::kF32);
@@ -167,15 +126,14 @@ EncodeRule fp8_rule(Rule& r) {
     scheme.rows = block.rows;
     scheme.cols = block.cols;
   } else if (!r.block.empty()) {
-    throw Error(fmt::format("--block: expected with --granularity block, found with {}", r.granularity));
+    throw Error(fmt::format("{}: expected with {}, found with {}", r.name(keys::kBlock),
+                            r.name(keys::kGranularity, "block"), r.granularity.text()));
   }
-  scheme.scale_type = choose_word("--scale-dtype", r.scale_dtype, dialect, kScaleTypes, has_type);
-  check_exact(r);
+  scheme.scale_type = choose_word(r, keys::kScaleDtype, r.scale_dtype, dialect, has_type);
   const Spelling spelling = *dialect.spelling(scheme, kFp8Block, kFp8Block);
   scheme.scale = spelling.scale;
   scheme.has_input_scale = spelling.needs_input_scale;
-  rule.words = {
-      .granularity = r.granularity, .block = r.block, .scale_dtype = r.scale_dtype, .exact = r.exact};
+  rule.words = words_of(r);
   return rule;
 }
 
@@ -186,40 +144,39 @@ EncodeRule mxfp4_rule(Rule& r) { return mx_rule(r, WeightFormat::kMxfp4); }
 EncodeRule nvfp4_rule(Rule& r) {
   if (r.dialect.empty()) r.dialect = output_dialects()[0].name;
   if (r.arithmetic.empty()) r.arithmetic = output_dialect(r.dialect, true).nvfp4->name;
-  if (r.block_scale.empty()) r.block_scale = "max";
-  if (r.zero_block.empty()) r.zero_block = "producer";
+  complete_quantize_words(r);
   EncodeRule rule;
   rule.to = r.to;
   rule.scheme.format = WeightFormat::kNvfp4;
   rule.dialect = &output_dialect(r.dialect, true);
   rule.divides = rule.dialect->nvfp4->divides;
-  option<int>("--arithmetic", r.arithmetic, {{"modelopt", 0}, {"compressed-tensors", 0}});
-  option<int>("--block-scale", r.block_scale, {{"max", 0}, {"mse", 0}, {"four-over-six", 0}});
-  option<int>("--zero-block", r.zero_block, {{"producer", 0}, {"zero", 0}});
-  check_exact(r);
-  rule.words = {.exact = r.exact,
-                .arithmetic = r.arithmetic,
-                .block_scale = r.block_scale,
-                .zero_block = r.zero_block,
-                .pattern = r.pattern,
-                .method = r.method};
+  rule.words = words_of(r);
   check_solving_words(r);
-  const bool solves = !r.statistics_hash.empty() && r.method != "magnitude", masked = !r.mask_hash.empty();
-  if (masked && r.pattern.empty()) throw Error("--mask: expected --pattern beside it, found none");
+  const bool solves = r.solves(), masked = !r.mask_hash.empty();
+  const std::string pattern = r.name(keys::kPattern);
+  if (masked && r.pattern.empty())
+    throw Error(fmt::format("{}: expected {} beside it, found none", options::kMask, pattern));
   rule.masks = r.masks;
-  if ((solves || masked) && r.pattern == "4:8-paired") {
-    rule.pattern = PrunePattern::k4of8Paired;
-  } else {
-    if (r.pattern == "4:8-paired" && r.method == "magnitude")
-      throw Error("--method: expected joint, sparsegpt, wanda or --mask with 4:8-paired, found magnitude");
-    if (r.pattern == "4:8-paired")
-      throw Error("--pattern: expected --stats or --mask beside 4:8-paired, found neither");
-    rule.prune = option<bool>("--pattern", r.pattern, {{"", false}, {"2:4", true}});
-    if (rule.prune) rule.pattern = PrunePattern::k2of4;
+  const bool pairs = r.pattern == PrunePattern::k4of8Paired;
+  if (pairs && !solves && !masked) {
+    throw Error(
+        r.method == SolveBy::kMagnitude
+            ? fmt::format("{}: expected joint, sparsegpt, wanda or {} with 4:8-paired, found magnitude",
+                          r.name(keys::kMethod), options::kMask)
+            : fmt::format("{}: expected {} or {} beside 4:8-paired, found neither", pattern, options::kStats,
+                          options::kMask));
   }
+  rule.prune = !pairs && !r.pattern.empty();
+  rule.pattern = r.pattern.value();
   if (solves) rule.statistics = r.statistics, rule.encoded = r.encoded;
   rule.sweeps = r.sweeps;
   return rule;
+}
+
+void complete_quantize_words(Rule& rule) {
+  rule.arithmetic = rule.arithmetic.or_default();
+  rule.block_scale = rule.block_scale.or_default();
+  rule.zero_block = rule.zero_block.or_default();
 }
 
 EncodeRule prune_rule(const Rule& r, std::string_view dialect) {

@@ -13,6 +13,9 @@ EncodeRule nvfp4_rule(Rule& rule);
 /// What pruning by statistics makes of NVFP4 in a dialect: NVFP4 in the same words.
 EncodeRule prune_rule(const Rule& rule, std::string_view dialect);
 
+/// Gives a layout's rule every word of how linears are quantized first.
+void complete_quantize_words(Rule& rule);
+
 /// Whether a dialect writes a scheme as it is.
 bool holds(const OutputDialect& dialect, const Scheme& scheme);
 

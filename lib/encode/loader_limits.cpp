@@ -51,11 +51,11 @@ void refuse_experts(const Checkpoint& c, const std::vector<Linear>& modules, con
                [&](size_t i) { return is_routed(modules[i]); });
   if (routed.empty()) return;
   problems.add(fmt::format(
-      "{}: expected --granularity tensor for routed experts in the modelopt dialect, for its FP8 of experts "
-      "has one scale a matrix in every engine that reads it (vLLM 0.33), found {}{}; --dialect "
-      "compressed-tensors has rows and blocks",
-      c.where(modules[routed[0]].weight), rule.words.granularity,
-      and_more(routed.size(), " ({} more are like this)")));
+      "{}: expected {} for routed experts in the modelopt dialect, for its FP8 of experts has one scale a "
+      "matrix in every engine that reads it (vLLM 0.33), found {}{}; {} has rows and blocks",
+      c.where(modules[routed[0]].weight), rule.words->name(keys::kGranularity, "tensor"),
+      rule.words->granularity.text(), and_more(routed.size(), " ({} more are like this)"),
+      rule.words->name(keys::kDialect, "compressed-tensors")));
 }
 
 /// Odd linears among the chosen, with those that engines fuse with them.
@@ -79,11 +79,12 @@ void refuse_odd(const Checkpoint& c, const std::vector<Linear>& modules, const E
       std::count_if(odd.begin(), odd.end(), [&](size_t i) { return is_odd(modules[i], rule); }));
   const auto row = std::find_if(std::begin(kOddBlocks), std::end(kOddBlocks),
                                 [&](const OddBlockRow& r) { return r.dialect == rule.dialect->name; });
-  problems.add(fmt::format(
-      "{}: expected N a multiple of {} and K of {} for blocks in the {} dialect, for {}, found [{}, {}]{}; "
-      "--odd-blocks keep leaves such linears as they are, write writes them all the same",
-      c.where(modules[*first].weight), rule.scheme.rows, rule.scheme.cols, rule.dialect->name, row->loaders,
-      matrix_rows(modules[*first]), modules[*first].k, and_more(count, " ({} more are like this)")));
+  problems.add(
+      fmt::format("{}: expected N a multiple of {} and K of {} for blocks in the {} dialect, for {}, found "
+                  "[{}, {}]{}; {} leaves such linears as they are, write writes them all the same",
+                  c.where(modules[*first].weight), rule.scheme.rows, rule.scheme.cols, rule.dialect->name,
+                  row->loaders, matrix_rows(modules[*first]), modules[*first].k,
+                  and_more(count, " ({} more are like this)"), rule.words->name(keys::kOddBlocks, "keep")));
 }
 
 void keep_odd(const Checkpoint& c, const std::vector<Linear>& modules, const std::set<size_t>& odd,
@@ -98,18 +99,11 @@ void keep_odd(const Checkpoint& c, const std::vector<Linear>& modules, const std
 
 }  // namespace
 
-OddBlocks parse_odd_blocks(const std::string& word) {
-  if (word.empty() || word == "refuse") return OddBlocks::kRefuse;
-  if (word == "keep") return OddBlocks::kKeep;
-  if (word == "write") return OddBlocks::kWrite;
-  throw Error(fmt::format("--odd-blocks: expected one of refuse, keep, write, found '{}'", word));
-}
-
 void apply_loader_limits(const Checkpoint& c, const std::vector<Linear>& modules, const EncodeRule& rule,
-                         OddBlocks odd_blocks, std::vector<size_t>& chosen, Findings& findings,
-                         Problems& problems) {
+                         std::vector<size_t>& chosen, Findings& findings, Problems& problems) {
   if (!rule.is_tiled()) return;
   refuse_experts(c, modules, rule, chosen, problems);
+  const OddBlocks odd_blocks = rule.words->odd_blocks.or_default();
   if (rule.scheme.granularity != Granularity::kBlock || odd_blocks == OddBlocks::kWrite) return;
   const std::set<size_t> odd = odd_groups(modules, rule, chosen);
   if (odd.empty()) return;

@@ -209,10 +209,4 @@ std::string expert_name(const std::string& stack, int64_t expert, const char* le
   return fmt::format("{}.{}.{}", parse_module_name(stack)->block, expert, leaf);
 }
 
-void complete_quantize_words(Rule& rule) {
-  if (rule.arithmetic.empty()) rule.arithmetic = "modelopt";
-  if (rule.block_scale.empty()) rule.block_scale = "max";
-  if (rule.zero_block.empty()) rule.zero_block = "producer";
-}
-
 }  // namespace twofour

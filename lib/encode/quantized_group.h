@@ -25,14 +25,10 @@ struct EncodedMatrix;
 
 /// How matrices are quantized. The encoder and the proof read the words by code of their own.
 struct EncodeRule {
-  std::string to;                          ///< the rule's `to`
-  Scheme scheme{};                         ///< that is written: NVFP4, MXFP4, or FP8, MXFP8 among it
-  const OutputDialect* dialect = nullptr;  ///< likewise
-  /// As the rule says them, with every default; each is known.
-  struct Words {
-    std::string granularity{}, block{}, scale_dtype{}, exact{}, arithmetic{}, block_scale{}, zero_block{},
-        pattern{}, method{};
-  } words{};
+  std::string to;                                  ///< the rule's `to`
+  Scheme scheme{};                                 ///< that is written: NVFP4, MXFP4, or FP8, MXFP8 among it
+  const OutputDialect* dialect = nullptr;          ///< likewise
+  std::shared_ptr<const Rule> words;               ///< of the rule, with every default; its modules left out
   DType weight_type = DType::kF32;                 ///< see QuantizedGroup::set_weight_type
   bool divides = false;                            ///< the global scale that is written is a divisor
   bool prune = false;                              ///< 2:4 before, of what is not solved
@@ -63,8 +59,8 @@ struct EncodeRule {
   Tile tile(int64_t rows, int64_t k) const;
   /// Whether scales are chosen so that values of sources in four bits stay, and whether all values of
   /// quantized sources must.
-  bool casts() const { return words.exact != "off"; }
-  bool is_strict() const { return words.exact == "strict"; }
+  bool casts() const { return words->exact != Exact::kOff; }
+  bool is_strict() const { return words->exact == Exact::kStrict; }
 };
 /// "FP8", "MXFP8", "MXFP4" or "NVFP4": what the rule writes.
 const char* encoded_name(const EncodeRule& rule);
@@ -160,8 +156,5 @@ struct StackPart {
 std::vector<StackPart> stack_parts(const Checkpoint& checkpoint, const std::string& name, int64_t rows);
 /// "model.layers.0.mlp.experts.gate_up_proj" -> "model.layers.0.mlp.experts.3.gate_proj"
 std::string expert_name(const std::string& stack, int64_t expert, const char* leaf);
-
-/// Gives a layout's rule every word of how linears are quantized first.
-void complete_quantize_words(Rule& rule);
 
 }  // namespace twofour

@@ -39,8 +39,8 @@ class SlowRowQuantizer : public RowQuantizer {
   GroupScale survey(const QuantizedGroup& group) override {
     GroupScale scale;
     CastRange range;
-    const EncodeRule::Words& words = group.encode_rule().words;
-    bool may_cast = !expects_2_4(words.pattern) && words.exact != "off";
+    const Rule& words = *group.encode_rule().words;
+    bool may_cast = !expects_2_4(words.pattern.text()) && words.exact.text() != "off";
     for (const EncodedMatrix& m : group.matrices()) {
       may_cast = may_cast && m.source->format == WeightFormat::kMxfp4;
       for_each_strip(group, m, {0, m.rows, 0, m.k}, [&](const RowRange& rows) {
@@ -73,7 +73,7 @@ class SlowRowQuantizer : public RowQuantizer {
     const EncodeRule& words = group.encode_rule();
     const auto inputs = static_cast<size_t>(rows.k1 - rows.k0), k = static_cast<size_t>(m.k),
                k0 = static_cast<size_t>(rows.k0);
-    const bool divides = divides_in(words.dialect->name), prunes = expects_2_4(words.words.pattern);
+    const bool divides = divides_in(words.dialect->name), prunes = expects_2_4(words.words->pattern.text());
     const ExpectedRule rule = rule_of(group);
     const ExpectedNvfp4 expected(rule, expected_global(rule, scale.amax, divides));
     for_each_strip(group, m, rows, [&](const RowRange& some) {
@@ -107,8 +107,9 @@ class SlowRowQuantizer : public RowQuantizer {
   }
 
   ExpectedRule rule_of(const QuantizedGroup& group) const {
-    const EncodeRule::Words& words = group.encode_rule().words;
-    ExpectedRule rule = expected_rule(words.arithmetic, words.block_scale, words.zero_block);
+    const Rule& words = *group.encode_rule().words;
+    ExpectedRule rule =
+        expected_rule(words.arithmetic.text(), words.block_scale.text(), words.zero_block.text());
     rule.weight_type = matrix_weight_type(source_, group.matrices());
     return rule;
   }

@@ -9,6 +9,7 @@
 
 #include "formats/error.h"
 #include "lib/checkpoint/model_config.h"
+#include "lib/findings/options.h"
 #include "lib/findings/problems.h"
 #include "lib/graft/selection.h"
 
@@ -37,24 +38,24 @@ bool has_correction_bias(const Checkpoint& c, const std::vector<ExpertBlock>& bl
 void check_count(const Checkpoint& c, const ExpertRules& rules, int64_t count) {
   const std::string where = (c.path() / "config.json").string();
   if (count >= rules.experts)
-    throw Error(fmt::format("--experts: expected fewer than the {} experts of {}, found {}", rules.experts,
-                            c.path().string(), count));
+    throw Error(fmt::format("{}: expected fewer than the {} experts of {}, found {}", options::kExperts,
+                            rules.experts, c.path().string(), count));
   if (count < rules.top_k)
-    throw Error(fmt::format("--experts: expected at least the {} experts a token of {}, found {}",
+    throw Error(fmt::format("{}: expected at least the {} experts a token of {}, found {}", options::kExperts,
                             rules.top_k, where, count));
   if (rules.groups <= 1) return;
   const int64_t each = count / rules.groups;
   if (count % rules.groups != 0 || rules.experts % rules.groups != 0) {
     throw Error(
-        fmt::format("--experts: expected a multiple of the {} groups of {}, since equally many of "
+        fmt::format("{}: expected a multiple of the {} groups of {}, since equally many of "
                     "each stay, found {} of {}",
-                    rules.groups, where, count, rules.experts));
+                    options::kExperts, rules.groups, where, count, rules.experts));
   }
   if (each * rules.top_groups < rules.top_k || (rules.two_a_group && each < 2)) {
     throw Error(
-        fmt::format("--experts: expected groups with enough experts for {} a token from {} groups of "
+        fmt::format("{}: expected groups with enough experts for {} a token from {} groups of "
                     "{}{}, found {} a group",
-                    rules.top_k, rules.top_groups, where,
+                    options::kExperts, rules.top_k, rules.top_groups, where,
                     rules.two_a_group ? ", which scores a group by two" : "", each));
   }
 }
@@ -64,8 +65,10 @@ std::string advice_for(const Checkpoint& c, const std::string& block) {
   const int64_t layers = layer_count(c);
   return draft_layer(block, layers) < 0
              ? std::string()
-             : "; it is a draft layer, which has as many experts as the others: drop it first by twofour "
-               "drop --modules mtp, or add it";
+             : fmt::format(
+                   "; it is a draft layer, which has as many experts as the others: drop it first by "
+                   "twofour drop {} mtp, or add it",
+                   options::kModules);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "formats/error.h"
 #include "formats/naming.h"
 #include "lib/artifact/manifest.h"
+#include "lib/findings/options.h"
 #include "lib/graft/edited_checkpoint.h"
 #include "lib/graft/kept_experts.h"
 #include "lib/graft/model_settings.h"
@@ -51,9 +52,8 @@ void refuse_parts_of_blocks(const Checkpoint& c, const std::vector<bool>& stays)
   for (size_t i = 0; i < stays.size(); ++i) {
     const std::string block = block_of(c.tensors()[i].name);
     if (stays[i] || block.empty() || !left.contains(block)) continue;
-    throw Error(
-        fmt::format("{}: expected all of {} to go or to stay, found some of it; --experts drops experts",
-                    c.where(i), block));
+    throw Error(fmt::format("{}: expected all of {} to go or to stay, found some of it; {} drops experts",
+                            c.where(i), block, options::kExperts));
   }
 }
 
@@ -104,12 +104,13 @@ class ExpertRenames {
 Checkpoint open_without_modules(const fs::path& path, const Edit& edit, Io io) {
   Checkpoint source = open_editable(path, io);
   const int64_t layers = layer_count(source);
-  ModulePatterns patterns(edit.patterns, "--modules");
+  ModulePatterns patterns(edit.patterns, options::kModules.text());
   std::vector<bool> stays = patterns.select(source, layers);
   patterns.refuse_unused(path.string());
   stays.flip();
   if (std::none_of(stays.begin(), stays.end(), [](bool s) { return s; }))
-    throw Error(fmt::format("{}: expected tensors to stay, found that all match --modules", path.string()));
+    throw Error(fmt::format("{}: expected tensors to stay, found that all match {}", path.string(),
+                            options::kModules));
   refuse_parts_of_blocks(source, stays);
   Edited edited;
   add_tensors(source, stays, 0, edited.tensors);
@@ -130,7 +131,7 @@ Checkpoint open_without_modules(const fs::path& path, const Edit& edit, Io io) {
 Checkpoint open_without_experts(const fs::path& path, const Edit& edit, Io io) {
   Checkpoint source = open_editable(path, io);
   const std::vector<ExpertBlock> blocks = find_expert_blocks(source);
-  check_kept_experts(source, blocks, edit.experts, "--experts");
+  check_kept_experts(source, blocks, edit.experts, options::kExperts.text());
   Edited edited;
   std::vector<bool> plain(source.tensors().size(), true);
   ExpertRenames renames;

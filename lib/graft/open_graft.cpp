@@ -8,6 +8,7 @@
 #include "lib/artifact/manifest.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/findings/options.h"
 #include "lib/findings/problems.h"
 #include "lib/graft/edited_checkpoint.h"
 #include "lib/graft/fit.h"
@@ -108,7 +109,7 @@ Checkpoint open_graft(const fs::path& source, const fs::path& donor_path, const 
   Checkpoint base = open_editable(source, io), donor = open_editable(donor_path, io);
   const int64_t layers = layer_count(base);
   const int64_t theirs = layer_count(donor);
-  ModulePatterns patterns(edit.patterns, "--take");
+  ModulePatterns patterns(edit.patterns, options::kTake.text());
   const std::vector<bool> comes =
       patterns.select(donor, donor.config().is_null() || theirs == kNoLayerCount ? layers : theirs);
   patterns.refuse_unused(donor_path.string());

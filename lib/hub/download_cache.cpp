@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "formats/error.h"
+#include "lib/findings/options.h"
 #include "lib/findings/shown_url.h"
 #include "lib/io/descriptor.h"
 #include "lib/io/file.h"
@@ -101,9 +102,8 @@ DownloadCache::DownloadCache(const fs::path& folder, uint64_t limit)
     : folder_(folder), limit_(limit), lock_(path_of_lock(folder)) {
   if (lock_.is_taken()) {
     throw Error(
-        fmt::format("{}: expected a cache that no other run has, found one in use; give each run its own "
-                    "--cache",
-                    folder_.string()));
+        fmt::format("{}: expected a cache that no other run has, found one in use; give each run its own {}",
+                    folder_.string(), options::kCache));
   }
   for (const auto& [name, bytes] : files_below(folder_)) {
     if (!is_cached_name(name)) continue;
@@ -145,7 +145,7 @@ void DownloadCache::remove(const RemoteObject& object) {
 void DownloadCache::make_room(std::unique_lock<std::mutex>& lock, const RemoteObject& object,
                               const std::string& name) {
   if (object.size > limit_) {
-    throw Error(fmt::format("--cache-size: expected room for {}, {} bytes, found {}", object.shown,
+    throw Error(fmt::format("{}: expected room for {}, {} bytes, found {}", options::kCacheSize, object.shown,
                             object.size, limit_));
   }
   for (;;) {
@@ -238,10 +238,10 @@ std::shared_ptr<DownloadCache::File> DownloadCache::whole(const RemoteObject& ob
     }
     if (downloads_[name] == kMostDownloads) {
       throw Error(
-          fmt::format("--cache-size: expected room for the files that are read together, found {} needed "
+          fmt::format("{}: expected room for the files that are read together, found {} needed "
                       "again after it was "
                       "removed for others {} times; make it larger than {} bytes",
-                      object.shown, kMostDownloads, limit_));
+                      options::kCacheSize, object.shown, kMostDownloads, limit_));
     }
     ++downloads_[name];
     if (!object.is_pinned()) unpinned_.try_emplace(name);

@@ -12,6 +12,7 @@
 #include "formats/layouts/layouts.h"
 #include "lib/artifact/manifest.h"
 #include "lib/artifact/modules.h"
+#include "lib/findings/options.h"
 #include "lib/inspect/inspect.h"
 
 namespace twofour {
@@ -113,11 +114,12 @@ std::string layout_of(const Checkpoint& artifact, size_t tensor) {
 
 std::string describe_byte(const Checkpoint& c, const std::string& name, uint64_t offset) {
   const auto at = c.find(name);
-  if (!at) throw Error(fmt::format("--at: expected a tensor of this checkpoint, found '{}'", name));
+  if (!at)
+    throw Error(fmt::format("{}: expected a tensor of this checkpoint, found '{}'", options::kAt, name));
   const TensorInfo& t = c.tensors()[*at];
   if (offset >= t.bytes()) {
-    throw Error(
-        fmt::format("--at: {}: expected an offset below its {} bytes, found {}", name, t.bytes(), offset));
+    throw Error(fmt::format("{}: {}: expected an offset below its {} bytes, found {}", options::kAt, name,
+                            t.bytes(), offset));
   }
   uint8_t byte = 0;
   c.read(*at, offset, {&byte, 1});

@@ -15,6 +15,7 @@
 #include "formats/layouts/layouts.h"
 #include "lib/artifact/modules.h"
 #include "lib/checkpoint/linears.h"
+#include "lib/findings/options.h"
 #include "lib/findings/problems.h"
 #include "lib/io/file.h"
 #include "lib/selection/output_matrix.h"
@@ -215,8 +216,8 @@ InspectReport inspect(const Checkpoint& c, const std::vector<NamePattern>& only,
                     [&](auto& m) { return p.matches(m.name); }) ||
         std::any_of(linears.begin(), linears.end(), [&](auto& m) { return p.matches(m.name); });
     if (!used)
-      throw Error(fmt::format(
-          "--tensor '{}': expected to match a tensor or module, found none that it matches", p.text()));
+      throw Error(fmt::format("{} '{}': expected to match a tensor or module, found none that it matches",
+                              options::kTensor, p.text()));
   }
   const auto wanted = [&](const std::string& name) { return only.empty() || any_matches(only, name); };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "formats/error.h"
+#include "lib/findings/options.h"
 #include "lib/io/descriptor.h"
 
 namespace twofour {
@@ -60,8 +61,8 @@ std::optional<LinkOutside> link_outside(const fs::path& folder, const fs::path& 
 std::string text_of(const LinkOutside& link) {
   return fmt::format(
       "{}: expected a file within the checkpoint, found a link out of it to {}: remove it, or take what is "
-      "there with --follow-links",
-      link.path.string(), link.target.string());
+      "there with {}",
+      link.path.string(), link.target.string(), options::kFollowLinks);
 }
 
 InputFile open_below(const fs::path& folder, const fs::path& path, Links links) {

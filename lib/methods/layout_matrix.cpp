@@ -12,13 +12,13 @@
 
 namespace twofour {
 
-LayoutMatrix::LayoutMatrix(OutputMatrix what, std::string as, OutputScales under, Tiling cut, bool any,
-                           std::vector<size_t> tensors, std::vector<size_t> global_scales)
+LayoutMatrix::LayoutMatrix(OutputMatrix what, std::string as, OutputScales under, Tiling cut,
+                           std::string word, std::vector<size_t> tensors, std::vector<size_t> global_scales)
     : target(std::move(what)),
       layout(std::move(as)),
       scales(std::move(under)),
       tiling(cut),
-      any_fold(any),
+      fold_word(std::move(word)),
       tensors_(std::move(tensors)),
       global_scales_(std::move(global_scales)) {
   with_layout(layout, [&]<class L>() { part_count_ = L::part_count; });

@@ -35,9 +35,9 @@ struct Tiling {
 /// scales.
 class LayoutMatrix : public Transformation {
  public:
-  /// `any_fold`: block scales may lose whatever folding the global scales costs.
-  LayoutMatrix(OutputMatrix target, std::string layout, OutputScales scales, Tiling tiling, bool any_fold,
-               std::vector<size_t> tensors, std::vector<size_t> global_scales);
+  /// `fold_word`: the word that allows a fold that costs more, for messages; empty where the rule has it.
+  LayoutMatrix(OutputMatrix target, std::string layout, OutputScales scales, Tiling tiling,
+               std::string fold_word, std::vector<size_t> tensors, std::vector<size_t> global_scales);
 
   const OutputMatrix target;
   const std::string layout;
@@ -45,7 +45,7 @@ class LayoutMatrix : public Transformation {
   const Tiling tiling;
   /// A fold that changes a matrix of an expert by more in relative norm is refused.
   static constexpr double kMostFoldError = 0.1;
-  const bool any_fold;
+  const std::string fold_word;
   int part_count() const { return part_count_; }
 
   std::string name(const Checkpoint&) const override { return target.name; }

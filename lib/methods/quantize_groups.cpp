@@ -41,8 +41,7 @@ class GroupPlanner {
       throw Error(
           fmt::format("expected linears that no earlier rule takes, found that all {} are taken", matched));
     }
-    apply_loader_limits(c_, all, rule_, parse_odd_blocks(words_.odd_blocks), chosen, planner_.findings,
-                        problems_);
+    apply_loader_limits(c_, all, rule_, chosen, planner_.findings, problems_);
     for (const size_t i : chosen) choose(all[i]);
     if (modules_.empty() && nvfp4_without_scale().empty()) {
       problems_.refuse();
@@ -117,7 +116,8 @@ class GroupPlanner {
     InputScaleRule& rule = *input_scales_;
     if (rule.words.empty() && !rule.is_needed) {
       if (rule.one_a_layer)
-        throw Error("--one-input-scale-a-layer: expected --input-scale beside it, found none");
+        throw Error(fmt::format("{}: expected {} beside it, found none", words_.name(keys::kOneInputScale),
+                                words_.name(keys::kInputScale)));
       return;
     }
     for (const auto& group : formed_.groups) {
@@ -147,10 +147,7 @@ class GroupPlanner {
   /// Linears that a rule matches and that lack nothing but the input scale that it asks for.
   std::vector<Linear> nvfp4_without_scale() const {
     std::vector<Linear> matched;
-    const std::string& words = words_.input_scale;
-    if (!rule_.is_nvfp4() || words_.selection.from_default || words.empty() || words == "none" ||
-        words == "keep")
-      return matched;
+    if (!rule_.is_nvfp4() || words_.selection.from_default || !adds_input_scales(words_)) return matched;
     Chooser chooser(words_.selection, planner_.layers());
     for (const Linear& m : planner_.linears()) {
       const bool lacks = m.nvfp4 && !m.input_scale && !m.stacked && !planner_.is_taken(m.weight);
@@ -193,21 +190,21 @@ class GroupPlanner {
     }
     if (dialect_.fp8_scale_type != nullptr && rule_.is_tiled() && rule_.scheme.scale_type != DType::kF32 &&
         formed_.has_experts) {
-      note(
-          Severity::kWarning, "e8m0-expert-scales",
-          "FP8 experts get E8M0 scales: vLLM (0.33) takes their bytes for F32 numbers without a message, and "
-          "reads --scale-dtype f32 alone");
+      note(Severity::kWarning, "e8m0-expert-scales",
+           fmt::format("FP8 experts get E8M0 scales: vLLM (0.33) takes their bytes for F32 numbers without a "
+                       "message, and reads {} alone",
+                       words_.name(keys::kScaleDtype, "f32")));
     }
     if (formed_.without_kept > 0) {
       note(Severity::kWarning, "no-kept-scale",
            fmt::format("{} of {} matrices have no global scale to keep and get a new one, the first {}",
                        formed_.without_kept, formed_.matrices, formed_.first_without_kept));
     }
-    if (rule_.words.arithmetic == "compressed-tensors" && rule_.is_nvfp4() &&
-        rule_.words.block_scale != "max") {
+    if (rule_.is_nvfp4() && rule_.words->arithmetic == Arithmetic::compressed_tensors &&
+        rule_.words->block_scale != BlockScale::max) {
       note(Severity::kNote, "own-extension",
-           fmt::format("no producer writes --block-scale {} in compressed-tensors' arithmetic",
-                       words_.block_scale));
+           fmt::format("no producer writes {} in compressed-tensors' arithmetic",
+                       words_.name(keys::kBlockScale, words_.block_scale.text())));
     }
   }
 

@@ -32,9 +32,9 @@ std::vector<size_t> all_modules(const Checkpoint& c, const Rule& rule) {
   // One configuration speaks for all modules, and it names one dialect.
   const std::vector<size_t> modules = chosen_modules(c, rule.selection);
   if (modules.size() < c.nvfp4_modules().size()) {
-    throw Error(fmt::format(
-        "--to {}: expected all {} NVFP4 modules, which one configuration describes, found {} chosen", rule.to,
-        c.nvfp4_modules().size(), modules.size()));
+    throw Error(
+        fmt::format("{}: expected all {} NVFP4 modules, which one configuration describes, found {} chosen",
+                    rule.name(keys::kTo, rule.to), c.nvfp4_modules().size(), modules.size()));
   }
   return modules;
 }

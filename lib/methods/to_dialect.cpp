@@ -157,23 +157,27 @@ void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& m, const Out
 
 InputScaleRule input_scale_rule(const Rule& rule, const OutputDialect& dialect) {
   InputScaleRule words{.words = rule.input_scale,
+                       .author = rule.author,
                        .one_a_layer = rule.one_input_scale_a_layer,
                        .is_needed = dialect.name == "deepseek-v4",
                        .given = rule.input_scales};
-  if (words.words == "none" && words.one_a_layer)
-    throw Error("--one-input-scale-a-layer: expected input scales, found --input-scale none");
+  if (words.words.kind() == InputScale::Kind::kNone && words.one_a_layer)
+    throw Error(fmt::format("{}: expected input scales, found {}", rule.name(keys::kOneInputScale),
+                            rule.name(keys::kInputScale, "none")));
   return words;
 }
 
 void add_neighbours(InputScaleRule& rule, Planner& planner) {
-  if (rule.words != "neighbours" && rule.words != "given" && !rule.words.empty()) return;
+  using Kind = InputScale::Kind;
+  const Kind kind = rule.words.kind();
+  if (kind != Kind::kNeighbours && kind != Kind::kGiven && kind != Kind::kUnsaid) return;
   std::set<std::string> written;
   for (const InputScaleRule::Module& m : rule.modules) written.insert(m.name);
   const auto add = [&](const std::string& name, const std::shared_ptr<const Linear>& m, int64_t e) {
     if (!written.contains(name)) rule.modules.push_back({name, m, e, false});
   };
   for (const Linear& m : planner.linears()) {
-    if (!m.input_scale && rule.words != "given") continue;
+    if (!m.input_scale && kind != Kind::kGiven) continue;
     const auto linear = std::make_shared<const Linear>(m);
     if (!m.stacked) add(m.name, linear, 0);
     const auto parts = m.stacked ? stack_parts(planner.source, m.name, m.n) : std::vector<StackPart>{};
@@ -299,8 +303,8 @@ class ToDialect : public Method {
     chooser.refuse_unused("quantized linears (model.layers.0.mlp.down_proj)");
     if (chosen == all) return;
     throw Error(fmt::format(
-        "--to {}: expected all {} quantized linears, which one configuration describes, found {} chosen",
-        rule.to, all, chosen));
+        "{}: expected all {} quantized linears, which one configuration describes, found {} chosen",
+        rule.name(keys::kTo, rule.to), all, chosen));
   }
 
   /// Everything as it was, block scales looked at.

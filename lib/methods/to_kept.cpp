@@ -294,7 +294,8 @@ class Keep : public Method {
       // One that is read and not written becomes ModelOpt's.
       const bool foreign = own == nullptr && quantization_entry(planner.source.config());
       if (!foreign && (own == nullptr || own->nvfp4 == nullptr))
-        throw Error("--input-scale: expected a source with a configuration of NVFP4, found none");
+        throw Error(fmt::format("{}: expected a source with a configuration of NVFP4, found none",
+                                rule.name(keys::kInputScale)));
       planner.set_dialect(foreign ? output_dialects()[0] : *own);
     }
     planner.rewrite_formats();
@@ -302,7 +303,9 @@ class Keep : public Method {
     for (const Linear& m : planner.linears()) {
       if (m.nvfp4 && std::binary_search(kept.begin(), kept.end(), m.weight)) modules.push_back(m);
     }
-    if (modules.empty()) throw Error("--input-scale: expected NVFP4 among the modules that stay, found none");
+    if (modules.empty())
+      throw Error(fmt::format("{}: expected NVFP4 among the modules that stay, found none",
+                              rule.name(keys::kInputScale)));
     change_input_scales(rule, modules, planner);
   }
 

@@ -6,7 +6,7 @@
 
 #include "formats/layouts/layouts.h"
 #include "lib/checkpoint/linears.h"
-#include "lib/encode/quantized_group.h"
+#include "lib/encode/encode_rules.h"
 #include "lib/methods/layout_matrix.h"
 #include "lib/methods/method_list.h"
 #include "lib/names/pattern.h"
@@ -31,7 +31,7 @@ OutputScales read_scales(const Checkpoint& c, const OutputMatrix& target, Proble
   return scales;
 }
 
-void check_fold(const OutputMatrix& target, const OutputScales& scales, Fold fold, Problems& problems,
+void check_fold(const OutputMatrix& target, const OutputScales& scales, const Rule& rule, Problems& problems,
                 Findings& findings) {
   if (target.sources_per_expert < 2) return;
   size_t unequal = 0;
@@ -42,10 +42,10 @@ void check_fold(const OutputMatrix& target, const OutputScales& scales, Fold fol
     ++unequal;
     largest =
         std::max(largest, static_cast<double>(std::max(gate, up)) / static_cast<double>(std::min(gate, up)));
-    if (fold == Fold::kStrict) {
-      problems.add(fmt::format(
-          "{}: expert {}: expected equal global scales of gate and up (--fold strict), found {} and {}",
-          target.name, e, gate, up));
+    if (rule.fold == Fold::kStrict) {
+      problems.add(
+          fmt::format("{}: expert {}: expected equal global scales of gate and up ({}), found {} and {}",
+                      target.name, e, rule.name(keys::kFold, "strict"), gate, up));
     }
   }
   if (unequal == 0) return;
@@ -156,7 +156,7 @@ void warn_of_unused_statistics(const Checkpoint& c, const std::vector<OutputMatr
 /// Packs matrices in a layout.
 class ToLayout : public Method {
  public:
-  explicit ToLayout(const Rule& rule) : layout_(rule.to), fold_(rule.fold) {}
+  explicit ToLayout(const Rule& rule) : layout_(rule.to) {}
 
   void plan(Rule& rule, Planner& planner) const override {
     const Checkpoint& c = planner.source;
@@ -181,13 +181,13 @@ class ToLayout : public Method {
       check_layout(target, layout_, planner.problems);
       check_computed(c, target, scales, planner.problems);
       if (!scales.computed.empty()) complete_quantize_words(rule);
-      check_fold(target, scales, fold_, planner.problems, planner.findings);
+      check_fold(target, scales, rule, planner.problems, planner.findings);
       const bool k_outer = c.nvfp4_modules()[target.sources[0].module].k_outer;
       const Tiling tiling = make_tiling(target, layout_, k_outer, planner.limits);
       auto [tensors, global_scales] = tensors_of(c, target);
       planner.add(std::make_unique<LayoutMatrix>(std::move(target), layout_, std::move(scales), tiling,
-                                                 fold_ == Fold::kAny, std::move(tensors),
-                                                 std::move(global_scales)));
+                                                 rule.fold == Fold::kAny ? "" : rule.name(keys::kFold, "any"),
+                                                 std::move(tensors), std::move(global_scales)));
     }
     planner.add_layout(std::move(group));
     // Of recipes roles name drafts apart, and a rule may be of other modules alone.
@@ -197,22 +197,21 @@ class ToLayout : public Method {
 
  private:
   std::string layout_;
-  Fold fold_;
 };
 
 }  // namespace
 
 std::unique_ptr<Method> make_to_layout(Rule& rule) {
-  const std::string_view pattern = layout_pattern(rule.to);
-  if (pattern.empty() && !rule.mask_hash.empty())
-    throw Error(fmt::format("--mask: expected a layout that holds a pattern, found {}", rule.to));
+  const Chosen<PrunePattern> pattern = layout_pattern(rule.to);
+  if (pattern.empty() && !rule.mask_hash.empty()) {
+    throw Error(fmt::format("{}: expected a layout that holds a pattern, found {}", options::kMask, rule.to));
+  }
   Rule words = rule;
-  const bool solves = !rule.statistics_hash.empty() && rule.method != "magnitude";
-  if (solves || !rule.mask_hash.empty()) {
+  if (rule.solves() || !rule.mask_hash.empty()) {
     if (!rule.pattern.empty() && rule.pattern != pattern) {
-      throw Error(fmt::format("--pattern: expected {} with {}, found {}",
-                              pattern.empty() ? "none" : fmt::format("{} or none", pattern), rule.to,
-                              rule.pattern));
+      throw Error(fmt::format("{}: expected {} with {}, found {}", rule.name(keys::kPattern),
+                              pattern.empty() ? "none" : fmt::format("{} or none", pattern.text()), rule.to,
+                              rule.pattern.text()));
     }
     words.pattern = pattern;
   }

@@ -50,7 +50,7 @@ class Prune : public Method {
     std::set<size_t> modules = pruned_modules(planner, rule.selection);
     if (rule.masks) {
       plan_groups(rule, planner, modules, [](const Nvfp4Linear&) { return true; });
-    } else if (rule.statistics && rule.method != "magnitude") {
+    } else if (rule.statistics && rule.method != SolveBy::kMagnitude) {
       solve(rule, planner, modules);
     }
     for (const size_t i : modules) {
@@ -114,7 +114,7 @@ class Prune : public Method {
     const Checkpoint& c = planner.source;
     const size_t all = modules.size();
     const bool any = plan_groups(rule, planner, modules, [&](const Nvfp4Linear& m) {
-      return choose_solving(*rule.statistics, m.name, rule.method, rule.sweeps, true).method !=
+      return choose_solving(*rule.statistics, m.name, rule.method.value(), rule.sweeps, true).method !=
              Solving::Method::kPlain;
     });
     if (!any) {
@@ -136,15 +136,11 @@ class Prune : public Method {
 }  // namespace
 
 std::unique_ptr<Method> make_prune(Rule& rule) {
-  if (rule.pattern.empty()) rule.pattern = "2:4";
-  const auto pattern = prune_pattern_from_name(rule.pattern);
-  if (!pattern) {
-    throw Error(fmt::format("--pattern: expected 2:4 or 4:8-paired, found '{}'", rule.pattern));
-  }
-  const bool says_how = rule.sweeps >= 0 || (!rule.method.empty() && rule.method != "magnitude");
-  if (!rule.statistics_hash.empty() || !rule.mask_hash.empty() || says_how)
+  rule.pattern = rule.pattern.or_default();
+  const bool says_how = rule.sweeps >= 0 || (!rule.method.empty() && rule.method != SolveBy::kMagnitude);
+  if (rule.has_statistics() || !rule.mask_hash.empty() || says_how)
     prune_rule(rule, "modelopt");  // refuses words
-  return std::make_unique<Prune>(*pattern);
+  return std::make_unique<Prune>(*rule.pattern);
 }
 
 }  // namespace twofour

@@ -29,7 +29,7 @@ class Quantize : public Method {
                      (encode.is_nvfp4() ? !own->entry(encode.scheme).is_null() : holds(*own, encode.scheme));
     if (may && (own->name == "deepseek-v4" || leaves_quantized(rule, encode, planner))) use_own();
     if (encode.is_tiled() && asked.scale_dtype.empty() && wants_powers(rule, encode, planner)) {
-      rule.scale_dtype = "e8m0";
+      rule.scale_dtype = DType::kF8E8M0;
       encode = complete_(rule);
     }
     plan_quantized_groups(encode, rule, planner);
@@ -41,10 +41,12 @@ class Quantize : public Method {
     if (rule.to == "mxfp8" || rule.to == "mxfp4")
       return fmt::format("{} ({})", rule.to == "mxfp8" ? "MXFP8" : "MXFP4", rule.dialect);
     if (rule.to == "fp8") {
-      const std::string size = rule.block.empty() || rule.block == "128x128" ? "" : " of " + rule.block;
-      return fmt::format("FP8 ({}, a scale per {}{})", rule.dialect, rule.granularity, size);
+      const std::string size = rule.block == rule.block.or_default() || rule.block.empty()
+                                   ? ""
+                                   : fmt::format(" of {}", rule.block.text());
+      return fmt::format("FP8 ({}, a scale per {}{})", rule.dialect, rule.granularity.text(), size);
     }
-    return fmt::format("{}{}NVFP4 ({})", rule.pattern, rule.pattern.empty() ? "" : " ", rule.dialect);
+    return fmt::format("{}{}NVFP4 ({})", rule.pattern.text(), rule.pattern.empty() ? "" : " ", rule.dialect);
   }
 
  private:

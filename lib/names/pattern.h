@@ -59,7 +59,7 @@ class Matcher {
   /// `patterns` must outlive it.
   explicit Matcher(const std::vector<NamePattern>& patterns);
   bool matches(std::string_view name);
-  /// Throws Error for the first pattern that matched nothing: "--include 'x': expected to match EXPECTED".
+  /// Throws Error for the first pattern that matched nothing: "OPTION 'x': expected to match EXPECTED".
   void refuse_unused(const char* option, const char* expected) const;
 
  private:

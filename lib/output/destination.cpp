@@ -7,6 +7,7 @@
 #include "formats/error.h"
 #include "lib/artifact/manifest.h"
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/findings/options.h"
 #include "lib/findings/problems.h"
 #include "lib/hub/address.h"
 #include "lib/io/file.h"
@@ -52,9 +53,9 @@ void refuse_strangers(const fs::path& directory, const Ownership& found, const s
     const bool is_file = fs::is_regular_file(fs::symlink_status(directory / name, error));
     if (is_file && !name_of_temporary(name).empty()) continue;
     problems.add(
-        fmt::format("{}: expected only files that {} lists, found one that it does not; move it away, "
-                    "--force does not remove it",
-                    (directory / name).string(), kJournalName));
+        fmt::format("{}: expected only files that {} lists, found one that it does not; move it away, {} "
+                    "does not remove it",
+                    (directory / name).string(), kJournalName, options::kForce));
   }
   problems.refuse();
 }
@@ -137,9 +138,10 @@ void check_destination(const fs::path& given, const fs::path& source, Existing e
   if (existing != Existing::kResume) refuse_strangers(path, found, names);
   if (existing == Existing::kRefuse) {
     const bool resumable = found.journal != JournalState::kNone && found.journal != JournalState::kSynth;
-    const char* advice = !advise || !is_ours ? ""
-                         : resumable         ? "; --resume goes on with it, --force replaces it"
-                                             : "; --force replaces it";
+    const std::string advice =
+        !advise || !is_ours ? ""
+        : resumable ? fmt::format("; {} goes on with it, {} replaces it", options::kResume, options::kForce)
+                    : fmt::format("; {} replaces it", options::kForce);
     throw Error(
         fmt::format("{}: expected an absent or empty directory, found files in it{}", path.string(), advice));
   }
@@ -152,9 +154,9 @@ void check_destination(const fs::path& given, const fs::path& source, Existing e
   }
   if (!is_ours) {
     throw Error(
-        fmt::format("{}: --force replaces only a directory that twofour wrote, and this has no {} of "
+        fmt::format("{}: {} replaces only a directory that twofour wrote, and this has no {} of "
                     "ours{}",
-                    path.string(), kManifestName, why));
+                    path.string(), options::kForce, kManifestName, why));
   }
   if (existing == Existing::kReplace && !source.empty()) check_no_links_into(path, source);
 }
@@ -191,10 +193,11 @@ void check_apart_from_kept(const fs::path& path, const fs::path& kept) {
 
 void check_apart_from_cache(const fs::path& path, const fs::path& cache) {
   if (is_remote_address(cache.string()))
-    throw Error(fmt::format("--cache: expected a directory of this machine, found {}", cache.string()));
+    throw Error(
+        fmt::format("{}: expected a directory of this machine, found {}", options::kCache, cache.string()));
   if (!is_within(resolved(cache), resolved(without_trailing_slash(path)))) return;
-  throw Error(fmt::format("--cache: expected a directory apart from {}, which is to be written, found {}",
-                          path.string(), cache.string()));
+  throw Error(fmt::format("{}: expected a directory apart from {}, which is to be written, found {}",
+                          options::kCache, path.string(), cache.string()));
 }
 
 void check_output_file(const fs::path& file, const char* what,

@@ -7,6 +7,7 @@
 #include "formats/error.h"
 #include "lib/artifact/manifest.h"
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/findings/options.h"
 #include "lib/findings/problems.h"
 #include "lib/io/file.h"
 #include "lib/output/file_batch.h"
@@ -71,8 +72,8 @@ void OutputDirectory::take_over(const Destination& destination) {
   if (!journal_->is_current()) {
     throw Error(
         fmt::format("{}: expected an unfinished run of this version of twofour, found one of another "
-                    "version; --force replaces it",
-                    path_.string()));
+                    "version; {} replaces it",
+                    path_.string(), options::kForce));
   }
   const std::vector<std::string>& lines = journal_->lines();
   const bool emptying = !lines.empty() && lines.back().starts_with(kEmptying);
@@ -88,9 +89,8 @@ void OutputDirectory::take_over(const Destination& destination) {
     Problems problems;
     for (const std::string& name : names) {
       if (going.count(name)) continue;
-      problems.add(
-          fmt::format("{}: expected only files that the interrupted --force run was removing, found {}",
-                      path_.string(), json_quote_short(name)));
+      problems.add(fmt::format("{}: expected only files that the interrupted {} run was removing, found {}",
+                               path_.string(), options::kForce, json_quote_short(name)));
     }
     problems.refuse();
   }

@@ -1,6 +1,7 @@
 #include "lib/plan/method.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
@@ -40,8 +41,8 @@ void Planner::set_dialect(const OutputDialect& to) {
         fmt::format("dialect: expected one for the whole output, found {} and {}", dialect_->name, to.name));
   }
   if (to.name == "deepseek-v4" && source_dialect(source) != &to) {
-    throw Error(fmt::format("--dialect {}: expected a source in that form, found another: {}", to.name,
-                            source.path().string()));
+    throw Error(fmt::format("{}: expected a source in that form, found another: {}",
+                            spelled(keys::kDialect, to.name, author), source.path().string()));
   }
   dialect_ = &to;
 }
@@ -144,8 +145,9 @@ void Planner::refuse_odd_drafts() {
     if ((own.format == WeightFormat::kFp8) == fp8) continue;
     problems.add(fmt::format(
         "{}: expected the draft's experts in {}, as the model's are, since loaders of {} take both "
-        "for one format, found {}; --draft-experts cast converts them, too",
-        m.name, describe(experts[0]), dialect_->name, describe(own)));
+        "for one format, found {}; {} converts them, too",
+        m.name, describe(experts[0]), dialect_->name, describe(own),
+        spelled(keys::kDraftExperts, "cast", author)));
     return;
   }
 }
@@ -177,9 +179,9 @@ ConfigEntries Planner::quantization_entries() {
     return checked(dialect_->config(config, schemes_[0]));
   }
   if (dialect_->mixed_config == nullptr) {
-    throw Error(
-        fmt::format("--dialect {}: expected one format, which is all that it describes, found {} and {}",
-                    dialect_->name, describe(schemes_[0]), describe(schemes_.back())));
+    throw Error(fmt::format("{}: expected one format, which is all that it describes, found {} and {}",
+                            spelled(keys::kDialect, dialect_->name, author), describe(schemes_[0]),
+                            describe(schemes_.back())));
   }
   ConfigEntries entries = dialect_->mixed_config(written_);
   return problems.empty() ? checked(std::move(entries)) : entries;
@@ -283,62 +285,35 @@ const MethodRow* find_method(std::string_view name) {
 
 namespace {
 
-struct Word {
-  const char* option;
-  bool given;
-};
-
-std::vector<Word> words_of(const Rule& r) {
-  return {{"--dialect", !r.dialect.empty()},
-          {"--granularity", !r.granularity.empty()},
-          {"--block", !r.block.empty()},
-          {"--scale-dtype", !r.scale_dtype.empty()},
-          {"--exact", !r.exact.empty()},
-          {"--odd-blocks", !r.odd_blocks.empty()},
-          {"--pattern", !r.pattern.empty()},
-          {"--arithmetic", !r.arithmetic.empty()},
-          {"--block-scale", !r.block_scale.empty()},
-          {"--zero-block", !r.zero_block.empty()},
-          {"--fold strict", r.fold == Fold::kStrict},
-          {"--fold any", r.fold == Fold::kAny},
-          {"--input-scale", !r.input_scale.empty()},
-          {"--one-input-scale-a-layer", r.one_input_scale_a_layer},
-          {"--keep-global-scale", !r.kept.scales.empty()}};
-}
-
-/// "a, b or c"
-std::string listed(const std::vector<std::string_view>& names) {
-  std::string text;
-  for (size_t i = 0; i < names.size(); ++i) {
-    text += fmt::format("{}{}", i == 0 ? "" : i + 1 == names.size() ? " or " : ", ", names[i]);
-  }
-  return text;
-}
-
-bool takes(const MethodRow& row, std::string_view option) {
-  option = option.substr(0, option.find(' '));
-  return std::any_of(row.options.begin(), row.options.end(), [&](const char* o) { return o == option; });
+const MethodRow& row_of(const Rule& rule) {
+  if (const MethodRow* row = find_method(rule.to)) return *row;
+  std::vector<std::string_view> names;
+  for (const MethodRow& m : methods()) names.push_back(m.name);
+  throw Error(fmt::format("{}: expected one of {}, found '{}'", rule.name(keys::kTo), fmt::join(names, ", "),
+                          rule.to));
 }
 
 }  // namespace
 
+void check_taken(const Rule& rule, const RuleWord& word, std::string_view value) {
+  const auto takes = [&](const MethodRow& row) { return (row.kind & word.asked.methods) != 0; };
+  if (word.asked.methods == kEveryMethod || takes(row_of(rule))) return;
+  std::vector<std::string_view> taking;
+  for (const MethodRow& m : methods()) {
+    if (takes(m)) taking.push_back(m.name);
+  }
+  throw Error(fmt::format("{}: expected with {} only, found with {}",
+                          word.asked.is_named_with_value ? rule.name(word.key, value) : rule.name(word.key),
+                          rule.name(keys::kTo, either(taking)), rule.name(keys::kTo, rule.to)));
+}
+
 std::unique_ptr<Method> make_method(Rule& rule) {
-  const MethodRow* row = find_method(rule.to);
-  if (row == nullptr) {
-    std::string names;
-    for (const MethodRow& m : methods()) names += fmt::format("{}{}", names.empty() ? "" : ", ", m.name);
-    throw Error(fmt::format("--to: expected one of {}, found '{}'", names, rule.to));
+  const MethodRow& row = row_of(rule);
+  for (const RuleWord& word : rule_words()) {
+    const std::string value = word.is_asked() ? word.given(rule) : "";
+    if (!value.empty()) check_taken(rule, word, value);
   }
-  for (const Word& word : words_of(rule)) {
-    if (!word.given || takes(*row, word.option)) continue;
-    std::vector<std::string_view> names;
-    for (const MethodRow& m : methods()) {
-      if (takes(m, word.option)) names.push_back(m.name);
-    }
-    throw Error(fmt::format("{}: expected with --to {} only, found with --to {}", word.option, listed(names),
-                            rule.to));
-  }
-  return row->make(rule);
+  return row.make(rule);
 }
 
 }  // namespace twofour

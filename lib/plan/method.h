@@ -17,6 +17,7 @@
 #include "lib/names/lookup_parts.h"
 #include "lib/plan/plan.h"
 #include "lib/selection/output_matrix.h"
+#include "lib/words/rule_words.h"
 
 namespace twofour {
 
@@ -32,6 +33,7 @@ class Planner {
   const Manifest* const written;
   const MemoryLimits limits;
   const bool is_single;
+  Author author = Author::kPrompt;  ///< of the rules, for messages
   Findings& findings;
   Problems& problems;
 
@@ -167,7 +169,7 @@ class Method {
   virtual std::string file_format(const Rule& rule) const { return rule.to; }
   /// What it makes, in a few words for people; the rule's words are complete.
   virtual std::string summary(const Rule& rule) const {
-    return rule.pattern.empty() ? rule.to : rule.pattern;
+    return rule.pattern.empty() ? rule.to : std::string(rule.pattern.text());
   }
   /// Whether a source's quantization entries must be ones that can be kept beside another.
   virtual bool rewrites_config() const { return true; }
@@ -175,8 +177,8 @@ class Method {
 
 /// A row of the table of methods.
 struct MethodRow {
-  std::string_view name;                 ///< --to
-  std::span<const char* const> options;  ///< of a rule, that it takes: "--dialect", ...
+  std::string_view name;  ///< as Rule::to
+  unsigned kind;          ///< MethodKind: which words of rules it takes; 0: none
   /// Gives the rule's words their types and completes them. Throws Error on words that no option has.
   std::unique_ptr<Method> (*make)(Rule& rule);
 };
@@ -185,6 +187,9 @@ struct MethodRow {
 std::vector<MethodRow>& methods();
 /// The row of that name; nullptr if there is none.
 const MethodRow* find_method(std::string_view name);
+/// Throws Error where a rule's method does not take a word, said with that value, and on a name that no
+/// method has.
+void check_taken(const Rule& rule, const RuleWord& word, std::string_view value);
 /// Throws Error on a name that no method has, on words that it has no use for and on words that no option
 /// has.
 std::unique_ptr<Method> make_method(Rule& rule);

@@ -225,12 +225,10 @@ void complete_dialect(const Checkpoint& source, Recipe& recipe) {
     if (own != nullptr && nvfp4 && own->nvfp4 == nullptr) own = nullptr;
     recipe.dialect = own != nullptr ? own->name : encodes ? output_dialects()[0].name : "";
   }
+  const unsigned kinds = rule_word(keys::kDialect).asked.methods;
   for (Rule& rule : recipe.rules) {
     const MethodRow* row = find_method(rule.to);
-    const auto takes = [](const char* option) { return std::string_view(option) == "--dialect"; };
-    if (row != nullptr && std::any_of(row->options.begin(), row->options.end(), takes) &&
-        rule.dialect.empty())
-      rule.dialect = recipe.dialect;
+    if (row != nullptr && (row->kind & kinds) != 0 && rule.dialect.empty()) rule.dialect = recipe.dialect;
   }
 }
 
@@ -254,6 +252,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   Problems problems;
   const bool is_single = plan.recipe.rules.size() == 1 && plan.recipe.dialect.empty();
   Planner planner(source, written ? &*written : nullptr, limits, is_single, plan.findings, problems);
+  if (!plan.recipe.rules.empty()) planner.author = plan.recipe.rules[0].author;
   if (!plan.recipe.dialect.empty()) planner.set_dialect(output_dialect(plan.recipe.dialect, false));
   std::string what;  // what loaders find in the files: a layout, or a number format
   for (size_t i = 0; i < all.size(); ++i) {

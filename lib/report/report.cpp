@@ -9,6 +9,7 @@
 #include "formats/e4m3.h"
 #include "formats/error.h"
 #include "formats/json.h"
+#include "lib/findings/options.h"
 #include "lib/findings/version.h"
 #include "lib/io/file.h"
 #include "lib/names/natural.h"
@@ -193,7 +194,8 @@ bool is_report(const fs::path& file) {
 
 void check_report_file(const fs::path& file) {
   if (report_assets::d3_js.empty())
-    throw Error("--html: expected a build with d3 (Debian's package node-d3), found one without");
+    throw Error(fmt::format("{}: expected a build with d3 (Debian's package node-d3), found one without",
+                            options::kHtml));
   check_output_file(file, "report", is_report);
 }
 

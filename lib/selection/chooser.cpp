@@ -35,7 +35,7 @@ bool Chooser::has_role(std::string_view module) {
 }
 
 bool Chooser::adds(std::string_view module) {
-  reason_ = "--also";
+  reason_ = options::kAlso.text();
   const bool named = also_.matches(module), role = has_role(module);
   by_role_ = role && !named;
   return (role || named) && !exclude_.matches(module) && !keeps_draft(module);
@@ -45,16 +45,18 @@ bool Chooser::chooses(std::string_view module, bool is_default) {
   // All of them look, so that each knows whether it ever matched.
   const bool included = include_.matches(module), added = also_.matches(module);
   const bool usual = selection_.from_default && is_default && (selection_.include.empty() || included);
-  reason_ = !usual ? "--also" : selection_.include.empty() ? "default set" : "--include";
+  reason_ = !usual                       ? options::kAlso.text()
+            : selection_.include.empty() ? "default set"
+                                         : options::kInclude.text();
   const bool role = has_role(module);
   by_role_ = role && !usual && !added;
   return (usual || added || role) && !exclude_.matches(module) && !keeps_draft(module);
 }
 
 void Chooser::refuse_unused(const char* expected) const {
-  include_.refuse_unused(selection_.is_match ? "match" : "--include", expected);
-  exclude_.refuse_unused("--exclude", expected);
-  also_.refuse_unused(selection_.is_match ? "match" : "--also", expected);
+  include_.refuse_unused(selection_.is_match ? "match" : options::kInclude.text(), expected);
+  exclude_.refuse_unused(options::kExclude.text(), expected);
+  also_.refuse_unused(selection_.is_match ? "match" : options::kAlso.text(), expected);
   // Recipes for many families name roles that some of them lack.
   const bool any = std::find(used_roles_.begin(), used_roles_.end(), true) != used_roles_.end();
   if (any || used_roles_.empty() || !selection_.include.empty() || !selection_.also.empty()) return;

@@ -22,12 +22,12 @@ class Chooser {
   void add_other(std::string_view module) { exclude_.matches(module); }
   /// Whether the last module was chosen for its role alone: no name says it.
   bool chose_by_role() const { return by_role_; }
-  /// What chose the last module: "default set", "--include", "--also" or a role's name.
+  /// What chose the last module: "default set", an option that names it, or a role's name.
   const char* reason() const { return reason_; }
   /// Whether it is an expert of a draft that is chosen as the experts of the model are.
   bool casts_draft(std::string_view module) const;
-  /// Throws Error for the first pattern that matched nothing: "--include 'x': expected to match EXPECTED,
-  /// found none", and for roles of which none did, where there is nothing else.
+  /// Throws Error for the first pattern that matched nothing: an option of the selection with the pattern,
+  /// "expected to match EXPECTED, found none", and for roles of which none did, where there is nothing else.
   void refuse_unused(const char* expected) const;
 
  private:

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -16,23 +15,11 @@
 namespace twofour {
 namespace {
 
-constexpr std::string_view kConstant = "constant", kConstantOf = "constant=";
+using Kind = InputScale::Kind;
+
 constexpr float kNvfp4Range = 2688;  ///< 6 * 448: amax over it is the scale
 
 bool is_scale(float value) { return std::isfinite(value) && value > 0 && std::isfinite(1 / value); }
-
-/// The number of "constant=0.5"; 1 of "constant".
-float constant_of(std::string_view word) {
-  if (word == kConstant) return 1;
-  const std::string_view text = word.substr(kConstantOf.size());
-  float value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !is_scale(value)) {
-    throw Error(fmt::format(
-        "--input-scale: expected constant or constant=X with a positive number X, found '{}'", word));
-  }
-  return value;
-}
 
 /// The projection of a layer that a module belongs to: experts' gate and up are one, and so is what engines
 /// fuse.
@@ -82,23 +69,27 @@ class InputScaleChooser {
       : source_(source), rule_(rule), problems_(problems), scales_(rule.modules.size()) {}
 
   std::vector<ChosenInputScale> run() {
-    const std::string& words = rule_.words;
-    if (words == "none") {
-      if (!rule_.is_needed) return std::vector<ChosenInputScale>(scales_.size());
-      throw Error(
-          "--input-scale none: expected input scales in DeepSeek-V4's form, since its loaders read them, "
-          "found none asked for");
-    }
-    if (words == kConstant || words.starts_with(kConstantOf)) {
-      scales_.assign(scales_.size(), constant_of(words));
-    } else if (words == "given") {
-      take_given();
-    } else if (words.empty() || words == "keep" || words == "neighbours") {
-      take_existing();
-    } else {
-      throw Error(fmt::format(
-          "--input-scale: expected keep, none, constant, constant=X, neighbours or a file, found '{}'",
-          words));
+    switch (rule_.words.kind()) {
+      case Kind::kNone:
+        if (!rule_.is_needed) return std::vector<ChosenInputScale>(scales_.size());
+        throw Error(
+            fmt::format("{}: expected input scales in DeepSeek-V4's form, since its loaders read "
+                        "them, found none asked for",
+                        spelled(keys::kInputScale, "none", rule_.author)));
+      case Kind::kConstant:
+        scales_.assign(scales_.size(), rule_.words.constant());
+        break;
+      case Kind::kGiven:
+        take_given();
+        break;
+      case Kind::kUnsaid:
+      case Kind::kKeep:
+      case Kind::kNeighbours:
+        take_existing();
+        break;
+      case Kind::kFile:
+        throw Error(fmt::format("{}: expected {}, found '{}'", spelled(keys::kInputScale, rule_.author),
+                                InputScale::expected(""), rule_.words.text()));
     }
     share(fused_name);
     if (rule_.one_a_layer) share(projection_of);
@@ -133,7 +124,8 @@ class InputScaleChooser {
     for (size_t i = 0; i < scales_.size(); ++i)
       scales_[i] = existing_scale(source_, rule_.modules[i], problems_);
     existing_ = scales_;
-    if (rule_.words == "neighbours" || (rule_.words.empty() && rule_.is_needed)) take_neighbours();
+    if (rule_.words.kind() == Kind::kNeighbours || (rule_.words.empty() && rule_.is_needed))
+      take_neighbours();
   }
 
   void take_neighbours() {
@@ -147,9 +139,8 @@ class InputScaleChooser {
         scales_[i] = 1;
         continue;
       }
-      problems_.add(fmt::format(
-          "{}: expected an input scale in its projection of the layer (--input-scale neighbours), found none",
-          name));
+      problems_.add(fmt::format("{}: expected an input scale in its projection of the layer ({}), found none",
+                                name, spelled(keys::kInputScale, "neighbours", rule_.author)));
     }
   }
 
@@ -180,8 +171,14 @@ class InputScaleChooser {
 
 }  // namespace
 
+bool adds_input_scales(const Rule& rule) {
+  const Kind kind = rule.input_scale.kind();
+  return kind == Kind::kConstant || kind == Kind::kGiven || kind == Kind::kNeighbours;
+}
+
 bool changes_input_scales(const Rule& rule) {
-  return (!rule.input_scale.empty() && rule.input_scale != "keep") || rule.one_input_scale_a_layer;
+  const bool keeps = rule.input_scale.empty() || rule.input_scale.kind() == Kind::kKeep;
+  return !keeps || rule.one_input_scale_a_layer;
 }
 
 std::vector<ChosenInputScale> choose_input_scales(const Checkpoint& source, const InputScaleRule& rule,

@@ -20,13 +20,16 @@ struct InputScaleRule {
     int64_t expert = 0;       ///< of a stack
     bool is_written = false;  ///< the rule writes it in NVFP4; else it is only a neighbour
   };
-  std::string words = {};  ///< as Rule::input_scale; empty: the default
+  InputScale words = {};  ///< as Rule::input_scale
+  Author author = Author::kPrompt;
   bool one_a_layer = false;
   bool is_needed = false;        ///< loaders of the dialect need input scales
   FixedGlobalScales given = {};  ///< with "given": amax
   std::vector<Module> modules = {};
 };
 
+/// Whether a rule gives input scales to modules of the source that have none.
+bool adds_input_scales(const Rule& rule);
 /// Whether a rule asks for other input scales than those of NVFP4 modules of the source.
 bool changes_input_scales(const Rule& rule);
 
@@ -38,8 +41,7 @@ struct ChosenInputScale {
 };
 
 /// The input scale of each module, by the words of the rule. Gate and up of one expert or MLP, and what else
-/// engines fuse, get the larger of theirs. What the words cannot give is a problem; throws Error on words
-/// that no option has.
+/// engines fuse, get the larger of theirs. What the words cannot give is a problem.
 std::vector<ChosenInputScale> choose_input_scales(const Checkpoint& source, const InputScaleRule& rule,
                                                   Problems& problems);
 

@@ -10,6 +10,7 @@
 #include "formats/error.h"
 #include "formats/naming.h"
 #include "kernels/solve/hessian.h"
+#include "lib/findings/options.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
 #include "lib/statistics/solving.h"
@@ -132,7 +133,7 @@ std::string final_norm_hash(const Checkpoint& c) {
 
 std::string other_weights(const Statistics& s, const Checkpoint& checkpoint, bool strict) {
   const std::string own = final_norm_hash(checkpoint), theirs = s.metadata("weights");
-  const char* said = strict ? " (--strict-stats)" : "";
+  const std::string said = strict ? fmt::format(" ({})", options::kStrictStats) : "";
   if (!own.empty() && !theirs.empty()) {
     if (own == theirs) return "";
     return fmt::format("{}: expected statistics of the weights of {}, found another final norm{}",

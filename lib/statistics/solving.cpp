@@ -71,7 +71,7 @@ std::string_view solving_name(const Solving& s, bool has_pattern) {
   return "plain";
 }
 
-Solving choose_solving(const Statistics& statistics, std::string_view linear, std::string_view method,
+Solving choose_solving(const Statistics& statistics, std::string_view linear, std::optional<SolveBy> by,
                        int sweeps, bool has_pattern) {
   Solving s;
   const StatisticsEntry* entry = statistics.find(linear);
@@ -88,7 +88,7 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
   s.heldout = statistics.find_heldout(linear);
   if (s.heldout != nullptr && (s.heldout->count == 0 || s.heldout->k != entry->k)) s.heldout = nullptr;
   s.method = Solving::Method::kDiagonal;
-  if (method == "wanda" || method == "rtn") {
+  if (by == SolveBy::kWanda || by == SolveBy::kRtn) {
     if (entry->kind != StatisticsKind::kDiagonal && sweeps > 0) {
       s.sweeps = sweeps;
       s.target_offset = statistics.target_offset(linear);
@@ -104,7 +104,7 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
     if (s.why.empty()) s.why = fmt::format("fewer tokens than inputs, {} of {}", entry->count, k);
     return s;
   }
-  s.method = method == "sparsegpt" ? Solving::Method::kSparseGpt : Solving::Method::kFull;
+  s.method = by == SolveBy::kSparseGpt ? Solving::Method::kSparseGpt : Solving::Method::kFull;
   s.target_offset = statistics.target_offset(linear);
   if (entry->count < kEnough * k) {
     s.damping = damping_of(*entry);

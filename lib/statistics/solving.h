@@ -9,6 +9,11 @@
 
 namespace twofour {
 
+/// How weights are asked to be chosen by statistics of their inputs: mask, scales and codes together; without
+/// a pattern; the mask first, to compare with; by the diagonal alone; likewise without a pattern; as without
+/// a file.
+enum class SolveBy { kJoint, kGptq, kSparseGpt, kWanda, kRtn, kMagnitude };
+
 /// How a matrix is solved under an entry of a statistics file.
 struct Solving {
   enum class Method {
@@ -64,11 +69,11 @@ double damping_of(const StatisticsEntry& entry);
 /// no weight that is chosen. `mean` [k, k], or [k] its diagonal. -> what it was multiplied by.
 double take_unit(std::span<float> mean, int64_t k);
 
-/// What a file says of a linear of K inputs. `method`: "" for the best that the file holds, or the word of
-/// --method; `sweeps` below 0: the method's own. With T tokens (of blocks, K is their order), from a full
-/// Hessian: T >= 4 K joint or gptq with descent; K <= T < 4 K damping 0.1 and no descent; below that, and of
-/// a diagonal, wanda or rtn. Without tokens, plain.
-Solving choose_solving(const Statistics& statistics, std::string_view linear, std::string_view method,
+/// What a file says of a linear of K inputs. `by`: none for the best that the file holds; `sweeps` below 0:
+/// the method's own. With T tokens (of blocks, K is their order), from a full Hessian: T >= 4 K joint or gptq
+/// with descent; K <= T < 4 K damping 0.1 and no descent; below that, and of a diagonal, wanda or rtn.
+/// Without tokens, plain.
+Solving choose_solving(const Statistics& statistics, std::string_view linear, std::optional<SolveBy> by,
                        int sweeps, bool has_pattern);
 
 /// Threads that solve rows of a matrix together, at most.

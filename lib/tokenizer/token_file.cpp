@@ -11,6 +11,7 @@
 #include "formats/error.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
+#include "lib/findings/options.h"
 #include "lib/io/file.h"
 
 namespace twofour {
@@ -50,8 +51,9 @@ Ids find_in_safetensors(const InputFile& file) {
   // Letters in place of the header's length are far beyond the longest one.
   if (head.size() < kSafetensorsPrefix ||
       little_endian(std::string_view(head).substr(0, kSafetensorsPrefix)) > kSafetensorsMaxHeader) {
-    throw Error(fmt::format(
-        "{}: expected ids of tokens in safetensors or .npy, found neither; --text takes a text", where));
+    throw Error(
+        fmt::format("{}: expected ids of tokens in safetensors or .npy, found neither; {} takes a text",
+                    where, options::kText));
   }
   const uint64_t length = parse_safetensors_prefix(where, bytes_of(head), file.size());
   const uint64_t begin = kSafetensorsPrefix + length;

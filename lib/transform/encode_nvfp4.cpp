@@ -25,10 +25,9 @@ bool Encoder::can_cast_to_nvfp4(Results& results) const {
   const std::string& name = group_->matrices()[0].name;
   const std::string span = fmt::format("scales from 2^{} to 2^{}", range_.low, range_.high);
   if (rule_.is_strict()) {
-    results[0].problems.push_back(fmt::format(
-        "{}: expected scales that span at most 2^17, which NVFP4 has without loss (--exact strict), "
-        "found {}",
-        name, span));
+    results[0].problems.push_back(
+        fmt::format("{}: expected scales that span at most 2^17, which NVFP4 has without loss ({}), found {}",
+                    name, rule_.words->name(keys::kExact, "strict"), span));
     return false;
   }
   results[0].findings.push_back(

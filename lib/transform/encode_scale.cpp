@@ -11,12 +11,9 @@ bool divides(Arithmetic arithmetic) { return arithmetic == Arithmetic::compresse
 }  // namespace
 
 QuantizeRule quantize_rule(const EncodeRule& rule) {
-  const EncodeRule::Words& words = rule.words;
-  return {words.arithmetic == "compressed-tensors" ? Arithmetic::compressed_tensors : Arithmetic::modelopt,
-          words.block_scale == "mse"             ? BlockScale::mse
-          : words.block_scale == "four-over-six" ? BlockScale::four_over_six
-                                                 : BlockScale::max,
-          words.zero_block == "zero" ? ZeroBlock::zero : ZeroBlock::producer, rule.weight_type};
+  const Rule& words = *rule.words;
+  return {words.arithmetic.or_default(), words.block_scale.or_default(), words.zero_block.or_default(),
+          rule.weight_type};
 }
 
 MatrixScale shared_scale(const EncodeRule& rule, const QuantizeRule& quantize, float amax) {

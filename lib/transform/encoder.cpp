@@ -249,9 +249,9 @@ void Encoder::refuse_loss(Results& results) {
     } else {
       continue;
     }
-    results[i].problems.push_back(
-        fmt::format("{}: expected weights that {} has without loss (--exact strict), found {}", m.name,
-                    encoded_name(rule_), found));
+    results[i].problems.push_back(fmt::format("{}: expected weights that {} has without loss ({}), found {}",
+                                              m.name, encoded_name(rule_),
+                                              rule_.words->name(keys::kExact, "strict"), found));
   }
 }
 

@@ -72,9 +72,9 @@ std::string pattern_of(const Recipe& recipe, std::vector<Chooser>& choosers, con
   for (size_t i = 0; i < recipe.rules.size(); ++i) {
     if (!choosers[i].chooses(module, true)) continue;
     const Rule& rule = recipe.rules[i];
-    return is_layout(rule.to)                           ? std::string(layout_pattern(rule.to))
-           : rule.to == "prune" && rule.pattern.empty() ? "2:4"
-                                                        : rule.pattern;
+    return std::string(is_layout(rule.to)                           ? layout_pattern(rule.to)
+                       : rule.to == "prune" && rule.pattern.empty() ? "2:4"
+                                                                    : rule.pattern.text());
   }
   return {};
 }

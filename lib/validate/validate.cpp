@@ -14,6 +14,7 @@
 #include "lib/artifact/manifest.h"
 #include "lib/artifact/open_source.h"
 #include "lib/expected/expected_rows.h"
+#include "lib/findings/options.h"
 #include "lib/graft/open_edited.h"
 #include "lib/io/file_states.h"
 #include "lib/origins/prove_edit.h"
@@ -174,9 +175,8 @@ void validate_edit(const Checkpoint& artifact, const Manifest& manifest, const f
   const Edit& edit = manifest.recipe.edit;
   const bool grafts = edit.kind == Edit::Kind::kGraft;
   if (grafts && options.donor.empty()) {
-    throw Error(
-        fmt::format("{}: expected --donor PATH, the checkpoint that modules were taken from, found none",
-                    artifact.path().string()));
+    throw Error(fmt::format("{}: expected {} PATH, the checkpoint that modules were taken from, found none",
+                            artifact.path().string(), options::kDonor));
   }
   for (const TensorInfo& t : artifact.tensors()) progress.total += 3 * t.bytes();
   progress.phase = "hashing";
@@ -203,9 +203,11 @@ void validate_edit(const Checkpoint& artifact, const Manifest& manifest, const f
 std::string sound_verdict(const ValidateReport& report, bool with_source) {
   if (!with_source) return "all hashes hold";
   if (report.without_statistics) {
-    return "all hashes hold, kept tensors are the source's, and codes keep to their pattern and layout; rows "
-           "that "
-           "were solved by statistics were not solved again, which --stats FILE does";
+    return fmt::format(
+        "all hashes hold, kept tensors are the source's, and codes keep to their pattern and layout; rows "
+        "that "
+        "were solved by statistics were not solved again, which {} FILE does",
+        options::kStats);
   }
   if (report.rows_not_drawn == 0) return "every byte derived again from the source, equal";
   return fmt::format(
@@ -252,8 +254,8 @@ ValidateReport check_by_source(const fs::path& path, const fs::path& source_path
   open_statistics(manifest.recipe, options.statistics);
   ValidateReport report;
   if (manifest.recipe.edit.kind != Edit::Kind::kGraft && !options.donor.empty()) {
-    throw Error(fmt::format("{}: expected no --donor, since graft did not write this, found {}",
-                            path.string(), options.donor.string()));
+    throw Error(fmt::format("{}: expected no {}, since graft did not write this, found {}", path.string(),
+                            options::kDonor, options.donor.string()));
   }
   if (manifest.recipe.edit) {
     check_names(artifact, manifest, report);

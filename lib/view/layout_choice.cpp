@@ -90,7 +90,7 @@ class RuleChoice {
  private:
   /// A gate and its up are packed together, so that both are pruned by statistics or neither is.
   void choose_to_prune(const Rule& rule, std::vector<size_t> nvfp4, ComputedLinears& chosen) const {
-    const bool solves = rule.statistics && rule.method != "magnitude";
+    const bool solves = rule.statistics && rule.method != SolveBy::kMagnitude;
     if (!solves && !rule.masks) return;
     std::sort(nvfp4.begin(), nvfp4.end());
     const auto pair_of = [&](size_t i) {
@@ -103,7 +103,7 @@ class RuleChoice {
     for (const size_t i : nvfp4) {
       const bool is_served =
           rule.masks ||
-          choose_solving(*rule.statistics, linears_[i].name, rule.method, rule.sweeps, true).method !=
+          choose_solving(*rule.statistics, linears_[i].name, rule.method.value(), rule.sweeps, true).method !=
               Solving::Method::kPlain;
       if (!is_served) left.insert(pair_of(i));
     }

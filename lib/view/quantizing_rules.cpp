@@ -4,14 +4,15 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 #include <utility>
 
+#include "formats/layouts/layouts.h"
 #include "lib/dialects/output_dialect.h"
 #include "lib/encode/encode_rules.h"
 #include "lib/encode/quantized_group.h"
 #include "lib/methods/quantize_groups.h"
 #include "lib/names/pattern.h"
+#include "lib/words/rule_words.h"
 
 namespace twofour {
 namespace {
@@ -29,8 +30,8 @@ void take_solving_words(const Rule& rule, Rule& to) {
   to.encoded = rule.encoded;
   to.mask_hash = rule.mask_hash;
   to.masks = rule.masks;
-  const bool chooses = rule.masks || (rule.statistics && rule.method != "magnitude");
-  if (chooses && makes_sparse_layout(rule)) to.pattern = "2:4";
+  const bool chooses = rule.masks || (rule.statistics && rule.method != SolveBy::kMagnitude);
+  if (chooses && makes_sparse_layout(rule)) to.pattern = layout_pattern(rule.to);
 }
 
 void select(const std::vector<Linear>& linears, const std::vector<size_t>& chosen, Rule& rule) {
@@ -41,26 +42,16 @@ void select(const std::vector<Linear>& linears, const std::vector<size_t>& chose
 /// The rule by which `quantize` makes what a layout's rule needs of these linears.
 Rule quantizing_rule(const Rule& rule, std::string dialect, const std::vector<Linear>& linears,
                      const std::vector<size_t>& chosen) {
-  Rule all;
+  Rule all = rule;
   all.to = "quantize";
   all.dialect = std::move(dialect);
-  all.arithmetic = rule.arithmetic;
-  all.block_scale = rule.block_scale;
-  all.zero_block = rule.zero_block;
-  all.pattern = rule.pattern;
-  all.exact = rule.exact;
+  all.selection = {};
+  all.fold = {};
+  all.label = {};
   take_solving_words(rule, all);
   complete_quantize_words(all);
   select(linears, chosen, all);
   return all;
-}
-
-bool same_words(const Rule& a, const Rule& b) {
-  const auto words = [](const Rule& r) {
-    return std::tie(r.arithmetic, r.block_scale, r.zero_block, r.pattern, r.exact, r.method, r.sweeps,
-                    r.statistics_hash, r.mask_hash);
-  };
-  return words(a) == words(b);
 }
 
 /// Whether the default dialect has words for every linear that keeps its format.

@@ -68,4 +68,8 @@ KNOWN = [
           ("published *without the draft", "names deepseek_v3/drop attention"), outputs=("stdout", *CONFIG)),
     Known("parts beside stacks", "what lies beside a stack is looked up first", ("stacks: */nvfp4",),
           outputs=("stdout",), fields=("error",)),
+    Known("words in recipes", "a message to the author of a recipe names the key, not the option of the same name",
+          ("*/recipe*", "*/role *", "drafts */*", "trap*"), outputs=("stdout", "stderr"), fields=("error",)),
+    Known("a wrong input scale", "its value is refused before the source is looked at", ("options */plan nvfp4 input_scale constant=-1",),
+          outputs=("stdout",), fields=("error",)),
 ]

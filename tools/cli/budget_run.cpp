@@ -22,14 +22,15 @@ void check_budget(const RecipeOptions& o) {
   const char* name = o.budget ? "--budget" : "--max-loss";
   if (!o.recipe.empty()) throw Error(fmt::format("{}: expected without --recipe, found both", name));
   const double value = o.budget ? *o.budget : *o.max_loss;
-  const bool prunes = !o.pattern.empty() || !layout_pattern(o.layout).empty() || o.layout == "prune";
+  const bool prunes =
+      !o.text(keys::kPattern).empty() || !layout_pattern(o.layout).empty() || o.layout == "prune";
   if (!prunes)
     throw Error(
         fmt::format("{}: expected --pattern or a layout that holds one beside it, found neither", name));
-  if (o.statistics.empty() || o.method == "magnitude")
+  if (o.statistics.empty() || Chosen<SolveBy>(o.text(keys::kMethod)) == SolveBy::kMagnitude)
     throw Error(
         fmt::format("{}: expected --stats beside it, which say what pruning costs, found none", name));
-  if (!o.keep_global_scale.empty())
+  if (!o.text(keys::kKeepGlobalScale).empty())
     throw Error(fmt::format("{}: expected without --keep-global-scale, found both", name));
   const bool fits = std::isfinite(value) && value >= 0 && (o.max_loss || value <= 1);
   if (!fits) {

@@ -248,12 +248,14 @@ Recipe recipe_as_said(const RecipeOptions& options, const ConversionOptions& o) 
 
 /// Input scales of a file become part of the recipe.
 void take_input_scales(Rule& rule, const std::string& destination) {
-  constexpr std::string_view kFrom = "from ";
-  if (rule.input_scale == "given" || rule.input_scale == kFrom)
-    throw Error(fmt::format("--input-scale: expected from FILE, found '{}'", rule.input_scale));
-  if (!rule.input_scale.starts_with(kFrom)) return;
-  check_inputs_apart(destination, {{"--input-scale", rule.input_scale.substr(kFrom.size())}});
-  rule.input_scales = read_amax_file(rule.input_scale.substr(kFrom.size()));
+  using Kind = InputScale::Kind;
+  const Kind kind = rule.input_scale.kind();
+  const std::string name = rule.name(keys::kInputScale), file = rule.input_scale.file();
+  if (kind == Kind::kGiven || (kind == Kind::kFile && file.empty()))
+    throw Error(fmt::format("{}: expected from FILE, found '{}'", name, rule.input_scale.text()));
+  if (kind != Kind::kFile) return;
+  check_inputs_apart(destination, {{name, file}});
+  rule.input_scales = read_amax_file(file);
   rule.input_scale = "given";
 }
 
@@ -269,10 +271,12 @@ Recipe make_recipe(const RecipeOptions& options, const ConversionOptions& o) {
   return recipe;
 }
 
-std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(const RecipeOptions& o, Recipe& recipe) {
-  if (o.keep_global_scale.empty()) return nullptr;
-  auto kept = std::make_unique<const ReferenceCheckpoint>(open_source(o.keep_global_scale));
-  recipe.rules[0].kept = kept->scales();
+std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(Recipe& recipe) {
+  if (recipe.rules.empty() || recipe.rules[0].keep_global_scale.empty()) return nullptr;
+  Rule& rule = recipe.rules[0];
+  auto kept = std::make_unique<const ReferenceCheckpoint>(open_source(rule.keep_global_scale));
+  rule.kept = kept->scales();
+  rule.keep_global_scale.clear();
   return kept;
 }
 
@@ -314,12 +318,12 @@ int run_conversion(const ConversionOptions& given, const RecipeOptions& recipe_o
   if (!recipe_options.html.empty())
     throw Error("--html: expected with --budget or --max-loss, found without");
   Recipe recipe = make_recipe(recipe_options, o);
-  if (!recipe_options.keep_global_scale.empty())
-    check_apart_from_kept(o.destination, recipe_options.keep_global_scale);
+  if (const std::string kept_path = recipe_options.text(keys::kKeepGlobalScale); !kept_path.empty())
+    check_apart_from_kept(o.destination, kept_path);
   const Destination destination = claim_destination(o);
   const Compute compute = solver_of(common, device);
   const Checkpoint source = open_to_convert(o.source, recipe, parse_io(o.io), limits_for(compute), compute);
-  const auto kept = keep_global_scales(recipe_options, recipe);
+  const auto kept = keep_global_scales(recipe);
   return write_checkpoint(destination, o, source, make_plan(source, recipe, limits_for(compute)), kept.get(),
                           common);
 }

@@ -49,7 +49,7 @@ Recipe make_recipe(const RecipeOptions& recipe, const ConversionOptions& options
 
 /// The reference checkpoint of the options. Its global scales go into the recipe; nullptr if the options keep
 /// none.
-std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(const RecipeOptions& options, Recipe& recipe);
+std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(Recipe& recipe);
 
 /// Where and how fast a run worked, as a line that ends: "cpu, 0.21 s: 0.50 GB/s read, ...".
 std::string speed_text(Device device, double seconds, uint64_t read, uint64_t written, bool verified);
@@ -67,7 +67,7 @@ int run_conversion(const ConversionOptions& options, const RecipeOptions& recipe
 Compute solver_of(const Common& common, Device device);
 
 /// An option, and the file that it names; empty: none.
-using InputOption = std::pair<const char*, std::string>;
+using InputOption = std::pair<std::string, std::string>;
 
 /// Throws Error where a file that is read is in the directory to write, which --force would empty. What is no
 /// file that is there, as the name of a recipe, passes.

@@ -29,7 +29,7 @@ class WeightLint {
   WeightLint(const LintInput& s, std::optional<Manifest> manifest, LintReporter& reporter, Progress& progress)
       : s_(s), manifest_(std::move(manifest)), sink_(reporter), progress_(progress) {
     for (const Rule& rule : manifest_ ? manifest_->recipe.rules : std::vector<Rule>{}) {
-      if (rule.to == "prune") pattern_ = rule.pattern, claimed_by_ = "twofour.json";
+      if (rule.to == "prune") pattern_ = rule.pattern.text(), claimed_by_ = "twofour.json";
     }
     if (s.quantization.is_object() && s.quantization.contains("sparsity_config")) {
       const Json& sparsity = s.quantization["sparsity_config"];

@@ -4,6 +4,7 @@
 
 #include "formats/error.h"
 #include "lib/artifact/open_source.h"
+#include "lib/findings/options.h"
 #include "lib/lint/content/against_others.h"
 #include "lib/lint/content/checks.h"
 #include "lib/metrics/moved_weights.h"
@@ -77,8 +78,8 @@ void lint_against(const LintInput& s, const std::filesystem::path& path, const s
   const MovedReport report = find_moved(own, others, "OTHER");
   if (report.compared == 0)
     throw Error(
-        fmt::format("--against {}: expected linears of the same names and shapes as the {} of {}, found none",
-                    other.string(), own.all().size(), path.string()));
+        fmt::format("{} {}: expected linears of the same names and shapes as the {} of {}, found none",
+                    options::kAgainst, other.string(), own.all().size(), path.string()));
   LayerFactors factors;
   std::set<std::string> moved;
   for (const MovedWeights& m : report.moved) {

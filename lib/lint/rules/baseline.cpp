@@ -6,6 +6,7 @@
 
 #include "formats/error.h"
 #include "formats/json.h"
+#include "lib/findings/options.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
 #include "lib/output/destination.h"
@@ -108,8 +109,8 @@ LintBaseline read_baseline(const fs::path& file) {
   const std::string where = file.string();
   const Json json = parse_json(where, read_text(file, kLongest));
   if (!json.is_object() || !json.contains("findings"))
-    throw Error(fmt::format(
-        "{}: expected a file that --write-baseline or lint --json wrote, found no list of findings", where));
+    throw Error(fmt::format("{}: expected a file that {} or lint {} wrote, found no list of findings", where,
+                            options::kWriteBaseline, options::kJson));
   LintBaseline baseline{where, {}};
   add_entries(json["findings"], where, baseline);
   if (json.contains("known") && json["known"].is_array()) add_entries(json["known"], where, baseline);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "lib/findings/options.h"
 #include "lib/lint/rules/levels.h"
 
 namespace twofour {
@@ -46,10 +47,10 @@ std::string explain_rule(const LintRule& rule) {
 std::string lint_rules_page() {
   std::string page = fmt::format(
       "# What lint finds\n"
-      "{} rules, each with its severity, what is wrong, what follows and what to do. `twofour lint --explain "
+      "{} rules, each with its severity, what is wrong, what follows and what to do. `twofour lint {} "
       "all` prints this\npage, and a test compares them. [README.md](README.md) says how rules work "
       "together.\n",
-      lint_rules().size());
+      lint_rules().size(), options::kExplain);
   for (const LintRule& rule : lint_rules()) {
     const std::string see = *rule.reference == '\0' ? "" : fmt::format(" See <{}>.", rule.reference);
     page += fmt::format("\n## {}\n{}\n- {}\n- {}{}\n- To do: {}\n", rule.id, severities_of(rule),

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "formats/error.h"
+#include "lib/findings/options.h"
 #include "lib/names/pattern.h"
 
 namespace twofour {
@@ -98,7 +99,8 @@ LintLevels levels_of(const LintChoice& choice) {
     bool known = false;
     for (const LintProfile& p : profiles::kProfiles) known = known || choice.profile == p.name;
     if (!known)
-      throw Error(fmt::format("--profile: expected strict, serve or publish, found '{}'", choice.profile));
+      throw Error(fmt::format("{}: expected strict, serve or publish, found '{}'", options::kProfile,
+                              choice.profile));
     levels = profiles::levels(choice.profile);
   }
   for (const auto& [id, level] : choice.levels) levels[id] = level;

@@ -5,6 +5,7 @@
 
 #include "formats/error.h"
 #include "kernels/device/check.h"
+#include "lib/findings/options.h"
 #include "lib/lint/rules/baseline.h"
 #include "lib/lint/rules/causes.h"
 #include "lib/names/natural.h"
@@ -17,7 +18,7 @@ LintReporter::LintReporter(const LintLevels& levels) {
   }
   for (const auto& [id, level] : levels) {
     const auto rule = find_lint_rule(id);
-    if (!rule) throw Error(fmt::format("--rule: expected the id of a rule, found '{}'", id));
+    if (!rule) throw Error(fmt::format("{}: expected the id of a rule, found '{}'", options::kRule, id));
     levels_[*rule] = level;
   }
 }

@@ -16,8 +16,9 @@ void expect_masked(std::span<const uint8_t> mask, std::span<uint8_t> codes) {
 Nvfp4Check::Nvfp4Check(const QuantizedGroup& group, Proof& proof)
     : QuantizedCheck(group, proof),
       divides_(divides_in(rule_.dialect->name)),
-      prunes_(words_.pattern != "4:8-paired" && expects_2_4(words_.pattern)),
-      arithmetic_(expected_rule(words_.arithmetic, words_.block_scale, words_.zero_block)) {}
+      prunes_(words_.pattern.text() != "4:8-paired" && expects_2_4(words_.pattern.text())),
+      arithmetic_(
+          expected_rule(words_.arithmetic.text(), words_.block_scale.text(), words_.zero_block.text())) {}
 
 float Nvfp4Check::largest_of(const EncodedMatrix& m, EncodedResult& result) {
   const float own = survey(m, result);

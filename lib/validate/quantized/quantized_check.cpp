@@ -3,7 +3,7 @@
 namespace twofour {
 
 QuantizedCheck::QuantizedCheck(const QuantizedGroup& group, Proof& proof)
-    : GroupReader(group, proof), rule_(group.encode_rule()), words_(rule_.words) {}
+    : GroupReader(group, proof), rule_(group.encode_rule()), words_(*rule_.words) {}
 
 std::vector<EncodedResult> QuantizedCheck::run() {
   const std::vector<EncodedMatrix>& matrices = group_.matrices();
@@ -20,7 +20,7 @@ std::vector<EncodedResult> QuantizedCheck::run() {
 }
 
 bool QuantizedCheck::casts(const EncodedMatrix& m) const {
-  if (words_.exact == "off" || !words_.pattern.empty() || group_.kept().find(m.name)) return false;
+  if (words_.exact.text() == "off" || !words_.pattern.empty() || group_.kept().find(m.name)) return false;
   return m.source->format == WeightFormat::kMxfp4 ||
          (rule_.to == "fp8" && m.source->format == WeightFormat::kNvfp4);
 }

@@ -33,7 +33,7 @@ class QuantizedCheck : protected GroupReader {
   float source_scalar(size_t tensor, const EncodedMatrix& m) const;
 
   const EncodeRule& rule_;
-  const EncodeRule::Words& words_;
+  const Rule& words_;
 };
 
 std::unique_ptr<QuantizedCheck> make_fp8_check(const QuantizedGroup& group, Proof& proof);

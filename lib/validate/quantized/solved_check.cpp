@@ -70,7 +70,7 @@ ExpectedSolver Nvfp4Check::solver_of(const EncodedMatrix& m, const ExpectedGloba
   s.method = m.solving.method == Solving::Method::kFull        ? ExpectedSolver::Method::kJoint
              : m.solving.method == Solving::Method::kSparseGpt ? ExpectedSolver::Method::kSparseGpt
                                                                : ExpectedSolver::Method::kDiagonal;
-  s.group = words_.pattern == "4:8-paired" ? 8 : 4;
+  s.group = words_.pattern.text() == "4:8-paired" ? 8 : 4;
   s.dense = words_.pattern.empty();
   s.divides = divides_;
   s.global = global.written;
@@ -137,7 +137,7 @@ void Nvfp4Check::check_solved(const EncodedMatrix& m, const ExpectedGlobal& glob
       result.output.energy += energies[r];
       if (broken[r]) {
         proof_.differ(m.part(EncodedPart::kValues),
-                      fmt::format("expected {} codes, found others in row {}", words_.pattern,
+                      fmt::format("expected {} codes, found others in row {}", words_.pattern.text(),
                                   begin + static_cast<int64_t>(r)));
         break;
       }

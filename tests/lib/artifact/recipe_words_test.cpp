@@ -83,12 +83,12 @@ Recipe full_recipe() {
                     .roles = {ModuleRole::kRoutedExperts, ModuleRole::kMtp},
                     .draft_experts = DraftExperts::kCast};
   rule.fold = Fold::kAny;
-  rule.pattern = "f", rule.dialect = "g", rule.granularity = "h", rule.block = "i", rule.scale_dtype = "j";
-  rule.odd_blocks = "k", rule.exact = "l", rule.arithmetic = "m", rule.block_scale = "n";
-  rule.zero_block = "o", rule.method = "p", rule.sweeps = 0;
+  rule.pattern = "4:8-paired", rule.dialect = "g", rule.granularity = "row", rule.block = "1x128";
+  rule.scale_dtype = "e8m0", rule.odd_blocks = "keep", rule.exact = "best", rule.arithmetic = "modelopt";
+  rule.block_scale = "mse", rule.zero_block = "zero", rule.method = "rtn", rule.sweeps = 0;
   rule.statistics_hash = "q", rule.statistics_from = "r", rule.statistics_input = "s", rule.mask_hash = "t";
   rule.kept = {.divides = true, .scales = {{"u", 0x3f800000}, {"v", 0x00000001}}};
-  rule.input_scale = "w";
+  rule.input_scale = "given";
   rule.input_scales = {.divides = false, .scales = {{"x", 0x3f800001}}};
   rule.one_input_scale_a_layer = true;
   Recipe recipe(rule, 12345);
@@ -102,12 +102,13 @@ Recipe full_recipe() {
 
 TEST_CASE("every word of a recipe is written in its order, and read as it was written") {
   const std::string text =
-      R"({"rules":[{"to":"a","include":["b*"],"exclude":["re:c","d"],"also":["e"],"fold":"any","pattern":"f",)"
-      R"("dialect":"g","granularity":"h","block":"i","scale_dtype":"j","odd_blocks":"k","exact":"l",)"
-      R"("arithmetic":"m","block_scale":"n","zero_block":"o","method":"p","sweeps":0,)"
+      R"({"rules":[{"to":"a","include":["b*"],"exclude":["re:c","d"],"also":["e"],"fold":"any",)"
+      R"("pattern":"4:8-paired","dialect":"g","granularity":"row","block":"1x128","scale_dtype":"e8m0",)"
+      R"("odd_blocks":"keep","exact":"best","arithmetic":"modelopt","block_scale":"mse",)"
+      R"("zero_block":"zero","method":"rtn","sweeps":0,)"
       R"("statistics_xxh3_128":"q","statistics_from":"r","statistics_input_xxh3_128":"s",)"
       R"("masks_xxh3_128":"t","kept_global_scales":{"divides":true,"bits":{"u":"3f800000","v":"00000001"}},)"
-      R"("input_scale":"w","input_scales":{"divides":false,"bits":{"x":"3f800001"}},)"
+      R"("input_scale":"given","input_scales":{"divides":false,"bits":{"x":"3f800001"}},)"
       R"("one_input_scale_a_layer":true,"from_default":false,"draft_experts":"cast",)"
       R"("roles":["experts","mtp"]},{"to":"v7","include":[],"exclude":[],"also":[],"fold":"larger"}],)"
       R"("max_shard_size":12345,"dialect":"y","edit":{"drop":{"experts":{"z":[0,7]}}}})";
@@ -174,6 +175,10 @@ TEST_CASE("words of a known key that are not known are refused, whatever the for
                    "recipe.rules[0].fold: expected larger, strict or any, found \"mean\""));
     CHECK(contains(refusal("\"roles\":[\"experts\"]", "\"roles\":[\"shards\"]"),
                    "recipe.rules[1].roles: expected a role of modules, found \"shards\""));
+    CHECK(contains(refusal("\"roles\":", "\"block_scale\":\"best\",\"roles\":"),
+                   "recipe.rules[1].block_scale: expected max, mse or four-over-six, found \"best\""));
+    CHECK(contains(refusal("\"roles\":", "\"input_scale\":\"constant=-1\",\"roles\":"),
+                   "recipe.rules[1].input_scale: expected keep, none, constant"));
     CHECK(contains(refusal("\"roles\":", "\"draft_experts\":\"drop\",\"roles\":"),
                    "recipe.rules[1].draft_experts: expected keep or cast, found \"drop\""));
   }

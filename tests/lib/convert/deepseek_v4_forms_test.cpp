@@ -123,7 +123,7 @@ TEST_CASE("experts in FP8 get E8M0 scales where these are asked for, with a warn
   CHECK(made.scales(kAttention, "") == "F8_E8M0");
   const auto warned = findings_of(made.findings, "e8m0-expert-scales");
   REQUIRE(warned.size() == 1);
-  CHECK(contains(warned[0].message, "reads --scale-dtype f32 alone"));
+  CHECK(contains(warned[0].message, "reads scale_dtype: f32 alone"));
 }
 
 TEST_CASE("the draft's experts stay or are cast as a rule says, and configs say which") {
@@ -163,7 +163,7 @@ TEST_CASE("a draft that loaders would read as the model's experts is refused, bu
     const std::string message = message_of([&] { Made(scratch / source, scratch / "none", rule); });
     CHECK(!fs::exists(scratch / "none"));
     CHECK(contains(message, "mtp.0.ffn.experts.0.w1: expected the draft's experts in "));
-    CHECK(contains(message, "--draft-experts cast converts them, too"));
+    CHECK(contains(message, "draft_experts: cast converts them, too"));
     return message;
   };
   CHECK(contains(refused("src", "{match: experts, to: fp8, granularity: block, draft_experts: keep}"),

@@ -239,12 +239,6 @@ TEST_CASE("a block scale that is not valid is refused, named, and leaves nothing
   }
 }
 
-TEST_CASE("an unknown pattern is refused") {
-  const Scratch scratch;
-  CHECK_THROWS_WITH_AS(convert(golden("modelopt-qwen3"), scratch / "out", prune_recipe("1:2")),
-                       "--pattern: expected 2:4 or 4:8-paired, found '1:2'", Error);
-}
-
 TEST_CASE("one flipped bit in any tensor of a pruned checkpoint is found and named") {
   const Scratch scratch;
   write_stacks(scratch / "src", 16, 16);

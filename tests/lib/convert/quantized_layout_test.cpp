@@ -279,10 +279,6 @@ TEST_CASE("the words of the rule are those of quantize") {
       }
     }
   }
-  OneRule unknown = to("v7");
-  unknown.arithmetic = "mine";
-  CHECK_THROWS_WITH_AS(convert(scratch / "src", scratch / "no", unknown),
-                       doctest::Contains("--arithmetic: expected one of"), Error);
 }
 
 TEST_CASE("planning reads no weights and leaves the scales open") {

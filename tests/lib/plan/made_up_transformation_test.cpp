@@ -136,7 +136,7 @@ class Invert : public Method {
 struct WithInvert {
   WithInvert() {
     methods().push_back(
-        {"inverted", {}, [](Rule&) -> std::unique_ptr<Method> { return std::make_unique<Invert>(); }});
+        {"inverted", 0, [](Rule&) -> std::unique_ptr<Method> { return std::make_unique<Invert>(); }});
     other_method_names().push_back("inverted");
   }
   ~WithInvert() {

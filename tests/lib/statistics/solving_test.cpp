@@ -17,13 +17,13 @@ using namespace twofour;
 
 TEST_CASE("what a file holds of a linear decides how it is solved") {
   const Scratch scratch;
-  const auto choose = [&](const char* kind, int64_t tokens, bool pattern, const char* method = "",
+  const auto choose = [&](const char* kind, int64_t tokens, bool pattern, std::optional<SolveBy> by = {},
                           int sweeps = -1) {
     StatisticsBuilder b;
     b.add({"m"}, 32, tokens, kind);
     b.write(scratch / "s");
     const Statistics s = Statistics::open(scratch / "s");
-    const Solving solving = choose_solving(s, "m", method, sweeps, pattern);
+    const Solving solving = choose_solving(s, "m", by, sweeps, pattern);
     return fmt::format("{} {} {}{}{}", solving_name(solving, pattern), solving.sweeps, solving.damping,
                        solving.why.empty() ? "" : ": ", solving.why);
   };
@@ -36,30 +36,30 @@ TEST_CASE("what a file holds of a linear decides how it is solved") {
   CHECK(choose("hessian", 0, true) == "plain 0 0.01: no tokens");
   CHECK(choose("hessian_blocks", 64, true) == "joint 4 0.01");
   CHECK(choose("sum_squares", 1000, true) == "wanda 0 0.01: a diagonal alone");
-  CHECK(choose("hessian", 128, true, "wanda") == "wanda 0 0.01");
-  CHECK(choose("hessian", 128, true, "wanda", 3) == "wanda 3 0.01");
-  CHECK(choose("sum_squares", 128, true, "wanda", 3) == "wanda 0 0.01");
-  CHECK(choose("hessian", 128, true, "joint", 0) == "joint 0 0.01");
+  CHECK(choose("hessian", 128, true, SolveBy::kWanda) == "wanda 0 0.01");
+  CHECK(choose("hessian", 128, true, SolveBy::kWanda, 3) == "wanda 3 0.01");
+  CHECK(choose("sum_squares", 128, true, SolveBy::kWanda, 3) == "wanda 0 0.01");
+  CHECK(choose("hessian", 128, true, SolveBy::kJoint, 0) == "joint 0 0.01");
   // Sums of zeros choose nothing: the same methods, and a reason.
   for (const std::string kind : {"hessian", "hessian_blocks", "sum_squares"}) {
     StatisticsBuilder zeros;
     zeros.add({"m"}, 32, 128, kind);
     std::fill(zeros.tensors[0].bytes.begin(), zeros.tensors[0].bytes.end(), uint8_t{0});
     zeros.write(scratch / "s");
-    const Solving solving = choose_solving(Statistics::open(scratch / "s"), "m", "", -1, true);
+    const Solving solving = choose_solving(Statistics::open(scratch / "s"), "m", {}, -1, true);
     CHECK(solving_name(solving, true) == (kind == "sum_squares" ? "wanda" : "joint"));
     CHECK(solving.why == "inputs that are all 0, in 128 tokens");
     // Of a run that has not ended they say nothing yet.
     zeros.metadata["format"] = "twofour statistics 0";
     zeros.write(scratch / "s");
     const Statistics unfinished = Statistics::open_unfinished(scratch / "s");
-    CHECK(choose_solving(unfinished, "m", "", -1, true).why ==
+    CHECK(choose_solving(unfinished, "m", {}, -1, true).why ==
           (kind == "sum_squares" ? "a diagonal alone" : ""));
   }
   StatisticsBuilder b;
   b.add({"m"}, 32, 100);
   b.write(scratch / "s");
-  CHECK(choose_solving(Statistics::open(scratch / "s"), "n", "", -1, true).why == "no statistics");
+  CHECK(choose_solving(Statistics::open(scratch / "s"), "n", {}, -1, true).why == "no statistics");
 }
 
 TEST_CASE("means far from 1 are brought near to it exactly, by a power of four that the proof finds too") {

@@ -1,0 +1,88 @@
+#pragma once
+#include <array>
+#include <concepts>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace twofour {
+
+/// "a, b or c"
+template <class Names>
+std::string either(const Names& names) {
+  std::string text;
+  for (size_t i = 0; i < std::size(names); ++i) {
+    text += i == 0 ? "" : i + 1 == std::size(names) ? " or " : ", ";
+    text += names[i];
+  }
+  return text;
+}
+
+/// A word that people write, and the value that it stands for.
+template <class T>
+struct ValueWord {
+  std::string_view word;
+  T value;
+};
+/// The words for values of a type, the default first; values.h has one for each type.
+template <class T>
+inline constexpr std::array<ValueWord<T>, 0> kValueWords = {};
+
+template <class T>
+std::vector<std::string_view> value_words() {
+  std::vector<std::string_view> words;
+  for (const ValueWord<T>& one : kValueWords<T>) words.push_back(one.word);
+  return words;
+}
+
+/// Nothing for a word that is not one of them.
+template <class T>
+std::optional<T> find_value(std::string_view word) {
+  for (const ValueWord<T>& one : kValueWords<T>) {
+    if (one.word == word) return one.value;
+  }
+  return std::nullopt;
+}
+
+template <class T>
+std::string_view word_of(const T& value) {
+  for (const ValueWord<T>& one : kValueWords<T>) {
+    if (one.value == value) return one.word;
+  }
+  return "";
+}
+
+/// Throws Error: "expected EXPECTED, found 'FOUND'".
+[[noreturn]] void refuse_value(const std::string& expected, std::string_view found);
+
+/// What a rule says by a word: a value, or nothing, which leaves it to what the rule makes.
+template <class T>
+class Chosen {
+ public:
+  Chosen() = default;
+  Chosen(T value) : value_(value) {}  // NOLINT: a value says itself
+  /// By its word; "" says nothing. Throws Error on other words.
+  template <std::convertible_to<std::string_view> Word>
+  Chosen(const Word& text) {  // NOLINT: a word says its value
+    const std::string_view word = text;
+    if (word.empty()) return;
+    value_ = find_value<T>(word);
+    if (!value_) refuse_value(either(value_words<T>()), word);
+  }
+
+  bool empty() const { return !value_; }
+  const std::optional<T>& value() const { return value_; }
+  const T& operator*() const { return *value_; }
+  /// The value, or the default, which is the first of its words.
+  T or_default() const { return value_.value_or(kValueWords<T>[0].value); }
+  /// "" where it says nothing.
+  std::string_view text() const { return value_ ? word_of(*value_) : std::string_view(); }
+  friend bool operator==(const Chosen&, const Chosen&) = default;
+
+ private:
+  std::optional<T> value_;
+};
+
+}  // namespace twofour
