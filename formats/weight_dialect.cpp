@@ -1,7 +1,5 @@
 #include "formats/weight_dialect.h"
 
-#include <algorithm>
-
 namespace twofour {
 namespace {
 
@@ -31,36 +29,6 @@ constexpr WeightDialect kWeightDialects[] = {
     {"transformers", kFloat, ".weight", kFloats, nullptr, kNone, nullptr, ".bias", false},
     {"transformers, stacks", kFloat, "", kFloats, nullptr, kNone, nullptr, "_bias", true},
 };
-
-// Source: Hugging Face transformers, models.
-constexpr std::string_view kEmbeddings[] = {
-    "embed",
-    "embed_in",
-    "embed_positions",
-    "embed_tokens",
-    "embed_tokens_per_layer",
-    "embedding",
-    "embeddings",
-    "ngram_embedding",
-    "pos_embed",
-    "position_embedding",
-    "position_embeddings",
-    "token_embedding",
-    "tok_embeddings",
-    "token_type_embeddings",
-    "word_embeddings",
-    "wpe",
-    "wte",
-};
-constexpr std::string_view kConvolutions[] = {"conv", "conv1d", "conv2d", "conv3d"};
-
-std::string_view leaf_of(std::string_view module) {
-  return module.substr(module.rfind('.') + 1);  // all of it where there is no dot
-}
-
-bool is_number(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-}
 
 }  // namespace
 
@@ -96,28 +64,5 @@ const char* weight_format_key(WeightFormat format) {
 }
 
 std::span<const WeightDialect> weight_dialects() { return kWeightDialects; }
-
-bool is_linear_name(std::string_view module) {
-  const std::string_view leaf = leaf_of(module);
-  const auto ends_leaf = [&](std::string_view name) { return leaf.ends_with(name); };
-  return !is_table_name(module) &&
-         std::none_of(std::begin(kConvolutions), std::end(kConvolutions), ends_leaf) &&
-         leaf.find("norm") == std::string_view::npos;
-}
-
-std::string_view table_of_piece(std::string_view module) {
-  constexpr std::string_view kShard = "shard_", kShards = ".shards";
-  const std::string_view leaf = leaf_of(module);
-  if (leaf.size() >= module.size()) return {};
-  const std::string_view parent = module.substr(0, module.size() - leaf.size() - 1);
-  if (leaf.starts_with(kShard) && is_number(leaf.substr(kShard.size()))) return parent;
-  if (is_number(leaf) && parent.ends_with(kShards)) return parent.substr(0, parent.size() - kShards.size());
-  return {};
-}
-
-bool is_table_name(std::string_view module) {
-  const std::string_view whole = table_of_piece(module), leaf = leaf_of(whole.empty() ? module : whole);
-  return std::find(std::begin(kEmbeddings), std::end(kEmbeddings), leaf) != std::end(kEmbeddings);
-}
 
 }  // namespace twofour

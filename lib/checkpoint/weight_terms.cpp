@@ -223,8 +223,7 @@ class Terms {
     const auto at = std::lower_bound(access_.tensors.begin(), access_.tensors.end(), prefix,
                                      [](const TensorInfo& t, const std::string& p) { return t.name < p; });
     for (auto t = at; t != access_.tensors.end() && t->name.starts_with(prefix); ++t) {
-      const size_t last = t->name.rfind('.');
-      if (table_of_piece(std::string_view(t->name).substr(0, last)) == module) return true;
+      if (table_of_piece(module_of(t->name)) == module) return true;
     }
     return false;
   }

@@ -9,6 +9,7 @@
 
 #include "formats/e8m0.h"
 #include "formats/error.h"
+#include "formats/module_names.h"
 #include "kernels/device/device.h"
 #include "kernels/numbers/casts.h"
 #include "lib/artifact/layout_names.h"
@@ -267,7 +268,7 @@ std::shared_ptr<const RuntimeLayer> DeviceWeights::place_block(Placer& placer, s
 
 void DeviceWeights::place_mlp(Placer& placer, const MlpWeights& w, DeviceMlp& to) const {
   if (!w.gate) return;
-  const std::string name = w.gate.name.substr(0, w.gate.name.rfind('.'));
+  const std::string name(module_of(w.gate.name));
   if (const auto block = find_block(name, 1, w.gate.n)) {
     to.block = place_block(placer, *block);
     return;

@@ -111,8 +111,7 @@ ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
   if (s.is_mxfp8()) group["input_activations"] = nullptr;  // as the preset for weights alone
   // No engine's class of heads is reached by the class of linears.
   std::vector<std::string> targets = {"Linear"};
-  for (const std::string& head : c.heads)
-    targets.push_back(fmt::format("re:.*{}$", head.substr(head.rfind('.') + 1)));
+  for (const std::string& head : c.heads) targets.push_back(fmt::format("re:.*{}$", leaf_of(head)));
   return {
       config_entry(c, group.at("format").get<std::string>(), {{"group_0", with_targets(group, targets)}})};
 }

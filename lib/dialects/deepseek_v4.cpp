@@ -46,8 +46,6 @@ bool is_routed(const std::string& module) {
   return parsed && parsed->kind == BlockKind::kRoutedExperts;
 }
 
-bool is_draft(const std::string& module) { return module.starts_with("mtp."); }
-
 /// The blocks of routed experts in NVFP4, and whether experts of drafts are in another format.
 struct Experts {
   std::set<std::string> nvfp4;
@@ -60,7 +58,7 @@ Experts experts_of(const WrittenModel& model) {
     if (!m.entry || !is_routed(m.name)) continue;
     const auto algorithm = model.entries[*m.entry].at("quant_algo").get<std::string>();
     if (algorithm == "NVFP4") experts.nvfp4.emplace(parse_module_name(m.name)->block);
-    experts.mxfp4_drafts = experts.mxfp4_drafts || (algorithm == "MXFP4" && is_draft(m.name));
+    experts.mxfp4_drafts = experts.mxfp4_drafts || (algorithm == "MXFP4" && is_in_mtp(m.name));
   }
   return experts;
 }
@@ -105,7 +103,7 @@ constexpr const char* kExpertDtype = "expert_dtype";
 Json expert_dtype_of(const WrittenModel& model) {
   Json dtype = nullptr;
   for (const WrittenModule& m : model.modules) {
-    if (!m.entry || !is_routed(m.name) || is_draft(m.name)) continue;
+    if (!m.entry || !is_routed(m.name) || is_in_mtp(m.name)) continue;
     if (model.entries[*m.entry].at("quant_algo") != "FP8") return "fp4";
     dtype = "fp8";
   }

@@ -48,8 +48,6 @@ struct EngineLayer {
   std::vector<std::string> parts = {};
   std::vector<const LoadedModule*> modules = {};  ///< that go into it
 };
-/// Whether a linear turns hidden states into logits; engines build it by a class of its own.
-bool is_output_head(std::string_view module);
 /// The layers that engines make of linears: fused ones, blocks of routed experts, the rest alone. `modules`
 /// outlive them.
 std::vector<EngineLayer> engine_layers(const std::vector<LoadedModule>& modules);

@@ -32,9 +32,8 @@ std::vector<std::string> candidates(const std::string& prefix, const MixedRules&
 const Json* find_shards(const LayerMap& layers, const MixedRules& rules, const EngineLayer& layer) {
   const Json* found = nullptr;
   for (const std::string& part : layer.parts) {
-    const size_t dot = part.rfind('.');
-    for (const std::string& base : candidates(part.substr(0, dot), rules)) {
-      const Json* one = layers.find(base + part.substr(dot));
+    for (const std::string& base : candidates(std::string(parent_of(part)), rules)) {
+      const Json* one = layers.find(fmt::format("{}.{}", base, leaf_of(part)));
       if (one == nullptr) continue;
       if (found != nullptr && algorithm_of(*found) != algorithm_of(*one))
         throw Error(
@@ -55,8 +54,6 @@ NamedFormat first_expert(const std::vector<LoadedModule>& modules) {
   }
   return {};
 }
-
-bool is_draft(const EngineLayer& layer) { return layer.name.starts_with("mtp."); }
 
 bool is_modelopt(const Json& config) {
   return text_of(config, "quant_method").starts_with("modelopt") ||
@@ -95,7 +92,7 @@ const Json* find_mixed(const LayerMap& layers, const MixedRules& rules, const En
     if (const Json* entry = layers.first_below(name)) return entry;
   }
   if (!rules.asks_parent || !layer.name.ends_with(".experts")) return nullptr;
-  return layers.first_below(layer.name.substr(0, layer.name.rfind('.')));
+  return layers.first_below(std::string(parent_of(layer.name)));
 }
 
 LookupResult load(const Loaders& loaders, const EngineLayer& layer, const NamedFormat& format,

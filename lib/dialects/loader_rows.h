@@ -20,9 +20,6 @@ std::unique_ptr<LoaderLookup> read_tensorrt_llm(const LoadedConfig& config,
 /// The format of the first routed expert, by which engines know DeepSeek-V4's; floats where there is none.
 NamedFormat first_expert(const std::vector<LoadedModule>& modules);
 
-/// Whether a layer predicts further tokens, beside the model.
-bool is_draft(const EngineLayer& layer);
-
 /// What ModelOpt says, in either of its two forms.
 struct ModelOptWords {
   /// `ignore`: the keys of the flat form that an engine reads for what is not quantized, the first counts.

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "formats/error.h"
+#include "formats/module_names.h"
 #include "lib/dialects/loader_rows.h"
 #include "lib/names/pattern.h"
 
@@ -77,12 +78,10 @@ class Exclusions {
                        [&](const std::string& part) { return has_name(part); });
   }
   bool has_name(std::string_view name) const {
-    for (;; name = name.substr(0, name.rfind('.'))) {
-      const bool found =
-          any_matches(globs_, name) || std::any_of(expressions_.begin(), expressions_.end(),
-                                                   [&](const ConfigPattern& p) { return p.matches(name); });
-      if (found || name.find('.') == name.npos) return found;
-    }
+    return any_above(name, [&](std::string_view own) {
+      return any_matches(globs_, own) || std::any_of(expressions_.begin(), expressions_.end(),
+                                                     [&](const ConfigPattern& p) { return p.matches(own); });
+    });
   }
 
  private:
@@ -125,7 +124,7 @@ const Json* find_layer(const LayerMap& layers, const EngineLayer& layer) {
   if (layer.kind != Kind::kFused ||
       !(layer.name.ends_with(".qkv_proj") || layer.name.ends_with(".gate_up_proj")))
     return layers.find(name_of(layer));
-  const std::string above = layer.name.substr(0, layer.name.rfind('.'));
+  const std::string above(module_of(layer.name));
   if (layer.name.ends_with(".qkv_proj")) return layers.first_with(above + ".q_proj");
   const Json* gate = layers.first_with(above + ".gate_proj");
   return gate != nullptr ? gate : layers.first_with(above + ".gate_up_proj");
@@ -268,7 +267,7 @@ class DeepSeekV4 : public LoaderLookup {
   LookupResult find(const EngineLayer& layer) const override {
     using enum NamedFormat::Kind;
     if (layer.kind == Kind::kExperts && (first_.kind == kMxfp4 || first_.kind == kNvfp4)) {
-      if (!is_draft(layer)) return {first_};
+      if (!is_in_mtp(layer.name)) return {first_};
       return {first_, fmt::format("reads the experts of drafts as {}, like the first", describe(first_))};
     }
     LookupResult found = rest_ ? rest_->find(layer) : LookupResult{};

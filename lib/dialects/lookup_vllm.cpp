@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "formats/error.h"
+#include "formats/naming.h"
 #include "lib/dialects/loader_rows.h"
 #include "lib/names/pattern.h"
 
@@ -233,7 +234,7 @@ class DeepSeekV4 : public Fp8 {
   LookupResult find(const EngineLayer& layer) const override {
     if (layer.kind != Kind::kExperts || is_listed(layer) || dtype_ == "fp8") return Fp8::find(layer);
     const NamedFormat format{nvfp4_ ? NamedFormat::Kind::kNvfp4 : NamedFormat::Kind::kMxfp4};
-    if (!is_draft(layer)) return {format};
+    if (!is_in_mtp(layer.name)) return {format};
     return {format, fmt::format("reads the experts of drafts as {}, like all others", describe(format))};
   }
 

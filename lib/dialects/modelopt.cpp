@@ -4,6 +4,7 @@
 #include <set>
 
 #include "formats/atom.h"
+#include "formats/module_names.h"
 #include "lib/dialects/dialect_rows.h"
 
 // Source: NVIDIA/Model-Optimizer, modelopt/torch/export; vLLM, quantization/modelopt.py.
@@ -121,20 +122,19 @@ std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
 /// Blocks of routed experts that are not quantized beside linears that are: of experts that are not named,
 /// vLLM takes the format of what is below their parent.
 std::vector<std::string> experts_beside_quantized(const WrittenModel& model) {
-  std::set<std::string> blocks, parents;
-  const auto parent_of = [](std::string_view name) { return std::string(name.substr(0, name.rfind('.'))); };
+  std::set<std::string, std::less<>> blocks, parents;
   for (const WrittenModule& m : model.modules) {
     const auto parsed = parse_module_name(m.name);
     const bool routed = parsed && parsed->kind == BlockKind::kRoutedExperts;
     if (routed && !m.entry) blocks.emplace(parsed->block);
     if (!routed && m.entry) {
-      for (size_t dot = m.name.rfind('.'); dot != m.name.npos && dot > 0; dot = m.name.rfind('.', dot - 1))
-        parents.insert(m.name.substr(0, dot));
+      for (std::string_view name = parent_of(m.name); !name.empty(); name = parent_of(name))
+        parents.emplace(name);
     }
   }
   std::vector<std::string> names;
   for (const std::string& block : blocks) {
-    if (parents.contains(parent_of(block))) names.push_back(block);
+    if (parents.contains(module_of(block))) names.push_back(block);
   }
   return names;
 }

@@ -88,7 +88,7 @@ QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& 
   QuantizedConfig config;
   config.fp8_kv_cache = has_fp8_kv_cache(source);
   for (const Nvfp4Linear& m : source.nvfp4_modules()) {
-    if (is_output_head(m.name)) config.heads.push_back(m.name);
+    if (is_head(m.name)) config.heads.push_back(m.name);
   }
   std::vector<std::string> ignored = strings(entry, "ignore");
   std::string where = quantization_place(source, "ignore");

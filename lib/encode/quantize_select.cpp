@@ -56,18 +56,8 @@ constexpr std::array<std::array<std::string_view, 3>, 8> kFused = {{{"gate_proj"
 /// The same in DeepSeek-V4's compressor, which has another wkv.
 constexpr std::array<std::string_view, 2> kFusedInCompressor = {"wkv", "wgate"};
 
-template <class F>
-bool any_component(std::string_view name, F&& f) {
-  while (!name.empty()) {
-    const size_t dot = std::min(name.find('.'), name.size());
-    if (f(name.substr(0, dot))) return true;
-    name.remove_prefix(std::min(dot + 1, name.size()));
-  }
-  return false;
-}
-
 bool is_left_alone(std::string_view name) {
-  return any_component(name, [](std::string_view part) {
+  return any_part(name, [](std::string_view part) {
     return part.starts_with("mtp") ||
            std::find(std::begin(kLeftAlone), std::end(kLeftAlone), part) != std::end(kLeftAlone);
   });
@@ -77,7 +67,7 @@ bool is_left_alone(std::string_view name) {
 /// like.
 bool is_beyond_layers(std::string_view name, int64_t layers) {
   bool after_layers = false;
-  return any_component(name, [&](std::string_view part) {
+  return any_part(name, [&](std::string_view part) {
     int64_t number = -1;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), number);
     const bool beyond =
@@ -85,10 +75,6 @@ bool is_beyond_layers(std::string_view name, int64_t layers) {
     after_layers = part == "layers";
     return beyond;
   });
-}
-
-std::string parent_of(const std::string& name) {
-  return name.substr(0, name.rfind('.') == std::string::npos ? 0 : name.rfind('.'));
 }
 
 /// Routed experts must be 0 to E - 1, each with the same matrices in the same shapes; of stacks both.
@@ -213,8 +199,8 @@ std::vector<std::vector<size_t>> fused_groups(const std::vector<Linear>& modules
   std::map<std::pair<std::string, size_t>, size_t> known;
   for (size_t i = 0; i < modules.size(); ++i) {
     const std::string& name = modules[i].name;
-    const std::string parent = parent_of(name);
-    const std::string_view leaf = std::string_view(name).substr(parent.empty() ? 0 : parent.size() + 1);
+    const std::string parent(parent_of(name));
+    const std::string_view leaf = leaf_of(name);
     size_t family = 0;
     const bool in_compressor =
         parent.ends_with("compressor") &&

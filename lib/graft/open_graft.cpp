@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "formats/error.h"
+#include "formats/module_names.h"
 #include "lib/artifact/manifest.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/quantization_config.h"
@@ -45,7 +46,7 @@ std::vector<ComingModule> coming_modules(const Checkpoint& donor, const Quantiza
   }
   for (size_t i = 0; i < comes.size(); ++i) {  // formats that are no linears, or not read
     const TensorInfo& t = donor.tensors()[i];
-    const std::string_view leaf = std::string_view(t.name).substr(t.name.rfind('.') + 1);
+    const std::string_view leaf = leaf_of(t.name);
     if (comes[i] && is_code_type(t.dtype) && (leaf.find("weight") == 0 || leaf == "qweight"))
       quantized.insert(std::string(module_of(t.name)));
   }

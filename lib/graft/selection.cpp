@@ -45,11 +45,6 @@ int64_t layer_count(const Checkpoint& c) {
   return count.is_number_integer() ? count.get<int64_t>() : kNoLayerCount;
 }
 
-std::string_view module_of(std::string_view tensor) {
-  const size_t dot = tensor.rfind('.');
-  return dot == tensor.npos ? tensor : tensor.substr(0, dot);
-}
-
 int64_t main_layer(std::string_view name) {
   // The role of a name tells towers and drafts from layers of the language model.
   const auto parts = parts_of_name(name);

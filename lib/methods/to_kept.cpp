@@ -4,6 +4,7 @@
 #include <map>
 
 #include "formats/e8m0.h"
+#include "formats/module_names.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/dialects/dialect_rows.h"
 #include "lib/encode/quantized_group.h"
@@ -304,10 +305,6 @@ class Keep : public Method {
     }
     if (modules.empty()) throw Error("--input-scale: expected NVFP4 among the modules that stay, found none");
     change_input_scales(rule, modules, planner);
-  }
-
-  static std::string_view module_of(std::string_view tensor) {
-    return tensor.substr(0, std::min(tensor.rfind('.'), tensor.size()));
   }
 };
 

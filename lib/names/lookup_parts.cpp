@@ -1,5 +1,7 @@
 #include "lib/names/lookup_parts.h"
 
+#include "formats/module_names.h"
+
 #include <algorithm>
 #include <cctype>
 
@@ -12,15 +14,8 @@ bool is_number(std::string_view part) {
 
 /// "a.experts.7.up_proj" without its last two parts, if the first of them is a number.
 std::string_view without_expert(std::string_view name) {
-  const size_t leaf = name.rfind('.');
-  if (leaf == name.npos || leaf == 0) return name;
-  const size_t number = name.rfind('.', leaf - 1);
-  if (number == name.npos || !is_number(name.substr(number + 1, leaf - number - 1))) return name;
-  return name.substr(0, number);
-}
-
-bool is_below(std::string_view name, std::string_view above) {
-  return name.size() > above.size() && name.starts_with(above) && name[above.size()] == '.';
+  const std::string_view expert = parent_of(name), block = parent_of(expert);
+  return !expert.empty() && expert.find('.') != expert.npos && is_number(leaf_of(expert)) ? block : name;
 }
 
 std::string lower(std::string text) {
@@ -56,8 +51,6 @@ std::string algorithm_of(const Json& entry) {
   for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return text;
 }
-
-std::string_view leaf_of(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
 LayerMap::LayerMap(const Json& layers) {
   if (!layers.is_object()) return;

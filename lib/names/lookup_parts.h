@@ -20,8 +20,6 @@ std::string text_of(const Json& json, const char* key);
 std::vector<std::string> strings_of(const Json& list);
 /// "quant_algo" in capitals, as loaders compare it; empty where there is none.
 std::string algorithm_of(const Json& entry);
-/// Everything behind the last dot.
-std::string_view leaf_of(std::string_view name);
 
 /// quantized_layers: exact names, in the order of the file. A configuration of more than 256 KiB is in order
 /// of names.

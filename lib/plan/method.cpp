@@ -172,7 +172,7 @@ ConfigEntries Planner::quantization_entries() {
   if (written_.entries.size() == 1 && dialect_->config != nullptr && has_words) {
     QuantizedConfig config = {dialect_->patterns(written_.unquantized), written_.fp8_kv_cache};
     for (const WrittenModule& m : written_.modules) {
-      if (m.entry && is_output_head(m.name)) config.heads.push_back(m.name);
+      if (m.entry && is_head(m.name)) config.heads.push_back(m.name);
     }
     return checked(dialect_->config(config, schemes_[0]));
   }

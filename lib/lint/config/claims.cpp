@@ -31,15 +31,6 @@ std::string text_at(const Json& json, const char* key) {
   return json.is_object() && json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
 }
 
-bool is_head(std::string_view name) {
-  return name.substr(name.rfind('.') + 1) == "lm_head" || name == "head" || name == "output";
-}
-
-bool has_tied_head(const LintInput& s) {
-  const auto tied = model_settings(s.config, "tie_word_embeddings");
-  return std::any_of(tied.begin(), tied.end(), [](const Json* said) { return *said == true; });
-}
-
 Claims read_claims(const LintInput& s) {
   Claims c;
   const Json& entry = s.quantization;

@@ -22,11 +22,6 @@ Claims read_claims(const LintInput& input);
 /// A member that is a text; empty if there is none.
 std::string text_at(const Json& json, const char* key);
 
-/// Whether a module is the head by its name.
-bool is_head(std::string_view name);
-/// Whether config.json ties the head to the embedding.
-bool has_tied_head(const LintInput& input);
-
 /// Patterns, entries and groups that no module belongs to.
 void lint_unused_patterns(const LintInput& input, const Claims& claims, LintReporter& reporter);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "formats/naming.h"
 #include "formats/weight_dialect.h"
 
 namespace twofour {

@@ -68,21 +68,20 @@ std::vector<StoredModule> stored_modules(const LintInput& s) {
   return modules;
 }
 
-bool is_router(std::string_view name) {
-  const auto ends = [&](std::string_view end) { return name.ends_with(end); };
-  return ends(".router") || ends(".mlp.gate") || ends(".ffn.gate") || ends(".block_sparse_moe.gate") ||
-         ends(".mixer.gate") || ends(".feed_forward.gate") || ends(".shared_expert_gate");
+/// What a list of layers says of `module` or, first of all, of something above it.
+const std::string* find_listed(const std::map<std::string, std::string>& layers, const std::string& module) {
+  auto found = layers.end();
+  any_above(module, [&](std::string_view name) {
+    found = layers.find(std::string(name));
+    return found != layers.end();
+  });
+  return found == layers.end() ? nullptr : &found->second;
 }
 
-/// Whether a list of layers names `module` or something above it.
-const std::string* find_listed(const std::map<std::string, std::string>& layers, const std::string& module) {
-  for (std::string_view name = module;;) {
-    const auto it = layers.find(std::string(name));
-    if (it != layers.end()) return &it->second;
-    const size_t dot = name.rfind('.');
-    if (dot == name.npos) return nullptr;
-    name = name.substr(0, dot);
-  }
+void check_router(const LintInput& s, const StoredModule& m, LintReporter& reporter) {
+  if (m.stored == StoredAs::kUnquantized || !(is_router(m.name) || is_shared_expert_gate(m.name))) return;
+  reporter.add("quantized-router", s.file_of(m.tensor), m.name,
+               fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
 }
 
 /// Adds the modules that nothing else needs to be said of to `reported`.
@@ -90,7 +89,7 @@ void check_formats(const LintInput& s, Claims& claims, std::set<std::string>& re
                    LintReporter& reporter) {
   PatternList ignored(claims.ignored);
   const std::set<std::string> explained = reported;
-  const bool tied = has_tied_head(s);  // loaders skip one that is stored all the same
+  const bool tied = has_tied_head(s.config);  // loaders skip one that is stored all the same
   for (const StoredModule& m : stored_modules(s)) {
     const auto report = [&](const char* rule, std::string message) {
       reported.insert(m.name);
@@ -98,10 +97,7 @@ void check_formats(const LintInput& s, Claims& claims, std::set<std::string>& re
     };
     const bool quantized = m.stored != StoredAs::kUnquantized;
     if (is_head(m.name) && (tied || quantized)) reported.insert(m.name);
-    if (quantized && is_router(m.name)) {
-      reporter.add("quantized-router", s.file_of(m.tensor), m.name,
-                   fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
-    }
+    check_router(s, m, reporter);
     if (quantized && is_head(m.name)) {
       reporter.add("quantized-head", s.file_of(m.tensor), m.name,
                    fmt::format("expected an unquantized head, found {}", stored_name(m.stored)));
@@ -186,7 +182,7 @@ bool is_own_router(const LintInput& s, const std::string& name) {
   if (is_phimoe && name.ends_with(".block_sparse_moe.gate")) return true;
   // Hunyuan's is below the gate, Granite's below the router.
   return s.find(name + ".e_score_correction_bias") || s.find(name + ".expert_bias") ||
-         name.ends_with(".gate.wg") || name.ends_with(".router.layer");
+         ends_in(name, "gate.wg") || ends_in(name, "router.layer");
 }
 
 namespace {
@@ -226,11 +222,7 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
   lint_settings(s, reporter);
   if (s.quantization.is_null()) {
     report_no_quantization(s, coded, reporter);
-    for (const StoredModule& m : stored_modules(s)) {
-      if (m.stored != StoredAs::kUnquantized && is_router(m.name))
-        reporter.add("quantized-router", s.file_of(m.tensor), m.name,
-                     fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
-    }
+    for (const StoredModule& m : stored_modules(s)) check_router(s, m, reporter);
     return;
   }
   Claims claims = read_claims(s);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "formats/module_names.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
@@ -85,7 +86,7 @@ class MeaningLint {
     return std::any_of(texts.begin(), texts.end(), [&](const auto& text) {
       if (is_wild(text.first)) {
         const ConfigPattern pattern(text.first);
-        return pattern.matches(name) || pattern.matches(name.substr(0, name.rfind('.')));
+        return pattern.matches(name) || pattern.matches(module_of(name));
       }
       return name.find(text.first) != name.npos;
     });

@@ -151,7 +151,7 @@ class MethodLint {
     if (said.empty()) said = text_of(*p_.words, "expert_dtype");
     const bool is_fp8 = said == "fp8";
     for (const CodedModule& m : modules_) {
-      if (m.name.find(".experts.") == m.name.npos || m.name.starts_with("mtp.")) continue;
+      if (m.name.find(".experts.") == m.name.npos || is_in_mtp(m.name)) continue;
       const bool stored_fp8 = m.codes == Codes::kFp8;
       if (stored_fp8 == is_fp8) return;
       reporter_.add("config-format", "config.json", "expert_dtype",

@@ -94,8 +94,8 @@ class BlockLint {
     const bool is_reported =
         count != static_cast<int64_t>(experts_.size()) || (!promised_.empty() && promised_.count(count) == 0);
     if (is_reported) return;
-    const std::string parent = block_.substr(0, block_.rfind('.'));
-    for (const char* name : {"gate", "router", "router.layer", "gate.wg"}) {
+    const std::string parent(module_of(block_));
+    for (const std::string_view name : router_paths()) {
       const auto router = s_.find(fmt::format("{}.{}.weight", parent, name));
       if (!router || reported_.contains(*router)) continue;
       const TensorInfo& t = s_.tensors[*router];

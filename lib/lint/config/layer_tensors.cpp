@@ -57,8 +57,7 @@ class Parts {
   /// The name of a part in `rest`, and what it is; nothing for what only goes with a module.
   std::optional<std::pair<std::string, LayerPart>> part(size_t tensor, std::string_view rest) const {
     const TensorInfo& t = s_.tensors[tensor];
-    const size_t dot = rest.rfind('.');
-    const std::string_view leaf = dot == rest.npos ? rest : rest.substr(dot + 1);
+    const std::string_view leaf = leaf_of(rest);
     if (is_beside(leaf) || rest.find("lora_") != rest.npos) return std::nullopt;
     LayerPart p{tensor};
     if (const auto at = coded_.find(tensor); at != coded_.end()) {
@@ -68,7 +67,7 @@ class Parts {
       if (t.shape.size() == 2) p.k = t.shape[1];
     }
     const bool weight = leaf == "weight" || leaf == "weight_packed" || leaf == "qweight";
-    return std::pair(std::string(weight && dot != rest.npos ? rest.substr(0, dot) : rest), p);
+    return std::pair(std::string(weight ? module_of(rest) : rest), p);
   }
 
  private:
@@ -78,12 +77,7 @@ class Parts {
 
 }  // namespace
 
-bool LayerGroup::is_draft() const {
-  for (const char* part : {"mtp", "nextn", "draft", "eagle"}) {
-    if (container.find(part) != container.npos) return true;
-  }
-  return false;
-}
+bool LayerGroup::is_draft() const { return names_draft(container); }
 
 bool LayerGroup::is_aside() const {
   for (const char* part : {"vision", "visual", "audio", "tower", "encoder", "projector", "image", "speech",

@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 
+#include "formats/module_names.h"
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/gate_up_order.h"
 #include "lib/checkpoint/linears.h"
@@ -249,8 +250,7 @@ void check_head(const LintInput& s, const ModelFacts& model, bool differs, LintR
   if (!tied || !generates || s.tensors.empty()) return;
   bool head = false, embedding = false;
   for (const TensorInfo& t : s.tensors) {
-    head = head || t.name.starts_with("lm_head.") || t.name.find(".lm_head.") != t.name.npos ||
-           t.name.starts_with("head.") || t.name.starts_with("output.");
+    head = head || is_model_head(module_of(t.name));
     embedding = embedding ||
                 ends_with_any(t.name, {"embed_tokens.weight", "embed.weight", "embeddings.weight",
                                        "tok_embeddings.weight", "wte.weight", "embed_tokens.weight_packed"});
@@ -285,15 +285,13 @@ bool are_different(const LintInput& s, size_t a, size_t b) {
 /// Whether a head is stored beside an embedding that some config ties it to, and is another matrix.
 bool check_tied_head(const LintInput& s, const ModelFacts& model, bool headers_only, LintReporter& reporter) {
   const std::vector<const Json*> stated = model_settings(s.config, "tie_word_embeddings");
-  const bool is_tied = std::any_of(stated.begin(), stated.end(), [](const Json* j) { return *j == true; }) ||
-                       (stated.empty() && model.tied.value_or(false));
+  const bool is_tied = has_tied_head(s.config) || (stated.empty() && model.tied.value_or(false));
   if (!is_tied || !s.layout.empty()) return false;
   std::optional<size_t> head, embedding;
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const std::string_view name = s.tensors[i].name;
-    const bool aside = name.find("mtp") != name.npos || name.find("shared_head") != name.npos;
-    if (aside) continue;
-    if (name == "head.weight" || name == "lm_head.weight" || name.ends_with(".lm_head.weight")) head = i;
+    if (names_draft(name) || name.find("shared_head") != name.npos) continue;
+    if (leaf_of(name) == "weight" && is_model_head(module_of(name))) head = i;
     if (!embedding && ends_with_any(name, {"embed_tokens.weight", "embed.weight", "tok_embeddings.weight",
                                            "wte.weight", "word_embeddings.weight", "embeddings.weight"}))
       embedding = i;
@@ -311,7 +309,7 @@ bool check_tied_head(const LintInput& s, const ModelFacts& model, bool headers_o
 
 /// Whether a tensor is part of a linear in INT4, by the codes beside it.
 bool is_of_int4(const LintInput& s, std::string_view tensor) {
-  const std::string module(tensor.substr(0, tensor.rfind('.')));
+  const std::string module(module_of(tensor));
   for (const char* codes : {".qweight", ".weight_packed"}) {
     const auto at = s.find(module + codes);
     if (at && s.tensors[*at].dtype == DType::kI32) return true;

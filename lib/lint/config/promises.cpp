@@ -1,5 +1,7 @@
 #include "lib/lint/config/promises.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 
@@ -157,16 +159,12 @@ void Promises::read_modelopt(const std::vector<CodedModule>& modules) {
     Promise& p = of[i];
     if (single == "MIXED_PRECISION" || (single.empty() && layers.is_object())) {
       if (!layers.is_object()) continue;
-      for (std::string name = modules[i].name; p.entry == nullptr;) {
+      any_above(modules[i].name, [&](std::string_view name) {
         const auto at = layers.find(name);
-        if (at != layers.end()) {
-          p = {&*at, place + "quantized_layers." + name, algorithm_of_layer(*at)};
-          break;
-        }
-        const size_t dot = name.rfind('.');
-        if (dot == name.npos) break;
-        name.resize(dot);
-      }
+        if (at == layers.end()) return false;
+        p = {&*at, fmt::format("{}quantized_layers.{}", place, name), algorithm_of_layer(*at)};
+        return true;
+      });
     } else if (!single.empty() && !ignored.matches(modules[i].name)) {
       p = {words, place + "quant_algo", single};
     }

@@ -20,7 +20,7 @@ class ModuleNames {
  public:
   explicit ModuleNames(const LintInput& s) : tensors_(s.tensors) {
     for (const TensorInfo& t : s.tensors) {
-      const std::string_view name = std::string_view(t.name).substr(0, t.name.rfind('.'));
+      const std::string_view name = module_of(t.name);
       if (names_.empty() || names_.back() != name) names_.push_back(name);
     }
     for (const std::string_view name : names_) {
@@ -46,20 +46,16 @@ class ModuleNames {
       for (std::string_view name : names_) {
         while (folded_.insert(without_digits(name)).second) {
           if (name.find('.') == name.npos) break;
-          name = name.substr(0, name.rfind('.'));
+          name = parent_of(name);
         }
       }
     }
     if (!pattern.tells_digits()) {
       return std::any_of(folded_.begin(), folded_.end(), [&](auto& p) { return pattern.matches(p); });
     }
-    for (std::string_view name : names_) {
-      for (;; name = name.substr(0, name.rfind('.'))) {
-        if (pattern.matches(name)) return true;
-        if (name.find('.') == name.npos) break;
-      }
-    }
-    return false;
+    return std::any_of(names_.begin(), names_.end(), [&](std::string_view module) {
+      return any_above(module, [&](std::string_view name) { return pattern.matches(name); });
+    });
   }
 
  private:
@@ -120,8 +116,8 @@ void lint_unused_patterns(const LintInput& s, const Claims& claims, LintReporter
   const bool has_entries = s.layout.empty() && (!claims.layers.empty() || claims.compressed_tensors);
   if (s.is_part || (claims.ignored.empty() && !has_entries)) return;
   ModuleNames names(s);
-  if (has_entries) check_unused_entries(s, claims, names, has_tied_head(s), reporter);
-  const bool tied = has_tied_head(s);
+  if (has_entries) check_unused_entries(s, claims, names, has_tied_head(s.config), reporter);
+  const bool tied = has_tied_head(s.config);
   for (const auto& [text, key] : claims.ignored) {
     if (is_wild(text) && !ConfigPattern(text).known()) {
       reporter.add(may_be_pythons(text) ? "python-only-pattern" : "unreadable-pattern", s.quantization_file,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "formats/module_names.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/family/family_checks.h"
 
@@ -57,7 +58,8 @@ class PresenceLint {
   /// Whether codes are missing beside a global scale, which is reported with the module.
   bool has_scale_alone(const FamilyRow& row, int64_t layer) const {
     if (row.kind > ParameterKind::kEmbedding || row.has_expert) return false;
-    const std::string name = name_in_layer(row, layer), module = name.substr(0, name.rfind('.'));
+    const std::string name = name_in_layer(row, layer);
+    const std::string module(module_of(name));
     return std::any_of(nvfp4_dialects().begin(), nvfp4_dialects().end(),
                        [&](const Nvfp4Dialect& d) { return s_.find(module + d.global_scale).has_value(); });
   }
