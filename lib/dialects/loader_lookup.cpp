@@ -11,7 +11,7 @@
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/dialects/loader_rows.h"
+#include "lib/dialects/lookup_machine.h"
 #include "lib/findings/problems.h"
 #include "lib/names/lookup_parts.h"
 
@@ -167,11 +167,11 @@ std::vector<EngineLayer> engine_layers(const std::vector<LoadedModule>& modules)
   return layers.take();
 }
 
-std::vector<LookupFinding> check_lookups(const LoadedConfig& config,
-                                         const std::vector<LoadedModule>& modules) {
+std::vector<LookupFinding> check_lookups(const LoadedConfig& config, const std::vector<LoadedModule>& modules,
+                                         std::span<const Engine> asked) {
   std::vector<LookupFinding> findings;
   const std::vector<EngineLayer> layers = engine_layers(modules);
-  for (const Engine& engine : engines()) {
+  for (const Engine& engine : asked) {
     std::unique_ptr<LoaderLookup> lookup;
     try {
       lookup = engine.read(config, modules);

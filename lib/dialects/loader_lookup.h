@@ -89,8 +89,8 @@ struct LookupFinding {
   std::string message;      ///< "expected vLLM to read MXFP8, found unquantized"
 };
 /// Asks every engine for every layer.
-std::vector<LookupFinding> check_lookups(const LoadedConfig& config,
-                                         const std::vector<LoadedModule>& modules);
+std::vector<LookupFinding> check_lookups(const LoadedConfig& config, const std::vector<LoadedModule>& modules,
+                                         std::span<const Engine> asked = engines());
 
 /// The faults among these of a configuration to be written, as "MODULE: expected X, found Y"; of layers that
 /// are split find_split_layers() tells.
