@@ -129,12 +129,8 @@ std::unique_ptr<LoaderLookup> read_fp8(const Json& entry, const LoadedConfig& co
 
 /// A checkpoint that says NVFP4 and has activations in no group is for its weights alone.
 std::string single_algorithm(const ModelOptWords& words, const Json& config) {
-  const Json& groups = member(config, "config_groups");
-  if (words.algorithm != "NVFP4" || !groups.is_object() || groups.empty()) return words.algorithm;
-  const bool weights_alone = std::all_of(groups.begin(), groups.end(), [](const Json& group) {
-    return group.is_object() && member(group, "input_activations").is_null();
-  });
-  return weights_alone ? "W4A16_NVFP4" : words.algorithm;
+  const bool nvfp4 = words.algorithm == "NVFP4";
+  return nvfp4 && are_for_weights_alone(member(config, "config_groups")) ? "W4A16_NVFP4" : words.algorithm;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/dialects/dialect_rows.h"
 #include "lib/dialects/loader_lookup.h"
+#include "lib/dialects/quantization_said.h"
 #include "lib/dialects/scheme.h"
 #include "lib/findings/problems.h"
 #include "lib/names/lookup_parts.h"

@@ -46,6 +46,17 @@ std::vector<std::string> strings_of(const Json& list) {
   return all;
 }
 
+std::vector<std::string> strings_of(const Json& json, const char* key) {
+  return strings_of(member(json, key));
+}
+
+bool are_for_weights_alone(const Json& groups) {
+  return groups.is_object() && !groups.empty() &&
+         std::all_of(groups.begin(), groups.end(), [](const Json& group) {
+           return group.is_object() && member(group, "input_activations").is_null();
+         });
+}
+
 std::string algorithm_of(const Json& entry) {
   std::string text = text_of(entry, "quant_algo");
   for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
@@ -158,16 +169,3 @@ const Json* TargetGroups::find(const std::string& module) const {
 }
 
 }  // namespace twofour::lookups
-
-namespace twofour {
-
-Json SourceGroups::find(const std::string& module) const {
-  const Json* group = groups_.find(module);
-  if (group == nullptr) return nullptr;
-  Json entry = *group;
-  entry.erase("targets");
-  if (!entry.contains("format")) entry["format"] = lookups::member(config_, "format");
-  return entry;
-}
-
-}  // namespace twofour

@@ -12,9 +12,9 @@
 #include "lib/checkpoint/linears.h"
 #include "lib/dialects/loader_lookup.h"
 #include "lib/dialects/output_dialect.h"
+#include "lib/dialects/quantization_said.h"
 #include "lib/findings/finding.h"
 #include "lib/findings/problems.h"
-#include "lib/names/lookup_parts.h"
 #include "lib/plan/plan.h"
 #include "lib/selection/output_matrix.h"
 

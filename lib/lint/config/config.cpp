@@ -10,13 +10,16 @@
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/lint/config/checks.h"
-#include "lib/lint/config/claims.h"
 #include "lib/lint/config/promises.h"
 #include "lib/lint/settings/checks.h"
 #include "lib/names/config_pattern.h"
+#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
+
+using lookups::member;
+using lookups::text_of;
 
 enum class StoredAs { kUnquantized, kNvfp4, kFp8, kMxfp4, kInt4 };
 
@@ -68,26 +71,44 @@ std::vector<StoredModule> stored_modules(const LintInput& s) {
   return modules;
 }
 
-/// What a list of layers says of `module` or, first of all, of something above it.
-const std::string* find_listed(const std::map<std::string, std::string>& layers, const std::string& module) {
-  auto found = layers.end();
-  any_above(module, [&](std::string_view name) {
-    found = layers.find(std::string(name));
-    return found != layers.end();
-  });
-  return found == layers.end() ? nullptr : &found->second;
-}
-
 void check_router(const LintInput& s, const StoredModule& m, LintReporter& reporter) {
   if (m.stored == StoredAs::kUnquantized || !(is_router(m.name) || is_shared_expert_gate(m.name))) return;
   reporter.add("quantized-router", s.file_of(m.tensor), m.name,
                fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
 }
 
+/// Whether a group is of NVFP4.
+bool is_nvfp4_group(const Json& group) {
+  const Json& weights = member(group, "weights");
+  return member(weights, "num_bits") == 4 && text_of(weights, "type") == "float" &&
+         member(weights, "group_size") == 16;
+}
+
+/// What a config promises of all modules, of either producer.
+struct Claims {
+  explicit Claims(const QuantizationSaid& said)
+      : modelopt(said.method_text == "modelopt" || (said.is_nested && said.method != QuantMethod::kGroups)),
+        groups(said.method == QuantMethod::kGroups),
+        algorithm(groups ? "" : text_of(*said.words, "quant_algo")) {
+    const Json& all = said.groups();
+    const bool some = groups && all.is_object() && !all.empty();
+    has_layers = !groups && said.layers().is_object() && !said.layers().empty();
+    only_nvfp4 = groups ? some && std::all_of(all.begin(), all.end(), is_nvfp4_group)
+                        : algorithm.find("NVFP4") != algorithm.npos;
+    all_linears = groups ? some && said.targets_all_linears() : modelopt && only_nvfp4 && !has_layers;
+  }
+  bool modelopt, groups;
+  std::string algorithm;     ///< ModelOpt's: "NVFP4", "MIXED_PRECISION", ...
+  bool has_layers = false;   ///< an algorithm a module
+  bool only_nvfp4 = false;   ///< in no other format
+  bool all_linears = false;  ///< whatever is not ignored is quantized
+};
+
 /// Adds the modules that nothing else needs to be said of to `reported`.
-void check_formats(const LintInput& s, Claims& claims, std::set<std::string>& reported,
+void check_formats(const LintInput& s, const QuantizationSaid& said, std::set<std::string>& reported,
                    LintReporter& reporter) {
-  PatternList ignored(claims.ignored);
+  const Claims claims(said);
+  PatternList ignored(said.ignored());
   const std::set<std::string> explained = reported;
   const bool tied = has_tied_head(s.config);  // loaders skip one that is stored all the same
   for (const StoredModule& m : stored_modules(s)) {
@@ -102,23 +123,24 @@ void check_formats(const LintInput& s, Claims& claims, std::set<std::string>& re
       reporter.add("quantized-head", s.file_of(m.tensor), m.name,
                    fmt::format("expected an unquantized head, found {}", stored_name(m.stored)));
     }
-    if ((!claims.modelopt && !claims.compressed_tensors) || explained.contains(m.name)) continue;
+    if ((!claims.modelopt && !claims.groups) || explained.contains(m.name)) continue;
     const std::string renamed = other_name(s.config, m.name, name_in_transformers);
     const bool is_ignored = ignored.matches(m.name) || (!renamed.empty() && ignored.matches(renamed));
     if (quantized && is_ignored) {
       report("config-dtype", fmt::format("expected unquantized as the config's ignore list says, found {}",
                                          stored_name(m.stored)));
-    } else if (quantized && m.stored != StoredAs::kNvfp4 && claims.only_nvfp4 && claims.layers.empty()) {
+    } else if (quantized && m.stored != StoredAs::kNvfp4 && claims.only_nvfp4 && !claims.has_layers) {
       report("config-dtype",
              fmt::format("expected NVFP4 as the config says, found {}", stored_name(m.stored)));
-    } else if (m.stored == StoredAs::kNvfp4 && claims.algo.starts_with("FP8")) {
-      report("config-dtype", fmt::format("expected {} as the config says, found NVFP4", claims.algo));
-    } else if (!claims.layers.empty()) {
-      const std::string* algo = find_listed(claims.layers, m.name);
-      const bool wants_nvfp4 = algo != nullptr && algo->find("NVFP4") != algo->npos;
-      if ((m.stored == StoredAs::kNvfp4) != wants_nvfp4 && (algo != nullptr || quantized)) {
-        report("config-dtype", fmt::format("expected {} as quantized_layers says, found {}",
-                                           algo == nullptr ? "unquantized" : *algo, stored_name(m.stored)));
+    } else if (m.stored == StoredAs::kNvfp4 && claims.algorithm.starts_with("FP8")) {
+      report("config-dtype", fmt::format("expected {} as the config says, found NVFP4", claims.algorithm));
+    } else if (claims.has_layers) {
+      const auto layer = said.find_layer(m.name);
+      const std::string algorithm = layer ? text_of(*layer->second, "quant_algo") : "unquantized";
+      const bool wants_nvfp4 = algorithm.find("NVFP4") != algorithm.npos;
+      if ((m.stored == StoredAs::kNvfp4) != wants_nvfp4 && (layer || quantized)) {
+        report("config-dtype", fmt::format("expected {} as quantized_layers says, found {}", algorithm,
+                                           stored_name(m.stored)));
       }
     } else if (!quantized && !is_ignored && claims.all_linears && ignored.all_known() &&
                !is_no_linear(m.name) && !is_own_router(s, m.name) && !(tied && is_head(m.name))) {
@@ -134,7 +156,7 @@ std::map<std::string, std::string> listed_layers(const Json& entry) {
   if (!entry.is_object() || !entry.contains("quantized_layers") || !entry["quantized_layers"].is_object())
     return layers;
   for (const auto& [name, layer] : entry["quantized_layers"].items()) {
-    std::string algo = text_at(layer, "quant_algo");
+    std::string algo = text_of(layer, "quant_algo");
     std::transform(algo.begin(), algo.end(), algo.begin(),
                    [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     const bool blocks = algo.starts_with("fp8_pb") || algo == "fp8_block_scales";
@@ -225,27 +247,28 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
     for (const StoredModule& m : stored_modules(s)) check_router(s, m, reporter);
     return;
   }
-  Claims claims = read_claims(s);
-  lint_unused_patterns(s, claims, reporter);
+  const QuantizationSaid said(s.quantization, s.quantization_key);
+  const Claims claims(said);
+  lint_unused_patterns(s, said, reporter);
   std::set<std::string> reported;
   lint_cache(s, reporter);
-  if (!lint_promises(s, coded, reported, reporter)) return;  // nothing else means what it says
-  check_formats(s, claims, reported, reporter);
+  if (!lint_promises(s, said, coded, reported, reporter)) return;  // nothing else means what it says
+  check_formats(s, said, reported, reporter);
   bool disagree = false;
   const auto report_other = [&](const char* key, std::string message) {
     disagree = true;
     reporter.add("config-disagrees", "hf_quant_config.json", key, std::move(message));
   };
   if (s.layout.empty() && s.hf_quant_config.is_object() && s.hf_quant_config.contains("quantization")) {
-    const std::string other = text_at(s.hf_quant_config["quantization"], "quant_algo");
-    if (claims.modelopt && !claims.algo.empty() && claims.algo != other) {
-      report_other("quant_algo", fmt::format("expected {} as config.json says, found {}", claims.algo,
+    const std::string other = text_of(s.hf_quant_config["quantization"], "quant_algo");
+    if (claims.modelopt && !claims.algorithm.empty() && claims.algorithm != other) {
+      report_other("quant_algo", fmt::format("expected {} as config.json says, found {}", claims.algorithm,
                                              other.empty() ? "none" : other));
     }
     check_listed_layers(s, reporter);
-    const auto excluded = string_list(s.hf_quant_config["quantization"], "exclude_modules");
+    const auto excluded = lookups::strings_of(s.hf_quant_config["quantization"], "exclude_modules");
     const std::set<std::string> b(excluded.begin(), excluded.end());
-    const auto& a = claims.ignored;
+    const auto& a = said.ignored();
     const auto alike = [](const auto& x, const std::string& y) { return x.first == y; };
     if (claims.modelopt && !a.empty() && !std::equal(a.begin(), a.end(), b.begin(), b.end(), alike)) {
       report_other("exclude_modules",
@@ -254,7 +277,7 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
     }
   }
   // What a list says that we cannot follow is not known, and of two files only the one that counts is read.
-  if (PatternList(claims.ignored).all_known()) lint_lookups(s, reported, disagree, reporter);
+  if (PatternList(said.ignored()).all_known()) lint_lookups(s, reported, disagree, reporter);
 }
 
 }  // namespace twofour

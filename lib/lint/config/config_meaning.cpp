@@ -55,7 +55,7 @@ class MeaningLint {
     std::set<const Json*> seen;
     for (size_t i = 0; i < modules_.size(); ++i) {
       const Json* entry = p_.of[i].entry;
-      if (entry == nullptr || p_.method != Method::kModelOpt || !seen.insert(entry).second) continue;
+      if (entry == nullptr || p_.method != QuantMethod::kModelOpt || !seen.insert(entry).second) continue;
       if (member(*entry, "has_zero_point") != true || modules_[i].has_zero_points) continue;
       reporter_.add(
           "config-format", s_.quantization_file, p_.of[i].place,
@@ -65,7 +65,7 @@ class MeaningLint {
   }
 
   void check_outputs() {
-    if (p_.method != Method::kGroups) return;
+    if (p_.method != QuantMethod::kGroups) return;
     std::set<const Json*> seen;
     for (size_t i = 0; i < modules_.size(); ++i) {
       const Json* group = p_.of[i].entry;
@@ -81,7 +81,7 @@ class MeaningLint {
   bool is_listed(const std::string& name) const {
     std::map<std::string, std::string> texts;
     for (const char* list : {"modules_to_not_convert", "ignored_layers", "ignore"}) {
-      for (std::string& text : string_list(*p_.words, list)) texts.emplace(std::move(text), list);
+      for (std::string& text : lookups::strings_of(*p_.words, list)) texts.emplace(std::move(text), list);
     }
     return std::any_of(texts.begin(), texts.end(), [&](const auto& text) {
       if (is_wild(text.first)) {
@@ -94,7 +94,7 @@ class MeaningLint {
 
   /// Codes where the config promises floats.
   void check_listed() {
-    if (p_.method != Method::kGptq && p_.method != Method::kAwq) return;
+    if (p_.method != QuantMethod::kGptq && p_.method != QuantMethod::kAwq) return;
     for (const CodedModule& m : modules_) {
       if (!is_listed(m.name)) continue;
       reporter_.add(
@@ -105,8 +105,8 @@ class MeaningLint {
 
   /// Floats among codes, by methods whose readers want codes wherever there is such a linear.
   void check_floats() {
-    const bool integers = p_.method == Method::kGptq || p_.method == Method::kAwq;
-    if (!integers && p_.method != Method::kMxfp4) return;
+    const bool integers = p_.method == QuantMethod::kGptq || p_.method == QuantMethod::kAwq;
+    if (!integers && p_.method != QuantMethod::kMxfp4) return;
     if (!member(*p_.words, "dynamic").is_null()) return;  // GPTQModel's exceptions
     std::set<std::string> coded;
     for (const CodedModule& m : modules_) coded.insert(without_digits(m.name));

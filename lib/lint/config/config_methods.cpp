@@ -39,26 +39,26 @@ const char* method_for(const CodedModule& m) {
 }
 
 /// Whether a method has a reader for tensors by these names.
-bool reads(Method method, const CodedModule& m) {
+bool reads(QuantMethod method, const CodedModule& m) {
   const bool plain = m.suffix == ".weight" || m.suffix.empty();
   switch (method) {
-    case Method::kModelOpt:
+    case QuantMethod::kModelOpt:
       return plain;
-    case Method::kGroups:
+    case QuantMethod::kGroups:
       return m.suffix == ".weight_packed" ||
              (plain && m.scale_suffix == ".weight_scale" && (m.codes != Codes::kMxfp4 || m.divides));
-    case Method::kFp8:
+    case QuantMethod::kFp8:
       return plain && m.codes == Codes::kFp8;
-    case Method::kMxfp8:
+    case QuantMethod::kMxfp8:
       return plain && m.codes == Codes::kMxfp8;
-    case Method::kMxfp4:
+    case QuantMethod::kMxfp4:
       return m.codes == Codes::kMxfp4;
-    case Method::kGptq:
+    case QuantMethod::kGptq:
       return m.suffix == ".qweight" && !m.along_n;
-    case Method::kAwq:
+    case QuantMethod::kAwq:
       return m.suffix == ".qweight" && (m.along_n || m.scales_k == m.scales_n);
-    case Method::kNone:
-    case Method::kOther:
+    case QuantMethod::kNone:
+    case QuantMethod::kOther:
       break;
   }
   return false;
@@ -74,9 +74,9 @@ class MethodLint {
     if (modules_.empty()) return check_codes();
     if (check_method()) return false;
     check_experts();
-    if (p_.method == Method::kModelOpt) check_algorithms();
-    if (p_.method == Method::kFp8 || p_.method == Method::kMxfp8) check_fp8();
-    if (p_.method == Method::kGptq || p_.method == Method::kAwq)
+    if (p_.method == QuantMethod::kModelOpt) check_algorithms();
+    if (p_.method == QuantMethod::kFp8 || p_.method == QuantMethod::kMxfp8) check_fp8();
+    if (p_.method == QuantMethod::kGptq || p_.method == QuantMethod::kAwq)
       lint_integers(s_, p_, modules_, votes_, reporter_);
     votes_.for_wrong([&](const std::string& key, const std::string& expected, const std::string& found,
                          size_t first, size_t count) {
@@ -98,7 +98,7 @@ class MethodLint {
   /// Methods that mean codes in any case, where there are none.
   bool check_codes() {
     const bool is_coded =
-        p_.method == Method::kMxfp4 || p_.method == Method::kGptq || p_.method == Method::kAwq;
+        p_.method == QuantMethod::kMxfp4 || p_.method == QuantMethod::kGptq || p_.method == QuantMethod::kAwq;
     if (!is_coded || s_.tensors.empty()) return true;
     add(key("quant_method"),
         fmt::format("expected none, as no tensor holds codes, found {}", json_quote_short(p_.method_text)));
@@ -115,18 +115,18 @@ class MethodLint {
                                     [&](const CodedModule& m) { return method_for(m) == most->first; });
     const bool own_file = s_.quantization_file != "config.json";
     const bool is_missing = p_.method_text.empty() && !own_file;
-    const bool is_known = p_.method != Method::kOther ||
+    const bool is_known = p_.method != QuantMethod::kOther ||
                           std::find(std::begin(kOtherMethods), std::end(kOtherMethods), p_.method_text) !=
                               std::end(kOtherMethods);
     // Of ModelOpt's only mixed ones have scales by others' names.
-    const bool is_bare = p_.method == Method::kModelOpt && lookups::algorithm_of(*p_.words).empty() &&
+    const bool is_bare = p_.method == QuantMethod::kModelOpt && lookups::algorithm_of(*p_.words).empty() &&
                          !member(*p_.words, "quantized_layers").is_object() && most->first != "modelopt";
     const auto readable = std::count_if(modules_.begin(), modules_.end(),
                                         [&](const CodedModule& m) { return reads(p_.method, m); });
-    const bool is_read = p_.method == Method::kOther ||
+    const bool is_read = p_.method == QuantMethod::kOther ||
                          (has_other_experts() ? readable > 0 : 2 * readable >= std::ssize(modules_));
     if (!is_missing && is_known && is_read && !is_bare) return false;
-    if (p_.method == Method::kNone && own_file) return false;
+    if (p_.method == QuantMethod::kNone && own_file) return false;
     add(s_.quantization_key.empty() ? "quant_method" : s_.quantization_key + ".quant_method",
         fmt::format("expected {} as {}{} ({}{}{}) has, found {}", most->first, first->name, first->suffix,
                     first->text(), first->scale_suffix.empty() ? "" : " with ", first->scale_suffix,
@@ -145,7 +145,7 @@ class MethodLint {
 
   /// DeepSeek-V4's key for the codes of routed experts; FP4 where it is missing.
   void check_experts() {
-    if (p_.method != Method::kFp8 || !loaded_config(s_.config, {s_.quantization, nullptr}).deepseek_v4)
+    if (p_.method != QuantMethod::kFp8 || !loaded_config(s_.config, {s_.quantization, nullptr}).deepseek_v4)
       return;
     std::string said = text_of(s_.config, "expert_dtype");
     if (said.empty()) said = text_of(*p_.words, "expert_dtype");

@@ -12,6 +12,7 @@
 #include "lib/checkpoint/weight_terms.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/coded_modules.h"
+#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
@@ -243,7 +244,7 @@ std::optional<bool> text_flag(const Json& config, const char* key) {
 void check_head(const LintInput& s, const ModelFacts& model, bool differs, LintReporter& reporter) {
   auto tied = text_flag(s.config, "tie_word_embeddings");
   if (!tied) tied = model.tied;
-  const std::vector<std::string> architectures = string_list(s.config, "architectures");
+  const std::vector<std::string> architectures = lookups::strings_of(s.config, "architectures");
   const bool generates = std::any_of(architectures.begin(), architectures.end(), [](const std::string& a) {
     return a.find("ForCausalLM") != a.npos || a.find("ForConditionalGeneration") != a.npos;
   });

@@ -8,7 +8,7 @@
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/lint/config/checks.h"
-#include "lib/lint/config/claims.h"
+#include "lib/lint/config/promises.h"
 #include "lib/names/config_pattern.h"
 #include "lib/names/lookup_parts.h"
 
@@ -78,12 +78,20 @@ bool is_of_missing_layer(const ModuleNames& names, const std::string& text, int6
   return !names.has(text.substr(0, end)) && names.has(text.substr(0, number - 1));
 }
 
+/// ModelOpt's entries, in order.
+std::set<std::string> named_layers(const QuantizationSaid& said) {
+  std::set<std::string> names;
+  if (said.method == QuantMethod::kGroups || !said.layers().is_object()) return names;
+  for (const auto& [name, entry] : said.layers().items()) names.insert(name);
+  return names;
+}
+
 /// Entries of quantized_layers, and groups, that no module belongs to.
-void check_unused_entries(const LintInput& s, const Claims& claims, ModuleNames& names, bool tied,
+void check_unused_entries(const LintInput& s, const QuantizationSaid& said, ModuleNames& names, bool tied,
                           LintReporter& reporter) {
   size_t count = 0;
   std::string first;
-  for (const auto& [name, algorithm] : claims.layers) {
+  for (const std::string& name : named_layers(said)) {
     if (names.has(name) || (tied && is_head(name)) ||
         is_of_missing_layer(names, name, model_layers(s.config)))
       continue;
@@ -94,10 +102,9 @@ void check_unused_entries(const LintInput& s, const Claims& claims, ModuleNames&
                  fmt::format("expected a module of that name, as quantized_layers has it, found none{}",
                              count > 1 ? fmt::format(", nor for {} more", count - 1) : ""));
   }
-  const Json& groups = lookups::member(s.quantization, "config_groups");
-  if (!claims.compressed_tensors || !groups.is_object()) return;
-  for (const auto& [name, group] : groups.items()) {
-    const std::vector<std::string> targets = string_list(group, "targets");
+  if (said.method != QuantMethod::kGroups || !said.groups().is_object()) return;
+  for (const auto& [name, group] : said.groups().items()) {
+    const std::vector<std::string> targets = lookups::strings_of(group, "targets");
     const bool used = std::any_of(targets.begin(), targets.end(), [&](const std::string& text) {
       if (text.find_first_of(".*\\") == text.npos) return true;  // a class
       if (!is_wild(text)) return names.has(text);
@@ -112,13 +119,15 @@ void check_unused_entries(const LintInput& s, const Claims& claims, ModuleNames&
 
 }  // namespace
 
-void lint_unused_patterns(const LintInput& s, const Claims& claims, LintReporter& reporter) {
-  const bool has_entries = s.layout.empty() && (!claims.layers.empty() || claims.compressed_tensors);
-  if (s.is_part || (claims.ignored.empty() && !has_entries)) return;
+void lint_unused_patterns(const LintInput& s, const QuantizationSaid& said, LintReporter& reporter) {
+  const bool is_groups = said.method == QuantMethod::kGroups;
+  const bool is_modelopt = said.method_text == "modelopt" || (said.is_nested && !is_groups);
+  const bool has_entries = s.layout.empty() && (!named_layers(said).empty() || is_groups);
+  if (s.is_part || (said.ignored().empty() && !has_entries)) return;
   ModuleNames names(s);
-  if (has_entries) check_unused_entries(s, claims, names, has_tied_head(s.config), reporter);
+  if (has_entries) check_unused_entries(s, said, names, has_tied_head(s.config), reporter);
   const bool tied = has_tied_head(s.config);
-  for (const auto& [text, key] : claims.ignored) {
+  for (const auto& [text, key] : said.ignored()) {
     if (is_wild(text) && !ConfigPattern(text).known()) {
       reporter.add(may_be_pythons(text) ? "python-only-pattern" : "unreadable-pattern", s.quantization_file,
                    text,
@@ -128,7 +137,7 @@ void lint_unused_patterns(const LintInput& s, const Claims& claims, LintReporter
     // A tied head has no tensor, and producers exclude it all the same.
     if (is_head(text) || (tied && text.find("lm_head") != text.npos)) continue;
     // compressed-tensors takes a glob for a name.
-    const bool is_glob = claims.compressed_tensors && !text.starts_with("re:");
+    const bool is_glob = is_groups && !text.starts_with("re:");
     if (is_glob && is_wild(text)) {
       reporter.add(
           "unused-pattern", s.quantization_file, text,
@@ -142,7 +151,7 @@ void lint_unused_patterns(const LintInput& s, const Claims& claims, LintReporter
         is_own_router(s, text.substr(0, text.size() - kRenamed.size()) + ".block_sparse_moe.gate"))
       continue;
     // ModelOpt's older lists rely on substrings.
-    if (!is_wild(text) && claims.modelopt && names.has_part(text)) continue;
+    if (!is_wild(text) && is_modelopt && names.has_part(text)) continue;
     if (is_wild(text) && names.any_matches(ConfigPattern(text))) continue;
     reporter.add("unused-pattern", s.quantization_file, text,
                  "expected to match a module, found none that it matches");

@@ -5,6 +5,7 @@
 #include "formats/module_names.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/family/family_checks.h"
+#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
@@ -126,7 +127,7 @@ class PresenceLint {
 
 /// Names of a multimodal model, of which a config of a text model alone knows nothing.
 void check_prefix(const LintInput& s, const LanguageModel& model, LintReporter& reporter) {
-  const std::vector<std::string> classes = string_list(s.config, "architectures");
+  const std::vector<std::string> classes = lookups::strings_of(s.config, "architectures");
   const bool text_alone = std::any_of(classes.begin(), classes.end(),
                                       [](const std::string& name) { return name.ends_with("ForCausalLM"); });
   if (model.is_nested || !text_alone) return;
