@@ -32,37 +32,6 @@ constexpr WeightDialect kWeightDialects[] = {
 
 }  // namespace
 
-const char* weight_format_name(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kFloat:
-      return "floats";
-    case WeightFormat::kFp8:
-      return "FP8";
-    case WeightFormat::kMxfp4:
-      return "MXFP4";
-    case WeightFormat::kNvfp4:
-      return "NVFP4";
-    case WeightFormat::kInt4:
-      return "INT4";
-  }
-  return "";
-}
-
-const char* weight_format_key(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kFp8:
-      return "fp8";
-    case WeightFormat::kMxfp4:
-      return "mxfp4";
-    case WeightFormat::kNvfp4:
-      return "nvfp4";
-    case WeightFormat::kInt4:
-      return "int4";
-    default:
-      return "float";
-  }
-}
-
 std::span<const WeightDialect> weight_dialects() { return kWeightDialects; }
 
 }  // namespace twofour

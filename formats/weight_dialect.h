@@ -4,15 +4,9 @@
 #include <string_view>
 
 #include "formats/dtype.h"
+#include "formats/weight_format.h"
 
 namespace twofour {
-
-/// The number format of a linear's weights.
-enum class WeightFormat { kFloat, kFp8, kMxfp4, kNvfp4, kInt4 };
-/// "floats", "FP8", "MXFP4", "NVFP4" or "INT4".
-const char* weight_format_name(WeightFormat format);
-/// In twofour.json: "float", "fp8", "mxfp4" or "nvfp4".
-const char* weight_format_key(WeightFormat format);
 
 /// How many weights of FP8 share a scale.
 enum class Granularity { kTensor, kRow, kBlock };
@@ -64,7 +58,5 @@ std::span<const WeightDialect> weight_dialects();
 
 /// FP8: rows and columns of weights that share a scale, where blocks are written.
 inline constexpr int64_t kFp8Block = 128;
-/// MXFP4 and MXFP8: weights along K that share a scale. Source: OCP Microscaling Formats (MX) v1.0, 5.2.
-inline constexpr int64_t kMxGroup = 32;
 
 }  // namespace twofour

@@ -113,12 +113,12 @@ std::optional<size_t> find_weight(const TensorAccess& access, const std::string&
 
 /// Whether the decoder of these weights accounts for the term.
 bool is_decoded(const TensorInfo& weight, const TensorInfo& own, const ModulePart& term) {
-  if (term.decoder == WeightFormat::kNvfp4) {
+  if (!term.decoder) return false;
+  if ((*term.decoder)->global_scale) {
     const bool one = own.shape.empty() || own.shape == std::vector<int64_t>{1};
     return weight.dtype == DType::kU8 && one;
   }
-  return term.decoder == WeightFormat::kInt4 && weight.dtype == DType::kI32 &&
-         weight.name.ends_with(term.codes);
+  return (*term.decoder)->integers && weight.dtype == DType::kI32 && weight.name.ends_with(term.codes);
 }
 
 std::string text_of_term(std::string_view linear, const char* effect) {
@@ -325,7 +325,8 @@ std::optional<std::string> find_term(const Checkpoint& c, const std::string& blo
     if (!name || name->block != block) continue;
     const ModulePart& found =
         part ? *part->part : find_module_part(std::string_view(at->name).substr(linear.size() + 1));
-    const bool is_term = found.kind == PartKind::kTerm && found.decoder != WeightFormat::kNvfp4 &&
+    const bool is_term = found.kind == PartKind::kTerm &&
+                         !(found.decoder && (*found.decoder)->global_scale) &&
                          !is_harmless(access, tensor, found.harmless);
     if (!is_term && found.kind != PartKind::kUnknown && found.name != "bias") continue;
     return fmt::format("{}: expected linears with weights only, found this tensor beside {}", c.where(tensor),

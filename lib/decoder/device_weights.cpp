@@ -35,32 +35,24 @@ struct StoredAs {
 StoredAs stored_as(const ModelWeights::Stored& from) {
   const Linear& m = from.module;
   const auto tensors = from.checkpoint.tensors();
-  switch (m.format) {
-    case WeightFormat::kFloat: {
-      const DType type = tensors[m.weight].dtype;
-      if (type == DType::kBF16) return {cuda::MatrixFormat::bf16, 16};
-      if (type == DType::kF16) return {cuda::MatrixFormat::f16, 16};
-      return {};
-    }
-    case WeightFormat::kNvfp4:
-    case WeightFormat::kMxfp4: {
-      const bool nvfp4 = m.format == WeightFormat::kNvfp4;
-      const int64_t group = nvfp4 ? 16 : 32;
-      if (m.k % group != 0 || m.scale_rows != 1 || m.scale_cols != group ||
-          tensors[*m.scale].bytes() != static_cast<uint64_t>(m.e * m.n * (m.k / group)))
-        return {};
-      return {nvfp4 ? cuda::MatrixFormat::nvfp4 : cuda::MatrixFormat::mxfp4, 4, group,
-              static_cast<uint8_t>(nvfp4 ? 0x7E : 0xFE)};
-    }
-    case WeightFormat::kFp8: {
-      const bool follows = from.place.step == 1 && from.place.first % m.scale_rows == 0;
-      if (m.k_outer || !m.scale || !follows) return {};
-      return {cuda::MatrixFormat::fp8, 8};
-    }
-    case WeightFormat::kInt4:
-      break;
+  if (!m.format->coded) {
+    const DType type = tensors[m.weight].dtype;
+    if (type == DType::kBF16) return {cuda::MatrixFormat::bf16, 16};
+    if (type == DType::kF16) return {cuda::MatrixFormat::f16, 16};
+    return {};
   }
-  return {};
+  if (m.format->pairs) {
+    const bool nvfp4 = m.format->global_scale;
+    const int64_t group = m.format->group;
+    if (m.k % group != 0 || m.scale_rows != 1 || m.scale_cols != group ||
+        tensors[*m.scale].bytes() != static_cast<uint64_t>(m.e * m.n * (m.k / group)))
+      return {};
+    return {nvfp4 ? cuda::MatrixFormat::nvfp4 : cuda::MatrixFormat::mxfp4, 4, group,
+            static_cast<uint8_t>(nvfp4 ? 0x7E : 0xFE)};
+  }
+  const bool follows = from.place.step == 1 && from.place.first % m.scale_rows == 0;
+  if (!m.format->tiles || m.format->number != nullptr || m.k_outer || !m.scale || !follows) return {};
+  return {cuda::MatrixFormat::fp8, 8};
 }
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -86,7 +78,7 @@ std::vector<float> read_fp8_scales(const ModelWeights::Stored& from) {
 }
 
 float global_scale_of(const ModelWeights::Stored& from) {
-  if (from.module.format != WeightFormat::kNvfp4) return 1;
+  if (!from.module.format->global_scale) return 1;
   Problems problems;
   const Nvfp4Linear& module = from.checkpoint.nvfp4_modules()[*from.module.nvfp4];
   const float scale = read_global_scale(from.checkpoint, module, from.place.e, problems).multiplier;

@@ -67,11 +67,11 @@ Scheme of_experts(Scheme s) {
 
 /// In the map that names quantized modules.
 Json entry_of(const Scheme& s) {
-  if (s.format == WeightFormat::kNvfp4)
+  if (s.format->global_scale)
     return {{"quant_algo", s.has_input_scale ? "NVFP4" : "W4A16_NVFP4"}, {"group_size", kGroup}};
-  if (s.format == WeightFormat::kMxfp4) return {{"quant_algo", "W4A8_MXFP4_FP8"}, {"group_size", kMxGroup}};
+  if (s.format->pairs) return {{"quant_algo", "W4A8_MXFP4_FP8"}, {"group_size", kMxGroup}};
   if (s.is_mxfp8()) return {{"quant_algo", "MXFP8"}, {"group_size", kMxGroup}};
-  if (s.format != WeightFormat::kFp8) return nullptr;
+  if (!s.format->tiles) return nullptr;
   if (s.granularity == kTensor) return {{"quant_algo", "FP8"}};
   if (s.granularity == kRow) return {{"quant_algo", "FP8_PER_CHANNEL_PER_TOKEN"}};
   if (s.rows != kFp8Block || s.cols != kFp8Block) return nullptr;
@@ -83,8 +83,7 @@ Json entry_of(const Scheme& s) {
 ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
   const Json entry = entry_of(s);
   const auto algorithm = entry.at("quant_algo").get<std::string>();
-  if (s.format == WeightFormat::kFp8 && !s.is_mxfp8())
-    return modelopt_entries(c, algorithm.c_str(), nullptr, nullptr);
+  if (s.format->tiles && !s.is_mxfp8()) return modelopt_entries(c, algorithm.c_str(), nullptr, nullptr);
   Json group = group_of(entry);
   group["targets"] = {"Linear"};
   // vLLM wants group_size, kv_cache_quant_algo and exclude_modules, all three.
@@ -98,9 +97,9 @@ std::vector<int64_t> scale_shape(int64_t n, int64_t k, Granularity granularity) 
 }
 
 std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
-  if (s.format == WeightFormat::kMxfp4)
+  if (s.format->group == kMxGroup)
     return Spelling{".weight", DType::kU8, ".weight_scale", DType::kU8, {n, k / kMxGroup}};
-  if (entry_of(s).is_null() || s.format != WeightFormat::kFp8) return std::nullopt;
+  if (entry_of(s).is_null() || !s.format->tiles) return std::nullopt;
   Spelling spelling{".weight", DType::kF8E4M3, ".weight_scale", DType::kF32};
   // A vendor's blocks keep their name and form.
   if (s.scale == kScaleInverse && s.granularity == kBlock) spelling.scale = kScaleInverse;

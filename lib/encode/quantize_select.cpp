@@ -144,8 +144,7 @@ bool is_left_of_role(std::string_view name, int64_t layers) {
 std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear>& modules,
                                    const Selection& selection, const EncodeRule& rule, Findings& findings,
                                    Problems& problems) {
-  const bool quantized =
-      std::any_of(modules.begin(), modules.end(), [](auto& m) { return m.format != WeightFormat::kFloat; });
+  const bool quantized = std::any_of(modules.begin(), modules.end(), [](auto& m) { return m.format->coded; });
   const int64_t layers = model_layers(c.config());
   Chooser chooser(selection, layers);
   std::vector<bool> is_chosen(modules.size());
@@ -153,11 +152,11 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
   const Linear* nvfp4 = nullptr;
   for (size_t i = 0; i < modules.size(); ++i) {
     const Linear& m = modules[i];
-    const bool is_float = m.format == WeightFormat::kFloat;
+    const bool is_float = !m.format->coded;
     const bool casts_draft = chooser.casts_draft(m.name);
     const bool left_alone = !casts_draft && is_left_in_floats(m.name, layers);
-    const bool usual = is_float ? !left_alone && (rule.is_nvfp4() || !quantized)
-                                : !rule.is_nvfp4() || m.format != WeightFormat::kNvfp4;
+    const bool usual =
+        is_float ? !left_alone && (rule.is_nvfp4() || !quantized) : !rule.is_nvfp4() || !m.nvfp4;
     if (m.is_table) continue;
     // DeepSeek-V4's own form has four bits for experts alone.
     const bool holds = rule.dialect->name != "deepseek-v4" || rule.is_tiled() || casts_draft ||
@@ -165,8 +164,7 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
     is_chosen[i] = chooser.chooses(m.name, usual && holds);
     if (is_float && chooser.chose_by_role() && is_left_of_role(m.name, layers)) is_chosen[i] = false;
     // A recipe names what is to be NVFP4; what is so already stays, but is refused where it is to be pruned.
-    if (!selection.from_default && m.format == WeightFormat::kNvfp4 && rule.is_nvfp4() && !rule.prune)
-      is_chosen[i] = false;
+    if (!selection.from_default && m.nvfp4 && rule.is_nvfp4() && !rule.prune) is_chosen[i] = false;
     if (is_chosen[i] && !is_float && m.k % rule.group() != 0) {
       problems.add(fmt::format("{}: expected K a multiple of {} to quantize, found {}", c.where(m.weight),
                                rule.group(), m.k));
@@ -176,7 +174,7 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
           {Severity::kWarning, "odd-inputs", m.name,
            fmt::format("is left unquantized: expected K a multiple of {}, found {}", rule.group(), m.k)});
     }
-    if (is_chosen[i] && m.format == WeightFormat::kNvfp4 && rule.is_nvfp4() && !rule.in_place) {
+    if (is_chosen[i] && m.nvfp4 && rule.is_nvfp4() && !rule.in_place) {
       if (!nvfp4) nvfp4 = &m;
       ++refused;
     }

@@ -58,7 +58,7 @@ class MixedWriter {
  private:
   void add(const Linear& m) {
     WrittenModule one{m.name};
-    if (m.format != WeightFormat::kFloat) {
+    if (m.format->coded) {
       const Scheme scheme = scheme_of(result_, m);
       Json entry = entry_of(m, scheme);
       if (entry.is_null() || !is_spelled(m, scheme)) {

@@ -42,7 +42,7 @@ std::vector<ComingModule> coming_modules(const Checkpoint& donor, const Quantiza
                                          const std::vector<Linear>& linears, const std::vector<bool>& comes) {
   std::set<std::string> floats, quantized;
   for (const Linear& m : linears) {
-    if (comes[m.weight]) (m.format == WeightFormat::kFloat ? floats : quantized).insert(m.name);
+    if (comes[m.weight]) (!m.format->coded ? floats : quantized).insert(m.name);
   }
   for (size_t i = 0; i < comes.size(); ++i) {  // formats that are no linears, or not read
     const TensorInfo& t = donor.tensors()[i];
@@ -68,7 +68,7 @@ std::vector<std::string> float_linears(const Checkpoint& c) {
   std::vector<std::string> names;
   Problems ignored;
   for (const Linear& m : find_weight_modules(c, ignored)) {
-    if (m.format == WeightFormat::kFloat) names.push_back(m.name);
+    if (!m.format->coded) names.push_back(m.name);
   }
   return names;
 }

@@ -79,7 +79,7 @@ class RowEncoder : public RowQuantizer {
     const Linear& from = *m.source;
     const bool is_part = rows.k1 - rows.k0 < m.k;
     std::vector<float>& all = buffers_.weights;
-    if (is_part && from.format == WeightFormat::kFloat && !from.k_outer) {
+    if (is_part && !from.format->coded && !from.k_outer) {
       all.resize(static_cast<size_t>((rows.end - rows.begin) * (rows.k1 - rows.k0)));
       read_inputs(m, rows, all);
       return all;

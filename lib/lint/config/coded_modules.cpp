@@ -90,9 +90,7 @@ class CodedModules {
     return table.empty() ? std::nullopt : s_.find(std::string(table) + suffix);
   }
   static Codes codes_of(WeightFormat format) {
-    return format == WeightFormat::kMxfp4  ? Codes::kMxfp4
-           : format == WeightFormat::kInt4 ? Codes::kInt
-                                           : Codes::kFp8;
+    return format->pairs ? Codes::kMxfp4 : format->integers ? Codes::kInt : Codes::kFp8;
   }
 
   void add_int8(const std::string& name, size_t i, const TensorInfo& t) {

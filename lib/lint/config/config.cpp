@@ -21,35 +21,26 @@ namespace {
 using lookups::member;
 using lookups::text_of;
 
-enum class StoredAs { kUnquantized, kNvfp4, kFp8, kMxfp4, kInt4 };
-
-const char* stored_name(StoredAs s) {
-  return s == StoredAs::kUnquantized ? "unquantized"
-         : s == StoredAs::kNvfp4     ? "NVFP4"
-         : s == StoredAs::kFp8       ? "FP8"
-         : s == StoredAs::kMxfp4     ? "MXFP4"
-                                     : "INT4";
-}
+/// "unquantized", "NVFP4".
+const char* stored_name(WeightFormat format) { return format->coded ? format->name : "unquantized"; }
 
 struct StoredModule {
   std::string name;
   size_t tensor;
-  StoredAs stored;
+  WeightFormat stored;
 };
 
 /// Modules of MXFP4 and INT4, whose codes have scales beside them.
 void add_coded_modules(const LintInput& s, std::vector<StoredModule>& modules) {
   for (const WeightDialect& d : weight_dialects()) {
-    const bool coded = d.format == WeightFormat::kMxfp4 || d.format == WeightFormat::kInt4;
-    if (!coded || *d.weight != '.') continue;
+    if ((!d.format->pairs && !d.format->integers) || *d.weight != '.') continue;
     for (size_t i = 0; i < s.tensors.size(); ++i) {
       const TensorInfo& t = s.tensors[i];
       if (!d.weight_types.has(t.dtype) || t.shape.size() != 2 || !t.name.ends_with(d.weight)) continue;
       std::string name = t.name.substr(0, t.name.size() - std::string_view(d.weight).size());
       const auto scale = s.find(name + d.scale);
       if (!scale || !d.scale_types.has(s.tensors[*scale].dtype)) continue;
-      modules.push_back(
-          {std::move(name), i, d.format == WeightFormat::kInt4 ? StoredAs::kInt4 : StoredAs::kMxfp4});
+      modules.push_back({std::move(name), i, d.format});
     }
   }
 }
@@ -57,22 +48,22 @@ void add_coded_modules(const LintInput& s, std::vector<StoredModule>& modules) {
 /// Matrices by module name, and how they are stored.
 std::vector<StoredModule> stored_modules(const LintInput& s) {
   std::vector<StoredModule> modules;
-  for (const Nvfp4Linear& m : s.modules) modules.push_back({m.name, m.codes, StoredAs::kNvfp4});
+  for (const Nvfp4Linear& m : s.modules) modules.push_back({m.name, m.codes, WeightFormat::kNvfp4});
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const TensorInfo& t = s.tensors[i];
     constexpr std::string_view kWeight = ".weight";
     if (t.dtype == DType::kU8 || !t.name.ends_with(kWeight) || t.shape.size() != 2) continue;
     const std::string name = t.name.substr(0, t.name.size() - kWeight.size());
     const bool plain = t.dtype == DType::kBF16 || t.dtype == DType::kF16 || t.dtype == DType::kF32;
-    if (plain) modules.push_back({name, i, StoredAs::kUnquantized});
-    if (t.dtype == DType::kF8E4M3) modules.push_back({name, i, StoredAs::kFp8});
+    if (plain) modules.push_back({name, i, WeightFormat::kFloat});
+    if (t.dtype == DType::kF8E4M3) modules.push_back({name, i, WeightFormat::kFp8});
   }
   add_coded_modules(s, modules);
   return modules;
 }
 
 void check_router(const LintInput& s, const StoredModule& m, LintReporter& reporter) {
-  if (m.stored == StoredAs::kUnquantized || !(is_router(m.name) || is_shared_expert_gate(m.name))) return;
+  if (!m.stored->coded || !(is_router(m.name) || is_shared_expert_gate(m.name))) return;
   reporter.add("quantized-router", s.file_of(m.tensor), m.name,
                fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
 }
@@ -116,7 +107,7 @@ void check_formats(const LintInput& s, const QuantizationSaid& said, std::set<st
       reported.insert(m.name);
       reporter.add(rule, s.file_of(m.tensor), m.name, std::move(message));
     };
-    const bool quantized = m.stored != StoredAs::kUnquantized;
+    const bool quantized = m.stored->coded;
     if (is_head(m.name) && (tied || quantized)) reported.insert(m.name);
     check_router(s, m, reporter);
     if (quantized && is_head(m.name)) {
@@ -129,16 +120,16 @@ void check_formats(const LintInput& s, const QuantizationSaid& said, std::set<st
     if (quantized && is_ignored) {
       report("config-dtype", fmt::format("expected unquantized as the config's ignore list says, found {}",
                                          stored_name(m.stored)));
-    } else if (quantized && m.stored != StoredAs::kNvfp4 && claims.only_nvfp4 && !claims.has_layers) {
+    } else if (quantized && !m.stored->global_scale && claims.only_nvfp4 && !claims.has_layers) {
       report("config-dtype",
              fmt::format("expected NVFP4 as the config says, found {}", stored_name(m.stored)));
-    } else if (m.stored == StoredAs::kNvfp4 && claims.algorithm.starts_with("FP8")) {
+    } else if (m.stored->global_scale && claims.algorithm.starts_with("FP8")) {
       report("config-dtype", fmt::format("expected {} as the config says, found NVFP4", claims.algorithm));
     } else if (claims.has_layers) {
       const auto layer = said.find_layer(m.name);
       const std::string algorithm = layer ? text_of(*layer->second, "quant_algo") : "unquantized";
       const bool wants_nvfp4 = algorithm.find("NVFP4") != algorithm.npos;
-      if ((m.stored == StoredAs::kNvfp4) != wants_nvfp4 && (layer || quantized)) {
+      if (m.stored->global_scale != wants_nvfp4 && (layer || quantized)) {
         report("config-dtype", fmt::format("expected {} as quantized_layers says, found {}", algorithm,
                                            stored_name(m.stored)));
       }

@@ -82,7 +82,7 @@ void check_int4_complete(const LintInput& s, LintReporter& reporter) {
     const TensorInfo& t = s.tensors[i];
     if (t.dtype != DType::kI32) continue;
     for (const WeightDialect& d : weight_dialects()) {
-      if (d.format != WeightFormat::kInt4 || !t.name.ends_with(d.weight)) continue;
+      if (!d.format->integers || !t.name.ends_with(d.weight)) continue;
       const std::string module = t.name.substr(0, t.name.size() - std::string_view(d.weight).size());
       if (s.find(module + ".weight")) continue;  // stored twice, which is reported as such
       const bool needs_zeros = std::string_view(d.zero_points) == ".qzeros";
@@ -378,7 +378,7 @@ void check_int4_values(const LintInput& s, bool headers_only, LintReporter& repo
   if (!problems.empty()) return;
   std::vector<float> row;
   for (const Linear& m : linears) {
-    if (m.format != WeightFormat::kInt4 || !m.group_index || refused.contains(m.name)) continue;
+    if (!m.format->integers || !m.group_index || refused.contains(m.name)) continue;
     row.resize(static_cast<size_t>(m.k));
     try {
       reader.read_rows(m, 0, 0, 1, row);
