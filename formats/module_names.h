@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 // Names of modules and tensors as paths: parts with dots between them.
 
@@ -55,6 +56,22 @@ constexpr bool any_above(std::string_view name, F&& f) {
     if (f(name)) return true;
     if (name.find('.') == name.npos) return false;
   }
+}
+
+/// The parts, in order.
+inline std::vector<std::string_view> name_parts(std::string_view name) {
+  std::vector<std::string_view> parts;
+  for (size_t at = 0; at <= name.size();) {
+    const size_t dot = std::min(name.find('.', at), name.size());
+    parts.push_back(name.substr(at, dot - at));
+    at = dot + 1;
+  }
+  return parts;
+}
+
+/// Whether a part is digits alone.
+constexpr bool is_number_part(std::string_view part) {
+  return !part.empty() && part.find_first_not_of("0123456789") == part.npos;
 }
 
 /// The number that a part is: "0", "17"; nothing of "017" and of other text.

@@ -185,10 +185,6 @@ constexpr std::string_view kEmbeddings[] = {
 };
 constexpr std::string_view kConvolutions[] = {"conv", "conv1d", "conv2d", "conv3d"};
 
-bool is_number(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-}
-
 }  // namespace
 
 bool is_linear_name(std::string_view module) {
@@ -203,8 +199,9 @@ std::string_view table_of_piece(std::string_view module) {
   constexpr std::string_view kShard = "shard_", kShards = ".shards";
   const std::string_view leaf = leaf_of(module);
   const std::string_view parent = parent_of(module);
-  if (leaf.starts_with(kShard) && is_number(leaf.substr(kShard.size()))) return parent;
-  if (is_number(leaf) && parent.ends_with(kShards)) return parent.substr(0, parent.size() - kShards.size());
+  if (leaf.starts_with(kShard) && is_number_part(leaf.substr(kShard.size()))) return parent;
+  if (is_number_part(leaf) && parent.ends_with(kShards))
+    return parent.substr(0, parent.size() - kShards.size());
   return {};
 }
 

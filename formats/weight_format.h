@@ -14,6 +14,10 @@ struct WeightFormatRow {
   bool global_scale = false;  ///< block scales have one scale more
   bool tiles = false;         ///< a byte a weight; one scale for the matrix, a row or a block of any size
   int64_t group = 0;          ///< weights along K that share a scale, where the format fixes it
+  // Of formats that fix their groups, what compressed-tensors calls them.
+  int bits = 0;
+  const char* strategy = "";
+  const char* packed_as = "";
   /// What a byte of a format of tiles is; nullptr: E4M3.
   float (*number)(uint8_t byte) = nullptr;
 };
@@ -37,11 +41,33 @@ inline constexpr int64_t kMxGroup = 32;
 namespace weight_formats {
 inline constexpr WeightFormatRow kFloat{.name = "floats", .key = "float"};
 inline constexpr WeightFormatRow kFp8{.name = "FP8", .key = "fp8", .coded = true, .tiles = true};
-inline constexpr WeightFormatRow kMxfp4{
-    .name = "MXFP4", .key = "mxfp4", .coded = true, .pairs = true, .group = kMxGroup};
-inline constexpr WeightFormatRow kNvfp4{
-    .name = "NVFP4", .key = "nvfp4", .coded = true, .pairs = true, .global_scale = true, .group = 16};
+inline constexpr WeightFormatRow kMxfp4{.name = "MXFP4",
+                                        .key = "mxfp4",
+                                        .coded = true,
+                                        .pairs = true,
+                                        .group = kMxGroup,
+                                        .bits = 4,
+                                        .strategy = "group",
+                                        .packed_as = "mxfp4-pack-quantized"};
+inline constexpr WeightFormatRow kNvfp4{.name = "NVFP4",
+                                        .key = "nvfp4",
+                                        .coded = true,
+                                        .pairs = true,
+                                        .global_scale = true,
+                                        .group = 16,
+                                        .bits = 4,
+                                        .strategy = "tensor_group",
+                                        .packed_as = "nvfp4-pack-quantized"};
 inline constexpr WeightFormatRow kInt4{.name = "INT4", .key = "int4", .coded = true, .integers = true};
+/// FP8 by groups, as lint tells it from the rest; to readers it is kFp8 with such tiles.
+inline constexpr WeightFormatRow kMxfp8{.name = "MXFP8",
+                                        .key = "fp8",
+                                        .coded = true,
+                                        .tiles = true,
+                                        .group = kMxGroup,
+                                        .bits = 8,
+                                        .strategy = "group",
+                                        .packed_as = "mxfp8-quantized"};
 }  // namespace weight_formats
 
 constexpr WeightFormat::WeightFormat() : row_(&weight_formats::kFloat) {}

@@ -122,8 +122,7 @@ class Finder {
   bool is_modelopt_int4(const TensorInfo& t) const {
     if (t.dtype != DType::kU8 || t.shape.size() != 2 || !t.name.ends_with(".weight")) return false;
     const auto scale = c_.find(t.name + "_scale");
-    const DType type = scale ? tensor(*scale).dtype : DType::kBool;
-    return type == DType::kF32 || type == DType::kBF16 || type == DType::kF16;
+    return scale && is_float(tensor(*scale).dtype);
   }
 
   /// Beside the weight or, of a piece of a table, beside the pieces.

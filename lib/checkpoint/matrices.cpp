@@ -59,8 +59,7 @@ void Matrices::add_tables_of(const Matrices& other) {
     const auto weight = checkpoint_.find(m.name + ".weight");
     if (!m.is_table || !m.format->coded || !weight || all_.contains(m.name)) continue;
     const TensorInfo& t = checkpoint_.tensors()[*weight];
-    const bool is_float = t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16;
-    if (!is_float || t.shape != std::vector<int64_t>{m.n, m.k}) continue;
+    if (!is_float(t.dtype) || t.shape != std::vector<int64_t>{m.n, m.k}) continue;
     Linear table{.name = m.name, .format = WeightFormat::kFloat, .weight = *weight};
     table.n = m.n;
     table.k = m.k;

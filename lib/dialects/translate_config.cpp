@@ -22,8 +22,7 @@ namespace {
 std::vector<std::string> unquantized_names(const Checkpoint& c) {
   std::vector<std::string> names;
   for (const TensorInfo& t : c.tensors()) {
-    const bool is_float = t.dtype == DType::kBF16 || t.dtype == DType::kF16 || t.dtype == DType::kF32;
-    if (!is_float || t.shape.size() < 2 || !t.name.ends_with(".weight")) continue;
+    if (!is_float(t.dtype) || t.shape.size() < 2 || !t.name.ends_with(".weight")) continue;
     names.push_back(t.name.substr(0, t.name.size() - std::string_view(".weight").size()));
   }
   return names;

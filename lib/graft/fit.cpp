@@ -127,8 +127,7 @@ class FitCheck {
     } else if (words && t.shape[0] < *words) {
       expect(fmt::format("at least the base's vocab_size {} rows", *words));
     }
-    const bool is_float = t.dtype == DType::kBF16 || t.dtype == DType::kF16 || t.dtype == DType::kF32;
-    if (hidden && is_float && t.shape[1] != *hidden)
+    if (hidden && is_float(t.dtype) && t.shape[1] != *hidden)
       expect(fmt::format("the base's hidden_size {}", *hidden));
   }
 

@@ -87,9 +87,9 @@ class GroupPlanner {
     for (const Linear& m : all) known.insert({m.weight, m.bias.value_or(m.weight)});
     for (size_t i = 0; i < c_.tensors().size(); ++i) {
       const TensorInfo& t = c_.tensors()[i];
-      const bool is_float = t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16;
       const bool is_stack = t.shape.size() == 3 && t.shape[1] >= kGroup && t.shape[2] >= kGroup;
-      if (!is_float || !is_stack || known.count(i) || t.name.find("conv") != std::string::npos) continue;
+      if (!is_float(t.dtype) || !is_stack || known.count(i) || t.name.find("conv") != std::string::npos)
+        continue;
       if (is_left_in_floats(t.name, planner_.layers())) continue;
       const std::string module = t.name.ends_with(".weight") ? t.name.substr(0, t.name.size() - 7) : t.name;
       planner_.leave(module);

@@ -23,8 +23,6 @@ TensorInfo scalar_info(std::string name, std::vector<int64_t> shape) {
   return {std::move(name), DType::kF32, std::move(shape), 0, sizeof(float)};
 }
 
-bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
-
 /// The stored bits of an input scale, which must be a number that has a reciprocal.
 uint32_t stored_input_scale(const Checkpoint& c, size_t tensor, Problems& problems) {
   const TensorInfo& t = c.tensors()[tensor];

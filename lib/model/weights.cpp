@@ -22,8 +22,6 @@ int64_t strip_rows(const Linear& module, const ModelMatrix& w) {
   return std::clamp<int64_t>((int64_t{64} << 10) / w.k / 16 * 16, 16, 1024);
 }
 
-bool is_float(DType type) { return type == DType::kF32 || type == DType::kBF16 || type == DType::kF16; }
-
 /// The number behind "model.layers.", or -1.
 int64_t layer_of(std::string_view name) {
   constexpr std::string_view kLayers = "model.layers.";

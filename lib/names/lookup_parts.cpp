@@ -8,14 +8,10 @@
 namespace twofour::lookups {
 namespace {
 
-bool is_number(std::string_view part) {
-  return !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
 /// "a.experts.7.up_proj" without its last two parts, if the first of them is a number.
 std::string_view without_expert(std::string_view name) {
   const std::string_view expert = parent_of(name), block = parent_of(expert);
-  return !expert.empty() && expert.find('.') != expert.npos && is_number(leaf_of(expert)) ? block : name;
+  return !expert.empty() && expert.find('.') != expert.npos && is_number_part(leaf_of(expert)) ? block : name;
 }
 
 std::string lower(std::string text) {

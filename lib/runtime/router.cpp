@@ -105,8 +105,7 @@ std::vector<float> read_floats(const Checkpoint& artifact, const std::string& na
   const auto tensor = artifact.find(name);
   if (!tensor) throw Error(fmt::format("{}: expected a tensor of its router, found none", name));
   const TensorInfo& t = artifact.tensors()[*tensor];
-  const bool is_float = t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16;
-  if (!is_float || t.shape != shape) {
+  if (!is_float(t.dtype) || t.shape != shape) {
     throw Error(fmt::format("{}: expected F32, BF16 or F16 [{}], found {}", artifact.where(*tensor),
                             fmt::join(shape, ", "), describe(t.dtype, t.shape)));
   }

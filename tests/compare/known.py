@@ -29,4 +29,5 @@ class Known:
 
 
 KNOWN = [
+  Known("routers by every name", "lint holds gemma-4's router.proj, too, against the count of its experts", ("names*/lint",), outputs=("stdout",)),
 ]

@@ -57,10 +57,8 @@ ValueFormat value_format(const LintInput& s, size_t tensor) {
     case DType::kI8: {  // INT8 of compressed-tensors
       if (!t.name.ends_with(".weight")) return {};
       const auto scale = s.find(t.name + "_scale");
-      const bool is_scaled =
-          scale && (s.tensors[*scale].dtype == DType::kBF16 || s.tensors[*scale].dtype == DType::kF16 ||
-                    s.tensors[*scale].dtype == DType::kF32);
-      return is_scaled ? ValueFormat{NumberKind::kInt8, scale} : ValueFormat{};
+      return scale && is_float(s.tensors[*scale].dtype) ? ValueFormat{NumberKind::kInt8, scale}
+                                                        : ValueFormat{};
     }
     case DType::kBF16:
       return {NumberKind::kBf16};

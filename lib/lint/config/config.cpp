@@ -30,35 +30,22 @@ struct StoredModule {
   WeightFormat stored;
 };
 
-/// Modules of MXFP4 and INT4, whose codes have scales beside them.
-void add_coded_modules(const LintInput& s, std::vector<StoredModule>& modules) {
-  for (const WeightDialect& d : weight_dialects()) {
-    if ((!d.format->pairs && !d.format->integers) || *d.weight != '.') continue;
-    for (size_t i = 0; i < s.tensors.size(); ++i) {
-      const TensorInfo& t = s.tensors[i];
-      if (!d.weight_types.has(t.dtype) || t.shape.size() != 2 || !t.name.ends_with(d.weight)) continue;
-      std::string name = t.name.substr(0, t.name.size() - std::string_view(d.weight).size());
-      const auto scale = s.find(name + d.scale);
-      if (!scale || !d.scale_types.has(s.tensors[*scale].dtype)) continue;
-      modules.push_back({std::move(name), i, d.format});
-    }
-  }
-}
-
 /// Matrices by module name, and how they are stored.
-std::vector<StoredModule> stored_modules(const LintInput& s) {
+std::vector<StoredModule> stored_modules(const LintInput& s, const std::vector<CodedModule>& coded) {
   std::vector<StoredModule> modules;
   for (const Nvfp4Linear& m : s.modules) modules.push_back({m.name, m.codes, WeightFormat::kNvfp4});
+  constexpr std::string_view kWeight = ".weight";
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const TensorInfo& t = s.tensors[i];
-    constexpr std::string_view kWeight = ".weight";
     if (t.dtype == DType::kU8 || !t.name.ends_with(kWeight) || t.shape.size() != 2) continue;
     const std::string name = t.name.substr(0, t.name.size() - kWeight.size());
-    const bool plain = t.dtype == DType::kBF16 || t.dtype == DType::kF16 || t.dtype == DType::kF32;
-    if (plain) modules.push_back({name, i, WeightFormat::kFloat});
+    if (is_float(t.dtype)) modules.push_back({name, i, WeightFormat::kFloat});
     if (t.dtype == DType::kF8E4M3) modules.push_back({name, i, WeightFormat::kFp8});
   }
-  add_coded_modules(s, modules);
+  for (const CodedModule& m : coded) {
+    const bool in_words = m.format->integers && m.suffix != kWeight;
+    if ((m.is_mxfp4() || in_words) && !m.is_stack) modules.push_back({m.name, m.tensor, m.format});
+  }
   return modules;
 }
 
@@ -96,21 +83,21 @@ struct Claims {
 };
 
 /// Adds the modules that nothing else needs to be said of to `reported`.
-void check_formats(const LintInput& s, const QuantizationSaid& said, std::set<std::string>& reported,
-                   LintReporter& reporter) {
+void check_formats(const LintInput& s, const std::vector<CodedModule>& coded, const QuantizationSaid& said,
+                   std::set<std::string>& reported, LintReporter& reporter) {
   const Claims claims(said);
   PatternList ignored(said.ignored());
   const std::set<std::string> explained = reported;
   const bool tied = has_tied_head(s.config);  // loaders skip one that is stored all the same
-  for (const StoredModule& m : stored_modules(s)) {
+  for (const StoredModule& m : stored_modules(s, coded)) {
     const auto report = [&](const char* rule, std::string message) {
       reported.insert(m.name);
       reporter.add(rule, s.file_of(m.tensor), m.name, std::move(message));
     };
     const bool quantized = m.stored->coded;
-    if (is_head(m.name) && (tied || quantized)) reported.insert(m.name);
+    if (is_model_head(m.name) && (tied || quantized)) reported.insert(m.name);
     check_router(s, m, reporter);
-    if (quantized && is_head(m.name)) {
+    if (quantized && is_model_head(m.name)) {
       reporter.add("quantized-head", s.file_of(m.tensor), m.name,
                    fmt::format("expected an unquantized head, found {}", stored_name(m.stored)));
     }
@@ -134,7 +121,7 @@ void check_formats(const LintInput& s, const QuantizationSaid& said, std::set<st
                                            stored_name(m.stored)));
       }
     } else if (!quantized && !is_ignored && claims.all_linears && ignored.all_known() &&
-               !is_no_linear(m.name) && !is_own_router(s, m.name) && !(tied && is_head(m.name))) {
+               !is_no_linear(m.name) && !is_own_router(s, m.name) && !(tied && is_model_head(m.name))) {
       report("unquantized-not-ignored", "expected in the config's ignore list or quantized, found neither");
     }
   }
@@ -143,10 +130,9 @@ void check_formats(const LintInput& s, const QuantizationSaid& said, std::set<st
 /// The algorithm of each module that a configuration lists, lower case; names of FP8 in blocks are one.
 std::map<std::string, std::string> listed_layers(const Json& entry) {
   std::map<std::string, std::string> layers;
-  if (entry.is_object() && entry.contains("quantization")) return listed_layers(entry["quantization"]);
-  if (!entry.is_object() || !entry.contains("quantized_layers") || !entry["quantized_layers"].is_object())
-    return layers;
-  for (const auto& [name, layer] : entry["quantized_layers"].items()) {
+  const Json& said = QuantizationSaid(entry).layers();
+  if (!said.is_object()) return layers;
+  for (const auto& [name, layer] : said.items()) {
     std::string algo = text_of(layer, "quant_algo");
     std::transform(algo.begin(), algo.end(), algo.begin(),
                    [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -235,7 +221,7 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
   lint_settings(s, reporter);
   if (s.quantization.is_null()) {
     report_no_quantization(s, coded, reporter);
-    for (const StoredModule& m : stored_modules(s)) check_router(s, m, reporter);
+    for (const StoredModule& m : stored_modules(s, coded)) check_router(s, m, reporter);
     return;
   }
   const QuantizationSaid said(s.quantization, s.quantization_key);
@@ -244,7 +230,7 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
   std::set<std::string> reported;
   lint_cache(s, reporter);
   if (!lint_promises(s, said, coded, reported, reporter)) return;  // nothing else means what it says
-  check_formats(s, said, reported, reporter);
+  check_formats(s, coded, said, reported, reporter);
   bool disagree = false;
   const auto report_other = [&](const char* key, std::string message) {
     disagree = true;
@@ -268,7 +254,7 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
     }
   }
   // What a list says that we cannot follow is not known, and of two files only the one that counts is read.
-  if (PatternList(said.ignored()).all_known()) lint_lookups(s, reported, disagree, reporter);
+  if (PatternList(said.ignored()).all_known()) lint_lookups(s, coded, reported, disagree, reporter);
 }
 
 }  // namespace twofour

@@ -112,8 +112,7 @@ class MeaningLint {
     for (const CodedModule& m : modules_) coded.insert(without_digits(m.name));
     for (size_t i = 0; i < s_.tensors.size(); ++i) {
       const TensorInfo& t = s_.tensors[i];
-      const bool floats = t.dtype == DType::kBF16 || t.dtype == DType::kF16 || t.dtype == DType::kF32;
-      if (!floats || t.shape.size() < 2) continue;
+      if (!is_float(t.dtype) || t.shape.size() < 2) continue;
       const bool is_weight = t.name.ends_with(".weight");
       const std::string name = is_weight ? t.name.substr(0, t.name.size() - 7) : t.name;
       const bool is_stack = !integers && t.shape.size() == 3 && name.find("experts.") != name.npos;

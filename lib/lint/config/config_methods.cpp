@@ -13,7 +13,6 @@ namespace {
 
 using lookups::member;
 using lookups::text_of;
-using Codes = CodedModule::Codes;
 
 /// Methods of other producers, which no rule here follows. Source: transformers, quantizers/auto.py; vLLM,
 /// quantization/__init__.py.
@@ -29,12 +28,12 @@ constexpr std::string_view kOtherMethods[] = {
 
 /// The method that reads tensors by these names.
 const char* method_for(const CodedModule& m) {
-  if (m.codes == Codes::kNvfp4) return m.divides ? "compressed-tensors" : "modelopt";
+  if (m.format->global_scale) return m.divides ? "compressed-tensors" : "modelopt";
   if (m.suffix == ".weight_packed") return "compressed-tensors";
   if (m.suffix == "_blocks") return "mxfp4";
   if (m.suffix == ".qweight") return m.along_n ? "awq" : "gptq";
-  if (m.codes == Codes::kMxfp8) return m.scale_suffix == ".weight_scale_inv" ? "mxfp8" : "modelopt";
-  if (m.codes == Codes::kFp8) return m.scale_suffix.ends_with("weight_scale") ? "modelopt" : "fp8";
+  if (m.is_mxfp8()) return m.scale_suffix == ".weight_scale_inv" ? "mxfp8" : "modelopt";
+  if (m.is_fp8()) return m.scale_suffix.ends_with("weight_scale") ? "modelopt" : "fp8";
   return "modelopt";
 }
 
@@ -46,13 +45,13 @@ bool reads(QuantMethod method, const CodedModule& m) {
       return plain;
     case QuantMethod::kGroups:
       return m.suffix == ".weight_packed" ||
-             (plain && m.scale_suffix == ".weight_scale" && (m.codes != Codes::kMxfp4 || m.divides));
+             (plain && m.scale_suffix == ".weight_scale" && (!m.is_mxfp4() || m.divides));
     case QuantMethod::kFp8:
-      return plain && m.codes == Codes::kFp8;
+      return plain && m.is_fp8();
     case QuantMethod::kMxfp8:
-      return plain && m.codes == Codes::kMxfp8;
+      return plain && m.is_mxfp8();
     case QuantMethod::kMxfp4:
-      return m.codes == Codes::kMxfp4;
+      return m.is_mxfp4();
     case QuantMethod::kGptq:
       return m.suffix == ".qweight" && !m.along_n;
     case QuantMethod::kAwq:
@@ -152,7 +151,7 @@ class MethodLint {
     const bool is_fp8 = said == "fp8";
     for (const CodedModule& m : modules_) {
       if (m.name.find(".experts.") == m.name.npos || is_in_mtp(m.name)) continue;
-      const bool stored_fp8 = m.codes == Codes::kFp8;
+      const bool stored_fp8 = m.is_fp8();
       if (stored_fp8 == is_fp8) return;
       reporter_.add("config-format", "config.json", "expert_dtype",
                     fmt::format("expected {} as {} has, found {}", stored_fp8 ? "fp8" : "fp4", m.name,
@@ -164,7 +163,7 @@ class MethodLint {
   void check_algorithms() {
     if (p_.method_text == "modelopt_fp8") {
       const auto fp4 = std::find_if(modules_.begin(), modules_.end(),
-                                    [](const CodedModule& m) { return m.codes == Codes::kNvfp4; });
+                                    [](const CodedModule& m) { return m.format->global_scale; });
       if (fp4 != modules_.end())
         add(key("quant_method"),
             fmt::format("expected modelopt as {} is in NVFP4, found modelopt_fp8", fp4->name));
@@ -221,8 +220,8 @@ class MethodLint {
     size_t count = 0;
     for (size_t i = 0; i < modules_.size(); ++i) {
       const CodedModule& m = modules_[i];
-      if (p_.of[i].entry != p_.words || (m.codes != Codes::kFp8 && m.codes != Codes::kMxfp8)) continue;
-      const bool blocks = m.codes == Codes::kFp8 && m.scales_k > 1;
+      if (p_.of[i].entry != p_.words || !m.format->tiles) continue;
+      const bool blocks = m.is_fp8() && m.scales_k > 1;
       if (m.scale_suffix.empty() || m.scale_suffix.ends_with("weight_scale") ||
           (blocks && m.scale_suffix.ends_with("weight_scale_inv")))
         continue;
@@ -299,9 +298,9 @@ class MethodLint {
     size_t unnamed = 0;
     for (size_t i = 0; i < modules_.size(); ++i) {
       const CodedModule& m = modules_[i];
-      if ((m.codes != Codes::kFp8 && m.codes != Codes::kMxfp8) || m.is_stack) continue;
+      if (!m.format->tiles || m.is_stack) continue;
       check_blocks(i, m);
-      const bool other_name = m.codes == Codes::kFp8 && m.scales_k > 1 && m.scale_suffix == ".weight_scale";
+      const bool other_name = m.is_fp8() && m.scales_k > 1 && m.scale_suffix == ".weight_scale";
       if (other_name && unnamed++ == 0) {
         reporter_.add("incomplete-module", s_.file_of(m.tensor), m.name,
                       "expected weight_scale_inv, by which loaders of fp8 look scales of blocks up, found "

@@ -48,7 +48,6 @@ bool is_alike(const TensorInfo& a, const TensorInfo& b) {
     return t.shape.empty() || t.shape == std::vector<int64_t>{1};
   };
   // Loaders copy a scale into a parameter of their own type.
-  const auto is_float = [](DType t) { return t == DType::kF32 || t == DType::kBF16 || t == DType::kF16; };
   const bool same_type =
       a.dtype == b.dtype || (is_float(a.dtype) && is_float(b.dtype) && a.name.ends_with("_scale"));
   return same_type && (a.shape == b.shape || (is_scalar(a) && is_scalar(b)));

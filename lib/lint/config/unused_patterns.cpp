@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <unordered_set>
 
 #include "formats/naming.h"
@@ -72,9 +71,8 @@ bool is_of_missing_layer(const ModuleNames& names, const std::string& text, int6
   if (at == text.npos) return false;
   const size_t number = at + kLayers.size();
   const size_t end = std::min(text.find('.', number), text.size());
-  int64_t layer = 0;
-  const auto [last, error] = std::from_chars(text.data() + number, text.data() + end, layer);
-  if (error != std::errc() || last != text.data() + end || layer >= layers) return false;
+  const auto layer = parse_index(std::string_view(text).substr(number, end - number));
+  if (!layer || *layer >= layers) return false;
   return !names.has(text.substr(0, end)) && names.has(text.substr(0, number - 1));
 }
 
@@ -92,7 +90,7 @@ void check_unused_entries(const LintInput& s, const QuantizationSaid& said, Modu
   size_t count = 0;
   std::string first;
   for (const std::string& name : named_layers(said)) {
-    if (names.has(name) || (tied && is_head(name)) ||
+    if (names.has(name) || (tied && is_model_head(name)) ||
         is_of_missing_layer(names, name, model_layers(s.config)))
       continue;
     if (count++ == 0) first = name;
@@ -135,7 +133,7 @@ void lint_unused_patterns(const LintInput& s, const QuantizationSaid& said, Lint
       continue;
     }
     // A tied head has no tensor, and producers exclude it all the same.
-    if (is_head(text) || (tied && text.find("lm_head") != text.npos)) continue;
+    if (is_model_head(text) || (tied && text.find("lm_head") != text.npos)) continue;
     // compressed-tensors takes a glob for a name.
     const bool is_glob = is_groups && !text.starts_with("re:");
     if (is_glob && is_wild(text)) {

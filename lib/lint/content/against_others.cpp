@@ -65,8 +65,7 @@ class OtherTensors {
       check_interrupt();
       const TensorInfo& t = a_.tensors()[i];
       const auto other = b_.find(t.name);
-      const bool floats = t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16 ||
-                          (t.dtype == DType::kI8 && t.shape.size() == 2);
+      const bool floats = is_float(t.dtype) || (t.dtype == DType::kI8 && t.shape.size() == 2);
       if (t.dtype == DType::kI64 && other) check_integers(i, *other);
       if (!floats || linears_.contains(i) || moved_.contains(std::string(module_of(t.name))) ||
           t.bytes() == 0 || !other)
