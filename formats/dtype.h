@@ -37,6 +37,11 @@ enum class DType : uint8_t {
 std::string_view dtype_name(DType dtype);
 std::optional<DType> dtype_from_name(std::string_view name);
 
+/// F32, BF16 and F16: what weights that are not quantized are stored in.
+constexpr bool is_float(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+}
+
 /// Bits an element takes: 4 for F4, 6 for the F6 types, else a multiple of 8.
 int dtype_bits(DType dtype);
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <iterator>
 #include <string_view>
 
@@ -35,21 +34,6 @@ constexpr NamingRule kRules[] = {
      "gate_proj", "up_proj", "down_proj", "gate_up_proj", "down_proj"},
 };
 
-std::optional<int64_t> parse_index(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool canonical = text.size() == 1 || (!text.empty() && text[0] != '0');
-  if (error != std::errc() || end != text.data() + text.size() || value < 0 || !canonical)
-    return std::nullopt;
-  return value;
-}
-
-/// Splits "a.b.c" into "a.b" and "c".
-std::pair<std::string_view, std::string_view> split_last(std::string_view path) {
-  const size_t dot = path.rfind('.');
-  if (dot == std::string_view::npos) return {"", path};
-  return {path.substr(0, dot), path.substr(dot + 1)};
-}
 
 /// Whether `path` is `container` or ends in ".container", where # is any number.
 bool ends_with_path(std::string_view path, const char* container) {
@@ -57,11 +41,10 @@ bool ends_with_path(std::string_view path, const char* container) {
   std::string_view tail(container);
   while (!tail.empty()) {
     if (path.empty()) return false;
-    const auto [above, own] = split_last(path);
-    const auto [rest, expected] = split_last(tail);
+    const std::string_view own = leaf_of(path), expected = leaf_of(tail);
     if (expected == "#" ? !parse_index(own) : own != expected) return false;
-    path = above;
-    tail = rest;
+    path = parent_of(path);
+    tail = parent_of(tail);
   }
   return true;
 }
@@ -93,9 +76,8 @@ std::optional<Projection> stacked_projection_of(const NamingRule& rule, std::str
 std::span<const NamingRule> naming_rules() { return kRules; }
 
 std::optional<ModuleName> parse_module_name(std::string_view module) {
-  const auto [path, leaf] = split_last(module);
-  const auto [above, number] = split_last(path);
-  const auto expert = parse_index(number);
+  const std::string_view path = parent_of(module), leaf = leaf_of(module), above = parent_of(path);
+  const auto expert = parse_index(leaf_of(path));
   for (const NamingRule& rule : kRules) {
     const auto single = projection_of(rule, leaf);
     if (single && expert && ends_with_path(above, rule.routed)) {
@@ -126,126 +108,6 @@ std::string stack_tensor(std::string_view block, Projection projection) {
     return name + rule.stack_suffix;
   }
   return {};
-}
-
-namespace {
-
-constexpr std::string_view kRoleNames[] = {
-    "experts", "shared-experts", "router",    "attention", "linear-attention", "mlp",
-    "mtp",     "head",           "embeddings"};
-
-/// The role of modules at or below a part of their names, the first row that fits. Where experts and MLPs are
-/// is in kRules.
-struct RoleRule {
-  std::string_view part;
-  ModuleRole role;
-  bool is_last;  ///< the name's last part alone
-};
-/// Source: Hugging Face transformers, models; of DeepSeek-V4 its reference inference code.
-constexpr RoleRule kRoles[] = {
-    {"mtp", ModuleRole::kMtp, false},
-    {"draft_model", ModuleRole::kMtp, false},
-    {"shared_expert_gate", ModuleRole::kSharedExperts, true},
-    {"shared_expert", ModuleRole::kSharedExperts, false},
-    {"shared_experts", ModuleRole::kSharedExperts, false},
-    {"shared_mlp", ModuleRole::kSharedExperts, false},
-    {"experts", ModuleRole::kRoutedExperts, false},
-    {"router", ModuleRole::kRouter, false},
-    {"gate", ModuleRole::kRouter, true},
-    {"wg", ModuleRole::kRouter, true},  // Hunyuan's, below the gate
-    {"linear_attn", ModuleRole::kLinearAttention, false},
-    {"mamba", ModuleRole::kLinearAttention, false},
-    {"self_attn", ModuleRole::kAttention, false},
-    {"attn", ModuleRole::kAttention, false},
-    {"attention", ModuleRole::kAttention, false},
-    // Nemotron-H's mixers are of any kind under one name.
-    {"q_proj", ModuleRole::kAttention, true},
-    {"k_proj", ModuleRole::kAttention, true},
-    {"v_proj", ModuleRole::kAttention, true},
-    {"o_proj", ModuleRole::kAttention, true},
-    {"in_proj", ModuleRole::kLinearAttention, true},
-    {"out_proj", ModuleRole::kLinearAttention, true},
-    {"lm_head", ModuleRole::kHead, true},
-    {"head", ModuleRole::kHead, true},
-    {"embed_tokens", ModuleRole::kEmbeddings, false},
-    {"embed_tokens_per_layer", ModuleRole::kEmbeddings, false},
-    {"embeddings", ModuleRole::kEmbeddings, false},
-    {"embed", ModuleRole::kEmbeddings, false},
-    {"wte", ModuleRole::kEmbeddings, false},
-    {"mlp", ModuleRole::kMlp, false},
-    {"feed_forward", ModuleRole::kMlp, false},
-    {"ffn", ModuleRole::kMlp, false},
-};
-
-/// Parts of models that read no text, with layers and attention of their own.
-constexpr std::string_view kOtherInputs[] = {"vision_tower", "vision_model",          "visual",
-                                             "audio_tower",  "audio_model",           "embed_vision",
-                                             "embed_audio",  "multi_modal_projector", "mm_projector"};
-
-/// Whether a dot-separated part of a name is `part`.
-bool has_part(std::string_view module, std::string_view part) {
-  for (size_t at = 0; at < module.size();) {
-    const size_t dot = std::min(module.find('.', at), module.size());
-    if (module.substr(at, dot - at) == part) return true;
-    at = dot + 1;
-  }
-  return false;
-}
-
-/// The number behind the first "layers." of a name; -1: none.
-int64_t layer_of(std::string_view module) {
-  constexpr std::string_view kLayers = "layers.";
-  const size_t at = module.find(kLayers);
-  if (at == module.npos || (at > 0 && module[at - 1] != '.')) return -1;
-  const std::string_view rest = module.substr(at + kLayers.size());
-  return parse_index(rest.substr(0, rest.find('.'))).value_or(-1);
-}
-
-}  // namespace
-
-std::string_view role_name(ModuleRole role) { return kRoleNames[static_cast<size_t>(role)]; }
-
-std::span<const std::string_view> role_names() { return kRoleNames; }
-
-std::optional<ModuleRole> role_from_name(std::string_view name) {
-  const auto at = std::find(std::begin(kRoleNames), std::end(kRoleNames), name);
-  if (at == std::end(kRoleNames)) return std::nullopt;
-  return static_cast<ModuleRole>(at - std::begin(kRoleNames));
-}
-
-namespace {
-
-/// The role of a module within its layer, a draft's or the model's.
-std::optional<ModuleRole> role_in_layer(std::string_view module) {
-  if (const auto known = parse_module_name(module)) {
-    if (known->kind == BlockKind::kRoutedExperts) return ModuleRole::kRoutedExperts;
-    if (known->kind == BlockKind::kSharedExpert) return ModuleRole::kSharedExperts;
-    return ModuleRole::kMlp;
-  }
-  const std::string_view leaf = split_last(module).second;
-  const auto at = std::find_if(std::begin(kRoles), std::end(kRoles), [&](const RoleRule& rule) {
-    return rule.role != ModuleRole::kMtp && (rule.is_last ? leaf == rule.part : has_part(module, rule.part));
-  });
-  if (at == std::end(kRoles)) return std::nullopt;
-  return at->role;
-}
-
-}  // namespace
-
-std::optional<ModuleRole> module_role(std::string_view module, int64_t layers) {
-  if (std::any_of(std::begin(kOtherInputs), std::end(kOtherInputs),
-                  [&](std::string_view part) { return has_part(module, part); }))
-    return std::nullopt;
-  // A draft is what it predicts, whatever its layers are made of.
-  const bool drafts = std::any_of(std::begin(kRoles), std::end(kRoles), [&](const RoleRule& rule) {
-    return rule.role == ModuleRole::kMtp && has_part(module, rule.part);
-  });
-  return drafts || layer_of(module) >= layers ? ModuleRole::kMtp : role_in_layer(module);
-}
-
-bool is_draft_expert(std::string_view module, int64_t layers) {
-  return module_role(module, layers) == ModuleRole::kMtp &&
-         role_in_layer(module) == ModuleRole::kRoutedExperts;
 }
 
 namespace {
@@ -318,12 +180,11 @@ constexpr std::array<std::array<std::string_view, 3>, 4> kFused = {{{"gate_proj"
 }  // namespace
 
 std::optional<std::pair<std::string, size_t>> fused_group(const std::string& module) {
-  const size_t dot = module.rfind('.');
-  if (dot == module.npos) return std::nullopt;
-  const std::string_view leaf = std::string_view(module).substr(dot + 1);
+  const std::string_view leaf = leaf_of(module);
+  if (leaf.size() == module.size()) return std::nullopt;
   for (size_t g = 0; g < kFused.size(); ++g) {
     if (std::find(kFused[g].begin(), kFused[g].end(), leaf) != kFused[g].end())
-      return std::pair(module.substr(0, dot), g);
+      return std::pair(std::string(parent_of(module)), g);
   }
   return std::nullopt;
 }

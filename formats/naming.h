@@ -6,6 +6,9 @@
 #include <string_view>
 #include <utility>
 
+#include "formats/module_names.h"
+#include "formats/module_roles.h"
+
 namespace twofour {
 
 /// What a feed-forward block is in its layer.
@@ -53,30 +56,6 @@ std::optional<ModuleName> parse_module_name(std::string_view module);
 /// "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.block_sparse_moe.input_linear.weight". Empty
 /// where P is known with experts of their own only.
 std::string stack_tensor(std::string_view block, Projection projection);
-
-/// What a module does in its model, as recipes name it.
-enum class ModuleRole {
-  kRoutedExperts,    ///< routed experts
-  kSharedExperts,    ///< with the gate that weighs them
-  kRouter,           ///< of experts
-  kAttention,        ///< with its index of tokens; not linear attention
-  kLinearAttention,  ///< and state-space mixers
-  kMlp,              ///< dense MLPs
-  kMtp,              ///< all of a layer that predicts further tokens
-  kHead,
-  kEmbeddings,
-};
-/// "experts", "shared-experts", "router", "attention", "linear-attention", "mlp", "mtp", "head",
-/// "embeddings".
-std::string_view role_name(ModuleRole role);
-std::optional<ModuleRole> role_from_name(std::string_view name);
-/// Every name, in the order above.
-std::span<const std::string_view> role_names();
-/// The role of a module; nothing where its name tells none. Every module of a layer at or beyond `layers`,
-/// the model's count, is kMtp; towers that read images or sound have none.
-std::optional<ModuleRole> module_role(std::string_view module, int64_t layers);
-/// Whether a module, or a block, is one of the routed experts of a layer that predicts further tokens.
-bool is_draft_expert(std::string_view module, int64_t layers);
 
 /// What transformers calls a module that files name otherwise: its lists of modules know both names. Empty:
 /// as the files do.

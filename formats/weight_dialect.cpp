@@ -1,7 +1,5 @@
 #include "formats/weight_dialect.h"
 
-#include <algorithm>
-
 namespace twofour {
 namespace {
 
@@ -32,92 +30,8 @@ constexpr WeightDialect kWeightDialects[] = {
     {"transformers, stacks", kFloat, "", kFloats, nullptr, kNone, nullptr, "_bias", true},
 };
 
-// Source: Hugging Face transformers, models.
-constexpr std::string_view kEmbeddings[] = {
-    "embed",
-    "embed_in",
-    "embed_positions",
-    "embed_tokens",
-    "embed_tokens_per_layer",
-    "embedding",
-    "embeddings",
-    "ngram_embedding",
-    "pos_embed",
-    "position_embedding",
-    "position_embeddings",
-    "token_embedding",
-    "tok_embeddings",
-    "token_type_embeddings",
-    "word_embeddings",
-    "wpe",
-    "wte",
-};
-constexpr std::string_view kConvolutions[] = {"conv", "conv1d", "conv2d", "conv3d"};
-
-std::string_view leaf_of(std::string_view module) {
-  return module.substr(module.rfind('.') + 1);  // all of it where there is no dot
-}
-
-bool is_number(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-}
-
 }  // namespace
 
-const char* weight_format_name(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kFloat:
-      return "floats";
-    case WeightFormat::kFp8:
-      return "FP8";
-    case WeightFormat::kMxfp4:
-      return "MXFP4";
-    case WeightFormat::kNvfp4:
-      return "NVFP4";
-    case WeightFormat::kInt4:
-      return "INT4";
-  }
-  return "";
-}
-
-const char* weight_format_key(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kFp8:
-      return "fp8";
-    case WeightFormat::kMxfp4:
-      return "mxfp4";
-    case WeightFormat::kNvfp4:
-      return "nvfp4";
-    case WeightFormat::kInt4:
-      return "int4";
-    default:
-      return "float";
-  }
-}
-
 std::span<const WeightDialect> weight_dialects() { return kWeightDialects; }
-
-bool is_linear_name(std::string_view module) {
-  const std::string_view leaf = leaf_of(module);
-  const auto ends_leaf = [&](std::string_view name) { return leaf.ends_with(name); };
-  return !is_table_name(module) &&
-         std::none_of(std::begin(kConvolutions), std::end(kConvolutions), ends_leaf) &&
-         leaf.find("norm") == std::string_view::npos;
-}
-
-std::string_view table_of_piece(std::string_view module) {
-  constexpr std::string_view kShard = "shard_", kShards = ".shards";
-  const std::string_view leaf = leaf_of(module);
-  if (leaf.size() >= module.size()) return {};
-  const std::string_view parent = module.substr(0, module.size() - leaf.size() - 1);
-  if (leaf.starts_with(kShard) && is_number(leaf.substr(kShard.size()))) return parent;
-  if (is_number(leaf) && parent.ends_with(kShards)) return parent.substr(0, parent.size() - kShards.size());
-  return {};
-}
-
-bool is_table_name(std::string_view module) {
-  const std::string_view whole = table_of_piece(module), leaf = leaf_of(whole.empty() ? module : whole);
-  return std::find(std::begin(kEmbeddings), std::end(kEmbeddings), leaf) != std::end(kEmbeddings);
-}
 
 }  // namespace twofour

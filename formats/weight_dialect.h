@@ -4,15 +4,9 @@
 #include <string_view>
 
 #include "formats/dtype.h"
+#include "formats/weight_format.h"
 
 namespace twofour {
-
-/// The number format of a linear's weights.
-enum class WeightFormat { kFloat, kFp8, kMxfp4, kNvfp4, kInt4 };
-/// "floats", "FP8", "MXFP4", "NVFP4" or "INT4".
-const char* weight_format_name(WeightFormat format);
-/// In twofour.json: "float", "fp8", "mxfp4" or "nvfp4".
-const char* weight_format_key(WeightFormat format);
 
 /// How many weights of FP8 share a scale.
 enum class Granularity { kTensor, kRow, kBlock };
@@ -64,17 +58,5 @@ std::span<const WeightDialect> weight_dialects();
 
 /// FP8: rows and columns of weights that share a scale, where blocks are written.
 inline constexpr int64_t kFp8Block = 128;
-/// MXFP4 and MXFP8: weights along K that share a scale. Source: OCP Microscaling Formats (MX) v1.0, 5.2.
-inline constexpr int64_t kMxGroup = 32;
-
-/// Whether a matrix of that name is applied as one, by the last part of the module's name: an embedding is
-/// looked up, a norm multiplies element by element, a convolution slides.
-bool is_linear_name(std::string_view module);
-/// Whether a matrix of that name is looked up by rows: an embedding, or a piece of one, as
-/// "ngram_embedding.shard_3".
-bool is_table_name(std::string_view module);
-/// The embedding that "ngram_embedding.shard_3" or "ngram_embedding.shards.3" is a piece of; empty of any
-/// other name.
-std::string_view table_of_piece(std::string_view module);
 
 }  // namespace twofour

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "formats/layouts/layouts.h"
+#include "formats/module_names.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/names/pattern.h"
 
@@ -81,7 +82,7 @@ class GroupNames {
   /// Whether it names a module or a block above it.
   bool takes(std::string_view module) {
     bool taken = false;
-    for (std::string_view name = module;; name = name.substr(0, name.rfind('.'))) {
+    for (std::string_view name = module;; name = module_of(name)) {
       if (const auto at = names_.find(name); at != names_.end()) taken = at->second = true;
       for (auto& [glob, used] : globs_) {
         if (glob.matches(name)) taken = used = true;

@@ -10,6 +10,7 @@
 #include "formats/layouts/layouts.h"
 #include "lib/artifact/yaml.h"
 #include "lib/dialects/output_dialect.h"
+#include "lib/findings/and_more.h"
 #include "lib/words/rule_words.h"
 
 namespace twofour {
@@ -87,7 +88,7 @@ std::string label_of(size_t index, const Selection& s) {
   }
   std::string text = names[0];
   if (text.size() > 60) text = text.substr(0, 57) + "...";
-  if (names.size() > 1) text += fmt::format(" and {} more", names.size() - 1);
+  text += and_more(names.size(), " and {} more");
   return fmt::format("rule {} ({})", index + 1, text);
 }
 

@@ -58,8 +58,7 @@ std::string unit_of(const EncodedMatrix& m, const std::vector<EncodedMatrix>& gr
   if (name && by_blocks) return name->block;
   if (!name || name->kind != BlockKind::kRoutedExperts) {
     std::string text = group[0].name;
-    for (size_t i = 1; i < group.size(); ++i)
-      text += "+" + group[i].name.substr(group[i].name.rfind('.') + 1);
+    for (size_t i = 1; i < group.size(); ++i) text += fmt::format("+{}", leaf_of(group[i].name));
     return text;
   }
   const bool down = name->projection == Projection::kDown;

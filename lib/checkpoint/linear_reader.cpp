@@ -131,7 +131,7 @@ void WeightReader::read_row_block(const RowBlock& s, std::vector<uint8_t>& to) {
 }
 
 void WeightReader::read_weights(const Linear& m, int64_t e, int64_t n0, int64_t n1) {
-  if (m.format == WeightFormat::kInt4) {
+  if (m.format->integers) {
     // After turning, GPTQ's words lie as compressed-tensors' do, AWQ's [N/8, K].
     const bool awq = m.packing == Int4Packing::kAwq;
     const int64_t per_row = awq ? kInt4Pack : 1;
@@ -139,9 +139,9 @@ void WeightReader::read_weights(const Linear& m, int64_t e, int64_t n0, int64_t 
                            int{sizeof(uint32_t)}, m.reads_across(), n0 / per_row, ceil_div(n1, per_row)},
                           weights_);
   }
-  const bool codes = m.format == WeightFormat::kMxfp4 || m.format == WeightFormat::kNvfp4;
-  const int bytes = codes ? 1 : dtype_bits(checkpoint_.tensors()[m.weight].dtype) / 8;
-  read_row_block({m.weight, e, m.n, codes ? m.k / 2 : m.k, bytes, m.k_outer, n0, n1}, weights_);
+  const bool pairs = m.format->pairs;
+  const int bytes = pairs ? 1 : dtype_bits(checkpoint_.tensors()[m.weight].dtype) / 8;
+  read_row_block({m.weight, e, m.n, pairs ? m.k / 2 : m.k, bytes, m.k_outer, n0, n1}, weights_);
 }
 
 void WeightReader::read_scales(const Linear& m, int64_t e, int64_t n0, int64_t n1) {
@@ -165,22 +165,15 @@ void WeightReader::read_rows(const Linear& m, int64_t e, int64_t n0, int64_t n1,
   check(e >= 0 && e < m.e && n0 >= 0 && n0 <= n1 && n1 <= m.n, "rows of the module");
   check(out.size() == static_cast<size_t>((n1 - n0) * m.k), "room for the rows");
   if (n0 == n1) return;
-  switch (m.format) {
-    case WeightFormat::kFloat:
-      read_weights(m, e, n0, n1);
-      return widen(checkpoint_.tensors()[m.weight].dtype, weights_.data(), out);
-    case WeightFormat::kFp8:
-      return read_fp8(m, e, n0, n1, out);
-    case WeightFormat::kMxfp4:
-    case WeightFormat::kNvfp4:
-      return read_fp4(m, e, n0, n1, out);
-    case WeightFormat::kInt4:
-      return read_int4(m, n0, n1, out);
-  }
+  if (m.format->pairs) return read_pairs(m, e, n0, n1, out);
+  if (m.format->integers) return read_integers(m, n0, n1, out);
+  if (m.format->tiles) return read_tiles(m, e, n0, n1, out);
+  read_weights(m, e, n0, n1);
+  widen(checkpoint_.tensors()[m.weight].dtype, weights_.data(), out);
 }
 
 int64_t WeightReader::scale_columns(const Linear& m) const {
-  if (m.format != WeightFormat::kInt4) return ceil_div(m.k, m.scale_cols);
+  if (!m.format->integers) return ceil_div(m.k, m.scale_cols);
   const auto& shape = checkpoint_.tensors()[*m.scale].shape;  // groups in any order may be of any size
   return m.reads_across() ? shape[0] : shape[1];
 }
@@ -189,7 +182,7 @@ std::vector<float> WeightReader::read_float_scales(const Linear& m, int64_t e, i
   const TensorInfo& t = checkpoint_.tensors()[*m.scale];
   const int bytes = dtype_bits(t.dtype) / 8;
   const int64_t first = n0 / m.scale_rows, cols = scale_columns(m);
-  const bool is_signed = m.format == WeightFormat::kInt4;
+  const bool is_signed = m.format->integers;
   read_scales(m, e, n0, n1);
   std::vector<float> scales(scales_.size() / static_cast<size_t>(bytes));
   if (bytes == 1) {
@@ -207,12 +200,14 @@ std::vector<float> WeightReader::read_float_scales(const Linear& m, int64_t e, i
   return scales;
 }
 
-void WeightReader::read_fp8(const Linear& m, int64_t e, int64_t n0, int64_t n1, std::span<float> out) {
+void WeightReader::read_tiles(const Linear& m, int64_t e, int64_t n0, int64_t n1, std::span<float> out) {
   const std::vector<float> scales = read_float_scales(m, e, n0, n1);
   const int64_t cols = ceil_div(m.k, m.scale_cols);
   read_weights(m, e, n0, n1);
-  if (has_nan(weights_)) {
-    const auto bad = std::find_if(weights_.begin(), weights_.end(), [](uint8_t b) { return e4m3_is_nan(b); });
+  const auto number = m.format->number;
+  const auto is_nan = [number](uint8_t b) { return number ? std::isnan(number(b)) : e4m3_is_nan(b); };
+  if (number ? std::any_of(weights_.begin(), weights_.end(), is_nan) : has_nan(weights_)) {
+    const auto bad = std::find_if(weights_.begin(), weights_.end(), is_nan);
     const int64_t at = bad - weights_.begin();
     fail(checkpoint_.where(m.weight), "weights that are numbers", fmt::format("NaN (0x{:02X})", *bad), m, e,
          n0 + at / m.k, at % m.k);
@@ -226,13 +221,17 @@ void WeightReader::read_fp8(const Linear& m, int64_t e, int64_t n0, int64_t n1, 
       const float scale = row_scales[b];
       const int64_t end = std::min(m.k, (b + 1) * m.scale_cols);
       const int64_t begin = b * m.scale_cols;
-      decode_fp8({from + begin, static_cast<size_t>(end - begin)}, scale, to + begin, isa);
+      if (number) {
+        std::transform(from + begin, from + end, to + begin, [&](uint8_t b) { return number(b) * scale; });
+      } else {
+        decode_fp8({from + begin, static_cast<size_t>(end - begin)}, scale, to + begin, isa);
+      }
     }
   }
 }
 
-void WeightReader::read_fp4(const Linear& m, int64_t e, int64_t n0, int64_t n1, std::span<float> out) {
-  const bool nvfp4 = m.format == WeightFormat::kNvfp4;
+void WeightReader::read_pairs(const Linear& m, int64_t e, int64_t n0, int64_t n1, std::span<float> out) {
+  const bool nvfp4 = m.format->global_scale;
   const int64_t group = m.scale_cols, groups = m.k / group;
   const float global = nvfp4 ? read_global_scale(m, e) : 1.0f;
   read_weights(m, e, n0, n1);
@@ -268,7 +267,7 @@ void WeightReader::refuse_zero_point(const Linear& m, int stored, int64_t n, int
 }
 
 void WeightReader::check_zero_points(const Linear& m) {
-  if (m.format != WeightFormat::kInt4 || !m.zero_points || m.symmetry.empty()) return;
+  if (!m.format->integers || !m.zero_points || m.symmetry.empty()) return;
   constexpr int64_t kRows = 4096;  // a multiple of the rows that share a word
   for (int64_t n = 0; n < m.n; n += kRows) read_zero_points(m, n, std::min(m.n, n + kRows));
 }
@@ -309,7 +308,7 @@ std::vector<int32_t> WeightReader::read_group_index(const Linear& m) {
   return index;
 }
 
-void WeightReader::read_int4(const Linear& m, int64_t n0, int64_t n1, std::span<float> out) {
+void WeightReader::read_integers(const Linear& m, int64_t n0, int64_t n1, std::span<float> out) {
   const int64_t groups = scale_columns(m), words = m.packing == Int4Packing::kAwq ? m.k : ceil_div(m.k, 8);
   const std::vector<int32_t> index = read_group_index(m);
   const std::vector<float> scales = read_float_scales(m, 0, n0, n1), zeros = read_zero_points(m, n0, n1);

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
@@ -39,11 +40,6 @@ std::optional<Block> parse_block(const Json& stated) {
   return is_size(block.first) && is_size(block.second) ? std::optional(block) : std::nullopt;
 }
 
-std::string text_at(const Json& json, const char* key) {
-  const auto at = json.find(key);
-  return at != json.end() && at->is_string() ? at->get<std::string>() : "";
-}
-
 /// Calls `f` for the integer that the first of `keys` has.
 template <class F>
 void with_number(const Json& json, std::initializer_list<const char*> keys, F&& f) {
@@ -67,7 +63,7 @@ void add_group(const Json& group, StatedStorage& to) {
   if (!group.is_object() || !group.contains("weights") || !group["weights"].is_object()) return;
   const Json& weights = group["weights"];
   add_block(weights, "block_structure", to);
-  if (text_at(weights, "type") == "float") return;
+  if (lookups::text_of(weights, "type") == "float") return;
   with_number(weights, {"group_size"}, [&](int64_t size) { to.group_sizes.push_back(size); });
   with_number(weights, {"num_bits"}, [&](int64_t bits) { to.bits.insert(bits); });
 }
@@ -100,13 +96,13 @@ StatedStorage stated_storage(const Json& quantization) {
   if (groups != quantization.end() && (groups->is_object() || groups->is_array())) {
     for (const Json& group : *groups) add_group(group, stated);
   }
-  stated.method = text_at(quantization, "quant_method");
+  stated.method = lookups::text_of(quantization, "quant_method");
   if (stated.method == "awq" || stated.method == "gptq" || stated.method == "auto-round") {
     with_number(quantization, {"bits", "w_bit"}, [&](int64_t bits) { stated.bits.insert(bits); });
     with_number(quantization, {"group_size", "q_group_size"},
                 [&](int64_t size) { stated.group_sizes.push_back(size); });
     for (const char* key : {"packing_format", "checkpoint_format", "version"}) {
-      if (stated.format.empty()) stated.format = text_at(quantization, key);
+      if (stated.format.empty()) stated.format = lookups::text_of(quantization, key);
     }
   }
   const auto base = quantization.find("base");

@@ -39,7 +39,8 @@ std::optional<int64_t> hidden_size(const Json& config) {
 
 class Finder {
  public:
-  Finder(const Checkpoint& c, Problems& problems) : c_(c), problems_(problems), shapes_(c, problems) {}
+  Finder(const Checkpoint& c, Problems& problems, std::span<const WeightDialect> dialects)
+      : c_(c), problems_(problems), dialects_(dialects), shapes_(c, problems) {}
 
   std::vector<Linear> find() {
     std::vector<Candidate> candidates;
@@ -70,7 +71,7 @@ class Finder {
   bool fits_rank(size_t rank, const WeightDialect& dialect, const std::string& name, bool& stacked) {
     if (std::string_view(dialect.weight) == "_blocks") return stacked = true, rank == 4;
     if (rank == 2) {
-      const bool quantized = dialect.format != WeightFormat::kFloat;
+      const bool quantized = dialect.format->coded;
       return !dialect.bare && (is_linear_name(name) || (quantized && is_table_name(name)));
     }
     if (rank != 3) return false;
@@ -84,7 +85,7 @@ class Finder {
     if (t.shape.size() < 2) return std::nullopt;
     std::optional<Candidate> found;
     const WeightDialect* lacking = nullptr;  // a dialect that the tensor would fit with a scale beside it
-    for (const WeightDialect& dialect : weight_dialects()) {
+    for (const WeightDialect& dialect : dialects_) {
       if (!dialect.weight_types.has(t.dtype) || !t.name.ends_with(dialect.weight)) continue;
       Candidate candidate{t.name.substr(0, t.name.size() - std::string_view(dialect.weight).size()), &dialect,
                           i, std::nullopt};
@@ -107,10 +108,9 @@ class Finder {
       }
     }
     if (!found && lacking != nullptr && !is_other_format(t)) {
-      expect(i, lacking->format == WeightFormat::kFp8
+      expect(i, lacking->format->tiles
                     ? "FP8 weights with .weight_scale_inv, .weight_scale or .scale beside them"
-                    : fmt::format("{} codes with their scales beside them",
-                                  weight_format_name(lacking->format)));
+                    : fmt::format("{} codes with their scales beside them", lacking->format->name));
     }
     if (!found && is_modelopt_int4(t)) {
       expect(i, "INT4 of compressed-tensors, AWQ or GPTQ, not W4A16_AWQ or W4A8_AWQ as ModelOpt packs it");
@@ -122,8 +122,7 @@ class Finder {
   bool is_modelopt_int4(const TensorInfo& t) const {
     if (t.dtype != DType::kU8 || t.shape.size() != 2 || !t.name.ends_with(".weight")) return false;
     const auto scale = c_.find(t.name + "_scale");
-    const DType type = scale ? tensor(*scale).dtype : DType::kBool;
-    return type == DType::kF32 || type == DType::kBF16 || type == DType::kF16;
+    return scale && is_float(tensor(*scale).dtype);
   }
 
   /// Beside the weight or, of a piece of a table, beside the pieces.
@@ -144,7 +143,7 @@ class Finder {
 
   void note_stack(const Candidate& stack) {
     const auto parsed = parse_module_name(stack.name);
-    if (!parsed || stack.dialect->format == WeightFormat::kMxfp4) return;
+    if (!parsed || stack.dialect->format->pairs) return;
     Stacks& block = stacks_[std::string(parsed->block)];
     (parsed->projection == Projection::kGateUp ? block.gate_up : block.down) = stack.weight;
   }
@@ -202,11 +201,10 @@ class Finder {
       expect(candidate.weight, "at least one weight");
       return std::nullopt;
     }
-    const bool sound = m.format == WeightFormat::kMxfp4 ? shapes_.read_mxfp4(m)
-                       : m.format == WeightFormat::kInt4
-                           ? shapes_.read_int4(m)
-                           : read_shape(m) && (!m.scale || shapes_.read_fp8_scale(m));
-    if (sound && m.format == WeightFormat::kFloat && !m.stacked) return without_scale(std::move(m));
+    const bool sound = m.format->pairs      ? shapes_.read_mxfp4(m)
+                       : m.format->integers ? shapes_.read_int4(m)
+                                            : read_shape(m) && (!m.scale || shapes_.read_fp8_scale(m));
+    if (sound && !m.format->coded && !m.stacked) return without_scale(std::move(m));
     return sound ? std::optional(std::move(m)) : std::nullopt;
   }
 
@@ -262,6 +260,7 @@ class Finder {
 
   const Checkpoint& c_;
   Problems& problems_;
+  std::span<const WeightDialect> dialects_;
   LinearShapes shapes_;
   std::map<std::string, Stacks> stacks_;
 };
@@ -277,12 +276,13 @@ std::vector<size_t> Linear::tensors() const {
 }
 
 bool is_mxfp8(const Checkpoint& c, const Linear& m) {
-  return m.format == WeightFormat::kFp8 && m.scale && m.scale_rows == 1 && m.scale_cols == kMxGroup &&
+  return m.format->tiles && m.scale && m.scale_rows == 1 && m.scale_cols == kMxGroup &&
          dtype_bits(c.tensors()[*m.scale].dtype) == 8;
 }
 
-std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& problems) {
-  return Finder(checkpoint, problems).find();
+std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& problems,
+                                        std::span<const WeightDialect> dialects) {
+  return Finder(checkpoint, problems, dialects).find();
 }
 
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint) {

@@ -46,16 +46,15 @@ struct Linear {
   /// The weight and all that belongs to its values: everything but the bias.
   std::vector<size_t> tensors() const;
   /// Whether some rows lie in many pieces, one for each input or several of them.
-  bool reads_across() const {
-    return k_outer || (format == WeightFormat::kInt4 && packing != Int4Packing::kAlongK);
-  }
+  bool reads_across() const { return k_outer || (format->integers && packing != Int4Packing::kAlongK); }
 };
 
 /// Every linear of a checkpoint by its tensors' names, types and shapes, in natural order of names, and every
 /// quantized embedding (is_table). Other matrices (embeddings of floats, norms, convolutions) are not among
 /// them, routers and heads are. Of INT4 the configuration counts, too, and weight_shape is read. Modules with
 /// tensors that disagree go into `problems`; the other form throws an Error that lists them.
-std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& problems);
+std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& problems,
+                                        std::span<const WeightDialect> dialects = weight_dialects());
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint);
 
 /// Whether a module of FP8 is MXFP8: one byte of scale, a power of two, for 32 weights along K. Where K is 32
@@ -113,8 +112,8 @@ class WeightReader {
   /// Scales of the rows' blocks, [blocks of N, blocks of K].
   void read_scales(const Linear& module, int64_t e, int64_t n0, int64_t n1);
   float read_global_scale(const Linear& module, int64_t e);
-  void read_fp8(const Linear& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
-  void read_fp4(const Linear& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
+  void read_tiles(const Linear& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
+  void read_pairs(const Linear& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
   /// Blocks of K that have scales.
   int64_t scale_columns(const Linear& module) const;
   /// The scales of a row block as float32. Throws Error on what is no scale.
@@ -122,7 +121,7 @@ class WeightReader {
   std::vector<float> read_zero_points(const Linear& module, int64_t n0, int64_t n1);
   [[noreturn]] void refuse_zero_point(const Linear& module, int stored, int64_t n, int64_t group) const;
   std::vector<int32_t> read_group_index(const Linear& module);
-  void read_int4(const Linear& module, int64_t n0, int64_t n1, std::span<float> out);
+  void read_integers(const Linear& module, int64_t n0, int64_t n1, std::span<float> out);
 
   const Checkpoint& checkpoint_;
   std::vector<uint8_t> weights_, scales_, zero_points_, turned_;

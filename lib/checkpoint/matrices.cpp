@@ -57,7 +57,7 @@ const std::string* Matrices::why_left_out(std::string_view name) const {
 void Matrices::add_tables_of(const Matrices& other) {
   for (const Linear& m : other.modules_) {
     const auto weight = checkpoint_.find(m.name + ".weight");
-    if (!m.is_table || m.format == WeightFormat::kFloat || !weight || all_.contains(m.name)) continue;
+    if (!m.is_table || !m.format->coded || !weight || all_.contains(m.name)) continue;
     const TensorInfo& t = checkpoint_.tensors()[*weight];
     if (!is_float(t.dtype) || t.shape != std::vector<int64_t>{m.n, m.k}) continue;
     Linear table{.name = m.name, .format = WeightFormat::kFloat, .weight = *weight};
@@ -111,7 +111,7 @@ void Matrices::add(size_t i, Findings& findings) {
 }
 
 std::string Matrices::format_of(const Linear& m) const {
-  if (m.format != WeightFormat::kFloat) return weight_format_name(m.format);
+  if (m.format->coded) return m.format->name;
   return std::string(dtype_name(checkpoint_.tensors()[m.weight].dtype));
 }
 

@@ -123,6 +123,11 @@ int64_t model_layers(const Json& config) {
   return INT64_MAX;
 }
 
+bool has_tied_head(const Json& config) {
+  const auto said = model_settings(config, "tie_word_embeddings");
+  return std::any_of(said.begin(), said.end(), [](const Json* tied) { return *tied == true; });
+}
+
 int64_t promised_experts(const Json& config) {
   int64_t most = 0;
   if (!config.is_object()) return most;

@@ -40,6 +40,9 @@ std::string other_name(const Json& config, std::string_view module,
 /// The layers that a config.json counts; INT64_MAX where it does not. Further ones predict further tokens.
 int64_t model_layers(const Json& config);
 
+/// Whether a config.json, at its top or in that of its language model, ties the head to the embedding.
+bool has_tied_head(const Json& config);
+
 /// The largest count of routed experts that a config.json states anywhere, or 0.
 int64_t promised_experts(const Json& config);
 

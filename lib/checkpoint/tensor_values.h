@@ -1,10 +1,12 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <tuple>
 #include <variant>
 
 #include "formats/dtype.h"
+#include "formats/safetensors.h"
 
 namespace twofour {
 
@@ -52,5 +54,13 @@ ElementValue element_value(DType dtype, const uint8_t* bytes);
 
 /// The same as a double, 64-bit integers rounded.
 double element_number(DType dtype, const uint8_t* bytes);
+
+/// Reads bytes of a tensor.
+using ReadBytes = std::function<void(uint64_t offset, std::span<uint8_t> out)>;
+/// Whether all numbers of a tensor are 0 or, of floats, -0.
+bool is_all_zero(const TensorInfo& tensor, const ReadBytes& read);
+/// Whether inputs 0, 1, 2, ... belong to groups 0, 0, ..., 1, 1, ... of one size, as they do without the
+/// tensor; -1 throughout is what compressed-tensors writes where it orders nothing.
+bool is_in_order(const TensorInfo& tensor, const ReadBytes& read);
 
 }  // namespace twofour

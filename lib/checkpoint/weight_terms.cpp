@@ -11,78 +11,18 @@
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/checkpoint/tensor_values.h"
 
 namespace twofour {
 namespace {
-
-constexpr uint64_t kTermPiece = 1u << 20;
-
-/// Calls `f(index, value)` for the integers of a tensor until it returns false. Returns false if the tensor
-/// holds no integers or `f` returned false.
-bool for_integers(const TensorAccess& access, size_t tensor, const std::function<bool(int64_t, int64_t)>& f) {
-  const TensorInfo& t = access.tensors[tensor];
-  const uint64_t width = static_cast<uint64_t>(dtype_bits(t.dtype)) / 8;
-  const bool is_signed =
-      t.dtype == DType::kI8 || t.dtype == DType::kI16 || t.dtype == DType::kI32 || t.dtype == DType::kI64;
-  const bool is_unsigned =
-      t.dtype == DType::kU8 || t.dtype == DType::kU16 || t.dtype == DType::kU32 || t.dtype == DType::kU64;
-  if (!is_signed && !is_unsigned) return false;
-  std::vector<uint8_t> bytes(std::min(kTermPiece, t.bytes()));
-  for (uint64_t at = 0; at < t.bytes(); at += kTermPiece) {
-    const std::span<uint8_t> some(bytes.data(), std::min(kTermPiece, t.bytes() - at));
-    access.read(tensor, at, some);
-    for (uint64_t i = 0; i < some.size(); i += width) {
-      uint64_t value = 0;
-      for (uint64_t b = 0; b < width; ++b) value |= uint64_t{some[i + b]} << (8 * b);
-      const uint64_t sign = uint64_t{1} << (8 * width - 1);
-      if (is_signed) value = (value ^ sign) - sign;
-      if (!f(static_cast<int64_t>((at + i) / width), static_cast<int64_t>(value))) return false;
-    }
-  }
-  return true;
-}
-
-/// Whether all numbers of a tensor are 0 or, of floats, -0.
-bool is_zero(const TensorAccess& access, size_t tensor) {
-  const TensorInfo& t = access.tensors[tensor];
-  const uint64_t width = std::max<uint64_t>(1, static_cast<uint64_t>(dtype_bits(t.dtype)) / 8);
-  const bool is_float = t.dtype == DType::kF64 || t.dtype == DType::kF32 || t.dtype == DType::kBF16 ||
-                        t.dtype == DType::kF16 || t.dtype == DType::kF8E4M3 || t.dtype == DType::kF8E5M2;
-  std::vector<uint8_t> bytes(std::min(kTermPiece, t.bytes()));
-  for (uint64_t at = 0; at < t.bytes(); at += kTermPiece) {
-    const std::span<uint8_t> some(bytes.data(), std::min(kTermPiece, t.bytes() - at));
-    access.read(tensor, at, some);
-    for (uint64_t i = 0; i < some.size(); ++i) {
-      const bool has_sign = is_float && i % width == width - 1;
-      if ((some[i] & (has_sign ? 0x7F : 0xFF)) != 0) return false;
-    }
-  }
-  return true;
-}
-
-/// Whether inputs 0, 1, 2, ... belong to groups 0, 0, ..., 1, 1, ... of one size, as they do without the
-/// tensor; -1 throughout is what compressed-tensors writes where it orders nothing.
-bool is_in_order(const TensorAccess& access, size_t tensor) {
-  const TensorInfo& t = access.tensors[tensor];
-  const int64_t k = t.shape.empty() ? 1 : t.shape.back();
-  // The first group's size is that of all.
-  int64_t size = k;
-  bool unset = true, in_order = true;
-  const bool integers = for_integers(access, tensor, [&](int64_t index, int64_t value) {
-    const int64_t i = index % k;
-    unset = unset && value == -1;
-    if (index < k && size == k && value == 1) size = i;
-    in_order = in_order && value >= 0 && size > 0 && value == i / size;
-    return unset || in_order;
-  });
-  return integers && (unset || (in_order && k % size == 0));
-}
 
 bool is_harmless(const TensorAccess& access, size_t tensor, Harmless harmless) {
   if (harmless == Harmless::kNever) return false;
   const bool readable = access.read && (access.whole == nullptr || (*access.whole)[tensor]);
   if (!readable || access.tensors[tensor].bytes() == 0) return true;
-  return harmless == Harmless::kZeros ? is_zero(access, tensor) : is_in_order(access, tensor);
+  const TensorInfo& t = access.tensors[tensor];
+  const auto read = [&](uint64_t offset, std::span<uint8_t> out) { access.read(tensor, offset, out); };
+  return harmless == Harmless::kZeros ? is_all_zero(t, read) : is_in_order(t, read);
 }
 
 /// The linear of a block that a tensor with a name on no list lies below: "P.0.gate_proj" of
@@ -113,12 +53,12 @@ std::optional<size_t> find_weight(const TensorAccess& access, const std::string&
 
 /// Whether the decoder of these weights accounts for the term.
 bool is_decoded(const TensorInfo& weight, const TensorInfo& own, const ModulePart& term) {
-  if (term.decoder == WeightFormat::kNvfp4) {
+  if (!term.decoder) return false;
+  if ((*term.decoder)->global_scale) {
     const bool one = own.shape.empty() || own.shape == std::vector<int64_t>{1};
     return weight.dtype == DType::kU8 && one;
   }
-  return term.decoder == WeightFormat::kInt4 && weight.dtype == DType::kI32 &&
-         weight.name.ends_with(term.codes);
+  return (*term.decoder)->integers && weight.dtype == DType::kI32 && weight.name.ends_with(term.codes);
 }
 
 std::string text_of_term(std::string_view linear, const char* effect) {
@@ -223,8 +163,7 @@ class Terms {
     const auto at = std::lower_bound(access_.tensors.begin(), access_.tensors.end(), prefix,
                                      [](const TensorInfo& t, const std::string& p) { return t.name < p; });
     for (auto t = at; t != access_.tensors.end() && t->name.starts_with(prefix); ++t) {
-      const size_t last = t->name.rfind('.');
-      if (table_of_piece(std::string_view(t->name).substr(0, last)) == module) return true;
+      if (table_of_piece(module_of(t->name)) == module) return true;
     }
     return false;
   }
@@ -326,7 +265,8 @@ std::optional<std::string> find_term(const Checkpoint& c, const std::string& blo
     if (!name || name->block != block) continue;
     const ModulePart& found =
         part ? *part->part : find_module_part(std::string_view(at->name).substr(linear.size() + 1));
-    const bool is_term = found.kind == PartKind::kTerm && found.decoder != WeightFormat::kNvfp4 &&
+    const bool is_term = found.kind == PartKind::kTerm &&
+                         !(found.decoder && (*found.decoder)->global_scale) &&
                          !is_harmless(access, tensor, found.harmless);
     if (!is_term && found.kind != PartKind::kUnknown && found.name != "bias") continue;
     return fmt::format("{}: expected linears with weights only, found this tensor beside {}", c.where(tensor),

@@ -10,6 +10,7 @@
 #include "formats/atom.h"
 #include "formats/e8m0.h"
 #include "formats/error.h"
+#include "formats/module_names.h"
 #include "kernels/device/device.h"
 #include "kernels/numbers/casts.h"
 #include "lib/artifact/layout_names.h"
@@ -35,32 +36,24 @@ struct StoredAs {
 StoredAs stored_as(const ModelWeights::Stored& from) {
   const Linear& m = from.module;
   const auto tensors = from.checkpoint.tensors();
-  switch (m.format) {
-    case WeightFormat::kFloat: {
-      const DType type = tensors[m.weight].dtype;
-      if (type == DType::kBF16) return {cuda::MatrixFormat::bf16, 16};
-      if (type == DType::kF16) return {cuda::MatrixFormat::f16, 16};
-      return {};
-    }
-    case WeightFormat::kNvfp4:
-    case WeightFormat::kMxfp4: {
-      const bool nvfp4 = m.format == WeightFormat::kNvfp4;
-      const int64_t group = nvfp4 ? 16 : 32;
-      if (m.k % group != 0 || m.scale_rows != 1 || m.scale_cols != group ||
-          tensors[*m.scale].bytes() != static_cast<uint64_t>(m.e * m.n * (m.k / group)))
-        return {};
-      return {nvfp4 ? cuda::MatrixFormat::nvfp4 : cuda::MatrixFormat::mxfp4, 4, group,
-              static_cast<uint8_t>(nvfp4 ? 0x7E : 0xFE)};
-    }
-    case WeightFormat::kFp8: {
-      const bool follows = from.place.step == 1 && from.place.first % m.scale_rows == 0;
-      if (m.k_outer || !m.scale || !follows) return {};
-      return {cuda::MatrixFormat::fp8, 8};
-    }
-    case WeightFormat::kInt4:
-      break;
+  if (!m.format->coded) {
+    const DType type = tensors[m.weight].dtype;
+    if (type == DType::kBF16) return {cuda::MatrixFormat::bf16, 16};
+    if (type == DType::kF16) return {cuda::MatrixFormat::f16, 16};
+    return {};
   }
-  return {};
+  if (m.format->pairs) {
+    const bool nvfp4 = m.format->global_scale;
+    const int64_t group = m.format->group;
+    if (m.k % group != 0 || m.scale_rows != 1 || m.scale_cols != group ||
+        tensors[*m.scale].bytes() != static_cast<uint64_t>(m.e * m.n * (m.k / group)))
+      return {};
+    return {nvfp4 ? cuda::MatrixFormat::nvfp4 : cuda::MatrixFormat::mxfp4, 4, group,
+            static_cast<uint8_t>(nvfp4 ? 0x7E : 0xFE)};
+  }
+  const bool follows = from.place.step == 1 && from.place.first % m.scale_rows == 0;
+  if (!m.format->tiles || m.format->number != nullptr || m.k_outer || !m.scale || !follows) return {};
+  return {cuda::MatrixFormat::fp8, 8};
 }
 
 /// Scales of FP8 as float32.
@@ -84,7 +77,7 @@ std::vector<float> read_fp8_scales(const ModelWeights::Stored& from) {
 }
 
 float global_scale_of(const ModelWeights::Stored& from) {
-  if (from.module.format != WeightFormat::kNvfp4) return 1;
+  if (!from.module.format->global_scale) return 1;
   Problems problems;
   const Nvfp4Linear& module = from.checkpoint.nvfp4_modules()[*from.module.nvfp4];
   const float scale = read_global_scale(from.checkpoint, module, from.place.e, problems).multiplier;
@@ -266,7 +259,7 @@ std::shared_ptr<const RuntimeLayer> DeviceWeights::place_block(Placer& placer, s
 
 void DeviceWeights::place_mlp(Placer& placer, const MlpWeights& w, DeviceMlp& to) const {
   if (!w.gate) return;
-  const std::string name = w.gate.name.substr(0, w.gate.name.rfind('.'));
+  const std::string name(module_of(w.gate.name));
   if (const auto block = find_block(name, 1, w.gate.n)) {
     to.block = place_block(placer, *block);
     return;

@@ -97,10 +97,10 @@ Json mx_group(int bits, const char* format) {
 }
 
 Json entry_of(const Scheme& s) {
-  if (s.format == WeightFormat::kNvfp4) return nvfp4_group(!s.has_input_scale);
-  if (s.format == WeightFormat::kMxfp4) return mx_group(4, "mxfp4-pack-quantized");
+  if (s.format->global_scale) return nvfp4_group(!s.has_input_scale);
+  if (s.format->pairs) return mx_group(4, "mxfp4-pack-quantized");
   if (s.is_mxfp8()) return mx_group(8, "mxfp8-quantized");
-  if (s.format != WeightFormat::kFp8) return nullptr;
+  if (!s.format->tiles) return nullptr;
   if (s.granularity == kBlock && !s.is_block(128, 128) && !s.is_block(32, 32) && !s.is_block(1, 128))
     return nullptr;
   return fp8_group(s);
@@ -111,16 +111,15 @@ ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
   if (s.is_mxfp8()) group["input_activations"] = nullptr;  // as the preset for weights alone
   // No engine's class of heads is reached by the class of linears.
   std::vector<std::string> targets = {"Linear"};
-  for (const std::string& head : c.heads)
-    targets.push_back(fmt::format("re:.*{}$", head.substr(head.rfind('.') + 1)));
+  for (const std::string& head : c.heads) targets.push_back(fmt::format("re:.*{}$", leaf_of(head)));
   return {
       config_entry(c, group.at("format").get<std::string>(), {{"group_0", with_targets(group, targets)}})};
 }
 
 std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
-  if (s.format == WeightFormat::kMxfp4)
+  if (s.format->group == kMxGroup)
     return Spelling{".weight_packed", DType::kU8, ".weight_scale", DType::kU8, {n, k / kMxGroup}};
-  if (entry_of(s).is_null() || s.format != WeightFormat::kFp8) return std::nullopt;
+  if (entry_of(s).is_null() || !s.format->tiles) return std::nullopt;
   Spelling spelling{".weight", DType::kF8E4M3, ".weight_scale", std::nullopt};
   if (s.is_mxfp8()) {
     spelling.scale_type = DType::kU8;

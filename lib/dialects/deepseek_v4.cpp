@@ -21,18 +21,18 @@ namespace {
 using enum Granularity;
 
 bool is_block(const Scheme& s) {
-  return s.format == WeightFormat::kFp8 && s.granularity == kBlock && s.rows == s.cols && s.rows > 0;
+  return s.format->tiles && s.granularity == kBlock && s.rows == s.cols && s.rows > 0;
 }
 
 Json entry_of(const Scheme& s) {
-  if (s.format == WeightFormat::kNvfp4) return {{"quant_algo", "NVFP4"}, {"group_size", kGroup}};
-  if (s.format == WeightFormat::kMxfp4) return {{"quant_algo", "MXFP4"}};
+  if (s.format->global_scale) return {{"quant_algo", "NVFP4"}, {"group_size", kGroup}};
+  if (s.format->pairs) return {{"quant_algo", "MXFP4"}};
   if (is_block(s)) return {{"quant_algo", "FP8"}, {"block", s.rows}, {"e8m0", s.scale_type != DType::kF32}};
   return nullptr;
 }
 
 std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
-  if (s.format == WeightFormat::kMxfp4)
+  if (s.format->group == kMxGroup)
     return Spelling{".weight", DType::kI8, ".scale", DType::kF8E8M0, {n, k / kMxGroup}};
   if (!is_block(s)) return std::nullopt;
   // The Base models' experts have F32.
@@ -47,8 +47,6 @@ bool is_routed(const std::string& module) {
   return parsed && parsed->kind == BlockKind::kRoutedExperts;
 }
 
-bool is_draft(const std::string& module) { return module.starts_with("mtp."); }
-
 /// The blocks of routed experts in NVFP4, and whether experts of drafts are in another format.
 struct Experts {
   std::set<std::string> nvfp4;
@@ -61,7 +59,7 @@ Experts experts_of(const WrittenModel& model) {
     if (!m.entry || !is_routed(m.name)) continue;
     const auto algorithm = model.entries[*m.entry].at("quant_algo").get<std::string>();
     if (algorithm == "NVFP4") experts.nvfp4.emplace(parse_module_name(m.name)->block);
-    experts.mxfp4_drafts = experts.mxfp4_drafts || (algorithm == "MXFP4" && is_draft(m.name));
+    experts.mxfp4_drafts = experts.mxfp4_drafts || (algorithm == "MXFP4" && is_in_mtp(m.name));
   }
   return experts;
 }
@@ -106,7 +104,7 @@ constexpr const char* kExpertDtype = "expert_dtype";
 Json expert_dtype_of(const WrittenModel& model) {
   Json dtype = nullptr;
   for (const WrittenModule& m : model.modules) {
-    if (!m.entry || !is_routed(m.name) || is_draft(m.name)) continue;
+    if (!m.entry || !is_routed(m.name) || is_in_mtp(m.name)) continue;
     if (model.entries[*m.entry].at("quant_algo") != "FP8") return "fp4";
     dtype = "fp8";
   }
@@ -125,8 +123,8 @@ Json settings_of(const WrittenModel& model) {
 std::optional<DType> fp8_scale_type(std::span<const Scheme> experts) {
   std::optional<DType> type;
   for (const Scheme& s : experts) {
-    if (s.format == WeightFormat::kMxfp4 || s.format == WeightFormat::kNvfp4) return DType::kF8E8M0;
-    if (s.format != WeightFormat::kFp8) continue;
+    if (s.format->pairs) return DType::kF8E8M0;
+    if (!s.format->tiles) continue;
     type = s.scale_type == DType::kF32 ? DType::kF32 : DType::kF8E8M0;
   }
   return type;

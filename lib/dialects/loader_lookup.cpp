@@ -11,7 +11,7 @@
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/dialects/loader_rows.h"
+#include "lib/dialects/lookup_machine.h"
 #include "lib/findings/problems.h"
 #include "lib/names/lookup_parts.h"
 
@@ -31,7 +31,7 @@ bool is_table(std::string_view module) { return module.find("embed") != module.n
 bool is_built_as_float(const LoadedModule& m) {
   if (m.format.kind != NamedFormat::Kind::kFloat) return false;
   constexpr int64_t kAnyLayers = std::numeric_limits<int64_t>::max();
-  return module_role(m.name, kAnyLayers) == ModuleRole::kRouter || lookups::leaf_of(m.name) == "eh_proj";
+  return module_role(m.name, kAnyLayers) == ModuleRole::kRouter || leaf_of(m.name) == "eh_proj";
 }
 
 /// Layers by a name that no other layer has, in the order of the first module of each.
@@ -42,7 +42,7 @@ class Layers {
     const auto parsed = parse_module_name(m.name);
     if (parsed && parsed->kind == BlockKind::kRoutedExperts) {
       EngineLayer& layer = at(parsed->block, Kind::kExperts, parsed->block);
-      const std::string leaf(lookups::leaf_of(m.name));
+      const std::string leaf(leaf_of(m.name));
       const bool known = std::find(layer.parts.begin(), layer.parts.end(), leaf) != layer.parts.end();
       if (parsed->expert >= 0 && !known) layer.parts.push_back(leaf);
       layer.modules.push_back(&m);
@@ -52,7 +52,7 @@ class Layers {
       layer.parts.push_back(m.name);
       layer.modules.push_back(&m);
     } else {
-      at(m.name, is_output_head(m.name) ? Kind::kHead : Kind::kLinear, m.name).modules.push_back(&m);
+      at(m.name, is_head(m.name) ? Kind::kHead : Kind::kLinear, m.name).modules.push_back(&m);
     }
   }
 
@@ -77,7 +77,7 @@ class Layers {
   static void sort_parts(EngineLayer& layer) {
     const auto rank = [](const std::string& part) {
       constexpr std::string_view kOrder[] = {"q_proj", "k_proj", "v_proj"};
-      const auto at = std::find(std::begin(kOrder), std::end(kOrder), lookups::leaf_of(part));
+      const auto at = std::find(std::begin(kOrder), std::end(kOrder), leaf_of(part));
       return at - std::begin(kOrder);
     };
     std::stable_sort(layer.parts.begin(), layer.parts.end(),
@@ -137,11 +137,6 @@ std::vector<LoadedModule> stored_modules(const WrittenModel& model) {
 }  // namespace
 }  // namespace loader_lookup
 
-bool is_output_head(std::string_view module) {
-  return lookups::leaf_of(module) == "lm_head" || module == "head" || module == "output" ||
-         module.ends_with("shared_head.head");
-}
-
 std::span<const Engine> engines() {
   static constexpr Engine all[] = {{"vLLM", lookups::read_vllm},
                                    {"SGLang", lookups::read_sglang},
@@ -172,11 +167,11 @@ std::vector<EngineLayer> engine_layers(const std::vector<LoadedModule>& modules)
   return layers.take();
 }
 
-std::vector<LookupFinding> check_lookups(const LoadedConfig& config,
-                                         const std::vector<LoadedModule>& modules) {
+std::vector<LookupFinding> check_lookups(const LoadedConfig& config, const std::vector<LoadedModule>& modules,
+                                         std::span<const Engine> asked) {
   std::vector<LookupFinding> findings;
   const std::vector<EngineLayer> layers = engine_layers(modules);
-  for (const Engine& engine : engines()) {
+  for (const Engine& engine : asked) {
     std::unique_ptr<LoaderLookup> lookup;
     try {
       lookup = engine.read(config, modules);

@@ -48,8 +48,6 @@ struct EngineLayer {
   std::vector<std::string> parts = {};
   std::vector<const LoadedModule*> modules = {};  ///< that go into it
 };
-/// Whether a linear turns hidden states into logits; engines build it by a class of its own.
-bool is_output_head(std::string_view module);
 /// The layers that engines make of linears: fused ones, blocks of routed experts, the rest alone. `modules`
 /// outlive them.
 std::vector<EngineLayer> engine_layers(const std::vector<LoadedModule>& modules);
@@ -91,8 +89,8 @@ struct LookupFinding {
   std::string message;      ///< "expected vLLM to read MXFP8, found unquantized"
 };
 /// Asks every engine for every layer.
-std::vector<LookupFinding> check_lookups(const LoadedConfig& config,
-                                         const std::vector<LoadedModule>& modules);
+std::vector<LookupFinding> check_lookups(const LoadedConfig& config, const std::vector<LoadedModule>& modules,
+                                         std::span<const Engine> asked = engines());
 
 /// The faults among these of a configuration to be written, as "MODULE: expected X, found Y"; of layers that
 /// are split find_split_layers() tells.

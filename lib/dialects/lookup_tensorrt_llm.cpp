@@ -4,7 +4,9 @@
 #include <optional>
 
 #include "formats/error.h"
-#include "lib/dialects/loader_rows.h"
+#include "formats/module_names.h"
+#include "formats/naming.h"
+#include "lib/dialects/lookup_machine.h"
 #include "lib/names/pattern.h"
 
 // Source: TensorRT-LLM of late 2026, _torch/model_config.py, _torch/models/modeling_utils.py,
@@ -39,8 +41,6 @@ constexpr std::string_view kExperts[] = {
     "MXFP8",       "W4A8_NVFP4_FP8",   "W4A8_MXFP4_FP8", "W4A8_MXFP4_MXFP8",
     "W4A16_MXFP4", "W4A8_AWQ"};
 
-constexpr const char* kHeads = "has no loader for heads in all of its versions";
-
 bool is_known(std::string_view algorithm) {
   return std::find(std::begin(kAlgorithms), std::end(kAlgorithms), algorithm) != std::end(kAlgorithms);
 }
@@ -52,71 +52,44 @@ std::string name_of(const EngineLayer& layer) {
   return layer.name.substr(0, layer.name.size() - kFused.size()) + ".kv_a_proj_with_mqa";
 }
 
-/// Patterns that a name or anything above it matches, from end to end. What is fused is excluded with any of
-/// its linears.
-class Exclusions {
- public:
-  explicit Exclusions(const std::vector<std::string>& texts) {
-    for (const std::string& text : texts) {
-      if (text.starts_with("re:")) {
-        ConfigPattern whole("re:(?:" + text.substr(3) + ")$");
-        all_known_ = all_known_ && whole.known();
-        expressions_.push_back(std::move(whole));
-        continue;
-      }
-      globs_.emplace_back(text);
-      if (text.ends_with(".*")) globs_.emplace_back(text.substr(0, text.size() - 2));
-    }
+/// A pattern that a name or anything above it matches, from end to end.
+NameTest pattern_of(const std::string& text) {
+  if (text.starts_with("re:")) {
+    const ConfigPattern whole(fmt::format("re:(?:{})$", text.substr(3)));
+    if (!whole.known()) return {};
+    return [whole](const std::string& name) {
+      return any_above(name, [&](std::string_view own) { return whole.matches(own); });
+    };
   }
-  bool all_known() const { return all_known_; }
-  bool has(const EngineLayer& layer) const {
-    const std::string name = name_of(layer);
-    if (has_name(name)) return true;
-    return layer.kind == Kind::kFused && name == layer.name &&
-           std::any_of(layer.parts.begin(), layer.parts.end(),
-                       [&](const std::string& part) { return has_name(part); });
-  }
-  bool has_name(std::string_view name) const {
-    for (;; name = name.substr(0, name.rfind('.'))) {
-      const bool found =
-          any_matches(globs_, name) || std::any_of(expressions_.begin(), expressions_.end(),
-                                                   [&](const ConfigPattern& p) { return p.matches(name); });
-      if (found || name.find('.') == name.npos) return found;
-    }
-  }
+  std::vector<NamePattern> globs = {NamePattern(text)};
+  if (text.ends_with(".*")) globs.emplace_back(text.substr(0, text.size() - 2));
+  return [globs](const std::string& name) {
+    return any_above(name, [&](std::string_view own) { return any_matches(globs, own); });
+  };
+}
 
- private:
-  std::vector<NamePattern> globs_;
-  std::vector<ConfigPattern> expressions_;
-  bool all_known_ = true;
-};
+/// What is fused is excluded with any of its linears.
+std::vector<std::string> names_of(const EngineLayer& layer) {
+  std::vector<std::string> names = {name_of(layer)};
+  if (layer.kind == Kind::kFused && names[0] == layer.name)
+    names.insert(names.end(), layer.parts.begin(), layer.parts.end());
+  return names;
+}
 
-/// Stops at the whole configuration.
-class Stops : public LoaderLookup {
- public:
-  explicit Stops(std::string why) : why_(std::move(why)) {}
-  LookupResult find(const EngineLayer&) const override { return {{}, why_}; }
+constexpr ListRules kPatterns = {
+    .engine = "TensorRT-LLM", .takes = nullptr, .pattern = pattern_of, .names = names_of};
 
- private:
-  std::string why_;
-};
+/// It reads no heads, whatever else it does.
+std::unique_ptr<LoaderLookup> lookup_beside_heads(std::vector<Step> steps) {
+  steps.insert(steps.begin(), limit_of(Kind::kHead, "has no loader for heads in all of its versions"));
+  return lookup_by(std::move(steps));
+}
 
 /// One format for all that is not excluded.
-class Single : public LoaderLookup {
- public:
-  Single(NamedFormat format, std::string algorithm, const std::vector<std::string>& excluded)
-      : format_(format), algorithm_(std::move(algorithm)), excluded_(excluded) {}
-  LookupResult find(const EngineLayer& layer) const override {
-    if (layer.kind == Kind::kHead) return {{}, kHeads};
-    if (excluded_.has(layer)) return {};
-    return load({kAlgorithms, kExperts}, layer, format_, algorithm_);
-  }
-
- private:
-  NamedFormat format_;
-  std::string algorithm_;
-  Exclusions excluded_;
-};
+std::unique_ptr<LoaderLookup> read_single(NamedFormat format, std::string algorithm, ModuleList excluded) {
+  return lookup_beside_heads(
+      {leave(std::move(excluded)), read_algorithm({kAlgorithms, kExperts}, std::move(algorithm), format)});
+}
 
 /// A layer's entry: of experts the first name that has the block's in it, of fused linears likewise that of
 /// their first, of others the same name.
@@ -125,7 +98,7 @@ const Json* find_layer(const LayerMap& layers, const EngineLayer& layer) {
   if (layer.kind != Kind::kFused ||
       !(layer.name.ends_with(".qkv_proj") || layer.name.ends_with(".gate_up_proj")))
     return layers.find(name_of(layer));
-  const std::string above = layer.name.substr(0, layer.name.rfind('.'));
+  const std::string above(module_of(layer.name));
   if (layer.name.ends_with(".qkv_proj")) return layers.first_with(above + ".q_proj");
   const Json* gate = layers.first_with(above + ".gate_proj");
   return gate != nullptr ? gate : layers.first_with(above + ".gate_up_proj");
@@ -137,25 +110,16 @@ bool is_foreign(const EngineLayer& layer) {
          layer.parts[0].ends_with(".w1");
 }
 
-constexpr const char* kForeign = "has no class with linears of these names";
-
-/// ModelOpt with an algorithm a module.
-class Mixed : public LoaderLookup {
- public:
-  Mixed(const Json& layers, const std::vector<std::string>& excluded)
-      : layers_(layers), excluded_(excluded) {}
-  LookupResult find(const EngineLayer& layer) const override {
-    if (layer.kind == Kind::kHead) return {{}, kHeads};
-    if (is_foreign(layer)) return {{}, kForeign};
-    const Json* entry = find_layer(layers_, layer);
-    if (entry == nullptr || excluded_.has(layer)) return {};
-    return load({kAlgorithms, kExperts}, layer, format_of_entry(*entry), algorithm_of(*entry));
-  }
-
- private:
-  LayerMap layers_;
-  Exclusions excluded_;
-};
+/// An algorithm a module. It has no class for linears by foreign names.
+std::unique_ptr<LoaderLookup> read_layers_of(std::function<const Json*(const EngineLayer&)> find,
+                                             std::optional<ModuleList> excluded) {
+  const Step refuse_foreign = [](const EngineLayer& layer) {
+    return is_foreign(layer) ? std::optional(LookupResult{{}, "has no class with linears of these names"})
+                             : std::nullopt;
+  };
+  return lookup_beside_heads(
+      {refuse_foreign, read_layers({kAlgorithms, kExperts}, std::move(find), std::move(excluded))});
+}
 
 /// What it calls a group of compressed-tensors; empty: it stops at it.
 std::string algorithm_of_group(const Json& group) {
@@ -172,40 +136,29 @@ std::string algorithm_of_group(const Json& group) {
 
 /// Several groups of compressed-tensors: exact targets before expressions, each in the order of their text.
 /// From these it makes a map of modules, which layers are looked up in as in ModelOpt's.
-class Groups : public LoaderLookup {
- public:
-  Groups(const TargetGroups& groups, const std::vector<LoadedModule>& modules) {
-    std::vector<size_t> order(groups.groups.size());
-    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    const auto& texts = groups.targets.texts();
-    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return std::pair(texts[a].find("re:") != std::string::npos, texts[a]) <
-             std::pair(texts[b].find("re:") != std::string::npos, texts[b]);
-    });
-    TargetList sorted;
-    for (const size_t i : order) sorted.add(texts[i]);
-    for (const LoadedModule& m : modules) {
-      const auto at = sorted.find(m.name);
-      if (!at || groups.ignored.matches(m.name)) continue;
-      const Json& group = *groups.groups[order[*at]];
-      map_[m.name] = {{"quant_algo", algorithm_of_group(group)}};
-      if (const NamedFormat format = format_of_entry(group); format.rows > 0)
-        map_[m.name]["group_size"] = format.rows;
-    }
-    names_.emplace(map_);
+std::unique_ptr<LoaderLookup> read_map_of(const TargetGroups& groups,
+                                          const std::vector<LoadedModule>& modules) {
+  std::vector<size_t> order(groups.groups.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  const auto& texts = groups.targets.texts();
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return std::pair(texts[a].find("re:") != std::string::npos, texts[a]) <
+           std::pair(texts[b].find("re:") != std::string::npos, texts[b]);
+  });
+  TargetList sorted;
+  for (const size_t i : order) sorted.add(texts[i]);
+  const auto map = std::make_shared<Json>(Json::object());
+  for (const LoadedModule& m : modules) {
+    const auto at = sorted.find(m.name);
+    if (!at || groups.ignored.matches(m.name)) continue;
+    const Json& group = *groups.groups[order[*at]];
+    Json& entry = (*map)[m.name] = {{"quant_algo", algorithm_of_group(group)}};
+    if (const NamedFormat format = format_of_entry(group); format.rows > 0) entry["group_size"] = format.rows;
   }
-  LookupResult find(const EngineLayer& layer) const override {
-    if (layer.kind == Kind::kHead) return {{}, kHeads};
-    if (is_foreign(layer)) return {{}, kForeign};
-    const Json* entry = find_layer(*names_, layer);
-    if (entry == nullptr) return {};
-    return load({kAlgorithms, kExperts}, layer, format_of_entry(*entry), algorithm_of(*entry));
-  }
-
- private:
-  Json map_ = Json::object();
-  std::optional<LayerMap> names_;
-};
+  return read_layers_of(
+      [map, layers = LayerMap(*map)](const EngineLayer& layer) { return find_layer(layers, layer); },
+      std::nullopt);
+}
 
 /// Why it stops at these groups; empty: it does not.
 std::string stop_of(const TargetGroups& groups) {
@@ -222,92 +175,82 @@ std::string stop_of(const TargetGroups& groups) {
   return "";
 }
 
-std::unique_ptr<LoaderLookup> read_groups(const Json& config, const std::vector<LoadedModule>& modules) {
+std::unique_ptr<LoaderLookup> read_target_groups(const Json& config,
+                                                 const std::vector<LoadedModule>& modules) {
   const TargetGroups groups(config);
   if (!groups.all_known() || groups.all.empty()) return nullptr;
-  if (std::string why = stop_of(groups); !why.empty()) return std::make_unique<Stops>(std::move(why));
-  if (groups.all.size() > 1) return std::make_unique<Groups>(groups, modules);
-  std::vector<std::string> excluded = strings_of(member(config, "modules_to_not_convert"));
-  for (const std::string& text : groups.ignored.texts()) excluded.push_back(text);
-  if (!Exclusions(excluded).all_known()) return nullptr;
-  return std::make_unique<Single>(format_of_entry(*groups.all[0]), algorithm_of_group(*groups.all[0]),
-                                  excluded);
+  if (std::string why = stop_of(groups); !why.empty()) return lookup_by({stop(std::move(why))});
+  if (groups.all.size() > 1) return read_map_of(groups, modules);
+  std::vector<std::string> texts = strings_of(member(config, "modules_to_not_convert"));
+  for (const std::string& text : groups.ignored.texts()) texts.push_back(text);
+  ModuleList excluded(kPatterns, std::move(texts));
+  if (!excluded.all_known()) return nullptr;
+  return read_single(format_of_entry(*groups.all[0]), algorithm_of_group(*groups.all[0]),
+                     std::move(excluded));
 }
 
 /// "fp8" in blocks of 128 x 128: all that is not listed, and never what it takes apart itself.
-class Fp8 : public LoaderLookup {
- public:
-  explicit Fp8(const Json& config) : format_(format_of_entry(config)), listed_(lists_of(config)) {
-    stops_ = format_.kind == NamedFormat::Kind::kFp8Blocks && !(format_.rows == 128 && format_.cols == 128);
-  }
-  LookupResult find(const EngineLayer& layer) const override {
-    if (stops_) return {{}, "stops at FP8 blocks of another size than 128 x 128"};
-    if (layer.kind == Kind::kHead) return {{}, kHeads};
-    if (taken_apart_.has_name(layer.name)) return {{}, "widens this itself"};
-    return listed_.has(layer) ? LookupResult{} : LookupResult{format_};
-  }
+std::unique_ptr<LoaderLookup> read_fp8(const Json& config) {
+  const NamedFormat format = format_of_entry(config);
+  if (format.kind == NamedFormat::Kind::kFp8Blocks && !(format.rows == 128 && format.cols == 128))
+    return lookup_by({stop("stops at FP8 blocks of another size than 128 x 128")});
+  const Step take_apart =
+      [list = ModuleList(kPatterns, {"*kv_b_proj*", "*k_b_proj*", "*eh_proj"})](const EngineLayer& layer) {
+        return list.has({Kind::kLinear, layer.name}) ? std::optional(LookupResult{{}, "widens this itself"})
+                                                     : std::nullopt;
+      };
+  ModuleList listed(kPatterns,
+                    strings_of_all(config, {"modules_to_not_convert", "ignored_layers", "ignore"}));
+  return lookup_beside_heads({take_apart, leave(std::move(listed)), read_as(format)});
+}
 
- private:
-  static std::vector<std::string> lists_of(const Json& config) {
-    std::vector<std::string> all;
-    for (const char* key : {"modules_to_not_convert", "ignored_layers", "ignore"}) {
-      for (std::string& text : strings_of(member(config, key))) all.push_back(std::move(text));
-    }
-    return all;
-  }
-  NamedFormat format_;
-  Exclusions listed_;
-  const Exclusions taken_apart_{{"*kv_b_proj*", "*k_b_proj*", "*eh_proj"}};
-  bool stops_ = false;
-};
-
-/// Routed experts by the type of the first expert's weights; drafts only where they are served.
-class DeepSeekV4 : public LoaderLookup {
- public:
-  DeepSeekV4(std::unique_ptr<LoaderLookup> rest, NamedFormat first) : rest_(std::move(rest)), first_(first) {}
-  LookupResult find(const EngineLayer& layer) const override {
-    using enum NamedFormat::Kind;
-    if (layer.kind == Kind::kExperts && (first_.kind == kMxfp4 || first_.kind == kNvfp4)) {
-      if (!is_draft(layer)) return {first_};
-      return {first_, fmt::format("reads the experts of drafts as {}, like the first", describe(first_))};
-    }
-    LookupResult found = rest_ ? rest_->find(layer) : LookupResult{};
+/// DeepSeek-V4's routed experts by the type of the first expert's weights; drafts only where they are served.
+std::unique_ptr<LoaderLookup> read_deepseek_v4(std::unique_ptr<LoaderLookup> rest, NamedFormat first) {
+  using enum NamedFormat::Kind;
+  const Step read_experts = [first](const EngineLayer& layer) -> std::optional<LookupResult> {
+    if (layer.kind != Kind::kExperts || (first.kind != kMxfp4 && first.kind != kNvfp4)) return std::nullopt;
+    if (!is_in_mtp(layer.name)) return LookupResult{first};
+    return LookupResult{first,
+                        fmt::format("reads the experts of drafts as {}, like the first", describe(first))};
+  };
+  const Step read_rest = [rest = std::shared_ptr<LoaderLookup>(std::move(rest))](const EngineLayer& layer) {
+    LookupResult found = rest ? rest->find(layer) : LookupResult{};
     if (found.limit.empty()) found.limit = "knows DeepSeek-V4's linears by an FP8 configuration alone";
     return found;
-  }
-
- private:
-  std::unique_ptr<LoaderLookup> rest_;
-  NamedFormat first_;
-};
+  };
+  return lookup_by({read_experts, read_rest});
+}
 
 std::unique_ptr<LoaderLookup> read_modelopt(const Json& config) {
   const ModelOptWords words(config, {"ignore"});
+  const std::string said = text_of(words.words, "quant_algo");
   // The one name in small letters that it knows.
-  const std::string algorithm = text_of(words.words, "quant_algo") == "fp8_pb_wo"
-                                    ? "FP8_BLOCK_SCALES"
-                                    : text_of(words.words, "quant_algo");
+  const std::string algorithm = said == "fp8_pb_wo" ? "FP8_BLOCK_SCALES" : said;
+  const auto stop_at = [](const std::string& name) {
+    return lookup_by({stop(fmt::format("stops at quant_algo {}", name))});
+  };
+  ModuleList excluded(kPatterns, words.excluded);
   if (algorithm == "MIXED_PRECISION") {
     const LayerMap layers(words.layers());
     for (const auto& [name, entry] : layers.entries()) {
       const std::string one = text_of(*entry, "quant_algo");
-      if (!is_known(one)) return std::make_unique<Stops>(fmt::format("stops at quant_algo {}", one));
+      if (!is_known(one)) return stop_at(one);
     }
-    return std::make_unique<Mixed>(words.layers(), words.excluded);
+    return read_layers_of([layers](const EngineLayer& layer) { return find_layer(layers, layer); },
+                          std::move(excluded));
   }
-  if (!is_known(algorithm)) return std::make_unique<Stops>(fmt::format("stops at quant_algo {}", algorithm));
-  return std::make_unique<Single>(format_of_entry({{"quant_algo", algorithm}}), algorithm, words.excluded);
+  if (!is_known(algorithm)) return stop_at(algorithm);
+  return read_single(format_of_entry({{"quant_algo", algorithm}}), algorithm, std::move(excluded));
 }
 
 std::unique_ptr<LoaderLookup> read_entry(const Json& entry, const std::vector<LoadedModule>& modules) {
   if (is_modelopt(entry)) return read_modelopt(entry);
   const std::string method = text_of(entry, "quant_method");
-  if (method == "compressed-tensors") return read_groups(entry, modules);
-  if (method == "fp8") return std::make_unique<Fp8>(entry);
+  if (method == "compressed-tensors") return read_target_groups(entry, modules);
+  if (method == "fp8") return read_fp8(entry);
   if (method != "mxfp8") return nullptr;
-  std::vector<std::string> excluded = strings_of(member(entry, "modules_to_not_convert"));
-  for (std::string& text : strings_of(member(entry, "ignored_layers"))) excluded.push_back(std::move(text));
-  return std::make_unique<Single>(NamedFormat{NamedFormat::Kind::kMxfp8}, "MXFP8", excluded);
+  return read_single({NamedFormat::Kind::kMxfp8}, "MXFP8",
+                     {kPatterns, strings_of_all(entry, {"modules_to_not_convert", "ignored_layers"})});
 }
 
 }  // namespace
@@ -319,10 +262,10 @@ std::unique_ptr<LoaderLookup> read_tensorrt_llm(const LoadedConfig& config,
   if (config.lists_ends) return nullptr;  // it has no class for Ling 3
   const bool by_file = config.hf_quant_config.is_object() &&
                        !ModelOptWords(config.hf_quant_config, {"ignore"}).algorithm.empty();
-  const Json& entry = by_file ? config.hf_quant_config : config.quantization_config;
-  auto rest = tensorrt_llm::read_entry(entry, modules);
+  auto rest =
+      tensorrt_llm::read_entry(by_file ? config.hf_quant_config : config.quantization_config, modules);
   if (!config.deepseek_v4) return rest;
-  return std::make_unique<tensorrt_llm::DeepSeekV4>(std::move(rest), first_expert(modules));
+  return tensorrt_llm::read_deepseek_v4(std::move(rest), first_expert(modules));
 }
 
 }  // namespace twofour::lookups

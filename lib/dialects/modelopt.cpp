@@ -4,6 +4,7 @@
 #include <set>
 
 #include "formats/atom.h"
+#include "formats/module_names.h"
 #include "lib/dialects/dialect_rows.h"
 
 // Source: NVIDIA/Model-Optimizer, modelopt/torch/export; vLLM, quantization/modelopt.py.
@@ -66,11 +67,11 @@ Scheme of_experts(Scheme s) {
 
 /// In the map that names quantized modules.
 Json entry_of(const Scheme& s) {
-  if (s.format == WeightFormat::kNvfp4)
+  if (s.format->global_scale)
     return {{"quant_algo", s.has_input_scale ? "NVFP4" : "W4A16_NVFP4"}, {"group_size", kGroup}};
-  if (s.format == WeightFormat::kMxfp4) return {{"quant_algo", "W4A8_MXFP4_FP8"}, {"group_size", kMxGroup}};
+  if (s.format->pairs) return {{"quant_algo", "W4A8_MXFP4_FP8"}, {"group_size", kMxGroup}};
   if (s.is_mxfp8()) return {{"quant_algo", "MXFP8"}, {"group_size", kMxGroup}};
-  if (s.format != WeightFormat::kFp8) return nullptr;
+  if (!s.format->tiles) return nullptr;
   if (s.granularity == kTensor) return {{"quant_algo", "FP8"}};
   if (s.granularity == kRow) return {{"quant_algo", "FP8_PER_CHANNEL_PER_TOKEN"}};
   if (s.rows != kFp8Block || s.cols != kFp8Block) return nullptr;
@@ -82,8 +83,7 @@ Json entry_of(const Scheme& s) {
 ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
   const Json entry = entry_of(s);
   const auto algorithm = entry.at("quant_algo").get<std::string>();
-  if (s.format == WeightFormat::kFp8 && !s.is_mxfp8())
-    return modelopt_entries(c, algorithm.c_str(), nullptr, nullptr);
+  if (s.format->tiles && !s.is_mxfp8()) return modelopt_entries(c, algorithm.c_str(), nullptr, nullptr);
   Json group = group_of(entry);
   group["targets"] = {"Linear"};
   // vLLM wants group_size, kv_cache_quant_algo and exclude_modules, all three.
@@ -97,9 +97,9 @@ std::vector<int64_t> scale_shape(int64_t n, int64_t k, Granularity granularity) 
 }
 
 std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
-  if (s.format == WeightFormat::kMxfp4)
+  if (s.format->group == kMxGroup)
     return Spelling{".weight", DType::kU8, ".weight_scale", DType::kU8, {n, k / kMxGroup}};
-  if (entry_of(s).is_null() || s.format != WeightFormat::kFp8) return std::nullopt;
+  if (entry_of(s).is_null() || !s.format->tiles) return std::nullopt;
   Spelling spelling{".weight", DType::kF8E4M3, ".weight_scale", DType::kF32};
   // A vendor's blocks keep their name and form.
   if (s.scale == kScaleInverse && s.granularity == kBlock) spelling.scale = kScaleInverse;
@@ -121,20 +121,19 @@ std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
 /// Blocks of routed experts that are not quantized beside linears that are: of experts that are not named,
 /// vLLM takes the format of what is below their parent.
 std::vector<std::string> experts_beside_quantized(const WrittenModel& model) {
-  std::set<std::string> blocks, parents;
-  const auto parent_of = [](std::string_view name) { return std::string(name.substr(0, name.rfind('.'))); };
+  std::set<std::string, std::less<>> blocks, parents;
   for (const WrittenModule& m : model.modules) {
     const auto parsed = parse_module_name(m.name);
     const bool routed = parsed && parsed->kind == BlockKind::kRoutedExperts;
     if (routed && !m.entry) blocks.emplace(parsed->block);
     if (!routed && m.entry) {
-      for (size_t dot = m.name.rfind('.'); dot != m.name.npos && dot > 0; dot = m.name.rfind('.', dot - 1))
-        parents.insert(m.name.substr(0, dot));
+      for (std::string_view name = parent_of(m.name); !name.empty(); name = parent_of(name))
+        parents.emplace(name);
     }
   }
   std::vector<std::string> names;
   for (const std::string& block : blocks) {
-    if (parents.contains(parent_of(block))) names.push_back(block);
+    if (parents.contains(module_of(block))) names.push_back(block);
   }
   return names;
 }

@@ -85,20 +85,11 @@ NamedFormat of_fp8(const Json& entry) {
 
 NamedFormat format_of(const Scheme& s) {
   using enum NamedFormat::Kind;
-  switch (s.format) {
-    case WeightFormat::kFloat:
-      return {kFloat};
-    case WeightFormat::kNvfp4:
-      return {s.has_input_scale ? kNvfp4 : kNvfp4WeightOnly};
-    case WeightFormat::kMxfp4:
-      return {kMxfp4};
-    case WeightFormat::kInt4:
-      return {kInt4};
-    case WeightFormat::kFp8:
-      break;
-    default:
-      return {kOther};
-  }
+  if (!s.format->coded) return {kFloat};
+  if (s.format->global_scale) return {s.has_input_scale ? kNvfp4 : kNvfp4WeightOnly};
+  if (s.format->pairs) return {kMxfp4};
+  if (s.format->integers) return {kInt4};
+  if (!s.format->tiles || s.format->number != nullptr) return {kOther};
   if (s.is_mxfp8()) return {kMxfp8};
   if (s.granularity == Granularity::kTensor) return {kFp8Tensor};
   if (s.granularity == Granularity::kRow) return {kFp8Row};

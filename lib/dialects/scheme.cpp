@@ -10,7 +10,7 @@ Scheme scheme_of(const Checkpoint& c, const Linear& m) {
   s.has_input_scale = m.input_scale.has_value();
   if (!m.scale) return s;
   const TensorInfo& scale = c.tensors()[*m.scale];
-  if (m.format != WeightFormat::kFp8) {
+  if (!m.format->tiles) {
     s.rows = m.scale_rows;
     s.cols = m.scale_cols;
     return s;
@@ -38,10 +38,10 @@ Scheme scheme_of(const Checkpoint& c, const Linear& m) {
 }
 
 std::string describe(const Scheme& s) {
-  std::string text = weight_format_name(s.format);
+  std::string text = s.format->name;
   if (s.is_mxfp8()) {
     text = "MXFP8";
-  } else if (s.format == WeightFormat::kFp8) {
+  } else if (s.format->tiles) {
     text += s.granularity == Granularity::kTensor ? " with a scale a tensor"
             : s.granularity == Granularity::kRow  ? " with a scale a row"
                                                   : fmt::format(" by blocks of {} x {}", s.rows, s.cols);

@@ -21,9 +21,9 @@ struct Scheme {
   bool operator==(const Scheme&) const = default;
   /// Blocks of that size, of FP8.
   bool is_block(int64_t n, int64_t k) const {
-    return format == WeightFormat::kFp8 && granularity == Granularity::kBlock && rows == n && cols == k;
+    return format->tiles && granularity == Granularity::kBlock && rows == n && cols == k;
   }
-  bool is_mxfp8() const { return format == WeightFormat::kFp8 && rows == 1 && cols == kMxGroup; }
+  bool is_mxfp8() const { return format->tiles && rows == 1 && cols == kMxGroup; }
 };
 
 /// The scheme of a linear as a checkpoint stores it.

@@ -23,27 +23,18 @@ struct Form {
   std::string layer;
 };
 
-bool is_number(std::string_view part) {
-  return !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
 /// Nothing where the name is not that of a module of a layer.
 bool take_apart(std::string_view name, Form& form) {
-  std::vector<std::string_view> parts;
-  for (size_t at = 0; at <= name.size();) {
-    const size_t dot = std::min(name.find('.', at), name.size());
-    parts.push_back(name.substr(at, dot - at));
-    at = dot + 1;
-  }
+  const std::vector<std::string_view> parts = name_parts(name);
   auto layers = std::find(parts.begin(), parts.end(), "layers");
   if (layers == parts.end()) layers = std::find(parts.begin(), parts.end(), "mtp");
-  if (layers == parts.end() || parts.end() - layers < 3 || !is_number(layers[1])) return false;
+  if (layers == parts.end() || parts.end() - layers < 3 || !is_number_part(layers[1])) return false;
   form.before = layers == parts.begin() ? "" : std::string(layers[-1]);
   form.root = layers[0];
   form.layer = layers[1];
   form.leaf = parts.back();
   for (auto at = layers + 2; at != parts.end() - 1; ++at) {
-    form.middle += is_number(*at) ? "\\d+\\." : std::string(*at) + "\\.";
+    form.middle += is_number_part(*at) ? "\\d+\\." : std::string(*at) + "\\.";
   }
   return true;
 }

@@ -11,27 +11,18 @@
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/dialects/loader_lookup.h"
 #include "lib/dialects/output_dialect.h"
+#include "lib/dialects/quantization_said.h"
 #include "lib/names/config_pattern.h"
 #include "lib/names/pattern.h"
 
 namespace twofour {
 namespace {
 
-std::vector<std::string> strings(const Json& json, const char* key) {
-  std::vector<std::string> list;
-  if (!json.is_object() || !json.contains(key) || !json[key].is_array()) return list;
-  for (const Json& item : json[key]) {
-    if (item.is_string()) list.push_back(item.get<std::string>());
-  }
-  return list;
-}
-
 /// Modules that are not quantized though they could be, by their weights' names.
 std::vector<std::string> unquantized_names(const Checkpoint& c) {
   std::vector<std::string> names;
   for (const TensorInfo& t : c.tensors()) {
-    const bool is_float = t.dtype == DType::kBF16 || t.dtype == DType::kF16 || t.dtype == DType::kF32;
-    if (!is_float || t.shape.size() < 2 || !t.name.ends_with(".weight")) continue;
+    if (!is_float(t.dtype) || t.shape.size() < 2 || !t.name.ends_with(".weight")) continue;
     names.push_back(t.name.substr(0, t.name.size() - std::string_view(".weight").size()));
   }
   return names;
@@ -68,14 +59,10 @@ std::vector<std::string> each_once(std::vector<std::string> all) {
 
 /// Activations in FP8 beside NVFP4 weights have no words in the other dialect.
 void refuse_fp8_activations(const Json& entry, const Json& hf_quant) {
-  for (const Json* at :
-       {&entry,
-        hf_quant.is_object() && hf_quant.contains("quantization") ? &hf_quant["quantization"] : &hf_quant}) {
-    const auto algo = at->is_object() ? at->find("quant_algo") : at->end();
-    if (at->is_object() && algo != at->end() && *algo == "W4A8_NVFP4_FP8") {
+  for (const Json* words : {&entry, QuantizationSaid(hf_quant).words}) {
+    if (lookups::text_of(*words, "quant_algo") == "W4A8_NVFP4_FP8")
       throw Error(
           "quant_algo: expected NVFP4 or W4A16_NVFP4, which both dialects have, found W4A8_NVFP4_FP8");
-    }
   }
 }
 
@@ -88,31 +75,27 @@ QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& 
   QuantizedConfig config;
   config.fp8_kv_cache = has_fp8_kv_cache(source);
   for (const Nvfp4Linear& m : source.nvfp4_modules()) {
-    if (is_output_head(m.name)) config.heads.push_back(m.name);
+    if (is_head(m.name)) config.heads.push_back(m.name);
   }
-  std::vector<std::string> ignored = strings(entry, "ignore");
+  std::vector<std::string> ignored = lookups::strings_of(entry, "ignore");
   std::string where = quantization_place(source, "ignore");
-  const Json quantization = hf_quant.is_object() ? hf_quant.value("quantization", Json()) : Json();
+  const Json& quantization = lookups::member(hf_quant, "quantization");
   if (ignored.empty() && quantization.is_object()) {
-    ignored = strings(quantization, "exclude_modules");
+    ignored = lookups::strings_of(quantization, "exclude_modules");
     where = (source.path() / "hf_quant_config.json").string() + ": quantization.exclude_modules";
   }
   // A list that names a quantized module is wrong: engines would look for its BF16 weights.
   for (const Nvfp4Linear& m : source.nvfp4_modules()) std::erase(ignored, m.name);
   // Where the source names what is quantized instead of what is not, or neither, the rest is named here.
-  const Json groups = entry.is_object() ? entry.value("config_groups", Json::object()) : Json::object();
-  const bool all_linears = std::all_of(groups.begin(), groups.end(), [](const Json& g) {
-    return strings(g, "targets") == std::vector<std::string>{"Linear"};
-  });
-  const auto names_layers = [](const Json& json) {
-    return json.is_object() && json.contains("quantized_layers");
-  };
+  const bool all_linears = QuantizationSaid(entry).targets_all_linears();
+  const bool names_layers = !lookups::member(entry, "quantized_layers").is_null() ||
+                            !lookups::member(quantization, "quantized_layers").is_null();
   const std::vector<std::string> names = unquantized_names(source);
   try {
     config.unquantized =
         each_once(to.excludes_by_glob ? name_what_is_fused(regexes_to_globs(ignored, names), names)
                                       : globs_to_regexes(ignored));
-    if (all_linears && !ignored.empty() && !names_layers(entry) && !names_layers(quantization)) return config;
+    if (all_linears && !ignored.empty() && !names_layers) return config;
     const std::vector<NamePattern> known = parse_patterns(config.unquantized);
     for (const std::string& name : names) {
       if (!any_matches(known, name)) config.unquantized.push_back(name);

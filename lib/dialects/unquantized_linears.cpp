@@ -8,18 +8,13 @@
 namespace twofour {
 namespace {
 
-bool has_tied_head(const Json& config) {
-  const auto tied = model_settings(config, "tie_word_embeddings");
-  return !tied.empty() && *tied[0] == true;
-}
-
 /// The linears that are listed as one where none of them is quantized: a block of routed experts, or latent
 /// attention.
 class Blocks {
  public:
   Blocks(const std::vector<WrittenModule>& modules, bool with_attention) {
     for (const WrittenModule& m : modules) {
-      if (with_attention && is_latent(lookups::leaf_of(m.name))) attention_.insert(parent_of(m.name));
+      if (with_attention && is_latent(leaf_of(m.name))) attention_.emplace(parent_of(m.name));
     }
     for (const WrittenModule& m : modules) {
       if (m.entry) quantized_.insert(find(m.name));
@@ -36,20 +31,16 @@ class Blocks {
   static bool is_latent(std::string_view leaf) {
     return leaf == "q_a_proj" || leaf == "q_b_proj" || leaf == "kv_a_proj_with_mqa" || leaf == "kv_b_proj";
   }
-  static std::string parent_of(std::string_view name) {
-    const size_t dot = name.rfind('.');
-    return std::string(name.substr(0, dot == name.npos ? 0 : dot));
-  }
   std::string find(const std::string& module) const {
     const auto parsed = parse_module_name(module);
     if (parsed && parsed->kind == BlockKind::kRoutedExperts) return std::string(parsed->block);
-    for (std::string name = parent_of(module); !name.empty(); name = parent_of(name)) {
-      if (attention_.count(name)) return name;
+    for (std::string_view name = parent_of(module); !name.empty(); name = parent_of(name)) {
+      if (attention_.contains(name)) return std::string(name);
     }
     return "";
   }
 
-  std::set<std::string> attention_, quantized_;
+  std::set<std::string, std::less<>> attention_, quantized_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "formats/module_names.h"
 #include "lib/diff/pairs.h"
 #include "lib/findings/options.h"
 #include "lib/inspect/inspect.h"
@@ -31,8 +32,7 @@ EntryPlace place_of(const std::string& name) {
   for (size_t begin = 0; begin <= name.size();) {
     const size_t end = std::min(name.find('.', begin), name.size());
     const std::string_view piece(name.data() + begin, end - begin);
-    const bool number = !piece.empty() && piece.size() < 10 &&
-                        piece.find_first_not_of("0123456789") == std::string_view::npos;
+    const bool number = is_number_part(piece) && piece.size() < 10;
     if (number && place.layer.empty() && begin > 0 && !previous.ends_with("experts")) {
       place.layer = name.substr(0, end);
       place.projection.clear();

@@ -132,9 +132,7 @@ class Comparison {
   }
   DType a_type(const DiffPair& p) const { return a_.checkpoint().tensors()[p.a->tensor].dtype; }
   DType b_type(const DiffPair& p) const { return b_.checkpoint().tensors()[p.b->tensor].dtype; }
-  static bool is_nvfp4(const Matrices& c, const StoredMatrix& m) {
-    return c.module_of(m).format == WeightFormat::kNvfp4;
-  }
+  static bool is_nvfp4(const Matrices& c, const StoredMatrix& m) { return c.module_of(m).nvfp4.has_value(); }
 
   static bool settle(DiffEntry& entry, DiffClass cls, std::string message = "") {
     entry.cls = cls;

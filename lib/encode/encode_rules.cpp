@@ -94,8 +94,8 @@ EncodeRule mx_rule(Rule& r, WeightFormat format) {
 bool holds(const OutputDialect& dialect, const Scheme& scheme) {
   if (dialect.entry(scheme).is_null()) return false;
   const auto spelling = dialect.spelling(scheme, 128, 128);
-  return spelling && (!spelling->scale_type || scheme.format != WeightFormat::kFp8 ||
-                      *spelling->scale_type == scheme.scale_type);
+  return spelling &&
+         (!spelling->scale_type || !scheme.format->tiles || *spelling->scale_type == scheme.scale_type);
 }
 
 EncodeRule fp8_rule(Rule& r) {

@@ -57,18 +57,8 @@ constexpr std::array<std::array<std::string_view, 3>, 8> kFused = {{{"gate_proj"
 /// The same in DeepSeek-V4's compressor, which has another wkv.
 constexpr std::array<std::string_view, 2> kFusedInCompressor = {"wkv", "wgate"};
 
-template <class F>
-bool any_component(std::string_view name, F&& f) {
-  while (!name.empty()) {
-    const size_t dot = std::min(name.find('.'), name.size());
-    if (f(name.substr(0, dot))) return true;
-    name.remove_prefix(std::min(dot + 1, name.size()));
-  }
-  return false;
-}
-
 bool is_left_alone(std::string_view name) {
-  return any_component(name, [](std::string_view part) {
+  return any_part(name, [](std::string_view part) {
     return part.starts_with("mtp") ||
            std::find(std::begin(kLeftAlone), std::end(kLeftAlone), part) != std::end(kLeftAlone);
   });
@@ -78,7 +68,7 @@ bool is_left_alone(std::string_view name) {
 /// like.
 bool is_beyond_layers(std::string_view name, int64_t layers) {
   bool after_layers = false;
-  return any_component(name, [&](std::string_view part) {
+  return any_part(name, [&](std::string_view part) {
     int64_t number = -1;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), number);
     const bool beyond =
@@ -86,10 +76,6 @@ bool is_beyond_layers(std::string_view name, int64_t layers) {
     after_layers = part == "layers";
     return beyond;
   });
-}
-
-std::string parent_of(const std::string& name) {
-  return name.substr(0, name.rfind('.') == std::string::npos ? 0 : name.rfind('.'));
 }
 
 /// Routed experts must be 0 to E - 1, each with the same matrices in the same shapes; of stacks both.
@@ -155,8 +141,7 @@ bool is_left_of_role(std::string_view name, int64_t layers) {
 std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear>& modules,
                                    const Selection& selection, const EncodeRule& rule, Findings& findings,
                                    Problems& problems) {
-  const bool quantized =
-      std::any_of(modules.begin(), modules.end(), [](auto& m) { return m.format != WeightFormat::kFloat; });
+  const bool quantized = std::any_of(modules.begin(), modules.end(), [](auto& m) { return m.format->coded; });
   const int64_t layers = model_layers(c.config());
   Chooser chooser(selection, layers);
   std::vector<bool> is_chosen(modules.size());
@@ -164,11 +149,11 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
   const Linear* nvfp4 = nullptr;
   for (size_t i = 0; i < modules.size(); ++i) {
     const Linear& m = modules[i];
-    const bool is_float = m.format == WeightFormat::kFloat;
+    const bool is_float = !m.format->coded;
     const bool casts_draft = chooser.casts_draft(m.name);
     const bool left_alone = !casts_draft && is_left_in_floats(m.name, layers);
-    const bool usual = is_float ? !left_alone && (rule.is_nvfp4() || !quantized)
-                                : !rule.is_nvfp4() || m.format != WeightFormat::kNvfp4;
+    const bool usual =
+        is_float ? !left_alone && (rule.is_nvfp4() || !quantized) : !rule.is_nvfp4() || !m.nvfp4;
     if (m.is_table) continue;
     // DeepSeek-V4's own form has four bits for experts alone.
     const bool holds = rule.dialect->name != "deepseek-v4" || rule.is_tiled() || casts_draft ||
@@ -176,8 +161,7 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
     is_chosen[i] = chooser.chooses(m.name, usual && holds);
     if (is_float && chooser.chose_by_role() && is_left_of_role(m.name, layers)) is_chosen[i] = false;
     // A recipe names what is to be NVFP4; what is so already stays, but is refused where it is to be pruned.
-    if (!selection.from_default && m.format == WeightFormat::kNvfp4 && rule.is_nvfp4() && !rule.prune)
-      is_chosen[i] = false;
+    if (!selection.from_default && m.nvfp4 && rule.is_nvfp4() && !rule.prune) is_chosen[i] = false;
     if (is_chosen[i] && !is_float && m.k % rule.group() != 0) {
       problems.add(fmt::format("{}: expected K a multiple of {} to quantize, found {}", c.where(m.weight),
                                rule.group(), m.k));
@@ -187,7 +171,7 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
           {Severity::kWarning, "odd-inputs", m.name,
            fmt::format("is left unquantized: expected K a multiple of {}, found {}", rule.group(), m.k)});
     }
-    if (is_chosen[i] && m.format == WeightFormat::kNvfp4 && rule.is_nvfp4() && !rule.in_place) {
+    if (is_chosen[i] && m.nvfp4 && rule.is_nvfp4() && !rule.in_place) {
       if (!nvfp4) nvfp4 = &m;
       ++refused;
     }
@@ -210,8 +194,8 @@ std::vector<std::vector<size_t>> fused_groups(const std::vector<Linear>& modules
   std::map<std::pair<std::string, size_t>, size_t> known;
   for (size_t i = 0; i < modules.size(); ++i) {
     const std::string& name = modules[i].name;
-    const std::string parent = parent_of(name);
-    const std::string_view leaf = std::string_view(name).substr(parent.empty() ? 0 : parent.size() + 1);
+    const std::string parent(parent_of(name));
+    const std::string_view leaf = leaf_of(name);
     size_t family = 0;
     const bool in_compressor =
         parent.ends_with("compressor") &&

@@ -40,7 +40,7 @@ bool EncodeRule::masks_codes(const EncodedMatrix& m) const {
 bool EncodeRule::prunes_weights(const EncodedMatrix& m) const { return (prune || m.mask) && !masks_codes(m); }
 
 const char* encoded_name(const EncodeRule& rule) {
-  return rule.scheme.is_mxfp8() ? "MXFP8" : weight_format_name(rule.scheme.format);
+  return rule.scheme.is_mxfp8() ? "MXFP8" : rule.scheme.format->name;
 }
 
 QuantizedGroup::QuantizedGroup(EncodeRule rule, std::shared_ptr<const FixedGlobalScales> kept,
@@ -153,7 +153,7 @@ Json QuantizedGroup::entries(const Checkpoint& source, const Json& result,
     }
     entry["tensors"] = std::move(parts);
     Json from = {{"module", m.source->name},
-                 {"format", weight_format_key(m.source->format)},
+                 {"format", m.source->format->key},
                  {"dtype", dtype_name(source.tensors()[m.source->weight].dtype)}};
     if (m.source->stacked) {
       from["expert"] = m.expert;

@@ -42,8 +42,8 @@ struct EncodeRule {
   /// Then a gate and its up get the larger of their global scales.
   bool folds_pairs = false;
 
-  bool is_nvfp4() const { return scheme.format == WeightFormat::kNvfp4; }
-  bool is_mx() const { return scheme.format == WeightFormat::kMxfp4 || scheme.is_mxfp8(); }
+  bool is_nvfp4() const { return scheme.format->global_scale; }
+  bool is_mx() const { return scheme.format->group == kMxGroup || scheme.is_mxfp8(); }
   /// FP8 with a scale a tensor, row or block.
   bool is_tiled() const { return !is_nvfp4() && !is_mx(); }
   /// Whether a matrix keeps the source's codes and block scales, but for codes that its mask drops.

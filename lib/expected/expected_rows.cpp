@@ -171,7 +171,7 @@ StoredCopy matrix_fp4(WeightReader& reader, const EncodedMatrix& m, int64_t begi
 
 DType matrix_weight_type(const Checkpoint& source, const std::vector<EncodedMatrix>& matrices) {
   const auto type_of = [&](const EncodedMatrix& m) {
-    return m.source->format == WeightFormat::kFloat ? source.tensors()[m.source->weight].dtype : DType::kF32;
+    return !m.source->format->coded ? source.tensors()[m.source->weight].dtype : DType::kF32;
   };
   const DType type = type_of(matrices[0]);
   const bool same = std::all_of(matrices.begin(), matrices.end(),

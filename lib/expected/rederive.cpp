@@ -344,7 +344,7 @@ std::vector<float> derive_weights(const Checkpoint& source, WeightReader& reader
   const DType type = source.tensors()[m.weight].dtype;
   std::vector<float> weights(static_cast<size_t>((n1 - n0) * m.k));
   const auto count = static_cast<int64_t>(weights.size());
-  if (m.format == WeightFormat::kFloat) {
+  if (!m.format->coded) {
     const auto decode = [&](auto&& value_of, auto bits) {
 #pragma omp parallel for schedule(static)
       for (int64_t i = 0; i < count; ++i) {

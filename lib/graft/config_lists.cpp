@@ -13,9 +13,8 @@ bool is_list(const Json& holder, const char* key) {
 }
 
 std::vector<std::string> with_ancestors(const std::string& module) {
-  std::vector<std::string> names{module};
-  for (size_t dot = module.rfind('.'); dot != module.npos && dot > 0; dot = module.rfind('.', dot - 1))
-    names.push_back(module.substr(0, dot));
+  std::vector<std::string> names;
+  for (std::string_view name = module; !name.empty(); name = parent_of(name)) names.emplace_back(name);
   return names;
 }
 

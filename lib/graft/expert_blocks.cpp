@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "formats/error.h"
+#include "formats/module_names.h"
 #include "lib/findings/problems.h"
 #include "lib/graft/selection.h"
 
@@ -53,10 +54,6 @@ std::string_view home_of(std::string_view block) {
                                  : block;
 }
 
-/// First parts of the names of a router's tensors, below its block's home. Source: Hugging Face transformers,
-/// models; DeepSeek's, MiniMax's, ERNIE's and Ling's own code.
-constexpr std::string_view kRouterParts[] = {"gate",        "router",      "e_score_correction_bias",
-                                             "expert_bias", "router_bias", "moe_statics"};
 /// Last parts of those that have no number an expert: gemma-4's scale of the hidden state.
 constexpr std::string_view kUndividedParts[] = {"scale", "root_size", "input_scale", "input_global_scale"};
 
@@ -143,9 +140,7 @@ class BlockFinder {
         const auto at = blocks_.find(block);
         if (at == blocks_.end() || home_of(block) != home) continue;
         const std::string_view rest = std::string_view(name).substr(dot + 1);
-        const std::string_view part = rest.substr(0, rest.find('.'));
-        if (std::find(std::begin(kRouterParts), std::end(kRouterParts), part) != std::end(kRouterParts))
-          add_router_tensor(i, rest.substr(rest.rfind('.') + 1), at->second);
+        if (is_router_part(rest.substr(0, rest.find('.')))) add_router_tensor(i, leaf_of(rest), at->second);
         return;
       }
     }

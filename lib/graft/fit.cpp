@@ -21,8 +21,6 @@ std::optional<int64_t> size_of(const Checkpoint& c, const char* key) {
   return value.is_number_integer() ? std::optional(value.get<int64_t>()) : std::nullopt;
 }
 
-std::string_view leaf_of(std::string_view name) { return name.substr(name.rfind('.') + 1); }
-
 /// Which sides of a linear are as wide as the hidden state. Source: Hugging Face transformers, modeling_*.py.
 enum class Sides { kInput, kOutput, kBoth, kTwice };  // kTwice: hidden state and embedding side by side
 struct SideRule {
@@ -129,8 +127,7 @@ class FitCheck {
     } else if (words && t.shape[0] < *words) {
       expect(fmt::format("at least the base's vocab_size {} rows", *words));
     }
-    const bool is_float = t.dtype == DType::kBF16 || t.dtype == DType::kF16 || t.dtype == DType::kF32;
-    if (hidden && is_float && t.shape[1] != *hidden)
+    if (hidden && is_float(t.dtype) && t.shape[1] != *hidden)
       expect(fmt::format("the base's hidden_size {}", *hidden));
   }
 
@@ -157,9 +154,7 @@ class FitCheck {
   void head_is_read(const std::vector<bool>& comes) {
     if (model_setting(base_.config(), "tie_word_embeddings") != Json(true)) return;
     for (size_t i = 0; i < comes.size(); ++i) {
-      const std::string_view module = module_of(donor_.tensors()[i].name);
-      const bool head = comes[i] && (module == "lm_head" || module.ends_with(".lm_head") || module == "head");
-      if (!head) continue;
+      if (!comes[i] || !is_model_head(module_of(donor_.tensors()[i].name))) continue;
       problems_.add(
           fmt::format("{}: expected no head, since {} ties it to the embedding "
                       "(tie_word_embeddings), found one",

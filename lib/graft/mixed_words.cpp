@@ -12,6 +12,7 @@
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/dialects/dialect_rows.h"
 #include "lib/dialects/loader_lookup.h"
+#include "lib/dialects/quantization_said.h"
 #include "lib/dialects/scheme.h"
 #include "lib/findings/problems.h"
 #include "lib/names/lookup_parts.h"
@@ -57,7 +58,7 @@ class MixedWriter {
  private:
   void add(const Linear& m) {
     WrittenModule one{m.name};
-    if (m.format != WeightFormat::kFloat) {
+    if (m.format->coded) {
       const Scheme scheme = scheme_of(result_, m);
       Json entry = entry_of(m, scheme);
       if (entry.is_null() || !is_spelled(m, scheme)) {

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "formats/error.h"
+#include "formats/module_names.h"
 #include "lib/artifact/manifest.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/quantization_config.h"
@@ -42,11 +43,11 @@ std::vector<ComingModule> coming_modules(const Checkpoint& donor, const Quantiza
                                          const std::vector<Linear>& linears, const std::vector<bool>& comes) {
   std::set<std::string> floats, quantized;
   for (const Linear& m : linears) {
-    if (comes[m.weight]) (m.format == WeightFormat::kFloat ? floats : quantized).insert(m.name);
+    if (comes[m.weight]) (!m.format->coded ? floats : quantized).insert(m.name);
   }
   for (size_t i = 0; i < comes.size(); ++i) {  // formats that are no linears, or not read
     const TensorInfo& t = donor.tensors()[i];
-    const std::string_view leaf = std::string_view(t.name).substr(t.name.rfind('.') + 1);
+    const std::string_view leaf = leaf_of(t.name);
     if (comes[i] && is_code_type(t.dtype) && (leaf.find("weight") == 0 || leaf == "qweight"))
       quantized.insert(std::string(module_of(t.name)));
   }
@@ -68,7 +69,7 @@ std::vector<std::string> float_linears(const Checkpoint& c) {
   std::vector<std::string> names;
   Problems ignored;
   for (const Linear& m : find_weight_modules(c, ignored)) {
-    if (m.format == WeightFormat::kFloat) names.push_back(m.name);
+    if (!m.format->coded) names.push_back(m.name);
   }
   return names;
 }

@@ -41,6 +41,7 @@ std::vector<const Json*> QuantizationWords::holders() const {
 
 std::vector<Json*> QuantizationWords::holders() {
   std::vector<Json*> all;
+  groups_.reset();
   // They point into this object's own values.
   for (const Json* holder : std::as_const(*this).holders()) all.push_back(const_cast<Json*>(holder));
   return all;
@@ -105,19 +106,9 @@ ComingModule QuantizationWords::scheme_of(const std::string& module) const {
     return {module, entry, module};
   }
   if (kind == Dialect::kCompressedTensors) {
-    const Json groups = all[0]->value("config_groups", Json::object());
-    for (const Json& group : groups) {
-      for (const Json& target : group.value("targets", Json::array())) {
-        const auto text = target.get<std::string>();
-        const bool hit = text == "Linear" || (is_wild(text) ? takes(text, module) : text == module);
-        if (!hit) continue;
-        Json scheme = group;
-        scheme.erase("targets");
-        if (!scheme.contains("format")) scheme["format"] = all[0]->value("format", Json());
-        return {module, scheme, module};
-      }
-    }
-    return {module, nullptr};
+    if (!groups_) groups_ = std::make_shared<SourceGroups>(*all[0]);
+    Json scheme = groups_->find(module);
+    return scheme.is_null() ? ComingModule{module, nullptr} : ComingModule{module, std::move(scheme), module};
   }
   Json scheme = *all[0];
   for (const char* key : kUnquantizedLists) scheme.erase(key);

@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "formats/json.h"
+#include "lib/dialects/quantization_said.h"
 #include "lib/names/config_pattern.h"
 
 namespace twofour {
@@ -70,6 +72,7 @@ class QuantizationWords {
   Json config_, hf_quant_;
   std::string where_;
   mutable std::unordered_map<std::string, ConfigPattern> patterns_;  ///< compiled
+  mutable std::shared_ptr<SourceGroups> groups_;                     ///< read, until they change
 };
 
 }  // namespace twofour

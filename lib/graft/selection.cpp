@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "formats/error.h"
 #include "lib/checkpoint/model_config.h"
@@ -11,22 +10,6 @@
 namespace twofour {
 
 namespace {
-
-std::vector<std::string_view> parts_of_name(std::string_view name) {
-  std::vector<std::string_view> parts;
-  for (size_t at = 0;;) {
-    const size_t dot = name.find('.', at);
-    parts.push_back(name.substr(at, dot - at));
-    if (dot == name.npos) return parts;
-    at = dot + 1;
-  }
-}
-
-int64_t number_of(std::string_view part) {
-  int64_t value = -1;
-  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-  return error == std::errc() && end == part.data() + part.size() ? value : -1;
-}
 
 /// The projection that a KV scale beside it belongs to: "self_attn.k_scale" to "self_attn.k_proj".
 std::string projection_of_scale(std::string_view tensor) {
@@ -45,28 +28,23 @@ int64_t layer_count(const Checkpoint& c) {
   return count.is_number_integer() ? count.get<int64_t>() : kNoLayerCount;
 }
 
-std::string_view module_of(std::string_view tensor) {
-  const size_t dot = tensor.rfind('.');
-  return dot == tensor.npos ? tensor : tensor.substr(0, dot);
-}
-
 int64_t main_layer(std::string_view name) {
   // The role of a name tells towers and drafts from layers of the language model.
-  const auto parts = parts_of_name(name);
+  const auto parts = name_parts(name);
   if (std::find(parts.begin(), parts.end(), "mtp") != parts.end()) return -1;
   const auto at = std::find(parts.begin(), parts.end(), "layers");
   if (at == parts.end() || at + 1 == parts.end()) return -1;
-  const int64_t layer = number_of(at[1]);
+  const int64_t layer = parse_index(at[1]).value_or(-1);
   return layer >= 0 && module_role(name, 0) == ModuleRole::kMtp ? layer : -1;
 }
 
 int64_t draft_layer(std::string_view name, int64_t layers) {
-  const auto parts = parts_of_name(name);
+  const auto parts = name_parts(name);
   auto at = std::find(parts.begin(), parts.end(), "mtp");
   if (at != parts.end()) {
     ++at;
     if (at != parts.end() && *at == "layers") ++at;
-    return at == parts.end() ? -1 : number_of(*at);
+    return at == parts.end() ? -1 : parse_index(*at).value_or(-1);
   }
   const int64_t layer = main_layer(name);
   return layer >= layers ? layer - layers : -1;

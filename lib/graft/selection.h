@@ -19,9 +19,6 @@ inline constexpr int64_t kNoLayerCount = std::numeric_limits<int64_t>::max();
 /// num_hidden_layers of a checkpoint's config.json; kNoLayerCount where it says none.
 int64_t layer_count(const Checkpoint& checkpoint);
 
-/// The module that a tensor belongs to: its name without the last part.
-std::string_view module_of(std::string_view tensor);
-
 /// The layer of the language model that a name is in; -1: none, or a layer of `mtp.` or of a tower.
 int64_t main_layer(std::string_view name);
 

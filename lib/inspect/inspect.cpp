@@ -46,7 +46,7 @@ uint64_t module_bytes(const Checkpoint& c, const Nvfp4Linear& m) {
 
 std::string describe_scales(const Checkpoint& c, const Linear& m) {
   const std::string type(dtype_name(c.tensors()[*m.scale].dtype));
-  if (m.format == WeightFormat::kInt4) {
+  if (m.format->integers) {
     const char* packing = m.packing == Int4Packing::kAwq    ? "AWQ"
                           : m.packing == Int4Packing::kGptq ? "GPTQ"
                                                             : "compressed-tensors";
@@ -65,13 +65,12 @@ void add_other_modules(const Checkpoint& c, const std::vector<Linear>& all,
   std::vector<const Linear*> modules;
   std::set<size_t> counted;  // pieces of an embedding share a scale
   for (const Linear& m : all) {
-    if (m.format == WeightFormat::kFloat || !wanted(m)) continue;
-    ++report.formats[weight_format_name(m.format)];
-    if (m.format != WeightFormat::kNvfp4) modules.push_back(&m);
+    if (!m.format->coded || !wanted(m)) continue;
+    ++report.formats[m.format->name];
+    if (!m.nvfp4) modules.push_back(&m);
   }
   const auto described = [&](const Linear& m) {
-    return fmt::format("{}{}, {}", m.is_table ? "embedding in " : "", weight_format_name(m.format),
-                       describe_scales(c, m));
+    return fmt::format("{}{}, {}", m.is_table ? "embedding in " : "", m.format->name, describe_scales(c, m));
   };
   fold_by(
       modules.size(),

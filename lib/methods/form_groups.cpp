@@ -30,7 +30,7 @@ float fp8_input_scale(const Checkpoint& c, const Linear& m, int64_t e, Problems&
   c.read(*m.input_scale, count == 1 ? 0 : static_cast<uint64_t>(e) * sizeof(float), bytes);
   float scale = 0;
   std::memcpy(&scale, bytes, sizeof(scale));
-  if (m.format == WeightFormat::kNvfp4) {
+  if (m.nvfp4) {
     // amax / 2688, or its reciprocal.
     scale = global_scale_multiplier(*c.nvfp4_modules()[*m.nvfp4].dialect, scale) * kE2m1Max;
   }
@@ -146,7 +146,7 @@ class GroupBuilder {
     };
     if (!rule_.is_nvfp4()) {
       const Spelling to = *dialect_.spelling(rule_.scheme, m.rows, m.k);
-      const int64_t per_byte = rule_.scheme.format == WeightFormat::kMxfp4 ? 2 : 1;
+      const int64_t per_byte = rule_.scheme.format->pairs ? 2 : 1;
       add(EncodedPart::kValues, m.name + to.weight, to.weight_type, {m.rows, m.k / per_byte});
       add(EncodedPart::kScales, m.name + to.scale, to.scale_type.value_or(rule_.scheme.scale_type),
           to.scale_shape);
@@ -169,7 +169,7 @@ class GroupBuilder {
 
   DType weight_type(const QuantizedGroup& group) const {
     const auto type_of = [&](const EncodedMatrix& m) {
-      return m.source->format == WeightFormat::kFloat ? c_.tensors()[m.source->weight].dtype : DType::kF32;
+      return !m.source->format->coded ? c_.tensors()[m.source->weight].dtype : DType::kF32;
     };
     const DType type = type_of(group.matrices()[0]);
     const bool same = std::all_of(group.matrices().begin(), group.matrices().end(),
@@ -186,7 +186,7 @@ class GroupBuilder {
     if (rule_.in_place) return;
     if (m.stacked && m.bias) group.consume(*m.bias);
     formed_.input_scales_dropped += m.input_scale.has_value() && !has_input_scales();
-    formed_.rounded_twice += m.format != WeightFormat::kFloat;
+    formed_.rounded_twice += m.format->coded;
     const auto name = parse_module_name(m.name);
     formed_.has_experts = formed_.has_experts || (name && name->kind == BlockKind::kRoutedExperts);
   }

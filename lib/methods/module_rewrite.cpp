@@ -178,7 +178,7 @@ void LinearRewrite::check_result(const Json& result) const {
 Json LinearRewrite::entries(const Checkpoint& source, const Json& result,
                             const std::vector<Json>& tensors) const {
   Json from = {{"module", module_.name},
-               {"format", weight_format_key(module_.format)},
+               {"format", module_.format->key},
                {"dtype", dtype_name(source.tensors()[module_.weight].dtype)}};
   if (widens()) {
     from["weights_xxh3_128"] = result;  // as float32

@@ -47,9 +47,8 @@ class GroupPlanner {
       problems_.refuse();
       // In a recipe what is quantized so already stays; a match that finds nothing was refused.
       if (!planner_.is_single) return planner_.keep_config();
-      const bool done = !all.empty() && std::all_of(all.begin(), all.end(), [](const Linear& m) {
-        return m.format == WeightFormat::kNvfp4;
-      });
+      const bool done = !all.empty() && std::all_of(all.begin(), all.end(),
+                                                    [](const Linear& m) { return m.nvfp4.has_value(); });
       throw Error(fmt::format("{}: expected linears to quantize, found {} among {}", c_.path().string(),
                               done ? "NVFP4 alone" : "none", all.size()));
     }

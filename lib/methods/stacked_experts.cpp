@@ -115,7 +115,7 @@ Json StackedExperts::entries(const Checkpoint& source, const Json& result,
   entry["tensors"] = tensors;
   const Linear& first = stack_.matrix(0, 0);
   entry["sources"] = Json::array({{{"module", first.name},  // and those that follow it
-                                   {"format", weight_format_name(first.format)},
+                                   {"format", first.format->name},
                                    {"dtype", dtype_name(source.tensors()[first.weight].dtype)},
                                    {"weights_xxh3_128", result.at("weights")}}});
   return Json::array({std::move(entry)});
@@ -216,8 +216,7 @@ class StackPlanner {
       if (matrices.size() != 3) return fmt::format("{} matrices of expert {}", matrices.size(), e);
       for (const auto& [projection, i] : matrices) {
         const Linear &m = modules_[i], &first = modules_[model.at(projection)];
-        const bool is_bf16 =
-            m.format == WeightFormat::kFloat && planner_.source.tensors()[m.weight].dtype == DType::kBF16;
+        const bool is_bf16 = !m.format->coded && planner_.source.tensors()[m.weight].dtype == DType::kBF16;
         if (!chosen_.contains(i) && !is_bf16) return fmt::format("{} that stays as it is", m.name);
         if (planner_.is_taken(m.weight)) return fmt::format("another rule for {}", m.name);
         if (m.n != first.n || m.k != first.k) {

@@ -125,7 +125,7 @@ class ToBf16 : public Method {
     std::vector<size_t> chosen;
     for (size_t i = 0; i < planner.linears().size(); ++i) {
       const Linear& m = planner.linears()[i];
-      const bool is_float = m.format == WeightFormat::kFloat;
+      const bool is_float = !m.format->coded;
       if (chooser.chooses(m.name, !is_float) && !is_float && !planner.is_taken(m.weight)) chosen.push_back(i);
     }
     const std::vector<size_t> stacked = plan_stacks(planner, planner.linears(), chosen);

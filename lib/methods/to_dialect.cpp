@@ -292,7 +292,7 @@ class ToDialect : public Method {
     Chooser chooser(rule.selection, planner.layers());
     size_t chosen = 0, all = 0;
     for (const Linear& m : planner.linears()) {
-      if (m.format == WeightFormat::kFloat) continue;
+      if (!m.format->coded) continue;
       ++all;
       chosen += chooser.chooses(m.name, true);
     }

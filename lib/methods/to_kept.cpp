@@ -4,6 +4,7 @@
 #include <map>
 
 #include "formats/e8m0.h"
+#include "formats/module_names.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/dialects/dialect_rows.h"
 #include "lib/encode/quantized_group.h"
@@ -96,7 +97,7 @@ class Respelling {
     planner_.write(name, m_.weight, scheme_);
     const auto spelling = dialect_.spelling(scheme_, part.rows, m_.k);
     if (!spelling) return;  // reported
-    const int64_t width = m_.format == WeightFormat::kMxfp4 ? m_.k / 2 : m_.k;
+    const int64_t width = m_.format->pairs ? m_.k / 2 : m_.k;
     add(name + spelling->weight, spelling->weight_type, {part.rows, width}, m_.weight,
         rows_of(m_.weight, 1, e, part));
     add_scales(name, *spelling, e, part);
@@ -196,7 +197,7 @@ bool shares_scale(const Checkpoint& c, const Linear& m) {
 /// The scheme that a linear has in the planner's dialect, where it keeps format and values.
 Scheme kept_scheme(const Linear& m, Planner& planner) {
   Scheme scheme = scheme_of(planner.source, m);
-  if (m.format != WeightFormat::kFp8 || m.stacked) return scheme;
+  if (!m.format->tiles || m.stacked) return scheme;
   // U8 and E8M0 are one type.
   const DType type = planner.fp8_scale_type().value_or(scheme.scale_type);
   if (dtype_bits(type) != dtype_bits(scheme.scale_type)) scheme.scale_type = type;
@@ -210,7 +211,7 @@ bool is_own(const Linear& m, const Scheme& scheme, const Planner& planner) {
   const Checkpoint& c = planner.source;
   if (m.nvfp4) return to->nvfp4 != nullptr && c.nvfp4_modules()[*m.nvfp4].dialect->name == to->nvfp4->name;
   if (shares_scale(c, m)) return true;
-  if (source_dialect(c) == to && (m.format == WeightFormat::kFloat || scheme == scheme_of(c, m))) return true;
+  if (source_dialect(c) == to && (!m.format->coded || scheme == scheme_of(c, m))) return true;
   const auto spelling = to->spelling(scheme, m.n, m.k);
   return spelling && is_spelled(c, m, *spelling);
 }
@@ -220,7 +221,7 @@ bool is_own(const Linear& m, const Scheme& scheme, const Planner& planner) {
 void keep_linear(const std::string& becomes, const Linear& m, Planner& planner) {
   const Checkpoint& c = planner.source;
   const Scheme scheme = kept_scheme(m, planner);
-  if (m.format == WeightFormat::kFloat || is_own(m, scheme, planner)) {
+  if (!m.format->coded || is_own(m, scheme, planner)) {
     planner.write_kept(m);
   } else if (m.nvfp4 && planner.dialect()->nvfp4 != nullptr) {
     planner.write(m.name, m.weight, scheme_of(c, m));
@@ -269,7 +270,7 @@ class Keep : public Method {
       if (planner.is_written(m.weight)) continue;
       if (!planner.is_planned(m.weight)) {
         keep_linear("keep", m, planner);
-      } else if (m.format == WeightFormat::kFloat || is_own(m, kept_scheme(m, planner), planner)) {
+      } else if (!m.format->coded || is_own(m, kept_scheme(m, planner), planner)) {
         planner.write_kept(m);  // pruned, or in a layout
       } else {
         planner.problems.add(
@@ -307,10 +308,6 @@ class Keep : public Method {
       throw Error(fmt::format("{}: expected NVFP4 among the modules that stay, found none",
                               rule.name(keys::kInputScale)));
     change_input_scales(rule, modules, planner);
-  }
-
-  static std::string_view module_of(std::string_view tensor) {
-    return tensor.substr(0, std::min(tensor.rfind('.'), tensor.size()));
   }
 };
 

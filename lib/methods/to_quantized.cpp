@@ -78,8 +78,7 @@ class Quantize : public Method {
     const std::vector<Linear>& all = planner.linears();
     const std::vector<bool> chosen = chosen_linears(rule, encode, planner);
     for (size_t i = 0; i < all.size(); ++i) {
-      if (!chosen[i] && all[i].format != WeightFormat::kFloat && !planner.is_taken(all[i].weight))
-        return true;
+      if (!chosen[i] && all[i].format->coded && !planner.is_taken(all[i].weight)) return true;
     }
     return false;
   }

@@ -29,8 +29,8 @@ bool stored_alike(const Matrices& a, const Matrices& b, const MatrixPair& pair) 
       pair.a->step != pair.b->step) {
     return false;
   }
-  if (x.format == WeightFormat::kInt4) return false;  // zero points and groups count, too
-  if (x.format == WeightFormat::kNvfp4 || x.format == WeightFormat::kMxfp4) return true;
+  if (x.format->integers) return false;  // zero points and groups count, too
+  if (x.format->pairs) return true;
   const auto type = [](const Matrices& c, size_t tensor) { return c.checkpoint().tensors()[tensor].dtype; };
   if (type(a, x.weight) != type(b, y.weight)) return false;
   if (!x.scale) return true;

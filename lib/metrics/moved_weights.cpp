@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "formats/module_names.h"
 #include "lib/metrics/moved_search.h"
 #include "lib/metrics/moved_text.h"
 #include "lib/names/sibling_name.h"
@@ -22,13 +23,8 @@ bool are_gate_and_up(const std::string& x, const std::string& y) {
                                                                       {"w1", "w3"},
                                                                       {"gate_proj_weight", "up_proj_weight"},
                                                                       {"w1_weight", "v1_weight"}};
-  const auto split = [](const std::string& name) {
-    const size_t dot = name.rfind('.') + 1;
-    return std::pair(name.substr(0, dot), name.substr(dot));
-  };
-  const auto [p, a] = split(x);
-  const auto [q, b] = split(y);
-  return p == q && std::ranges::any_of(kPairs, [&](const auto& pair) {
+  const std::string_view a = leaf_of(x), b = leaf_of(y);
+  return parent_of(x) == parent_of(y) && std::ranges::any_of(kPairs, [&](const auto& pair) {
            return (a == pair.first && b == pair.second) || (b == pair.first && a == pair.second);
          });
 }
@@ -115,8 +111,8 @@ class Grouping {
   /// The router whose rows went with the experts: each moved expert's row is that of what it equals, and all
   /// others are their own.
   std::optional<std::string> router_of(const std::string& block, const MovedNumbers& numbers) const {
-    const std::string parent = block.substr(0, block.rfind('.'));
-    for (const char* leaf : {"gate", "router", "router.layer", "gate.wg"}) {
+    const std::string parent(module_of(block));
+    for (const std::string_view leaf : router_paths()) {
       const auto at = found_.find(fmt::format("{}.{}", parent, leaf));
       if (at == found_.end() || at->second.how != Moved::kRows) continue;
       const MovedMatrix& m = at->second;
@@ -179,13 +175,12 @@ class Grouping {
       const auto other =
           std::ranges::find_if(m.equals, [&](const std::string& x) { return are_gate_and_up(name, x); });
       if (other != m.equals.end())
-        layers[sibling_name(name).expert >= 0 ? experts_of(name) : name.substr(0, name.rfind('.'))]
-            .emplace_back(name, *other);
+        layers[sibling_name(name).expert >= 0 ? experts_of(name) : std::string(module_of(name))].emplace_back(
+            name, *other);
     }
     for (auto& [block, pairs] : layers) {
       MovedWeights moved{Moved::kGateUp, pairs[0].first, "", std::move(pairs)};
-      const size_t dot = moved.pairs[0].second.rfind('.');
-      moved.text = fmt::format("equals {} of {}", moved.pairs[0].second.substr(dot + 1), b_);
+      moved.text = fmt::format("equals {} of {}", leaf_of(moved.pairs[0].second), b_);
       std::set<int64_t> experts;
       for (const auto& [own, other] : moved.pairs) experts.insert(sibling_name(own).expert);
       if (moved.pairs.size() > experts.size()) moved.text += ", and the reverse";
@@ -217,7 +212,7 @@ class Grouping {
   }
 
   static Moved how_of(const std::string& name, const MovedMatrix& m) {
-    const std::string_view leaf = std::string_view(name).substr(name.rfind('.') + 1);
+    const std::string_view leaf = leaf_of(name);
     const bool both = leaf == "gate_up_proj" || leaf == "w13" || leaf == "gate_and_up_proj";
     if (m.how != Moved::kRows || !both) return m.how;
     for (size_t i = 0; i < m.lines.size(); ++i) {
@@ -248,7 +243,7 @@ std::vector<std::vector<uint8_t>> slices_of(const Checkpoint& c, size_t tensor) 
 /// biases of the router, of the choice of experts, of stacks.
 void check_renumbered(const Checkpoint& a, const Checkpoint& b, const std::string& b_name,
                       MovedWeights& moved) {
-  const std::string parent = moved.name.substr(0, moved.name.rfind('.'));
+  const std::string parent(module_of(moved.name));
   std::map<size_t, size_t> places;
   for (const auto& [own, other] : moved.pairs)
     places[static_cast<size_t>(sibling_name(own).expert)] = static_cast<size_t>(sibling_name(other).expert);

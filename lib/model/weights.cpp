@@ -180,7 +180,7 @@ void ModelWeights::read_rows(const ModelMatrix& w, int64_t n0, int64_t n1, std::
 
 const uint8_t* ModelWeights::mapped(const Stored& from, int64_t n0) const {
   const Linear& m = from.module;
-  const bool is_plain = m.format == WeightFormat::kFloat && !m.k_outer && from.place.step == 1;
+  const bool is_plain = !m.format->coded && !m.k_outer && from.place.step == 1;
   if (files_.empty() || &from.checkpoint != &checkpoint_ || !is_plain) return nullptr;
   const TensorInfo& t = checkpoint_.tensors()[m.weight];
   const auto row = static_cast<uint64_t>(from.place.e * m.n + from.place.first + n0);

@@ -1,26 +1,17 @@
 #include "lib/names/lookup_parts.h"
 
+#include "formats/module_names.h"
+
 #include <algorithm>
 #include <cctype>
 
 namespace twofour::lookups {
 namespace {
 
-bool is_number(std::string_view part) {
-  return !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
 /// "a.experts.7.up_proj" without its last two parts, if the first of them is a number.
 std::string_view without_expert(std::string_view name) {
-  const size_t leaf = name.rfind('.');
-  if (leaf == name.npos || leaf == 0) return name;
-  const size_t number = name.rfind('.', leaf - 1);
-  if (number == name.npos || !is_number(name.substr(number + 1, leaf - number - 1))) return name;
-  return name.substr(0, number);
-}
-
-bool is_below(std::string_view name, std::string_view above) {
-  return name.size() > above.size() && name.starts_with(above) && name[above.size()] == '.';
+  const std::string_view expert = parent_of(name), block = parent_of(expert);
+  return !expert.empty() && expert.find('.') != expert.npos && is_number_part(leaf_of(expert)) ? block : name;
 }
 
 std::string lower(std::string text) {
@@ -51,13 +42,22 @@ std::vector<std::string> strings_of(const Json& list) {
   return all;
 }
 
+std::vector<std::string> strings_of(const Json& json, const char* key) {
+  return strings_of(member(json, key));
+}
+
+bool are_for_weights_alone(const Json& groups) {
+  return groups.is_object() && !groups.empty() &&
+         std::all_of(groups.begin(), groups.end(), [](const Json& group) {
+           return group.is_object() && member(group, "input_activations").is_null();
+         });
+}
+
 std::string algorithm_of(const Json& entry) {
   std::string text = text_of(entry, "quant_algo");
   for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return text;
 }
-
-std::string_view leaf_of(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
 LayerMap::LayerMap(const Json& layers) {
   if (!layers.is_object()) return;
@@ -165,16 +165,3 @@ const Json* TargetGroups::find(const std::string& module) const {
 }
 
 }  // namespace twofour::lookups
-
-namespace twofour {
-
-Json SourceGroups::find(const std::string& module) const {
-  const Json* group = groups_.find(module);
-  if (group == nullptr) return nullptr;
-  Json entry = *group;
-  entry.erase("targets");
-  if (!entry.contains("format")) entry["format"] = lookups::member(config_, "format");
-  return entry;
-}
-
-}  // namespace twofour

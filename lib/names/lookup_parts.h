@@ -16,12 +16,13 @@ namespace twofour::lookups {
 const Json& member(const Json& json, const char* key);
 /// The text of a key; empty where it has none.
 std::string text_of(const Json& json, const char* key);
-/// The strings of a list; others are left out.
+/// The strings of a list, or of that under a key; others are left out.
 std::vector<std::string> strings_of(const Json& list);
+std::vector<std::string> strings_of(const Json& json, const char* key);
+/// Whether there are groups and none has activations: ModelOpt's NVFP4 of such a config is for weights alone.
+bool are_for_weights_alone(const Json& groups);
 /// "quant_algo" in capitals, as loaders compare it; empty where there is none.
 std::string algorithm_of(const Json& entry);
-/// Everything behind the last dot.
-std::string_view leaf_of(std::string_view name);
 
 /// quantized_layers: exact names, in the order of the file. A configuration of more than 256 KiB is in order
 /// of names.
@@ -90,20 +91,3 @@ struct TargetGroups {
 };
 
 }  // namespace twofour::lookups
-
-namespace twofour {
-
-/// The groups of a checkpoint, for those of its linears that stay as they are.
-class SourceGroups {
- public:
-  explicit SourceGroups(Json config) : config_(std::move(config)), groups_(config_) {}
-  SourceGroups(const SourceGroups&) = delete;
-  /// The group of a linear without its targets and with its format; null: none.
-  Json find(const std::string& module) const;
-
- private:
-  Json config_;
-  lookups::TargetGroups groups_;
-};
-
-}  // namespace twofour

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 
+#include "formats/module_names.h"
+
 namespace twofour {
 namespace {
 
-bool is_layer_number(std::string_view piece) {
-  return !piece.empty() && piece.size() < 10 &&
-         piece.find_first_not_of("0123456789") == std::string_view::npos;
-}
+bool is_layer_number(std::string_view piece) { return is_number_part(piece) && piece.size() < 10; }
 
 /// Where the numbers of layer and expert begin; npos: there is none.
 struct NumberPlaces {

@@ -278,7 +278,7 @@ void check_words_of_edit(const Checkpoint& artifact, const EditOrigins& origins,
     const std::string& name = artifact.tensors()[m.weight].name;
     const auto origin = origins.of(name);
     if (!origin) continue;
-    const bool is_float = m.format == WeightFormat::kFloat;
+    const bool is_float = !m.format->coded;
     if (origin->from == &base && before.is_mixed() == now.is_mixed()) {
       const std::string old = base.tensors()[origin->tensor].name;
       const std::string module = module_name_of(name), from = module_name_of(old);

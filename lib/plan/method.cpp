@@ -48,14 +48,14 @@ void Planner::set_dialect(const OutputDialect& to) {
 }
 
 void Planner::write(std::string module, size_t weight, const Scheme& scheme) {
-  const bool is_float = scheme.format == WeightFormat::kFloat;
+  const bool is_float = !scheme.format->coded;
   write(std::move(module), weight, scheme,
         is_float || dialect_ == nullptr ? Json(nullptr) : dialect_->entry(scheme));
 }
 
 void Planner::write_kept(const Linear& m) {
   const Scheme scheme = scheme_of(source, m);
-  const bool quantized = m.format != WeightFormat::kFloat;
+  const bool quantized = m.format->coded;
   // Groups say of activations what tensors do not.
   if (quantized && dialect_ != nullptr && source_dialect(source) == dialect_ &&
       dialect_->name == "compressed-tensors") {
@@ -69,7 +69,7 @@ void Planner::write_kept(const Linear& m) {
 void Planner::write(std::string module, size_t weight, const Scheme& scheme, Json entry) {
   described_[weight] = true;
   WrittenModule one{std::move(module)};
-  if (scheme.format != WeightFormat::kFloat) {
+  if (scheme.format->coded) {
     if (entry.is_null()) {
       problems.add(
           fmt::format("{}: expected a format that {} can name{}, found {}", source.where(weight),
@@ -106,8 +106,7 @@ std::vector<Scheme> Planner::expert_schemes() {
     if (m.entry && is_routed(m.name)) all.push_back(schemes_[*m.entry]);
   }
   for (const Linear& m : linears()) {
-    if (m.format != WeightFormat::kFloat && !is_written(m.weight) && is_routed(m.name))
-      all.push_back(scheme_of(source, m));
+    if (m.format->coded && !is_written(m.weight) && is_routed(m.name)) all.push_back(scheme_of(source, m));
   }
   return all;
 }
@@ -123,8 +122,7 @@ std::optional<DType> Planner::fp8_scale_type() {
 void Planner::note_odd_scale_types() {
   const auto wanted = fp8_scale_type();
   const auto odd = std::find_if(schemes_.begin(), schemes_.end(), [&](const Scheme& s) {
-    return wanted && s.format == WeightFormat::kFp8 &&
-           (s.scale_type == DType::kF32) != (wanted == DType::kF32);
+    return wanted && s.format->tiles && (s.scale_type == DType::kF32) != (wanted == DType::kF32);
   });
   if (odd == schemes_.end()) return;
   findings.push_back(
@@ -138,11 +136,11 @@ void Planner::refuse_odd_drafts() {
   if (shows_layouts_ || dialect_ == nullptr || dialect_->fp8_scale_type == nullptr) return;
   const std::vector<Scheme> experts = expert_schemes();
   if (experts.empty()) return;
-  const bool fp8 = experts[0].format == WeightFormat::kFp8;
+  const bool fp8 = experts[0].format->tiles;
   for (const WrittenModule& m : written_.modules) {
     if (!m.entry || !is_draft_expert(m.name, layers_)) continue;
     const Scheme& own = schemes_[*m.entry];
-    if ((own.format == WeightFormat::kFp8) == fp8) continue;
+    if (own.format->tiles == fp8) continue;
     problems.add(fmt::format(
         "{}: expected the draft's experts in {}, as the model's are, since loaders of {} take both "
         "for one format, found {}; {} converts them, too",
@@ -174,7 +172,7 @@ ConfigEntries Planner::quantization_entries() {
   if (written_.entries.size() == 1 && dialect_->config != nullptr && has_words) {
     QuantizedConfig config = {dialect_->patterns(written_.unquantized), written_.fp8_kv_cache};
     for (const WrittenModule& m : written_.modules) {
-      if (m.entry && is_output_head(m.name)) config.heads.push_back(m.name);
+      if (m.entry && is_head(m.name)) config.heads.push_back(m.name);
     }
     return checked(dialect_->config(config, schemes_[0]));
   }

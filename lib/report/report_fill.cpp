@@ -61,7 +61,7 @@ class FindingCounter {
 
   /// `fused`: only modules that engines fuse with others count below a name.
   void count(const std::string& name, bool fused) {
-    if (count_one(name) || count_one(name.substr(0, std::min(name.rfind('.'), name.size())))) return;
+    if (count_one(name) || count_one(std::string(module_of(name)))) return;
     bool below = false;
     const std::string prefix = name + ".";
     for (auto it = rows_.lower_bound(prefix); it != rows_.end() && it->first.starts_with(prefix); ++it) {

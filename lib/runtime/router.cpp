@@ -8,6 +8,7 @@
 #include "formats/error.h"
 #include "formats/families/family.h"
 #include "formats/json.h"
+#include "formats/module_names.h"
 #include "kernels/numbers/casts.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/model/router_rule.h"
@@ -165,7 +166,7 @@ ExpertChoice RuntimeArtifact::route(size_t layer, std::span<const float> hidden,
         fmt::format("{}: expected hidden [{}, {}], found {} values", info.name, m, info.h, hidden.size()));
   if (topk < 1 || topk > info.e)
     throw Error(fmt::format("{}: expected 1 to {} experts a token, found {}", info.name, info.e, topk));
-  const std::string block = info.name.substr(0, info.name.rfind('.')), name = block + ".gate.weight";
+  const std::string block(module_of(info.name)), name = block + ".gate.weight";
   if (!artifact.find(name) && info.e == 1)
     return {std::vector<int32_t>(static_cast<size_t>(m), 0),
             std::vector<float>(static_cast<size_t>(m), 1.0f)};

@@ -306,7 +306,7 @@ ImportedMatrix import_imatrix(const std::filesystem::path& path, const Checkpoin
   AtomicFile out(out_path);
   out.resize(header.size() + infos.back().end);
   for (const TensorInfo& t : infos) {
-    const std::string name = t.name.substr(0, t.name.rfind('.'));
+    const std::string name(module_of(t.name));
     const auto put = [&](const void* from, size_t bytes) {
       std::string text(bytes, '\0');
       std::memcpy(text.data(), from, bytes);

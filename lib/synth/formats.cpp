@@ -14,6 +14,7 @@
 #include "formats/e8m0.h"
 #include "formats/error.h"
 #include "formats/half.h"
+#include "formats/module_names.h"
 #include "formats/weight_dialect.h"
 #include "kernels/device/check.h"
 #include "kernels/numbers/casts.h"
@@ -79,7 +80,7 @@ std::vector<int64_t> scales_shape(const SynthMatrix& m, const SynthFormat& f) {
   return shape;
 }
 
-std::string parent(const std::string& name) { return name.substr(0, name.rfind('.')); }
+std::string parent(const std::string& name) { return std::string(module_of(name)); }
 
 template <class T>
 void append(std::vector<uint8_t>& bytes, T value) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "formats/module_names.h"
 #include "lib/names/pattern.h"
 
 namespace twofour {
@@ -15,7 +16,7 @@ struct KeyedFormat {
 /// "P.experts" of "P.experts.7.w1", the parent of a part of a table; otherwise the name.
 std::string container_of(const SynthModule& module) {
   const std::string& name = module.name();
-  if (module.format->shared) return name.substr(0, name.rfind('.'));
+  if (module.format->shared) return std::string(module_of(name));
   constexpr std::string_view kExperts = ".experts.";
   const size_t at = name.find(kExperts);
   return at != name.npos ? name.substr(0, at + kExperts.size() - 1) : name;

@@ -206,7 +206,7 @@ void Encoder::count_tiles(Results& results) {
       if (surveys_[i].tiles[t].is_inexact && found.inexact++ == 0) first = t;
     }
     results[i].cast = true;
-    if (found.inexact == 0 || m.source->format != WeightFormat::kMxfp4) continue;
+    if (found.inexact == 0 || m.source->format->group != kMxGroup) continue;
     results[i].findings.push_back(
         {Severity::kWarning, "tiles-not-exact", m.name,
          fmt::format("{} of {} tiles hold values that FP8 rounds under one scale, the first {}",

@@ -74,7 +74,7 @@ void Encoder::quantize(const QuantizedGroup& group, const GroupScale& scale, siz
 std::span<const float> Encoder::read_inputs(const EncodedMatrix& m, const RowRange& rows) {
   const Linear& from = *m.source;
   const bool is_part = rows.k1 - rows.k0 < m.k;
-  if (is_part && from.format == WeightFormat::kFloat && !from.k_outer) return read_floats(m, rows);
+  if (is_part && !from.format->coded && !from.k_outer) return read_floats(m, rows);
   const auto [begin, end] = module_rows(m, rows);
   const std::span<const float> all = read(from, m.expert, begin, end);
   if (m.step == 1 && !is_part) return all;

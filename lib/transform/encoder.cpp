@@ -245,7 +245,7 @@ void Encoder::refuse_loss(Results& results) {
                           results[i].tiles.count,
                           tile_text(m, surveys_[i], static_cast<size_t>(inexact - tiles.begin())));
     } else if (results[i].error.error > 0) {
-      found = fmt::format("others, and no exact cast from {}", weight_format_name(m.source->format));
+      found = fmt::format("others, and no exact cast from {}", m.source->format->name);
     } else {
       continue;
     }

@@ -170,7 +170,7 @@ uint64_t WidenedWeights::grain() const {
 }
 
 uint64_t WidenedWeights::read_bytes(uint64_t bytes) const {
-  return module_.format == WeightFormat::kFp8 ? bytes / 2 : bytes / 4 + bytes / 32;
+  return module_.format->tiles ? bytes / 2 : bytes / 4 + bytes / 32;
 }
 
 void WidenedWeights::make(const Checkpoint& source, uint64_t begin, std::span<uint8_t> out,

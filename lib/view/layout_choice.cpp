@@ -58,7 +58,7 @@ class RuleChoice {
         in_block[i] = true;
         if (decided_[i]) continue;
         decided_[i] = true;
-        const bool is_nvfp4 = linears_[i].format == WeightFormat::kNvfp4;
+        const bool is_nvfp4 = linears_[i].nvfp4.has_value();
         has_nvfp4 = has_nvfp4 || (is_nvfp4 && !is_named);
         if (is_nvfp4) nvfp4.push_back(i);
         if (!is_nvfp4 && (is_named || !is_left(i))) (is_named ? named : usual).push_back(i);
@@ -67,10 +67,10 @@ class RuleChoice {
     for (size_t i = 0; i < linears_.size(); ++i) {
       const bool is_single = !in_block[i] && !decided_[i] && !linears_[i].stacked;
       if (!is_single || !chooser.adds(linears_[i].name)) continue;
-      const bool is_float = linears_[i].format == WeightFormat::kFloat;
+      const bool is_float = !linears_[i].format->coded;
       if (is_float && chooser.chose_by_role() && is_left_of_role(linears_[i].name, layers_)) continue;
       decided_[i] = true;
-      (linears_[i].format == WeightFormat::kNvfp4 ? nvfp4 : named).push_back(i);
+      (linears_[i].nvfp4.has_value() ? nvfp4 : named).push_back(i);
     }
     if (!has_nvfp4) named.insert(named.end(), usual.begin(), usual.end());
     std::sort(named.begin(), named.end());
@@ -115,7 +115,7 @@ class RuleChoice {
   }
 
   bool is_left(size_t i) const {
-    return linears_[i].format == WeightFormat::kFloat && is_left_in_floats(linears_[i].name, layers_);
+    return !linears_[i].format->coded && is_left_in_floats(linears_[i].name, layers_);
   }
 
   const std::vector<Linear>& linears_;

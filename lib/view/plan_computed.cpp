@@ -35,9 +35,9 @@ void note_computed(const Checkpoint& c, const std::vector<Linear>& linears,
   for (const ComputedLinears& of_rule : chosen) {
     without_statistics += of_rule.without_statistics;
     for (const size_t i : of_rule.to_quantize) {
-      const bool is_float = linears[i].format == WeightFormat::kFloat;
+      const bool is_float = !linears[i].format->coded;
       ++counts[std::string(is_float ? dtype_name(c.tensors()[linears[i].weight].dtype)
-                                    : weight_format_name(linears[i].format))];
+                                    : linears[i].format->name)];
     }
   }
   std::string formats;

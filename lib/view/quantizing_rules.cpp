@@ -63,7 +63,7 @@ bool default_holds_rest(const Checkpoint& c, const std::vector<Linear>& linears,
   }
   const OutputDialect& dialect = output_dialect(kDefaultDialect, true);
   for (size_t i = 0; i < linears.size(); ++i) {
-    const bool stays = !is_chosen[i] && linears[i].format != WeightFormat::kFloat;
+    const bool stays = !is_chosen[i] && linears[i].format->coded;
     if (stays && dialect.entry(scheme_of(c, linears[i])).is_null()) return false;
   }
   return true;

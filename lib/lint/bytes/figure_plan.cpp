@@ -40,14 +40,16 @@ bool is_int4(const LintInput& s, const WeightDialect& d, const std::string& modu
 ValueFormat value_format(const LintInput& s, size_t tensor) {
   const TensorInfo& t = s.tensors[tensor];
   for (const WeightDialect& d : weight_dialects()) {
-    const bool fp8 = d.format == WeightFormat::kFp8, int4 = d.format == WeightFormat::kInt4;
-    if ((!fp8 && !int4 && d.format != WeightFormat::kMxfp4) || !t.name.ends_with(d.weight)) continue;
+    if (!d.format->coded || !t.name.ends_with(d.weight)) continue;
     if (!d.weight_types.has(t.dtype) || d.scale == nullptr) continue;
     const size_t stem = t.name.size() - std::string_view(d.weight).size();
     const auto scale = s.find(t.name.substr(0, stem) + d.scale);
     if (!scale || !d.scale_types.has(s.tensors[*scale].dtype)) continue;
-    if (int4 && !is_int4(s, d, t.name.substr(0, stem), t)) continue;
-    return {fp8 ? NumberKind::kE4m3 : int4 ? NumberKind::kInt4 : NumberKind::kE2m1, scale};
+    if (d.format->integers && !is_int4(s, d, t.name.substr(0, stem), t)) continue;
+    return {d.format->pairs      ? NumberKind::kE2m1
+            : d.format->integers ? NumberKind::kInt4
+                                 : NumberKind::kE4m3,
+            scale};
   }
   switch (t.dtype) {
     case DType::kF8E4M3:
@@ -55,8 +57,8 @@ ValueFormat value_format(const LintInput& s, size_t tensor) {
     case DType::kI8: {  // INT8 of compressed-tensors
       if (!t.name.ends_with(".weight")) return {};
       const auto scale = s.find(t.name + "_scale");
-      const bool is_scaled = scale && is_float(s.tensors[*scale].dtype);
-      return is_scaled ? ValueFormat{NumberKind::kInt8, scale} : ValueFormat{};
+      return scale && is_float(s.tensors[*scale].dtype) ? ValueFormat{NumberKind::kInt8, scale}
+                                                        : ValueFormat{};
     }
     case DType::kBF16:
       return {NumberKind::kBf16};

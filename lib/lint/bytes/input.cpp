@@ -261,15 +261,6 @@ Json read_lint_config(const fs::path& directory, const char* name, LintReporter&
   return nullptr;
 }
 
-std::vector<std::string> string_list(const Json& json, const char* key) {
-  std::vector<std::string> list;
-  if (!json.is_object() || !json.contains(key) || !json[key].is_array()) return list;
-  for (const Json& item : json[key]) {
-    if (item.is_string()) list.push_back(item.get<std::string>());
-  }
-  return list;
-}
-
 std::string without_where(std::string_view message, std::string_view where) {
   const std::string begin = std::string(where) + ": ";
   return std::string(message.starts_with(begin) ? message.substr(begin.size()) : message);

@@ -74,9 +74,6 @@ void check_duplicate_keys(const std::filesystem::path& directory, const std::str
 /// "duplicate-key" of an Error about one, else `rule`.
 std::string_view rule_of_damage(std::string_view message, std::string_view rule);
 
-/// The names of an object's strings below `key`; those that are no strings are left out.
-std::vector<std::string> string_list(const Json& json, const char* key);
-
 /// `message` without the "where: " that it begins with.
 std::string without_where(std::string_view message, std::string_view where);
 

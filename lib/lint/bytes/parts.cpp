@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 
+#include "formats/module_names.h"
 #include "formats/weight_dialect.h"
 #include "lib/lint/bytes/checks.h"
 
@@ -172,7 +173,7 @@ class Parts {
   void report_lack(size_t i, const std::string& part, const std::string& reason) {
     const std::string& name = s_.tensors[i].name;
     const bool is_stack = !part.starts_with('.');
-    const std::string module = is_stack ? name : name.substr(0, name.rfind('.'));
+    const std::string module = is_stack ? name : std::string(module_of(name));
     if (reported_.contains(module) || reported_.contains(name)) return;
     sink_.add("incomplete-module", s_.file_of(i), module,
               fmt::format("expected {} as {}, found none", part, reason));

@@ -70,7 +70,7 @@ void check_group(const std::string& parent, const std::vector<std::pair<const Nv
   worst = std::max(worst, ratio_of(members));
   std::string found;
   for (const auto& [m, value] : members) {
-    found += fmt::format("{}{} {}", found.empty() ? "" : ", ", m->name.substr(m->name.rfind('.') + 1), value);
+    found += fmt::format("{}{} {}", found.empty() ? "" : ", ", leaf_of(m->name), value);
   }
   reporter.add(rule, "", parent, fmt::format("expected equal scales, found {}", found));
 }

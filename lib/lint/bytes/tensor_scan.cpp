@@ -208,7 +208,7 @@ bool is_mx_scale(const LintInput& s, const TensorInfo& t) {
 /// The FP8 or INT4 weights of any dialect that a tensor scales.
 std::optional<size_t> find_scaled(const LintInput& s, const TensorInfo& t) {
   for (const WeightDialect& d : weight_dialects()) {
-    const bool scales = d.format == WeightFormat::kFp8 || d.format == WeightFormat::kInt4;
+    const bool scales = d.format->tiles || d.format->integers;
     if (!scales || !t.name.ends_with(d.scale) || !d.scale_types.has(t.dtype)) continue;
     const auto weight = s.find(t.name.substr(0, t.name.size() - std::string_view(d.scale).size()) + d.weight);
     if (weight && d.weight_types.has(s.tensors[*weight].dtype)) return weight;

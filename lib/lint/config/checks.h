@@ -27,6 +27,10 @@ std::set<int64_t> promised_counts(const Json& config, std::initializer_list<cons
 void lint_modules(const LintInput& input, const std::vector<CodedModule>& coded, bool headers_only,
                   LintReporter& reporter);
 
+/// Codes that lack what makes them numbers and, of INT4, contradict each other or the config.
+void lint_complete(const LintInput& input, const std::vector<CodedModule>& coded, bool headers_only,
+                   LintReporter& reporter);
+
 /// Layers for multi-token prediction: their count, what they consist of.
 void lint_drafts(const LintInput& input, const ModelFacts& model, LintReporter& reporter);
 
@@ -36,8 +40,8 @@ void lint_config(const LintInput& input, const std::vector<CodedModule>& coded, 
 /// What engines find in the config for each linear against what is stored, by their own rules; without
 /// modules of which something was `reported` already, and, where the two config files `disagree`, by
 /// config.json alone.
-void lint_lookups(const LintInput& input, const std::set<std::string>& reported, bool disagree,
-                  LintReporter& reporter);
+void lint_lookups(const LintInput& input, const std::vector<CodedModule>& coded,
+                  const std::set<std::string>& reported, bool disagree, LintReporter& reporter);
 
 /// Whether a matrix of that name belongs to something else than a linear, or to a linear that loaders never
 /// take for quantized.

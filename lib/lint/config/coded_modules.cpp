@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <array>
 
+#include "formats/naming.h"
 #include "formats/weight_dialect.h"
 
 namespace twofour {
 namespace {
-
-using Codes = CodedModule::Codes;
 
 /// No matrix is near it, and a few of them multiplied fit.
 constexpr int64_t kLargestSide = int64_t{1} << 40;
@@ -43,7 +42,7 @@ class CodedModules {
 
  private:
   void add_nvfp4(const Nvfp4Linear& m) {
-    CodedModule c{m.name, m.codes, Codes::kNvfp4, m.dialect->codes, m.dialect->global_scale};
+    CodedModule c{m.name, m.codes, WeightFormat::kNvfp4, m.dialect->codes, m.dialect->global_scale};
     c.scale = m.block_scale;
     c.input_scale = m.input_scale;
     c.divides = m.dialect->divides;
@@ -65,7 +64,7 @@ class CodedModules {
       const std::string name = t.name.substr(0, t.name.size() - std::string_view(d.weight).size());
       const auto scale = find_scale(name, d.scale);
       if (!scale || !d.scale_types.has(s_.tensors[*scale].dtype)) continue;
-      CodedModule c{name, i, codes_of(d.format), d.weight, d.scale};
+      CodedModule c{name, i, d.format, d.weight, d.scale};
       c.scale = scale;
       c.is_stack = stack;
       if (d.input_scale != nullptr) c.input_scale = s_.find(name + d.input_scale);
@@ -78,7 +77,7 @@ class CodedModules {
     if (t.shape.size() != 2 || !t.name.ends_with(kPlainWeight)) return;
     const std::string name = t.name.substr(0, t.name.size() - kPlainWeight.size());
     if (t.dtype == DType::kI8) add_int8(name, i, t);
-    if (is_fp8) all_.push_back({name, i, Codes::kFp8, kPlainWeight, ""});
+    if (is_fp8) all_.push_back({name, i, WeightFormat::kFp8, kPlainWeight, ""});
   }
   /// Pieces of a table may share a scale beside them.
   std::optional<size_t> find_scale(const std::string& name, const char* suffix) const {
@@ -86,16 +85,10 @@ class CodedModules {
     const std::string_view table = table_of_piece(name);
     return table.empty() ? std::nullopt : s_.find(std::string(table) + suffix);
   }
-  static Codes codes_of(WeightFormat format) {
-    return format == WeightFormat::kMxfp4  ? Codes::kMxfp4
-           : format == WeightFormat::kInt4 ? Codes::kInt
-                                           : Codes::kFp8;
-  }
-
   void add_int8(const std::string& name, size_t i, const TensorInfo& t) {
     const auto scale = s_.find(name + std::string(kPlainScale));
     if (!scale || !is_float(s_.tensors[*scale].dtype)) return;
-    CodedModule c{name, i, Codes::kInt, kPlainWeight, kPlainScale};
+    CodedModule c{name, i, WeightFormat::kInt4, kPlainWeight, kPlainScale};
     c.scale = scale;
     c.input_scale = s_.find(name + ".input_scale");
     c.has_zero_points = s_.find(name + ".weight_zero_point").has_value();
@@ -108,17 +101,17 @@ class CodedModules {
 
   void add_shape(CodedModule& c, const TensorInfo& t, const TensorInfo& scale) const {
     const std::vector<int64_t>& d = t.shape;
-    if (c.codes == Codes::kInt) return add_packed(c, t, scale);
+    if (c.format->integers) return add_packed(c, t, scale);
     if (d.size() == 4) {  // gpt-oss: [E, N, groups, bytes]
       c.n = d[1];
       c.k = d[2] * d[3] * 2;
     } else {
       c.n = d[d.size() - 2];
-      c.k = d[d.size() - 1] * (c.codes == Codes::kMxfp4 ? 2 : 1);
+      c.k = d[d.size() - 1] * (c.format->pairs ? 2 : 1);
     }
     add_scale_shape(c, scale);
     const bool groups = c.scales_n == c.n && c.k % kMxGroup == 0 && c.scales_k == c.k / kMxGroup;
-    if (c.codes == Codes::kFp8 && is_power(scale.dtype) && groups) c.codes = Codes::kMxfp8;
+    if (c.is_fp8() && is_power(scale.dtype) && groups) c.format = WeightFormat(weight_formats::kMxfp8);
   }
 
   /// [], [1], [N], [N, 1], [N/b, K/b], [N/b, 1, K/b, 1]; of stacks with E before it.
@@ -162,18 +155,8 @@ class CodedModules {
 }  // namespace
 
 std::string CodedModule::text() const {
-  switch (codes) {
-    case Codes::kNvfp4:
-      return "NVFP4";
-    case Codes::kMxfp4:
-      return "MXFP4";
-    case Codes::kMxfp8:
-      return "MXFP8";
-    case Codes::kInt:
-      return bits > 0 ? fmt::format("INT{}", bits) : "integers";
-    case Codes::kFp8:
-      break;
-  }
+  if (format->integers) return bits > 0 ? fmt::format("INT{}", bits) : "integers";
+  if (!is_fp8()) return format->name;
   if (scale_suffix.empty()) return "FP8 without a scale";
   if (scales_n == 1 && scales_k == 1) return "FP8 with a scale a tensor";
   if (scales_n == n && scales_k == 1) return "FP8 with a scale a row";

@@ -23,8 +23,6 @@ constexpr size_t kLeastLayers = 3;
 /// No size of a model is near it, and a product of two fits twice.
 constexpr int64_t kLargestSize = int64_t{1} << 30;
 
-std::string_view leaf_of_part(std::string_view name) { return name.substr(name.rfind('.') + 1); }
-
 std::string_view block_of_part(std::string_view name) { return name.substr(0, name.find('.')); }
 
 /// Two sizes that are one: rows, or columns, of parts with these last names.
@@ -160,8 +158,7 @@ class CommonShapes {
       }
     }
     for (const auto& [name, part] : outer_) {
-      const bool head = leaf_of_part(name) == "lm_head" || name == "head" || name == "output";
-      if (!head || part.k <= 0) continue;
+      if (!is_model_head(name) || part.k <= 0) continue;
       const bool odd_rows = part.n != embedding_->n, odd_width = width_ > 0 && part.k != width_;
       if (!odd_rows && !odd_width) continue;
       reporter_.add("config-shape", s_.file_of(part.tensor), s_.tensors[part.tensor].name,
@@ -175,7 +172,7 @@ class CommonShapes {
     if (width_ <= 0) return;
     for (const LayerTensors& layer : main_->layers) {
       for (const auto& [name, part] : layer.parts) {
-        const std::string_view leaf = leaf_of_part(name);
+        const std::string_view leaf = leaf_of(name);
         const std::string experts = name.substr(0, name.size() - leaf.size()) + "experts";
         const auto at = layer.parts.lower_bound(experts);
         const bool beside_experts = at != layer.parts.end() && at->first.starts_with(experts);
@@ -291,7 +288,7 @@ class CommonShapes {
       return width_ > 0 && other == width_ && own != width_;
     };
     if (leaves_stream(part.n, usual.first) || leaves_stream(part.k, usual.second)) return true;
-    const std::string_view leaf = leaf_of_part(name);
+    const std::string_view leaf = leaf_of(name);
     const std::string parent = name.substr(0, name.size() - leaf.size());
     for (const SameSize& same : kSameSizes) {
       for (const bool first : {true, false}) {

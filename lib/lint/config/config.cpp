@@ -10,122 +10,118 @@
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/lint/config/checks.h"
-#include "lib/lint/config/claims.h"
 #include "lib/lint/config/promises.h"
 #include "lib/lint/settings/checks.h"
 #include "lib/names/config_pattern.h"
+#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
 
-enum class StoredAs { kUnquantized, kNvfp4, kFp8, kMxfp4, kInt4 };
+using lookups::member;
+using lookups::text_of;
 
-const char* stored_name(StoredAs s) {
-  return s == StoredAs::kUnquantized ? "unquantized"
-         : s == StoredAs::kNvfp4     ? "NVFP4"
-         : s == StoredAs::kFp8       ? "FP8"
-         : s == StoredAs::kMxfp4     ? "MXFP4"
-                                     : "INT4";
-}
+/// "unquantized", "NVFP4".
+const char* stored_name(WeightFormat format) { return format->coded ? format->name : "unquantized"; }
 
 struct StoredModule {
   std::string name;
   size_t tensor;
-  StoredAs stored;
+  WeightFormat stored;
 };
 
-/// Modules of MXFP4 and INT4, whose codes have scales beside them.
-void add_coded_modules(const LintInput& s, std::vector<StoredModule>& modules) {
-  for (const WeightDialect& d : weight_dialects()) {
-    const bool coded = d.format == WeightFormat::kMxfp4 || d.format == WeightFormat::kInt4;
-    if (!coded || *d.weight != '.') continue;
-    for (size_t i = 0; i < s.tensors.size(); ++i) {
-      const TensorInfo& t = s.tensors[i];
-      if (!d.weight_types.has(t.dtype) || t.shape.size() != 2 || !t.name.ends_with(d.weight)) continue;
-      std::string name = t.name.substr(0, t.name.size() - std::string_view(d.weight).size());
-      const auto scale = s.find(name + d.scale);
-      if (!scale || !d.scale_types.has(s.tensors[*scale].dtype)) continue;
-      modules.push_back(
-          {std::move(name), i, d.format == WeightFormat::kInt4 ? StoredAs::kInt4 : StoredAs::kMxfp4});
-    }
-  }
-}
-
 /// Matrices by module name, and how they are stored.
-std::vector<StoredModule> stored_modules(const LintInput& s) {
+std::vector<StoredModule> stored_modules(const LintInput& s, const std::vector<CodedModule>& coded) {
   std::vector<StoredModule> modules;
-  for (const Nvfp4Linear& m : s.modules) modules.push_back({m.name, m.codes, StoredAs::kNvfp4});
+  for (const Nvfp4Linear& m : s.modules) modules.push_back({m.name, m.codes, WeightFormat::kNvfp4});
+  constexpr std::string_view kWeight = ".weight";
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const TensorInfo& t = s.tensors[i];
-    constexpr std::string_view kWeight = ".weight";
     if (t.dtype == DType::kU8 || !t.name.ends_with(kWeight) || t.shape.size() != 2) continue;
     const std::string name = t.name.substr(0, t.name.size() - kWeight.size());
-    const bool plain = t.dtype == DType::kBF16 || t.dtype == DType::kF16 || t.dtype == DType::kF32;
-    if (plain) modules.push_back({name, i, StoredAs::kUnquantized});
-    if (t.dtype == DType::kF8E4M3) modules.push_back({name, i, StoredAs::kFp8});
+    if (is_float(t.dtype)) modules.push_back({name, i, WeightFormat::kFloat});
+    if (t.dtype == DType::kF8E4M3) modules.push_back({name, i, WeightFormat::kFp8});
   }
-  add_coded_modules(s, modules);
+  for (const CodedModule& m : coded) {
+    const bool in_words = m.format->integers && m.suffix != kWeight;
+    if ((m.is_mxfp4() || in_words) && !m.is_stack) modules.push_back({m.name, m.tensor, m.format});
+  }
   return modules;
 }
 
-bool is_router(std::string_view name) {
-  const auto ends = [&](std::string_view end) { return name.ends_with(end); };
-  return ends(".router") || ends(".mlp.gate") || ends(".ffn.gate") || ends(".block_sparse_moe.gate") ||
-         ends(".mixer.gate") || ends(".feed_forward.gate") || ends(".shared_expert_gate");
+void check_router(const LintInput& s, const StoredModule& m, LintReporter& reporter) {
+  if (!m.stored->coded || !(is_router(m.name) || is_shared_expert_gate(m.name))) return;
+  reporter.add("quantized-router", s.file_of(m.tensor), m.name,
+               fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
 }
 
-/// Whether a list of layers names `module` or something above it.
-const std::string* find_listed(const std::map<std::string, std::string>& layers, const std::string& module) {
-  for (std::string_view name = module;;) {
-    const auto it = layers.find(std::string(name));
-    if (it != layers.end()) return &it->second;
-    const size_t dot = name.rfind('.');
-    if (dot == name.npos) return nullptr;
-    name = name.substr(0, dot);
-  }
+/// Whether a group is of NVFP4.
+bool is_nvfp4_group(const Json& group) {
+  const Json& weights = member(group, "weights");
+  return member(weights, "num_bits") == 4 && text_of(weights, "type") == "float" &&
+         member(weights, "group_size") == 16;
 }
+
+/// What a config promises of all modules, of either producer.
+struct Claims {
+  explicit Claims(const QuantizationSaid& said)
+      : modelopt(said.method_text == "modelopt" || (said.is_nested && said.method != QuantMethod::kGroups)),
+        groups(said.method == QuantMethod::kGroups),
+        algorithm(groups ? "" : text_of(*said.words, "quant_algo")) {
+    const Json& all = said.groups();
+    const bool some = groups && all.is_object() && !all.empty();
+    has_layers = !groups && said.layers().is_object() && !said.layers().empty();
+    only_nvfp4 = groups ? some && std::all_of(all.begin(), all.end(), is_nvfp4_group)
+                        : algorithm.find("NVFP4") != algorithm.npos;
+    all_linears = groups ? some && said.targets_all_linears() : modelopt && only_nvfp4 && !has_layers;
+  }
+  bool modelopt, groups;
+  std::string algorithm;     ///< ModelOpt's: "NVFP4", "MIXED_PRECISION", ...
+  bool has_layers = false;   ///< an algorithm a module
+  bool only_nvfp4 = false;   ///< in no other format
+  bool all_linears = false;  ///< whatever is not ignored is quantized
+};
 
 /// Adds the modules that nothing else needs to be said of to `reported`.
-void check_formats(const LintInput& s, Claims& claims, std::set<std::string>& reported,
-                   LintReporter& reporter) {
-  PatternList ignored(claims.ignored);
+void check_formats(const LintInput& s, const std::vector<CodedModule>& coded, const QuantizationSaid& said,
+                   std::set<std::string>& reported, LintReporter& reporter) {
+  const Claims claims(said);
+  PatternList ignored(said.ignored());
   const std::set<std::string> explained = reported;
-  const bool tied = has_tied_head(s);  // loaders skip one that is stored all the same
-  for (const StoredModule& m : stored_modules(s)) {
+  const bool tied = has_tied_head(s.config);  // loaders skip one that is stored all the same
+  for (const StoredModule& m : stored_modules(s, coded)) {
     const auto report = [&](const char* rule, std::string message) {
       reported.insert(m.name);
       reporter.add(rule, s.file_of(m.tensor), m.name, std::move(message));
     };
-    const bool quantized = m.stored != StoredAs::kUnquantized;
-    if (is_head(m.name) && (tied || quantized)) reported.insert(m.name);
-    if (quantized && is_router(m.name)) {
-      reporter.add("quantized-router", s.file_of(m.tensor), m.name,
-                   fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
-    }
-    if (quantized && is_head(m.name)) {
+    const bool quantized = m.stored->coded;
+    if (is_model_head(m.name) && (tied || quantized)) reported.insert(m.name);
+    check_router(s, m, reporter);
+    if (quantized && is_model_head(m.name)) {
       reporter.add("quantized-head", s.file_of(m.tensor), m.name,
                    fmt::format("expected an unquantized head, found {}", stored_name(m.stored)));
     }
-    if ((!claims.modelopt && !claims.compressed_tensors) || explained.contains(m.name)) continue;
+    if ((!claims.modelopt && !claims.groups) || explained.contains(m.name)) continue;
     const std::string renamed = other_name(s.config, m.name, name_in_transformers);
     const bool is_ignored = ignored.matches(m.name) || (!renamed.empty() && ignored.matches(renamed));
     if (quantized && is_ignored) {
       report("config-dtype", fmt::format("expected unquantized as the config's ignore list says, found {}",
                                          stored_name(m.stored)));
-    } else if (quantized && m.stored != StoredAs::kNvfp4 && claims.only_nvfp4 && claims.layers.empty()) {
+    } else if (quantized && !m.stored->global_scale && claims.only_nvfp4 && !claims.has_layers) {
       report("config-dtype",
              fmt::format("expected NVFP4 as the config says, found {}", stored_name(m.stored)));
-    } else if (m.stored == StoredAs::kNvfp4 && claims.algo.starts_with("FP8")) {
-      report("config-dtype", fmt::format("expected {} as the config says, found NVFP4", claims.algo));
-    } else if (!claims.layers.empty()) {
-      const std::string* algo = find_listed(claims.layers, m.name);
-      const bool wants_nvfp4 = algo != nullptr && algo->find("NVFP4") != algo->npos;
-      if ((m.stored == StoredAs::kNvfp4) != wants_nvfp4 && (algo != nullptr || quantized)) {
-        report("config-dtype", fmt::format("expected {} as quantized_layers says, found {}",
-                                           algo == nullptr ? "unquantized" : *algo, stored_name(m.stored)));
+    } else if (m.stored->global_scale && claims.algorithm.starts_with("FP8")) {
+      report("config-dtype", fmt::format("expected {} as the config says, found NVFP4", claims.algorithm));
+    } else if (claims.has_layers) {
+      const auto layer = said.find_layer(m.name);
+      const std::string algorithm = layer ? text_of(*layer->second, "quant_algo") : "unquantized";
+      const bool wants_nvfp4 = algorithm.find("NVFP4") != algorithm.npos;
+      if (m.stored->global_scale != wants_nvfp4 && (layer || quantized)) {
+        report("config-dtype", fmt::format("expected {} as quantized_layers says, found {}", algorithm,
+                                           stored_name(m.stored)));
       }
     } else if (!quantized && !is_ignored && claims.all_linears && ignored.all_known() &&
-               !is_no_linear(m.name) && !is_own_router(s, m.name) && !(tied && is_head(m.name))) {
+               !is_no_linear(m.name) && !is_own_router(s, m.name) && !(tied && is_model_head(m.name))) {
       report("unquantized-not-ignored", "expected in the config's ignore list or quantized, found neither");
     }
   }
@@ -134,11 +130,10 @@ void check_formats(const LintInput& s, Claims& claims, std::set<std::string>& re
 /// The algorithm of each module that a configuration lists, lower case; names of FP8 in blocks are one.
 std::map<std::string, std::string> listed_layers(const Json& entry) {
   std::map<std::string, std::string> layers;
-  if (entry.is_object() && entry.contains("quantization")) return listed_layers(entry["quantization"]);
-  if (!entry.is_object() || !entry.contains("quantized_layers") || !entry["quantized_layers"].is_object())
-    return layers;
-  for (const auto& [name, layer] : entry["quantized_layers"].items()) {
-    std::string algo = text_at(layer, "quant_algo");
+  const Json& said = QuantizationSaid(entry).layers();
+  if (!said.is_object()) return layers;
+  for (const auto& [name, layer] : said.items()) {
+    std::string algo = text_of(layer, "quant_algo");
     std::transform(algo.begin(), algo.end(), algo.begin(),
                    [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     const bool blocks = algo.starts_with("fp8_pb") || algo == "fp8_block_scales";
@@ -186,7 +181,7 @@ bool is_own_router(const LintInput& s, const std::string& name) {
   if (is_phimoe && name.ends_with(".block_sparse_moe.gate")) return true;
   // Hunyuan's is below the gate, Granite's below the router.
   return s.find(name + ".e_score_correction_bias") || s.find(name + ".expert_bias") ||
-         name.ends_with(".gate.wg") || name.ends_with(".router.layer");
+         ends_in(name, "gate.wg") || ends_in(name, "router.layer");
 }
 
 namespace {
@@ -226,34 +221,31 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
   lint_settings(s, reporter);
   if (s.quantization.is_null()) {
     report_no_quantization(s, coded, reporter);
-    for (const StoredModule& m : stored_modules(s)) {
-      if (m.stored != StoredAs::kUnquantized && is_router(m.name))
-        reporter.add("quantized-router", s.file_of(m.tensor), m.name,
-                     fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
-    }
+    for (const StoredModule& m : stored_modules(s, coded)) check_router(s, m, reporter);
     return;
   }
-  Claims claims = read_claims(s);
-  lint_unused_patterns(s, claims, reporter);
+  const QuantizationSaid said(s.quantization, s.quantization_key);
+  const Claims claims(said);
+  lint_unused_patterns(s, said, reporter);
   std::set<std::string> reported;
   lint_cache(s, reporter);
-  if (!lint_promises(s, coded, reported, reporter)) return;  // nothing else means what it says
-  check_formats(s, claims, reported, reporter);
+  if (!lint_promises(s, said, coded, reported, reporter)) return;  // nothing else means what it says
+  check_formats(s, coded, said, reported, reporter);
   bool disagree = false;
   const auto report_other = [&](const char* key, std::string message) {
     disagree = true;
     reporter.add("config-disagrees", "hf_quant_config.json", key, std::move(message));
   };
   if (s.layout.empty() && s.hf_quant_config.is_object() && s.hf_quant_config.contains("quantization")) {
-    const std::string other = text_at(s.hf_quant_config["quantization"], "quant_algo");
-    if (claims.modelopt && !claims.algo.empty() && claims.algo != other) {
-      report_other("quant_algo", fmt::format("expected {} as config.json says, found {}", claims.algo,
+    const std::string other = text_of(s.hf_quant_config["quantization"], "quant_algo");
+    if (claims.modelopt && !claims.algorithm.empty() && claims.algorithm != other) {
+      report_other("quant_algo", fmt::format("expected {} as config.json says, found {}", claims.algorithm,
                                              other.empty() ? "none" : other));
     }
     check_listed_layers(s, reporter);
-    const auto excluded = string_list(s.hf_quant_config["quantization"], "exclude_modules");
+    const auto excluded = lookups::strings_of(s.hf_quant_config["quantization"], "exclude_modules");
     const std::set<std::string> b(excluded.begin(), excluded.end());
-    const auto& a = claims.ignored;
+    const auto& a = said.ignored();
     const auto alike = [](const auto& x, const std::string& y) { return x.first == y; };
     if (claims.modelopt && !a.empty() && !std::equal(a.begin(), a.end(), b.begin(), b.end(), alike)) {
       report_other("exclude_modules",
@@ -262,7 +254,7 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
     }
   }
   // What a list says that we cannot follow is not known, and of two files only the one that counts is read.
-  if (PatternList(claims.ignored).all_known()) lint_lookups(s, reported, disagree, reporter);
+  if (PatternList(said.ignored()).all_known()) lint_lookups(s, coded, reported, disagree, reporter);
 }
 
 }  // namespace twofour

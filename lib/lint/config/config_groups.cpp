@@ -5,6 +5,7 @@
 
 #include "lib/checkpoint/model_config.h"
 #include "lib/dialects/named_format.h"
+#include "lib/findings/and_more.h"
 #include "lib/lint/config/promises.h"
 #include "lib/names/lookup_parts.h"
 
@@ -13,7 +14,6 @@ namespace {
 
 using lookups::member;
 using lookups::text_of;
-using Codes = CodedModule::Codes;
 
 /// What a group's keys would have to say for a module.
 struct GroupKeys {
@@ -25,20 +25,11 @@ struct GroupKeys {
 };
 
 GroupKeys keys_of(const CodedModule& m) {
-  switch (m.codes) {
-    case Codes::kNvfp4:
-      return {4, "float", "tensor_group", 16, "nvfp4-pack-quantized"};
-    case Codes::kMxfp4:
-      return {4, "float", "group", 32, "mxfp4-pack-quantized"};
-    case Codes::kMxfp8:
-      return {8, "float", "group", 32, "mxfp8-quantized"};
-    case Codes::kInt:
-      if (m.suffix == ".weight")
-        return {8, "int", m.scales_n == 1 ? "tensor" : "channel", 0, "int-quantized|naive-quantized"};
-      return {0, "int", m.scales_k == 1 ? "" : "group", 0, "pack-quantized"};
-    case Codes::kFp8:
-      break;
-  }
+  const WeightFormatRow& row = *m.format.operator->();
+  if (row.group > 0) return {row.bits, "float", row.strategy, row.group, row.packed_as};
+  if (row.integers && m.suffix == ".weight")
+    return {8, "int", m.scales_n == 1 ? "tensor" : "channel", 0, "int-quantized|naive-quantized"};
+  if (row.integers) return {0, "int", m.scales_k == 1 ? "" : "group", 0, "pack-quantized"};
   GroupKeys keys{8, "float", "", 0, "float-quantized|naive-quantized"};
   const bool one = m.scales_n == 1 && m.scales_k == 1;
   if (one) {
@@ -106,7 +97,7 @@ class GroupLint {
       const bool of_inputs = key.find(".input_activations") != key.npos;
       const bool of_groups = key.ends_with(".group_size") || key.ends_with(".block_structure");
       // The size of groups of NVFP4 is another check's.
-      const bool of_nvfp4 = modules_[first].codes == Codes::kNvfp4 && found != "none";
+      const bool of_nvfp4 = modules_[first].format->global_scale && found != "none";
       if (key.ends_with(".weights.group_size") && of_nvfp4) return;
       reporter_.add(of_inputs   ? "config-inputs"
                     : of_groups ? "config-group-size"
@@ -114,7 +105,7 @@ class GroupLint {
                     s_.quantization_file, key,
                     fmt::format("expected {} as {} ({}){} has, found {}", expected, modules_[first].name,
                                 modules_[first].text(),
-                                count > 1 ? fmt::format(" and {} more", count - 1) : "", found));
+                                and_more(count, " and {} more"), found));
       wrong.insert(key);
     });
     for (size_t i = 0; i < modules_.size(); ++i) {
@@ -162,7 +153,7 @@ class GroupLint {
 
   void check_sizes(size_t i, const CodedModule& m, const Json& weights, const std::string& place,
                    int64_t bits, int64_t size) {
-    if (m.codes == Codes::kFp8 && strategy_of(weights) == "block" && m.scales_n > 0) {
+    if (m.is_fp8() && strategy_of(weights) == "block" && m.scales_n > 0) {
       const Json& block = member(weights, "block_structure");
       const bool is_pair = block.is_array() && block.size() == 2 && block[0].is_number_integer() &&
                            block[1].is_number_integer();
@@ -179,7 +170,7 @@ class GroupLint {
     }
     // Words hold K at the stated bits, the last one perhaps in part.
     const bool in_groups = m.scales_k > 1 || (m.scales_k == 1 && strategy_of(weights) == "group");
-    if (m.codes == Codes::kInt && m.words > 0 && bits > 0 && bits <= 32 && in_groups && size > 0) {
+    if (m.format->integers && m.words > 0 && bits > 0 && bits <= 32 && in_groups && size > 0) {
       const int64_t most = m.words * 32 / bits, groups = (most - 1) / size + 1;
       votes_.add(place + ".group_size", i,
                  groups == m.scales_k ? ""
@@ -206,10 +197,10 @@ class GroupLint {
     votes_.add(place + ".actorder", i, by_group && !m.has_order ? "none, without weight_g_idx," : "",
                shown_setting(order));
     const std::string scale = text_of(weights, "scale_dtype");
-    const bool mx = m.codes == Codes::kMxfp4 || m.codes == Codes::kMxfp8;
+    const bool mx = m.format->group == kMxGroup;
     const bool of_mx = scale.find("uint8") != scale.npos || scale.find("e8m0") != scale.npos;
     const bool fits = scale.empty() ||
-                      (mx ? of_mx : !of_mx && (m.codes != Codes::kNvfp4 || scale.find("e4m3") != scale.npos));
+                      (mx ? of_mx : !of_mx && (!m.format->global_scale || scale.find("e4m3") != scale.npos));
     votes_.add(place + ".scale_dtype", i,
                fits ? ""
                : mx ? "torch.uint8"
@@ -228,8 +219,8 @@ class GroupLint {
     const auto vote = [&](const char* key, bool fits, std::string expected) {
       votes_.add(place + "." + key, i, fits ? "" : std::move(expected), shown_setting(member(inputs, key)));
     };
-    const bool fp4 = m.codes == Codes::kNvfp4, integers = m.codes == Codes::kInt;
-    vote("num_bits", bits == (fp4 ? 4 : 8) || (m.codes == Codes::kMxfp4 && bits == 4), fp4 ? "4" : "8");
+    const bool fp4 = m.format->global_scale, integers = m.format->integers;
+    vote("num_bits", bits == (fp4 ? 4 : 8) || (m.is_mxfp4() && bits == 4), fp4 ? "4" : "8");
     if (!integers) vote("type", type == "float", "float");
     if (fp4) {
       vote("strategy", strategy_of(inputs) == "tensor_group", "tensor_group");
@@ -241,7 +232,7 @@ class GroupLint {
       return;
     }
     if (fp4) vote("dynamic", dynamic != true, "local");
-    if (m.codes == Codes::kFp8) {
+    if (m.is_fp8()) {
       const std::string strategy = strategy_of(inputs);
       const bool is_dynamic = dynamic == true;
       const bool known = is_one_of(strategy, "token|tensor|group|channel");
@@ -297,8 +288,7 @@ class GroupLint {
   void check_targets() {
     size_t count = 0, first = 0;
     for (size_t i = 0; i < modules_.size(); ++i) {
-      const Codes codes = modules_[i].codes;
-      const bool is_asked = codes == Codes::kNvfp4 || codes == Codes::kFp8;
+      const bool is_asked = modules_[i].format->global_scale || modules_[i].is_fp8();
       if (p_.of[i].entry != nullptr || is_asked || modules_[i].is_stack) continue;
       if (count++ == 0) first = i;
     }
@@ -306,7 +296,7 @@ class GroupLint {
     reporter_.add(
         "config-dtype", s_.file_of(modules_[first].tensor), modules_[first].name,
         fmt::format("expected a group of the config to target it, as it is in {}, found none{}",
-                    modules_[first].text(), count > 1 ? fmt::format(", nor for {} more", count - 1) : ""));
+                    modules_[first].text(), and_more(count, ", nor for {} more")));
   }
 
   /// Loaders of transformers take anything but "compressed" for weights that are still to be quantized.

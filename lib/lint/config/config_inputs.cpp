@@ -13,7 +13,6 @@ namespace {
 
 using lookups::member;
 using lookups::text_of;
-using Codes = CodedModule::Codes;
 
 /// Modules for which one key says what their inputs are.
 struct SameKey {
@@ -22,11 +21,11 @@ struct SameKey {
 };
 
 /// Whether a module is in the format that is promised; else the inputs are not what is wrong with it.
-bool is_kept(const Promise& p, const CodedModule& m, Method method) {
+bool is_kept(const Promise& p, const CodedModule& m, QuantMethod method) {
   if (const Algorithm* algorithm = find_algorithm(p.algorithm)) return m.text().starts_with(algorithm->codes);
-  if (method != Method::kGroups) return true;
+  if (method != QuantMethod::kGroups) return true;
   const Json& bits = member(member(*p.entry, "weights"), "num_bits");
-  return bits == (m.codes == Codes::kNvfp4 ? 4 : 8);
+  return bits == (m.format->global_scale ? 4 : 8);
 }
 
 }  // namespace
@@ -34,7 +33,7 @@ bool is_kept(const Promise& p, const CodedModule& m, Method method) {
 void lint_inputs(const LintInput& s, const Promises& promises, const std::vector<CodedModule>& modules,
                  LintReporter& reporter) {
   const Json& scheme = member(*promises.words, "activation_scheme");
-  if (promises.method == Method::kFp8 && !modules.empty() && scheme != "dynamic" && scheme != "static") {
+  if (promises.method == QuantMethod::kFp8 && !modules.empty() && scheme != "dynamic" && scheme != "static") {
     reporter.add("config-inputs", s.quantization_file, promises.place + "activation_scheme",
                  fmt::format("expected dynamic or static, found {}", shown_setting(scheme)));
     return;
@@ -45,10 +44,10 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
     const Promise& p = promises.of[i];
     if (p.inputs == InputPromise::kUnknown || is_table_name(m.name)) continue;
     // Integers, MXFP4 and MXFP8 have none, whatever is said of them, and of FP8 those with a scale a tensor.
-    const bool may_have = m.codes == Codes::kNvfp4 || (m.codes == Codes::kFp8 && m.scales_k == 1);
+    const bool may_have = m.format->global_scale || (m.is_fp8() && m.scales_k == 1);
     if (!may_have || p.entry == nullptr || !is_kept(p, m, promises.method)) continue;
     std::string key = p.place, says = p.algorithm, by = p.place;
-    if (promises.method == Method::kGroups) {
+    if (promises.method == QuantMethod::kGroups) {
       key += ".input_activations";
       const Json& inputs = member(*p.entry, "input_activations");
       says = inputs.is_null()                     ? "none"

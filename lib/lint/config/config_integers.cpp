@@ -22,7 +22,7 @@ class IntegerLint {
 
   void run() {
     check_texts();
-    if (p_.method == Method::kGptq) check_dynamic();
+    if (p_.method == QuantMethod::kGptq) check_dynamic();
     check_keys();
   }
 
@@ -91,9 +91,9 @@ class IntegerLint {
       }
       if (!bits) votes_.add(key("bits"), i, fmt::format("{}", m.bits > 0 ? m.bits : 4), "none");
       if (!group) votes_.add(key("group_size"), i, "the weights of a scale", "none");
-      const bool says_none = p_.method == Method::kAwq && member(*p_.words, "zero_point") == false;
+      const bool says_none = p_.method == QuantMethod::kAwq && member(*p_.words, "zero_point") == false;
       votes_.add(key("zero_point"), i, says_none && m.has_zero_points ? "true, with qzeros," : "", "false");
-      if (p_.method == Method::kGptq && ordered)
+      if (p_.method == QuantMethod::kGptq && ordered)
         votes_.add(key("desc_act"), i, m.has_order ? "" : "false, without a g_idx,", "true");
     }
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "formats/module_names.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
@@ -54,7 +55,7 @@ class MeaningLint {
     std::set<const Json*> seen;
     for (size_t i = 0; i < modules_.size(); ++i) {
       const Json* entry = p_.of[i].entry;
-      if (entry == nullptr || p_.method != Method::kModelOpt || !seen.insert(entry).second) continue;
+      if (entry == nullptr || p_.method != QuantMethod::kModelOpt || !seen.insert(entry).second) continue;
       if (member(*entry, "has_zero_point") != true || modules_[i].has_zero_points) continue;
       reporter_.add(
           "config-format", s_.quantization_file, p_.of[i].place,
@@ -64,7 +65,7 @@ class MeaningLint {
   }
 
   void check_outputs() {
-    if (p_.method != Method::kGroups) return;
+    if (p_.method != QuantMethod::kGroups) return;
     std::set<const Json*> seen;
     for (size_t i = 0; i < modules_.size(); ++i) {
       const Json* group = p_.of[i].entry;
@@ -80,12 +81,12 @@ class MeaningLint {
   bool is_listed(const std::string& name) const {
     std::map<std::string, std::string> texts;
     for (const char* list : {"modules_to_not_convert", "ignored_layers", "ignore"}) {
-      for (std::string& text : string_list(*p_.words, list)) texts.emplace(std::move(text), list);
+      for (std::string& text : lookups::strings_of(*p_.words, list)) texts.emplace(std::move(text), list);
     }
     return std::any_of(texts.begin(), texts.end(), [&](const auto& text) {
       if (is_wild(text.first)) {
         const ConfigPattern pattern(text.first);
-        return pattern.matches(name) || pattern.matches(name.substr(0, name.rfind('.')));
+        return pattern.matches(name) || pattern.matches(module_of(name));
       }
       return name.find(text.first) != name.npos;
     });
@@ -93,7 +94,7 @@ class MeaningLint {
 
   /// Codes where the config promises floats.
   void check_listed() {
-    if (p_.method != Method::kGptq && p_.method != Method::kAwq) return;
+    if (p_.method != QuantMethod::kGptq && p_.method != QuantMethod::kAwq) return;
     for (const CodedModule& m : modules_) {
       if (!is_listed(m.name)) continue;
       reporter_.add(
@@ -104,15 +105,14 @@ class MeaningLint {
 
   /// Floats among codes, by methods whose readers want codes wherever there is such a linear.
   void check_floats() {
-    const bool integers = p_.method == Method::kGptq || p_.method == Method::kAwq;
-    if (!integers && p_.method != Method::kMxfp4) return;
+    const bool integers = p_.method == QuantMethod::kGptq || p_.method == QuantMethod::kAwq;
+    if (!integers && p_.method != QuantMethod::kMxfp4) return;
     if (!member(*p_.words, "dynamic").is_null()) return;  // GPTQModel's exceptions
     std::set<std::string> coded;
     for (const CodedModule& m : modules_) coded.insert(without_digits(m.name));
     for (size_t i = 0; i < s_.tensors.size(); ++i) {
       const TensorInfo& t = s_.tensors[i];
-      const bool floats = t.dtype == DType::kBF16 || t.dtype == DType::kF16 || t.dtype == DType::kF32;
-      if (!floats || t.shape.size() < 2) continue;
+      if (!is_float(t.dtype) || t.shape.size() < 2) continue;
       const bool is_weight = t.name.ends_with(".weight");
       const std::string name = is_weight ? t.name.substr(0, t.name.size() - 7) : t.name;
       const bool is_stack = !integers && t.shape.size() == 3 && name.find("experts.") != name.npos;

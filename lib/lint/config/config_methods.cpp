@@ -5,6 +5,7 @@
 
 #include "lib/checkpoint/model_config.h"
 #include "lib/dialects/loader_lookup.h"
+#include "lib/findings/and_more.h"
 #include "lib/lint/config/promises.h"
 #include "lib/names/lookup_parts.h"
 
@@ -13,7 +14,6 @@ namespace {
 
 using lookups::member;
 using lookups::text_of;
-using Codes = CodedModule::Codes;
 
 /// Methods of other producers, which no rule here follows. Source: transformers, quantizers/auto.py; vLLM,
 /// quantization/__init__.py.
@@ -29,36 +29,36 @@ constexpr std::string_view kOtherMethods[] = {
 
 /// The method that reads tensors by these names.
 const char* method_for(const CodedModule& m) {
-  if (m.codes == Codes::kNvfp4) return m.divides ? "compressed-tensors" : "modelopt";
+  if (m.format->global_scale) return m.divides ? "compressed-tensors" : "modelopt";
   if (m.suffix == ".weight_packed") return "compressed-tensors";
   if (m.suffix == "_blocks") return "mxfp4";
   if (m.suffix == ".qweight") return m.along_n ? "awq" : "gptq";
-  if (m.codes == Codes::kMxfp8) return m.scale_suffix == ".weight_scale_inv" ? "mxfp8" : "modelopt";
-  if (m.codes == Codes::kFp8) return m.scale_suffix.ends_with("weight_scale") ? "modelopt" : "fp8";
+  if (m.is_mxfp8()) return m.scale_suffix == ".weight_scale_inv" ? "mxfp8" : "modelopt";
+  if (m.is_fp8()) return m.scale_suffix.ends_with("weight_scale") ? "modelopt" : "fp8";
   return "modelopt";
 }
 
 /// Whether a method has a reader for tensors by these names.
-bool reads(Method method, const CodedModule& m) {
+bool reads(QuantMethod method, const CodedModule& m) {
   const bool plain = m.suffix == ".weight" || m.suffix.empty();
   switch (method) {
-    case Method::kModelOpt:
+    case QuantMethod::kModelOpt:
       return plain;
-    case Method::kGroups:
+    case QuantMethod::kGroups:
       return m.suffix == ".weight_packed" ||
-             (plain && m.scale_suffix == ".weight_scale" && (m.codes != Codes::kMxfp4 || m.divides));
-    case Method::kFp8:
-      return plain && m.codes == Codes::kFp8;
-    case Method::kMxfp8:
-      return plain && m.codes == Codes::kMxfp8;
-    case Method::kMxfp4:
-      return m.codes == Codes::kMxfp4;
-    case Method::kGptq:
+             (plain && m.scale_suffix == ".weight_scale" && (!m.is_mxfp4() || m.divides));
+    case QuantMethod::kFp8:
+      return plain && m.is_fp8();
+    case QuantMethod::kMxfp8:
+      return plain && m.is_mxfp8();
+    case QuantMethod::kMxfp4:
+      return m.is_mxfp4();
+    case QuantMethod::kGptq:
       return m.suffix == ".qweight" && !m.along_n;
-    case Method::kAwq:
+    case QuantMethod::kAwq:
       return m.suffix == ".qweight" && (m.along_n || m.scales_k == m.scales_n);
-    case Method::kNone:
-    case Method::kOther:
+    case QuantMethod::kNone:
+    case QuantMethod::kOther:
       break;
   }
   return false;
@@ -74,15 +74,15 @@ class MethodLint {
     if (modules_.empty()) return check_codes();
     if (check_method()) return false;
     check_experts();
-    if (p_.method == Method::kModelOpt) check_algorithms();
-    if (p_.method == Method::kFp8 || p_.method == Method::kMxfp8) check_fp8();
-    if (p_.method == Method::kGptq || p_.method == Method::kAwq)
+    if (p_.method == QuantMethod::kModelOpt) check_algorithms();
+    if (p_.method == QuantMethod::kFp8 || p_.method == QuantMethod::kMxfp8) check_fp8();
+    if (p_.method == QuantMethod::kGptq || p_.method == QuantMethod::kAwq)
       lint_integers(s_, p_, modules_, votes_, reporter_);
     votes_.for_wrong([&](const std::string& key, const std::string& expected, const std::string& found,
                          size_t first, size_t count) {
       add(key,
           fmt::format("expected {} as {}{} has, found {}", expected, modules_[first].name,
-                      count > 1 ? fmt::format(" and {} more", count - 1) : "", found),
+                      and_more(count, " and {} more"), found),
           key.ends_with("group_size") || key.ends_with("block_size") ? "config-group-size" : "config-format");
       for (const CodedModule& m : modules_) reported_.insert(m.name);
     });
@@ -98,7 +98,7 @@ class MethodLint {
   /// Methods that mean codes in any case, where there are none.
   bool check_codes() {
     const bool is_coded =
-        p_.method == Method::kMxfp4 || p_.method == Method::kGptq || p_.method == Method::kAwq;
+        p_.method == QuantMethod::kMxfp4 || p_.method == QuantMethod::kGptq || p_.method == QuantMethod::kAwq;
     if (!is_coded || s_.tensors.empty()) return true;
     add(key("quant_method"),
         fmt::format("expected none, as no tensor holds codes, found {}", json_quote_short(p_.method_text)));
@@ -115,18 +115,18 @@ class MethodLint {
                                     [&](const CodedModule& m) { return method_for(m) == most->first; });
     const bool own_file = s_.quantization_file != "config.json";
     const bool is_missing = p_.method_text.empty() && !own_file;
-    const bool is_known = p_.method != Method::kOther ||
+    const bool is_known = p_.method != QuantMethod::kOther ||
                           std::find(std::begin(kOtherMethods), std::end(kOtherMethods), p_.method_text) !=
                               std::end(kOtherMethods);
     // Of ModelOpt's only mixed ones have scales by others' names.
-    const bool is_bare = p_.method == Method::kModelOpt && lookups::algorithm_of(*p_.words).empty() &&
+    const bool is_bare = p_.method == QuantMethod::kModelOpt && lookups::algorithm_of(*p_.words).empty() &&
                          !member(*p_.words, "quantized_layers").is_object() && most->first != "modelopt";
     const auto readable = std::count_if(modules_.begin(), modules_.end(),
                                         [&](const CodedModule& m) { return reads(p_.method, m); });
-    const bool is_read = p_.method == Method::kOther ||
+    const bool is_read = p_.method == QuantMethod::kOther ||
                          (has_other_experts() ? readable > 0 : 2 * readable >= std::ssize(modules_));
     if (!is_missing && is_known && is_read && !is_bare) return false;
-    if (p_.method == Method::kNone && own_file) return false;
+    if (p_.method == QuantMethod::kNone && own_file) return false;
     add(s_.quantization_key.empty() ? "quant_method" : s_.quantization_key + ".quant_method",
         fmt::format("expected {} as {}{} ({}{}{}) has, found {}", most->first, first->name, first->suffix,
                     first->text(), first->scale_suffix.empty() ? "" : " with ", first->scale_suffix,
@@ -145,14 +145,14 @@ class MethodLint {
 
   /// DeepSeek-V4's key for the codes of routed experts; FP4 where it is missing.
   void check_experts() {
-    if (p_.method != Method::kFp8 || !loaded_config(s_.config, {s_.quantization, nullptr}).deepseek_v4)
+    if (p_.method != QuantMethod::kFp8 || !loaded_config(s_.config, {s_.quantization, nullptr}).deepseek_v4)
       return;
     std::string said = text_of(s_.config, "expert_dtype");
     if (said.empty()) said = text_of(*p_.words, "expert_dtype");
     const bool is_fp8 = said == "fp8";
     for (const CodedModule& m : modules_) {
-      if (m.name.find(".experts.") == m.name.npos || m.name.starts_with("mtp.")) continue;
-      const bool stored_fp8 = m.codes == Codes::kFp8;
+      if (m.name.find(".experts.") == m.name.npos || is_in_mtp(m.name)) continue;
+      const bool stored_fp8 = m.is_fp8();
       if (stored_fp8 == is_fp8) return;
       reporter_.add("config-format", "config.json", "expert_dtype",
                     fmt::format("expected {} as {} has, found {}", stored_fp8 ? "fp8" : "fp4", m.name,
@@ -164,7 +164,7 @@ class MethodLint {
   void check_algorithms() {
     if (p_.method_text == "modelopt_fp8") {
       const auto fp4 = std::find_if(modules_.begin(), modules_.end(),
-                                    [](const CodedModule& m) { return m.codes == Codes::kNvfp4; });
+                                    [](const CodedModule& m) { return m.format->global_scale; });
       if (fp4 != modules_.end())
         add(key("quant_method"),
             fmt::format("expected modelopt as {} is in NVFP4, found modelopt_fp8", fp4->name));
@@ -197,7 +197,7 @@ class MethodLint {
       add(key("quantized_layers.") + where.first,
           fmt::format("expected an algorithm that loaders know, found {}{}",
                       algorithm.empty() ? "none" : json_quote_short(algorithm),
-                      where.second > 1 ? fmt::format(", and in {} more", where.second - 1) : ""));
+                      and_more(where.second, ", and in {} more")));
     }
     for (size_t i = 0; i < modules_.size(); ++i) {
       const Promise& promise = p_.of[i];
@@ -221,8 +221,8 @@ class MethodLint {
     size_t count = 0;
     for (size_t i = 0; i < modules_.size(); ++i) {
       const CodedModule& m = modules_[i];
-      if (p_.of[i].entry != p_.words || (m.codes != Codes::kFp8 && m.codes != Codes::kMxfp8)) continue;
-      const bool blocks = m.codes == Codes::kFp8 && m.scales_k > 1;
+      if (p_.of[i].entry != p_.words || !m.format->tiles) continue;
+      const bool blocks = m.is_fp8() && m.scales_k > 1;
       if (m.scale_suffix.empty() || m.scale_suffix.ends_with("weight_scale") ||
           (blocks && m.scale_suffix.ends_with("weight_scale_inv")))
         continue;
@@ -233,7 +233,7 @@ class MethodLint {
     reporter_.add("incomplete-module", s_.file_of(m.tensor), m.name,
                   fmt::format("expected weight_scale, by which loaders of {} look its scale up, found {}{}",
                               p_.of[*first].algorithm, m.scale_suffix,
-                              count > 1 ? fmt::format(", and in {} modules more", count - 1) : ""));
+                              and_more(count, ", and in {} modules more")));
   }
 
   /// ModelOpt's groups say again what algorithms say. Of algorithms that it has no text for nothing is held.
@@ -299,9 +299,9 @@ class MethodLint {
     size_t unnamed = 0;
     for (size_t i = 0; i < modules_.size(); ++i) {
       const CodedModule& m = modules_[i];
-      if ((m.codes != Codes::kFp8 && m.codes != Codes::kMxfp8) || m.is_stack) continue;
+      if (!m.format->tiles || m.is_stack) continue;
       check_blocks(i, m);
-      const bool other_name = m.codes == Codes::kFp8 && m.scales_k > 1 && m.scale_suffix == ".weight_scale";
+      const bool other_name = m.is_fp8() && m.scales_k > 1 && m.scale_suffix == ".weight_scale";
       if (other_name && unnamed++ == 0) {
         reporter_.add("incomplete-module", s_.file_of(m.tensor), m.name,
                       "expected weight_scale_inv, by which loaders of fp8 look scales of blocks up, found "

@@ -160,8 +160,8 @@ class DraftLint {
     };
     std::map<std::string, std::set<std::string>> by_parent;  // leaves
     const auto add = [&](const std::string& name) {
-      const size_t dot = name.rfind('.');
-      if (dot != name.npos) by_parent[name.substr(0, dot)].insert(name.substr(dot + 1));
+      const std::string parent(parent_of(name));
+      if (!parent.empty()) by_parent[parent].emplace(leaf_of(name));
     };
     for (const auto& [name, part] : find_outer_parts(s_, *model_.coded)) add(name);
     for (const LayerGroup& group : groups_) {

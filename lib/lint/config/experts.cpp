@@ -48,7 +48,6 @@ bool is_alike(const TensorInfo& a, const TensorInfo& b) {
     return t.shape.empty() || t.shape == std::vector<int64_t>{1};
   };
   // Loaders copy a scale into a parameter of their own type.
-  const auto is_float = [](DType t) { return t == DType::kF32 || t == DType::kBF16 || t == DType::kF16; };
   const bool same_type =
       a.dtype == b.dtype || (is_float(a.dtype) && is_float(b.dtype) && a.name.ends_with("_scale"));
   return same_type && (a.shape == b.shape || (is_scalar(a) && is_scalar(b)));
@@ -94,8 +93,8 @@ class BlockLint {
     const bool is_reported =
         count != static_cast<int64_t>(experts_.size()) || (!promised_.empty() && promised_.count(count) == 0);
     if (is_reported) return;
-    const std::string parent = block_.substr(0, block_.rfind('.'));
-    for (const char* name : {"gate", "router", "router.layer", "gate.wg"}) {
+    const std::string parent(module_of(block_));
+    for (const std::string_view name : router_paths()) {
       const auto router = s_.find(fmt::format("{}.{}.weight", parent, name));
       if (!router || reported_.contains(*router)) continue;
       const TensorInfo& t = s_.tensors[*router];

@@ -12,17 +12,12 @@ struct PlaceInLayer {
   int64_t layer;
 };
 
-bool is_digits(std::string_view part) {
-  return !part.empty() && part.size() < 10 &&
-         std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
 /// By the first number in a name. A list of experts outside of layers is none.
 std::optional<PlaceInLayer> place_in_layer(std::string_view name) {
   for (size_t at = 0; at < name.size();) {
     const size_t end = std::min(name.find('.', at), name.size());
     const std::string_view part = name.substr(at, end - at);
-    if (is_digits(part)) {
+    if (is_number_part(part) && part.size() < 10) {
       if (at == 0 || end == name.size()) return std::nullopt;
       int64_t layer = 0;
       for (const char c : part) layer = 10 * layer + (c - '0');
@@ -39,7 +34,7 @@ bool is_further_expert(std::string_view name) {
   const size_t at = name.find(kExperts);
   if (at == name.npos) return false;
   const std::string_view number = name.substr(at + kExperts.size());
-  return is_digits(number.substr(0, number.find('.'))) && !number.starts_with("0.");
+  return is_number_part(number.substr(0, number.find('.'))) && !number.starts_with("0.");
 }
 
 /// What producers put beside weights; the module is there by its weights.
@@ -57,18 +52,17 @@ class Parts {
   /// The name of a part in `rest`, and what it is; nothing for what only goes with a module.
   std::optional<std::pair<std::string, LayerPart>> part(size_t tensor, std::string_view rest) const {
     const TensorInfo& t = s_.tensors[tensor];
-    const size_t dot = rest.rfind('.');
-    const std::string_view leaf = dot == rest.npos ? rest : rest.substr(dot + 1);
+    const std::string_view leaf = leaf_of(rest);
     if (is_beside(leaf) || rest.find("lora_") != rest.npos) return std::nullopt;
     LayerPart p{tensor};
     if (const auto at = coded_.find(tensor); at != coded_.end()) {
       if (at->second.second > 0) p.n = at->second.first, p.k = at->second.second;
-    } else if (t.dtype == DType::kBF16 || t.dtype == DType::kF16 || t.dtype == DType::kF32) {
+    } else if (is_float(t.dtype)) {
       if (!t.shape.empty() && t.shape.size() < 3) p.n = t.shape[0];
       if (t.shape.size() == 2) p.k = t.shape[1];
     }
     const bool weight = leaf == "weight" || leaf == "weight_packed" || leaf == "qweight";
-    return std::pair(std::string(weight && dot != rest.npos ? rest.substr(0, dot) : rest), p);
+    return std::pair(std::string(weight ? module_of(rest) : rest), p);
   }
 
  private:
@@ -78,12 +72,7 @@ class Parts {
 
 }  // namespace
 
-bool LayerGroup::is_draft() const {
-  for (const char* part : {"mtp", "nextn", "draft", "eagle"}) {
-    if (container.find(part) != container.npos) return true;
-  }
-  return false;
-}
+bool LayerGroup::is_draft() const { return names_draft(container); }
 
 bool LayerGroup::is_aside() const {
   for (const char* part : {"vision", "visual", "audio", "tower", "encoder", "projector", "image", "speech",

@@ -5,8 +5,10 @@
 #include <map>
 #include <tuple>
 
+#include "formats/naming.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/dialects/loader_lookup.h"
+#include "lib/findings/and_more.h"
 #include "lib/lint/config/checks.h"
 #include "lib/names/config_pattern.h"
 
@@ -16,44 +18,36 @@ namespace {
 
 using enum NamedFormat::Kind;
 
-/// The format of an FP8 matrix by the scale beside it; nothing to hold against a config where there is none.
-NamedFormat fp8_format(const LintInput& s, const std::string& module, const TensorInfo& weight) {
-  for (const char* suffix : {".weight_scale", ".weight_scale_inv", ".scale"}) {
-    const auto at = s.find(module + suffix);
-    if (!at) continue;
-    const TensorInfo& scale = s.tensors[*at];
-    const int64_t n = weight.shape[0], k = weight.shape[1];
-    const std::vector<int64_t> groups = {n, k / kMxGroup};
-    const bool power = scale.dtype == DType::kU8 || scale.dtype == DType::kF8E8M0;
-    const bool row_of_one = k == kMxGroup && scale.shape == std::vector<int64_t>{n};
-    if (power && k % kMxGroup == 0 && (scale.shape == groups || row_of_one)) return {kMxfp8};
-    const bool is_one = std::all_of(scale.shape.begin(), scale.shape.end(), [](int64_t d) { return d == 1; });
-    if (is_one && (scale.shape.size() < 2 || (n <= kFp8Block && k <= kFp8Block)))
-      return with_size({kFp8Tensor}, n, k);
-    if (scale.shape.size() == 1 || (scale.shape.size() == 2 && scale.shape[1] == 1 && scale.shape[0] == n))
-      return with_size({kFp8Row}, n, k);
-    return {kFp8Blocks};
-  }
-  return {kOther};
-}
-
-/// How a matrix named ".weight" is stored; kOther: in a way that is not looked at here.
-NamedFormat weight_format(const LintInput& s, const std::string& module, const TensorInfo& weight) {
-  if (weight.dtype == DType::kBF16 || weight.dtype == DType::kF16 || weight.dtype == DType::kF32)
-    return {kFloat};
-  return weight.dtype == DType::kF8E4M3 ? fp8_format(s, module, weight) : NamedFormat{kOther};
+/// The format of an FP8 matrix by the scale beside it; kOther, which nothing is held against, where there is
+/// none.
+NamedFormat fp8_format(const LintInput& s, const CodedModule& m) {
+  if (!m.scale) return {kOther};
+  if (m.is_mxfp8()) return {kMxfp8};
+  const std::vector<int64_t>& shape = s.tensors[*m.scale].shape;
+  const bool is_one = std::all_of(shape.begin(), shape.end(), [](int64_t d) { return d == 1; });
+  if (is_one && (shape.size() < 2 || (m.n <= kFp8Block && m.k <= kFp8Block)))
+    return with_size({kFp8Tensor}, m.n, m.k);
+  const bool is_row = shape.size() == 1 || shape == std::vector<int64_t>{m.n, 1};
+  return is_row ? with_size({kFp8Row}, m.n, m.k) : NamedFormat{kFp8Blocks};
 }
 
 /// Linears whose format is certain. What a module lacks other rules report: here it is as if it were whole.
-std::vector<LoadedModule> stored_modules(const LintInput& s, const std::set<std::string>& reported) {
+std::vector<LoadedModule> stored_modules(const LintInput& s, const std::vector<CodedModule>& coded,
+                                         const std::set<std::string>& reported) {
+  std::map<size_t, const CodedModule*> fp8;
+  for (const CodedModule& m : coded) {
+    if (m.format->tiles && s.tensors[m.tensor].dtype == DType::kF8E4M3) fp8.emplace(m.tensor, &m);
+  }
   std::vector<LoadedModule> modules;
   for (const Nvfp4Linear& m : s.modules) modules.push_back({m.name, {kNvfp4}});
-  for (const TensorInfo& t : s.tensors) {
-    constexpr std::string_view kWeight = ".weight";
-    if (!t.name.ends_with(kWeight) || t.shape.size() != 2 || t.dtype == DType::kU8) continue;
-    std::string module = t.name.substr(0, t.name.size() - kWeight.size());
+  for (size_t i = 0; i < s.tensors.size(); ++i) {
+    const TensorInfo& t = s.tensors[i];
+    const auto at = fp8.find(i);
+    if (!t.name.ends_with(".weight") || t.shape.size() != 2 || (!is_float(t.dtype) && at == fp8.end()))
+      continue;
+    std::string module(module_of(t.name));
     if (is_no_linear(module) || is_own_router(s, module)) continue;
-    const NamedFormat format = weight_format(s, module, t);
+    const NamedFormat format = is_float(t.dtype) ? NamedFormat{kFloat} : fp8_format(s, *at->second);
     if (format.kind != kOther) modules.push_back({std::move(module), format});
   }
   std::erase_if(modules, [&](const LoadedModule& m) { return reported.contains(m.name); });
@@ -99,19 +93,19 @@ std::map<Key, Alike> group_findings(const std::vector<LookupFinding>& findings) 
 }  // namespace
 }  // namespace engine_lookups
 
-void lint_lookups(const LintInput& s, const std::set<std::string>& reported, bool disagree,
-                  LintReporter& reporter) {
+void lint_lookups(const LintInput& s, const std::vector<CodedModule>& coded,
+                  const std::set<std::string>& reported, bool disagree, LintReporter& reporter) {
   if (!s.layout.empty() || s.is_part || s.quantization.is_null()) return;
   const auto entry = quantization_entry(s.config);
   const bool both = entry.has_value();
   const LoadedConfig config =
       loaded_config(s.config, {both ? entry->value : Json(), both && disagree ? Json() : s.hf_quant_config});
-  const std::vector<LoadedModule> modules = engine_lookups::stored_modules(s, reported);
+  const std::vector<LoadedModule> modules = engine_lookups::stored_modules(s, coded, reported);
   for (const auto& [key, alike] : engine_lookups::group_findings(check_lookups(config, modules))) {
     const auto& [is_limit, folded, message] = key;
     std::string text = engine_lookups::replaced(message, engine_lookups::kPlaceOfEngine,
                                                 fmt::format("{}", fmt::join(alike.engines, ", ")));
-    if (alike.modules.size() > 1) text += fmt::format(", and in {} more", alike.modules.size() - 1);
+    text += and_more(alike.modules.size(), ", and in {} more");
     reporter.add(is_limit ? "engine-limit" : "engine-lookup", s.quantization_file, alike.modules[0],
                  std::move(text));
   }

@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 
+#include "formats/module_names.h"
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/gate_up_order.h"
 #include "lib/checkpoint/linears.h"
@@ -11,87 +12,13 @@
 #include "lib/checkpoint/weight_terms.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/coded_modules.h"
+#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
 
 bool ends_with_any(std::string_view name, std::initializer_list<const char*> ends) {
   return std::any_of(ends.begin(), ends.end(), [&](const char* end) { return name.ends_with(end); });
-}
-
-/// Whether the tensor holds codes of a format other than NVFP4, with their scales beside them.
-bool has_own_scales(const LintInput& s, const TensorInfo& t) {
-  return std::any_of(weight_dialects().begin(), weight_dialects().end(), [&](const WeightDialect& d) {
-    if (d.scale == nullptr || !d.weight_types.has(t.dtype) || !t.name.ends_with(d.weight)) return false;
-    const auto scale = s.find(t.name.substr(0, t.name.size() - std::string_view(d.weight).size()) + d.scale);
-    return scale && d.scale_types.has(s.tensors[*scale].dtype);
-  });
-}
-
-/// Codes and block scales that lack what makes them numbers.
-void check_complete(const LintInput& s, LintReporter& reporter) {
-  std::vector<bool> is_complete(s.tensors.size());
-  for (const Nvfp4Linear& m : s.modules) is_complete[m.codes] = is_complete[m.block_scale] = true;
-  for (size_t i = 0; i < s.tensors.size(); ++i) {
-    const TensorInfo& t = s.tensors[i];
-    if (is_complete[i]) continue;
-    for (const Nvfp4Dialect& d : nvfp4_dialects()) {
-      if (t.dtype == DType::kF8E4M3 && t.name.ends_with(d.block_scale)) {
-        const std::string module = t.name.substr(0, t.name.size() - std::string_view(d.block_scale).size());
-        const auto codes = s.find(module + d.codes);
-        const bool lacks = codes && s.tensors[*codes].dtype == DType::kU8 && !s.find(module + d.global_scale);
-        if (!lacks) continue;
-        reporter.add(
-            "incomplete-module", s.file_of(i), module,
-            fmt::format("expected {} beside its codes and block scales, found none", d.global_scale));
-        break;
-      }
-      const bool codes =
-          t.dtype == DType::kU8 && *d.codes != '\0' && t.name.ends_with(d.codes) && t.shape.size() == 2;
-      if (!codes) continue;
-      const std::string module = t.name.substr(0, t.name.size() - std::string_view(d.codes).size());
-      // With a global scale it is reported as a module with tensors that disagree.
-      if (s.find(module + d.block_scale) || s.find(module + d.global_scale) || has_own_scales(s, t)) continue;
-      reporter.add("incomplete-module", s.file_of(i), module,
-                   fmt::format("expected {} beside its codes, found none", d.block_scale));
-      break;
-    }
-  }
-}
-
-/// FP8 that lacks the scale which the rest of it has.
-void check_fp8_complete(const LintInput& s, const std::vector<CodedModule>& modules, LintReporter& reporter) {
-  std::string_view suffix;
-  for (const CodedModule& m : modules) {
-    if (m.codes == CodedModule::Codes::kFp8 && !m.scale_suffix.empty() && !m.is_stack)
-      suffix = m.scale_suffix;
-  }
-  const bool is_scaled = !suffix.empty();
-  for (const CodedModule& m : modules) {
-    if (!is_scaled || m.codes != CodedModule::Codes::kFp8 || m.scale) continue;
-    reporter.add("incomplete-module", s.file_of(m.tensor), m.name,
-                 fmt::format("expected {} beside its FP8 numbers as others have, found none", suffix));
-  }
-}
-
-/// Codes of INT4 that lack their scales, or zero points that their producers always write.
-void check_int4_complete(const LintInput& s, LintReporter& reporter) {
-  for (size_t i = 0; i < s.tensors.size(); ++i) {
-    const TensorInfo& t = s.tensors[i];
-    if (t.dtype != DType::kI32) continue;
-    for (const WeightDialect& d : weight_dialects()) {
-      if (d.format != WeightFormat::kInt4 || !t.name.ends_with(d.weight)) continue;
-      const std::string module = t.name.substr(0, t.name.size() - std::string_view(d.weight).size());
-      if (s.find(module + ".weight")) continue;  // stored twice, which is reported as such
-      const bool needs_zeros = std::string_view(d.zero_points) == ".qzeros";
-      for (const char* part : {d.scale, needs_zeros ? d.zero_points : d.scale}) {
-        if (s.find(module + part)) continue;
-        reporter.add("incomplete-module", s.file_of(i), module,
-                     fmt::format("expected {} beside its codes, found none", part));
-        break;
-      }
-    }
-  }
 }
 
 /// Modules with weights that are stored twice.
@@ -244,15 +171,14 @@ std::optional<bool> text_flag(const Json& config, const char* key) {
 void check_head(const LintInput& s, const ModelFacts& model, bool differs, LintReporter& reporter) {
   auto tied = text_flag(s.config, "tie_word_embeddings");
   if (!tied) tied = model.tied;
-  const std::vector<std::string> architectures = string_list(s.config, "architectures");
+  const std::vector<std::string> architectures = lookups::strings_of(s.config, "architectures");
   const bool generates = std::any_of(architectures.begin(), architectures.end(), [](const std::string& a) {
     return a.find("ForCausalLM") != a.npos || a.find("ForConditionalGeneration") != a.npos;
   });
   if (!tied || !generates || s.tensors.empty()) return;
   bool head = false, embedding = false;
   for (const TensorInfo& t : s.tensors) {
-    head = head || t.name.starts_with("lm_head.") || t.name.find(".lm_head.") != t.name.npos ||
-           t.name.starts_with("head.") || t.name.starts_with("output.");
+    head = head || is_model_head(module_of(t.name));
     embedding = embedding ||
                 ends_with_any(t.name, {"embed_tokens.weight", "embed.weight", "embeddings.weight",
                                        "tok_embeddings.weight", "wte.weight", "embed_tokens.weight_packed"});
@@ -287,15 +213,13 @@ bool are_different(const LintInput& s, size_t a, size_t b) {
 /// Whether a head is stored beside an embedding that some config ties it to, and is another matrix.
 bool check_tied_head(const LintInput& s, const ModelFacts& model, bool headers_only, LintReporter& reporter) {
   const std::vector<const Json*> stated = model_settings(s.config, "tie_word_embeddings");
-  const bool is_tied = std::any_of(stated.begin(), stated.end(), [](const Json* j) { return *j == true; }) ||
-                       (stated.empty() && model.tied.value_or(false));
+  const bool is_tied = has_tied_head(s.config) || (stated.empty() && model.tied.value_or(false));
   if (!is_tied || !s.layout.empty()) return false;
   std::optional<size_t> head, embedding;
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const std::string_view name = s.tensors[i].name;
-    const bool aside = name.find("mtp") != name.npos || name.find("shared_head") != name.npos;
-    if (aside) continue;
-    if (name == "head.weight" || name == "lm_head.weight" || name.ends_with(".lm_head.weight")) head = i;
+    if (names_draft(name) || name.find("shared_head") != name.npos) continue;
+    if (leaf_of(name) == "weight" && is_model_head(module_of(name))) head = i;
     if (!embedding && ends_with_any(name, {"embed_tokens.weight", "embed.weight", "tok_embeddings.weight",
                                            "wte.weight", "word_embeddings.weight", "embeddings.weight"}))
       embedding = i;
@@ -311,88 +235,6 @@ bool check_tied_head(const LintInput& s, const ModelFacts& model, bool headers_o
   return true;
 }
 
-/// Whether a tensor is part of a linear in INT4, by the codes beside it.
-bool is_of_int4(const LintInput& s, std::string_view tensor) {
-  const std::string module(tensor.substr(0, tensor.rfind('.')));
-  for (const char* codes : {".qweight", ".weight_packed"}) {
-    const auto at = s.find(module + codes);
-    if (at && s.tensors[*at].dtype == DType::kI32) return true;
-  }
-  return false;
-}
-
-/// Zero points that are not what the config says of them: one finding for all modules, which it returns.
-std::set<std::string> check_zero_points(const LintInput& s, const std::vector<Linear>& linears,
-                                        WeightReader& reader, LintReporter& reporter) {
-  std::string first, key;
-  std::set<std::string> found;
-  for (const Linear& m : linears) {
-    if (m.symmetry.empty() || !s.whole[s.find(reader.checkpoint().tensors()[*m.zero_points].name).value()])
-      continue;
-    try {
-      reader.check_zero_points(m);
-    } catch (const ReadError&) {
-      throw;
-    } catch (const Error& e) {
-      found.insert(m.name);
-      if (found.size() > 1) continue;
-      first = e.what();
-      key = m.symmetry.substr(0, m.symmetry.find(':'));
-    }
-  }
-  if (found.empty()) return found;
-  const std::string place = s.quantization_key.empty() ? key : s.quantization_key + "." + key;
-  reporter.add("config-format", s.quantization_file, place,
-               first + (found.size() > 1 ? fmt::format("; so do {} more modules", found.size() - 1) : ""));
-  return found;
-}
-
-/// INT4 whose tensors contradict each other or the config: what no conversion reads.
-void check_int4_values(const LintInput& s, bool headers_only, LintReporter& reporter) {
-  if (std::none_of(s.tensors.begin(), s.tensors.end(), [](auto& t) { return t.dtype == DType::kI32; }))
-    return;
-  std::optional<Checkpoint> c;
-  std::vector<Linear> linears;
-  Problems problems;
-  try {
-    c.emplace(Checkpoint::open(s.path));
-    linears = find_weight_modules(*c, problems);
-  } catch (const ReadError&) {
-    throw;
-  } catch (const Error&) {
-    return;  // reported by other rules
-  }
-  const auto report = [&](const std::string& line) {
-    for (const Shard& shard : s.shards) {
-      if (!line.starts_with(shard.name + ": ")) continue;
-      const std::string rest = line.substr(shard.name.size() + 2), tensor = rest.substr(0, rest.find(": "));
-      if (!s.find(tensor) || !is_of_int4(s, tensor)) return;
-      // Other counts of bits are no damage.
-      const bool unread = rest.find("expected integers of 4 bits") != rest.npos;
-      reporter.add(unread ? "unsupported-format" : "module-shape", shard.name, tensor,
-                   without_where(rest, tensor) + (unread ? kNotSupported : ""));
-      return;
-    }
-  };
-  for (const std::string& line : problems.lines()) report(line);
-  if (headers_only) return;
-  WeightReader reader(*c);
-  const std::set<std::string> refused = check_zero_points(s, linears, reader, reporter);
-  if (!problems.empty()) return;
-  std::vector<float> row;
-  for (const Linear& m : linears) {
-    if (m.format != WeightFormat::kInt4 || !m.group_index || refused.contains(m.name)) continue;
-    row.resize(static_cast<size_t>(m.k));
-    try {
-      reader.read_rows(m, 0, 0, 1, row);
-    } catch (const ReadError&) {
-      throw;
-    } catch (const Error& e) {
-      report(e.what());
-    }
-  }
-}
-
 }  // namespace
 
 void lint_modules(const LintInput& s, const std::vector<CodedModule>& coded, bool headers_only,
@@ -403,10 +245,7 @@ void lint_modules(const LintInput& s, const std::vector<CodedModule>& coded, boo
   check_two_weights(s, reporter);
   check_meaning(s, headers_only, reporter);
   if (s.is_part) return;
-  check_complete(s, reporter);
-  check_fp8_complete(s, coded, reporter);
-  check_int4_complete(s, reporter);
-  check_int4_values(s, headers_only, reporter);
+  lint_complete(s, coded, headers_only, reporter);
   lint_experts(s, model, reporter);
   check_layers(s, reporter);
   lint_drafts(s, model, reporter);

@@ -1,5 +1,7 @@
 #include "lib/lint/config/promises.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 
@@ -56,17 +58,6 @@ constexpr Algorithm kAlgorithms[] = {
     {"NO_QUANT", "", kFloats},
 };
 
-Method method_of(std::string_view text) {
-  if (text.starts_with("modelopt")) return Method::kModelOpt;
-  if (text == "compressed-tensors") return Method::kGroups;
-  if (text == "fp8") return Method::kFp8;
-  if (text == "mxfp4") return Method::kMxfp4;
-  if (text == "mxfp8") return Method::kMxfp8;
-  if (text.starts_with("gptq")) return Method::kGptq;
-  if (text.starts_with("awq")) return Method::kAwq;
-  return text.empty() ? Method::kNone : Method::kOther;
-}
-
 /// What a group says of inputs. `local` is a stored scale of a tensor over those of its groups.
 InputPromise group_inputs(const Json& group) {
   const Json& inputs = member(group, "input_activations");
@@ -75,9 +66,28 @@ InputPromise group_inputs(const Json& group) {
   return dynamic.is_boolean() && dynamic.get<bool>() ? kDynamic : kStatic;
 }
 
-/// An older key of DeepSeek-V4's entries, which name no algorithm otherwise.
-std::string algorithm_of_layer(const Json& entry) {
-  return entry.is_string() ? entry.get<std::string>() : lookups::algorithm_of(entry);
+/// Of a method that says it of all modules.
+InputPromise whole_inputs(const QuantizationSaid& said) {
+  switch (said.method) {
+    case QuantMethod::kOther:
+    case QuantMethod::kNone:
+      return kUnknown;
+    case QuantMethod::kFp8:
+      return text_of(*said.words, "activation_scheme") == "static" ? kStatic : kDynamic;
+    case QuantMethod::kMxfp8:
+      return kDynamic;
+    default:
+      return kFloats;
+  }
+}
+
+InputPromise inputs_of(const QuantizationSaid& said, const SaidOfModule& module, bool weights_alone) {
+  if (said.method == QuantMethod::kGroups)
+    return module.entry == nullptr ? kUnknown : group_inputs(*module.entry);
+  if (said.method != QuantMethod::kModelOpt) return whole_inputs(said);
+  if (module.algorithm == "NVFP4" && module.entry == said.words && weights_alone) return kFloats;
+  const Algorithm* algorithm = find_algorithm(module.algorithm);
+  return algorithm == nullptr ? kUnknown : algorithm->inputs;
 }
 
 }  // namespace
@@ -88,91 +98,15 @@ const Algorithm* find_algorithm(std::string_view name) {
   return at == std::end(kAlgorithms) ? nullptr : &*at;
 }
 
-Promises::Promises(const LintInput& input, const std::vector<CodedModule>& modules)
-    : words(&input.quantization), place(input.quantization_key) {
-  method_text = text_of(input.quantization, "quant_method");
-  method = method_of(method_text);
-  if (member(input.quantization, "quantization").is_object()) {
-    words = &member(input.quantization, "quantization");
-    place += place.empty() ? "quantization" : ".quantization";
-    if (method == Method::kNone) method = Method::kModelOpt;
-  } else if (method == Method::kNone && !lookups::algorithm_of(*words).empty()) {
-    method = Method::kModelOpt;  // what is wrong is the missing method alone
-  }
-  if (!place.empty()) place += '.';
-  of.resize(modules.size());
-  if (method == Method::kGroups) {
-    read_groups(input, modules);
-  } else if (method == Method::kModelOpt) {
-    read_modelopt(modules);
-  } else {
-    read_whole();
-  }
-}
-
-void Promises::read_whole() {
-  for (Promise& p : of) {
-    p.entry = words;
-    p.place = place;
-    p.inputs = method == Method::kOther || method == Method::kNone ? kUnknown : kFloats;
-    if (method == Method::kFp8)
-      p.inputs = text_of(*words, "activation_scheme") == "static" ? kStatic : kDynamic;
-    if (method == Method::kMxfp8) p.inputs = kDynamic;
-  }
-}
-
-void Promises::read_groups(const LintInput& input, const std::vector<CodedModule>& modules) {
-  const lookups::TargetGroups groups(*words);
-  std::map<const Json*, std::string> names;
-  const Json& all = member(*words, "config_groups");
-  if (all.is_object()) {
-    for (const auto& [name, group] : all.items()) names.emplace(&group, name);
-  }
-  for (size_t i = 0; i < modules.size(); ++i) {
-    const Json* group = groups.find(modules[i].name);
-    if (group == nullptr) {
-      const std::string renamed = other_name(input.config, modules[i].name, name_in_vllm);
-      if (!renamed.empty()) group = groups.find(renamed);
-    }
-    if (group == nullptr) continue;
-    of[i] = {group, place + "config_groups." + names[group], "", group_inputs(*group)};
-  }
-}
-
-void Promises::read_modelopt(const std::vector<CodedModule>& modules) {
-  const std::string single = lookups::algorithm_of(*words);
-  const Json& layers = member(*words, "quantized_layers");
-  std::map<std::string, std::string> excluded;
-  for (const char* key : {"ignore", "exclude_modules"}) {
-    for (std::string& text : string_list(*words, key)) excluded.emplace(std::move(text), key);
-  }
-  PatternList ignored(excluded);
-  // A config of NVFP4 whose groups have no activations is for its weights alone.
-  const Json& groups = member(*words, "config_groups");
-  const bool weights_alone = groups.is_object() && !groups.empty() &&
-                             std::all_of(groups.begin(), groups.end(), [](const Json& group) {
-                               return group.is_object() && member(group, "input_activations").is_null();
-                             });
-  for (size_t i = 0; i < modules.size(); ++i) {
-    Promise& p = of[i];
-    if (single == "MIXED_PRECISION" || (single.empty() && layers.is_object())) {
-      if (!layers.is_object()) continue;
-      for (std::string name = modules[i].name; p.entry == nullptr;) {
-        const auto at = layers.find(name);
-        if (at != layers.end()) {
-          p = {&*at, place + "quantized_layers." + name, algorithm_of_layer(*at)};
-          break;
-        }
-        const size_t dot = name.rfind('.');
-        if (dot == name.npos) break;
-        name.resize(dot);
-      }
-    } else if (!single.empty() && !ignored.matches(modules[i].name)) {
-      p = {words, place + "quant_algo", single};
-    }
-    const Algorithm* algorithm = find_algorithm(p.algorithm);
-    if (algorithm != nullptr) p.inputs = algorithm->inputs;
-    if (p.algorithm == "NVFP4" && p.entry == words && weights_alone) p.inputs = kFloats;
+Promises::Promises(const QuantizationSaid& said, const LintInput& input,
+                   const std::vector<CodedModule>& modules)
+    : QuantizationSaid(said) {
+  const bool weights_alone = lookups::are_for_weights_alone(groups());
+  for (const CodedModule& m : modules) {
+    SaidOfModule one =
+        find(m.name, method == QuantMethod::kGroups ? other_name(input.config, m.name, name_in_vllm) : "");
+    const InputPromise inputs = inputs_of(*this, one, weights_alone);
+    of.push_back({std::move(one), inputs});
   }
 }
 
@@ -186,12 +120,12 @@ void KeyVotes::add(const std::string& key, size_t m, std::string expected, std::
   if (against.count++ == 0) against.first = m;
 }
 
-bool lint_promises(const LintInput& s, const std::vector<CodedModule>& modules,
+bool lint_promises(const LintInput& s, const QuantizationSaid& said, const std::vector<CodedModule>& modules,
                    std::set<std::string>& reported, LintReporter& reporter) {
   if (!s.layout.empty() || s.is_part || !s.quantization.is_object()) return true;
-  const Promises promises(s, modules);
+  const Promises promises(said, s, modules);
   if (!lint_methods(s, promises, modules, reported, reporter)) return false;
-  if (promises.method == Method::kGroups) lint_groups(s, promises, modules, reported, reporter);
+  if (promises.method == QuantMethod::kGroups) lint_groups(s, promises, modules, reported, reporter);
   lint_inputs(s, promises, modules, reporter);
   lint_meaning(s, promises, modules, reporter);
   return true;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/dialects/quantization_said.h"
 #include "lib/lint/config/coded_modules.h"
 
 namespace twofour {
@@ -18,33 +19,16 @@ enum class InputPromise {
   kStatic,   ///< quantized by a stored scale
 };
 
-/// What a config says of one module, and where.
-struct Promise {
-  const Json* entry =
-      nullptr;            ///< a group, an entry of quantized_layers, or the whole config; nullptr: floats
-  std::string place;      ///< its path: "quantization_config.config_groups.group_0"
-  std::string algorithm;  ///< ModelOpt's, in capitals
+/// What a config says of one module, of its inputs, too.
+struct Promise : SaidOfModule {
   InputPromise inputs = InputPromise::kUnknown;
 };
 
-/// Families of methods: who reads which names of tensors and keys.
-enum class Method { kNone, kModelOpt, kGroups, kFp8, kMxfp4, kMxfp8, kGptq, kAwq, kOther };
-
 /// One quantization config with what it says of each module, by names and patterns alone.
-class Promises {
- public:
-  Promises(const LintInput& input, const std::vector<CodedModule>& modules);
+struct Promises : QuantizationSaid {
+  Promises(const QuantizationSaid& said, const LintInput& input, const std::vector<CodedModule>& modules);
 
-  Method method = Method::kNone;
-  std::string method_text;  ///< as it is stated
-  const Json* words;        ///< the keys: of hf_quant_config.json those below "quantization"
-  std::string place;        ///< of the keys, with a dot behind it where it is not empty
   std::vector<Promise> of;  ///< of each module
-
- private:
-  void read_whole();
-  void read_groups(const LintInput& input, const std::vector<CodedModule>& modules);
-  void read_modelopt(const std::vector<CodedModule>& modules);
 };
 
 /// ModelOpt's algorithms, TensorRT-LLM's among them.
@@ -93,8 +77,9 @@ class KeyVotes {
 
 /// What a config promises of formats against what is stored, as far as the config alone says it. Modules of
 /// which something was said are added to `reported`. Returns whether the method is right.
-bool lint_promises(const LintInput& input, const std::vector<CodedModule>& modules,
-                   std::set<std::string>& reported, LintReporter& reporter);
+bool lint_promises(const LintInput& input, const QuantizationSaid& said,
+                   const std::vector<CodedModule>& modules, std::set<std::string>& reported,
+                   LintReporter& reporter);
 
 // Its parts.
 
@@ -114,6 +99,8 @@ void lint_inputs(const LintInput& input, const Promises& promises, const std::ve
 /// What changes the meaning of codes, and floats where there must be codes.
 void lint_meaning(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
                   LintReporter& reporter);
+/// Patterns, entries and groups that no module belongs to.
+void lint_unused_patterns(const LintInput& input, const QuantizationSaid& said, LintReporter& reporter);
 /// The KV cache.
 void lint_cache(const LintInput& input, LintReporter& reporter);
 

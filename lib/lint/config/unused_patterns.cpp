@@ -1,14 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <unordered_set>
 
 #include "formats/naming.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/findings/and_more.h"
 #include "lib/lint/config/checks.h"
-#include "lib/lint/config/claims.h"
+#include "lib/lint/config/promises.h"
 #include "lib/names/config_pattern.h"
 #include "lib/names/lookup_parts.h"
 
@@ -20,7 +20,7 @@ class ModuleNames {
  public:
   explicit ModuleNames(const LintInput& s) : tensors_(s.tensors) {
     for (const TensorInfo& t : s.tensors) {
-      const std::string_view name = std::string_view(t.name).substr(0, t.name.rfind('.'));
+      const std::string_view name = module_of(t.name);
       if (names_.empty() || names_.back() != name) names_.push_back(name);
     }
     for (const std::string_view name : names_) {
@@ -46,20 +46,16 @@ class ModuleNames {
       for (std::string_view name : names_) {
         while (folded_.insert(without_digits(name)).second) {
           if (name.find('.') == name.npos) break;
-          name = name.substr(0, name.rfind('.'));
+          name = parent_of(name);
         }
       }
     }
     if (!pattern.tells_digits()) {
       return std::any_of(folded_.begin(), folded_.end(), [&](auto& p) { return pattern.matches(p); });
     }
-    for (std::string_view name : names_) {
-      for (;; name = name.substr(0, name.rfind('.'))) {
-        if (pattern.matches(name)) return true;
-        if (name.find('.') == name.npos) break;
-      }
-    }
-    return false;
+    return std::any_of(names_.begin(), names_.end(), [&](std::string_view module) {
+      return any_above(module, [&](std::string_view name) { return pattern.matches(name); });
+    });
   }
 
  private:
@@ -76,19 +72,26 @@ bool is_of_missing_layer(const ModuleNames& names, const std::string& text, int6
   if (at == text.npos) return false;
   const size_t number = at + kLayers.size();
   const size_t end = std::min(text.find('.', number), text.size());
-  int64_t layer = 0;
-  const auto [last, error] = std::from_chars(text.data() + number, text.data() + end, layer);
-  if (error != std::errc() || last != text.data() + end || layer >= layers) return false;
+  const auto layer = parse_index(std::string_view(text).substr(number, end - number));
+  if (!layer || *layer >= layers) return false;
   return !names.has(text.substr(0, end)) && names.has(text.substr(0, number - 1));
 }
 
+/// ModelOpt's entries, in order.
+std::set<std::string> named_layers(const QuantizationSaid& said) {
+  std::set<std::string> names;
+  if (said.method == QuantMethod::kGroups || !said.layers().is_object()) return names;
+  for (const auto& [name, entry] : said.layers().items()) names.insert(name);
+  return names;
+}
+
 /// Entries of quantized_layers, and groups, that no module belongs to.
-void check_unused_entries(const LintInput& s, const Claims& claims, ModuleNames& names, bool tied,
+void check_unused_entries(const LintInput& s, const QuantizationSaid& said, ModuleNames& names, bool tied,
                           LintReporter& reporter) {
   size_t count = 0;
   std::string first;
-  for (const auto& [name, algorithm] : claims.layers) {
-    if (names.has(name) || (tied && is_head(name)) ||
+  for (const std::string& name : named_layers(said)) {
+    if (names.has(name) || (tied && is_model_head(name)) ||
         is_of_missing_layer(names, name, model_layers(s.config)))
       continue;
     if (count++ == 0) first = name;
@@ -96,12 +99,11 @@ void check_unused_entries(const LintInput& s, const Claims& claims, ModuleNames&
   if (count > 0) {
     reporter.add("unused-pattern", s.quantization_file, first,
                  fmt::format("expected a module of that name, as quantized_layers has it, found none{}",
-                             count > 1 ? fmt::format(", nor for {} more", count - 1) : ""));
+                             and_more(count, ", nor for {} more")));
   }
-  const Json& groups = lookups::member(s.quantization, "config_groups");
-  if (!claims.compressed_tensors || !groups.is_object()) return;
-  for (const auto& [name, group] : groups.items()) {
-    const std::vector<std::string> targets = string_list(group, "targets");
+  if (said.method != QuantMethod::kGroups || !said.groups().is_object()) return;
+  for (const auto& [name, group] : said.groups().items()) {
+    const std::vector<std::string> targets = lookups::strings_of(group, "targets");
     const bool used = std::any_of(targets.begin(), targets.end(), [&](const std::string& text) {
       if (text.find_first_of(".*\\") == text.npos) return true;  // a class
       if (!is_wild(text)) return names.has(text);
@@ -116,13 +118,15 @@ void check_unused_entries(const LintInput& s, const Claims& claims, ModuleNames&
 
 }  // namespace
 
-void lint_unused_patterns(const LintInput& s, const Claims& claims, LintReporter& reporter) {
-  const bool has_entries = s.layout.empty() && (!claims.layers.empty() || claims.compressed_tensors);
-  if (s.is_part || (claims.ignored.empty() && !has_entries)) return;
+void lint_unused_patterns(const LintInput& s, const QuantizationSaid& said, LintReporter& reporter) {
+  const bool is_groups = said.method == QuantMethod::kGroups;
+  const bool is_modelopt = said.method_text == "modelopt" || (said.is_nested && !is_groups);
+  const bool has_entries = s.layout.empty() && (!named_layers(said).empty() || is_groups);
+  if (s.is_part || (said.ignored().empty() && !has_entries)) return;
   ModuleNames names(s);
-  if (has_entries) check_unused_entries(s, claims, names, has_tied_head(s), reporter);
-  const bool tied = has_tied_head(s);
-  for (const auto& [text, key] : claims.ignored) {
+  if (has_entries) check_unused_entries(s, said, names, has_tied_head(s.config), reporter);
+  const bool tied = has_tied_head(s.config);
+  for (const auto& [text, key] : said.ignored()) {
     if (is_wild(text) && !ConfigPattern(text).known()) {
       reporter.add(may_be_pythons(text) ? "python-only-pattern" : "unreadable-pattern", s.quantization_file,
                    text,
@@ -130,9 +134,9 @@ void lint_unused_patterns(const LintInput& s, const Claims& claims, LintReporter
       continue;
     }
     // A tied head has no tensor, and producers exclude it all the same.
-    if (is_head(text) || (tied && text.find("lm_head") != text.npos)) continue;
+    if (is_model_head(text) || (tied && text.find("lm_head") != text.npos)) continue;
     // compressed-tensors takes a glob for a name.
-    const bool is_glob = claims.compressed_tensors && !text.starts_with("re:");
+    const bool is_glob = is_groups && !text.starts_with("re:");
     if (is_glob && is_wild(text)) {
       reporter.add(
           "unused-pattern", s.quantization_file, text,
@@ -146,7 +150,7 @@ void lint_unused_patterns(const LintInput& s, const Claims& claims, LintReporter
         is_own_router(s, text.substr(0, text.size() - kRenamed.size()) + ".block_sparse_moe.gate"))
       continue;
     // ModelOpt's older lists rely on substrings.
-    if (!is_wild(text) && claims.modelopt && names.has_part(text)) continue;
+    if (!is_wild(text) && is_modelopt && names.has_part(text)) continue;
     if (is_wild(text) && names.any_matches(ConfigPattern(text))) continue;
     reporter.add("unused-pattern", s.quantization_file, text,
                  "expected to match a module, found none that it matches");

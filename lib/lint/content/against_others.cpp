@@ -6,6 +6,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "formats/module_names.h"
 #include "lib/checkpoint/tensor_values.h"
 #include "lib/io/hash.h"
 #include "lib/lint/content/against_others.h"
@@ -66,7 +67,8 @@ class OtherTensors {
       const auto other = b_.find(t.name);
       const bool floats = is_float(t.dtype) || (t.dtype == DType::kI8 && t.shape.size() == 2);
       if (t.dtype == DType::kI64 && other) check_integers(i, *other);
-      if (!floats || linears_.contains(i) || moved_.contains(parent_of(t.name)) || t.bytes() == 0 || !other)
+      if (!floats || linears_.contains(i) || moved_.contains(std::string(module_of(t.name))) ||
+          t.bytes() == 0 || !other)
         continue;
       const TensorInfo& o = b_.tensors()[*other];
       if (o.shape != t.shape || (!has_float_values(o.dtype) && o.dtype != DType::kI8)) continue;
@@ -110,7 +112,6 @@ class OtherTensors {
     reporter_.add(rule, a_.shard_of(tensor).name, t.name,
                   fmt::format("expected the numbers that OTHER has under this name, found that {}", found));
   }
-  static std::string parent_of(const std::string& name) { return name.substr(0, name.rfind('.')); }
 
   /// Tensors of B that are of one shape with the first, by shape.
   const std::vector<size_t>& alike(const std::vector<int64_t>& shape) {
@@ -132,7 +133,7 @@ class OtherTensors {
       const std::string& name = b_.tensors()[i].name;
       if (i == other || distance(x, read_all(b_, i)) > (x.size() == 1 ? 0 : kSame / 4)) continue;
       // Scales of linears that read one input are made one by whoever fuses them.
-      if (x.size() == 1 && parent_of(parent_of(name)) == parent_of(parent_of(t.name))) continue;
+      if (x.size() == 1 && module_of(module_of(name)) == module_of(module_of(t.name))) continue;
       return report(own, "moved-weights", fmt::format("it equals {} of OTHER", name));
     }
     if (x.size() == 1 || norm(y) == 0) return;

@@ -109,14 +109,6 @@ bool is_embedding(const Member& m) {
   return m.figures->plan.is_rows && m.figures->plan.lines > 1 && m.name.find("embed_tokens") != m.name.npos;
 }
 
-/// Whether a matrix chooses experts, by its name.
-bool is_router(std::string_view name) {
-  constexpr std::string_view kRouters[] = {
-      ".mlp.gate", ".block_sparse_moe.gate", ".ffn.gate", ".mixer.gate", ".feed_forward.gate",
-      ".router",   ".router.layer",          ".gate.wg",  ".router.proj"};
-  return std::ranges::any_of(kRouters, [&](std::string_view end) { return name.ends_with(end); });
-}
-
 class Content {
  public:
   Content(const LintInput& s, std::span<Member> members, LintReporter& reporter)

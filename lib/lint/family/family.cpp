@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include "formats/module_names.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/findings/and_more.h"
 #include "lib/lint/family/family_checks.h"
+#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
@@ -58,7 +60,8 @@ class PresenceLint {
   /// Whether codes are missing beside a global scale, which is reported with the module.
   bool has_scale_alone(const FamilyRow& row, int64_t layer) const {
     if (row.kind > ParameterKind::kEmbedding || row.has_expert) return false;
-    const std::string name = name_in_layer(row, layer), module = name.substr(0, name.rfind('.'));
+    const std::string name = name_in_layer(row, layer);
+    const std::string module(module_of(name));
     return std::any_of(nvfp4_dialects().begin(), nvfp4_dialects().end(),
                        [&](const Nvfp4Dialect& d) { return s_.find(module + d.global_scale).has_value(); });
   }
@@ -124,7 +127,7 @@ class PresenceLint {
 
 /// Names of a multimodal model, of which a config of a text model alone knows nothing.
 void check_prefix(const LintInput& s, const LanguageModel& model, LintReporter& reporter) {
-  const std::vector<std::string> classes = string_list(s.config, "architectures");
+  const std::vector<std::string> classes = lookups::strings_of(s.config, "architectures");
   const bool text_alone = std::any_of(classes.begin(), classes.end(),
                                       [](const std::string& name) { return name.ends_with("ForCausalLM"); });
   if (model.is_nested || !text_alone) return;

@@ -1,10 +1,12 @@
 #include "lib/lint/family/family_tensors.h"
+#include "lib/names/lookup_parts.h"
 
 #include <algorithm>
 #include <cctype>
 #include <set>
 #include <unordered_map>
 
+#include "formats/module_names.h"
 #include "formats/weight_dialect.h"
 
 namespace twofour {
@@ -33,7 +35,7 @@ std::string class_of_type(std::string_view type) {
 }  // namespace
 
 bool is_class_of_family(const Json& config, const LanguageModel& model) {
-  const std::vector<std::string> classes = string_list(config, "architectures");
+  const std::vector<std::string> classes = lookups::strings_of(config, "architectures");
   if (classes.empty() || model.is_nested) return true;
   return std::any_of(classes.begin(), classes.end(), [&](const std::string& name) {
     const std::string own = class_of_type(model.model_type);
@@ -155,7 +157,7 @@ class TensorMatcher {
   }
   /// What quantizers, caches and adapters put beside a linear, which other rules look at.
   bool belongs_to_known(const std::string& name) const {
-    const std::string_view leaf = std::string_view(name).substr(name.rfind('.') + 1);
+    const std::string_view leaf = leaf_of(name);
     for (const char* part :
          {"scale",       "zero",     "shape",    "g_idx",     "inv_freq", "amax",   "lora",
           "masked_bias", "hadamard", "rotation", "smooth",    "comp",     "meta",   "packed",
@@ -210,15 +212,14 @@ class TensorMatcher {
     const std::string_view name = t.name;
     if (d.size() != 2 || d[0] > kLargest || d[1] > kLargest) return std::nullopt;
     if (name.ends_with(".qweight")) {
-      const auto scales = s_.find(std::string(name.substr(0, name.rfind('.'))) + ".scales");
+      const auto scales = s_.find(std::string(module_of(name)) + ".scales");
       if (!scales || s_.tensors[*scales].shape.size() != 2) return std::nullopt;
       const bool along_k = s_.tensors[*scales].shape[1] == d[1];  // GPTQ's words; AWQ's are along N
       return along_k ? LogicalShape{-1, d[1], d[0] * pack_} : LogicalShape{-1, d[1] * pack_, d[0]};
     }
     if (t.dtype == DType::kI32) return LogicalShape{-1, d[0], d[1] * pack_};
     const bool pairs =
-        t.dtype == DType::kU8 ||
-        (t.dtype == DType::kI8 && s_.find(std::string(name.substr(0, name.rfind('.'))) + ".scale"));
+        t.dtype == DType::kU8 || (t.dtype == DType::kI8 && s_.find(std::string(module_of(name)) + ".scale"));
     return LogicalShape{-1, d[0], pairs ? d[1] * 2 : d[1]};
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "formats/module_names.h"
 #include "lib/lint/rules/baseline.h"
 #include "lib/names/pattern.h"
 
@@ -93,19 +94,15 @@ std::vector<bool> rules_of(std::string_view globs) {
 }
 
 /// The module of a tensor: its name without the part that the tensor is. Of anything else the name itself.
-std::string module_of(const std::string& name) {
-  const size_t dot = name.rfind('.');
-  if (dot == name.npos) return name;
-  const std::string_view part = std::string_view(name).substr(dot + 1);
+std::string module_named(const std::string& name) {
+  const std::string_view part = leaf_of(name);
   const bool is_part = part.starts_with("weight") || part.ends_with("scale") || part.ends_with("bias") ||
                        part.ends_with("scale_2") || part.ends_with("scale_inv") || part == "qweight" ||
                        part == "qzeros" || part == "scales" || part == "g_idx" || part.ends_with("_comp") ||
                        part.ends_with("_meta") || part.ends_with("_packed") || part.ends_with("_weight") ||
                        part == "comp" || part == "meta";
-  return is_part ? name.substr(0, dot) : name;
+  return std::string(is_part ? module_of(name) : name);
 }
-
-std::string_view last_part(std::string_view key) { return key.substr(key.rfind('.') + 1); }
 
 /// The first element of a sorted map at `name` or below it: "a.b" has "a.b" and "a.b.c" but not "a.bc".
 template <class Map>
@@ -127,14 +124,14 @@ struct CauseIndex {
   void add(size_t i, const LintFinding& f) {
     if (!first) first = i;
     if (tie == Tie::kFile && !f.file.empty()) by_name.emplace(f.file, i);
-    if (tie == Tie::kModule && !f.name.empty()) by_name.emplace(module_of(f.name), i);
+    if (tie == Tie::kModule && !f.name.empty()) by_name.emplace(module_named(f.name), i);
     if (tie != Tie::kKey) return;
     for (const std::string& key : {f.facts.key, f.name})
-      if (!key.empty()) by_name.emplace(last_part(key), i);
+      if (!key.empty()) by_name.emplace(leaf_of(key), i);
   }
 
   std::optional<size_t> find(const LintFinding& f) const {
-    const auto found = [&](const std::string& name) -> std::optional<size_t> {
+    const auto found = [&](std::string_view name) -> std::optional<size_t> {
       const auto at = by_name.find(name);
       return name.empty() || at == by_name.end() ? std::nullopt : std::optional(at->second);
     };
@@ -144,18 +141,16 @@ struct CauseIndex {
       case Tie::kFile:
         return found(f.file);
       case Tie::kKey:
-        return found(std::string(last_part(f.facts.key)));
+        return found(leaf_of(f.facts.key));
       case Tie::kModule:
         break;
     }
     if (f.name.empty()) return std::nullopt;
-    std::string module = module_of(f.name);
+    const std::string module = module_named(f.name);
     if (const auto at = find_at_or_below(by_name, module); at != by_name.end()) return at->second;
-    for (size_t dot = module.rfind('.'); dot != module.npos; dot = module.rfind('.')) {
-      module.resize(dot);
-      if (const auto at = found(module)) return at;
-    }
-    return std::nullopt;
+    std::optional<size_t> above;
+    any_above(module, [&](std::string_view name) { return (above = found(name)).has_value(); });
+    return above;
   }
 };
 
@@ -232,13 +227,14 @@ class CauseFinder {
   /// A file whose tensors are lost, of a finding about one of them.
   std::optional<size_t> of_lost(const LintFinding& f) {
     if (!any_) return std::nullopt;
-    const std::string module = module_of(f.name);
+    const std::string module = module_named(f.name);
     if (claims_[f.rule] && !module.empty()) {
       if (const auto itself = lost_tensors_.find(f.name); itself != lost_tensors_.end())
         return itself->second;
       // Only what is said of the module itself: its neighbours are judged by what is there.
       const auto at = find_at_or_below(lost_tensors_, module);
-      const bool own = at != lost_tensors_.end() && (at->first == module || module_of(at->first) == module);
+      const bool own =
+          at != lost_tensors_.end() && (at->first == module || module_named(at->first) == module);
       return own ? std::optional(at->second) : std::nullopt;
     }
     if (!lacks_[f.rule]) return std::nullopt;

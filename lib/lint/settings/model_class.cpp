@@ -7,6 +7,7 @@
 #include "lib/lint/family/family_tensors.h"
 #include "lib/lint/files/checks.h"
 #include "lib/lint/settings/checks.h"
+#include "lib/names/lookup_parts.h"
 
 // What loaders choose a model's class by: model_type and architectures.
 
@@ -74,7 +75,7 @@ class ModelClass {
   /// The class, by which vLLM chooses its model, against the type, by which transformers does.
   void check_class() {
     if (!model_ || model_->is_nested || is_class_of_family(s_.config, *model_)) return;
-    for (const std::string& name : string_list(s_.config, "architectures")) {
+    for (const std::string& name : lookups::strings_of(s_.config, "architectures")) {
       const std::string stem = name.substr(0, name.find("For"));
       const FamilyShapes* other = find_family_of_class(stem);
       if (other == nullptr || other == model_->family) continue;
@@ -87,7 +88,7 @@ class ModelClass {
 
   /// A class that scores texts has a matrix for it, and none of words.
   void check_head() {
-    const std::vector<std::string> classes = string_list(s_.config, "architectures");
+    const std::vector<std::string> classes = lookups::strings_of(s_.config, "architectures");
     const bool scores = std::any_of(classes.begin(), classes.end(), [](const std::string& name) {
       return name.ends_with("ForSequenceClassification") || name.ends_with("ForTokenClassification");
     });

@@ -83,7 +83,8 @@ class FullScale {
     if (!is_nvfp4(m) && (!fp8 || m.numbers < kFewToFill || m.log2_scale == 0)) return;  // 1: FP8 as it is
     if (is_nvfp4(m) && m.figures->scale_mean < -6) return;  // subnormal block scales are reported
     const size_t experts = m.name.find("experts.");
-    const std::string block = m.name.substr(0, experts != m.name.npos ? experts : m.name.rfind('.'));
+    const std::string block(experts != m.name.npos ? std::string_view(m.name).substr(0, experts)
+                                                   : module_of(m.name));
     Shared& shared = shared_[{block, fp8, m.log2_scale}];
     if (shared.first == nullptr) shared.first = &m;
     shared.amax = std::max(shared.amax, std::exp2(m.figures->log2_amax));

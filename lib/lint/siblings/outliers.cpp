@@ -104,10 +104,7 @@ class Outliers {
     return name.substr(name.find_last_of('.') + 1);
   }
 
-  static bool is_gate(const Member& m) {
-    return m.name.ends_with(".gate") || m.name.ends_with(".router") || m.name.ends_with("expert_gate") ||
-           m.name.ends_with(".gate.wg");
-  }
+  static bool is_gate(const Member& m) { return is_router(m.name) || is_shared_expert_gate(m.name); }
 
   void check_implausible() {
     Group found;

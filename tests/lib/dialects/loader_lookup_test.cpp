@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/dialects/quantization_said.h"
 #include "lib/names/lookup_parts.h"
 #include "tests/support/message.h"
 

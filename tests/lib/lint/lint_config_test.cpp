@@ -84,6 +84,25 @@ TEST_CASE("findings in a config name its file and the key, wherever the entry st
   }
 }
 
+TEST_CASE("a quantized router is found by every name that families give it") {
+  for (const char* name : {"mlp.gate", "mlp.gate.wg", "mlp.router.layer", "feed_forward.router"}) {
+    CAPTURE(name);
+    const Scratch scratch;
+    Save save = sound_checkpoint();
+    const std::string router = fmt::format("model.layers.0.{}", name);
+    save.erase_below("model.layers.0.mlp.gate.");
+    for (const char* part : {"weight", "weight_scale", "weight_scale_2"}) {
+      TensorData t = save.at(fmt::format("model.layers.0.self_attn.o_proj.{}", part));
+      t.name = fmt::format("{}.{}", router, part);
+      save.add(t);
+    }
+    write_save(save, scratch / "checkpoint");
+    const std::string text = findings_in(scratch / "checkpoint");
+    CAPTURE(text);
+    CHECK(text.find(fmt::format(": {}: expected an unquantized router, found NVFP4", router)) != text.npos);
+  }
+}
+
 TEST_CASE("a router with a bias for its choice is no linear that a config must name") {
   const auto linted = [](const std::string& bias) {
     Tensors tensors;

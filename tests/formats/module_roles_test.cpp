@@ -1,11 +1,12 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <string>
 
 #include "formats/families/family.h"
 #include "formats/naming.h"
 
-namespace module_role_test {
+namespace module_roles_test {
 
 using namespace twofour;
 
@@ -185,4 +186,69 @@ TEST_CASE("DeepSeek-V4's modules have other names in transformers, some families
   CHECK(name_in_vllm("llama", "model.layers.1.self_attn.q_proj").empty());
 }
 
-}  // namespace module_role_test
+TEST_CASE("a router is found wherever a family keeps it") {
+  for (const char* name :
+       {"model.layers.0.mlp.gate", "layers.3.ffn.gate", "model.layers.0.block_sparse_moe.gate",
+        "backbone.layers.3.mixer.gate", "model.layers.2.feed_forward.gate", "model.layers.0.mlp.router",
+        "model.layers.0.mlp.gate.wg", "model.layers.0.block_sparse_moe.router.layer",
+        "model.language_model.layers.0.router.proj", "model.layers.1.mlp.router.gate", "mtp.0.ffn.gate"}) {
+    CAPTURE(name);
+    CHECK(is_router(name));
+  }
+  for (const char* name : {"model.layers.0.mlp.gate_proj", "model.layers.0.mlp.shared_expert_gate",
+                           "model.layers.0.self_attn.gate", "model.layers.0.attn.wg",
+                           "model.layers.0.mlp.experts.0.layer", "model.layers.0.proj", "aggregate"}) {
+    CAPTURE(name);
+    CHECK(!is_router(name));
+  }
+  CHECK(is_shared_expert_gate("model.layers.0.mlp.shared_expert_gate"));
+  CHECK((is_router_part("moe_statics") && !is_router_part("experts")));
+}
+
+TEST_CASE("heads of models and of drafts") {
+  for (const char* name : {"lm_head", "language_model.lm_head", "head", "output"})
+    CHECK((is_head(name) && is_model_head(name)));
+  CHECK((is_head("model.layers.61.shared_head.head") && !is_model_head("model.layers.61.shared_head.head")));
+  for (const char* name : {"model.layers.0.head", "model.layers.0.attn.output", "lm_head.bias", ""})
+    CHECK(!is_head(name));
+  CHECK((is_in_mtp("mtp.0.head") && !is_in_mtp("mtp") && !is_in_mtp("model.mtp.0") &&
+         names_draft("model.mtp.0")));
+}
+
+TEST_CASE("names are taken apart at their dots, which they need not have") {
+  CHECK((leaf_of("a.b.c") == "c" && leaf_of("c") == "c" && leaf_of("a.") == ""));
+  CHECK((parent_of("a.b.c") == "a.b" && parent_of("c").empty()));
+  CHECK((module_of("a.b.weight") == "a.b" && module_of("blocks") == "blocks"));
+  CHECK((ends_in("a.mlp.gate", "mlp.gate") && ends_in("gate", "gate") && !ends_in("a.expert_gate", "gate")));
+  CHECK((is_below("a.b", "a") && !is_below("ab", "a") && !is_below("a", "a")));
+  CHECK((has_part("a.b.c", "b") && !has_part("a.bc", "b")));
+  std::string asked;
+  CHECK(!any_above("a.b.c", [&](std::string_view name) { return asked += fmt::format("{} ", name), false; }));
+  CHECK(asked == "a.b.c a.b a ");
+}
+
+TEST_CASE("embeddings and their pieces are tables, not linears") {
+  for (const char* name : {"model.embed_tokens", "wte", "model.embed_tokens_per_layer", "x.ngram_embedding",
+                           "x.ngram_embedding.shard_0", "x.ngram_embedding.shards.127", "embed.shard_12"}) {
+    CAPTURE(name);
+    CHECK(is_table_name(name));
+    CHECK(!is_linear_name(name));
+  }
+  for (const char* name : {"lm_head", "x.shard_0", "shard_0", "x.embed_tokens.proj", "embed.shard_",
+                           "embed.shard_a", "embed.shards.x", "embed.1", "x.shards.3"}) {
+    CAPTURE(name);
+    CHECK(!is_table_name(name));
+    CHECK(is_linear_name(name));
+  }
+  for (const char* name : {"x.conv1d", "x.input_layernorm"})
+    CHECK((!is_table_name(name) && !is_linear_name(name)));
+}
+
+TEST_CASE("the embedding that a piece belongs to") {
+  CHECK(table_of_piece("a.embed.shard_3") == "a.embed");
+  CHECK(table_of_piece("a.embed.shards.3") == "a.embed");
+  for (const char* name : {"", "shard_3", "a.embed", "a.embed.3", "a.shard_3b", "shards.3"})
+    CHECK(table_of_piece(name).empty());
+}
+
+}  // namespace module_roles_test

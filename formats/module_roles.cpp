@@ -1,0 +1,213 @@
+#include "formats/module_roles.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "formats/naming.h"
+
+namespace twofour {
+namespace {
+
+constexpr std::string_view kRoleNames[] = {
+    "experts", "shared-experts", "router",    "attention", "linear-attention", "mlp",
+    "mtp",     "head",           "embeddings"};
+
+/// The role of modules at or below a part of their names, the first row that fits. Where experts and MLPs are
+/// is in kRules.
+struct RoleRule {
+  std::string_view part;
+  ModuleRole role;
+  bool is_last;  ///< the name's last part alone
+};
+/// Source: Hugging Face transformers, models; of DeepSeek-V4 its reference inference code.
+constexpr RoleRule kRoles[] = {
+    {"mtp", ModuleRole::kMtp, false},
+    {"draft_model", ModuleRole::kMtp, false},
+    {"shared_expert_gate", ModuleRole::kSharedExperts, true},
+    {"shared_expert", ModuleRole::kSharedExperts, false},
+    {"shared_experts", ModuleRole::kSharedExperts, false},
+    {"shared_mlp", ModuleRole::kSharedExperts, false},
+    {"experts", ModuleRole::kRoutedExperts, false},
+    {"router", ModuleRole::kRouter, false},
+    {"gate", ModuleRole::kRouter, true},
+    {"wg", ModuleRole::kRouter, true},  // Hunyuan's, below the gate
+    {"linear_attn", ModuleRole::kLinearAttention, false},
+    {"mamba", ModuleRole::kLinearAttention, false},
+    {"self_attn", ModuleRole::kAttention, false},
+    {"attn", ModuleRole::kAttention, false},
+    {"attention", ModuleRole::kAttention, false},
+    // Nemotron-H's mixers are of any kind under one name.
+    {"q_proj", ModuleRole::kAttention, true},
+    {"k_proj", ModuleRole::kAttention, true},
+    {"v_proj", ModuleRole::kAttention, true},
+    {"o_proj", ModuleRole::kAttention, true},
+    {"in_proj", ModuleRole::kLinearAttention, true},
+    {"out_proj", ModuleRole::kLinearAttention, true},
+    {"lm_head", ModuleRole::kHead, true},
+    {"head", ModuleRole::kHead, true},
+    {"embed_tokens", ModuleRole::kEmbeddings, false},
+    {"embed_tokens_per_layer", ModuleRole::kEmbeddings, false},
+    {"embeddings", ModuleRole::kEmbeddings, false},
+    {"embed", ModuleRole::kEmbeddings, false},
+    {"wte", ModuleRole::kEmbeddings, false},
+    {"mlp", ModuleRole::kMlp, false},
+    {"feed_forward", ModuleRole::kMlp, false},
+    {"ffn", ModuleRole::kMlp, false},
+};
+
+/// Parts of models that read no text, with layers and attention of their own.
+constexpr std::string_view kOtherInputs[] = {"vision_tower", "vision_model",          "visual",
+                                             "audio_tower",  "audio_model",           "embed_vision",
+                                             "embed_audio",  "multi_modal_projector", "mm_projector"};
+
+/// The number behind the first "layers." of a name; -1: none.
+int64_t layer_of(std::string_view module) {
+  constexpr std::string_view kLayers = "layers.";
+  const size_t at = module.find(kLayers);
+  if (at == module.npos || (at > 0 && module[at - 1] != '.')) return -1;
+  const std::string_view rest = module.substr(at + kLayers.size());
+  return parse_index(rest.substr(0, rest.find('.'))).value_or(-1);
+}
+
+}  // namespace
+
+std::string_view role_name(ModuleRole role) { return kRoleNames[static_cast<size_t>(role)]; }
+
+std::span<const std::string_view> role_names() { return kRoleNames; }
+
+std::optional<ModuleRole> role_from_name(std::string_view name) {
+  const auto at = std::find(std::begin(kRoleNames), std::end(kRoleNames), name);
+  if (at == std::end(kRoleNames)) return std::nullopt;
+  return static_cast<ModuleRole>(at - std::begin(kRoleNames));
+}
+
+namespace {
+
+/// The role of a module within its layer, a draft's or the model's.
+std::optional<ModuleRole> role_in_layer(std::string_view module) {
+  if (const auto known = parse_module_name(module)) {
+    if (known->kind == BlockKind::kRoutedExperts) return ModuleRole::kRoutedExperts;
+    if (known->kind == BlockKind::kSharedExpert) return ModuleRole::kSharedExperts;
+    return ModuleRole::kMlp;
+  }
+  const std::string_view leaf = leaf_of(module);
+  const auto at = std::find_if(std::begin(kRoles), std::end(kRoles), [&](const RoleRule& rule) {
+    return rule.role != ModuleRole::kMtp && (rule.is_last ? leaf == rule.part : has_part(module, rule.part));
+  });
+  if (at == std::end(kRoles)) return std::nullopt;
+  return at->role;
+}
+
+}  // namespace
+
+std::optional<ModuleRole> module_role(std::string_view module, int64_t layers) {
+  if (std::any_of(std::begin(kOtherInputs), std::end(kOtherInputs),
+                  [&](std::string_view part) { return has_part(module, part); }))
+    return std::nullopt;
+  // A draft is what it predicts, whatever its layers are made of.
+  const bool drafts = std::any_of(std::begin(kRoles), std::end(kRoles), [&](const RoleRule& rule) {
+    return rule.role == ModuleRole::kMtp && has_part(module, rule.part);
+  });
+  return drafts || layer_of(module) >= layers ? ModuleRole::kMtp : role_in_layer(module);
+}
+
+bool is_draft_expert(std::string_view module, int64_t layers) {
+  return module_role(module, layers) == ModuleRole::kMtp &&
+         role_in_layer(module) == ModuleRole::kRoutedExperts;
+}
+
+namespace {
+
+/// Source: Hugging Face transformers, models: Hunyuan's is below the gate, Granite's, gemma-4's and Hunyuan
+/// 3's are below the router.
+constexpr std::string_view kRouterPaths[] = {"gate",    "router",      "router.layer",
+                                             "gate.wg", "router.proj", "router.gate"};
+/// Gates of attention choose nothing.
+constexpr std::string_view kAttentions[] = {"self_attn", "attn", "attention", "linear_attn"};
+/// Source: Hugging Face transformers, models; DeepSeek's, MiniMax's, ERNIE's and Ling's own code.
+constexpr std::string_view kRouterParts[] = {"gate",        "router",      "e_score_correction_bias",
+                                             "expert_bias", "router_bias", "moe_statics"};
+
+template <class List>
+bool is_one_of(const List& list, std::string_view name) {
+  return std::find(std::begin(list), std::end(list), name) != std::end(list);
+}
+
+}  // namespace
+
+std::span<const std::string_view> router_paths() { return kRouterPaths; }
+
+bool is_router(std::string_view module) {
+  if (is_one_of(kAttentions, leaf_of(parent_of(module)))) return false;
+  return std::any_of(std::begin(kRouterPaths), std::end(kRouterPaths),
+                     [&](std::string_view path) { return ends_in(module, path); });
+}
+
+bool is_shared_expert_gate(std::string_view module) { return leaf_of(module) == "shared_expert_gate"; }
+
+bool is_router_part(std::string_view part) { return is_one_of(kRouterParts, part); }
+
+bool is_model_head(std::string_view module) {
+  return leaf_of(module) == "lm_head" || module == "head" || module == "output";
+}
+
+bool is_head(std::string_view module) { return is_model_head(module) || ends_in(module, "shared_head.head"); }
+
+bool is_in_mtp(std::string_view module) { return is_below(module, "mtp"); }
+
+bool names_draft(std::string_view name) {
+  constexpr std::string_view kWords[] = {"mtp", "nextn", "draft", "eagle"};
+  return std::any_of(std::begin(kWords), std::end(kWords),
+                     [&](std::string_view word) { return name.find(word) != name.npos; });
+}
+
+namespace {
+
+// Source: Hugging Face transformers, models.
+constexpr std::string_view kEmbeddings[] = {
+    "embed",
+    "embed_in",
+    "embed_positions",
+    "embed_tokens",
+    "embed_tokens_per_layer",
+    "embedding",
+    "embeddings",
+    "ngram_embedding",
+    "pos_embed",
+    "position_embedding",
+    "position_embeddings",
+    "token_embedding",
+    "tok_embeddings",
+    "token_type_embeddings",
+    "word_embeddings",
+    "wpe",
+    "wte",
+};
+constexpr std::string_view kConvolutions[] = {"conv", "conv1d", "conv2d", "conv3d"};
+
+}  // namespace
+
+bool is_linear_name(std::string_view module) {
+  const std::string_view leaf = leaf_of(module);
+  const auto ends_leaf = [&](std::string_view name) { return leaf.ends_with(name); };
+  return !is_table_name(module) &&
+         std::none_of(std::begin(kConvolutions), std::end(kConvolutions), ends_leaf) &&
+         leaf.find("norm") == std::string_view::npos;
+}
+
+std::string_view table_of_piece(std::string_view module) {
+  constexpr std::string_view kShard = "shard_", kShards = ".shards";
+  const std::string_view leaf = leaf_of(module);
+  const std::string_view parent = parent_of(module);
+  if (leaf.starts_with(kShard) && is_number_part(leaf.substr(kShard.size()))) return parent;
+  if (is_number_part(leaf) && parent.ends_with(kShards))
+    return parent.substr(0, parent.size() - kShards.size());
+  return {};
+}
+
+bool is_table_name(std::string_view module) {
+  const std::string_view whole = table_of_piece(module), leaf = leaf_of(whole.empty() ? module : whole);
+  return std::find(std::begin(kEmbeddings), std::end(kEmbeddings), leaf) != std::end(kEmbeddings);
+}
+
+}  // namespace twofour

@@ -1,0 +1,80 @@
+#pragma once
+#include <cstdint>
+
+namespace twofour {
+
+/// A number format of weights, one row each. What code wants to know of a format is a column; how the bytes
+/// of each are decoded is in lib/checkpoint/linear_reader.cpp.
+struct WeightFormatRow {
+  const char* name;           ///< for people
+  const char* key;            ///< in twofour.json
+  bool coded = false;         ///< codes with scales beside them; else numbers by themselves
+  bool pairs = false;         ///< codes of E2M1, two in a byte
+  bool integers = false;      ///< codes less a zero point, eight in a word
+  bool global_scale = false;  ///< block scales have one scale more
+  bool tiles = false;         ///< a byte a weight; one scale for the matrix, a row or a block of any size
+  int64_t group = 0;          ///< weights along K that share a scale, where the format fixes it
+  // Of formats that fix their groups, what compressed-tensors calls them.
+  int bits = 0;
+  const char* strategy = "";
+  const char* packed_as = "";
+  /// What a byte of a format of tiles is; nullptr: E4M3.
+  float (*number)(uint8_t byte) = nullptr;
+};
+
+/// A row, as a value.
+class WeightFormat {
+ public:
+  static const WeightFormat kFloat, kFp8, kMxfp4, kNvfp4, kInt4;
+  constexpr WeightFormat();  ///< floats
+  constexpr explicit WeightFormat(const WeightFormatRow& row) : row_(&row) {}
+  constexpr const WeightFormatRow* operator->() const { return row_; }
+  bool operator==(const WeightFormat&) const = default;
+
+ private:
+  const WeightFormatRow* row_;
+};
+
+/// MXFP4 and MXFP8: weights along K that share a scale. Source: OCP Microscaling Formats (MX) v1.0, 5.2.
+inline constexpr int64_t kMxGroup = 32;
+
+namespace weight_formats {
+inline constexpr WeightFormatRow kFloat{.name = "floats", .key = "float"};
+inline constexpr WeightFormatRow kFp8{.name = "FP8", .key = "fp8", .coded = true, .tiles = true};
+inline constexpr WeightFormatRow kMxfp4{.name = "MXFP4",
+                                        .key = "mxfp4",
+                                        .coded = true,
+                                        .pairs = true,
+                                        .group = kMxGroup,
+                                        .bits = 4,
+                                        .strategy = "group",
+                                        .packed_as = "mxfp4-pack-quantized"};
+inline constexpr WeightFormatRow kNvfp4{.name = "NVFP4",
+                                        .key = "nvfp4",
+                                        .coded = true,
+                                        .pairs = true,
+                                        .global_scale = true,
+                                        .group = 16,
+                                        .bits = 4,
+                                        .strategy = "tensor_group",
+                                        .packed_as = "nvfp4-pack-quantized"};
+inline constexpr WeightFormatRow kInt4{.name = "INT4", .key = "int4", .coded = true, .integers = true};
+/// FP8 by groups, as lint tells it from the rest; to readers it is kFp8 with such tiles.
+inline constexpr WeightFormatRow kMxfp8{.name = "MXFP8",
+                                        .key = "fp8",
+                                        .coded = true,
+                                        .tiles = true,
+                                        .group = kMxGroup,
+                                        .bits = 8,
+                                        .strategy = "group",
+                                        .packed_as = "mxfp8-quantized"};
+}  // namespace weight_formats
+
+constexpr WeightFormat::WeightFormat() : row_(&weight_formats::kFloat) {}
+inline constexpr WeightFormat WeightFormat::kFloat{weight_formats::kFloat};
+inline constexpr WeightFormat WeightFormat::kFp8{weight_formats::kFp8};
+inline constexpr WeightFormat WeightFormat::kMxfp4{weight_formats::kMxfp4};
+inline constexpr WeightFormat WeightFormat::kNvfp4{weight_formats::kNvfp4};
+inline constexpr WeightFormat WeightFormat::kInt4{weight_formats::kInt4};
+
+}  // namespace twofour
