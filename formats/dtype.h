@@ -45,9 +45,4 @@ constexpr bool is_float(DType dtype) {
 /// Bits an element takes: 4 for F4, 6 for the F6 types, else a multiple of 8.
 int dtype_bits(DType dtype);
 
-/// Whether weights of this type are numbers as they are, without a scale: F32, BF16 or F16.
-constexpr bool is_float(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
-}
-
 }  // namespace twofour
