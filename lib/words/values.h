@@ -6,7 +6,7 @@
 
 #include "formats/dtype.h"
 #include "formats/weight_dialect.h"
-#include "kernels/numbers/quantize.h"
+#include "kernels/numbers/choices.h"
 #include "kernels/pack/prune.h"
 #include "lib/statistics/solving.h"
 #include "lib/words/chosen.h"

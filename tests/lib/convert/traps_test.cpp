@@ -10,6 +10,7 @@
 #include "formats/e8m0.h"
 #include "lib/artifact/recipe_file.h"
 #include "lib/dialects/loader_lookup.h"
+#include "lib/dialects/quantization_said.h"
 #include "lib/lint/lint.h"
 #include "lib/names/lookup_parts.h"
 #include "tests/support/edits.h"

@@ -1,3 +1,4 @@
+#include "lib/dialects/quantization_said.h"
 #include "lib/selection/input_scales.h"
 
 #include <doctest/doctest.h>
