@@ -51,7 +51,7 @@ KNOWN = [
     Known("scales without codes", "an incomplete module is one finding, in every format",
           ("damaged: no codes/lint", "damaged: no codes/lint headers"), outputs=("stdout",)),
     Known("links to nowhere", "one wording for them", ("damaged: dangling link/*",), outputs=("stdout",), fields=("findings/*/message",)),
-    Known("cards", "a card says which engines load an artifact", ("*card", "text */card*"), outputs=("stdout",)),
+    Known("cards", "a card says which engines load an artifact", ("*card", "text */card*", "module */commands"), outputs=("stdout",)),
     Known("sizes of sources", "a line says the size of the source's weight files", ("text *",), outputs=("stdout",)),
     Known("modules without inputs", "stats check counts them", ("statistics *check*", "model *stats check"), outputs=("stdout",), fields=("without_inputs",)),
     Known("NaN among global scales", "e2686c9 lets the order of threads decide", ("damaged: NaN global scale/inspect",),
