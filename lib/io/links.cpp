@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "formats/error.h"
 #include "lib/findings/options.h"
@@ -12,6 +13,14 @@ namespace twofour {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::array kSkippedFolders = {".cache", ".git"};
+
+/// Whether a resolved path is in a skipped folder of the folder `root`, or such a folder itself.
+bool is_in_skipped(const fs::path& target, const fs::path& root) {
+  const fs::path below = target.lexically_relative(root);
+  return std::any_of(below.begin(), below.end(), is_skipped_folder);
+}
 
 /// The blobs of the Hub's cache that a snapshot, or a folder of one, is in; empty for all others.
 fs::path blobs_of(const fs::path& folder) {
@@ -35,11 +44,16 @@ bool is_inside(const fs::path& target, const fs::path& folder) {
   const fs::path root = fs::canonical(folder, error);
   if (error) return false;
   const fs::path blobs = blobs_of(root);
-  if (is_within(target, root) || (!blobs.empty() && target.parent_path() == blobs)) return true;
+  if (is_within(target, root)) return !is_in_skipped(target, root);
+  if (!blobs.empty() && target.parent_path() == blobs) return true;
   return target.parent_path() == root.parent_path() / "blobs" && is_named_by_hash(target);
 }
 
 }  // namespace
+
+bool is_skipped_folder(const fs::path& name) {
+  return std::find(kSkippedFolders.begin(), kSkippedFolders.end(), name) != kSkippedFolders.end();
+}
 
 bool is_within(const fs::path& inner, const fs::path& outer) {
   if (outer.empty()) return false;

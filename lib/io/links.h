@@ -14,6 +14,10 @@ enum class Links {
   kFollowed,  ///< all, as --follow-links asks for
 };
 
+/// Whether a folder of that name within a checkpoint is no part of it, at any depth: ".git", whose config may
+/// hold a password, and ".cache".
+bool is_skipped_folder(const std::filesystem::path& name);
+
 /// A path of a checkpoint that leads out of it by a link.
 struct LinkOutside {
   std::filesystem::path path;    ///< of the checkpoint
@@ -21,9 +25,9 @@ struct LinkOutside {
 };
 
 /// Where `path`, which is below `folder`, leads out of it. Nothing where it stays inside and where nothing is
-/// there. The files directly in `blobs` of a Hub's cache are inside of each of its `snapshots/REVISION`;
-/// those in a `blobs` beside the folder are inside if hashes name them, as in a snapshot that was moved with
-/// them.
+/// there. What is in a skipped folder of it is outside, too. The files directly in `blobs` of a Hub's cache
+/// are inside of each of its `snapshots/REVISION`; those in a `blobs` beside the folder are inside if hashes
+/// name them, as in a snapshot that was moved with them.
 std::optional<LinkOutside> link_outside(const std::filesystem::path& folder,
                                         const std::filesystem::path& path);
 

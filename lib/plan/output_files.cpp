@@ -20,7 +20,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::array kOtherWeights = {".bin", ".pt", ".pth", ".gguf", ".onnx", ".msgpack", ".h5"};
-constexpr std::array kSkippedDirectories = {".cache", ".git"};
 
 bool is_left_behind(const fs::path& relative) {
   const std::string name = relative.filename().string();
@@ -33,11 +32,6 @@ bool is_left_behind(const fs::path& relative) {
 bool is_other_weights(const fs::path& path) {
   const std::string extension = path.extension().string();
   return std::find(kOtherWeights.begin(), kOtherWeights.end(), extension) != kOtherWeights.end();
-}
-
-bool is_skipped(const fs::path& folder) {
-  const std::string name = folder.filename().string();
-  return std::find(kSkippedDirectories.begin(), kSkippedDirectories.end(), name) != kSkippedDirectories.end();
 }
 
 /// What a run that was interrupted keeps for the one that goes on, at any depth.
@@ -89,7 +83,7 @@ void AuxiliaryLister::add(const fs::directory_entry& entry) {
                  "left by a run of twofour that was interrupted");
   if (is_folder && !is_link) return add_folder(path);
   const std::string name = name_of(path);
-  if (is_folder ? is_skipped(path) : is_left_behind(name) && name != kManifestName) return;
+  if (is_folder ? is_skipped_folder(path.filename()) : is_left_behind(name) && name != kManifestName) return;
   if (!is_folder && !entry.is_regular_file(ignored)) {
     const std::string dangling = dangling_link(path);
     return leave(Severity::kWarning, "not-a-file", path,
@@ -106,7 +100,7 @@ void AuxiliaryLister::add(const fs::directory_entry& entry) {
 }
 
 void AuxiliaryLister::add_folder(const fs::path& path) {
-  if (is_skipped(path)) return;
+  if (is_skipped_folder(path.filename())) return;
   if (is_left_behind(name_of(path))) {
     // Its files would be copied to where a file of ours belongs.
     throw Error(fmt::format("{}: expected a file or nothing of that name, found a directory", path.string()));

@@ -81,13 +81,19 @@ TEST_CASE("every command that copies has --follow-links, and no other") {
 
 TEST_CASE("a link out of the checkpoint is refused by every command that copies, before it writes") {
   const LinkFiles files;
+  for (const char* folder : {"model/.git", "model/.cache/huggingface"}) {
+    fs::create_directories(files.scratch / folder);
+    write_text(files.scratch / folder / "config", kSecret);
+  }
   struct Case {
     const char *name, *to;
   };
   for (const Words& words : files.commands()) {
     CAPTURE(words[0]);
     for (const Case& c : {Case{"notes.txt", "../home/token"}, Case{"sub/modeling_x.py", "../../home/token"},
-                          Case{"config.json", "../home/config.json"}, Case{"assets", "../home"}}) {
+                          Case{"config.json", "../home/config.json"}, Case{"assets", "../home"},
+                          Case{"chat_template.jinja", ".git/config"},
+                          Case{"sub/notes.txt", "../.cache/huggingface/config"}, Case{"assets", ".git"}}) {
       CAPTURE(c.name);
       fs::create_directories(files.scratch / "model/sub");
       fs::copy(files.scratch / "model/config.json", files.scratch / "kept.json",

@@ -29,7 +29,7 @@ constexpr LintRule kRules[] = {
     {"dangling-link", kNote, "A link beside the weights leads to nothing.",
      "Copy the file that it should lead to, or remove the link.", "https://huggingface.co/docs/huggingface_hub/guides/manage-cache",
      "Conversions leave it behind, and whoever opens it fails."},
-    {"link-outside", kWarning, "A link beside the weights leads out of the checkpoint.",
+    {"link-outside", kWarning, "A link beside the weights leads out of the checkpoint, or into its .git or .cache.",
      "Put the file itself there, or remove the link; --follow-links converts with it.", "https://cwe.mitre.org/data/definitions/59.html",
      "What it leads to, a key or a token of whoever has the directory, could be copied and published: conversions refuse it."},
     {"bad-header", kError, "A weight file has no valid safetensors header.",

@@ -74,6 +74,34 @@ TEST_CASE("links within a checkpoint are inside, all others are outside") {
   CHECK(f.look(f.model, "link", "../model-of-others/c"));
 }
 
+TEST_CASE("what is in .git or .cache of a checkpoint is outside of it, at any depth and by any way") {
+  const LinksFixture f;
+  for (const char* folder :
+       {".git", ".cache/huggingface", "sub/.git/x", "sub/.cache", ".github", "sub/git"}) {
+    fs::create_directories(f.model / folder);
+    write_text(f.model / folder / "config", "c");
+  }
+  CHECK(f.look(f.model, "link", ".git/config"));
+  CHECK(f.look(f.model, "link", f.model / ".git/config"));
+  CHECK(f.look(f.model, "link", ".git"));
+  CHECK(f.look(f.model, "link", ".cache/huggingface/config"));
+  CHECK(f.look(f.model, "sub/link", "../.git/config"));
+  CHECK(f.look(f.model, "link", "sub/.git/x/config"));
+  CHECK(f.look(f.model, "link", "sub/.cache/config"));
+  CHECK_THROWS_AS(f.text(f.model, f.model / "link"), Error);
+  CHECK(f.text(f.model, f.model / "link", Links::kFollowed) == "c");
+  // Through another link.
+  fs::create_symlink(".git", f.model / "plain");
+  CHECK(f.look(f.model, "link", "plain/config"));
+  CHECK_FALSE(f.look(f.model, "link", ".github/config"));
+  CHECK_FALSE(f.look(f.model, "link", "sub/git/config"));
+  // A checkpoint may be below such a folder.
+  const fs::path cached = f.scratch / "home/.cache/model";
+  fs::create_directories(cached);
+  write_text(cached / "a.json", "a");
+  CHECK_FALSE(f.look(cached, "link", "a.json"));
+}
+
 TEST_CASE("a checkpoint that is given by a link, with a slash or from within is the same checkpoint") {
   const LinksFixture f;
   fs::create_symlink("model", f.scratch / "given");
