@@ -7,10 +7,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "formats/error.h"
 #include "lib/io/descriptor.h"
+#include "lib/io/file.h"
 #include "lib/io/remote_file.h"
 
 namespace twofour {
@@ -64,6 +67,34 @@ void walk(const fs::path& directory, See&& see) {
   if (error && !is_gone) throw Error(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
 }
 
+/// Calls see(path) for the files that the indexes of a directory name, whatever their names and whichever
+/// folders they are in. Others read and judge an index; here it is enough to find the names.
+template <class See>
+void for_indexed(const fs::path& directory, See&& see) {
+  constexpr std::string_view kIndex = ".safetensors.index.json", kEnd = ".safetensors\"";
+  std::set<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    if (!it->path().filename().string().ends_with(kIndex)) continue;
+    std::string text;
+    try {
+      text = read_text(it->path());
+    } catch (const Error&) {
+      continue;  // none that can be read as one
+    }
+    for (size_t at = text.find(kEnd); at != text.npos; at = text.find(kEnd, at + kEnd.size())) {
+      const size_t quote = at == 0 ? text.npos : text.rfind('"', at - 1);
+      if (quote != text.npos) names.insert(text.substr(quote + 1, at + kEnd.size() - quote - 2));
+    }
+  }
+  for (const std::string& name : names) see(directory / name);
+}
+
+/// Whether loaders read a file of that name because it is there.
+bool is_read_by_name(const fs::path& file) {
+  return file.extension() == ".safetensors" || file.extension() == ".json";
+}
+
 }  // namespace
 
 FileStates::FileStates(std::vector<fs::path> paths) : paths_(std::move(paths)) {
@@ -85,6 +116,7 @@ FileStates::States FileStates::list() const {
     std::error_code ignored;
     if (fs::is_directory(path, ignored)) {
       walk(path, add);
+      for_indexed(path, add);
     } else {
       add(path);
     }
@@ -120,7 +152,8 @@ void FileStates::check_unchanged(const std::string& advice) const {
     refuse(file, kStays, "it changed: written to or touched");
   }
   for (const auto& [file, state] : now) {
-    if (!files_.contains(file)) refuse(file, "no new file while its directory is being read", "one");
+    if (!files_.contains(file) && is_read_by_name(file))
+      refuse(file, "no new file while its directory is being read", "one");
   }
 }
 

@@ -84,8 +84,8 @@ TEST_CASE("each change of a file is one message with its name, what changed and 
        "config.json", "found none: it was removed or renamed"},
       {"added", [](const Files& f) { std::ofstream(f.source / "new.json") << "{}"; }, "new.json",
        "expected no new file while its directory is being read, found one"},
-      {"added below", [](const Files& f) { std::ofstream(f.source / "sub/new") << "{}"; }, "sub/new",
-       "expected no new file"},
+      {"added below", [](const Files& f) { std::ofstream(f.source / "sub/new.safetensors") << "{}"; },
+       "sub/new.safetensors", "expected no new file"},
       {"behind a link", [](const Files& f) { overwrite(f.scratch / "elsewhere"); }, "link",
        "found it changed"},
       {"a link to another file",
@@ -136,8 +136,31 @@ TEST_CASE("reading, hidden names and files of other directories are no change") 
   fs::create_directory(f.source / ".git");
   std::ofstream(f.source / ".git/new") << "x";
   fs::create_directory(f.source / "empty");
+  for (const char* name : {"log.txt", "sub/log", "nohup.out"}) std::ofstream(f.source / name) << "x";
   overwrite(f.scratch / "another");
   states.check_unchanged();
+}
+
+TEST_CASE("files that an index names are among them, hidden ones and those behind a link to a folder, too") {
+  for (const char* name : {".hidden.safetensors", ".folder/x.safetensors", "linked/x.safetensors"}) {
+    CAPTURE(name);
+    const Files f;
+    fs::create_directories(f.source / ".folder");
+    fs::create_directories(f.scratch / "other");
+    fs::create_symlink("../other", f.source / "linked");
+    for (const char* file : {".hidden.safetensors", ".folder/x.safetensors", "linked/x.safetensors"})
+      std::ofstream(f.source / file) << "text of " << file;
+    FileStates before({f.source});
+    overwrite(f.source / name);
+    before.check_unchanged();  // nothing names it
+    std::ofstream(f.source / "model.safetensors.index.json")
+        << R"({"weight_map": {"a": "a.safetensors", "b": ")" << name << R"("}})";
+    const FileStates states({f.source});
+    states.check_unchanged();
+    replace(f.source / name);
+    const std::string message = message_of([&] { states.check_unchanged(); });
+    CHECK_MESSAGE(message.starts_with((f.source / name).string() + ": expected "), message);
+  }
 }
 
 TEST_CASE("several paths, a single file among them") {
