@@ -17,6 +17,9 @@ TWOFOUR_HD constexpr uint16_t bf16_from_float(float x) {
   return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
+/// The smallest float32 that BF16 rounds to infinity: half a last place above its largest number.
+inline constexpr float kBeyondBf16 = 0x1.ffp127f;
+
 TWOFOUR_HD constexpr float fp16_to_float(uint16_t bits) {
   const uint32_t sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 31u, mantissa = bits & 0x3FFu;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000u | (mantissa << 13));

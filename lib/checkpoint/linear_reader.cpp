@@ -10,6 +10,7 @@
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "formats/error.h"
+#include "formats/half.h"
 #include "kernels/device/check.h"
 #include "kernels/numbers/casts.h"
 #include "kernels/numbers/quantize_mx.h"
@@ -28,6 +29,9 @@ SourceScale read_global_scale(const Checkpoint& c, const Nvfp4Linear& m, int64_t
   if (!std::isfinite(stored) || stored <= 0 || !std::isfinite(own) || own <= 0) {
     problems.add(fmt::format("{}: expected a positive finite global scale, found {}", c.where(m.global_scale),
                              stored));
+  } else if (constexpr float kLargest = 2688; !(kLargest * own < kBeyondBf16)) {  // 6 * 448
+    problems.add(fmt::format("{}: expected a global scale with which all weights are finite, found {}",
+                             c.where(m.global_scale), stored));
   }
   return {std::bit_cast<uint32_t>(stored), own};
 }

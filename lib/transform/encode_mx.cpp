@@ -1,5 +1,9 @@
+#include <fmt/format.h>
+
+#include "kernels/numbers/casts.h"
 #include "kernels/numbers/quantize_mx.h"
 #include "lib/transform/encoder.h"
+#include "lib/transform/finite_weights.h"
 
 namespace twofour {
 
@@ -16,6 +20,12 @@ void Encoder::encode_mx(const EncodedMatrix& m, std::span<const float> rows, con
   } else {
     quantize_mxfp4(rule, rows, codes_.data(), scales_.data(), isa_);
     dequantize_mxfp4(codes_, scales_, back_.data(), isa_);
+  }
+  // Scales are rounded to powers of two, so the largest weights may become larger.
+  if (!(largest_magnitude(back_, isa_) < kBeyondBf16) && result.problems.empty()) {
+    result.problems.push_back(fmt::format("{}: expected weights that stay within BF16 in {}, found up to {}",
+                                          source_.where(m.source->weight), mxfp8 ? "MXFP8" : "MXFP4",
+                                          largest_magnitude(rows, isa_)));
   }
   write(m.part(EncodedPart::kValues), codes_);
   write(m.part(EncodedPart::kScales), scales_);

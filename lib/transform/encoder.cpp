@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "formats/half.h"
 #include "kernels/device/check.h"
 #include "lib/encode/encoded_before.h"
 #include "lib/findings/problems.h"
@@ -139,13 +140,15 @@ void Encoder::survey_all(Results& results) {
     EncodedResult& result = results[i];
     hashers[i].update(bytes_of(rows));
     float amax = largest_magnitude(rows, isa_);
-    if (!std::isfinite(amax)) {
+    if (!(amax < kBeyondBf16)) {
       if (!result.problems.empty()) return;
-      const auto at = std::find_if(rows.begin(), rows.end(), [](float x) { return !std::isfinite(x); });
+      const auto at =
+          std::find_if(rows.begin(), rows.end(), [](float x) { return !(std::fabs(x) < kBeyondBf16); });
       const int64_t place = at - rows.begin();
-      result.problems.push_back(fmt::format(
-          "{}: expected finite weights, found {} at{} row {}, k {}", source_.where(m.source->weight), *at,
-          m.name == m.source->name ? "" : " " + m.name, row + place / m.k, place % m.k));
+      result.problems.push_back(
+          fmt::format("{}: expected finite weights{}, found {} at{} row {}, k {}",
+                      source_.where(m.source->weight), std::isfinite(*at) ? " that BF16 holds" : "", *at,
+                      m.name == m.source->name ? "" : " " + m.name, row + place / m.k, place % m.k));
       return;
     }
     if (m.solving.target_offset) {

@@ -3,10 +3,9 @@
 #include <span>
 #include <string>
 
-namespace twofour {
+#include "formats/half.h"
 
-/// The smallest float32 that BF16 rounds to infinity: half a last place above its largest number.
-inline constexpr float kBeyondBf16 = 0x1.ffp127f;
+namespace twofour {
 
 /// Throws Error where one of rows [row, ...) of K weights becomes no finite number in BF16. `where` names the
 /// tensor and, of a stack, the expert.

@@ -58,7 +58,8 @@ TEST_CASE("weights that BF16 does not hold are refused") {
   nvfp4.pop_back();
   for (TensorData& t : nvfp4) CHECK(t.name != "m.weight_scale_2");
   nvfp4.push_back(scalar("m.weight_scale_2", 3e36f));
-  check_refused(nvfp4, kToBf16, "m.weight: expected finite weights that BF16 holds");
+  check_refused(nvfp4, kToBf16,
+                "m.weight_scale_2: expected a global scale with which all weights are finite");
 
   Tensors mxfp4;
   StoredTensor(DType::kU8, {16, 32}, 3).add_to(mxfp4, "m.weight_packed");
@@ -75,7 +76,7 @@ TEST_CASE("weights that BF16 does not hold are refused") {
       std::memcpy(&t.bytes[i], &large, sizeof(large));
     }
   }
-  check_refused(stacks, kToBf16, "gate_up_proj: expected finite weights that BF16 holds");
+  check_refused(stacks, kToBf16, "weight_scale_2: expected a global scale with which all weights are finite");
 }
 
 TEST_CASE("the largest numbers that BF16 holds are written") {
@@ -109,6 +110,41 @@ TEST_CASE("scales without a finite reciprocal are refused") {
   const std::vector<std::string> to{"--to", "nvfp4", "--dialect", "compressed-tensors"};
   for (const char* scale : {"a.weight_scale_2", "b.input_scale"})
     check_refused(with(scale, 1e-40f), to, std::string(scale) + ": expected a ");
+}
+
+TEST_CASE("weights that grow beyond BF16 by scales of powers of two are refused") {
+  Tensors bf16{{"m.weight", DType::kBF16, {32, 32}, std::vector<uint8_t>(32 * 32 * 2)}};
+  for (size_t i = 0; i < 64; i += 2) bf16[0].bytes[i] = 0x7E, bf16[0].bytes[i + 1] = 0x7F;  // 3.4e38
+  for (const char* to : {"mxfp4", "mxfp8"}) {
+    check_refused(bf16, {"--to", to}, "m.weight: expected weights that stay within BF16 in MXFP");
+    for (size_t i = 1; i < 64; i += 2) bf16[0].bytes[i] = 0x7E;  // 8e37
+    const Scratch scratch;
+    write_checkpoint(scratch / "c", {bf16}, "{}");
+    const Outcome outcome =
+        run_program({"convert", (scratch / "c").string(), (scratch / "o").string(), "--to", to});
+    CHECK_MESSAGE(outcome.code == 0, outcome.err);
+    for (size_t i = 1; i < 64; i += 2) bf16[0].bytes[i] = 0x7F;
+  }
+  Tensors f32{{"m.weight", DType::kF32, {32, 32}, std::vector<uint8_t>(32 * 32 * 4)}};
+  const float large = 3.4e38f;
+  std::memcpy(f32[0].bytes.data(), &large, sizeof(large));
+  for (const char* to : {"mxfp4", "mxfp8", "fp8"})
+    check_refused(f32, {"--to", to}, "m.weight: expected finite weights that BF16 holds, found 3.4e+38");
+}
+
+TEST_CASE("codes are not copied with a global scale that makes them infinite") {
+  Tensors nvfp4;
+  const std::string block = "model.layers.0.mlp.";
+  for (const char* name : {"gate_proj", "up_proj", "down_proj"}) {
+    add_modelopt(nvfp4, block + name, random_matrix(32, 32, 2, 1.0f));
+    nvfp4.pop_back();
+    nvfp4.push_back(scalar(block + name + ".weight_scale_2", 3e36f));
+  }
+  for (const char* to : {"v7", "v7-packed", "g8"})
+    check_refused(nvfp4, {"--to", to},
+                  "weight_scale_2: expected a global scale with which all weights are finite");
+  for (const char* dialect : {"modelopt", "compressed-tensors"})
+    check_refused(nvfp4, {"--to", "nvfp4", "--dialect", dialect}, "expected a global scale with which");
 }
 
 }  // namespace cli_infinite_test
