@@ -21,12 +21,24 @@ bool has_odd_port(std::string_view host) {
   return port.empty() || !std::all_of(port.begin(), port.end(), is_digit);
 }
 
+/// "#2", by which one of several URLs is told from another: see GivenUrls.
+std::string_view number_of(std::string_view url) {
+  const size_t mark = url.rfind('#');
+  if (mark == url.npos || url.find('?') != url.npos || url.size() - mark > 4 || url.size() - mark < 2)
+    return {};
+  const std::string_view number = url.substr(mark + 1);
+  return std::all_of(number.begin(), number.end(), is_digit) ? url.substr(mark) : std::string_view();
+}
+
 }  // namespace
 
 std::string shown_url(std::string_view url) {
   const size_t mark = url.find(kMark);
   const std::string_view shown = url.substr(0, url.find_first_of("?#"));
-  if (mark == url.npos || shown.size() < mark) return std::string(shown);
+  if (mark == url.npos || shown.size() < mark) {
+    const size_t at = shown.rfind('@');  // "user:password@host"
+    return std::string(shown.find(':') < at && at != shown.npos ? shown.substr(at + 1) : shown);
+  }
   const std::string scheme(url.substr(0, mark + kMark.size()));
   const std::string_view rest = shown.substr(scheme.size());
   const std::string_view host = rest.substr(0, rest.find('/'));
@@ -54,6 +66,7 @@ std::string with_shown_urls(std::string_view text) {
     text.remove_prefix(begin);
     const size_t end = std::min(text.find_first_of(" \t\r\n\"'`<>"), text.size());
     shown += shown_url(text.substr(0, end));
+    shown += number_of(text.substr(0, end));
     text.remove_prefix(end);
   }
   return shown + std::string(text);

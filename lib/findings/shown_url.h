@@ -6,13 +6,14 @@ namespace twofour {
 
 /// A URL for people: without query and fragment, which may hold a signature, and without user and password.
 /// Where those cannot be told apart from the host, its scheme alone. Text that is no URL loses what follows a
-/// '?' or '#'.
+/// '?' or '#', and "user:password@" before a host.
 std::string shown_url(std::string_view url);
 
 /// Where the first URL of a text begins; npos: it has none.
 size_t find_url(std::string_view text);
 
-/// A text of another program with each of its URLs as shown_url() has it. A URL ends at a space or a quote.
+/// A text with each of its URLs as shown_url() has it, but for the number that GivenUrls gives one, "#2". A
+/// URL ends at a space or a quote.
 std::string with_shown_urls(std::string_view text);
 
 }  // namespace twofour

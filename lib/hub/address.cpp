@@ -103,7 +103,8 @@ RemoteAddress parse_page(std::string_view source, const std::vector<std::string>
 }  // namespace
 
 bool is_remote_address(std::string_view source) {
-  return source.starts_with(kScheme) || source.starts_with("https://") || source.starts_with("http://");
+  // With one slash it is a URL that was mistyped, or that a program took for a path.
+  return source.starts_with(kScheme) || source.starts_with("https:/") || source.starts_with("http:/");
 }
 
 RemoteAddress parse_remote_address(std::string_view source, const HubSettings& settings) {

@@ -6,7 +6,7 @@
 
 namespace twofour {
 
-/// Whether a source begins with hf://, https:// or http://.
+/// Whether a source begins with hf://, https:/ or http:/.
 bool is_remote_address(std::string_view source);
 
 /// What an address names: a repository of the Hub, a folder or a file of one, or something on another server.

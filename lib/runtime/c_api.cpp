@@ -12,6 +12,7 @@
 #include "formats/layouts/checkpoint_rows.h"
 #include "formats/layouts/layouts.h"
 #include "kernels/device/device.h"
+#include "lib/findings/shown_url.h"
 #include "lib/findings/version.h"
 #include "lib/runtime/artifact.h"
 #include "lib/runtime/c_guard.h"
@@ -79,7 +80,7 @@ int guarded(const std::function<void()>& work) noexcept {
     last_error = "out of memory";  // short enough to need none
   } catch (const std::exception& e) {
     try {
-      last_error = e.what();
+      last_error = with_shown_urls(e.what());
     } catch (...) {
       last_error.clear();
     }

@@ -233,4 +233,22 @@ TEST_CASE("a prompt that mentions a URL is read as it was typed") {
   CHECK(json["prompt_tokens"] == 9);
 }
 
+TEST_CASE("no message has the secret of what is almost a URL, or of one in a file") {
+  const Scratch scratch;
+  const std::string secret = kSecret;
+  write_text(scratch / "key.yaml", "format: 1\nhttps://h/x?sig=" + secret + ": 1\nrules: []\n");
+  write_text(scratch / "value.yaml",
+             "format: 1\nrules:\n  - match: \"*\"\n    to: https://u:" + secret + "@h/x\n");
+  const std::string out = (scratch / "out").string();
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"inspect", "https:/h/x.safetensors?sig=" + secret},
+           {"convert", "http:/h/x?sig=" + secret, out, "--to", "bf16"},
+           {"convert", scratch.path.string(), out, "--recipe", (scratch / "key.yaml").string()},
+           {"convert", scratch.path.string(), out, "--recipe", (scratch / "value.yaml").string()}}) {
+    const Outcome o = run_program(words);
+    CHECK(o.code == 2);
+    CHECK_MESSAGE((o.out + o.err).find(secret) == std::string::npos, o.err);
+  }
+}
+
 }  // namespace cli_secret_test

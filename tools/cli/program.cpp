@@ -22,6 +22,7 @@
 #include "kernels/device/isa.h"
 #include "lib/findings/given_urls.h"
 #include "lib/findings/problems.h"
+#include "lib/findings/shown_url.h"
 #include "lib/findings/version.h"
 #include "lib/io/remote_file.h"
 #include "lib/threads/interrupt.h"
@@ -80,14 +81,15 @@ std::vector<std::string> lines_of(const Interrupted& e) {
   return {text.substr(0, end), text.substr(end + 1)};
 }
 
-/// How a command ended, and the message of one that failed, without what a terminal would obey.
+/// How a command ended, and the message of one that failed, without what a terminal would obey and without
+/// what is secret of URLs, wherever these were written.
 struct Outcome {
   int code = kDone;
   std::vector<std::string> lines = {};
 };
 
 Outcome failed(int code, std::vector<std::string> lines) {
-  for (std::string& line : lines) line = shortened(with_remote_names(std::move(line)));
+  for (std::string& line : lines) line = shortened(with_shown_urls(with_remote_names(std::move(line))));
   return {code, std::move(lines)};
 }
 

@@ -19,6 +19,15 @@ TEST_CASE("a URL is shown without query, fragment, user and password") {
   CHECK(shown_url("s3://key:secret@bucket/a?secret") == "s3://bucket/a");
 }
 
+TEST_CASE("what is almost a URL is shown without its secrets, too") {
+  CHECK(shown_url("https:/h/a?secret") == "https:/h/a");
+  CHECK(shown_url("user:password@h/a?secret") == "h/a");
+  CHECK(with_shown_urls("r.yaml: line 2: found \"https://u:p@h/a?secret\"") ==
+        "r.yaml: line 2: found \"https://h/a\"");
+  CHECK(with_shown_urls("https://h/a#2: no") == "https://h/a#2: no");
+  CHECK(with_shown_urls("https://h/a#secret no") == "https://h/a no");
+}
+
 TEST_CASE("what is no secret of a URL stays") {
   for (const char* url : {"https://h/a@b", "https://h:8443/org/name@main/x", "https://[::1]:80/a@b",
                           "https://[::1]/a@b", "hf://org/name@refs/pr/1", "https://", "a/b", "C:/models", ""})
