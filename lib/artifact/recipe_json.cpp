@@ -78,8 +78,13 @@ constexpr JsonWord<Recipe> kRecipeWords[] = {
        const std::string_view word = zero_points_word(r.zero_points);
        return word.empty() ? Json() : Json(word);
      },
-     [](const JsonPlace&, const Json& json, Recipe& r) {
-       r.zero_points = parse_zero_points(json.get<std::string>());
+     [](const JsonPlace& place, const Json& json, Recipe& r) {
+       const auto word = json.get<std::string>();
+       try {
+         r.zero_points = parse_zero_points(word);
+       } catch (const Error& e) {
+         throw Error(fmt::format("{}: {}.{}", place.where, place.path, e.what()));
+       }
      }},
     {"edit", [](const Recipe& r) { return write_edit(r.edit); },
      [](const JsonPlace& place, const Json& json, Recipe& r) { r.edit = read_edit(place, json); }}};
