@@ -6,6 +6,8 @@ namespace twofour {
 namespace {
 
 using enum PartKind;
+constexpr const char* kScaled = "which scales the inputs";
+constexpr const char* kDescribed = "which describes codes in words that are not read";
 constexpr const char* kSubtracted = "which is subtracted from codes";
 constexpr const char* kReordered = "which gives inputs to groups in another order";
 constexpr const char* kLowRank = "which adds a low-rank matrix";
@@ -25,15 +27,22 @@ constexpr ModulePart kParts[] = {
     {"weight_global_scale", kScale, true},
     {"scale", kScale},
     {"scales", kScale},
+    {"scale_inv", kScale, true},
     // Inputs, outputs and the cache of keys and values.
     {"input_scale", kPart, true},
     {"input_global_scale", kPart, true},
     {"input_zero_point", kPart, true},
+    {"input_scale_ub", kPart},
     {"output_scale", kPart},
+    {"output_zero_point", kPart},
+    {"prob_scale", kPart},
     {"prob_output_scale", kPart},
     {"q_scale", kPart},
+    {"q_zero_point", kPart},
     {"k_scale", kPart},
+    {"k_zero_point", kPart},
     {"v_scale", kPart},
+    {"v_zero_point", kPart},
     {"kv_scale", kPart},
     {"k_bias", kPart},
     {"v_bias", kPart},
@@ -43,7 +52,17 @@ constexpr ModulePart kParts[] = {
     {"bias_vl", kPart},
     {"tid2eid", kPart},
     // What changes the meaning of weights.
-    {"pre_quant_scale", kTerm, false, Harmless::kNever, "which scales the inputs"},
+    {"pre_quant_scale", kTerm, false, Harmless::kNever, kScaled},
+    {"smooth_scale", kTerm, false, Harmless::kNever, kScaled},
+    {"smooth_factor", kTerm, false, Harmless::kNever, kScaled},
+    {"channel_scale", kTerm, false, Harmless::kNever, kScaled},
+    {"act.scales", kTerm, false, Harmless::kNever, kScaled},  // AutoAWQ's scaled activation
+    {"act_fn.scales", kTerm, false, Harmless::kNever, kScaled},
+    {"weight_perm", kTerm, false, Harmless::kNever, "which gives inputs another order"},
+    {"hadamard", kTerm, false, Harmless::kNever, "which rotates the inputs"},
+    {"comfy_quant", kTerm, false, Harmless::kNever, kDescribed},
+    {"quant_metadata", kTerm, false, Harmless::kNever, kDescribed},
+    {"scaled_fp8", kTerm, false, Harmless::kNever, kDescribed},
     {"svdquant_lora_a", kTerm, false, Harmless::kNever, kLowRank},
     {"svdquant_lora_b", kTerm, false, Harmless::kNever, kLowRank},
     {"input_scale_2", kTerm, false, Harmless::kNever, "an input scale of a form that is not supported",
@@ -64,9 +83,9 @@ constexpr ModulePart kQuantizerState[] = {
     {"double_scale", kState},
 };
 
-/// PEFT's adapters: "X.lora_A.weight", "X.lora_B.default.weight", "X.lora_magnitude_vector".
-constexpr std::string_view kLoraPrefix = "lora_";
-constexpr ModulePart kLora = {kLoraPrefix, kTerm, false, Harmless::kNever, "an adapter that was not merged"};
+/// PEFT's adapters: "X.lora_A.weight", "X.lora_B.default.weight", "X.ia3_l.default".
+constexpr std::string_view kAdapters[] = {"lora_", "ia3_", "oft_", "boft_", "hada_", "lokr_", "vera_"};
+constexpr ModulePart kAdapter = {"adapter", kTerm, false, Harmless::kNever, "an adapter that was not merged"};
 constexpr ModulePart kUnknownPart = {"", kUnknown, false, Harmless::kNever, "which no reader of codes knows"};
 
 const ModulePart* find_in(std::span<const ModulePart> list, std::string_view name) {
@@ -74,11 +93,54 @@ const ModulePart* find_in(std::span<const ModulePart> list, std::string_view nam
   return at == list.end() ? nullptr : &*at;
 }
 
-/// "_amax" of "weight_quantizer._amax"; empty where no quantizer is above the name.
-std::string_view below_quantizer(std::string_view below) {
-  constexpr std::string_view kQuantizer = "_quantizer.";
-  const size_t at = below.rfind(kQuantizer);
-  return at == below.npos ? std::string_view() : below.substr(at + kQuantizer.size());
+constexpr std::string_view kQuantizer = "_quantizer.";
+
+/// What a quantizer's buffer is: "_amax", "pre_quant_scale" or, of several quantizers one after the other,
+/// "0._amax". nullptr: nobody knows.
+const ModulePart* find_buffer(std::string_view buffer) {
+  if (const size_t digits = buffer.find_first_not_of("0123456789");
+      digits > 0 && digits < buffer.size() && buffer[digits] == '.')
+    buffer.remove_prefix(digits + 1);
+  if (buffer.starts_with('_')) buffer.remove_prefix(1);
+  if (const ModulePart* state = find_in(kQuantizerState, buffer)) return state;
+  const ModulePart* part = find_in(kParts, buffer);
+  return part != nullptr && part->kind == kTerm ? part : nullptr;
+}
+
+/// Where a name that is an adapter's begins: behind a dot or, "X_lora_A.weight", behind a stack's name.
+size_t find_adapter(std::string_view tensor) {
+  for (size_t dot = tensor.rfind('.'); dot != tensor.npos && dot > 0; dot = tensor.rfind('.', dot - 1)) {
+    const std::string_view below = tensor.substr(dot + 1);
+    if (std::any_of(std::begin(kAdapters), std::end(kAdapters),
+                    [&](std::string_view adapter) { return below.starts_with(adapter); }))
+      return dot;
+  }
+  constexpr std::string_view kOfStack = "_lora_";
+  const size_t at = tensor.rfind(kOfStack);
+  if (at == tensor.npos || at == 0) return tensor.npos;
+  const std::string_view matrix = tensor.substr(at + kOfStack.size());
+  const bool is_one = !matrix.empty() && std::string_view("ABab").find(matrix[0]) != matrix.npos &&
+                      (matrix.size() == 1 || matrix[1] == '.' || matrix[1] == '_');
+  return is_one ? at : tensor.npos;
+}
+
+/// The module of a quantizer by what is before "_quantizer.": X of "X.input" and of a stack's "X_input".
+std::string_view module_of_quantizer(std::string_view before) {
+  const size_t at = before.find_last_of("._");
+  return before.substr(0, at == before.npos ? 0 : at);
+}
+
+/// The longest name of the list that ends a tensor's.
+const ModulePart* find_end(std::string_view tensor) {
+  const ModulePart* longest = nullptr;
+  for (const ModulePart& part : kParts) {
+    if (!tensor.ends_with(part.name)) continue;
+    const size_t size = tensor.size() - part.name.size();
+    const bool is_one =
+        size == 0 ? part.kind == kTerm : size > 1 && (tensor[size - 1] == '.' || tensor[size - 1] == '_');
+    if (is_one && (longest == nullptr || part.name.size() > longest->name.size())) longest = &part;
+  }
+  return longest;
 }
 
 }  // namespace
@@ -87,28 +149,31 @@ std::span<const ModulePart> module_parts() { return kParts; }
 
 const ModulePart& find_module_part(std::string_view below) {
   if (const ModulePart* part = find_in(kParts, below)) return *part;
-  if (below.starts_with(kLoraPrefix)) return kLora;
-  std::string_view buffer = below_quantizer(below);
-  if (buffer.empty()) return kUnknownPart;
-  if (buffer.starts_with('_')) buffer.remove_prefix(1);
-  if (const ModulePart* state = find_in(kQuantizerState, buffer)) return *state;
-  const ModulePart* part = find_in(kParts, buffer);
-  return part != nullptr && part->kind == kTerm ? *part : kUnknownPart;
+  if (below.starts_with("lora_") || find_adapter(below) != below.npos) return kAdapter;
+  const size_t at = below.rfind(kQuantizer);
+  const std::string_view buffer = at == below.npos ? below : below.substr(at + kQuantizer.size());
+  const bool is_buffer = at != below.npos || below.starts_with('_');
+  const ModulePart* part = is_buffer ? find_buffer(buffer) : nullptr;
+  const bool is_known = part != nullptr && (at != below.npos || part->kind == kTerm);
+  return is_known ? *part : kUnknownPart;
 }
 
 std::optional<PartName> parse_part_name(std::string_view tensor) {
-  constexpr std::string_view kLoraAnywhere = ".lora_";
-  if (const size_t at = tensor.rfind(kLoraAnywhere); at != tensor.npos)
-    return PartName{tensor.substr(0, at), &kLora};
-  const ModulePart* longest = nullptr;
-  for (const ModulePart& part : kParts) {
-    if (!tensor.ends_with(part.name) || tensor.size() < part.name.size() + 2) continue;
-    const char before = tensor[tensor.size() - part.name.size() - 1];
-    if (before != '.' && before != '_') continue;
-    if (longest == nullptr || part.name.size() > longest->name.size()) longest = &part;
+  if (const size_t at = tensor.rfind(kQuantizer); at != tensor.npos) {
+    if (const ModulePart* part = find_buffer(tensor.substr(at + kQuantizer.size())))
+      return PartName{module_of_quantizer(tensor.substr(0, at)), part};
   }
-  if (longest == nullptr) return std::nullopt;
-  return PartName{tensor.substr(0, tensor.size() - longest->name.size() - 1), longest};
+  const ModulePart* end = find_end(tensor);
+  if (end == nullptr || end->kind != kTerm) {
+    if (const size_t at = find_adapter(tensor); at != tensor.npos)
+      return PartName{tensor.substr(0, at), &kAdapter};
+  }
+  if (end == nullptr) return std::nullopt;
+  const size_t size = tensor.size() - end->name.size();
+  std::string_view module = tensor.substr(0, size > 0 ? size - 1 : 0);
+  // "X._pre_quant_scale", a buffer that was saved without its quantizer
+  if (end->kind == kTerm && module.ends_with('.')) module.remove_suffix(1);
+  return PartName{module, end};
 }
 
 }  // namespace twofour

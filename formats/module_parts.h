@@ -36,21 +36,23 @@ struct ModulePart {
 
 /// The closed list of such names, which every command goes by. A name that is not on it is kUnknown.
 /// Sources: compressed-tensors, compressors; NVIDIA/Model-Optimizer, export/quant_utils.py and
-/// nn/modules/tensor_quantizer.py; AutoGPTQ; AutoAWQ; vLLM, quantization/quark and kv_cache.py; Hugging Face
-/// transformers and PEFT, whose modules have them as parameters.
+/// nn/modules/tensor_quantizer.py; AutoGPTQ; AutoAWQ; vLLM, quantization/quark and kv_cache.py; Nunchaku;
+/// ComfyUI; Hugging Face transformers and PEFT, whose modules have them as parameters.
 std::span<const ModulePart> module_parts();
 
 /// What the list says of a name behind a module's, "input_quantizer._pre_quant_scale" for example: a
 /// quantizer's buffer is looked up by its own name, and what only a quantizer has counts below one alone.
+/// Terms count as buffers without a quantizer, too: "_pre_quant_scale".
 const ModulePart& find_module_part(std::string_view below);
 
-/// A tensor's name as that of a part on the list, scales and terms first of all: the module and the part.
+/// A tensor's name as that of a part on the list: the module, which need not exist, and the part.
 struct PartName {
   std::string_view module;
   const ModulePart* part;
 };
-/// "X.pre_quant_scale", "X_pre_quant_scale" or "X.lora_A.default.weight". Empty where no name on the list
-/// ends the tensor's.
+/// "X.pre_quant_scale", "X_pre_quant_scale", "X.input_quantizer._pre_quant_scale", "X._pre_quant_scale" or
+/// "X.lora_A.default.weight" of X; a term with nothing before it, "comfy_quant", is of the module "". Empty
+/// where no name on the list ends the tensor's.
 std::optional<PartName> parse_part_name(std::string_view tensor);
 
 }  // namespace twofour

@@ -210,4 +210,19 @@ bool is_table_name(std::string_view module) {
   return std::find(std::begin(kEmbeddings), std::end(kEmbeddings), leaf) != std::end(kEmbeddings);
 }
 
+bool is_matrix_of_experts(std::string_view module) {
+  constexpr std::string_view kMatrices[] = {"w1",        "w2",      "w3",           "w13",      "v1",
+                                            "gate_proj", "up_proj", "gate_up_proj", "fc1",      "fc2",
+                                            "down_proj", "linear1", "linear2",      "w1_and_w3"};
+  const std::string_view matrix = leaf_of(module);
+  if (std::find(std::begin(kMatrices), std::end(kMatrices), matrix) == std::end(kMatrices)) return false;
+  bool is_below = false, is_numbered = false;
+  any_part(parent_of(module), [&](std::string_view part) {
+    is_numbered = is_numbered || (is_below && is_number_part(part));
+    is_below = is_below || part == "experts";
+    return false;
+  });
+  return is_below && !is_numbered;
+}
+
 }  // namespace twofour

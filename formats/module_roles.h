@@ -61,4 +61,8 @@ bool is_table_name(std::string_view module);
 /// other name.
 std::string_view table_of_piece(std::string_view module);
 
+/// Whether a module's name is that of one matrix of all experts by a naming that no row of naming_rules()
+/// knows: "experts.w13", DBRX's "experts.mlp.w1".
+bool is_matrix_of_experts(std::string_view module);
+
 }  // namespace twofour

@@ -42,6 +42,10 @@ TEST_CASE("buffers of quantizers are looked up by their own names") {
   CHECK(kind("input_quantizer.pre_quant_scale") == PartKind::kTerm);
   CHECK(kind("weight_quantizer._amax") == PartKind::kState);
   CHECK(kind("weight_quantizer._double_scale") == PartKind::kState);
+  CHECK(kind("weight_quantizer.0._amax") == PartKind::kState);
+  CHECK(kind("weight_quantizer.1._scale") == PartKind::kUnknown);
+  CHECK(kind("_pre_quant_scale") == PartKind::kTerm);
+  CHECK(kind("output_zero_point") == PartKind::kPart);
   // Not below a quantizer, or what a quantizer's scale would be: nobody knows what it means.
   CHECK(kind("_amax") == PartKind::kUnknown);
   CHECK(kind("amax") == PartKind::kUnknown);
@@ -61,7 +65,22 @@ TEST_CASE("a tensor's name is taken apart by the longest part") {
   CHECK(module("a.b.weight_g_idx") == "a.b|weight_g_idx");
   CHECK(module("a.b.g_idx") == "a.b|g_idx");
   CHECK(module("a.down_proj_weight_scale_2") == "a.down_proj|weight_scale_2");
-  CHECK(module("a.b.lora_A.default.weight") == "a.b|lora_");
+  CHECK(module("a.b.lora_A.default.weight") == "a.b|adapter");
+  CHECK(module("a.b.svdquant_lora_a") == "a.b|svdquant_lora_a");
+  CHECK(module("a.b.base_layer.lora_B.weight") == "a.b.base_layer|adapter");
+  CHECK(module("a.experts.down_proj_lora_A.weight") == "a.experts.down_proj|adapter");
+  CHECK(module("a.q_lora_rank_norm.weight") == "a.q_lora_rank_norm|weight");
+  CHECK(module("a.b.ia3_l") == "a.b|adapter");
+  // A quantizer's buffer is its module's; a stack's quantizer is behind "_".
+  CHECK(module("a.b.input_quantizer._pre_quant_scale") == "a.b|pre_quant_scale");
+  CHECK(module("a.b.weight_quantizer.svdquant_lora_a") == "a.b|svdquant_lora_a");
+  CHECK(module("a.experts.down_proj_input_quantizer._pre_quant_scale") ==
+        "a.experts.down_proj|pre_quant_scale");
+  CHECK(module("a.b._pre_quant_scale") == "a.b|pre_quant_scale");
+  CHECK(module("a.b.weight_quantizer.0._amax") == "a.b|amax");
+  CHECK(module("input_quantizer._pre_quant_scale") == "|pre_quant_scale");
+  // Of a file as a whole.
+  CHECK(module("comfy_quant") == "|comfy_quant");
   CHECK(module("a.b.x").empty());
   CHECK(module("weight").empty());
   CHECK(module(".weight").empty());
