@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 
 #include "lib/checkpoint/quantization_config.h"
@@ -22,51 +21,6 @@ constexpr Block kKnownBlocks[] = {{kFp8Block, kFp8Block}, {32, 32}, {1, kFp8Bloc
 
 /// Pieces of some size that something is cut into, the last one less.
 int64_t count_of(int64_t all, int64_t piece) { return all / piece + (all % piece != 0); }
-
-/// What a size that a file states may be, so that no product of two overflows.
-constexpr int64_t kMostStated = int64_t{1} << 30;
-bool is_size(int64_t stated) { return stated > 0 && stated <= kMostStated; }
-
-std::optional<Block> parse_block(const Json& stated) {
-  Block block{0, 0};
-  if (stated.is_array() && stated.size() == 2 && stated[0].is_number_integer() &&
-      stated[1].is_number_integer()) {
-    block = {stated[0].get<int64_t>(), stated[1].get<int64_t>()};
-  } else if (stated.is_string()) {
-    const auto text = stated.get<std::string>();
-    const char *end = text.data() + text.size(), *at = std::from_chars(text.data(), end, block.first).ptr;
-    if (at == end || *at != 'x' || std::from_chars(at + 1, end, block.second).ptr != end) return {};
-  }
-  return is_size(block.first) && is_size(block.second) ? std::optional(block) : std::nullopt;
-}
-
-/// Calls `f` for the integer that the first of `keys` has.
-template <class F>
-void with_number(const Json& json, std::initializer_list<const char*> keys, F&& f) {
-  for (const char* key : keys) {
-    const auto at = json.find(key);
-    if (at != json.end() && at->is_number_integer()) return f(at->get<int64_t>());
-  }
-}
-
-void add_block(const Json& holder, const char* key, StatedStorage& to) {
-  const auto at = holder.find(key);
-  if (at == holder.end() || at->is_null()) return;
-  if (const auto block = parse_block(*at)) {
-    to.blocks.push_back(*block);
-  } else {
-    to.unread_blocks.push_back(at->dump());
-  }
-}
-
-void add_group(const Json& group, StatedStorage& to) {
-  if (!group.is_object() || !group.contains("weights") || !group["weights"].is_object()) return;
-  const Json& weights = group["weights"];
-  add_block(weights, "block_structure", to);
-  if (lookups::text_of(weights, "type") == "float") return;
-  with_number(weights, {"group_size"}, [&](int64_t size) { to.group_sizes.push_back(size); });
-  with_number(weights, {"num_bits"}, [&](int64_t bits) { to.bits.insert(bits); });
-}
 
 std::string blocks_text(std::span<const Block> blocks) {
   std::string text;
@@ -87,28 +41,6 @@ bool cuts_alike(Block a, Block b, const Linear& m) {
 }
 
 }  // namespace
-
-StatedStorage stated_storage(const Json& quantization) {
-  StatedStorage stated;
-  if (!quantization.is_object()) return stated;
-  add_block(quantization, "weight_block_size", stated);
-  const auto groups = quantization.find("config_groups");
-  if (groups != quantization.end() && (groups->is_object() || groups->is_array())) {
-    for (const Json& group : *groups) add_group(group, stated);
-  }
-  stated.method = lookups::text_of(quantization, "quant_method");
-  if (stated.method == "awq" || stated.method == "gptq" || stated.method == "auto-round") {
-    with_number(quantization, {"bits", "w_bit"}, [&](int64_t bits) { stated.bits.insert(bits); });
-    with_number(quantization, {"group_size", "q_group_size"},
-                [&](int64_t size) { stated.group_sizes.push_back(size); });
-    for (const char* key : {"packing_format", "checkpoint_format", "version"}) {
-      if (stated.format.empty()) stated.format = lookups::text_of(quantization, key);
-    }
-  }
-  const auto base = quantization.find("base");
-  const bool nothing = stated.blocks.empty() && stated.unread_blocks.empty() && stated.group_sizes.empty();
-  return nothing && base != quantization.end() ? stated_storage(*base) : stated;
-}
 
 LinearShapes::LinearShapes(const Checkpoint& checkpoint, Problems& problems)
     : c_(checkpoint),
@@ -147,7 +79,21 @@ bool LinearShapes::read_mxfp4(Linear& m) {
   return expect_shape(*m.scale, tensor(*m.scale).dtype, scales);
 }
 
+/// Codes in another form of FP8 than the type says, and integers, look the same.
+bool LinearShapes::check_fp8_words(const Linear& m) {
+  const std::string& format = stated_.fp8_format;
+  const bool is_other = format.find("e4m3") == format.npos || format.find("fnuz") != format.npos;
+  if (!format.empty() && is_other)
+    return refuse(m.weight, fmt::format("FP8 as the config's fmt {} says", json_quote_short(format)));
+  const Json& weights = symmetry_.group_weights(m.name);
+  const Json& bits = lookups::member(weights, "num_bits");
+  if (!weights.is_object() || (!bits.is_null() && bits != 8) || lookups::text_of(weights, "type") == "float")
+    return true;
+  return refuse(m.weight, "integers of 8 bits as the config's group says, with type int or none");
+}
+
 bool LinearShapes::read_fp8_scale(Linear& m) {
+  if (!check_fp8_words(m)) return false;
   const TensorInfo& scale = tensor(*m.scale);
   const auto dims_of = [&](int64_t rows, int64_t cols) {
     Dims dims = m.k_outer ? Dims{cols, rows} : Dims{rows, cols};
@@ -203,6 +149,10 @@ void LinearShapes::read_zero_points(Linear& m) {
   switch (c_.zero_points()) {
     case ZeroPoints::kAsStated:
       m.symmetry = symmetry_.find(m.name);
+      for (const auto& [file, symmetry] : side_symmetries_) {
+        const std::string_view said = symmetry.find(m.name);
+        if (m.symmetry.empty() && !said.empty()) m.symmetry = fmt::format("{} in {}", said, file);
+      }
       break;
     case ZeroPoints::kStored:
       break;
@@ -245,7 +195,24 @@ bool LinearShapes::read_stated_shape(Linear& m) {
   return false;
 }
 
+bool LinearShapes::check_group(const Linear& m) {
+  const Json& weights = symmetry_.group_weights(m.name);
+  if (!weights.is_object()) return true;
+  if (lookups::text_of(weights, "type") == "float")
+    return refuse(m.weight, "codes of floats as the config's type: float says");
+  const bool asks_zeros = weights.value("symmetric", Json()) == false;
+  if (asks_zeros && !m.zero_points && c_.zero_points() != ZeroPoints::kSymmetric)
+    return refuse(m.weight, "weight_zero_point beside it, as the config's symmetric: false says");
+  const Json order = weights.value("actorder", Json());
+  const bool by_group = order == "group" || order == "dynamic" || order == true;
+  if (by_group && !m.group_index)
+    return refuse(m.weight, fmt::format("weight_g_idx beside it, as the config's actorder: {} says",
+                                        order.is_string() ? order.get<std::string>() : "true"));
+  return true;
+}
+
 bool LinearShapes::read_packed(Linear& m) {
+  if (!check_group(m)) return false;
   const Dims& words = tensor(m.weight).shape;
   m.packing = Int4Packing::kAlongK;
   m.n = words[0];
@@ -271,19 +238,25 @@ bool LinearShapes::read_packed(Linear& m) {
 void LinearShapes::read_side() {
   if (has_read_side_ || !c_.is_directory()) return;
   has_read_side_ = true;
-  const auto side = read_side_config(c_.path());
-  if (!side) return;
-  StatedStorage beside = stated_storage(side->value);
-  if (stated_.method.empty()) {
-    stated_ = std::move(beside);
-    symmetry_ = StatedSymmetry(side->value);
-  } else if (stated_.method == beside.method && stated_.format.empty()) {
-    stated_.format = std::move(beside.format);
-  } else if (stated_.method == "gptq" && beside.method == "gptq" && !beside.format.empty() &&
-             stated_.format != beside.format) {
-    side_ = fmt::format(
-        "{}: checkpoint_format: expected {} as config.json says, found {}; zero points depend on it",
-        (c_.path() / side->file).string(), stated_.format, beside.format);
+  for (SideConfig& side : read_side_configs(c_.path())) {
+    StatedStorage beside = stated_storage(side.value);
+    if (stated_.method.empty()) {
+      stated_ = std::move(beside);
+    } else if (stated_.method != beside.method) {
+      continue;  // of another save
+    } else {
+      stated_.has_order = stated_.has_order || beside.has_order;
+      if (stated_.format.empty()) stated_.format = beside.format;
+      if (stated_.other_format.empty()) stated_.other_format = beside.other_format;
+      if (stated_.bits.empty()) stated_.bits = std::move(beside.bits);
+      if (stated_.group_sizes.empty()) stated_.group_sizes = std::move(beside.group_sizes);
+      if (stated_.method == "gptq" && !beside.format.empty() && stated_.format != beside.format) {
+        side_ = fmt::format(
+            "{}: checkpoint_format: expected {} as config.json says, found {}; zero points depend on it",
+            (c_.path() / side.file).string(), stated_.format, beside.format);
+      }
+    }
+    side_symmetries_.emplace_back(side.file, StatedSymmetry(std::move(side.value)));
   }
 }
 
@@ -298,6 +271,14 @@ bool LinearShapes::check_method(Linear& m) {
     problems_.add(side_);
     return false;
   }
+  if (!stated_.other_format.empty()) {
+    problems_.add(
+        fmt::format("{}: expected one format in the config, on which zero points depend, found {} and {}",
+                    c_.where(m.weight), stated_.format, stated_.other_format));
+    return false;
+  }
+  if (stated_.has_order && !awq && !m.group_index)
+    return refuse(m.weight, "g_idx beside it, as the config's desc_act: true says");
   if (stated_.method == (awq ? "gptq" : "awq")) {
     return refuse(m.weight, fmt::format("I32 {} as quant_method {} has", awq ? "[K/8, N]" : "[K, N/8]",
                                         stated_.method));
@@ -354,7 +335,7 @@ bool LinearShapes::read_group_size(Linear& m, int64_t groups) {
     return std::find(stated_.group_sizes.begin(), stated_.group_sizes.end(), size) !=
            stated_.group_sizes.end();
   };
-  const auto fits = [&](int64_t size) { return is_size(size) && count_of(m.k, size) == groups; };
+  const auto fits = [&](int64_t size) { return is_stated_size(size) && count_of(m.k, size) == groups; };
   const int64_t equal = m.k % groups == 0 ? m.k / groups : 0;
   const auto stated = std::find_if(stated_.group_sizes.begin(), stated_.group_sizes.end(), fits);
   m.scale_cols = equal;

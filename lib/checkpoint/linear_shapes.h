@@ -1,25 +1,13 @@
 #pragma once
 #include <cstdint>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "formats/json.h"
 #include "lib/checkpoint/linears.h"
+#include "lib/checkpoint/quantization_config.h"
 
 namespace twofour {
-
-/// What a checkpoint's quantization entries say about the storage of weights, of all modules together.
-struct StatedStorage {
-  std::vector<std::pair<int64_t, int64_t>> blocks;  ///< of FP8, rows and columns
-  std::vector<std::string> unread_blocks;           ///< as the entry has them
-  std::vector<int64_t> group_sizes;                 ///< of integers
-  std::set<int64_t> bits;                           ///< of integers
-  std::string method;                               ///< quant_method: "awq", "gptq", "auto-round", ...
-  std::string format;                               ///< checkpoint_format, version or packing_format
-};
-StatedStorage stated_storage(const Json& quantization);
 
 /// Fills in what the shapes of a module's tensors say: E, N, K, which weights share a scale, how codes lie.
 /// Each function returns false, with one problem, where tensors disagree or hold what is not read.
@@ -48,14 +36,17 @@ class LinearShapes {
 
   void read_side();
   void read_zero_points(Linear& module);
+  /// Whether what a group of compressed-tensors says of the module is what is stored.
+  bool check_group(const Linear& module);
+  bool check_fp8_words(const Linear& module);
 
   const Checkpoint& c_;
   Problems& problems_;
   StatedStorage stated_;
   StatedSymmetry symmetry_;
+  std::vector<std::pair<std::string, StatedSymmetry>> side_symmetries_;  ///< by file
   bool has_read_side_ = false;
-  std::string
-      side_;  ///< why quantize_config.json or quant_config.json contradicts the entry; empty: it does not
+  std::string side_;  ///< why a file beside config.json contradicts the entry; empty: it does not
 };
 
 }  // namespace twofour

@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "formats/error.h"
 #include "lib/checkpoint/model_config.h"
+#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
@@ -107,7 +111,8 @@ Json config_with_layout(const Checkpoint& source, Json entry, const Json* base) 
   return with_entry(source.config(), nullptr, std::move(entry));  // where a reader of layouts looks
 }
 
-std::optional<SideConfig> read_side_config(const std::filesystem::path& directory) {
+std::vector<SideConfig> read_side_configs(const std::filesystem::path& directory) {
+  std::vector<SideConfig> found;
   std::error_code error;
   for (const char* name : kSideConfigs) {
     const auto path = directory / name;
@@ -117,9 +122,31 @@ std::optional<SideConfig> read_side_config(const std::filesystem::path& director
       throw Error(fmt::format("{}: expected a JSON object, found {}", path.string(), value.type_name()));
     const bool awq = value.contains("w_bit") || value.contains("q_group_size");
     if (!value.contains("quant_method")) value["quant_method"] = awq ? "awq" : "gptq";
-    return SideConfig{name, std::move(value)};
+    found.push_back({name, std::move(value)});
   }
-  return std::nullopt;
+  return found;
+}
+
+std::string quantization_method(const Json& entry) {
+  constexpr std::pair<const char*, const char*> kSpellings[] = {{"gptq", "gptq"},
+                                                                {"gptq-marlin", "gptq"},
+                                                                {"gptqmodel", "gptq"},
+                                                                {"auto-gptq", "gptq"},
+                                                                {"awq", "awq"},
+                                                                {"awq-marlin", "awq"},
+                                                                {"auto-awq", "awq"},
+                                                                {"autoawq", "awq"},
+                                                                {"auto-round", "auto-round"},
+                                                                {"autoround", "auto-round"},
+                                                                {"intel/auto-round", "auto-round"},
+                                                                {"compressed-tensors", "compressed-tensors"}};
+  const std::string said = lookups::text_of(entry, "quant_method");
+  std::string plain = said;
+  for (char& c : plain) c = c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const auto& [spelling, method] : kSpellings) {
+    if (plain == spelling) return method;
+  }
+  return said;
 }
 
 void refuse_entries_that_cannot_be_kept(const Checkpoint& source) {
@@ -208,6 +235,91 @@ bool is_fp8_kv_cache(const Json& entry, const Json& hf_quant) {
 
 bool has_fp8_kv_cache(const Checkpoint& source) {
   return is_fp8_kv_cache(source_quantization(source), source.hf_quant_config());
+}
+
+bool is_stated_size(int64_t stated) { return stated > 0 && stated <= int64_t{1} << 30; }
+
+namespace {
+
+using Block = std::pair<int64_t, int64_t>;
+
+std::optional<Block> parse_block(const Json& stated) {
+  Block block{0, 0};
+  if (stated.is_array() && stated.size() == 2 && stated[0].is_number_integer() &&
+      stated[1].is_number_integer()) {
+    block = {stated[0].get<int64_t>(), stated[1].get<int64_t>()};
+  } else if (stated.is_string()) {
+    const auto text = stated.get<std::string>();
+    const char *end = text.data() + text.size(), *at = std::from_chars(text.data(), end, block.first).ptr;
+    if (at == end || *at != 'x' || std::from_chars(at + 1, end, block.second).ptr != end) return {};
+  }
+  return is_stated_size(block.first) && is_stated_size(block.second) ? std::optional(block) : std::nullopt;
+}
+
+/// Calls `f` for the integer that the first of `keys` has.
+template <class F>
+void with_number(const Json& json, std::initializer_list<const char*> keys, F&& f) {
+  for (const char* key : keys) {
+    const auto at = json.find(key);
+    if (at != json.end() && at->is_number_integer()) return f(at->get<int64_t>());
+  }
+}
+
+void add_block(const Json& holder, const char* key, StatedStorage& to) {
+  const auto at = holder.find(key);
+  if (at == holder.end() || at->is_null()) return;
+  if (const auto block = parse_block(*at)) {
+    to.blocks.push_back(*block);
+  } else {
+    to.unread_blocks.push_back(at->dump());
+  }
+}
+
+void add_group(const Json& group, bool has_defaults, StatedStorage& to) {
+  if (!group.is_object() || !group.contains("weights") || !group["weights"].is_object()) return;
+  const Json& weights = group["weights"];
+  add_block(weights, "block_structure", to);
+  if (lookups::text_of(weights, "type") == "float") return;
+  with_number(weights, {"group_size"}, [&](int64_t size) { to.group_sizes.push_back(size); });
+  with_number(weights, {"num_bits"}, [&](int64_t bits) { to.bits.insert(bits); });
+  // Source: compressed-tensors, quantization/quant_args.py.
+  if (has_defaults && !weights.contains("num_bits")) to.bits.insert(8);
+}
+
+}  // namespace
+
+StatedStorage stated_storage(const Json& quantization) {
+  StatedStorage stated;
+  if (!quantization.is_object()) return stated;
+  stated.method = quantization_method(quantization);
+  add_block(quantization, "weight_block_size", stated);
+  const auto groups = quantization.find("config_groups");
+  if (groups != quantization.end() && (groups->is_object() || groups->is_array())) {
+    for (const Json& group : *groups) add_group(group, stated.method == "compressed-tensors", stated);
+  }
+  if (stated.method == "awq" || stated.method == "gptq" || stated.method == "auto-round") {
+    with_number(quantization, {"bits", "w_bit"}, [&](int64_t bits) { stated.bits.insert(bits); });
+    with_number(quantization, {"group_size", "q_group_size"},
+                [&](int64_t size) { stated.group_sizes.push_back(size); });
+    for (const char* key : {"packing_format", "checkpoint_format", "version"}) {
+      if (stated.format.empty()) stated.format = lookups::text_of(quantization, key);
+    }
+  }
+  if (stated.method == "auto-round" && stated.format == "auto_round:auto_gptq") {
+    const std::string format = lookups::text_of(quantization, "checkpoint_format");
+    if (format != "gptq") stated.other_format = format;
+  }
+  if (stated.method == "gptq") {
+    const std::string format = lookups::text_of(quantization, "format");  // GPTQModel's newer key
+    if (stated.format.empty()) stated.format = format;
+    if (format != stated.format) stated.other_format = format;
+    stated.has_order = quantization.value("desc_act", Json()) == true;
+  }
+  const Json format = quantization.value("fmt", Json());
+  stated.fp8_format = format.is_string() ? format.get<std::string>() : format.is_null() ? "" : format.dump();
+  const auto base = quantization.find("base");
+  const bool nothing = stated.blocks.empty() && stated.unread_blocks.empty() && stated.group_sizes.empty();
+  return nothing && base != quantization.end() ? stated_storage(*base) : stated;
 }
 
 }  // namespace twofour

@@ -1,7 +1,10 @@
 #pragma once
+#include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "formats/json.h"
@@ -19,13 +22,35 @@ std::optional<QuantizationEntry> quantization_entry(const Json& config);
 
 /// The files that AutoGPTQ and AutoAWQ write beside config.json, or in place of its entry.
 inline constexpr const char* kSideConfigs[] = {"quantize_config.json", "quant_config.json"};
-/// What the first of them in a directory says, an object with `quant_method`.
+/// What one of them says, an object with `quant_method`.
 struct SideConfig {
   std::string file;
   Json value;
 };
-/// Empty where there is none. Throws Error on one that is no JSON object.
-std::optional<SideConfig> read_side_config(const std::filesystem::path& directory);
+/// Those that a directory has. Throws Error on one that is no JSON object.
+std::vector<SideConfig> read_side_configs(const std::filesystem::path& directory);
+
+/// The quant_method of an entry by the one name of all its spellings: "gptq" of "gptq_marlin" and
+/// "gptqmodel", "awq" of "awq_marlin", "auto-round" of "auto_round" and "intel/auto-round",
+/// "compressed-tensors". Any other as it is written; empty where there is none.
+/// Sources: vLLM, quantization/__init__.py; GPTQModel, quantization/config.py; AutoRound, export.
+std::string quantization_method(const Json& entry);
+
+/// What a checkpoint's quantization entries say about the storage of weights, of all modules together.
+struct StatedStorage {
+  std::vector<std::pair<int64_t, int64_t>> blocks;  ///< of FP8, rows and columns
+  std::vector<std::string> unread_blocks;           ///< as the entry has them
+  std::vector<int64_t> group_sizes;                 ///< of integers
+  std::set<int64_t> bits;                           ///< of integers
+  std::string method;                               ///< as quantization_method()
+  std::string format;                               ///< checkpoint_format, version or packing_format
+  std::string other_format;                         ///< where another key contradicts that
+  std::string fp8_format;                           ///< fmt: "e4m3"
+  bool has_order = false;                           ///< of GPTQ, desc_act: a g_idx beside the codes
+};
+StatedStorage stated_storage(const Json& quantization);
+/// Whether a number may be a size: so small that no product of two overflows.
+bool is_stated_size(int64_t stated);
 
 /// Throws Error if config.json has one entry at its top and another in its text_config or in another config
 /// of a language model, since only one can be kept, and if an entry is deeper than that.

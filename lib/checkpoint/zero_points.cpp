@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "formats/error.h"
+#include "lib/checkpoint/quantization_config.h"
 #include "lib/names/lookup_parts.h"
 
 namespace twofour {
@@ -77,14 +78,23 @@ std::string_view StatedSymmetry::find(const std::string& module) const {
   if (groups_) {
     const Json* group = groups_->find(module);
     if (group == nullptr) group = groups_->of_class("Linear");
-    const bool symmetric =
-        group != nullptr && flag_of(lookups::member(*group, "weights"), "symmetric") == true;
-    return symmetric ? "symmetric: true" : std::string_view();
+    const Json* weights = group == nullptr ? nullptr : &lookups::member(*group, "weights");
+    if (weights == nullptr || !weights->is_object()) return {};
+    // Source: compressed-tensors, quantization/quant_args.py.
+    const auto symmetric = flag_of(*weights, "symmetric");
+    if (!symmetric) return "default, symmetric: true,";
+    return *symmetric ? "symmetric: true" : std::string_view();
   }
-  if (lookups::text_of(*words_, "quant_method") == "awq")
+  if (quantization_method(*words_) == "awq")
     return flag_of(*words_, "zero_point") == false ? "zero_point: false" : std::string_view();
   const auto own = symmetry_of_exception(*words_, module);
   return own.value_or(flag_of(*words_, "sym") == true) ? "sym: true" : std::string_view();
+}
+
+const Json& StatedSymmetry::group_weights(const std::string& module) const {
+  static const Json none;
+  const Json* group = groups_ ? groups_->find(module) : nullptr;
+  return group == nullptr ? none : lookups::member(*group, "weights");
 }
 
 }  // namespace twofour

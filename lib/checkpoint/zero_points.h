@@ -24,8 +24,8 @@ ZeroPoints parse_zero_points(std::string_view word);
 
 /// What a quantization entry says that makes all zero points of a module 8, as it is written there: "sym:
 /// true" (GPTQ, AutoRound), "zero_point: false" (AWQ), "symmetric: true" (the module's group of
-/// compressed-tensors). Empty: it says nothing of the kind. Exceptions for single modules count: GPTQModel's
-/// "dynamic", AutoRound's "extra_config".
+/// compressed-tensors, also where it does not say it). Empty: it says nothing of the kind. Exceptions for
+/// single modules count: GPTQModel's "dynamic", AutoRound's "extra_config".
 class StatedSymmetry {
  public:
   explicit StatedSymmetry(Json quantization);
@@ -33,6 +33,8 @@ class StatedSymmetry {
   StatedSymmetry& operator=(StatedSymmetry&&) noexcept;
   ~StatedSymmetry();
   std::string_view find(const std::string& module) const;
+  /// What a module's group of compressed-tensors says of weights; null: it has no group.
+  const Json& group_weights(const std::string& module) const;
 
  private:
   struct Groups;

@@ -53,7 +53,7 @@ QuantizationSaid::QuantizationSaid(const Json& config, std::string at)
       ignored_(ignored_of(*words, place)),
       patterns_(ignored_),
       targets_(*words) {
-  method = method_of(method_text);
+  method = method_of(quantization_method(config));
   // Without a method in the inner form, what is wrong is the missing method alone.
   if (method == QuantMethod::kNone && (is_nested || !algorithm.empty())) method = QuantMethod::kModelOpt;
 }

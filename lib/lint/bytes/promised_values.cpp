@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "lib/checkpoint/quantization_config.h"
 #include "lib/findings/and_more.h"
 #include "lib/lint/bytes/checks.h"
 
@@ -18,7 +19,7 @@ class PromisedValues {
   PromisedValues(const LintInput& s, LintReporter& reporter) : s_(s), reporter_(reporter) {}
 
   void run() {
-    const std::string method = text("quant_method");
+    const std::string method = quantization_method(s_.quantization);
     if (method == "gptq") {
       check_zero_points();
       check_groups(".g_idx", flag("desc_act"), "desc_act");

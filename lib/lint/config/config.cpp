@@ -198,7 +198,7 @@ void report_no_quantization(const LintInput& s, const std::vector<CodedModule>& 
   }
   if (found.empty()) return;
   try {
-    if (read_side_config(s.path)) return;
+    if (!read_side_configs(s.path).empty()) return;
   } catch (const ReadError&) {
     throw;
   } catch (const Error&) {

@@ -311,7 +311,8 @@ class MethodLint {
       const Json& format = member(*p_.words, "fmt");
       const std::string text = text_of(*p_.words, "fmt");
       const bool says_wide = text.find("e5m2") != text.npos;
-      const bool fits = format.is_null() || (says_wide == wide && (wide || text.find("e4m3") != text.npos));
+      const bool fits = format.is_null() || (says_wide == wide && text.find("fnuz") == text.npos &&
+                                             (wide || text.find("e4m3") != text.npos));
       votes_.add(key("fmt"), i, fits ? "" : wide ? "e5m2" : "e4m3", shown_setting(format));
       if (!m.scale) continue;
       const DType scale = s_.tensors[*m.scale].dtype;

@@ -103,7 +103,7 @@ void check_side_configs(const LintInput& s, LintReporter& reporter) {
           "expected weights of GPTQ or AWQ, which it describes, found none; it may be of another save");
       continue;
     }
-    const Json method = s.quantization.is_object() ? s.quantization.value("quant_method", Json()) : Json();
+    const std::string method = quantization_method(s.quantization);
     if (method != "gptq" && method != "awq") continue;
     const std::initializer_list<const char*> all[] = {
         {"quant_method"},      {"bits", "w_bit"}, {"group_size", "q_group_size"},
@@ -112,6 +112,7 @@ void check_side_configs(const LintInput& s, LintReporter& reporter) {
     for (const auto& keys : all) {
       const Json stated = first_of(s.quantization, keys), beside = first_of(side, keys);
       if (stated.is_null() || beside.is_null() || stated == beside) continue;
+      if (*keys.begin() == std::string_view("quant_method") && quantization_method(side) == method) continue;
       reporter.add("config-disagrees", file, *keys.begin(),
                    fmt::format("expected {} as config.json says, found {}", quoted_setting(stated),
                                quoted_setting(beside)));

@@ -155,9 +155,132 @@ TEST_CASE("what a config says of a module's zero points") {
       "b": {"targets": ["Linear"], "weights": {"symmetric": true}}}})";
   CHECK(find(groups, "layers.0.down_proj").empty());
   CHECK(find(groups, "layers.0.up_proj") == "symmetric: true");
+  const char* unsaid = R"({"quant_method": "compressed-tensors", "config_groups": {
+      "a": {"targets": ["Linear"], "weights": {"num_bits": 4}}, "b": {"targets": ["re:.*down.*"]}}})";
+  CHECK(find(unsaid, "layers.0.up_proj") == "default, symmetric: true,");
+  CHECK(find(unsaid, "layers.0.down_proj").empty());
   // An artifact keeps the source's words.
   CHECK(find(R"({"quant_method": "twofour", "base": {"quant_method": "gptq", "sym": true}})", "m") ==
         "sym: true");
+}
+
+TEST_CASE("words of either file and every spelling of a method count") {
+  struct Case {
+    const char* name;
+    std::string config, file, beside;  ///< a file beside config.json, and what it says
+    int offset;
+    bool awq = false;
+  };
+  const auto spelled = [](const char* method, const char* more) { return int4_config(method, 16, more); };
+  const Case symmetric[] = {
+      {"sym of GPTQ beside", spelled("gptq", R"(, "checkpoint_format": "gptq")"), "quantize_config.json",
+       R"({"bits": 4, "group_size": 16, "sym": true})", 1},
+      {"sym of GPTQ in the second file", spelled("gptq", ""), "quant_config.json",
+       R"({"quant_method": "gptq", "bits": 4, "sym": true})", 1},
+      {"zero_point of AWQ beside", spelled("awq", ""), "quant_config.json",
+       R"({"zero_point": false, "q_group_size": 16, "w_bit": 4, "version": "GEMM"})", 0, true},
+      {"all of it beside", "{}", "quantize_config.json",
+       R"({"bits": 4, "group_size": 16, "sym": true, "checkpoint_format": "gptq_v2"})", 0},
+      {"another spelling", spelled("gptq_marlin", R"(, "sym": true)"), "", "", 1},
+      {"of AWQ", spelled("awq_marlin", R"(, "zero_point": false)"), "", "", 0, true}};
+  for (const Case& c : symmetric) {
+    CAPTURE(c.name);
+    for (const int stored : {8 - c.offset, 9 - c.offset}) {
+      StoredInt4 w(40, 48, 16, DType::kF16, 3);
+      w.zeros.assign(w.zeros.size(), stored);
+      Tensors tensors;
+      c.awq ? w.add_awq(tensors, "m") : w.add_gptq(tensors, "m", 0);
+      const Scratch scratch;
+      write_checkpoint(scratch / "c", {tensors}, c.config);
+      if (!c.file.empty()) write_text(scratch / "c" / c.file, c.beside);
+      const Checkpoint opened = Checkpoint::open(scratch / "c");
+      WeightReader reader(opened);
+      const Linear m = only(find_weight_modules(opened));
+      const std::string why = message_of([&] { reader.check_zero_points(m); });
+      CHECK(why.empty() == (stored + c.offset == 8));
+      if (!why.empty() && !c.file.empty()) CHECK(contains(why, c.file));
+    }
+  }
+  // Which zero points are stored is a matter of the format, by either key.
+  for (const char* method : {"gptq", "gptq_marlin", "gptqmodel", "GPTQ"}) {
+    for (const char* key : {"checkpoint_format", "format"}) {
+      CAPTURE(method);
+      StoredInt4 w(40, 48, 16, DType::kF16, 3);
+      Tensors tensors;
+      w.add_gptq(tensors, "m", 0);
+      const Scratch scratch;
+      const std::string more = std::string(R"(, ")") + key + R"(": "gptq_v2")";
+      const Checkpoint c = open(scratch, tensors, spelled(method, more.c_str()), ZeroPoints::kAsStated);
+      CHECK(only(find_weight_modules(c)).zero_offset == 0);
+    }
+  }
+  StoredInt4 w(40, 48, 16, DType::kF16, 3);
+  Tensors tensors;
+  w.add_gptq(tensors, "m", 0);
+  const Scratch scratch;
+  for (const std::string& config :
+       {spelled("gptq", R"(, "checkpoint_format": "gptq", "format": "gptq_v2")"),
+        spelled("intel/auto-round",
+                R"(, "packing_format": "auto_round:auto_gptq", "checkpoint_format": "gptq_v2")")}) {
+    const Checkpoint c = open(scratch, tensors, config, ZeroPoints::kAsStated);
+    CHECK(contains(message_of([&] { find_weight_modules(c); }), "expected one format in the config"));
+  }
+}
+
+TEST_CASE("what a config promises beside codes must be there") {
+  const auto message = [](const std::string& config, auto add) {
+    StoredInt4 w(40, 48, 16, DType::kF16, 3);
+    w.make_symmetric();
+    Tensors tensors;
+    add(w, tensors);
+    const Scratch scratch;
+    const Checkpoint c = open(scratch, tensors, config, ZeroPoints::kAsStated);
+    return message_of([&] { find_weight_modules(c); });
+  };
+  const auto packed = [&](const std::string& words) {
+    return message(R"({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"a":
+        {"targets": ["re:m"], "weights": {)" +
+                       words + "}}}}}",
+                   [](StoredInt4& w, Tensors& to) { w.add_packed(to, "m", false); });
+  };
+  const std::string usual = R"("num_bits": 4, "group_size": 16, "type": "int")";
+  CHECK(packed(usual).empty());
+  CHECK(packed(usual + R"(, "symmetric": true, "actorder": "weight")").empty());
+  CHECK(contains(packed(usual + R"(, "symmetric": false)"), "expected weight_zero_point beside it"));
+  for (const char* order : {"\"group\"", "\"dynamic\"", "true"})
+    CHECK(contains(packed(usual + R"(, "actorder": )" + order), "expected weight_g_idx beside it"));
+  CHECK(contains(packed(R"("num_bits": 4, "group_size": 16, "type": "float")"), "expected codes of floats"));
+  CHECK(contains(packed(R"("group_size": 16, "type": "int")"), "found 8 bits"));
+  const auto gptq = [](StoredInt4& w, Tensors& to) { w.add_gptq(to, "m", 1); };
+  CHECK(message(int4_config("gptq", 16, R"(, "desc_act": false)"), gptq).empty());
+  CHECK(contains(message(int4_config("gptq", 16, R"(, "desc_act": true)"), gptq),
+                 "expected g_idx beside it, as the config's desc_act: true says"));
+}
+
+TEST_CASE("FP8 that the config calls another form, or integers, is refused") {
+  Tensors tensors;
+  tensors.push_back({"m.weight", DType::kF8E4M3, {4, 32}, std::vector<uint8_t>(128, 0x38)});
+  tensors.push_back({"m.weight_scale", DType::kF32, {1}, {0, 0, 128, 63}});
+  const auto message = [&](const std::string& words) {
+    const Scratch scratch;
+    const Checkpoint c =
+        open(scratch, tensors, R"({"quantization_config": {)" + words + "}}", ZeroPoints::kAsStated);
+    return message_of([&] { find_weight_modules(c); });
+  };
+  for (const char* format : {"null", "\"e4m3\"", "\"float8_e4m3fn\""})
+    CHECK(message(std::string(R"("quant_method": "fp8", "fmt": )") + format).empty());
+  for (const char* format : {"\"e4m3fnuz\"", "\"e5m2\"", "\"e5m2fnuz\"", "3"})
+    CHECK(contains(message(std::string(R"("quant_method": "fp8", "fmt": )") + format),
+                   "FP8 as the config's fmt"));
+  const auto group = [&](const std::string& weights) {
+    return message(R"("quant_method": "compressed-tensors", "config_groups": {"a": {"targets": ["re:m"],
+        "weights": {)" +
+                   weights + "}}}");
+  };
+  CHECK(group(R"("num_bits": 8, "type": "float")").empty());
+  CHECK(contains(group(R"("num_bits": 8, "type": "int")"), "expected integers of 8 bits"));
+  CHECK(contains(group(R"("num_bits": 8)"), "expected integers of 8 bits"));
+  CHECK(group(R"("num_bits": 4, "type": "int")").empty());  // of other modules
 }
 
 TEST_CASE("the words for zero points") {
