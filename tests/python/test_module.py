@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -215,6 +216,22 @@ class Checkpoints(Scratch):
                 if tensor.dtype == "BF16":
                     bits = np.frombuffer(tensor.tobytes(), "<u2").astype("<u4") << 16
                     np.testing.assert_array_equal(values.ravel(), bits.view("<f4"))
+
+    def test_a_module_that_is_refused_says_why(self) -> None:
+        with twofour.open(SOURCE) as checkpoint:
+            name = next(iter(checkpoint))
+        source = self.folder / "rotated"
+        shutil.copytree(SOURCE, source)
+        config = json.loads((source / "config.json").read_text())
+        config.setdefault("quantization_config", {})["rotation_config"] = {"algorithm": "hadamard"}
+        (source / "config.json").write_text(json.dumps(config))
+        with twofour.open(source) as checkpoint:
+            self.assertNotIn(name, checkpoint)
+            self.assertIsNone(checkpoint.get(name))
+            with self.assertRaisesRegex(KeyError, "rotation_config: expected none"):
+                checkpoint[name]
+            with self.assertRaisesRegex(KeyError, "no.such"):
+                checkpoint["no.such"]
 
     def test_wrong_places_are_refused(self) -> None:
         with twofour.open(SOURCE) as checkpoint:

@@ -169,7 +169,21 @@ class Checkpoint(Owner, Mapping[str, Module]):
         }
 
     def __getitem__(self, name: str) -> Module:
-        return self.modules[name]
+        found = self.modules.get(name)
+        if found is None:
+            raise KeyError(self._why_missing(name))
+        return found
+
+    def _why_missing(self, name: str) -> str:
+        """Why a module is not read, where it is there; else its name."""
+        if name in self.tensors or self._closed:
+            return name
+        with self._opened() as handle:
+            try:
+                self._library.check("read_values", handle, os.fsencode(name), 0, None, None, None, 0)
+            except Error as error:
+                return str(error)
+        return name
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.modules)
