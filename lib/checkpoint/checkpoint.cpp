@@ -32,41 +32,86 @@ std::optional<std::string> find_index(const fs::path& directory) {
 
 }  // namespace
 
-bool DescribedCodes::has(const std::string& module) const {
-  return all || std::binary_search(modules.begin(), modules.end(), module);
+bool DescribedCodes::has(std::string_view module) const {
+  const auto is_in = [](const std::vector<std::string>& names, std::string_view name) {
+    return std::binary_search(names.begin(), names.end(), name, std::less<>());
+  };
+  if (all || is_in(shortened, module)) return true;
+  constexpr int kMostParts = 32;  // of a name that a loader would give
+  for (int i = 0; i < kMostParts; ++i) {
+    if (is_in(modules, module)) return true;
+    const size_t dot = module.find('.');
+    if (dot == module.npos) return false;
+    module.remove_prefix(dot + 1);
+  }
+  return false;
 }
 
 namespace {
+
+/// "model.layers.0.mlp.up_proj" of what an entry may call it.
+std::string described_module(std::string name) {
+  for (const char* suffix : {".weight", "."}) {
+    if (name.ends_with(suffix)) name.resize(name.size() - std::string_view(suffix).size());
+  }
+  return name;
+}
 
 /// What an entry of __metadata__ says of codes. The one form that names modules is ComfyUI's: {"layers":
 /// {MODULE: {"format": ...}}}; anything else counts for all of the file. Source: Comfy-Org/ComfyUI,
 /// comfy/utils.py, convert_old_quants.
 DescribedCodes described_codes(const std::string& key, const std::string& value, size_t tensors) {
-  DescribedCodes described{json_quote_short(key), true};
+  DescribedCodes described{json_quote_short(key)};
   described.key = described.key.substr(1, described.key.size() - 2);
   // Names take no more memory than those of the tensors may.
   if (value.size() > 4096 + 256 * tensors) return described;
   try {
     const Json json = parse_json(key, value);
-    const auto layers = json.is_object() ? json.find("layers") : json.end();
-    if (!json.is_object() || layers == json.end() || !layers->is_object()) return described;
-    for (const auto& [module, words] : layers->items()) described.modules.push_back(module);
-    std::sort(described.modules.begin(), described.modules.end());
-    described.all = false;
+    if (!json.is_object()) return described;
+    const auto layers = json.find("layers");
+    for (const auto& [word, said] : json.items()) {
+      if (word != "layers" && word != "format_version") return described;
+    }
+    if (layers == json.end() || !layers->is_object()) return described;
+    DescribedCodes named{described.key, false};
+    for (const auto& [text, words] : layers->items()) {
+      if (text.find_first_of("*?[(") != text.npos) return described;  // a pattern
+      const std::string module = described_module(text);
+      named.modules.push_back(module);
+      constexpr int kMostPrefixes = 3;  // "module.", "base_model.model."
+      std::string_view rest = module;
+      for (int i = 0; i < kMostPrefixes && rest.find('.') != rest.npos; ++i) {
+        rest.remove_prefix(rest.find('.') + 1);
+        named.shortened.emplace_back(rest);
+      }
+    }
+    std::sort(named.modules.begin(), named.modules.end());
+    std::sort(named.shortened.begin(), named.shortened.end());
+    return named;
   } catch (const Error&) {
-    // Words in no form that is known.
+    return described;  // words in no form that is known
   }
-  return described;
+}
+
+/// Whether an entry of __metadata__ is on codes, by its key or by what it quotes of a configuration.
+bool is_on_codes(std::string key, const std::string& value) {
+  for (char& c : key) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  // Who made it, when and by what says nothing of its bytes.
+  for (const char* end : {"_by", "_version", "_date", "_time", "_at", "_from", "_with", "_tool", "_url"}) {
+    if (key.ends_with(end)) return false;
+  }
+  if (key.find("quant") != key.npos || key.find("comfy") != key.npos) return true;
+  constexpr const char* kQuoted[] = {"\"quantization_config\"", "\"quant_method\"", "\"quant_algo\"",
+                                     "\"_type\""};
+  return std::any_of(std::begin(kQuoted), std::end(kQuoted),
+                     [&](const char* word) { return value.find(word) != value.npos; });
 }
 
 }  // namespace
 
 void digest_metadata(Shard& shard) {
   for (const auto& [key, value] : shard.metadata) {
-    std::string lower = key;
-    for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    if (lower.find("quant") == lower.npos || !shard.described.key.empty()) continue;
-    shard.described = described_codes(key, value, shard.tensor_count);
+    if (is_on_codes(key, value)) shard.described.push_back(described_codes(key, value, shard.tensor_count));
   }
   std::erase_if(shard.metadata, [](const auto& entry) {
     return (entry.first != "format" && entry.first != "twofour.layout") || entry.second.size() > 64;

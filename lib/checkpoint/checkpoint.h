@@ -24,10 +24,12 @@ namespace twofour {
 /// Codes that an entry of a file's __metadata__ describes beside types and shapes, as ComfyUI's
 /// "_quantization_metadata" does: no reader of codes takes them by it.
 struct DescribedCodes {
-  std::string key;                     ///< of the entry; empty: there is none
-  bool all = false;                    ///< of every module of the file
-  std::vector<std::string> modules{};  ///< else of these, sorted
-  bool has(const std::string& module) const;
+  std::string key;  ///< of the entry
+  bool all = true;  ///< of every module of the file
+  /// Else of these, in any file, sorted; `shortened` without what may be before them in the entry alone.
+  std::vector<std::string> modules{}, shortened{};
+  /// Whether a module is one of them, by its name or what is left of it without its first parts.
+  bool has(std::string_view module) const;
 };
 
 /// One safetensors file of a checkpoint, its header validated.
@@ -38,7 +40,7 @@ struct Shard {
   Hash128 header_hash;  ///< of everything before the data
   size_t tensor_count;
   std::map<std::string, std::string> metadata;  ///< "format" and "twofour.layout", where it has them
-  DescribedCodes described{};
+  std::vector<DescribedCodes> described{};
   uint64_t data_bytes() const { return file.size() - data_begin; }
 };
 

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
-#include "lib/checkpoint/quantization_config.h"
-#include "lib/checkpoint/weight_terms.h"
+#include "lib/checkpoint/config_terms.h"
 
 namespace twofour {
 namespace {
@@ -31,27 +31,41 @@ Matrices::Matrices(const Checkpoint& checkpoint, Findings& findings) : checkpoin
   const auto leave_out = [&](std::string why) {
     findings.push_back({Severity::kWarning, "not-compared", checkpoint.path().string(), std::move(why)});
   };
-  for (std::string& line : problems.lines()) leave_out(std::move(line));
-  for (const WeightTerm& term : find_weight_terms(access_to(checkpoint))) {
+  odd_ = problems.lines();
+  for (const std::string& line : odd_) leave_out(line);
+  std::set<std::string> scopes;  // each is looked at once
+  for (WeightTerm& term : find_weight_terms(access_to(checkpoint))) {
     std::string why = fmt::format("{}: {}", checkpoint.where(term.tensor), term.problem);
-    const auto is_its = [&](const Linear& m) { return m.name == term.linear; };
-    if (std::erase_if(modules_, is_its) > 0 || !term.weight) leave_out(why);
-    left_out_.emplace(term.linear, std::move(why));
+    const bool is_new = !term.scope || scopes.insert(*term.scope).second;
+    const bool is_left =
+        is_new && std::erase_if(modules_, [&](auto& m) { return term.concerns(m.name); }) > 0;
+    if (is_left || (!term.scope && !term.weight)) leave_out(why);
+    if (is_new) left_out_.push_back({std::move(term), std::move(why)});
   }
-  if (const auto term = find_config_term(source_quantization(checkpoint)); term && !modules_.empty()) {
-    leave_out(quantization_place(checkpoint, *term));
+  const auto terms =
+      find_config_terms(checkpoint.config(), checkpoint.hf_quant_config(), checkpoint.tensors());
+  if (!terms.empty() && !modules_.empty()) {
+    all_left_out_ = text_of(checkpoint, terms[0]);
+    leave_out(all_left_out_);
     modules_.clear();
   }
   for (size_t i = 0; i < modules_.size(); ++i) add(i, findings);
 }
 
 const std::string* Matrices::why_left_out(std::string_view name) const {
-  if (const auto at = left_out_.find(name); at != left_out_.end()) return &at->second;
-  for (const auto& [module, why] : left_out_) {
-    const auto stack = parse_module_name(module);
-    if (stack && stack->expert < 0 && name.starts_with(stack->block + ".")) return &why;
+  for (const auto& [term, why] : left_out_) {
+    if (term.concerns(name)) return &why;
+    const auto stack = parse_module_name(term.linear);
+    if (stack && stack->expert < 0 && is_below(name, stack->block)) return &why;
   }
-  return nullptr;
+  for (const std::string& why : odd_) {
+    const size_t colon = why.find(": ");
+    if (colon == why.npos) continue;
+    const std::string_view tensor = std::string_view(why).substr(colon + 2);
+    if (!tensor.starts_with(name) || tensor.size() == name.size()) continue;
+    if (std::string_view("._:").find(tensor[name.size()]) != std::string_view::npos) return &why;
+  }
+  return all_left_out_.empty() ? nullptr : &all_left_out_;
 }
 
 void Matrices::add_tables_of(const Matrices& other) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lib/checkpoint/linears.h"
+#include "lib/checkpoint/weight_terms.h"
 #include "lib/findings/finding.h"
 #include "lib/names/natural.h"
 
@@ -70,7 +71,13 @@ class Matrices {
 
   const Checkpoint& checkpoint_;
   std::vector<Linear> modules_;
-  std::map<std::string, std::string, std::less<>> left_out_;  ///< reasons by modules
+  struct LeftOut {
+    WeightTerm term;
+    std::string why;
+  };
+  std::vector<LeftOut> left_out_;  ///< for what lies beside them
+  std::vector<std::string> odd_;   ///< why modules cannot be read, "FILE: TENSOR: ..."
+  std::string all_left_out_;       ///< why none is read
   Map all_;
   Blocks blocks_;
 };

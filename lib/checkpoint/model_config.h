@@ -1,9 +1,11 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "formats/families/family.h"
 #include "formats/json.h"
 
 namespace twofour {
@@ -45,5 +47,15 @@ bool has_tied_head(const Json& config);
 
 /// The largest count of routed experts that a config.json states anywhere, or 0.
 int64_t promised_experts(const Json& config);
+
+/// The language model of a config.json.
+struct LanguageModel {
+  const Json* config = nullptr;  ///< its own, which may be nested
+  const FamilyShapes* family = nullptr;
+  std::string model_type;
+  bool is_nested = false;
+};
+/// Empty where no row of the families has its model_type.
+std::optional<LanguageModel> find_language_model(const Json& config);
 
 }  // namespace twofour

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "formats/error.h"
 #include "formats/module_parts.h"
 #include "formats/naming.h"
 #include "formats/weight_dialect.h"
+#include "lib/checkpoint/config_terms.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/checkpoint/tensor_values.h"
@@ -16,49 +19,32 @@
 namespace twofour {
 namespace {
 
-bool is_harmless(const TensorAccess& access, size_t tensor, Harmless harmless) {
-  if (harmless == Harmless::kNever) return false;
-  const bool readable = access.read && (access.whole == nullptr || (*access.whole)[tensor]);
-  if (!readable || access.tensors[tensor].bytes() == 0) return true;
-  const TensorInfo& t = access.tensors[tensor];
-  const auto read = [&](uint64_t offset, std::span<uint8_t> out) { access.read(tensor, offset, out); };
-  return harmless == Harmless::kZeros ? is_all_zero(t, read) : is_in_order(t, read);
-}
-
-/// The linear of a block that a tensor with a name on no list lies below: "P.0.gate_proj" of
-/// "P.0.gate_proj.smooth_scale". Empty: none.
-std::string_view linear_of_block(std::string_view tensor, std::string_view block) {
-  for (size_t dot = tensor.find('.', block.size() + 1); dot != tensor.npos; dot = tensor.find('.', dot + 1)) {
-    const auto name = parse_module_name(tensor.substr(0, dot));
-    if (name && name->block == block) return tensor.substr(0, dot);
-  }
-  return {};
-}
-
 /// Suffixes of weights behind a linear's name; a stack has none or "_blocks".
 constexpr const char* kWeightSuffixes[] = {".weight", ".weight_packed", ".qweight"};
-constexpr const char* kOtherWeightSuffixes[] = {
-    ".base_layer.weight", ".base_layer.weight_packed", ".base_layer.qweight", "", "_blocks", ".compressed"};
+constexpr const char* kOtherSuffixes[] = {"", "_blocks", ".compressed"};
 
 /// The weights of a linear, in whatever format.
 std::optional<size_t> find_weight(const TensorAccess& access, const std::string& linear) {
-  for (const char* suffix : kWeightSuffixes) {
-    if (const auto weight = find_tensor(access.tensors, linear + suffix)) return weight;
+  std::optional<size_t> found;
+  for (const std::string& name : {linear, linear + ".base_layer"}) {
+    for (const char* suffix : kWeightSuffixes)
+      found = found ? found : find_tensor(access.tensors, name + suffix);
   }
-  for (const char* suffix : kOtherWeightSuffixes) {
-    if (const auto weight = find_tensor(access.tensors, linear + suffix)) return weight;
-  }
-  return std::nullopt;
+  for (const char* suffix : kOtherSuffixes)
+    found = found ? found : find_tensor(access.tensors, linear + suffix);
+  return found;
 }
 
-/// Whether the decoder of these weights accounts for the term.
-bool is_decoded(const TensorInfo& weight, const TensorInfo& own, const ModulePart& term) {
-  if (!term.decoder) return false;
+/// Whether the decoder of these weights accounts for the term, by the very name that it looks up.
+bool is_decoded(const TensorInfo& weight, const TensorInfo& own, const PartName& name) {
+  const ModulePart& term = *name.part;
+  if (!term.decoder || own.name.size() != name.module.size() + 1 + term.name.size()) return false;
   if ((*term.decoder)->global_scale) {
     const bool one = own.shape.empty() || own.shape == std::vector<int64_t>{1};
     return weight.dtype == DType::kU8 && one;
   }
-  return (*term.decoder)->integers && weight.dtype == DType::kI32 && weight.name.ends_with(term.codes);
+  return (*term.decoder)->integers && weight.dtype == DType::kI32 && own.name[name.module.size()] == '.' &&
+         weight.name.ends_with(term.codes);
 }
 
 std::string text_of_term(std::string_view linear, const char* effect) {
@@ -118,6 +104,7 @@ class Terms {
   explicit Terms(const TensorAccess& access) : access_(access) {}
 
   std::vector<WeightTerm> find() {
+    note_files();
     for (size_t i = 0; i < access_.tensors.size(); ++i) {
       add_listed(i);
       add_flattened(i);
@@ -126,8 +113,8 @@ class Terms {
         add_described(i, *codes);
       }
     }
-    std::stable_sort(found_.begin(), found_.end(),
-                     [](const WeightTerm& a, const WeightTerm& b) { return a.tensor < b.tensor; });
+    if (!access_.is_part) add_lost();
+    std::ranges::stable_sort(found_, {}, &WeightTerm::tensor);
     return std::move(found_);
   }
 
@@ -141,20 +128,74 @@ class Terms {
     found_.push_back({i, weight, std::move(linear), rule, std::move(problem)});
   }
 
+  void note_files() {
+    if (!access_.file) return;
+    for (size_t i = 0; i < access_.tensors.size(); ++i) {
+      const Shard* shard = &access_.file(i);
+      if (!shard->described.empty()) described_.insert(shard);
+    }
+  }
+
   /// A tensor with a name on the list: a term, or a part of what is missing.
   void add_listed(size_t i) {
     const auto name = parse_part_name(tensor(i).name);
-    if (!name || (name->part->kind != PartKind::kTerm && !name->part->needs_codes)) return;
+    const PartKind kind = name ? name->part->kind : PartKind::kPart;
+    if (kind != PartKind::kTerm && kind != PartKind::kState) others_.push_back(i);
+    if (!name || (kind != PartKind::kTerm && !shows_codes(i, *name))) return;
     std::string linear(name->module);
-    const auto weight = find_weight(access_, linear);
-    if (!weight && name->part->needs_codes) return add_incomplete(i, *name);
-    if (!weight) return;
-    const bool is_term = name->part->kind == PartKind::kTerm && *weight != i &&
-                         !is_decoded(tensor(*weight), tensor(i), *name->part) &&
-                         !is_harmless(access_, i, name->part->harmless);
+    const auto weight = linear.empty() ? std::nullopt : find_weight(access_, linear);
+    if (!weight && name->part->needs_codes && !linear.empty()) return add_incomplete(i, *name);
+    if (!weight && kind != PartKind::kTerm) return add_incomplete(i, *name);
+    if (!weight) return lost_.push_back({i, *name});
+    const bool is_term = kind == PartKind::kTerm && *weight != i &&
+                         !is_decoded(tensor(*weight), tensor(i), *name) &&
+                         !changes_nothing(access_, i, name->part->harmless);
     if (!is_term) return;
     std::string problem = text_of_term(linear, name->part->effect);
     add(i, weight, std::move(linear), "weight-term", std::move(problem));
+  }
+
+  /// Whether the tensor says that there are codes. Norms and blocks of towers have a "scale", too: those of
+  /// codes are matrices or, of another type than floats, of one byte.
+  bool shows_codes(size_t i, const PartName& name) const {
+    if (name.part->needs_codes) return true;
+    const TensorInfo& t = tensor(i);
+    if (name.part->kind != PartKind::kScale || t.shape.size() < 2) return false;
+    if (name.part->name == "scales") return true;
+    if (t.dtype == DType::kF8E8M0) return true;
+    const bool has_method = access_.config != nullptr && quantization_entry(*access_.config).has_value();
+    return has_method && t.shape.size() == 2 && is_linear_name(name.module);
+  }
+
+  /// Terms of linears that are not there.
+  void add_lost() {
+    for (const auto& [i, name] : lost_) {
+      std::string scope = scope_of(name.module);
+      std::string problem =
+          name.module.empty()
+              ? fmt::format("expected no such tensor, found one, {}", name.part->effect)
+              : fmt::format("expected the weights of {} beside it, found none: it may belong to others, {}",
+                            name.module, name.part->effect);
+      add(i, std::nullopt, std::string(name.module), "weight-term", std::move(problem));
+      found_.back().scope = std::move(scope);
+    }
+  }
+
+  /// The nearest module or block above a name that has tensors; empty: there is none, or it is not within
+  /// the layer that the name is in.
+  std::string scope_of(std::string_view module) const {
+    const auto is_numbered = [](std::string_view name) {
+      return any_part(name, [](std::string_view part) { return parse_index(part).has_value(); });
+    };
+    for (std::string_view at = module; !at.empty(); at = parent_of(at)) {
+      const std::string below = std::string(at) + ".";
+      const auto first =
+          std::lower_bound(others_.begin(), others_.end(), below,
+                           [&](size_t i, const std::string& prefix) { return tensor(i).name < prefix; });
+      if (first == others_.end() || !tensor(*first).name.starts_with(below)) continue;
+      return is_numbered(module) && !is_numbered(at) ? "" : std::string(at);
+    }
+    return "";
   }
 
   /// Pieces of a table may share a scale that is beside the pieces.
@@ -189,16 +230,21 @@ class Terms {
       if (linear.size() < t.name.size()) break;
     }
     const auto name = parse_module_name(linear);
-    if (!name || name->kind != BlockKind::kRoutedExperts || name->expert >= 0) return;
     const int64_t experts = access_.config != nullptr ? promised_experts(*access_.config) : 0;
-    const std::string count =
-        experts > 0 && t.shape[0] % experts == 0
-            ? fmt::format("[{}, {}, {}], {} experts as config.json says", experts, t.shape[0] / experts,
-                          t.shape[1], experts)
-        : experts > 0 ? fmt::format("[{}, N, K], {} experts as config.json says", experts, experts)
-                      : std::string("[E, N, K]");
+    const bool by_rows = !t.name.ends_with(".qweight");
+    const bool divides = experts > 1 && (!by_rows || t.shape[0] % experts == 0);
+    const bool is_matrix = linear.size() < t.name.size() || !is_plain_float(t.dtype);
+    const bool is_known = name && name->kind == BlockKind::kRoutedExperts && name->expert < 0;
+    if (!is_known && (name || !is_matrix || !divides || !is_matrix_of_experts(linear))) return;
+    const std::string count = experts > 0 ? fmt::format(", {} experts as config.json says", experts) : "";
+    const std::string shape =
+        !by_rows ? "[E, ...] or experts of their own"
+        : experts == 0
+            ? "[E, N, K]"
+            : fmt::format("[{}, {}, {}]", experts, divides ? fmt::format("{}", t.shape[0] / experts) : "N",
+                          divides ? fmt::format("{}", t.shape[1]) : "K");
     add(i, i, std::string(linear), "module-shape",
-        fmt::format("expected a stack of experts {}, found {}", count, describe(t.dtype, t.shape)));
+        fmt::format("expected a stack of experts {}{}, found {}", shape, count, describe(t.dtype, t.shape)));
   }
 
   /// Everything else under the name of a module with codes.
@@ -217,89 +263,37 @@ class Terms {
                    size_t begin) {
     const std::string_view below = std::string_view(tensor(other).name).substr(begin);
     const ModulePart& part = find_module_part(below);
-    const bool is_own = other == i || (codes.is_stack && (below == "blocks" || below == "scale_inv"));
+    const bool is_own = other == i || (codes.is_stack && below == "blocks");
     const bool is_odd_scale = part.kind == PartKind::kScale && !scales.empty() &&
                               std::find(scales.begin(), scales.end(), below) == scales.end();
-    const bool is_buffer = part.kind == PartKind::kTerm && part.name != below && part.name != "lora_";
-    if (is_own || (part.kind != PartKind::kUnknown && !is_odd_scale && !is_buffer)) return;
+    if (is_own || (part.kind != PartKind::kUnknown && !is_odd_scale)) return;
     const char* effect = is_odd_scale ? "a scale beside the scales that its codes have" : part.effect;
     add(other, i, codes.linear, "weight-term", text_of_term(codes.linear, effect));
   }
 
-  /// Codes that their file describes beside its tensors.
+  /// Codes that a file describes beside its tensors.
   void add_described(size_t i, const Codes& codes) {
-    if (!access_.file) return;
-    const DescribedCodes& described = access_.file(i).described;
-    if (!described.has(codes.linear)) return;
-    add(i, i, codes.linear, "unsupported-format",
-        fmt::format("expected codes that names, types and shapes describe, found {} in __metadata__, which "
-                    "describes them otherwise and is not read",
-                    json_quote_short(described.key)));
-    found_.back().is_in_header = true;
+    for (const Shard* shard : described_) {
+      for (const DescribedCodes& described : shard->described) {
+        const bool is_its = described.all ? shard == &access_.file(i) : described.has(codes.linear);
+        if (!is_its) continue;
+        add(i, i, codes.linear, "unsupported-format",
+            fmt::format("expected codes that names, types and shapes describe, found {} in __metadata__, "
+                        "which describes them otherwise and is not read",
+                        json_quote_short(described.key)));
+        found_.back().is_in_header = true;
+        return;
+      }
+    }
   }
 
   const TensorAccess& access_;
   std::vector<WeightTerm> found_;
   std::set<std::string, std::less<>> incomplete_;  ///< modules that were found so
+  std::set<const Shard*> described_;               ///< with words on codes
+  std::vector<size_t> others_;                     ///< tensors that are no terms, which modules are made of
+  std::vector<std::pair<size_t, PartName>> lost_;  ///< terms without a linear
 };
-
-/// Whether a transform_config asks for nothing: {}, or no groups.
-bool is_empty(const Json& value) {
-  if (value.is_null()) return true;
-  if (!value.is_object() && !value.is_array()) return false;
-  return std::all_of(value.begin(), value.end(), [](const Json& inner) { return is_empty(inner); });
-}
-
-std::optional<std::string> find_term(const Checkpoint& c, const std::string& block) {
-  const TensorAccess access = access_to(c);
-  const auto tensors = c.tensors();
-  const std::string prefix = block + ".";
-  auto at = std::lower_bound(tensors.begin(), tensors.end(), prefix,
-                             [](const TensorInfo& t, const std::string& p) { return t.name < p; });
-  for (; at != tensors.end() && at->name.starts_with(prefix); ++at) {
-    const auto tensor = static_cast<size_t>(at - tensors.begin());
-    // An artifact has the terms of its source, not the weights.
-    const auto part = parse_part_name(at->name);
-    std::string linear(part ? part->module : linear_of_block(at->name, block));
-    const auto name = parse_module_name(linear);
-    if (!name || name->block != block) continue;
-    const ModulePart& found =
-        part ? *part->part : find_module_part(std::string_view(at->name).substr(linear.size() + 1));
-    const bool is_term = found.kind == PartKind::kTerm &&
-                         !(found.decoder && (*found.decoder)->global_scale) &&
-                         !is_harmless(access, tensor, found.harmless);
-    if (!is_term && found.kind != PartKind::kUnknown && found.name != "bias") continue;
-    return fmt::format("{}: expected linears with weights only, found this tensor beside {}", c.where(tensor),
-                       linear);
-  }
-  return std::nullopt;
-}
-
-std::optional<std::string> find_activation(const Checkpoint& c, bool gated) {
-  const std::string where = (c.path() / "config.json").string();
-  const auto configs = model_configs(c.config());
-  for (const char* key : {"hidden_act", "hidden_activation", "mlp_hidden_act"}) {
-    for (const Json* value : model_settings(configs, key)) {
-      const bool usual = gated ? *value == "silu" || *value == "swish" : *value == "relu2";
-      if (usual) continue;
-      return fmt::format("{}: {}: expected {}, found {}", where, key, gated ? "silu" : "relu2",
-                         quoted_setting(*value));
-    }
-  }
-  for (const Json* alpha : model_settings(configs, "swiglu_alpha")) {
-    if (*alpha != 1)
-      return fmt::format("{}: swiglu_alpha: expected 1, found {}", where, quoted_setting(*alpha));
-  }
-  // Its config.json says silu.
-  for (const Json* type : model_settings(configs, "model_type")) {
-    if (!type->is_string() || !clamps_gates(type->get_ref<const std::string&>())) continue;
-    return fmt::format(
-        "{}: model_type: expected a model with silu(gate) * up, found {}, which has "
-        "gate * sigmoid(1.702 gate) * (up + 1)",
-        where, quoted_setting(*type));
-  }
-  return std::nullopt;
-}
 
 }  // namespace
 
@@ -317,30 +311,56 @@ TensorAccess access_to(const Checkpoint& c) {
   return access;
 }
 
+bool WeightTerm::concerns(std::string_view module) const {
+  if (!scope) return module == linear;
+  return scope->empty() || module == *scope || is_below(module, *scope);
+}
+
+bool changes_nothing(const TensorAccess& access, size_t tensor, Harmless harmless) {
+  if (harmless == Harmless::kNever) return false;
+  const bool readable = access.read && (access.whole == nullptr || (*access.whole)[tensor]);
+  if (!readable || access.tensors[tensor].bytes() == 0) return true;
+  const TensorInfo& t = access.tensors[tensor];
+  const ReadBytes read = [&](uint64_t at, std::span<uint8_t> out) { access.read(tensor, at, out); };
+  return harmless == Harmless::kZeros ? is_all_zero(t, read) : is_in_order(t, read);
+}
+
 std::vector<WeightTerm> find_weight_terms(const TensorAccess& access) { return Terms(access).find(); }
 
 std::vector<size_t> find_quantizer_state(std::span<const TensorInfo> tensors) {
   std::vector<size_t> found;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const size_t at = tensors[i].name.rfind("_quantizer.");
-    const size_t dot = at == std::string::npos ? at : tensors[i].name.rfind('.', at);
-    if (dot == std::string::npos) continue;
-    if (find_module_part(std::string_view(tensors[i].name).substr(dot + 1)).kind == PartKind::kState)
-      found.push_back(i);
+    const auto name = parse_part_name(tensors[i].name);
+    if (name && name->part->kind == PartKind::kState && !name->module.empty()) found.push_back(i);
   }
   return found;
 }
 
-std::optional<std::string> find_config_term(const Json& quantization) {
-  if (!quantization.is_object()) return std::nullopt;
-  const auto at = quantization.find("transform_config");
-  if (at != quantization.end() && !is_empty(*at)) {
-    return fmt::format("transform_config: expected none, found {}: the weights are stored transformed",
-                       quoted_setting(*at));
+namespace {
+
+/// Whether anything is read that a term without a linear may change.
+class ReadScopes {
+ public:
+  ReadScopes(std::span<const TensorInfo> tensors, const std::function<bool(size_t)>& is_read)
+      : tensors_(tensors), is_read_(is_read) {}
+  bool has(const std::string& scope) {
+    const auto [at, is_new] = known_.try_emplace(scope, false);
+    if (!is_new) return at->second;
+    const std::string below = scope.empty() ? "" : scope + ".";
+    auto first = std::lower_bound(tensors_.begin(), tensors_.end(), below,
+                                  [](const TensorInfo& t, const std::string& p) { return t.name < p; });
+    for (; !at->second && first != tensors_.end() && first->name.starts_with(below); ++first)
+      at->second = is_read_(static_cast<size_t>(first - tensors_.begin()));
+    return at->second;
   }
-  const auto base = quantization.find("base");
-  return base == quantization.end() ? std::nullopt : find_config_term(*base);
-}
+
+ private:
+  const std::span<const TensorInfo> tensors_;
+  const std::function<bool(size_t)>& is_read_;
+  std::map<std::string, bool> known_;
+};
+
+}  // namespace
 
 void refuse_changed_weights(const Checkpoint& c, const std::function<bool(size_t)>& is_read,
                             std::span<const Linear> linears, Problems& problems) {
@@ -357,10 +377,12 @@ void refuse_changed_weights(const Checkpoint& c, const std::function<bool(size_t
   }
   for (const std::string& problem : find_odd_settings(c.config()))
     problems.add(fmt::format("{}: {}", (c.path() / "config.json").string(), problem));
-  if (const auto term = find_config_term(source_quantization(c))) problems.add(quantization_place(c, *term));
+  for (const ConfigTerm& term : find_config_terms(c.config(), c.hf_quant_config(), c.tensors()))
+    problems.add(text_of(c, term));
+  ReadScopes scopes(c.tensors(), is_read);
   for (const WeightTerm& term : find_weight_terms(access_to(c))) {
-    if (!term.weight || term.is_in_header || is_read(*term.weight))
-      problems.add(fmt::format("{}: {}", c.where(term.tensor), term.problem));
+    const bool is_its = term.scope ? scopes.has(*term.scope) : !term.weight || is_read(*term.weight);
+    if (is_its || term.is_in_header) problems.add(fmt::format("{}: {}", c.where(term.tensor), term.problem));
   }
 }
 
@@ -370,13 +392,6 @@ void refuse_described_codes(const Checkpoint& c) {
     if (term.is_in_header) problems.add(fmt::format("{}: {}", c.where(term.tensor), term.problem));
   }
   problems.refuse();
-}
-
-std::optional<std::string> why_not_run(const Checkpoint& checkpoint, const std::string& block, bool gated) {
-  if (auto term = find_term(checkpoint, block)) return term;
-  if (const auto term = find_config_term(source_quantization(checkpoint)))
-    return quantization_place(checkpoint, *term);
-  return find_activation(checkpoint, gated);
 }
 
 }  // namespace twofour

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/module_parts.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/findings/problems.h"
@@ -35,41 +36,41 @@ struct WeightTerm {
   const char* rule;              ///< of lint
   std::string problem;           ///< "expected X, found Y", without where
   bool is_in_header = false;     ///< a file's __metadata__ says so, which no output has
+  /// Of a term without a linear: what it may change is below here, a module, a block or, empty, everything.
+  std::optional<std::string> scope{};
+  /// Whether a module of that name is what it may change.
+  bool concerns(std::string_view module) const;
 };
 
 /// All of them, in the order of their tensors, by the list of formats/module_parts.h:
 ///   * a tensor beside a linear in any format that changes what its weights mean. Zero points and orders of
 ///     groups count by their values: zeros, and groups in order, change nothing. Beside INT4, whose decoders
 ///     account for them, they are no such terms;
+///   * such a term of no linear that is there: below the experts where each has its own, under another
+///   prefix,
+///     in an adapter's file;
 ///   * a tensor beside codes by a name that is not on the list, also behind further dots;
 ///   * scales of another dialect beside codes that have their own;
 ///   * scales, shapes and zero points without codes;
 ///   * experts that are stored as one matrix [E * N, K];
-///   * an entry of __metadata__ that describes the codes of its file.
+///   * an entry of __metadata__, in any file, that describes codes.
 std::vector<WeightTerm> find_weight_terms(const TensorAccess& access);
+
+/// Whether a term's values change nothing. Where none are read, they are taken for such.
+bool changes_nothing(const TensorAccess& access, size_t tensor, Harmless harmless);
 
 /// Tensors beside codes that change nothing and that engines stop at: what a quantizer counted.
 std::vector<size_t> find_quantizer_state(std::span<const TensorInfo> tensors);
 
-/// What a quantization entry of config.json says that changes what all weights mean: transforms (Hadamard
-/// matrices) that are to be undone. As "KEY: expected X, found Y"; empty where it says nothing of the kind.
-std::optional<std::string> find_config_term(const Json& quantization);
-
 /// Adds to `problems` what changes the meaning of the weights that are read: terms of those whose tensor
-/// `is_read`, terms without any weights or in a header, transforms, and settings in config.json that are not
-/// what they must be; of `linears`, those among them that are known, zero points that the config
-/// contradicts. For every command that reads codes as weights and writes others.
+/// `is_read`, terms without any weights or in a header, what configs say of all (find_config_terms), and
+/// settings in config.json that are not what they must be; of `linears`, those among them that are known,
+/// zero points that the config contradicts. For every command that reads codes as weights and writes others.
 void refuse_changed_weights(const Checkpoint& checkpoint, const std::function<bool(size_t)>& is_read,
                             std::span<const Linear> linears, Problems& problems);
 
 /// Throws Error where a header describes codes, which no output of these could repeat. For commands that copy
 /// tensors as they are.
 void refuse_described_codes(const Checkpoint& checkpoint);
-
-/// Why kernels and reference, which know weights and silu(gate) * up or relu(up)^2 alone, would compute
-/// something else than the model does in the block of prefix `block`: a bias or another term beside one of
-/// its linears, transforms, another activation in config.json. As "where: expected X, found Y"; empty where
-/// nothing shows it.
-std::optional<std::string> why_not_run(const Checkpoint& checkpoint, const std::string& block, bool gated);
 
 }  // namespace twofour

@@ -11,7 +11,7 @@
 #include "kernels/device/isa.h"
 #include "kernels/floats/float_ops.h"
 #include "lib/artifact/open_source.h"
-#include "lib/checkpoint/language_model.h"
+#include "lib/checkpoint/model_config.h"
 #include "lib/decoder/device_run.h"
 #include "lib/decoder/device_sequence.h"
 #include "lib/decoder/state.h"

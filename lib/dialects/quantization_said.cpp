@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "formats/module_names.h"
+#include "lib/checkpoint/quantization_config.h"
 
 namespace twofour {
 namespace {

@@ -12,7 +12,6 @@
 
 #include "formats/families/family_rows.h"
 #include "formats/families/sizes.h"
-#include "lib/checkpoint/language_model.h"
 #include "lib/checkpoint/model_config.h"
 
 namespace twofour {

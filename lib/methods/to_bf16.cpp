@@ -1,5 +1,6 @@
 #include <set>
 
+#include "formats/module_parts.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/methods/method_list.h"
 #include "lib/methods/nvfp4_modules.h"
@@ -60,6 +61,9 @@ void refuse_unknown_weights(Planner& planner) {
     const TensorInfo& t = c.tensors()[i];
     const bool few_bits = dtype_bits(t.dtype) <= 8 && t.dtype != DType::kBool;
     if (!few_bits || t.shape.size() < 2 || known.count(i)) continue;
+    const auto part = parse_part_name(t.name);
+    // Terms are judged by their values; zero points of inputs and outputs are none of weights.
+    if (part && (part->part->kind == PartKind::kTerm || part->part->name.ends_with("zero_point"))) continue;
     planner.problems.add(fmt::format("{}: expected weights in floats, FP8, MXFP4, NVFP4 or INT4, found {}",
                                      c.where(i), describe(t.dtype, t.shape)));
   }

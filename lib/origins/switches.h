@@ -6,7 +6,7 @@
 
 #include "formats/json.h"
 #include "lib/checkpoint/checkpoint.h"
-#include "lib/checkpoint/language_model.h"
+#include "lib/checkpoint/model_config.h"
 
 namespace twofour {
 

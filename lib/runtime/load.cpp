@@ -10,7 +10,7 @@
 #include "formats/error.h"
 #include "kernels/device/device.h"
 #include "kernels/device/device_memory.h"
-#include "lib/checkpoint/weight_terms.h"
+#include "lib/artifact/why_not_run.h"
 #include "lib/runtime/kernel_weights.h"
 #include "lib/runtime/stored_part.h"
 #include "lib/threads/interrupt.h"

@@ -11,7 +11,7 @@
 
 #include "formats/error.h"
 #include "kernels/moe/moe.h"
-#include "lib/checkpoint/weight_terms.h"
+#include "lib/artifact/why_not_run.h"
 #include "lib/expected/rederive.h"
 #include "lib/io/file.h"
 #include "lib/methods/layout_matrix.h"

@@ -13,7 +13,7 @@
 #include "kernels/device/device_memory.h"
 #include "kernels/moe/moe.h"
 #include "kernels/pack/device_pack.h"
-#include "lib/checkpoint/weight_terms.h"
+#include "lib/artifact/why_not_run.h"
 #include "lib/methods/module_rewrite.h"
 #include "lib/runtime/artifact.h"
 #include "lib/threads/interrupt.h"

@@ -7,6 +7,7 @@
 
 #include "formats/module_parts.h"
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/io/file.h"
 #include "tests/support/decoder_files.h"
 #include "tests/support/message.h"
 #include "tests/support/outcome.h"
@@ -77,6 +78,18 @@ class Formats {
       std::filesystem::remove(std::filesystem::path(to) / other);
     for (const Shard& shard : c.shards()) std::filesystem::remove(std::filesystem::path(to) / shard.name);
     write_safetensors(std::filesystem::path(to) / "model.safetensors", tensors, metadata);
+    return to;
+  }
+
+  /// A copy of a directory with another config.json.
+  std::string configured(const std::string& format, const std::function<void(Json&)>& change) {
+    const std::string to = files.path("changed-" + std::to_string(++count_));
+    std::filesystem::copy(files.path(format), to, std::filesystem::copy_options::recursive);
+    std::filesystem::remove(std::filesystem::path(to) / "twofour.json");
+    const std::filesystem::path config = std::filesystem::path(to) / "config.json";
+    Json json = parse_json("config", read_text(config));
+    change(json);
+    write_text(config, json.dump());
     return to;
   }
 
@@ -179,7 +192,7 @@ TEST_CASE("each kind of name beside codes is refused, and what a quantizer count
                          ".weight_quantizer.scale",
                          ".lora_A.default.weight",
                          ".input_quantizer._amax.old"};
-  const Words harmless = {".weight_quantizer._amax", ".input_quantizer._amax",
+  const Words harmless = {".weight_quantizer._amax", ".weight_quantizer.0._amax", ".input_quantizer._amax",
                           ".weight_quantizer._double_scale", ".weight_quantizer._global_amax"};
   for (const std::string& format : formats.names) {
     CAPTURE(format);
@@ -203,6 +216,81 @@ TEST_CASE("each kind of name beside codes is refused, and what a quantizer count
     const Outcome lint = run_program({"lint", source, "--select", "tensor-unknown"});
     CHECK(lint.code == 1);
     for (const std::string& suffix : harmless) CHECK(contains(lint.out, kLinear + suffix));
+  }
+}
+
+TEST_CASE("every command refuses a term of no linear above what it reads, in every format and in floats") {
+  Formats formats;
+  Words sources = formats.names;
+  sources.push_back("model");
+  const Words terms = {"model.layers.0.mlp.input_quantizer._pre_quant_scale",
+                       std::string("module.") + kLinear + ".pre_quant_scale",
+                       std::string("base_model.model.") + kLinear + ".lora_A.weight",
+                       "model.layers.0.mlp.act_fn.smooth_factor", "comfy_quant"};
+  for (const std::string& format : sources) {
+    CAPTURE(format);
+    for (const std::string& name : terms) {
+      CAPTURE(name);
+      const std::string source =
+          formats.changed(format, [&](Tensors& tensors) { tensors.push_back(tensor_named(name)); });
+      for (const auto& [command, words] : formats.commands(source)) {
+        const bool is_first = &name == &terms.front();
+        if ((!is_first && command != "convert --to fp8" && command != "eval") ||
+            (format == "model" && (command == "convert --to bf16" || command == "plan")))
+          continue;
+        CAPTURE(command);
+        const Outcome outcome = run_program(words);
+        CHECK(outcome.code == (command == "diff" ? 0 : 2));
+        if (takes(command, format)) CHECK_MESSAGE(contains(outcome.err + outcome.out, name), outcome.err);
+      }
+      const Outcome lint = run_program({"lint", source, "--select", "weight-term"});
+      CHECK(lint.code == 1);
+      CHECK(contains(lint.out, name));
+      // Plain copies go on.
+      CHECK(run_program({"drop", source, source + "-out", "--modules", "lm_head"}).code == 0);
+    }
+  }
+  // Of a block that is not read, nothing is refused.
+  const std::string source = formats.changed("fp8-row", [&](Tensors& tensors) {
+    tensors.push_back(tensor_named("model.layers.0.mlp.input_quantizer._pre_quant_scale"));
+  });
+  const Outcome outcome =
+      run_program({"convert", source, source + "-out", "--to", "bf16", "--include", "*.layers.1.*"});
+  CHECK_MESSAGE(outcome.code == 0, outcome.err);
+}
+
+TEST_CASE("every command refuses weights that the config calls rotated, in every format") {
+  Formats formats;
+  for (const std::string& format : formats.names) {
+    CAPTURE(format);
+    const std::string source = formats.configured(format, [](Json& config) {
+      config["quantization_config"]["rotation_config"] = {{"algorithm", "hadamard"}};
+    });
+    for (const auto& [command, words] : formats.commands(source)) {
+      CAPTURE(command);
+      const Outcome outcome = run_program(words);
+      CHECK(outcome.code == (command == "diff" ? 0 : 2));
+      if (takes(command, format))
+        CHECK_MESSAGE(contains(outcome.err + outcome.out, "rotation_config"), outcome.err);
+    }
+    const Outcome lint = run_program({"lint", source, "--select", "weight-term"});
+    CHECK(lint.code == 1);
+    CHECK(contains(lint.out, "rotation_config"));
+  }
+}
+
+TEST_CASE("zero points of zero beside codes without any change nothing, for lint and for commands") {
+  Formats formats;
+  for (const std::string& format : formats.names) {
+    if (format == "gptq" || format == "awq" || format.starts_with("int4")) continue;
+    CAPTURE(format);
+    const std::string source = formats.changed(format, [&](Tensors& tensors) {
+      for (const char* name : {".weight_zero_point", ".output_zero_point", ".input_zero_point"})
+        tensors.push_back({kLinear + std::string(name), DType::kI8, {16, 1}, std::vector<uint8_t>(16)});
+    });
+    const Outcome outcome = run_program(formats.commands(source)[0].second);
+    CHECK_MESSAGE(outcome.code == 0, outcome.err);
+    CHECK(run_program({"lint", source, "--select", "weight-term"}).code == 0);
   }
 }
 

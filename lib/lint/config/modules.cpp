@@ -6,6 +6,7 @@
 
 #include "formats/module_names.h"
 #include "formats/weight_dialect.h"
+#include "lib/checkpoint/config_terms.h"
 #include "lib/checkpoint/gate_up_order.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/model_config.h"
@@ -79,7 +80,7 @@ void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter
     return at != reported.end() && (*at == linear || at->starts_with(linear + "."));
   };
   for (const WeightTerm& term : find_weight_terms(access)) {
-    if (term.weight || !is_reported(term.linear))
+    if (term.weight || term.scope || !is_reported(term.linear))
       reporter.add(term.rule, s.file_of(term.tensor), s.tensors[term.tensor].name, term.problem);
   }
   for (const size_t i : find_quantizer_state(s.tensors)) {
@@ -89,10 +90,8 @@ void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter
         "expected the module's own tensors, found what its quantizer counted, which changes nothing");
   }
   if (s.is_part || !s.is_directory) return;
-  if (const auto term = find_config_term(s.quantization)) {
-    const size_t key = term->find(": ");
-    reporter.add("weight-term", s.quantization_file, term->substr(0, key), term->substr(key + 2));
-  }
+  for (const ConfigTerm& term : find_config_terms(s.config, s.hf_quant_config, {}))
+    reporter.add("weight-term", term.file, term.key, term.problem);
   for (const UncertainStack& stack : find_uncertain_stacks(s.config, s.tensors))
     reporter.add("gate-up-order", s.file_of(stack.tensor), s.tensors[stack.tensor].name, stack.problem);
 }

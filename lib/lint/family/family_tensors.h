@@ -6,7 +6,7 @@
 
 #include "formats/families/family_rows.h"
 #include "formats/families/sizes.h"
-#include "lib/checkpoint/language_model.h"
+#include "lib/checkpoint/model_config.h"
 #include "lib/lint/bytes/input.h"
 
 namespace twofour {

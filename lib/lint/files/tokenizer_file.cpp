@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "formats/error.h"
-#include "lib/checkpoint/language_model.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/files/checks.h"

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "formats/families/sizes.h"
-#include "lib/checkpoint/language_model.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/settings/checks.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "formats/weight_dialect.h"
-#include "lib/checkpoint/language_model.h"
+#include "lib/checkpoint/model_config.h"
 #include "lib/lint/siblings/checks.h"
 
 namespace twofour {

@@ -1,5 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <map>
+
 #include "lib/checkpoint/weight_terms.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/message.h"
@@ -51,7 +54,7 @@ TEST_CASE("tensors beside a linear that change its weights are found") {
   CHECK(found_with({"m.input_scale_2", DType::kBF16, {2}, {0, 0, 0, 0}}) == "m");
   CHECK(found_with({"m.input_scale_2", DType::kBF16, {1}, {0, 0}}).empty());   // Quark's
   CHECK(found_with({"m_pre_quant_scale", DType::kBF16, {1}, {0, 0}}) == "m");  // as of stacks
-  for (const char* other : {"m.bias", "m.k_scale", "m.weight_shape", "n.pre_quant_scale", "mx.lora"})
+  for (const char* other : {"m.bias", "m.k_scale", "m.weight_shape", "mx.lora"})
     CHECK(found_with({other, DType::kBF16, {1}, {0, 0}}).empty());
 }
 
@@ -153,11 +156,114 @@ TEST_CASE(
   }
   access.is_part = true;
   CHECK(find_weight_terms(access).empty());
-  // Terms that need no codes say nothing of missing ones.
-  const Scratch other;
-  Tensors terms;
-  add_bf16(terms, "m.pre_quant_scale", {1});
-  CHECK(find_weight_terms(access_to(open_checkpoint(other, terms))).empty());
+}
+
+namespace {
+
+/// What is found of a term in a checkpoint of BF16 experts and a vision tower: where it counts, "-" for
+/// nothing, and whether commands that read `read` refuse it.
+struct Lost {
+  std::string scope;
+  bool of_experts, of_tower;
+};
+Lost lost(const std::string& term) {
+  Tensors tensors;
+  const std::string block = "model.layers.0.mlp.experts";
+  add_bf16(tensors, block + ".0.down_proj.weight", {4, 4});
+  add_bf16(tensors, "vision.blocks.0.fc1.weight", {4, 4});
+  add_bf16(tensors, term, {4});
+  const Scratch scratch;
+  const Checkpoint c = open_checkpoint(scratch, tensors);
+  const auto found = find_weight_terms(access_to(c));
+  const auto refuses = [&](const std::string& part) {
+    Problems problems;
+    refuse_changed_weights(
+        c, [&](size_t i) { return c.tensors()[i].name.find(part) != std::string::npos; }, {}, problems);
+    return !problems.empty();
+  };
+  const std::string scope = found.empty() ? "-" : found[0].scope.value_or(found[0].linear);
+  return {scope, refuses(".down_proj.weight"), refuses("fc1")};
+}
+
+}  // namespace
+
+TEST_CASE("a term of no linear counts for what is below the nearest module or block that is there") {
+  const std::string block = "model.layers.0.mlp.experts", expert = block + ".0.down_proj";
+  const std::map<std::string, std::string> terms = {
+      // By a quantizer, and without it.
+      {expert + ".pre_quant_scale", expert},
+      {expert + "._pre_quant_scale", expert},
+      {expert + ".input_quantizer._pre_quant_scale", expert},
+      {expert + ".weight_quantizer.svdquant_lora_b", expert},
+      {expert + ".base_layer.smooth_factor", expert},
+      {expert + "_channel_scale", expert},
+      {expert + ".oft_r.default.weight", expert},
+      // Of all experts.
+      {block + ".down_proj.pre_quant_scale", block},
+      {block + ".down_proj_input_quantizer._pre_quant_scale", block},
+      {block + ".input_quantizer.pre_quant_scale", block},
+      {block + ".w2_lora_A.weight", block},
+      {block + ".7.down_proj.weight_perm", block},
+      {"model.layers.0.mlp.input_quantizer._pre_quant_scale", "model.layers.0.mlp"},
+      {"model.layers.0.mlp.act_fn.scales", "model.layers.0.mlp"},
+      // Under another prefix, or of the file as a whole.
+      {"module." + expert + ".smooth_scale", ""},
+      {"base_model.model." + expert + ".lora_B.weight", ""},
+      {"model.layers.1.mlp.down_proj.hadamard", ""},
+      {"scaled_fp8", ""}};
+  for (const auto& [term, scope] : terms) {
+    CAPTURE(term);
+    const Lost found = lost(term);
+    CHECK(found.scope == scope);
+    CHECK(found.of_experts);
+    CHECK(found.of_tower == scope.empty());
+  }
+  CHECK(lost("vision.blocks.0.mlp.pre_quant_scale").of_tower);
+  CHECK(!lost("vision.blocks.0.mlp.pre_quant_scale").of_experts);
+  // Names that end alike and are no terms.
+  for (const char* name :
+       {"model.layers.0.mlp.experts.0.down_proj.scale", "model.layers.0.attn.kv_lora_norm.weight",
+        "model.scales", "vision.blocks.0.norm.scale",
+        "model.layers.0.mlp.experts.0.down_proj.weight_quantizer._amax", "vision.compressor.weight"})
+    CHECK(lost(name).scope == "-");
+}
+
+TEST_CASE("many terms of no linear take no longer than their number") {
+  Tensors tensors;
+  for (int i = 0; i < 20000; ++i)
+    add_bf16(tensors, "base_model.model.layers." + std::to_string(i) + ".q_proj.lora_A.weight", {1});
+  add_bf16(tensors, "m.weight", {4, 4});
+  const Scratch scratch;
+  CHECK(find_weight_terms(access_to(open_checkpoint(scratch, tensors))).size() == 20000);
+}
+
+TEST_CASE("scales that are left of codes make a module incomplete, those of norms and towers do not") {
+  const auto found = [](const TensorData& t, const char* config) {
+    const Scratch scratch;
+    const auto terms = find_weight_terms(access_to(open_checkpoint(scratch, {t}, config)));
+    return !terms.empty() && std::string(terms[0].rule) == "incomplete-module";
+  };
+  const auto zeros = [](const char* name, DType type, std::vector<int64_t> shape) {
+    int64_t count = 1;
+    for (const int64_t size : shape) count *= size;
+    return TensorData{name, type, std::move(shape),
+                      std::vector<uint8_t>(static_cast<size_t>(count * dtype_bits(type) / 8))};
+  };
+  constexpr const char *kNone = "{}", *kFp8 = R"({"quantization_config": {"quant_method": "fp8"}})";
+  for (const char* config : {kNone, kFp8}) {
+    CAPTURE(config);
+    CHECK(found(zeros("l.0.up_proj.scales", DType::kF16, {4, 8}), config));
+    CHECK(found(zeros("l.0.up_proj.scale", DType::kF8E8M0, {4, 8}), config));
+    CHECK(found(zeros("l.0.up_proj.scale_inv", DType::kF32, {4, 8}), config));
+    CHECK(found(zeros("model.layers.0.mlp.experts.down_proj_scales", DType::kU8, {4, 8, 2}), config));
+    CHECK(found(zeros("model.layers.0.mlp.experts.down_proj_scale_inv", DType::kF32, {4, 1, 1}), config));
+    CHECK(found(zeros("l.0.up_proj.scale", DType::kF32, {4, 8}), config) == (config == kFp8));
+    CHECK(!found(zeros("l.0.attn.q_norm.scale", DType::kF32, {8}), config));
+    CHECK(!found(zeros("l.0.layer_norm.scale", DType::kBF16, {1, 8}), config));
+    CHECK(!found(zeros("vision.blocks.0.scale", DType::kBF16, {8}), config));
+    CHECK(!found(zeros("router.per_expert_scale", DType::kBF16, {4, 8}), config));
+    CHECK(!found(zeros("act.scales", DType::kBF16, {8}), config));
+  }
 }
 
 TEST_CASE("a piece of a table may have its scale beside the table") {
@@ -185,6 +291,30 @@ TEST_CASE("experts in one matrix are found with the counts that the config gives
     CHECK(contains(found[0].problem, "[4, 6, 8], 4 experts"));
     CHECK(found[0].linear == block + "gate_up_proj");
   }
+}
+
+TEST_CASE("experts in one matrix are found under names of any family, if the count fits") {
+  const auto found = [](const std::string& name, DType type, const char* config, int64_t rows = 24) {
+    const Tensors tensors{{name, type, {rows, 8}, std::vector<uint8_t>(static_cast<size_t>(rows) * 16)}};
+    Tensors sized = tensors;
+    sized[0].bytes.resize(static_cast<size_t>(rows * 8 * dtype_bits(type) / 8));
+    const Scratch scratch;
+    const auto terms = find_weight_terms(access_to(open_checkpoint(scratch, sized, config)));
+    return !terms.empty() && std::string(terms[0].rule) == "module-shape";
+  };
+  constexpr const char *kFour = R"({"num_local_experts": 4})", *kNone = "{}";
+  for (const char* name : {"l.0.experts.w13.weight", "l.0.experts.w2.weight", "l.0.ffn.experts.mlp.w1.weight",
+                           "l.0.experts.w13.weight_packed", "l.0.experts.mlp.v1.qweight"}) {
+    CAPTURE(name);
+    CHECK(found(name, DType::kI32, kFour));
+    CHECK(!found(name, DType::kI32, kNone));
+  }
+  CHECK(found("l.0.experts.w13", DType::kU8, kFour));
+  CHECK(!found("l.0.experts.w13", DType::kBF16, kFour));  // a parameter that no command reads
+  CHECK(!found("l.0.experts.w13.weight", DType::kBF16, kFour, 23));
+  CHECK(!found("l.0.experts.0.w1.weight", DType::kBF16, kFour));
+  CHECK(!found("l.0.shared_experts.w1.weight", DType::kBF16, kFour));
+  CHECK(!found("l.0.experts.gate.weight", DType::kBF16, kFour));
 }
 
 TEST_CASE("a scale of another dialect beside codes with their own is a term") {
@@ -219,21 +349,35 @@ TEST_CASE("a header's words on codes count for the modules that it names, or for
   CHECK(found({{"quantization_config", "{}"}}) == "ab");
   CHECK(found({{"Quant", "int4"}}) == "ab");
   CHECK(found({{"quantization", std::string(100000, '[')}}) == "ab");
+  // Any entry counts, under any such key, and by more than the names as files have them.
+  CHECK(found({{"comfy_metadata", R"({"layers": {"a": {}}})"}}) == "a");
+  CHECK(found({{"_quant_a", R"({"layers": {}})"}, {"_quantization_metadata", R"({"layers": {"b": {}}})"}}) ==
+        "b");
+  CHECK(found({{"_quantization_metadata", R"({"layers": {"a.weight": {}, "model.b": {}}})"}}) == "ab");
+  CHECK(found({{"_quantization_metadata", R"({"layers": {}, "default": {"format": "nvfp4"}})"}}) == "ab");
+  CHECK(found({{"_quantization_metadata", R"({"layers": {"*": {}}})"}}) == "ab");
+  CHECK(found({{"_quantization_metadata", R"({"format_version": "1.0", "layers": {}})"}}).empty());
+  CHECK(found({{"config", R"({"quantization_config": {"method": "svdquant"}})"}}) == "ab");
+  CHECK(found({{"b.weight", R"({"_type": "NVFP4Tensor"})"}}) == "ab");
+  for (const char* key : {"quantized_by", "quantization_date", "dequantized_from", "quantizer_version"})
+    CHECK(found({{key, "someone"}}).empty());
 }
 
-TEST_CASE("transforms in a configuration are found unless they are empty") {
-  const auto term = [](const char* text) { return find_config_term(parse_json("config", text)); };
-  for (const char* text :
-       {"null", "{}", "5", R"({"transform_config": null})", R"({"transform_config": {}})",
-        R"({"transform_config": {"config_groups": {}}})", R"({"base": {"transform_config": {}}})"})
-    CHECK(!term(text));
-  constexpr const char* kHadamard = R"({"config_groups": {"R1": {"type": "hadamard"}}})";
-  for (const std::string& text : {std::string(R"({"transform_config": )") + kHadamard + "}",
-                                  std::string(R"({"base": {"transform_config": )") + kHadamard + "}}"}) {
-    const auto found = term(text.c_str());
-    REQUIRE(found);
-    CHECK(contains(*found, "transform_config: expected none, found {\"config_groups\":{\"R1\":"));
-  }
+TEST_CASE("a header's words count for modules of other files") {
+  Tensors codes, others;
+  add_modelopt(codes, "model.a", random_matrix(16, 64, 1));
+  add_bf16(others, "model.norm.weight", {4});
+  const auto found = [&](const std::string& value) {
+    const Scratch scratch;
+    std::filesystem::create_directory(scratch / "c");
+    write_safetensors(scratch / "c" / "model-00001.safetensors", codes, {});
+    write_safetensors(scratch / "c" / "model-00002.safetensors", others, {{"_quantization_metadata", value}});
+    return find_weight_terms(access_to(Checkpoint::open(scratch / "c"))).size();
+  };
+  CHECK(found(R"({"layers": {"model.a": {"format": "nvfp4"}}})") == 1);
+  CHECK(found(R"({"layers": {"a": {"format": "nvfp4"}}})") == 1);
+  CHECK(found(R"({"layers": {"model.b": {"format": "nvfp4"}}})") == 0);
+  CHECK(found("nvfp4") == 0);  // of that file
 }
 
 }  // namespace weight_terms_test

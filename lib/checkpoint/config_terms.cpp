@@ -1,0 +1,132 @@
+#include "lib/checkpoint/config_terms.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+
+#include "lib/checkpoint/model_config.h"
+#include "lib/names/lookup_parts.h"
+
+namespace twofour {
+namespace {
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+bool has_any(std::string_view text, std::initializer_list<const char*> words) {
+  return std::any_of(words.begin(), words.end(),
+                     [&](const char* word) { return text.find(word) != text.npos; });
+}
+
+/// Whether a setting asks for nothing: null, false, 0, "none", {}, or nothing but such.
+bool asks_nothing(const Json& value) {
+  if (value.is_object() || value.is_array())
+    return std::all_of(value.begin(), value.end(), [](const Json& inner) { return asks_nothing(inner); });
+  if (value.is_string()) return value == "" || value == "none";
+  return value.is_null() || value == false || value == 0;
+}
+
+bool is_transform_key(const std::string& key) {
+  return has_any(lower(key), {"transform_config", "rotation", "hadamard", "spinquant", "quarot"});
+}
+
+/// Quark's lists of what was done before and while quantizing.
+bool is_algorithm_key(const std::string& key) {
+  return key == "algo_config" || key == "pre_quant_opt_config";
+}
+
+/// Whether one of Quark's steps rotates inputs when the model runs. Without r3, r4 and the online r1 all that
+/// is rotated is turned back by weights beside it, and the model computes what it did.
+bool rotates_inputs(const Json& step) {
+  if (!has_any(lower(lookups::text_of(step, "name")), {"rotat", "quarot", "spinquant"})) return false;
+  const auto is_off = [&](const char* key) { return lookups::member(step, key) == false; };
+  const Json& online = lookups::member(step, "online_r1_rotation");
+  return !is_off("r3") || !is_off("r4") || !asks_nothing(online);
+}
+
+class Search {
+ public:
+  explicit Search(std::span<const TensorInfo> tensors) : tensors_(tensors) {}
+
+  void look(const std::string& file, const std::string& key, const Json& value) {
+    if (value.is_array()) {
+      for (size_t i = 0; i < value.size(); ++i) look(file, fmt::format("{}[{}]", key, i), value[i]);
+    }
+    if (!value.is_object()) return;
+    for (const auto& [name, inner] : value.items()) {
+      const std::string place = key.empty() ? name : fmt::format("{}.{}", key, name);
+      if (is_algorithm_key(name)) {
+        look_at_steps(file, place, inner);
+      } else if (is_transform_key(name)) {
+        add_transform(file, place, inner);
+      } else if (name == "quant_algo") {
+        look_at_algorithm(file, place, lookups::algorithm_of(value));
+      } else {
+        look(file, place, inner);
+      }
+    }
+  }
+
+  void add_transform(const std::string& file, const std::string& place, const Json& value) {
+    if (asks_nothing(value)) return;
+    found.push_back(
+        {file, place,
+         fmt::format("expected none, found {}: the weights are stored transformed", quoted_setting(value))});
+  }
+
+  std::vector<ConfigTerm> found;
+
+ private:
+  void look_at_steps(const std::string& file, const std::string& place, const Json& steps) {
+    if (steps.is_array()) {
+      for (size_t i = 0; i < steps.size(); ++i)
+        look_at_steps(file, fmt::format("{}[{}]", place, i), steps[i]);
+    } else if (steps.is_object() && steps.contains("name")) {
+      if (rotates_inputs(steps)) add_transform(file, place, steps);
+    } else {
+      look(file, place, steps);
+    }
+  }
+
+  void look_at_algorithm(const std::string& file, const std::string& place, const std::string& algorithm) {
+    const bool adds = has_any(algorithm, {"NVFP4_SVD"});
+    if ((!adds && !has_any(algorithm, {"NVFP4_AWQ"})) || tensors_.empty()) return;
+    const char* const part = adds ? "svdquant_lora_a" : "pre_quant_scale";
+    const bool is_there = std::any_of(tensors_.begin(), tensors_.end(),
+                                      [&](const TensorInfo& t) { return t.name.find(part) != t.name.npos; });
+    if (is_there) return;  // which is refused as such
+    found.push_back({file, place,
+                     fmt::format("expected an algorithm without {}, as no tensor is called so, found {}",
+                                 part, json_quote_short(algorithm))});
+  }
+
+  const std::span<const TensorInfo> tensors_;
+};
+
+}  // namespace
+
+std::vector<ConfigTerm> find_config_terms(const Json& config, const Json& hf_quant_config,
+                                          std::span<const TensorInfo> tensors) {
+  Search search(tensors);
+  const auto look_in = [&](const Json& holder, const std::string& above) {
+    for (const char* key : {"quantization_config", "compression_config"})
+      search.look("config.json", above + key, lookups::member(holder, key));
+    for (const char* key : {"transform_config", "rotation_config"})
+      search.add_transform("config.json", above + key, lookups::member(holder, key));
+  };
+  look_in(config, "");
+  for (const char* holder : kLanguageConfigs)
+    look_in(lookups::member(config, holder), fmt::format("{}.", holder));
+  search.look("hf_quant_config.json", "", hf_quant_config);
+  return std::move(search.found);
+}
+
+std::string text_of(const Checkpoint& c, const ConfigTerm& term) {
+  return fmt::format("{}: {}: {}", (c.path() / term.file).string(), term.key, term.problem);
+}
+
+}  // namespace twofour
