@@ -21,13 +21,14 @@ bool has_odd_port(std::string_view host) {
   return port.empty() || !std::all_of(port.begin(), port.end(), is_digit);
 }
 
-/// "#2", by which one of several URLs is told from another: see GivenUrls.
+/// "#2", by which one of several URLs is told from another (see GivenUrls), and the mark behind it: "#2:".
 std::string_view number_of(std::string_view url) {
   const size_t mark = url.rfind('#');
-  if (mark == url.npos || url.find('?') != url.npos || url.size() - mark > 4 || url.size() - mark < 2)
-    return {};
+  if (mark == url.npos || url.find('?') != url.npos) return {};
   const std::string_view number = url.substr(mark + 1);
-  return std::all_of(number.begin(), number.end(), is_digit) ? url.substr(mark) : std::string_view();
+  const size_t digits = std::min(number.find_first_not_of("0123456789"), number.size());
+  const bool is_number = digits > 0 && digits < 4 && number.find_first_not_of(":;,.)", digits) == number.npos;
+  return is_number ? url.substr(mark) : std::string_view();
 }
 
 }  // namespace

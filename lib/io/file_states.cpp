@@ -67,24 +67,39 @@ void walk(const fs::path& directory, See&& see) {
   if (error && !is_gone) throw Error(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
 }
 
+/// Adds the names of weight files that a piece of an index has in quotes.
+void add_names(std::string_view text, std::set<std::string>& names) {
+  constexpr std::string_view kEnd = ".safetensors\"";
+  for (size_t at = text.find(kEnd); at != text.npos; at = text.find(kEnd, at + kEnd.size())) {
+    const size_t quote = at == 0 ? text.npos : text.rfind('"', at - 1);
+    if (quote != text.npos) names.emplace(text.substr(quote + 1, at + kEnd.size() - quote - 2));
+  }
+}
+
 /// Calls see(path) for the files that the indexes of a directory name, whatever their names and whichever
 /// folders they are in. Others read and judge an index; here it is enough to find the names.
 template <class See>
 void for_indexed(const fs::path& directory, See&& see) {
-  constexpr std::string_view kIndex = ".safetensors.index.json", kEnd = ".safetensors\"";
+  constexpr std::string_view kIndex = ".safetensors.index.json";
+  constexpr size_t kPiece = 1u << 20, kLongestName = 4096;
   std::set<std::string> names;
   std::error_code error;
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     if (!it->path().filename().string().ends_with(kIndex)) continue;
-    std::string text;
     try {
-      text = read_text(it->path());
+      const InputFile file(it->path());
+      std::string text;
+      for (uint64_t at = 0; at < file.size(); at += kPiece) {
+        text.erase(0, text.size() - std::min(text.size(), kLongestName));
+        const size_t known = text.size();
+        text.resize(known + std::min<uint64_t>(kPiece, file.size() - at));
+        file.read(at, {reinterpret_cast<uint8_t*>(text.data()) + known, text.size() - known});
+        add_names(text, names);
+      }
+    } catch (const ReadError&) {
+      throw;
     } catch (const Error&) {
-      continue;  // none that can be read as one
-    }
-    for (size_t at = text.find(kEnd); at != text.npos; at = text.find(kEnd, at + kEnd.size())) {
-      const size_t quote = at == 0 ? text.npos : text.rfind('"', at - 1);
-      if (quote != text.npos) names.insert(text.substr(quote + 1, at + kEnd.size() - quote - 2));
+      // None that can be read as one.
     }
   }
   for (const std::string& name : names) see(directory / name);

@@ -230,7 +230,7 @@ class Checkpoints(Scratch):
             self.assertIsNone(checkpoint.get(name))
             with self.assertRaisesRegex(KeyError, "rotation_config: expected none"):
                 checkpoint[name]
-            with self.assertRaisesRegex(KeyError, "no.such"):
+            with self.assertRaises(KeyError):
                 checkpoint["no.such"]
 
     def test_wrong_places_are_refused(self) -> None:
