@@ -226,7 +226,8 @@ void WeightReader::read_tiles(const Linear& m, int64_t e, int64_t n0, int64_t n1
       const int64_t end = std::min(m.k, (b + 1) * m.scale_cols);
       const int64_t begin = b * m.scale_cols;
       if (number) {
-        std::transform(from + begin, from + end, to + begin, [&](uint8_t b) { return number(b) * scale; });
+        std::transform(from + begin, from + end, to + begin,
+                       [&](uint8_t byte) { return number(byte) * scale; });
       } else {
         decode_fp8({from + begin, static_cast<size_t>(end - begin)}, scale, to + begin, isa);
       }
