@@ -34,7 +34,6 @@ constexpr NamingRule kRules[] = {
      "gate_proj", "up_proj", "down_proj", "gate_up_proj", "down_proj"},
 };
 
-
 /// Whether `path` is `container` or ends in ".container", where # is any number.
 bool ends_with_path(std::string_view path, const char* container) {
   if (container == nullptr) return false;

@@ -1,5 +1,5 @@
-#include "lib/findings/and_more.h"
 #include "lib/validate/validate.h"
+#include "lib/findings/and_more.h"
 
 #include <fmt/format.h>
 

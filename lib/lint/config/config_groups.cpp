@@ -104,8 +104,7 @@ class GroupLint {
                                 : "config-format",
                     s_.quantization_file, key,
                     fmt::format("expected {} as {} ({}){} has, found {}", expected, modules_[first].name,
-                                modules_[first].text(),
-                                and_more(count, " and {} more"), found));
+                                modules_[first].text(), and_more(count, " and {} more"), found));
       wrong.insert(key);
     });
     for (size_t i = 0; i < modules_.size(); ++i) {
@@ -293,10 +292,9 @@ class GroupLint {
       if (count++ == 0) first = i;
     }
     if (count == 0) return;
-    reporter_.add(
-        "config-dtype", s_.file_of(modules_[first].tensor), modules_[first].name,
-        fmt::format("expected a group of the config to target it, as it is in {}, found none{}",
-                    modules_[first].text(), and_more(count, ", nor for {} more")));
+    reporter_.add("config-dtype", s_.file_of(modules_[first].tensor), modules_[first].name,
+                  fmt::format("expected a group of the config to target it, as it is in {}, found none{}",
+                              modules_[first].text(), and_more(count, ", nor for {} more")));
   }
 
   /// Loaders of transformers take anything but "compressed" for weights that are still to be quantized.

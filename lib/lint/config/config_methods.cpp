@@ -230,10 +230,10 @@ class MethodLint {
     }
     if (!first || p_.of[*first].algorithm == "MIXED_PRECISION") return;
     const CodedModule& m = modules_[*first];
-    reporter_.add("incomplete-module", s_.file_of(m.tensor), m.name,
-                  fmt::format("expected weight_scale, by which loaders of {} look its scale up, found {}{}",
-                              p_.of[*first].algorithm, m.scale_suffix,
-                              and_more(count, ", and in {} modules more")));
+    reporter_.add(
+        "incomplete-module", s_.file_of(m.tensor), m.name,
+        fmt::format("expected weight_scale, by which loaders of {} look its scale up, found {}{}",
+                    p_.of[*first].algorithm, m.scale_suffix, and_more(count, ", and in {} modules more")));
   }
 
   /// ModelOpt's groups say again what algorithms say. Of algorithms that it has no text for nothing is held.
