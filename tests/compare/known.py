@@ -73,4 +73,8 @@ KNOWN = [
     Known("a wrong input scale", "its value is refused before the source is looked at", ("options */plan nvfp4 input_scale constant=-1",),
           outputs=("stdout",), fields=("error",)),
     Known("routers by every name", "lint holds gemma-4's router.proj, too, against the count of its experts", ("names*/lint",), outputs=("stdout",)),
+    Known("words that contradict the codes", "FP8 that fmt calls E5M2 and NVFP4_AWQ without its scales are refused by all who read numbers",
+          ("configs fp8/format *", "configs modelopt/AWQ *"), exits=((0, 2),), outputs=("stdout",)),
+    Known("words on terms", "a term is named with the key or tensor that says it, and what is expected",
+          ("terms: Hadamard/lint", "terms: zero points/*"), outputs=("stdout",)),
 ]
