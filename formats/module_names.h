@@ -10,10 +10,10 @@
 
 namespace twofour {
 
-/// Everything behind the last dot; the whole name where there is none.
+/// Everything behind the last dot; the whole name if it has no dot.
 constexpr std::string_view leaf_of(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
-/// Everything before the last dot; empty where there is none.
+/// Everything before the last dot; empty if the name has no dot.
 constexpr std::string_view parent_of(std::string_view name) {
   const size_t dot = name.rfind('.');
   return name.substr(0, dot == name.npos ? 0 : dot);

@@ -96,7 +96,7 @@ const ModulePart* find_in(std::span<const ModulePart> list, std::string_view nam
 constexpr std::string_view kQuantizer = "_quantizer.";
 
 /// What a quantizer's buffer is: "_amax", "pre_quant_scale" or, of several quantizers one after the other,
-/// "0._amax". nullptr: nobody knows.
+/// "0._amax". nullptr: not known.
 const ModulePart* find_buffer(std::string_view buffer) {
   if (const size_t digits = buffer.find_first_not_of("0123456789");
       digits > 0 && digits < buffer.size() && buffer[digits] == '.')

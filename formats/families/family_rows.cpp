@@ -9,7 +9,7 @@ namespace twofour {
 
 namespace {
 
-/// Without the term `alias`, which nobody is told of.
+/// Without the term `alias`, which no message shows.
 std::string without_alias(std::string_view when) {
   std::string rest;
   for_each_term(when, [&](std::string_view term) {
