@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "formats/error.h"
 #include "lib/findings/given_urls.h"
@@ -84,6 +85,7 @@ struct Arguments::State {
   std::vector<std::unique_ptr<Arguments>> commands;
   std::vector<std::unique_ptr<Argument>> arguments;
   std::vector<std::vector<std::string>> exactly_one;
+  std::function<void(Arguments&)> define;  ///< empty once it ran
   CommandEntry entry;
 };
 
@@ -198,6 +200,19 @@ Arguments& Arguments::command(const std::string& name, const std::string& summar
   return *state_->commands.emplace_back(new Arguments(*this, name, summary));
 }
 
+void Arguments::command(const std::string& name, const std::string& summary,
+                        std::function<void(Arguments&)> define) {
+  command(name, summary).state_->define = std::move(define);
+}
+
+/// Defines the arguments of the command of that name; without one, of each.
+void Arguments::define(std::string_view only) const {
+  for (const auto& command : state_->commands) {
+    if (!only.empty() && command->name() != only) continue;
+    if (const auto define = std::exchange(command->state_->define, nullptr)) define(*command);
+  }
+}
+
 Argument& Arguments::add(CLI::Option* option, ArgumentEntry entry) {
   return *state_->arguments.emplace_back(new Argument(option, std::move(entry)));
 }
@@ -282,6 +297,7 @@ CommandEntry Arguments::entry() const {
     const ArgumentEntry& e = argument->entry_;
     (e.names.empty() ? entry.positionals : entry.options).push_back(e);
   }
+  define();
   for (const auto& command : state_->commands) entry.commands.push_back(command->entry());
   return entry;
 }
@@ -345,7 +361,8 @@ void Arguments::check_empty_values() const {
 }
 
 Arguments::Request Arguments::parse(const std::vector<std::string>& words) {
-  if (words.size() > 1 && !words[1].starts_with('-')) {
+  const bool is_named = words.size() > 1 && !words[1].starts_with('-');
+  if (is_named) {
     std::vector<std::string> names;
     for (const auto& command : state_->commands) names.push_back(command->name());
     if (std::find(names.begin(), names.end(), words[1]) == names.end()) {
@@ -353,6 +370,7 @@ Arguments::Request Arguments::parse(const std::vector<std::string>& words) {
                         fmt::format("See {} --help.", name())});
     }
   }
+  define(is_named ? words[1] : "");
   try {
     std::vector<const char*> argv;
     for (const std::string& word : words) argv.push_back(word.c_str());

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace CLI {
@@ -83,6 +84,8 @@ class Arguments {
 
   /// A command below this one.
   Arguments& command(const std::string& name, const std::string& summary);
+  /// The same, whose arguments `define` defines once a command line names it or somebody looks at all.
+  void command(const std::string& name, const std::string& summary, std::function<void(Arguments&)> define);
 
   /// An option ("-o,--output") or, without dashes ("SRC"), a positional argument. T: std::string, int,
   /// int64_t, uint64_t, float, double, std::optional of one, or std::vector<std::string>, which may be given
@@ -111,12 +114,13 @@ class Arguments {
 
   const std::string& name() const;
   const Arguments& root() const;
-  /// All that is defined, in its order.
+  /// All arguments and commands in their order.
   CommandEntry entry() const;
 
  private:
   Arguments(Arguments& parent, const std::string& name, const std::string& summary);
   Argument& add(CLI::Option* option, ArgumentEntry entry);
+  void define(std::string_view only = "") const;
   ErrorLines usage_error(const std::string& message) const;
   std::string problem_together() const;
   void check_empty_values() const;

@@ -137,10 +137,11 @@ Outcome run(std::vector<std::string> words, const Program& program, Common& comm
   root.footer(program.footer);
   std::map<const Arguments*, std::pair<const Command*, std::function<int()>>> commands;
   for (const Command& c : program.commands) {
-    Arguments& args = root.command(c.name, c.summary);
-    commands[&args] = {&c, c.setup(args, common)};
-    add_common(args, common, c.cuda);
-    args.footer(footer(program, c));
+    root.command(c.name, c.summary, [&](Arguments& args) {
+      commands[&args] = {&c, c.setup(args, common)};
+      add_common(args, common, c.cuda);
+      args.footer(footer(program, c));
+    });
   }
   try {
     switch (root.parse(words)) {
