@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "formats/error.h"
 #include "lib/findings/given_urls.h"
@@ -85,6 +86,7 @@ struct Arguments::State {
   std::vector<std::unique_ptr<Argument>> arguments;
   std::vector<std::vector<std::string>> exactly_one;
   CommandEntry entry;
+  std::string group;  ///< of arguments that are added now
 };
 
 Argument::Argument(CLI::Option* option, ArgumentEntry entry) : option_(option), entry_(std::move(entry)) {}
@@ -199,6 +201,7 @@ Arguments& Arguments::command(const std::string& name, const std::string& summar
 }
 
 Argument& Arguments::add(CLI::Option* option, ArgumentEntry entry) {
+  entry.group = state_->group;
   return *state_->arguments.emplace_back(new Argument(option, std::move(entry)));
 }
 
@@ -259,6 +262,11 @@ void Arguments::replaces_all(const std::string& name, const std::vector<std::str
 void Arguments::exactly_one_of(const std::vector<std::string>& names) {
   state_->exactly_one.push_back(names);
 }
+
+ArgumentGroup::ArgumentGroup(Arguments& args, const char* title)
+    : args_(args), before_(std::exchange(args.state_->group, title)) {}
+
+ArgumentGroup::~ArgumentGroup() { args_.state_->group = before_; }
 
 void Arguments::footer(const std::string& text) {
   std::string& footer = state_->entry.footer;

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <memory>
 
 #include "formats/error.h"
@@ -87,33 +86,6 @@ std::string argument_lines(const char* title, const std::vector<ArgumentEntry>& 
   return text.empty() ? "" : fmt::format("\n{}:\n{}", title, text);
 }
 
-/// `text` with what Markdown would read as markup made plain.
-std::string markdown(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '|' || c == '<' || c == '*' || c == '_' || c == '[') out += '\\';
-    out += c;
-  }
-  return out;
-}
-
-std::string markdown_table(const std::vector<ArgumentEntry>& entries) {
-  std::string rows;
-  for (const ArgumentEntry& entry : entries) {
-    const std::string value =
-        entry.choices.empty() ? entry.value : fmt::format("{{{}}}", fmt::join(entry.choices, ","));
-    rows += fmt::format("| `{}{}{}` | {} |\n", fmt::join(entry.names, ", "),
-                        value.empty() || entry.names.empty() ? "" : " ", value,
-                        markdown(entry.description + limits_text(entry)));
-  }
-  return rows.empty() ? "" : fmt::format("\n| | |\n| --- | --- |\n{}", rows);
-}
-
-/// A footer as it is in help.
-std::string literal_block(const std::string& footer) {
-  return footer.empty() ? "" : fmt::format("\n```text\n{}\n```\n", wrapped(footer));
-}
-
 }  // namespace
 
 std::string limits_text(const ArgumentEntry& entry) {
@@ -150,36 +122,6 @@ std::string help_text(const CommandEntry& root, const std::string& command) {
   for (const CommandEntry& c : entry->commands)
     text += fmt::format("  {:<26}{}\n", c.name, wrapped(c.summary, kColumn));
   return entry->footer.empty() ? text : text + "\n" + wrapped(entry->footer) + "\n";
-}
-
-std::string markdown_text(const CommandEntry& root) {
-  std::string text = fmt::format(
-      "# The command line\n\n`{0} help --markdown` prints this page, and a test compares them. `{0} help "
-      "COMMAND` says "
-      "the same of one command,\n`{0} man DIRECTORY` writes it as manual pages. What `--json` prints is in "
-      "[JSON.md](JSON.md).\n\n| command | |\n| --- | --- |\n",
-      root.name);
-  for (const CommandEntry& c : root.commands)
-    text += fmt::format("| [{0}](#{0}) | {1} |\n", c.name, markdown(c.summary));
-  std::vector<ArgumentEntry> shared;
-  for (const ArgumentEntry& option : root.commands.at(0).options) {
-    const auto has = [&](const CommandEntry& c) {
-      return std::find(c.options.begin(), c.options.end(), option) != c.options.end();
-    };
-    if (std::all_of(root.commands.begin(), root.commands.end(), has)) shared.push_back(option);
-  }
-  text += "\nEvery command has these options.\n" + markdown_table(shared);
-  text += literal_block(root.footer);
-  for (const CommandEntry& c : root.commands) {
-    text += fmt::format("\n## {}\n{}.\n\n    {} {} {}\n", c.name, markdown(c.summary), root.name, c.name,
-                        usage_text(c));
-    std::vector<ArgumentEntry> own = c.positionals;
-    std::copy_if(c.options.begin(), c.options.end(), std::back_inserter(own),
-                 [&](const auto& o) { return std::find(shared.begin(), shared.end(), o) == shared.end(); });
-    text += markdown_table(own);
-    text += literal_block(c.footer);
-  }
-  return text;
 }
 
 std::function<int()> setup_help(Arguments& args, const Common& common) {

@@ -114,6 +114,7 @@ Argument& add_seed_option(Arguments& args, uint64_t& seed, const std::string& he
 Argument& check_finite_not_negative(Argument& option) { return option.check(limit_problem); }
 
 Argument& add_shard_size_option(Arguments& args, std::string& size) {
+  const ArgumentGroup group(args, "Writing");
   return args
       .option("--max-shard-size", size, "Largest weight file to write, in bytes of data, decimal: 5GB, 500MB")
       .value_name("SIZE");
@@ -164,6 +165,7 @@ std::vector<std::vector<int32_t>> read_texts(const TokenOptions& o, const std::s
 }
 
 Argument& add_zero_points_option(Arguments& args, std::string& word, const std::string& of) {
+  const ArgumentGroup group(args, "Formats");
   const auto words = zero_points_words();
   return args
       .option(

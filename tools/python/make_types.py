@@ -48,6 +48,22 @@ def rows(body: str) -> list[list[str]]:
     return table
 
 
+def option_rows(readme: str, command: str) -> list[list[str]]:
+    """Rows of a command's options: its own, those of groups that its table names, those of every command."""
+    groups = {title: rows(body) for title, body in sections(readme, "###").items()}
+    found = []
+    for cells in rows(sections(readme, "##")[command]):
+        group = re.match(r"\[(.+)\]\(#", cells[0])
+        names = re.findall(r"`(--[\w-]+)`", cells[1]) if group else []
+        found += [row for row in groups[group[1]] if option_name(row) in names] if group else [cells]
+    return found + rows(readme.split("Every command has these options.")[1])
+
+
+def option_name(cells: list[str]) -> str:
+    match = re.match(r"`(?:-\w, )?(--[\w-]+)", cells[0])
+    return match[1] if match else ""
+
+
 def field(key: str, kind: str, meaning: str) -> str:
     """A line of a class, with its meaning behind it where there is room, else before it."""
     plain = re.sub(r"\\(.)", r"\1", meaning)
@@ -77,13 +93,11 @@ def make_options(readme: str) -> str:
         typing="TYPE_CHECKING, Sequence, TypedDict, Union",
     )
     text += "if TYPE_CHECKING:\n    import os\n\n    Value = Union[str, int, float, os.PathLike[str]]\n"
-    commands = sections(readme, "##")
-    common = rows(readme.split("Every command has these options.")[1])
     for command in COMMANDS:
         text += f"\n\nclass {camel(command)}(TypedDict, total=False):\n"
         text += f'    """Options of `twofour {command}`."""\n\n'
         seen = set()
-        for cells in rows(commands[command]) + common:
+        for cells in option_rows(readme, command):
             match = re.match(r"`(?:-\w, )?--([\w-]+)(?: (.+))?`", cells[0])
             if not match or match[1] in LEFT_OUT or match[1] in seen:
                 continue
