@@ -35,10 +35,10 @@ struct CommandWords {
   std::vector<std::string> options;      ///< "--stats", of those that take a value
 };
 
-/// The names between the backticks of a table's first column: "`-o, --output FILE`".
+/// The names between the first backticks of an item of a list: "- `-o, --output FILE`: File to write".
 std::string first_cell(const std::string& line) {
   const size_t end = line.find('`', 3);
-  return line.starts_with("| `") && end != line.npos ? line.substr(3, end - 3) : "";
+  return line.starts_with("- `") && end != line.npos ? line.substr(3, end - 3) : "";
 }
 
 /// "--output" of "-o, --output FILE"; "" of a flag.
@@ -50,7 +50,7 @@ std::string option_with_value(const std::string& cell) {
   return comma < value ? names.substr(comma + 2) : names;
 }
 
-/// Options with a value of a row that names those of a group: "| [Writing](#writing) | `--io`, `--force` |".
+/// Options with a value of an item that names those of a group: "- [Writing](#writing): `--io`, `--force`".
 std::vector<std::string> options_of_group(const std::string& line, const std::set<std::string>& with_value) {
   std::vector<std::string> found;
   for (size_t at = line.find('`'); at != line.npos;) {
@@ -66,22 +66,26 @@ std::vector<CommandWords> commands() {
   std::istringstream lines(run_program({"help", "--markdown"}).out);
   std::vector<CommandWords> found;
   std::set<std::string> of_groups;
-  bool in_groups = false;
+  bool in_groups = false, is_listed = false;
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with("## ")) in_groups = line == "## Options of several commands";
+    // Arguments are the first list of a command.
+    if (line.starts_with("## ")) is_listed = false;
     if (line.starts_with("## ") && !in_groups) found.push_back({line.substr(3), {}, {}});
     const std::string cell = first_cell(line), option = option_with_value(cell);
     if (in_groups) {
       if (!option.empty()) of_groups.insert(option);
-    } else if (found.empty() || cell.starts_with("twofour ")) {
+    } else if (found.empty() || is_listed) {
       continue;
-    } else if (line.starts_with("| [")) {
+    } else if (line.starts_with("- [")) {
       const std::vector<std::string> more = options_of_group(line, of_groups);
       found.back().options.insert(found.back().options.end(), more.begin(), more.end());
     } else if (cell.starts_with('-')) {
       if (!option.empty()) found.back().options.push_back(option);
     } else if (!cell.empty()) {
       found.back().positionals.push_back(cell);
+    } else if (line.empty()) {
+      is_listed = !found.back().positionals.empty() || !found.back().options.empty();
     }
   }
   return found;

@@ -24,17 +24,13 @@ std::string markdown(const std::string& text) {
   return out;
 }
 
-std::string markdown_row(const ArgumentEntry& entry) {
+/// "- `--jobs N`: Number of threads (1 to 4096)"
+std::string markdown_item(const ArgumentEntry& entry) {
   const std::string value =
       entry.choices.empty() ? entry.value : fmt::format("{{{}}}", fmt::join(entry.choices, ","));
-  return fmt::format("| `{}{}{}` | {} |\n", fmt::join(entry.names, ", "),
+  return fmt::format("- `{}{}{}`: {}\n", fmt::join(entry.names, ", "),
                      value.empty() || entry.names.empty() ? "" : " ", value,
                      markdown(entry.description + limits_text(entry)));
-}
-
-/// A table of two columns with that head; empty without rows.
-std::string markdown_table(const std::string& rows, const std::string& head = "| | |") {
-  return rows.empty() ? "" : fmt::format("{}\n| --- | --- |\n{}", head, rows);
 }
 
 /// The anchor of a heading: "choosing-modules" of "Choosing modules".
@@ -125,20 +121,20 @@ std::vector<std::string> titles_of(const Entries& shared) {
   return titles;
 }
 
-std::string rows_of(const Entries& entries, const std::string& group) {
-  std::string rows;
+std::string items_of(const Entries& entries, const std::string& group) {
+  std::string items;
   for (const ArgumentEntry& entry : entries) {
-    if (entry.group == group) rows += markdown_row(entry);
+    if (entry.group == group) items += markdown_item(entry);
   }
-  return rows;
+  return items;
 }
 
-/// The rows of a command's table: its own arguments, then a row for each group with the names of what it has.
-std::string rows_of(const CommandEntry& command, const Entries& shared) {
-  std::string rows;
-  for (const ArgumentEntry& entry : command.positionals) rows += markdown_row(entry);
+/// A command's own arguments, then of each group the names of what the command has of it.
+std::string items_of(const CommandEntry& command, const Entries& shared) {
+  std::string items;
+  for (const ArgumentEntry& entry : command.positionals) items += markdown_item(entry);
   for (const ArgumentEntry& entry : command.options) {
-    if (count(shared, entry) == 0) rows += markdown_row(entry);
+    if (count(shared, entry) == 0) items += markdown_item(entry);
   }
   for (const std::string& title : titles_of(shared)) {
     std::vector<std::string> names;
@@ -147,9 +143,9 @@ std::string rows_of(const CommandEntry& command, const Entries& shared) {
         names.push_back(fmt::format("`{}`", entry.names.back()));
     }
     if (!names.empty())
-      rows += fmt::format("| [{}](#{}) | {} |\n", title, anchor(title), fmt::join(names, ", "));
+      items += fmt::format("- [{}](#{}): {}\n", title, anchor(title), fmt::join(names, ", "));
   }
-  return rows;
+  return items;
 }
 
 constexpr std::string_view kExample = "Example:\n  ", kExitCodes = "Exit codes: ";
@@ -186,12 +182,9 @@ std::string example_of(const CommandEntry& command) {
 
 std::string command_section(const CommandEntry& root, const CommandEntry& command, const Entries& shared,
                             const std::vector<std::string>& said) {
-  const std::string head = fmt::format("| `{} {} {}` | {} |", root.name, command.name, usage_text(command),
-                                       markdown(command.summary));
-  std::string text = fmt::format(
-      "\n## {}\n{}", command.name,
-      markdown_table(fmt::format("| Example | `{}` |\n{}", example_of(command), rows_of(command, shared)),
-                     head));
+  std::string text = fmt::format("\n## {}\n{}.\n`{} {} {}`, for example `{}`\n\n{}", command.name,
+                                 markdown(command.summary), root.name, command.name, usage_text(command),
+                                 example_of(command), items_of(command, shared));
   for (const std::string& note : notes_of(command)) {
     if (std::find(said.begin(), said.end(), note) == said.end()) text += markdown_paragraph(note);
   }
@@ -205,20 +198,18 @@ std::string markdown_text(const CommandEntry& root) {
       "# The command line\n\n`{0} help --markdown` prints this page, and a test compares them. `{0} help "
       "COMMAND` shows all options of one command,\n`{0} man DIRECTORY` writes manual pages. "
       "[JSON.md](JSON.md) "
-      "describes what `--json` prints.\n\n| command | |\n| --- | --- |\n",
+      "describes what `--json` prints.\n\n",
       root.name);
   for (const CommandEntry& c : root.commands)
-    text += fmt::format("| [{0}](#{0}) | {1} |\n", c.name, markdown(c.summary));
+    text += fmt::format("- [{0}](#{0}): {1}\n", c.name, markdown(c.summary));
   const Entries shared = shared_options(root.commands);
   const std::vector<std::string> notes = shared_notes(root.commands);
-  text +=
-      "\nEvery command has these options. A command that does not run on the CPU alone has another "
-      "`--device` in its own table.\n\n";
-  text += markdown_table(rows_of(shared, ""));
+  text += "\nEvery command has these options. Some have another `--device`.\n\n";
+  text += items_of(shared, "");
   for (const std::string& paragraph : divided(root.footer, "\n\n")) text += markdown_paragraph(paragraph);
-  text += "\n## Options of several commands\nThe tables of the commands name these options and link here.\n";
+  text += "\n## Options of several commands\nThe lists of the commands name these options and link here.\n";
   for (const std::string& title : titles_of(shared))
-    text += fmt::format("\n### {}\n{}", title, markdown_table(rows_of(shared, title)));
+    text += fmt::format("\n### {}\n{}", title, items_of(shared, title));
   for (const std::string& note : notes) text += markdown_paragraph(note);
   for (const CommandEntry& c : root.commands) text += command_section(root, c, shared, notes);
   return text;

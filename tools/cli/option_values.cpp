@@ -148,6 +148,7 @@ TaskNumber find_task(const std::string& task, size_t tasks) {
 }
 
 void add_token_options(Arguments& args, TokenOptions& to) {
+  const ArgumentGroup group(args, "Texts");
   args.option("--tokens", to.tokens,
               "Token ids [W, T], I32 or I64, in safetensors or .npy: each row is a text of its own")
       .value_name("FILE");

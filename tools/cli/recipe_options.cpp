@@ -137,24 +137,21 @@ void add_mask_option(Arguments& args, RecipeOptions& o, RuleCommand command) {
 }
 
 void add_budget_options(Arguments& args, RecipeOptions& o, RuleCommand command) {
-  {
-    const ArgumentGroup group(args, "Statistics");
-    args.option(
-            "--budget", o.budget,
-            fmt::format(
-                "Prune this share of the bytes, 0 to 1, and {} the rest: with a pattern and --stats, whose "
-                "fisher_hessian says what each costs the model. The cheapest a byte come first; what is "
-                "fused stays together. --dry-run prints the curve",
-                command == kPrunes     ? "leave"
-                : command == kConverts ? "hold all weights of"
-                                       : "only quantize"))
-        .value_name("SHARE")
-        .default_text("all is pruned");
-    args.option("--max-loss", o.max_loss, "Likewise, as much as stays below this expected loss")
-        .value_name("X")
-        .default_text("any")
-        .excludes("--budget");
-  }
+  const ArgumentGroup group(args, "Statistics");
+  args.option("--budget", o.budget,
+              fmt::format(
+                  "Prune this share of the bytes, 0 to 1, and {} the rest: with a pattern and --stats, whose "
+                  "fisher_hessian says what each costs the model. The cheapest a byte come first; what is "
+                  "fused stays together. --dry-run prints the curve",
+                  command == kPrunes     ? "leave"
+                  : command == kConverts ? "hold all weights of"
+                                         : "only quantize"))
+      .value_name("SHARE")
+      .default_text("all is pruned");
+  args.option("--max-loss", o.max_loss, "Likewise, as much as stays below this expected loss")
+      .value_name("X")
+      .default_text("any")
+      .excludes("--budget");
   add_html_option(args, o.html);
 }
 

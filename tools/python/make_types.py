@@ -48,19 +48,25 @@ def rows(body: str) -> list[list[str]]:
     return table
 
 
-def option_rows(readme: str, command: str) -> list[list[str]]:
-    """Rows of a command's options: its own, those of groups that its table names, those of every command."""
-    groups = {title: rows(body) for title, body in sections(readme, "###").items()}
+def items(body: str) -> list[tuple[str, str]]:
+    """Names and meanings of a section's first list: "- `--jobs N`: Number of threads"."""
+    first = re.search(r"^- .*\n(?:- .*\n)*", body, flags=re.M)
+    return re.findall(r"^- (`[^`]+`|\[[^\]]+\]\(#[^)]+\)): (.*)$", first[0], flags=re.M) if first else []
+
+
+def option_items(readme: str, command: str) -> list[tuple[str, str]]:
+    """A command's options: its own, those of groups that its list names, those of every command."""
+    groups = {title: items(body) for title, body in sections(readme, "###").items()}
     found = []
-    for cells in rows(sections(readme, "##")[command]):
-        group = re.match(r"\[(.+)\]\(#", cells[0])
-        names = re.findall(r"`(--[\w-]+)`", cells[1]) if group else []
-        found += [row for row in groups[group[1]] if option_name(row) in names] if group else [cells]
-    return found + rows(readme.split("Every command has these options.")[1])
+    for item in items(sections(readme, "##")[command]):
+        group = re.match(r"\[(.+)\]\(#", item[0])
+        names = re.findall(r"`(--[\w-]+)`", item[1]) if group else []
+        found += [one for one in groups[group[1]] if option_name(one) in names] if group else [item]
+    return found + items(readme.split("Every command has these options.")[1])
 
 
-def option_name(cells: list[str]) -> str:
-    match = re.match(r"`(?:-\w, )?(--[\w-]+)", cells[0])
+def option_name(item: tuple[str, str]) -> str:
+    match = re.match(r"`(?:-\w, )?(--[\w-]+)", item[0])
     return match[1] if match else ""
 
 
@@ -97,7 +103,7 @@ def make_options(readme: str) -> str:
         text += f"\n\nclass {camel(command)}(TypedDict, total=False):\n"
         text += f'    """Options of `twofour {command}`."""\n\n'
         seen = set()
-        for cells in option_rows(readme, command):
+        for cells in option_items(readme, command):
             match = re.match(r"`(?:-\w, )?--([\w-]+)(?: (.+))?`", cells[0])
             if not match or match[1] in LEFT_OUT or match[1] in seen:
                 continue

@@ -87,12 +87,12 @@ class Validate(TypedDict, total=False):
     all_layers: bool  #: Run every layer, not only the first, the last and 2 between
     seed: Value  #: Seed of the layers, experts, activations and routing that are run (default: 0)
     html: Value  #: Write a page with heat maps, histograms and findings, for a browser
-    #: Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if there is one (default: auto)
-    device: Value
     #: How files are read and written. buffered: through the page cache, evicting only the pages that this run
     #: added. direct: past the page cache (O_DIRECT) where the file system supports it, with as many requests in
     #: flight as --jobs (default: buffered)
     io: Value
+    #: Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if there is one (default: auto)
+    device: Value
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
 
 
@@ -122,14 +122,11 @@ class Convert(TypedDict, total=False):
     #: fisher_hessian says what each costs the model. The cheapest a byte come first; what is fused stays together.
     #: --dry-run prints the curve (default: all is pruned)
     budget: Value
-    html: Value  #: Write a page with heat maps, histograms and findings, for a browser
     plan: Value  #: Run a task of this plan, which twofour plan wrote. It replaces the other options of a conversion
     #: Task to run: number I, from 0, of N (default: by SLURM_ARRAY_TASK_ID, SLURM_PROCID or JOB_COMPLETION_INDEX)
     task: Value
     tasks: Value  #: Number of tasks, if --task does not give it (1 to 1000000)
-    #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
-    #: CUDA device if there is one. All else runs on the CPU (default: auto)
-    device: Value
+    html: Value  #: Write a page with heat maps, histograms and findings, for a browser
     include: Union[Value, Sequence[Value]]  #: Convert only these modules: name, glob or re:regex (may be given again)
     exclude: Union[Value, Sequence[Value]]  #: Leave these modules as they are (may be given again)
     #: Convert these modules too: shared experts, single linears (may be given again)
@@ -197,6 +194,9 @@ class Convert(TypedDict, total=False):
     #: of weights that nothing names
     strict_stats: bool
     max_loss: Value  #: Likewise, as much as stays below this expected loss (default: any)
+    #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
+    #: CUDA device if there is one. All else runs on the CPU (default: auto)
+    device: Value
     #: How: joint chooses mask, scales and codes together, gptq the last two without a pattern; sparsegpt masks
     #: first, to compare with; wanda and rtn read the diagonal alone; magnitude leaves the statistics out (default:
     #: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
@@ -222,9 +222,6 @@ class Prune(TypedDict, total=False):
     #: prints the curve (default: all is pruned)
     budget: Value
     html: Value  #: Write a page with heat maps, histograms and findings, for a browser
-    #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
-    #: CUDA device if there is one. All else runs on the CPU (default: auto)
-    device: Value
     include: Union[Value, Sequence[Value]]  #: Convert only these modules: name, glob or re:regex (may be given again)
     exclude: Union[Value, Sequence[Value]]  #: Leave these modules as they are (may be given again)
     #: Convert these modules too: shared experts, single linears (may be given again)
@@ -262,6 +259,9 @@ class Prune(TypedDict, total=False):
     #: each module M that is pruned; 1 stays (default: masks are chosen)
     mask: Value
     max_loss: Value  #: Likewise, as much as stays below this expected loss (default: any)
+    #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
+    #: CUDA device if there is one. All else runs on the CPU (default: auto)
+    device: Value
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
 
 
@@ -283,9 +283,6 @@ class Quantize(TypedDict, total=False):
     #: BOOL [N, K], for each module M that is pruned; 1 stays (default: masks are chosen)
     mask: Value
     html: Value  #: Write a page with heat maps, histograms and findings, for a browser
-    #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
-    #: CUDA device if there is one. All else runs on the CPU (default: auto)
-    device: Value
     include: Union[Value, Sequence[Value]]  #: Convert only these modules: name, glob or re:regex (may be given again)
     exclude: Union[Value, Sequence[Value]]  #: Leave these modules as they are (may be given again)
     #: Convert these modules too: shared experts, single linears (may be given again)
@@ -341,6 +338,9 @@ class Quantize(TypedDict, total=False):
     #: of weights that nothing names
     strict_stats: bool
     max_loss: Value  #: Likewise, as much as stays below this expected loss (default: any)
+    #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
+    #: CUDA device if there is one. All else runs on the CPU (default: auto)
+    device: Value
     #: How: joint chooses mask, scales and codes together, gptq the last two without a pattern; sparsegpt masks
     #: first, to compare with; wanda and rtn read the diagonal alone; magnitude leaves the statistics out (default:
     #: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
