@@ -200,8 +200,9 @@ std::string markdown_text(const CommandEntry& root) {
       "[JSON.md](JSON.md) "
       "describes what `--json` prints.\n\n",
       root.name);
-  for (const CommandEntry& c : root.commands)
-    text += fmt::format("- [{0}](#{0}): {1}\n", c.name, markdown(c.summary));
+  std::vector<std::string> links;
+  for (const CommandEntry& c : root.commands) links.push_back(fmt::format("[{0}](#{0})", c.name));
+  text += fmt::format("Commands: {}.\n", fmt::join(links, ", "));
   const Entries shared = shared_options(root.commands);
   const std::vector<std::string> notes = shared_notes(root.commands);
   text += "\nEvery command has these options. Some have another `--device`.\n\n";

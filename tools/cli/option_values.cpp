@@ -148,7 +148,7 @@ TaskNumber find_task(const std::string& task, size_t tasks) {
 }
 
 void add_token_options(Arguments& args, TokenOptions& to) {
-  const ArgumentGroup group(args, "Texts");
+  const ArgumentGroup group(args, "Models and texts");
   args.option("--tokens", to.tokens,
               "Token ids [W, T], I32 or I64, in safetensors or .npy: each row is a text of its own")
       .value_name("FILE");
@@ -166,7 +166,7 @@ std::vector<std::vector<int32_t>> read_texts(const TokenOptions& o, const std::s
 }
 
 Argument& add_zero_points_option(Arguments& args, std::string& word, const std::string& of) {
-  const ArgumentGroup group(args, "Formats");
+  const ArgumentGroup group(args, of == "of SRC" ? "Formats" : "Models and texts");
   const auto words = zero_points_words();
   return args
       .option(
