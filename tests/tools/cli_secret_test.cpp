@@ -66,16 +66,19 @@ std::vector<CommandWords> commands() {
   std::istringstream lines(run_program({"help", "--markdown"}).out);
   std::vector<CommandWords> found;
   std::set<std::string> of_groups;
+  std::vector<std::string> of_all;
   bool in_groups = false, is_listed = false;
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with("## ")) in_groups = line == "## Options of several commands";
     // Arguments are the first list of a command.
     if (line.starts_with("## ")) is_listed = false;
-    if (line.starts_with("## ") && !in_groups) found.push_back({line.substr(3), {}, {}});
+    if (line.starts_with("## ") && !in_groups) found.push_back({line.substr(3), {}, of_all});
     const std::string cell = first_cell(line), option = option_with_value(cell);
     if (in_groups) {
       if (!option.empty()) of_groups.insert(option);
-    } else if (found.empty() || is_listed) {
+    } else if (found.empty()) {
+      if (!option.empty()) of_all.push_back(option);
+    } else if (is_listed) {
       continue;
     } else if (line.starts_with("- [")) {
       const std::vector<std::string> more = options_of_group(line, of_groups);
@@ -85,7 +88,7 @@ std::vector<CommandWords> commands() {
     } else if (!cell.empty()) {
       found.back().positionals.push_back(cell);
     } else if (line.empty()) {
-      is_listed = !found.back().positionals.empty() || !found.back().options.empty();
+      is_listed = !found.back().positionals.empty() || found.back().options.size() > of_all.size();
     }
   }
   return found;
