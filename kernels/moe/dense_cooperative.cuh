@@ -9,7 +9,8 @@
 /// The kernel: a block a multiprocessor, all at once. Each has tiles of 16 stored rows of gate and up, of the
 /// experts one after another, then tiles of the result along the K of all experts. Its warps share the steps
 /// of both evenly, each a run of them. Shared memory has a stage for each, so that a warp starts all copies
-/// at once: memory is busy while blocks meet between the products.
+/// at once: memory is busy while blocks meet between the products. Tried without gain: more warps with fewer
+/// stages, and a ring of stages for larger layers.
 
 namespace twofour::cuda {
 

@@ -40,6 +40,7 @@ struct SumArgs {
 };
 
 /// out[m] = the sum of the token's rows that have an expert here, in their order; eight columns a thread.
+/// Tried without gain: sums by the block that multiplies a token's last row, which comes at the very end.
 template <Float kProducts>
 __global__ void __launch_bounds__(kThreads) sum_kernel(const __grid_constant__ SumArgs a) {
   __shared__ bool here[kMaxSegments];

@@ -13,6 +13,7 @@
 ///   unit  64 gates and their ups of an expert: 64 k of the second product
 ///   job   a unit's part of K that one warp multiplies
 ///   tile  128 columns of the result
+/// Tried without gain: the last tile in quarters, block scales converted once a warp, TMA.
 
 namespace twofour::cuda {
 

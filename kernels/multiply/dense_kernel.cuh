@@ -88,7 +88,8 @@ __device__ __forceinline__ void store_sums(const DenseArgs& a, const float (&sum
 ///   grid.x  a.groups tiles for each warp that does not share K
 ///   grid.y  a record of the route
 /// Warps that share K take steps in turn. Each warp copies its weights ahead on its own; x comes along K with
-/// them, once for the block.
+/// them, once for the block. Tried without gain: neighbouring steps for each warp, more warps along K for the
+/// last rows, blocks that find the rows of their expert themselves.
 template <class Weights, int kTiles, DenseAccess kAccess>
 __global__ void __launch_bounds__(kDenseThreads, kTiles == 1 ? 3 : 2)
     dense_kernel(const __grid_constant__ DenseArgs a) {

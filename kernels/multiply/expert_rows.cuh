@@ -27,7 +27,7 @@ struct MultiplyWorkspace {
 };
 
 /// Rows that a kernel multiplies at a time where an expert has `mean` of them: measured over layers of both
-/// shapes of kernels/README.md, in which experts have more rows than the mean and fewer.
+/// shapes of tools/bench/README.md, in which experts have more rows than the mean and fewer.
 constexpr int tile_of_mean(int mean) { return mean <= 6 ? 8 : mean <= 16 ? 16 : 32; }
 
 /// The local expert of an id, or -1.

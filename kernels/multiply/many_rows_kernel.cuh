@@ -226,7 +226,7 @@ __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, cons
       }
     };
     if constexpr (Width::kTiles == 1) {
-      // The next step is decoded while one is multiplied
+      // The next step is decoded while one is multiplied; for up to 128 rows that took longer
       typename Tiles::Decoded now;
       now.decode(raw);
 #pragma unroll 1

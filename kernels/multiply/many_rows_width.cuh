@@ -10,7 +10,9 @@ namespace twofour::cuda {
 /// How a block is cut. Up to 256 rows: two warpgroups multiply 64 columns each, an m-tile, which leaves each
 /// thread registers for as many sums; two blocks, a cluster, have neighbouring columns, and each brings half
 /// of the rows of x to both. Up to 128: two warpgroups multiply two m-tiles each. Up to 48: four do, as
-/// decoding is most of the work then. Up to 32: they have fewer rows to copy.
+/// decoding is most of the work then. Up to 32: they have fewer rows to copy. All widths are loops of one
+/// kernel; work under way from one step to the next would make the compiler serialize wgmma (C7512).
+/// Tried without gain: widths 40, 56 and 80, and four warpgroups of one m-tile for up to 96 rows.
 struct PairedRows {
   static constexpr int kMost = kMostRows, kWarpgroups = 2, kTiles = 1, kBlocks = 2;
   static constexpr int kCopyWarps = 2, kConvertWarps = 2, kConvertTogether = 2;

@@ -138,8 +138,8 @@ struct ModuleReport {
 
 /// What becomes of one module of a checkpoint, or of several that are written together: the tensors that it
 /// writes, its units of work, the bytes of a unit, their proof, its entry in twofour.json. Each kind of
-/// transformation is one class: declared and planned in lib/plan, its bytes in lib/transform, its proof in
-/// lib/validate.
+/// transformation is one class: declared and planned in lib/methods or lib/encode, its bytes in
+/// lib/transform, its proof in lib/validate.
 class Transformation {
  public:
   virtual ~Transformation() = default;

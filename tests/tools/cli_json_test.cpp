@@ -283,7 +283,7 @@ TEST_CASE("tools/README.md is what the program prints") {
   CHECK_MESSAGE(o.out == read_text(fs::path(TWOFOUR_SOURCE_DIR) / "tools/README.md"),
                 "write it anew: twofour help --markdown >tools/README.md");
   for (const char* word :
-       {"## convert\n", "| `-j, --jobs N` |", "default: 5GB", "Exit codes: 0 done, 1 findings"})
+       {"## convert\n", "- `-j, --jobs N`: ", "default: 5GB", "Exit codes: 0 done, 1 findings"})
     CHECK_MESSAGE(o.out.find(word) != std::string::npos, word);
 }
 

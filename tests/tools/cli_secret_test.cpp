@@ -5,7 +5,10 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "lib/io/file.h"
 #include "tests/support/checkpoint_builder.h"
@@ -32,26 +35,60 @@ struct CommandWords {
   std::vector<std::string> options;      ///< "--stats", of those that take a value
 };
 
-/// The names between the backticks of a table's first column: "`-o, --output FILE`".
+/// The names between the first backticks of an item of a list: "- `-o, --output FILE`: File to write".
 std::string first_cell(const std::string& line) {
   const size_t end = line.find('`', 3);
-  return line.starts_with("| `") && end != line.npos ? line.substr(3, end - 3) : "";
+  return line.starts_with("- `") && end != line.npos ? line.substr(3, end - 3) : "";
+}
+
+/// "--output" of "-o, --output FILE"; "" of a flag.
+std::string option_with_value(const std::string& cell) {
+  const size_t value = cell.rfind(' ');
+  if (value == cell.npos || cell[value + 1] == '-') return "";
+  const size_t comma = cell.find(", ");
+  const std::string names = cell.substr(0, value);
+  return comma < value ? names.substr(comma + 2) : names;
+}
+
+/// Options with a value of an item that names those of a group: "- [Writing](#writing): `--io`, `--force`".
+std::vector<std::string> options_of_group(const std::string& line, const std::set<std::string>& with_value) {
+  std::vector<std::string> found;
+  for (size_t at = line.find('`'); at != line.npos;) {
+    const size_t end = line.find('`', at + 1);
+    const std::string name = line.substr(at + 1, end - at - 1);
+    if (with_value.contains(name)) found.push_back(name);
+    at = line.find('`', end + 1);
+  }
+  return found;
 }
 
 std::vector<CommandWords> commands() {
   std::istringstream lines(run_program({"help", "--markdown"}).out);
   std::vector<CommandWords> found;
+  std::set<std::string> of_groups;
+  std::vector<std::string> of_all;
+  bool in_groups = false, is_listed = false;
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("## ")) found.push_back({line.substr(3), {}, {}});
-    const std::string cell = first_cell(line);
-    if (found.empty() || cell.empty()) continue;
-    const size_t value = cell.rfind(' ');
-    if (cell[0] != '-') {
+    if (line.starts_with("## ")) in_groups = line == "## Options of several commands";
+    // Arguments are the first list of a command.
+    if (line.starts_with("## ")) is_listed = false;
+    if (line.starts_with("## ") && !in_groups) found.push_back({line.substr(3), {}, of_all});
+    const std::string cell = first_cell(line), option = option_with_value(cell);
+    if (in_groups) {
+      if (!option.empty()) of_groups.insert(option);
+    } else if (found.empty()) {
+      if (!option.empty()) of_all.push_back(option);
+    } else if (is_listed) {
+      continue;
+    } else if (line.starts_with("- [")) {
+      const std::vector<std::string> more = options_of_group(line, of_groups);
+      found.back().options.insert(found.back().options.end(), more.begin(), more.end());
+    } else if (cell.starts_with('-')) {
+      if (!option.empty()) found.back().options.push_back(option);
+    } else if (!cell.empty()) {
       found.back().positionals.push_back(cell);
-    } else if (value != cell.npos && cell[value + 1] != '-') {
-      const size_t comma = cell.find(", ");
-      const std::string names = cell.substr(0, value);
-      found.back().options.push_back(comma < value ? names.substr(comma + 2) : names);
+    } else if (line.empty()) {
+      is_listed = !found.back().positionals.empty() || found.back().options.size() > of_all.size();
     }
   }
   return found;

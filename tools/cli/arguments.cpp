@@ -87,6 +87,7 @@ struct Arguments::State {
   std::vector<std::vector<std::string>> exactly_one;
   std::function<void(Arguments&)> define;  ///< empty once it ran
   CommandEntry entry;
+  std::string group;  ///< of arguments that are added now
 };
 
 Argument::Argument(CLI::Option* option, ArgumentEntry entry) : option_(option), entry_(std::move(entry)) {}
@@ -214,6 +215,7 @@ void Arguments::define(std::string_view only) const {
 }
 
 Argument& Arguments::add(CLI::Option* option, ArgumentEntry entry) {
+  entry.group = state_->group;
   return *state_->arguments.emplace_back(new Argument(option, std::move(entry)));
 }
 
@@ -274,6 +276,11 @@ void Arguments::replaces_all(const std::string& name, const std::vector<std::str
 void Arguments::exactly_one_of(const std::vector<std::string>& names) {
   state_->exactly_one.push_back(names);
 }
+
+ArgumentGroup::ArgumentGroup(Arguments& args, const char* title)
+    : args_(args), before_(std::exchange(args.state_->group, title)) {}
+
+ArgumentGroup::~ArgumentGroup() { args_.state_->group = before_; }
 
 void Arguments::footer(const std::string& text) {
   std::string& footer = state_->entry.footer;

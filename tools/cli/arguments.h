@@ -24,7 +24,8 @@ struct ArgumentEntry {
   std::string description, range, default_text;  ///< range: "1 to 4096"
   bool path = false;                             ///< the value is, or may be, a file or directory
   bool required = false, repeated = false;
-  bool common = false;  ///< every command has it
+  bool common = false;     ///< every command has it
+  std::string group = {};  ///< what it is about, where several commands have it: see ArgumentGroup
   bool operator==(const ArgumentEntry&) const = default;
 };
 
@@ -118,6 +119,7 @@ class Arguments {
   CommandEntry entry() const;
 
  private:
+  friend class ArgumentGroup;
   Arguments(Arguments& parent, const std::string& name, const std::string& summary);
   Argument& add(CLI::Option* option, ArgumentEntry entry);
   void define(std::string_view only = "") const;
@@ -127,6 +129,20 @@ class Arguments {
 
   struct State;
   std::unique_ptr<State> state_;
+};
+
+/// While it lives, arguments that are added to a command belong to the group of that title, under which
+/// tools/README.md describes those that several commands have.
+class ArgumentGroup {
+ public:
+  ArgumentGroup(Arguments& args, const char* title);
+  ~ArgumentGroup();
+  ArgumentGroup(const ArgumentGroup&) = delete;
+  ArgumentGroup& operator=(const ArgumentGroup&) = delete;
+
+ private:
+  Arguments& args_;
+  std::string before_;
 };
 
 }  // namespace twofour

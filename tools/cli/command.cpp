@@ -163,6 +163,7 @@ Json findings_to_json(const Findings& findings) {
 }
 
 Argument& add_html_option(Arguments& args, std::string& file) {
+  const ArgumentGroup group(args, "Reports");
   return args.option("--html", file, "Write a page with heat maps, histograms and findings, for a browser")
       .value_name("FILE");
 }

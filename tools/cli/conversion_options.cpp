@@ -171,6 +171,7 @@ Json result_to_json(const Plan& plan, const ConvertResult& r, Device device) {
 
 void add_source_and_selection(Arguments& args, ConversionOptions& o, bool takes_urls) {
   const std::string source = "Hugging Face checkpoint directory";
+  const ArgumentGroup group(args, "Choosing modules");
   args.option("SRC", o.source, takes_urls ? or_url(source) : source).required();
   args.option("DST", o.destination, "Directory to write; absent or empty").required();
   args.option("--include", o.include, "Convert only these modules: name, glob or re:regex")
@@ -183,6 +184,7 @@ void add_source_and_selection(Arguments& args, ConversionOptions& o, bool takes_
 }
 
 void add_io_option(Arguments& args, std::string& io) {
+  const ArgumentGroup group(args, "Writing");
   args.option(
           "--io", io,
           "How files are read and written. buffered: through the page cache, evicting only the pages that "
@@ -192,6 +194,7 @@ void add_io_option(Arguments& args, std::string& io) {
 }
 
 void add_links_option(Arguments& args, bool& follow_links) {
+  const ArgumentGroup group(args, "Writing");
   args.flag(
       "--follow-links", follow_links,
       "Copy files that links lead to outside of the checkpoint, too. Without it such links are refused: a "
@@ -208,6 +211,7 @@ void add_conversion_options(Arguments& args, ConversionOptions& o, bool takes_ur
 }
 
 void add_writing_options(Arguments& args, ConversionOptions& o, bool with_check, bool takes_urls) {
+  const ArgumentGroup group(args, "Writing");
   args.flag("--dry-run", o.dry_run, "Show what would be written, write nothing");
   args.flag("--no-verify", o.no_verify, "Do not read back what was written");
   if (with_check) {

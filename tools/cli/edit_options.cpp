@@ -57,6 +57,7 @@ Argument& add_take_option(Arguments& args, EditOptions& o, const std::string& wh
 }
 
 void add_drop_options(Arguments& args, EditOptions& o) {
+  const ArgumentGroup group(args, "Dropping");
   args.option("--modules", o.modules,
               "Modules or tensors that go: name, glob, re:regex or role (mtp, head, ...); of the layers the "
               "last alone")

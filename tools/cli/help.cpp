@@ -1,8 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
+#include <cctype>
 #include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "formats/error.h"
 #include "tools/cli/arguments.h"
@@ -87,33 +90,6 @@ std::string argument_lines(const char* title, const std::vector<ArgumentEntry>& 
   return text.empty() ? "" : fmt::format("\n{}:\n{}", title, text);
 }
 
-/// `text` with what Markdown would read as markup made plain.
-std::string markdown(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '|' || c == '<' || c == '*' || c == '_' || c == '[') out += '\\';
-    out += c;
-  }
-  return out;
-}
-
-std::string markdown_table(const std::vector<ArgumentEntry>& entries) {
-  std::string rows;
-  for (const ArgumentEntry& entry : entries) {
-    const std::string value =
-        entry.choices.empty() ? entry.value : fmt::format("{{{}}}", fmt::join(entry.choices, ","));
-    rows += fmt::format("| `{}{}{}` | {} |\n", fmt::join(entry.names, ", "),
-                        value.empty() || entry.names.empty() ? "" : " ", value,
-                        markdown(entry.description + limits_text(entry)));
-  }
-  return rows.empty() ? "" : fmt::format("\n| | |\n| --- | --- |\n{}", rows);
-}
-
-/// A footer as it is in help.
-std::string literal_block(const std::string& footer) {
-  return footer.empty() ? "" : fmt::format("\n```text\n{}\n```\n", wrapped(footer));
-}
-
 }  // namespace
 
 std::string limits_text(const ArgumentEntry& entry) {
@@ -152,33 +128,211 @@ std::string help_text(const CommandEntry& root, const std::string& command) {
   return entry->footer.empty() ? text : text + "\n" + wrapped(entry->footer) + "\n";
 }
 
+namespace {
+
+// tools/README.md
+
+using Entries = std::vector<ArgumentEntry>;
+
+/// `text` with what Markdown would read as markup made plain.
+std::string markdown(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|' || c == '<' || c == '*' || c == '_' || c == '[') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+/// "- `--jobs N`: Number of threads (1 to 4096)"
+std::string markdown_item(const ArgumentEntry& entry) {
+  const std::string value =
+      entry.choices.empty() ? entry.value : fmt::format("{{{}}}", fmt::join(entry.choices, ","));
+  return fmt::format("- `{}{}{}`: {}\n", fmt::join(entry.names, ", "),
+                     value.empty() || entry.names.empty() ? "" : " ", value,
+                     markdown(entry.description + limits_text(entry)));
+}
+
+/// The anchor of a heading: "choosing-modules" of "Choosing modules".
+std::string anchor(std::string title) {
+  for (char& c : title) c = c == ' ' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return title;
+}
+
+std::vector<std::string> divided(const std::string& text, const std::string& by) {
+  std::vector<std::string> parts;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(by, at), text.size());
+    parts.push_back(text.substr(at, end - at));
+    at = end + by.size();
+  }
+  return parts;
+}
+
+/// A list as the lines "  name  text" have it; one of short lines is one line here.
+std::string markdown_list(const std::vector<std::string>& lines) {
+  constexpr size_t kShort = 80;
+  const bool is_short =
+      std::all_of(lines.begin(), lines.end(), [](const std::string& line) { return line.size() < kShort; });
+  std::string out;
+  for (const std::string& line : lines) {
+    const size_t begin = line.find_first_not_of(' '), gap = line.find("  ", begin);
+    out += fmt::format("{}`{}`: {}{}", is_short ? "" : "- ", line.substr(begin, gap - begin),
+                       markdown(line.substr(line.find_first_not_of(' ', gap))),
+                       !is_short || &line == &lines.back() ? "\n" : "; ");
+  }
+  return out;
+}
+
+/// A paragraph of a footer: sentences in one line, lists, other indented lines as code.
+std::string markdown_paragraph(const std::string& paragraph) {
+  enum class Kind { kSentence, kItem, kCode };
+  const auto kind_of = [](const std::string& line) {
+    if (!line.starts_with(' ')) return Kind::kSentence;
+    return line.find("  ", line.find_first_not_of(' ')) == line.npos ? Kind::kCode : Kind::kItem;
+  };
+  const std::vector<std::string> lines = divided(paragraph, "\n");
+  std::string out = "\n";
+  for (size_t at = 0, end = 0; at < lines.size(); at = end) {
+    const Kind kind = kind_of(lines[at]);
+    while (end < lines.size() && kind_of(lines[end]) == kind) ++end;
+    const std::vector<std::string> run(lines.begin() + static_cast<std::ptrdiff_t>(at),
+                                       lines.begin() + static_cast<std::ptrdiff_t>(end));
+    if (kind == Kind::kSentence) {
+      out += markdown(fmt::format("{}\n", fmt::join(run, " ")));
+    } else {
+      out +=
+          kind == Kind::kItem ? markdown_list(run) : fmt::format("```text\n{}\n```\n", fmt::join(run, "\n"));
+    }
+  }
+  return out;
+}
+
+size_t count(const Entries& entries, const ArgumentEntry& entry) {
+  return static_cast<size_t>(std::count(entries.begin(), entries.end(), entry));
+}
+
+/// Options that the page describes once: those of every command (without a group) and those of a group that
+/// several have. Where a group has several of one name, the first of those that most commands have.
+Entries shared_options(const std::vector<CommandEntry>& commands) {
+  Entries all;
+  for (const CommandEntry& c : commands) all.insert(all.end(), c.options.begin(), c.options.end());
+  Entries shared;
+  for (const ArgumentEntry& option : all) {
+    const size_t own = count(all, option);
+    const bool is_shared = !option.group.empty() || option.common ? own > 1 : own == commands.size();
+    const bool is_first = std::none_of(all.begin(), all.end(), [&](const ArgumentEntry& other) {
+      return other.names == option.names && other.group == option.group && count(all, other) > own;
+    });
+    const bool is_known = std::any_of(shared.begin(), shared.end(), [&](const ArgumentEntry& other) {
+      return other.names == option.names && other.group == option.group;
+    });
+    if (is_shared && is_first && !is_known) shared.push_back(option);
+  }
+  return shared;
+}
+
+std::vector<std::string> titles_of(const Entries& shared) {
+  std::vector<std::string> titles;
+  for (const ArgumentEntry& option : shared) {
+    if (!option.group.empty() && std::find(titles.begin(), titles.end(), option.group) == titles.end())
+      titles.push_back(option.group);
+  }
+  return titles;
+}
+
+std::string items_of(const Entries& entries, const std::string& group) {
+  std::string items;
+  for (const ArgumentEntry& entry : entries) {
+    if (entry.group == group) items += markdown_item(entry);
+  }
+  return items;
+}
+
+/// A command's own arguments, then of each group the names of what the command has of it.
+std::string items_of(const CommandEntry& command, const Entries& shared) {
+  std::string items;
+  for (const ArgumentEntry& entry : command.positionals) items += markdown_item(entry);
+  for (const ArgumentEntry& entry : command.options) {
+    if (count(shared, entry) == 0) items += markdown_item(entry);
+  }
+  for (const std::string& title : titles_of(shared)) {
+    std::vector<std::string> names;
+    for (const ArgumentEntry& entry : command.options) {
+      if (entry.group == title && count(shared, entry) > 0)
+        names.push_back(fmt::format("`{}`", entry.names.back()));
+    }
+    if (!names.empty())
+      items += fmt::format("- [{}](#{}): {}\n", title, anchor(title), fmt::join(names, ", "));
+  }
+  return items;
+}
+
+constexpr std::string_view kExample = "Example:\n  ", kExitCodes = "Exit codes: ";
+
+/// Paragraphs of a command's footer, but for the example and the exit codes.
+std::vector<std::string> notes_of(const CommandEntry& command) {
+  std::vector<std::string> notes;
+  for (const std::string& paragraph : divided(command.footer, "\n\n")) {
+    if (!paragraph.empty() && !paragraph.starts_with(kExample) && !paragraph.starts_with(kExitCodes))
+      notes.push_back(paragraph);
+  }
+  return notes;
+}
+
+/// What several commands say in their footers.
+std::vector<std::string> shared_notes(const std::vector<CommandEntry>& commands) {
+  std::vector<std::string> all, shared;
+  for (const CommandEntry& c : commands) {
+    for (const std::string& note : notes_of(c)) {
+      const bool is_known = std::find(shared.begin(), shared.end(), note) != shared.end();
+      if (!is_known && std::find(all.begin(), all.end(), note) != all.end()) shared.push_back(note);
+      all.push_back(note);
+    }
+  }
+  return shared;
+}
+
+std::string example_of(const CommandEntry& command) {
+  for (const std::string& paragraph : divided(command.footer, "\n\n")) {
+    if (paragraph.starts_with(kExample)) return paragraph.substr(kExample.size());
+  }
+  return "";
+}
+
+std::string command_section(const CommandEntry& root, const CommandEntry& command, const Entries& shared,
+                            const std::vector<std::string>& said) {
+  std::string text = fmt::format("\n## {}\n{}.\n`{} {} {}`, for example `{}`\n\n{}", command.name,
+                                 markdown(command.summary), root.name, command.name, usage_text(command),
+                                 example_of(command), items_of(command, shared));
+  for (const std::string& note : notes_of(command)) {
+    if (std::find(said.begin(), said.end(), note) == said.end()) text += markdown_paragraph(note);
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string markdown_text(const CommandEntry& root) {
   std::string text = fmt::format(
       "# The command line\n\n`{0} help --markdown` prints this page, and a test compares them. `{0} help "
-      "COMMAND` says "
-      "the same of one command,\n`{0} man DIRECTORY` writes it as manual pages. What `--json` prints is in "
-      "[JSON.md](JSON.md).\n\n| command | |\n| --- | --- |\n",
+      "COMMAND` shows all options of one command,\n`{0} man DIRECTORY` writes manual pages. "
+      "[JSON.md](JSON.md) "
+      "describes what `--json` prints.\n\n",
       root.name);
-  for (const CommandEntry& c : root.commands)
-    text += fmt::format("| [{0}](#{0}) | {1} |\n", c.name, markdown(c.summary));
-  std::vector<ArgumentEntry> shared;
-  for (const ArgumentEntry& option : root.commands.at(0).options) {
-    const auto has = [&](const CommandEntry& c) {
-      return std::find(c.options.begin(), c.options.end(), option) != c.options.end();
-    };
-    if (std::all_of(root.commands.begin(), root.commands.end(), has)) shared.push_back(option);
-  }
-  text += "\nEvery command has these options.\n" + markdown_table(shared);
-  text += literal_block(root.footer);
-  for (const CommandEntry& c : root.commands) {
-    text += fmt::format("\n## {}\n{}.\n\n    {} {} {}\n", c.name, markdown(c.summary), root.name, c.name,
-                        usage_text(c));
-    std::vector<ArgumentEntry> own = c.positionals;
-    std::copy_if(c.options.begin(), c.options.end(), std::back_inserter(own),
-                 [&](const auto& o) { return std::find(shared.begin(), shared.end(), o) == shared.end(); });
-    text += markdown_table(own);
-    text += literal_block(c.footer);
-  }
+  std::vector<std::string> links;
+  for (const CommandEntry& c : root.commands) links.push_back(fmt::format("[{0}](#{0})", c.name));
+  text += fmt::format("Commands: {}.\n", fmt::join(links, ", "));
+  const Entries shared = shared_options(root.commands);
+  const std::vector<std::string> notes = shared_notes(root.commands);
+  text += "\nEvery command has these options. Some have another `--device`.\n\n";
+  text += items_of(shared, "");
+  for (const std::string& paragraph : divided(root.footer, "\n\n")) text += markdown_paragraph(paragraph);
+  text += "\n## Options of several commands\nThe lists of the commands name these options and link here.\n";
+  for (const std::string& title : titles_of(shared))
+    text += fmt::format("\n### {}\n{}", title, items_of(shared, title));
+  for (const std::string& note : notes) text += markdown_paragraph(note);
+  for (const CommandEntry& c : root.commands) text += command_section(root, c, shared, notes);
   return text;
 }
 

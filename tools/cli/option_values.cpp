@@ -114,6 +114,7 @@ Argument& add_seed_option(Arguments& args, uint64_t& seed, const std::string& he
 Argument& check_finite_not_negative(Argument& option) { return option.check(limit_problem); }
 
 Argument& add_shard_size_option(Arguments& args, std::string& size) {
+  const ArgumentGroup group(args, "Writing");
   return args
       .option("--max-shard-size", size, "Largest weight file to write, in bytes of data, decimal: 5GB, 500MB")
       .value_name("SIZE");
@@ -147,6 +148,7 @@ TaskNumber find_task(const std::string& task, size_t tasks) {
 }
 
 void add_token_options(Arguments& args, TokenOptions& to) {
+  const ArgumentGroup group(args, "Models and texts");
   args.option("--tokens", to.tokens,
               "Token ids [W, T], I32 or I64, in safetensors or .npy: each row is a text of its own")
       .value_name("FILE");
@@ -164,6 +166,7 @@ std::vector<std::vector<int32_t>> read_texts(const TokenOptions& o, const std::s
 }
 
 Argument& add_zero_points_option(Arguments& args, std::string& word, const std::string& of) {
+  const ArgumentGroup group(args, of == "of SRC" ? "Formats" : "Models and texts");
   const auto words = zero_points_words();
   return args
       .option(

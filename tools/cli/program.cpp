@@ -46,6 +46,9 @@ void add_common(Arguments& args, Common& common, CudaWork cuda) {
       .range(1, 4096)
       .default_text("one per processor")
       .common();
+  const ArgumentGroup group(args, cuda == CudaWork::kAll       ? "Devices"
+                                  : cuda == CudaWork::kSolvers ? "Statistics"
+                                                               : "");
   Argument& device = args.option(
       "--device", common.device,
       cuda == CudaWork::kAll

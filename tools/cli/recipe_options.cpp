@@ -85,6 +85,7 @@ std::string RecipeOptions::text(std::string_view key) const {
 }
 
 void add_recipe_options(Arguments& args, RecipeOptions& o, RuleCommand command) {
+  const ArgumentGroup group(args, "Formats");
   const bool converts = command == kConverts || command == kPlans;
   if (converts) add_to(args, o, command == kPlans);
   for (const RuleWord* word : words_of_options(command)) {
@@ -104,6 +105,7 @@ void add_word(Arguments& args, RecipeOptions& o, RuleCommand command, std::strin
 }
 
 void add_statistics_options(Arguments& args, RecipeOptions& o, RuleCommand command) {
+  const ArgumentGroup group(args, "Statistics");
   const char* what = command == kConverts
                          ? "Choose the weights that are quantized to NVFP4 or pruned, for a "
                            "layout too, by the statistics of their inputs in this file "
@@ -122,6 +124,7 @@ void add_statistics_options(Arguments& args, RecipeOptions& o, RuleCommand comma
 }
 
 void add_mask_option(Arguments& args, RecipeOptions& o, RuleCommand command) {
+  const ArgumentGroup group(args, "Statistics");
   const char* where = command == kConverts    ? "With a layout or rules that hold a pattern: "
                       : command == kQuantizes ? "With --pattern: "
                                               : "";
@@ -134,6 +137,7 @@ void add_mask_option(Arguments& args, RecipeOptions& o, RuleCommand command) {
 }
 
 void add_budget_options(Arguments& args, RecipeOptions& o, RuleCommand command) {
+  const ArgumentGroup group(args, "Statistics");
   args.option("--budget", o.budget,
               fmt::format(
                   "Prune this share of the bytes, 0 to 1, and {} the rest: with a pattern and --stats, whose "

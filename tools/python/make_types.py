@@ -48,6 +48,28 @@ def rows(body: str) -> list[list[str]]:
     return table
 
 
+def items(body: str) -> list[tuple[str, str]]:
+    """Names and meanings of a section's first list: "- `--jobs N`: Number of threads"."""
+    first = re.search(r"^- .*\n(?:- .*\n)*", body, flags=re.M)
+    return re.findall(r"^- (`[^`]+`|\[[^\]]+\]\(#[^)]+\)): (.*)$", first[0], flags=re.M) if first else []
+
+
+def option_items(readme: str, command: str) -> list[tuple[str, str]]:
+    """A command's options: its own, those of groups that its list names, those of every command."""
+    groups = {title: items(body) for title, body in sections(readme, "###").items()}
+    found = []
+    for item in items(sections(readme, "##")[command]):
+        group = re.match(r"\[(.+)\]\(#", item[0])
+        names = re.findall(r"`(--[\w-]+)`", item[1]) if group else []
+        found += [one for one in groups[group[1]] if option_name(one) in names] if group else [item]
+    return found + items(readme.split("Every command has these options.")[1])
+
+
+def option_name(item: tuple[str, str]) -> str:
+    match = re.match(r"`(?:-\w, )?(--[\w-]+)", item[0])
+    return match[1] if match else ""
+
+
 def field(key: str, kind: str, meaning: str) -> str:
     """A line of a class, with its meaning behind it where there is room, else before it."""
     plain = re.sub(r"\\(.)", r"\1", meaning)
@@ -77,13 +99,11 @@ def make_options(readme: str) -> str:
         typing="TYPE_CHECKING, Sequence, TypedDict, Union",
     )
     text += "if TYPE_CHECKING:\n    import os\n\n    Value = Union[str, int, float, os.PathLike[str]]\n"
-    commands = sections(readme, "##")
-    common = rows(readme.split("Every command has these options.")[1])
     for command in COMMANDS:
         text += f"\n\nclass {camel(command)}(TypedDict, total=False):\n"
         text += f'    """Options of `twofour {command}`."""\n\n'
         seen = set()
-        for cells in rows(commands[command]) + common:
+        for cells in option_items(readme, command):
             match = re.match(r"`(?:-\w, )?--([\w-]+)(?: (.+))?`", cells[0])
             if not match or match[1] in LEFT_OUT or match[1] in seen:
                 continue

@@ -13,7 +13,7 @@ using namespace twofour;
 
 namespace {
 
-// A made-up format: all that one consists of, as tests/README.md has it under "Adding something".
+// A made-up format: all that one consists of, as CONTRIBUTING.md has it under "To add".
 
 /// Halves: a byte is twice the number, signed.
 constexpr WeightFormatRow kHalves = {

@@ -14,7 +14,7 @@ using Kind = EngineLayer::Kind;
 
 namespace {
 
-// A made-up engine: all that one consists of, as tests/README.md has it under "Adding something".
+// A made-up engine: all that one consists of, as CONTRIBUTING.md has it under "To add".
 
 /// Lists have ends of names and, behind "not:", words that must not be in them.
 constexpr ListRules kLists = {

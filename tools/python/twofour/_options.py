@@ -25,8 +25,8 @@ class Inspect(TypedDict, total=False):
     #: that GPTQ's first version adds (default: refuse such a module)
     zero_points: Value
     html: Value  #: Write a page with heat maps, histograms and findings, for a browser
-    device: Value  #: Where to compute. This command runs only on the CPU (default: auto)
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
+    device: Value  #: Where to compute. This command runs only on the CPU (default: auto)
 
 
 class Lint(TypedDict, total=False):
@@ -46,8 +46,8 @@ class Lint(TypedDict, total=False):
     against: Value  #: Another checkpoint of the same model, to find swapped nibbles and exchanged gate and up
     sarif: bool  #: Print SARIF 2.1.0, for code hosts
     html: Value  #: Write a page with heat maps, histograms and findings, for a browser
-    device: Value  #: Where to compute. This command runs only on the CPU (default: auto)
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
+    device: Value  #: Where to compute. This command runs only on the CPU (default: auto)
 
 
 class Diff(TypedDict, total=False):
@@ -67,8 +67,8 @@ class Diff(TypedDict, total=False):
     #: (default: any; may be given again)
     fail_on: Union[Value, Sequence[Value]]
     html: Value  #: Write a page with heat maps, histograms and findings, for a browser
-    device: Value  #: Where to compute. This command runs only on the CPU (default: auto)
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
+    device: Value  #: Where to compute. This command runs only on the CPU (default: auto)
 
 
 class Validate(TypedDict, total=False):
@@ -86,11 +86,11 @@ class Validate(TypedDict, total=False):
     tokens: Value
     all_layers: bool  #: Run every layer, not only the first, the last and 2 between
     seed: Value  #: Seed of the layers, experts, activations and routing that are run (default: 0)
+    html: Value  #: Write a page with heat maps, histograms and findings, for a browser
     #: How files are read and written. buffered: through the page cache, evicting only the pages that this run
     #: added. direct: past the page cache (O_DIRECT) where the file system supports it, with as many requests in
     #: flight as --jobs (default: buffered)
     io: Value
-    html: Value  #: Write a page with heat maps, histograms and findings, for a browser
     #: Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if there is one (default: auto)
     device: Value
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
@@ -99,15 +99,39 @@ class Validate(TypedDict, total=False):
 class Convert(TypedDict, total=False):
     """Options of `twofour convert`."""
 
+    to: Value  #: Layout or format to write; see below
+    #: Names and configuration to write; deepseek with fp8 only (default: nvfp4: the dialect that the source does
+    #: not have, for an artifact that of its source; fp8: compressed-tensors; mxfp8 and mxfp4: modelopt)
+    dialect: Value
+    #: How the scale of 16 weights is chosen: max fits the largest weight; mse tries all and takes the one with the
+    #: least squared error; four-over-six takes the better of two. No producer has the last two in compressed-
+    #: tensors' arithmetic. Layouts only, which quantize what is not NVFP4 (default: max)
+    block_scale: Value
+    #: What to write for a block if its scale rounds to zero: producer writes the scale that the producer writes,
+    #: zero writes a zero scale and zero codes. Layouts only, which quantize what is not NVFP4 (default: producer)
+    zero_block: Value
+    #: Choose the weights that are quantized to NVFP4 or pruned, for a layout too, by the statistics of their inputs
+    #: in this file (lib/statistics/README.md, examples/statistics); of --recipe, method and sweeps of a rule say
+    #: how (default: none: each weight for itself)
+    stats: Value
+    #: With a layout or rules that hold a pattern: prune by the masks of this file, as MaskLLM makes them:
+    #: safetensors with M.mask or M, U8 or BOOL [N, K], for each module M that is pruned; 1 stays (default: masks
+    #: are chosen)
+    mask: Value
+    #: Prune this share of the bytes, 0 to 1, and hold all weights of the rest: with a pattern and --stats, whose
+    #: fisher_hessian says what each costs the model. The cheapest a byte come first; what is fused stays together.
+    #: --dry-run prints the curve (default: all is pruned)
+    budget: Value
+    plan: Value  #: Run a task of this plan, which twofour plan wrote. It replaces the other options of a conversion
+    #: Task to run: number I, from 0, of N (default: by SLURM_ARRAY_TASK_ID, SLURM_PROCID or JOB_COMPLETION_INDEX)
+    task: Value
+    tasks: Value  #: Number of tasks, if --task does not give it (1 to 1000000)
+    html: Value  #: Write a page with heat maps, histograms and findings, for a browser
     include: Union[Value, Sequence[Value]]  #: Convert only these modules: name, glob or re:regex (may be given again)
     exclude: Union[Value, Sequence[Value]]  #: Leave these modules as they are (may be given again)
     #: Convert these modules too: shared experts, single linears (may be given again)
     also: Union[Value, Sequence[Value]]
     max_shard_size: Value  #: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
-    #: How the zero points of INT4 of SRC are read where the config says that there are none and others are stored:
-    #: stored, as the config's format says; symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first
-    #: version adds (default: refuse such a module)
-    zero_points: Value
     dry_run: bool  #: Show what would be written, write nothing
     no_verify: bool  #: Do not read back what was written
     check: bool  #: If SRC is an artifact, first compare every tensor with the hashes in its twofour.json
@@ -126,7 +150,28 @@ class Convert(TypedDict, total=False):
     #: Continue a run into DST that was interrupted, killed or failed: keep the finished weight files that match
     #: their hashes and write the rest again. A complete DST is verified
     resume: bool
-    to: Value  #: Layout or format to write; see below
+    #: How the zero points of INT4 of SRC are read where the config says that there are none and others are stored:
+    #: stored, as the config's format says; symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first
+    #: version adds (default: refuse such a module)
+    zero_points: Value
+    #: Rounding to reproduce bit for bit: ModelOpt's (0.45 and later) or llm-compressor's (default: the dialect's)
+    arithmetic: Value
+    #: What to do about sources in MXFP4 and NVFP4, which other formats often hold without loss: best keeps the
+    #: values where that is so, and counts where not; strict refuses quantized sources that lose anything; off
+    #: quantizes them as if they were floats (default: best)
+    exact: Value
+    #: nvfp4, quantize: scales of activations, which W4A4 kernels need. keep those of the source; none; constant=X
+    #: for every module (1.0 is an amax of 2688); neighbours: modules without one take the largest of their
+    #: projection in the layer; from FILE, a safetensors file with M.amax F32 [] for each module M
+    #: (examples/input_scales) (default: nvfp4: keep; quantize: none; deepseek-v4: neighbours, and 1.0 where the
+    #: layer has none)
+    input_scale: Value
+    #: Experts of a layer share the largest input scale, of gate and up and of down, as kernels fuse them
+    one_input_scale_a_layer: bool
+    #: Routed experts of layers that predict further tokens (DeepSeek-V4's mtp): keep leaves them as they are, which
+    #: SGLang reads beside NVFP4 experts; cast converts them as the others, which vLLM expects (default: as
+    #: --include and --also say)
+    draft_experts: Value
     #: What to do if gate and up have different global scales: a layout stores one. larger folds both to the larger
     #: and refuses if that changes a matrix by more than 10 %; strict refuses; any folds at any cost (default:
     #: larger)
@@ -143,43 +188,15 @@ class Convert(TypedDict, total=False):
     #: fp8: what to do about linears with N or K that is no multiple of 128, which engines refuse in blocks: refuse
     #: them too; keep them as they are; write them for an engine that takes them (default: refuse)
     odd_blocks: Value
-    #: Names and configuration to write; deepseek with fp8 only (default: nvfp4: the dialect that the source does
-    #: not have, for an artifact that of its source; fp8: compressed-tensors; mxfp8 and mxfp4: modelopt)
-    dialect: Value
-    #: Rounding to reproduce bit for bit: ModelOpt's (0.45 and later) or llm-compressor's (default: the dialect's)
-    arithmetic: Value
-    #: What to do about sources in MXFP4 and NVFP4, which other formats often hold without loss: best keeps the
-    #: values where that is so, and counts where not; strict refuses quantized sources that lose anything; off
-    #: quantizes them as if they were floats (default: best)
-    exact: Value
-    #: nvfp4, quantize: scales of activations, which W4A4 kernels need. keep those of the source; none; constant=X
-    #: for every module (1.0 is an amax of 2688); neighbours: modules without one take the largest of their
-    #: projection in the layer; from FILE, a safetensors file with M.amax F32 [] for each module M
-    #: (examples/input_scales) (default: nvfp4: keep; quantize: none; deepseek-v4: neighbours, and 1.0 where the
-    #: layer has none)
-    input_scale: Value
-    #: Experts of a layer share the largest input scale, of gate and up and of down, as kernels fuse them
-    one_input_scale_a_layer: bool
-    #: Routed experts of layers that predict further tokens (DeepSeek-V4's mtp): keep leaves them as they are, which
-    #: SGLang reads beside NVFP4 experts; cast converts them as the others, which vLLM expects (default: as
-    #: --include and --also say)
-    draft_experts: Value
-    #: How the scale of 16 weights is chosen: max fits the largest weight; mse tries all and takes the one with the
-    #: least squared error; four-over-six takes the better of two. No producer has the last two in compressed-
-    #: tensors' arithmetic. Layouts only, which quantize what is not NVFP4 (default: max)
-    block_scale: Value
-    #: What to write for a block if its scale rounds to zero: producer writes the scale that the producer writes,
-    #: zero writes a zero scale and zero codes. Layouts only, which quantize what is not NVFP4 (default: producer)
-    zero_block: Value
     #: Rules in place of --to: a YAML or JSON file, or a name that twofour recipes lists; see twofour help recipes
     recipe: Value
-    #: Choose the weights that are quantized to NVFP4 or pruned, for a layout too, by the statistics of their inputs
-    #: in this file (lib/statistics/README.md, examples/statistics); of --recipe, method and sweeps of a rule say
-    #: how (default: none: each weight for itself)
-    stats: Value
     #: Refuse statistics of other weights of the same model, as those of the BF16 model for its quantized copy, or
     #: of weights that nothing names
     strict_stats: bool
+    max_loss: Value  #: Likewise, as much as stays below this expected loss (default: any)
+    #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
+    #: CUDA device if there is one. All else runs on the CPU (default: auto)
+    device: Value
     #: How: joint chooses mask, scales and codes together, gptq the last two without a pattern; sparsegpt masks
     #: first, to compare with; wanda and rtn read the diagonal alone; magnitude leaves the statistics out (default:
     #: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
@@ -187,38 +204,29 @@ class Convert(TypedDict, total=False):
     #: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4 with a
     #: pattern, else 2)
     sweeps: Value
-    #: With a layout or rules that hold a pattern: prune by the masks of this file, as MaskLLM makes them:
-    #: safetensors with M.mask or M, U8 or BOOL [N, K], for each module M that is pruned; 1 stays (default: masks
-    #: are chosen)
-    mask: Value
-    #: Prune this share of the bytes, 0 to 1, and hold all weights of the rest: with a pattern and --stats, whose
-    #: fisher_hessian says what each costs the model. The cheapest a byte come first; what is fused stays together.
-    #: --dry-run prints the curve (default: all is pruned)
-    budget: Value
-    max_loss: Value  #: Likewise, as much as stays below this expected loss (default: any)
-    html: Value  #: Write a page with heat maps, histograms and findings, for a browser
-    plan: Value  #: Run a task of this plan, which twofour plan wrote. It replaces the other options of a conversion
-    #: Task to run: number I, from 0, of N (default: by SLURM_ARRAY_TASK_ID, SLURM_PROCID or JOB_COMPLETION_INDEX)
-    task: Value
-    tasks: Value  #: Number of tasks, if --task does not give it (1 to 1000000)
-    #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
-    #: CUDA device if there is one. All else runs on the CPU (default: auto)
-    device: Value
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
 
 
 class Prune(TypedDict, total=False):
     """Options of `twofour prune`."""
 
+    pattern: Value  #: 2:4 keeps two codes of each four, 4:8-paired two aligned pairs of each eight (default: 2:4)
+    #: How: joint chooses mask, scales and codes together; sparsegpt masks first, to compare with; wanda reads the
+    #: diagonal alone; magnitude leaves the statistics out (default: joint where the file holds a full Hessian of
+    #: enough tokens, else wanda)
+    method: Value
+    #: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4)
+    sweeps: Value
+    #: Prune this share of the bytes, 0 to 1, and leave the rest: with a pattern and --stats, whose fisher_hessian
+    #: says what each costs the model. The cheapest a byte come first; what is fused stays together. --dry-run
+    #: prints the curve (default: all is pruned)
+    budget: Value
+    html: Value  #: Write a page with heat maps, histograms and findings, for a browser
     include: Union[Value, Sequence[Value]]  #: Convert only these modules: name, glob or re:regex (may be given again)
     exclude: Union[Value, Sequence[Value]]  #: Leave these modules as they are (may be given again)
     #: Convert these modules too: shared experts, single linears (may be given again)
     also: Union[Value, Sequence[Value]]
     max_shard_size: Value  #: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
-    #: How the zero points of INT4 of SRC are read where the config says that there are none and others are stored:
-    #: stored, as the config's format says; symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first
-    #: version adds (default: refuse such a module)
-    zero_points: Value
     dry_run: bool  #: Show what would be written, write nothing
     no_verify: bool  #: Do not read back what was written
     check: bool  #: If SRC is an artifact, first compare every tensor with the hashes in its twofour.json
@@ -237,28 +245,20 @@ class Prune(TypedDict, total=False):
     #: Continue a run into DST that was interrupted, killed or failed: keep the finished weight files that match
     #: their hashes and write the rest again. A complete DST is verified
     resume: bool
-    pattern: Value  #: 2:4 keeps two codes of each four, 4:8-paired two aligned pairs of each eight (default: 2:4)
+    #: How the zero points of INT4 of SRC are read where the config says that there are none and others are stored:
+    #: stored, as the config's format says; symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first
+    #: version adds (default: refuse such a module)
+    zero_points: Value
     #: Choose weights by the statistics of their inputs in this file (lib/statistics/README.md,
     #: examples/statistics). Block scales are chosen with them (default: none: each weight for itself)
     stats: Value
     #: Refuse statistics of other weights of the same model, as those of the BF16 model for its quantized copy, or
     #: of weights that nothing names
     strict_stats: bool
-    #: How: joint chooses mask, scales and codes together; sparsegpt masks first, to compare with; wanda reads the
-    #: diagonal alone; magnitude leaves the statistics out (default: joint where the file holds a full Hessian of
-    #: enough tokens, else wanda)
-    method: Value
-    #: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4)
-    sweeps: Value
     #: prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M, U8 or BOOL [N, K], for
     #: each module M that is pruned; 1 stays (default: masks are chosen)
     mask: Value
-    #: Prune this share of the bytes, 0 to 1, and leave the rest: with a pattern and --stats, whose fisher_hessian
-    #: says what each costs the model. The cheapest a byte come first; what is fused stays together. --dry-run
-    #: prints the curve (default: all is pruned)
-    budget: Value
     max_loss: Value  #: Likewise, as much as stays below this expected loss (default: any)
-    html: Value  #: Write a page with heat maps, histograms and findings, for a browser
     #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
     #: CUDA device if there is one. All else runs on the CPU (default: auto)
     device: Value
@@ -268,15 +268,26 @@ class Prune(TypedDict, total=False):
 class Quantize(TypedDict, total=False):
     """Options of `twofour quantize`."""
 
+    dialect: Value  #: Names and configuration to write (default: modelopt)
+    #: 2:4 prunes the weights before quantizing, so that block scales fit the kept weights, and reports the gain;
+    #: with --stats both patterns are chosen by it (default: none)
+    pattern: Value
+    #: How the scale of 16 weights is chosen: max fits the largest weight; mse tries all and takes the one with the
+    #: least squared error; four-over-six takes the better of two. No producer has the last two in compressed-
+    #: tensors' arithmetic (default: max)
+    block_scale: Value
+    #: What to write for a block if its scale rounds to zero: producer writes the scale that the producer writes,
+    #: zero writes a zero scale and zero codes (default: producer)
+    zero_block: Value
+    #: With --pattern: prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M, U8 or
+    #: BOOL [N, K], for each module M that is pruned; 1 stays (default: masks are chosen)
+    mask: Value
+    html: Value  #: Write a page with heat maps, histograms and findings, for a browser
     include: Union[Value, Sequence[Value]]  #: Convert only these modules: name, glob or re:regex (may be given again)
     exclude: Union[Value, Sequence[Value]]  #: Leave these modules as they are (may be given again)
     #: Convert these modules too: shared experts, single linears (may be given again)
     also: Union[Value, Sequence[Value]]
     max_shard_size: Value  #: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
-    #: How the zero points of INT4 of SRC are read where the config says that there are none and others are stored:
-    #: stored, as the config's format says; symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first
-    #: version adds (default: refuse such a module)
-    zero_points: Value
     dry_run: bool  #: Show what would be written, write nothing
     no_verify: bool  #: Do not read back what was written
     check: bool  #: If SRC is an artifact, first compare every tensor with the hashes in its twofour.json
@@ -295,10 +306,10 @@ class Quantize(TypedDict, total=False):
     #: Continue a run into DST that was interrupted, killed or failed: keep the finished weight files that match
     #: their hashes and write the rest again. A complete DST is verified
     resume: bool
-    dialect: Value  #: Names and configuration to write (default: modelopt)
-    #: 2:4 prunes the weights before quantizing, so that block scales fit the kept weights, and reports the gain;
-    #: with --stats both patterns are chosen by it (default: none)
-    pattern: Value
+    #: How the zero points of INT4 of SRC are read where the config says that there are none and others are stored:
+    #: stored, as the config's format says; symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first
+    #: version adds (default: refuse such a module)
+    zero_points: Value
     #: Rounding to reproduce bit for bit: ModelOpt's (0.45 and later) or llm-compressor's (default: the dialect's)
     arithmetic: Value
     #: What to do about sources in MXFP4 and NVFP4, which other formats often hold without loss: best keeps the
@@ -317,13 +328,6 @@ class Quantize(TypedDict, total=False):
     #: SGLang reads beside NVFP4 experts; cast converts them as the others, which vLLM expects (default: as
     #: --include and --also say)
     draft_experts: Value
-    #: How the scale of 16 weights is chosen: max fits the largest weight; mse tries all and takes the one with the
-    #: least squared error; four-over-six takes the better of two. No producer has the last two in compressed-
-    #: tensors' arithmetic (default: max)
-    block_scale: Value
-    #: What to write for a block if its scale rounds to zero: producer writes the scale that the producer writes,
-    #: zero writes a zero scale and zero codes (default: producer)
-    zero_block: Value
     #: Take the global scales from this NVFP4 checkpoint (directory or file), matched by module name, and compare
     #: all codes and block scales with its own. A weight of -0 stays -0
     keep_global_scale: Value
@@ -333,6 +337,10 @@ class Quantize(TypedDict, total=False):
     #: Refuse statistics of other weights of the same model, as those of the BF16 model for its quantized copy, or
     #: of weights that nothing names
     strict_stats: bool
+    max_loss: Value  #: Likewise, as much as stays below this expected loss (default: any)
+    #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
+    #: CUDA device if there is one. All else runs on the CPU (default: auto)
+    device: Value
     #: How: joint chooses mask, scales and codes together, gptq the last two without a pattern; sparsegpt masks
     #: first, to compare with; wanda and rtn read the diagonal alone; magnitude leaves the statistics out (default:
     #: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
@@ -340,16 +348,8 @@ class Quantize(TypedDict, total=False):
     #: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4 with a
     #: pattern, else 2)
     sweeps: Value
-    #: With --pattern: prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M, U8 or
-    #: BOOL [N, K], for each module M that is pruned; 1 stays (default: masks are chosen)
-    mask: Value
     #: Prune this share of the bytes, 0 to 1, and only quantize the rest: with a pattern and --stats, whose
     #: fisher_hessian says what each costs the model. The cheapest a byte come first; what is fused stays together.
     #: --dry-run prints the curve (default: all is pruned)
     budget: Value
-    max_loss: Value  #: Likewise, as much as stays below this expected loss (default: any)
-    html: Value  #: Write a page with heat maps, histograms and findings, for a browser
-    #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
-    #: CUDA device if there is one. All else runs on the CPU (default: auto)
-    device: Value
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
