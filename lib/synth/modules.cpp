@@ -90,7 +90,7 @@ class Walk {
   }
 
   void run() {
-    const std::vector<FamilyRow> rows = family_rows(*model_.family);
+    const std::vector<FamilyRow>& rows = sizes_.rows();
     const std::vector<Parameter> own = parameters_of(rows, false);
     const int64_t layers = model_.layers;
     emit(own, {-1, -1, -1, 0});
@@ -107,7 +107,8 @@ class Walk {
 
  private:
   void run_part(const FamilyPart& part, std::vector<FamilyRow> rows) {
-    const std::vector<Parameter> parameters = parameters_of(family_rows(part.parameters), part.is_tower);
+    const std::vector<Parameter> parameters =
+        parameters_of(family_rows({&part.parameters, 1}), part.is_tower);
     const int64_t count = *part.count != '\0' ? sizes_.size(part.count).value_or(0) : 0;
     if (*part.layers == '\0') {
       for (int64_t i = 0; i < model_.layers; ++i) emit(parameters, {i, i, i, count, part.is_table});

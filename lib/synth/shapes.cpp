@@ -99,15 +99,15 @@ SynthModel make_synth_model(const SynthChoice& choice) {
   check_range("vocab", model.vocab, 1, 10'000'000);
   text["num_hidden_layers"] = model.layers;
   if (shape->experts > 0) {
-    model.experts = choice.experts.value_or(count(text, model.family->experts, shape->experts));
-    const int64_t top_k = count(text, model.family->top_k, shape->top_k);
+    model.experts = choice.experts.value_or(count(text, model.family->experts.count, shape->experts));
+    const int64_t top_k = count(text, model.family->experts.per_token, shape->top_k);
     if (model.experts < top_k || model.experts > kSynthMostExperts) {
       throw Error(
           fmt::format("synth: experts: expected {} to {}, as the router of {} picks {} a token, found {}",
                       top_k, kSynthMostExperts, shape->name, top_k, model.experts));
     }
-    text[model.family->experts] = model.experts;
-    text[model.family->top_k] = top_k;
+    text[model.family->experts.count] = model.experts;
+    text[model.family->experts.per_token] = top_k;
   }
   text["vocab_size"] = model.vocab;
   if (shape->finish != nullptr) shape->finish(text, model.layers);
