@@ -44,23 +44,23 @@ constexpr FamilyBlock kKimiGate{R"(
 constexpr FamilyBlock kKimiBlock{R"(
   Shared = num_shared_experts*moe_intermediate_size
   if @sparse
-  .block_sparse_moe.gate                                 router [num_experts, hidden_size]
-  .block_sparse_moe.gate.e_score_correction_bias         vector [num_experts]
+  .block_sparse_moe.gate                          router [num_experts, hidden_size]
+  .block_sparse_moe.gate.e_score_correction_bias  vector [num_experts]
   .block_sparse_moe.shared_experts.{gate,up,~down}_proj  linear [Shared, hidden_size]  num_shared_experts
   if @sparse !routed_expert_hidden_size
-  .block_sparse_moe.experts.#.{w1,w3,~w2}  linear [moe_intermediate_size, hidden_size]
+  .block_sparse_moe.experts.#.{w1,w3,~w2}         linear [moe_intermediate_size, hidden_size]
   if @sparse routed_expert_hidden_size
-  .block_sparse_moe.experts.#.{w1,w3,~w2}  linear [moe_intermediate_size, routed_expert_hidden_size]
+  .block_sparse_moe.experts.#.{w1,w3,~w2}         linear [moe_intermediate_size, routed_expert_hidden_size]
 )"};
 /// Of Kimi-K3: experts see less than the layer's width, and layers attend to residuals.
 constexpr FamilyBlock kKimiK3{R"(
   if attn_res_block_size
-  model.output_attn_res_norm  norm [hidden_size]
-  model.output_attn_res_proj  linear [1, hidden_size]
-  .self_attention_res_norm    norm [hidden_size]
-  .self_attention_res_proj    linear [1, hidden_size]
-  .mlp_res_norm               norm [hidden_size]
-  .mlp_res_proj               linear [1, hidden_size]
+  model.output_attn_res_norm                 norm [hidden_size]
+  model.output_attn_res_proj                 linear [1, hidden_size]
+  .self_attention_res_norm                   norm [hidden_size]
+  .self_attention_res_proj                   linear [1, hidden_size]
+  .mlp_res_norm                              norm [hidden_size]
+  .mlp_res_proj                              linear [1, hidden_size]
   if @sparse routed_expert_hidden_size
   .block_sparse_moe.routed_expert_down_proj  linear [routed_expert_hidden_size, hidden_size]
   if @sparse latent_moe_use_norm

@@ -48,11 +48,11 @@ constexpr FamilyBlock kGraniteHybrid{R"(
   Convolved = mamba_expand*hidden_size+2*mamba_n_groups*mamba_d_state
   Projected = 2*mamba_expand*hidden_size+2*mamba_n_groups*mamba_d_state+mamba_n_heads
   if @linear_attention
-  .mamba.{A_log,D,dt_bias}  vector [mamba_n_heads]
-  .mamba.conv1d             convolution [Convolved, mamba_d_conv]  bias=mamba_conv_bias
-  .mamba.in_proj            linear [Projected, hidden_size]  bias=mamba_proj_bias
-  .mamba.norm               norm [mamba_expand*hidden_size]
-  .mamba.out_proj           linear [hidden_size, mamba_expand*hidden_size]  bias=mamba_proj_bias
+  .mamba.{A_log,D,dt_bias}                vector [mamba_n_heads]
+  .mamba.conv1d                           convolution [Convolved, mamba_d_conv]  bias=mamba_conv_bias
+  .mamba.in_proj                          linear [Projected, hidden_size]  bias=mamba_proj_bias
+  .mamba.norm                             norm [mamba_expand*hidden_size]
+  .mamba.out_proj                         linear [hidden_size, mamba_expand*hidden_size]  bias=mamba_proj_bias
   if num_local_experts
   .block_sparse_moe.router.layer          router [num_local_experts, hidden_size]
   .block_sparse_moe.input_linear.weight   row_stack [2*intermediate_size, hidden_size]

@@ -27,11 +27,11 @@ std::string_view m3_mixer(const FamilySizes& sizes, int64_t layer) {
 }
 constexpr FamilyBlock kM3Block{R"(
   if @minimax_m3_sparse
-  .self_attn.index_q_proj      linear [index_n_heads*index_head_dim, hidden_size]
-  .self_attn.index_k_proj      linear [index_head_dim, hidden_size]
-  .self_attn.index_{q,k}_norm  norm [index_head_dim]
+  .self_attn.index_q_proj                                linear [index_n_heads*index_head_dim, hidden_size]
+  .self_attn.index_k_proj                                linear [index_head_dim, hidden_size]
+  .self_attn.index_{q,k}_norm                            norm [index_head_dim]
   if @dense
-  .mlp.{gate,up,~down}_proj    linear [dense_intermediate_size, hidden_size]
+  .mlp.{gate,up,~down}_proj                              linear [dense_intermediate_size, hidden_size]
   if @sparse
   .block_sparse_moe.gate                                 router [num_local_experts, hidden_size]
   .block_sparse_moe.e_score_correction_bias              vector [num_local_experts]
@@ -48,15 +48,15 @@ constexpr FamilyBlock kM3Draft{R"(
 constexpr FamilyBlock kM3Vision{R"(
   . = vision_tower.vision_model.encoder.layers.#
   Width = vision_config.hidden_size
-  multi_modal_projector.linear_1  linear [projector_hidden_size, Width]  bias
-  multi_modal_projector.linear_2  linear [hidden_size, projector_hidden_size]  bias
-  patch_merge_mlp.linear_1        linear [projector_hidden_size, 4*hidden_size]  bias
-  patch_merge_mlp.linear_2        linear [hidden_size, projector_hidden_size]  bias
+  multi_modal_projector.linear_1                        linear [projector_hidden_size, Width]  bias
+  multi_modal_projector.linear_2                        linear [hidden_size, projector_hidden_size]  bias
+  patch_merge_mlp.linear_1                              linear [projector_hidden_size, 4*hidden_size]  bias
+  patch_merge_mlp.linear_2                              linear [hidden_size, projector_hidden_size]  bias
   vision_tower.vision_model.embeddings.patch_embedding  two_patches [Width, vision_config.patch_size]
   vision_tower.vision_model.pre_layrnorm                norm [Width]  bias
-  .layer_{norm1,norm2}            norm [Width]  bias
-  .self_attn.{q,k,v,out}_proj     linear [Width, Width]  bias
-  .mlp.{fc1,~fc2}                 linear [vision_config.intermediate_size, Width]  bias
+  .layer_{norm1,norm2}                                  norm [Width]  bias
+  .self_attn.{q,k,v,out}_proj                           linear [Width, Width]  bias
+  .mlp.{fc1,~fc2}                                       linear [vision_config.intermediate_size, Width]  bias
 )"};
 
 constexpr FamilyShapes kFamilies[] = {

@@ -96,13 +96,13 @@ constexpr FamilyBlock kQwen4{R"(
   model.hyper_connection_mixer.hc_norm                      norm [Streams]
   model.hyper_connection_mixer.input_mix_weight_{down,~up}  linear [hc_lowrank, Streams]
   if @full_attention indexer_n_heads
-  .self_attn.indexer.index_qk_proj    linear [QueriesAndKeys, hidden_size]
-  .self_attn.indexer.{q,k}_layernorm  norm [indexer_head_dim]
+  .self_attn.indexer.index_qk_proj                          linear [QueriesAndKeys, hidden_size]
+  .self_attn.indexer.{q,k}_layernorm                        norm [indexer_head_dim]
   if ple_layer_ids:1
-  .ple.key_proj                       linear [Streams, ple_embed_dim]
-  .ple.value_proj                     linear [hidden_size, ple_embed_dim]
-  .ple.norm_{key,query,conv}          norm [Streams]
-  .ple.conv1d                         convolution [Streams, ple_conv_kernel_size]
+  .ple.key_proj                                             linear [Streams, ple_embed_dim]
+  .ple.value_proj                                           linear [hidden_size, ple_embed_dim]
+  .ple.norm_{key,query,conv}                                norm [Streams]
+  .ple.conv1d                                               convolution [Streams, ple_conv_kernel_size]
   .ple.ple_embedding.{layer_multipliers,ngram_heads_offsets,ngram_heads_vocab_sizes}  any  may
 )"};
 /// Rows of the whole table: as many hashes of about ngram_vocab_size_base as there are heads, each a prime.

@@ -96,8 +96,8 @@ inline constexpr FamilyBlock kSharedExperts{R"(
 )"};
 /// Experts by Mixtral's names.
 inline constexpr FamilyBlock kMixtralBlock{R"(
-  .block_sparse_moe.gate                  router [num_local_experts, hidden_size]
-  .block_sparse_moe.experts.#.{w1,w3,~w2} linear [intermediate_size, hidden_size]
+  .block_sparse_moe.gate                   router [num_local_experts, hidden_size]
+  .block_sparse_moe.experts.#.{w1,w3,~w2}  linear [intermediate_size, hidden_size]
 )"};
 
 /// Queries and keys through low ranks, or queries straight where there is no rank. Words: the block, biases,

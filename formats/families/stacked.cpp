@@ -15,15 +15,15 @@ constexpr FamilyBlock kQwen3VlSparse{R"(
 
 constexpr FamilyBlock kGraniteBlock{R"(
   if num_local_experts
-  .block_sparse_moe.router.layer          router [num_local_experts, hidden_size]
-  .block_sparse_moe.input_linear.weight   row_stack [2*intermediate_size, hidden_size]
-  .block_sparse_moe.output_linear.weight  row_stack [hidden_size, intermediate_size]
+  .block_sparse_moe.router.layer                    router [num_local_experts, hidden_size]
+  .block_sparse_moe.input_linear.weight             row_stack [2*intermediate_size, hidden_size]
+  .block_sparse_moe.output_linear.weight            row_stack [hidden_size, intermediate_size]
   if
   .block_sparse_moe.experts.#.{gate,up,~down}_proj  linear [intermediate_size, hidden_size]
   .block_sparse_moe.experts.#.{w1,w3,~w2}           linear [intermediate_size, hidden_size]
   if shared_intermediate_size
-  .shared_mlp.input_linear                linear [2*shared_intermediate_size, hidden_size]
-  .shared_mlp.output_linear               linear [hidden_size, shared_intermediate_size]
+  .shared_mlp.input_linear                          linear [2*shared_intermediate_size, hidden_size]
+  .shared_mlp.output_linear                         linear [hidden_size, shared_intermediate_size]
 )"};
 
 constexpr FamilyBlock kGptOss{R"(
@@ -90,15 +90,15 @@ constexpr FamilyBlock kInklingWindow{kInklingAttention, {"@hybrid_sliding", "swa
 constexpr FamilyBlock kInklingBlock{R"(
   . = model.llm.layers.#
   if @dense
-  .mlp.w13_dn             linear [2*intermediate_size, hidden_size]
-  .mlp.w2_md              linear [hidden_size, intermediate_size]
-  .mlp.global_scale       vector [1]
+  .mlp.w13_dn                                 linear [2*intermediate_size, hidden_size]
+  .mlp.w2_md                                  linear [hidden_size, intermediate_size]
+  .mlp.global_scale                           vector [1]
   if @sparse
-  .mlp.gate               router [n_routed_experts+n_shared_experts, hidden_size]
-  .mlp.gate.bias          vector [n_routed_experts]
-  .mlp.gate.global_scale  vector [1]
-  .mlp.experts.w13_weight  row_stack [2*moe_intermediate_size, hidden_size]
-  .mlp.experts.w2_weight   row_stack [hidden_size, moe_intermediate_size]
+  .mlp.gate                                   router [n_routed_experts+n_shared_experts, hidden_size]
+  .mlp.gate.bias                              vector [n_routed_experts]
+  .mlp.gate.global_scale                      vector [1]
+  .mlp.experts.w13_weight                     row_stack [2*moe_intermediate_size, hidden_size]
+  .mlp.experts.w2_weight                      row_stack [hidden_size, moe_intermediate_size]
   .mlp.shared_experts.shared_{w13,w2}_weight  any
 )"};
 

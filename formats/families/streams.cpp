@@ -26,15 +26,15 @@ constexpr FamilyBlock kHy4{R"(
   if @sparse n_shared_experts
   .mlp.shared_experts.{linear_gate,up_proj,~down_proj}  linear [Shared, hidden_size]
   if
-  .hc_pre.hc_attn_layer.hc_fn           matrix [2*hc_mult, hc_mult*hidden_size]
-  .hc_pre.hc_attn_layer.hc_base         vector [2*hc_mult]
-  .hc_pre.hc_attn_layer.hc_scale        vector [2]
-  .hc_pre.hc_mlp_layer.hc_fn            matrix [2*hc_mult, hc_mult*hidden_size]
-  .hc_pre.hc_mlp_layer.hc_base          vector [2*hc_mult]
-  .hc_pre.hc_mlp_layer.hc_scale         vector [2]
-  model.hc_pre.hc_head.hc_head_fn       matrix [hc_mult, hc_mult*hidden_size]
-  model.hc_pre.hc_head.hc_head_base     vector [hc_mult]
-  model.hc_pre.hc_head.hc_head_scale    vector [1]
+  .hc_pre.hc_attn_layer.hc_fn                           matrix [2*hc_mult, hc_mult*hidden_size]
+  .hc_pre.hc_attn_layer.hc_base                         vector [2*hc_mult]
+  .hc_pre.hc_attn_layer.hc_scale                        vector [2]
+  .hc_pre.hc_mlp_layer.hc_fn                            matrix [2*hc_mult, hc_mult*hidden_size]
+  .hc_pre.hc_mlp_layer.hc_base                          vector [2*hc_mult]
+  .hc_pre.hc_mlp_layer.hc_scale                         vector [2]
+  model.hc_pre.hc_head.hc_head_fn                       matrix [hc_mult, hc_mult*hidden_size]
+  model.hc_pre.hc_head.hc_head_base                     vector [hc_mult]
+  model.hc_pre.hc_head.hc_head_scale                    vector [1]
 )"};
 
 /// LongCat-Flash: two blocks of attention and MLP a layer, and experts that pass their input on. Source:
@@ -78,14 +78,15 @@ constexpr FamilyBlock kDots3Window{kDots3, {"swa_", "@sliding_attention"}};
 constexpr FamilyBlock kZayaAttention{R"(
   . = model.layers.#.self_attn
   Width = num_attention_heads*head_dim+num_key_value_heads*head_dim
-  .qkv_proj.q_proj                   linear [num_attention_heads*head_dim, hidden_size]  bias=attention_bias
-  .qkv_proj.k_proj                   linear [num_key_value_heads*head_dim, hidden_size]  bias=attention_bias
-  .qkv_proj.v_proj_{current,delayed}  linear [num_key_value_heads*head_dim/2, hidden_size]  bias=attention_bias
-  .qkv_proj.conv_qk_depthwise          convolution [Width, cca_time0]  bias
+  Half = num_key_value_heads*head_dim/2
+  .qkv_proj.q_proj                    linear [num_attention_heads*head_dim, hidden_size]  bias=attention_bias
+  .qkv_proj.k_proj                    linear [num_key_value_heads*head_dim, hidden_size]  bias=attention_bias
+  .qkv_proj.v_proj_{current,delayed}  linear [Half, hidden_size]  bias=attention_bias
+  .qkv_proj.conv_qk_depthwise         convolution [Width, cca_time0]  bias
   .qkv_proj.conv_qk_grouped.weight    any
-  .qkv_proj.conv_qk_grouped.bias       vector [Width]
-  .qk_norm.temp                        vector [num_key_value_heads]
-  .o_proj                            linear [hidden_size, num_attention_heads*head_dim]  bias=attention_bias
+  .qkv_proj.conv_qk_grouped.bias      vector [Width]
+  .qk_norm.temp                       vector [num_key_value_heads]
+  .o_proj                             linear [hidden_size, num_attention_heads*head_dim]  bias=attention_bias
 )"};
 constexpr FamilyBlock kZaya{R"(
   model.embed_tokens                      embedding [vocab_size, hidden_size]

@@ -25,7 +25,7 @@ constexpr FamilyBlock kLaguna{R"(
   .self_attn.g_proj      linear [num_attention_heads_per_layer, hidden_size]  !gating=per-element
   .self_attn.g_proj      linear [Queries, hidden_size]  gating=per-element
   if @sparse
-  .mlp.experts.e_score_correction_bias     vector [num_experts]
+  .mlp.experts.e_score_correction_bias  vector [num_experts]
   .mlp.shared_expert.{gate,up,~down}_proj  linear [shared_expert_intermediate_size, hidden_size]
 )"};
 
@@ -39,15 +39,15 @@ std::string_view mimo_mixer(const FamilySizes& sizes, int64_t layer) {
 }
 /// MiMo-V2-Flash. Source: modeling_mimo_v2_flash.py.
 constexpr FamilyBlock kMimo{R"(
-  .self_attn.q_proj  linear [num_attention_heads*head_dim, hidden_size]  bias=attention_bias
+  .self_attn.q_proj               linear [num_attention_heads*head_dim, hidden_size]  bias=attention_bias
   if @full_attention
-  .self_attn.k_proj  linear [num_key_value_heads*head_dim, hidden_size]  bias=attention_bias
-  .self_attn.v_proj  linear [num_key_value_heads*v_head_dim, hidden_size]  bias=attention_bias
+  .self_attn.k_proj               linear [num_key_value_heads*head_dim, hidden_size]  bias=attention_bias
+  .self_attn.v_proj               linear [num_key_value_heads*v_head_dim, hidden_size]  bias=attention_bias
   if @sliding_attention
-  .self_attn.k_proj  linear [2*num_key_value_heads*head_dim, hidden_size]  bias=attention_bias
-  .self_attn.v_proj  linear [2*num_key_value_heads*v_head_dim, hidden_size]  bias=attention_bias
+  .self_attn.k_proj               linear [2*num_key_value_heads*head_dim, hidden_size]  bias=attention_bias
+  .self_attn.v_proj               linear [2*num_key_value_heads*v_head_dim, hidden_size]  bias=attention_bias
   if
-  .self_attn.o_proj  linear [hidden_size, num_attention_heads*v_head_dim]
+  .self_attn.o_proj               linear [hidden_size, num_attention_heads*v_head_dim]
   .self_attn.attention_sink_bias  vector [num_attention_heads]  @sliding_attention
 )"};
 
@@ -83,15 +83,15 @@ constexpr FamilyBlock kStep{R"(
   .self_attn.g_proj      linear [num_attention_heads, hidden_size]  @full_attention may
   .self_attn.g_proj      linear [num_sliding_attention_heads, hidden_size]  @sliding_attention may
   if @sparse
-  .moe.gate                            router [n_routed_experts, hidden_size]
-  .moe.router_bias                     vector [n_routed_experts]  may
-  .moe.{gate,up,~down}_proj.weight     row_stack [moe_intermediate_size, hidden_size]
+  .moe.gate              router [n_routed_experts, hidden_size]
+  .moe.router_bias       vector [n_routed_experts]  may
+  .moe.{gate,up,~down}_proj.weight  row_stack [moe_intermediate_size, hidden_size]
   // As llm-compressor takes them apart.
   .moe.experts.#.{gate,up,~down}_proj  linear [moe_intermediate_size, hidden_size]
-  .share_expert.{gate,up,~down}_proj   linear [share_expert_dim, hidden_size]
+  .share_expert.{gate,up,~down}_proj  linear [share_expert_dim, hidden_size]
   if @draft
-  .eh_proj                             linear [hidden_size, 2*hidden_size]
-  .{enorm,hnorm}                       norm [hidden_size]
+  .eh_proj               linear [hidden_size, 2*hidden_size]
+  .{enorm,hnorm}         norm [hidden_size]
 )"};
 
 /// Muse-Glimmer. Source: modeling_muse_glimmer.py.

@@ -57,9 +57,6 @@ constexpr SynthOption kReleasedOptions[] = {{"*.attn.indexer.*", compresses_by_4
 
 const SynthShape kDeepSeekV4Shapes[] = {
     {.name = "deepseek-v4",
-     .layers = 61,
-     .experts = 384,
-     .top_k = 6,
      .config = kReleasedConfig,
      .small = kSmallReleased,
      .publications = kReleasedPublications,

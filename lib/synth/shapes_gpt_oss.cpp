@@ -36,9 +36,6 @@ const SynthPublication kGptOssPublications[] = {
 
 const SynthShape kGptOssShapes[] = {
     {.name = "gpt-oss",
-     .layers = 24,
-     .experts = 32,
-     .top_k = 4,
      .config = kGptOssConfig,
      .small = kSmallGptOss,
      .publications = kGptOssPublications,

@@ -79,9 +79,6 @@ const SynthPublication kK3Publications[] = {
 
 const SynthShape kKimiK3Shapes[] = {
     {.name = "kimi-k3",
-     .layers = 93,
-     .experts = 896,
-     .top_k = 16,
      .config = kK3Config,
      .small = kSmallK3,
      .publications = kK3Publications,

@@ -41,9 +41,6 @@ const SynthPublication kLingPublications[] = {
 
 const SynthShape kLingShapes[] = {
     {.name = "ling-3.0-flash",
-     .layers = 42,
-     .experts = 512,
-     .top_k = 8,
      .config = kLingConfig,
      .small = kSmallLing,
      .publications = kLingPublications,

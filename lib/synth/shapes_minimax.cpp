@@ -87,9 +87,6 @@ const SynthPublication kM3Publications[] = {
 
 const SynthShape kMinimaxShapes[] = {
     {.name = "minimax-m3",
-     .layers = 60,
-     .experts = 128,
-     .top_k = 4,
      .config = kM3Config,
      .small = kSmallM3,
      .publications = kM3Publications,

@@ -69,9 +69,6 @@ const SynthPublication kFlashNextPublications[] = {
 
 const SynthShape kFlashNextShapes[] = {
     {.name = "qwen3.8-flash-next",
-     .layers = 48,
-     .experts = 512,
-     .top_k = 10,
      .config = {qwen::kVisionConfig, kFlashNextConfig},
      .small = {qwen::kSmallLanguage, qwen::kSmallExperts, kFlashNextSmall},
      .publications = kFlashNextPublications,
