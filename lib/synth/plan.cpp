@@ -148,17 +148,12 @@ std::vector<std::pair<std::string, std::string>> synth_auxiliary_files(const Syn
   (publication.place != nullptr ? config[publication.place] : config)["quantization_config"] = quantization;
 
   const Json generation = {{"bos_token_id", 0}, {"eos_token_id", 0}};
-  const Json added = {{"id", 0},         {"content", token},    {"single_word", false}, {"lstrip", false},
-                      {"rstrip", false}, {"normalized", false}, {"special", true}};
-  const Json tokenizer = {{"version", "1.0"},
-                          {"truncation", nullptr},
-                          {"padding", nullptr},
-                          {"added_tokens", Json::array({added})},
-                          {"normalizer", nullptr},
-                          {"pre_tokenizer", nullptr},
-                          {"post_processor", nullptr},
-                          {"decoder", nullptr},
-                          {"model", {{"type", "WordLevel"}, {"vocab", {{token, 0}}}, {"unk_token", token}}}};
+  const Json tokenizer =
+      parse_json("tokenizer.json", R"({"version": "1.0", "truncation": null, "padding": null,
+      "added_tokens": [{"id": 0, "content": "<|endoftext|>", "single_word": false, "lstrip": false,
+        "rstrip": false, "normalized": false, "special": true}],
+      "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
+      "model": {"type": "WordLevel", "vocab": {"<|endoftext|>": 0}, "unk_token": "<|endoftext|>"}})");
   const Json tokenizer_config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                                  {"bos_token", token},
                                  {"eos_token", token},

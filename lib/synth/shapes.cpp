@@ -81,9 +81,8 @@ void check_range(const char* what, int64_t found, int64_t least, int64_t most) {
 std::span<const SynthShape> synth_shape_table() {
   static const std::vector<SynthShape> all = [] {
     std::vector<SynthShape> rows;
-    for (const auto shapes : {single_format_shapes(), qwen_flash_next_shapes(), qwen_shapes(),
-                              deepseek_v4_shapes(), latent_attention_shapes(), nemotron_shapes(),
-                              minimax_shapes(), kimi_k3_shapes(), ling_shapes(), gpt_oss_shapes()})
+    for (const auto shapes : {single_format_shapes(), qwen_shapes(), latent_attention_shapes(),
+                              nemotron_shapes(), released_shapes()})
       rows.insert(rows.end(), shapes.begin(), shapes.end());
     return rows;
   }();

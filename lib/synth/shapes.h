@@ -124,15 +124,10 @@ struct SynthListing {
 std::span<const SynthShape> synth_shape_table();
 /// The rows of a file each.
 std::span<const SynthShape> single_format_shapes();
-std::span<const SynthShape> qwen_flash_next_shapes();
 std::span<const SynthShape> qwen_shapes();
-std::span<const SynthShape> deepseek_v4_shapes();
 std::span<const SynthShape> latent_attention_shapes();
 std::span<const SynthShape> nemotron_shapes();
-std::span<const SynthShape> minimax_shapes();
-std::span<const SynthShape> kimi_k3_shapes();
-std::span<const SynthShape> ling_shapes();
-std::span<const SynthShape> gpt_oss_shapes();
+std::span<const SynthShape> released_shapes();
 
 /// Throws Error on names, counts and combinations that there are not.
 SynthModel make_synth_model(const SynthChoice& choice);
