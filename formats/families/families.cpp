@@ -8,9 +8,8 @@ namespace twofour {
 std::span<const FamilyShapes> family_shapes() {
   static const std::vector<FamilyShapes> all = [] {
     std::vector<FamilyShapes> rows;
-    for (const auto some : {dense_families(), layer_norm_families(), sparse_families(), latent_families(),
-                            hybrid_families(), mamba_families(), qwen_families(), minimax_families(),
-                            kimi_families(), windowed_families(), streams_families(), stacked_families()})
+    for (const auto some : {dense_families(), sparse_families(), latent_families(), hybrid_families(),
+                            delta_families(), windowed_families(), stacked_families()})
       rows.insert(rows.end(), some.begin(), some.end());
     return rows;
   }();

@@ -135,13 +135,8 @@ std::span<const FamilyShapes> dense_families();
 std::span<const FamilyShapes> sparse_families();
 std::span<const FamilyShapes> latent_families();
 std::span<const FamilyShapes> hybrid_families();
-std::span<const FamilyShapes> layer_norm_families();
-std::span<const FamilyShapes> mamba_families();
-std::span<const FamilyShapes> qwen_families();
-std::span<const FamilyShapes> minimax_families();
-std::span<const FamilyShapes> kimi_families();
+std::span<const FamilyShapes> delta_families();
 std::span<const FamilyShapes> windowed_families();
-std::span<const FamilyShapes> streams_families();
 std::span<const FamilyShapes> stacked_families();
 
 }  // namespace twofour
