@@ -1,6 +1,7 @@
 #include "formats/module_roles.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 
 #include "formats/naming.h"
@@ -12,47 +13,36 @@ constexpr std::string_view kRoleNames[] = {
     "experts", "shared-experts", "router",    "attention", "linear-attention", "mlp",
     "mtp",     "head",           "embeddings"};
 
-/// The role of modules at or below a part of their names, the first row that fits. Where experts and MLPs are
+using enum ModuleRole;
+
+/// The role of modules at or below parts of their names, the first row that fits. Where experts and MLPs are
 /// is in kRules.
 struct RoleRule {
-  std::string_view part;
   ModuleRole role;
   bool is_last;  ///< the name's last part alone
+  std::array<std::string_view, 6> parts;
+  bool fits(std::string_view module) const {
+    return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) {
+      return !part.empty() && (is_last ? leaf_of(module) == part : has_part(module, part));
+    });
+  }
 };
 /// Source: Hugging Face transformers, models; of DeepSeek-V4 its reference inference code.
 constexpr RoleRule kRoles[] = {
-    {"mtp", ModuleRole::kMtp, false},
-    {"draft_model", ModuleRole::kMtp, false},
-    {"shared_expert_gate", ModuleRole::kSharedExperts, true},
-    {"shared_expert", ModuleRole::kSharedExperts, false},
-    {"shared_experts", ModuleRole::kSharedExperts, false},
-    {"shared_mlp", ModuleRole::kSharedExperts, false},
-    {"experts", ModuleRole::kRoutedExperts, false},
-    {"router", ModuleRole::kRouter, false},
-    {"gate", ModuleRole::kRouter, true},
-    {"wg", ModuleRole::kRouter, true},  // Hunyuan's, below the gate
-    {"linear_attn", ModuleRole::kLinearAttention, false},
-    {"mamba", ModuleRole::kLinearAttention, false},
-    {"self_attn", ModuleRole::kAttention, false},
-    {"attn", ModuleRole::kAttention, false},
-    {"attention", ModuleRole::kAttention, false},
+    {kMtp, false, {"mtp", "draft_model"}},
+    {kSharedExperts, true, {"shared_expert_gate"}},
+    {kSharedExperts, false, {"shared_expert", "shared_experts", "shared_mlp"}},
+    {kRoutedExperts, false, {"experts"}},
+    {kRouter, false, {"router"}},
+    {kRouter, true, {"gate", "wg"}},  // the latter Hunyuan's, below the gate
+    {kLinearAttention, false, {"linear_attn", "mamba"}},
+    {kAttention, false, {"self_attn", "attn", "attention"}},
     // Nemotron-H's mixers are of any kind under one name.
-    {"q_proj", ModuleRole::kAttention, true},
-    {"k_proj", ModuleRole::kAttention, true},
-    {"v_proj", ModuleRole::kAttention, true},
-    {"o_proj", ModuleRole::kAttention, true},
-    {"in_proj", ModuleRole::kLinearAttention, true},
-    {"out_proj", ModuleRole::kLinearAttention, true},
-    {"lm_head", ModuleRole::kHead, true},
-    {"head", ModuleRole::kHead, true},
-    {"embed_tokens", ModuleRole::kEmbeddings, false},
-    {"embed_tokens_per_layer", ModuleRole::kEmbeddings, false},
-    {"embeddings", ModuleRole::kEmbeddings, false},
-    {"embed", ModuleRole::kEmbeddings, false},
-    {"wte", ModuleRole::kEmbeddings, false},
-    {"mlp", ModuleRole::kMlp, false},
-    {"feed_forward", ModuleRole::kMlp, false},
-    {"ffn", ModuleRole::kMlp, false},
+    {kAttention, true, {"q_proj", "k_proj", "v_proj", "o_proj"}},
+    {kLinearAttention, true, {"in_proj", "out_proj"}},
+    {kHead, true, {"lm_head", "head"}},
+    {kEmbeddings, false, {"embed_tokens", "embed_tokens_per_layer", "embeddings", "embed", "wte"}},
+    {kMlp, false, {"mlp", "feed_forward", "ffn"}},
 };
 
 /// Parts of models that read no text, with layers and attention of their own.
@@ -86,16 +76,14 @@ namespace {
 /// The role of a module within its layer, a draft's or the model's.
 std::optional<ModuleRole> role_in_layer(std::string_view module) {
   if (const auto known = parse_module_name(module)) {
-    if (known->kind == BlockKind::kRoutedExperts) return ModuleRole::kRoutedExperts;
-    if (known->kind == BlockKind::kSharedExpert) return ModuleRole::kSharedExperts;
-    return ModuleRole::kMlp;
+    if (known->kind == BlockKind::kRoutedExperts) return kRoutedExperts;
+    if (known->kind == BlockKind::kSharedExpert) return kSharedExperts;
+    return kMlp;
   }
-  const std::string_view leaf = leaf_of(module);
-  const auto at = std::find_if(std::begin(kRoles), std::end(kRoles), [&](const RoleRule& rule) {
-    return rule.role != ModuleRole::kMtp && (rule.is_last ? leaf == rule.part : has_part(module, rule.part));
-  });
-  if (at == std::end(kRoles)) return std::nullopt;
-  return at->role;
+  for (const RoleRule& rule : kRoles) {
+    if (rule.role != kMtp && rule.fits(module)) return rule.role;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -105,15 +93,11 @@ std::optional<ModuleRole> module_role(std::string_view module, int64_t layers) {
                   [&](std::string_view part) { return has_part(module, part); }))
     return std::nullopt;
   // A draft is what it predicts, whatever its layers are made of.
-  const bool drafts = std::any_of(std::begin(kRoles), std::end(kRoles), [&](const RoleRule& rule) {
-    return rule.role == ModuleRole::kMtp && has_part(module, rule.part);
-  });
-  return drafts || layer_of(module) >= layers ? ModuleRole::kMtp : role_in_layer(module);
+  return kRoles[0].fits(module) || layer_of(module) >= layers ? kMtp : role_in_layer(module);
 }
 
 bool is_draft_expert(std::string_view module, int64_t layers) {
-  return module_role(module, layers) == ModuleRole::kMtp &&
-         role_in_layer(module) == ModuleRole::kRoutedExperts;
+  return module_role(module, layers) == kMtp && role_in_layer(module) == kRoutedExperts;
 }
 
 namespace {
@@ -164,25 +148,23 @@ bool names_draft(std::string_view name) {
 namespace {
 
 // Source: Hugging Face transformers, models.
-constexpr std::string_view kEmbeddings[] = {
-    "embed",
-    "embed_in",
-    "embed_positions",
-    "embed_tokens",
-    "embed_tokens_per_layer",
-    "embedding",
-    "embeddings",
-    "ngram_embedding",
-    "pos_embed",
-    "position_embedding",
-    "position_embeddings",
-    "token_embedding",
-    "tok_embeddings",
-    "token_type_embeddings",
-    "word_embeddings",
-    "wpe",
-    "wte",
-};
+constexpr std::string_view kTables[] = {"embed",
+                                        "embed_in",
+                                        "embed_positions",
+                                        "embed_tokens",
+                                        "embed_tokens_per_layer",
+                                        "embedding",
+                                        "embeddings",
+                                        "ngram_embedding",
+                                        "pos_embed",
+                                        "position_embedding",
+                                        "position_embeddings",
+                                        "token_embedding",
+                                        "tok_embeddings",
+                                        "token_type_embeddings",
+                                        "word_embeddings",
+                                        "wpe",
+                                        "wte"};
 constexpr std::string_view kConvolutions[] = {"conv", "conv1d", "conv2d", "conv3d"};
 
 }  // namespace
@@ -207,15 +189,14 @@ std::string_view table_of_piece(std::string_view module) {
 
 bool is_table_name(std::string_view module) {
   const std::string_view whole = table_of_piece(module), leaf = leaf_of(whole.empty() ? module : whole);
-  return std::find(std::begin(kEmbeddings), std::end(kEmbeddings), leaf) != std::end(kEmbeddings);
+  return is_one_of(kTables, leaf);
 }
 
 bool is_matrix_of_experts(std::string_view module) {
   constexpr std::string_view kMatrices[] = {"w1",        "w2",      "w3",           "w13",      "v1",
                                             "gate_proj", "up_proj", "gate_up_proj", "fc1",      "fc2",
                                             "down_proj", "linear1", "linear2",      "w1_and_w3"};
-  const std::string_view matrix = leaf_of(module);
-  if (std::find(std::begin(kMatrices), std::end(kMatrices), matrix) == std::end(kMatrices)) return false;
+  if (!is_one_of(kMatrices, leaf_of(module))) return false;
   bool is_below = false, is_numbered = false;
   any_part(parent_of(module), [&](std::string_view part) {
     is_numbered = is_numbered || (is_below && is_number_part(part));

@@ -8,9 +8,8 @@ namespace twofour {
 std::span<const FamilyShapes> family_shapes() {
   static const std::vector<FamilyShapes> all = [] {
     std::vector<FamilyShapes> rows;
-    for (const auto some : {dense_families(), layer_norm_families(), sparse_families(), latent_families(),
-                            hybrid_families(), mamba_families(), qwen_families(), minimax_families(),
-                            kimi_families(), windowed_families(), streams_families(), stacked_families()})
+    for (const auto some : {dense_families(), sparse_families(), latent_families(), hybrid_families(),
+                            delta_families(), windowed_families(), stacked_families()})
       rows.insert(rows.end(), some.begin(), some.end());
     return rows;
   }();
@@ -30,12 +29,6 @@ const FamilyShapes* find_row(std::string_view model_type) {
   return nullptr;
 }
 
-template <class T>
-const T* column(std::string_view model_type, std::optional<T> FamilyShapes::*member) {
-  const FamilyShapes* family = find_row(model_type);
-  return family != nullptr && family->*member ? &*(family->*member) : nullptr;
-}
-
 }  // namespace
 
 const FamilyShapes* find_family_shapes(std::string_view model_type) {
@@ -46,11 +39,13 @@ const FamilyShapes* find_family_shapes(std::string_view model_type) {
 }
 
 const ExpertStacks* find_expert_stacks(std::string_view model_type) {
-  return column(model_type, &FamilyShapes::stacks);
+  const FamilyShapes* family = find_row(model_type);
+  return family != nullptr && family->experts.stacks ? &*family->experts.stacks : nullptr;
 }
 
 const FamilyRouter* find_family_router(std::string_view model_type) {
-  return column(model_type, &FamilyShapes::router);
+  const FamilyShapes* family = find_row(model_type);
+  return family != nullptr && family->router ? &*family->router : nullptr;
 }
 
 bool clamps_gates(std::string_view model_type) {

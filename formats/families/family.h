@@ -13,7 +13,7 @@
 
 namespace twofour {
 
-/// How a parameter is stored in floats.
+/// How a parameter is stored in floats; its word in rows is the same: row_stack.
 enum class ParameterKind : uint8_t {
   kLinear,       ///< NAME.weight [N, K], applied to inputs of K; quantizers take it
   kRouter,       ///< the same; loaders never take it for quantized
@@ -35,34 +35,50 @@ enum class ParameterKind : uint8_t {
 
 inline constexpr const char* kUnsaidSize = "?";
 
-/// A parameter of a model, or as many as there are layers and experts.
-struct FamilyParameter {
-  ParameterKind kind;
-  /// In the files, with # for the number of the layer and, behind it, of the expert:
-  /// "model.layers.#.mlp.gate".
-  const char* name;
-  /// Sizes: sums of products and quotients of numbers and keys, as "2*num_key_value_heads*head_dim", where
-  /// "vision_config.depth" is a key of an object; kUnsaidSize: not said here.
-  const char *n, *k = "";
-  /// Which layers, or models, have it: terms that all hold, with blanks between them; "" all. A term is
-  ///   KEY      true, or a number that is not 0        KEY=TEXT  this text or number
-  ///   KEY:N    a list has the layer's number plus N   @CLASS    the layer is of that class
-  ///   @draft   the layer predicts further tokens      may       it may be missing
-  ///   alias    another name for a parameter, which some writers take
-  /// and with ! before it the contrary.
-  const char* when = "";
-  const char* bias = nullptr;  ///< the same of NAME.bias [N]; nullptr: it never has one
+/// Parameters of a model, a line each:
+///   NAME  KIND [N, K]  TERM... bias
+/// NAME   in the files, with # for the number of the layer and, behind it, of the expert: model.embed_tokens.
+///        What begins with a dot is in a layer, model.layers.#: .mlp.gate. {a,b} are as many names, in this
+///        order; those behind ~ have N and K the other way round: .mlp.{gate,up,~down}_proj.
+/// N, K   sums of products and quotients of numbers and keys, as 2*num_key_value_heads*head_dim, where
+///        vision_config.depth is a key of an object; kUnsaidSize: not said here.
+/// TERM   which layers, or models, have it, if all hold. A term is
+///          KEY      true, or a number that is not 0        KEY=TEXT  this text or number
+///          KEY:N    a list has the layer's number plus N   @CLASS    the layer is of that class
+///          @draft   the layer predicts further tokens      may       it may be missing
+///          alias    another name for a parameter, which some writers take
+///        and with ! before it the contrary.
+/// bias   there is NAME.bias [N], too; bias=TERM: if that holds.
+/// Lines of other forms are for all that are behind them:
+///   . = NAME      what names that begin with a dot are in, if not in model.layers.#
+///   Name = SIZE   a name for a size
+///   if TERM...    before the terms of each line
+///   // ...        a remark
+struct FamilyBlock {
+  const char* text = "";
+  std::array<const char*, 3> words = {};  ///< in place of $1, $2 and $3; nullptr: nothing
+  bool empty() const { return *text == '\0'; }
 };
 
 class FamilySizes;
 
-/// What a layer is: "sparse", "full_attention".
-using LayerClass = std::string_view (*)(const FamilySizes& sizes, int64_t layer);
+/// What each layer is: "sparse", "full_attention".
+struct LayerClasses {
+  std::string_view (*of)(const FamilySizes& sizes, int64_t layer) = nullptr;  ///< nullptr: all are alike
+  const char* keys = "";  ///< the keys that decide it, for messages
+};
+
+/// The experts among which a model chooses.
+struct FamilyExperts {
+  const char* count = "";                   ///< the key that counts them; "": there are none
+  const char* per_token = "";               ///< the key that counts those of a token
+  std::optional<ExpertStacks> stacks = {};  ///< nothing: not known, or no experts with gates
+};
 
 /// Parameters beside those that checks hold against a config: of a draft with names of its own, of a tower,
 /// and what a row leaves open.
 struct FamilyPart {
-  std::span<const FamilyParameter> parameters;
+  FamilyBlock parameters;
   /// What its layers' names begin with, "mtp.layers.#."; "": the layers are those of the model.
   const char* layers = "";
   /// How many there are, as sizes are; of the model's layers how many parts each has.
@@ -78,22 +94,18 @@ struct FamilyPart {
 /// src/transformers/models/*/{configuration,modeling}_*.py and conversion_mapping.py.
 struct FamilyShapes {
   std::array<const char*, 6> model_types;  ///< as config.json has them; nullptr: none
-  std::array<std::span<const FamilyParameter>, 10> parameters;
-  /// What keys are that a config lacks, a JSON object: numbers, yes or no, or the size that is taken instead.
+  std::array<FamilyBlock, 13> parameters;
+  /// What keys are that a config lacks, as "KEY=VALUE KEY=VALUE": numbers, true or false, or the size that is
+  /// taken instead.
   const char* defaults;
-  const char* experts = "";  ///< the key that counts routed experts
-  const char* top_k = "";    ///< the key that counts those of a token
-  /// "dense", "sparse" or, where tables choose experts, "hash"; nullptr: all layers are alike.
-  LayerClass mlp = nullptr;
-  LayerClass mixer = nullptr;  ///< "full_attention", "linear_attention", "conv", "mamba"
-  const char* mlp_keys = "";   ///< the keys that decide it, for messages
-  const char* mixer_keys = "";
+  FamilyExperts experts = {};
+  LayerClasses mlp = {};    ///< "dense", "sparse" or, where tables choose experts, "hash"
+  LayerClasses mixer = {};  ///< "full_attention", "linear_attention", "conv", "mamba"
   /// The key that counts layers behind the others which predict further tokens; "": there are none.
   const char* drafts = "";
   /// Whether there are more parameters than the row has: other names are no mistake.
   bool is_open = false;
   const char* outer_type = nullptr;         ///< the model_type of a model that also reads images
-  std::optional<ExpertStacks> stacks = {};  ///< nothing: not known, or no experts with gates
   std::optional<FamilyRouter> router = {};  ///< nothing: not known, or no experts
   std::optional<FamilyTraits> traits = {};  ///< nothing: the decoder does not run it
   std::array<FamilyPart, 3> parts = {};     ///< what checks leave out
@@ -123,13 +135,8 @@ std::span<const FamilyShapes> dense_families();
 std::span<const FamilyShapes> sparse_families();
 std::span<const FamilyShapes> latent_families();
 std::span<const FamilyShapes> hybrid_families();
-std::span<const FamilyShapes> layer_norm_families();
-std::span<const FamilyShapes> mamba_families();
-std::span<const FamilyShapes> qwen_families();
-std::span<const FamilyShapes> minimax_families();
-std::span<const FamilyShapes> kimi_families();
+std::span<const FamilyShapes> delta_families();
 std::span<const FamilyShapes> windowed_families();
-std::span<const FamilyShapes> streams_families();
 std::span<const FamilyShapes> stacked_families();
 
 }  // namespace twofour

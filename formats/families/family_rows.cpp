@@ -1,65 +1,159 @@
 #include "formats/families/family_rows.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
+#include "formats/error.h"
 #include "formats/families/sizes.h"
 
 namespace twofour {
 
 namespace {
 
-/// Without the term `alias`, which no message shows.
-std::string without_alias(std::string_view when) {
-  std::string rest;
-  for_each_term(when, [&](std::string_view term) {
-    if (term == "alias") return;
-    if (!rest.empty()) rest += ' ';
-    rest += term;
-  });
-  return rest;
-}
+/// The kinds by their words, in the order of ParameterKind, and how many sizes a parameter of each has.
+constexpr std::pair<std::string_view, size_t> kKinds[] = {
+    {"linear", 2},  {"router", 2},      {"embedding", 2},    {"norm", 1},         {"convolution", 2},
+    {"patches", 2}, {"two_patches", 2}, {"vector", 1},       {"matrix", 2},       {"numbers", 2},
+    {"grid", 2},    {"row_stack", 2},   {"column_stack", 2}, {"stack_vector", 1}, {"any", 0}};
 
 /// Whether a number behind `path` counts experts, heads or parts, and not blocks of a layer.
 bool counts_experts(std::string_view path) {
   return path.ends_with("experts.") || path.ends_with("norms.") || path.ends_with("_");
 }
 
-}  // namespace
+void add_term(std::string& terms, std::string_view term) {
+  if (!terms.empty() && !term.empty()) terms += ' ';
+  terms += term;
+}
 
-std::vector<FamilyRow> family_rows(std::span<const FamilyParameter> parameters) {
-  using Kind = ParameterKind;
-  std::vector<FamilyRow> rows;
-  for (const FamilyParameter& p : parameters) {
-    FamilyRow row{.kind = p.kind, .name = p.name, .when = without_alias(p.when), .n = p.n, .k = p.k};
-    row.is_alias = has_term(p.when, "alias");
+/// The lines of a block, one after another.
+class BlockReader {
+ public:
+  BlockReader(const FamilyBlock& block, std::vector<FamilyRow>& rows) : rows_(rows) {
+    for (std::string_view rest = block.text; !rest.empty();) {
+      const size_t end = std::min(rest.find('\n'), rest.size());
+      line_ = rest.substr(0, end);
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+      for (size_t at = 0; (at = line_.find('$', at)) != line_.npos;) {
+        const size_t i = at + 1 < line_.size() ? static_cast<size_t>(line_[at + 1] - '1') : line_.npos;
+        if (i >= block.words.size()) refuse("$1, $2 or $3");
+        line_.replace(at, 2, block.words[i] != nullptr ? block.words[i] : "");
+      }
+      read_line();
+    }
+  }
+
+ private:
+  [[noreturn]] void refuse(const char* expected) const {
+    throw Error("parameters of a family: expected " + std::string(expected) + ", found '" + line_ + "'");
+  }
+
+  void read_line() {
+    std::vector<std::string_view> words;
+    for_each_term(line_, [&](std::string_view word) { words.push_back(word); });
+    if (words.empty() || words[0] == "//") return;
+    if (words[0] == "if") {
+      when_.clear();
+      for (size_t i = 1; i < words.size(); ++i) add_term(when_, words[i]);
+    } else if (words.size() == 3 && words[1] == "=") {
+      named_[std::string(words[0])] = words[2];
+    } else {
+      read_parameters(words);
+    }
+  }
+
+  /// "[N, K]" from the third word on.
+  std::string read_size(const std::vector<std::string_view>& words, size_t i, bool first, bool last) const {
+    std::string_view size = i < words.size() ? words[i] : std::string_view();
+    if (first != size.starts_with('[') || !size.ends_with(last ? ']' : ',')) refuse("sizes as [N, K]");
+    size.remove_suffix(1);
+    if (first) size.remove_prefix(1);
+    if (const auto at = named_.find(size); at != named_.end()) size = at->second;
+    bool is_size = !size.empty();
+    for_each_factor(size, [&](std::string_view factor) {
+      is_size = is_size && !factor.empty() && !(factor[0] >= 'A' && factor[0] <= 'Z') &&
+                factor.find_first_of("-[]{},") == factor.npos;
+    });
+    if (!is_size) refuse("a size");
+    return std::string(size);
+  }
+
+  void read_parameters(const std::vector<std::string_view>& words) {
+    const auto of_word = [&](const auto& kind) { return words.size() > 1 && kind.first == words[1]; };
+    const auto kind = std::find_if(std::begin(kKinds), std::end(kKinds), of_word);
+    if (kind == std::end(kKinds)) refuse("NAME KIND [N, K]");
+    FamilyRow row{.kind = static_cast<ParameterKind>(kind - std::begin(kKinds)), .when = when_};
+    const size_t sizes = kind->second;
+    if (sizes > 0) row.n = read_size(words, 2, true, sizes == 1);
+    if (sizes > 1) row.k = read_size(words, 3, false, true);
+    std::optional<std::string> bias;
+    for (size_t i = 2 + sizes; i < words.size(); ++i) {
+      if (words[i].starts_with('[') || words[i].ends_with(']')) refuse("as many sizes as its kind has");
+      if (words[i] == "alias") {
+        row.is_alias = true;  // which no message shows
+      } else if (words[i] == "bias" || words[i].starts_with("bias=")) {
+        bias = words[i].substr(std::min<size_t>(5, words[i].size()));
+      } else {
+        add_term(row.when, words[i]);
+      }
+    }
+    add_names(words[0], std::move(row), bias);
+  }
+
+  /// A row for each name that braces mean.
+  void add_names(std::string_view name, FamilyRow row, const std::optional<std::string>& bias) {
+    const size_t open = name.find('{');
+    if (open == name.npos) {
+      row.name = name.starts_with('.') ? named_.find(".")->second + std::string(name) : std::string(name);
+      return add(std::move(row), bias);
+    }
+    const size_t close = name.find('}', open);
+    if (close == name.npos) refuse("a } behind {");
+    for (size_t at = open + 1; at <= close;) {
+      const size_t end = std::min(name.find(',', at), close);
+      std::string_view one = name.substr(at, end - at);
+      FamilyRow turned = row;
+      if (one.starts_with('~')) {
+        one.remove_prefix(1);
+        std::swap(turned.n, turned.k);
+      }
+      add_names(std::string(name.substr(0, open)).append(one).append(name.substr(close + 1)),
+                std::move(turned), bias);
+      at = end + 1;
+    }
+  }
+
+  void add(FamilyRow row, const std::optional<std::string>& bias) {
     const size_t layer = row.name.find('#');
     row.has_layer = layer != row.name.npos;
     const size_t second = row.has_layer ? row.name.find('#', layer + 1) : row.name.npos;
     row.has_expert = second != row.name.npos && counts_experts(std::string_view(row.name).substr(0, second));
     const std::string module = row.name;
-    if (p.kind <= Kind::kTwoPatches) row.name += ".weight";
-    rows.push_back(row);
-    if (p.bias == nullptr) continue;
+    if (row.kind <= ParameterKind::kTwoPatches) row.name += ".weight";
+    rows_.push_back(row);
+    if (!bias) return;
     row.is_bias = true;
-    row.kind = Kind::kVector;
+    row.kind = ParameterKind::kVector;
     row.name = module + ".bias";
-    row.k = "";
-    if (*p.bias != '\0') {
-      if (row.when == "may") row.when.clear();  // what says that there is a bias says that there is a weight
-      if (!row.when.empty()) row.when += ' ';
-      row.when += p.bias;
-    }
-    rows.push_back(std::move(row));
+    row.k.clear();
+    if (!bias->empty() && row.when == "may") row.when.clear();  // a bias has a weight
+    add_term(row.when, *bias);
+    rows_.push_back(std::move(row));
   }
-  return rows;
-}
 
-std::vector<FamilyRow> family_rows(const FamilyShapes& family) {
+  std::vector<FamilyRow>& rows_;
+  std::string line_, when_;
+  std::map<std::string, std::string, std::less<>> named_{{".", "model.layers.#"}};
+};
+
+}  // namespace
+
+std::vector<FamilyRow> family_rows(std::span<const FamilyBlock> blocks) {
   std::vector<FamilyRow> rows;
-  for (const auto parameters : family.parameters) {
-    for (FamilyRow& row : family_rows(parameters)) rows.push_back(std::move(row));
-  }
+  for (const FamilyBlock& block : blocks) BlockReader(block, rows);
   return rows;
 }
 

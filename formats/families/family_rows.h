@@ -17,14 +17,18 @@ struct FamilyRow {
   ParameterKind kind;
   bool is_bias = false, has_layer = false, has_expert = false;
   bool is_alias = false;  ///< another name for a parameter
-  std::string name;       ///< "model.layers.#.mlp.gate_proj.weight"
-  std::string when;
-  std::string_view n, k;  ///< sizes; of a vector no k
+  std::string name = {};  ///< "model.layers.#.mlp.gate_proj.weight"
+  std::string when = {};
+  std::string n = {}, k = {};  ///< sizes; of a vector no k
+  /// The name without .weight.
+  std::string_view module() const {
+    return std::string_view(name).substr(0, name.size() - (kind <= ParameterKind::kTwoPatches ? 7 : 0));
+  }
   bool is_stack() const { return kind == ParameterKind::kRowStack || kind == ParameterKind::kColumnStack; }
   bool is_expert_form() const { return has_expert || is_stack() || kind == ParameterKind::kStackVector; }
 };
-std::vector<FamilyRow> family_rows(const FamilyShapes& family);
-std::vector<FamilyRow> family_rows(std::span<const FamilyParameter> parameters);
+/// Throws Error on lines that are none.
+std::vector<FamilyRow> family_rows(std::span<const FamilyBlock> blocks);
 
 /// The keys that switch parameters on and off: terms KEY and !KEY of conditions, in order of names.
 std::vector<std::string> family_switches(const std::vector<FamilyRow>& rows);
@@ -50,5 +54,22 @@ class FamilyNames {
  private:
   std::unordered_map<std::string, std::vector<size_t>> by_name_;
 };
+
+/// Calls `f` for each term of a condition.
+template <class F>
+void for_each_term(std::string_view condition, F&& f) {
+  while (!condition.empty()) {
+    const size_t end = condition.find_first_of(" \n");
+    if (end != 0) f(condition.substr(0, end));
+    condition = end == condition.npos ? std::string_view() : condition.substr(end + 1);
+  }
+}
+
+/// Whether a condition has the term.
+inline bool has_term(std::string_view condition, std::string_view term) {
+  bool found = false;
+  for_each_term(condition, [&](std::string_view t) { found = found || t == term; });
+  return found;
+}
 
 }  // namespace twofour

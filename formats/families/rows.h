@@ -7,8 +7,6 @@
 /// Parameters that many families have, for the rows.
 namespace twofour::families {
 
-using Kind = ParameterKind;
-
 inline constexpr ExpertStacks kApart{};
 inline constexpr ExpertStacks kRowStacks{.files = ExpertFiles::kRowStacks};
 inline constexpr ExpertStacks kColumnStacks{.files = ExpertFiles::kColumnStacks};
@@ -28,154 +26,121 @@ constexpr FamilyRouter grouped_sigmoid(double scaling, int groups = 1, int kept 
 }
 
 /// The embedding, the norm behind the last layer, the head where it is not the embedding.
-inline constexpr FamilyParameter kFrame[] = {
-    {Kind::kEmbedding, "model.embed_tokens", "vocab_size", "hidden_size"},
-    {Kind::kNorm, "model.norm", "hidden_size"},
-    {Kind::kLinear, "lm_head", "vocab_size", "hidden_size", "may"},
-};
-inline constexpr FamilyParameter kTwoNorms[] = {
-    {Kind::kNorm, "model.layers.#.input_layernorm", "hidden_size"},
-    {Kind::kNorm, "model.layers.#.post_attention_layernorm", "hidden_size"},
-};
+inline constexpr FamilyBlock kFrame{R"(
+  model.embed_tokens  embedding [vocab_size, hidden_size]
+  model.norm          norm [hidden_size]
+  lm_head             linear [vocab_size, hidden_size]  may
+)"};
+inline constexpr FamilyBlock kTwoNorms{".{input,post_attention}_layernorm  norm [hidden_size]"};
 /// Norms behind attention and MLP in place of those before them.
-inline constexpr FamilyParameter kNormsBehind[] = {
-    {Kind::kNorm, "model.layers.#.post_attention_layernorm", "hidden_size"},
-    {Kind::kNorm, "model.layers.#.post_feedforward_layernorm", "hidden_size"},
-};
-inline constexpr FamilyParameter kFourNorms[] = {
-    {Kind::kNorm, "model.layers.#.input_layernorm", "hidden_size"},
-    {Kind::kNorm, "model.layers.#.post_attention_layernorm", "hidden_size"},
-    {Kind::kNorm, "model.layers.#.pre_feedforward_layernorm", "hidden_size"},
-    {Kind::kNorm, "model.layers.#.post_feedforward_layernorm", "hidden_size"},
-};
+inline constexpr FamilyBlock kNormsBehind{".post_{attention,feedforward}_layernorm  norm [hidden_size]"};
+inline constexpr FamilyBlock kFourNorms{
+    ".{input,post_attention,pre_feedforward,post_feedforward}_layernorm  norm [hidden_size]"};
 
-/// Queries, keys, values and output; conditions of their biases, and of the layers that have them.
-constexpr std::array<FamilyParameter, 4> attention(const char* qkv_bias, const char* output_bias,
-                                                   const char* when = "") {
-  return {{
-      {Kind::kLinear, "model.layers.#.self_attn.q_proj", "num_attention_heads*head_dim", "hidden_size", when,
-       qkv_bias},
-      {Kind::kLinear, "model.layers.#.self_attn.k_proj", "num_key_value_heads*head_dim", "hidden_size", when,
-       qkv_bias},
-      {Kind::kLinear, "model.layers.#.self_attn.v_proj", "num_key_value_heads*head_dim", "hidden_size", when,
-       qkv_bias},
-      {Kind::kLinear, "model.layers.#.self_attn.o_proj", "hidden_size", "num_attention_heads*head_dim", when,
-       output_bias},
-  }};
-}
-inline constexpr auto kPlainAttention = attention(nullptr, nullptr);
-inline constexpr auto kBiasedAttention = attention("attention_bias", "attention_bias");
-/// Of layers that are of attention, where others are not.
-inline constexpr auto kFullAttention = attention(nullptr, nullptr, "@full_attention");
+/// Queries, keys, values and output. Words: biases of the first three, that of the output, a condition.
+inline constexpr const char* kAttention = R"(
+  if $3
+  .self_attn.q_proj      linear [num_attention_heads*head_dim, hidden_size]  $1
+  .self_attn.{k,v}_proj  linear [num_key_value_heads*head_dim, hidden_size]  $1
+  .self_attn.o_proj      linear [hidden_size, num_attention_heads*head_dim]  $2
+)";
+inline constexpr FamilyBlock kPlainAttention{kAttention};
+inline constexpr FamilyBlock kBiasedAttention{kAttention, {"bias=attention_bias", "bias=attention_bias"}};
+inline constexpr FamilyBlock kQkvBiased{kAttention, {"bias=attention_bias"}};
+inline constexpr FamilyBlock kUseBias{kAttention, {"bias=use_bias", "bias=use_bias"}};
 
 /// Norms of each head's queries and keys.
-inline constexpr FamilyParameter kHeadNorms[] = {
-    {Kind::kNorm, "model.layers.#.self_attn.q_norm", "head_dim"},
-    {Kind::kNorm, "model.layers.#.self_attn.k_norm", "head_dim"},
-};
+inline constexpr FamilyBlock kHeadNorms{".self_attn.{q,k}_norm  norm [head_dim]"};
 /// The same over all heads at once.
-inline constexpr FamilyParameter kWideNorms[] = {
-    {Kind::kNorm, "model.layers.#.self_attn.q_norm", "num_attention_heads*head_dim"},
-    {Kind::kNorm, "model.layers.#.self_attn.k_norm", "num_key_value_heads*head_dim"},
-};
+inline constexpr FamilyBlock kWideNorms{R"(
+  .self_attn.q_norm  norm [num_attention_heads*head_dim]
+  .self_attn.k_norm  norm [num_key_value_heads*head_dim]
+)"};
 
-constexpr std::array<FamilyParameter, 3> mlp(const char* when = "", const char* bias = nullptr) {
-  return {{
-      {Kind::kLinear, "model.layers.#.mlp.gate_proj", "intermediate_size", "hidden_size", when, bias},
-      {Kind::kLinear, "model.layers.#.mlp.up_proj", "intermediate_size", "hidden_size", when, bias},
-      {Kind::kLinear, "model.layers.#.mlp.down_proj", "hidden_size", "intermediate_size", when, bias},
-  }};
-}
-inline constexpr auto kMlp = mlp();
-inline constexpr auto kDenseMlp = mlp("@dense");
-
+/// Words: a condition, a bias.
+inline constexpr const char* kGatedMlp =
+    ".mlp.{gate,up,~down}_proj  linear [intermediate_size, hidden_size]  $1 $2";
+inline constexpr FamilyBlock kMlp{kGatedMlp};
+inline constexpr FamilyBlock kDenseMlp{kGatedMlp, {"@dense"}};
+inline constexpr FamilyBlock kMlpBias{kGatedMlp, {"", "bias=mlp_bias"}};
 /// An MLP without a gate.
-constexpr std::array<FamilyParameter, 2> up_down(const char* bias) {
-  return {{
-      {Kind::kLinear, "model.layers.#.mlp.up_proj", "intermediate_size", "hidden_size", "", bias},
-      {Kind::kLinear, "model.layers.#.mlp.down_proj", "hidden_size", "intermediate_size", "", bias},
-  }};
-}
+inline constexpr FamilyBlock kUpDown{
+    ".mlp.{up,~down}_proj  linear [intermediate_size, hidden_size]  bias=mlp_bias"};
 
-/// Experts each with their own matrices, I their width.
-constexpr std::array<FamilyParameter, 3> experts(const char* width, const char* when = "@sparse") {
-  return {{
-      {Kind::kLinear, "model.layers.#.mlp.experts.#.gate_proj", width, "hidden_size", when},
-      {Kind::kLinear, "model.layers.#.mlp.experts.#.up_proj", width, "hidden_size", when},
-      {Kind::kLinear, "model.layers.#.mlp.experts.#.down_proj", "hidden_size", width, when},
-  }};
-}
-inline constexpr auto kSparseExperts = experts("moe_intermediate_size");
-inline constexpr FamilyParameter kPlainGate[] = {
-    {Kind::kRouter, "model.layers.#.mlp.gate", "num_experts", "hidden_size", "@sparse"},
-};
-/// The same in stacks, as transformers has them.
-inline constexpr FamilyParameter kExpertStacks[] = {
-    {Kind::kRowStack, "model.layers.#.mlp.experts.gate_up_proj", "2*moe_intermediate_size", "hidden_size",
-     "@sparse may"},
-    {Kind::kRowStack, "model.layers.#.mlp.experts.down_proj", "hidden_size", "moe_intermediate_size",
-     "@sparse may"},
-};
+/// Experts each with their own matrices.
+inline constexpr FamilyBlock kSparseExperts{
+    ".mlp.experts.#.{gate,up,~down}_proj  linear [moe_intermediate_size, hidden_size]  @sparse"};
+inline constexpr FamilyBlock kPlainGate{".mlp.gate  router [num_experts, hidden_size]  @sparse"};
+/// The same in stacks. Words: a condition.
+inline constexpr const char* kStacks = R"(
+  .mlp.experts.gate_up_proj  row_stack [2*moe_intermediate_size, hidden_size]  @sparse $1
+  .mlp.experts.down_proj     row_stack [hidden_size, moe_intermediate_size]  @sparse $1
+)";
+/// As transformers has them.
+inline constexpr FamilyBlock kExpertStacks{kStacks, {"may"}};
 /// A shared expert with a gate, as of Qwen2-MoE.
-inline constexpr FamilyParameter kSharedExpert[] = {
-    {Kind::kRouter, "model.layers.#.mlp.shared_expert_gate", "1", "hidden_size", "@sparse"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_expert.gate_proj", "shared_expert_intermediate_size",
-     "hidden_size", "@sparse"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_expert.up_proj", "shared_expert_intermediate_size",
-     "hidden_size", "@sparse"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_expert.down_proj", "hidden_size",
-     "shared_expert_intermediate_size", "@sparse"},
-};
+inline constexpr FamilyBlock kSharedExpert{R"(
+  if @sparse
+  .mlp.shared_expert_gate                  router [1, hidden_size]
+  .mlp.shared_expert.{gate,up,~down}_proj  linear [shared_expert_intermediate_size, hidden_size]
+)"};
 /// A router with a correction, shared experts of as many times the width of a routed one.
-inline constexpr FamilyParameter kRoutedGate[] = {
-    {Kind::kRouter, "model.layers.#.mlp.gate", "n_routed_experts", "hidden_size", "@sparse"},
-    {Kind::kVector, "model.layers.#.mlp.gate.e_score_correction_bias", "n_routed_experts", "", "@sparse"},
-};
-inline constexpr const char* kSharedWidth = "n_shared_experts*moe_intermediate_size";
-inline constexpr FamilyParameter kSharedExperts[] = {
-    {Kind::kLinear, "model.layers.#.mlp.shared_experts.gate_proj", kSharedWidth, "hidden_size",
-     "@sparse n_shared_experts"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_experts.up_proj", kSharedWidth, "hidden_size",
-     "@sparse n_shared_experts"},
-    {Kind::kLinear, "model.layers.#.mlp.shared_experts.down_proj", "hidden_size", kSharedWidth,
-     "@sparse n_shared_experts"},
-};
+inline constexpr FamilyBlock kRoutedGate{R"(
+  if @sparse
+  .mlp.gate                          router [n_routed_experts, hidden_size]
+  .mlp.gate.e_score_correction_bias  vector [n_routed_experts]
+)"};
+inline constexpr FamilyBlock kSharedExperts{R"(
+  if @sparse n_shared_experts
+  .mlp.shared_experts.{gate,up,~down}_proj  linear [n_shared_experts*moe_intermediate_size, hidden_size]
+)"};
+/// Experts by Mixtral's names.
+inline constexpr FamilyBlock kMixtralBlock{R"(
+  .block_sparse_moe.gate                   router [num_local_experts, hidden_size]
+  .block_sparse_moe.experts.#.{w1,w3,~w2}  linear [intermediate_size, hidden_size]
+)"};
 
-inline constexpr const char* kLatentHeads =
-    "num_attention_heads*qk_nope_head_dim+num_attention_heads*qk_rope_head_dim";
-
-inline constexpr const char* kLatentKeysAndValues =
-    "num_attention_heads*qk_nope_head_dim+num_attention_heads*v_head_dim";
-
-/// Queries and keys through low ranks, or queries straight where there is no rank. Source:
-/// modeling_deepseek_v3.py.
-inline constexpr FamilyParameter kLatentAttention[] = {
-    {Kind::kLinear, "model.layers.#.self_attn.q_proj", kLatentHeads, "hidden_size", "!q_lora_rank"},
-    {Kind::kLinear, "model.layers.#.self_attn.q_a_proj", "q_lora_rank", "hidden_size", "q_lora_rank",
-     "attention_bias"},
-    {Kind::kNorm, "model.layers.#.self_attn.q_a_layernorm", "q_lora_rank", "", "q_lora_rank"},
-    {Kind::kLinear, "model.layers.#.self_attn.q_b_proj", kLatentHeads, "q_lora_rank", "q_lora_rank"},
-    {Kind::kLinear, "model.layers.#.self_attn.kv_a_proj_with_mqa", "kv_lora_rank+qk_rope_head_dim",
-     "hidden_size", "", "attention_bias"},
-    {Kind::kNorm, "model.layers.#.self_attn.kv_a_layernorm", "kv_lora_rank"},
-    {Kind::kLinear, "model.layers.#.self_attn.kv_b_proj", kLatentKeysAndValues, "kv_lora_rank"},
-    {Kind::kLinear, "model.layers.#.self_attn.o_proj", "hidden_size", "num_attention_heads*v_head_dim", "",
-     "attention_bias"},
-};
-
-constexpr std::array<FamilyParameter, 3> experts_w(const char* width) {
-  return {{
-      {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w1", width, "hidden_size"},
-      {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w3", width, "hidden_size"},
-      {Kind::kLinear, "model.layers.#.block_sparse_moe.experts.#.w2", "hidden_size", width},
-  }};
-}
-
+/// Queries and keys through low ranks, or queries straight where there is no rank. Words: the block, biases,
+/// a condition. Source: modeling_deepseek_v3.py.
+inline constexpr const char* kLatent = R"(
+  Heads = num_attention_heads*qk_nope_head_dim+num_attention_heads*qk_rope_head_dim
+  KeysAndValues = num_attention_heads*qk_nope_head_dim+num_attention_heads*v_head_dim
+  if $3
+  .$1.q_proj              linear [Heads, hidden_size]  !q_lora_rank
+  .$1.q_a_proj            linear [q_lora_rank, hidden_size]  q_lora_rank $2
+  .$1.q_a_layernorm       norm [q_lora_rank]  q_lora_rank
+  .$1.q_b_proj            linear [Heads, q_lora_rank]  q_lora_rank
+  .$1.kv_a_proj_with_mqa  linear [kv_lora_rank+qk_rope_head_dim, hidden_size]  $2
+  .$1.kv_a_layernorm      norm [kv_lora_rank]
+  .$1.kv_b_proj           linear [KeysAndValues, kv_lora_rank]
+  .$1.o_proj              linear [hidden_size, num_attention_heads*v_head_dim]  $2
+)";
+inline constexpr FamilyBlock kLatentAttention{kLatent, {"self_attn", "bias=attention_bias"}};
+/// Which tokens attention sees. Words: a condition, the bias of its norm.
+inline constexpr const char* kIndexer = R"(
+  if $1
+  .self_attn.indexer.wq_b          linear [index_n_heads*index_head_dim, q_lora_rank]
+  .self_attn.indexer.wk            linear [index_head_dim, hidden_size]
+  .self_attn.indexer.k_norm        norm [index_head_dim]  $2
+  .self_attn.indexer.weights_proj  linear [index_n_heads, hidden_size]
+)";
+/// Mixes hc_mult residual streams. Words: what it is in, a condition.
+inline constexpr const char* kStreams = R"(
+  Mixes = 2*hc_mult+hc_mult*hc_mult
+  . = $1
+  if $2
+  .hc_attn_fn     matrix [Mixes, hc_mult*hidden_size]
+  .hc_attn_base   vector [Mixes]
+  .hc_attn_scale  vector [3]
+  .hc_ffn_fn      matrix [Mixes, hc_mult*hidden_size]
+  .hc_ffn_base    vector [Mixes]
+  .hc_ffn_scale   vector [3]
+)";
 /// Every decoder_sparse_step-th layer that mlp_only_layers does not list.
 inline std::string_view sparse_by_step(const FamilySizes& sizes, int64_t layer) {
   const int64_t step = std::max<int64_t>(sizes.number("decoder_sparse_step").value_or(1), 1);
   const bool sparse = (layer + 1) % step == 0 && !sizes.lists("mlp_only_layers", layer) &&
-                      sizes.number(sizes.family().experts).value_or(0) > 0;
+                      sizes.number(sizes.family().experts.count).value_or(0) > 0;
   return sparse ? "sparse" : "dense";
 }
 /// All behind the first few, or as mlp_layer_types says.

@@ -55,7 +55,28 @@ const Json& element(const Json& value, int64_t layer) {
 }  // namespace
 
 FamilySizes::FamilySizes(const FamilyShapes& family, const Json& config, const Json* whole)
-    : family_(&family), config_(&config), whole_(whole), defaults_(parse_json("defaults", family.defaults)) {}
+    : family_(&family),
+      rows_(std::make_shared<const std::vector<FamilyRow>>(family_rows(family.parameters))),
+      config_(&config),
+      whole_(whole),
+      defaults_(family_defaults(family)) {}
+
+Json family_defaults(const FamilyShapes& family) {
+  Json defaults = Json::object();
+  for_each_term(family.defaults, [&](std::string_view term) {
+    const size_t equals = term.find('=');
+    Json& value = defaults[std::string(term.substr(0, equals))];
+    const std::string_view said = term.substr(equals + 1);
+    if (is_digits(said)) {
+      value = number_of(said);
+    } else if (said == "true" || said == "false") {
+      value = said == "true";
+    } else {
+      value = std::string(said);
+    }
+  });
+  return defaults;
+}
 
 const Json* FamilySizes::stated(std::string_view key) const {
   for (const Json* config : {config_, whole_}) {
@@ -155,7 +176,7 @@ bool FamilySizes::lists(std::string_view key, int64_t number) const {
 
 std::string_view FamilySizes::layer_class(int64_t layer, bool is_mlp) const {
   if (const auto set = classes_.find({layer, is_mlp}); set != classes_.end()) return set->second;
-  const LayerClass of = is_mlp ? family_->mlp : family_->mixer;
+  const auto of = (is_mlp ? family_->mlp : family_->mixer).of;
   return of == nullptr || layer < 0 ? std::string_view() : of(*this, layer);
 }
 

@@ -1,12 +1,13 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "formats/families/family.h"
+#include "formats/families/family_rows.h"
 #include "formats/json.h"
 
 namespace twofour {
@@ -18,6 +19,7 @@ class FamilySizes {
   /// is looked up there, if that is given. Both outlive this.
   FamilySizes(const FamilyShapes& family, const Json& config, const Json* whole = nullptr);
   const FamilyShapes& family() const { return *family_; }
+  const std::vector<FamilyRow>& rows() const { return *rows_; }
 
   /// The number under a key, of a list that of the layer. Nothing where it says none, or what is none: text,
   /// fractions, less than 0, more than 2^40.
@@ -56,11 +58,15 @@ class FamilySizes {
   const Json* default_of(std::string_view key) const;
 
   const FamilyShapes* family_;
+  std::shared_ptr<const std::vector<FamilyRow>> rows_;
   const Json *config_, *whole_;
   Json defaults_;
   std::map<std::string, int64_t, std::less<>> numbers_;
   std::map<std::pair<int64_t, bool>, std::string> classes_;
 };
+
+/// The defaults of a row as an object.
+Json family_defaults(const FamilyShapes& family);
 
 /// Calls `f` for each key and number of an expression.
 template <class F>
@@ -70,23 +76,6 @@ void for_each_factor(std::string_view expression, F&& f) {
     f(expression.substr(0, end));
     expression = end == expression.npos ? std::string_view() : expression.substr(end + 1);
   }
-}
-
-/// Calls `f` for each term of a condition.
-template <class F>
-void for_each_term(std::string_view condition, F&& f) {
-  while (!condition.empty()) {
-    const size_t end = condition.find(' ');
-    if (end != 0) f(condition.substr(0, end));
-    condition = end == condition.npos ? std::string_view() : condition.substr(end + 1);
-  }
-}
-
-/// Whether a condition has the term.
-inline bool has_term(std::string_view condition, std::string_view term) {
-  bool found = false;
-  for_each_term(condition, [&](std::string_view t) { found = found || t == term; });
-  return found;
 }
 
 }  // namespace twofour

@@ -47,7 +47,7 @@ Presence presence_of(const Checkpoint& c, const std::vector<FamilyRow>& rows, co
 
 /// What a family takes where a config lacks a key; null: nothing.
 Json default_of(const FamilyShapes& family, const std::string& key) {
-  const Json defaults = parse_json("defaults", family.defaults);
+  const Json defaults = family_defaults(family);
   const auto at = defaults.find(key);
   return at == defaults.end() || at->is_string() ? Json(nullptr) : *at;
 }
@@ -78,8 +78,8 @@ Changes changed_switches(const Json& config, const Checkpoint& before, const Che
   Changes changes;
   const auto model = find_language_model(config);
   if (!model) return changes;
-  const std::vector<FamilyRow> rows = family_rows(*model->family);
   const FamilySizes sizes(*model->family, *model->config);
+  const std::vector<FamilyRow>& rows = sizes.rows();
   const Presence old = presence_of(before, rows, sizes), left = presence_of(now, rows, sizes);
   for (const std::string& key : family_switches(rows)) {
     if (sizes.is_list(key)) continue;

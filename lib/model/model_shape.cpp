@@ -113,11 +113,11 @@ class ShapeReader {
 
   void read_feed_forward() {
     const FamilyShapes& family = s_.sizes().family();
-    const bool may_route = *family.experts != '\0';
+    const bool may_route = *family.experts.count != '\0';
     for (int64_t layer = 0; layer < m_.layers; ++layer) {
       const std::string_view kind = s_.sizes().mlp(layer);
       if (!kind.empty() && kind != "dense" && kind != "sparse")
-        s_.refuse(family.mlp_keys, "dense or sparse for each layer");
+        s_.refuse(family.mlp.keys, "dense or sparse for each layer");
       m_.sparse.push_back(may_route && kind != "dense");
     }
     const auto first = std::find(m_.sparse.begin(), m_.sparse.end(), true);
@@ -127,9 +127,10 @@ class ShapeReader {
   }
   void read_experts(int64_t layer) {
     const FamilyShapes& family = s_.sizes().family();
-    m_.experts = count(family.experts);
-    m_.top_k = count(family.top_k);
-    if (m_.top_k > m_.experts) s_.refuse(family.top_k, fmt::format("at most the {} experts", m_.experts));
+    m_.experts = count(family.experts.count);
+    m_.top_k = count(family.experts.per_token);
+    if (m_.top_k > m_.experts)
+      s_.refuse(family.experts.per_token, fmt::format("at most the {} experts", m_.experts));
     const bool own = find_parameter(s_.sizes(), "model.layers.#.mlp.experts.#.gate_proj", layer) &&
                      s_.sizes().number("moe_intermediate_size");
     m_.expert_width = count(own ? "moe_intermediate_size" : "intermediate_size");

@@ -1,35 +1,29 @@
 #include "lib/model/parameters.h"
 
 namespace twofour {
-namespace {
-
-/// Calls `f` for each parameter of the row that the layer has.
-template <class F>
-void for_each_parameter(const FamilySizes& sizes, int64_t layer, F&& f) {
-  for (const auto some : sizes.family().parameters) {
-    for (const FamilyParameter& p : some) {
-      if (sizes.holds(p.when, layer)) f(p);
-    }
-  }
-}
-
-}  // namespace
 
 std::optional<Parameter> find_parameter(const FamilySizes& sizes, std::string_view name, int64_t layer) {
+  const std::string weight = std::string(name) + ".weight", bias = std::string(name) + ".bias";
   std::optional<Parameter> found;
-  for_each_parameter(sizes, layer, [&](const FamilyParameter& p) {
-    if (found || name != p.name) return;
-    const auto n = sizes.size(p.n, layer), k = *p.k == '\0' ? 1 : sizes.size(p.k, layer);
-    if (n && k) found = Parameter{*n, *k, p.bias != nullptr && sizes.holds(p.bias, layer)};
-  });
+  for (const FamilyRow& row : sizes.rows()) {
+    if (found ? !row.is_bias || row.name != bias : row.name != weight && row.name != name) continue;
+    if (!sizes.holds(row.when, layer)) continue;
+    const auto n = sizes.size(row.n, layer), k = row.k.empty() ? 1 : sizes.size(row.k, layer);
+    if (found) {
+      found->has_bias = true;
+    } else if (n && k) {
+      found = Parameter{*n, *k, false};
+    }
+  }
   return found;
 }
 
 std::vector<std::string> router_names(const FamilySizes& sizes, int64_t layer) {
   std::vector<std::string> names;
-  for_each_parameter(sizes, layer, [&](const FamilyParameter& p) {
-    if (p.kind == ParameterKind::kRouter && std::string_view(p.n) != "1") names.emplace_back(p.name);
-  });
+  for (const FamilyRow& row : sizes.rows()) {
+    if (row.kind == ParameterKind::kRouter && row.n != "1" && sizes.holds(row.when, layer))
+      names.emplace_back(row.module());
+  }
   return names;
 }
 

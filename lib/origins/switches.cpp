@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "formats/families/sizes.h"
+#include "formats/families/family_rows.h"
 #include "lib/checkpoint/model_config.h"
 
 namespace twofour {
@@ -67,18 +67,14 @@ Switches::Switches(const Checkpoint& base, const Checkpoint& artifact, const Che
       now_(own_names(artifact)) {}
 
 bool Switches::has(const std::set<std::string>& names, const std::string& key) const {
-  const auto any = [&](const std::string& parameter) {
+  const auto any = [&](std::string_view parameter) {
     return std::any_of(names.begin(), names.end(),
                        [&](const std::string& name) { return is_of(name, own_name(parameter)); });
   };
-  for (const auto parameters : model_->family->parameters) {
-    for (const FamilyParameter& p : parameters) {
-      if (has_term(p.when, "may") && p.bias == nullptr) continue;
-      if (!has_term(p.when, "may") && has_term(p.when, key) && any(p.name)) return true;
-      if (p.bias != nullptr && has_term(p.bias, key) && any(std::string(p.name) + ".bias")) return true;
-    }
-  }
-  return false;
+  const std::vector<FamilyRow> rows = family_rows(model_->family->parameters);
+  return std::any_of(rows.begin(), rows.end(), [&](const FamilyRow& row) {
+    return has_term(row.when, key) && !has_term(row.when, "may") && any(row.module());
+  });
 }
 
 bool Switches::explains_ratios(const Json& before, const Json& now) const {

@@ -94,7 +94,7 @@ LayerRouter router_of(const Checkpoint& artifact, const LayerInfo& info, const s
   const Json said = router_settings(artifact.config(), where);
   const FamilyRouter& family = family_router(artifact.config(), said, where);
   check_terms(artifact, block, family.correction);
-  constexpr FamilyShapes kNoShapes{.model_types = {}, .parameters = {}, .defaults = "{}"};
+  constexpr FamilyShapes kNoShapes{.model_types = {}, .parameters = {}, .defaults = ""};
   const Settings settings(kNoShapes, said, where + ": ");
   return {read_router_rule(family, settings, info.e, topk), family.correction};
 }

@@ -39,45 +39,34 @@ int64_t tile_columns(const SynthMatrix& m, const SynthFormat& f) { return f.colu
 int64_t tiles(int64_t n, int64_t tile) { return (n + tile - 1) / tile; }
 bool has_single_scale(const SynthFormat& f) { return f.rows == 0 && f.columns == 0; }
 
+/// In front of a shape E, if the matrix is a stack.
+std::vector<int64_t> stacked(const SynthMatrix& m, std::vector<int64_t> shape) {
+  if (m.e > 0) shape.insert(shape.begin(), m.e);
+  return shape;
+}
+
 std::vector<int64_t> codes_shape(const SynthMatrix& m, SynthCodes codes) {
-  std::vector<int64_t> shape;
-  if (m.e > 0) shape.push_back(m.e);
   switch (codes) {
     case kBytes:
-      shape.insert(shape.end(), {m.n, m.k});
-      break;
+      return {m.n, m.k};
     case kNibbles:
-      shape.insert(shape.end(), {m.n, m.k / 2});
-      break;
+      return {m.n, m.k / 2};
     case kBlocks:
-      shape.insert(shape.end(), {m.n, m.k / kMxGroup, kMxGroup / 2});
-      break;
+      return {m.n, m.k / kMxGroup, kMxGroup / 2};
     case kPacked:
-      shape.insert(shape.end(), {m.n, m.k / 8});
-      break;
+      return {m.n, m.k / 8};
     case kAwq:
-      shape.insert(shape.end(), {m.k, m.n / 8});
-      break;
+      return {m.k, m.n / 8};
     case kGptq:
-      shape.insert(shape.end(), {m.k / 8, m.n});
-      break;
+      return {m.k / 8, m.n};
   }
-  return shape;
+  return {};
 }
 
 std::vector<int64_t> scales_shape(const SynthMatrix& m, const SynthFormat& f) {
   if (has_single_scale(f)) return std::vector<int64_t>(f.scalar_rank, 1);
   const int64_t n = tiles(m.n, f.rows > 0 ? f.rows : m.n), k = tiles(m.k, tile_columns(m, f));
-  if (is_transposed(f)) return {k, n};
-  std::vector<int64_t> shape;
-  if (m.e > 0) shape.push_back(m.e);
-  if (f.reduced_axes) {
-    shape.insert(shape.end(), {n});
-    if (f.columns > 0) shape.insert(shape.end(), {1, k, 1});
-  } else {
-    shape.insert(shape.end(), {n, k});
-  }
-  return shape;
+  return is_transposed(f) ? std::vector{k, n} : stacked(m, {n, k});
 }
 
 std::string parent(const std::string& name) { return std::string(module_of(name)); }
@@ -244,7 +233,7 @@ std::vector<SynthTensor> quantized_tensors(const SynthMatrix& m, const SynthForm
     tensors.push_back({{name, type, std::move(shape)}, part});
   };
   const std::vector<int64_t> scalar(f.scalar_rank, 1);
-  add(m.name + f.weight, f.weight_type, codes_shape(m, f.codes), kCodes);
+  add(m.name + f.weight, f.weight_type, stacked(m, codes_shape(m, f.codes)), kCodes);
   add((f.shared ? parent(m.name) : m.name) + f.scale, f.scale_type, scales_shape(m, f), kScales);
   if (f.global != nullptr) add(m.name + f.global, kF32, scalar, kGlobal);
   if (f.input != nullptr) add(m.name + f.input, kF32, scalar, kInputScale);

@@ -54,7 +54,6 @@ struct SynthFormat {
   const char* input = nullptr;
   size_t scalar_rank = 0;      ///< of single scales: [] or [1]
   bool divides = false;        ///< single scales are stored as their reciprocals
-  bool reduced_axes = false;   ///< scales of tiles are [N/128, 1, K/128, 1], those of rows [N]
   bool powers_of_two = false;  ///< FP8: scales are, rounded up
   bool shared = false;         ///< one scale for modules that are drawn together, under their parent's name
   const char* algorithm = nullptr;  ///< its name in ModelOpt's configs

@@ -15,56 +15,18 @@
 namespace twofour {
 namespace {
 
-using enum SynthRole;
-using Kind = ParameterKind;
+using enum ParameterKind;
 
 /// A parameter as a shape has it.
 struct Parameter {
-  FamilyRow row;     ///< with # for numbers
-  std::string name;  ///< the same in the files; what SynthModule has
-  SynthRole role;
-  size_t number;
+  FamilyRow row;       ///< with # for numbers
+  SynthModule module;  ///< of which layers have theirs, with # in its name and without sizes
 };
 
 std::vector<NamePattern> globs_of(std::string_view text) {
   std::vector<NamePattern> globs;
   for_each_term(text, [&](std::string_view glob) { globs.emplace_back(std::string(glob)); });
   return globs;
-}
-
-SynthRole role_of(const FamilyRow& row, bool is_f32) {
-  const std::string_view name = row.name;
-  switch (row.kind) {
-    case Kind::kLinear:
-      if (name.ends_with(".gate_proj.weight") || name.ends_with(".w1.weight")) return kGate;
-      if (name.ends_with(".up_proj.weight") || name.ends_with(".w3.weight")) return kUp;
-      return kLinear;
-    case Kind::kEmbedding:
-      return kEmbedding;
-    case Kind::kConvolution:
-      return is_f32 ? kFilter : kConvolution;
-    case Kind::kPatches:
-      return kImagePatches;
-    case Kind::kTwoPatches:
-      return kPatches;
-    case Kind::kNorm:
-    case Kind::kVector:
-      if (is_f32) return kF32Vector;
-      return row.is_bias || name.ends_with(".sinks") ? kBias : kVector;
-    case Kind::kMatrix:
-      return kF32Matrix;
-    case Kind::kNumbers:
-      return kExpertIds;
-    case Kind::kGrid:
-      return kGrid;
-    case Kind::kRowStack:
-    case Kind::kColumnStack:
-      return kStack;
-    case Kind::kStackVector:
-      return kStackBias;
-    default:
-      return kLinear;
-  }
 }
 
 /// A layer whose modules are made.
@@ -90,7 +52,7 @@ class Walk {
   }
 
   void run() {
-    const std::vector<FamilyRow> rows = family_rows(*model_.family);
+    const std::vector<FamilyRow>& rows = sizes_.rows();
     const std::vector<Parameter> own = parameters_of(rows, false);
     const int64_t layers = model_.layers;
     emit(own, {-1, -1, -1, 0});
@@ -107,7 +69,8 @@ class Walk {
 
  private:
   void run_part(const FamilyPart& part, std::vector<FamilyRow> rows) {
-    const std::vector<Parameter> parameters = parameters_of(family_rows(part.parameters), part.is_tower);
+    const std::vector<Parameter> parameters =
+        parameters_of(family_rows({&part.parameters, 1}), part.is_tower);
     const int64_t count = *part.count != '\0' ? sizes_.size(part.count).value_or(0) : 0;
     if (*part.layers == '\0') {
       for (int64_t i = 0; i < model_.layers; ++i) emit(parameters, {i, i, i, count, part.is_table});
@@ -145,11 +108,14 @@ class Walk {
   std::vector<Parameter> parameters_of(const std::vector<FamilyRow>& rows, bool is_tower) {
     std::vector<Parameter> parameters;
     for (const FamilyRow& row : rows) {
-      if (row.is_alias || row.kind == Kind::kAny) continue;
-      const SynthRole role = role_of(row, any_matches(f32_, row.name));
-      std::string name = is_tower ? row.name : name_in_files(row.name);
-      if (role <= kEmbedding) name.resize(name.rfind('.'));
-      parameters.push_back({row, std::move(name), role, ++count_});
+      if (row.is_alias || row.kind == kAny) continue;
+      const bool is_vector = row.kind == kNorm || row.kind == kVector;
+      SynthModule m{{is_tower ? row.name : name_in_files(row.name), 0, 0, 0}, row.kind, ++count_};
+      m.is_f32 =
+          row.kind == kMatrix || ((is_vector || row.kind == kConvolution) && any_matches(f32_, row.name));
+      m.is_one = is_vector && !m.is_f32 && !row.is_bias && !row.name.ends_with(".sinks");
+      if (m.has_weight()) m.matrix.name.resize(m.name().rfind('.'));
+      parameters.push_back({row, std::move(m)});
     }
     return parameters;
   }
@@ -178,11 +144,10 @@ class Walk {
     std::vector<std::pair<const Parameter*, SynthModule>> parts;
     for (const Parameter& p : parameters) {
       if (p.row.has_layer != (layer.place >= 0) || !has(p, layer)) continue;
-      const bool stack = p.role == kStack || p.role == kStackBias;
-      SynthModule m{{numbered(p.name, layer.number), stack ? model_.experts : 0, size(p.row.n, layer.place),
-                     size(p.row.k, layer.place)},
-                    p.role,
-                    p.number};
+      const bool stack = p.row.is_stack() || p.row.kind == kStackVector;
+      SynthModule m = p.module;
+      m.matrix = {numbered(m.name(), layer.number), stack ? model_.experts : 0, size(p.row.n, layer.place),
+                  size(p.row.k, layer.place)};
       if (p.row.has_expert) {
         parts.emplace_back(&p, std::move(m));
       } else {
@@ -211,17 +176,17 @@ class Walk {
       together_.push_back(std::move(m));
       return;
     }
-    if (m.role == kGate) {
+    if (m.is_gate()) {
       gate_.assign(1, std::move(m));
       return;
     }
-    if (m.role != kUp) return f_({&m, 1});
+    if (!m.is_up()) return f_({&m, 1});
     gate_.push_back(std::move(m));
     f_(gate_);
     gate_.clear();
   }
   void set_format(SynthModule& m, const Layer& layer) const {
-    if (!m.is_linear() && m.role != kEmbedding && m.role != kStack) return;
+    if (!m.has_weight() && m.kind != kRowStack && m.kind != kColumnStack) return;
     const SynthPublication& p = *model_.publication;
     for (size_t i = 0; i < patterns_.size(); ++i) {
       if (!patterns_[i].matches(m.name())) continue;
@@ -259,7 +224,8 @@ std::vector<std::string> unquantized_modules(const SynthModel& model) {
   std::map<size_t, std::vector<std::string>> of_parameters;
   for_each_module(model, [&](std::span<const SynthModule> modules) {
     for (const SynthModule& m : modules) {
-      if (m.format != nullptr || (m.role != kLinear && m.role != kConvolution)) continue;
+      const bool is_plain = m.is_linear() && m.kind != kPatches && m.kind != kTwoPatches;
+      if (m.format != nullptr || !is_plain || m.is_gate() || m.is_up()) continue;
       std::vector<std::string>& names = of_parameters[m.parameter];
       // vLLM compares globs with the name of what it fuses, "qkv_proj", and names with those of its parts.
       if (fused_group(m.name()))

@@ -16,43 +16,34 @@
 namespace twofour {
 namespace {
 
-using enum SynthRole;
+using enum ParameterKind;
 
 /// Type and shape of a tensor of floats or numbers.
 std::pair<DType, std::vector<int64_t>> plain_tensor(const SynthModule& m, DType floats) {
-  const SynthMatrix& s = m.matrix;
-  switch (m.role) {
+  const auto& [name, e, n, k] = m.matrix;
+  const DType type = m.is_f32 ? DType::kF32 : floats;
+  switch (m.kind) {
+    case kNorm:
     case kVector:
-    case kBias:
-      return {floats, {s.n}};
-    case kStackBias:
-      return {floats, {s.e, s.n}};
+      return {type, {n}};
+    case kStackVector:
+      return {type, {e, n}};
     case kConvolution:
-      return {floats, {s.n, 1, s.k}};
-    case kImagePatches:
-      return {floats, {s.n, 3, s.k, s.k}};
-    case kGrid:
-      return {floats, {s.n, s.n, s.k}};
+      return {type, {n, 1, k}};
     case kPatches:
-      return {floats, {s.n, 3, 2, s.k, s.k}};
-    case kFilter:
-      return {DType::kF32, {s.n, 1, s.k}};
-    case kF32Vector:
-      return {DType::kF32, {s.n}};
-    case kF32Matrix:
-      return {DType::kF32, {s.n, s.k}};
-    case kExpertIds:
-      return {DType::kI64, {s.n, s.k}};
-    case kStack:
-      return {floats, {s.e, s.n, s.k}};
+      return {type, {n, 3, k, k}};
+    case kTwoPatches:
+      return {type, {n, 3, 2, k, k}};
+    case kGrid:
+      return {type, {n, n, k}};
+    case kRowStack:
+    case kColumnStack:
+      return {type, {e, n, k}};
+    case kNumbers:
+      return {DType::kI64, {n, k}};
     default:
-      return {floats, {s.n, s.k}};
+      return {type, {n, k}};
   }
-}
-
-/// Of modules that have a weight, or a whole name.
-std::string plain_name(const SynthModule& m) {
-  return m.role == kEmbedding || m.is_linear() ? m.name() + ".weight" : m.name();
 }
 
 }  // namespace
@@ -61,7 +52,8 @@ std::vector<SynthTensor> module_tensors(const SynthModule& m, bool first, DType 
   std::vector<SynthTensor> tensors;
   if (m.format == nullptr) {
     auto [type, shape] = plain_tensor(m, floats);
-    tensors.push_back({{plain_name(m), type, std::move(shape)}, SynthPart::kCodes});
+    tensors.push_back(
+        {{m.has_weight() ? m.name() + ".weight" : m.name(), type, std::move(shape)}, SynthPart::kCodes});
   } else {
     tensors = quantized_tensors(m.matrix, *m.format);
     if (!first && m.format->shared)
@@ -156,17 +148,12 @@ std::vector<std::pair<std::string, std::string>> synth_auxiliary_files(const Syn
   (publication.place != nullptr ? config[publication.place] : config)["quantization_config"] = quantization;
 
   const Json generation = {{"bos_token_id", 0}, {"eos_token_id", 0}};
-  const Json added = {{"id", 0},         {"content", token},    {"single_word", false}, {"lstrip", false},
-                      {"rstrip", false}, {"normalized", false}, {"special", true}};
-  const Json tokenizer = {{"version", "1.0"},
-                          {"truncation", nullptr},
-                          {"padding", nullptr},
-                          {"added_tokens", Json::array({added})},
-                          {"normalizer", nullptr},
-                          {"pre_tokenizer", nullptr},
-                          {"post_processor", nullptr},
-                          {"decoder", nullptr},
-                          {"model", {{"type", "WordLevel"}, {"vocab", {{token, 0}}}, {"unk_token", token}}}};
+  const Json tokenizer =
+      parse_json("tokenizer.json", R"({"version": "1.0", "truncation": null, "padding": null,
+      "added_tokens": [{"id": 0, "content": "<|endoftext|>", "single_word": false, "lstrip": false,
+        "rstrip": false, "normalized": false, "special": true}],
+      "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
+      "model": {"type": "WordLevel", "vocab": {"<|endoftext|>": 0}, "unk_token": "<|endoftext|>"}})");
   const Json tokenizer_config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                                  {"bos_token", token},
                                  {"eos_token", token},

@@ -51,16 +51,24 @@ void patch(Json& base, const SynthJson& changes) {
   }
 }
 
-Json make_config(const SynthShape& shape, const SynthPublication& publication, const SynthChoice& choice) {
-  Json config = Json::object();
-  patch(config, shape.config);
-  if (choice.small) patch(config, shape.small);
-  if (publication.config != nullptr) patch(config, SynthJson(publication.config));
-  return config;
+/// 0 where there is none.
+int64_t count(const Json& config, std::string_view key) {
+  return config.contains(key) ? config.at(key).get<int64_t>() : 0;
 }
 
-int64_t count(const Json& config, std::string_view key, int64_t fallback) {
-  return config.contains(key) ? config.at(key).get<int64_t>() : fallback;
+/// A model as a row has it, before anything is chosen.
+SynthModel published_model(const SynthShape& shape, const SynthPublication& publication, bool small) {
+  SynthModel model{&shape, &publication, nullptr, Json::object(), 0, 0, 0};
+  patch(model.config, shape.config);
+  if (small) patch(model.config, shape.small);
+  if (publication.config != nullptr) patch(model.config, SynthJson(publication.config));
+  const Json& text = model.text();
+  model.family = find_family_shapes(
+      (text.contains("model_type") ? text : model.config).at("model_type").get_ref<const std::string&>());
+  check(model.family != nullptr, "a family of the shape's model_type");
+  model.layers = count(text, "num_hidden_layers");
+  model.experts = count(text, model.family->experts.count);
+  return model;
 }
 
 void check_range(const char* what, int64_t found, int64_t least, int64_t most) {
@@ -73,9 +81,8 @@ void check_range(const char* what, int64_t found, int64_t least, int64_t most) {
 std::span<const SynthShape> synth_shape_table() {
   static const std::vector<SynthShape> all = [] {
     std::vector<SynthShape> rows;
-    for (const auto shapes : {single_format_shapes(), qwen_flash_next_shapes(), qwen_shapes(),
-                              deepseek_v4_shapes(), latent_attention_shapes(), nemotron_shapes(),
-                              minimax_shapes(), kimi_k3_shapes(), ling_shapes(), gpt_oss_shapes()})
+    for (const auto shapes : {single_format_shapes(), qwen_shapes(), latent_attention_shapes(),
+                              nemotron_shapes(), released_shapes()})
       rows.insert(rows.end(), shapes.begin(), shapes.end());
     return rows;
   }();
@@ -84,37 +91,37 @@ std::span<const SynthShape> synth_shape_table() {
 
 SynthModel make_synth_model(const SynthChoice& choice) {
   const auto [shape, publication] = find_publication(choice);
-  if (shape->experts == 0 && choice.experts) {
+  SynthModel model = published_model(*shape, *publication, choice.small);
+  if (model.experts == 0 && choice.experts) {
     throw Error(fmt::format("synth: experts: expected none, as {} is a dense model, found {}", shape->name,
                             *choice.experts));
   }
-  SynthModel model{shape, publication, nullptr,     make_config(*shape, *publication, choice),
-                   0,     0,           choice.vocab};
   Json& text = shape->text != nullptr ? model.config[shape->text] : model.config;
-  model.family = find_family_shapes(
-      (text.contains("model_type") ? text : model.config)["model_type"].get_ref<const std::string&>());
-  check(model.family != nullptr, "a family of the shape's model_type");
-  model.layers = choice.layers.value_or(count(text, "num_hidden_layers", shape->layers));
+  model.layers = choice.layers.value_or(model.layers);
+  model.vocab = choice.vocab;
   check_range("layers", model.layers, shape->least_layers, 1000);
   check_range("vocab", model.vocab, 1, 10'000'000);
   text["num_hidden_layers"] = model.layers;
-  if (shape->experts > 0) {
-    model.experts = choice.experts.value_or(count(text, model.family->experts, shape->experts));
-    const int64_t top_k = count(text, model.family->top_k, shape->top_k);
+  if (model.experts > 0) {
+    model.experts = choice.experts.value_or(model.experts);
+    const int64_t top_k = count(text, model.family->experts.per_token);
     if (model.experts < top_k || model.experts > kSynthMostExperts) {
       throw Error(
           fmt::format("synth: experts: expected {} to {}, as the router of {} picks {} a token, found {}",
                       top_k, kSynthMostExperts, shape->name, top_k, model.experts));
     }
-    text[model.family->experts] = model.experts;
-    text[model.family->top_k] = top_k;
+    text[model.family->experts.count] = model.experts;
   }
   text["vocab_size"] = model.vocab;
   if (shape->finish != nullptr) shape->finish(text, model.layers);
   return model;
 }
 
-int64_t synth_least_experts(const std::string& shape) { return find_shape(shape).top_k; }
+int64_t synth_least_experts(const std::string& shape) {
+  const SynthShape& row = find_shape(shape);
+  const SynthModel model = published_model(row, row.publications[0], false);
+  return count(model.text(), model.family->experts.per_token);
+}
 
 std::vector<std::string> synth_shapes() {
   std::vector<std::string> names;

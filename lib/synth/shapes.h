@@ -14,26 +14,6 @@
 
 namespace twofour {
 
-/// What a tensor is, which decides how it is stored and drawn.
-enum class SynthRole {
-  kGate,  ///< as kLinear; shares its global scale with the kUp behind it
-  kUp,
-  kLinear,
-  kConvolution,   ///< as kLinear, [N, 1, K]
-  kImagePatches,  ///< as kLinear, [N, 3, K, K]
-  kPatches,       ///< as kLinear, [N, 3, 2, K, K]: of images, two at a time
-  kEmbedding,     ///< BF16; quantizers do not look at it
-  kStack,         ///< [E, N, K], as many matrices as there are experts
-  // The name of these is the whole name of the tensor.
-  kVector,     ///< BF16 [N] around one, such as a norm
-  kBias,       ///< BF16 [N] around zero
-  kStackBias,  ///< BF16 [E, N] around zero
-  kGrid,       ///< BF16 [N, N, K] around zero
-  kFilter,     ///< F32 [N, 1, K]
-  kF32Vector,  ///< F32 [N] around zero
-  kF32Matrix,  ///< F32 [N, K]
-  kExpertIds,  ///< I64 [N, K], distinct within a row
-};
 /// Which of `layers` layers have something; null: all.
 using SynthWhere = bool (*)(int64_t layer, int64_t layers);
 /// What it is asked of a draft: beyond all layers of a model.
@@ -81,9 +61,8 @@ struct SynthJson {
 /// formats/families makes tensors. Sources: the config.json of each model on the Hugging Face hub.
 struct SynthShape {
   const char* name;
-  int64_t layers, experts, top_k;  ///< experts 0: a dense model
-  SynthJson config;                ///< counts and quantization_config are added
-  SynthJson small;                 ///< what --small changes: sizes that blocks fit into, counts
+  SynthJson config;  ///< vocab_size and quantization_config are added
+  SynthJson small;   ///< what --small changes: sizes that blocks fit into, counts
   std::span<const SynthPublication> publications;  ///< the default first
   const char* text = nullptr;  ///< the key that the language model's config is nested under
   void (*finish)(Json& text, int64_t layers) = nullptr;  ///< sets what config.json says of each layer
@@ -102,16 +81,28 @@ struct SynthChoice {
   bool small = false;
 };
 
-/// One module of a model.
+/// One module of a model. A gate shares its global scale with the `up` behind it.
 struct SynthModule {
-  SynthMatrix matrix;
-  SynthRole role;
+  SynthMatrix matrix;  ///< the name without .weight, if loaders add that
+  ParameterKind kind;
   size_t parameter = 0;  ///< a number for all modules of one parameter, rising in a row's order
-  const SynthFormat* format = nullptr;  ///< nullptr: floats, or what the role says
+  bool is_f32 = false;   ///< stored in F32, whatever the others' type is
+  bool is_one = false;   ///< a vector drawn around one, such as a norm, others around zero
   bool has_kv_scale = false;
+  const SynthFormat* format = nullptr;  ///< nullptr: floats, or whole numbers
   const std::string& name() const { return matrix.name; }
+  bool has_weight() const {
+    return kind <= ParameterKind::kTwoPatches && kind != ParameterKind::kNorm && !is_f32;
+  }
   /// Whether loaders of the model may take it for a linear.
-  bool is_linear() const { return role <= SynthRole::kPatches; }
+  bool is_linear() const { return has_weight() && kind != ParameterKind::kEmbedding; }
+  bool is_gate() const { return is_one_of(".gate_proj", ".w1"); }
+  bool is_up() const { return is_one_of(".up_proj", ".w3"); }
+
+ private:
+  bool is_one_of(std::string_view a, std::string_view b) const {
+    return kind == ParameterKind::kLinear && (name().ends_with(a) || name().ends_with(b));
+  }
 };
 
 /// A shape with its sizes: what config.json says.
@@ -133,15 +124,10 @@ struct SynthListing {
 std::span<const SynthShape> synth_shape_table();
 /// The rows of a file each.
 std::span<const SynthShape> single_format_shapes();
-std::span<const SynthShape> qwen_flash_next_shapes();
 std::span<const SynthShape> qwen_shapes();
-std::span<const SynthShape> deepseek_v4_shapes();
 std::span<const SynthShape> latent_attention_shapes();
 std::span<const SynthShape> nemotron_shapes();
-std::span<const SynthShape> minimax_shapes();
-std::span<const SynthShape> kimi_k3_shapes();
-std::span<const SynthShape> ling_shapes();
-std::span<const SynthShape> gpt_oss_shapes();
+std::span<const SynthShape> released_shapes();
 
 /// Throws Error on names, counts and combinations that there are not.
 SynthModel make_synth_model(const SynthChoice& choice);

@@ -1,11 +1,104 @@
 #include "lib/synth/published_config.h"
-#include "lib/synth/qwen_configs.h"
 #include "lib/synth/shapes.h"
-
-// Qwen3.5, dense and of experts. Names and sizes: transformers, models/qwen3_5_moe.
 
 namespace twofour {
 namespace {
+
+// What checkpoints of Qwen3.5 and of what is built like it share.
+
+/// One layer of four has attention, the others linear attention.
+bool is_full(int64_t layer, int64_t) { return layer % 4 == 3; }
+
+/// Sets layer_types of config.json.
+void set_layer_types(Json& text, int64_t layers) {
+  Json types = Json::array();
+  for (int64_t i = 0; i < layers; ++i)
+    types.push_back(is_full(i, layers) ? "full_attention" : "linear_attention");
+  text["layer_types"] = types;
+}
+
+constexpr const char* kQwenLanguageModel = "model.language_model.";
+constexpr const char* kQwenF32 = "*.A_log *.linear_attn.norm.weight";
+constexpr const char* kQwenVisionConfig = R"({"vision_config": {
+  "deepstack_visual_indexes": [], "depth": 27, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 1152,
+  "in_channels": 3, "initializer_range": 0.02, "intermediate_size": 4304, "num_heads": 16,
+  "num_position_embeddings": 2304, "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2},
+  "image_token_id": 248056, "video_token_id": 248057, "vision_end_token_id": 248054,
+  "vision_start_token_id": 248053, "tie_word_embeddings": false})";
+/// What --small changes.
+constexpr const char* kSmallQwen = R"({
+  "text_config": {"hidden_size": 256, "head_dim": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "linear_key_head_dim": 32, "linear_num_key_heads": 4, "linear_num_value_heads": 8,
+    "linear_value_head_dim": 32},
+  "vision_config": {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2,
+    "num_position_embeddings": 16, "patch_size": 4, "out_hidden_size": 256}})";
+constexpr const char* kSmallQwenExperts = R"({"text_config": {
+  "moe_intermediate_size": 128, "shared_expert_intermediate_size": 128, "num_experts": 4,
+  "num_experts_per_tok": 2, "num_hidden_layers": 4}})";
+
+// Qwen3.8-Flash-Next. Config of the model: transformers, models/qwen4_exp, and what its issues quote. Of
+// nvidia/Qwen3.8-Flash-Next-NVFP4 are known the keys of quantized_layers and, of its 292 patterns to ignore,
+// lm_head, embed_tokens, hyper_connection_mixer* and those of attn_hyper_connection (sglang#38121,
+// vllm#55498, FreeToken#394). Six a layer and four make 292, so the rest is inferred. config.json calls the
+// format of the draft's experts FP8_PB_WO, hf_quant_config.json FP8_BLOCK_SCALES.
+
+constexpr const char* kFlashNextConfig = R"({
+  "architectures": ["Qwen4ExpForConditionalGeneration"], "dtype": "bfloat16",
+  "model_type": "qwen4_exp",
+  "text_config": {
+    "attention_bias": false, "attention_dropout": 0.0, "full_attention_interval": 4, "hc_count": 4,
+    "hc_lowrank": 320, "head_dim": 256, "heads_per_ngram": 8, "hidden_act": "silu", "hidden_size": 2560,
+    "indexer_budget": 8192, "indexer_compress_ratio": 4, "indexer_head_dim": 128, "indexer_kv_heads": 1,
+    "indexer_n_heads": 16, "initializer_range": 0.02, "layer_types": [], "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 48,
+    "linear_value_head_dim": 128, "make_ngram_vocab_size_divisible_by": 128, "mamba_ssm_dtype": "float32",
+    "max_position_embeddings": 262144, "model_type": "qwen4_exp_text", "moe_intermediate_size": 640,
+    "mtp_num_hidden_layers": 1, "ngram_size": 3, "ngram_vocab_size_base": 20000000, "norm_topk_prob": true,
+    "num_attention_heads": 24, "num_experts": 512, "num_experts_per_tok": 10, "num_hidden_layers": 48,
+    "num_key_value_heads": 2, "output_gate_type": "sigmoid", "partial_rotary_factor": 0.25,
+    "ple_conv_kernel_size": 4, "ple_embed_dim": 2560, "ple_layer_ids": [2], "rms_norm_eps": 1e-06,
+    "rope_parameters": {"mrope_interleaved": true, "mrope_section": [11, 11, 10],
+      "partial_rotary_factor": 0.25, "rope_theta": 10000000, "rope_type": "default"},
+    "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": 640, "split_ngram_parts": 128,
+    "tie_word_embeddings": false},
+  "vision_config": {"model_type": "qwen4_exp", "out_hidden_size": 2560}})";
+constexpr const char* kFlashNextSmall = R"({"text_config": {
+  "hc_lowrank": 16, "heads_per_ngram": 2, "indexer_head_dim": 32, "indexer_n_heads": 2,
+  "ngram_vocab_size_base": 512, "ple_embed_dim": 128, "split_ngram_parts": 8}})";
+
+constexpr SynthFormatRule kFlashNextModules[] = {
+    {"mtp.layers.*.mlp.experts.*", &kModelOptFp8Mtp},
+    {"*.mlp.experts.*", &kModelOptNvfp4},
+    {"*.ngram_embedding.shard_*", &kModelOptFp8Table},
+};
+void fill_flash_next(const SynthListing& listing, Json& quantization, Json& hf_quant) {
+  fill_modelopt_containers(listing, quantization, hf_quant);
+  for (auto& [key, entry] : quantization["quantized_layers"].items()) {
+    if (entry["quant_algo"] == Json("FP8_BLOCK_SCALES")) entry["quant_algo"] = "FP8_PB_WO";
+  }
+  std::vector<std::string> ignored = {"lm_head", "model.language_model.embed_tokens",
+                                      "model.language_model.hyper_connection_mixer*", "model.visual*"};
+  for (int64_t layer = 0; layer < listing.model.layers; ++layer) {
+    const std::string prefix = "model.language_model.layers." + std::to_string(layer) + ".";
+    const char* attention = is_full(layer, 0) ? "self_attn*" : "linear_attn*";
+    for (const char* part : {"attn_hyper_connection*", attention, "mlp.gate", "mlp.shared_expert.*",
+                             "mlp.shared_expert_gate", "mlp_hyper_connection*"})
+      ignored.push_back(prefix + part);
+  }
+  append_names(quantization["ignore"], ignored);
+  append_names(hf_quant["quantization"]["exclude_modules"], ignored);
+}
+const SynthPublication kFlashNextPublications[] = {
+    {"nvidia", kFlashNextModules, R"({
+       "config_groups": {}, "quantized_layers": {}, "ignore": [], "quant_algo": "MIXED_PRECISION",
+       "producer": {"name": "modelopt", "version": "0.46.0"}, "quant_method": "modelopt"})",
+     R"({"producer": {"name": "modelopt", "version": "0.46.0"},
+       "quantization": {"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": null, "quantized_layers": {},
+         "exclude_modules": []}})",
+     fill_flash_next},
+};
+
+// Qwen3.5, dense and of experts. Names and sizes: transformers, models/qwen3_5_moe.
 
 /// Of Qwen3.8-27B in NVFP4, the layers whose MLP is FP8: the last eighth.
 bool is_late(int64_t layer, int64_t layers) { return layer >= layers - layers / 8; }
@@ -164,37 +257,37 @@ const SynthPublication kQwen27bPublications[] = {
 };
 
 const SynthShape kQwenShapes[] = {
+    {.name = "qwen3.8-flash-next",
+     .config = {kQwenVisionConfig, kFlashNextConfig},
+     .small = {kSmallQwen, kSmallQwenExperts, kFlashNextSmall},
+     .publications = kFlashNextPublications,
+     .text = "text_config",
+     .finish = set_layer_types,
+     .least_layers = 2,
+     .language_model = kQwenLanguageModel,
+     .f32 = kQwenF32},
     {.name = "qwen3.6-35b-a3b",
-     .layers = 40,
-     .experts = 256,
-     .top_k = 8,
-     .config = {qwen::kVisionConfig, kQwen36Config},
-     .small = {qwen::kSmallLanguage, qwen::kSmallExperts},
+     .config = {kQwenVisionConfig, kQwen36Config},
+     .small = {kSmallQwen, kSmallQwenExperts},
      .publications = kQwen36Publications,
      .text = "text_config",
-     .finish = qwen::set_layer_types,
-     .language_model = qwen::kLanguageModel,
-     .f32 = qwen::kF32},
+     .finish = set_layer_types,
+     .language_model = kQwenLanguageModel,
+     .f32 = kQwenF32},
     {.name = "qwen3.8-2.4t-a95b",
-     .layers = 92,
-     .experts = 384,
-     .top_k = 10,
      .config = kQwen38Config,
      .small = kQwen38Small,
      .publications = kQwen38Publications,
-     .finish = qwen::set_layer_types,
-     .f32 = qwen::kF32},
+     .finish = set_layer_types,
+     .f32 = kQwenF32},
     {.name = "qwen3.8-27b",
-     .layers = 64,
-     .experts = 0,
-     .top_k = 0,
-     .config = {qwen::kVisionConfig, kQwen27bConfig},
-     .small = {qwen::kSmallLanguage, kQwen27bSmall},
+     .config = {kQwenVisionConfig, kQwen27bConfig},
+     .small = {kSmallQwen, kQwen27bSmall},
      .publications = kQwen27bPublications,
      .text = "text_config",
-     .finish = qwen::set_layer_types,
-     .language_model = qwen::kLanguageModel,
-     .f32 = qwen::kF32},
+     .finish = set_layer_types,
+     .language_model = kQwenLanguageModel,
+     .f32 = kQwenF32},
 };
 
 }  // namespace

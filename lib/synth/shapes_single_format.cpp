@@ -13,7 +13,8 @@ constexpr const char* kQwen3NextConfig = R"({
   "linear_num_value_heads": 32, "linear_value_head_dim": 128, "hidden_act": "silu", "rms_norm_eps": 1e-06,
   "rope_theta": 10000000, "rope_scaling": null, "partial_rotary_factor": 0.25,
   "max_position_embeddings": 262144, "initializer_range": 0.02,
-  "tie_word_embeddings": false, "router_aux_loss_coef": 0.001})";
+  "tie_word_embeddings": false, "router_aux_loss_coef": 0.001,
+  "num_hidden_layers": 48, "num_experts": 512, "num_experts_per_tok": 10})";
 
 constexpr const char* kDeepSeekV4Config = R"({
   "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "hidden_size": 7168,
@@ -23,13 +24,15 @@ constexpr const char* kDeepSeekV4Config = R"({
   "max_position_embeddings": 1048576,
   "num_attention_heads": 128, "num_key_value_heads": 1, "head_dim": 512, "qk_rope_head_dim": 64,
   "q_lora_rank": 1536, "o_lora_rank": 1024, "o_groups": 16, "sliding_window": 128, "hidden_act": "silu",
-  "rms_norm_eps": 1e-06, "attention_bias": false, "initializer_range": 0.02, "tie_word_embeddings": false})";
+  "rms_norm_eps": 1e-06, "attention_bias": false, "initializer_range": 0.02, "tie_word_embeddings": false,
+  "num_hidden_layers": 61, "n_routed_experts": 384, "num_experts_per_tok": 6})";
 
 constexpr const char* kMixtralConfig = R"({
   "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 4096,
   "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_act": "silu",
   "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "sliding_window": null, "max_position_embeddings": 32768,
-  "initializer_range": 0.02, "tie_word_embeddings": false, "router_aux_loss_coef": 0.02})";
+  "initializer_range": 0.02, "tie_word_embeddings": false, "router_aux_loss_coef": 0.02,
+  "num_hidden_layers": 32, "num_local_experts": 8, "num_experts_per_tok": 2})";
 
 constexpr const char* kQwen3MoeConfig = R"({
   "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
@@ -37,7 +40,8 @@ constexpr const char* kQwen3MoeConfig = R"({
   "norm_topk_prob": true, "head_dim": 128, "num_attention_heads": 32, "num_key_value_heads": 4,
   "attention_bias": false, "hidden_act": "silu", "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
   "rope_scaling": null, "max_position_embeddings": 40960, "initializer_range": 0.02,
-  "tie_word_embeddings": false, "router_aux_loss_coef": 0.001})";
+  "tie_word_embeddings": false, "router_aux_loss_coef": 0.001,
+  "num_hidden_layers": 48, "num_experts": 128, "num_experts_per_tok": 8})";
 
 constexpr const char* kLlamaConfig = R"({
   "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
@@ -46,7 +50,8 @@ constexpr const char* kLlamaConfig = R"({
   "mlp_bias": false, "hidden_act": "silu", "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
   "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                    "original_max_position_embeddings": 8192, "rope_type": "llama3"},
-  "max_position_embeddings": 131072, "initializer_range": 0.02, "tie_word_embeddings": false})";
+  "max_position_embeddings": 131072, "initializer_range": 0.02, "tie_word_embeddings": false,
+  "num_hidden_layers": 32})";
 
 constexpr const char* kTinyConfig = R"({
   "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 64,
@@ -54,7 +59,8 @@ constexpr const char* kTinyConfig = R"({
   "norm_topk_prob": true, "head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 2,
   "attention_bias": false, "hidden_act": "silu", "rms_norm_eps": 1e-06, "rope_theta": 10000.0,
   "rope_scaling": null, "max_position_embeddings": 512, "initializer_range": 0.02,
-  "tie_word_embeddings": true, "router_aux_loss_coef": 0.001})";
+  "tie_word_embeddings": true, "router_aux_loss_coef": 0.001,
+  "num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 2})";
 
 constexpr const char* kTinySmall = R"({})";
 constexpr const char* kQwen3NextSmall =
@@ -115,49 +121,19 @@ const SynthPublication kLlamaPublications[] = {
 };
 
 const SynthShape kSingleFormatShapes[] = {
-    {.name = "tiny",
-     .layers = 2,
-     .experts = 8,
-     .top_k = 2,
-     .config = kTinyConfig,
-     .small = kTinySmall,
-     .publications = kSingleFormat},
+    {.name = "tiny", .config = kTinyConfig, .small = kTinySmall, .publications = kSingleFormat},
     {.name = "qwen3-next",
-     .layers = 48,
-     .experts = 512,
-     .top_k = 10,
      .config = kQwen3NextConfig,
      .small = kQwen3NextSmall,
      .publications = kSingleFormat},
-    {.name = "qwen3-moe",
-     .layers = 48,
-     .experts = 128,
-     .top_k = 8,
-     .config = kQwen3MoeConfig,
-     .small = kQwen3MoeSmall,
-     .publications = kSingleFormat},
+    {.name = "qwen3-moe", .config = kQwen3MoeConfig, .small = kQwen3MoeSmall, .publications = kSingleFormat},
     {.name = "deepseek-v4",
-     .layers = 61,
-     .experts = 384,
-     .top_k = 6,
      .config = kDeepSeekV4Config,
      .small = kDeepSeekV4Small,
      .publications = kSingleFormat,
      .f32 = "*.gate.bias"},
-    {.name = "mixtral",
-     .layers = 32,
-     .experts = 8,
-     .top_k = 2,
-     .config = kMixtralConfig,
-     .small = kMixtralSmall,
-     .publications = kSingleFormat},
-    {.name = "llama",
-     .layers = 32,
-     .experts = 0,
-     .top_k = 0,
-     .config = kLlamaConfig,
-     .small = kLlamaSmall,
-     .publications = kLlamaPublications},
+    {.name = "mixtral", .config = kMixtralConfig, .small = kMixtralSmall, .publications = kSingleFormat},
+    {.name = "llama", .config = kLlamaConfig, .small = kLlamaSmall, .publications = kLlamaPublications},
 };
 
 }  // namespace

@@ -69,7 +69,7 @@ class Writer {
       const Matrix& m = matrices_[item.matrix];
       if (m.module.format != nullptr) {
         write_quantized(m, item);
-      } else if (m.module.role == SynthRole::kExpertIds) {
+      } else if (m.module.kind == ParameterKind::kNumbers) {
         write_expert_ids(m, item);
       } else {
         write_floats(m, item);
@@ -180,7 +180,7 @@ class Writer {
     const size_t width = wide ? sizeof(float) : sizeof(uint16_t);
     std::vector<uint8_t> out(static_cast<size_t>(end - begin) * width);
     std::array<float, kFlatRow> weights;
-    const float center = m.module.role == SynthRole::kVector ? 1.0f : 0.0f;
+    const float center = m.module.is_one ? 1.0f : 0.0f;
     for (int64_t at = begin; at < end; at += kFlatRow) {
       const auto count = static_cast<size_t>(std::min(kFlatRow, end - at));
       m.weights.draw(at / kFlatRow, 0, std::span(weights).first(count));

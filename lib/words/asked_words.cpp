@@ -29,13 +29,14 @@ std::string joined(const std::vector<HelpPart>& parts, const char* HelpPart::*te
   return with_options(all);
 }
 
-std::vector<const RuleWord*> words_in_order(int AskedWord::*place, const auto& has) {
+std::vector<const RuleWord*> words_in_order(int AskedWord::Places::*at, const auto& has) {
   std::vector<const RuleWord*> words;
   for (const RuleWord& word : rule_words()) {
     if (word.is_asked() && has(word)) words.push_back(&word);
   }
-  std::stable_sort(words.begin(), words.end(),
-                   [&](const RuleWord* a, const RuleWord* b) { return a->asked.*place < b->asked.*place; });
+  std::stable_sort(words.begin(), words.end(), [&](const RuleWord* a, const RuleWord* b) {
+    return a->asked.place.*at < b->asked.place.*at;
+  });
   return words;
 }
 
@@ -83,11 +84,12 @@ const RuleWord& rule_word(std::string_view key) {
 }
 
 std::vector<const RuleWord*> words_of_options(unsigned command) {
-  return words_in_order(&AskedWord::option_place, [&](const RuleWord& w) { return w.has_option(command); });
+  return words_in_order(&AskedWord::Places::option, [&](const RuleWord& w) { return w.has_option(command); });
 }
 
 std::vector<const RuleWord*> words_of_files() {
-  return words_in_order(&AskedWord::file_place, [](const RuleWord& w) { return *w.asked.file_help != '\0'; });
+  return words_in_order(&AskedWord::Places::file,
+                        [](const RuleWord& w) { return *w.asked.file_help != '\0'; });
 }
 
 bool same_words(const Rule& a, const Rule& b) {

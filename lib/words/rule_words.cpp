@@ -101,39 +101,34 @@ std::vector<RuleWord> table() {
       pattern_word<&Selection::include>("include"),
       pattern_word<&Selection::exclude>("exclude"),
       pattern_word<&Selection::also>("also"),
-      fold_word(
-          {.methods = kToLayout,
-           .option_place = 1,
-           .file_place = 15,
-           .help = {{kConverting,
-                     "What to do if gate and up have different global scales: a layout stores one. larger "
-                     "folds both to the larger and refuses if that changes a matrix by more than 10 %; "
-                     "strict refuses; any folds at any cost",
-                     "larger"}},
-           .file_help = "as {fold}"}),
+      fold_word({.methods = kToLayout,
+                 .place = {1, 15},
+                 .help = {{kConverting,
+                           "What to do if gate and up have different global scales: a layout stores one. "
+                           "larger folds both to the larger and refuses if that changes a matrix by more "
+                           "than 10 %; strict refuses; any folds at any cost",
+                           "larger"}},
+                 .file_help = "as {fold}"}),
       asked_word<&Rule::pattern>(
           "pattern",
           {.methods = kToLayout | kDropsCodes | kToNvfp4,
            .files = ~kToLayout,
-           .option_place = 7,
-           .file_place = 9,
-           .help =
-               {{kPrunes, "", "2:4"},
-                {kPrunes | kPlans,
-                 "2:4 keeps two codes of each four, 4:8-paired two aligned pairs of each eight"},
-                {kPlans, "; with quantize, ", "prune: 2:4; quantize: "},
-                {kQuantizes | kPlans,
-                 "2:4 prunes the weights before quantizing, so that block scales fit the kept weights, and "
-                 "reports the gain; with {stats} both patterns are chosen by it",
-                 "none"},
-                {kCompresses, "nvfp4: prune to 2:4 or 4:8-paired", "none; a layout has its own"}},
+           .place = {7, 9},
+           .help = {{kPrunes, "", "2:4"},
+                    {kPrunes | kPlans,
+                     "2:4 keeps two codes of each four, 4:8-paired two aligned pairs of each eight"},
+                    {kPlans, "; with quantize, ", "prune: 2:4; quantize: "},
+                    {kQuantizes | kPlans,
+                     "2:4 prunes the weights before quantizing, so that block scales fit the kept weights, "
+                     "and reports the gain; with {stats} both patterns are chosen by it",
+                     "none"},
+                    {kCompresses, "nvfp4: prune to 2:4 or 4:8-paired", "none; a layout has its own"}},
            .file_help =
-               "prune; nvfp4 before quantizing, where 4:8-paired needs convert {stats}; keep NVFP4 as it "
-               "is",
+               "prune; nvfp4 before quantizing, where 4:8-paired needs convert {stats}; keep NVFP4 as it is",
            .file_fallback = "none"}),
       asked_word<&Rule::dialect>("dialect",
                                  {.methods = kToDialect | kToFp8 | kToMx | kToNvfp4,
-                                  .option_place = 6,
+                                  .place = {6},
                                   .help = {{kConverting, "", kDialectFallback},
                                            {kPlans, "", "; quantize: "},
                                            {kWriting, "Names and configuration to write"},
@@ -144,8 +139,7 @@ std::vector<RuleWord> table() {
       asked_word<&Rule::granularity>(
           "granularity",
           {.methods = kToFp8,
-           .option_place = 2,
-           .file_place = 1,
+           .place = {2, 1},
            .help =
                {{kConverting,
                  "fp8: which weights share a scale. block is the only choice for deepseek and deepseek-v4",
@@ -155,8 +149,7 @@ std::vector<RuleWord> table() {
       asked_word<&Rule::block>(
           "block",
           {.methods = kToFp8,
-           .option_place = 3,
-           .file_place = 2,
+           .place = {3, 2},
            .help = {{kConverting,
                      "fp8: rows and columns of blocks, 128x128, 32x32 or 1x128; modelopt has the first alone",
                      "128x128"}},
@@ -165,48 +158,40 @@ std::vector<RuleWord> table() {
       asked_word<&Rule::scale_dtype>(
           "scale_dtype",
           {.methods = kToFp8,
-           .option_place = 4,
-           .file_place = 3,
-           .help =
-               {{kConverting,
-                 "fp8: type of the scales, f32, bf16 or e8m0 (powers of two, for blocks). modelopt has f32 "
-                 "alone, compressed-tensors and deepseek f32 and bf16, deepseek-v4 f32 and e8m0",
-                 "f32; deepseek-v4: e8m0 beside experts that stay in four bits"}},
+           .place = {4, 3},
+           .help = {{kConverting,
+                     "fp8: type of the scales, f32, bf16 or e8m0 (powers of two, for blocks). modelopt has "
+                     "f32 alone, compressed-tensors and deepseek f32 and bf16, deepseek-v4 f32 and e8m0",
+                     "f32; deepseek-v4: e8m0 beside experts that stay in four bits"}},
            .file_help = "type of the scales of blocks",
            .file_fallback = "f32; of DeepSeek-V4 e8m0 beside experts that stay in four bits",
            .value_name = "TYPE"}),
       asked_word<&Rule::odd_blocks>(
           "odd_blocks",
           {.methods = kToFp8,
-           .option_place = 5,
-           .file_place = 4,
-           .help =
-               {{kConverting,
-                 "fp8: what to do about linears with N or K that is no multiple of 128, which engines refuse "
-                 "in blocks: refuse them too; keep them as they are; write them for an engine that takes "
-                 "them",
-                 "refuse"}},
+           .place = {5, 4},
+           .help = {{kConverting,
+                     "fp8: what to do about linears with N or K that is no multiple of 128, which engines "
+                     "refuse in blocks: refuse them too; keep them as they are; write them for an engine "
+                     "that takes them",
+                     "refuse"}},
            .file_help = "linears with N or K that is no multiple of 128, which engines refuse in blocks"}),
       asked_word<&Rule::exact>(
           "exact",
           {.methods = kToFp8 | kToMx | kEncodes,
-           .option_place = 9,
-           .file_place = 5,
-           .help =
-               {{kWriting,
-                 "What to do about sources in MXFP4 and NVFP4, which other formats often hold without loss: "
-                 "best keeps the values where that is so, and counts where not; strict refuses quantized "
-                 "sources that lose anything; off quantizes them as if they were floats",
-                 "best"}},
-           .file_help =
-               "casts between formats: the best that the new one holds; refused if that loses anything; "
-               "or sources taken as floats",
+           .place = {9, 5},
+           .help = {{kWriting,
+                     "What to do about sources in MXFP4 and NVFP4, which other formats often hold without "
+                     "loss: best keeps the values where that is so, and counts where not; strict refuses "
+                     "quantized sources that lose anything; off quantizes them as if they were floats",
+                     "best"}},
+           .file_help = "casts between formats: the best that the new one holds; refused if that loses "
+                        "anything; or sources taken as floats",
            .leaves_default = true}),
       asked_word<&Rule::arithmetic>(
           "arithmetic",
           {.methods = kToMx | kEncodes,
-           .option_place = 8,
-           .file_place = 6,
+           .place = {8, 6},
            .help = {{kWriting,
                      "Rounding to reproduce bit for bit: ModelOpt's (0.45 and later) or llm-compressor's",
                      "the dialect's"}},
@@ -214,58 +199,48 @@ std::vector<RuleWord> table() {
       asked_word<&Rule::block_scale>(
           "block_scale",
           {.methods = kEncodes,
-           .option_place = 13,
-           .file_place = 7,
-           .help =
-               {{kWriting,
-                 "How the scale of 16 weights is chosen: max fits the largest weight; mse tries all and "
-                 "takes "
-                 "the one with the least squared error; four-over-six takes the better of two. No producer "
-                 "has the last two in compressed-tensors' arithmetic",
-                 "max"},
-                kLayoutsOnly,
-                {kPlans, ". Layouts and quantize only"}},
+           .place = {13, 7},
+           .help = {{kWriting,
+                     "How the scale of 16 weights is chosen: max fits the largest weight; mse tries all and "
+                     "takes the one with the least squared error; four-over-six takes the better of two. No "
+                     "producer has the last two in compressed-tensors' arithmetic",
+                     "max"},
+                    kLayoutsOnly,
+                    {kPlans, ". Layouts and quantize only"}},
            .file_help = "how the scale of 16 weights is chosen"}),
       asked_word<&Rule::zero_block>(
           "zero_block",
           {.methods = kEncodes,
-           .option_place = 14,
-           .file_place = 8,
-           .help =
-               {{kWriting,
-                 "What to write for a block if its scale rounds to zero: producer writes the scale that the "
-                 "producer writes, zero writes a zero scale and zero codes",
-                 "producer"},
-                kLayoutsOnly,
-                {kPlans, ". Layouts and quantize only"}},
+           .place = {14, 8},
+           .help = {{kWriting,
+                     "What to write for a block if its scale rounds to zero: producer writes the scale that "
+                     "the producer writes, zero writes a zero scale and zero codes",
+                     "producer"},
+                    kLayoutsOnly,
+                    {kPlans, ". Layouts and quantize only"}},
            .file_help = "what is written if a block's scale rounds to zero"}),
       asked_word<&Rule::method>(
           "method",
           {.files = kDropsCodes | kEncodes,
-           .option_place = 16,
-           .file_place = 10,
-           .help =
-               {{kPrunes,
-                 "How: joint chooses mask, scales and codes together; sparsegpt masks first, to compare "
-                 "with; "
-                 "wanda reads the diagonal alone; magnitude leaves the statistics out",
-                 "joint where the file holds a full Hessian of enough tokens, else wanda"},
-                {kWriting,
-                 "How: joint chooses mask, scales and codes together, gptq the last two without a pattern; "
-                 "sparsegpt masks first, to compare with; wanda and rtn read the diagonal alone; magnitude "
-                 "leaves the statistics out",
-                 "joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn"},
-                {kCompresses, "How weights are chosen, see twofour help quantize", "joint or gptq"}},
-           .file_help =
-               "how weights are chosen by convert {stats}: joint or wanda with pattern or a layout that "
-               "holds one, gptq or rtn without; magnitude leaves the statistics out",
+           .place = {16, 10},
+           .help = {{kPrunes,
+                     "How: joint chooses mask, scales and codes together; sparsegpt masks first, to compare "
+                     "with; wanda reads the diagonal alone; magnitude leaves the statistics out",
+                     "joint where the file holds a full Hessian of enough tokens, else wanda"},
+                    {kWriting,
+                     "How: joint chooses mask, scales and codes together, gptq the last two without a "
+                     "pattern; sparsegpt masks first, to compare with; wanda and rtn read the diagonal "
+                     "alone; magnitude leaves the statistics out",
+                     "joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn"},
+                    {kCompresses, "How weights are chosen, see twofour help quantize", "joint or gptq"}},
+           .file_help = "how weights are chosen by convert {stats}: joint or wanda with pattern or a layout "
+                        "that holds one, gptq or rtn without; magnitude leaves the statistics out",
            .file_fallback = "as quantize {method}",
            .values = solving_methods,
            .is_of_statistics = true}),
       asked_word<&Rule::sweeps>(
           "sweeps", {.files = kDropsCodes | kEncodes,
-                     .option_place = 17,
-                     .file_place = 11,
+                     .place = {17, 11},
                      .help = {{kPrunes, "", "4"},
                               {kWriting | kCompresses, "", "4 with a pattern, else 2"},
                               {kWriting | kPrunes | kCompresses, "Sweeps of descent after that"},
@@ -281,53 +256,43 @@ std::vector<RuleWord> table() {
       scale_word<&Rule::kept>("kept_global_scales"),
       input_scale_word(
           {.methods = kKeeps | kToDialect | kToNvfp4,
-           .option_place = 10,
-           .file_place = 12,
+           .place = {10, 12},
            .help =
                {{kWriting,
                  "nvfp4, quantize: scales of activations, which W4A4 kernels need. keep those of the source; "
                  "none; constant=X for every module (1.0 is an amax of 2688); neighbours: modules without "
-                 "one "
-                 "take the largest of their projection in the layer; from FILE, a safetensors file with "
+                 "one take the largest of their projection in the layer; from FILE, a safetensors file with "
                  "M.amax F32 [] for each module M (examples/input_scales)",
                  "nvfp4: keep; quantize: none; deepseek-v4: neighbours, and 1.0 where the layer has none"}},
            .file_help =
-               "scales of inputs, as {input_scale}; NVFP4 that a rule to: nvfp4 matches keeps those it "
-               "has",
+               "scales of inputs, as {input_scale}; NVFP4 that a rule to: nvfp4 matches keeps those it has",
            .file_fallback = "as {input_scale}",
            .value_name = "WORD"}),
       scale_word<&Rule::input_scales>("input_scales"),
       asked_word<&Rule::one_input_scale_a_layer>(
-          "one_input_scale_a_layer",
-          {.methods = kKeeps | kToDialect | kToNvfp4,
-           .option_place = 11,
-           .file_place = 13,
-           .help =
-               {{kWriting,
-                 "Experts of a layer share the largest input scale, of gate and up and of down, as kernels "
-                 "fuse them"}},
-           .file_help = "experts of a layer share the largest",
-           .file_fallback = "false"}),
+          "one_input_scale_a_layer", {.methods = kKeeps | kToDialect | kToNvfp4,
+                                      .place = {11, 13},
+                                      .help = {{kWriting,
+                                                "Experts of a layer share the largest input scale, of gate "
+                                                "and up and of down, as kernels fuse them"}},
+                                      .file_help = "experts of a layer share the largest",
+                                      .file_fallback = "false"}),
       from_default_word(),
       word_at<draft_experts_of>(
-          "draft_experts",
-          {.files = ~unsigned{kKeeps | kDropsCodes},
-           .option_place = 12,
-           .file_place = 14,
-           .help =
-               {{kWriting,
-                 "Routed experts of layers that predict further tokens (DeepSeek-V4's mtp): keep leaves them "
-                 "as they are, which SGLang reads beside NVFP4 experts; cast converts them as the others, "
-                 "which vLLM expects",
-                 "as {include} and {also} say"}},
-           .file_help =
-               "experts of layers that predict further tokens stay as they are, or are chosen as the "
-               "others are",
-           .file_fallback = "chosen by name, not as experts"}),
+          "draft_experts", {.files = ~unsigned{kKeeps | kDropsCodes},
+                            .place = {12, 14},
+                            .help = {{kWriting,
+                                      "Routed experts of layers that predict further tokens (DeepSeek-V4's "
+                                      "mtp): keep leaves them as they are, which SGLang reads beside NVFP4 "
+                                      "experts; cast converts them as the others, which vLLM expects",
+                                      "as {include} and {also} say"}},
+                            .file_help = "experts of layers that predict further tokens stay as they are, or "
+                                         "are chosen as the others are",
+                            .file_fallback = "chosen by name, not as experts"}),
       roles_word(),
       keep_global_scale_word(
           {.methods = kToNvfp4,
-           .option_place = 15,
+           .place = {15},
            .help =
                {{kQuantizes | kPlans,
                  "Take the global scales from this NVFP4 checkpoint (directory or file), matched by module "

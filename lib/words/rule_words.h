@@ -36,8 +36,9 @@ struct AskedWord {
   enum class Form { kNone, kChoice, kFlag, kNumber, kText };
   unsigned methods = kEveryMethod;  ///< that take it
   unsigned files = kEveryMethod;    ///< of these, those that take it in a recipe file
-  int option_place = 0;             ///< in help of commands
-  int file_place = 0;               ///< in help of recipes
+  struct Places {
+    int option = 0, file = 0;
+  } place = {};                     ///< in help of commands, and of recipes
   std::vector<HelpPart> help = {};  ///< commands without a part do not have the option
   const char* file_help = "";
   const char* file_fallback = "";  ///< "": that of the first part

@@ -15,6 +15,7 @@
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/device/device.h"
+#include "tests/support/layout_reference.h"
 #include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
 

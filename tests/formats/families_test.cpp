@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "formats/error.h"
 #include "formats/families/family_rows.h"
 #include "formats/families/rows.h"
 #include "formats/families/sizes.h"
@@ -25,21 +26,20 @@ namespace {
 std::string_view made_up_mixer(const FamilySizes& sizes, int64_t layer) {
   return sizes.number("windows", layer).value_or(0) != 0 ? "sliding_attention" : "full_attention";
 }
-constexpr FamilyParameter kMadeUp[] = {
-    {Kind::kLinear, "model.layers.#.self_attn.q_proj", "num_attention_heads*head_dim", "hidden_size",
-     "@full_attention", "attention_bias"},
-    {Kind::kLinear, "model.layers.#.self_attn.q_proj", "window.heads*head_dim", "hidden_size",
-     "@sliding_attention"},
-    {Kind::kLinear, "model.layers.#.self_attn.query", "num_attention_heads*head_dim", "hidden_size",
-     "@full_attention alias"},
-    {Kind::kVector, "model.layers.#.self_attn.sinks", "num_attention_heads", "", "sinks=2"},
-    {Kind::kNorm, "model.layers.#.table.norm", "hidden_size/2", "", "table_layers:1"},
-};
+constexpr FamilyBlock kMadeUp{R"(
+  if @full_attention
+  .self_attn.q_proj  linear [num_attention_heads*head_dim, hidden_size]  bias=attention_bias
+  .self_attn.query   linear [num_attention_heads*head_dim, hidden_size]  alias
+  if
+  .self_attn.q_proj  linear [window.heads*head_dim, hidden_size]  @sliding_attention
+  .self_attn.sinks   vector [num_attention_heads]  sinks=2
+  .table.norm        norm [hidden_size/2]  table_layers:1
+)"};
 constexpr FamilyShapes kFamily{
     .model_types = {"made_up"},
     .parameters = {kFrame, kMadeUp},
-    .defaults = R"({"hidden_size": "width", "width": 64, "head_dim": 8, "attention_bias": false})",
-    .mixer = made_up_mixer,
+    .defaults = "hidden_size=width width=64 head_dim=8 attention_bias=false",
+    .mixer = {made_up_mixer},
     .router = grouped_sigmoid(2),
     .traits = {{.window = 8}},
 };
@@ -86,7 +86,7 @@ TEST_CASE("a condition is a switch, a text, a number, a place in a list or a cla
 }
 
 TEST_CASE("one name has as many rows as there are conditions under which it has a size of its own") {
-  const std::vector<FamilyRow> rows = family_rows(kFamily);
+  const std::vector<FamilyRow> rows = family_rows(kFamily.parameters);
   const FamilyNames names(rows);
   FoldedName name;
   name.fold("model.layers.7.self_attn.q_proj.weight");
@@ -101,6 +101,53 @@ TEST_CASE("one name has as many rows as there are conditions under which it has 
   CHECK(rows[alias[0]].is_alias);
   CHECK(rows[alias[0]].when == "@full_attention");
   CHECK(family_switches(rows) == std::vector<std::string>{"attention_bias"});
+}
+
+TEST_CASE("a line of a family's parameters is read word by word") {
+  const FamilyBlock block{R"(
+  . = blocks.#
+  Width = 2*hidden_size
+  // A remark.
+  if $1
+  .mlp.{gate,up,~down}_proj  linear [Width, hidden_size]  may bias=$2
+  norm                       norm [?]  alias bias
+)",
+                          {"@dense", "mlp_bias"}};
+  std::vector<std::string> texts;
+  for (const FamilyRow& row : family_rows({&block, 1})) {
+    texts.push_back(row.name + ' ' + row.n + ' ' + row.k + ' ' + row.when);
+    CHECK(row.is_alias == row.name.starts_with("norm"));
+    CHECK(row.has_layer == row.name.starts_with("blocks.#."));
+  }
+  CHECK(texts ==
+        std::vector<std::string>{"blocks.#.mlp.gate_proj.weight 2*hidden_size hidden_size @dense may",
+                                 "blocks.#.mlp.gate_proj.bias 2*hidden_size  @dense may mlp_bias",
+                                 "blocks.#.mlp.up_proj.weight 2*hidden_size hidden_size @dense may",
+                                 "blocks.#.mlp.up_proj.bias 2*hidden_size  @dense may mlp_bias",
+                                 "blocks.#.mlp.down_proj.weight hidden_size 2*hidden_size @dense may",
+                                 "blocks.#.mlp.down_proj.bias hidden_size  @dense may mlp_bias",
+                                 "norm.weight ?  @dense", "norm.bias ?  @dense"});
+}
+
+TEST_CASE("a line of a family's parameters that means nothing is refused") {
+  for (const char* text : {"norm", "norm linear", "norm norms [hidden_size]", "norm norm hidden_size",
+                           "norm norm [hidden_size", "norm norm [hidden_size, 1]", "q linear [hidden_size]",
+                           "q linear [1, 2, 3]", "q linear [1,2]", "q any [1]", "{q,k linear [1, 2]",
+                           "norm norm [] may", "norm norm [A*b]", "norm norm [a-b]", "$4 any"}) {
+    CAPTURE(text);
+    const FamilyBlock block{text};
+    CHECK_THROWS_AS(family_rows({&block, 1}), Error);
+  }
+}
+
+TEST_CASE("every line of every family can be read") {
+  for (const FamilyShapes& family : family_shapes()) {
+    CAPTURE(family.model_types[0]);
+    CHECK_NOTHROW(family_rows(family.parameters));
+    for (const FamilyPart& part : family.parts) CHECK_NOTHROW(family_rows({&part.parameters, 1}));
+    const Json defaults = family_defaults(family);
+    for (const auto& [key, value] : defaults.items()) CHECK((!key.empty() && value != ""));
+  }
 }
 
 TEST_CASE(

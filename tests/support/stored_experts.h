@@ -7,6 +7,7 @@
 #include "formats/layouts/layouts.h"
 #include "kernels/moe/moe.h"
 #include "kernels/moe/moe_cpu.h"
+#include "tests/support/layout_reference.h"
 #include "tests/support/nvfp4_values.h"
 
 namespace twofour {

@@ -27,8 +27,7 @@ RuleWord made_up() {
                 return true;
               },
           .asked = {.methods = kToFp8,
-                    .option_place = 5,
-                    .file_place = 4,
+                    .place = {5, 4},
                     .help = {{kConverts, "How it is glazed, beside {block}", "matt"}},
                     .file_help = "how it is glazed",
                     .values = [](unsigned) {

@@ -201,8 +201,9 @@ namespace {
 void check_stated(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
   if (!s.config.is_object()) return;
   // What a config does not say its class does.
-  bool count = false, chosen = model.family != nullptr && *model.family->top_k != '\0' &&
-                               FamilySizes(*model.family, s.config).number(model.family->top_k).has_value();
+  bool count = false,
+       chosen = model.family != nullptr && *model.family->experts.per_token != '\0' &&
+                FamilySizes(*model.family, s.config).number(model.family->experts.per_token).has_value();
   const auto has = [](std::string_view key, std::string_view word) { return key.find(word) != key.npos; };
   for (const Json* config : model_configs(s.config)) {
     for (const auto& [key, value] : config->items()) {

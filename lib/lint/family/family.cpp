@@ -145,8 +145,8 @@ void check_prefix(const LintInput& s, const LanguageModel& model, LintReporter& 
 }  // namespace
 
 std::optional<int64_t> FamilySubject::experts() const {
-  if (*model.family->experts == '\0') return std::nullopt;
-  return sizes.number(model.family->experts);
+  if (*model.family->experts.count == '\0') return std::nullopt;
+  return sizes.number(model.family->experts.count);
 }
 
 ModelFacts lint_family(const LintInput& s, LintReporter& reporter) {

@@ -14,8 +14,8 @@ class LayerLint {
 
   void run() {
     check_count();
-    if (model_.family->mlp != nullptr) check_classes(true);
-    if (model_.family->mixer != nullptr) check_classes(false);
+    if (model_.family->mlp.of != nullptr) check_classes(true);
+    if (model_.family->mixer.of != nullptr) check_classes(false);
   }
 
  private:
@@ -89,7 +89,7 @@ class LayerLint {
     }
     if (differ == 0) return;
     if (differ > 1) message += fmt::format("; {} layers differ", differ);
-    reporter_.add("layer-kind", "config.json", is_mlp ? model_.family->mlp_keys : model_.family->mixer_keys,
+    reporter_.add("layer-kind", "config.json", (is_mlp ? model_.family->mlp : model_.family->mixer).keys,
                   std::move(message));
   }
 

@@ -34,15 +34,15 @@ class SizeLint {
       if (!t.shape || depends_on_layer_[static_cast<size_t>(t.row)]) continue;
       const bool either = row.is_stack() && has_term(row.when, "may");
       if (either && agrees(row, *t.shape, expected_shape(x_, row, t.layer))) continue;
-      if (t.shape->e >= 0 && *model_.family->experts != '\0')
-        votes.add(model_.family->experts, t.shape->e, t.tensor);
+      if (t.shape->e >= 0 && *model_.family->experts.count != '\0')
+        votes.add(model_.family->experts.count, t.shape->e, t.tensor);
       votes.add(row.n, t.shape->n, t.tensor);
       if (!row.k.empty()) votes.add(row.k, t.shape->k, t.tensor);
     }
-    if (!s_.is_part && !s_.lacks_files && *model_.family->experts != '\0') {
+    if (!s_.is_part && !s_.lacks_files && *model_.family->experts.count != '\0') {
       for (const auto& [place, count] : most_experts) {
         const auto row = static_cast<size_t>(place.first);
-        votes.add(model_.family->experts, count, there_.first(row, place.second));
+        votes.add(model_.family->experts.count, count, there_.first(row, place.second));
       }
     }
     for (const WrongKey& w : find_wrong_keys(votes, sizes_)) report_key(w);

@@ -239,7 +239,7 @@ class TensorMatcher {
 
 FamilyTensors find_family_tensors(const LintInput& input, const LanguageModel& model) {
   FamilyTensors all;
-  all.rows = family_rows(*model.family);
+  all.rows = family_rows(model.family->parameters);
   all.tensors.reserve(input.tensors.size() / 2);
   TensorMatcher(input, model, all).match();
   return all;

@@ -253,18 +253,19 @@ class Settings {
       key = name;
     };
     if (model_) {
-      take(count, count_key, model_->family->experts);
-      take(chosen, chosen_key, model_->family->top_k);
+      take(count, count_key, model_->family->experts.count);
+      take(chosen, chosen_key, model_->family->experts.per_token);
     }
     for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"})
       take(count, count_key, key);
     for (const char* key : {"num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_topk",
                             "moe_k", "top_k_experts"})
       take(chosen, chosen_key, key);
-    if (model_ && !count && *model_->family->experts != '\0') count = sizes_->number(model_->family->experts);
-    if (model_ && !chosen && *model_->family->top_k != '\0') {
-      chosen = sizes_->number(model_->family->top_k);
-      chosen_key = model_->family->top_k;
+    if (model_ && !count && *model_->family->experts.count != '\0')
+      count = sizes_->number(model_->family->experts.count);
+    if (model_ && !chosen && *model_->family->experts.per_token != '\0') {
+      chosen = sizes_->number(model_->family->experts.per_token);
+      chosen_key = model_->family->experts.per_token;
     }
     if (!count || *count < 2 || !chosen) return;
     if (*chosen < 1 || *chosen > *count) {

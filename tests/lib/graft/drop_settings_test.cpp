@@ -101,7 +101,7 @@ TensorData tensor_of(const FamilyRow& row) {
 
 /// The values that a config may have for a switch that is on: those of its family, or any.
 Json on_value(const FamilyShapes& family, const std::string& key) {
-  const Json defaults = parse_json("defaults", family.defaults);
+  const Json defaults = family_defaults(family);
   const auto at = defaults.find(key);
   const bool is_count = at != defaults.end() && at->is_number();
   return is_count ? Json(1) : Json(true);
@@ -121,7 +121,7 @@ TEST_CASE("a drop of any role from any known model leaves a config without a fau
 TEST_CASE("a drop of all that a switch of any family promises turns it off, and a graft of it on again") {
   size_t switches = 0;
   for (const FamilyShapes& family : family_shapes()) {
-    const std::vector<FamilyRow> rows = family_rows(family);
+    const std::vector<FamilyRow> rows = family_rows(family.parameters);
     for (const std::string& key : family_switches(rows)) {
       const auto is_switched = [&](const FamilyRow& row) { return has_term(row.when, key); };
       // What a layer is and other switches decide some rows as well: all are on, in the order of a set.
@@ -130,7 +130,7 @@ TEST_CASE("a drop of all that a switch of any family promises turns it off, and 
                      {"hidden_size", 1},
                      {"vocab_size", 1}};
       for (const std::string& other : family_switches(rows)) config[other] = on_value(family, other);
-      if (*family.experts != '\0') config[family.experts] = 1;
+      if (*family.experts.count != '\0') config[family.experts.count] = 1;
       const FamilySizes sizes(family, config);
       Tensors tensors;
       std::vector<std::string> switched;

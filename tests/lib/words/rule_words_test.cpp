@@ -33,8 +33,8 @@ TEST_CASE("each key is in the table once, and what people ask has a place of its
     CAPTURE(word.key);
     CHECK(keys.insert(word.key).second);
     if (!word.is_asked()) continue;
-    CHECK(options.insert(word.asked.option_place).second);
-    if (*word.asked.file_help != '\0') CHECK(files.insert(word.asked.file_place).second);
+    CHECK(options.insert(word.asked.place.option).second);
+    if (*word.asked.file_help != '\0') CHECK(files.insert(word.asked.place.file).second);
     CHECK(word.given(Rule{}).empty());
     CHECK(&rule_word(word.key) == &word);
   }
