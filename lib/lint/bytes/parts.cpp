@@ -109,8 +109,7 @@ class Parts {
   void report_shape(size_t i, const std::string& expected) {
     const TensorInfo& t = s_.tensors[i];
     if (reported_.contains(t.name)) return;
-    sink_.add("module-shape", s_.file_of(i), t.name,
-              fmt::format("expected {}, found {}", expected, describe(t.dtype, t.shape)));
+    sink_.add("module-shape", s_.at(i), "expected {}, found {}", expected, describe(t.dtype, t.shape));
   }
 
   /// MX scales of 32 weights each; scales of FP8 for all, for rows, or for blocks.
@@ -175,8 +174,7 @@ class Parts {
     const bool is_stack = !part.starts_with('.');
     const std::string module = is_stack ? name : std::string(module_of(name));
     if (reported_.contains(module) || reported_.contains(name)) return;
-    sink_.add("incomplete-module", s_.file_of(i), module,
-              fmt::format("expected {} as {}, found none", part, reason));
+    sink_.add("incomplete-module", s_.at(i, module), "expected {} as {}, found none", part, reason);
   }
 
   const LintInput& s_;

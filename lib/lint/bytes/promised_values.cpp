@@ -44,10 +44,9 @@ class PromisedValues {
         std::sort(row.begin(), row.end());
         const bool twice = std::adjacent_find(row.begin(), row.end()) != row.end();
         if (!twice && row.front() >= 0 && row.back() < experts) continue;
-        reporter_.add(
-            "odd-codes", s_.file_of(i), t.name,
-            fmt::format("expected {} different experts of {} for each token, found {} for token {}", chosen,
-                        experts, twice ? "one twice" : fmt::format("{}", row.back()), at / chosen));
+        reporter_.add("odd-codes", s_.at(i),
+                      "expected {} different experts of {} for each token, found {} for token {}", chosen,
+                      experts, twice ? "one twice" : fmt::format("{}", row.back()), at / chosen);
         return;
       }
     });
@@ -115,11 +114,10 @@ class PromisedValues {
       if (count++ == 0) first = i;
     });
     if (!first) return;
-    reporter_.add(
-        "config-format", s_.quantization_file, key("sym"),
-        fmt::format("expected false, or another checkpoint_format, as {}{} has other zero points than {}, "
-                    "found true",
-                    s_.tensors[*first].name, and_more(count, " and {} more"), wanted));
+    reporter_.add("config-format", s_.setting(key("sym")),
+                  "expected false, or another checkpoint_format, as {}{} has other zero points than {}, "
+                  "found true",
+                  s_.tensors[*first].name, and_more(count, " and {} more"), wanted);
   }
 
   /// Zero points of 0 throughout one module, among others that have none of 0.
@@ -134,10 +132,9 @@ class PromisedValues {
     });
     if (4 * lost.size() > all) return;
     for (const size_t i : lost) {
-      reporter_.add(
-          "odd-codes", s_.file_of(i), s_.tensors[i].name,
-          fmt::format("expected zero points other than 0, as {} of {} modules have, found 0 throughout",
-                      all - lost.size(), all));
+      reporter_.add("odd-codes", s_.at(i),
+                    "expected zero points other than 0, as {} of {} modules have, found 0 throughout",
+                    all - lost.size(), all);
     }
   }
 
@@ -157,8 +154,8 @@ class PromisedValues {
       for (int64_t k = 0; k < columns; ++k) {
         const int32_t g = groups[static_cast<size_t>(k)];
         if (g < 0 || g >= count) {
-          reporter_.add("odd-codes", s_.file_of(i), tensor,
-                        fmt::format("expected numbers of {} groups, found {} for column {}", count, g, k));
+          reporter_.add("odd-codes", s_.at(i, tensor),
+                        "expected numbers of {} groups, found {} for column {}", count, g, k);
           return;
         }
         ++sizes[static_cast<size_t>(g)];
@@ -167,16 +164,16 @@ class PromisedValues {
       const auto odd =
           std::find_if(sizes.begin(), sizes.end(), [&](int64_t n) { return n != columns / count; });
       if (odd != sizes.end()) {
-        reporter_.add("odd-codes", s_.file_of(i), tensor,
-                      fmt::format("expected {} columns in each of {} groups, found {} in group {}",
-                                  columns / count, count, *odd, odd - sizes.begin()));
+        reporter_.add("odd-codes", s_.at(i, tensor),
+                      "expected {} columns in each of {} groups, found {} in group {}", columns / count,
+                      count, *odd, odd - sizes.begin());
       }
       if (!in_order && !disordered) disordered = i;
     });
     if (disordered && sorted == false) {
-      reporter_.add("config-format", s_.quantization_file, key(name),
-                    fmt::format("expected true, as {} puts columns into groups out of order, found false",
-                                s_.tensors[*disordered].name));
+      reporter_.add("config-format", s_.setting(key(name)),
+                    "expected true, as {} puts columns into groups out of order, found false",
+                    s_.tensors[*disordered].name);
     }
   }
   /// Rows of a GPTQ module's scales, columns of compressed-tensors'.
@@ -209,9 +206,9 @@ class PromisedValues {
       });
     }
     if (!first) return;
-    reporter_.add("config-format", s_.quantization_file, key("scale_fmt"),
-                  fmt::format("expected none, as {}{} has scales that are no powers of two ({}), found ue8m0",
-                              s_.tensors[*first].name, and_more(count, " and {} more"), found));
+    reporter_.add("config-format", s_.setting(key("scale_fmt")),
+                  "expected none, as {}{} has scales that are no powers of two ({}), found ue8m0",
+                  s_.tensors[*first].name, and_more(count, " and {} more"), found);
   }
 
   const LintInput& s_;

@@ -51,8 +51,8 @@ std::vector<StoredModule> stored_modules(const LintInput& s, const std::vector<C
 
 void check_router(const LintInput& s, const StoredModule& m, LintReporter& reporter) {
   if (!m.stored->coded || !(is_router(m.name) || is_shared_expert_gate(m.name))) return;
-  reporter.add("quantized-router", s.file_of(m.tensor), m.name,
-               fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
+  reporter.add("quantized-router", s.at(m.tensor, m.name), "expected an unquantized router, found {}",
+               stored_name(m.stored));
 }
 
 /// Whether a group is of NVFP4.
@@ -92,14 +92,14 @@ void check_formats(const LintInput& s, const std::vector<CodedModule>& coded, co
   for (const StoredModule& m : stored_modules(s, coded)) {
     const auto report = [&](const char* rule, std::string message) {
       reported.insert(m.name);
-      reporter.add(rule, s.file_of(m.tensor), m.name, std::move(message));
+      reporter.add(rule, s.at(m.tensor, m.name), std::move(message));
     };
     const bool quantized = m.stored->coded;
     if (is_model_head(m.name) && (tied || quantized)) reported.insert(m.name);
     check_router(s, m, reporter);
     if (quantized && is_model_head(m.name)) {
-      reporter.add("quantized-head", s.file_of(m.tensor), m.name,
-                   fmt::format("expected an unquantized head, found {}", stored_name(m.stored)));
+      reporter.add("quantized-head", s.at(m.tensor, m.name), "expected an unquantized head, found {}",
+                   stored_name(m.stored));
     }
     if ((!claims.modelopt && !claims.groups) || explained.contains(m.name)) continue;
     const std::string renamed = other_name(s.config, m.name, name_in_transformers);
@@ -160,8 +160,8 @@ void check_listed_layers(const LintInput& s, LintReporter& reporter) {
     first = fmt::format("{} of {} as config.json says, found {}", a == ours.end() ? "nothing" : a->second,
                         name, b == theirs.end() ? "nothing" : b->second);
   }
-  reporter.add("config-disagrees", "hf_quant_config.json", "quantized_layers",
-               fmt::format("expected {} ({} modules differ)", first, count));
+  reporter.add("config-disagrees", {"hf_quant_config.json", "quantized_layers"},
+               "expected {} ({} modules differ)", first, count);
 }
 
 }  // namespace
@@ -205,9 +205,9 @@ void report_no_quantization(const LintInput& s, const std::vector<CodedModule>& 
     return;  // reported by another rule
   }
   for (const auto& [format, modules] : found) {
-    reporter.add("no-quantization-config", "config.json", "quantization_config",
-                 fmt::format("expected for {} {} modules, the first {}, found none", modules.first, format,
-                             modules.second));
+    reporter.add("no-quantization-config", {"config.json", "quantization_config"},
+                 "expected for {} {} modules, the first {}, found none", modules.first, format,
+                 modules.second);
   }
 }
 
@@ -216,7 +216,7 @@ void report_no_quantization(const LintInput& s, const std::vector<CodedModule>& 
 void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, LintReporter& reporter) {
   std::error_code error;
   if (!std::filesystem::exists(s.path / "config.json", error)) {
-    reporter.add("no-config", "config.json", "", "expected beside the weight files, found none");
+    reporter.add("no-config", {"config.json", ""}, "expected beside the weight files, found none");
   }
   lint_settings(s, reporter);
   if (s.quantization.is_null()) {
@@ -234,7 +234,7 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
   bool disagree = false;
   const auto report_other = [&](const char* key, std::string message) {
     disagree = true;
-    reporter.add("config-disagrees", "hf_quant_config.json", key, std::move(message));
+    reporter.add("config-disagrees", {"hf_quant_config.json", key}, std::move(message));
   };
   if (s.layout.empty() && s.hf_quant_config.is_object() && s.hf_quant_config.contains("quantization")) {
     const std::string other = text_of(s.hf_quant_config["quantization"], "quant_algo");

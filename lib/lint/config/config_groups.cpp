@@ -102,9 +102,8 @@ class GroupLint {
       reporter_.add(of_inputs   ? "config-inputs"
                     : of_groups ? "config-group-size"
                                 : "config-format",
-                    s_.quantization_file, key,
-                    fmt::format("expected {} as {} ({}){} has, found {}", expected, modules_[first].name,
-                                modules_[first].text(), and_more(count, " and {} more"), found));
+                    s_.setting(key), "expected {} as {} ({}){} has, found {}", expected, modules_[first].name,
+                    modules_[first].text(), and_more(count, " and {} more"), found);
       wrong.insert(key);
     });
     for (size_t i = 0; i < modules_.size(); ++i) {
@@ -267,10 +266,9 @@ class GroupLint {
     }
     // Where each group says it, readers of the whole must find the same.
     if (stated.empty() || whole == "mixed-precision" || stated.contains(whole)) return;
-    reporter_.add("config-format", s_.quantization_file, key,
-                  fmt::format("expected {} as groups say, found {}",
-                              stated.size() > 1 ? "mixed-precision" : *stated.begin(),
-                              shown_setting(member(*p_.words, "format"))));
+    reporter_.add("config-format", s_.setting(key), "expected {} as groups say, found {}",
+                  stated.size() > 1 ? "mixed-precision" : *stated.begin(),
+                  shown_setting(member(*p_.words, "format")));
   }
   /// Whether a group is of another format throughout, which is no matter of its keys.
   bool is_whole_other(size_t i) const {
@@ -292,18 +290,17 @@ class GroupLint {
       if (count++ == 0) first = i;
     }
     if (count == 0) return;
-    reporter_.add("config-dtype", s_.file_of(modules_[first].tensor), modules_[first].name,
-                  fmt::format("expected a group of the config to target it, as it is in {}, found none{}",
-                              modules_[first].text(), and_more(count, ", nor for {} more")));
+    reporter_.add("config-dtype", s_.at(modules_[first].tensor, modules_[first].name),
+                  "expected a group of the config to target it, as it is in {}, found none{}",
+                  modules_[first].text(), and_more(count, ", nor for {} more"));
   }
 
   /// Loaders of transformers take anything but "compressed" for weights that are still to be quantized.
   void check_status() {
     const Json& status = member(*p_.words, "quantization_status");
     if (status.is_null() || status == "compressed" || modules_.empty()) return;
-    reporter_.add(
-        "config-format", s_.quantization_file, p_.place + "quantization_status",
-        fmt::format("expected compressed as {} is, found {}", modules_[0].name, shown_setting(status)));
+    reporter_.add("config-format", s_.setting(p_.place + "quantization_status"),
+                  "expected compressed as {} is, found {}", modules_[0].name, shown_setting(status));
   }
 
   const LintInput& s_;

@@ -34,8 +34,8 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
                  LintReporter& reporter) {
   const Json& scheme = member(*promises.words, "activation_scheme");
   if (promises.method == QuantMethod::kFp8 && !modules.empty() && scheme != "dynamic" && scheme != "static") {
-    reporter.add("config-inputs", s.quantization_file, promises.place + "activation_scheme",
-                 fmt::format("expected dynamic or static, found {}", shown_setting(scheme)));
+    reporter.add("config-inputs", s.setting(promises.place + "activation_scheme"),
+                 "expected dynamic or static, found {}", shown_setting(scheme));
     return;
   }
   std::map<std::string, SameKey> kept, read;  // inputs that are stored in vain; that are to be stored
@@ -66,20 +66,19 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
   for (const auto& [by, same] : kept) {
     if (same.with.empty()) continue;
     const CodedModule& first = modules[same.with[0]];
-    reporter.add(
-        "config-inputs", s.quantization_file, same.key,
-        fmt::format("expected inputs with stored scales, as {} of {} modules have them, the first {}, "
-                    "found {}",
-                    same.with.size(), same.with.size() + same.without.size(),
-                    s.tensors[*first.input_scale].name, same.says));
+    reporter.add("config-inputs", s.setting(same.key),
+                 "expected inputs with stored scales, as {} of {} modules have them, the first {}, "
+                 "found {}",
+                 same.with.size(), same.with.size() + same.without.size(), s.tensors[*first.input_scale].name,
+                 same.says);
   }
   for (const auto& [by, same] : read) {
     if (same.without.empty()) continue;
     if (same.with.empty()) {
-      reporter.add("missing-input-scale", s.quantization_file, same.key,
-                   fmt::format("expected an input scale (input_scale or input_global_scale) for each of {} "
-                               "modules, the first {}, as {} promises, found none",
-                               same.without.size(), modules[same.without[0]].name, same.says));
+      reporter.add("missing-input-scale", s.setting(same.key),
+                   "expected an input scale (input_scale or input_global_scale) for each of {} "
+                   "modules, the first {}, as {} promises, found none",
+                   same.without.size(), modules[same.without[0]].name, same.says);
       continue;
     }
     for (const size_t i : same.without) {
@@ -88,8 +87,8 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
       // linear: calibration cannot see its inputs.
       const bool is_routed = !modules[i].is_stack && name.find(".experts.") != name.npos;
       if (is_routed || name.ends_with(".dt_proj")) continue;
-      reporter.add("missing-input-scale", s.file_of(modules[i].tensor), name,
-                   fmt::format("expected an input scale as {} promises, found none", same.says));
+      reporter.add("missing-input-scale", s.at(modules[i].tensor, name),
+                   "expected an input scale as {} promises, found none", same.says);
     }
   }
 }
@@ -156,8 +155,8 @@ void check_scheme(const LintInput& s, const Json& words, const CachePromise& p, 
                   LintReporter& reporter) {
   const Json& scheme = member(words, "kv_cache_scheme");
   const auto add = [&](const char* key, const char* expected, const Json& found) {
-    reporter.add("config-cache", s.quantization_file, fmt::format("{}.{}", p.key, key),
-                 fmt::format("expected {}, found {}", expected, shown_setting(found)));
+    reporter.add("config-cache", s.setting(fmt::format("{}.{}", p.key, key)), "expected {}, found {}",
+                 expected, shown_setting(found));
   };
   if (scheme.is_object() && p.key.ends_with("kv_cache_scheme")) {
     const Json &bits = member(scheme, "num_bits"), &type = member(scheme, "type");
@@ -171,8 +170,7 @@ void check_scheme(const LintInput& s, const Json& words, const CachePromise& p, 
     return;
   }
   if (!is_known_cache(p.algorithm)) {
-    reporter.add("config-cache", s.quantization_file, p.key,
-                 fmt::format("expected FP8, NVFP4 or INT8, found {}", p.text));
+    reporter.add("config-cache", s.setting(p.key), "expected FP8, NVFP4 or INT8, found {}", p.text);
   }
 }
 
@@ -198,14 +196,14 @@ void lint_cache(const LintInput& s, LintReporter& reporter) {
       is_both && (other.is_said || p.is_quantized) && p.is_said && !groups &&
       (p.is_quantized != other.is_quantized || (p.is_quantized && p.algorithm != other.algorithm));
   if (other.is_quantized && !p.is_quantized && !is_known_cache(other.algorithm)) {
-    reporter.add("config-cache", "hf_quant_config.json", other.key,
-                 fmt::format("expected FP8, NVFP4 or INT8, found {}", other.text));
+    reporter.add("config-cache", {"hf_quant_config.json", other.key}, "expected FP8, NVFP4 or INT8, found {}",
+                 other.text);
   }
   if (differ) {
-    reporter.add("config-cache", "hf_quant_config.json", "quantization.kv_cache_quant_algo",
-                 fmt::format("expected what {} of config.json says, {}, found {}",
-                             p.key.empty() ? place + "kv_cache_scheme" : p.key,
-                             p.is_quantized ? p.text : "none", other.is_quantized ? other.text : "none"));
+    reporter.add("config-cache", {"hf_quant_config.json", "quantization.kv_cache_quant_algo"},
+                 "expected what {} of config.json says, {}, found {}",
+                 p.key.empty() ? place + "kv_cache_scheme" : p.key, p.is_quantized ? p.text : "none",
+                 other.is_quantized ? other.text : "none");
   }
 
   std::optional<size_t> first;
@@ -220,24 +218,21 @@ void lint_cache(const LintInput& s, LintReporter& reporter) {
     const TensorInfo& t = s.tensors[i];
     const bool is_one = std::all_of(t.shape.begin(), t.shape.end(), [](int64_t d) { return d == 1; });
     if (is_one || member(member(words, "kv_cache_scheme"), "strategy") == "attn_head") continue;
-    reporter.add("config-cache", s.file_of(i), name,
-                 fmt::format("expected one number, found {}", describe(t.dtype, t.shape)));
+    reporter.add("config-cache", s.at(i, name), "expected one number, found {}", describe(t.dtype, t.shape));
   }
   if (first && !p.is_quantized && !other.is_quantized) {
-    reporter.add(
-        "config-cache", s.file_of(*first), s.tensors[*first].name,
-        fmt::format("expected {} of the config to say so, as {} scales of keys and values are stored, "
-                    "found none",
-                    groups ? "kv_cache_scheme" : "kv_cache_quant_algo or kv_cache_scheme", count));
+    reporter.add("config-cache", s.at(*first),
+                 "expected {} of the config to say so, as {} scales of keys and values are stored, "
+                 "found none",
+                 groups ? "kv_cache_scheme" : "kv_cache_quant_algo or kv_cache_scheme", count);
   } else if (first && groups && member(member(words, "kv_cache_scheme"), "dynamic") == true) {
-    reporter.add("config-cache", s.quantization_file, p.key + ".dynamic",
-                 fmt::format("expected false as {} is stored, found true", s.tensors[*first].name));
+    reporter.add("config-cache", s.setting(p.key + ".dynamic"), "expected false as {} is stored, found true",
+                 s.tensors[*first].name);
   } else if (!first && p.is_static && !s.tensors.empty()) {
-    reporter.add(
-        "config-cache", s.quantization_file, p.key,
-        fmt::format("expected k_scale and v_scale of each layer, as {} says by dynamic: false, found "
-                    "none",
-                    p.text));
+    reporter.add("config-cache", s.setting(p.key),
+                 "expected k_scale and v_scale of each layer, as {} says by dynamic: false, found "
+                 "none",
+                 p.text);
   }
 }
 

@@ -28,7 +28,7 @@ class IntegerLint {
 
  private:
   void add(const std::string& key, std::string message) {
-    reporter_.add("config-format", s_.quantization_file, key, std::move(message));
+    reporter_.add("config-format", s_.setting(key), std::move(message));
   }
   std::string key(const char* name) const { return p_.place + name; }
   static bool divides_into(int64_t size, int64_t block, int64_t scales) {

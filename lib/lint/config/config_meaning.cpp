@@ -44,7 +44,7 @@ class MeaningLint {
     const bool is_stored = mask != s_.tensors.end();
     if (is_said == is_stored) return;
     reporter_.add(
-        "config-format", s_.quantization_file, key("sparsity_config.format"),
+        "config-format", s_.setting(key("sparsity_config.format")),
         is_said ? fmt::format("expected dense, as there are no bitmasks, found {}", json_quote_short(format))
                 : fmt::format("expected what {} is a part of, found {}", mask->name,
                               format.empty() ? "none" : json_quote_short(format)));
@@ -57,9 +57,8 @@ class MeaningLint {
       const Json* entry = p_.of[i].entry;
       if (entry == nullptr || p_.method != QuantMethod::kModelOpt || !seen.insert(entry).second) continue;
       if (member(*entry, "has_zero_point") != true || modules_[i].has_zero_points) continue;
-      reporter_.add(
-          "config-format", s_.quantization_file, p_.of[i].place,
-          fmt::format("expected has_zero_point: false as {} has none, found true", modules_[i].name));
+      reporter_.add("config-format", s_.setting(p_.of[i].place),
+                    "expected has_zero_point: false as {} has none, found true", modules_[i].name);
       return;
     }
   }
@@ -72,9 +71,9 @@ class MeaningLint {
       if (group == nullptr || !seen.insert(group).second) continue;
       const Json& outputs = member(*group, "output_activations");
       if (!outputs.is_object() || s_.find(modules_[i].name + ".output_scale")) continue;
-      reporter_.add("config-inputs", s_.quantization_file, p_.of[i].place + ".output_activations",
-                    fmt::format("expected null, as {} has no output_scale, found {}", modules_[i].name,
-                                shown_setting(outputs)));
+      reporter_.add("config-inputs", s_.setting(p_.of[i].place + ".output_activations"),
+                    "expected null, as {} has no output_scale, found {}", modules_[i].name,
+                    shown_setting(outputs));
     }
   }
 
@@ -97,9 +96,8 @@ class MeaningLint {
     if (p_.method != QuantMethod::kGptq && p_.method != QuantMethod::kAwq) return;
     for (const CodedModule& m : modules_) {
       if (!is_listed(m.name)) continue;
-      reporter_.add(
-          "config-dtype", s_.file_of(m.tensor), m.name,
-          fmt::format("expected floats as the config's list of modules that stay says, found {}", m.text()));
+      reporter_.add("config-dtype", s_.at(m.tensor, m.name),
+                    "expected floats as the config's list of modules that stay says, found {}", m.text());
     }
   }
 
@@ -118,9 +116,8 @@ class MeaningLint {
       const bool is_stack = !integers && t.shape.size() == 3 && name.find("experts.") != name.npos;
       const bool is_linear = integers && is_weight && coded.contains(without_digits(name));
       if ((!is_stack && !is_linear) || is_listed(name)) continue;
-      reporter_.add("config-dtype", s_.file_of(i), name,
-                    fmt::format("expected codes as {}quant_method {} says, found {}", p_.place,
-                                p_.method_text, describe(t.dtype, t.shape)));
+      reporter_.add("config-dtype", s_.at(i, name), "expected codes as {}quant_method {} says, found {}",
+                    p_.place, p_.method_text, describe(t.dtype, t.shape));
     }
   }
 

@@ -91,7 +91,7 @@ class MethodLint {
 
  private:
   void add(const std::string& key, std::string message, const char* rule = "config-format") {
-    reporter_.add(rule, s_.quantization_file, key, std::move(message));
+    reporter_.add(rule, s_.setting(key), std::move(message));
   }
   std::string key(const char* name) const { return p_.place + name; }
 
@@ -154,9 +154,8 @@ class MethodLint {
       if (m.name.find(".experts.") == m.name.npos || is_in_mtp(m.name)) continue;
       const bool stored_fp8 = m.is_fp8();
       if (stored_fp8 == is_fp8) return;
-      reporter_.add("config-format", "config.json", "expert_dtype",
-                    fmt::format("expected {} as {} has, found {}", stored_fp8 ? "fp8" : "fp4", m.name,
-                                said.empty() ? "none" : json_quote_short(said)));
+      reporter_.add("config-format", {"config.json", "expert_dtype"}, "expected {} as {} has, found {}",
+                    stored_fp8 ? "fp8" : "fp4", m.name, said.empty() ? "none" : json_quote_short(said));
       return;
     }
   }
@@ -230,10 +229,9 @@ class MethodLint {
     }
     if (!first || p_.of[*first].algorithm == "MIXED_PRECISION") return;
     const CodedModule& m = modules_[*first];
-    reporter_.add(
-        "incomplete-module", s_.file_of(m.tensor), m.name,
-        fmt::format("expected weight_scale, by which loaders of {} look its scale up, found {}{}",
-                    p_.of[*first].algorithm, m.scale_suffix, and_more(count, ", and in {} modules more")));
+    reporter_.add("incomplete-module", s_.at(m.tensor, m.name),
+                  "expected weight_scale, by which loaders of {} look its scale up, found {}{}",
+                  p_.of[*first].algorithm, m.scale_suffix, and_more(count, ", and in {} modules more"));
   }
 
   /// ModelOpt's groups say again what algorithms say. Of algorithms that it has no text for nothing is held.
@@ -272,8 +270,8 @@ class MethodLint {
     const std::string algorithm = lookups::algorithm_of(words);
     if ((algorithm != "NVFP4" && algorithm != "W4A16_NVFP4") || !member(words, "group_size").is_null())
       return;
-    reporter_.add("config-group-size", "hf_quant_config.json", "quantization.group_size",
-                  fmt::format("expected 16 as {} is {}, found none", modules_[0].name, modules_[0].text()));
+    reporter_.add("config-group-size", {"hf_quant_config.json", "quantization.group_size"},
+                  "expected 16 as {} is {}, found none", modules_[0].name, modules_[0].text());
   }
 
   /// Algorithms that scale inputs before a linear, where no tensor says how.
@@ -303,7 +301,7 @@ class MethodLint {
       check_blocks(i, m);
       const bool other_name = m.is_fp8() && m.scales_k > 1 && m.scale_suffix == ".weight_scale";
       if (other_name && unnamed++ == 0) {
-        reporter_.add("incomplete-module", s_.file_of(m.tensor), m.name,
+        reporter_.add("incomplete-module", s_.at(m.tensor, m.name),
                       "expected weight_scale_inv, by which loaders of fp8 look scales of blocks up, found "
                       "weight_scale");
       }

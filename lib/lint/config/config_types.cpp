@@ -39,8 +39,7 @@ class ConfigTypes {
 
  private:
   void add(const std::string& place, const char* expected, const Json& found) {
-    reporter_.add("bad-config", file_, place,
-                  fmt::format("expected {}, found {}", expected, found.type_name()));
+    reporter_.add("bad-config", {file_, place}, "expected {}, found {}", expected, found.type_name());
   }
   /// A value that may be absent or null; nullptr where it is, or is no object.
   const Json* object(const Json& owner, const char* key, const std::string& below) {
@@ -57,9 +56,9 @@ class ConfigTypes {
       const std::string& text = item.get_ref<const std::string&>();
       // Those of lists of exceptions are matched, and found so.
       if (std::string_view(key) != "targets" || !text.starts_with("re:") || has_pairs(text)) continue;
-      reporter_.add("unreadable-pattern", file_, below + key,
-                    fmt::format("expected a regular expression, found {}, whose parentheses are not in pairs",
-                                json_quote_short(text)));
+      reporter_.add("unreadable-pattern", {file_, below + key},
+                    "expected a regular expression, found {}, whose parentheses are not in pairs",
+                    json_quote_short(text));
     }
   }
 
@@ -97,9 +96,8 @@ class ConfigTypes {
       say(place + ".group_size", "16", codes["group_size"]);
   }
   void say(const std::string& place, const char* expected, const Json& found) {
-    reporter_.add(
-        "config-format", file_, place,
-        fmt::format("expected {} as the stored codes are, found {}", expected, quoted_setting(found)));
+    reporter_.add("config-format", {file_, place}, "expected {} as the stored codes are, found {}", expected,
+                  quoted_setting(found));
   }
 
   const std::string file_;
@@ -116,7 +114,7 @@ void lint_config_types(const LintInput& s, LintReporter& reporter) {
       s.hf_quant_config.is_object() && s.layout.empty() &&
       !(s.hf_quant_config.contains("quantization") && s.hf_quant_config["quantization"].is_object());
   if (is_empty) {
-    reporter.add("bad-config", "hf_quant_config.json", "quantization",
+    reporter.add("bad-config", {"hf_quant_config.json", "quantization"},
                  "expected an object with the algorithm, found none");
   }
   ConfigTypes own("hf_quant_config.json", false, reporter);

@@ -54,9 +54,9 @@ void check_entry(const char* file, const Json& entry, const std::string& key, si
   }
   for (const Stated& s : stated) {
     if (s.size == kGroup) continue;
-    reporter.add("config-group-size", file, s.key,
-                 fmt::format("expected {} as the block scales of {} NVFP4 modules have, found {}", kGroup,
-                             modules, json_line(s.size)));
+    reporter.add("config-group-size", {file, s.key},
+                 "expected {} as the block scales of {} NVFP4 modules have, found {}", kGroup, modules,
+                 json_line(s.size));
   }
 }
 

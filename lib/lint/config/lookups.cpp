@@ -106,8 +106,7 @@ void lint_lookups(const LintInput& s, const std::vector<CodedModule>& coded,
     std::string text = engine_lookups::replaced(message, engine_lookups::kPlaceOfEngine,
                                                 fmt::format("{}", fmt::join(alike.engines, ", ")));
     text += and_more(alike.modules.size(), ", and in {} more");
-    reporter.add(is_limit ? "engine-limit" : "engine-lookup", s.quantization_file, alike.modules[0],
-                 std::move(text));
+    reporter.add(is_limit ? "engine-limit" : "engine-lookup", s.setting(alike.modules[0]), std::move(text));
   }
 }
 

@@ -145,7 +145,7 @@ class Content {
 
  private:
   bool report(const Member& m, const char* rule, std::string message) {
-    sink_.add(rule, s_.file_of(m.figures->tensor), m.name, std::move(message));
+    sink_.add(rule, s_.at(m.figures->tensor, m.name), std::move(message));
     return true;
   }
 
@@ -275,12 +275,11 @@ class Content {
     const bool swizzled = gain(f.swizzled) >= gain(f.transposed);
     const MatrixFigures::Order& order = swizzled ? f.swizzled : f.transposed;
     if (gain(order) < 0) return;
-    sink_.add("scale-order", s_.file_of(s_.modules[f.module].block_scale),
-              s_.tensors[s_.modules[f.module].block_scale].name,
-              fmt::format("expected block scales in the order of rows, which explains {:.0f} % of their "
-                          "variance, found an order that explains {:.0f} %: {}",
-                          100 * std::max(0.0, order.as_stored), 100 * order.otherwise,
-                          swizzled ? "the 128x4 order of a kernel" : "transposed"));
+    sink_.add("scale-order", s_.at(s_.modules[f.module].block_scale),
+              "expected block scales in the order of rows, which explains {:.0f} % of their "
+              "variance, found an order that explains {:.0f} %: {}",
+              100 * std::max(0.0, order.as_stored), 100 * order.otherwise,
+              swizzled ? "the 128x4 order of a kernel" : "transposed");
   }
 
   /// Scales in floats, of rows, blocks or groups: one for all, where other matrices have one each; one that

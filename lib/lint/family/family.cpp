@@ -52,9 +52,8 @@ class PresenceLint {
       x_.facts.embedding_reported = x_.facts.embedding_reported || row.kind == ParameterKind::kEmbedding;
       std::string more =
           row.has_layer && wanted > 1 ? fmt::format(", in {} of {} layers", missing, wanted) : "";
-      reporter_.add("tensor-missing", "", first,
-                    fmt::format("expected {}as every model of {} has, found none{}", shape_phrase(row),
-                                model_.model_type, more));
+      reporter_.add("tensor-missing", {"", first}, "expected {}as every model of {} has, found none{}",
+                    shape_phrase(row), model_.model_type, more);
     }
   }
   /// Whether codes are missing beside a global scale, which is reported with the module.
@@ -93,11 +92,9 @@ class PresenceLint {
         count += tensors;
       }
       if (count == 0) continue;
-      reporter_.add(
-          "tensor-unknown", s_.file_of(first), s_.tensors[first].name,
-          fmt::format("expected none{}{} by config.json ({}), found {}",
-                      layer >= 0 ? fmt::format(" in layer {}", layer) : "", and_more(count, ", nor {} more"),
-                      row.when, describe(s_.tensors[first].dtype, s_.tensors[first].shape)));
+      reporter_.add("tensor-unknown", s_.at(first), "expected none{}{} by config.json ({}), found {}",
+                    layer >= 0 ? fmt::format(" in layer {}", layer) : "", and_more(count, ", nor {} more"),
+                    row.when, describe(s_.tensors[first].dtype, s_.tensors[first].shape));
     }
     if (model_.family->is_open || model_.is_nested) return check_unknown_in_layers();
     for (const UnknownTensors& u : there_.unknown()) report_unknown(u);
@@ -112,9 +109,8 @@ class PresenceLint {
   void report_unknown(const UnknownTensors& u) {
     const TensorInfo& t = s_.tensors[u.first];
     if (t.name.ends_with("_proj_bias")) return;  // reported with its stack
-    reporter_.add("tensor-unknown", s_.file_of(u.first), t.name,
-                  fmt::format("expected a name that models of {} have, found {}{}", model_.model_type,
-                              describe(t.dtype, t.shape), and_more(u.count, ", and {} more like it")));
+    reporter_.add("tensor-unknown", s_.at(u.first), "expected a name that models of {} have, found {}{}",
+                  model_.model_type, describe(t.dtype, t.shape), and_more(u.count, ", and {} more like it"));
   }
 
   FamilySubject& x_;
@@ -136,10 +132,9 @@ void check_prefix(const LintInput& s, const LanguageModel& model, LintReporter& 
   });
   if (odd == s.tensors.end()) return;
   const auto tensor = static_cast<size_t>(odd - s.tensors.begin());
-  reporter.add(
-      "tensor-unknown", s.file_of(tensor), odd->name,
-      fmt::format("expected a name without language_model., as {} has, found one of a multimodal model",
-                  classes[0]));
+  reporter.add("tensor-unknown", s.at(tensor, odd->name),
+               "expected a name without language_model., as {} has, found one of a multimodal model",
+               classes[0]);
 }
 
 }  // namespace

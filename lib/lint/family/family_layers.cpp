@@ -34,11 +34,11 @@ class LayerLint {
     const std::string found = said ? fmt::format("{}", *said) : "none";
     if (sizes_.stated("num_hidden_layers") == nullptr) {
       if (said == end) return;
-      reporter_.add("odd-setting", "config.json", "num_hidden_layers",
-                    fmt::format("expected the count of layers, {}, found none", end));
+      reporter_.add("odd-setting", {"config.json", "num_hidden_layers"},
+                    "expected the count of layers, {}, found none", end);
     } else if (said && end > *said) {
-      reporter_.add("layers-extra", "config.json", "num_hidden_layers",
-                    fmt::format("expected {} as tensors of layer {} say, found {}", end, end - 1, found));
+      reporter_.add("layers-extra", {"config.json", "num_hidden_layers"},
+                    "expected {} as tensors of layer {} say, found {}", end, end - 1, found);
     } else {
       return;
     }
@@ -89,7 +89,7 @@ class LayerLint {
     }
     if (differ == 0) return;
     if (differ > 1) message += fmt::format("; {} layers differ", differ);
-    reporter_.add("layer-kind", "config.json", is_mlp ? model_.family->mlp_keys : model_.family->mixer_keys,
+    reporter_.add("layer-kind", {"config.json", is_mlp ? model_.family->mlp_keys : model_.family->mixer_keys},
                   std::move(message));
   }
 

@@ -51,7 +51,7 @@ class SwitchLint {
     x_.blamed.insert(key);
     const bool is_count =
         sizes_.stated(key) != nullptr ? !sizes_.stated(key)->is_boolean() : !is_yes_or_no(key);
-    reporter_.add("config-switch", "config.json", key,
+    reporter_.add("config-switch", {"config.json", key},
                   on ? fmt::format("expected {} as there is no {}, found {}",
                                    is_count ? "0 or null" : "false", lacks, found)
                      : fmt::format("expected {} as there is {}, found {}", is_count ? "a count" : "true",

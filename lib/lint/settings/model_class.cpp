@@ -30,7 +30,7 @@ class ModelClass {
 
  private:
   void odd(const char* key, std::string message) {
-    reporter_.add("odd-setting", "config.json", key, std::move(message));
+    reporter_.add("odd-setting", {"config.json", key}, std::move(message));
   }
 
   /// Whether the tensors are those of a decoder, whose config loaders read.
@@ -79,9 +79,9 @@ class ModelClass {
       const std::string stem = name.substr(0, name.find("For"));
       const FamilyShapes* other = find_family_of_class(stem);
       if (other == nullptr || other == model_->family) continue;
-      reporter_.add("impossible-setting", "config.json", "architectures",
-                    fmt::format("expected a class of model_type {}, found {}", model_->model_type,
-                                json_quote_short(name)));
+      reporter_.add("impossible-setting", {"config.json", "architectures"},
+                    "expected a class of model_type {}, found {}", model_->model_type,
+                    json_quote_short(name));
       return;
     }
   }
@@ -93,9 +93,9 @@ class ModelClass {
       return name.ends_with("ForSequenceClassification") || name.ends_with("ForTokenClassification");
     });
     if (!scores || !s_.find("lm_head.weight") || s_.find("score.weight") || s_.is_part) return;
-    reporter_.add("impossible-setting", "config.json", "architectures",
-                  fmt::format("expected a class with lm_head.weight, which is stored, found {}",
-                              json_quote_short(classes[0])));
+    reporter_.add("impossible-setting", {"config.json", "architectures"},
+                  "expected a class with lm_head.weight, which is stored, found {}",
+                  json_quote_short(classes[0]));
   }
 
   /// A config with a name and no sizes: loaders take the defaults of the family's first model.

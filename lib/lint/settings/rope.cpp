@@ -40,8 +40,8 @@ class Rope {
 
  private:
   void odd(const std::string& place, const std::string& expected, const Json& found) {
-    reporter_.add("odd-setting", "config.json", place,
-                  fmt::format("expected {}, found {}", expected, quoted_setting(found)));
+    reporter_.add("odd-setting", {"config.json", place}, "expected {}, found {}", expected,
+                  quoted_setting(found));
   }
   static std::optional<double> number(const Json& rope, const char* key) {
     const auto at = rope.find(key);
@@ -129,9 +129,8 @@ class Rope {
     const size_t pairs = turned_pairs(rope).value_or(*first);
     for (const auto& [key, count] : {std::pair{"short_factor", *first}, std::pair{"long_factor", *second}}) {
       if (count == pairs) continue;
-      reporter_.add(
-          "odd-setting", "config.json", fmt::format("{}.{}", place, key),
-          fmt::format("expected {} numbers, one for each pair that is turned, found {}", pairs, count));
+      reporter_.add("odd-setting", {"config.json", fmt::format("{}.{}", place, key)},
+                    "expected {} numbers, one for each pair that is turned, found {}", pairs, count);
     }
   }
 

@@ -170,11 +170,11 @@ class Settings {
  private:
   void odd(std::string_view key, const char* expected, const Json& found) {
     if (!reported_.insert(std::string(key)).second) return;
-    reporter_.add("odd-setting", "config.json", std::string(key),
-                  fmt::format("expected {}, found {}", expected, quoted_setting(found)));
+    reporter_.add("odd-setting", {"config.json", std::string(key)}, "expected {}, found {}", expected,
+                  quoted_setting(found));
   }
   void impossible(std::string_view key, std::string message) {
-    reporter_.add("impossible-setting", "config.json", std::string(key), std::move(message));
+    reporter_.add("impossible-setting", {"config.json", std::string(key)}, std::move(message));
   }
   const Json* said(std::string_view key) const {
     const auto at = config_->find(key);
@@ -192,7 +192,7 @@ class Settings {
     for (const std::string& problem : find_odd_settings(s_.config)) {
       const size_t key = problem.find(": ");
       reported_.insert(problem.substr(0, key));
-      reporter_.add("odd-setting", "config.json", problem.substr(0, key), problem.substr(key + 2));
+      reporter_.add("odd-setting", {"config.json", problem.substr(0, key)}, problem.substr(key + 2));
     }
     for (const Json* config : model_configs(s_.config)) {
       for (const Setting& setting : kSettings) {

@@ -47,7 +47,7 @@ class CopiedScales {
 
  private:
   void report(size_t tensor, std::string message) {
-    sink_.add("copied-scale", s_.file_of(tensor), s_.tensors[tensor].name, std::move(message));
+    sink_.add("copied-scale", s_.at(tensor), std::move(message));
   }
 
   uint64_t count_of(size_t tensor) const {

@@ -77,7 +77,7 @@ class SiblingScales {
   }
 
   void report(size_t tensor, const char* rule, std::string message) {
-    sink_.add(rule, s_.file_of(tensor), s_.tensors[tensor].name, std::move(message));
+    sink_.add(rule, s_.at(tensor), std::move(message));
   }
   void report(const InputScale& x, const char* rule, std::string message) {
     report(x.tensor, rule, std::move(message));
@@ -192,9 +192,9 @@ class SiblingScales {
         const char* suffix = m->figures->module == MatrixFigures::kNone        ? ".input_scale"
                              : s_.modules[m->figures->module].dialect->divides ? ".input_global_scale"
                                                                                : ".input_scale";
-        sink_.add("missing-input-scale", s_.file_of(m->figures->tensor), m->module,
-                  fmt::format("expected {} as {} of {} like it have, found none", suffix + 1, kind.with,
-                              kind.with + kind.without.size()));
+        sink_.add("missing-input-scale", s_.at(m->figures->tensor, m->module),
+                  "expected {} as {} of {} like it have, found none", suffix + 1, kind.with,
+                  kind.with + kind.without.size());
       }
     }
   }
@@ -254,17 +254,15 @@ class SiblingScales {
     for (const auto& [name, layer] : layers) {
       if (reported_.covers(name)) continue;
       if (layer.scaled_k != layer.scaled_v) {
-        sink_.add(
-            "missing-kv-scale", s_.file_of(layer.tensor), name,
-            fmt::format("expected scales of both keys and values, found {} and no {}",
-                        layer.scaled_k ? "k_scale" : "v_scale", layer.scaled_k ? "v_scale" : "k_scale"));
+        sink_.add("missing-kv-scale", s_.at(layer.tensor, name),
+                  "expected scales of both keys and values, found {} and no {}",
+                  layer.scaled_k ? "k_scale" : "v_scale", layer.scaled_k ? "v_scale" : "k_scale");
         continue;
       }
       const auto [with, all] = kinds[sibling_name(name).kind];
       if (layer.scaled_k || !layer.k || !layer.v || with == 0 || 2 * with < all) continue;
-      sink_.add(
-          "missing-kv-scale", s_.file_of(layer.tensor), name,
-          fmt::format("expected k_scale and v_scale as {} of {} layers have, found neither", with, all));
+      sink_.add("missing-kv-scale", s_.at(layer.tensor, name),
+                "expected k_scale and v_scale as {} of {} layers have, found neither", with, all);
     }
   }
 
