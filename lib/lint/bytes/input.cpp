@@ -51,8 +51,8 @@ void check_layout(const std::string& file, const std::vector<TensorInfo>& tensor
     try {
       const uint64_t bytes = tensor_bytes(t.name, t.dtype, t.shape);
       if (fits && bytes != t.bytes()) {
-        note(t, fmt::format("expected {} bytes for {}, found {} between its data_offsets", bytes,
-                            describe(t.dtype, t.shape), t.bytes()));
+        note(t, fmt::format("expected {} bytes for {}, found {} between its data_offsets", bytes, describe(t),
+                            t.bytes()));
         fits = false;
       }
     } catch (const Error& e) {

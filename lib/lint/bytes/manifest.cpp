@@ -1,7 +1,5 @@
 #include "lib/lint/bytes/checks.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "formats/error.h"
@@ -55,7 +53,7 @@ std::optional<Manifest> lint_manifest(const LintInput& s, LintReporter& reporter
         reporter.add("manifest-hash", {kManifestName, name}, "expected {}, found it in no file", output.type);
         continue;
       }
-      const std::string type = describe(s.tensors[*at].dtype, s.tensors[*at].shape);
+      const std::string type = describe(s.tensors[*at]);
       if (type != output.type) {
         reporter.add("manifest-hash", s.at(*at, name), "expected {} as twofour.json says, found {}",
                      output.type, type);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "formats/json_access.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/findings/and_more.h"
 #include "lib/lint/bytes/checks.h"
@@ -22,11 +23,11 @@ class PromisedValues {
     const std::string method = quantization_method(s_.quantization);
     if (method == "gptq") {
       check_zero_points();
-      check_groups(".g_idx", flag("desc_act"), "desc_act");
+      check_groups(".g_idx", flag_of(s_.quantization, "desc_act"), "desc_act");
     }
     if (method == "gptq" || method == "awq") check_lost_zero_points();
     if (method == "compressed-tensors") check_groups(".weight_g_idx", std::nullopt, "");
-    if (text("scale_fmt") == "ue8m0") check_powers();
+    if (text_of(s_.quantization, "scale_fmt") == "ue8m0") check_powers();
   }
 
   /// Tables of tokens that choose experts: each token's are there, and differ.
@@ -53,23 +54,6 @@ class PromisedValues {
   }
 
  private:
-  const Json* member(const char* key) const {
-    const auto at = s_.quantization.find(key);
-    return at == s_.quantization.end() || at->is_null() ? nullptr : &*at;
-  }
-  std::string text(const char* key) const {
-    const Json* value = member(key);
-    return value != nullptr && value->is_string() ? value->get<std::string>() : "";
-  }
-  std::optional<bool> flag(const char* key) const {
-    const Json* value = member(key);
-    return value != nullptr && value->is_boolean() ? std::optional(value->get<bool>()) : std::nullopt;
-  }
-  std::optional<int64_t> number(const char* key) const {
-    const Json* value = member(key);
-    return value != nullptr && value->is_number_integer() ? std::optional(value->get<int64_t>())
-                                                          : std::nullopt;
-  }
   std::string key(const char* name) const {
     return s_.quantization_key.empty() ? name : s_.quantization_key + "." + name;
   }
@@ -93,12 +77,12 @@ class PromisedValues {
   /// Symmetric codes have the middle of the range everywhere. Those of four bits are read, and the reader
   /// says it of them.
   void check_zero_points() {
-    const auto bits = number("bits");
-    if (flag("sym") != true || !bits || (*bits != 2 && *bits != 8)) return;
+    const auto bits = integer_of(s_.quantization, "bits");
+    if (flag_of(s_.quantization, "sym") != true || !bits || (*bits != 2 && *bits != 8)) return;
     const auto width = static_cast<int>(*bits);
     const uint32_t mask = (1u << width) - 1, middle = 1u << (width - 1);
     // The first format stores one less.
-    const uint32_t wanted = text("checkpoint_format") == "gptq_v2" ? middle : middle - 1;
+    const uint32_t wanted = text_of(s_.quantization, "checkpoint_format") == "gptq_v2" ? middle : middle - 1;
     std::optional<size_t> first;
     size_t count = 0;
     for_each(".qzeros", DType::kI32, [&](size_t i) {

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "formats/e4m3.h"
+#include "formats/json_access.h"
 #include "lib/lint/bytes/checks.h"
 #include "lib/lint/bytes/figures.h"
 #include "lib/lint/bytes/tensor_scan.h"
@@ -31,12 +32,8 @@ class WeightLint {
     for (const Rule& rule : manifest_ ? manifest_->recipe.rules : std::vector<Rule>{}) {
       if (rule.to == "prune") pattern_ = rule.pattern.text(), claimed_by_ = "twofour.json";
     }
-    if (s.quantization.is_object() && s.quantization.contains("sparsity_config")) {
-      const Json& sparsity = s.quantization["sparsity_config"];
-      const bool claims = sparsity.is_object() && sparsity.contains("sparsity_structure") &&
-                          sparsity["sparsity_structure"] == "2:4";
-      if (claims && pattern_.empty()) pattern_ = "2:4", claimed_by_ = "sparsity_config";
-    }
+    const bool claims = member(member(s.quantization, "sparsity_config"), "sparsity_structure") == "2:4";
+    if (claims && pattern_.empty()) pattern_ = "2:4", claimed_by_ = "sparsity_config";
     plan();
   }
 

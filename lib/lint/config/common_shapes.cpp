@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <set>
 
@@ -100,7 +99,7 @@ class CommonShapes {
   }
   std::string described(const LayerPart& part) const {
     const TensorInfo& t = s_.tensors[part.tensor];
-    return describe(t.dtype, t.shape);
+    return describe(t);
   }
   void add_key(const char* key, int64_t expected, const LayerPart& part, int64_t found) {
     reporter_.add("config-shape", {"config.json", key}, "expected {} as {} has {}, found {}", expected,

@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <cctype>
 
+#include "formats/json_access.h"
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/config/promises.h"
-#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
-
-using lookups::member;
-using lookups::text_of;
 
 /// Modules for which one key says what their inputs are.
 struct SameKey {
@@ -22,7 +19,7 @@ struct SameKey {
 
 /// Whether a module is in the format that is promised; else the inputs are not what is wrong with it.
 bool is_kept(const Promise& p, const CodedModule& m, QuantMethod method) {
-  if (const Algorithm* algorithm = find_algorithm(p.algorithm)) return m.text().starts_with(algorithm->codes);
+  if (const Algorithm* algorithm = find_algorithm(p.algorithm)) return is_in(m, *algorithm);
   if (method != QuantMethod::kGroups) return true;
   const Json& bits = member(member(*p.entry, "weights"), "num_bits");
   return bits == (m.format->global_scale ? 4 : 8);
@@ -117,8 +114,8 @@ std::string upper(std::string text) {
 CachePromise cache_promise(const Json& words, const std::string& place, bool groups) {
   CachePromise p;
   for (const char* name : {"kv_cache_quant_algo", "kv_cache_scheme"}) {
-    if (!words.is_object() || !words.contains(name)) continue;
-    const Json& value = member(words, name);
+    if (!words.contains(name)) continue;
+    const Json& value = words[name];
     p.is_said = true;
     if (value.is_null() || (value.is_string() && value == "")) continue;
     p.key = place + name;
@@ -133,10 +130,9 @@ CachePromise cache_promise(const Json& words, const std::string& place, bool gro
     return p;
   }
   // A group of its own for attention.
-  const Json& all = member(words, "config_groups");
-  if (!groups || !all.is_object()) return p;
-  for (const auto& [name, group] : all.items()) {
-    for (const std::string& target : lookups::strings_of(member(group, "targets"))) {
+  if (!groups) return p;
+  for (const auto& [name, group] : members_of(words, "config_groups")) {
+    for (const std::string& target : strings_of(group, "targets")) {
       if (target.find("Attention") == target.npos && target.find("attn$") == target.npos) continue;
       return {true, true, false, place + "config_groups." + name, "scales", "FP8"};
     }
@@ -176,20 +172,16 @@ void check_scheme(const LintInput& s, const Json& words, const CachePromise& p, 
 
 }  // namespace
 
-void lint_cache(const LintInput& s, LintReporter& reporter) {
+void lint_cache(const LintInput& s, const QuantizationSaid& said, LintReporter& reporter) {
   if (!s.layout.empty() || s.is_part) return;
-  const bool is_nested = member(s.quantization, "quantization").is_object();
-  const Json& words = is_nested ? member(s.quantization, "quantization") : s.quantization;
-  const bool groups = text_of(s.quantization, "quant_method") == "compressed-tensors";
-  std::string place = s.quantization_key;
-  if (is_nested) place += place.empty() ? "quantization" : ".quantization";
-  if (!place.empty()) place += '.';
-  const CachePromise p = cache_promise(words, place, groups);
+  const Json& words = *said.words;
+  const bool groups = said.method_text == "compressed-tensors";
+  const CachePromise p = cache_promise(words, said.place, groups);
   if (p.is_quantized) check_scheme(s, words, p, groups, reporter);
 
   // Both files, where each has a say.
   CachePromise other;
-  const bool is_both = !is_nested && member(s.hf_quant_config, "quantization").is_object();
+  const bool is_both = !said.is_nested && member(s.hf_quant_config, "quantization").is_object();
   if (is_both) other = cache_promise(member(s.hf_quant_config, "quantization"), "quantization.", false);
   // A key that config.json lacks readers look up in the other file.
   const bool differ =
@@ -202,7 +194,7 @@ void lint_cache(const LintInput& s, LintReporter& reporter) {
   if (differ) {
     reporter.add("config-cache", {"hf_quant_config.json", "quantization.kv_cache_quant_algo"},
                  "expected what {} of config.json says, {}, found {}",
-                 p.key.empty() ? place + "kv_cache_scheme" : p.key, p.is_quantized ? p.text : "none",
+                 p.key.empty() ? said.place + "kv_cache_scheme" : p.key, p.is_quantized ? p.text : "none",
                  other.is_quantized ? other.text : "none");
   }
 
@@ -218,7 +210,7 @@ void lint_cache(const LintInput& s, LintReporter& reporter) {
     const TensorInfo& t = s.tensors[i];
     const bool is_one = std::all_of(t.shape.begin(), t.shape.end(), [](int64_t d) { return d == 1; });
     if (is_one || member(member(words, "kv_cache_scheme"), "strategy") == "attn_head") continue;
-    reporter.add("config-cache", s.at(i, name), "expected one number, found {}", describe(t.dtype, t.shape));
+    reporter.add("config-cache", s.at(i, name), "expected one number, found {}", describe(t));
   }
   if (first && !p.is_quantized && !other.is_quantized) {
     reporter.add("config-cache", s.at(*first),

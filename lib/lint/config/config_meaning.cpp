@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
+#include "formats/json_access.h"
 #include "formats/module_names.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
 #include "lib/names/config_pattern.h"
-#include "lib/names/lookup_parts.h"
 
 // What changes the meaning of codes and is in the config or among the tensors alone, and weights in floats
 // where a method without lists promises codes.
@@ -15,14 +14,9 @@
 namespace twofour {
 namespace {
 
-using lookups::member;
-using lookups::text_of;
-
-class MeaningLint {
+class MeaningLint : public PromiseCheck {
  public:
-  MeaningLint(const LintInput& s, const Promises& p, const std::vector<CodedModule>& modules,
-              LintReporter& reporter)
-      : s_(s), p_(p), modules_(modules), reporter_(reporter) {}
+  using PromiseCheck::PromiseCheck;
 
   void run() {
     check_sparsity();
@@ -33,8 +27,6 @@ class MeaningLint {
   }
 
  private:
-  std::string key(const char* name) const { return p_.place + name; }
-
   void check_sparsity() {
     const Json& sparsity = member(*p_.words, "sparsity_config");
     const std::string format = text_of(sparsity, "format");
@@ -80,7 +72,7 @@ class MeaningLint {
   bool is_listed(const std::string& name) const {
     std::map<std::string, std::string> texts;
     for (const char* list : {"modules_to_not_convert", "ignored_layers", "ignore"}) {
-      for (std::string& text : lookups::strings_of(*p_.words, list)) texts.emplace(std::move(text), list);
+      for (std::string& text : strings_of(*p_.words, list)) texts.emplace(std::move(text), list);
     }
     return std::any_of(texts.begin(), texts.end(), [&](const auto& text) {
       if (is_wild(text.first)) {
@@ -117,21 +109,16 @@ class MeaningLint {
       const bool is_linear = integers && is_weight && coded.contains(without_digits(name));
       if ((!is_stack && !is_linear) || is_listed(name)) continue;
       reporter_.add("config-dtype", s_.at(i, name), "expected codes as {}quant_method {} says, found {}",
-                    p_.place, p_.method_text, describe(t.dtype, t.shape));
+                    p_.place, p_.method_text, describe(t));
     }
   }
-
-  const LintInput& s_;
-  const Promises& p_;
-  const std::vector<CodedModule>& modules_;
-  LintReporter& reporter_;
 };
 
 }  // namespace
 
 void lint_meaning(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
-                  LintReporter& reporter) {
-  MeaningLint(input, promises, modules, reporter).run();
+                  std::set<std::string>& reported, LintReporter& reporter) {
+  MeaningLint(input, promises, modules, reported, reporter).run();
 }
 
 }  // namespace twofour

@@ -46,7 +46,7 @@ bool is_of_stages(const Json& config) { return !model_settings(config, "dspark_b
 
 std::string described(const LintInput& s, const LayerPart& part) {
   const TensorInfo& t = s.tensors[part.tensor];
-  return describe(t.dtype, t.shape);
+  return describe(t);
 }
 
 /// What of a layer and of a draft is the same: "transformer_layer." is a draft's alone.

@@ -99,7 +99,7 @@ class BlockLint {
       const TensorInfo& t = s_.tensors[*router];
       if (t.shape.size() != 2 || t.shape[0] == count) continue;
       sink_.add("config-shape", s_.at(*router), "expected {} rows, one for each expert of {}, found {}",
-                count, block_, describe(t.dtype, t.shape));
+                count, block_, describe(t));
     }
   }
 
@@ -140,7 +140,7 @@ class BlockLint {
       changed.insert(matrix_of(own.rest));
       if (reported_.contains(own.tensor)) continue;
       sink_.add("expert-shape", s_.at(own.tensor), "expected {} as the other experts have, found {}",
-                describe(wanted.dtype, wanted.shape), describe(found.dtype, found.shape));
+                describe(wanted), describe(found));
     }
     for (const Member& m : model) {
       const bool there =
@@ -149,7 +149,7 @@ class BlockLint {
       // What another format stores it need not have.
       if (there || changed.count(matrix)) continue;
       const TensorInfo& wanted = s_.tensors[m.tensor];
-      const std::string type = describe(wanted.dtype, wanted.shape);
+      const std::string type = describe(wanted);
       if (!present.count(matrix)) {
         if (!reported.insert(matrix).second) continue;
         sink_.add("experts-missing", {"", fmt::format("{}.{}.{}", block_, e, matrix)},

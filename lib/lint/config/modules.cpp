@@ -1,9 +1,8 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <map>
 
+#include "formats/json_access.h"
 #include "formats/module_names.h"
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/config_terms.h"
@@ -13,7 +12,6 @@
 #include "lib/checkpoint/weight_terms.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/coded_modules.h"
-#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
@@ -54,8 +52,8 @@ void check_gate_up(const LintInput& s, const ModelFacts& model, LintReporter& re
       const TensorInfo& u = s.tensors[*up];
       if (u.dtype == gate.dtype && u.shape == gate.shape) continue;
       if (model.reported.contains(i) || model.reported.contains(*up)) continue;
-      reporter.add("gate-up-shape", s.at(*up), "expected {} as the gate has, found {}",
-                   describe(gate.dtype, gate.shape), describe(u.dtype, u.shape));
+      reporter.add("gate-up-shape", s.at(*up), "expected {} as the gate has, found {}", describe(gate),
+                   describe(u));
     }
   }
 }
@@ -166,7 +164,7 @@ std::optional<bool> text_flag(const Json& config, const char* key) {
 void check_head(const LintInput& s, const ModelFacts& model, bool differs, LintReporter& reporter) {
   auto tied = text_flag(s.config, "tie_word_embeddings");
   if (!tied) tied = model.tied;
-  const std::vector<std::string> architectures = lookups::strings_of(s.config, "architectures");
+  const std::vector<std::string> architectures = strings_of(s.config, "architectures");
   const bool generates = std::any_of(architectures.begin(), architectures.end(), [](const std::string& a) {
     return a.find("ForCausalLM") != a.npos || a.find("ForConditionalGeneration") != a.npos;
   });

@@ -1,16 +1,13 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <unordered_set>
 
+#include "formats/json_access.h"
 #include "formats/naming.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/checkpoint/quantization_config.h"
 #include "lib/findings/and_more.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
 #include "lib/names/config_pattern.h"
-#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
@@ -103,7 +100,7 @@ void check_unused_entries(const LintInput& s, const QuantizationSaid& said, Modu
   }
   if (said.method != QuantMethod::kGroups || !said.groups().is_object()) return;
   for (const auto& [name, group] : said.groups().items()) {
-    const std::vector<std::string> targets = lookups::strings_of(group, "targets");
+    const std::vector<std::string> targets = strings_of(group, "targets");
     const bool used = std::any_of(targets.begin(), targets.end(), [&](const std::string& text) {
       if (text.find_first_of(".*\\") == text.npos) return true;  // a class
       if (!is_wild(text)) return names.has(text);

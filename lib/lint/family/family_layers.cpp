@@ -7,10 +7,9 @@
 namespace twofour {
 namespace {
 
-class LayerLint {
+class LayerLint : public FamilyLint {
  public:
-  LayerLint(FamilySubject& x, LintReporter& reporter)
-      : s_(x.input), model_(x.model), there_(x.there), sizes_(x.sizes), reporter_(reporter) {}
+  using FamilyLint::FamilyLint;
 
   void run() {
     check_count();
@@ -92,12 +91,6 @@ class LayerLint {
     reporter_.add("layer-kind", {"config.json", is_mlp ? model_.family->mlp_keys : model_.family->mixer_keys},
                   std::move(message));
   }
-
-  const LintInput& s_;
-  const LanguageModel& model_;
-  const FamilyPresence& there_;
-  FamilySizes& sizes_;
-  LintReporter& reporter_;
 };
 
 }  // namespace

@@ -14,10 +14,9 @@
 namespace twofour {
 namespace {
 
-class SizeLint {
+class SizeLint : public FamilyLint {
  public:
-  SizeLint(FamilySubject& x, LintReporter& reporter)
-      : x_(x), s_(x.input), model_(x.model), there_(x.there), sizes_(x.sizes), reporter_(reporter) {}
+  using FamilyLint::FamilyLint;
 
   void run() {
     depends_on_layer_.resize(there_.rows().size());
@@ -81,11 +80,11 @@ class SizeLint {
     const bool is_vocab = w.key == "vocab_size";
     if (is_vocab && w.said && w.found > *w.said && w.found % 64 == 0 && w.found - *w.said < 1024) {
       reporter_.add("padded-vocabulary", {"config.json", w.key}, "expected {} as {}{} has {}, found {}",
-                    w.found, first.name, more, describe(first.dtype, first.shape), found);
+                    w.found, first.name, more, describe(first), found);
       return;
     }
     reporter_.add("config-shape", {"config.json", w.key}, "expected {} as {}{} has {}{}, found {}", w.found,
-                  first.name, more, describe(first.dtype, first.shape), by, found);
+                  first.name, more, describe(first), by, found);
   }
 
   /// Whether another rule says what is wrong: an expert differs from its siblings, a weight is stored twice,
@@ -157,15 +156,9 @@ class SizeLint {
     if (!x.is_known(row)) return;
     x_.facts.reported.insert(t.tensor);
     reporter_.add("config-shape", s_.at(t.tensor), "expected {} ({}{}{} of config.json), found {}",
-                  x.text(row), row.n, row.k.empty() ? "" : " x ", row.k, describe(info.dtype, info.shape));
+                  x.text(row), row.n, row.k.empty() ? "" : " x ", row.k, describe(info));
   }
 
-  FamilySubject& x_;
-  const LintInput& s_;
-  const LanguageModel& model_;
-  const FamilyPresence& there_;
-  FamilySizes& sizes_;
-  LintReporter& reporter_;
   std::vector<bool> depends_on_layer_;  ///< of each row: sizes that the config lists layer by layer
   std::optional<std::set<size_t>>
       uncertain_;  ///< stacks of rows of gate and up in an order that is not known

@@ -8,10 +8,9 @@
 namespace twofour {
 namespace {
 
-class SwitchLint {
+class SwitchLint : public FamilyLint {
  public:
-  SwitchLint(FamilySubject& x, LintReporter& reporter)
-      : x_(x), s_(x.input), there_(x.there), sizes_(x.sizes), reporter_(reporter) {}
+  using FamilyLint::FamilyLint;
 
   void run() {
     for (const std::string& key : family_switches(there_.rows())) check_switch(key);
@@ -60,12 +59,6 @@ class SwitchLint {
   static bool is_yes_or_no(const std::string& key) {
     return key.find("bias") != key.npos || key.starts_with("use_") || key.starts_with("enable_");
   }
-
-  FamilySubject& x_;
-  const LintInput& s_;
-  const FamilyPresence& there_;
-  FamilySizes& sizes_;
-  LintReporter& reporter_;
 };
 
 }  // namespace

@@ -1,5 +1,4 @@
 #include <string>
-#include <string_view>
 
 #include "lib/io/file.h"
 #include "lib/lint/files/checks.h"

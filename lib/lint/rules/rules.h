@@ -97,10 +97,9 @@ class LintReporter {
   /// experts show it.
   void add(std::string_view rule, LintPlace at, std::string message, LintFacts facts = {});
   /// The same with a message to be formatted.
-  template <class First, class... Rest>
-  void add(std::string_view rule, LintPlace at, fmt::format_string<First, Rest...> text, First&& first,
-           Rest&&... rest) {
-    add(rule, std::move(at), fmt::format(text, std::forward<First>(first), std::forward<Rest>(rest)...));
+  template <class... Args>
+  void add(std::string_view rule, LintPlace at, fmt::format_string<Args...> text, Args&&... args) {
+    add(rule, std::move(at), fmt::format(text, std::forward<Args>(args)...));
   }
   /// What a rule's findings come to together.
   void summarize(std::string_view rule, std::string text);

@@ -56,12 +56,9 @@ bool is_number_or_switch(std::string_view text) {
   return text == "true" || text == "false" || text == "True" || text == "False";
 }
 
-class Choices {
+class Choices : public SettingLint {
  public:
-  Choices(const LintInput& s, LintReporter& reporter) : s_(s), reporter_(reporter) {
-    model_ = find_language_model(s.config);
-    config_ = model_ ? model_->config : model_configs(s.config).back();
-  }
+  using SettingLint::SettingLint;
 
   void run() {
     if (model_) check_activations();
@@ -79,14 +76,6 @@ class Choices {
   }
 
  private:
-  void odd(std::string_view key, const std::string& expected, const Json& found) {
-    reporter_.add("odd-setting", {"config.json", std::string(key)}, "expected {}, found {}", expected,
-                  quoted_setting(found));
-  }
-  const Json* said(std::string_view key) const {
-    const auto at = config_->find(key);
-    return at == config_->end() || at->is_null() ? nullptr : &*at;
-  }
   static bool is_one_of(const Json& value, const auto& texts) {
     return std::any_of(std::begin(texts), std::end(texts), [&](const auto& text) { return value == text; });
   }
@@ -204,11 +193,6 @@ class Choices {
     }
   }
   bool is_checked_elsewhere(const std::string& key) const { return reporter_.reported_names().contains(key); }
-
-  const LintInput& s_;
-  LintReporter& reporter_;
-  std::optional<LanguageModel> model_;
-  const Json* config_;
 };
 
 }  // namespace
