@@ -116,7 +116,7 @@ uint64_t print_tree(const InspectReport& r) {
     std::string what, count;
     if (l.leaf) {
       const TensorGroup& g = r.tensors[*l.leaf];
-      what = describe(g);
+      what = describe(g.dtype, g.shape);
       if (g.count > 1) count = fmt::format("{} x", g.count);
     }
     print_stdout("{:<{}}  {:>9} {:<24}  {:>10}\n", indented(l), width, count, what, format_bytes(l.bytes));

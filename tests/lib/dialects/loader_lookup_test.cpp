@@ -136,7 +136,7 @@ TEST_CASE("TensorRT-LLM reads q_proj alone for all of what is fused, the others 
 
 TEST_CASE("an unlisted shard in floats is taken for quantized with the others") {
   auto modules = joined({attention(kEight), experts(kFour)});
-  modules[1].format = kFloats;  // k_proj
+  modules[1].scheme = kFloats;  // k_proj
   const std::string all = faults(mixed(modules), modules);
   CHECK(contains(all, found(kLayer + "self_attn.k_proj", "vLLM", kFloats, kEight)));
   CHECK(contains(all, found(kLayer + "self_attn.k_proj", "SGLang", kFloats, kEight)));
