@@ -21,6 +21,7 @@ struct TensorInfo {
 
 /// "F8_E4M3 [2048, 96]"
 std::string describe(DType dtype, std::span<const int64_t> shape);
+inline std::string describe(const TensorInfo& tensor) { return describe(tensor.dtype, tensor.shape); }
 
 /// The header of a safetensors file: an object that exists is valid. The tensors, in the order of their
 /// offsets, cover the data exactly: no hole, no overlap, nothing behind the last.

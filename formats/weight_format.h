@@ -25,7 +25,7 @@ struct WeightFormatRow {
 /// A row, as a value.
 class WeightFormat {
  public:
-  static const WeightFormat kFloat, kFp8, kMxfp4, kNvfp4, kInt4;
+  static const WeightFormat kFloat, kFp8, kMxfp4, kMxfp8, kNvfp4, kInt4, kOther;
   constexpr WeightFormat();  ///< floats
   constexpr explicit WeightFormat(const WeightFormatRow& row) : row_(&row) {}
   constexpr const WeightFormatRow* operator->() const { return row_; }
@@ -59,7 +59,7 @@ inline constexpr WeightFormatRow kNvfp4{.name = "NVFP4",
                                         .strategy = "tensor_group",
                                         .packed_as = "nvfp4-pack-quantized"};
 inline constexpr WeightFormatRow kInt4{.name = "INT4", .key = "int4", .coded = true, .integers = true};
-/// FP8 by groups, as lint tells it from the rest; to readers it is kFp8 with such tiles.
+/// FP8 by groups, as configs and lint tell it from the rest; to readers it is kFp8 with such tiles.
 inline constexpr WeightFormatRow kMxfp8{.name = "MXFP8",
                                         .key = "fp8",
                                         .coded = true,
@@ -68,13 +68,17 @@ inline constexpr WeightFormatRow kMxfp8{.name = "MXFP8",
                                         .bits = 8,
                                         .strategy = "group",
                                         .packed_as = "mxfp8-quantized"};
+/// Codes by a name that says nothing to us.
+inline constexpr WeightFormatRow kOther{.name = "a format that is not known", .key = "", .coded = true};
 }  // namespace weight_formats
 
 constexpr WeightFormat::WeightFormat() : row_(&weight_formats::kFloat) {}
 inline constexpr WeightFormat WeightFormat::kFloat{weight_formats::kFloat};
 inline constexpr WeightFormat WeightFormat::kFp8{weight_formats::kFp8};
 inline constexpr WeightFormat WeightFormat::kMxfp4{weight_formats::kMxfp4};
+inline constexpr WeightFormat WeightFormat::kMxfp8{weight_formats::kMxfp8};
 inline constexpr WeightFormat WeightFormat::kNvfp4{weight_formats::kNvfp4};
 inline constexpr WeightFormat WeightFormat::kInt4{weight_formats::kInt4};
+inline constexpr WeightFormat WeightFormat::kOther{weight_formats::kOther};
 
 }  // namespace twofour

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "formats/json_access.h"
+
 namespace twofour {
 namespace {
 
@@ -41,12 +43,6 @@ int64_t number_of(std::string_view digits) {
   return number;
 }
 
-const Json* member(const Json& config, std::string_view key) {
-  if (!config.is_object()) return nullptr;
-  const auto at = config.find(key);
-  return at == config.end() ? nullptr : &*at;
-}
-
 const Json& element(const Json& value, int64_t layer) {
   if (!value.is_array() || layer < 0 || static_cast<size_t>(layer) >= value.size()) return value;
   return value[static_cast<size_t>(layer)];
@@ -81,12 +77,12 @@ Json family_defaults(const FamilyShapes& family) {
 const Json* FamilySizes::stated(std::string_view key) const {
   for (const Json* config : {config_, whole_}) {
     if (config == nullptr) continue;
-    if (const Json* value = member(*config, key)) return value->is_null() ? nullptr : value;
+    if (const auto at = config->find(key); at != config->end()) return at->is_null() ? nullptr : &*at;
     const size_t dot = key.find('.');
-    const Json* object = dot == key.npos ? nullptr : member(*config, key.substr(0, dot));
-    if (object == nullptr) continue;
-    const Json* value = member(*object, key.substr(dot + 1));
-    return value == nullptr || value->is_null() ? nullptr : value;
+    const auto object = dot == key.npos ? config->end() : config->find(key.substr(0, dot));
+    if (object == config->end()) continue;
+    const Json& value = member(*object, key.substr(dot + 1));
+    return value.is_null() ? nullptr : &value;
   }
   return nullptr;
 }

@@ -67,7 +67,7 @@ Hash128 hash_descriptions(std::span<const TensorInfo> tensors) {
   Hasher hasher;
   for (const TensorInfo& t : tensors) {
     hasher.update(t.name);
-    hasher.update(fmt::format(" {}\n", describe(t.dtype, t.shape)));
+    hasher.update(fmt::format(" {}\n", describe(t)));
   }
   return hasher.digest();
 }

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
-#include <cstring>
 #include <map>
 #include <set>
 
@@ -180,7 +178,7 @@ class Builder {
       if (!at) fail(name, "in the artifact", "it nowhere");
       const TensorInfo& t = artifact_.tensors()[*at];
       if (t.dtype == dtype && t.shape == shape) return *at;
-      fail(name, describe(dtype, shape), describe(t.dtype, t.shape));
+      fail(name, describe(dtype, shape), describe(t));
     }
     fail(entry.name, fmt::format("a tensor {}", suffix), "none");
   }

@@ -8,7 +8,7 @@
 
 #include "formats/json.h"
 #include "lib/artifact/edit.h"
-#include "lib/checkpoint/zero_points.h"
+#include "lib/checkpoint/checkpoint.h"
 #include "lib/io/links.h"
 #include "lib/words/json_words.h"
 #include "lib/words/rule.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <set>
-#include <utility>
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"

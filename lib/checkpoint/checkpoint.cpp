@@ -16,6 +16,8 @@
 namespace twofour {
 namespace {
 
+constexpr std::string_view kZeroPointsWords[] = {"stored", "symmetric", "v2"};
+
 namespace fs = std::filesystem;
 
 /// The index to go by: the usual name, or the only one there is.
@@ -31,6 +33,23 @@ std::optional<std::string> find_index(const fs::path& directory) {
 }
 
 }  // namespace
+
+std::span<const std::string_view> zero_points_words() { return kZeroPointsWords; }
+
+std::string_view zero_points_word(ZeroPoints zero_points) {
+  return zero_points == ZeroPoints::kAsStated ? std::string_view()
+                                              : kZeroPointsWords[static_cast<size_t>(zero_points) - 1];
+}
+
+ZeroPoints parse_zero_points(std::string_view word) {
+  if (word.empty()) return ZeroPoints::kAsStated;
+  const auto at = std::find(std::begin(kZeroPointsWords), std::end(kZeroPointsWords), word);
+  if (at == std::end(kZeroPointsWords)) {
+    throw Error(fmt::format("zero points: expected stored, symmetric or v2, found {}",
+                            json_quote_short(std::string(word))));
+  }
+  return static_cast<ZeroPoints>(at - std::begin(kZeroPointsWords) + 1);
+}
 
 bool DescribedCodes::has(std::string_view module) const {
   const auto is_in = [](const std::vector<std::string>& names, std::string_view name) {

@@ -12,7 +12,6 @@
 #include "formats/dialect.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
-#include "lib/checkpoint/zero_points.h"
 #include "lib/findings/finding.h"
 #include "lib/io/file.h"
 #include "lib/io/file_states.h"
@@ -20,6 +19,20 @@
 #include "lib/io/links.h"
 
 namespace twofour {
+
+/// How the zero points of INT4 are read.
+enum class ZeroPoints {
+  kAsStated,   ///< by the config's format; stored ones that the config contradicts are refused
+  kStored,     ///< by the config's format, whatever the config says of them
+  kSymmetric,  ///< 8, whatever is stored
+  kV2,         ///< as they are stored, without the 1 that GPTQ's first version adds
+};
+/// "stored", "symmetric", "v2": the words of all but kAsStated, which has none.
+std::span<const std::string_view> zero_points_words();
+/// "" of kAsStated.
+std::string_view zero_points_word(ZeroPoints zero_points);
+/// kAsStated of an empty word. Throws Error on one that is not known.
+ZeroPoints parse_zero_points(std::string_view word);
 
 /// Codes that an entry of a file's __metadata__ describes beside types and shapes, as ComfyUI's
 /// "_quantization_metadata" does: no reader of codes takes them by it.

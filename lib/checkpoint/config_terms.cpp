@@ -42,9 +42,9 @@ bool is_algorithm_key(const std::string& key) {
 /// Whether one of Quark's steps rotates inputs when the model runs. Without r3, r4 and the online r1 all that
 /// is rotated is turned back by weights beside it, and the model computes what it did.
 bool rotates_inputs(const Json& step) {
-  if (!has_any(lower(lookups::text_of(step, "name")), {"rotat", "quarot", "spinquant"})) return false;
-  const auto is_off = [&](const char* key) { return lookups::member(step, key) == false; };
-  const Json& online = lookups::member(step, "online_r1_rotation");
+  if (!has_any(lower(text_of(step, "name")), {"rotat", "quarot", "spinquant"})) return false;
+  const auto is_off = [&](const char* key) { return member(step, key) == false; };
+  const Json& online = member(step, "online_r1_rotation");
   return !is_off("r3") || !is_off("r4") || !asks_nothing(online);
 }
 
@@ -114,13 +114,12 @@ std::vector<ConfigTerm> find_config_terms(const Json& config, const Json& hf_qua
   Search search(tensors);
   const auto look_in = [&](const Json& holder, const std::string& above) {
     for (const char* key : {"quantization_config", "compression_config"})
-      search.look("config.json", above + key, lookups::member(holder, key));
+      search.look("config.json", above + key, member(holder, key));
     for (const char* key : {"transform_config", "rotation_config"})
-      search.add_transform("config.json", above + key, lookups::member(holder, key));
+      search.add_transform("config.json", above + key, member(holder, key));
   };
   look_in(config, "");
-  for (const char* holder : kLanguageConfigs)
-    look_in(lookups::member(config, holder), fmt::format("{}.", holder));
+  for (const char* holder : kLanguageConfigs) look_in(member(config, holder), fmt::format("{}.", holder));
   search.look("hf_quant_config.json", "", hf_quant_config);
   return std::move(search.found);
 }

@@ -27,11 +27,10 @@ SourceScale read_global_scale(const Checkpoint& c, const Nvfp4Linear& m, int64_t
   std::memcpy(&stored, bytes, sizeof(stored));
   const float own = global_scale_multiplier(*m.dialect, stored);
   if (!std::isfinite(stored) || stored <= 0 || !std::isfinite(own) || own <= 0) {
-    problems.add(fmt::format("{}: expected a positive finite global scale, found {}", c.where(m.global_scale),
-                             stored));
+    problems.add("{}: expected a positive finite global scale, found {}", c.where(m.global_scale), stored);
   } else if (constexpr float kLargest = 2688; !(kLargest * own < kBeyondBf16)) {  // 6 * 448
-    problems.add(fmt::format("{}: expected a global scale with which all weights are finite, found {}",
-                             c.where(m.global_scale), stored));
+    problems.add("{}: expected a global scale with which all weights are finite, found {}",
+                 c.where(m.global_scale), stored);
   }
   return {std::bit_cast<uint32_t>(stored), own};
 }

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "formats/json_access.h"
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
@@ -46,11 +46,10 @@ LinearShapes::LinearShapes(const Checkpoint& checkpoint, Problems& problems)
     : c_(checkpoint),
       problems_(problems),
       stated_(stated_storage(source_quantization(checkpoint))),
-      symmetry_(source_quantization(checkpoint)) {}
+      said_(source_quantization(checkpoint)) {}
 
 bool LinearShapes::refuse(size_t i, const std::string& expected) {
-  problems_.add(fmt::format("{}: expected {}, found {}", c_.where(i), expected,
-                            describe(tensor(i).dtype, tensor(i).shape)));
+  problems_.add("{}: expected {}, found {}", c_.where(i), expected, describe(tensor(i)));
   return false;
 }
 
@@ -85,9 +84,9 @@ bool LinearShapes::check_fp8_words(const Linear& m) {
   const bool is_other = format.find("e4m3") == format.npos || format.find("fnuz") != format.npos;
   if (!format.empty() && is_other)
     return refuse(m.weight, fmt::format("FP8 as the config's fmt {} says", json_quote_short(format)));
-  const Json& weights = symmetry_.group_weights(m.name);
-  const Json& bits = lookups::member(weights, "num_bits");
-  if (!weights.is_object() || (!bits.is_null() && bits != 8) || lookups::text_of(weights, "type") == "float")
+  const Json& weights = said_->group_weights(m.name);
+  const Json& bits = member(weights, "num_bits");
+  if (!weights.is_object() || (!bits.is_null() && bits != 8) || text_of(weights, "type") == "float")
     return true;
   return refuse(m.weight, "integers of 8 bits as the config's group says, with type int or none");
 }
@@ -148,9 +147,9 @@ bool LinearShapes::read_int4(Linear& m) {
 void LinearShapes::read_zero_points(Linear& m) {
   switch (c_.zero_points()) {
     case ZeroPoints::kAsStated:
-      m.symmetry = symmetry_.find(m.name);
-      for (const auto& [file, symmetry] : side_symmetries_) {
-        const std::string_view said = symmetry.find(m.name);
+      m.symmetry = said_->symmetry_of(m.name);
+      for (const auto& [file, beside] : said_beside_) {
+        const std::string_view said = beside->symmetry_of(m.name);
         if (m.symmetry.empty() && !said.empty()) m.symmetry = fmt::format("{} in {}", said, file);
       }
       break;
@@ -166,7 +165,7 @@ void LinearShapes::read_zero_points(Linear& m) {
 
 bool LinearShapes::check_bits(const Linear& m, int64_t bits) {
   if (bits == 4) return true;
-  problems_.add(fmt::format("{}: expected integers of 4 bits, found {} bits", c_.where(m.weight), bits));
+  problems_.add("{}: expected integers of 4 bits, found {} bits", c_.where(m.weight), bits);
   return false;
 }
 
@@ -189,16 +188,15 @@ bool LinearShapes::read_stated_shape(Linear& m) {
     m.k = wide[1];
     return true;
   }
-  problems_.add(fmt::format("{}: expected N and K of {}, [{}, at most {}], found [{}, {}]",
-                            c_.where(*m.shape), tensor(m.weight).name, m.n, words * kInt4Pack, wide[0],
-                            wide[1]));
+  problems_.add("{}: expected N and K of {}, [{}, at most {}], found [{}, {}]", c_.where(*m.shape),
+                tensor(m.weight).name, m.n, words * kInt4Pack, wide[0], wide[1]);
   return false;
 }
 
 bool LinearShapes::check_group(const Linear& m) {
-  const Json& weights = symmetry_.group_weights(m.name);
+  const Json& weights = said_->group_weights(m.name);
   if (!weights.is_object()) return true;
-  if (lookups::text_of(weights, "type") == "float")
+  if (text_of(weights, "type") == "float")
     return refuse(m.weight, "codes of floats as the config's type: float says");
   const bool asks_zeros = weights.value("symmetric", Json()) == false;
   if (asks_zeros && !m.zero_points && c_.zero_points() != ZeroPoints::kSymmetric)
@@ -256,15 +254,15 @@ void LinearShapes::read_side() {
             (c_.path() / side.file).string(), stated_.format, beside.format);
       }
     }
-    side_symmetries_.emplace_back(side.file, StatedSymmetry(std::move(side.value)));
+    said_beside_.emplace_back(side.file, SourceGroups(std::move(side.value)));
   }
 }
 
 bool LinearShapes::check_method(Linear& m) {
   const bool awq = m.packing == Int4Packing::kAwq;
   const auto refuse_format = [&](const char* key, const char* expected) {
-    problems_.add(fmt::format("{}: {}: expected {}, found {}", c_.where(m.weight), key, expected,
-                              stated_.format.empty() ? "none" : stated_.format));
+    problems_.add("{}: {}: expected {}, found {}", c_.where(m.weight), key, expected,
+                  stated_.format.empty() ? "none" : stated_.format);
     return false;
   };
   if (!side_.empty()) {
@@ -272,9 +270,8 @@ bool LinearShapes::check_method(Linear& m) {
     return false;
   }
   if (!stated_.other_format.empty()) {
-    problems_.add(
-        fmt::format("{}: expected one format in the config, on which zero points depend, found {} and {}",
-                    c_.where(m.weight), stated_.format, stated_.other_format));
+    problems_.add("{}: expected one format in the config, on which zero points depend, found {} and {}",
+                  c_.where(m.weight), stated_.format, stated_.other_format);
     return false;
   }
   if (stated_.has_order && !awq && !m.group_index)

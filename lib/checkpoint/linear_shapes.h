@@ -6,6 +6,7 @@
 
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/checkpoint/quantization_said.h"
 
 namespace twofour {
 
@@ -43,8 +44,8 @@ class LinearShapes {
   const Checkpoint& c_;
   Problems& problems_;
   StatedStorage stated_;
-  StatedSymmetry symmetry_;
-  std::vector<std::pair<std::string, StatedSymmetry>> side_symmetries_;  ///< by file
+  SourceGroups said_;
+  std::vector<std::pair<std::string, SourceGroups>> said_beside_;  ///< by file
   bool has_read_side_ = false;
   std::string side_;  ///< why a file beside config.json contradicts the entry; empty: it does not
 };

@@ -63,9 +63,9 @@ class Finder {
 
  private:
   const TensorInfo& tensor(size_t i) const { return c_.tensors()[i]; }
-  std::string described(size_t i) const { return describe(tensor(i).dtype, tensor(i).shape); }
+  std::string described(size_t i) const { return describe(tensor(i)); }
   void expect(size_t i, const std::string& expected) {
-    problems_.add(fmt::format("{}: expected {}, found {}", c_.where(i), expected, described(i)));
+    problems_.add("{}: expected {}, found {}", c_.where(i), expected, described(i));
   }
   /// Whether a tensor of that rank is a linear's under that name; a stack must be known by it.
   bool fits_rank(size_t rank, const WeightDialect& dialect, const std::string& name, bool& stacked) {
@@ -97,8 +97,8 @@ class Finder {
           continue;
         }
         if (found) {
-          problems_.add(fmt::format("{}: expected one scale beside it, found {} and {}", c_.where(i),
-                                    tensor(*found->scale).name, tensor(*candidate.scale).name));
+          problems_.add("{}: expected one scale beside it, found {} and {}", c_.where(i),
+                        tensor(*found->scale).name, tensor(*candidate.scale).name);
           return std::nullopt;
         }
       }
@@ -175,7 +175,7 @@ class Finder {
     if (found.rows) {
       module.rows = *found.rows;
     } else {
-      problems_.add(fmt::format("{}: {}", c_.where(module.weight), found.problem));
+      problems_.add("{}: {}", c_.where(module.weight), found.problem);
     }
     return found.rows.has_value();
   }

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "formats/error.h"
+#include "formats/json_access.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
@@ -36,9 +36,7 @@ const std::vector<EntryPlace>& entry_places() {
 }
 bool is_usual(const EntryPlace& place) { return &place == &entry_places().front(); }
 
-bool has_object(const Json& config, const char* key) {
-  return config.is_object() && config.contains(key) && config[key].is_object();
-}
+bool has_object(const Json& config, const char* key) { return member(config, key).is_object(); }
 
 /// The value at a place; nullptr if there is none.
 const Json* value_at(const Json& config, const EntryPlace& place) {
@@ -140,7 +138,7 @@ std::string quantization_method(const Json& entry) {
                                                                 {"autoround", "auto-round"},
                                                                 {"intel/auto-round", "auto-round"},
                                                                 {"compressed-tensors", "compressed-tensors"}};
-  const std::string said = lookups::text_of(entry, "quant_method");
+  const std::string said = text_of(entry, "quant_method");
   std::string plain = said;
   for (char& c : plain) c = c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   for (const auto& [spelling, method] : kSpellings) {
@@ -211,24 +209,12 @@ namespace {
 
 /// Whether the KV cache is FP8, as either dialect says it. Anything else but none has no words in both.
 bool is_fp8_kv_cache(const Json& entry, const Json& hf_quant) {
-  const Json* algo = nullptr;
-  if (hf_quant.is_object() && hf_quant.contains("quantization")) {
-    const Json& q = hf_quant["quantization"];
-    if (q.is_object() && q.contains("kv_cache_quant_algo")) algo = &q["kv_cache_quant_algo"];
-  }
-  if ((algo == nullptr || algo->is_null()) && entry.is_object() && entry.contains("kv_cache_scheme")) {
-    algo = &entry["kv_cache_scheme"];
-  }
-  if (algo == nullptr || algo->is_null()) return false;
-  const auto says = [&](const char* key, const Json& value) {
-    return algo->is_object() && algo->contains(key) && (*algo)[key] == value;
-  };
-  const bool fp8 = *algo == "FP8" || (says("num_bits", 8) && says("type", "float"));
-  if (!fp8) {
-    throw Error(fmt::format("kv_cache_quant_algo: expected FP8 or none, which both dialects have, found {}",
-                            quoted_setting(*algo)));
-  }
-  return true;
+  const Json& named = member(member(hf_quant, "quantization"), "kv_cache_quant_algo");
+  const Json& algo = named.is_null() ? member(entry, "kv_cache_scheme") : named;
+  if (algo.is_null()) return false;
+  if (algo == "FP8" || (member(algo, "num_bits") == 8 && member(algo, "type") == "float")) return true;
+  throw Error(fmt::format("kv_cache_quant_algo: expected FP8 or none, which both dialects have, found {}",
+                          quoted_setting(algo)));
 }
 
 }  // namespace
@@ -244,12 +230,8 @@ namespace {
 using Block = std::pair<int64_t, int64_t>;
 
 std::optional<Block> parse_block(const Json& stated) {
-  Block block{0, 0};
-  if (stated.is_array() && stated.size() == 2 && stated[0].is_number_integer() &&
-      stated[1].is_number_integer()) {
-    block = {stated[0].get<int64_t>(), stated[1].get<int64_t>()};
-  } else if (stated.is_string()) {
-    const auto text = stated.get<std::string>();
+  Block block = pair_of(stated).value_or(Block());
+  if (const std::string text = text_of(stated); !text.empty()) {
     const char *end = text.data() + text.size(), *at = std::from_chars(text.data(), end, block.first).ptr;
     if (at == end || *at != 'x' || std::from_chars(at + 1, end, block.second).ptr != end) return {};
   }
@@ -260,26 +242,24 @@ std::optional<Block> parse_block(const Json& stated) {
 template <class F>
 void with_number(const Json& json, std::initializer_list<const char*> keys, F&& f) {
   for (const char* key : keys) {
-    const auto at = json.find(key);
-    if (at != json.end() && at->is_number_integer()) return f(at->get<int64_t>());
+    if (const auto number = integer_of(json, key)) return f(*number);
   }
 }
 
 void add_block(const Json& holder, const char* key, StatedStorage& to) {
-  const auto at = holder.find(key);
-  if (at == holder.end() || at->is_null()) return;
-  if (const auto block = parse_block(*at)) {
+  const Json& stated = member(holder, key);
+  if (const auto block = parse_block(stated)) {
     to.blocks.push_back(*block);
-  } else {
-    to.unread_blocks.push_back(at->dump());
+  } else if (!stated.is_null()) {
+    to.unread_blocks.push_back(stated.dump());
   }
 }
 
 void add_group(const Json& group, bool has_defaults, StatedStorage& to) {
-  if (!group.is_object() || !group.contains("weights") || !group["weights"].is_object()) return;
-  const Json& weights = group["weights"];
+  const Json& weights = member(group, "weights");
+  if (!weights.is_object()) return;
   add_block(weights, "block_structure", to);
-  if (lookups::text_of(weights, "type") == "float") return;
+  if (text_of(weights, "type") == "float") return;
   with_number(weights, {"group_size"}, [&](int64_t size) { to.group_sizes.push_back(size); });
   with_number(weights, {"num_bits"}, [&](int64_t bits) { to.bits.insert(bits); });
   // Source: compressed-tensors, quantization/quant_args.py.
@@ -293,33 +273,32 @@ StatedStorage stated_storage(const Json& quantization) {
   if (!quantization.is_object()) return stated;
   stated.method = quantization_method(quantization);
   add_block(quantization, "weight_block_size", stated);
-  const auto groups = quantization.find("config_groups");
-  if (groups != quantization.end() && (groups->is_object() || groups->is_array())) {
-    for (const Json& group : *groups) add_group(group, stated.method == "compressed-tensors", stated);
+  const Json& groups = member(quantization, "config_groups");
+  if (groups.is_structured()) {
+    for (const Json& group : groups) add_group(group, stated.method == "compressed-tensors", stated);
   }
   if (stated.method == "awq" || stated.method == "gptq" || stated.method == "auto-round") {
     with_number(quantization, {"bits", "w_bit"}, [&](int64_t bits) { stated.bits.insert(bits); });
     with_number(quantization, {"group_size", "q_group_size"},
                 [&](int64_t size) { stated.group_sizes.push_back(size); });
     for (const char* key : {"packing_format", "checkpoint_format", "version"}) {
-      if (stated.format.empty()) stated.format = lookups::text_of(quantization, key);
+      if (stated.format.empty()) stated.format = text_of(quantization, key);
     }
   }
   if (stated.method == "auto-round" && stated.format == "auto_round:auto_gptq") {
-    const std::string format = lookups::text_of(quantization, "checkpoint_format");
+    const std::string format = text_of(quantization, "checkpoint_format");
     if (format != "gptq") stated.other_format = format;
   }
   if (stated.method == "gptq") {
-    const std::string format = lookups::text_of(quantization, "format");  // GPTQModel's newer key
+    const std::string format = text_of(quantization, "format");  // GPTQModel's newer key
     if (stated.format.empty()) stated.format = format;
     if (format != stated.format) stated.other_format = format;
-    stated.has_order = quantization.value("desc_act", Json()) == true;
+    stated.has_order = member(quantization, "desc_act") == true;
   }
-  const Json format = quantization.value("fmt", Json());
+  const Json& format = member(quantization, "fmt");
   stated.fp8_format = format.is_string() ? format.get<std::string>() : format.is_null() ? "" : format.dump();
-  const auto base = quantization.find("base");
   const bool nothing = stated.blocks.empty() && stated.unread_blocks.empty() && stated.group_sizes.empty();
-  return nothing && base != quantization.end() ? stated_storage(*base) : stated;
+  return nothing && quantization.contains("base") ? stated_storage(quantization["base"]) : stated;
 }
 
 }  // namespace twofour

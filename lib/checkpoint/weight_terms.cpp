@@ -244,7 +244,7 @@ class Terms {
             : fmt::format("[{}, {}, {}]", experts, divides ? fmt::format("{}", t.shape[0] / experts) : "N",
                           divides ? fmt::format("{}", t.shape[1]) : "K");
     add(i, i, std::string(linear), "module-shape",
-        fmt::format("expected a stack of experts {}{}, found {}", shape, count, describe(t.dtype, t.shape)));
+        fmt::format("expected a stack of experts {}{}, found {}", shape, count, describe(t)));
   }
 
   /// Everything else under the name of a module with codes.
@@ -376,20 +376,20 @@ void refuse_changed_weights(const Checkpoint& c, const std::function<bool(size_t
     }
   }
   for (const std::string& problem : find_odd_settings(c.config()))
-    problems.add(fmt::format("{}: {}", (c.path() / "config.json").string(), problem));
+    problems.add("{}: {}", (c.path() / "config.json").string(), problem);
   for (const ConfigTerm& term : find_config_terms(c.config(), c.hf_quant_config(), c.tensors()))
     problems.add(text_of(c, term));
   ReadScopes scopes(c.tensors(), is_read);
   for (const WeightTerm& term : find_weight_terms(access_to(c))) {
     const bool is_its = term.scope ? scopes.has(*term.scope) : !term.weight || is_read(*term.weight);
-    if (is_its || term.is_in_header) problems.add(fmt::format("{}: {}", c.where(term.tensor), term.problem));
+    if (is_its || term.is_in_header) problems.add("{}: {}", c.where(term.tensor), term.problem);
   }
 }
 
 void refuse_described_codes(const Checkpoint& c) {
   Problems problems;
   for (const WeightTerm& term : find_weight_terms(access_to(c))) {
-    if (term.is_in_header) problems.add(fmt::format("{}: {}", c.where(term.tensor), term.problem));
+    if (term.is_in_header) problems.add("{}: {}", c.where(term.tensor), term.problem);
   }
   problems.refuse();
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "formats/atom.h"
 #include "formats/naming.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/dialects/dialect_rows.h"

@@ -1,6 +1,3 @@
-#include <fmt/format.h>
-
-#include <algorithm>
 
 #include "lib/dialects/dialect_rows.h"
 

@@ -29,7 +29,7 @@ bool is_table(std::string_view module) { return module.find("embed") != module.n
 
 /// Floats that models' classes build as such, whatever a configuration says.
 bool is_built_as_float(const LoadedModule& m) {
-  if (m.format.kind != NamedFormat::Kind::kFloat) return false;
+  if (m.scheme.format->coded) return false;
   constexpr int64_t kAnyLayers = std::numeric_limits<int64_t>::max();
   return module_role(m.name, kAnyLayers) == ModuleRole::kRouter || leaf_of(m.name) == "eh_proj";
 }
@@ -89,8 +89,22 @@ class Layers {
 };
 
 bool is_split(const EngineLayer& layer) {
-  return std::any_of(layer.modules.begin(), layer.modules.end(),
-                     [&](const LoadedModule* m) { return !(m->format == layer.modules[0]->format); });
+  return std::any_of(layer.modules.begin(), layer.modules.end(), [&](const LoadedModule* m) {
+    return !(m->scheme == layer.modules[0]->scheme) || m->one_block != layer.modules[0]->one_block;
+  });
+}
+
+/// Whether a loader that expects `promised` reads what is stored.
+bool is_read_as(const LoadedModule& stored, const Scheme& promised) {
+  const Scheme& scheme = stored.scheme;
+  if (scheme.format == WeightFormat::kOther || promised.format == WeightFormat::kOther)
+    return scheme.format->coded && promised.format->coded;
+  // Loaders drop scales that they do not ask for.
+  if (scheme.format->global_scale && promised == schemes::kNvfp4WeightOnly) return true;
+  if (stored.one_block && is_fp8_blocks(promised))
+    return scheme.granularity == Granularity::kTensor || promised.rows <= 1;
+  const bool any_blocks = is_fp8_blocks(scheme) && (scheme.rows == 0 || promised.rows == 0);
+  return any_blocks ? is_fp8_blocks(promised) : scheme == promised;
 }
 
 /// Holds what an engine finds for a layer against what is stored.
@@ -104,14 +118,14 @@ void check_layer(const Engine& engine, const LoaderLookup& lookup, const EngineL
     return;
   }
   for (const LoadedModule* m : layer.modules) {
-    const bool same = is_read_as(m->format, result.format);
+    const bool same = is_read_as(*m, result.scheme);
     // Without a loader it leaves a layer as floats.
-    const bool is_fine = result.lacks_loader ? m->format.kind == NamedFormat::Kind::kFloat : same;
+    const bool is_fine = result.lacks_loader ? !m->scheme.format->coded : same;
     if (is_fine) continue;
     const bool is_limit = !result.limit.empty() && (same || !result.lacks_loader);
     std::string message = is_limit ? fmt::format("{} {}", engine.name, result.limit)
                                    : fmt::format("expected {} to read {}, found {}", engine.name,
-                                                 describe(m->format), describe(result.format));
+                                                 said_name(m->scheme), said_name(result.scheme));
     findings.push_back({is_limit, is_split(layer), engine.name, m->name, std::move(message)});
     return;
   }
@@ -130,7 +144,7 @@ std::string entry_text(const WrittenModel& model, const std::optional<size_t>& e
 std::vector<LoadedModule> stored_modules(const WrittenModel& model) {
   std::vector<LoadedModule> modules;
   for (const WrittenModule& m : model.modules)
-    modules.push_back({m.name, m.entry ? format_of_entry(model.entries[*m.entry]) : NamedFormat{}});
+    modules.push_back({m.name, m.entry ? said_scheme(model.entries[*m.entry]) : Scheme()});
   return modules;
 }
 
@@ -144,6 +158,18 @@ std::span<const Engine> engines() {
   return all;
 }
 
+LoadedModule loaded_module(std::string name, const Scheme& stored, int64_t n, int64_t k) {
+  LoadedModule module{std::move(name), as_said(stored)};
+  const Scheme& said = module.scheme;
+  const bool is_tensor = said == schemes::kFp8Tensor && n <= kFp8Block;
+  module.one_block = k <= kFp8Block && (is_tensor || said == schemes::kFp8Row);
+  return module;
+}
+
+LoadedModule loaded_module(const Checkpoint& c, const Linear& m) {
+  return loaded_module(m.name, scheme_of(c, m), m.n, m.k);
+}
+
 LoadedConfig loaded_config(const Json& config, ConfigEntries entries) {
   LoadedConfig loaded{std::move(entries.quantization_config), std::move(entries.hf_quant_config)};
   for (const Json* type : model_settings(config, "model_type")) {
@@ -155,7 +181,7 @@ LoadedConfig loaded_config(const Json& config, ConfigEntries entries) {
   }
   std::vector<const Json*> dtypes = model_settings(config, "expert_dtype");
   if (const auto set = entries.settings.find("expert_dtype"); set != entries.settings.end()) dtypes = {&*set};
-  loaded.expert_dtype = dtypes.empty() ? lookups::text_of(loaded.quantization_config, "expert_dtype")
+  loaded.expert_dtype = dtypes.empty()           ? text_of(loaded.quantization_config, "expert_dtype")
                         : dtypes[0]->is_string() ? dtypes[0]->get<std::string>()
                                                  : "";
   return loaded;
@@ -182,7 +208,7 @@ std::vector<LookupFinding> check_lookups(const LoadedConfig& config, const std::
     for (const EngineLayer& layer : layers) {
       // Which linears of DeepSeek-V4 are not quantized its class knows, and no configuration says.
       const bool is_known = config.deepseek_v4 && layer.kind != EngineLayer::Kind::kExperts &&
-                            layer.modules[0]->format.kind == NamedFormat::Kind::kFloat;
+                            !layer.modules[0]->scheme.format->coded;
       if (!is_known) loader_lookup::check_layer(engine, *lookup, layer, findings);
     }
   }
@@ -214,7 +240,7 @@ std::vector<std::string> find_lookup_conflicts(const Checkpoint& c, const Json& 
                                                const Json& hf_quant_config) {
   Problems problems;
   std::vector<LoadedModule> modules;
-  for (const Linear& m : find_weight_modules(c, problems)) modules.push_back({m.name, format_of(c, m)});
+  for (const Linear& m : find_weight_modules(c, problems)) modules.push_back(loaded_module(c, m));
   if (!problems.empty()) return {};
   const auto entry = quantization_entry(config);
   return loader_lookup::conflicts_of(loaded_config(config, {entry ? entry->value : Json(), hf_quant_config}),

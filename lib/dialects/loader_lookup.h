@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "formats/json.h"
-#include "lib/dialects/named_format.h"
 #include "lib/dialects/output_dialect.h"
+#include "lib/dialects/said_scheme.h"
 
 // How engines find the format of a module in a configuration, a row of engines() each, and what is wrong
 // where one finds another format than the module has.
@@ -21,11 +21,15 @@
 
 namespace twofour {
 
-/// A linear of a checkpoint and the format of its tensors.
+/// A linear of a checkpoint and the scheme of its tensors, as_said().
 struct LoadedModule {
   std::string name;
-  NamedFormat format;
+  Scheme scheme = {};
+  bool one_block = false;  ///< of FP8 with a scale a tensor or a row: scales may be those of blocks as well
 };
+/// One of a matrix [n, k]: it is no larger than a block of FP8, or no longer than one of a row.
+LoadedModule loaded_module(std::string name, const Scheme& stored, int64_t n, int64_t k);
+LoadedModule loaded_module(const Checkpoint& checkpoint, const Linear& linear);
 
 /// A configuration as engines get it.
 struct LoadedConfig {
@@ -54,11 +58,11 @@ std::vector<EngineLayer> engine_layers(const std::vector<LoadedModule>& modules)
 
 /// What an engine finds for a layer.
 struct LookupResult {
-  NamedFormat format = {};  ///< that it reads; floats where the layer is not quantized
+  Scheme scheme = {};  ///< that it reads; floats where the layer is not quantized
   /// What the engine is known not to do with this layer: a limit of the engine and no fault of the
   /// configuration.
   std::string limit = {};
-  /// The limit is that it has no loader for `format`; where another is stored, the configuration is wrong.
+  /// The limit is that it has no loader for `scheme`; where another is stored, the configuration is wrong.
   bool lacks_loader = false;
 };
 

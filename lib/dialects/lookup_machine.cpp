@@ -58,14 +58,14 @@ const Json* find_shards(const LayerMap& layers, const MixedRules& rules, const E
   return found;
 }
 
-/// What comes of a layer with `format`, which `name` names: the format, or, without a loader for it, a limit.
-LookupResult load(const Loaders& loaders, const EngineLayer& layer, const NamedFormat& format,
+/// What comes of a layer with `scheme`, which `name` names: the scheme, or, without a loader for it, a limit.
+LookupResult load(const Loaders& loaders, const EngineLayer& layer, const Scheme& scheme,
                   std::string_view name) {
-  if (format.kind == NamedFormat::Kind::kFloat) return {};
+  if (!scheme.format->coded) return {};
   const bool experts = layer.kind == Kind::kExperts;
   const auto& have = experts ? loaders.experts : loaders.linears;
-  if (std::find(have.begin(), have.end(), name) != have.end()) return {format};
-  return {format, fmt::format("has no loader for {} in {}", name, experts ? "experts" : "linears"), true};
+  if (std::find(have.begin(), have.end(), name) != have.end()) return {scheme};
+  return {scheme, fmt::format("has no loader for {} in {}", name, experts ? "experts" : "linears"), true};
 }
 
 class Steps : public LoaderLookup {
@@ -90,8 +90,8 @@ class GroupFinder {
   std::optional<LookupResult> operator()(const EngineLayer& layer) const {
     const Json* group = layer.kind == Kind::kExperts ? find_experts(layer) : find_layer(layer);
     if (group == nullptr) return LookupResult{};
-    const NamedFormat format = format_of_entry(*group);
-    return load(rules_.loaders, layer, format, describe(NamedFormat{format.kind}));
+    const Scheme scheme = said_scheme(*group);
+    return load(rules_.loaders, layer, scheme, said_name(scheme, false));
   }
 
  private:
@@ -233,11 +233,11 @@ Step leave(ModuleList list) {
   };
 }
 
-Step read_as(NamedFormat format) {
+Step read_as(Scheme format) {
   return [format](const EngineLayer&) { return LookupResult{format}; };
 }
 
-Step read_algorithm(Loaders loaders, std::string algorithm, NamedFormat format) {
+Step read_algorithm(Loaders loaders, std::string algorithm, Scheme format) {
   return [loaders, algorithm = std::move(algorithm), format](const EngineLayer& layer) {
     return load(loaders, layer, format, algorithm);
   };
@@ -248,7 +248,7 @@ Step read_layers(Loaders loaders, std::function<const Json*(const EngineLayer&)>
   return [loaders, find = std::move(find), list = std::move(list)](const EngineLayer& layer) {
     const Json* entry = find(layer);
     if (entry == nullptr || (list && list->has(layer))) return LookupResult{};
-    return load(loaders, layer, format_of_entry(*entry), algorithm_of(*entry));
+    return load(loaders, layer, said_scheme(*entry), algorithm_of(*entry));
   };
 }
 
@@ -266,10 +266,10 @@ Step stop(std::string why) {
   return [why = std::move(why)](const EngineLayer&) { return LookupResult{{}, why}; };
 }
 
-NamedFormat first_expert(const std::vector<LoadedModule>& modules) {
+Scheme first_expert(const std::vector<LoadedModule>& modules) {
   for (const LoadedModule& m : modules) {
     const auto parsed = parse_module_name(m.name);
-    if (parsed && parsed->kind == BlockKind::kRoutedExperts) return m.format;
+    if (parsed && parsed->kind == BlockKind::kRoutedExperts) return m.scheme;
   }
   return {};
 }
@@ -287,14 +287,14 @@ const Json& inline_first(const LoadedConfig& config) {
 std::vector<std::string> strings_of_all(const Json& config, std::initializer_list<const char*> keys) {
   std::vector<std::string> all;
   for (const char* key : keys) {
-    for (std::string& text : strings_of(member(config, key))) all.push_back(std::move(text));
+    for (std::string& text : strings_of(config, key)) all.push_back(std::move(text));
   }
   return all;
 }
 
 std::vector<std::string> strings_of_first(const Json& config, std::initializer_list<const char*> keys) {
   for (const char* key : keys) {
-    if (!member(config, key).is_null()) return strings_of(member(config, key));
+    if (!member(config, key).is_null()) return strings_of(config, key);
   }
   return {};
 }
@@ -302,7 +302,6 @@ std::vector<std::string> strings_of_first(const Json& config, std::initializer_l
 ModelOptWords::ModelOptWords(const Json& config, std::initializer_list<const char*> ignore)
     : words(member(config, "quantization").is_object() ? member(config, "quantization") : config),
       algorithm(algorithm_of(words)),
-      excluded(&words != &config ? strings_of(member(words, "exclude_modules"))
-                                 : strings_of_first(words, ignore)) {}
+      excluded(&words != &config ? strings_of(words, "exclude_modules") : strings_of_first(words, ignore)) {}
 
 }  // namespace twofour::lookups

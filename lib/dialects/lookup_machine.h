@@ -85,9 +85,9 @@ std::unique_ptr<LoaderLookup> lookup_by(std::vector<Step> steps);
 /// Leaves what the list has as floats.
 Step leave(ModuleList list);
 /// Reads every layer so.
-Step read_as(NamedFormat format);
+Step read_as(Scheme format);
 /// The same of what ModelOpt calls `algorithm`, as far as there are loaders for it.
-Step read_algorithm(Loaders loaders, std::string algorithm, NamedFormat format);
+Step read_algorithm(Loaders loaders, std::string algorithm, Scheme format);
 /// Reads what `find` finds in quantized_layers and the list does not have.
 Step read_layers(Loaders loaders, std::function<const Json*(const EngineLayer&)> find,
                  std::optional<ModuleList> list = std::nullopt);
@@ -99,7 +99,7 @@ Step limit_of(EngineLayer::Kind kind, std::string limit);
 Step stop(std::string why);
 
 /// The format of the first routed expert, by which engines know DeepSeek-V4's; floats where there is none.
-NamedFormat first_expert(const std::vector<LoadedModule>& modules);
+Scheme first_expert(const std::vector<LoadedModule>& modules);
 
 /// What ModelOpt says, in either of its two forms.
 struct ModelOptWords {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "formats/error.h"
 #include "formats/naming.h"
 #include "lib/dialects/lookup_machine.h"
 
@@ -125,27 +124,26 @@ std::unique_ptr<LoaderLookup> read_groups_of(const Json& config) {
   TargetGroups groups(config);
   if (!groups.all_known()) return nullptr;
   const Json* linear = groups.of_class("Linear");
-  const bool takes_all_for_mxfp4 =
-      text_of(config, "format").find("mxfp4") != std::string::npos ||
-      (linear != nullptr && format_of_entry(*linear).kind == NamedFormat::Kind::kMxfp4);
+  const bool takes_all_for_mxfp4 = text_of(config, "format").find("mxfp4") != std::string::npos ||
+                                   (linear != nullptr && said_scheme(*linear) == schemes::kMxfp4);
   const Step read = read_groups(kGroupRules, std::move(groups));
   return lookup_by({[read, takes_all_for_mxfp4](const EngineLayer& layer) {
     const auto found = read(layer);
     return takes_all_for_mxfp4 && layer.kind == Kind::kExperts
-               ? LookupResult{{NamedFormat::Kind::kMxfp4}, "takes all experts for MXFP4 where one group is"}
+               ? LookupResult{{schemes::kMxfp4}, "takes all experts for MXFP4 where one group is"}
                : *found;
   }});
 }
 
 /// Experts of DeepSeek-V4 by the type that the first has, and NVFP4 where the configuration says so and does
 /// not exclude them.
-Step read_experts(const Json& config, NamedFormat first) {
-  using enum NamedFormat::Kind;
-  const bool is_fp4 = first.kind != kFp8Blocks && first.kind != kFloat;
+Step read_experts(const Json& config, Scheme first) {
+  using namespace schemes;
+  const bool is_fp4 = !is_fp8_blocks(first) && first != kFloat;
   std::optional<ModuleList> excluded;
   if (algorithm_of(config) == "MIXED_PRECISION" && text_of(config, "moe_quant_algo") == "NVFP4" &&
       !member(config, "group_size").is_null())
-    excluded.emplace(kPatterns, strings_of(member(config, "ignore")));
+    excluded.emplace(kPatterns, strings_of(config, "ignore"));
   return [is_fp4, excluded](const EngineLayer& layer) -> std::optional<LookupResult> {
     if (layer.kind != Kind::kExperts) return std::nullopt;
     if (excluded && !excluded->has(layer)) return LookupResult{{kNvfp4}};
@@ -154,7 +152,7 @@ Step read_experts(const Json& config, NamedFormat first) {
 }
 
 /// "fp8" and "mxfp8": all that is not listed, with and without "model." before it.
-std::vector<Step> read_listed(NamedFormat format, const std::vector<std::string>& listed) {
+std::vector<Step> read_listed(Scheme format, const std::vector<std::string>& listed) {
   std::vector<std::string> texts;
   for (const std::string& text : listed) {
     constexpr std::string_view kModel = "model.";
@@ -173,10 +171,10 @@ std::unique_ptr<LoaderLookup> read_sglang(const LoadedConfig& config,
                                           const std::vector<LoadedModule>& modules) {
   const Json& entry = inline_first(config);
   const std::string method = text_of(entry, "quant_method");
-  const NamedFormat mxfp8{NamedFormat::Kind::kMxfp8};
   if (method == "fp8" || method == "mxfp8") {
     const auto listed = strings_of_first(entry, {"ignored_layers", "modules_to_not_convert"});
-    std::vector<Step> steps = sglang::read_listed(method == "fp8" ? format_of_entry(entry) : mxfp8, listed);
+    std::vector<Step> steps =
+        sglang::read_listed(method == "fp8" ? said_scheme(entry) : schemes::kMxfp8, listed);
     if (method == "fp8" && config.deepseek_v4)
       steps.insert(steps.begin(), sglang::read_experts(entry, first_expert(modules)));
     return lookup_by(std::move(steps));
@@ -184,11 +182,11 @@ std::unique_ptr<LoaderLookup> read_sglang(const LoadedConfig& config,
   if (method == "compressed-tensors") return sglang::read_groups_of(entry);
   if (!is_modelopt(entry)) return nullptr;
   const ModelOptWords words(entry, {"ignore", "modules_to_not_convert", "exclude_modules"});
-  if (words.algorithm == "MXFP8") return lookup_by(sglang::read_listed(mxfp8, words.excluded));
+  if (words.algorithm == "MXFP8") return lookup_by(sglang::read_listed(schemes::kMxfp8, words.excluded));
   if (words.algorithm == "MIXED_PRECISION") return sglang::read_mixed(words);
   return lookup_by({leave({sglang::kPatterns, words.excluded}),
                     read_algorithm({sglang::kSingle, sglang::kSingle}, words.algorithm,
-                                   format_of_entry({{"quant_algo", words.algorithm}}))});
+                                   said_scheme({{"quant_algo", words.algorithm}}))});
 }
 
 }  // namespace twofour::lookups

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "formats/error.h"
 #include "formats/module_names.h"
 #include "formats/naming.h"
 #include "lib/dialects/lookup_machine.h"
@@ -86,7 +85,7 @@ std::unique_ptr<LoaderLookup> lookup_beside_heads(std::vector<Step> steps) {
 }
 
 /// One format for all that is not excluded.
-std::unique_ptr<LoaderLookup> read_single(NamedFormat format, std::string algorithm, ModuleList excluded) {
+std::unique_ptr<LoaderLookup> read_single(Scheme format, std::string algorithm, ModuleList excluded) {
   return lookup_beside_heads(
       {leave(std::move(excluded)), read_algorithm({kAlgorithms, kExperts}, std::move(algorithm), format)});
 }
@@ -123,14 +122,14 @@ std::unique_ptr<LoaderLookup> read_layers_of(std::function<const Json*(const Eng
 
 /// What it calls a group of compressed-tensors; empty: it stops at it.
 std::string algorithm_of_group(const Json& group) {
-  using enum NamedFormat::Kind;
-  const NamedFormat format = format_of_entry(group);
+  using namespace schemes;
+  const Scheme format = said_scheme(group);
   const std::string inputs = text_of(member(group, "input_activations"), "strategy");
   const Json& input_group = member(member(group, "input_activations"), "group_size");
-  if (format.kind == kMxfp4) return "W4A16_MXFP4";
-  if (format.kind == kNvfp4 && inputs == "tensor_group") return "NVFP4";
-  if (format.kind == kFp8Row && inputs == "token") return "FP8_PER_CHANNEL_PER_TOKEN";
-  if (format.kind == kFp8Blocks && inputs == "group" && input_group == 128) return "FP8_BLOCK_SCALES";
+  if (format == kMxfp4) return "W4A16_MXFP4";
+  if (format == kNvfp4 && inputs == "tensor_group") return "NVFP4";
+  if (format == kFp8Row && inputs == "token") return "FP8_PER_CHANNEL_PER_TOKEN";
+  if (is_fp8_blocks(format) && inputs == "group" && input_group == 128) return "FP8_BLOCK_SCALES";
   return "";
 }
 
@@ -153,7 +152,7 @@ std::unique_ptr<LoaderLookup> read_map_of(const TargetGroups& groups,
     if (!at || groups.ignored.matches(m.name)) continue;
     const Json& group = *groups.groups[order[*at]];
     Json& entry = (*map)[m.name] = {{"quant_algo", algorithm_of_group(group)}};
-    if (const NamedFormat format = format_of_entry(group); format.rows > 0) entry["group_size"] = format.rows;
+    if (const Scheme format = said_scheme(group); format.rows > 0) entry["group_size"] = format.rows;
   }
   return read_layers_of(
       [map, layers = LayerMap(*map)](const EngineLayer& layer) { return find_layer(layers, layer); },
@@ -164,7 +163,7 @@ std::unique_ptr<LoaderLookup> read_map_of(const TargetGroups& groups,
 std::string stop_of(const TargetGroups& groups) {
   for (const Json* group : groups.all) {
     if (algorithm_of_group(*group).empty())
-      return fmt::format("stops at a group of {}", describe(NamedFormat{format_of_entry(*group).kind}));
+      return fmt::format("stops at a group of {}", said_name(said_scheme(*group), false));
   }
   for (const std::string& text : groups.targets.texts()) {
     // A name without dots is a class's.
@@ -181,18 +180,17 @@ std::unique_ptr<LoaderLookup> read_target_groups(const Json& config,
   if (!groups.all_known() || groups.all.empty()) return nullptr;
   if (std::string why = stop_of(groups); !why.empty()) return lookup_by({stop(std::move(why))});
   if (groups.all.size() > 1) return read_map_of(groups, modules);
-  std::vector<std::string> texts = strings_of(member(config, "modules_to_not_convert"));
+  std::vector<std::string> texts = strings_of(config, "modules_to_not_convert");
   for (const std::string& text : groups.ignored.texts()) texts.push_back(text);
   ModuleList excluded(kPatterns, std::move(texts));
   if (!excluded.all_known()) return nullptr;
-  return read_single(format_of_entry(*groups.all[0]), algorithm_of_group(*groups.all[0]),
-                     std::move(excluded));
+  return read_single(said_scheme(*groups.all[0]), algorithm_of_group(*groups.all[0]), std::move(excluded));
 }
 
 /// "fp8" in blocks of 128 x 128: all that is not listed, and never what it takes apart itself.
 std::unique_ptr<LoaderLookup> read_fp8(const Json& config) {
-  const NamedFormat format = format_of_entry(config);
-  if (format.kind == NamedFormat::Kind::kFp8Blocks && !(format.rows == 128 && format.cols == 128))
+  const Scheme format = said_scheme(config);
+  if (is_fp8_blocks(format) && !(format.rows == 128 && format.cols == 128))
     return lookup_by({stop("stops at FP8 blocks of another size than 128 x 128")});
   const Step take_apart =
       [list = ModuleList(kPatterns, {"*kv_b_proj*", "*k_b_proj*", "*eh_proj"})](const EngineLayer& layer) {
@@ -205,13 +203,13 @@ std::unique_ptr<LoaderLookup> read_fp8(const Json& config) {
 }
 
 /// DeepSeek-V4's routed experts by the type of the first expert's weights; drafts only where they are served.
-std::unique_ptr<LoaderLookup> read_deepseek_v4(std::unique_ptr<LoaderLookup> rest, NamedFormat first) {
-  using enum NamedFormat::Kind;
+std::unique_ptr<LoaderLookup> read_deepseek_v4(std::unique_ptr<LoaderLookup> rest, Scheme first) {
+  using namespace schemes;
   const Step read_experts = [first](const EngineLayer& layer) -> std::optional<LookupResult> {
-    if (layer.kind != Kind::kExperts || (first.kind != kMxfp4 && first.kind != kNvfp4)) return std::nullopt;
+    if (layer.kind != Kind::kExperts || (first != kMxfp4 && first != kNvfp4)) return std::nullopt;
     if (!is_in_mtp(layer.name)) return LookupResult{first};
     return LookupResult{first,
-                        fmt::format("reads the experts of drafts as {}, like the first", describe(first))};
+                        fmt::format("reads the experts of drafts as {}, like the first", said_name(first))};
   };
   const Step read_rest = [rest = std::shared_ptr<LoaderLookup>(std::move(rest))](const EngineLayer& layer) {
     LookupResult found = rest ? rest->find(layer) : LookupResult{};
@@ -240,7 +238,7 @@ std::unique_ptr<LoaderLookup> read_modelopt(const Json& config) {
                           std::move(excluded));
   }
   if (!is_known(algorithm)) return stop_at(algorithm);
-  return read_single(format_of_entry({{"quant_algo", algorithm}}), algorithm, std::move(excluded));
+  return read_single(said_scheme({{"quant_algo", algorithm}}), algorithm, std::move(excluded));
 }
 
 std::unique_ptr<LoaderLookup> read_entry(const Json& entry, const std::vector<LoadedModule>& modules) {
@@ -249,7 +247,7 @@ std::unique_ptr<LoaderLookup> read_entry(const Json& entry, const std::vector<Lo
   if (method == "compressed-tensors") return read_target_groups(entry, modules);
   if (method == "fp8") return read_fp8(entry);
   if (method != "mxfp8") return nullptr;
-  return read_single({NamedFormat::Kind::kMxfp8}, "MXFP8",
+  return read_single({schemes::kMxfp8}, "MXFP8",
                      {kPatterns, strings_of_all(entry, {"modules_to_not_convert", "ignored_layers"})});
 }
 

@@ -77,7 +77,7 @@ std::unique_ptr<LoaderLookup> read_single(std::vector<std::string> excluded, con
   };
   return lookup_by(
       {leave({kPatterns, std::move(excluded)}), leave_towers,
-       read_algorithm({kLinears, kSingleExperts}, algorithm, format_of_entry({{"quant_algo", algorithm}}))});
+       read_algorithm({kLinears, kSingleExperts}, algorithm, said_scheme({{"quant_algo", algorithm}}))});
 }
 
 /// An algorithm a module: what is not listed is not quantized.
@@ -88,7 +88,7 @@ std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
   for (const auto& [name, entry] : layers.entries()) {
     const std::string algorithm = algorithm_of(*entry);
     if (algorithm != "FP8_PB_WO" && algorithm != "FP8_BLOCK_SCALES") continue;
-    const NamedFormat format = format_of_entry(*entry);
+    const Scheme format = said_scheme(*entry);
     blocks.insert({format.rows, format.cols});
   }
   if (blocks.size() > 1)
@@ -106,24 +106,24 @@ Step read_experts(const LoadedConfig& config) {
   if (dtype != "fp4" && dtype != "fp8")
     throw Error(fmt::format("expert_dtype: expected fp4 or fp8, which vLLM knows, found {}", dtype));
   const bool nvfp4 = text_of(config.quantization_config, "moe_quant_algo") == "NVFP4";
-  const NamedFormat format{nvfp4 ? NamedFormat::Kind::kNvfp4 : NamedFormat::Kind::kMxfp4};
+  const Scheme format = nvfp4 ? schemes::kNvfp4 : schemes::kMxfp4;
   return [dtype, format](const EngineLayer& layer) -> std::optional<LookupResult> {
     if (layer.kind != Kind::kExperts || dtype == "fp8") return std::nullopt;
     if (!is_in_mtp(layer.name)) return LookupResult{format};
     return LookupResult{format,
-                        fmt::format("reads the experts of drafts as {}, like all others", describe(format))};
+                        fmt::format("reads the experts of drafts as {}, like all others", said_name(format))};
   };
 }
 
 /// "fp8": all that is not listed.
 std::unique_ptr<LoaderLookup> read_fp8(const Json& entry, const LoadedConfig& config) {
-  std::vector<std::string> listed = strings_of(member(entry, "ignored_layers"));
-  if (listed.empty()) listed = strings_of(member(entry, "modules_to_not_convert"));
+  std::vector<std::string> listed = strings_of(entry, "ignored_layers");
+  if (listed.empty()) listed = strings_of(entry, "modules_to_not_convert");
   const bool ends = config.lists_ends && !config.deepseek_v4;
   std::vector<Step> steps = {limit_of(Kind::kHead, "has no loader for FP8 heads"),
                              leave({ends ? kEnds : kNames, std::move(listed)})};
   if (config.deepseek_v4) steps.push_back(read_experts(config));
-  steps.push_back(read_as(format_of_entry(entry)));
+  steps.push_back(read_as(said_scheme(entry)));
   return lookup_by(std::move(steps));
 }
 
@@ -140,7 +140,7 @@ std::unique_ptr<LoaderLookup> read_vllm(const LoadedConfig& config, const std::v
   const Json& entry = inline_first(config);
   const std::string method = text_of(entry, "quant_method");
   if (method == "fp8") return vllm::read_fp8(config.deepseek_v4 ? config.quantization_config : entry, config);
-  if (method == "mxfp8") return vllm::read_single(strings_of(member(entry, "ignored_layers")), "MXFP8");
+  if (method == "mxfp8") return vllm::read_single(strings_of(entry, "ignored_layers"), "MXFP8");
   if (method == "compressed-tensors") {
     TargetGroups groups(entry);
     return groups.all_known() ? lookup_by({read_groups(vllm::kGroupRules, std::move(groups))}) : nullptr;

@@ -23,7 +23,9 @@ struct Scheme {
   bool is_block(int64_t n, int64_t k) const {
     return format->tiles && granularity == Granularity::kBlock && rows == n && cols == k;
   }
-  bool is_mxfp8() const { return format->tiles && rows == 1 && cols == kMxGroup; }
+  bool is_mxfp8() const {
+    return format->tiles && (format->group == kMxGroup || (rows == 1 && cols == kMxGroup));
+  }
 };
 
 /// The scheme of a linear as a checkpoint stores it.

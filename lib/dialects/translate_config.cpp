@@ -9,9 +9,9 @@
 #include "formats/error.h"
 #include "formats/naming.h"
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/checkpoint/quantization_said.h"
 #include "lib/dialects/loader_lookup.h"
 #include "lib/dialects/output_dialect.h"
-#include "lib/dialects/quantization_said.h"
 #include "lib/names/config_pattern.h"
 #include "lib/names/pattern.h"
 
@@ -60,7 +60,7 @@ std::vector<std::string> each_once(std::vector<std::string> all) {
 /// Activations in FP8 beside NVFP4 weights have no words in the other dialect.
 void refuse_fp8_activations(const Json& entry, const Json& hf_quant) {
   for (const Json* words : {&entry, QuantizationSaid(hf_quant).words}) {
-    if (lookups::text_of(*words, "quant_algo") == "W4A8_NVFP4_FP8")
+    if (text_of(*words, "quant_algo") == "W4A8_NVFP4_FP8")
       throw Error(
           "quant_algo: expected NVFP4 or W4A16_NVFP4, which both dialects have, found W4A8_NVFP4_FP8");
   }
@@ -77,19 +77,19 @@ QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& 
   for (const Nvfp4Linear& m : source.nvfp4_modules()) {
     if (is_head(m.name)) config.heads.push_back(m.name);
   }
-  std::vector<std::string> ignored = lookups::strings_of(entry, "ignore");
+  std::vector<std::string> ignored = strings_of(entry, "ignore");
   std::string where = quantization_place(source, "ignore");
-  const Json& quantization = lookups::member(hf_quant, "quantization");
+  const Json& quantization = member(hf_quant, "quantization");
   if (ignored.empty() && quantization.is_object()) {
-    ignored = lookups::strings_of(quantization, "exclude_modules");
+    ignored = strings_of(quantization, "exclude_modules");
     where = (source.path() / "hf_quant_config.json").string() + ": quantization.exclude_modules";
   }
   // A list that names a quantized module is wrong: engines would look for its BF16 weights.
   for (const Nvfp4Linear& m : source.nvfp4_modules()) std::erase(ignored, m.name);
   // Where the source names what is quantized instead of what is not, or neither, the rest is named here.
   const bool all_linears = QuantizationSaid(entry).targets_all_linears();
-  const bool names_layers = !lookups::member(entry, "quantized_layers").is_null() ||
-                            !lookups::member(quantization, "quantized_layers").is_null();
+  const bool names_layers =
+      !member(entry, "quantized_layers").is_null() || !member(quantization, "quantized_layers").is_null();
   const std::vector<std::string> names = unquantized_names(source);
   try {
     config.unquantized =

@@ -1,7 +1,5 @@
 #include "lib/diff/pairs.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 #include <bit>

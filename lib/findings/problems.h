@@ -29,6 +29,11 @@ class Problems {
   void add(std::string message) {
     if (++count_ <= kShown) shown_.push_back(std::move(message));
   }
+  /// The same of a message to be formatted.
+  template <class... Args>
+  void add(fmt::format_string<Args...> text, Args&&... args) {
+    if (++count_ <= kShown) shown_.push_back(fmt::format(text, std::forward<Args>(args)...));
+  }
   bool empty() const { return count_ == 0; }
   /// The list, one line each.
   std::vector<std::string> lines() const {

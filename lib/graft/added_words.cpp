@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "formats/json_access.h"
 #include "formats/naming.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
@@ -43,9 +44,7 @@ std::string escaped(std::string_view text) {
 }  // namespace
 
 Json* QuantizationWords::list_for(Json& holder) {
-  for (const char* key : kUnquantizedLists) {
-    if (is_list(holder, key)) return &holder[key];
-  }
+  if (const auto lists = unquantized_lists(holder); !lists.empty()) return lists.front();
   const bool nested = !quantization_entry(config_) || &holder != holders().front();
   const char* key = dialect() == Dialect::kFp8Like ? "modules_to_not_convert"
                     : nested                       ? "exclude_modules"
@@ -90,10 +89,8 @@ std::vector<std::string> QuantizationWords::take_entries(const QuantizationWords
            });
   };
   for (const Json* holder : donor.holders()) {
-    for (const char* key : kUnquantizedLists) {
-      if (!is_list(*holder, key)) continue;
-      for (const Json& item : (*holder)[key]) {
-        const std::string entry = item.is_string() ? item.get<std::string>() : std::string();
+    for (const Json* list : unquantized_lists(*holder)) {
+      for (const std::string& entry : strings_of(*list)) {
         const auto is_taken = [&](const std::string& m) { return donor.takes(entry, m); };
         if (entry.empty() || std::none_of(floats.begin(), floats.end(), is_taken) || is_foreign(entry))
           continue;
@@ -112,11 +109,10 @@ void QuantizationWords::unlist(const std::vector<ComingModule>& quantized,
                        [&](const ComingModule& m) { return takes(entry, m.name); });
   };
   for (Json* holder : holders()) {
-    for (const char* key : kUnquantizedLists) {
-      if (!is_list(*holder, key)) continue;
+    for (Json* list : unquantized_lists(*holder)) {
       Json left = Json::array();
-      for (const Json& item : (*holder)[key]) {
-        const std::string text = item.is_string() ? item.get<std::string>() : std::string();
+      for (const Json& item : *list) {
+        const std::string text = text_of(item);
         if (text.empty() || !takes_one(text)) {
           left.push_back(item);
           continue;
@@ -125,7 +121,7 @@ void QuantizationWords::unlist(const std::vector<ComingModule>& quantized,
           if (takes(text, linear)) left.push_back(linear);
         }
       }
-      (*holder)[key] = std::move(left);
+      *list = std::move(left);
     }
   }
 }

@@ -16,6 +16,16 @@ inline constexpr const char* kUnquantizedLists[] = {"ignore", "exclude_modules",
 /// Whether a member is an array.
 bool is_list(const Json& holder, const char* key);
 
+/// Those lists of a holder of words that are there.
+template <class J>
+std::vector<J*> unquantized_lists(J& holder) {
+  std::vector<J*> lists;
+  for (const char* key : kUnquantizedLists) {
+    if (is_list(holder, key)) lists.push_back(&holder[key]);
+  }
+  return lists;
+}
+
 /// A module and the modules above it, the nearest first.
 std::vector<std::string> with_ancestors(const std::string& module);
 

@@ -8,7 +8,6 @@
 #include <set>
 #include <string_view>
 
-#include "formats/error.h"
 #include "formats/module_names.h"
 #include "lib/findings/problems.h"
 #include "lib/graft/selection.h"
@@ -91,8 +90,7 @@ class BlockFinder {
  private:
   const TensorInfo& info(size_t i) const { return c_.tensors()[i]; }
   void expect(size_t i, const std::string& expected) {
-    problems_.add(fmt::format("{}: expected {}, found {}", c_.where(i), expected,
-                              describe(info(i).dtype, info(i).shape)));
+    problems_.add("{}: expected {}, found {}", c_.where(i), expected, describe(info(i)));
   }
 
   void add_expert(size_t i, const BelowExperts& below) {
@@ -116,8 +114,8 @@ class BlockFinder {
     if (!numbers.empty()) {
       block.experts = *numbers.rbegin() + 1;
       if (static_cast<int64_t>(numbers.size()) != block.experts) {
-        problems_.add(fmt::format("{}: expected experts 0 to {}, found {} of them", block.name,
-                                  block.experts - 1, numbers.size()));
+        problems_.add("{}: expected experts 0 to {}, found {} of them", block.name, block.experts - 1,
+                      numbers.size());
       }
     }
     for (ExpertTensor& t : block.tensors) {
@@ -171,8 +169,8 @@ class BlockFinder {
              info(t.tensor).shape[0] == block.experts;
     });
     if (has_rows || !problems_.empty()) return;
-    problems_.add(fmt::format("{}: expected a router with a row for each of {} experts beside it, found none",
-                              block.name, block.experts));
+    problems_.add("{}: expected a router with a row for each of {} experts beside it, found none", block.name,
+                  block.experts);
   }
 
   const Checkpoint& c_;

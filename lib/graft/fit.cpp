@@ -81,25 +81,23 @@ class FitCheck {
     for (const char* key : {"hidden_size", "num_hidden_layers"}) {
       const auto ours = size_of(base_, key), theirs = size_of(donor_, key);
       if (!ours || !theirs || *ours == *theirs) continue;
-      problems_.add(fmt::format("{}: {}: expected {} as {} says, found {}",
-                                (donor_.path() / "config.json").string(), key, *ours,
-                                (base_.path() / "config.json").string(), *theirs));
+      problems_.add("{}: {}: expected {} as {} says, found {}", (donor_.path() / "config.json").string(), key,
+                    *ours, (base_.path() / "config.json").string(), *theirs);
     }
   }
 
   void linear_fits(const Linear& m, const Linear* replaced) {
     if (replaced != nullptr && (m.n != replaced->n || m.k != replaced->k || m.e != replaced->e)) {
-      problems_.add(fmt::format("{}: expected a matrix [{}, {}, {}] as in the base, found [{}, {}, {}]",
-                                donor_.where(m.weight), replaced->e, replaced->n, replaced->k, m.e, m.n,
-                                m.k));
+      problems_.add("{}: expected a matrix [{}, {}, {}] as in the base, found [{}, {}, {}]",
+                    donor_.where(m.weight), replaced->e, replaced->n, replaced->k, m.e, m.n, m.k);
       return;
     }
     const auto hidden = size_of(base_, "hidden_size");
     const auto sides = sides_of(m);
     const bool as_others = shapes_[place_of(m)].contains({m.n, m.k});  // experts may work in a latent space
     if (replaced == nullptr && hidden && sides && !fits(m, *sides, *hidden) && !as_others) {
-      problems_.add(fmt::format("{}: expected a matrix for the base's hidden_size {}, found [{}, {}]",
-                                donor_.where(m.weight), *hidden, m.n, m.k));
+      problems_.add("{}: expected a matrix for the base's hidden_size {}, found [{}, {}]",
+                    donor_.where(m.weight), *hidden, m.n, m.k);
     }
   }
 
@@ -108,8 +106,7 @@ class FitCheck {
     const std::string_view module = module_of(t.name);
     const auto hidden = size_of(base_, "hidden_size");
     const auto expect = [&](const std::string& expected) {
-      problems_.add(fmt::format("{}: expected {}, found {}", donor_.where(tensor), expected,
-                                describe(t.dtype, t.shape)));
+      problems_.add("{}: expected {}, found {}", donor_.where(tensor), expected, describe(t));
     };
     const bool norm = std::find(std::begin(kNorms), std::end(kNorms), leaf_of(module)) != std::end(kNorms);
     if (norm && hidden && t.shape.size() == 1 && t.shape[0] != *hidden && t.shape[0] != *hidden * streams())
@@ -145,8 +142,8 @@ class FitCheck {
     }
     for (const auto& [block, count] : counts) {
       if (promised == 0 || count == promised) continue;
-      problems_.add(fmt::format("{}: expected {} experts as {} says, found {}", block, promised,
-                                (base_.path() / "config.json").string(), count));
+      problems_.add("{}: expected {} experts as {} says, found {}", block, promised,
+                    (base_.path() / "config.json").string(), count);
     }
   }
 
@@ -156,9 +153,9 @@ class FitCheck {
     for (size_t i = 0; i < comes.size(); ++i) {
       if (!comes[i] || !is_model_head(module_of(donor_.tensors()[i].name))) continue;
       problems_.add(
-          fmt::format("{}: expected no head, since {} ties it to the embedding "
-                      "(tie_word_embeddings), found one",
-                      donor_.where(i), (base_.path() / "config.json").string()));
+          "{}: expected no head, since {} ties it to the embedding "
+          "(tie_word_embeddings), found one",
+          donor_.where(i), (base_.path() / "config.json").string());
       return;
     }
   }

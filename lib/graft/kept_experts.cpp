@@ -112,20 +112,19 @@ void check_kept_experts(const Checkpoint& c, const std::vector<ExpertBlock>& blo
     known.insert(block.name);
     const auto at = experts.find(block.name);
     if (at == experts.end()) {
-      problems.add(fmt::format("{}: expected {}, found no entry of it{}", where, block.name,
-                               advice_for(c, block.name)));
+      problems.add("{}: expected {}, found no entry of it{}", where, block.name, advice_for(c, block.name));
       continue;
     }
     const std::vector<int64_t>& kept = at->second;
     if (!count) count = kept.size();
     if (kept.size() != *count)
-      problems.add(fmt::format("{}: {}: expected {} experts as in the first block, found {}", where,
-                               block.name, *count, kept.size()));
+      problems.add("{}: {}: expected {} experts as in the first block, found {}", where, block.name, *count,
+                   kept.size());
     std::map<int64_t, int64_t> of_group;
     for (size_t i = 0; i < kept.size(); ++i) {
       if (kept[i] < 0 || kept[i] >= block.experts || (i > 0 && kept[i] <= kept[i - 1])) {
-        problems.add(fmt::format("{}: {}: expected different numbers from 0 to {}, found {}", where,
-                                 block.name, block.experts - 1, kept[i]));
+        problems.add("{}: {}: expected different numbers from 0 to {}, found {}", where, block.name,
+                     block.experts - 1, kept[i]);
         break;
       }
       ++of_group[kept[i] * rules.groups / block.experts];
@@ -133,16 +132,16 @@ void check_kept_experts(const Checkpoint& c, const std::vector<ExpertBlock>& blo
     for (const auto& [group, members] : of_group) {
       if (members * rules.groups == static_cast<int64_t>(kept.size())) continue;
       problems.add(
-          fmt::format("{}: {}: expected equally many experts of each of {} groups, found {} of {} "
-                      "in group {}",
-                      where, block.name, rules.groups, members, kept.size(), group));
+          "{}: {}: expected equally many experts of each of {} groups, found {} of {} "
+          "in group {}",
+          where, block.name, rules.groups, members, kept.size(), group);
       break;
     }
   }
   for (const auto& [name, kept] : experts) {
     if (!known.contains(name))
-      problems.add(fmt::format("{}: {}: expected a block of experts of {}, found none of that name", where,
-                               json_quote_short(name), c.path().string()));
+      problems.add("{}: {}: expected a block of experts of {}, found none of that name", where,
+                   json_quote_short(name), c.path().string());
   }
   problems.refuse();
   check_count(c, rules, static_cast<int64_t>(count.value_or(0)));
@@ -179,22 +178,21 @@ Edit keep_salient_experts(const Checkpoint& c, int64_t count, const std::filesys
     known.insert(name);
     const auto at = file.find(name);
     if (!at) {
-      problems.add(fmt::format("{}: expected {} F32 [{}], found none{}", by.string(), name, block.experts,
-                               advice_for(c, block.name)));
+      problems.add("{}: expected {} F32 [{}], found none{}", by.string(), name, block.experts,
+                   advice_for(c, block.name));
       continue;
     }
     const TensorInfo& t = file.tensors()[*at];
     if (t.dtype != DType::kF32 || t.shape != std::vector{block.experts}) {
-      problems.add(fmt::format("{}: {}: expected F32 [{}], found {}", by.string(), name, block.experts,
-                               describe(t.dtype, t.shape)));
+      problems.add("{}: {}: expected F32 [{}], found {}", by.string(), name, block.experts, describe(t));
       continue;
     }
     std::vector<float> saliency(static_cast<size_t>(block.experts));
     file.read(*at, 0, {reinterpret_cast<uint8_t*>(saliency.data()), t.bytes()});
     const auto nan = std::find_if(saliency.begin(), saliency.end(), [](float x) { return x != x; });
     if (nan != saliency.end()) {
-      problems.add(fmt::format("{}: {}: expected numbers, found NaN of expert {}", by.string(), name,
-                               nan - saliency.begin()));
+      problems.add("{}: {}: expected numbers, found NaN of expert {}", by.string(), name,
+                   nan - saliency.begin());
       continue;
     }
     const int64_t size = block.experts / rules.groups;
@@ -204,9 +202,9 @@ Edit keep_salient_experts(const Checkpoint& c, int64_t count, const std::filesys
   for (const TensorInfo& t : file.tensors()) {
     if (!known.contains(t.name))
       problems.add(
-          fmt::format("{}: {}: expected P.saliency of blocks of experts of {} alone, found another "
-                      "entry",
-                      by.string(), json_quote_short(t.name), c.path().string()));
+          "{}: {}: expected P.saliency of blocks of experts of {} alone, found another "
+          "entry",
+          by.string(), json_quote_short(t.name), c.path().string());
   }
   problems.refuse();
   return edit;

@@ -10,9 +10,9 @@
 #include "formats/error.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/checkpoint/quantization_said.h"
 #include "lib/dialects/dialect_rows.h"
 #include "lib/dialects/loader_lookup.h"
-#include "lib/dialects/quantization_said.h"
 #include "lib/dialects/scheme.h"
 #include "lib/findings/problems.h"
 #include "lib/names/lookup_parts.h"
@@ -63,9 +63,9 @@ class MixedWriter {
       Json entry = entry_of(m, scheme);
       if (entry.is_null() || !is_spelled(m, scheme)) {
         problems_.add(
-            fmt::format("{}: expected a format and names of the {} dialect, which the result is "
-                        "written in, found {}; convert it by twofour convert first",
-                        result_.tensors()[m.weight].name, dialect_->name, describe(scheme)));
+            "{}: expected a format and names of the {} dialect, which the result is "
+            "written in, found {}; convert it by twofour convert first",
+            result_.tensors()[m.weight].name, dialect_->name, describe(scheme));
         return;
       }
       const auto at = std::find(model_.entries.begin(), model_.entries.end(), entry);

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <set>
-#include <string_view>
 
 #include "formats/error.h"
 #include "lib/checkpoint/model_config.h"

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "formats/json_access.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/graft/config_lists.h"
 #include "lib/names/lookup_parts.h"
@@ -13,12 +14,12 @@ namespace {
 Json entry_of(const Json& holder) {
   Json entry = Json::object();
   for (const char* key : {"quant_algo", "group_size", "has_zero_point", "pre_quant_scale"}) {
-    if (holder.contains(key) && !holder[key].is_null()) entry[key] = holder[key];
+    if (const Json& said = member(holder, key); !said.is_null()) entry[key] = said;
   }
   // In the flat form the size is in the groups.
-  for (const Json& group : holder.value("config_groups", Json::object())) {
-    const Json weights = group.is_object() ? group.value("weights", Json()) : Json();
-    if (!entry.contains("group_size") && weights.is_object() && weights.contains("group_size"))
+  for (const auto& [name, group] : members_of(holder, "config_groups")) {
+    const Json& weights = member(group, "weights");
+    if (!entry.contains("group_size") && weights.contains("group_size"))
       entry["group_size"] = weights["group_size"];
   }
   return entry;
@@ -32,10 +33,8 @@ QuantizationWords::QuantizationWords(Json config, Json hf_quant_config, std::str
 std::vector<const Json*> QuantizationWords::holders() const {
   std::vector<const Json*> all;
   if (const auto entry = quantization_entry(config_)) all.push_back(&entry->value);
-  if (hf_quant_.is_object()) {
-    const auto nested = hf_quant_.find("quantization");
-    all.push_back(nested != hf_quant_.end() && nested->is_object() ? &*nested : &hf_quant_);
-  }
+  const Json& nested = member(hf_quant_, "quantization");
+  if (hf_quant_.is_object()) all.push_back(nested.is_object() ? &nested : &hf_quant_);
   return all;
 }
 
@@ -51,13 +50,10 @@ QuantizationWords::Dialect QuantizationWords::dialect() const {
   const auto all = holders();
   if (all.empty()) return Dialect::kNone;
   for (const Json* holder : all) {
-    const auto algo = holder->find("quant_algo");
-    if (algo != holder->end() && algo->is_string()) {
-      return lookups::algorithm_of(*holder) == "MIXED_PRECISION" ? Dialect::kModelOptMixed
-                                                                 : Dialect::kModelOpt;
-    }
+    if (!member(*holder, "quant_algo").is_string()) continue;
+    return lookups::algorithm_of(*holder) == "MIXED_PRECISION" ? Dialect::kModelOptMixed : Dialect::kModelOpt;
   }
-  const Json method = all[0]->value("quant_method", Json());
+  const Json& method = member(*all[0], "quant_method");
   if (method == "compressed-tensors") return Dialect::kCompressedTensors;
   for (const char* name : {"fp8", "mxfp8", "mxfp4", "awq"}) {
     if (method == name) return Dialect::kFp8Like;
@@ -72,10 +68,9 @@ bool QuantizationWords::takes(const std::string& entry, const std::string& modul
 
 bool QuantizationWords::is_unquantized(const std::string& module) const {
   for (const Json* holder : holders()) {
-    for (const char* key : kUnquantizedLists) {
-      if (!is_list(*holder, key)) continue;
-      for (const Json& entry : (*holder)[key]) {
-        if (entry.is_string() && takes(entry.get<std::string>(), module)) return true;
+    for (const Json* list : unquantized_lists(*holder)) {
+      for (const std::string& entry : strings_of(*list)) {
+        if (takes(entry, module)) return true;
       }
     }
   }
@@ -89,9 +84,8 @@ ComingModule QuantizationWords::scheme_of(const std::string& module) const {
   if (kind == Dialect::kModelOptMixed) {
     for (const std::string& name : with_ancestors(module)) {
       for (const Json* holder : all) {
-        const auto layers = holder->find("quantized_layers");
-        if (layers == holder->end()) continue;
-        if (const auto at = layers->find(name); at != layers->end()) return {module, *at, name};
+        const Json& layers = member(*holder, "quantized_layers");
+        if (const auto at = layers.find(name); at != layers.end()) return {module, *at, name};
       }
     }
     return {module, nullptr};

@@ -3,12 +3,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "formats/json.h"
-#include "lib/dialects/quantization_said.h"
+#include "lib/checkpoint/quantization_said.h"
 #include "lib/names/config_pattern.h"
 
 namespace twofour {

@@ -1,6 +1,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "formats/json_access.h"
 #include "lib/graft/config_lists.h"
 #include "lib/graft/quantization_words.h"
 
@@ -28,9 +29,7 @@ void QuantizationWords::forget(const std::vector<std::string>& before,
     return new_names.matched_by(text) || !old_names.matched_by(text);
   };
   for (Json* holder : holders()) {
-    for (const char* key : kUnquantizedLists) {
-      if (is_list(*holder, key)) (*holder)[key] = filtered((*holder)[key], stays);
-    }
+    for (Json* list : unquantized_lists(*holder)) *list = filtered(*list, stays);
     if (const auto layers = holder->find("quantized_layers");
         layers != holder->end() && layers->is_object()) {
       std::erase_if(layers->items(), [&](const Json::Member& m) {
@@ -82,7 +81,7 @@ void QuantizationWords::rename(const std::vector<std::string>& modules, const Re
   const auto rename_list = [&](Json& list) {
     Json left = Json::array();
     for (const Json& item : list) {
-      const std::string text = item.is_string() ? item.get<std::string>() : std::string();
+      const std::string text = text_of(item);
       if (const auto at = above.find(text); at != above.end()) {
         if (at->second) left.push_back(*at->second);
       } else if (const auto names = is_wild(text) ? renamed_pattern(text) : std::nullopt) {
@@ -94,9 +93,7 @@ void QuantizationWords::rename(const std::vector<std::string>& modules, const Re
     list = std::move(left);
   };
   for (Json* holder : holders()) {
-    for (const char* key : kUnquantizedLists) {
-      if (is_list(*holder, key)) rename_list((*holder)[key]);
-    }
+    for (Json* list : unquantized_lists(*holder)) rename_list(*list);
     const auto groups = holder->find("config_groups");
     if (groups != holder->end() && groups->is_object()) {
       for (Json& group : *groups) {

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <utility>
-#include <vector>
 
 #include "formats/error.h"
 #include "lib/findings/options.h"

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cctype>
 #include <exception>
-#include <memory>
 #include <string_view>
 #include <utility>
 

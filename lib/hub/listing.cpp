@@ -8,6 +8,7 @@
 #include <set>
 
 #include "formats/error.h"
+#include "formats/json_access.h"
 #include "lib/findings/shown_url.h"
 
 namespace twofour {
@@ -75,28 +76,18 @@ bool is_digest(const std::string& text, size_t digits) {
   return text.size() == digits && text.find_first_not_of("0123456789abcdef") == text.npos;
 }
 
-/// The member of an object; null if it is absent.
-const Json& member(const Json& object, const char* key) {
-  static const Json none;
-  if (!object.is_object()) return none;
-  const auto at = object.find(key);
-  return at == object.end() ? none : *at;
-}
-
-std::string text_of(const Json& json) { return json.is_string() ? json.get<std::string>() : ""; }
-
 /// One of "siblings", as the API lists them with blobs=true.
 RemoteObject object_of(const std::string& where, const Json& entry) {
   RemoteObject object;
-  object.name = text_of(member(entry, "rfilename"));
+  object.name = text_of(entry, "rfilename");
   check_relative(where, object.name);
   const Json& lfs = member(entry, "lfs");
-  object.sha256 = text_of(member(lfs, "sha256"));
+  object.sha256 = text_of(lfs, "sha256");
   if (!object.sha256.empty() && !is_digest(object.sha256, 64)) {
     throw Error(fmt::format("{}: {}: expected a SHA-256 of 64 digits, found {}", where,
                             json_quote_short(object.name), json_quote_short(object.sha256)));
   }
-  const std::string blob = text_of(member(entry, "blobId"));
+  const std::string blob = text_of(entry, "blobId");
   if (!lfs.is_object()) object.git_sha1 = blob;  // else that of the pointer to it
   if (!object.git_sha1.empty() && !is_digest(object.git_sha1, 40)) {
     throw Error(fmt::format("{}: {}: expected git's SHA-1 of 40 digits, found {}", where,
@@ -120,7 +111,7 @@ RemoteListing list_repository(const RemoteAddress& a, const Fetcher& fetcher) {
   url.path += fmt::format("/api/models/{}/revision/{}", a.repo, percent_encoded(a.revision, false));
   url.query = "?blobs=true";
   const Json answer = parse_json(asked, fetcher.get_text(url, asked, kLongestList));
-  const std::string commit = text_of(member(answer, "sha"));
+  const std::string commit = text_of(answer, "sha");
   if (!is_digest(commit, 40))
     throw Error(fmt::format("{}: expected a commit of 40 digits, found {}", asked, json_quote_short(commit)));
   const Json& siblings = member(answer, "siblings");

@@ -1,8 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
-#include <filesystem>
 #include <type_traits>
 
 #include "formats/atom.h"
@@ -123,8 +121,7 @@ std::string describe_byte(const Checkpoint& c, const std::string& name, uint64_t
   }
   uint8_t byte = 0;
   c.read(*at, offset, {&byte, 1});
-  const std::string head =
-      fmt::format("{} {}, byte {} = 0x{:02X}: ", name, describe(t.dtype, t.shape), offset, byte);
+  const std::string head = fmt::format("{} {}, byte {} = 0x{:02X}: ", name, describe(t), offset, byte);
   const Shard& shard = c.shard_of(*at);
   const auto layout = shard.metadata.find("twofour.layout");
   if (layout != shard.metadata.end()) {

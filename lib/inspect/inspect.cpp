@@ -229,8 +229,7 @@ InspectReport inspect(const Checkpoint& c, const std::vector<NamePattern>& only,
     if (wanted(m.name) || wanted(source.tensors()[m.codes].name)) modules.push_back(i);
   }
   fold_by(
-      tensors.size(),
-      [&](size_t i) { return describe(c.tensors()[tensors[i]].dtype, c.tensors()[tensors[i]].shape); },
+      tensors.size(), [&](size_t i) { return describe(c.tensors()[tensors[i]]); },
       [&](size_t i) { return c.tensors()[tensors[i]].name; },
       [&](const std::string& name, const std::vector<size_t>& members) {
         const TensorInfo& t = c.tensors()[tensors[members[0]]];

@@ -74,8 +74,7 @@ void NamedNumbers::read(const NamedWeights& weights, std::span<const SliceRange>
 std::vector<double> read_elements(const Checkpoint& c, size_t tensor, std::span<const SliceRange> ranges) {
   const TensorInfo& t = c.tensors()[tensor];
   if (dtype_bits(t.dtype) % 8 != 0) {
-    throw Error(fmt::format("{}: expected elements of whole bytes, found {}", c.where(tensor),
-                            describe(t.dtype, t.shape)));
+    throw Error(fmt::format("{}: expected elements of whole bytes, found {}", c.where(tensor), describe(t)));
   }
   std::vector<double> values;
   if (std::ranges::any_of(ranges, [](const SliceRange& r) { return r.begin == r.end; })) return values;

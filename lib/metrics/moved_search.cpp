@@ -1,9 +1,6 @@
 #include "lib/metrics/moved_lines.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <functional>
 #include <optional>

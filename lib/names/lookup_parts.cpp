@@ -21,31 +21,6 @@ std::string lower(std::string text) {
 
 }  // namespace
 
-const Json& member(const Json& json, const char* key) {
-  static const Json none;
-  if (!json.is_object()) return none;
-  const auto at = json.find(key);
-  return at == json.end() ? none : *at;
-}
-
-std::string text_of(const Json& json, const char* key) {
-  const Json& value = member(json, key);
-  return value.is_string() ? value.get<std::string>() : "";
-}
-
-std::vector<std::string> strings_of(const Json& list) {
-  std::vector<std::string> all;
-  if (!list.is_array()) return all;
-  for (const Json& item : list) {
-    if (item.is_string()) all.push_back(item.get<std::string>());
-  }
-  return all;
-}
-
-std::vector<std::string> strings_of(const Json& json, const char* key) {
-  return strings_of(member(json, key));
-}
-
 bool are_for_weights_alone(const Json& groups) {
   return groups.is_object() && !groups.empty() &&
          std::all_of(groups.begin(), groups.end(), [](const Json& group) {
@@ -133,11 +108,11 @@ std::optional<size_t> TargetList::find(const std::string& name) const {
 }
 
 TargetGroups::TargetGroups(const Json& config) {
-  for (const std::string& text : strings_of(member(config, "ignore"))) ignored.add(text);
+  for (const std::string& text : strings_of(config, "ignore")) ignored.add(text);
   const Json& named = member(config, "config_groups");
   if (!named.is_object()) return;
   for (const auto& [name, group] : named.items()) {
-    const std::vector<std::string> texts = strings_of(member(group, "targets"));
+    const std::vector<std::string> texts = strings_of(group, "targets");
     // Loaders read those of attention as words on the KV cache.
     if (texts.size() == 1 && texts[0].ends_with("Attention")) continue;
     all.push_back(&group);

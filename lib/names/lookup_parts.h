@@ -6,19 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "formats/json.h"
+#include "formats/json_access.h"
 #include "lib/names/config_pattern.h"
 
 /// What the rules of several engines are made of. Configurations outlive what is made from them.
 namespace twofour::lookups {
 
-/// The value of a key; null where it is missing or `json` is no object.
-const Json& member(const Json& json, const char* key);
-/// The text of a key; empty where it has none.
-std::string text_of(const Json& json, const char* key);
-/// The strings of a list, or of that under a key; others are left out.
-std::vector<std::string> strings_of(const Json& list);
-std::vector<std::string> strings_of(const Json& json, const char* key);
 /// Whether there are groups and none has activations: ModelOpt's NVFP4 of such a config is for weights alone.
 bool are_for_weights_alone(const Json& groups);
 /// "quant_algo" in capitals, as loaders compare it; empty where there is none.

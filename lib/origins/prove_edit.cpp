@@ -13,7 +13,6 @@
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/names/config_pattern.h"
 #include "lib/origins/edit_origin.h"
 #include "lib/origins/said_of_modules.h"
 #include "lib/origins/switches.h"
@@ -84,8 +83,7 @@ void prove_tensors_of_edit(const Checkpoint& artifact, const EditOrigins& origin
     const TensorInfo& from = all[i]->from->tensors()[all[i]->tensor];
     ++used[all[i]->from][all[i]->tensor];
     if (t.dtype != from.dtype || t.shape != all[i]->shape) {
-      problems[i] = fmt::format("expected {}, found {}", describe(from.dtype, all[i]->shape),
-                                describe(t.dtype, t.shape));
+      problems[i] = fmt::format("expected {}, found {}", describe(from.dtype, all[i]->shape), describe(t));
     }
   }
   parallel_for(count, [&](size_t i) {

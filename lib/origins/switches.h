@@ -2,7 +2,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "formats/json.h"
 #include "lib/checkpoint/checkpoint.h"

@@ -79,8 +79,8 @@ void hold_entries(const std::vector<StatisticsEntry>& entries, const std::map<st
             "{}{}: expected a linear of {}, found none of that name: statistics of another model?", where,
             member, checkpoint));
       } else if (at->second.k != e.k) {
-        problems.add(fmt::format("{}{}: expected K of {}, found {}: statistics of another model?", where,
-                                 member, at->second.k, e.k));
+        problems.add("{}{}: expected K of {}, found {}: statistics of another model?", where, member,
+                     at->second.k, e.k);
       }
     }
   }
@@ -115,8 +115,8 @@ void hold_statistics(const Statistics& statistics, const Checkpoint& checkpoint,
     const auto offset = statistics.target_offset(name);
     if (!offset || statistics.tensors()[*offset].shape[0] == part.n) continue;
     const TensorInfo& t = statistics.tensors()[*offset];
-    problems.add(fmt::format("{}: {}: expected [{}, {}] as {} has, found {}", path, t.name, part.n, part.k,
-                             name, describe(t.dtype, t.shape)));
+    problems.add("{}: {}: expected [{}, {}] as {} has, found {}", path, t.name, part.n, part.k, name,
+                 describe(t));
   }
 }
 
@@ -243,7 +243,7 @@ void check_targets(const Statistics& s, const Checkpoint& checkpoint, const std:
       const StatisticsEntry* entry = tensor ? s.find(part.name) : nullptr;
       if (entry == nullptr || entry->count == 0 || entry->kind == StatisticsKind::kDiagonal) continue;
       if (const std::string excess = check.find_excess(m, part, *tensor, *entry); !excess.empty())
-        problems.add(fmt::format("{}: {}: {}", s.path().string(), s.tensors()[*tensor].name, excess));
+        problems.add("{}: {}: {}", s.path().string(), s.tensors()[*tensor].name, excess);
     }
   }
 }

@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -21,8 +21,8 @@ MaskFile MaskFile::open(const std::filesystem::path& path) {
   for (size_t i = 0; i < m.file_.tensors().size(); ++i) {
     const TensorInfo& t = m.info(i);
     if ((t.dtype != DType::kU8 && t.dtype != DType::kBool) || t.shape.size() != 2 || t.bytes() == 0) {
-      throw Error(fmt::format("{}: expected a mask, U8 or BOOL [N, K], found {}", m.file_.where(i),
-                              describe(t.dtype, t.shape)));
+      throw Error(
+          fmt::format("{}: expected a mask, U8 or BOOL [N, K], found {}", m.file_.where(i), describe(t)));
     }
     const std::string module(t.name, 0, t.name.size() - (t.name.ends_with(kSuffix) ? kSuffix.size() : 0));
     if (!m.masks_.emplace(module, i).second)

@@ -146,8 +146,8 @@ void merge_statistics(const std::vector<std::filesystem::path>& paths,
       const TensorInfo* t = at == by_name.end() ? nullptr : &s.tensors()[at->second];
       if (t == nullptr || t->dtype != tensors[i].dtype || t->shape != tensors[i].shape) {
         throw Error(fmt::format("{}: {}: expected {} as in {}, found {}", s.path().string(), tensors[i].name,
-                                describe(tensors[i].dtype, tensors[i].shape), first.path().string(),
-                                t == nullptr ? "none" : describe(t->dtype, t->shape)));
+                                describe(tensors[i]), first.path().string(),
+                                t == nullptr ? "none" : describe(*t)));
       }
       places[i].push_back(at->second);
     }

@@ -184,7 +184,7 @@ std::vector<StatisticsEntry> Statistics::read_entries(std::string_view prefix) {
           where(i)));
     }
     const auto wrong = [&](std::string_view expected) {
-      throw Error(fmt::format("{}: expected {}, found {}", where(i), expected, describe(t.dtype, t.shape)));
+      throw Error(fmt::format("{}: expected {}, found {}", where(i), expected, describe(t)));
     };
     if (t.dtype != known->dtype) wrong(dtype_name(known->dtype));
     if (leaf == kSaliency) continue;
@@ -281,7 +281,7 @@ void Statistics::check_target_offsets() const {
           fmt::format("{}: expected an entry or a group that serves {}, found none", where(tensor), linear));
     if (const int64_t k = entries_[at->second[0]].k; t.shape[1] != k) {
       throw Error(fmt::format("{}: expected K of {} as in its other tensors, found {}", where(tensor), k,
-                              describe(t.dtype, t.shape)));
+                              describe(t)));
     }
   }
 }

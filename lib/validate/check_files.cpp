@@ -168,7 +168,7 @@ std::vector<LookupFinding> find_conflicts(const Checkpoint& c) {
   if (holds_layout(c)) return conflicts;
   Problems problems;
   std::vector<LoadedModule> modules;
-  for (const Linear& m : find_weight_modules(c, problems)) modules.push_back({m.name, format_of(c, m)});
+  for (const Linear& m : find_weight_modules(c, problems)) modules.push_back(loaded_module(c, m));
   if (!problems.empty()) return conflicts;
   const auto entry = quantization_entry(c.config());
   const LoadedConfig config = loaded_config(c.config(), {entry ? entry->value : Json(), c.hf_quant_config()});

@@ -5,7 +5,6 @@
 #include <memory>
 #include <random>
 
-#include "formats/error.h"
 #include "kernels/device/device_memory.h"
 #include "lib/threads/stopwatch.h"
 #include "tools/bench/bench.h"

@@ -1,6 +1,5 @@
 #include "kernels/solve/solve.h"
 
-#include <fmt/format.h>
 #include <omp.h>
 
 #include <algorithm>

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <optional>
 
@@ -83,8 +82,8 @@ void print_plan(const Checkpoint& source, const Plan& plan, int jobs) {
     copied += copy;
     copied_bytes += copy ? t.info.bytes() : 0;
     if (!copy)
-      print_stdout("{} {}  {}  {}\n", decision_text(plan, t), t.info.name,
-                   describe(t.info.dtype, t.info.shape), format_bytes(t.info.bytes()));
+      print_stdout("{} {}  {}  {}\n", decision_text(plan, t), t.info.name, describe(t.info),
+                   format_bytes(t.info.bytes()));
   }
   for (const OutputTensor& t : plan.tensors) {
     const Transformation& writer = writer_of(plan, t);

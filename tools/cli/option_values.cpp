@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "formats/error.h"
-#include "lib/checkpoint/zero_points.h"
+#include "lib/checkpoint/checkpoint.h"
 #include "lib/io/file.h"
 #include "lib/plan/plan.h"
 #include "lib/runtime/layer.h"

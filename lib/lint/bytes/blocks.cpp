@@ -83,19 +83,12 @@ void count_candidate(uint64_t codes, uint8_t scale, uint64_t block, uint8_t& lea
 }  // namespace
 
 BlockCounts& BlockCounts::operator+=(const BlockCounts& o) {
-  blocks += o.blocks;
-  nan += o.nan;
-  negative += o.negative;
-  zero += o.zero;
-  subnormal += o.subnormal;
-  vanished += o.vanished;
-  top += o.top;
-  top_full += o.top_full;
-  groups += o.groups;
-  dense += o.dense;
-  first_bad = std::min(first_bad, o.first_bad);
-  first_vanished = std::min(first_vanished, o.first_vanished);
-  first_dense = std::min(first_dense, o.first_dense);
+  using C = BlockCounts;
+  for (const auto sum : {&C::blocks, &C::nan, &C::negative, &C::zero, &C::subnormal, &C::vanished, &C::top,
+                         &C::top_full, &C::groups, &C::dense})
+    this->*sum += o.*sum;
+  for (const auto first : {&C::first_bad, &C::first_vanished, &C::first_dense})
+    this->*first = std::min(this->*first, o.*first);
   amax = std::max(amax, o.amax);
   any_code = any_code || o.any_code;
   return *this;

@@ -245,8 +245,8 @@ bool report_placeholder(const fs::path& directory, const std::string& name, std:
                         LintReporter& reporter) {
   const auto found = find_placeholder(directory / name);
   if (!found) return false;
-  reporter.add("not-downloaded", name, "", fmt::format("expected {}, found {}", expected, found->text),
-               {.key = found->kind});
+  reporter.add("not-downloaded", {name, ""}, fmt::format("expected {}, found {}", expected, found->text),
+               LintFacts{.key = found->kind});
   return true;
 }
 
@@ -263,12 +263,11 @@ void lint_downloads(const LintInput& s, const std::set<std::string>& named, Lint
                         : is_there        ? is_control || (is_weights && !whole.contains(b.becomes))
                                           : is_meant;
     if (spoils) {
-      reporter.add(
-          "unfinished-download", b.becomes.empty() ? b.part : b.becomes, "",
-          fmt::format("expected a whole file, found {}, which its download left unfinished", b.part));
+      reporter.add("unfinished-download", {b.becomes.empty() ? b.part : b.becomes, ""},
+                   "expected a whole file, found {}, which its download left unfinished", b.part);
       if (is_weights && !is_there && named.empty()) reporter.lose(b.becomes, std::nullopt);
     } else {
-      reporter.add("download-leftover", b.part, "",
+      reporter.add("download-leftover", {b.part, ""},
                    b.becomes.empty() ? "expected no part of a download, found one beside whole files"
                    : is_there
                        ? fmt::format("expected no part of a download beside {}, found one", b.becomes)
@@ -293,10 +292,10 @@ void lint_zero_tails(const LintInput& s, LintReporter& reporter) {
     }
     // One tensor of zeros may be meant; a matrix and what is beside it, up to the last byte, are not.
     if (count < 2 || matrices == 0) continue;
-    reporter.add("unfinished-download", file.name, "",
-                 fmt::format("expected weights up to byte {}, found zeros alone from byte {} on, in {} of {} "
-                             "tensors, as where a download set space aside",
-                             file.file.size(), zeros, count, tensors.size()));
+    reporter.add("unfinished-download", {file.name, ""},
+                 "expected weights up to byte {}, found zeros alone from byte {} on, in {} of {} "
+                 "tensors, as where a download set space aside",
+                 file.file.size(), zeros, count, tensors.size());
   }
 }
 

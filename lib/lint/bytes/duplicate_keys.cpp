@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <string>
 #include <unordered_set>
@@ -82,9 +80,8 @@ void check_duplicate_keys(const std::filesystem::path& directory, const std::str
     return;  // a finding of its own
   }
   if (events.found == 0) return;
-  reporter.add("duplicate-key", name, events.first,
-               fmt::format("expected each key of an object once, found it again{}",
-                           and_more(events.found, "; {} more keys are there again")));
+  reporter.add("duplicate-key", {name, events.first}, "expected each key of an object once, found it again{}",
+               and_more(events.found, "; {} more keys are there again"));
 }
 
 std::string_view rule_of_damage(std::string_view message, std::string_view rule) {

@@ -255,17 +255,11 @@ uint64_t FigureCounter::hash_in_order() const {
 
 void FigureCounter::merge(const FigureCounter& o) {
   lines_ += o.lines_;
-  sums_.ordered += o.sums_.ordered;
-  sums_.unordered += o.sums_.unordered;
-  sums_.codes += o.sums_.codes;
-  sums_.scales += o.sums_.scales;
-  sums_.zero_lines += o.sums_.zero_lines;
-  sums_.torn_lines += o.sums_.torn_lines;
-  sums_.repeated_lines += o.sums_.repeated_lines;
-  sums_.doubled_lines += o.sums_.doubled_lines;
-  sums_.same_scale_lines += o.sums_.same_scale_lines;
-  sums_.flat_scale_lines += o.sums_.flat_scale_lines;
-  sums_.echo_lines += o.sums_.echo_lines;
+  using F = MatrixFigures;
+  for (const auto sum :
+       {&F::ordered, &F::unordered, &F::codes, &F::scales, &F::zero_lines, &F::torn_lines, &F::repeated_lines,
+        &F::doubled_lines, &F::same_scale_lines, &F::flat_scale_lines, &F::echo_lines})
+    sums_.*sum += o.sums_.*sum;
   const bool longer = o.sums_.longest_zero_lines > sums_.longest_zero_lines ||
                       (o.sums_.longest_zero_lines == sums_.longest_zero_lines &&
                        o.sums_.first_zero_line < sums_.first_zero_line);

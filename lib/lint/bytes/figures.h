@@ -1,7 +1,6 @@
 #pragma once
 #include <array>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <span>
 #include <vector>

@@ -51,8 +51,8 @@ void check_numbering(const std::vector<std::string>& present, LintReporter& repo
     int64_t first = 1;
     while (numbers.count(first)) ++first;
     reporter.add("missing-shard",
-                 fmt::format("{}-{:05}-of-{:05}.safetensors", save.first, first, save.second), "",
-                 fmt::format("expected {} files of this save, found {}", save.second, numbers.size()));
+                 {fmt::format("{}-{:05}-of-{:05}.safetensors", save.first, first, save.second), ""},
+                 "expected {} files of this save, found {}", save.second, numbers.size());
   }
   if (saves.size() < 2) return;
   // The save with most files is taken for the one that is meant.
@@ -61,9 +61,8 @@ void check_numbering(const std::vector<std::string>& present, LintReporter& repo
   for (const std::string& name : present) {
     const auto n = parse_numbered(name);
     if (!n || n->stem != most->first.first || n->total == most->first.second) continue;
-    reporter.add(
-        "leftover-file", name, "",
-        fmt::format("expected a file of {}, as most are, found one of {}", most->first.second, n->total));
+    reporter.add("leftover-file", {name, ""}, "expected a file of {}, as most are, found one of {}",
+                 most->first.second, n->total);
   }
 }
 
@@ -89,16 +88,16 @@ std::optional<LintIndex> read_lint_index(const fs::path& directory, const std::v
   if (std::find(names.begin(), names.end(), kIndexName) != names.end()) {
     name = kIndexName;
   } else if (names.size() > 1) {
-    reporter.add("bad-index", names[0], "", fmt::format("expected one index, found {}", names.size()));
+    reporter.add("bad-index", {names[0], ""}, "expected one index, found {}", names.size());
     return std::nullopt;
   }
   if (report_placeholder(directory, name, "an index", reporter)) return std::nullopt;
   try {
     LintIndex index{name, read_index_file(directory / name)};
-    if (index.contents.has_mark) reporter.add("bad-index", name, "", kByteOrderMarkFound);
+    if (index.contents.has_mark) reporter.add("bad-index", {name, ""}, kByteOrderMarkFound);
     return index;  // a key twice is an Error
   } catch (const Error& e) {
-    reporter.add(rule_of_damage(e.what(), "bad-index"), name, "", damage_of(e, directory / name));
+    reporter.add(rule_of_damage(e.what(), "bad-index"), {name, ""}, damage_of(e, directory / name));
     return std::nullopt;
   }
 }
@@ -109,8 +108,8 @@ std::vector<std::string> files_to_lint(const fs::path& directory, const std::opt
   if (!index) {
     check_numbering(present, reporter);
     if (present.size() > 1 && !has_index_file) {
-      reporter.add("no-index", "", "",
-                   fmt::format("expected {} beside {} weight files, found none", kIndexName, present.size()));
+      reporter.add("no-index", {"", ""}, "expected {} beside {} weight files, found none", kIndexName,
+                   present.size());
     }
     return present;
   }
@@ -123,15 +122,14 @@ std::vector<std::string> files_to_lint(const fs::path& directory, const std::opt
     if (fs::exists(fs::symlink_status(directory / name, error))) {
       files.push_back(name);
     } else {
-      reporter.add("missing-shard", name, "",
-                   fmt::format("expected as {} says, for {} tensors, found none", index->name, tensors[i]));
+      reporter.add("missing-shard", {name, ""}, "expected as {} says, for {} tensors, found none",
+                   index->name, tensors[i]);
     }
   }
   for (const std::string& name : present) {
     if (std::binary_search(index->contents.files.begin(), index->contents.files.end(), name)) continue;
     if (name.starts_with("consolidated")) continue;  // Mistral's own save, which other loaders pass over
-    reporter.add("leftover-file", name, "",
-                 fmt::format("expected in {}, found no tensor of it there", index->name));
+    reporter.add("leftover-file", {name, ""}, "expected in {}, found no tensor of it there", index->name);
   }
   return files;
 }
@@ -148,8 +146,9 @@ void check_lint_index(const LintIndex& index, const LintInput& s, LintReporter& 
     const std::string& file = index.contents.files[e.file];
     // A file that could not be read is a finding of its own.
     if (!known.count(file)) return lost[e.file].push_back(e.tensor);
-    reporter.add("index-stale-tensor", index.name, e.tensor,
-                 fmt::format("expected in {}, found in no file", file), {.key = "weight_map", .value = file});
+    reporter.add("index-stale-tensor", {index.name, e.tensor},
+                 fmt::format("expected in {}, found in no file", file),
+                 LintFacts{.key = "weight_map", .value = file});
   };
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     while (entry != entries.end() && entry->tensor < s.tensors[i].name) stale(*entry++);
@@ -159,9 +158,9 @@ void check_lint_index(const LintIndex& index, const LintInput& s, LintReporter& 
     }
     const std::string& file = index.contents.files[entry->file];
     if (file != s.file_of(i)) {
-      reporter.add("index-wrong-file", index.name, s.tensors[i].name,
+      reporter.add("index-wrong-file", {index.name, s.tensors[i].name},
                    fmt::format("expected in {}, found in {}", file, s.file_of(i)),
-                   {.key = "weight_map", .value = fmt::format("{} for {}", s.file_of(i), file)});
+                   LintFacts{.key = "weight_map", .value = fmt::format("{} for {}", s.file_of(i), file)});
     }
     ++entry;
   }
@@ -169,22 +168,21 @@ void check_lint_index(const LintIndex& index, const LintInput& s, LintReporter& 
   for (size_t i = 0; i < lost.size(); ++i)
     if (!known.count(index.contents.files[i])) reporter.lose(index.contents.files[i], std::move(lost[i]));
   if (missing > 0) {
-    reporter.add("index-incomplete", index.name, first_missing,
-                 fmt::format("expected all {} tensors of its files, found {} missing, this the first",
-                             s.tensors.size(), missing));
+    reporter.add("index-incomplete", {index.name, first_missing},
+                 "expected all {} tensors of its files, found {} missing, this the first", s.tensors.size(),
+                 missing);
   }
   const bool all_read = known.size() == index.contents.files.size();
   uint64_t bytes = 0;
   for (const TensorInfo& t : s.tensors) bytes += t.end >= t.begin ? t.bytes() : 0;
   if (!index.contents.odd_total_size.empty()) {
-    reporter.add("index-total-size", index.name, "",
-                 fmt::format("expected total_size {}, found {}",
-                             all_read ? fmt::format("{}", bytes) : "as a whole number of bytes",
-                             index.contents.odd_total_size));
+    reporter.add("index-total-size", {index.name, ""}, "expected total_size {}, found {}",
+                 all_read ? fmt::format("{}", bytes) : "as a whole number of bytes",
+                 index.contents.odd_total_size);
   }
   if (all_read && index.contents.total_size && *index.contents.total_size != bytes) {
-    reporter.add("index-total-size", index.name, "",
-                 fmt::format("expected total_size {}, found {}", bytes, *index.contents.total_size));
+    reporter.add("index-total-size", {index.name, ""}, "expected total_size {}, found {}", bytes,
+                 *index.contents.total_size);
   }
 }
 

@@ -51,8 +51,8 @@ void check_layout(const std::string& file, const std::vector<TensorInfo>& tensor
     try {
       const uint64_t bytes = tensor_bytes(t.name, t.dtype, t.shape);
       if (fits && bytes != t.bytes()) {
-        note(t, fmt::format("expected {} bytes for {}, found {} between its data_offsets", bytes,
-                            describe(t.dtype, t.shape), t.bytes()));
+        note(t, fmt::format("expected {} bytes for {}, found {} between its data_offsets", bytes, describe(t),
+                            t.bytes()));
         fits = false;
       }
     } catch (const Error& e) {
@@ -65,16 +65,14 @@ void check_layout(const std::string& file, const std::vector<TensorInfo>& tensor
     whole.push_back(fits && t.end <= data_bytes);
   }
   message += and_more(wrong, "; {} more tensors are wrong in this file");
-  if (wrong > 0) reporter.add("data-holes", file, first_wrong, message);
+  if (wrong > 0) reporter.add("data-holes", {file, first_wrong}, message);
   if (last > data_bytes) {
-    reporter.add(
-        "file-size", file, "",
-        fmt::format("expected {} bytes of data, found {}: {} missing; {} tensors are cut, the first {}", last,
-                    data_bytes, last - data_bytes, cut, first_cut));
+    reporter.add("file-size", {file, ""},
+                 "expected {} bytes of data, found {}: {} missing; {} tensors are cut, the first {}", last,
+                 data_bytes, last - data_bytes, cut, first_cut);
   } else if (last < data_bytes) {
-    reporter.add(
-        "file-size", file, "",
-        fmt::format("expected {} bytes of data, found {}: {} too many", last, data_bytes, data_bytes - last));
+    reporter.add("file-size", {file, ""}, "expected {} bytes of data, found {}: {} too many", last,
+                 data_bytes, data_bytes - last);
   }
 }
 
@@ -84,9 +82,8 @@ void check_format(const Shard& shard, LintReporter& reporter) {
       it != shard.metadata.end() && (it->second == "pt" || it->second == "tf" || it->second == "flax" ||
                                      it->second == "mlx");  // what transformers takes
   if (known) return;
-  reporter.add("no-format", shard.name, "",
-               fmt::format("expected \"format\": \"pt\" in __metadata__, found {}",
-                           it == shard.metadata.end() ? "none" : json_quote_short(it->second)));
+  reporter.add("no-format", {shard.name, ""}, "expected \"format\": \"pt\" in __metadata__, found {}",
+               it == shard.metadata.end() ? "none" : json_quote_short(it->second));
 }
 
 /// One file's header.
@@ -170,7 +167,7 @@ void read_shards(LintInput& s, const std::vector<std::string>& names, Headers& h
       throw;
     } catch (const Error& e) {
       const bool unreadable = !opens || std::string_view(e.what()).starts_with((s.path / name).string());
-      reporter.add(unreadable ? "unreadable-file" : rule_of_damage(e.what(), "bad-header"), name, "",
+      reporter.add(unreadable ? "unreadable-file" : rule_of_damage(e.what(), "bad-header"), {name, ""},
                    without_where(e.what(), unreadable ? (s.path / name).string() : name));
     }
   }
@@ -182,9 +179,8 @@ void read_shards(LintInput& s, const std::vector<std::string>& names, Headers& h
   });
   for (const size_t i : order) {
     if (!s.tensors.empty() && s.tensors.back().name == all.tensors[i].name) {
-      reporter.add("duplicate-tensor", s.shards[all.owners[i]].name, all.tensors[i].name,
-                   fmt::format("expected one tensor of that name, found another in {}",
-                               s.shards[s.shard_of.back()].name));
+      reporter.add("duplicate-tensor", {s.shards[all.owners[i]].name, all.tensors[i].name},
+                   "expected one tensor of that name, found another in {}", s.shards[s.shard_of.back()].name);
       const bool named =
           index != nullptr && index->file_of(all.tensors[i].name) ==
                                   std::optional<std::string_view>(s.shards[all.owners[i]].name);
@@ -216,9 +212,8 @@ void find_quantization(LintInput& s) {
 
 void find_modules(LintInput& s, LintReporter& reporter) {
   for (const UnreadCodes& codes : find_unread_codes(s.tensors)) {
-    reporter.add(
-        "unsupported-format", s.file_of(codes.tensor), codes.module,
-        fmt::format("expected a format that twofour reads, found {}{}", codes.format, kNotSupported));
+    reporter.add("unsupported-format", s.at(codes.tensor, codes.module),
+                 "expected a format that twofour reads, found {}{}", codes.format, kNotSupported);
   }
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     try {
@@ -234,8 +229,8 @@ void find_modules(LintInput& s, LintReporter& reporter) {
       reporter.add(alone         ? "incomplete-module"
                    : unsupported ? "unsupported-format"
                                  : "module-shape",
-                   std::string(text.substr(0, file_end)),
-                   std::string(text.substr(file_end + 2, name_end - file_end - 2)),
+                   {std::string(text.substr(0, file_end)),
+                    std::string(text.substr(file_end + 2, name_end - file_end - 2))},
                    std::string(text.substr(name_end + 2)));
     }
   }
@@ -250,13 +245,13 @@ Json read_lint_config(const fs::path& directory, const char* name, LintReporter&
   if (report_placeholder(directory, name, "a config", reporter)) return nullptr;
   try {
     const std::string text = read_text(path);
-    if (text.starts_with("\xEF\xBB\xBF")) reporter.add("bad-config", name, "", kByteOrderMarkFound);
+    if (text.starts_with("\xEF\xBB\xBF")) reporter.add("bad-config", {name, ""}, kByteOrderMarkFound);
     Json json = parse_json(path.string(), text);
     check_duplicate_keys(directory, name, reporter);
     if (json.is_object()) return json;
-    reporter.add("bad-config", name, "", fmt::format("expected an object, found {}", json.type_name()));
+    reporter.add("bad-config", {name, ""}, "expected an object, found {}", json.type_name());
   } catch (const Error& e) {
-    reporter.add("bad-config", name, "", damage_of(e, path));
+    reporter.add("bad-config", {name, ""}, damage_of(e, path));
   }
   return nullptr;
 }
@@ -267,7 +262,7 @@ std::string without_where(std::string_view message, std::string_view where) {
 }
 
 void report_unknown_layout(const UnknownLayout& unknown, LintReporter& reporter) {
-  reporter.add("unknown-layout", fs::path(unknown.where).filename().string(), unknown.place,
+  reporter.add("unknown-layout", {fs::path(unknown.where).filename().string(), unknown.place},
                without_where(unknown.what(), unknown.where + ": " + unknown.place));
 }
 
@@ -317,7 +312,7 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
     }
     unfinished = find_unfinished(path);
     if (unfinished != nullptr) {
-      reporter.add("unfinished-output", unfinished, "",
+      reporter.add("unfinished-output", {unfinished, ""},
                    "expected a complete directory, found the journal of an unfinished run");
     }
     s.config = read_lint_config(path, "config.json", reporter);
@@ -344,8 +339,8 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
   // One that is unfinished gets its manifest last.
   const bool lacks_manifest = s.is_directory && !s.has_manifest && unfinished == nullptr;
   if (lacks_manifest && with_layout(s.layout, []<class L>() {})) {
-    reporter.add("no-manifest", kManifestName, "",
-                 fmt::format("expected beside tensors of layout {}, found none", s.layout));
+    reporter.add("no-manifest", {kManifestName, ""}, "expected beside tensors of layout {}, found none",
+                 s.layout);
   }
   find_modules(s, reporter);
   return s;

@@ -1,6 +1,5 @@
 #pragma once
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -38,6 +37,11 @@ struct LintInput {
   bool has_manifest = false;
 
   const std::string& file_of(size_t tensor) const { return shards[shard_of[tensor]].name; }
+  /// Where findings about a tensor are, or about the module or another `name` that it belongs to.
+  LintPlace at(size_t tensor) const { return {file_of(tensor), tensors[tensor].name}; }
+  LintPlace at(size_t tensor, std::string name) const { return {file_of(tensor), std::move(name)}; }
+  /// Where findings about a key of the quantization config are.
+  LintPlace setting(std::string key) const { return {quantization_file, std::move(key)}; }
   std::optional<size_t> find(std::string_view name) const;
   /// Once `tensors` is complete: by it names are found without a search.
   void make_places();

@@ -1,7 +1,5 @@
 #include "lib/lint/bytes/checks.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "formats/error.h"
@@ -19,7 +17,7 @@ void check_files(const LintInput& s, const Manifest& manifest, LintReporter& rep
     const bool inside = !fs::path(name).is_absolute() && name.find("..") == name.npos;
     std::error_code error;
     if (shard == s.shards.end() && (!inside || !fs::is_regular_file(s.path / name, error))) {
-      reporter.add("manifest-hash", name, "", "listed in twofour.json, found none");
+      reporter.add("manifest-hash", {name, ""}, "listed in twofour.json, found none");
       continue;
     }
     Hash128 found;
@@ -28,12 +26,12 @@ void check_files(const LintInput& s, const Manifest& manifest, LintReporter& rep
       if (shard == s.shards.end() && name.ends_with(".safetensors")) continue;
       found = shard != s.shards.end() ? shard->header_hash : hash_file(s.path / name);
     } catch (const Error& e) {
-      reporter.add("manifest-hash", name, "", damage_of(e, s.path / name));
+      reporter.add("manifest-hash", {name, ""}, damage_of(e, s.path / name));
       continue;
     }
     if (found == hash) continue;
-    reporter.add("manifest-hash", name, "",
-                 fmt::format("expected {} as twofour.json says, found {}", hash.hex(), found.hex()));
+    reporter.add("manifest-hash", {name, ""}, "expected {} as twofour.json says, found {}", hash.hex(),
+                 found.hex());
   }
 }
 
@@ -46,34 +44,32 @@ std::optional<Manifest> lint_manifest(const LintInput& s, LintReporter& reporter
   try {
     Manifest manifest = read_manifest(path, s.tensors.size());
     if (!manifest.integrity_error.empty())
-      reporter.add("manifest-hash", kManifestName, "", manifest.integrity_error);
+      reporter.add("manifest-hash", {kManifestName, ""}, manifest.integrity_error);
     check_files(s, manifest, reporter);
     for (const auto& [name, output] : manifest.outputs) {
       const auto at = s.find(name);
       if (!at) {
         if (s.is_part) continue;
-        reporter.add("manifest-hash", kManifestName, name,
-                     fmt::format("expected {}, found it in no file", output.type));
+        reporter.add("manifest-hash", {kManifestName, name}, "expected {}, found it in no file", output.type);
         continue;
       }
-      const std::string type = describe(s.tensors[*at].dtype, s.tensors[*at].shape);
+      const std::string type = describe(s.tensors[*at]);
       if (type != output.type) {
-        reporter.add("manifest-hash", s.file_of(*at), name,
-                     fmt::format("expected {} as twofour.json says, found {}", output.type, type));
+        reporter.add("manifest-hash", s.at(*at, name), "expected {} as twofour.json says, found {}",
+                     output.type, type);
       }
     }
     if (manifest.folds > 0) {
-      reporter.add(
-          "folded", kManifestName, "",
-          fmt::format("expected equal global scales in the source, found {} matrices that were folded",
-                      manifest.folds));
+      reporter.add("folded", {kManifestName, ""},
+                   "expected equal global scales in the source, found {} matrices that were folded",
+                   manifest.folds);
     }
     return manifest;
   } catch (const UnknownLayout& unknown) {
     report_unknown_layout(unknown, reporter);
     return std::nullopt;
   } catch (const Error& e) {
-    reporter.add("bad-manifest", kManifestName, "", damage_of(e, path));
+    reporter.add("bad-manifest", {kManifestName, ""}, damage_of(e, path));
     return std::nullopt;
   }
 }
@@ -82,12 +78,10 @@ void lint_tensor_hash(const LintInput& s, const Manifest& manifest, size_t tenso
                       LintReporter& reporter) {
   const auto it = manifest.outputs.find(s.tensors[tensor].name);
   if (it == manifest.outputs.end()) {
-    reporter.add("manifest-hash", s.file_of(tensor), s.tensors[tensor].name,
-                 "expected in twofour.json, found it only here");
+    reporter.add("manifest-hash", s.at(tensor), "expected in twofour.json, found it only here");
   } else if (it->second.hash != hash) {
-    reporter.add(
-        "manifest-hash", s.file_of(tensor), s.tensors[tensor].name,
-        fmt::format("expected {} as twofour.json says, found {}", it->second.hash.hex(), hash.hex()));
+    reporter.add("manifest-hash", s.at(tensor), "expected {} as twofour.json says, found {}",
+                 it->second.hash.hex(), hash.hex());
   }
 }
 

@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 
+#include "formats/json_access.h"
 #include "formats/module_names.h"
 #include "formats/weight_dialect.h"
 #include "lib/lint/bytes/checks.h"
@@ -58,19 +59,12 @@ class Parts {
  private:
   void read_blocks(const char* key) {
     const auto add = [&](const Json& holder) {
-      const bool is_pair = holder.is_object() && holder.contains(key) && holder[key].is_array() &&
-                           holder[key].size() == 2 && holder[key][0].is_number_integer() &&
-                           holder[key][1].is_number_integer();
-      if (!is_pair) return;
-      const auto rows = holder[key][0].get<int64_t>(), columns = holder[key][1].get<int64_t>();
-      if (rows > 0 && columns > 0) blocks_.insert({rows, columns});
+      const auto block = pair_of(member(holder, key));
+      if (block && block->first > 0 && block->second > 0) blocks_.insert(*block);
     };
     add(s_.quantization);
-    if (!s_.quantization.is_object() || !s_.quantization.contains("config_groups")) return;
-    const Json& groups = s_.quantization["config_groups"];
-    for (const Json& group : groups.is_object() ? groups : Json::object()) {
-      if (group.is_object() && group.contains("weights")) add(group["weights"]);
-    }
+    for (const auto& [name, group] : members_of(s_.quantization, "config_groups"))
+      add(member(group, "weights"));
   }
 
   std::optional<Coded> coded_at(size_t i) const {
@@ -109,8 +103,7 @@ class Parts {
   void report_shape(size_t i, const std::string& expected) {
     const TensorInfo& t = s_.tensors[i];
     if (reported_.contains(t.name)) return;
-    sink_.add("module-shape", s_.file_of(i), t.name,
-              fmt::format("expected {}, found {}", expected, describe(t.dtype, t.shape)));
+    sink_.add("module-shape", s_.at(i), "expected {}, found {}", expected, describe(t));
   }
 
   /// MX scales of 32 weights each; scales of FP8 for all, for rows, or for blocks.
@@ -175,8 +168,7 @@ class Parts {
     const bool is_stack = !part.starts_with('.');
     const std::string module = is_stack ? name : std::string(module_of(name));
     if (reported_.contains(module) || reported_.contains(name)) return;
-    sink_.add("incomplete-module", s_.file_of(i), module,
-              fmt::format("expected {} as {}, found none", part, reason));
+    sink_.add("incomplete-module", s_.at(i, module), "expected {} as {}, found none", part, reason);
   }
 
   const LintInput& s_;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "formats/json_access.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/findings/and_more.h"
 #include "lib/lint/bytes/checks.h"
@@ -22,11 +23,11 @@ class PromisedValues {
     const std::string method = quantization_method(s_.quantization);
     if (method == "gptq") {
       check_zero_points();
-      check_groups(".g_idx", flag("desc_act"), "desc_act");
+      check_groups(".g_idx", flag_of(s_.quantization, "desc_act"), "desc_act");
     }
     if (method == "gptq" || method == "awq") check_lost_zero_points();
     if (method == "compressed-tensors") check_groups(".weight_g_idx", std::nullopt, "");
-    if (text("scale_fmt") == "ue8m0") check_powers();
+    if (text_of(s_.quantization, "scale_fmt") == "ue8m0") check_powers();
   }
 
   /// Tables of tokens that choose experts: each token's are there, and differ.
@@ -44,33 +45,15 @@ class PromisedValues {
         std::sort(row.begin(), row.end());
         const bool twice = std::adjacent_find(row.begin(), row.end()) != row.end();
         if (!twice && row.front() >= 0 && row.back() < experts) continue;
-        reporter_.add(
-            "odd-codes", s_.file_of(i), t.name,
-            fmt::format("expected {} different experts of {} for each token, found {} for token {}", chosen,
-                        experts, twice ? "one twice" : fmt::format("{}", row.back()), at / chosen));
+        reporter_.add("odd-codes", s_.at(i),
+                      "expected {} different experts of {} for each token, found {} for token {}", chosen,
+                      experts, twice ? "one twice" : fmt::format("{}", row.back()), at / chosen);
         return;
       }
     });
   }
 
  private:
-  const Json* member(const char* key) const {
-    const auto at = s_.quantization.find(key);
-    return at == s_.quantization.end() || at->is_null() ? nullptr : &*at;
-  }
-  std::string text(const char* key) const {
-    const Json* value = member(key);
-    return value != nullptr && value->is_string() ? value->get<std::string>() : "";
-  }
-  std::optional<bool> flag(const char* key) const {
-    const Json* value = member(key);
-    return value != nullptr && value->is_boolean() ? std::optional(value->get<bool>()) : std::nullopt;
-  }
-  std::optional<int64_t> number(const char* key) const {
-    const Json* value = member(key);
-    return value != nullptr && value->is_number_integer() ? std::optional(value->get<int64_t>())
-                                                          : std::nullopt;
-  }
   std::string key(const char* name) const {
     return s_.quantization_key.empty() ? name : s_.quantization_key + "." + name;
   }
@@ -94,12 +77,12 @@ class PromisedValues {
   /// Symmetric codes have the middle of the range everywhere. Those of four bits are read, and the reader
   /// says it of them.
   void check_zero_points() {
-    const auto bits = number("bits");
-    if (flag("sym") != true || !bits || (*bits != 2 && *bits != 8)) return;
+    const auto bits = integer_of(s_.quantization, "bits");
+    if (flag_of(s_.quantization, "sym") != true || !bits || (*bits != 2 && *bits != 8)) return;
     const auto width = static_cast<int>(*bits);
     const uint32_t mask = (1u << width) - 1, middle = 1u << (width - 1);
     // The first format stores one less.
-    const uint32_t wanted = text("checkpoint_format") == "gptq_v2" ? middle : middle - 1;
+    const uint32_t wanted = text_of(s_.quantization, "checkpoint_format") == "gptq_v2" ? middle : middle - 1;
     std::optional<size_t> first;
     size_t count = 0;
     for_each(".qzeros", DType::kI32, [&](size_t i) {
@@ -115,11 +98,10 @@ class PromisedValues {
       if (count++ == 0) first = i;
     });
     if (!first) return;
-    reporter_.add(
-        "config-format", s_.quantization_file, key("sym"),
-        fmt::format("expected false, or another checkpoint_format, as {}{} has other zero points than {}, "
-                    "found true",
-                    s_.tensors[*first].name, and_more(count, " and {} more"), wanted));
+    reporter_.add("config-format", s_.setting(key("sym")),
+                  "expected false, or another checkpoint_format, as {}{} has other zero points than {}, "
+                  "found true",
+                  s_.tensors[*first].name, and_more(count, " and {} more"), wanted);
   }
 
   /// Zero points of 0 throughout one module, among others that have none of 0.
@@ -134,10 +116,9 @@ class PromisedValues {
     });
     if (4 * lost.size() > all) return;
     for (const size_t i : lost) {
-      reporter_.add(
-          "odd-codes", s_.file_of(i), s_.tensors[i].name,
-          fmt::format("expected zero points other than 0, as {} of {} modules have, found 0 throughout",
-                      all - lost.size(), all));
+      reporter_.add("odd-codes", s_.at(i),
+                    "expected zero points other than 0, as {} of {} modules have, found 0 throughout",
+                    all - lost.size(), all);
     }
   }
 
@@ -157,8 +138,8 @@ class PromisedValues {
       for (int64_t k = 0; k < columns; ++k) {
         const int32_t g = groups[static_cast<size_t>(k)];
         if (g < 0 || g >= count) {
-          reporter_.add("odd-codes", s_.file_of(i), tensor,
-                        fmt::format("expected numbers of {} groups, found {} for column {}", count, g, k));
+          reporter_.add("odd-codes", s_.at(i, tensor),
+                        "expected numbers of {} groups, found {} for column {}", count, g, k);
           return;
         }
         ++sizes[static_cast<size_t>(g)];
@@ -167,16 +148,16 @@ class PromisedValues {
       const auto odd =
           std::find_if(sizes.begin(), sizes.end(), [&](int64_t n) { return n != columns / count; });
       if (odd != sizes.end()) {
-        reporter_.add("odd-codes", s_.file_of(i), tensor,
-                      fmt::format("expected {} columns in each of {} groups, found {} in group {}",
-                                  columns / count, count, *odd, odd - sizes.begin()));
+        reporter_.add("odd-codes", s_.at(i, tensor),
+                      "expected {} columns in each of {} groups, found {} in group {}", columns / count,
+                      count, *odd, odd - sizes.begin());
       }
       if (!in_order && !disordered) disordered = i;
     });
     if (disordered && sorted == false) {
-      reporter_.add("config-format", s_.quantization_file, key(name),
-                    fmt::format("expected true, as {} puts columns into groups out of order, found false",
-                                s_.tensors[*disordered].name));
+      reporter_.add("config-format", s_.setting(key(name)),
+                    "expected true, as {} puts columns into groups out of order, found false",
+                    s_.tensors[*disordered].name);
     }
   }
   /// Rows of a GPTQ module's scales, columns of compressed-tensors'.
@@ -209,9 +190,9 @@ class PromisedValues {
       });
     }
     if (!first) return;
-    reporter_.add("config-format", s_.quantization_file, key("scale_fmt"),
-                  fmt::format("expected none, as {}{} has scales that are no powers of two ({}), found ue8m0",
-                              s_.tensors[*first].name, and_more(count, " and {} more"), found));
+    reporter_.add("config-format", s_.setting(key("scale_fmt")),
+                  "expected none, as {}{} has scales that are no powers of two ({}), found ue8m0",
+                  s_.tensors[*first].name, and_more(count, " and {} more"), found);
   }
 
   const LintInput& s_;

@@ -27,17 +27,15 @@ void check_values(const LintInput& s, size_t tensor, const std::vector<float>& v
   for (size_t i = 0; i < values.size(); ++i) {
     const float multiplier = divides ? 1.0f / values[i] : values[i];
     if (!is_scale(values[i]) || !is_scale(multiplier)) {
-      reporter.add(rule, s.file_of(tensor), s.tensors[tensor].name,
-                   fmt::format("expected a positive finite scale, found {}{}", values[i],
-                               at_expert(i, values.size())));
+      reporter.add(rule, s.at(tensor), "expected a positive finite scale, found {}{}", values[i],
+                   at_expert(i, values.size()));
       return;
     }
     const float most = multiplier * kFullScale;
     if (most >= kSmallest && most <= kLargest) continue;
-    reporter.add(
-        "suspicious-scale", s.file_of(tensor), s.tensors[tensor].name,
-        fmt::format("expected a scale for values of {:g} to {:g}, found {}{}, a scale for values up to {:g}",
-                    kSmallest, kLargest, values[i], at_expert(i, values.size()), most));
+    reporter.add("suspicious-scale", s.at(tensor),
+                 "expected a scale for values of {:g} to {:g}, found {}{}, a scale for values up to {:g}",
+                 kSmallest, kLargest, values[i], at_expert(i, values.size()), most);
     return;
   }
 }
@@ -72,7 +70,7 @@ void check_group(const std::string& parent, const std::vector<std::pair<const Nv
   for (const auto& [m, value] : members) {
     found += fmt::format("{}{} {}", found.empty() ? "" : ", ", leaf_of(m->name), value);
   }
-  reporter.add(rule, "", parent, fmt::format("expected equal scales, found {}", found));
+  reporter.add(rule, {"", parent}, "expected equal scales, found {}", found);
 }
 
 }  // namespace
@@ -114,8 +112,8 @@ void lint_scalars(const LintInput& s, LintReporter& reporter) {
     }
     if (input.size() == 1 && global.size() == 1 && input[0] == global[0] && is_scale(input[0]) &&
         input[0] != 1) {
-      reporter.add("copied-scale", s.file_of(*m.input_scale), s.tensors[*m.input_scale].name,
-                   fmt::format("expected the scale of the inputs, found that of the weights, {}", input[0]));
+      reporter.add("copied-scale", s.at(*m.input_scale),
+                   "expected the scale of the inputs, found that of the weights, {}", input[0]);
     }
     const auto key = m.dialect->stacked ? std::nullopt : fused_group(m.name);
     if (!key) continue;
@@ -152,9 +150,8 @@ void lint_scalars(const LintInput& s, LintReporter& reporter) {
       const std::vector<float> values = read_scales(s, i);
       const auto zero = std::find(values.begin(), values.end(), 0.0f);
       if (zero != values.end()) {
-        reporter.add("zero-scale", s.file_of(i), name,
-                     fmt::format("expected numbers other than 0, found 0{}",
-                                 at_expert(static_cast<size_t>(zero - values.begin()), values.size())));
+        reporter.add("zero-scale", s.at(i, name), "expected numbers other than 0, found 0{}",
+                     at_expert(static_cast<size_t>(zero - values.begin()), values.size()));
       }
     }
     const bool kv = name.ends_with(".k_scale") || name.ends_with(".v_scale");

@@ -7,7 +7,6 @@
 #include "formats/e4m3.h"
 #include "formats/layouts/layouts.h"
 #include "formats/weight_dialect.h"
-#include "lib/artifact/modules.h"
 
 namespace twofour {
 namespace {
@@ -219,18 +218,14 @@ std::optional<size_t> find_scaled(const LintInput& s, const TensorInfo& t) {
 }  // namespace
 
 TensorCounts& TensorCounts::operator+=(const TensorCounts& o) {
-  wrong += o.wrong;
-  first = std::min(first, o.first);
-  huge += o.huge;
-  first_huge = std::min(first_huge, o.first_huge);
-  negative += o.negative;
-  first_negative = std::min(first_negative, o.first_negative);
-  zero += o.zero;
-  first_zero = std::min(first_zero, o.first_zero);
-  copies += o.copies;
-  first_copy = std::min(first_copy, o.first_copy);
-  padding += o.padding;
-  first_padding = std::min(first_padding, o.first_padding);
+  using C = TensorCounts;
+  for (const auto& [count, at] :
+       {std::pair{&C::wrong, &C::first}, std::pair{&C::huge, &C::first_huge},
+        std::pair{&C::negative, &C::first_negative}, std::pair{&C::zero, &C::first_zero},
+        std::pair{&C::copies, &C::first_copy}, std::pair{&C::padding, &C::first_padding}}) {
+    this->*count += o.*count;
+    this->*at = std::min(this->*at, o.*at);
+  }
   scales += o.scales;
   largest = std::max(largest, o.largest);
   any = any || o.any;

@@ -2,8 +2,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "formats/layouts/part_map.h"
 #include "lib/lint/bytes/blocks.h"

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <initializer_list>
 #include <set>
@@ -47,8 +45,7 @@ void lint_types(const LintInput& s, LintReporter& reporter) {
     const TensorInfo& t = s.tensors[i];
     const std::string_view expected = expected_types(s, t);
     if (expected.empty() || reported.contains(t.name)) continue;
-    reporter.add("tensor-type", s.file_of(i), t.name,
-                 fmt::format("expected {}, found {}", expected, describe(t.dtype, t.shape)));
+    reporter.add("tensor-type", s.at(i), "expected {}, found {}", expected, describe(t));
   }
 }
 

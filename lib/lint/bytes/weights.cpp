@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "formats/e4m3.h"
+#include "formats/json_access.h"
 #include "lib/lint/bytes/checks.h"
 #include "lib/lint/bytes/figures.h"
 #include "lib/lint/bytes/tensor_scan.h"
@@ -31,12 +32,8 @@ class WeightLint {
     for (const Rule& rule : manifest_ ? manifest_->recipe.rules : std::vector<Rule>{}) {
       if (rule.to == "prune") pattern_ = rule.pattern.text(), claimed_by_ = "twofour.json";
     }
-    if (s.quantization.is_object() && s.quantization.contains("sparsity_config")) {
-      const Json& sparsity = s.quantization["sparsity_config"];
-      const bool claims = sparsity.is_object() && sparsity.contains("sparsity_structure") &&
-                          sparsity["sparsity_structure"] == "2:4";
-      if (claims && pattern_.empty()) pattern_ = "2:4", claimed_by_ = "sparsity_config";
-    }
+    const bool claims = member(member(s.quantization, "sparsity_config"), "sparsity_structure") == "2:4";
+    if (claims && pattern_.empty()) pattern_ = "2:4", claimed_by_ = "sparsity_config";
     plan();
   }
 
@@ -235,10 +232,9 @@ class WeightLint {
 
   void report_scales(size_t tensor, const BlockCounts& c) {
     if (c.nan + c.negative == 0) return;
-    sink_.add(
-        "bad-block-scale", s_.file_of(tensor), s_.tensors[tensor].name,
-        fmt::format("expected scales of 0 to 448, found {} NaN and {} negative of {}, the first at byte {}",
-                    c.nan, c.negative, c.blocks, c.first_bad));
+    sink_.add("bad-block-scale", s_.at(tensor),
+              "expected scales of 0 to 448, found {} NaN and {} negative of {}, the first at byte {}", c.nan,
+              c.negative, c.blocks, c.first_bad);
   }
 
   void report_module(const Nvfp4Linear& m, const BlockCounts& c) {
@@ -247,36 +243,35 @@ class WeightLint {
     report_scales(m.block_scale, c);
     if (c.blocks == 0) return;
     if (!c.any_code) {
-      sink_.add("zero-weights", s_.file_of(m.codes), s_.tensors[m.codes].name,
-                fmt::format("expected some code other than zero, found none in {} blocks", c.blocks));
+      sink_.add("zero-weights", s_.at(m.codes), "expected some code other than zero, found none in {} blocks",
+                c.blocks);
       return;
     }
     if (c.vanished > 0) {
       sink_.add(
-          "zero-scale", scale_file, scale,
-          fmt::format(
-              "expected no scale 0 above codes other than zero, found {} of {} blocks, the first at byte {}",
-              c.vanished, c.blocks, c.first_vanished));
+          "zero-scale", {scale_file, scale},
+          "expected no scale 0 above codes other than zero, found {} of {} blocks, the first at byte {}",
+          c.vanished, c.blocks, c.first_vanished);
     }
     // A sound tensor has a few blocks within 4 % of its maximum; chance adds some to small ones.
     constexpr uint64_t kFewBlocks = 16;
     if (c.top > kFewBlocks + c.blocks / 100) {
-      sink_.add("saturated-scales", scale_file, scale,
-                fmt::format("expected at most {} of {} blocks at 448, found {}, of which {} hold a code of 6",
-                            kFewBlocks + c.blocks / 100, c.blocks, c.top, c.top_full));
+      sink_.add("saturated-scales", {scale_file, scale},
+                "expected at most {} of {} blocks at 448, found {}, of which {} hold a code of 6",
+                kFewBlocks + c.blocks / 100, c.blocks, c.top, c.top_full);
     }
     if (c.subnormal > 0 && c.subnormal + c.zero == c.blocks) {
-      sink_.add("subnormal-scales", scale_file, scale,
-                fmt::format("expected scales of 2^-6 and more, found none in {} blocks", c.blocks));
+      sink_.add("subnormal-scales", {scale_file, scale},
+                "expected scales of 2^-6 and more, found none in {} blocks", c.blocks);
     }
     if (c.dense > 0) {
       sink_.add(
-          "not-2-4", s_.file_of(m.codes), s_.tensors[m.codes].name,
+          "not-2-4", s_.at(m.codes),
           fmt::format(
               "expected {} in every group as {} says, found {} of {} groups of eight that are not, the first "
               "at byte {}",
               pattern_, claimed_by_, c.dense, c.groups, 4 * c.first_dense),
-          {.key = claimed_by_});
+          LintFacts{.key = claimed_by_});
     }
   }
 
@@ -287,41 +282,38 @@ class WeightLint {
     report_scales(tensor, c.scales);
     const bool meta = check == TensorCheck::kMeta || check == TensorCheck::kPart;
     if (c.wrong > 0 && meta) {
-      sink_.add(
-          "meta-nibbles", file, t.name,
-          fmt::format("expected nibbles 4, 8, 9, C, D or E, found {} bytes with others, the first at byte {}",
-                      c.wrong, c.first));
+      sink_.add("meta-nibbles", {file, t.name},
+                "expected nibbles 4, 8, 9, C, D or E, found {} bytes with others, the first at byte {}",
+                c.wrong, c.first);
     } else if (c.wrong > 0 && check == TensorCheck::kE8m0) {
-      sink_.add("mxfp4-nan-scale", file, t.name,
-                fmt::format("expected no scale 0xFF, found {}, the first at byte {}", c.wrong, c.first));
+      sink_.add("mxfp4-nan-scale", {file, t.name}, "expected no scale 0xFF, found {}, the first at byte {}",
+                c.wrong, c.first);
     } else if (c.wrong > 0 && !is_scale_number(t.name)) {
-      sink_.add("not-finite", file, t.name,
-                fmt::format("expected finite numbers, found {} that are not, the first at element {}",
-                            c.wrong, c.first));
+      sink_.add("not-finite", {file, t.name},
+                "expected finite numbers, found {} that are not, the first at element {}", c.wrong, c.first);
     }
     if (c.huge > 0 && t.name.ends_with("weight")) {
-      sink_.add("implausible-weights", file, t.name,
-                fmt::format("expected numbers below 1e19, found {} beyond, the first at element {}", c.huge,
-                            c.first_huge));
+      sink_.add("implausible-weights", {file, t.name},
+                "expected numbers below 1e19, found {} beyond, the first at element {}", c.huge,
+                c.first_huge);
     }
     if (c.negative > 0) {
-      sink_.add("bad-block-scale", file, t.name,
-                fmt::format("expected scales that are not negative, found {}, the first at element {}",
-                            c.negative, c.first_negative));
+      sink_.add("bad-block-scale", {file, t.name},
+                "expected scales that are not negative, found {}, the first at element {}", c.negative,
+                c.first_negative);
     }
     if (c.zero > 0) report_zero_scales(tensor, c);
     if (c.copies > 0)
-      sink_.add("scale-copies", file, t.name,
-                fmt::format("expected equal copies, found {} bytes that differ, the first at byte {}",
-                            c.copies, c.first_copy));
+      sink_.add("scale-copies", {file, t.name},
+                "expected equal copies, found {} bytes that differ, the first at byte {}", c.copies,
+                c.first_copy);
     if (c.padding > 0)
-      sink_.add("padding", file, t.name,
-                fmt::format("expected zeros, found {} other bytes, the first at byte {}", c.padding,
-                            c.first_padding));
+      sink_.add("padding", {file, t.name}, "expected zeros, found {} other bytes, the first at byte {}",
+                c.padding, c.first_padding);
     const bool number =
         check == TensorCheck::kBf16 || check == TensorCheck::kF16 || check == TensorCheck::kE4m3;
     if (!c.any && number && t.shape.size() >= 2 && t.bytes() > 0 && t.name.ends_with("weight"))
-      sink_.add("zero-weights", file, t.name, "expected some number other than zero, found none");
+      sink_.add("zero-weights", {file, t.name}, "expected some number other than zero, found none");
   }
 
   /// Scales of FP8 and INT4 that are zero: a row or block of zeros may have one.
@@ -340,11 +332,10 @@ class WeightLint {
     // A group of INT4 that was all zero may have one above any codes.
     const bool few = scans_.at(tensor).scales_integers && 16 * c.zero <= count;
     if (has_zeros || few || (count == 1 && !tensors_.at(*scans_.at(tensor).scaled).any)) return;
-    sink_.add(
-        "zero-scale", s_.file_of(tensor), scale.name,
-        fmt::format("expected no scale 0 above weights other than zero, found {} of {}, the first at element "
-                    "{}, and in {} {} zero rows",
-                    c.zero, count, c.first_zero, weight.name, zero_lines));
+    sink_.add("zero-scale", s_.at(tensor),
+              "expected no scale 0 above weights other than zero, found {} of {}, the first at element "
+              "{}, and in {} {} zero rows",
+              c.zero, count, c.first_zero, weight.name, zero_lines);
   }
 
   /// Scales that rules of their own look at.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "formats/naming.h"
 #include "formats/weight_dialect.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <set>
 
@@ -100,12 +99,11 @@ class CommonShapes {
   }
   std::string described(const LayerPart& part) const {
     const TensorInfo& t = s_.tensors[part.tensor];
-    return describe(t.dtype, t.shape);
+    return describe(t);
   }
   void add_key(const char* key, int64_t expected, const LayerPart& part, int64_t found) {
-    reporter_.add("config-shape", "config.json", key,
-                  fmt::format("expected {} as {} has {}, found {}", expected, s_.tensors[part.tensor].name,
-                              described(part), found));
+    reporter_.add("config-shape", {"config.json", key}, "expected {} as {} has {}, found {}", expected,
+                  s_.tensors[part.tensor].name, described(part), found);
   }
 
   /// The width of the stream: that of the embedding, if most norms of layers have it, too.
@@ -136,9 +134,8 @@ class CommonShapes {
     for (const auto& [name, part] : main_->layers.back().parts)
       has_drafts = has_drafts || name == "eh_proj" || name == "hnorm" || name == "enorm";
     if (!layers || last < *layers || has_drafts) return;
-    reporter_.add("layers-extra", "config.json", "num_hidden_layers",
-                  fmt::format("expected {} as tensors of {}.{} say, found {}", last + 1, main_->container,
-                              last, *layers));
+    reporter_.add("layers-extra", {"config.json", "num_hidden_layers"},
+                  "expected {} as tensors of {}.{} say, found {}", last + 1, main_->container, last, *layers);
   }
 
   void check_embedding() {
@@ -150,9 +147,8 @@ class CommonShapes {
       const bool padded = more > 0 && more < 1024 && more < embedding_->n / 4;
       const int64_t found = embedding_->n;
       if (padded && found % 8 == 0) {
-        reporter_.add("padded-vocabulary", "config.json", "vocab_size",
-                      fmt::format("expected {} as {} has, found {}", found,
-                                  s_.tensors[embedding_->tensor].name, *rows));
+        reporter_.add("padded-vocabulary", {"config.json", "vocab_size"}, "expected {} as {} has, found {}",
+                      found, s_.tensors[embedding_->tensor].name, *rows);
       } else {
         add_key("vocab_size", found, *embedding_, *rows);
       }
@@ -161,9 +157,8 @@ class CommonShapes {
       if (!is_model_head(name) || part.k <= 0) continue;
       const bool odd_rows = part.n != embedding_->n, odd_width = width_ > 0 && part.k != width_;
       if (!odd_rows && !odd_width) continue;
-      reporter_.add("config-shape", s_.file_of(part.tensor), s_.tensors[part.tensor].name,
-                    fmt::format("expected [{}, {}] as the embedding has, found {}", embedding_->n,
-                                width_ > 0 ? width_ : part.k, described(part)));
+      reporter_.add("config-shape", s_.at(part.tensor), "expected [{}, {}] as the embedding has, found {}",
+                    embedding_->n, width_ > 0 ? width_ : part.k, described(part));
     }
   }
 
@@ -178,9 +173,8 @@ class CommonShapes {
         const bool beside_experts = at != layer.parts.end() && at->first.starts_with(experts);
         if ((leaf != "gate" && leaf != "router") || !beside_experts || part.k <= 0 || part.k == width_)
           continue;
-        reporter_.add(
-            "config-shape", s_.file_of(part.tensor), full_name(layer, name),
-            fmt::format("expected {} columns as the embedding has, found {}", width_, described(part)));
+        reporter_.add("config-shape", s_.at(part.tensor, full_name(layer, name)),
+                      "expected {} columns as the embedding has, found {}", width_, described(part));
       }
     }
   }
@@ -192,9 +186,8 @@ class CommonShapes {
         if (!name.ends_with(".bias") || part.k >= 0) continue;
         const auto at = layer.parts.find(name.substr(0, name.size() - 5));
         if (at == layer.parts.end() || at->second.k <= 0 || at->second.n == part.n) continue;
-        reporter_.add(
-            "config-shape", s_.file_of(part.tensor), full_name(layer, name),
-            fmt::format("expected [{}] as the rows of its weights, found {}", at->second.n, described(part)));
+        reporter_.add("config-shape", s_.at(part.tensor, full_name(layer, name)),
+                      "expected [{}] as the rows of its weights, found {}", at->second.n, described(part));
       }
     }
   }
@@ -225,9 +218,8 @@ class CommonShapes {
       // The first layer of some families has no norm before it.
       if (whole == nullptr || layers[0]->layer == 0) continue;
       for (const std::string& name : lacking) {
-        reporter_.add(
-            "tensor-missing", "", full_name(*layers[0], name),
-            fmt::format("expected as {} other layers have it, found none", kinds.at(*whole).size()));
+        reporter_.add("tensor-missing", {"", full_name(*layers[0], name)},
+                      "expected as {} other layers have it, found none", kinds.at(*whole).size());
       }
     }
   }
@@ -309,8 +301,8 @@ class CommonShapes {
                                                 : fmt::format("[{}]", usual.first);
     const std::string found =
         part.k >= 0 ? fmt::format("[{}, {}]", part.n, part.k) : fmt::format("[{}]", part.n);
-    reporter_.add("config-shape", s_.file_of(part.tensor), full_name(layer, name),
-                  fmt::format("expected {} as other layers have, found {}", shape, found));
+    reporter_.add("config-shape", s_.at(part.tensor, full_name(layer, name)),
+                  "expected {} as other layers have, found {}", shape, found);
   }
 
   /// Heads, where all layers agree and queries, keys and values have linears of their own.

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -35,9 +33,8 @@ void check_complete(const LintInput& s, LintReporter& reporter) {
         const auto codes = s.find(module + d.codes);
         const bool lacks = codes && s.tensors[*codes].dtype == DType::kU8 && !s.find(module + d.global_scale);
         if (!lacks) continue;
-        reporter.add(
-            "incomplete-module", s.file_of(i), module,
-            fmt::format("expected {} beside its codes and block scales, found none", d.global_scale));
+        reporter.add("incomplete-module", s.at(i, module),
+                     "expected {} beside its codes and block scales, found none", d.global_scale);
         break;
       }
       const bool codes =
@@ -46,8 +43,8 @@ void check_complete(const LintInput& s, LintReporter& reporter) {
       const std::string module = t.name.substr(0, t.name.size() - std::string_view(d.codes).size());
       // With a global scale it is reported as a module with tensors that disagree.
       if (s.find(module + d.block_scale) || s.find(module + d.global_scale) || has_own_scales(s, t)) continue;
-      reporter.add("incomplete-module", s.file_of(i), module,
-                   fmt::format("expected {} beside its codes, found none", d.block_scale));
+      reporter.add("incomplete-module", s.at(i, module), "expected {} beside its codes, found none",
+                   d.block_scale);
       break;
     }
   }
@@ -62,8 +59,8 @@ void check_fp8_complete(const LintInput& s, const std::vector<CodedModule>& modu
   const bool is_scaled = !suffix.empty();
   for (const CodedModule& m : modules) {
     if (!is_scaled || !m.is_fp8() || m.scale) continue;
-    reporter.add("incomplete-module", s.file_of(m.tensor), m.name,
-                 fmt::format("expected {} beside its FP8 numbers as others have, found none", suffix));
+    reporter.add("incomplete-module", s.at(m.tensor, m.name),
+                 "expected {} beside its FP8 numbers as others have, found none", suffix);
   }
 }
 
@@ -79,8 +76,7 @@ void check_int4_complete(const LintInput& s, LintReporter& reporter) {
       const bool needs_zeros = std::string_view(d.zero_points) == ".qzeros";
       for (const char* part : {d.scale, needs_zeros ? d.zero_points : d.scale}) {
         if (s.find(module + part)) continue;
-        reporter.add("incomplete-module", s.file_of(i), module,
-                     fmt::format("expected {} beside its codes, found none", part));
+        reporter.add("incomplete-module", s.at(i, module), "expected {} beside its codes, found none", part);
         break;
       }
     }
@@ -118,7 +114,7 @@ std::set<std::string> check_zero_points(const LintInput& s, const std::vector<Li
   }
   if (found.empty()) return found;
   const std::string place = s.quantization_key.empty() ? key : s.quantization_key + "." + key;
-  reporter.add("config-format", s.quantization_file, place,
+  reporter.add("config-format", s.setting(place),
                first + (and_more(found.size(), "; so do {} more modules")));
   return found;
 }
@@ -145,7 +141,7 @@ void check_int4_values(const LintInput& s, bool headers_only, LintReporter& repo
       if (!s.find(tensor) || !is_of_int4(s, tensor)) return;
       // Other counts of bits are no damage.
       const bool unread = rest.find("expected integers of 4 bits") != rest.npos;
-      reporter.add(unread ? "unsupported-format" : "module-shape", shard.name, tensor,
+      reporter.add(unread ? "unsupported-format" : "module-shape", {shard.name, tensor},
                    without_where(rest, tensor) + (unread ? kNotSupported : ""));
       return;
     }

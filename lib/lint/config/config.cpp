@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "formats/json_access.h"
 #include "formats/naming.h"
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/model_config.h"
@@ -13,13 +14,9 @@
 #include "lib/lint/config/promises.h"
 #include "lib/lint/settings/checks.h"
 #include "lib/names/config_pattern.h"
-#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
-
-using lookups::member;
-using lookups::text_of;
 
 /// "unquantized", "NVFP4".
 const char* stored_name(WeightFormat format) { return format->coded ? format->name : "unquantized"; }
@@ -51,8 +48,8 @@ std::vector<StoredModule> stored_modules(const LintInput& s, const std::vector<C
 
 void check_router(const LintInput& s, const StoredModule& m, LintReporter& reporter) {
   if (!m.stored->coded || !(is_router(m.name) || is_shared_expert_gate(m.name))) return;
-  reporter.add("quantized-router", s.file_of(m.tensor), m.name,
-               fmt::format("expected an unquantized router, found {}", stored_name(m.stored)));
+  reporter.add("quantized-router", s.at(m.tensor, m.name), "expected an unquantized router, found {}",
+               stored_name(m.stored));
 }
 
 /// Whether a group is of NVFP4.
@@ -90,35 +87,35 @@ void check_formats(const LintInput& s, const std::vector<CodedModule>& coded, co
   const std::set<std::string> explained = reported;
   const bool tied = has_tied_head(s.config);  // loaders skip one that is stored all the same
   for (const StoredModule& m : stored_modules(s, coded)) {
-    const auto report = [&](const char* rule, std::string message) {
+    const auto report = [&]<class... Args>(const char* rule, fmt::format_string<Args...> text,
+                                           Args&&... args) {
       reported.insert(m.name);
-      reporter.add(rule, s.file_of(m.tensor), m.name, std::move(message));
+      reporter.add(rule, s.at(m.tensor, m.name), text, std::forward<Args>(args)...);
     };
     const bool quantized = m.stored->coded;
     if (is_model_head(m.name) && (tied || quantized)) reported.insert(m.name);
     check_router(s, m, reporter);
     if (quantized && is_model_head(m.name)) {
-      reporter.add("quantized-head", s.file_of(m.tensor), m.name,
-                   fmt::format("expected an unquantized head, found {}", stored_name(m.stored)));
+      reporter.add("quantized-head", s.at(m.tensor, m.name), "expected an unquantized head, found {}",
+                   stored_name(m.stored));
     }
     if ((!claims.modelopt && !claims.groups) || explained.contains(m.name)) continue;
     const std::string renamed = other_name(s.config, m.name, name_in_transformers);
     const bool is_ignored = ignored.matches(m.name) || (!renamed.empty() && ignored.matches(renamed));
     if (quantized && is_ignored) {
-      report("config-dtype", fmt::format("expected unquantized as the config's ignore list says, found {}",
-                                         stored_name(m.stored)));
+      report("config-dtype", "expected unquantized as the config's ignore list says, found {}",
+             stored_name(m.stored));
     } else if (quantized && !m.stored->global_scale && claims.only_nvfp4 && !claims.has_layers) {
-      report("config-dtype",
-             fmt::format("expected NVFP4 as the config says, found {}", stored_name(m.stored)));
+      report("config-dtype", "expected NVFP4 as the config says, found {}", stored_name(m.stored));
     } else if (m.stored->global_scale && claims.algorithm.starts_with("FP8")) {
-      report("config-dtype", fmt::format("expected {} as the config says, found NVFP4", claims.algorithm));
+      report("config-dtype", "expected {} as the config says, found NVFP4", claims.algorithm);
     } else if (claims.has_layers) {
       const auto layer = said.find_layer(m.name);
       const std::string algorithm = layer ? text_of(*layer->second, "quant_algo") : "unquantized";
       const bool wants_nvfp4 = algorithm.find("NVFP4") != algorithm.npos;
       if (m.stored->global_scale != wants_nvfp4 && (layer || quantized)) {
-        report("config-dtype", fmt::format("expected {} as quantized_layers says, found {}", algorithm,
-                                           stored_name(m.stored)));
+        report("config-dtype", "expected {} as quantized_layers says, found {}", algorithm,
+               stored_name(m.stored));
       }
     } else if (!quantized && !is_ignored && claims.all_linears && ignored.all_known() &&
                !is_no_linear(m.name) && !is_own_router(s, m.name) && !(tied && is_model_head(m.name))) {
@@ -130,9 +127,8 @@ void check_formats(const LintInput& s, const std::vector<CodedModule>& coded, co
 /// The algorithm of each module that a configuration lists, lower case; names of FP8 in blocks are one.
 std::map<std::string, std::string> listed_layers(const Json& entry) {
   std::map<std::string, std::string> layers;
-  const Json& said = QuantizationSaid(entry).layers();
-  if (!said.is_object()) return layers;
-  for (const auto& [name, layer] : said.items()) {
+  const QuantizationSaid said(entry);
+  for (const auto& [name, layer] : members_of(said.layers())) {
     std::string algo = text_of(layer, "quant_algo");
     std::transform(algo.begin(), algo.end(), algo.begin(),
                    [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -160,8 +156,8 @@ void check_listed_layers(const LintInput& s, LintReporter& reporter) {
     first = fmt::format("{} of {} as config.json says, found {}", a == ours.end() ? "nothing" : a->second,
                         name, b == theirs.end() ? "nothing" : b->second);
   }
-  reporter.add("config-disagrees", "hf_quant_config.json", "quantized_layers",
-               fmt::format("expected {} ({} modules differ)", first, count));
+  reporter.add("config-disagrees", {"hf_quant_config.json", "quantized_layers"},
+               "expected {} ({} modules differ)", first, count);
 }
 
 }  // namespace
@@ -205,9 +201,9 @@ void report_no_quantization(const LintInput& s, const std::vector<CodedModule>& 
     return;  // reported by another rule
   }
   for (const auto& [format, modules] : found) {
-    reporter.add("no-quantization-config", "config.json", "quantization_config",
-                 fmt::format("expected for {} {} modules, the first {}, found none", modules.first, format,
-                             modules.second));
+    reporter.add("no-quantization-config", {"config.json", "quantization_config"},
+                 "expected for {} {} modules, the first {}, found none", modules.first, format,
+                 modules.second);
   }
 }
 
@@ -216,7 +212,7 @@ void report_no_quantization(const LintInput& s, const std::vector<CodedModule>& 
 void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, LintReporter& reporter) {
   std::error_code error;
   if (!std::filesystem::exists(s.path / "config.json", error)) {
-    reporter.add("no-config", "config.json", "", "expected beside the weight files, found none");
+    reporter.add("no-config", {"config.json", ""}, "expected beside the weight files, found none");
   }
   lint_settings(s, reporter);
   if (s.quantization.is_null()) {
@@ -228,29 +224,31 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
   const Claims claims(said);
   lint_unused_patterns(s, said, reporter);
   std::set<std::string> reported;
-  lint_cache(s, reporter);
+  lint_cache(s, said, reporter);
   if (!lint_promises(s, said, coded, reported, reporter)) return;  // nothing else means what it says
   check_formats(s, coded, said, reported, reporter);
   bool disagree = false;
-  const auto report_other = [&](const char* key, std::string message) {
+  const auto report_other = [&]<class... Args>(const char* key, fmt::format_string<Args...> text,
+                                               Args&&... args) {
     disagree = true;
-    reporter.add("config-disagrees", "hf_quant_config.json", key, std::move(message));
+    reporter.add("config-disagrees", {"hf_quant_config.json", key}, text, std::forward<Args>(args)...);
   };
-  if (s.layout.empty() && s.hf_quant_config.is_object() && s.hf_quant_config.contains("quantization")) {
-    const std::string other = text_of(s.hf_quant_config["quantization"], "quant_algo");
+  const Json& words = member(s.hf_quant_config, "quantization");
+  if (s.layout.empty() && s.hf_quant_config.contains("quantization")) {
+    const std::string other = text_of(words, "quant_algo");
     if (claims.modelopt && !claims.algorithm.empty() && claims.algorithm != other) {
-      report_other("quant_algo", fmt::format("expected {} as config.json says, found {}", claims.algorithm,
-                                             other.empty() ? "none" : other));
+      report_other("quant_algo", "expected {} as config.json says, found {}", claims.algorithm,
+                   other.empty() ? "none" : other);
     }
     check_listed_layers(s, reporter);
-    const auto excluded = lookups::strings_of(s.hf_quant_config["quantization"], "exclude_modules");
+    const auto excluded = strings_of(words, "exclude_modules");
     const std::set<std::string> b(excluded.begin(), excluded.end());
     const auto& a = said.ignored();
     const auto alike = [](const auto& x, const std::string& y) { return x.first == y; };
     if (claims.modelopt && !a.empty() && !std::equal(a.begin(), a.end(), b.begin(), b.end(), alike)) {
       report_other("exclude_modules",
-                   fmt::format("expected the {} patterns of config.json's ignore, found {} and not the same",
-                               a.size(), b.size()));
+                   "expected the {} patterns of config.json's ignore, found {} and not the same", a.size(),
+                   b.size());
     }
   }
   // What a list says that we cannot follow is not known, and of two files only the one that counts is read.

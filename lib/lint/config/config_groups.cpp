@@ -3,17 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "formats/json_access.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/dialects/named_format.h"
 #include "lib/findings/and_more.h"
 #include "lib/lint/config/promises.h"
-#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
-
-using lookups::member;
-using lookups::text_of;
 
 /// What a group's keys would have to say for a module.
 struct GroupKeys {
@@ -75,11 +71,9 @@ std::string strategy_of(const Json& arguments) {
 
 /// Source of defaults: compressed-tensors, quantization/quant_args.py; of what engines have schemes for:
 /// vLLM, compressed_tensors/compressed_tensors.py.
-class GroupLint {
+class GroupLint : public PromiseCheck {
  public:
-  GroupLint(const LintInput& s, const Promises& p, const std::vector<CodedModule>& modules,
-            std::set<std::string>& reported, LintReporter& reporter)
-      : s_(s), p_(p), modules_(modules), reported_(reported), reporter_(reporter) {}
+  using PromiseCheck::PromiseCheck;
 
   void run() {
     for (size_t i = 0; i < modules_.size(); ++i) {
@@ -102,9 +96,8 @@ class GroupLint {
       reporter_.add(of_inputs   ? "config-inputs"
                     : of_groups ? "config-group-size"
                                 : "config-format",
-                    s_.quantization_file, key,
-                    fmt::format("expected {} as {} ({}){} has, found {}", expected, modules_[first].name,
-                                modules_[first].text(), and_more(count, " and {} more"), found));
+                    s_.setting(key), "expected {} as {} ({}){} has, found {}", expected, modules_[first].name,
+                    modules_[first].text(), and_more(count, " and {} more"), found);
       wrong.insert(key);
     });
     for (size_t i = 0; i < modules_.size(); ++i) {
@@ -116,6 +109,22 @@ class GroupLint {
   }
 
  private:
+  /// Which keys of a group's weights fit a module.
+  struct Fits {
+    bool bits, type, strategy, size;
+    int misses() const { return !bits + !type + !strategy + !size; }
+  };
+  static Fits fits_of(const GroupKeys& keys, const Json& weights) {
+    const int64_t bits = number_of(weights, "num_bits", 8);
+    return {keys.bits == 0 ? bits > 0 && bits <= 8 : bits == keys.bits, type_of(weights) == keys.type,
+            keys.strategy.empty() || is_one_of(strategy_of(weights), keys.strategy),
+            keys.group == 0 || number_of(weights, "group_size", 0) == keys.group};
+  }
+  static std::string type_of(const Json& weights) {
+    const std::string said = text_of(weights, "type");
+    return said.empty() ? "int" : said;
+  }
+
   void check_weights(size_t i, const Promise& promise) {
     const CodedModule& m = modules_[i];
     const Json& weights = member(*promise.entry, "weights");
@@ -125,42 +134,30 @@ class GroupLint {
       return;
     }
     const GroupKeys keys = keys_of(m);
-    const int64_t bits = number_of(weights, "num_bits", 8), size = number_of(weights, "group_size", 0);
-    const std::string said_type = text_of(weights, "type");
-    const std::string type = said_type.empty() ? "int" : said_type, strategy = strategy_of(weights);
-    const bool same_bits = keys.bits == 0 ? bits > 0 && bits <= 8 : bits == keys.bits;
-    const bool same_type = type == keys.type;
-    const bool same_strategy = keys.strategy.empty() || is_one_of(strategy, keys.strategy);
-    const bool same_size = keys.group == 0 || size == keys.group;
+    const Fits fits = fits_of(keys, weights);
     // What is another format as a whole is a matter of targets, or of the module; lookups tell it.
-    const int differ = !same_bits + !same_type + !same_strategy + !same_size;
-    const bool is_other = differ > 1 && format_of_entry(*promise.entry).kind != NamedFormat::Kind::kOther;
-    votes_.add(place + ".num_bits", i,
-               is_other || same_bits ? "" : fmt::format("{}", keys.bits == 0 ? 4 : keys.bits),
-               shown_setting(member(weights, "num_bits")));
-    votes_.add(place + ".type", i, is_other || same_type ? "" : keys.type,
-               shown_setting(member(weights, "type")));
-    votes_.add(place + ".strategy", i, is_other || same_strategy ? "" : first_of(keys.strategy),
-               shown_setting(member(weights, "strategy")));
-    if (keys.group != 0)  // of the others only their scales tell it
-      votes_.add(place + ".group_size", i, is_other || same_size ? "" : fmt::format("{}", keys.group),
-                 shown_setting(member(weights, "group_size")));
+    const bool is_other = fits.misses() > 1 && said_scheme(*promise.entry) != schemes::kOther;
+    const auto vote = [&](const char* key, bool same, const std::string& expected) {
+      votes_.add(fmt::format("{}.{}", place, key), i, is_other || same ? "" : expected,
+                 shown_setting(member(weights, key)));
+    };
+    vote("num_bits", fits.bits, fmt::format("{}", keys.bits == 0 ? 4 : keys.bits));
+    vote("type", fits.type, keys.type);
+    vote("strategy", fits.strategy, first_of(keys.strategy));
+    // Of the others only their scales tell it.
+    if (keys.group != 0) vote("group_size", fits.size, fmt::format("{}", keys.group));
     if (is_other) return;
-    check_sizes(i, m, weights, place, bits, size);
+    check_sizes(i, m, weights, place);
     check_meaning(i, m, weights, place);
   }
 
-  void check_sizes(size_t i, const CodedModule& m, const Json& weights, const std::string& place,
-                   int64_t bits, int64_t size) {
+  void check_sizes(size_t i, const CodedModule& m, const Json& weights, const std::string& place) {
+    const int64_t bits = number_of(weights, "num_bits", 8), size = number_of(weights, "group_size", 0);
     if (m.is_fp8() && strategy_of(weights) == "block" && m.scales_n > 0) {
       const Json& block = member(weights, "block_structure");
-      const bool is_pair = block.is_array() && block.size() == 2 && block[0].is_number_integer() &&
-                           block[1].is_number_integer();
-      const auto fits = [](int64_t whole, int64_t one, int64_t scales) {
-        return one > 0 && whole > 0 && (whole - 1) / one + 1 == scales;
-      };
-      const bool same = is_pair && fits(m.n, block[0].get<int64_t>(), m.scales_n) &&
-                        fits(m.k, block[1].get<int64_t>(), m.scales_k);
+      const auto sizes = pair_of(block);
+      const bool same = sizes && divides_into(m.n, sizes->first, m.scales_n) &&
+                        divides_into(m.k, sizes->second, m.scales_k);
       votes_.add(
           place + ".block_structure", i,
           same ? ""
@@ -214,13 +211,12 @@ class GroupLint {
     if (!inputs.is_object()) return;
     const std::string place = promise.place + ".input_activations";
     const int64_t bits = number_of(inputs, "num_bits", 8), size = number_of(inputs, "group_size", 0);
-    const std::string said = text_of(inputs, "type"), type = said.empty() ? "int" : said;
     const auto vote = [&](const char* key, bool fits, std::string expected) {
       votes_.add(place + "." + key, i, fits ? "" : std::move(expected), shown_setting(member(inputs, key)));
     };
     const bool fp4 = m.format->global_scale, integers = m.format->integers;
     vote("num_bits", bits == (fp4 ? 4 : 8) || (m.is_mxfp4() && bits == 4), fp4 ? "4" : "8");
-    if (!integers) vote("type", type == "float", "float");
+    if (!integers) vote("type", type_of(inputs) == "float", "float");
     if (fp4) {
       vote("strategy", strategy_of(inputs) == "tensor_group", "tensor_group");
       vote("group_size", size == 16, "16");
@@ -247,40 +243,33 @@ class GroupLint {
   void check_formats() {
     const std::string whole = text_of(*p_.words, "format");
     std::set<std::string> stated;
-    const Json& groups = member(*p_.words, "config_groups");
-    for (const Json& group : groups) {
+    for (const Json& group : p_.groups()) {
       if (const std::string own = text_of(group, "format"); !own.empty()) stated.insert(own);
     }
-    const std::string key = p_.place + "format";
+    const std::string key = this->key("format");
     for (size_t i = 0; i < modules_.size(); ++i) {
       if (p_.of[i].entry == nullptr) continue;
       const std::string wanted = keys_of(modules_[i]).format, own = text_of(*p_.of[i].entry, "format");
-      if (!own.empty()) {
-        const bool other = !is_one_of(own, wanted) && is_whole_other(i);
-        votes_.add(p_.of[i].place + ".format", i, other || is_one_of(own, wanted) ? "" : first_of(wanted),
-                   shown_setting(member(*p_.of[i].entry, "format")));
-        continue;
-      }
-      const bool other = is_whole_other(i);
-      votes_.add(key, i, other || is_one_of(whole, wanted) ? "" : first_of(wanted),
-                 shown_setting(member(*p_.words, "format")));
+      const std::string& said = own.empty() ? whole : own;
+      const bool other = is_one_of(said, wanted) || is_whole_other(i);
+      const Json& says = own.empty() ? *p_.words : *p_.of[i].entry;
+      votes_.add(own.empty() ? key : p_.of[i].place + ".format", i, other ? "" : first_of(wanted),
+                 shown_setting(member(says, "format")));
     }
     // Where each group says it, readers of the whole must find the same.
     if (stated.empty() || whole == "mixed-precision" || stated.contains(whole)) return;
-    reporter_.add("config-format", s_.quantization_file, key,
-                  fmt::format("expected {} as groups say, found {}",
-                              stated.size() > 1 ? "mixed-precision" : *stated.begin(),
-                              shown_setting(member(*p_.words, "format"))));
+    reporter_.add("config-format", s_.setting(key), "expected {} as groups say, found {}",
+                  stated.size() > 1 ? "mixed-precision" : *stated.begin(),
+                  shown_setting(member(*p_.words, "format")));
   }
   /// Whether a group is of another format throughout, which is no matter of its keys.
   bool is_whole_other(size_t i) const {
-    const NamedFormat format = format_of_entry(*p_.of[i].entry);
     const GroupKeys keys = keys_of(modules_[i]);
     const Json& weights = member(*p_.of[i].entry, "weights");
     const int differ = (keys.bits != 0 && number_of(weights, "num_bits", 8) != keys.bits) +
                        (text_of(weights, "type") != keys.type) +
                        (!keys.strategy.empty() && !is_one_of(strategy_of(weights), keys.strategy));
-    return differ > 1 && format.kind != NamedFormat::Kind::kOther;
+    return differ > 1 && said_scheme(*p_.of[i].entry) != schemes::kOther;
   }
 
   /// Codes that no group targets. Of NVFP4 and FP8 the engines' own lookups tell it.
@@ -292,26 +281,18 @@ class GroupLint {
       if (count++ == 0) first = i;
     }
     if (count == 0) return;
-    reporter_.add("config-dtype", s_.file_of(modules_[first].tensor), modules_[first].name,
-                  fmt::format("expected a group of the config to target it, as it is in {}, found none{}",
-                              modules_[first].text(), and_more(count, ", nor for {} more")));
+    reporter_.add("config-dtype", s_.at(modules_[first].tensor, modules_[first].name),
+                  "expected a group of the config to target it, as it is in {}, found none{}",
+                  modules_[first].text(), and_more(count, ", nor for {} more"));
   }
 
   /// Loaders of transformers take anything but "compressed" for weights that are still to be quantized.
   void check_status() {
     const Json& status = member(*p_.words, "quantization_status");
     if (status.is_null() || status == "compressed" || modules_.empty()) return;
-    reporter_.add(
-        "config-format", s_.quantization_file, p_.place + "quantization_status",
-        fmt::format("expected compressed as {} is, found {}", modules_[0].name, shown_setting(status)));
+    reporter_.add("config-format", s_.setting(p_.place + "quantization_status"),
+                  "expected compressed as {} is, found {}", modules_[0].name, shown_setting(status));
   }
-
-  const LintInput& s_;
-  const Promises& p_;
-  const std::vector<CodedModule>& modules_;
-  std::set<std::string>& reported_;
-  LintReporter& reporter_;
-  KeyVotes votes_;
 };
 
 }  // namespace

@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <cctype>
 
+#include "formats/json_access.h"
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/config/promises.h"
-#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
-
-using lookups::member;
-using lookups::text_of;
 
 /// Modules for which one key says what their inputs are.
 struct SameKey {
@@ -22,7 +19,7 @@ struct SameKey {
 
 /// Whether a module is in the format that is promised; else the inputs are not what is wrong with it.
 bool is_kept(const Promise& p, const CodedModule& m, QuantMethod method) {
-  if (const Algorithm* algorithm = find_algorithm(p.algorithm)) return m.text().starts_with(algorithm->codes);
+  if (const Algorithm* algorithm = find_algorithm(p.algorithm)) return is_in(m, *algorithm);
   if (method != QuantMethod::kGroups) return true;
   const Json& bits = member(member(*p.entry, "weights"), "num_bits");
   return bits == (m.format->global_scale ? 4 : 8);
@@ -34,8 +31,8 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
                  LintReporter& reporter) {
   const Json& scheme = member(*promises.words, "activation_scheme");
   if (promises.method == QuantMethod::kFp8 && !modules.empty() && scheme != "dynamic" && scheme != "static") {
-    reporter.add("config-inputs", s.quantization_file, promises.place + "activation_scheme",
-                 fmt::format("expected dynamic or static, found {}", shown_setting(scheme)));
+    reporter.add("config-inputs", s.setting(promises.place + "activation_scheme"),
+                 "expected dynamic or static, found {}", shown_setting(scheme));
     return;
   }
   std::map<std::string, SameKey> kept, read;  // inputs that are stored in vain; that are to be stored
@@ -66,20 +63,19 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
   for (const auto& [by, same] : kept) {
     if (same.with.empty()) continue;
     const CodedModule& first = modules[same.with[0]];
-    reporter.add(
-        "config-inputs", s.quantization_file, same.key,
-        fmt::format("expected inputs with stored scales, as {} of {} modules have them, the first {}, "
-                    "found {}",
-                    same.with.size(), same.with.size() + same.without.size(),
-                    s.tensors[*first.input_scale].name, same.says));
+    reporter.add("config-inputs", s.setting(same.key),
+                 "expected inputs with stored scales, as {} of {} modules have them, the first {}, "
+                 "found {}",
+                 same.with.size(), same.with.size() + same.without.size(), s.tensors[*first.input_scale].name,
+                 same.says);
   }
   for (const auto& [by, same] : read) {
     if (same.without.empty()) continue;
     if (same.with.empty()) {
-      reporter.add("missing-input-scale", s.quantization_file, same.key,
-                   fmt::format("expected an input scale (input_scale or input_global_scale) for each of {} "
-                               "modules, the first {}, as {} promises, found none",
-                               same.without.size(), modules[same.without[0]].name, same.says));
+      reporter.add("missing-input-scale", s.setting(same.key),
+                   "expected an input scale (input_scale or input_global_scale) for each of {} "
+                   "modules, the first {}, as {} promises, found none",
+                   same.without.size(), modules[same.without[0]].name, same.says);
       continue;
     }
     for (const size_t i : same.without) {
@@ -88,8 +84,8 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
       // linear: calibration cannot see its inputs.
       const bool is_routed = !modules[i].is_stack && name.find(".experts.") != name.npos;
       if (is_routed || name.ends_with(".dt_proj")) continue;
-      reporter.add("missing-input-scale", s.file_of(modules[i].tensor), name,
-                   fmt::format("expected an input scale as {} promises, found none", same.says));
+      reporter.add("missing-input-scale", s.at(modules[i].tensor, name),
+                   "expected an input scale as {} promises, found none", same.says);
     }
   }
 }
@@ -118,8 +114,8 @@ std::string upper(std::string text) {
 CachePromise cache_promise(const Json& words, const std::string& place, bool groups) {
   CachePromise p;
   for (const char* name : {"kv_cache_quant_algo", "kv_cache_scheme"}) {
-    if (!words.is_object() || !words.contains(name)) continue;
-    const Json& value = member(words, name);
+    if (!words.contains(name)) continue;
+    const Json& value = words[name];
     p.is_said = true;
     if (value.is_null() || (value.is_string() && value == "")) continue;
     p.key = place + name;
@@ -134,10 +130,9 @@ CachePromise cache_promise(const Json& words, const std::string& place, bool gro
     return p;
   }
   // A group of its own for attention.
-  const Json& all = member(words, "config_groups");
-  if (!groups || !all.is_object()) return p;
-  for (const auto& [name, group] : all.items()) {
-    for (const std::string& target : lookups::strings_of(member(group, "targets"))) {
+  if (!groups) return p;
+  for (const auto& [name, group] : members_of(words, "config_groups")) {
+    for (const std::string& target : strings_of(group, "targets")) {
       if (target.find("Attention") == target.npos && target.find("attn$") == target.npos) continue;
       return {true, true, false, place + "config_groups." + name, "scales", "FP8"};
     }
@@ -156,8 +151,8 @@ void check_scheme(const LintInput& s, const Json& words, const CachePromise& p, 
                   LintReporter& reporter) {
   const Json& scheme = member(words, "kv_cache_scheme");
   const auto add = [&](const char* key, const char* expected, const Json& found) {
-    reporter.add("config-cache", s.quantization_file, fmt::format("{}.{}", p.key, key),
-                 fmt::format("expected {}, found {}", expected, shown_setting(found)));
+    reporter.add("config-cache", s.setting(fmt::format("{}.{}", p.key, key)), "expected {}, found {}",
+                 expected, shown_setting(found));
   };
   if (scheme.is_object() && p.key.ends_with("kv_cache_scheme")) {
     const Json &bits = member(scheme, "num_bits"), &type = member(scheme, "type");
@@ -171,41 +166,36 @@ void check_scheme(const LintInput& s, const Json& words, const CachePromise& p, 
     return;
   }
   if (!is_known_cache(p.algorithm)) {
-    reporter.add("config-cache", s.quantization_file, p.key,
-                 fmt::format("expected FP8, NVFP4 or INT8, found {}", p.text));
+    reporter.add("config-cache", s.setting(p.key), "expected FP8, NVFP4 or INT8, found {}", p.text);
   }
 }
 
 }  // namespace
 
-void lint_cache(const LintInput& s, LintReporter& reporter) {
+void lint_cache(const LintInput& s, const QuantizationSaid& said, LintReporter& reporter) {
   if (!s.layout.empty() || s.is_part) return;
-  const bool is_nested = member(s.quantization, "quantization").is_object();
-  const Json& words = is_nested ? member(s.quantization, "quantization") : s.quantization;
-  const bool groups = text_of(s.quantization, "quant_method") == "compressed-tensors";
-  std::string place = s.quantization_key;
-  if (is_nested) place += place.empty() ? "quantization" : ".quantization";
-  if (!place.empty()) place += '.';
-  const CachePromise p = cache_promise(words, place, groups);
+  const Json& words = *said.words;
+  const bool groups = said.method_text == "compressed-tensors";
+  const CachePromise p = cache_promise(words, said.place, groups);
   if (p.is_quantized) check_scheme(s, words, p, groups, reporter);
 
   // Both files, where each has a say.
   CachePromise other;
-  const bool is_both = !is_nested && member(s.hf_quant_config, "quantization").is_object();
+  const bool is_both = !said.is_nested && member(s.hf_quant_config, "quantization").is_object();
   if (is_both) other = cache_promise(member(s.hf_quant_config, "quantization"), "quantization.", false);
   // A key that config.json lacks readers look up in the other file.
   const bool differ =
       is_both && (other.is_said || p.is_quantized) && p.is_said && !groups &&
       (p.is_quantized != other.is_quantized || (p.is_quantized && p.algorithm != other.algorithm));
   if (other.is_quantized && !p.is_quantized && !is_known_cache(other.algorithm)) {
-    reporter.add("config-cache", "hf_quant_config.json", other.key,
-                 fmt::format("expected FP8, NVFP4 or INT8, found {}", other.text));
+    reporter.add("config-cache", {"hf_quant_config.json", other.key}, "expected FP8, NVFP4 or INT8, found {}",
+                 other.text);
   }
   if (differ) {
-    reporter.add("config-cache", "hf_quant_config.json", "quantization.kv_cache_quant_algo",
-                 fmt::format("expected what {} of config.json says, {}, found {}",
-                             p.key.empty() ? place + "kv_cache_scheme" : p.key,
-                             p.is_quantized ? p.text : "none", other.is_quantized ? other.text : "none"));
+    reporter.add("config-cache", {"hf_quant_config.json", "quantization.kv_cache_quant_algo"},
+                 "expected what {} of config.json says, {}, found {}",
+                 p.key.empty() ? said.place + "kv_cache_scheme" : p.key, p.is_quantized ? p.text : "none",
+                 other.is_quantized ? other.text : "none");
   }
 
   std::optional<size_t> first;
@@ -220,24 +210,21 @@ void lint_cache(const LintInput& s, LintReporter& reporter) {
     const TensorInfo& t = s.tensors[i];
     const bool is_one = std::all_of(t.shape.begin(), t.shape.end(), [](int64_t d) { return d == 1; });
     if (is_one || member(member(words, "kv_cache_scheme"), "strategy") == "attn_head") continue;
-    reporter.add("config-cache", s.file_of(i), name,
-                 fmt::format("expected one number, found {}", describe(t.dtype, t.shape)));
+    reporter.add("config-cache", s.at(i, name), "expected one number, found {}", describe(t));
   }
   if (first && !p.is_quantized && !other.is_quantized) {
-    reporter.add(
-        "config-cache", s.file_of(*first), s.tensors[*first].name,
-        fmt::format("expected {} of the config to say so, as {} scales of keys and values are stored, "
-                    "found none",
-                    groups ? "kv_cache_scheme" : "kv_cache_quant_algo or kv_cache_scheme", count));
+    reporter.add("config-cache", s.at(*first),
+                 "expected {} of the config to say so, as {} scales of keys and values are stored, "
+                 "found none",
+                 groups ? "kv_cache_scheme" : "kv_cache_quant_algo or kv_cache_scheme", count);
   } else if (first && groups && member(member(words, "kv_cache_scheme"), "dynamic") == true) {
-    reporter.add("config-cache", s.quantization_file, p.key + ".dynamic",
-                 fmt::format("expected false as {} is stored, found true", s.tensors[*first].name));
+    reporter.add("config-cache", s.setting(p.key + ".dynamic"), "expected false as {} is stored, found true",
+                 s.tensors[*first].name);
   } else if (!first && p.is_static && !s.tensors.empty()) {
-    reporter.add(
-        "config-cache", s.quantization_file, p.key,
-        fmt::format("expected k_scale and v_scale of each layer, as {} says by dynamic: false, found "
-                    "none",
-                    p.text));
+    reporter.add("config-cache", s.setting(p.key),
+                 "expected k_scale and v_scale of each layer, as {} says by dynamic: false, found "
+                 "none",
+                 p.text);
   }
 }
 

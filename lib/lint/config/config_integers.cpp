@@ -3,54 +3,41 @@
 #include <algorithm>
 #include <optional>
 
+#include "formats/json_access.h"
 #include "lib/lint/config/promises.h"
 #include "lib/names/config_pattern.h"
-#include "lib/names/lookup_parts.h"
 
 // GPTQ and AWQ.
 
 namespace twofour {
 namespace {
 
-using lookups::member;
-
-class IntegerLint {
+class IntegerLint : public PromiseCheck {
  public:
-  IntegerLint(const LintInput& s, const Promises& p, const std::vector<CodedModule>& modules, KeyVotes& votes,
-              LintReporter& reporter)
-      : s_(s), p_(p), modules_(modules), votes_(votes), reporter_(reporter) {}
+  using PromiseCheck::PromiseCheck;
 
   void run() {
     check_texts();
     if (p_.method == QuantMethod::kGptq) check_dynamic();
     check_keys();
+    report_votes();
   }
 
  private:
-  void add(const std::string& key, std::string message) {
-    reporter_.add("config-format", s_.quantization_file, key, std::move(message));
-  }
-  std::string key(const char* name) const { return p_.place + name; }
-  static bool divides_into(int64_t size, int64_t block, int64_t scales) {
-    return block > 0 && size > 0 && (size - 1) / block + 1 == scales;
-  }
-
   /// Numbers and switches in quotes, which readers compare as they are.
   void check_texts() {
     for (const char* name :
          {"bits", "w_bit", "group_size", "q_group_size", "sym", "desc_act", "zero_point"}) {
       const Json& value = member(*p_.words, name);
       if (value.is_string())
-        add(key(name), fmt::format("expected a number or a switch, found the text {}", shown_setting(value)));
+        add(key(name), "expected a number or a switch, found the text {}", shown_setting(value));
     }
   }
 
   /// GPTQModel's exceptions: "-:PATTERN" modules that are in floats, "+:PATTERN" or a pattern alone with
   /// other keys.
   void check_dynamic() {
-    const Json& rules = member(*p_.words, "dynamic");
-    if (!rules.is_object()) return;
-    for (const auto& [text, keys] : rules.items()) {
+    for (const auto& [text, keys] : members_of(*p_.words, "dynamic")) {
       const bool floats = text.starts_with("-:");
       const ConfigPattern pattern("re:" + (floats || text.starts_with("+:") ? text.substr(2) : text));
       const Json& bits = member(keys, "bits");
@@ -59,19 +46,16 @@ class IntegerLint {
         return floats || (bits.is_number_integer() && m.bits > 0 && bits != m.bits);
       });
       if (wrong == modules_.end()) continue;
-      add(key("dynamic.") + text, fmt::format("expected {} as {} has, found {}",
-                                              floats ? "no such rule" : fmt::format("{} bits", wrong->bits),
-                                              wrong->name, floats ? "one for floats" : shown_setting(bits)));
+      add(key("dynamic.") + text, "expected {} as {} has, found {}",
+          floats ? "no such rule" : fmt::format("{} bits", wrong->bits), wrong->name,
+          floats ? "one for floats" : shown_setting(bits));
     }
   }
 
   void check_keys() {
     const auto number = [&](const char* name, const char* other) -> std::optional<int64_t> {
-      for (const char* k : {name, other}) {
-        const Json& value = member(*p_.words, k);
-        if (value.is_number_integer()) return value.get<int64_t>();
-      }
-      return std::nullopt;
+      const auto first = integer_of(*p_.words, name);
+      return first ? first : integer_of(*p_.words, other);
     };
     const auto bits = number("bits", "w_bit"), group = number("group_size", "q_group_size");
     const bool ordered = member(*p_.words, "desc_act") == true;
@@ -97,19 +81,13 @@ class IntegerLint {
         votes_.add(key("desc_act"), i, m.has_order ? "" : "false, without a g_idx,", "true");
     }
   }
-
-  const LintInput& s_;
-  const Promises& p_;
-  const std::vector<CodedModule>& modules_;
-  KeyVotes& votes_;
-  LintReporter& reporter_;
 };
 
 }  // namespace
 
 void lint_integers(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
-                   KeyVotes& votes, LintReporter& reporter) {
-  IntegerLint(input, promises, modules, votes, reporter).run();
+                   std::set<std::string>& reported, LintReporter& reporter) {
+  IntegerLint(input, promises, modules, reported, reporter).run();
 }
 
 }  // namespace twofour

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
+#include "formats/json_access.h"
 #include "formats/module_names.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
 #include "lib/names/config_pattern.h"
-#include "lib/names/lookup_parts.h"
 
 // What changes the meaning of codes and is in the config or among the tensors alone, and weights in floats
 // where a method without lists promises codes.
@@ -15,14 +14,9 @@
 namespace twofour {
 namespace {
 
-using lookups::member;
-using lookups::text_of;
-
-class MeaningLint {
+class MeaningLint : public PromiseCheck {
  public:
-  MeaningLint(const LintInput& s, const Promises& p, const std::vector<CodedModule>& modules,
-              LintReporter& reporter)
-      : s_(s), p_(p), modules_(modules), reporter_(reporter) {}
+  using PromiseCheck::PromiseCheck;
 
   void run() {
     check_sparsity();
@@ -33,8 +27,6 @@ class MeaningLint {
   }
 
  private:
-  std::string key(const char* name) const { return p_.place + name; }
-
   void check_sparsity() {
     const Json& sparsity = member(*p_.words, "sparsity_config");
     const std::string format = text_of(sparsity, "format");
@@ -44,7 +36,7 @@ class MeaningLint {
     const bool is_stored = mask != s_.tensors.end();
     if (is_said == is_stored) return;
     reporter_.add(
-        "config-format", s_.quantization_file, key("sparsity_config.format"),
+        "config-format", s_.setting(key("sparsity_config.format")),
         is_said ? fmt::format("expected dense, as there are no bitmasks, found {}", json_quote_short(format))
                 : fmt::format("expected what {} is a part of, found {}", mask->name,
                               format.empty() ? "none" : json_quote_short(format)));
@@ -57,9 +49,8 @@ class MeaningLint {
       const Json* entry = p_.of[i].entry;
       if (entry == nullptr || p_.method != QuantMethod::kModelOpt || !seen.insert(entry).second) continue;
       if (member(*entry, "has_zero_point") != true || modules_[i].has_zero_points) continue;
-      reporter_.add(
-          "config-format", s_.quantization_file, p_.of[i].place,
-          fmt::format("expected has_zero_point: false as {} has none, found true", modules_[i].name));
+      reporter_.add("config-format", s_.setting(p_.of[i].place),
+                    "expected has_zero_point: false as {} has none, found true", modules_[i].name);
       return;
     }
   }
@@ -72,16 +63,16 @@ class MeaningLint {
       if (group == nullptr || !seen.insert(group).second) continue;
       const Json& outputs = member(*group, "output_activations");
       if (!outputs.is_object() || s_.find(modules_[i].name + ".output_scale")) continue;
-      reporter_.add("config-inputs", s_.quantization_file, p_.of[i].place + ".output_activations",
-                    fmt::format("expected null, as {} has no output_scale, found {}", modules_[i].name,
-                                shown_setting(outputs)));
+      reporter_.add("config-inputs", s_.setting(p_.of[i].place + ".output_activations"),
+                    "expected null, as {} has no output_scale, found {}", modules_[i].name,
+                    shown_setting(outputs));
     }
   }
 
   bool is_listed(const std::string& name) const {
     std::map<std::string, std::string> texts;
     for (const char* list : {"modules_to_not_convert", "ignored_layers", "ignore"}) {
-      for (std::string& text : lookups::strings_of(*p_.words, list)) texts.emplace(std::move(text), list);
+      for (std::string& text : strings_of(*p_.words, list)) texts.emplace(std::move(text), list);
     }
     return std::any_of(texts.begin(), texts.end(), [&](const auto& text) {
       if (is_wild(text.first)) {
@@ -97,9 +88,8 @@ class MeaningLint {
     if (p_.method != QuantMethod::kGptq && p_.method != QuantMethod::kAwq) return;
     for (const CodedModule& m : modules_) {
       if (!is_listed(m.name)) continue;
-      reporter_.add(
-          "config-dtype", s_.file_of(m.tensor), m.name,
-          fmt::format("expected floats as the config's list of modules that stay says, found {}", m.text()));
+      reporter_.add("config-dtype", s_.at(m.tensor, m.name),
+                    "expected floats as the config's list of modules that stay says, found {}", m.text());
     }
   }
 
@@ -118,23 +108,17 @@ class MeaningLint {
       const bool is_stack = !integers && t.shape.size() == 3 && name.find("experts.") != name.npos;
       const bool is_linear = integers && is_weight && coded.contains(without_digits(name));
       if ((!is_stack && !is_linear) || is_listed(name)) continue;
-      reporter_.add("config-dtype", s_.file_of(i), name,
-                    fmt::format("expected codes as {}quant_method {} says, found {}", p_.place,
-                                p_.method_text, describe(t.dtype, t.shape)));
+      reporter_.add("config-dtype", s_.at(i, name), "expected codes as {}quant_method {} says, found {}",
+                    p_.place, p_.method_text, describe(t));
     }
   }
-
-  const LintInput& s_;
-  const Promises& p_;
-  const std::vector<CodedModule>& modules_;
-  LintReporter& reporter_;
 };
 
 }  // namespace
 
 void lint_meaning(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
-                  LintReporter& reporter) {
-  MeaningLint(input, promises, modules, reporter).run();
+                  std::set<std::string>& reported, LintReporter& reporter) {
+  MeaningLint(input, promises, modules, reported, reporter).run();
 }
 
 }  // namespace twofour

@@ -12,9 +12,6 @@
 namespace twofour {
 namespace {
 
-using lookups::member;
-using lookups::text_of;
-
 /// Methods of other producers, which no rule here follows. Source: transformers, quantizers/auto.py; vLLM,
 /// quantization/__init__.py.
 constexpr std::string_view kOtherMethods[] = {
@@ -64,11 +61,9 @@ bool reads(QuantMethod method, const CodedModule& m) {
   return false;
 }
 
-class MethodLint {
+class MethodLint : public PromiseCheck {
  public:
-  MethodLint(const LintInput& s, const Promises& p, const std::vector<CodedModule>& modules,
-             std::set<std::string>& reported, LintReporter& reporter)
-      : s_(s), p_(p), modules_(modules), reported_(reported), reporter_(reporter) {}
+  using PromiseCheck::PromiseCheck;
 
   bool run() {
     if (modules_.empty()) return check_codes();
@@ -77,31 +72,19 @@ class MethodLint {
     if (p_.method == QuantMethod::kModelOpt) check_algorithms();
     if (p_.method == QuantMethod::kFp8 || p_.method == QuantMethod::kMxfp8) check_fp8();
     if (p_.method == QuantMethod::kGptq || p_.method == QuantMethod::kAwq)
-      lint_integers(s_, p_, modules_, votes_, reporter_);
-    votes_.for_wrong([&](const std::string& key, const std::string& expected, const std::string& found,
-                         size_t first, size_t count) {
-      add(key,
-          fmt::format("expected {} as {}{} has, found {}", expected, modules_[first].name,
-                      and_more(count, " and {} more"), found),
-          key.ends_with("group_size") || key.ends_with("block_size") ? "config-group-size" : "config-format");
-      for (const CodedModule& m : modules_) reported_.insert(m.name);
-    });
+      lint_integers(s_, p_, modules_, reported_, reporter_);
+    report_votes();
     return true;
   }
 
  private:
-  void add(const std::string& key, std::string message, const char* rule = "config-format") {
-    reporter_.add(rule, s_.quantization_file, key, std::move(message));
-  }
-  std::string key(const char* name) const { return p_.place + name; }
-
   /// Methods that mean codes in any case, where there are none.
   bool check_codes() {
     const bool is_coded =
         p_.method == QuantMethod::kMxfp4 || p_.method == QuantMethod::kGptq || p_.method == QuantMethod::kAwq;
     if (!is_coded || s_.tensors.empty()) return true;
-    add(key("quant_method"),
-        fmt::format("expected none, as no tensor holds codes, found {}", json_quote_short(p_.method_text)));
+    add(key("quant_method"), "expected none, as no tensor holds codes, found {}",
+        json_quote_short(p_.method_text));
     return false;
   }
 
@@ -120,7 +103,7 @@ class MethodLint {
                               std::end(kOtherMethods);
     // Of ModelOpt's only mixed ones have scales by others' names.
     const bool is_bare = p_.method == QuantMethod::kModelOpt && lookups::algorithm_of(*p_.words).empty() &&
-                         !member(*p_.words, "quantized_layers").is_object() && most->first != "modelopt";
+                         !p_.layers().is_object() && most->first != "modelopt";
     const auto readable = std::count_if(modules_.begin(), modules_.end(),
                                         [&](const CodedModule& m) { return reads(p_.method, m); });
     const bool is_read = p_.method == QuantMethod::kOther ||
@@ -128,9 +111,9 @@ class MethodLint {
     if (!is_missing && is_known && is_read && !is_bare) return false;
     if (p_.method == QuantMethod::kNone && own_file) return false;
     add(s_.quantization_key.empty() ? "quant_method" : s_.quantization_key + ".quant_method",
-        fmt::format("expected {} as {}{} ({}{}{}) has, found {}", most->first, first->name, first->suffix,
-                    first->text(), first->scale_suffix.empty() ? "" : " with ", first->scale_suffix,
-                    p_.method_text.empty() ? "none" : json_quote_short(p_.method_text)));
+        "expected {} as {}{} ({}{}{}) has, found {}", most->first, first->name, first->suffix, first->text(),
+        first->scale_suffix.empty() ? "" : " with ", first->scale_suffix,
+        p_.method_text.empty() ? "none" : json_quote_short(p_.method_text));
     for (const CodedModule& m : modules_) reported_.insert(m.name);
     return true;
   }
@@ -154,9 +137,8 @@ class MethodLint {
       if (m.name.find(".experts.") == m.name.npos || is_in_mtp(m.name)) continue;
       const bool stored_fp8 = m.is_fp8();
       if (stored_fp8 == is_fp8) return;
-      reporter_.add("config-format", "config.json", "expert_dtype",
-                    fmt::format("expected {} as {} has, found {}", stored_fp8 ? "fp8" : "fp4", m.name,
-                                said.empty() ? "none" : json_quote_short(said)));
+      reporter_.add("config-format", {"config.json", "expert_dtype"}, "expected {} as {} has, found {}",
+                    stored_fp8 ? "fp8" : "fp4", m.name, said.empty() ? "none" : json_quote_short(said));
       return;
     }
   }
@@ -166,46 +148,40 @@ class MethodLint {
       const auto fp4 = std::find_if(modules_.begin(), modules_.end(),
                                     [](const CodedModule& m) { return m.format->global_scale; });
       if (fp4 != modules_.end())
-        add(key("quant_method"),
-            fmt::format("expected modelopt as {} is in NVFP4, found modelopt_fp8", fp4->name));
+        add(key("quant_method"), "expected modelopt as {} is in NVFP4, found modelopt_fp8", fp4->name);
     }
     const std::string single = lookups::algorithm_of(*p_.words);
-    const Json& layers = member(*p_.words, "quantized_layers");
+    const Json& layers = p_.layers();
     if (single.empty() && layers.is_object() && !layers.empty()) {
-      add(key("quant_algo"), fmt::format("expected MIXED_PRECISION, by which loaders look into "
-                                         "quantized_layers, found {}",
-                                         shown_setting(member(*p_.words, "quant_algo"))));
-    } else if (single.empty() && !layers.is_object()) {
-      add(key("quant_algo"), fmt::format("expected an algorithm, as {} is in {}, found {}", modules_[0].name,
-                                         modules_[0].text(), shown_setting(member(*p_.words, "quant_algo"))));
-    } else if (!single.empty() && find_algorithm(single) == nullptr) {
       add(key("quant_algo"),
-          fmt::format("expected an algorithm that loaders know, found {}", json_quote_short(single)));
+          "expected MIXED_PRECISION, by which loaders look into "
+          "quantized_layers, found {}",
+          shown_setting(member(*p_.words, "quant_algo")));
+    } else if (single.empty() && !layers.is_object()) {
+      add(key("quant_algo"), "expected an algorithm, as {} is in {}, found {}", modules_[0].name,
+          modules_[0].text(), shown_setting(member(*p_.words, "quant_algo")));
+    } else if (!single.empty() && find_algorithm(single) == nullptr) {
+      add(key("quant_algo"), "expected an algorithm that loaders know, found {}", json_quote_short(single));
       for (const CodedModule& m : modules_) reported_.insert(m.name);
       return;
     }
     std::map<std::string, std::pair<std::string, size_t>> unknown;  // algorithm to its first module
-    if (layers.is_object()) {
-      for (const auto& [name, entry] : layers.items()) {
-        const std::string algorithm = lookups::algorithm_of(entry);
-        if (find_algorithm(algorithm) != nullptr) continue;
-        auto& [first, count] = unknown.try_emplace(algorithm, name, 0).first->second;
-        ++count;
-      }
+    for (const auto& [name, entry] : members_of(layers)) {
+      const std::string algorithm = lookups::algorithm_of(entry);
+      if (find_algorithm(algorithm) == nullptr)
+        ++unknown.try_emplace(algorithm, name, 0).first->second.second;
     }
     for (const auto& [algorithm, where] : unknown) {
-      add(key("quantized_layers.") + where.first,
-          fmt::format("expected an algorithm that loaders know, found {}{}",
-                      algorithm.empty() ? "none" : json_quote_short(algorithm),
-                      and_more(where.second, ", and in {} more")));
+      add(key("quantized_layers.") + where.first, "expected an algorithm that loaders know, found {}{}",
+          algorithm.empty() ? "none" : json_quote_short(algorithm),
+          and_more(where.second, ", and in {} more"));
     }
     for (size_t i = 0; i < modules_.size(); ++i) {
       const Promise& promise = p_.of[i];
       if (promise.entry != p_.words) continue;
       const Algorithm& algorithm = *find_algorithm(promise.algorithm);
-      if (*algorithm.codes == '\0') continue;
-      const std::string text = modules_[i].text();
-      votes_.add(promise.place, i, text.starts_with(algorithm.codes) ? "" : text,
+      if (algorithm.scheme.format == WeightFormat::kOther) continue;
+      votes_.add(promise.place, i, is_in(modules_[i], algorithm) ? "" : modules_[i].text(),
                  json_quote_short(promise.algorithm));
     }
     check_scale_names();
@@ -230,21 +206,18 @@ class MethodLint {
     }
     if (!first || p_.of[*first].algorithm == "MIXED_PRECISION") return;
     const CodedModule& m = modules_[*first];
-    reporter_.add(
-        "incomplete-module", s_.file_of(m.tensor), m.name,
-        fmt::format("expected weight_scale, by which loaders of {} look its scale up, found {}{}",
-                    p_.of[*first].algorithm, m.scale_suffix, and_more(count, ", and in {} modules more")));
+    reporter_.add("incomplete-module", s_.at(m.tensor, m.name),
+                  "expected weight_scale, by which loaders of {} look its scale up, found {}{}",
+                  p_.of[*first].algorithm, m.scale_suffix, and_more(count, ", and in {} modules more"));
   }
 
   /// ModelOpt's groups say again what algorithms say. Of algorithms that it has no text for nothing is held.
   void check_groups() {
-    const Json &groups = member(*p_.words, "config_groups"), &layers = member(*p_.words, "quantized_layers");
-    if (!groups.is_object()) return;
-    for (const auto& [name, group] : groups.items()) {
+    for (const auto& [name, group] : members_of(p_.groups())) {
       std::string algorithm = lookups::algorithm_of(*p_.words);
-      const std::vector<std::string> targets = lookups::strings_of(member(group, "targets"));
+      const std::vector<std::string> targets = strings_of(group, "targets");
       if (algorithm == "MIXED_PRECISION" && !targets.empty())
-        algorithm = lookups::algorithm_of(member(layers, targets[0].c_str()));
+        algorithm = lookups::algorithm_of(member(p_.layers(), targets[0]));
       const bool fp4 = algorithm == "NVFP4" || algorithm == "W4A16_NVFP4";
       const Json& weights = member(group, "weights");
       if ((!fp4 && algorithm != "FP8") || !weights.is_object()) continue;
@@ -252,10 +225,9 @@ class MethodLint {
       const auto hold = [&](const char* of, const char* part, const Json& expected) {
         const Json& numbers = member(group, of);
         if (!numbers.is_object() || member(numbers, part) == expected) return;
-        add(fmt::format("{}.{}.{}", at, of, part),
-            fmt::format("expected {} as {} is, found {}", quoted_setting(expected), algorithm,
-                        shown_setting(member(numbers, part))),
-            std::string_view(of) == "weights" ? "config-format" : "config-inputs");
+        reporter_.add(std::string_view(of) == "weights" ? "config-format" : "config-inputs",
+                      s_.setting(fmt::format("{}.{}.{}", at, of, part)), "expected {} as {} is, found {}",
+                      quoted_setting(expected), algorithm, shown_setting(member(numbers, part)));
       };
       for (const char* of : {"weights", "input_activations"}) {
         hold(of, "num_bits", fp4 ? 4 : 8);
@@ -272,8 +244,8 @@ class MethodLint {
     const std::string algorithm = lookups::algorithm_of(words);
     if ((algorithm != "NVFP4" && algorithm != "W4A16_NVFP4") || !member(words, "group_size").is_null())
       return;
-    reporter_.add("config-group-size", "hf_quant_config.json", "quantization.group_size",
-                  fmt::format("expected 16 as {} is {}, found none", modules_[0].name, modules_[0].text()));
+    reporter_.add("config-group-size", {"hf_quant_config.json", "quantization.group_size"},
+                  "expected 16 as {} is {}, found none", modules_[0].name, modules_[0].text());
   }
 
   /// Algorithms that scale inputs before a linear, where no tensor says how.
@@ -290,9 +262,9 @@ class MethodLint {
     }
     if (!first || found) return;
     add(p_.of[*first].place,
-        fmt::format("expected an algorithm that scales no inputs, as there is no pre_quant_scale beside {} "
-                    "or any other, found {}",
-                    modules_[*first].name, json_quote_short(p_.of[*first].algorithm)));
+        "expected an algorithm that scales no inputs, as there is no pre_quant_scale beside {} "
+        "or any other, found {}",
+        modules_[*first].name, json_quote_short(p_.of[*first].algorithm));
   }
 
   void check_fp8() {
@@ -303,7 +275,7 @@ class MethodLint {
       check_blocks(i, m);
       const bool other_name = m.is_fp8() && m.scales_k > 1 && m.scale_suffix == ".weight_scale";
       if (other_name && unnamed++ == 0) {
-        reporter_.add("incomplete-module", s_.file_of(m.tensor), m.name,
+        reporter_.add("incomplete-module", s_.at(m.tensor, m.name),
                       "expected weight_scale_inv, by which loaders of fp8 look scales of blocks up, found "
                       "weight_scale");
       }
@@ -322,17 +294,13 @@ class MethodLint {
     }
   }
 
-  static bool divides_into(int64_t size, int64_t block, int64_t scales) {
-    return block > 0 && size > 0 && (size - 1) / block + 1 == scales;
-  }
   void check_blocks(size_t i, const CodedModule& m) {
     if (!m.scale || m.n <= 0 || m.k <= 0 || m.scales_n <= 0 || m.scales_k <= 0) return;
     const Json& block = member(*p_.words, "weight_block_size");
-    const bool is_pair =
-        block.is_array() && block.size() == 2 && block[0].is_number_integer() && block[1].is_number_integer();
-    const bool fits = is_pair ? divides_into(m.n, block[0].get<int64_t>(), m.scales_n) &&
-                                    divides_into(m.k, block[1].get<int64_t>(), m.scales_k)
-                              : block.is_null() && m.scales_k == 1;
+    const auto sizes = pair_of(block);
+    const bool fits =
+        sizes ? divides_into(m.n, sizes->first, m.scales_n) && divides_into(m.k, sizes->second, m.scales_k)
+              : block.is_null() && m.scales_k == 1;
     votes_.add(key("weight_block_size"), i, fits ? "" : block_text(m), shown_setting(block));
   }
   static std::string block_text(const CodedModule& m) {
@@ -344,13 +312,6 @@ class MethodLint {
     }
     return m.scales_n == 1 && m.scales_k == 1 ? "none" : "blocks";
   }
-
-  const LintInput& s_;
-  const Promises& p_;
-  const std::vector<CodedModule>& modules_;
-  std::set<std::string>& reported_;
-  LintReporter& reporter_;
-  KeyVotes votes_;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "formats/json_access.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/config/checks.h"
 
@@ -39,27 +40,27 @@ class ConfigTypes {
 
  private:
   void add(const std::string& place, const char* expected, const Json& found) {
-    reporter_.add("bad-config", file_, place,
-                  fmt::format("expected {}, found {}", expected, found.type_name()));
+    reporter_.add("bad-config", {file_, place}, "expected {}, found {}", expected, found.type_name());
   }
   /// A value that may be absent or null; nullptr where it is, or is no object.
   const Json* object(const Json& owner, const char* key, const std::string& below) {
-    if (!owner.contains(key) || owner[key].is_null()) return nullptr;
-    if (owner[key].is_object()) return &owner[key];
-    add(below + key, "an object", owner[key]);
+    const Json& value = member(owner, key);
+    if (value.is_object()) return &value;
+    if (!value.is_null()) add(below + key, "an object", value);
     return nullptr;
   }
   void list(const Json& owner, const char* key, const std::string& below) {
-    if (!owner.contains(key) || owner[key].is_null()) return;
-    if (!owner[key].is_array()) return add(below + key, "a list of names and patterns", owner[key]);
-    for (const Json& item : owner[key]) {
+    const Json& value = member(owner, key);
+    if (value.is_null()) return;
+    if (!value.is_array()) return add(below + key, "a list of names and patterns", value);
+    for (const Json& item : value) {
       if (!item.is_string()) return add(below + key, "a list of names and patterns alone", item);
       const std::string& text = item.get_ref<const std::string&>();
       // Those of lists of exceptions are matched, and found so.
       if (std::string_view(key) != "targets" || !text.starts_with("re:") || has_pairs(text)) continue;
-      reporter_.add("unreadable-pattern", file_, below + key,
-                    fmt::format("expected a regular expression, found {}, whose parentheses are not in pairs",
-                                json_quote_short(text)));
+      reporter_.add("unreadable-pattern", {file_, below + key},
+                    "expected a regular expression, found {}, whose parentheses are not in pairs",
+                    json_quote_short(text));
     }
   }
 
@@ -97,9 +98,8 @@ class ConfigTypes {
       say(place + ".group_size", "16", codes["group_size"]);
   }
   void say(const std::string& place, const char* expected, const Json& found) {
-    reporter_.add(
-        "config-format", file_, place,
-        fmt::format("expected {} as the stored codes are, found {}", expected, quoted_setting(found)));
+    reporter_.add("config-format", {file_, place}, "expected {} as the stored codes are, found {}", expected,
+                  quoted_setting(found));
   }
 
   const std::string file_;
@@ -112,17 +112,15 @@ class ConfigTypes {
 void lint_config_types(const LintInput& s, LintReporter& reporter) {
   if (s.quantization != s.hf_quant_config)
     ConfigTypes(s.quantization_file, !s.modules.empty(), reporter).check(s.quantization, s.quantization_key);
-  const bool is_empty =
-      s.hf_quant_config.is_object() && s.layout.empty() &&
-      !(s.hf_quant_config.contains("quantization") && s.hf_quant_config["quantization"].is_object());
+  const Json& nested = member(s.hf_quant_config, "quantization");
+  const bool is_empty = s.hf_quant_config.is_object() && s.layout.empty() && !nested.is_object();
   if (is_empty) {
-    reporter.add("bad-config", "hf_quant_config.json", "quantization",
+    reporter.add("bad-config", {"hf_quant_config.json", "quantization"},
                  "expected an object with the algorithm, found none");
   }
   ConfigTypes own("hf_quant_config.json", false, reporter);
   own.check(s.hf_quant_config, "");
-  if (s.hf_quant_config.is_object() && s.hf_quant_config.contains("quantization"))
-    own.check(s.hf_quant_config["quantization"], "quantization");
+  own.check(nested, "quantization");
 }
 
 }  // namespace twofour

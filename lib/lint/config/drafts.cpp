@@ -46,7 +46,7 @@ bool is_of_stages(const Json& config) { return !model_settings(config, "dspark_b
 
 std::string described(const LintInput& s, const LayerPart& part) {
   const TensorInfo& t = s.tensors[part.tensor];
-  return describe(t.dtype, t.shape);
+  return describe(t);
 }
 
 /// What of a layer and of a draft is the same: "transformer_layer." is a draft's alone.
@@ -98,13 +98,13 @@ class DraftLint {
     const bool more = stored > stated->count;
     if (more && stated->count > 0 && is_of_stages(s_.config)) return;
     if (more) {
-      reporter_.add("layers-extra", "config.json", stated->key,
-                    fmt::format("expected {} as {} and what follows it is stored, found {}", stored, first,
-                                is_said ? fmt::format("{}", stated->count) : "none"));
+      reporter_.add("layers-extra", {"config.json", stated->key},
+                    "expected {} as {} and what follows it is stored, found {}", stored, first,
+                    is_said ? fmt::format("{}", stated->count) : "none");
     } else {
-      reporter_.add("mtp-missing", "config.json", stated->key,
-                    fmt::format("expected {} layers for multi-token prediction, found {}, the first {}",
-                                stated->count, stored, first));
+      reporter_.add("mtp-missing", {"config.json", stated->key},
+                    "expected {} layers for multi-token prediction, found {}, the first {}", stated->count,
+                    stored, first);
     }
   }
 
@@ -139,13 +139,13 @@ class DraftLint {
       const std::string full =
           fmt::format("{}.{}.{}{}", group.container, draft.layer, inner ? "transformer_layer." : "", name);
       if (at == own.end()) {
-        reporter_.add("tensor-missing", "", full,
-                      fmt::format("expected as layer {} of the model has it, {}, found none", best->layer,
-                                  described(s_, part)));
+        reporter_.add("tensor-missing", {"", full},
+                      "expected as layer {} of the model has it, {}, found none", best->layer,
+                      described(s_, part));
       } else if (part.n >= 0 && at->second->n >= 0 && !(part == *at->second)) {
-        reporter_.add("config-shape", s_.file_of(at->second->tensor), full,
-                      fmt::format("expected the shape that layer {} of the model has, {}, found {}",
-                                  best->layer, described(s_, part), described(s_, *at->second)));
+        reporter_.add("config-shape", s_.at(at->second->tensor, full),
+                      "expected the shape that layer {} of the model has, {}, found {}", best->layer,
+                      described(s_, part), described(s_, *at->second));
       }
     }
   }
@@ -174,8 +174,8 @@ class DraftLint {
     }
     for (const auto& [parent, leaves] : by_parent) {
       const auto lack = [&](std::string_view leaf, std::string_view beside) {
-        reporter_.add("tensor-missing", "", fmt::format("{}.{}", parent, leaf),
-                      fmt::format("expected beside {}.{}, found none", parent, beside));
+        reporter_.add("tensor-missing", {"", fmt::format("{}.{}", parent, leaf)},
+                      "expected beside {}.{}, found none", parent, beside);
       };
       const auto has = [&](std::string_view leaf) { return leaves.contains(std::string(leaf)); };
       for (const auto& [a, b] : kPairs) {
@@ -201,10 +201,10 @@ class DraftLint {
       if (first.empty()) first = parent;
     }
     if (first.empty()) return;
-    reporter_.add("tensor-missing", "", fmt::format("{}.shared_head.norm", first),
-                  fmt::format("expected the norm before the head, or final_layernorm, as {}.hnorm is there, "
-                              "found none",
-                              first));
+    reporter_.add("tensor-missing", {"", fmt::format("{}.shared_head.norm", first)},
+                  "expected the norm before the head, or final_layernorm, as {}.hnorm is there, "
+                  "found none",
+                  first);
   }
 
   const LintInput& s_;

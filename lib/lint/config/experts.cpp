@@ -74,17 +74,16 @@ class BlockLint {
     if (last + 1 > count) {
       int64_t first = 0;
       while (experts_.count(first)) ++first;
-      sink_.add("experts-missing", "", block_,
-                fmt::format("expected experts 0 to {}, found {} missing, the first {}", last,
-                            last + 1 - count, first));
+      sink_.add("experts-missing", {"", block_}, "expected experts 0 to {}, found {} missing, the first {}",
+                last, last + 1 - count, first);
     }
     if (promised_.empty() || promised_.count(count)) return;
     const int64_t most = *promised_.rbegin();
     const bool fewer = count < most;
     // A gap was reported already.
     if (fewer && last + 1 >= most) return;
-    sink_.add(fewer ? "experts-missing" : "experts-extra", "", block_,
-              fmt::format("expected {} experts as config.json says, found {}", most, count));
+    sink_.add(fewer ? "experts-missing" : "experts-extra", {"", block_},
+              "expected {} experts as config.json says, found {}", most, count);
   }
 
   /// The router beside them has a row for each.
@@ -99,9 +98,8 @@ class BlockLint {
       if (!router || reported_.contains(*router)) continue;
       const TensorInfo& t = s_.tensors[*router];
       if (t.shape.size() != 2 || t.shape[0] == count) continue;
-      sink_.add("config-shape", s_.file_of(*router), t.name,
-                fmt::format("expected {} rows, one for each expert of {}, found {}", count, block_,
-                            describe(t.dtype, t.shape)));
+      sink_.add("config-shape", s_.at(*router), "expected {} rows, one for each expert of {}, found {}",
+                count, block_, describe(t));
     }
   }
 
@@ -141,9 +139,8 @@ class BlockLint {
       if (is_alike(found, wanted)) continue;
       changed.insert(matrix_of(own.rest));
       if (reported_.contains(own.tensor)) continue;
-      sink_.add("expert-shape", s_.file_of(own.tensor), found.name,
-                fmt::format("expected {} as the other experts have, found {}",
-                            describe(wanted.dtype, wanted.shape), describe(found.dtype, found.shape)));
+      sink_.add("expert-shape", s_.at(own.tensor), "expected {} as the other experts have, found {}",
+                describe(wanted), describe(found));
     }
     for (const Member& m : model) {
       const bool there =
@@ -152,17 +149,17 @@ class BlockLint {
       // What another format stores it need not have.
       if (there || changed.count(matrix)) continue;
       const TensorInfo& wanted = s_.tensors[m.tensor];
-      const std::string type = describe(wanted.dtype, wanted.shape);
+      const std::string type = describe(wanted);
       if (!present.count(matrix)) {
         if (!reported.insert(matrix).second) continue;
-        sink_.add("experts-missing", "", fmt::format("{}.{}.{}", block_, e, matrix),
+        sink_.add("experts-missing", {"", fmt::format("{}.{}.{}", block_, e, matrix)},
                   "expected as the other experts have, found none");
       } else if (is_input_scale(m.rest)) {
-        sink_.add("missing-input-scale", "", fmt::format("{}.{}.{}", block_, e, m.rest),
-                  fmt::format("expected {} as the other experts have, found none", type));
+        sink_.add("missing-input-scale", {"", fmt::format("{}.{}.{}", block_, e, m.rest)},
+                  "expected {} as the other experts have, found none", type);
       } else if (!is_nvfp4(model, matrix)) {  // of NVFP4 ones it is reported with the module
-        sink_.add("experts-missing", "", fmt::format("{}.{}.{}", block_, e, m.rest),
-                  fmt::format("expected {} as the other experts have, found none", type));
+        sink_.add("experts-missing", {"", fmt::format("{}.{}.{}", block_, e, m.rest)},
+                  "expected {} as the other experts have, found none", type);
       }
     }
   }
@@ -215,9 +212,9 @@ void check_stated(const LintInput& s, const ModelFacts& model, LintReporter& rep
     }
   }
   if (!count)
-    reporter.add("odd-setting", "config.json", "num_experts", "expected the count of experts, found none");
+    reporter.add("odd-setting", {"config.json", "num_experts"}, "expected the count of experts, found none");
   if (!chosen)
-    reporter.add("odd-setting", "config.json", "num_experts_per_tok",
+    reporter.add("odd-setting", {"config.json", "num_experts_per_tok"},
                  "expected the count of experts of a token, found none");
 }
 
@@ -243,9 +240,9 @@ void lint_experts(const LintInput& s, const ModelFacts& model, LintReporter& rep
       const std::string expert = fmt::format("{}.{}", name->block, name->number);
       if (expert == odd) continue;  // reported with its first tensor
       odd = expert;
-      reporter.add("expert-name", s.file_of(i), expert,
-                   fmt::format("expected an expert's number without leading zeros, {}, found {}",
-                               name->expert, name->number));
+      reporter.add("expert-name", s.at(i, expert),
+                   "expected an expert's number without leading zeros, {}, found {}", name->expert,
+                   name->number);
       continue;
     }
     if (name->block != block) {
@@ -258,8 +255,8 @@ void lint_experts(const LintInput& s, const ModelFacts& model, LintReporter& rep
   if (routed && s.is_directory) check_stated(s, model, reporter);
   for (const Nvfp4Linear& m : s.modules) {
     if (!m.dialect->stacked || promised.empty() || promised.count(m.e)) continue;
-    reporter.add(m.e < *promised.rbegin() ? "experts-missing" : "experts-extra", s.file_of(m.codes), m.name,
-                 fmt::format("expected {} experts as config.json says, found {}", *promised.rbegin(), m.e));
+    reporter.add(m.e < *promised.rbegin() ? "experts-missing" : "experts-extra", s.at(m.codes, m.name),
+                 "expected {} experts as config.json says, found {}", *promised.rbegin(), m.e);
   }
 }
 

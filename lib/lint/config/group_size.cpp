@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "formats/atom.h"
+#include "formats/json_access.h"
 #include "lib/lint/config/checks.h"
 
 namespace twofour {
@@ -13,50 +16,40 @@ struct Stated {
 };
 
 void collect(const Json& at, const std::string& key, std::vector<Stated>& stated) {
-  if (!at.is_object() || !at.contains("group_size") || !at["group_size"].is_number()) return;
-  stated.push_back({key + ".group_size", at["group_size"]});
+  const Json& size = member(at, "group_size");
+  if (size.is_number()) stated.push_back({key + ".group_size", size});
 }
 
 /// That of config_groups, which both producers write. A group may be of another format: MXFP4 differs from
 /// NVFP4 in nothing else, so where one of them fits the weights nothing is said of the rest.
 void collect_groups(const Json& entry, const std::string& key, std::vector<Stated>& stated) {
-  if (!entry.contains("config_groups") || !entry["config_groups"].is_object()) return;
   std::vector<Stated> fp4;
-  for (const auto& [name, group] : entry["config_groups"].items()) {
-    if (!group.is_object() || !group.contains("weights") || !group["weights"].is_object()) continue;
-    const Json& weights = group["weights"];
-    const bool is_fp4 = weights.contains("num_bits") && weights["num_bits"] == 4 &&
-                        weights.contains("type") && weights["type"] == "float";
+  for (const auto& [name, group] : members_of(entry, "config_groups")) {
+    const Json& weights = member(group, "weights");
+    const bool is_fp4 = member(weights, "num_bits") == 4 && member(weights, "type") == "float";
     if (is_fp4) collect(weights, fmt::format("{}.config_groups.{}.weights", key, name), fp4);
   }
-  for (const Stated& s : fp4) {
-    if (s.size == kGroup) return;
-  }
-  stated.insert(stated.end(), fp4.begin(), fp4.end());
+  const bool fits = std::any_of(fp4.begin(), fp4.end(), [](const Stated& s) { return s.size == kGroup; });
+  if (!fits) stated.insert(stated.end(), fp4.begin(), fp4.end());
 }
 
 /// ModelOpt's own, beside an algorithm.
 void collect_algo(const Json& at, const std::string& key, std::vector<Stated>& stated) {
-  const bool is_nvfp4 = at.is_object() && at.contains("quant_algo") && at["quant_algo"].is_string() &&
-                        at["quant_algo"].get_ref<const std::string&>().find("NVFP4") != std::string::npos;
-  if (is_nvfp4) collect(at, key, stated);
+  if (text_of(at, "quant_algo").find("NVFP4") != std::string::npos) collect(at, key, stated);
 }
 
 void check_entry(const char* file, const Json& entry, const std::string& key, size_t modules,
                  LintReporter& reporter) {
-  if (!entry.is_object()) return;
   std::vector<Stated> stated;
   collect_groups(entry, key, stated);
   collect_algo(entry, key, stated);
-  if (entry.contains("quantized_layers") && entry["quantized_layers"].is_object()) {
-    for (const auto& [name, layer] : entry["quantized_layers"].items())
-      collect_algo(layer, fmt::format("{}.quantized_layers.{}", key, name), stated);
-  }
+  for (const auto& [name, layer] : members_of(entry, "quantized_layers"))
+    collect_algo(layer, fmt::format("{}.quantized_layers.{}", key, name), stated);
   for (const Stated& s : stated) {
     if (s.size == kGroup) continue;
-    reporter.add("config-group-size", file, s.key,
-                 fmt::format("expected {} as the block scales of {} NVFP4 modules have, found {}", kGroup,
-                             modules, json_line(s.size)));
+    reporter.add("config-group-size", {file, s.key},
+                 "expected {} as the block scales of {} NVFP4 modules have, found {}", kGroup, modules,
+                 json_line(s.size));
   }
 }
 
@@ -69,9 +62,8 @@ void lint_group_size(const LintInput& s, LintReporter& reporter) {
   if (s.quantization != other) {
     check_entry(s.quantization_file.c_str(), s.quantization, s.quantization_key, s.modules.size(), reporter);
   }
-  if (other.is_object() && other.contains("quantization")) {
-    check_entry("hf_quant_config.json", other["quantization"], "quantization", s.modules.size(), reporter);
-  }
+  check_entry("hf_quant_config.json", member(other, "quantization"), "quantization", s.modules.size(),
+              reporter);
 }
 
 }  // namespace twofour

@@ -16,19 +16,16 @@ namespace twofour {
 namespace engine_lookups {
 namespace {
 
-using enum NamedFormat::Kind;
-
-/// The format of an FP8 matrix by the scale beside it; kOther, which nothing is held against, where there is
+/// The scheme of an FP8 matrix by the scale beside it; kOther, which nothing is held against, where there is
 /// none.
-NamedFormat fp8_format(const LintInput& s, const CodedModule& m) {
-  if (!m.scale) return {kOther};
-  if (m.is_mxfp8()) return {kMxfp8};
+Scheme fp8_scheme(const LintInput& s, const CodedModule& m) {
+  if (!m.scale) return schemes::kOther;
+  if (m.is_mxfp8()) return schemes::kMxfp8;
   const std::vector<int64_t>& shape = s.tensors[*m.scale].shape;
   const bool is_one = std::all_of(shape.begin(), shape.end(), [](int64_t d) { return d == 1; });
-  if (is_one && (shape.size() < 2 || (m.n <= kFp8Block && m.k <= kFp8Block)))
-    return with_size({kFp8Tensor}, m.n, m.k);
+  if (is_one && (shape.size() < 2 || (m.n <= kFp8Block && m.k <= kFp8Block))) return schemes::kFp8Tensor;
   const bool is_row = shape.size() == 1 || shape == std::vector<int64_t>{m.n, 1};
-  return is_row ? with_size({kFp8Row}, m.n, m.k) : NamedFormat{kFp8Blocks};
+  return is_row ? schemes::kFp8Row : schemes::kFp8Blocks;
 }
 
 /// Linears whose format is certain. What a module lacks other rules report: here it is as if it were whole.
@@ -39,7 +36,7 @@ std::vector<LoadedModule> stored_modules(const LintInput& s, const std::vector<C
     if (m.format->tiles && s.tensors[m.tensor].dtype == DType::kF8E4M3) fp8.emplace(m.tensor, &m);
   }
   std::vector<LoadedModule> modules;
-  for (const Nvfp4Linear& m : s.modules) modules.push_back({m.name, {kNvfp4}});
+  for (const Nvfp4Linear& m : s.modules) modules.push_back({m.name, schemes::kNvfp4});
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const TensorInfo& t = s.tensors[i];
     const auto at = fp8.find(i);
@@ -47,8 +44,9 @@ std::vector<LoadedModule> stored_modules(const LintInput& s, const std::vector<C
       continue;
     std::string module(module_of(t.name));
     if (is_no_linear(module) || is_own_router(s, module)) continue;
-    const NamedFormat format = is_float(t.dtype) ? NamedFormat{kFloat} : fp8_format(s, *at->second);
-    if (format.kind != kOther) modules.push_back({std::move(module), format});
+    const Scheme scheme = is_float(t.dtype) ? Scheme() : fp8_scheme(s, *at->second);
+    if (scheme != schemes::kOther)
+      modules.push_back(loaded_module(std::move(module), scheme, t.shape[0], t.shape[1]));
   }
   std::erase_if(modules, [&](const LoadedModule& m) { return reported.contains(m.name); });
   return modules;
@@ -106,8 +104,7 @@ void lint_lookups(const LintInput& s, const std::vector<CodedModule>& coded,
     std::string text = engine_lookups::replaced(message, engine_lookups::kPlaceOfEngine,
                                                 fmt::format("{}", fmt::join(alike.engines, ", ")));
     text += and_more(alike.modules.size(), ", and in {} more");
-    reporter.add(is_limit ? "engine-limit" : "engine-lookup", s.quantization_file, alike.modules[0],
-                 std::move(text));
+    reporter.add(is_limit ? "engine-limit" : "engine-lookup", s.setting(alike.modules[0]), std::move(text));
   }
 }
 

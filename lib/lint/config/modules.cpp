@@ -1,9 +1,8 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <map>
 
+#include "formats/json_access.h"
 #include "formats/module_names.h"
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/config_terms.h"
@@ -13,7 +12,6 @@
 #include "lib/checkpoint/weight_terms.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/coded_modules.h"
-#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
@@ -30,8 +28,7 @@ void check_two_weights(const LintInput& s, LintReporter& reporter) {
     if (!name.ends_with(".weight_packed")) continue;
     const std::string plain = name.substr(0, name.size() - kPacked.size());
     if (!s.find(plain)) continue;
-    reporter.add("two-weights", s.file_of(i), name,
-                 fmt::format("expected no {} beside it, found one", plain));
+    reporter.add("two-weights", s.at(i, name), "expected no {} beside it, found one", plain);
   }
 }
 
@@ -55,9 +52,8 @@ void check_gate_up(const LintInput& s, const ModelFacts& model, LintReporter& re
       const TensorInfo& u = s.tensors[*up];
       if (u.dtype == gate.dtype && u.shape == gate.shape) continue;
       if (model.reported.contains(i) || model.reported.contains(*up)) continue;
-      reporter.add("gate-up-shape", s.file_of(*up), u.name,
-                   fmt::format("expected {} as the gate has, found {}", describe(gate.dtype, gate.shape),
-                               describe(u.dtype, u.shape)));
+      reporter.add("gate-up-shape", s.at(*up), "expected {} as the gate has, found {}", describe(gate),
+                   describe(u));
     }
   }
 }
@@ -81,19 +77,19 @@ void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter
   };
   for (const WeightTerm& term : find_weight_terms(access)) {
     if (term.weight || term.scope || !is_reported(term.linear))
-      reporter.add(term.rule, s.file_of(term.tensor), s.tensors[term.tensor].name, term.problem);
+      reporter.add(term.rule, s.at(term.tensor), term.problem);
   }
   for (const size_t i : find_quantizer_state(s.tensors)) {
     if (reported.contains(s.tensors[i].name)) continue;
     reporter.add(
-        "tensor-unknown", s.file_of(i), s.tensors[i].name,
+        "tensor-unknown", s.at(i),
         "expected the module's own tensors, found what its quantizer counted, which changes nothing");
   }
   if (s.is_part || !s.is_directory) return;
   for (const ConfigTerm& term : find_config_terms(s.config, s.hf_quant_config, {}))
-    reporter.add("weight-term", term.file, term.key, term.problem);
+    reporter.add("weight-term", {term.file, term.key}, term.problem);
   for (const UncertainStack& stack : find_uncertain_stacks(s.config, s.tensors))
-    reporter.add("gate-up-order", s.file_of(stack.tensor), s.tensors[stack.tensor].name, stack.problem);
+    reporter.add("gate-up-order", s.at(stack.tensor), stack.problem);
 }
 
 /// Layer numbers by the name before them: "model.layers".
@@ -131,9 +127,8 @@ void check_layers(const LintInput& s, LintReporter& reporter) {
     if (missing > 0) {
       int64_t first = 0;
       while (numbers.count(first)) ++first;
-      reporter.add("layers-missing", "", prefix,
-                   fmt::format("expected layers 0 to {}, found {} missing, the first {}", *numbers.rbegin(),
-                               missing, first));
+      reporter.add("layers-missing", {"", prefix}, "expected layers 0 to {}, found {} missing, the first {}",
+                   *numbers.rbegin(), missing, first);
     }
     if (is_aside(prefix) || numbers.size() <= most) continue;
     most = numbers.size();
@@ -142,8 +137,8 @@ void check_layers(const LintInput& s, LintReporter& reporter) {
   if (counts.empty() || main.empty()) return;
   const int64_t promised = *counts.rbegin(), last = *layers.at(main).rbegin();
   if (last + 1 < promised) {
-    reporter.add("layers-missing", "", main,
-                 fmt::format("expected {} layers as config.json says, found {}", promised, last + 1));
+    reporter.add("layers-missing", {"", main}, "expected {} layers as config.json says, found {}", promised,
+                 last + 1);
   }
   const auto mtp =
       promised_counts(s.config, {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"});
@@ -152,9 +147,8 @@ void check_layers(const LintInput& s, LintReporter& reporter) {
                        return t.name.find("mtp") != t.name.npos || t.name.find("nextn") != t.name.npos;
                      });
   if (!found) {
-    reporter.add(
-        "mtp-missing", "config.json", "",
-        fmt::format("expected {} layers for multi-token prediction, found no tensor of any", *mtp.begin()));
+    reporter.add("mtp-missing", {"config.json", ""},
+                 "expected {} layers for multi-token prediction, found no tensor of any", *mtp.begin());
   }
 }
 
@@ -170,7 +164,7 @@ std::optional<bool> text_flag(const Json& config, const char* key) {
 void check_head(const LintInput& s, const ModelFacts& model, bool differs, LintReporter& reporter) {
   auto tied = text_flag(s.config, "tie_word_embeddings");
   if (!tied) tied = model.tied;
-  const std::vector<std::string> architectures = lookups::strings_of(s.config, "architectures");
+  const std::vector<std::string> architectures = strings_of(s.config, "architectures");
   const bool generates = std::any_of(architectures.begin(), architectures.end(), [](const std::string& a) {
     return a.find("ForCausalLM") != a.npos || a.find("ForConditionalGeneration") != a.npos;
   });
@@ -183,13 +177,14 @@ void check_head(const LintInput& s, const ModelFacts& model, bool differs, LintR
                                        "tok_embeddings.weight", "wte.weight", "embed_tokens.weight_packed"});
   }
   if (!*tied && !head) {
-    reporter.add("head-missing", "config.json", "tie_word_embeddings",
+    reporter.add("head-missing", {"config.json", "tie_word_embeddings"},
                  "expected a head (lm_head.weight), as it is not tied to the embedding, found none");
   } else if (*tied && !head && !embedding && !model.embedding_reported) {
-    reporter.add("head-missing", "config.json", "tie_word_embeddings",
+    reporter.add("head-missing", {"config.json", "tie_word_embeddings"},
                  "expected the embedding that the head is tied to, found none");
   } else if (*tied && head && !differs) {
-    reporter.add("tied-head", "config.json", "tie_word_embeddings", "expected no head of its own, found one");
+    reporter.add("tied-head", {"config.json", "tie_word_embeddings"},
+                 "expected no head of its own, found one");
   }
 }
 
@@ -228,9 +223,9 @@ bool check_tied_head(const LintInput& s, const ModelFacts& model, bool headers_o
   const bool differ = h.shape != e.shape || (!headers_only && are_different(s, *head, *embedding));
   if (!differ) return false;
   const bool several = std::any_of(stated.begin(), stated.end(), [](const Json* j) { return *j == false; });
-  reporter.add("head-differs", "config.json", "tie_word_embeddings",
-               fmt::format("expected false{} as {} is another matrix than {}, found true",
-                           several ? " throughout" : "", h.name, e.name));
+  reporter.add("head-differs", {"config.json", "tie_word_embeddings"},
+               "expected false{} as {} is another matrix than {}, found true", several ? " throughout" : "",
+               h.name, e.name);
   return true;
 }
 

@@ -1,62 +1,17 @@
 #include "lib/lint/config/promises.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <iterator>
 
 #include "formats/naming.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/lint/config/checks.h"
+#include "lib/findings/and_more.h"
 #include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
 
-using lookups::member;
-using lookups::text_of;
-
 constexpr InputPromise kUnknown = InputPromise::kUnknown, kFloats = InputPromise::kFloats,
                        kDynamic = InputPromise::kDynamic, kStatic = InputPromise::kStatic;
-
-/// Sources: NVIDIA/Model-Optimizer, modelopt/torch/export/quant_utils.py; TensorRT-LLM,
-/// quantization/mode.py.
-constexpr Algorithm kAlgorithms[] = {
-    {"NVFP4", "NVFP4", kStatic},
-    {"W4A16_NVFP4", "NVFP4", kFloats},
-    {"NVFP4_AWQ", "NVFP4", kStatic, true},
-    {"NVFP4_SVD", "NVFP4", kStatic, true},
-    {"NVFP4_SVDQUANT", "NVFP4", kStatic, true},
-    {"NVFP4_ARC", "NVFP4", kStatic},
-    {"W4A8_NVFP4_FP8", "", kStatic},
-    {"W4A8_MXFP4_FP8", "MXFP4", kUnknown},
-    {"W4A8_MXFP4_MXFP8", "MXFP4", kUnknown},
-    {"W4A16_MXFP4", "MXFP4", kFloats},
-    {"MXFP4", "MXFP4", kUnknown},
-    {"MXFP8", "MXFP8", kDynamic},
-    {"FP8", "FP8", kStatic},
-    {"FP8_PER_CHANNEL_PER_TOKEN", "FP8", kDynamic},
-    {"FP8_PB_WO", "FP8", kDynamic},
-    {"FP8_PB_REAL", "FP8", kUnknown},
-    {"FP8_PB", "FP8", kDynamic},
-    {"FP8_BLOCK_SCALES", "FP8", kDynamic},
-    {"W4A16_AWQ", "", kFloats, true},
-    {"W4A8_AWQ", "", kUnknown, true},
-    {"W4A16", "", kFloats},
-    {"W4A16_GPTQ", "", kFloats},
-    {"W8A16", "", kFloats},
-    {"W8A16_GPTQ", "", kFloats},
-    {"INT8", "", kUnknown},
-    {"W8A8_SQ_PER_CHANNEL", "", kUnknown, true},
-    {"W8A8_SQ_PER_TENSOR_PLUGIN", "", kUnknown, true},
-    {"W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN", "", kUnknown, true},
-    {"W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN", "", kUnknown, true},
-    {"W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN", "", kUnknown, true},
-    {"W4A8_QSERVE_PER_GROUP", "", kUnknown},
-    {"W4A8_QSERVE_PER_CHANNEL", "", kUnknown},
-    {"MIXED_PRECISION", "", kUnknown},
-    {"NO_QUANT", "", kFloats},
-};
 
 /// What a group says of inputs. `local` is a stored scale of a tensor over those of its groups.
 InputPromise group_inputs(const Json& group) {
@@ -92,10 +47,8 @@ InputPromise inputs_of(const QuantizationSaid& said, const SaidOfModule& module,
 
 }  // namespace
 
-const Algorithm* find_algorithm(std::string_view name) {
-  const auto at = std::find_if(std::begin(kAlgorithms), std::end(kAlgorithms),
-                               [&](const Algorithm& a) { return name == a.name; });
-  return at == std::end(kAlgorithms) ? nullptr : &*at;
+bool is_in(const CodedModule& m, const Algorithm& algorithm) {
+  return algorithm.scheme.format == WeightFormat::kOther || m.format == algorithm.scheme.format;
 }
 
 Promises::Promises(const QuantizationSaid& said, const LintInput& input,
@@ -120,6 +73,17 @@ void KeyVotes::add(const std::string& key, size_t m, std::string expected, std::
   if (against.count++ == 0) against.first = m;
 }
 
+void PromiseCheck::report_votes() {
+  votes_.for_wrong([&](const std::string& key, const std::string& expected, const std::string& found,
+                       size_t first, size_t count) {
+    const bool of_size = key.ends_with("group_size") || key.ends_with("block_size");
+    reporter_.add(of_size ? "config-group-size" : "config-format", s_.setting(key),
+                  "expected {} as {}{} has, found {}", expected, modules_[first].name,
+                  and_more(count, " and {} more"), found);
+    for (const CodedModule& m : modules_) reported_.insert(m.name);
+  });
+}
+
 bool lint_promises(const LintInput& s, const QuantizationSaid& said, const std::vector<CodedModule>& modules,
                    std::set<std::string>& reported, LintReporter& reporter) {
   if (!s.layout.empty() || s.is_part || !s.quantization.is_object()) return true;
@@ -127,7 +91,7 @@ bool lint_promises(const LintInput& s, const QuantizationSaid& said, const std::
   if (!lint_methods(s, promises, modules, reported, reporter)) return false;
   if (promises.method == QuantMethod::kGroups) lint_groups(s, promises, modules, reported, reporter);
   lint_inputs(s, promises, modules, reporter);
-  lint_meaning(s, promises, modules, reporter);
+  lint_meaning(s, promises, modules, reported, reporter);
   return true;
 }
 

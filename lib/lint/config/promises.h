@@ -1,23 +1,14 @@
 #pragma once
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "lib/dialects/quantization_said.h"
+#include "lib/checkpoint/quantization_said.h"
+#include "lib/dialects/said_scheme.h"
 #include "lib/lint/config/coded_modules.h"
 
 namespace twofour {
-
-/// What a config says of the inputs of a module.
-enum class InputPromise {
-  kUnknown,  ///< nothing, or what no rule here follows
-  kFloats,   ///< they are not quantized
-  kDynamic,  ///< quantized while the model runs: no scale is stored
-  kStatic,   ///< quantized by a stored scale
-};
 
 /// What a config says of one module, of its inputs, too.
 struct Promise : SaidOfModule {
@@ -31,15 +22,8 @@ struct Promises : QuantizationSaid {
   std::vector<Promise> of;  ///< of each module
 };
 
-/// ModelOpt's algorithms, TensorRT-LLM's among them.
-struct Algorithm {
-  const char* name;
-  const char* codes;  ///< CodedModule::text() begins so; "": not said here
-  InputPromise inputs;
-  bool scales_inputs_first = false;  ///< pre_quant_scale belongs to it
-};
-/// nullptr: nobody knows it.
-const Algorithm* find_algorithm(std::string_view name);
+/// Whether a module may be in the format of an algorithm.
+bool is_in(const CodedModule& module, const Algorithm& algorithm);
 
 /// A setting for a message; "none" where it is missing.
 std::string shown_setting(const Json& value);
@@ -75,6 +59,38 @@ class KeyVotes {
   std::map<std::string, Vote> votes_;
 };
 
+/// What checks of a config against modules are given, and the votes of modules on its keys.
+class PromiseCheck {
+ public:
+  /// `reported`: modules of which something was said, to which a check adds its own.
+  PromiseCheck(const LintInput& s, const Promises& p, const std::vector<CodedModule>& modules,
+               std::set<std::string>& reported, LintReporter& reporter)
+      : s_(s), p_(p), modules_(modules), reported_(reported), reporter_(reporter) {}
+
+ protected:
+  /// Reports something of a key, which is given by its path, or of another place.
+  template <class... Args>
+  void add(const std::string& key, fmt::format_string<Args...> text, Args&&... args) {
+    reporter_.add("config-format", s_.setting(key), text, std::forward<Args>(args)...);
+  }
+  /// The path of a key.
+  std::string key(const char* name) const { return p_.place + name; }
+  /// Reports the keys that most modules contradict; then all modules are.
+  void report_votes();
+
+  const LintInput& s_;
+  const Promises& p_;
+  const std::vector<CodedModule>& modules_;
+  std::set<std::string>& reported_;
+  LintReporter& reporter_;
+  KeyVotes votes_;
+};
+
+/// Whether `scales` blocks of that size make up a side of a matrix, the last one perhaps in part.
+inline bool divides_into(int64_t side, int64_t block, int64_t scales) {
+  return block > 0 && side > 0 && (side - 1) / block + 1 == scales;
+}
+
 /// What a config promises of formats against what is stored, as far as the config alone says it. Modules of
 /// which something was said are added to `reported`. Returns whether the method is right.
 bool lint_promises(const LintInput& input, const QuantizationSaid& said,
@@ -89,7 +105,7 @@ bool lint_methods(const LintInput& input, const Promises& promises, const std::v
                   std::set<std::string>& reported, LintReporter& reporter);
 /// Keys of GPTQ and AWQ, and exceptions from them.
 void lint_integers(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
-                   KeyVotes& votes, LintReporter& reporter);
+                   std::set<std::string>& reported, LintReporter& reporter);
 /// Groups of compressed-tensors, key by key.
 void lint_groups(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
                  std::set<std::string>& reported, LintReporter& reporter);
@@ -98,10 +114,10 @@ void lint_inputs(const LintInput& input, const Promises& promises, const std::ve
                  LintReporter& reporter);
 /// What changes the meaning of codes, and floats where there must be codes.
 void lint_meaning(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
-                  LintReporter& reporter);
+                  std::set<std::string>& reported, LintReporter& reporter);
 /// Patterns, entries and groups that no module belongs to.
 void lint_unused_patterns(const LintInput& input, const QuantizationSaid& said, LintReporter& reporter);
 /// The KV cache.
-void lint_cache(const LintInput& input, LintReporter& reporter);
+void lint_cache(const LintInput& input, const QuantizationSaid& said, LintReporter& reporter);
 
 }  // namespace twofour

@@ -1,16 +1,13 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <unordered_set>
 
+#include "formats/json_access.h"
 #include "formats/naming.h"
 #include "lib/checkpoint/model_config.h"
-#include "lib/checkpoint/quantization_config.h"
 #include "lib/findings/and_more.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
 #include "lib/names/config_pattern.h"
-#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
@@ -97,13 +94,13 @@ void check_unused_entries(const LintInput& s, const QuantizationSaid& said, Modu
     if (count++ == 0) first = name;
   }
   if (count > 0) {
-    reporter.add("unused-pattern", s.quantization_file, first,
-                 fmt::format("expected a module of that name, as quantized_layers has it, found none{}",
-                             and_more(count, ", nor for {} more")));
+    reporter.add("unused-pattern", s.setting(first),
+                 "expected a module of that name, as quantized_layers has it, found none{}",
+                 and_more(count, ", nor for {} more"));
   }
   if (said.method != QuantMethod::kGroups || !said.groups().is_object()) return;
   for (const auto& [name, group] : said.groups().items()) {
-    const std::vector<std::string> targets = lookups::strings_of(group, "targets");
+    const std::vector<std::string> targets = strings_of(group, "targets");
     const bool used = std::any_of(targets.begin(), targets.end(), [&](const std::string& text) {
       if (text.find_first_of(".*\\") == text.npos) return true;  // a class
       if (!is_wild(text)) return names.has(text);
@@ -111,8 +108,8 @@ void check_unused_entries(const LintInput& s, const QuantizationSaid& said, Modu
       return !pattern.known() || names.any_matches(pattern);
     });
     if (used || targets.empty()) continue;
-    reporter.add("unused-pattern", s.quantization_file, targets[0],
-                 fmt::format("expected to match a module, as config_groups.{} targets it, found none", name));
+    reporter.add("unused-pattern", s.setting(targets[0]),
+                 "expected to match a module, as config_groups.{} targets it, found none", name);
   }
 }
 
@@ -128,9 +125,8 @@ void lint_unused_patterns(const LintInput& s, const QuantizationSaid& said, Lint
   const bool tied = has_tied_head(s.config);
   for (const auto& [text, key] : said.ignored()) {
     if (is_wild(text) && !ConfigPattern(text).known()) {
-      reporter.add(may_be_pythons(text) ? "python-only-pattern" : "unreadable-pattern", s.quantization_file,
-                   text,
-                   fmt::format("expected a regular expression in {}, found none that can be followed", key));
+      reporter.add(may_be_pythons(text) ? "python-only-pattern" : "unreadable-pattern", s.setting(text),
+                   "expected a regular expression in {}, found none that can be followed", key);
       continue;
     }
     // A tied head has no tensor, and producers exclude it all the same.
@@ -139,7 +135,7 @@ void lint_unused_patterns(const LintInput& s, const QuantizationSaid& said, Lint
     const bool is_glob = is_groups && !text.starts_with("re:");
     if (is_glob && is_wild(text)) {
       reporter.add(
-          "unused-pattern", s.quantization_file, text,
+          "unused-pattern", s.setting(text),
           "expected a name or, after re:, a regular expression, found a glob, which matches nothing");
       continue;
     }
@@ -152,8 +148,7 @@ void lint_unused_patterns(const LintInput& s, const QuantizationSaid& said, Lint
     // ModelOpt's older lists rely on substrings.
     if (!is_wild(text) && is_modelopt && names.has_part(text)) continue;
     if (is_wild(text) && names.any_matches(ConfigPattern(text))) continue;
-    reporter.add("unused-pattern", s.quantization_file, text,
-                 "expected to match a module, found none that it matches");
+    reporter.add("unused-pattern", s.setting(text), "expected to match a module, found none that it matches");
   }
 }
 

@@ -43,17 +43,17 @@ void report_unlike(const MovedReport& report, const Matrices& own, const LintInp
                    const Checkpoint& subject, LintReporter& reporter) {
   const size_t count = report.unlike.size();
   if (2 * count > report.compared) {
-    reporter.add("other-weights", "", report.unlike[0],
-                 fmt::format("expected another checkpoint of the same model, found that {} of {} matrices of "
-                             "the same names have nothing in common",
-                             count, report.compared));
+    reporter.add("other-weights", {"", report.unlike[0]},
+                 "expected another checkpoint of the same model, found that {} of {} matrices of "
+                 "the same names have nothing in common",
+                 count, report.compared);
     return;
   }
   for (const std::string& name : report.unlike) {
     const Linear& module = own.module_of(own.all().at(name));
     const auto tensor = s.find(subject.tensors()[module.weight].name);
     reporter.add(
-        "other-weights", tensor ? s.file_of(*tensor) : "", name,
+        "other-weights", {tensor ? s.file_of(*tensor) : "", name},
         "expected the weights that OTHER has under this name, found that the two have nothing in common");
   }
 }
@@ -94,8 +94,8 @@ void lint_against(const LintInput& s, const std::filesystem::path& path, const s
     const auto tensor = matrix != own.all().end()
                             ? s.find(subject->tensors()[own.module_of(matrix->second).weight].name)
                             : std::nullopt;
-    reporter.add(rule_of(m.how), tensor ? s.file_of(*tensor) : "", m.name,
-                 fmt::format("expected the weights that OTHER has under this name, found that {}", m.text));
+    reporter.add(rule_of(m.how), {tensor ? s.file_of(*tensor) : "", m.name},
+                 "expected the weights that OTHER has under this name, found that {}", m.text);
   }
 }
 

@@ -109,8 +109,8 @@ class OtherTensors {
   }
   void report(size_t tensor, const char* rule, std::string found) {
     const TensorInfo& t = a_.tensors()[tensor];
-    reporter_.add(rule, a_.shard_of(tensor).name, t.name,
-                  fmt::format("expected the numbers that OTHER has under this name, found that {}", found));
+    reporter_.add(rule, {a_.shard_of(tensor).name, t.name},
+                  "expected the numbers that OTHER has under this name, found that {}", found);
   }
 
   /// Tensors of B that are of one shape with the first, by shape.

@@ -144,8 +144,9 @@ class Content {
   }
 
  private:
-  bool report(const Member& m, const char* rule, std::string message) {
-    sink_.add(rule, s_.file_of(m.figures->tensor), m.name, std::move(message));
+  template <class... Args>
+  bool report(const Member& m, const char* rule, fmt::format_string<Args...> text, Args&&... args) {
+    sink_.add(rule, s_.at(m.figures->tensor, m.name), text, std::forward<Args>(args)...);
     return true;
   }
 
@@ -170,12 +171,11 @@ class Content {
     if (found.empty()) return false;
     // Toys are noise throughout; among sound matrices one of them is not.
     if (found == kNoise && f.sampled < 16 * kFewNumbers && 2 * noisy_ > codes_) return false;
-    return report(m, codes ? "odd-codes" : "odd-numbers",
-                  fmt::format("expected {} of trained weights, found {}",
-                              integers ? "INT4 codes"
-                              : codes  ? "E2M1 codes"
-                                       : "numbers",
-                              found));
+    return report(m, codes ? "odd-codes" : "odd-numbers", "expected {} of trained weights, found {}",
+                  integers ? "INT4 codes"
+                  : codes  ? "E2M1 codes"
+                           : "numbers",
+                  found);
   }
 
   static bool is_seldom(size_t some, size_t all) { return some <= 1 || 4 * some <= all; }
@@ -187,9 +187,8 @@ class Content {
     const bool router = m.is_linear && is_router(m.name);
     if (!router && !(is_embedding(m) && f.plan.lines >= 1024 && 10 * f.longest_zero_lines >= f.plan.lines))
       return false;
-    return report(m, "zero-regions",
-                  fmt::format("expected a row for each {}, found zeros in {} of {}, from {} on",
-                              router ? "expert" : "token", f.zero_lines, f.plan.lines, f.first_zero_line));
+    return report(m, "zero-regions", "expected a row for each {}, found zeros in {} of {}, from {} on",
+                  router ? "expert" : "token", f.zero_lines, f.plan.lines, f.first_zero_line);
   }
 
   /// Padding and a few dead channels are zeros, too; a quarter is more than either.
@@ -198,23 +197,20 @@ class Content {
     if ((!m.is_linear && !is_embedding(m)) || !f.plan.is_rows) return false;
     // Padding of columns tears all lines.
     if (f.torn_lines > 0 && 2 * f.torn_lines < f.plan.lines) {
-      return report(
-          m, "zero-regions",
-          fmt::format("expected weights, found zeros that begin or end within {} of {} rows, as where "
-                      "a part was never written",
-                      f.torn_lines, f.plan.lines));
+      return report(m, "zero-regions",
+                    "expected weights, found zeros that begin or end within {} of {} rows, as where "
+                    "a part was never written",
+                    f.torn_lines, f.plan.lines);
     }
     const char* line = f.plan.k_outer ? "groups of sixteen columns" : "rows";
     const char* column = f.plan.k_outer ? "rows" : "columns";
     if (f.plan.lines >= 8 && 5 * f.zero_lines >= f.plan.lines) {
-      return report(
-          m, "zero-regions",
-          fmt::format("expected weights, found zeros in {} of {} {}, from {} on {} one after the other",
-                      f.zero_lines, f.plan.lines, line, f.first_zero_line, f.longest_zero_lines));
+      return report(m, "zero-regions",
+                    "expected weights, found zeros in {} of {} {}, from {} on {} one after the other",
+                    f.zero_lines, f.plan.lines, line, f.first_zero_line, f.longest_zero_lines);
     } else if (f.columns >= 16 && f.sampled >= 16 * f.columns && 5 * f.zero_columns >= f.columns) {
-      return report(
-          m, "zero-regions",
-          fmt::format("expected weights, found zeros in {} of {} {}", f.zero_columns, f.columns, column));
+      return report(m, "zero-regions", "expected weights, found zeros in {} of {} {}", f.zero_columns,
+                    f.columns, column);
     }
     // Fewer, where its siblings have none.
     const Zeros& kind = zeros_[m.at.kind];
@@ -223,18 +219,16 @@ class Content {
     if (!m.is_linear || !alone) return false;
     constexpr uint64_t kFewLines = 16;
     if (f.longest_zero_lines >= std::max(kFewLines, f.plan.lines / 64)) {
-      return report(
-          m, "zero-regions",
-          fmt::format("expected weights, as {} of {} like it have in all {}, found zeros in {} of {}, from "
-                      "{} on {} one after the other",
-                      kind.members - kind.with_lines, kind.members, line, f.zero_lines, f.plan.lines,
-                      f.first_zero_line, f.longest_zero_lines));
+      return report(m, "zero-regions",
+                    "expected weights, as {} of {} like it have in all {}, found zeros in {} of {}, from "
+                    "{} on {} one after the other",
+                    kind.members - kind.with_lines, kind.members, line, f.zero_lines, f.plan.lines,
+                    f.first_zero_line, f.longest_zero_lines);
     }
     if (f.sampled >= 16 * f.columns && f.zero_columns >= std::max(kFewLines, f.columns / 32)) {
-      return report(
-          m, "zero-regions",
-          fmt::format("expected weights, as {} of {} like it have in all {}, found zeros in {} of {}",
-                      kind.members - kind.with_columns, kind.members, column, f.zero_columns, f.columns));
+      return report(m, "zero-regions",
+                    "expected weights, as {} of {} like it have in all {}, found zeros in {} of {}",
+                    kind.members - kind.with_columns, kind.members, column, f.zero_columns, f.columns);
     }
     return false;
   }
@@ -243,25 +237,22 @@ class Content {
     const MatrixFigures& f = *m.figures;
     if (!m.is_linear || !f.plan.is_rows) return false;
     if (f.repeated_lines > 0 && f.plan.lines > 1 && is_router(m.name)) {
-      return report(m, "repeated-rows",
-                    fmt::format("expected a row an expert, found {} of {} equal to an earlier one",
-                                f.repeated_lines, f.plan.lines));
+      return report(m, "repeated-rows", "expected a row an expert, found {} of {} equal to an earlier one",
+                    f.repeated_lines, f.plan.lines);
     }
     if (f.plan.lines < 8) return false;
     if (4 * f.echo_lines > 3 * f.plan.sampled()) {
-      return report(
-          m, "repeated-rows",
-          fmt::format("expected columns that differ, found one half, or every second column, equal to "
-                      "the others in {} of {} rows that were looked at",
-                      f.echo_lines, f.plan.sampled()));
+      return report(m, "repeated-rows",
+                    "expected columns that differ, found one half, or every second column, equal to "
+                    "the others in {} of {} rows that were looked at",
+                    f.echo_lines, f.plan.sampled());
     }
     // Heads of keys and values are repeated on purpose for tensor parallelism, each as a whole.
     const bool kv = m.name.find(".k_proj") != m.name.npos || m.name.find(".v_proj") != m.name.npos;
     const uint64_t repeated = kv && f.repeated_lines < f.plan.lines ? f.doubled_lines : f.repeated_lines;
     if (16 * repeated < f.plan.lines) return false;
-    return report(m, "repeated-rows",
-                  fmt::format("expected rows that differ, found {} of {} equal to an earlier one", repeated,
-                              f.plan.lines));
+    return report(m, "repeated-rows", "expected rows that differ, found {} of {} equal to an earlier one",
+                  repeated, f.plan.lines);
   }
 
   void check_order(const Member& m) {
@@ -275,12 +266,11 @@ class Content {
     const bool swizzled = gain(f.swizzled) >= gain(f.transposed);
     const MatrixFigures::Order& order = swizzled ? f.swizzled : f.transposed;
     if (gain(order) < 0) return;
-    sink_.add("scale-order", s_.file_of(s_.modules[f.module].block_scale),
-              s_.tensors[s_.modules[f.module].block_scale].name,
-              fmt::format("expected block scales in the order of rows, which explains {:.0f} % of their "
-                          "variance, found an order that explains {:.0f} %: {}",
-                          100 * std::max(0.0, order.as_stored), 100 * order.otherwise,
-                          swizzled ? "the 128x4 order of a kernel" : "transposed"));
+    sink_.add("scale-order", s_.at(s_.modules[f.module].block_scale),
+              "expected block scales in the order of rows, which explains {:.0f} % of their "
+              "variance, found an order that explains {:.0f} %: {}",
+              100 * std::max(0.0, order.as_stored), 100 * order.otherwise,
+              swizzled ? "the 128x4 order of a kernel" : "transposed");
   }
 
   /// Scales in floats, of rows, blocks or groups: one for all, where other matrices have one each; one that
@@ -292,16 +282,15 @@ class Content {
     // Rows of zeros may have any scale.
     if (m.figures->zero_lines == 0 && scales.log2_amax - scales.log2_mean > kFarthest &&
         std::isfinite(scales.log2_mean)) {
-      return report(
-          m, "suspicious-scale",
-          fmt::format("expected scales of one order of magnitude, found {:.3g} beside {:.3g}, their mean",
-                      std::exp2(scales.log2_amax), std::exp2(scales.log2_mean)));
+      return report(m, "suspicious-scale",
+                    "expected scales of one order of magnitude, found {:.3g} beside {:.3g}, their mean",
+                    std::exp2(scales.log2_amax), std::exp2(scales.log2_mean));
     }
     // Of other formats a scale a row may be that of the matrix.
     if (m.figures->plan.kind != NumberKind::kInt4 || !is_flat(scales) || 8 * flat_ > scaled_) return false;
     return report(m, "odd-codes",
-                  fmt::format("expected scales that differ, as {} of {} matrices have, found {:.3g} for all",
-                              scaled_ - flat_, scaled_, std::exp2(scales.log2_amax)));
+                  "expected scales that differ, as {} of {} matrices have, found {:.3g} for all",
+                  scaled_ - flat_, scaled_, std::exp2(scales.log2_amax));
   }
   static bool has_float_scales(const Member& m) {
     constexpr uint64_t kFewScales = 16;
@@ -320,20 +309,18 @@ class Content {
     if (scales == nullptr) return false;
     constexpr double kWidest = 3;  // standard deviation in octaves; of trained weights less than 1
     if (f.plan.scale_bytes > 0 && scales->scale_sd > kWidest) {
-      return report(
-          m, "odd-codes",
-          fmt::format("expected block scales within a few octaves, found a standard deviation of {:.1f}, "
-                      "as of noise",
-                      scales->scale_sd));
+      return report(m, "odd-codes",
+                    "expected block scales within a few octaves, found a standard deviation of {:.1f}, "
+                    "as of noise",
+                    scales->scale_sd);
     }
     // Of E8M0 the smallest, 2^-127, is what blocks of zeros have.
     constexpr double kFew = 0.02;
     if (scales->plan.kind == NumberKind::kE8m0 && scales->zero_share > f.zero_share + kFew) {
-      return report(
-          m, "zero-scale",
-          fmt::format("expected no scale of 2^-127 above codes other than zero, found it in {:.0f} % of "
-                      "blocks, with {:.0f} % zero codes",
-                      100 * scales->zero_share, 100 * f.zero_share));
+      return report(m, "zero-scale",
+                    "expected no scale of 2^-127 above codes other than zero, found it in {:.0f} % of "
+                    "blocks, with {:.0f} % zero codes",
+                    100 * scales->zero_share, 100 * f.zero_share);
     }
     // Weights of one size have one scale, and no codes between 0 and 6.
     const auto between =

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -45,8 +43,8 @@ void lint_identical(const LintInput& s, std::span<Member> members, LintReporter&
   for (const auto& [key, same] : equal) {
     for (size_t i = 1; i < same.size(); ++i) {
       const Member& m = *same[i];
-      reporter.add("identical-weights", s.file_of(m.figures->tensor), m.name,
-                   fmt::format("expected weights of its own, found those of {}", same[0]->name));
+      reporter.add("identical-weights", s.at(m.figures->tensor, m.name),
+                   "expected weights of its own, found those of {}", same[0]->name);
     }
   }
   // Codes of NVFP4 alone, copied without their block scales.
@@ -58,9 +56,8 @@ void lint_identical(const LintInput& s, std::span<Member> members, LintReporter&
   for (const auto& [key, same] : codes) {
     for (size_t i = 1; i < same.size(); ++i) {
       const Member& m = *same[i];
-      reporter.add("identical-weights", s.file_of(m.figures->tensor), m.name,
-                   fmt::format("expected codes of its own, found those of {} under other block scales",
-                               same[0]->name));
+      reporter.add("identical-weights", s.at(m.figures->tensor, m.name),
+                   "expected codes of its own, found those of {} under other block scales", same[0]->name);
     }
   }
   // Lines in another order: a row permutation of a sibling.
@@ -69,9 +66,8 @@ void lint_identical(const LintInput& s, std::span<Member> members, LintReporter&
   for (const auto& [key, same] : permuted) {
     for (size_t i = 1; i < same.size(); ++i) {
       const Member& m = *same[i];
-      reporter.add(
-          "identical-weights", s.file_of(m.figures->tensor), m.name,
-          fmt::format("expected weights of its own, found the rows of {} in another order", same[0]->name));
+      reporter.add("identical-weights", s.at(m.figures->tensor, m.name),
+                   "expected weights of its own, found the rows of {} in another order", same[0]->name);
     }
   }
 }

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "formats/json_access.h"
 #include "formats/module_names.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/findings/and_more.h"
 #include "lib/lint/family/family_checks.h"
-#include "lib/names/lookup_parts.h"
 
 namespace twofour {
 namespace {
@@ -21,10 +21,9 @@ bool describes_model(const Json& config) {
 }
 
 /// Tensors that are missing or too many.
-class PresenceLint {
+class PresenceLint : public FamilyLint {
  public:
-  PresenceLint(FamilySubject& x, LintReporter& reporter)
-      : x_(x), s_(x.input), model_(x.model), there_(x.there), sizes_(x.sizes), reporter_(reporter) {}
+  using FamilyLint::FamilyLint;
 
   void run() {
     check_missing();
@@ -52,9 +51,8 @@ class PresenceLint {
       x_.facts.embedding_reported = x_.facts.embedding_reported || row.kind == ParameterKind::kEmbedding;
       std::string more =
           row.has_layer && wanted > 1 ? fmt::format(", in {} of {} layers", missing, wanted) : "";
-      reporter_.add("tensor-missing", "", first,
-                    fmt::format("expected {}as every model of {} has, found none{}", shape_phrase(row),
-                                model_.model_type, more));
+      reporter_.add("tensor-missing", {"", first}, "expected {}as every model of {} has, found none{}",
+                    shape_phrase(row), model_.model_type, more);
     }
   }
   /// Whether codes are missing beside a global scale, which is reported with the module.
@@ -93,11 +91,9 @@ class PresenceLint {
         count += tensors;
       }
       if (count == 0) continue;
-      reporter_.add(
-          "tensor-unknown", s_.file_of(first), s_.tensors[first].name,
-          fmt::format("expected none{}{} by config.json ({}), found {}",
-                      layer >= 0 ? fmt::format(" in layer {}", layer) : "", and_more(count, ", nor {} more"),
-                      row.when, describe(s_.tensors[first].dtype, s_.tensors[first].shape)));
+      reporter_.add("tensor-unknown", s_.at(first), "expected none{}{} by config.json ({}), found {}",
+                    layer >= 0 ? fmt::format(" in layer {}", layer) : "", and_more(count, ", nor {} more"),
+                    row.when, describe(s_.tensors[first]));
     }
     if (model_.family->is_open || model_.is_nested) return check_unknown_in_layers();
     for (const UnknownTensors& u : there_.unknown()) report_unknown(u);
@@ -112,22 +108,14 @@ class PresenceLint {
   void report_unknown(const UnknownTensors& u) {
     const TensorInfo& t = s_.tensors[u.first];
     if (t.name.ends_with("_proj_bias")) return;  // reported with its stack
-    reporter_.add("tensor-unknown", s_.file_of(u.first), t.name,
-                  fmt::format("expected a name that models of {} have, found {}{}", model_.model_type,
-                              describe(t.dtype, t.shape), and_more(u.count, ", and {} more like it")));
+    reporter_.add("tensor-unknown", s_.at(u.first), "expected a name that models of {} have, found {}{}",
+                  model_.model_type, describe(t), and_more(u.count, ", and {} more like it"));
   }
-
-  FamilySubject& x_;
-  const LintInput& s_;
-  const LanguageModel& model_;
-  const FamilyPresence& there_;
-  FamilySizes& sizes_;
-  LintReporter& reporter_;
 };
 
 /// Names of a multimodal model, of which a config of a text model alone knows nothing.
 void check_prefix(const LintInput& s, const LanguageModel& model, LintReporter& reporter) {
-  const std::vector<std::string> classes = lookups::strings_of(s.config, "architectures");
+  const std::vector<std::string> classes = strings_of(s.config, "architectures");
   const bool text_alone = std::any_of(classes.begin(), classes.end(),
                                       [](const std::string& name) { return name.ends_with("ForCausalLM"); });
   if (model.is_nested || !text_alone) return;
@@ -136,10 +124,9 @@ void check_prefix(const LintInput& s, const LanguageModel& model, LintReporter& 
   });
   if (odd == s.tensors.end()) return;
   const auto tensor = static_cast<size_t>(odd - s.tensors.begin());
-  reporter.add(
-      "tensor-unknown", s.file_of(tensor), odd->name,
-      fmt::format("expected a name without language_model., as {} has, found one of a multimodal model",
-                  classes[0]));
+  reporter.add("tensor-unknown", s.at(tensor, odd->name),
+               "expected a name without language_model., as {} has, found one of a multimodal model",
+               classes[0]);
 }
 
 }  // namespace

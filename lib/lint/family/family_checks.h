@@ -22,6 +22,21 @@ struct FamilySubject {
   std::optional<int64_t> experts() const;
 };
 
+/// What all checks of a family are given.
+class FamilyLint {
+ public:
+  FamilyLint(FamilySubject& x, LintReporter& reporter)
+      : x_(x), s_(x.input), model_(x.model), there_(x.there), sizes_(x.sizes), reporter_(reporter) {}
+
+ protected:
+  FamilySubject& x_;
+  const LintInput& s_;
+  const LanguageModel& model_;
+  const FamilyPresence& there_;
+  FamilySizes& sizes_;
+  LintReporter& reporter_;
+};
+
 /// How many layers there are, and of which kind each is.
 void lint_family_layers(FamilySubject& subject, LintReporter& reporter);
 /// Keys on which it depends whether a tensor is there at all.

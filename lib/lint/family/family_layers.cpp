@@ -7,10 +7,9 @@
 namespace twofour {
 namespace {
 
-class LayerLint {
+class LayerLint : public FamilyLint {
  public:
-  LayerLint(FamilySubject& x, LintReporter& reporter)
-      : s_(x.input), model_(x.model), there_(x.there), sizes_(x.sizes), reporter_(reporter) {}
+  using FamilyLint::FamilyLint;
 
   void run() {
     check_count();
@@ -34,11 +33,11 @@ class LayerLint {
     const std::string found = said ? fmt::format("{}", *said) : "none";
     if (sizes_.stated("num_hidden_layers") == nullptr) {
       if (said == end) return;
-      reporter_.add("odd-setting", "config.json", "num_hidden_layers",
-                    fmt::format("expected the count of layers, {}, found none", end));
+      reporter_.add("odd-setting", {"config.json", "num_hidden_layers"},
+                    "expected the count of layers, {}, found none", end);
     } else if (said && end > *said) {
-      reporter_.add("layers-extra", "config.json", "num_hidden_layers",
-                    fmt::format("expected {} as tensors of layer {} say, found {}", end, end - 1, found));
+      reporter_.add("layers-extra", {"config.json", "num_hidden_layers"},
+                    "expected {} as tensors of layer {} say, found {}", end, end - 1, found);
     } else {
       return;
     }
@@ -89,15 +88,9 @@ class LayerLint {
     }
     if (differ == 0) return;
     if (differ > 1) message += fmt::format("; {} layers differ", differ);
-    reporter_.add("layer-kind", "config.json", (is_mlp ? model_.family->mlp : model_.family->mixer).keys,
+    reporter_.add("layer-kind", {"config.json", (is_mlp ? model_.family->mlp : model_.family->mixer).keys},
                   std::move(message));
   }
-
-  const LintInput& s_;
-  const LanguageModel& model_;
-  const FamilyPresence& there_;
-  FamilySizes& sizes_;
-  LintReporter& reporter_;
 };
 
 }  // namespace

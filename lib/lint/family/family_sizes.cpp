@@ -14,10 +14,9 @@
 namespace twofour {
 namespace {
 
-class SizeLint {
+class SizeLint : public FamilyLint {
  public:
-  SizeLint(FamilySubject& x, LintReporter& reporter)
-      : x_(x), s_(x.input), model_(x.model), there_(x.there), sizes_(x.sizes), reporter_(reporter) {}
+  using FamilyLint::FamilyLint;
 
   void run() {
     depends_on_layer_.resize(there_.rows().size());
@@ -80,14 +79,12 @@ class SizeLint {
     const std::string by = w.expression == w.key ? "" : fmt::format(" ({})", w.expression);
     const bool is_vocab = w.key == "vocab_size";
     if (is_vocab && w.said && w.found > *w.said && w.found % 64 == 0 && w.found - *w.said < 1024) {
-      reporter_.add("padded-vocabulary", "config.json", w.key,
-                    fmt::format("expected {} as {}{} has {}, found {}", w.found, first.name, more,
-                                describe(first.dtype, first.shape), found));
+      reporter_.add("padded-vocabulary", {"config.json", w.key}, "expected {} as {}{} has {}, found {}",
+                    w.found, first.name, more, describe(first), found);
       return;
     }
-    reporter_.add("config-shape", "config.json", w.key,
-                  fmt::format("expected {} as {}{} has {}{}, found {}", w.found, first.name, more,
-                              describe(first.dtype, first.shape), by, found));
+    reporter_.add("config-shape", {"config.json", w.key}, "expected {} as {}{} has {}{}, found {}", w.found,
+                  first.name, more, describe(first), by, found);
   }
 
   /// Whether another rule says what is wrong: an expert differs from its siblings, a weight is stored twice,
@@ -146,8 +143,8 @@ class SizeLint {
                                row.k.empty() ? "" : " x ", row.k, shape_text(*t.shape));
     }
     for (const auto& [key, o] : odd) {
-      reporter_.add("config-shape", s_.file_of(o.first), s_.tensors[o.first].name,
-                    fmt::format("expected {}{}", o.expected, and_more(o.count, ", and in {} more")));
+      reporter_.add("config-shape", s_.at(o.first), "expected {}{}", o.expected,
+                    and_more(o.count, ", and in {} more"));
     }
   }
   void report_rank(const FamilyTensor& t, const FamilyRow& row) {
@@ -158,17 +155,10 @@ class SizeLint {
     const ExpectedShape x = expected_shape(x_, row, t.layer);
     if (!x.is_known(row)) return;
     x_.facts.reported.insert(t.tensor);
-    reporter_.add("config-shape", s_.file_of(t.tensor), info.name,
-                  fmt::format("expected {} ({}{}{} of config.json), found {}", x.text(row), row.n,
-                              row.k.empty() ? "" : " x ", row.k, describe(info.dtype, info.shape)));
+    reporter_.add("config-shape", s_.at(t.tensor), "expected {} ({}{}{} of config.json), found {}",
+                  x.text(row), row.n, row.k.empty() ? "" : " x ", row.k, describe(info));
   }
 
-  FamilySubject& x_;
-  const LintInput& s_;
-  const LanguageModel& model_;
-  const FamilyPresence& there_;
-  FamilySizes& sizes_;
-  LintReporter& reporter_;
   std::vector<bool> depends_on_layer_;  ///< of each row: sizes that the config lists layer by layer
   std::optional<std::set<size_t>>
       uncertain_;  ///< stacks of rows of gate and up in an order that is not known

@@ -8,10 +8,9 @@
 namespace twofour {
 namespace {
 
-class SwitchLint {
+class SwitchLint : public FamilyLint {
  public:
-  SwitchLint(FamilySubject& x, LintReporter& reporter)
-      : x_(x), s_(x.input), there_(x.there), sizes_(x.sizes), reporter_(reporter) {}
+  using FamilyLint::FamilyLint;
 
   void run() {
     for (const std::string& key : family_switches(there_.rows())) check_switch(key);
@@ -51,7 +50,7 @@ class SwitchLint {
     x_.blamed.insert(key);
     const bool is_count =
         sizes_.stated(key) != nullptr ? !sizes_.stated(key)->is_boolean() : !is_yes_or_no(key);
-    reporter_.add("config-switch", "config.json", key,
+    reporter_.add("config-switch", {"config.json", key},
                   on ? fmt::format("expected {} as there is no {}, found {}",
                                    is_count ? "0 or null" : "false", lacks, found)
                      : fmt::format("expected {} as there is {}, found {}", is_count ? "a count" : "true",
@@ -60,12 +59,6 @@ class SwitchLint {
   static bool is_yes_or_no(const std::string& key) {
     return key.find("bias") != key.npos || key.starts_with("use_") || key.starts_with("enable_");
   }
-
-  FamilySubject& x_;
-  const LintInput& s_;
-  const FamilyPresence& there_;
-  FamilySizes& sizes_;
-  LintReporter& reporter_;
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 #include "lib/lint/family/family_tensors.h"
-#include "lib/names/lookup_parts.h"
+#include "formats/json_access.h"
 
 #include <algorithm>
 #include <cctype>
@@ -35,7 +35,7 @@ std::string class_of_type(std::string_view type) {
 }  // namespace
 
 bool is_class_of_family(const Json& config, const LanguageModel& model) {
-  const std::vector<std::string> classes = lookups::strings_of(config, "architectures");
+  const std::vector<std::string> classes = strings_of(config, "architectures");
   if (classes.empty() || model.is_nested) return true;
   return std::any_of(classes.begin(), classes.end(), [&](const std::string& name) {
     const std::string own = class_of_type(model.model_type);

@@ -31,8 +31,7 @@ void check_auto_map(const LintInput& s, const char* file, const Json& map, LintR
   std::replace(code.begin(), code.end(), '.', '/');
   code += ".py";
   if (!is_absent(s.path / code)) return;
-  reporter.add("missing-sidecar", file, code,
-               fmt::format("expected as auto_map names it ({}), found none", text));
+  reporter.add("missing-sidecar", {file, code}, "expected as auto_map names it ({}), found none", text);
 }
 
 /// Files that tokenizer_config.json names by plain names.
@@ -42,8 +41,8 @@ void check_tokenizer_files(const LintInput& s, const Json& config, LintReporter&
     if (!config.contains(key) || !config[key].is_string()) continue;
     const std::string name = config[key].get<std::string>();
     if (name.empty() || name.find('/') != name.npos || !is_absent(s.path / name)) continue;
-    reporter.add("missing-sidecar", "tokenizer_config.json", name,
-                 fmt::format("expected as {} names it, found none", key));
+    reporter.add("missing-sidecar", {"tokenizer_config.json", name}, "expected as {} names it, found none",
+                 key);
   }
 }
 
@@ -74,11 +73,11 @@ void check_templates(const LintInput& s, const Json& tokenizer, LintReporter& re
   try {
     file = trimmed(read_text(s.path / "chat_template.jinja"));
   } catch (const Error& e) {
-    reporter.add("bad-config", "chat_template.jinja", "", damage_of(e, s.path / "chat_template.jinja"));
+    reporter.add("bad-config", {"chat_template.jinja", ""}, damage_of(e, s.path / "chat_template.jinja"));
     return;
   }
   if (own.is_string() && trimmed(own.get<std::string>()) == file) return;
-  reporter.add("two-chat-templates", "tokenizer_config.json", "chat_template",
+  reporter.add("two-chat-templates", {"tokenizer_config.json", "chat_template"},
                "expected none beside chat_template.jinja or the same, found another");
 }
 
@@ -99,7 +98,7 @@ void check_side_configs(const LintInput& s, LintReporter& reporter) {
     if (!side.is_object()) continue;
     if (!has_codes && !s.is_part && !s.lacks_files) {
       reporter.add(
-          "config-disagrees", file, "",
+          "config-disagrees", {file, ""},
           "expected weights of GPTQ or AWQ, which it describes, found none; it may be of another save");
       continue;
     }
@@ -113,9 +112,8 @@ void check_side_configs(const LintInput& s, LintReporter& reporter) {
       const Json stated = first_of(s.quantization, keys), beside = first_of(side, keys);
       if (stated.is_null() || beside.is_null() || stated == beside) continue;
       if (*keys.begin() == std::string_view("quant_method") && quantization_method(side) == method) continue;
-      reporter.add("config-disagrees", file, *keys.begin(),
-                   fmt::format("expected {} as config.json says, found {}", quoted_setting(stated),
-                               quoted_setting(beside)));
+      reporter.add("config-disagrees", {file, *keys.begin()}, "expected {} as config.json says, found {}",
+                   quoted_setting(stated), quoted_setting(beside));
     }
   }
 }
@@ -170,11 +168,11 @@ void check_readable(const LintInput& s, LintReporter& reporter) {
       report_placeholder(s.path, relative.string(), "a file of the checkpoint", reporter);
     if (why.empty()) continue;
     const bool dangles = it->is_symlink(ignored) && !it->exists(ignored);
-    reporter.add(dangles ? "dangling-link" : "unreadable-file", relative.string(), "", why);
+    reporter.add(dangles ? "dangling-link" : "unreadable-file", {relative.string(), ""}, why);
   }
   if (error) {
-    reporter.add("unreadable-file", "", "",
-                 fmt::format("expected a directory that can be listed, found: {}", error.message()));
+    reporter.add("unreadable-file", {"", ""}, "expected a directory that can be listed, found: {}",
+                 error.message());
   }
 }
 
@@ -188,9 +186,9 @@ void check_links(const LintInput& s, LintReporter& reporter) {
     return;  // a folder that cannot be listed, or that has the name of a file: reported by other rules
   }
   for (const LinkOutside& link : links) {
-    reporter.add("link-outside", link.path.lexically_relative(s.path).string(), "",
-                 fmt::format("expected a file within the checkpoint, found a link out of it to {}",
-                             json_quote_short(link.target.string())));
+    reporter.add("link-outside", {link.path.lexically_relative(s.path).string(), ""},
+                 "expected a file within the checkpoint, found a link out of it to {}",
+                 json_quote_short(link.target.string()));
   }
 }
 
@@ -219,9 +217,10 @@ void lint_auxiliary_files(const LintInput& s, LintReporter& reporter) {
   lint_publishing(s, tokenizer, reporter);
   if (has_vocabulary(s)) return;
   if (is_absent(s.path / "tokenizer_config.json")) {
-    reporter.add("no-tokenizer", "", "", "expected tokenizer.json, tokenizer.model or the like, found none");
+    reporter.add("no-tokenizer", {"", ""},
+                 "expected tokenizer.json, tokenizer.model or the like, found none");
   } else if (tokenizer.is_object() && !tokenizer.contains("auto_map")) {
-    reporter.add("missing-sidecar", "tokenizer_config.json", "tokenizer.json",
+    reporter.add("missing-sidecar", {"tokenizer_config.json", "tokenizer.json"},
                  "expected the vocabulary that the tokenizer needs (tokenizer.json, tokenizer.model or the "
                  "like), found none");
   }

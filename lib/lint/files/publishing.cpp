@@ -1,5 +1,4 @@
 #include <string>
-#include <string_view>
 
 #include "lib/io/file.h"
 #include "lib/lint/files/checks.h"
@@ -49,15 +48,15 @@ bool has_licence_file(const LintInput& s) {
 void lint_publishing(const LintInput& s, const Json& tokenizer, LintReporter& reporter) {
   const std::string card = read_card(s);
   if (card.find_first_not_of(" \t\r\n") == card.npos)
-    reporter.add("no-model-card", "README.md", "", "expected what the model is, found nothing");
+    reporter.add("no-model-card", {"README.md", ""}, "expected what the model is, found nothing");
   if (!names_licence(card) && !has_licence_file(s))
-    reporter.add("no-license", "", "", "expected LICENSE, or license: in README.md, found neither");
+    reporter.add("no-license", {"", ""}, "expected LICENSE, or license: in README.md, found neither");
   const bool has_own =
       tokenizer.is_object() && tokenizer.contains("chat_template") && !tokenizer["chat_template"].is_null();
   const bool has_file =
       !is_absent(s.path / "chat_template.jinja") || !is_absent(s.path / "chat_template.json");
   if (!has_own && !has_file && !is_absent(s.path / "tokenizer_config.json"))
-    reporter.add("no-chat-template", "tokenizer_config.json", "chat_template", "expected one, found none");
+    reporter.add("no-chat-template", {"tokenizer_config.json", "chat_template"}, "expected one, found none");
 }
 
 }  // namespace twofour

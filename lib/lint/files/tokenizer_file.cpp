@@ -66,7 +66,7 @@ std::optional<uint64_t> find_vocabulary(const Json& config) {
 
 void check_vocabulary(const LintInput& s, const TokenEvents& tokens, LintReporter& reporter) {
   const auto add = [&](const std::string& message) {
-    reporter.add("tokenizer-size", "tokenizer.json", "model.vocab", message);
+    reporter.add("tokenizer-size", {"tokenizer.json", "model.vocab"}, message);
   };
   if (!tokens.has_vocabulary) return;
   if (!tokens.last_of_model && !tokens.last_added) return add("expected tokens, found none");
@@ -97,7 +97,7 @@ void lint_tokenizer_file(const LintInput& s, LintReporter& reporter) {
   } catch (const ReadError&) {
     throw;
   } catch (const Error& e) {
-    reporter.add("bad-config", kName, "", damage_of(e, s.path / kName));
+    reporter.add("bad-config", {kName, ""}, damage_of(e, s.path / kName));
     return;
   }
   check_vocabulary(s, tokens, reporter);
@@ -111,8 +111,8 @@ void lint_token_settings(const LintInput& s, const char* file, const Json& confi
     if (at == config.end()) continue;
     for (const Json& id : *at) {
       if (!id.is_number_unsigned() || id.get<uint64_t>() < *size) continue;
-      reporter.add("impossible-setting", file, key,
-                   fmt::format("expected less than vocab_size, {}, found {}", *size, quoted_setting(id)));
+      reporter.add("impossible-setting", {file, key}, "expected less than vocab_size, {}, found {}", *size,
+                   quoted_setting(id));
       break;
     }
   }

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cctype>
-
 #include "formats/error.h"
 #include "formats/json.h"
 #include "lib/findings/options.h"

@@ -23,14 +23,18 @@ LintReporter::LintReporter(const LintLevels& levels) {
   }
 }
 
-void LintReporter::add(std::string_view rule, std::string file, std::string name, std::string message,
-                       LintFacts facts) {
+void LintReporter::add(std::string_view rule, LintPlace place, std::string message, LintFacts facts) {
   const auto at = find_lint_rule(rule);
   check(at.has_value(), "a rule of the table");
   if (!levels_[*at]) return;
   const std::lock_guard lock(mutex_);
-  findings_.push_back(
-      {*at, *levels_[*at], std::move(file), std::move(name), std::move(message), std::move(facts), {}});
+  findings_.push_back({*at,
+                       *levels_[*at],
+                       std::move(place.file),
+                       std::move(place.name),
+                       std::move(message),
+                       std::move(facts),
+                       {}});
 }
 
 void LintReporter::summarize(std::string_view rule, std::string text) {
@@ -82,9 +86,8 @@ void LintReporter::move_known_to(std::vector<LintFinding>& known) {
   for (const auto& [identity, entry] : baseline_->entries) {
     const auto rule = find_lint_rule(entry.rule);
     if (seen.contains(identity) || (rule && !levels_[*rule])) continue;
-    add("baseline-stale", "", entry.where,
-        fmt::format("expected {} as {} says ({}), found it no more", entry.rule, baseline_->file,
-                    entry.message));
+    add("baseline-stale", {"", entry.where}, "expected {} as {} says ({}), found it no more", entry.rule,
+        baseline_->file, entry.message);
   }
 }
 

@@ -1,4 +1,6 @@
 #pragma once
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -9,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lib/findings/finding.h"
@@ -56,6 +59,11 @@ struct LintFinding {
   std::string where() const { return file.empty() || name.empty() ? file + name : file + ": " + name; }
 };
 
+/// A file within the directory, and a tensor, module, pattern or key of it. Either may be empty.
+struct LintPlace {
+  std::string file, name;
+};
+
 struct LintBaseline;
 
 struct LintReport {
@@ -87,8 +95,12 @@ class LintReporter {
   LintReporter& operator=(const LintReporter&) = delete;
   /// A finding with a key counts once for each value that the key would have to have, however many layers and
   /// experts show it.
-  void add(std::string_view rule, std::string file, std::string name, std::string message,
-           LintFacts facts = {});
+  void add(std::string_view rule, LintPlace at, std::string message, LintFacts facts = {});
+  /// The same with a message to be formatted.
+  template <class... Args>
+  void add(std::string_view rule, LintPlace at, fmt::format_string<Args...> text, Args&&... args) {
+    add(rule, std::move(at), fmt::format(text, std::forward<Args>(args)...));
+  }
   /// What a rule's findings come to together.
   void summarize(std::string_view rule, std::string text);
   /// Names of all findings above "note" so far.

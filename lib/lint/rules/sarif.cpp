@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <set>
 
 #include "formats/json.h"
 #include "lib/findings/version.h"

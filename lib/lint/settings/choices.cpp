@@ -56,12 +56,9 @@ bool is_number_or_switch(std::string_view text) {
   return text == "true" || text == "false" || text == "True" || text == "False";
 }
 
-class Choices {
+class Choices : public SettingLint {
  public:
-  Choices(const LintInput& s, LintReporter& reporter) : s_(s), reporter_(reporter) {
-    model_ = find_language_model(s.config);
-    config_ = model_ ? model_->config : model_configs(s.config).back();
-  }
+  using SettingLint::SettingLint;
 
   void run() {
     if (model_) check_activations();
@@ -79,14 +76,6 @@ class Choices {
   }
 
  private:
-  void odd(std::string_view key, const std::string& expected, const Json& found) {
-    reporter_.add("odd-setting", "config.json", std::string(key),
-                  fmt::format("expected {}, found {}", expected, quoted_setting(found)));
-  }
-  const Json* said(std::string_view key) const {
-    const auto at = config_->find(key);
-    return at == config_->end() || at->is_null() ? nullptr : &*at;
-  }
   static bool is_one_of(const Json& value, const auto& texts) {
     return std::any_of(std::begin(texts), std::end(texts), [&](const auto& text) { return value == text; });
   }
@@ -142,9 +131,9 @@ class Choices {
       return t.name.ends_with(".mlp.gate.e_score_correction_bias");
     });
     if (bias == s_.tensors.end()) return;
-    reporter_.add("impossible-setting", "config.json", other_method ? "topk_method" : "scoring_func",
-                  fmt::format("expected {} as {} is stored, found {}", other_method ? "noaux_tc" : "sigmoid",
-                              bias->name, quoted_setting(other_method ? *method : *score)));
+    reporter_.add("impossible-setting", {"config.json", other_method ? "topk_method" : "scoring_func"},
+                  "expected {} as {} is stored, found {}", other_method ? "noaux_tc" : "sigmoid", bias->name,
+                  quoted_setting(other_method ? *method : *score));
   }
 
   /// DeepSeek-V4: by how much each layer's compressor shortens a text, the height of its table; 0: it has
@@ -158,10 +147,9 @@ class Choices {
       const bool has_layer = s_.find(fmt::format("layers.{}.attn_norm.weight", i)).has_value();
       const int64_t height = table && !s_.tensors[*table].shape.empty() ? s_.tensors[*table].shape[0] : 0;
       if (!has_layer || ratio == height) continue;
-      reporter_.add(
-          "config-shape", "config.json", "compress_ratios",
-          fmt::format("expected {} for layer {} as {} says, found {}", height, i,
-                      table ? s_.tensors[*table].name : "the lack of a compressor", quoted_setting(ratio)));
+      reporter_.add("config-shape", {"config.json", "compress_ratios"},
+                    "expected {} for layer {} as {} says, found {}", height, i,
+                    table ? s_.tensors[*table].name : "the lack of a compressor", quoted_setting(ratio));
       return;
     }
   }
@@ -187,10 +175,10 @@ class Choices {
     }
     const TensorInfo& t = s_.tensors[*tensor];
     if (t.shape[0] == width) return;
-    reporter_.add("config-shape", "config.json", "intermediate_size",
-                  fmt::format("expected a width of {} as {} has, found one of {} by intermediate_size, "
-                              "block_auto_adjust_ff_dim, block_multiple_of and block_ffn_dim_multiplier",
-                              t.shape[0], t.name, width));
+    reporter_.add("config-shape", {"config.json", "intermediate_size"},
+                  "expected a width of {} as {} has, found one of {} by intermediate_size, "
+                  "block_auto_adjust_ff_dim, block_multiple_of and block_ffn_dim_multiplier",
+                  t.shape[0], t.name, width);
   }
 
   /// Numbers and switches in quotes: "false" is true in Python.
@@ -205,11 +193,6 @@ class Choices {
     }
   }
   bool is_checked_elsewhere(const std::string& key) const { return reporter_.reported_names().contains(key); }
-
-  const LintInput& s_;
-  LintReporter& reporter_;
-  std::optional<LanguageModel> model_;
-  const Json* config_;
 };
 
 }  // namespace

@@ -3,21 +3,20 @@
 #include <algorithm>
 #include <string>
 
+#include "formats/json_access.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/family/family_tensors.h"
 #include "lib/lint/files/checks.h"
 #include "lib/lint/settings/checks.h"
-#include "lib/names/lookup_parts.h"
 
 // What loaders choose a model's class by: model_type and architectures.
 
 namespace twofour {
 namespace {
 
-class ModelClass {
+class ModelClass : public SettingLint {
  public:
-  ModelClass(const LintInput& s, LintReporter& reporter)
-      : s_(s), reporter_(reporter), model_(find_language_model(s.config)) {}
+  using SettingLint::SettingLint;
 
   void run() {
     check_type();
@@ -29,8 +28,9 @@ class ModelClass {
   }
 
  private:
-  void odd(const char* key, std::string message) {
-    reporter_.add("odd-setting", "config.json", key, std::move(message));
+  template <class... Args>
+  void odd(const char* key, fmt::format_string<Args...> text, Args&&... args) {
+    reporter_.add("odd-setting", {"config.json", key}, text, std::forward<Args>(args)...);
   }
 
   /// Whether the tensors are those of a decoder, whose config loaders read.
@@ -51,7 +51,7 @@ class ModelClass {
       const auto at = config->find("model_type");
       if (at == config->end() || at->is_null()) continue;
       if (at->is_string() && !at->get_ref<const std::string&>().empty()) return;
-      return odd("model_type", fmt::format("expected the name of a family, found {}", quoted_setting(*at)));
+      return odd("model_type", "expected the name of a family, found {}", quoted_setting(*at));
     }
     if (!s_.config.contains("_class_name") && is_decoder())
       odd("model_type", "expected the name of a family, by which loaders choose a class, found none");
@@ -68,34 +68,33 @@ class ModelClass {
     }
     const bool is_list = at->is_array() && std::all_of(at->begin(), at->end(),
                                                        [](const Json& name) { return name.is_string(); });
-    if (!is_list)
-      odd("architectures", fmt::format("expected a list of classes, found {}", quoted_setting(*at)));
+    if (!is_list) odd("architectures", "expected a list of classes, found {}", quoted_setting(*at));
   }
 
   /// The class, by which vLLM chooses its model, against the type, by which transformers does.
   void check_class() {
     if (!model_ || model_->is_nested || is_class_of_family(s_.config, *model_)) return;
-    for (const std::string& name : lookups::strings_of(s_.config, "architectures")) {
+    for (const std::string& name : strings_of(s_.config, "architectures")) {
       const std::string stem = name.substr(0, name.find("For"));
       const FamilyShapes* other = find_family_of_class(stem);
       if (other == nullptr || other == model_->family) continue;
-      reporter_.add("impossible-setting", "config.json", "architectures",
-                    fmt::format("expected a class of model_type {}, found {}", model_->model_type,
-                                json_quote_short(name)));
+      reporter_.add("impossible-setting", {"config.json", "architectures"},
+                    "expected a class of model_type {}, found {}", model_->model_type,
+                    json_quote_short(name));
       return;
     }
   }
 
   /// A class that scores texts has a matrix for it, and none of words.
   void check_head() {
-    const std::vector<std::string> classes = lookups::strings_of(s_.config, "architectures");
+    const std::vector<std::string> classes = strings_of(s_.config, "architectures");
     const bool scores = std::any_of(classes.begin(), classes.end(), [](const std::string& name) {
       return name.ends_with("ForSequenceClassification") || name.ends_with("ForTokenClassification");
     });
     if (!scores || !s_.find("lm_head.weight") || s_.find("score.weight") || s_.is_part) return;
-    reporter_.add("impossible-setting", "config.json", "architectures",
-                  fmt::format("expected a class with lm_head.weight, which is stored, found {}",
-                              json_quote_short(classes[0])));
+    reporter_.add("impossible-setting", {"config.json", "architectures"},
+                  "expected a class with lm_head.weight, which is stored, found {}",
+                  json_quote_short(classes[0]));
   }
 
   /// A config with a name and no sizes: loaders take the defaults of the family's first model.
@@ -105,14 +104,10 @@ class ModelClass {
       if (!model_settings(s_.config, key).empty()) return;
     }
     odd("hidden_size",
-        fmt::format("expected the sizes of the model, found none, for which loaders take those of "
-                    "some {}",
-                    model_->model_type));
+        "expected the sizes of the model, found none, for which loaders take those of "
+        "some {}",
+        model_->model_type);
   }
-
-  const LintInput& s_;
-  LintReporter& reporter_;
-  const std::optional<LanguageModel> model_;
 };
 
 }  // namespace

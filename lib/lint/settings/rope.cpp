@@ -16,36 +16,29 @@
 namespace twofour {
 namespace {
 
-class Rope {
+class Rope : public SettingLint {
  public:
-  Rope(const LintInput& s, LintReporter& reporter)
-      : reporter_(reporter), model_(find_language_model(s.config)) {
-    config_ = model_ ? model_->config : model_configs(s.config).back();
-  }
+  using SettingLint::SettingLint;
 
   void run() {
     for (const char* key : {"rope_scaling", "rope_parameters"}) {
-      const auto at = config_->find(key);
-      if (at == config_->end() || at->is_null()) continue;
-      if (!at->is_object()) {
-        odd(key, "an object or null", *at);
+      const Json* rope = said(key);
+      if (rope == nullptr) continue;
+      if (!rope->is_object()) {
+        odd(key, "an object or null", *rope);
         continue;
       }
-      check(key, *at);
-      for (const auto& [name, value] : at->items()) {
+      check(key, *rope);
+      for (const auto& [name, value] : rope->items()) {
         if (value.is_object()) check(fmt::format("{}.{}", key, name), value);
       }
     }
   }
 
  private:
-  void odd(const std::string& place, const std::string& expected, const Json& found) {
-    reporter_.add("odd-setting", "config.json", place,
-                  fmt::format("expected {}, found {}", expected, quoted_setting(found)));
-  }
   static std::optional<double> number(const Json& rope, const char* key) {
-    const auto at = rope.find(key);
-    return at != rope.end() && at->is_number() ? std::optional(at->get<double>()) : std::nullopt;
+    const Json& value = member(rope, key);
+    return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
   }
 
   void check(const std::string& place, const Json& rope) {
@@ -63,33 +56,32 @@ class Rope {
     if (low && high && *low >= *high)
       odd(place + ".low_freq_factor", fmt::format("less than high_freq_factor, {}", *high),
           rope["low_freq_factor"]);
-    const auto share = rope.find("partial_rotary_factor");
-    if (share != rope.end() && !share->is_null() && !share_of(rope))
-      odd(place + ".partial_rotary_factor", "a number of more than 0, at most 1", *share);
+    const Json& share = member(rope, "partial_rotary_factor");
+    if (!share.is_null() && !share_of(rope))
+      odd(place + ".partial_rotary_factor", "a number of more than 0, at most 1", share);
     check_lists(place, rope);
   }
 
   void check_type(const std::string& place, const Json& rope) {
     const char* key = rope.contains("rope_type") ? "rope_type" : "type";
-    const auto at = rope.find(key);
-    if (at == rope.end() || at->is_null()) return;
+    const Json& type = member(rope, key);
+    if (type.is_null()) return;
     constexpr std::string_view kTypes[] = {
         "default", "linear",        "dynamic", "yarn",          "longrope",      "su",
         "llama3",  "mrope",         "mllama4", "ntk",           "deepseek_yarn", "proportional",
         "xdrope",  "dynamic_alpha", "none",    "telechat3-yarn"};
     const bool known =
-        std::any_of(std::begin(kTypes), std::end(kTypes), [&](auto type) { return *at == type; });
-    if (!known) return odd(fmt::format("{}.{}", place, key), "a kind of scaling that loaders know", *at);
+        std::any_of(std::begin(kTypes), std::end(kTypes), [&](auto one) { return type == one; });
+    if (!known) return odd(fmt::format("{}.{}", place, key), "a kind of scaling that loaders know", type);
     const auto need = [&](const char* part, const char* what = "a number of more than 0") {
-      const auto value = rope.find(part);
-      if (value == rope.end() || value->is_null()) odd(fmt::format("{}.{}", place, part), what, nullptr);
+      if (member(rope, part).is_null()) odd(fmt::format("{}.{}", place, part), what, nullptr);
     };
-    if (*at == "linear" || *at == "yarn" || *at == "llama3" || *at == "deepseek_yarn") need("factor");
-    if (*at == "llama3") {
+    if (type == "linear" || type == "yarn" || type == "llama3" || type == "deepseek_yarn") need("factor");
+    if (type == "llama3") {
       need("low_freq_factor");
       need("high_freq_factor");
     }
-    if (*at == "longrope" || *at == "su") {
+    if (type == "longrope" || type == "su") {
       need("short_factor", kFactors);
       need("long_factor", kFactors);
     }
@@ -114,14 +106,14 @@ class Rope {
   /// A factor for each of these pairs.
   void check_lists(const std::string& place, const Json& rope) {
     const auto length = [&](const char* key) -> std::optional<size_t> {
-      const auto at = rope.find(key);
-      if (at == rope.end() || at->is_null()) return std::nullopt;
+      const Json& list = member(rope, key);
+      if (list.is_null()) return std::nullopt;
       const auto is_factor = [](const Json& v) {
         return v.is_number() && std::isfinite(v.get<double>()) && v.get<double>() > 0;
       };
-      if (at->is_array() && std::ranges::all_of(*at, is_factor)) return at->size();
-      const auto odd_one = at->is_array() ? std::ranges::find_if_not(*at, is_factor) : at;
-      odd(fmt::format("{}.{}", place, key), kFactors, *odd_one);
+      if (list.is_array() && std::ranges::all_of(list, is_factor)) return list.size();
+      const Json& wrong = list.is_array() ? *std::ranges::find_if_not(list, is_factor) : list;
+      odd(fmt::format("{}.{}", place, key), kFactors, wrong);
       return std::nullopt;
     };
     const auto first = length("short_factor"), second = length("long_factor");
@@ -129,17 +121,12 @@ class Rope {
     const size_t pairs = turned_pairs(rope).value_or(*first);
     for (const auto& [key, count] : {std::pair{"short_factor", *first}, std::pair{"long_factor", *second}}) {
       if (count == pairs) continue;
-      reporter_.add(
-          "odd-setting", "config.json", fmt::format("{}.{}", place, key),
-          fmt::format("expected {} numbers, one for each pair that is turned, found {}", pairs, count));
+      reporter_.add("odd-setting", {"config.json", fmt::format("{}.{}", place, key)},
+                    "expected {} numbers, one for each pair that is turned, found {}", pairs, count);
     }
   }
 
   static constexpr const char* kFactors = "a list of numbers of more than 0";
-
-  LintReporter& reporter_;
-  std::optional<LanguageModel> model_;
-  const Json* config_;
 };
 
 }  // namespace

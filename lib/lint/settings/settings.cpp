@@ -151,11 +151,9 @@ constexpr const char* kDtypes[] = {"bfloat16",      "float16",       "float32", 
                                    "torch.float16", "torch.float32", "auto"};
 
 /// What config.json says by itself, whatever the tensors are.
-class Settings {
+class Settings : public SettingLint {
  public:
-  Settings(const LintInput& s, LintReporter& reporter) : s_(s), reporter_(reporter) {
-    model_ = find_language_model(s.config);
-    config_ = model_ ? model_->config : model_configs(s.config).back();
+  Settings(const LintInput& s, LintReporter& reporter) : SettingLint(s, reporter) {
     if (model_) sizes_.emplace(*model_->family, *config_);
   }
 
@@ -168,17 +166,12 @@ class Settings {
   }
 
  private:
-  void odd(std::string_view key, const char* expected, const Json& found) {
-    if (!reported_.insert(std::string(key)).second) return;
-    reporter_.add("odd-setting", "config.json", std::string(key),
-                  fmt::format("expected {}, found {}", expected, quoted_setting(found)));
+  void odd_once(const char* key, const char* expected, const Json& found) {
+    if (reported_.insert(key).second) odd(key, expected, found);
   }
-  void impossible(std::string_view key, std::string message) {
-    reporter_.add("impossible-setting", "config.json", std::string(key), std::move(message));
-  }
-  const Json* said(std::string_view key) const {
-    const auto at = config_->find(key);
-    return at == config_->end() || at->is_null() ? nullptr : &*at;
+  template <class... Args>
+  void impossible(std::string key, fmt::format_string<Args...> text, Args&&... args) {
+    reporter_.add("impossible-setting", {"config.json", std::move(key)}, text, std::forward<Args>(args)...);
   }
   /// A count that the config states, or its family where it is silent.
   std::optional<int64_t> number(std::string_view key) const {
@@ -192,7 +185,7 @@ class Settings {
     for (const std::string& problem : find_odd_settings(s_.config)) {
       const size_t key = problem.find(": ");
       reported_.insert(problem.substr(0, key));
-      reporter_.add("odd-setting", "config.json", problem.substr(0, key), problem.substr(key + 2));
+      reporter_.add("odd-setting", {"config.json", problem.substr(0, key)}, problem.substr(key + 2));
     }
     for (const Json* config : model_configs(s_.config)) {
       for (const Setting& setting : kSettings) {
@@ -206,18 +199,18 @@ class Settings {
         const bool ok = at->is_array() ? std::all_of(at->begin(), at->end(),
                                                      [&](const Json& one) { return fits(one, setting.kind); })
                                        : fits(*at, setting.kind);
-        if (!ok) odd(setting.key, expected_of(setting.kind), *at);
+        if (!ok) odd_once(setting.key, expected_of(setting.kind), *at);
       }
       // A switch beside it says whether there is a window at all.
       const auto window = config->find("sliding_window");
       if (window != config->end() && *window == 0 && !config->contains("use_sliding_window"))
-        odd("sliding_window", "a number of tokens or null", *window);
+        odd_once("sliding_window", "a number of tokens or null", *window);
       for (const char* key : {"dtype", "torch_dtype"}) {
         const auto at = config->find(key);
         if (at == config->end() || at->is_null() || at->is_object()) continue;
         const bool known = at->is_string() && std::any_of(std::begin(kDtypes), std::end(kDtypes),
                                                           [&](const char* d) { return *at == d; });
-        if (!known) odd(key, "bfloat16, float16 or float32", *at);
+        if (!known) odd_once(key, "bfloat16, float16 or float32", *at);
       }
     }
   }
@@ -225,20 +218,19 @@ class Settings {
     const auto heads = number("num_attention_heads"), groups = number("num_key_value_heads");
     if (heads && groups && *groups > 0 && *heads % *groups != 0 &&
         !reported_.contains("num_key_value_heads")) {
-      impossible("num_key_value_heads",
-                 fmt::format("expected a divisor of num_attention_heads, {}, found {}", *heads, *groups));
+      impossible("num_key_value_heads", "expected a divisor of num_attention_heads, {}, found {}", *heads,
+                 *groups);
     }
     const auto width = number("hidden_size");
     const bool derived = said("head_dim") == nullptr && model_ && said("qk_rope_head_dim") == nullptr &&
                          sizes_->keys("head_dim") != std::vector<std::string>{"head_dim"};
     if (derived && heads && width && *heads > 0 && *width % *heads != 0) {
       impossible("num_attention_heads",
-                 fmt::format("expected a divisor of hidden_size, {}, as there is no head_dim, found {}",
-                             *width, *heads));
+                 "expected a divisor of hidden_size, {}, as there is no head_dim, found {}", *width, *heads);
     }
     const auto dim = number("head_dim");
     if (dim && *dim % 2 != 0 && said("head_dim") != nullptr)
-      impossible("head_dim", fmt::format("expected an even number, as positions turn pairs, found {}", *dim));
+      impossible("head_dim", "expected an even number, as positions turn pairs, found {}", *dim);
   }
 
   void check_experts() {
@@ -269,20 +261,18 @@ class Settings {
     }
     if (!count || *count < 2 || !chosen) return;
     if (*chosen < 1 || *chosen > *count) {
-      impossible(chosen_key, fmt::format("expected 1 to {}, as there are so many experts{}, found {}", *count,
-                                         count_key.empty() ? "" : " by " + count_key, *chosen));
+      impossible(chosen_key, "expected 1 to {}, as there are so many experts{}, found {}", *count,
+                 count_key.empty() ? "" : " by " + count_key, *chosen);
     }
     const auto groups = number("n_group"), of_groups = number("topk_group");
     if (!groups || *groups < 1) return;
     if (*count % *groups != 0) {
-      impossible("n_group",
-                 fmt::format("expected a divisor of {}, {}, found {}", count_key, *count, *groups));
+      impossible("n_group", "expected a divisor of {}, {}, found {}", count_key, *count, *groups);
     } else if (of_groups && *of_groups > *groups) {
-      impossible("topk_group", fmt::format("expected at most n_group, {}, found {}", *groups, *of_groups));
+      impossible("topk_group", "expected at most n_group, {}, found {}", *groups, *of_groups);
     } else if (of_groups && *groups > 1 && *of_groups * (*count / *groups) < *chosen) {
-      impossible("topk_group",
-                 fmt::format("expected groups with {} experts or more, as {} says, found {} groups of {}",
-                             *chosen, chosen_key, *of_groups, *count / *groups));
+      impossible("topk_group", "expected groups with {} experts or more, as {} says, found {} groups of {}",
+                 *chosen, chosen_key, *of_groups, *count / *groups);
     }
   }
 
@@ -297,28 +287,27 @@ class Settings {
       // That of layers without a rotation may be longer, or empty.
       const bool may_differ = std::string_view(key) == "no_rope_layers" && (count == 0 || count > *layers);
       if (count == *layers || may_differ) continue;
-      impossible(
-          key, fmt::format("expected {} entries as num_hidden_layers says, found {}", *layers, list->size()));
+      impossible(key, "expected {} entries as num_hidden_layers says, found {}", *layers, list->size());
     }
     const Json* pattern = said("hybrid_override_pattern");
     if (pattern != nullptr && pattern->is_string()) {
       const auto entries = static_cast<int64_t>(pattern->get_ref<const std::string&>().size());
       if (entries != *layers) {
-        impossible("hybrid_override_pattern",
-                   fmt::format("expected {} letters as num_hidden_layers says, found {}", *layers, entries));
+        impossible("hybrid_override_pattern", "expected {} letters as num_hidden_layers says, found {}",
+                   *layers, entries);
       }
     }
     const Json* ratios = said("compress_ratios");
     if (ratios != nullptr && ratios->is_array() && !ratios->empty() && std::ssize(*ratios) < *layers) {
-      impossible("compress_ratios",
-                 fmt::format("expected an entry for each of {} layers, found {}", *layers, ratios->size()));
+      impossible("compress_ratios", "expected an entry for each of {} layers, found {}", *layers,
+                 ratios->size());
     }
     const Json* dense = said("mlp_only_layers");
     if (dense == nullptr || !dense->is_array()) return;
     for (const Json& layer : *dense) {
       if (layer.is_number_integer() && layer >= 0 && layer < *layers) continue;
-      impossible("mlp_only_layers", fmt::format("expected numbers of layers, 0 to {}, found {}", *layers - 1,
-                                                quoted_setting(layer)));
+      impossible("mlp_only_layers", "expected numbers of layers, 0 to {}, found {}", *layers - 1,
+                 quoted_setting(layer));
       return;
     }
   }
@@ -336,18 +325,14 @@ class Settings {
         const Json* value = key != nullptr ? said(key) : nullptr;
         if (value == nullptr || value->is_structured()) continue;
         if (first != nullptr && *said(first) != *value) {
-          impossible(key, fmt::format("expected {} as {} says, found {}", quoted_setting(*said(first)), first,
-                                      quoted_setting(*value)));
+          impossible(key, "expected {} as {} says, found {}", quoted_setting(*said(first)), first,
+                     quoted_setting(*value));
         }
         if (first == nullptr) first = key;
       }
     }
   }
 
-  const LintInput& s_;
-  LintReporter& reporter_;
-  std::optional<LanguageModel> model_;
-  const Json* config_;
   std::optional<FamilySizes> sizes_;
   std::set<std::string> reported_;
 };

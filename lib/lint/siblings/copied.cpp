@@ -46,8 +46,9 @@ class CopiedScales {
   }
 
  private:
-  void report(size_t tensor, std::string message) {
-    sink_.add("copied-scale", s_.file_of(tensor), s_.tensors[tensor].name, std::move(message));
+  template <class... Args>
+  void report(size_t tensor, fmt::format_string<Args...> text, Args&&... args) {
+    sink_.add("copied-scale", s_.at(tensor), text, std::forward<Args>(args)...);
   }
 
   uint64_t count_of(size_t tensor) const {
@@ -114,9 +115,9 @@ class CopiedScales {
         if (std::min({full, contents.size(), tensors.size()}) < kFewest) continue;
         for (const Scaled* x : same) x->member->reported = true;
         report(same[0]->member->scale,
-               fmt::format("expected a scale of its own for each of {} matrices, found the same for {} that "
-                           "differ and fill its range",
-                           group.size(), same.size()));
+               "expected a scale of its own for each of {} matrices, found the same for {} that "
+               "differ and fill its range",
+               group.size(), same.size());
       }
     }
   }
@@ -158,8 +159,7 @@ class CopiedScales {
         if (!own || (!is_nvfp4(m) && are_powers_of_two(m.scale))) continue;
         same[i]->reported = true;
         const size_t tensor = is_nvfp4(m) ? s_.modules[m.figures->module].block_scale : m.scale;
-        report(tensor,
-               fmt::format("expected scales of its own, found those of {} above other weights", first.name));
+        report(tensor, "expected scales of its own, found those of {} above other weights", first.name);
       }
     }
   }
@@ -180,7 +180,7 @@ class CopiedScales {
       const bool flat = 2 * f.flat_scale_lines > f.plan.sampled() && f.full_blocks > 0.9 && between > 0.05;
       if (!same && !flat) continue;
       m.reported = true;
-      report(s_.modules[f.module].block_scale,
+      report(s_.modules[f.module].block_scale, "{}",
              same
                  ? fmt::format("expected rows of scales that differ, found {} of {} equal to the one before",
                                f.same_scale_lines, f.plan.lines)
@@ -200,11 +200,10 @@ class CopiedScales {
       const bool some = m.figures->full_share * static_cast<double>(m.figures->sampled) >= 3;
       if (scales < kFewScales || !constant || !some || full < 0.75 * scales) continue;
       m.reported = true;
-      report(
-          m.scale,
-          fmt::format("expected scales of rows or blocks that differ, found {:.4g} for all {}, and weights "
-                      "at 448 in most",
-                      std::exp2(m.log2_scale), scales));
+      report(m.scale,
+             "expected scales of rows or blocks that differ, found {:.4g} for all {}, and weights "
+             "at 448 in most",
+             std::exp2(m.log2_scale), scales);
     }
   }
 

@@ -48,7 +48,7 @@ class FullScale {
     for (const Shared* one : low) {
       const Member& m = *one->first;
       if (few && is_in_line(m)) continue;
-      sink_.add("amax-mismatch", s_.file_of(m.scale), s_.tensors[m.scale].name,
+      sink_.add("amax-mismatch", s_.at(m.scale),
                 is_nvfp4(m)
                     ? fmt::format("expected a largest code * block scale near 2688, 1536 or 448, found {:g}",
                                   one->amax)
@@ -67,11 +67,10 @@ class FullScale {
     if (coded_.size() < kFewestMatrices || 4 * full < 3 * coded_.size()) return;
     for (const Member* m : coded_) {
       if (m->figures->full_blocks > kFew) continue;
-      sink_.add("odd-codes", s_.file_of(m->figures->tensor), m->name,
-                fmt::format(
-                    "expected a code of 6 in nearly every block, as {} of {} matrices have it, found one in "
-                    "{:.0f} %: codes and scales that do not belong together",
-                    full, coded_.size(), 100 * m->figures->full_blocks));
+      sink_.add("odd-codes", s_.at(m->figures->tensor, m->name),
+                "expected a code of 6 in nearly every block, as {} of {} matrices have it, found one in "
+                "{:.0f} %: codes and scales that do not belong together",
+                full, coded_.size(), 100 * m->figures->full_blocks);
     }
   }
 

@@ -1,7 +1,6 @@
 #pragma once
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <set>
 #include <span>
 #include <string>

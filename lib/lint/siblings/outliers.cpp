@@ -71,9 +71,8 @@ class Outliers {
  private:
   void report(Member& m, const char* rule, double expected, const std::string& whose) {
     if (std::exchange(m.reported, true)) return;
-    sink_.add(rule, s_.file_of(m.figures->tensor), m.name,
-              fmt::format("expected an RMS near {:.3g}, that of {}, found {:.3g}", std::exp2(expected), whose,
-                          std::exp2(m.log2_rms)));
+    sink_.add(rule, s_.at(m.figures->tensor, m.name), "expected an RMS near {:.3g}, that of {}, found {:.3g}",
+              std::exp2(expected), whose, std::exp2(m.log2_rms));
   }
 
   /// What a scale seems to be instead; empty if nothing fits.
@@ -127,10 +126,10 @@ class Outliers {
       m->reported = true;
       const bool is_one_of = together && m->scale != MatrixFigures::kNone;
       if (is_one_of && others.empty()) continue;
-      sink_.add("implausible-weights", s_.file_of(m->figures->tensor), m->name,
-                fmt::format("expected an RMS between {:.0e} and {:.0f}, found {:.3g}{}{}",
-                            std::exp2(kSmallestRms), std::exp2(kLargestRms), std::exp2(m->log2_rms),
-                            mistaken(*m), is_one_of ? std::exchange(others, "") : ""));
+      sink_.add("implausible-weights", s_.at(m->figures->tensor, m->name),
+                "expected an RMS between {:.0e} and {:.0f}, found {:.3g}{}{}", std::exp2(kSmallestRms),
+                std::exp2(kLargestRms), std::exp2(m->log2_rms), mistaken(*m),
+                is_one_of ? std::exchange(others, "") : "");
     }
   }
 
@@ -203,10 +202,9 @@ class Outliers {
       // What is before or behind all layers has no siblings but theirs.
       if (m->at.layer >= 0 || !is_constant(*m) || varied < kFewestLinears || 4 * varied < 3 * of_layers)
         continue;
-      sink_.add("layer-outlier", s_.file_of(m->figures->tensor), m->name,
-                fmt::format(
-                    "expected weights that differ, as {} of {} norms in layers have, found {:.3g} throughout",
-                    varied, of_layers, std::exp2(m->log2_rms)));
+      sink_.add("layer-outlier", s_.at(m->figures->tensor, m->name),
+                "expected weights that differ, as {} of {} norms in layers have, found {:.3g} throughout",
+                varied, of_layers, std::exp2(m->log2_rms));
     }
     for (const auto& [kind, group] : kinds) {
       const auto constant = static_cast<size_t>(
@@ -214,10 +212,9 @@ class Outliers {
       if (group.size() < 3 || constant == 0 || 4 * constant > group.size()) continue;
       for (const Member* m : group) {
         if (!is_constant(*m)) continue;
-        sink_.add(
-            "layer-outlier", s_.file_of(m->figures->tensor), m->name,
-            fmt::format("expected weights that differ, as {} of {} layers have, found {:.3g} throughout",
-                        group.size() - constant, group.size(), std::exp2(m->log2_rms)));
+        sink_.add("layer-outlier", s_.at(m->figures->tensor, m->name),
+                  "expected weights that differ, as {} of {} layers have, found {:.3g} throughout",
+                  group.size() - constant, group.size(), std::exp2(m->log2_rms));
       }
     }
   }
@@ -235,7 +232,7 @@ class Outliers {
       const bool zero = !is_known(*m);
       if (!zero && m->figures->negative_share < kNearlyAll) continue;
       m->reported = true;
-      sink_.add(zero ? "zero-weights" : "odd-numbers", s_.file_of(m->figures->tensor), m->name,
+      sink_.add(zero ? "zero-weights" : "odd-numbers", s_.at(m->figures->tensor, m->name),
                 zero ? std::string("expected weights of a norm, found zeros throughout")
                      : fmt::format("expected positive weights, found {:.0f} % negative",
                                    100 * m->figures->negative_share));
@@ -253,7 +250,7 @@ class Outliers {
                           : vector ? (norm ? m->log2_rms : m->log2_amax) > most
                                    : false;
       if (!beyond || std::exchange(m->reported, true)) continue;
-      sink_.add("implausible-weights", s_.file_of(m->figures->tensor), m->name,
+      sink_.add("implausible-weights", s_.at(m->figures->tensor, m->name),
                 table ? fmt::format("expected an RMS between {:.0e} and {:.0f}, found {:.3g}",
                                     std::exp2(kSmallestRms), std::exp2(kLargestRms), std::exp2(m->log2_rms))
                       : fmt::format("expected numbers below {:.0f}, found {:.3g}", std::exp2(most),

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "formats/json_access.h"
 #include "formats/naming.h"
 #include "lib/lint/bytes/checks.h"
 #include "lib/lint/siblings/checks.h"
@@ -76,11 +77,9 @@ class SiblingScales {
     }
   }
 
-  void report(size_t tensor, const char* rule, std::string message) {
-    sink_.add(rule, s_.file_of(tensor), s_.tensors[tensor].name, std::move(message));
-  }
-  void report(const InputScale& x, const char* rule, std::string message) {
-    report(x.tensor, rule, std::move(message));
+  template <class... Args>
+  void report(size_t tensor, const char* rule, fmt::format_string<Args...> text, Args&&... args) {
+    sink_.add(rule, s_.at(tensor), text, std::forward<Args>(args)...);
   }
 
   void check_inputs() {
@@ -94,9 +93,9 @@ class SiblingScales {
     if (fused.size() < 4) return;
     if (values.size() == 1) {
       const bool on_purpose = inputs_[0].stored == 1 || s_.has_manifest;
-      report(inputs_[0], on_purpose ? "constant-input-scale" : "copied-scale",
-             fmt::format("expected a scale for the inputs of each linear, found {} for all {}",
-                         inputs_[0].stored, inputs_.size()));
+      report(inputs_[0].tensor, on_purpose ? "constant-input-scale" : "copied-scale",
+             "expected a scale for the inputs of each linear, found {} for all {}", inputs_[0].stored,
+             inputs_.size());
       return;
     }
     check_most_inputs();
@@ -118,10 +117,10 @@ class SiblingScales {
         const double off = std::fabs(octaves[i] - spread.median);
         const bool is_default = group[i]->stored == 1 && few_ones && off > kDefaultFloor;
         if (off <= limit && !is_default) continue;
-        report(*group[i], "suspicious-scale",
-               fmt::format("expected a scale for inputs up to about {:.3g}, as those of its siblings, found "
-                           "{}, one for inputs up to {:.3g}",
-                           std::exp2(spread.median), group[i]->stored, group[i]->amax));
+        report(group[i]->tensor, "suspicious-scale",
+               "expected a scale for inputs up to about {:.3g}, as those of its siblings, found "
+               "{}, one for inputs up to {:.3g}",
+               std::exp2(spread.median), group[i]->stored, group[i]->amax);
       }
     }
   }
@@ -144,9 +143,9 @@ class SiblingScales {
     };
     const auto copied = static_cast<size_t>(std::count_if(kinds.begin(), kinds.end(), is_copied));
     if (copied < kFewKinds || copied < kinds.size() || s_.has_manifest) return;
-    report(inputs_[0], "copied-scale",
-           fmt::format("expected scales of layers to differ, found one for each of {} projections in all {}",
-                       copied, kinds.begin()->second.layers.size()));
+    report(inputs_[0].tensor, "copied-scale",
+           "expected scales of layers to differ, found one for each of {} projections in all {}", copied,
+           kinds.begin()->second.layers.size());
   }
 
   /// A divisor stored as a multiplier in every linear.
@@ -157,11 +156,10 @@ class SiblingScales {
     if (median >= kSmallestInput && median <= kLargestInput) return;
     const auto first = std::ranges::find_if(
         inputs_, [](const InputScale& x) { return x.amax < kSmallestInput || x.amax > kLargestInput; });
-    report(
-        *first, "suspicious-scale",
-        fmt::format("expected scales for inputs of {:g} to {:g}, found one for inputs up to {:.3g}, and of "
-                    "all {} the middle one is for {:.3g}",
-                    kSmallestInput, kLargestInput, first->amax, inputs_.size(), median));
+    report(first->tensor, "suspicious-scale",
+           "expected scales for inputs of {:g} to {:g}, found one for inputs up to {:.3g}, and of "
+           "all {} the middle one is for {:.3g}",
+           kSmallestInput, kLargestInput, first->amax, inputs_.size(), median);
   }
 
   /// Where others of the kind have them. A config may promise some modules alone no quantized inputs.
@@ -192,9 +190,9 @@ class SiblingScales {
         const char* suffix = m->figures->module == MatrixFigures::kNone        ? ".input_scale"
                              : s_.modules[m->figures->module].dialect->divides ? ".input_global_scale"
                                                                                : ".input_scale";
-        sink_.add("missing-input-scale", s_.file_of(m->figures->tensor), m->module,
-                  fmt::format("expected {} as {} of {} like it have, found none", suffix + 1, kind.with,
-                              kind.with + kind.without.size()));
+        sink_.add("missing-input-scale", s_.at(m->figures->tensor, m->module),
+                  "expected {} as {} of {} like it have, found none", suffix + 1, kind.with,
+                  kind.with + kind.without.size());
       }
     }
   }
@@ -204,17 +202,13 @@ class SiblingScales {
   /// calibration cannot see its inputs.
   bool is_weight_only(const std::string& module) const {
     if (module.ends_with(".dt_proj")) return true;
-    if (!s_.quantization.is_object()) return false;
-    const auto member = [](const Json& json, const std::string& key) {
-      return json.is_object() && json.contains(key) ? json[key] : Json();
-    };
-    const Json algo = member(member(member(s_.quantization, "quantized_layers"), module), "quant_algo");
-    if (algo.is_string() && algo.get<std::string>().find("A16") != std::string::npos) return true;
-    const Json groups = member(s_.quantization, "config_groups");
-    return groups.is_object() && std::any_of(groups.begin(), groups.end(), [&](const Json& group) {
-             return member(member(group, "weights"), "num_bits") == 4 &&
-                    member(group, "input_activations").is_null();
-           });
+    const Json& layer = member(member(s_.quantization, "quantized_layers"), module);
+    if (text_of(layer, "quant_algo").find("A16") != std::string::npos) return true;
+    return std::ranges::any_of(members_of(s_.quantization, "config_groups"), [](const auto& named) {
+      const Json& group = named.second;
+      return member(member(group, "weights"), "num_bits") == 4 &&
+             member(group, "input_activations").is_null();
+    });
   }
 
   /// k without v, and layers without either where others have both.
@@ -254,17 +248,15 @@ class SiblingScales {
     for (const auto& [name, layer] : layers) {
       if (reported_.covers(name)) continue;
       if (layer.scaled_k != layer.scaled_v) {
-        sink_.add(
-            "missing-kv-scale", s_.file_of(layer.tensor), name,
-            fmt::format("expected scales of both keys and values, found {} and no {}",
-                        layer.scaled_k ? "k_scale" : "v_scale", layer.scaled_k ? "v_scale" : "k_scale"));
+        sink_.add("missing-kv-scale", s_.at(layer.tensor, name),
+                  "expected scales of both keys and values, found {} and no {}",
+                  layer.scaled_k ? "k_scale" : "v_scale", layer.scaled_k ? "v_scale" : "k_scale");
         continue;
       }
       const auto [with, all] = kinds[sibling_name(name).kind];
       if (layer.scaled_k || !layer.k || !layer.v || with == 0 || 2 * with < all) continue;
-      sink_.add(
-          "missing-kv-scale", s_.file_of(layer.tensor), name,
-          fmt::format("expected k_scale and v_scale as {} of {} layers have, found neither", with, all));
+      sink_.add("missing-kv-scale", s_.at(layer.tensor, name),
+                "expected k_scale and v_scale as {} of {} layers have, found neither", with, all);
     }
   }
 
@@ -279,18 +271,17 @@ class SiblingScales {
           std::ranges::all_of(scales, [&](const CacheScale& x) { return x.stored == first.stored; });
       if (scales.size() >= 3 && same && first.stored != 1)
         report(first.tensor, "copied-scale",
-               fmt::format("expected a scale for the cache of each layer, found {} for all {}", first.stored,
-                           scales.size()));
+               "expected a scale for the cache of each layer, found {} for all {}", first.stored,
+               scales.size());
       const char* what = suffix == ".k_scale" ? "keys" : "values";
       std::vector<double> octaves;
       for (const CacheScale& x : scales) octaves.push_back(x.octaves);
       const RobustSpread spread = robust_spread(std::move(octaves));
       const double median = std::exp2(spread.median);
       if (median < kSmallestInput || median > kLargestInput) {
-        report(
-            first.tensor, "suspicious-scale",
-            fmt::format("expected scales for {} of {:g} to {:g}, and of all {} the middle one is for {:.3g}",
-                        what, kSmallestInput, kLargestInput, scales.size(), median));
+        report(first.tensor, "suspicious-scale",
+               "expected scales for {} of {:g} to {:g}, and of all {} the middle one is for {:.3g}", what,
+               kSmallestInput, kLargestInput, scales.size(), median);
         continue;
       }
       if (scales.size() < 3) continue;
@@ -304,11 +295,10 @@ class SiblingScales {
       for (const CacheScale& x : scales) {
         const double off = std::fabs(x.octaves - spread.median);
         if (off <= (x.stored == 1 ? default_floor : limit)) continue;
-        report(
-            x.tensor, "suspicious-scale",
-            fmt::format("expected a scale for {} up to about {:.3g}, as those of other layers, found {}, one "
-                        "for {} up to {:.3g}",
-                        what, median, x.stored, what, std::exp2(x.octaves)));
+        report(x.tensor, "suspicious-scale",
+               "expected a scale for {} up to about {:.3g}, as those of other layers, found {}, one "
+               "for {} up to {:.3g}",
+               what, median, x.stored, what, std::exp2(x.octaves));
       }
     }
   }

@@ -3,7 +3,7 @@
 #include "formats/error.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/quantization_config.h"
-#include "lib/checkpoint/zero_points.h"
+#include "lib/checkpoint/quantization_said.h"
 #include "tests/support/message.h"
 #include "tests/support/stored_int4.h"
 
@@ -131,7 +131,7 @@ TEST_CASE("one zero point of many is found, in the last row and group, too") {
 
 TEST_CASE("what a config says of a module's zero points") {
   const auto find = [](const char* quantization, const char* module) {
-    return std::string(StatedSymmetry(parse_json("config", quantization)).find(module));
+    return std::string(SourceGroups(parse_json("config", quantization))->symmetry_of(module));
   };
   CHECK(find(R"({"quant_method": "gptq", "sym": true})", "m") == "sym: true");
   CHECK(find(R"({"quant_method": "gptq", "sym": false})", "m").empty());

@@ -9,8 +9,8 @@
 
 #include "formats/e8m0.h"
 #include "lib/artifact/recipe_file.h"
+#include "lib/checkpoint/quantization_said.h"
 #include "lib/dialects/loader_lookup.h"
-#include "lib/dialects/quantization_said.h"
 #include "lib/lint/lint.h"
 #include "lib/names/lookup_parts.h"
 #include "tests/support/edits.h"
@@ -131,7 +131,7 @@ std::string read_by_vllm(const Json& config, const std::vector<std::string>& lin
   for (const std::string& name : linears) modules.push_back({name, {}});
   const std::vector<EngineLayer> layers = engine_layers(modules);
   REQUIRE(layers.size() == 1);
-  return describe(engines()[0].read(loaded, modules)->find(layers[0]).format);
+  return said_name(engines()[0].read(loaded, modules)->find(layers[0]).scheme);
 }
 
 }  // namespace

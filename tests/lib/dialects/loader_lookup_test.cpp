@@ -5,28 +5,28 @@
 #include <string>
 #include <vector>
 
-#include "lib/dialects/quantization_said.h"
-#include "lib/names/lookup_parts.h"
+#include "formats/json_access.h"
+#include "lib/checkpoint/quantization_said.h"
 #include "tests/support/message.h"
 
 namespace loader_lookup_test {
 
 using namespace twofour;
-using enum NamedFormat::Kind;
+using namespace schemes;
 
 namespace {
 
 const std::string kLayer = "model.layers.0.";
 const std::string kExperts = kLayer + "mlp.experts";
 
-std::vector<LoadedModule> attention(NamedFormat format, const std::string& layer = kLayer) {
+std::vector<LoadedModule> attention(Scheme format, const std::string& layer = kLayer) {
   std::vector<LoadedModule> modules;
   for (const char* leaf : {"q_proj", "k_proj", "v_proj", "o_proj"})
     modules.push_back({layer + "self_attn." + leaf, format});
   return modules;
 }
 
-std::vector<LoadedModule> experts(NamedFormat format, const std::string& block = kExperts,
+std::vector<LoadedModule> experts(Scheme format, const std::string& block = kExperts,
                                   std::vector<std::string> leaves = {"gate_proj", "up_proj", "down_proj"}) {
   std::vector<LoadedModule> modules;
   for (const char* e : {"0", "1"}) {
@@ -45,8 +45,8 @@ std::vector<LoadedModule> joined(std::vector<std::vector<LoadedModule>> parts) {
 Json mixed(const std::vector<LoadedModule>& modules) {
   Json layers = Json::object();
   for (const LoadedModule& m : modules) {
-    if (m.format.kind == kNvfp4) layers[m.name] = {{"quant_algo", "NVFP4"}, {"group_size", 16}};
-    if (m.format.kind == kFp8Tensor) layers[m.name] = {{"quant_algo", "FP8"}};
+    if (m.scheme == kNvfp4) layers[m.name] = {{"quant_algo", "NVFP4"}, {"group_size", 16}};
+    if (m.scheme == kFp8Tensor) layers[m.name] = {{"quant_algo", "FP8"}};
   }
   return {{"quant_method", "modelopt"}, {"quant_algo", "MIXED_PRECISION"}, {"quantized_layers", layers}};
 }
@@ -55,10 +55,10 @@ Json single(const char* algorithm, const std::vector<std::string>& ignore) {
   return {{"quant_method", "modelopt"}, {"quant_algo", algorithm}, {"ignore", ignore}};
 }
 
-Json group_of(NamedFormat format, const std::vector<std::string>& targets) {
+Json group_of(Scheme format, const std::vector<std::string>& targets) {
   const Json fp8_inputs = {{"num_bits", 8}, {"type", "float"}, {"strategy", "token"}};
   const Json nvfp4 = {{"num_bits", 4}, {"type", "float"}, {"strategy", "tensor_group"}, {"group_size", 16}};
-  if (format.kind == kNvfp4) return {{"targets", targets}, {"weights", nvfp4}, {"input_activations", nvfp4}};
+  if (format == kNvfp4) return {{"targets", targets}, {"weights", nvfp4}, {"input_activations", nvfp4}};
   return {{"targets", targets},
           {"weights", {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}}},
           {"input_activations", fp8_inputs}};
@@ -88,16 +88,16 @@ std::string faults(const Json& config, const std::vector<LoadedModule>& modules)
 std::string limits(const Json& config, const std::vector<LoadedModule>& modules) {
   return text_of(check_lookups({config}, modules), true);
 }
-std::string found(const std::string& module, const char* engine, NamedFormat stored, NamedFormat read) {
-  return module + ": expected " + engine + " to read " + describe(stored) + ", found " + describe(read) +
+std::string found(const std::string& module, const char* engine, Scheme stored, Scheme read) {
+  return module + ": expected " + engine + " to read " + said_name(stored) + ", found " + said_name(read) +
          "\n";
 }
-std::string found_by_all(const std::string& module, NamedFormat stored, NamedFormat read) {
+std::string found_by_all(const std::string& module, Scheme stored, Scheme read) {
   return found(module, "vLLM", stored, read) + found(module, "SGLang", stored, read) +
          found(module, "TensorRT-LLM", stored, read);
 }
 
-const NamedFormat kFloats{kFloat}, kFour{kNvfp4}, kEight{kFp8Tensor}, kRows{kFp8Row};
+const Scheme kFloats{kFloat}, kFour{kNvfp4}, kEight{kFp8Tensor}, kRows{kFp8Row};
 
 }  // namespace
 
@@ -136,7 +136,7 @@ TEST_CASE("TensorRT-LLM reads q_proj alone for all of what is fused, the others 
 
 TEST_CASE("an unlisted shard in floats is taken for quantized with the others") {
   auto modules = joined({attention(kEight), experts(kFour)});
-  modules[1].format = kFloats;  // k_proj
+  modules[1].scheme = kFloats;  // k_proj
   const std::string all = faults(mixed(modules), modules);
   CHECK(contains(all, found(kLayer + "self_attn.k_proj", "vLLM", kFloats, kEight)));
   CHECK(contains(all, found(kLayer + "self_attn.k_proj", "SGLang", kFloats, kEight)));
@@ -196,7 +196,7 @@ TEST_CASE("latent attention is one name in each engine") {
   for (const char* leaf : {"q_a_proj", "kv_a_proj_with_mqa", "q_b_proj", "kv_b_proj", "o_proj"})
     latent.push_back({kLayer + "self_attn." + leaf, kEight});
   CHECK(faults(mixed(joined({latent, experts(kFour)})), joined({latent, experts(kFour)})) == "");
-  for (LoadedModule& m : latent) m.format = kFloats;
+  for (LoadedModule& m : latent) m.scheme = kFloats;
   std::vector<std::string> names;
   for (const LoadedModule& m : latent) names.push_back(m.name);
   CHECK(faults(single("NVFP4", names), joined({latent, experts(kFour)})) == "");
@@ -328,7 +328,7 @@ TEST_CASE("groups: a head is reached by its name alone") {
 }
 
 TEST_CASE("lists of the fp8 method are names") {
-  const NamedFormat block{kFp8Blocks, 128, 128};
+  const Scheme block{fp8_blocks(128, 128)};
   const auto modules = joined({attention(kFloats), experts(block)});
   const auto config = [](const std::vector<std::string>& listed) {
     return Json{{"quant_method", "fp8"},
@@ -350,14 +350,14 @@ TEST_CASE("lists of the fp8 method are names") {
 
 TEST_CASE("blocks of another size than the configuration's are read wrongly") {
   const Json config = {{"quant_method", "fp8"}, {"fmt", "e4m3"}, {"weight_block_size", {32, 32}}};
-  const std::vector<LoadedModule> modules = {{kLayer + "mlp.down_proj", {kFp8Blocks, 128, 128}}};
+  const std::vector<LoadedModule> modules = {{kLayer + "mlp.down_proj", {fp8_blocks(128, 128)}}};
   CHECK(contains(faults(config, modules),
                  "to read FP8 by blocks of 128 x 128, found FP8 by blocks of 32 x 32"));
   CHECK(contains(limits(config, modules), "TensorRT-LLM stops at FP8 blocks of another size"));
 }
 
 TEST_CASE("DeepSeek-V4: experts by config.json in vLLM, by their type elsewhere") {
-  const NamedFormat block{kFp8Blocks, 128, 128}, mx{kMxfp4};
+  const Scheme block{fp8_blocks(128, 128)}, mx{kMxfp4};
   const std::string main = "layers.0.ffn.experts", draft = "mtp.0.ffn.experts";
   const std::vector<std::string> leaves = {"w1", "w2", "w3"};
   const std::vector<LoadedModule> linears = {{"layers.0.attn.wq_a", block}, {"layers.0.ffn.gate", kFloats}};

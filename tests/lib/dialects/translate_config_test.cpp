@@ -108,7 +108,7 @@ TEST_CASE("engines read a translated list as the source's was meant") {
   Scheme scheme;
   scheme.format = WeightFormat::kNvfp4;
   scheme.has_input_scale = true;
-  std::vector<LoadedModule> modules = {{kLayer + "mlp.experts.0.gate_proj", {NamedFormat::Kind::kNvfp4}}};
+  std::vector<LoadedModule> modules = {{kLayer + "mlp.experts.0.gate_proj", {schemes::kNvfp4}}};
   for (const char* leaf : {"q_proj", "k_proj", "v_proj", "o_proj"})
     modules.push_back({kLayer + "self_attn." + leaf, {}});
   const LoadedConfig config = loaded_config(source.config(), to.config(translate_config(source, to), scheme));

@@ -110,10 +110,10 @@ TEST_CASE("findings with one key and one value that it would have to have are on
   LintReporter reporter;
   for (int layer = 0; layer < 12; ++layer) {
     const std::string name = "model.layers." + std::to_string(layer) + ".self_attn.q_proj";
-    reporter.add("module-shape", "a", name, "", {.key = "num_attention_heads", .value = "32"});
+    reporter.add("module-shape", {"a", name}, "", {.key = "num_attention_heads", .value = "32"});
   }
-  reporter.add("module-shape", "a", "model.layers.3.mlp.up_proj", "", {.key = "hidden_size", .value = "7"});
-  reporter.add("module-shape", "a", "model.layers.5.mlp.up_proj", "", {.key = "hidden_size", .value = "8"});
+  reporter.add("module-shape", {"a", "model.layers.3.mlp.up_proj"}, "", {.key = "hidden_size", .value = "7"});
+  reporter.add("module-shape", {"a", "model.layers.5.mlp.up_proj"}, "", {.key = "hidden_size", .value = "8"});
   LintReport report;
   reporter.move_to(report);
   CHECK(report.findings.size() == 3);
@@ -125,9 +125,9 @@ TEST_CASE("of many findings that say the same but for numbers one is the cause, 
     LintReporter reporter;
     for (size_t e = 0; e < count; ++e) {
       const std::string name = "model.layers.1.mlp.experts." + std::to_string(e) + ".up_proj";
-      reporter.add("implausible-weights", "a", name, "expected 8, found " + std::to_string(300 + e));
+      reporter.add("implausible-weights", {"a", name}, "expected 8, found " + std::to_string(300 + e));
     }
-    reporter.add("implausible-weights", "a", "model.layers.2.mlp.up_proj", "expected more than nothing");
+    reporter.add("implausible-weights", {"a", "model.layers.2.mlp.up_proj"}, "expected more than nothing");
     LintReport report;
     reporter.move_to(report);
     CHECK(report.findings.size() == (count == 16 ? 2 : 16));
@@ -151,14 +151,14 @@ TEST_CASE("an index of other files, or a file under another name, is one finding
 
 TEST_CASE("a check can state the cause, and a key that is wrong is the cause of what it promises") {
   LintReporter reporter;
-  reporter.add("odd-setting", "config.json", "num_experts", "expected a whole number");
-  reporter.add("experts-extra", "", "m.experts", "", {.key = "text_config.num_experts", .value = "8"});
-  reporter.add("bad-global-scale", "a", "m.q_proj.weight_scale_2", "");
-  reporter.add("unequal-global-scales", "", "m", "");
-  reporter.add("unequal-global-scales", "", "n", "");
-  reporter.add("amax-mismatch", "a", "m.q_proj.weight", "");
-  reporter.add("zero-weights", "a", "x.y", "", {.cause = "two-weights"});
-  reporter.add("two-weights", "b", "x.y", "");
+  reporter.add("odd-setting", {"config.json", "num_experts"}, "expected a whole number");
+  reporter.add("experts-extra", {"", "m.experts"}, "", {.key = "text_config.num_experts", .value = "8"});
+  reporter.add("bad-global-scale", {"a", "m.q_proj.weight_scale_2"}, "");
+  reporter.add("unequal-global-scales", {"", "m"}, "");
+  reporter.add("unequal-global-scales", {"", "n"}, "");
+  reporter.add("amax-mismatch", {"a", "m.q_proj.weight"}, "");
+  reporter.add("zero-weights", {"a", "x.y"}, "", {.cause = "two-weights"});
+  reporter.add("two-weights", {"b", "x.y"}, "");
   LintReport report;
   reporter.move_to(report);
   CHECK(text_of(report.findings) ==
@@ -174,9 +174,9 @@ TEST_CASE("a check can state the cause, and a key that is wrong is the cause of 
 
 TEST_CASE("findings that state each other as cause, or one that is not there, stay") {
   LintReporter reporter;
-  reporter.add("amax-mismatch", "a", "x.y", "", {.cause = "zero-scale"});
-  reporter.add("zero-scale", "a", "x.y", "", {.cause = "amax-mismatch"});
-  reporter.add("not-finite", "a", "z", "", {.cause = "no-such-rule"});
+  reporter.add("amax-mismatch", {"a", "x.y"}, "", {.cause = "zero-scale"});
+  reporter.add("zero-scale", {"a", "x.y"}, "", {.cause = "amax-mismatch"});
+  reporter.add("not-finite", {"a", "z"}, "", {.cause = "no-such-rule"});
   LintReport report;
   reporter.move_to(report);
   CHECK(report.findings.size() == 3);

@@ -1,5 +1,5 @@
 #include "lib/selection/input_scales.h"
-#include "lib/dialects/quantization_said.h"
+#include "lib/checkpoint/quantization_said.h"
 
 #include <doctest/doctest.h>
 

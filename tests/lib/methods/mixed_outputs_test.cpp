@@ -4,7 +4,7 @@
 #include <string>
 
 #include "formats/json.h"
-#include "lib/dialects/quantization_said.h"
+#include "lib/checkpoint/quantization_said.h"
 #include "lib/lint/lint.h"
 #include "lib/names/lookup_parts.h"
 #include "lib/transform/open_to_convert.h"

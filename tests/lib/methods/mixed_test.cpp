@@ -7,7 +7,7 @@
 
 #include "formats/json.h"
 #include "lib/checkpoint/linears.h"
-#include "lib/dialects/quantization_said.h"
+#include "lib/checkpoint/quantization_said.h"
 #include "lib/names/lookup_parts.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"

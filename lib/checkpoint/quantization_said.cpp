@@ -1,4 +1,4 @@
-#include "lib/dialects/quantization_said.h"
+#include "lib/checkpoint/quantization_said.h"
 
 #include <fmt/format.h>
 
@@ -9,9 +9,6 @@
 
 namespace twofour {
 namespace {
-
-using lookups::member;
-using lookups::strings_of;
 
 QuantMethod method_of(std::string_view text) {
   if (text.starts_with("modelopt")) return QuantMethod::kModelOpt;
@@ -43,16 +40,34 @@ std::string path_of_words(std::string place, bool is_nested) {
   return place.empty() ? place : place + '.';
 }
 
+/// Whether an entry of "dynamic" or "extra_config" is for a module: a name, or an expression anywhere in it.
+bool is_for(const std::string& text, const std::string& module) {
+  if (text == module) return true;
+  const std::string expression = text.starts_with("+:") || text.starts_with("-:") ? text.substr(2) : text;
+  const ConfigPattern pattern("re:.*" + expression);
+  return pattern.known() && pattern.matches(module);
+}
+
+/// "sym" of the exception for a module; nothing where no exception says it.
+std::optional<bool> symmetry_of_exception(const Json& words, const std::string& module) {
+  for (const char* key : {"dynamic", "extra_config"}) {
+    for (const auto& [text, entry] : members_of(words, key)) {
+      const auto own = flag_of(entry, "sym");
+      if (own && is_for(text, module)) return own;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 QuantizationSaid::QuantizationSaid(const Json& config, std::string at)
-    : method_text(lookups::text_of(config, "quant_method")),
+    : method_text(text_of(config, "quant_method")),
       words(&words_of(config)),
       place(path_of_words(std::move(at), words != &config)),
       is_nested(words != &config),
       algorithm(lookups::algorithm_of(*words)),
       ignored_(ignored_of(*words, place)),
-      patterns_(ignored_),
       targets_(*words) {
   method = method_of(quantization_method(config));
   // Without a method in the inner form, what is wrong is the missing method alone.
@@ -94,7 +109,9 @@ SaidOfModule QuantizationSaid::find(const std::string& module, const std::string
     return {&entry, fmt::format("{}quantized_layers.{}", place, layer->first),
             entry.is_string() ? entry.get<std::string>() : lookups::algorithm_of(entry)};
   }
-  if (algorithm.empty() || patterns_.matches(module)) return {};
+  if (algorithm.empty()) return {};
+  if (!patterns_) patterns_.emplace(ignored_);
+  if (patterns_->matches(module)) return {};
   return {words, place + "quant_algo", algorithm};
 }
 
@@ -106,5 +123,33 @@ Json QuantizationSaid::group_of(const std::string& module) const {
   if (!entry.contains("format")) entry["format"] = member(*words, "format");
   return entry;
 }
+
+const Json& QuantizationSaid::group_weights(const std::string& module) const {
+  static const Json none;
+  const Json* group = targets_.find(module);
+  return group == nullptr ? none : member(*group, "weights");
+}
+
+std::string_view QuantizationSaid::symmetry_of(const std::string& module) const {
+  if (groups().is_object()) {
+    const Json* group = targets_.find(module);
+    if (group == nullptr) group = targets_.of_class("Linear");
+    const Json* weights = group == nullptr ? nullptr : &member(*group, "weights");
+    if (weights == nullptr || !weights->is_object()) return {};
+    // Source: compressed-tensors, quantization/quant_args.py.
+    const auto symmetric = flag_of(*weights, "symmetric");
+    if (!symmetric) return "default, symmetric: true,";
+    return *symmetric ? "symmetric: true" : std::string_view();
+  }
+  if (quantization_method(*words) == "awq")
+    return flag_of(*words, "zero_point") == false ? "zero_point: false" : std::string_view();
+  const auto own = symmetry_of_exception(*words, module);
+  return own.value_or(flag_of(*words, "sym") == true) ? "sym: true" : std::string_view();
+}
+
+SourceGroups::SourceGroups(Json config)
+    : config_(std::make_unique<const Json>(
+          text_of(config, "quant_method") == "twofour" ? member(config, "base") : std::move(config))),
+      said_(*config_) {}
 
 }  // namespace twofour

@@ -1,6 +1,6 @@
 #pragma once
-#include <initializer_list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,8 +38,8 @@ class QuantizationSaid {
   bool is_nested = false;   ///< they are below "quantization"
   std::string algorithm;    ///< ModelOpt's for all modules, in capitals
 
-  const Json& layers() const { return lookups::member(*words, "quantized_layers"); }
-  const Json& groups() const { return lookups::member(*words, "config_groups"); }
+  const Json& layers() const { return member(*words, "quantized_layers"); }
+  const Json& groups() const { return member(*words, "config_groups"); }
   /// Whether the class of linears is the target of all groups.
   bool targets_all_linears() const;
   /// Names and patterns of what is not quantized, each with the path of the key that has it.
@@ -50,23 +50,30 @@ class QuantizationSaid {
   SaidOfModule find(const std::string& module, const std::string& other = {});
   /// The group of a module without its targets and with its format; null: none.
   Json group_of(const std::string& module) const;
+  /// What that group says of weights; null: it has none.
+  const Json& group_weights(const std::string& module) const;
+  /// What makes all zero points of a module 8, as it is written: "sym: true" (GPTQ, AutoRound), "zero_point:
+  /// false" (AWQ), "symmetric: true" (the module's group of compressed-tensors, also where it does not say
+  /// it). Empty: nothing does. Exceptions for single modules count: GPTQModel's "dynamic", AutoRound's
+  /// "extra_config".
+  std::string_view symmetry_of(const std::string& module) const;
 
  private:
   std::map<std::string, std::string> ignored_;
-  PatternList patterns_;
+  std::optional<PatternList> patterns_;  ///< of these, once they are asked for
   lookups::TargetGroups targets_;
 };
 
-/// The groups of a checkpoint, for those of its linears that stay as they are.
+/// The same of words that it owns: a source's, which a conversion of ours keeps below "base".
 class SourceGroups {
  public:
-  explicit SourceGroups(Json config) : config_(std::move(config)), said_(config_) {}
-  SourceGroups(const SourceGroups&) = delete;
-  /// The group of a linear without its targets and with its format; null: none.
+  explicit SourceGroups(Json config);
+  const QuantizationSaid* operator->() const { return &said_; }
+  /// QuantizationSaid::group_of().
   Json find(const std::string& module) const { return said_.group_of(module); }
 
  private:
-  Json config_;
+  std::unique_ptr<const Json> config_;
   QuantizationSaid said_;
 };
 
