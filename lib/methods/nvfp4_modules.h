@@ -49,6 +49,8 @@ void write_input_scales(const std::string& becomes, const std::shared_ptr<const 
 
 /// Keeps the format and values of a linear: as it is where it is spelled as the planner's dialect does it, or
 /// there is none, else in its names, shapes and types of scales. What the dialect cannot hold is a problem.
-void keep_linear(const std::string& becomes, const Linear& linear, Planner& planner);
+/// `fp8_scale_type`: that all FP8 scales have, if there is one.
+void keep_linear(const std::string& becomes, const Linear& linear, std::optional<DType> fp8_scale_type,
+                 Planner& planner);
 
 }  // namespace twofour

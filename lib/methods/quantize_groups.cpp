@@ -46,7 +46,7 @@ class GroupPlanner {
     if (modules_.empty() && nvfp4_without_scale().empty()) {
       problems_.refuse();
       // In a recipe what is quantized so already stays; a match that finds nothing was refused.
-      if (!planner_.is_single) return planner_.keep_config();
+      if (!planner_.is_single) return planner_.config.keep();
       const bool done = !all.empty() && std::all_of(all.begin(), all.end(),
                                                     [](const Linear& m) { return m.nvfp4.has_value(); });
       throw Error(fmt::format("{}: expected linears to quantize, found {} among {}", c_.path().string(),
@@ -61,13 +61,13 @@ class GroupPlanner {
       for (auto& group : formed_.groups) planner_.add(std::move(group));
       return;
     }
-    planner_.set_dialect(dialect_);
-    planner_.rewrite_formats();
+    planner_.config.set_dialect(dialect_);
+    planner_.config.rewrite();
     for (auto& group : formed_.groups) {
       for (const EncodedMatrix& m : group->matrices()) {
         Scheme scheme = rule_.scheme;
         scheme.has_input_scale = m.input_scale != 0;
-        planner_.write(m.name, m.source->weight, scheme);
+        planner_.config.add(m.name, m.source->weight, scheme);
       }
       planner_.add(std::move(group));
     }
@@ -91,7 +91,7 @@ class GroupPlanner {
         continue;
       if (is_left_in_floats(t.name, planner_.layers())) continue;
       const std::string module = t.name.ends_with(".weight") ? t.name.substr(0, t.name.size() - 7) : t.name;
-      planner_.leave(module);
+      planner_.config.leave(module);
       planner_.findings.push_back({Severity::kWarning, "unknown-stack", c_.where(i),
                                    fmt::format("is left unquantized: no known naming of experts has {}",
                                                describe(t.dtype, t.shape))});

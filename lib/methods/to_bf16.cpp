@@ -115,15 +115,16 @@ class ToBf16 : public Method {
       names.push_back(m.name);
       input_scales += m.input_scale.has_value();
     }
-    planner.set_texts(bf16_texts(c, names));
-    if (names.size() == c.nvfp4_modules().size()) planner.quantize_nothing();
+    planner.config.set_texts(bf16_texts(c, names));
+    if (names.size() == c.nvfp4_modules().size()) planner.config.quantize_nothing();
     return input_scales;
   }
 
   static size_t widen_all(const Rule& rule, Planner& planner) {
     const Checkpoint& c = planner.source;
-    if (planner.dialect() == nullptr && source_dialect(c) != nullptr) planner.set_dialect(*source_dialect(c));
-    planner.rewrite_formats();
+    if (planner.config.dialect() == nullptr && source_dialect(c) != nullptr)
+      planner.config.set_dialect(*source_dialect(c));
+    planner.config.rewrite();
     Chooser chooser(rule.selection, planner.layers());
     size_t input_scales = 0;
     std::vector<size_t> chosen;
@@ -142,7 +143,7 @@ class ToBf16 : public Method {
       } else {
         widen(rule, m, planner);
       }
-      planner.write(m.name, m.weight, {});
+      planner.config.add(m.name, m.weight, {});
       input_scales += m.input_scale.has_value();
     }
     refuse_split_tables(planner, chosen);

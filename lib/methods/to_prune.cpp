@@ -71,9 +71,9 @@ class Prune : public Method {
       planner.add(std::move(module));
     }
     if (c.is_view()) {
-      planner.set_texts(original_texts(c));
+      planner.config.set_texts(original_texts(c));
     } else {
-      planner.keep_config();
+      planner.config.keep();
     }
   }
   std::string file_format(const Rule&) const override { return "nvfp4"; }

@@ -78,20 +78,21 @@ std::optional<ComputedPlan> plan_computed(const Checkpoint& c, const Recipe& rec
   problems.refuse();
   note_computed(c, linears, chosen, made.findings);
   std::vector<Rule> rules = quantizing_rules(recipe, dialect_of(c, recipe, linears, chosen), linears, chosen);
-  Planner planner(c, nullptr, limits, rules.size() == 1, made.findings, problems);
-  planner.show_to_layouts();
+  Planner planner(
+      {c, nullptr, limits, rules.size() == 1, made.findings, problems, Author::kPrompt, ReadBy::kLayouts});
   plan_pruned_in_place(recipe, linears, chosen, planner);
   for (Rule& rule : rules) make_method(rule)->plan(rule, planner);
+  PlannedRules planned = planner.end_rules();
   if (made.quantizes) {
     Rule rest{.to = "keep"};
-    make_method(rest)->finish(planner);
+    make_method(rest)->finish(planned);
   }
   refuse_changed_weights(
       c, [&](size_t tensor) { return planner.is_planned(tensor); }, linears, problems);
   problems.refuse();
-  made.texts = planner.texts();
+  made.texts = planned.config_files().texts;
   problems.refuse();
-  made.planned = planner.take();
+  made.planned = planned.take();
   return made;
 }
 
