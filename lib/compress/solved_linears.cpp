@@ -35,7 +35,7 @@ SolvedLinears::SolvedLinears(const fs::path& source, const Recipe& recipe, const
   static const std::map<std::string, std::string> kNone;
   if (const ComputedPlan* computed = source_.computed.get())
     take(*source_.stored, computed->quantizes ? computed->texts : kNone, computed->planned);
-  take(source_.shown, plan_.texts, plan_.transformations);
+  take(source_.shown, plan_.config.texts, plan_.transformations);
 }
 
 void SolvedLinears::take(const Checkpoint& checkpoint, const std::map<std::string, std::string>& texts,
