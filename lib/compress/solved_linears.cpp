@@ -28,6 +28,17 @@ Recipe with_statistics(Recipe recipe, std::shared_ptr<const Statistics> statisti
   return recipe;
 }
 
+Recipe without_statistics(Recipe recipe) {
+  for (Rule& rule : recipe.rules) {
+    rule.statistics = nullptr;
+    rule.statistics_hash.clear();
+    rule.statistics_from.clear();
+    rule.statistics_input.clear();
+    rule.awaits_statistics = false;
+  }
+  return recipe;
+}
+
 SolvedLinears::SolvedLinears(const fs::path& source, const Recipe& recipe, const Compute& compute)
     : source_(open_to_pack(source, recipe, Io::kCached, limits_for(compute), compute)),
       plan_(make_plan(source_.shown, recipe, limits_for(compute))),
