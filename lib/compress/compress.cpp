@@ -11,7 +11,6 @@
 #include "kernels/device/isa.h"
 #include "lib/compress/encoded_linears.h"
 #include "lib/compress/work_folder.h"
-#include "lib/compress/work_state.h"
 #include "lib/convert/resume.h"
 #include "lib/eval/windows.h"
 #include "lib/io/file.h"

@@ -12,7 +12,7 @@
 #include "lib/compress/layer_entries.h"
 #include "lib/compress/solved_linears.h"
 #include "lib/compress/streams.h"
-#include "lib/compress/work_state.h"
+#include "lib/compress/work_folder.h"
 #include "lib/io/file_states.h"
 #include "lib/threads/progress.h"
 

@@ -7,7 +7,6 @@
 
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/encode/choose_solvings.h"
-#include "lib/encode/loader_limits.h"
 #include "lib/encode/quantize_select.h"
 #include "lib/encode/quantized_group.h"
 #include "lib/methods/form_groups.h"

@@ -190,7 +190,6 @@ class ToBf16 : public Method {
       // The scale that pieces of an embedding share goes with the first of them.
       if (tensor != m.weight && !(m.is_table && planner.is_taken(tensor))) module->consume(tensor);
     }
-    module->set_rule("belongs to a module to convert");
     planner.add(std::move(module));
   }
 
@@ -214,7 +213,6 @@ class ToBf16 : public Method {
     module->consume(m.block_scale);
     module->consume(m.global_scale);
     if (m.input_scale) module->consume(*m.input_scale);
-    module->set_rule("belongs to a module to convert");
     planner.add(std::move(module));
   }
 };

@@ -87,7 +87,7 @@ void plan_kv_scales(const OutputDialect& to, Planner& planner) {
     info.dtype = dtype;
     info.begin = 0;
     info.end = static_cast<uint64_t>(dtype_bits(dtype)) / 8;
-    planner.add(std::make_unique<ConvertedTensor>(i, std::move(info), t.dtype));
+    planner.add(std::make_unique<KeptTensor>(i, std::move(info), t.dtype));
   }
 }
 
@@ -151,7 +151,6 @@ void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& m, const Out
   const bool has_scale = module->parts().size() > static_cast<size_t>(scalars);
   if (input_scale.rule) module->choose_input_scale(input_scale, has_scale ? scalars : -1);
   if (m.input_scale) module->consume(*m.input_scale);
-  module->set_rule("belongs to a module to convert");
   planner.add(std::move(module));
 }
 
@@ -317,7 +316,6 @@ class ToDialect : public Method {
       module->add(
           {c.tensors()[tensor], tensor, std::make_unique<CopiedTensor>(tensor, tensor == m.block_scale)});
     }
-    module->set_rule("belongs to a module to convert");
     planner.add(std::move(module));
   }
 };

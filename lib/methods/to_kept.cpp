@@ -67,7 +67,6 @@ class Respelling {
       }
     }
     for (const size_t tensor : m_.tensors()) made_->consume(tensor);
-    made_->set_rule("belongs to a module to convert");
     planner_.add(std::move(made_));
   }
 

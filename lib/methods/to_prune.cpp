@@ -67,7 +67,6 @@ class Prune : public Method {
           {c.tensors()[m.block_scale], m.block_scale, std::make_unique<CopiedTensor>(m.block_scale, true)});
       module->add({c.tensors()[m.global_scale], m.global_scale,
                    std::make_unique<CopiedTensor>(m.global_scale, false)});
-      module->set_rule("belongs to a module to convert");
       planner.add(std::move(module));
     }
     if (c.is_view()) {

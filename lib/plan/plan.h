@@ -12,7 +12,6 @@
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/findings/finding.h"
 #include "lib/plan/transformation.h"
-#include "lib/plan/transformations.h"
 
 namespace twofour {
 

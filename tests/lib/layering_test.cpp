@@ -343,7 +343,7 @@ Rooms defined_elsewhere(const Tree& tree) {
 Rooms allowed_elsewhere() {
   Rooms allowed = {{"methods", {"methods"}}, {"QuantizedGroup", {"transform", "validate/quantized"}}};
   for (const char* rewritten :
-       {"ConstantScalar", "ConvertedScalars", "ConvertedTensor", "CopiedTensor", "DequantizedWeights",
+       {"ConstantScalar", "ConvertedScalars", "CopiedTensor", "DequantizedWeights",
         "GatheredRows", "KeptTensor", "LayoutMatrix", "LinearRewrite", "ModuleRewrite", "PrunedCodes",
         "StackedExperts", "WidenedWeights"})
     allowed[rewritten] = {"transform", "validate"};
