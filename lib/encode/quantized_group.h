@@ -93,12 +93,8 @@ class QuantizedGroup : public Transformation {
   void add_part(size_t matrix, EncodedPart part, TensorInfo info);
   /// A tensor of the source that goes into it; one of a stack is the first group's.
   void consume(size_t tensor) { consumed_.push_back(tensor); }
-  /// How a matrix is solved.
-  void set_solving(size_t matrix, Solving solving) { matrices_[matrix].solving = std::move(solving); }
-  /// The mask that prunes a matrix.
-  void set_mask(size_t matrix, size_t mask) { matrices_[matrix].mask = mask; }
-  /// The input scale that is written of a matrix.
-  void set_input_scale(size_t matrix, float written) { matrices_[matrix].input_scale = written; }
+  /// A matrix while it is planned: how it is solved, its mask, the input scale that is written.
+  EncodedMatrix& matrix(size_t i) { return matrices_[i]; }
   /// The rule that input scales of NVFP4 are chosen by; null: there are none.
   void set_input_scales(std::shared_ptr<const InputScaleRule> rule) { input_scales_ = std::move(rule); }
   const std::shared_ptr<const InputScaleRule>& input_scales() const { return input_scales_; }

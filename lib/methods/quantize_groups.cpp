@@ -3,14 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/encode/choose_solvings.h"
+#include "lib/encode/encode_rules.h"
 #include "lib/encode/quantize_select.h"
 #include "lib/encode/quantized_group.h"
 #include "lib/methods/form_groups.h"
 #include "lib/methods/nvfp4_modules.h"
+#include "lib/names/pattern.h"
 #include "lib/selection/chooser.h"
 #include "lib/selection/input_scales.h"
 
@@ -133,7 +136,7 @@ class GroupPlanner {
       for (size_t i = 0; i < group->matrices().size(); ++i, ++at) {
         const float scale = chosen_[at].multiplier;
         if (scale <= 0) continue;
-        group->set_input_scale(i, dialect_.nvfp4->divides ? 1 / scale : scale);
+        group->matrix(i).input_scale = dialect_.nvfp4->divides ? 1 / scale : scale;
         group->add_part(i, EncodedPart::kInputScale,
                         {group->matrices()[i].name + dialect_.nvfp4->input_scale, DType::kF32,
                          dialect_.scalar_shape(), 0, 0});
@@ -224,6 +227,29 @@ class GroupPlanner {
 
 void plan_quantized_groups(const EncodeRule& encode, const Rule& rule, Planner& planner) {
   GroupPlanner(encode, rule, planner).run();
+}
+
+void plan_pruned_groups(const Rule& rule, const std::vector<size_t>& modules, bool folds_pairs,
+                        Planner& planner) {
+  std::map<std::string_view, Selection> by_dialect;
+  for (const size_t i : modules) {
+    const Nvfp4Linear& m = planner.source.nvfp4_modules()[i];
+    if (m.dialect->stacked) {
+      planner.problems.add(fmt::format(
+          "{}: expected every expert in tensors of its own to prune by statistics or masks, found a stack",
+          m.name));
+      continue;
+    }
+    by_dialect[m.dialect->name].include.push_back(exact_pattern(m.name));
+  }
+  for (auto& [dialect, selection] : by_dialect) {
+    Rule words = rule;
+    selection.also = selection.include;
+    words.selection = std::move(selection);
+    EncodeRule encode = prune_rule(words, dialect);
+    encode.folds_pairs = folds_pairs;
+    plan_quantized_groups(encode, words, planner);
+  }
 }
 
 }  // namespace twofour

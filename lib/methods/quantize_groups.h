@@ -9,4 +9,9 @@ namespace twofour {
 /// quantize.
 void plan_quantized_groups(const EncodeRule& encode, const Rule& rule, Planner& planner);
 
+/// Plans NVFP4 modules of the source that statistics or masks prune under their own names and scales, by the
+/// words of `rule`; stacks are problems. `folds_pairs`: as EncodeRule has it.
+void plan_pruned_groups(const Rule& rule, const std::vector<size_t>& modules, bool folds_pairs,
+                        Planner& planner);
+
 }  // namespace twofour

@@ -83,29 +83,16 @@ class Prune : public Method {
   /// Returns whether there were any.
   template <class Takes>
   static bool plan_groups(const Rule& rule, Planner& planner, std::set<size_t>& modules, Takes&& takes) {
-    const Checkpoint& c = planner.source;
-    std::map<std::string_view, Rule> by_dialect;
+    std::vector<size_t> taken;
     for (const size_t i : modules) {
-      const Nvfp4Linear& m = c.nvfp4_modules()[i];
-      if (m.dialect->stacked) {
-        planner.problems.add(
-            fmt::format("{}: expected every expert in tensors of its own to prune by statistics or masks, "
-                        "found a stack",
-                        m.name));
-        continue;
-      }
-      if (!takes(m)) continue;
-      const auto [at, is_new] = by_dialect.try_emplace(m.dialect->name, rule);
-      if (is_new) at->second.selection = {};
-      at->second.selection.include.push_back(exact_pattern(m.name));
+      const Nvfp4Linear& m = planner.source.nvfp4_modules()[i];
+      if (m.dialect->stacked || takes(m)) taken.push_back(i);
     }
+    plan_pruned_groups(rule, taken, false, planner);
     planner.problems.refuse();
-    for (auto& [dialect, words] : by_dialect) {
-      words.selection.also = words.selection.include;
-      plan_quantized_groups(prune_rule(words, dialect), words, planner);
-    }
-    std::erase_if(modules, [&](size_t i) { return planner.is_planned(c.nvfp4_modules()[i].codes); });
-    return !by_dialect.empty();
+    std::erase_if(modules,
+                  [&](size_t i) { return planner.is_planned(planner.source.nvfp4_modules()[i].codes); });
+    return !taken.empty();
   }
 
   /// Plans what statistics serve of some modules, and leaves the rest of them.

@@ -154,6 +154,11 @@ class Encoder : public RowQuantizer {
   /// The mask of rows [row, row + count) of a matrix; empty: none is given.
   std::span<const uint8_t> mask_of(const EncodedMatrix& matrix, int64_t row, size_t count);
   /// NVFP4 of the source, but for codes that a mask drops.
+  /// How readers of the dialect decode NVFP4.
+  Arithmetic reads() const { return rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt; }
+  QuantizeRule begin_rows(const Survey& survey, size_t weights);
+  void write_codes(const EncodedMatrix& matrix, const Survey& survey, std::span<const float> rows,
+                   std::span<const uint8_t> scales, const Write& write, EncodedResult& result);
   void encode_masked(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
                      std::span<const float> rows, const StoredBlock& stored, const Write& write,
                      EncodedResult& result);

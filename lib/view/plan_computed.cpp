@@ -148,28 +148,14 @@ std::vector<Rule> quantizing_rules(const Recipe& recipe, const std::string& dial
 
 void plan_pruned_in_place(const Recipe& recipe, const std::vector<Linear>& linears,
                           const std::vector<ComputedLinears>& chosen, Planner& planner) {
-  const Checkpoint& c = planner.source;
   for (size_t r = 0; r < recipe.rules.size(); ++r) {
-    std::map<std::string_view, std::vector<size_t>> by_dialect;
-    for (const size_t i : chosen[r].to_prune) {
-      const Nvfp4Dialect& dialect = *c.nvfp4_modules()[*linears[i].nvfp4].dialect;
-      if (dialect.stacked) {
-        planner.problems.add(fmt::format(
-            "{}: expected every expert in tensors of its own to prune by statistics or masks, found a stack",
-            linears[i].name));
-        continue;
-      }
-      by_dialect[dialect.name].push_back(i);
-    }
-    for (const auto& [dialect, of_dialect] : by_dialect) {
-      Rule rule{.to = "prune"};
-      rule.zero_block = recipe.rules[r].zero_block;
-      take_solving_words(recipe.rules[r], rule);
-      select(linears, of_dialect, rule);
-      EncodeRule encode = prune_rule(rule, dialect);
-      encode.folds_pairs = true;
-      plan_quantized_groups(encode, rule, planner);
-    }
+    if (chosen[r].to_prune.empty()) continue;
+    Rule rule{.to = "prune"};
+    rule.zero_block = recipe.rules[r].zero_block;
+    take_solving_words(recipe.rules[r], rule);
+    std::vector<size_t> modules;
+    for (const size_t i : chosen[r].to_prune) modules.push_back(*linears[i].nvfp4);
+    plan_pruned_groups(rule, modules, true, planner);
   }
 }
 

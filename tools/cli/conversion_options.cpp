@@ -344,6 +344,18 @@ int run_conversion(const ConversionOptions& given, const RecipeOptions& recipe_o
   return write_checkpoint(destination, o, source, plan, kept.get(), common);
 }
 
+std::function<int()> add_conversion(Arguments& args, const Common& common, const char* to,
+                                    RuleCommand command) {
+  auto o = std::make_shared<std::pair<ConversionOptions, RecipeOptions>>();
+  o->second.layout = to;
+  add_conversion_options(args, o->first);
+  add_recipe_options(args, o->second, command);
+  add_statistics_options(args, o->second, command);
+  add_mask_option(args, o->second, command);
+  add_budget_options(args, o->second, command);
+  return [o, &common] { return run_conversion(o->first, o->second, common); };
+}
+
 ConvertOptions convert_options(const ConversionOptions& o, Device device, const Common& common) {
   return {.jobs = common.jobs,
           .verify = !o.no_verify,
