@@ -16,6 +16,8 @@ namespace twofour {
 /// The global scales of a module, by the stored bits and as multipliers.
 ModuleRewrite::Scales read_module_scales(const Checkpoint& source, const Nvfp4Linear& module,
                                          Problems& problems);
+/// A problem where a tensor of the source is made into more bytes at once than a worker may hold.
+void refuse_large(const TensorRewrite& rewrite, size_t tensor, Planner& planner);
 /// KV scales take the type that the dialect gives them, if it has any; loaders know either's names.
 void plan_kv_scales(const OutputDialect& dialect, Planner& planner);
 

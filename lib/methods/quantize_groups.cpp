@@ -11,7 +11,6 @@
 #include "lib/encode/encode_rules.h"
 #include "lib/encode/quantize_select.h"
 #include "lib/encode/quantized_group.h"
-#include "lib/methods/form_groups.h"
 #include "lib/methods/nvfp4_modules.h"
 #include "lib/names/pattern.h"
 #include "lib/selection/chooser.h"

@@ -27,6 +27,12 @@ ModuleRewrite::Scales read_module_scales(const Checkpoint& c, const Nvfp4Linear&
   return scales;
 }
 
+void refuse_large(const TensorRewrite& rewrite, size_t tensor, Planner& planner) {
+  if (rewrite.grain() <= planner.limits.piece) return;
+  planner.problems.add(fmt::format("{}: expected at most {} bytes that are computed together, found {}",
+                                   planner.source.where(tensor), planner.limits.piece, rewrite.grain()));
+}
+
 namespace {
 
 /// Modules of the default set for pruning: those that a 2:4 layout would convert.
@@ -58,10 +64,7 @@ class Prune : public Method {
       auto module = std::make_unique<ModuleRewrite>(m, rule.to, read_module_scales(c, m, planner.problems),
                                                     true, std::nullopt);
       auto codes = std::make_unique<PrunedCodes>(m, pattern_);
-      if (codes->grain() > planner.limits.piece) {
-        planner.problems.add(fmt::format("{}: expected at most {} bytes that are computed together, found {}",
-                                         c.where(m.codes), planner.limits.piece, codes->grain()));
-      }
+      refuse_large(*codes, m.codes, planner);
       module->add({c.tensors()[m.codes], m.codes, std::move(codes), true});
       module->add(
           {c.tensors()[m.block_scale], m.block_scale, std::make_unique<CopiedTensor>(m.block_scale, true)});
