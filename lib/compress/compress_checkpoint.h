@@ -20,8 +20,8 @@ std::filesystem::path work_folder_of(const std::filesystem::path& destination);
 class CompressedCheckpoint {
  public:
   /// Opens the model and plans. `recipe` is without statistics; `keep` is the file that they are to stay in,
-  /// or empty. Of `options` `jobs`, `isa` and `device` say what solves, too, and `io` how the source is read. Throws Error as Compression
-  /// does.
+  /// or empty. Of `options` `jobs`, `isa` and `device` say what solves, too, and `io` how the source is read.
+  /// Throws Error as Compression does.
   CompressedCheckpoint(const std::filesystem::path& source, const Destination& destination, Recipe recipe,
                        CompressInput input, std::filesystem::path keep, const ConvertOptions& options);
 

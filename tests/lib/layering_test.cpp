@@ -342,10 +342,9 @@ Rooms defined_elsewhere(const Tree& tree) {
 /// All that may be: transformations and rewrites of tensors, the table of methods, and the C interface.
 Rooms allowed_elsewhere() {
   Rooms allowed = {{"methods", {"methods"}}, {"QuantizedGroup", {"transform", "validate/quantized"}}};
-  for (const char* rewritten :
-       {"ConstantScalar", "ConvertedScalars", "CopiedTensor", "DequantizedWeights",
-        "GatheredRows", "KeptTensor", "LayoutMatrix", "LinearRewrite", "ModuleRewrite", "PrunedCodes",
-        "StackedExperts", "WidenedWeights"})
+  for (const char* rewritten : {"ConstantScalar", "ConvertedScalars", "CopiedTensor", "DequantizedWeights",
+                                "GatheredRows", "KeptTensor", "LayoutMatrix", "LinearRewrite",
+                                "ModuleRewrite", "PrunedCodes", "StackedExperts", "WidenedWeights"})
     allowed[rewritten] = {"transform", "validate"};
   for (const char* function : {"append", "begin_sequence", "close_checkpoint", "close_model", "end_sequence",
                                "get_model_info", "list", "open_checkpoint", "open_checkpoint_with",
