@@ -10,7 +10,6 @@
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
 #include "lib/compress/compress_checkpoint.h"
-#include "lib/eval/windows.h"
 #include "lib/hub/remote_source.h"
 #include "lib/io/file.h"
 #include "lib/io/file_states.h"
@@ -18,7 +17,7 @@
 #include "lib/statistics/statistics.h"
 #include "lib/view/layout_choice.h"
 #include "tools/cli/arguments.h"
-#include "tools/cli/budget_run.h"
+#include "tools/cli/budget_text.h"
 #include "tools/cli/conversion_options.h"
 #include "tools/cli/option_values.h"
 #include "tools/cli/recipe_options.h"
@@ -63,10 +62,11 @@ void take_solving_words(const CompressArguments& o, Rule& rule) {
 }
 
 void check_options(const CompressArguments& o) {
-  if (o.recipe.budget.has_value() != !o.budget_statistics.empty())
+  const bool has_budget = o.recipe.budget.is_given();
+  if (has_budget != !o.budget_statistics.empty())
     throw Error(fmt::format("{}: expected {} beside it, found none",
-                            o.recipe.budget ? "--budget" : "--budget-stats",
-                            o.recipe.budget ? "--budget-stats" : "--budget"));
+                            has_budget ? "--budget" : "--budget-stats",
+                            has_budget ? "--budget-stats" : "--budget"));
   Rule said;
   take_solving_words(o, said);
   if (!o.recipe.recipe.empty() && (!said.method.empty() || said.sweeps >= 0))
@@ -91,13 +91,9 @@ Recipe rules_of(const CompressArguments& o, Device device, const Common& common)
   for (const std::string_view key : {keys::kMethod, keys::kSweeps}) words.words.erase(key);
   words.collects_statistics = true;
   Recipe recipe = make_recipe(words, o.common);
-  if (words.budget) choose_by_budget(o.common, words, device, common, recipe);
+  if (words.budget.is_given()) take_budget(o.common, words, device, common, recipe);
+  recipe = without_statistics(std::move(recipe));
   for (Rule& rule : recipe.rules) {
-    rule.statistics = nullptr;
-    rule.statistics_hash.clear();
-    rule.statistics_from.clear();
-    rule.statistics_input.clear();
-    rule.awaits_statistics = false;
     if (words.recipe.empty() && can_solve(rule)) take_solving_words(o, rule);
   }
   return recipe;
@@ -105,19 +101,13 @@ Recipe rules_of(const CompressArguments& o, Device device, const Common& common)
 
 CompressInput read_input(const CompressArguments& o) {
   CompressInput input;
-  input.text = fs::path(o.input.file()).filename().string();
   input.token_weights = o.token_weights;
   input.sequential = o.sequential == "none"    ? Sequential::kNone
                      : o.sequential == "layer" ? Sequential::kLayers
                                                : Sequential::kGroups;
   const int64_t vocabulary = Decoder::open(o.common.source).shape().vocabulary;
-  for (const std::vector<int32_t>& text : read_texts(o.input, o.common.source, vocabulary)) {
-    const int64_t left = o.limit.value_or(INT64_MAX) - static_cast<int64_t>(input.windows.size());
-    for (EvalWindow& w : cut_windows(text, o.context, o.context, left))
-      input.windows.push_back(std::move(w.tokens));
-  }
-  if (input.windows.empty())
-    throw Error(fmt::format("{}: expected two tokens or more, found fewer", o.input.file()));
+  input.cut(read_texts(o.input, o.common.source, vocabulary), o.context, o.limit.value_or(INT64_MAX),
+            o.input.file());
   return input;
 }
 
@@ -161,7 +151,7 @@ int compress(const CompressArguments& o, const Destination& destination, Device 
              const Common& common) {
   const Recipe recipe = rules_of(o, device, common);
   CompressedCheckpoint made(o.common.source, destination, recipe, read_input(o), o.keep_statistics,
-                            convert_options(o.common, device, common), parse_io(o.common.io));
+                            convert_options(o.common, device, common));
   if (o.common.dry_run) return show_plan(o, made.compression(), device, common);
   if (o.common.check) with_progress(common, [&](Progress& progress) { check_hashes(o.common, progress); });
   with_progress(common, [&](Progress& progress) { made.collect(progress); });
@@ -218,7 +208,7 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
   args.option("--limit", o->limit, "At most so many windows").range(1, 1 << 30).default_text("all");
   add_word(args, o->recipe, kCompresses, keys::kMethod);
   add_word(args, o->recipe, kCompresses, keys::kSweeps);
-  args.option("--budget", o->recipe.budget,
+  args.option("--budget", o->recipe.budget.share,
               "Prune this share of the bytes, 0 to 1, the cheapest by --budget-stats first")
       .value_name("SHARE")
       .default_text("all is pruned");

@@ -11,7 +11,7 @@
 #include "lib/tasks/split.h"
 #include "lib/tasks/task_plan.h"
 #include "lib/transform/open_to_convert.h"
-#include "tools/cli/budget_run.h"
+#include "tools/cli/budget_text.h"
 #include "tools/cli/conversion_options.h"
 #include "tools/cli/edit_options.h"
 #include "tools/cli/option_values.h"
@@ -32,7 +32,7 @@ struct PlanArguments {
 
 int run_plan(const PlanArguments& given, const Common& common) {
   refuse_remote(given.edit.donor, "--donor reads a checkpoint on this machine");
-  if (given.recipe.budget || given.recipe.max_loss)
+  if (given.recipe.budget.is_given())
     refuse_remote(given.common.source, "--budget and --max-loss read all weights");
   const RemoteSource remote(given.common.source);
   PlanArguments o = given;
@@ -65,8 +65,8 @@ int run_plan(const PlanArguments& given, const Common& common) {
   FileStates states({o.common.source, o.edit.donor, kept_path});
   states.leave_out(o.recipe.html);
   std::optional<BudgetChoice> choice;
-  if (o.recipe.budget || o.recipe.max_loss) {
-    choice = choose_by_budget(o.common, o.recipe, Device::cpu, common, recipe);
+  if (o.recipe.budget.is_given()) {
+    choice = take_budget(o.common, o.recipe, Device::cpu, common, recipe);
   } else if (!o.recipe.html.empty()) {
     throw Error("--html: expected with --budget or --max-loss, found without");
   }
@@ -74,7 +74,7 @@ int run_plan(const PlanArguments& given, const Common& common) {
                                         : open_to_convert(o.common.source, recipe);
   const auto kept = keep_global_scales(recipe);
   Plan plan = make_plan(source, recipe);
-  if (choice) warn_of_small_budget(o.recipe, *choice, plan.findings);
+  if (choice) std::ranges::move(choice->warnings(), std::back_inserter(plan.findings));
   const TaskFile planned = make_task_plan(source, plan, o.common.destination, kept.get(), o.edit.donor);
   states.check_unchanged();
   write_text(o.output, format_task_plan(planned));

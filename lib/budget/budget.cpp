@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -11,11 +12,13 @@
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
 #include "formats/naming.h"
+#include "lib/artifact/open_source.h"
 #include "lib/encode/quantized_group.h"
 #include "lib/findings/options.h"
 #include "lib/findings/problems.h"
 #include "lib/names/natural.h"
 #include "lib/names/pattern.h"
+#include "lib/plan/output_files.h"
 #include "lib/plan/plan.h"
 #include "lib/transform/encode_groups.h"
 #include "lib/view/layout_choice.h"
@@ -173,7 +176,24 @@ void take_blocks(const BudgetChoice& choice, Selection& selection) {
   }
 }
 
+std::string too_little(const BudgetChoice& choice) {
+  const PruningUnit& first = choice.units.at(0);
+  return fmt::format(
+      "{}: expected what pays for {}, the cheapest of {} ({:.1f} % of bytes, expected loss {:.6g}), found "
+      "{}: "
+      "too little",
+      choice.budget.option(), first.name, counted(choice.units.size(), "unit"), 100 * choice.share(1),
+      first.cost(), choice.budget.value());
+}
+
 }  // namespace
+
+void Budget::check() const {
+  const bool fits = std::isfinite(value()) && value() >= 0 && (loss || value() <= 1);
+  if (fits) return;
+  throw Error(fmt::format("{}: expected {}, found {}", option(),
+                          share ? "a share from 0 to 1" : "a finite number, 0 or more", value()));
+}
 
 uint64_t BudgetChoice::bytes(size_t count) const {
   uint64_t sum = 0;
@@ -185,6 +205,21 @@ double BudgetChoice::cost(size_t count) const {
   double sum = 0;
   for (size_t i = 0; i < count; ++i) sum += units[i].cost();
   return sum;
+}
+
+double BudgetChoice::share(size_t count) const {
+  return count == 0 ? 0 : static_cast<double>(bytes(count)) / static_cast<double>(bytes(units.size()));
+}
+
+double BudgetChoice::dense_loss() const {
+  double sum = 0;
+  for (const PruningUnit& unit : units) sum += unit.dense;
+  return sum;
+}
+
+Findings BudgetChoice::warnings() const {
+  if (pruned > 0 || budget.value() == 0 || units.empty()) return {};
+  return {{Severity::kWarning, "nothing-pruned", units[0].name, too_little(*this)}};
 }
 
 namespace {
@@ -223,10 +258,6 @@ std::vector<PruningUnit> units_of(const std::vector<GroupEncoding>& pruned,
   return listed;
 }
 
-}  // namespace
-
-namespace {
-
 /// A plan by which nothing is written.
 Plan plan_to_measure(const Checkpoint& source, const Rule& rule) {
   Recipe recipe(rule);
@@ -234,9 +265,9 @@ Plan plan_to_measure(const Checkpoint& source, const Rule& rule) {
   return make_plan(source, recipe);
 }
 
-}  // namespace
-
-std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int jobs, const Compute& compute,
+/// Quantizes each matrix that the rule takes with its pattern and without, and adds up what each costs. The
+/// rule of `quantize` gets the dialect that is written.
+std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, const BudgetRun& run,
                                        Progress& progress) {
   Plan pruned_plan, dense_plan;
   std::optional<ComputedPlan> pruned_groups, dense_groups;
@@ -276,12 +307,12 @@ std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int
   for (const GroupEncoding* one : all) {
     for (const Unit& unit : one->group->units(source)) progress.total += unit.read;
   }
-  encode_groups(source, all, jobs, compute, progress);
+  encode_groups(source, all, run.jobs, run.compute, progress);
   return units_of(pruned, dense, *rule.statistics, is_by_blocks(rule));
 }
 
 BudgetChoice choose_units(std::vector<PruningUnit> units, const Budget& budget) {
-  BudgetChoice choice{std::move(units)};
+  BudgetChoice choice{budget, std::move(units)};
   std::stable_sort(choice.units.begin(), choice.units.end(), [](const PruningUnit& a, const PruningUnit& b) {
     return a.cost_per_byte() < b.cost_per_byte();
   });
@@ -307,6 +338,21 @@ std::vector<Rule> budget_rules(const Rule& rule, const BudgetChoice& choice) {
     rules.back().label = "not pruned";
   }
   return rules;
+}
+
+}  // namespace
+
+BudgetChoice prune_by_budget(const std::filesystem::path& path, Recipe& recipe, const Budget& budget,
+                             const BudgetRun& run, Progress& progress) {
+  budget.check();
+  const Checkpoint source = open_source(path, ReadPath::kFast, {}, run.io, recipe.zero_points);
+  Findings ignored;
+  copied_files(source, recipe.links, ignored);  // refuses links before the long part
+  Rule& rule = recipe.rules[0];
+  BudgetChoice choice = choose_units(measure_units(source, rule, run, progress), budget);
+  recipe.rules = budget_rules(rule, choice);
+  if (recipe.rules.empty()) throw Error(too_little(choice) + ": all would stay as it is");
+  return choice;
 }
 
 }  // namespace twofour

@@ -1,11 +1,13 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/artifact/recipe.h"
 #include "lib/checkpoint/checkpoint.h"
+#include "lib/findings/options.h"
 #include "lib/plan/transformation.h"
 #include "lib/threads/progress.h"
 
@@ -27,30 +29,44 @@ struct PruningUnit {
 /// How much may be pruned: a share of the bytes of all units, or an expected loss beyond that of quantizing.
 struct Budget {
   std::optional<double> share, loss;
+  bool is_given() const { return share || loss; }
+  double value() const { return share ? *share : *loss; }
+  OptionName option() const { return share ? options::kBudget : options::kMaxLoss; }
+  /// Throws Error unless the share is from 0 to 1, or the loss a finite number, 0 or more.
+  void check() const;
 };
 
-/// Units in the order in which they are pruned, cheapest first; the first `pruned` of them are.
+/// Units in the order in which they are pruned, by their cost a byte, and by name among equals; the first
+/// `pruned` of them are.
 struct BudgetChoice {
+  Budget budget;
   std::vector<PruningUnit> units;
   size_t pruned = 0;
   /// Sums over the first `count` units.
   uint64_t bytes(size_t count) const;
   double cost(size_t count) const;
+  /// The bytes of the first `count` units among those of all.
+  double share(size_t count) const;
+  /// Expected loss of quantizing all.
+  double dense_loss() const;
+  /// A warning where the budget is not 0 and pays for no unit at all; else none.
+  Findings warnings() const;
 };
 
-/// Quantizes each matrix that the rule takes with its pattern and without, writes neither, and adds up what
-/// each costs. `rule` has statistics and is of `quantize` or `prune`, with a pattern, or of a layout that
-/// holds one; of `quantize` it gets the dialect that is written. Throws Error where a matrix has no
-/// `fisher_hessian`, or cannot be quantized. The same figures for any number of threads.
-std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, int jobs, const Compute& compute,
-                                       Progress& progress);
+/// How units are measured. The figures are the same for any number of threads.
+struct BudgetRun {
+  int jobs = 1;
+  Compute compute;
+  Io io = Io::kCached;
+};
 
-/// Orders units by their cost a byte, and by name among equals, and takes the first that the budget pays for.
-BudgetChoice choose_units(std::vector<PruningUnit> units, const Budget& budget);
-
-/// The rules that prune the chosen units and only quantize the others, leave them, or put them into the
-/// layout that holds all weights. The first is for the pruned ones; none where nothing is pruned and the rest
-/// stays.
-std::vector<Rule> budget_rules(const Rule& rule, const BudgetChoice& choice);
+/// Prunes as much as a budget pays for: quantizes each matrix that the recipe's one rule takes with its
+/// pattern and without, writes neither, adds up what each costs, and takes the cheapest units a byte. The
+/// recipe gets the rules that prune these and only quantize the others, leave them, or put them into the
+/// layout that holds all weights. The rule has statistics and is of `quantize` or `prune`, with a pattern, or
+/// of a layout that holds one. Throws Error where a matrix has no `fisher_hessian`, or cannot be quantized,
+/// and where all would stay as it is.
+BudgetChoice prune_by_budget(const std::filesystem::path& source, Recipe& recipe, const Budget& budget,
+                             const BudgetRun& run, Progress& progress);
 
 }  // namespace twofour

@@ -11,8 +11,8 @@
 #include "kernels/device/isa.h"
 #include "lib/compress/encoded_linears.h"
 #include "lib/compress/work_folder.h"
-#include "lib/compress/work_state.h"
 #include "lib/convert/resume.h"
+#include "lib/eval/windows.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"
 #include "lib/statistics/check_statistics.h"
@@ -76,6 +76,17 @@ Hash128 hash_tokens(const std::vector<std::vector<int32_t>>& windows) {
 }
 
 }  // namespace
+
+void CompressInput::cut(const std::vector<std::vector<int32_t>>& texts, int64_t context, int64_t most,
+                        const fs::path& file) {
+  text = file.filename().string();
+  for (const std::vector<int32_t>& one : texts) {
+    const int64_t left = most - static_cast<int64_t>(windows.size());
+    for (EvalWindow& w : cut_windows(one, context, context, left)) windows.push_back(std::move(w.tokens));
+  }
+  if (windows.empty())
+    throw Error(fmt::format("{}: expected two tokens or more, found fewer", file.string()));
+}
 
 Compression::Compression(const fs::path& model, const Recipe& recipe, CompressInput input,
                          const Compute& compute, int jobs)

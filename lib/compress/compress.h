@@ -12,7 +12,7 @@
 #include "lib/compress/layer_entries.h"
 #include "lib/compress/solved_linears.h"
 #include "lib/compress/streams.h"
-#include "lib/compress/work_state.h"
+#include "lib/compress/work_folder.h"
 #include "lib/io/file_states.h"
 #include "lib/threads/progress.h"
 
@@ -24,6 +24,11 @@ enum class Sequential { kNone, kLayers, kGroups };
 
 /// What a model is compressed by.
 struct CompressInput {
+  /// Cuts texts into windows of `context` tokens, `most` at the most. Throws Error, which names the file of
+  /// the texts, where there is none.
+  void cut(const std::vector<std::vector<int32_t>>& texts, int64_t context, int64_t most,
+           const std::filesystem::path& file);
+
   std::vector<std::vector<int32_t>> windows;  ///< of tokens, each a text of its own
   std::string text;                           ///< what they are, for the file
   std::filesystem::path token_weights{};      ///< see TokenWeights; empty: all tokens count 1

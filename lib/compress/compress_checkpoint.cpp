@@ -39,14 +39,13 @@ fs::path work_folder_of(const fs::path& destination) {
 
 CompressedCheckpoint::CompressedCheckpoint(const fs::path& source, const Destination& destination,
                                            Recipe recipe, CompressInput input, fs::path keep,
-                                           const ConvertOptions& options, Io io)
+                                           const ConvertOptions& options)
     : source_(source),
       work_(work_folder_of(destination.path())),
       keep_(std::move(keep)),
       destination_(destination),
       recipe_(std::move(recipe)),
       options_(options),
-      io_(io),
       compression_(source, recipe_, std::move(input), compute(), options.jobs) {}
 
 /// What an earlier run left is taken up by a run that resumes, and goes with one that replaces.
@@ -93,7 +92,7 @@ CompressedCheckpoint::Written CompressedCheckpoint::write(Progress& progress) {
     solved = with_statistics(recipe_, statistics, statistics->hash().hex(), Compression::encoded(work_));
   }
   const MemoryLimits limits = limits_for(compute());
-  const Checkpoint source = open_to_convert(source_, solved, io_, limits, compute());
+  const Checkpoint source = open_to_convert(source_, solved, options_.io, limits, compute());
   if (folder_ != nullptr && options_.inputs != nullptr) options_.inputs->check_unchanged();
   Written written{make_plan(source, solved, limits), {}};
   written.result = convert(source, written.plan, destination_, options_, progress);

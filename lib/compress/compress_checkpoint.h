@@ -20,10 +20,10 @@ std::filesystem::path work_folder_of(const std::filesystem::path& destination);
 class CompressedCheckpoint {
  public:
   /// Opens the model and plans. `recipe` is without statistics; `keep` is the file that they are to stay in,
-  /// or empty. Of `options` `jobs`, `isa` and `device` say what solves, too. Throws Error as Compression
-  /// does.
+  /// or empty. Of `options` `jobs`, `isa` and `device` say what solves, too, and `io` how the source is read.
+  /// Throws Error as Compression does.
   CompressedCheckpoint(const std::filesystem::path& source, const Destination& destination, Recipe recipe,
-                       CompressInput input, std::filesystem::path keep, const ConvertOptions& options, Io io);
+                       CompressInput input, std::filesystem::path keep, const ConvertOptions& options);
 
   const Compression& compression() const { return compression_; }
 
@@ -51,7 +51,6 @@ class CompressedCheckpoint {
   Destination destination_;
   Recipe recipe_;
   ConvertOptions options_;
-  Io io_;
   Compression compression_;
 };
 

@@ -10,7 +10,6 @@
 
 #include "formats/json.h"
 #include "formats/safetensors.h"
-#include "lib/encode/encoded_before.h"
 #include "lib/encode/quantized_group.h"
 #include "lib/io/file.h"
 #include "lib/io/hash.h"

@@ -28,6 +28,17 @@ Recipe with_statistics(Recipe recipe, std::shared_ptr<const Statistics> statisti
   return recipe;
 }
 
+Recipe without_statistics(Recipe recipe) {
+  for (Rule& rule : recipe.rules) {
+    rule.statistics = nullptr;
+    rule.statistics_hash.clear();
+    rule.statistics_from.clear();
+    rule.statistics_input.clear();
+    rule.awaits_statistics = false;
+  }
+  return recipe;
+}
+
 SolvedLinears::SolvedLinears(const fs::path& source, const Recipe& recipe, const Compute& compute)
     : source_(open_to_pack(source, recipe, Io::kCached, limits_for(compute), compute)),
       plan_(make_plan(source_.shown, recipe, limits_for(compute))),
@@ -35,7 +46,7 @@ SolvedLinears::SolvedLinears(const fs::path& source, const Recipe& recipe, const
   static const std::map<std::string, std::string> kNone;
   if (const ComputedPlan* computed = source_.computed.get())
     take(*source_.stored, computed->quantizes ? computed->texts : kNone, computed->planned);
-  take(source_.shown, plan_.texts, plan_.transformations);
+  take(source_.shown, plan_.config.texts, plan_.transformations);
 }
 
 void SolvedLinears::take(const Checkpoint& checkpoint, const std::map<std::string, std::string>& texts,

@@ -19,6 +19,8 @@ namespace twofour {
 /// again.
 Recipe with_statistics(Recipe recipe, std::shared_ptr<const Statistics> statistics, const std::string& hash,
                        std::shared_ptr<const EncodedBefore> encoded = {});
+/// A recipe whose rules have none, as they are before a model is compressed.
+Recipe without_statistics(Recipe recipe);
 
 /// The linears of a checkpoint that a recipe gives another number format, in groups that share a scale.
 class SolvedLinears {

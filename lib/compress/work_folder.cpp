@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "formats/error.h"
+#include "lib/findings/options.h"
 #include "lib/io/descriptor.h"
 #include "lib/io/file.h"
+#include "lib/io/hash.h"
 
 namespace twofour {
 
@@ -52,6 +54,65 @@ void WorkFolder::remove() const {
   std::error_code another;  // may have made a new lock by now
   fs::remove(path_ / kLock, another);
   fs::remove(path_, another);
+}
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kFormat = "twofour compress 2";
+
+}  // namespace
+
+void refuse_state(const fs::path& work) {
+  throw Error(
+      fmt::format("{}: expected the state of a compression, found something else or a damaged one; {} "
+                  "begins again",
+                  (work / WorkState::kName).string(), options::kForce));
+}
+
+std::optional<WorkState> WorkState::read(const fs::path& work) {
+  const fs::path path = work / kName;
+  if (is_absent(path)) return std::nullopt;
+  const std::string text = read_text(path);
+  if (!is_sealed_object(text)) refuse_state(work);
+  const Json json = parse_json(path.string(), text);
+  try {
+    if (json.at("format") != kFormat || !json.at("run").is_object()) refuse_state(work);
+    WorkState state{whole_number<int64_t>(json.at("layers")), json.at("run")};
+    for (const Json& hash : json.at("statistics_xxh3_128"))
+      state.statistics.push_back(hash.get<std::string>());
+    state.streams = json.at("streams_xxh3_128").get<std::string>();
+    return state;
+  } catch (const Json::exception&) {
+    refuse_state(work);
+  }
+}
+
+void WorkState::write(const fs::path& work) const {
+  const Json json = {{"format", kFormat},
+                     {"layers", layers},
+                     {"run", run},
+                     {"statistics_xxh3_128", statistics},
+                     {"streams_xxh3_128", streams}};
+  write_text(work / kName, seal_object(json.dump()));
+}
+
+void check_left_size(const fs::path& file, uint64_t bytes) {
+  std::error_code error;
+  const uint64_t found = fs::file_size(file, error);
+  if (!error && found == bytes) return;
+  throw Error(fmt::format("{}: expected {} bytes that an earlier run collected, found {}; {} begins again",
+                          file.string(), bytes, error ? "no file" : std::to_string(found), options::kForce));
+}
+
+void check_left_hash(const fs::path& file, const std::string& what, const std::string& expected,
+                     const std::string& found) {
+  if (found == expected) return;
+  throw Error(
+      fmt::format("{}: expected {} that an earlier run collected, XXH3-128 {}, found {}: the file was "
+                  "damaged; {} begins again",
+                  file.string(), what, expected, found, options::kForce));
 }
 
 }  // namespace twofour

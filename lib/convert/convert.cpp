@@ -188,7 +188,7 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
   files = copy_files(source.path(), copied, plan.recipe.links, directory);
   source.check_same_files();  // what is read from now on is open
   if (options.kept != nullptr) options.kept->checkpoint().check_same_files();
-  for (const auto& [name, text] : plan.texts) write(name, text);
+  for (const auto& [name, text] : plan.config.texts) write(name, text);
   for (const OutputFile& file : plan.files) {
     directory.add(file.name);
     files[file.name] = hash_text(file.header);
@@ -249,7 +249,7 @@ void report_modules(const Checkpoint& source, const Plan& plan, const Conversion
 std::vector<PlannedFile> planned_files(const Checkpoint& source, const Plan& plan) {
   std::vector<PlannedFile> files;
   for (const auto& [name, bytes] : plan.auxiliary_files) files.push_back({name, bytes});
-  for (const auto& [name, text] : plan.texts) files.push_back({name, text.size()});
+  for (const auto& [name, text] : plan.config.texts) files.push_back({name, text.size()});
   files.push_back({kIndexName, artifact_index(plan).size()});
   ConversionRecord record;
   record.remote = remote_note(source.path());

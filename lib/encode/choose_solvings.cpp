@@ -115,7 +115,7 @@ UnsolvedByReason choose_solvings(const EncodeRule& rule, bool strict_statistics,
         Unsolved& alike = unsolved[solving.why.substr(0, solving.why.find(','))];
         if (alike.count++ == 0) alike.first = m.name + ": " + solving.why;
       }
-      group->set_solving(i, std::move(solving));
+      group->matrix(i).solving = std::move(solving);
     }
   }
   return unsolved;
@@ -127,8 +127,7 @@ void choose_masks(const EncodeRule& rule, const QuantizedGroups& groups, Planner
   hold_masks(*masks, planner);
   for (const auto& group : groups) {
     for (size_t i = 0; i < group->matrices().size(); ++i) {
-      const auto mask = mask_for(group->matrices()[i], *masks, *rule.pattern, planner.problems);
-      if (mask) group->set_mask(i, *mask);
+      group->matrix(i).mask = mask_for(group->matrices()[i], *masks, *rule.pattern, planner.problems);
     }
   }
 }

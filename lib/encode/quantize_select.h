@@ -3,7 +3,10 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/checkpoint/checkpoint.h"
+#include "lib/checkpoint/linears.h"
 #include "lib/encode/quantized_group.h"
+#include "lib/findings/finding.h"
 #include "lib/findings/problems.h"
 
 namespace twofour {
@@ -27,5 +30,11 @@ bool is_left_of_role(std::string_view name, int64_t layers);
 /// Positions of modules that engines multiply as one, so that they share a global scale: gate and up, w1 and
 /// w3, q, k and v. Stacks stand alone. In the order of their first.
 std::vector<std::vector<size_t>> fused_groups(const std::vector<Linear>& modules);
+
+/// Holds linears that become FP8 against what loaders of the dialect take, from their shapes and names; what
+/// they refuse is a problem. Linears that are to be left, with those that engines fuse with them, leave
+/// `chosen`, positions in `modules`, with a note.
+void apply_loader_limits(const Checkpoint& source, const std::vector<Linear>& modules, const EncodeRule& rule,
+                         std::vector<size_t>& chosen, Findings& findings, Problems& problems);
 
 }  // namespace twofour

@@ -188,10 +188,6 @@ std::vector<ModuleReport> QuantizedGroup::report(const Checkpoint&, const Json& 
   return all;
 }
 
-std::optional<double> QuantizedGroup::value_tolerance() const {
-  return std::numeric_limits<double>::infinity();  // it is meant to lose; the figures are reported
-}
-
 std::vector<StackPart> stack_parts(const Checkpoint& c, const std::string& name, int64_t rows) {
   const auto parsed = parse_module_name(name);
   if (!parsed || parsed->expert >= 0) return {};

@@ -1,7 +1,11 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +15,7 @@
 #include "lib/artifact/recipe.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/dialects/output_dialect.h"
+#include "lib/metrics/quality.h"
 #include "lib/plan/transformation.h"
 #include "lib/selection/input_scales.h"
 #include "lib/statistics/solving.h"
@@ -88,12 +93,8 @@ class QuantizedGroup : public Transformation {
   void add_part(size_t matrix, EncodedPart part, TensorInfo info);
   /// A tensor of the source that goes into it; one of a stack is the first group's.
   void consume(size_t tensor) { consumed_.push_back(tensor); }
-  /// How a matrix is solved.
-  void set_solving(size_t matrix, Solving solving) { matrices_[matrix].solving = std::move(solving); }
-  /// The mask that prunes a matrix.
-  void set_mask(size_t matrix, size_t mask) { matrices_[matrix].mask = mask; }
-  /// The input scale that is written of a matrix.
-  void set_input_scale(size_t matrix, float written) { matrices_[matrix].input_scale = written; }
+  /// A matrix while it is planned: how it is solved, its mask, the input scale that is written.
+  EncodedMatrix& matrix(size_t i) { return matrices_[i]; }
   /// The rule that input scales of NVFP4 are chosen by; null: there are none.
   void set_input_scales(std::shared_ptr<const InputScaleRule> rule) { input_scales_ = std::move(rule); }
   const std::shared_ptr<const InputScaleRule>& input_scales() const { return input_scales_; }
@@ -126,8 +127,10 @@ class QuantizedGroup : public Transformation {
   Json entries(const Checkpoint& source, const Json& result, const std::vector<Json>& tensors) const override;
   std::string content(const Json& result, std::span<const Hash128> outputs) const override;
   std::vector<ModuleReport> report(const Checkpoint& source, const Json& result) const override;
-  bool value_comparison() const override { return true; }
-  std::optional<double> value_tolerance() const override;
+  /// It is meant to lose; the figures are reported.
+  std::optional<ValueComparison> value_comparison() const override {
+    return {{std::numeric_limits<double>::infinity()}};
+  }
 
  private:
   const EncodedMatrix& matrix_of(int part) const;
@@ -139,6 +142,18 @@ class QuantizedGroup : public Transformation {
   std::vector<EncodedMatrix> matrices_;
   std::vector<TensorInfo> infos_;
   std::vector<size_t> consumed_;
+};
+
+/// Groups whose weights were chosen before, by the same rule and statistics. Safe from several threads.
+class EncodedBefore {
+ public:
+  /// Receives the bytes of a part of the group in order, front to back.
+  using Write = std::function<void(int part, std::span<const uint8_t> bytes)>;
+  virtual ~EncodedBefore() = default;
+  /// Writes all parts of a group and returns a result for each of its matrices. Nothing, and no byte, where
+  /// the group is not among them.
+  virtual std::optional<std::vector<EncodedResult>> read(const QuantizedGroup& group,
+                                                         const Write& write) const = 0;
 };
 
 /// Weights read at once: their floats and results should stay in the L2 cache.

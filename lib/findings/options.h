@@ -31,15 +31,15 @@ std::string spelled(std::string_view key, std::string_view value, Author author)
 /// Options that messages of lib advise, or say the value of, beside the words of rules (lib/words). The
 /// program defines them; a test holds that it has each.
 namespace options {
-inline constexpr OptionName kAgainst = "against", kAlso = "also", kAt = "at", kCache = "cache",
-                            kCacheSize = "cache_size", kDialect = "dialect", kDonor = "donor",
-                            kExclude = "exclude", kExperts = "experts", kExplain = "explain",
-                            kFailOn = "fail_on", kFollowLinks = "follow_links", kForce = "force",
-                            kHtml = "html", kInclude = "include", kJson = "json", kKeepStats = "keep_stats",
-                            kMask = "mask", kMaxShardSize = "max_shard_size", kModules = "modules",
-                            kProfile = "profile", kResume = "resume", kRule = "rule",
-                            kSequential = "sequential", kStats = "stats", kStrictStats = "strict_stats",
-                            kTake = "take", kTensor = "tensor", kText = "text",
+inline constexpr OptionName kAgainst = "against", kAlso = "also", kAt = "at", kBudget = "budget",
+                            kCache = "cache", kCacheSize = "cache_size", kDialect = "dialect",
+                            kDonor = "donor", kExclude = "exclude", kExperts = "experts",
+                            kExplain = "explain", kFailOn = "fail_on", kFollowLinks = "follow_links",
+                            kForce = "force", kHtml = "html", kInclude = "include", kJson = "json",
+                            kKeepStats = "keep_stats", kMask = "mask", kMaxLoss = "max_loss",
+                            kMaxShardSize = "max_shard_size", kModules = "modules", kProfile = "profile",
+                            kResume = "resume", kRule = "rule", kSequential = "sequential", kStats = "stats",
+                            kStrictStats = "strict_stats", kTake = "take", kTensor = "tensor", kText = "text",
                             kTokenWeights = "token_weights", kWriteBaseline = "write_baseline",
                             kZeroPoints = "zero_points";
 }  // namespace options

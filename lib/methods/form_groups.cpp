@@ -1,4 +1,4 @@
-#include "lib/methods/form_groups.h"
+#include "lib/methods/quantize_groups.h"
 
 #include <fmt/format.h>
 

@@ -9,13 +9,6 @@
 namespace twofour {
 namespace {
 
-/// A tensor's entry, with the name that it was made from where that is another.
-Json with_origin(const Checkpoint& source, size_t from, Json tensor) {
-  const std::string& name = source.tensors()[from].name;
-  if (tensor.at("name") != name) tensor["from"] = name;
-  return tensor;
-}
-
 /// The hash of what a part of a module was made from, where that is not the part itself.
 std::string source_hash(const Json& result, const char* key, const Hash128& output) {
   return result.is_object() && result.contains(key) ? result.at(key).get<std::string>() : output.hex();
@@ -205,25 +198,6 @@ std::string LinearRewrite::content(const Json& result, std::span<const Hash128> 
 
 std::vector<ModuleReport> LinearRewrite::report(const Checkpoint&, const Json&) const {
   return {{module_.name, {module_.e, module_.n, module_.k}}};
-}
-
-ConvertedTensor::ConvertedTensor(size_t tensor, TensorInfo info, DType from)
-    : tensor_(tensor), info_(std::move(info)), rewrite_(tensor, from, info_.dtype, false) {
-  set_rule("belongs to a module to convert");
-}
-
-std::string ConvertedTensor::name(const Checkpoint&) const { return info_.name; }
-
-std::vector<Unit> ConvertedTensor::units(const Checkpoint&) const { return rewrite_.units(0, info_.bytes()); }
-
-std::string ConvertedTensor::origin(const Checkpoint& source, int) const { return source.where(tensor_); }
-
-Json ConvertedTensor::entries(const Checkpoint& source, const Json&, const std::vector<Json>& tensors) const {
-  return Json::array({with_origin(source, tensor_, tensors[0])});
-}
-
-std::string ConvertedTensor::content(const Json&, std::span<const Hash128> outputs) const {
-  return outputs[0].hex();
 }
 
 }  // namespace twofour

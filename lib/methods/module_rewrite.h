@@ -19,9 +19,11 @@ class PartedRewrite : public Transformation {
     std::unique_ptr<const TensorRewrite> rewrite;
     bool changes = false;  ///< it is more than a copy, for --dry-run
   };
-  /// `becomes` is the rule's `to`. `tolerance`: as value_tolerance().
+  /// `becomes` is the rule's `to`. `tolerance`: as that of ValueComparison.
   PartedRewrite(std::string becomes, std::optional<double> tolerance)
-      : becomes_(std::move(becomes)), tolerance_(tolerance) {}
+      : becomes_(std::move(becomes)), tolerance_(tolerance) {
+    set_rule("belongs to a module to convert");
+  }
   /// Adds part after part.
   void add(Part part) { parts_.push_back(std::move(part)); }
   /// A tensor of the source that goes into part 0 or is dropped.
@@ -43,8 +45,7 @@ class PartedRewrite : public Transformation {
   uint64_t worker_bytes() const override;
   std::string decision(int part) const override;
   std::string origin(const Checkpoint& source, int part) const override;
-  bool value_comparison() const override { return true; }
-  std::optional<double> value_tolerance() const override { return tolerance_; }
+  std::optional<ValueComparison> value_comparison() const override { return ValueComparison{tolerance_}; }
 
  protected:
   /// The parts' entries, with the names that they were made from where these are others.
@@ -157,30 +158,6 @@ class GatheredRows : public TensorRewrite {
  private:
   size_t tensor_;
   uint64_t row_bytes_, first_, step_;
-};
-
-/// A tensor outside any module that changes its type: KV scales.
-class ConvertedTensor : public Transformation {
- public:
-  ConvertedTensor(size_t tensor, TensorInfo info, DType from);
-  const TensorRewrite& rewrite() const { return rewrite_; }
-
-  std::string name(const Checkpoint& source) const override;
-  std::vector<TensorInfo> outputs(const Checkpoint&) const override { return {info_}; }
-  std::vector<size_t> sources() const override { return {tensor_}; }
-  std::vector<Unit> units(const Checkpoint& source) const override;
-  bool keeps() const override { return true; }
-  std::string decision(int) const override { return "cast"; }
-  std::string origin(const Checkpoint& source, int part) const override;
-  std::unique_ptr<Work> begin() const override;
-  Json prove(Proof& proof) const override;
-  Json entries(const Checkpoint& source, const Json& result, const std::vector<Json>& tensors) const override;
-  std::string content(const Json& result, std::span<const Hash128> outputs) const override;
-
- private:
-  size_t tensor_;
-  TensorInfo info_;
-  ConvertedScalars rewrite_;
 };
 
 }  // namespace twofour

@@ -16,6 +16,8 @@ namespace twofour {
 /// The global scales of a module, by the stored bits and as multipliers.
 ModuleRewrite::Scales read_module_scales(const Checkpoint& source, const Nvfp4Linear& module,
                                          Problems& problems);
+/// A problem where a tensor of the source is made into more bytes at once than a worker may hold.
+void refuse_large(const TensorRewrite& rewrite, size_t tensor, Planner& planner);
 /// KV scales take the type that the dialect gives them, if it has any; loaders know either's names.
 void plan_kv_scales(const OutputDialect& dialect, Planner& planner);
 
@@ -49,6 +51,8 @@ void write_input_scales(const std::string& becomes, const std::shared_ptr<const 
 
 /// Keeps the format and values of a linear: as it is where it is spelled as the planner's dialect does it, or
 /// there is none, else in its names, shapes and types of scales. What the dialect cannot hold is a problem.
-void keep_linear(const std::string& becomes, const Linear& linear, Planner& planner);
+/// `fp8_scale_type`: that all FP8 scales have, if there is one.
+void keep_linear(const std::string& becomes, const Linear& linear, std::optional<DType> fp8_scale_type,
+                 Planner& planner);
 
 }  // namespace twofour

@@ -3,15 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/encode/choose_solvings.h"
-#include "lib/encode/loader_limits.h"
+#include "lib/encode/encode_rules.h"
 #include "lib/encode/quantize_select.h"
 #include "lib/encode/quantized_group.h"
-#include "lib/methods/form_groups.h"
 #include "lib/methods/nvfp4_modules.h"
+#include "lib/names/pattern.h"
 #include "lib/selection/chooser.h"
 #include "lib/selection/input_scales.h"
 
@@ -46,7 +47,7 @@ class GroupPlanner {
     if (modules_.empty() && nvfp4_without_scale().empty()) {
       problems_.refuse();
       // In a recipe what is quantized so already stays; a match that finds nothing was refused.
-      if (!planner_.is_single) return planner_.keep_config();
+      if (!planner_.is_single) return planner_.config.keep();
       const bool done = !all.empty() && std::all_of(all.begin(), all.end(),
                                                     [](const Linear& m) { return m.nvfp4.has_value(); });
       throw Error(fmt::format("{}: expected linears to quantize, found {} among {}", c_.path().string(),
@@ -61,13 +62,13 @@ class GroupPlanner {
       for (auto& group : formed_.groups) planner_.add(std::move(group));
       return;
     }
-    planner_.set_dialect(dialect_);
-    planner_.rewrite_formats();
+    planner_.config.set_dialect(dialect_);
+    planner_.config.rewrite();
     for (auto& group : formed_.groups) {
       for (const EncodedMatrix& m : group->matrices()) {
         Scheme scheme = rule_.scheme;
         scheme.has_input_scale = m.input_scale != 0;
-        planner_.write(m.name, m.source->weight, scheme);
+        planner_.config.add(m.name, m.source->weight, scheme);
       }
       planner_.add(std::move(group));
     }
@@ -91,7 +92,7 @@ class GroupPlanner {
         continue;
       if (is_left_in_floats(t.name, planner_.layers())) continue;
       const std::string module = t.name.ends_with(".weight") ? t.name.substr(0, t.name.size() - 7) : t.name;
-      planner_.leave(module);
+      planner_.config.leave(module);
       planner_.findings.push_back({Severity::kWarning, "unknown-stack", c_.where(i),
                                    fmt::format("is left unquantized: no known naming of experts has {}",
                                                describe(t.dtype, t.shape))});
@@ -134,7 +135,7 @@ class GroupPlanner {
       for (size_t i = 0; i < group->matrices().size(); ++i, ++at) {
         const float scale = chosen_[at].multiplier;
         if (scale <= 0) continue;
-        group->set_input_scale(i, dialect_.nvfp4->divides ? 1 / scale : scale);
+        group->matrix(i).input_scale = dialect_.nvfp4->divides ? 1 / scale : scale;
         group->add_part(i, EncodedPart::kInputScale,
                         {group->matrices()[i].name + dialect_.nvfp4->input_scale, DType::kF32,
                          dialect_.scalar_shape(), 0, 0});
@@ -225,6 +226,29 @@ class GroupPlanner {
 
 void plan_quantized_groups(const EncodeRule& encode, const Rule& rule, Planner& planner) {
   GroupPlanner(encode, rule, planner).run();
+}
+
+void plan_pruned_groups(const Rule& rule, const std::vector<size_t>& modules, bool folds_pairs,
+                        Planner& planner) {
+  std::map<std::string_view, Selection> by_dialect;
+  for (const size_t i : modules) {
+    const Nvfp4Linear& m = planner.source.nvfp4_modules()[i];
+    if (m.dialect->stacked) {
+      planner.problems.add(fmt::format(
+          "{}: expected every expert in tensors of its own to prune by statistics or masks, found a stack",
+          m.name));
+      continue;
+    }
+    by_dialect[m.dialect->name].include.push_back(exact_pattern(m.name));
+  }
+  for (auto& [dialect, selection] : by_dialect) {
+    Rule words = rule;
+    selection.also = selection.include;
+    words.selection = std::move(selection);
+    EncodeRule encode = prune_rule(words, dialect);
+    encode.folds_pairs = folds_pairs;
+    plan_quantized_groups(encode, words, planner);
+  }
 }
 
 }  // namespace twofour

@@ -60,8 +60,7 @@ class StackedExperts : public Transformation {
   Json entries(const Checkpoint& source, const Json& result, const std::vector<Json>& tensors) const override;
   std::string content(const Json& result, std::span<const Hash128> outputs) const override;
   std::vector<ModuleReport> report(const Checkpoint& source, const Json& result) const override;
-  bool value_comparison() const override { return true; }
-  std::optional<double> value_tolerance() const override { return 0x1p-8; }  // half a last bit
+  std::optional<ValueComparison> value_comparison() const override { return {{0x1p-8}}; }  // half a last bit
 
  private:
   ExpertStack stack_;

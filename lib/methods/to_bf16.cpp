@@ -115,15 +115,16 @@ class ToBf16 : public Method {
       names.push_back(m.name);
       input_scales += m.input_scale.has_value();
     }
-    planner.set_texts(bf16_texts(c, names));
-    if (names.size() == c.nvfp4_modules().size()) planner.quantize_nothing();
+    planner.config.set_texts(bf16_texts(c, names));
+    if (names.size() == c.nvfp4_modules().size()) planner.config.quantize_nothing();
     return input_scales;
   }
 
   static size_t widen_all(const Rule& rule, Planner& planner) {
     const Checkpoint& c = planner.source;
-    if (planner.dialect() == nullptr && source_dialect(c) != nullptr) planner.set_dialect(*source_dialect(c));
-    planner.rewrite_formats();
+    if (planner.config.dialect() == nullptr && source_dialect(c) != nullptr)
+      planner.config.set_dialect(*source_dialect(c));
+    planner.config.rewrite();
     Chooser chooser(rule.selection, planner.layers());
     size_t input_scales = 0;
     std::vector<size_t> chosen;
@@ -142,7 +143,7 @@ class ToBf16 : public Method {
       } else {
         widen(rule, m, planner);
       }
-      planner.write(m.name, m.weight, {});
+      planner.config.add(m.name, m.weight, {});
       input_scales += m.input_scale.has_value();
     }
     refuse_split_tables(planner, chosen);
@@ -167,29 +168,28 @@ class ToBf16 : public Method {
     }
   }
 
+  /// Adds weights of the source's tensor `from`, in BF16, as a module's first part.
+  static void add_weights(PartedRewrite& module, std::string name, std::vector<int64_t> shape, size_t from,
+                          std::unique_ptr<const TensorRewrite> weights, Planner& planner) {
+    refuse_large(*weights, from, planner);
+    TensorInfo info{std::move(name), DType::kBF16, std::move(shape), 0, 0};
+    info.end = tensor_bytes(info.name, info.dtype, info.shape);
+    module.add({std::move(info), from, std::move(weights), true});
+  }
+
   static void widen(const Rule& rule, const Linear& m, Planner& planner) {
-    const Checkpoint& c = planner.source;
     auto module = std::make_unique<LinearRewrite>(m, rule.to, kTolerance);
-    TensorInfo info = c.tensors()[m.weight];
+    std::vector<int64_t> shape = {m.n, m.k};
+    if (m.k_outer) std::swap(shape[0], shape[1]);
+    if (m.stacked) shape.insert(shape.begin(), m.e);
     // A stack's weights have the stack's own name.
-    info.name = m.stacked && !info.name.ends_with(".weight") ? m.name : m.name + ".weight";
-    info.dtype = DType::kBF16;
-    info.shape = {m.n, m.k};
-    if (m.k_outer) std::swap(info.shape[0], info.shape[1]);
-    if (m.stacked) info.shape.insert(info.shape.begin(), m.e);
-    info.begin = 0;
-    info.end = static_cast<uint64_t>(m.e * m.n * m.k) * 2;
-    auto weights = std::make_unique<WidenedWeights>(m);
-    if (weights->grain() > planner.limits.piece) {
-      planner.problems.add(fmt::format("{}: expected at most {} bytes that are computed together, found {}",
-                                       c.where(m.weight), planner.limits.piece, weights->grain()));
-    }
-    module->add({std::move(info), m.weight, std::move(weights), true});
+    const bool is_bare = m.stacked && !planner.source.tensors()[m.weight].name.ends_with(".weight");
+    add_weights(*module, is_bare ? m.name : m.name + ".weight", std::move(shape), m.weight,
+                std::make_unique<WidenedWeights>(m), planner);
     for (const size_t tensor : m.tensors()) {
       // The scale that pieces of an embedding share goes with the first of them.
       if (tensor != m.weight && !(m.is_table && planner.is_taken(tensor))) module->consume(tensor);
     }
-    module->set_rule("belongs to a module to convert");
     planner.add(std::move(module));
   }
 
@@ -197,23 +197,13 @@ class ToBf16 : public Method {
     const Checkpoint& c = planner.source;
     auto module = std::make_unique<ModuleRewrite>(m, rule.to, read_module_scales(c, m, planner.problems),
                                                   false, kTolerance);
-    TensorInfo info = c.tensors()[m.codes];
-    // A stack's weights have the stack's own name.
-    info.name = m.dialect->stacked ? m.name : m.name + ".weight";
-    info.dtype = DType::kBF16;
-    info.shape[m.k_outer ? info.shape.size() - 2 : info.shape.size() - 1] = m.k;
-    info.begin = 0;
-    info.end = static_cast<uint64_t>(m.e * m.n * m.k) * 2;
-    auto weights = std::make_unique<DequantizedWeights>(m, module->scales().multipliers);
-    if (weights->grain() > planner.limits.piece) {
-      planner.problems.add(fmt::format("{}: expected at most {} bytes that are computed together, found {}",
-                                       c.where(m.codes), planner.limits.piece, weights->grain()));
-    }
-    module->add({std::move(info), m.codes, std::move(weights), true});
+    std::vector<int64_t> shape = c.tensors()[m.codes].shape;
+    shape[m.k_outer ? shape.size() - 2 : shape.size() - 1] = m.k;
+    add_weights(*module, m.dialect->stacked ? m.name : m.name + ".weight", std::move(shape), m.codes,
+                std::make_unique<DequantizedWeights>(m, module->scales().multipliers), planner);
     module->consume(m.block_scale);
     module->consume(m.global_scale);
     if (m.input_scale) module->consume(*m.input_scale);
-    module->set_rule("belongs to a module to convert");
     planner.add(std::move(module));
   }
 };

@@ -87,7 +87,7 @@ void plan_kv_scales(const OutputDialect& to, Planner& planner) {
     info.dtype = dtype;
     info.begin = 0;
     info.end = static_cast<uint64_t>(dtype_bits(dtype)) / 8;
-    planner.add(std::make_unique<ConvertedTensor>(i, std::move(info), t.dtype));
+    planner.add(std::make_unique<KeptTensor>(i, std::move(info), t.dtype));
   }
 }
 
@@ -151,7 +151,6 @@ void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& m, const Out
   const bool has_scale = module->parts().size() > static_cast<size_t>(scalars);
   if (input_scale.rule) module->choose_input_scale(input_scale, has_scale ? scalars : -1);
   if (m.input_scale) module->consume(*m.input_scale);
-  module->set_rule("belongs to a module to convert");
   planner.add(std::move(module));
 }
 
@@ -188,7 +187,7 @@ void add_neighbours(InputScaleRule& rule, Planner& planner) {
 }
 
 void change_input_scales(const Rule& rule, const std::vector<Linear>& modules, Planner& planner) {
-  const auto words = std::make_shared<InputScaleRule>(input_scale_rule(rule, *planner.dialect()));
+  const auto words = std::make_shared<InputScaleRule>(input_scale_rule(rule, *planner.config.dialect()));
   for (const Linear& m : modules)
     words->modules.push_back({m.name, std::make_shared<const Linear>(m), 0, true});
   add_neighbours(*words, planner);
@@ -204,8 +203,8 @@ void write_input_scales(const std::string& becomes, const std::shared_ptr<const 
     if (!m.is_written) continue;
     Scheme scheme = scheme_of(c, *m.source);
     if (!chosen[i].is_own) scheme.has_input_scale = chosen[i].multiplier > 0;
-    planner.write(m.name, m.source->weight, scheme);
-    translate_nvfp4(becomes, c.nvfp4_modules()[*m.source->nvfp4], *planner.dialect(), planner,
+    planner.config.add(m.name, m.source->weight, scheme);
+    translate_nvfp4(becomes, c.nvfp4_modules()[*m.source->nvfp4], *planner.config.dialect(), planner,
                     {rule, chosen[i]});
   }
 }
@@ -221,7 +220,7 @@ class ToDialect : public Method {
     if (is_own && !c.is_view() && !changes_input_scales(rule)) {
       refuse_part(rule, planner);
       note_same(rule, planner);
-      return planner.keep_config();
+      return planner.config.keep();
     }
     // Of other formats there need be no NVFP4, where the dialect is named.
     if (c.nvfp4_modules().empty() && has_other_formats(c) && !rule.dialect.empty())
@@ -252,7 +251,7 @@ class ToDialect : public Method {
       scheme.has_input_scale = std::any_of(modules.begin(), modules.end(), [&](size_t m) {
         return c.nvfp4_modules()[m].input_scale.has_value();
       });
-      planner.suggest(dialect.config(translate_config(c, dialect), scheme));
+      planner.config.suggest(dialect.config(translate_config(c, dialect), scheme));
     }
     keep_all(rule, dialect, planner);
   }
@@ -266,16 +265,17 @@ class ToDialect : public Method {
 
   /// Every quantized linear in the dialect, whatever its format.
   static void keep_all(const Rule& rule, const OutputDialect& dialect, Planner& planner) {
-    planner.set_dialect(dialect);
-    planner.rewrite_formats();
+    planner.config.set_dialect(dialect);
+    planner.config.rewrite();
     refuse_part(rule, planner);
+    const auto fp8_scale_type = planner.fp8_scale_type(dialect);  // this rule takes all experts that are left
     std::vector<Linear> rescaled;
     for (const Linear& m : planner.linears()) {
       if (planner.is_taken(m.weight)) continue;
       if (m.nvfp4 && changes_input_scales(rule)) {
         rescaled.push_back(m);
       } else {
-        keep_linear(rule.to, m, planner);
+        keep_linear(rule.to, m, fp8_scale_type, planner);
       }
     }
     if (!rescaled.empty()) change_input_scales(rule, rescaled, planner);
@@ -284,7 +284,7 @@ class ToDialect : public Method {
   /// The source of an artifact, in its own dialect, which need not be one that is written.
   static void keep_source(const Rule& rule, const std::vector<size_t>& modules, Planner& planner) {
     for (const size_t m : modules) keep(rule, planner.source.nvfp4_modules()[m], planner);
-    planner.set_texts(original_texts(planner.source));
+    planner.config.set_texts(original_texts(planner.source));
   }
 
   /// Throws Error unless the selection has every quantized linear: the dialect is that of all.
@@ -316,7 +316,6 @@ class ToDialect : public Method {
       module->add(
           {c.tensors()[tensor], tensor, std::make_unique<CopiedTensor>(tensor, tensor == m.block_scale)});
     }
-    module->set_rule("belongs to a module to convert");
     planner.add(std::move(module));
   }
 };

@@ -46,8 +46,8 @@ class Respelling {
       : m_(m),
         planner_(planner),
         c_(planner.source),
-        dialect_(*planner.dialect()),
-        scheme_(scheme_in(*planner.dialect(), scheme, m)),
+        dialect_(*planner.config.dialect()),
+        scheme_(scheme_in(*planner.config.dialect(), scheme, m)),
         made_(std::make_unique<LinearRewrite>(m, becomes, 0.0)) {}
 
   /// What is written has the names of its matrices.
@@ -67,7 +67,6 @@ class Respelling {
       }
     }
     for (const size_t tensor : m_.tensors()) made_->consume(tensor);
-    made_->set_rule("belongs to a module to convert");
     planner_.add(std::move(made_));
   }
 
@@ -94,7 +93,7 @@ class Respelling {
   }
 
   void add_matrix(const std::string& name, int64_t e, const StackPart& part) {
-    planner_.write(name, m_.weight, scheme_);
+    planner_.config.add(name, m_.weight, scheme_);
     const auto spelling = dialect_.spelling(scheme_, part.rows, m_.k);
     if (!spelling) return;  // reported
     const int64_t width = m_.format->pairs ? m_.k / 2 : m_.k;
@@ -195,18 +194,18 @@ bool shares_scale(const Checkpoint& c, const Linear& m) {
 }
 
 /// The scheme that a linear has in the planner's dialect, where it keeps format and values.
-Scheme kept_scheme(const Linear& m, Planner& planner) {
-  Scheme scheme = scheme_of(planner.source, m);
+Scheme kept_scheme(const Checkpoint& source, const Linear& m, std::optional<DType> fp8_scale_type) {
+  Scheme scheme = scheme_of(source, m);
   if (!m.format->tiles || m.stacked) return scheme;
   // U8 and E8M0 are one type.
-  const DType type = planner.fp8_scale_type().value_or(scheme.scale_type);
+  const DType type = fp8_scale_type.value_or(scheme.scale_type);
   if (dtype_bits(type) != dtype_bits(scheme.scale_type)) scheme.scale_type = type;
   return scheme;
 }
 
 /// Whether the planner's dialect has a linear in these words already.
 bool is_own(const Linear& m, const Scheme& scheme, const Planner& planner) {
-  const OutputDialect* to = planner.dialect();
+  const OutputDialect* to = planner.config.dialect();
   if (to == nullptr) return true;
   const Checkpoint& c = planner.source;
   if (m.nvfp4) return to->nvfp4 != nullptr && c.nvfp4_modules()[*m.nvfp4].dialect->name == to->nvfp4->name;
@@ -218,14 +217,15 @@ bool is_own(const Linear& m, const Scheme& scheme, const Planner& planner) {
 
 }  // namespace
 
-void keep_linear(const std::string& becomes, const Linear& m, Planner& planner) {
+void keep_linear(const std::string& becomes, const Linear& m, std::optional<DType> fp8_scale_type,
+                 Planner& planner) {
   const Checkpoint& c = planner.source;
-  const Scheme scheme = kept_scheme(m, planner);
+  const Scheme scheme = kept_scheme(c, m, fp8_scale_type);
   if (!m.format->coded || is_own(m, scheme, planner)) {
-    planner.write_kept(m);
-  } else if (m.nvfp4 && planner.dialect()->nvfp4 != nullptr) {
-    planner.write(m.name, m.weight, scheme_of(c, m));
-    translate_nvfp4(becomes, c.nvfp4_modules()[*m.nvfp4], *planner.dialect(), planner);
+    planner.config.add_kept(m);
+  } else if (m.nvfp4 && planner.config.dialect()->nvfp4 != nullptr) {
+    planner.config.add(m.name, m.weight, scheme_of(c, m));
+    translate_nvfp4(becomes, c.nvfp4_modules()[*m.nvfp4], *planner.config.dialect(), planner);
   } else {
     Respelling(becomes, m, scheme, planner).run();
   }
@@ -256,31 +256,32 @@ class Keep : public Method {
     for (const size_t i : kept) planner.keep(i);
     if (changes_input_scales(rule)) {
       change_scales(rule, kept, planner);
-    } else if (planner.dialect() != nullptr && planner.dialect() != source_dialect(c)) {
-      planner.rewrite_formats();
+    } else if (planner.config.dialect() != nullptr && planner.config.dialect() != source_dialect(c)) {
+      planner.config.rewrite();
     } else {
-      planner.keep_config();
+      planner.config.keep();
     }
   }
 
-  void finish(Planner& planner) const override {
+  void finish(PlannedRules& planned) const override {
+    Planner& planner = planned.rest;
     const Checkpoint& c = planner.source;
     refuse_unknown_weights(planner);
     for (const Linear& m : planner.linears()) {
-      if (planner.is_written(m.weight)) continue;
+      if (planner.config.has(m.weight)) continue;
       if (!planner.is_planned(m.weight)) {
-        keep_linear("keep", m, planner);
-      } else if (!m.format->coded || is_own(m, kept_scheme(m, planner), planner)) {
-        planner.write_kept(m);  // pruned, or in a layout
+        keep_linear("keep", m, planned.fp8_scale_type, planner);
+      } else if (!m.format->coded || is_own(m, kept_scheme(c, m, planned.fp8_scale_type), planner)) {
+        planner.config.add_kept(m);  // pruned, or in a layout
       } else {
         planner.problems.add(
             fmt::format("{}: expected the {} dialect, which the output is in, found {}; convert "
                         "to that dialect first",
-                        c.where(m.weight), planner.dialect()->name, describe(scheme_of(c, m))));
+                        c.where(m.weight), planner.config.dialect()->name, describe(scheme_of(c, m))));
       }
     }
-    if (planner.dialect() != nullptr && planner.dialect() != source_dialect(c))
-      plan_kv_scales(*planner.dialect(), planner);
+    if (planner.config.dialect() != nullptr && planner.config.dialect() != source_dialect(c))
+      plan_kv_scales(*planner.config.dialect(), planner);
   }
 
   std::string file_format(const Rule&) const override { return "keep"; }
@@ -290,16 +291,16 @@ class Keep : public Method {
  private:
   /// NVFP4 modules among the kept tensors get other input scales.
   static void change_scales(const Rule& rule, const std::vector<size_t>& kept, Planner& planner) {
-    if (planner.dialect() == nullptr) {
+    if (planner.config.dialect() == nullptr) {
       const OutputDialect* own = source_dialect(planner.source);
       // One that is read and not written becomes ModelOpt's.
       const bool foreign = own == nullptr && quantization_entry(planner.source.config());
       if (!foreign && (own == nullptr || own->nvfp4 == nullptr))
         throw Error(fmt::format("{}: expected a source with a configuration of NVFP4, found none",
                                 rule.name(keys::kInputScale)));
-      planner.set_dialect(foreign ? output_dialects()[0] : *own);
+      planner.config.set_dialect(foreign ? output_dialects()[0] : *own);
     }
-    planner.rewrite_formats();
+    planner.config.rewrite();
     std::vector<Linear> modules;
     for (const Linear& m : planner.linears()) {
       if (m.nvfp4 && std::binary_search(kept.begin(), kept.end(), m.weight)) modules.push_back(m);

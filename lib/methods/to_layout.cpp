@@ -189,7 +189,7 @@ class ToLayout : public Method {
                                                  rule.fold == Fold::kAny ? "" : rule.name(keys::kFold, "any"),
                                                  std::move(tensors), std::move(global_scales)));
     }
-    planner.add_layout(std::move(group));
+    planner.config.add_layout(std::move(group));
     // Of recipes roles name drafts apart, and a rule may be of other modules alone.
     const bool by_flags = rule.label.empty();
     if (by_flags || converts_experts) planner.watch_experts({true, by_flags, true});

@@ -27,6 +27,12 @@ ModuleRewrite::Scales read_module_scales(const Checkpoint& c, const Nvfp4Linear&
   return scales;
 }
 
+void refuse_large(const TensorRewrite& rewrite, size_t tensor, Planner& planner) {
+  if (rewrite.grain() <= planner.limits.piece) return;
+  planner.problems.add(fmt::format("{}: expected at most {} bytes that are computed together, found {}",
+                                   planner.source.where(tensor), planner.limits.piece, rewrite.grain()));
+}
+
 namespace {
 
 /// Modules of the default set for pruning: those that a 2:4 layout would convert.
@@ -58,22 +64,18 @@ class Prune : public Method {
       auto module = std::make_unique<ModuleRewrite>(m, rule.to, read_module_scales(c, m, planner.problems),
                                                     true, std::nullopt);
       auto codes = std::make_unique<PrunedCodes>(m, pattern_);
-      if (codes->grain() > planner.limits.piece) {
-        planner.problems.add(fmt::format("{}: expected at most {} bytes that are computed together, found {}",
-                                         c.where(m.codes), planner.limits.piece, codes->grain()));
-      }
+      refuse_large(*codes, m.codes, planner);
       module->add({c.tensors()[m.codes], m.codes, std::move(codes), true});
       module->add(
           {c.tensors()[m.block_scale], m.block_scale, std::make_unique<CopiedTensor>(m.block_scale, true)});
       module->add({c.tensors()[m.global_scale], m.global_scale,
                    std::make_unique<CopiedTensor>(m.global_scale, false)});
-      module->set_rule("belongs to a module to convert");
       planner.add(std::move(module));
     }
     if (c.is_view()) {
-      planner.set_texts(original_texts(c));
+      planner.config.set_texts(original_texts(c));
     } else {
-      planner.keep_config();
+      planner.config.keep();
     }
   }
   std::string file_format(const Rule&) const override { return "nvfp4"; }
@@ -84,29 +86,16 @@ class Prune : public Method {
   /// Returns whether there were any.
   template <class Takes>
   static bool plan_groups(const Rule& rule, Planner& planner, std::set<size_t>& modules, Takes&& takes) {
-    const Checkpoint& c = planner.source;
-    std::map<std::string_view, Rule> by_dialect;
+    std::vector<size_t> taken;
     for (const size_t i : modules) {
-      const Nvfp4Linear& m = c.nvfp4_modules()[i];
-      if (m.dialect->stacked) {
-        planner.problems.add(
-            fmt::format("{}: expected every expert in tensors of its own to prune by statistics or masks, "
-                        "found a stack",
-                        m.name));
-        continue;
-      }
-      if (!takes(m)) continue;
-      const auto [at, is_new] = by_dialect.try_emplace(m.dialect->name, rule);
-      if (is_new) at->second.selection = {};
-      at->second.selection.include.push_back(exact_pattern(m.name));
+      const Nvfp4Linear& m = planner.source.nvfp4_modules()[i];
+      if (m.dialect->stacked || takes(m)) taken.push_back(i);
     }
+    plan_pruned_groups(rule, taken, false, planner);
     planner.problems.refuse();
-    for (auto& [dialect, words] : by_dialect) {
-      words.selection.also = words.selection.include;
-      plan_quantized_groups(prune_rule(words, dialect), words, planner);
-    }
-    std::erase_if(modules, [&](size_t i) { return planner.is_planned(c.nvfp4_modules()[i].codes); });
-    return !by_dialect.empty();
+    std::erase_if(modules,
+                  [&](size_t i) { return planner.is_planned(planner.source.nvfp4_modules()[i].codes); });
+    return !taken.empty();
   }
 
   /// Plans what statistics serve of some modules, and leaves the rest of them.

@@ -70,7 +70,7 @@ class Quantize : public Method {
       const auto name = parse_module_name(all[i].name);
       if (chosen[i] && name && name->kind == BlockKind::kRoutedExperts) return false;
     }
-    return encode.dialect->fp8_scale_type(planner.expert_schemes()) != DType::kF32;
+    return planner.fp8_scale_type(*encode.dialect) != DType::kF32;
   }
 
   /// Whether quantized linears stay beside what the rule makes.

@@ -69,7 +69,7 @@ void format_manifest(const Checkpoint& source, const Plan& plan, const Conversio
     put(json_line({{"name", s.name}, {"bytes", s.file.size()}, {"header_xxh3_128", s.header_hash.hex()}}));
   }
   put("],\n");
-  const Json hf_quant_config = plan.shown_hf_quant_config.value_or(source.hf_quant_config());
+  const Json hf_quant_config = plan.config.shown_hf_quant_config.value_or(source.hf_quant_config());
   if (!hf_quant_config.is_null()) put(fmt::format("\"hf_quant_config\": {},\n", json_line(hf_quant_config)));
   if (!record.remote.is_null()) put(fmt::format("\"remote\": {},\n", json_line(record.remote)));
   const Json note = source.source_note();
@@ -85,10 +85,10 @@ void format_manifest(const Checkpoint& source, const Plan& plan, const Conversio
                     it->second.hex()));
   }
   put("},\n");
-  if (plan.layouts.size() > 1) {
+  if (plan.config.layouts.size() > 1) {
     put(fmt::format("\"layout\": {},\n\"groups\": [", json_quote(kMixedLayout)));
-    for (const LayoutGroup& group : plan.layouts) {
-      put(&group == &plan.layouts.front() ? "\n" : ",\n");
+    for (const LayoutGroup& group : plan.config.layouts) {
+      put(&group == &plan.config.layouts.front() ? "\n" : ",\n");
       put(json_line(layout_group_to_json(group)));
     }
     put("],\n");

@@ -223,7 +223,7 @@ std::set<std::string> artifact_files(const Plan& plan) {
   std::set<std::string> files{kIndexName, kManifestName};
   for (const OutputFile& file : plan.files) files.insert(file.name);
   for (const auto& [name, bytes] : plan.auxiliary_files) files.insert(name);
-  for (const auto& [name, text] : plan.texts) files.insert(name);
+  for (const auto& [name, text] : plan.config.texts) files.insert(name);
   return files;
 }
 

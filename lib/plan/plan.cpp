@@ -109,14 +109,15 @@ void note_passed_through(Planner& planner) {
 }
 
 /// Scales of a KV cache go with the last quantized linear, as the configuration that speaks of them does.
-void drop_kv_scales(Planner& planner) {
-  if (!planner.quantizes_nothing()) return;
+void drop_kv_scales(PlannedRules& planned) {
+  if (!planned.quantizes_nothing()) return;
+  Planner& planner = planned.rest;
   const Checkpoint& c = planner.source;
   size_t dropped = 0;
   for (size_t i = 0; i < c.tensors().size(); ++i) {
     const std::string& name = c.tensors()[i].name;
     if ((!name.ends_with(".k_scale") && !name.ends_with(".v_scale")) || planner.is_taken(i)) continue;
-    planner.drop(i);
+    planned.drop(i);
     dropped += planner.is_planned(i);
   }
   if (dropped == 0) return;
@@ -251,9 +252,10 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   plan.reader_bytes = source.reader_bytes();
   Problems problems;
   const bool is_single = plan.recipe.rules.size() == 1 && plan.recipe.dialect.empty();
-  Planner planner(source, written ? &*written : nullptr, limits, is_single, plan.findings, problems);
-  if (!plan.recipe.rules.empty()) planner.author = plan.recipe.rules[0].author;
-  if (!plan.recipe.dialect.empty()) planner.set_dialect(output_dialect(plan.recipe.dialect, false));
+  const Author author = plan.recipe.rules.empty() ? Author::kPrompt : plan.recipe.rules[0].author;
+  Planner planner(
+      {source, written ? &*written : nullptr, limits, is_single, plan.findings, problems, author});
+  if (!plan.recipe.dialect.empty()) planner.config.set_dialect(output_dialect(plan.recipe.dialect, false));
   std::string what;  // what loaders find in the files: a layout, or a number format
   for (size_t i = 0; i < all.size(); ++i) {
     planner.begin_rule(plan.recipe.rules[i].label);
@@ -263,20 +265,19 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
     what = what.empty() || what == one ? one : "mixed";
     plan.summary += (plan.summary.empty() ? "" : ", ") + all[i]->summary(plan.recipe.rules[i]);
   }
-  planner.warn_of_left_experts();
-  planner.begin_rule("");
+  PlannedRules planned = planner.end_rules();
   if (plan.recipe.edit) {
-    planner.set_texts(original_texts(source));
+    planner.config.set_texts(original_texts(source));
     plan.summary = plan.recipe.what();
   } else {
     if (what.empty()) what = "keep";
-    if (planner.rewrites_formats()) {
+    if (planner.config.is_rewritten()) {
       Rule rest{.to = "keep"};
-      make_method(rest)->finish(planner);
+      make_method(rest)->finish(planned);
     }
     refuse_changed_weights(
-        source, [&](size_t tensor) { return planner.is_planned(tensor); }, planner.known_linears(), problems);
-    drop_kv_scales(planner);
+        source, [&](size_t tensor) { return planner.is_planned(tensor); }, planned.known_linears(), problems);
+    drop_kv_scales(planned);
     note_passed_through(planner);
     check_input_scales(planner);
   }
@@ -286,12 +287,9 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   for (size_t i = 0; i < source.tensors().size(); ++i) {
     if (!planner.is_planned(i)) planner.add(std::make_unique<KeptTensor>(i, is_block_scale[i]));
   }
-  plan.layouts = planner.layouts();
-  plan.texts = planner.texts();
+  plan.config = planned.config_files();
   problems.refuse();
-  plan.keeps_config = planner.keeps_config();
-  plan.shown_hf_quant_config = planner.shown_hf_quant_config();
-  plan.transformations = planner.take();
+  plan.transformations = planned.take();
 
   std::vector<OutputTensor> outputs;
   for (size_t t = 0; t < plan.transformations.size(); ++t) {
@@ -307,10 +305,10 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   lay_out_files(plan, what, std::move(outputs));
   index_parts(plan);
   plan.auxiliary_files = copied_files(source, plan.recipe.links, plan.findings);
-  if (!plan.keeps_config) {
+  if (!plan.config.keeps_source) {
     for (const char* name : {"config.json", "hf_quant_config.json"}) plan.auxiliary_files.erase(name);
   }
-  const bool same_formats = plan.keeps_config || recipe.edit;
+  const bool same_formats = plan.config.keeps_source || recipe.edit;
   for (const char* name : kSideConfigs) {
     if (same_formats || plan.auxiliary_files.erase(name) == 0) continue;
     plan.findings.push_back(

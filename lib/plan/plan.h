@@ -12,7 +12,6 @@
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/findings/finding.h"
 #include "lib/plan/transformation.h"
-#include "lib/plan/transformations.h"
 
 namespace twofour {
 
@@ -39,6 +38,16 @@ struct LayoutGroup {
   std::vector<std::string> modules;  ///< as globs or names
 };
 
+/// What describes the artifact to its loaders.
+struct ConfigFiles {
+  std::map<std::string, std::string> texts;  ///< files that are written
+  std::vector<LayoutGroup> layouts;          ///< that are written
+  bool keeps_source = false;                 ///< the source's go along
+  /// hf_quant_config.json of the checkpoint that an artifact in layouts shows, where that is not the
+  /// source's.
+  std::optional<Json> shown_hf_quant_config;
+};
+
 /// Every file, tensor and offset of an artifact, fixed before a byte is written.
 struct Plan {
   Recipe recipe;        ///< with every default in words
@@ -46,17 +55,12 @@ struct Plan {
   MemoryLimits limits;
   Transformations transformations;
   std::vector<OutputFile> files;
-  std::vector<OutputTensor> tensors;         ///< in file and offset order
-  std::vector<LayoutGroup> layouts;          ///< that are written
-  std::map<std::string, std::string> texts;  ///< config files that are written, with their texts
-  bool keeps_config = false;                 ///< config files of the source go along
-  std::optional<Json>
-      shown_hf_quant_config;  ///< of the checkpoint that an artifact shows, if not the source's
-  std::map<std::string, uint64_t>
-      auxiliary_files;        ///< other files of the source that are copied, with their sizes
-  Findings findings;          ///< folds, passed-through NVFP4, files left behind
-  uint64_t data_bytes = 0;    ///< of all tensors written
-  uint64_t read_bytes = 0;    ///< of the source, by all units
+  std::vector<OutputTensor> tensors;  ///< in file and offset order
+  ConfigFiles config;
+  std::map<std::string, uint64_t> auxiliary_files;  ///< other files of the source that are copied: sizes
+  Findings findings;                                ///< folds, passed-through NVFP4, files left behind
+  uint64_t data_bytes = 0;                          ///< of all tensors written
+  uint64_t read_bytes = 0;                          ///< of the source, by all units
   uint64_t reader_bytes = 0;  ///< of a worker, beside its own buffers: Checkpoint::reader_bytes
   uint64_t unit_bytes = 0;    ///< largest buffers that a unit takes
   bool solves = false;        ///< statistics choose weights

@@ -144,26 +144,40 @@ class ConstantScalar : public TensorRewrite {
   float value_;
 };
 
-/// A tensor that stays byte for byte what it is. Block scales are looked at as they pass.
+/// A tensor outside of any module that changes: byte for byte what it is, block scales being looked at as
+/// they pass, or in another type, as KV scales are.
 class KeptTensor : public Transformation {
  public:
   KeptTensor(size_t tensor, bool is_block_scale);
+  KeptTensor(size_t tensor, TensorInfo as, DType from);
 
-  std::string name(const Checkpoint& source) const override;
+  std::string name(const Checkpoint& source) const override {
+    return cast_ ? cast_->info.name : source.tensors()[tensor_].name;
+  }
   std::vector<TensorInfo> outputs(const Checkpoint& source) const override;
   std::vector<size_t> sources() const override { return {tensor_}; }
   std::vector<Unit> units(const Checkpoint& source) const override;
   bool keeps() const override { return true; }
-  std::string decision(int) const override { return "copy"; }
+  std::string decision(int) const override { return cast_ ? "cast" : "copy"; }
   std::string origin(const Checkpoint& source, int part) const override;
   std::unique_ptr<Work> begin() const override;
   Json prove(Proof& proof) const override;
   Json entries(const Checkpoint& source, const Json& result, const std::vector<Json>& tensors) const override;
   std::string content(const Json& result, std::span<const Hash128> outputs) const override;
+  /// How it gets its type; nullptr where it keeps it.
+  const TensorRewrite* cast() const { return cast_ ? &cast_->rewrite : nullptr; }
 
  private:
+  struct Cast {
+    TensorInfo info;
+    ConvertedScalars rewrite;
+  };
   size_t tensor_;
-  bool is_block_scale_;
+  bool is_block_scale_ = false;
+  std::unique_ptr<const Cast> cast_;
 };
+
+/// The entry of a tensor that is written, with the name that it was made from where that is another.
+Json with_origin(const Checkpoint& source, size_t from, Json tensor);
 
 }  // namespace twofour

@@ -195,14 +195,45 @@ class Transformation {
   /// For people; nothing where weights stay as they are.
   virtual std::vector<ModuleReport> report(const Checkpoint&, const Json&) const { return {}; }
 
-  /// Whether layers are run from its tensors as any loader reads them, to compare them with the source's.
-  virtual bool value_comparison() const { return false; }
-  /// How far a weight may differ from the source's, relative to it; infinite for lossy conversions; nothing
-  /// if values are not compared, since it has figures of its own.
-  virtual std::optional<double> value_tolerance() const { return std::nullopt; }
+  /// How its tensors, as any loader reads them, are compared with the source's: layers are run from both, and
+  /// weights may differ by `tolerance`, relative to them, which is infinite for lossy conversions; nothing:
+  /// they are not compared, since it has figures of its own.
+  struct ValueComparison {
+    std::optional<double> tolerance;
+  };
+  virtual std::optional<ValueComparison> value_comparison() const { return std::nullopt; }
 
  private:
   std::string rule_;
+};
+
+/// What becomes of the modules of a checkpoint, in the order in which they were planned. It knows each by the
+/// type under which it was added.
+class Transformations {
+ public:
+  template <class T>
+  void add(std::unique_ptr<T> one) {
+    by_type_[typeid(T)].push_back(one.get());
+    all_.push_back(std::move(one));
+  }
+  /// Those that were added as a T, in order.
+  template <class T>
+  std::vector<const T*> of() const {
+    std::vector<const T*> found;
+    const auto at = by_type_.find(typeid(T));
+    if (at == by_type_.end()) return found;
+    for (const Transformation* one : at->second) found.push_back(static_cast<const T*>(one));
+    return found;
+  }
+
+  size_t size() const { return all_.size(); }
+  const std::unique_ptr<Transformation>& operator[](size_t i) const { return all_[i]; }
+  auto begin() const { return all_.begin(); }
+  auto end() const { return all_.end(); }
+
+ private:
+  std::vector<std::unique_ptr<Transformation>> all_;
+  std::map<std::type_index, std::vector<const Transformation*>> by_type_;
 };
 
 }  // namespace twofour

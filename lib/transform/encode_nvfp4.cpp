@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "kernels/numbers/quantize_mx.h"
@@ -7,7 +9,6 @@
 #include "lib/transform/encoder.h"
 
 namespace twofour {
-
 namespace {
 
 constexpr int kLowestCast = -9;  ///< the least power of two among block scales
@@ -63,8 +64,7 @@ void Encoder::check_global_scale(const std::string& name, float amax, const Matr
                                "all weights that share the global scale are zero: codes and block scales are "
                                "0, the global scale 1"});
   } else if (group_->matrices()[0].solving.method != Solving::Method::kPlain &&
-             !is_solvable(rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt,
-                          scale.written)) {
+             !is_solvable(reads(), scale.written)) {
     result.findings.push_back(
         {Severity::kWarning, "not-solved", name,
          fmt::format("weights up to {} have a global scale whose steps are no normal numbers: they are "
@@ -80,8 +80,7 @@ void Encoder::check_global_scale(const std::string& name, float amax, const Matr
 }
 
 bool Encoder::is_solved(const EncodedMatrix& m, const MatrixScale& scale) const {
-  const Arithmetic reads = rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
-  return m.solving.method != Solving::Method::kPlain && !scale.is_zero && is_solvable(reads, scale.written);
+  return m.solving.method != Solving::Method::kPlain && !scale.is_zero && is_solvable(reads(), scale.written);
 }
 
 std::span<const float> Encoder::target_of(const EncodedMatrix& m, int64_t row, std::span<const float> rows) {
@@ -99,34 +98,41 @@ std::span<const uint8_t> Encoder::mask_of(const EncodedMatrix& m, int64_t row, s
   return mask_;
 }
 
+/// Makes room for rows of so many weights. Returns the rule for them.
+QuantizeRule Encoder::begin_rows(const Survey& survey, size_t weights) {
+  QuantizeRule rule = quantize_;
+  rule.zero_block = survey.scale.zero_block;
+  codes_.resize(weights / 2);
+  scales_.resize(weights / kGroup);
+  back_.resize(weights);
+  return rule;
+}
+
+/// Writes `codes_` and block scales, and adds the error of what they are read as.
+void Encoder::write_codes(const EncodedMatrix& m, const Survey& survey, std::span<const float> rows,
+                          std::span<const uint8_t> scales, const Write& write, EncodedResult& result) {
+  write(m.part(EncodedPart::kValues), codes_);
+  write(m.part(EncodedPart::kScales), scales);
+  dequantize_nvfp4(reads(), survey.scale.written, codes_.data(), scales.data(), back_, isa_);
+  result.error.add(rows, back_, m.k, isa_);
+}
+
 void Encoder::encode_masked(const EncodedMatrix& m, const Survey& survey, int64_t row,
                             std::span<const float> rows, const StoredBlock& stored, const Write& write,
                             EncodedResult& result) {
-  const Arithmetic reads = rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
   const auto mask = mask_of(m, row, rows.size());
   codes_.assign(stored.values.begin(), stored.values.end());
   drop_codes(mask, codes_);
   back_.resize(rows.size());
-  write(m.part(EncodedPart::kValues), codes_);
-  write(m.part(EncodedPart::kScales), stored.scales);
-  dequantize_nvfp4(reads, survey.scale.written, codes_.data(), stored.scales.data(), back_, isa_);
-  result.error.add(rows, back_, m.k, isa_);
+  write_codes(m, survey, rows, stored.scales, write, result);
 }
 
 void Encoder::encode_solved(const EncodedMatrix& m, const Survey& survey, int64_t row,
                             std::span<const float> rows, const Write& write, EncodedResult& result) {
-  QuantizeRule rule = quantize_;
-  rule.zero_block = survey.scale.zero_block;
-  const Arithmetic reads = rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
-  codes_.resize(rows.size() / 2);
-  scales_.resize(rows.size() / kGroup);
-  back_.resize(rows.size());
-  solver_.solve(reads, survey.scale.written, zero_scale_of(rule, survey.scale.global),
+  const QuantizeRule rule = begin_rows(survey, rows.size());
+  solver_.solve(reads(), survey.scale.written, zero_scale_of(rule, survey.scale.global),
                 target_of(m, row, rows), mask_of(m, row, rows.size()), codes_.data(), scales_.data());
-  write(m.part(EncodedPart::kValues), codes_);
-  write(m.part(EncodedPart::kScales), scales_);
-  dequantize_nvfp4(reads, survey.scale.written, codes_.data(), scales_.data(), back_, isa_);
-  result.error.add(rows, back_, m.k, isa_);
+  write_codes(m, survey, rows, scales_, write, result);
   solver_.add_loss(rows, back_, result.output);
   if (kept_ != nullptr) kept_->compare(m.name, row, m.k, codes_, scales_, result.kept);
 }
@@ -134,12 +140,7 @@ void Encoder::encode_solved(const EncodedMatrix& m, const Survey& survey, int64_
 void Encoder::encode_nvfp4(const EncodedMatrix& m, const Survey& survey, int64_t row,
                            std::span<const float> rows, const Write& write, EncodedResult& result) {
   if (is_solved(m, survey.scale)) return encode_solved(m, survey, row, rows, write, result);
-  QuantizeRule rule = quantize_;
-  rule.zero_block = survey.scale.zero_block;
-  const Arithmetic reads = rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
-  codes_.resize(rows.size() / 2);
-  scales_.resize(rows.size() / kGroup);
-  back_.resize(rows.size());
+  const QuantizeRule rule = begin_rows(survey, rows.size());
   std::span<const float> weights = rows;
   if (rule_.prunes_weights(m)) {
     const auto mask = mask_of(m, row, rows.size());
@@ -151,7 +152,7 @@ void Encoder::encode_nvfp4(const EncodedMatrix& m, const Survey& survey, int64_t
     } else {
       drop_codes(mask, codes_);
     }
-    dequantize_nvfp4(reads, survey.scale.written, codes_.data(), scales_.data(), back_, isa_);
+    dequantize_nvfp4(reads(), survey.scale.written, codes_.data(), scales_.data(), back_, isa_);
     result.pruned_after.add(rows, back_, m.k, isa_);
     pruned_.assign(rows.begin(), rows.end());
     if (mask.empty()) prune_2_4(pruned_, isa_);
@@ -160,10 +161,7 @@ void Encoder::encode_nvfp4(const EncodedMatrix& m, const Survey& survey, int64_t
   }
   quantize_nvfp4(rule, survey.scale.global, weights, codes_.data(), scales_.data(), isa_);
   if (survey.scale.is_kept) restore_negative_zeros(weights, codes_);
-  write(m.part(EncodedPart::kValues), codes_);
-  write(m.part(EncodedPart::kScales), scales_);
-  dequantize_nvfp4(reads, survey.scale.written, codes_.data(), scales_.data(), back_, isa_);
-  result.error.add(rows, back_, m.k, isa_);
+  write_codes(m, survey, rows, scales_, write, result);
   if (kept_ != nullptr) kept_->compare(m.name, row, m.k, codes_, scales_, result.kept);
 }
 
@@ -190,7 +188,6 @@ void Encoder::cast_to_nvfp4(const Write& write, Results& results) {
 
 void Encoder::add_rounded_blocks(const EncodedMatrix& m, const StoredBlock& block, EncodedResult& result) {
   const auto k = static_cast<size_t>(m.k), blocks = k / kMxGroup;
-  const Arithmetic reads = rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
   const float written = surveys_[0].scale.written;
   rows_.resize(std::max(rows_.size(), k));
   back_.resize(k);
@@ -198,9 +195,53 @@ void Encoder::add_rounded_blocks(const EncodedMatrix& m, const StoredBlock& bloc
   for (size_t at = 0; at < block.scales.size(); at += blocks) {
     dequantize_mxfp4(block.values.subspan(at * kMxGroup / 2, k / 2), block.scales.subspan(at, blocks),
                      rows_.data(), isa_);
-    dequantize_nvfp4(reads, written, &codes_[at * kMxGroup / 2], &scales_[2 * at], back_, isa_);
+    dequantize_nvfp4(reads(), written, &codes_[at * kMxGroup / 2], &scales_[2 * at], back_, isa_);
     result.error.error += quantize_error_of(weights, back_, isa_).errors_squared;
   }
+}
+
+namespace {
+
+bool divides(Arithmetic arithmetic) { return arithmetic == Arithmetic::compressed_tensors; }
+
+}  // namespace
+
+QuantizeRule quantize_rule(const EncodeRule& rule) {
+  const Rule& words = *rule.words;
+  return {words.arithmetic.or_default(), words.block_scale.or_default(), words.zero_block.or_default(),
+          rule.weight_type};
+}
+
+MatrixScale shared_scale(const EncodeRule& rule, const QuantizeRule& quantize, float amax) {
+  if (amax == 0) return {{1, 1}, 1, ZeroBlock::zero, false, true};
+  const GlobalScale global = global_scale_of(quantize, amax);
+  const bool same = divides(quantize.arithmetic) == rule.divides;
+  return {global, same ? global.stored : 1.0f / global.stored, quantize.zero_block};
+}
+
+std::optional<MatrixScale> kept_scale(const EncodeRule& rule, const QuantizeRule& quantize,
+                                      const FixedGlobalScales& kept, const std::string& name) {
+  const FixedGlobalScales::Scale* found = kept.find(name);
+  if (found == nullptr) return std::nullopt;
+  const auto stored = std::bit_cast<float>(found->bits);
+  const float own = kept.divides == divides(quantize.arithmetic) ? stored : 1.0f / stored;
+  return MatrixScale{global_scale_from(quantize, own), kept.divides == rule.divides ? stored : 1.0f / stored,
+                     quantize.zero_block, true};
+}
+
+void restore_negative_zeros(std::span<const float> weights, std::span<uint8_t> codes) {
+  constexpr uint32_t kNegativeZero = 0x80000000u;
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const unsigned low = std::bit_cast<uint32_t>(weights[2 * i]) == kNegativeZero ? 0x08 : 0;
+    const unsigned high = std::bit_cast<uint32_t>(weights[2 * i + 1]) == kNegativeZero ? 0x80 : 0;
+    codes[i] |= static_cast<uint8_t>(low | high);
+  }
+}
+
+bool is_overflow(const QuantizeRule& quantize, const MatrixScale& scale) {
+  // 1 is right for magnitudes of 2688 or 1536.
+  return divides(quantize.arithmetic) && scale.global.stored == 1 && scale.global.amax < 1024 &&
+         scale.zero_block == quantize.zero_block;
 }
 
 }  // namespace twofour

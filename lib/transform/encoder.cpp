@@ -8,7 +8,7 @@
 
 #include "formats/half.h"
 #include "kernels/device/check.h"
-#include "lib/encode/encoded_before.h"
+#include "lib/encode/quantized_group.h"
 #include "lib/findings/problems.h"
 #include "lib/io/file.h"
 #include "lib/threads/interrupt.h"

@@ -2,20 +2,49 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/numbers/casts.h"
+#include "kernels/numbers/quantize.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/encode/quantized_group.h"
 #include "lib/metrics/quality.h"
-#include "lib/transform/encode_scale.h"
 #include "lib/transform/matrix_solver.h"
 #include "lib/transform/reference_checkpoint.h"
 #include "lib/view/quantized_view.h"
 
 namespace twofour {
+
+/// The arithmetic, the choice of block scales and what becomes of blocks of zeros, by the words of a rule.
+QuantizeRule quantize_rule(const EncodeRule& rule);
+
+/// The global scale of a matrix in NVFP4, and what goes with it.
+struct MatrixScale {
+  GlobalScale global{};  ///< as the arithmetic has it
+  float written = 0;     ///< as the dialect has it
+  ZeroBlock zero_block = ZeroBlock::producer;
+  bool is_kept = false;
+  bool is_zero = false;  ///< of weights that are all zero
+};
+
+/// The global scale of matrices with the largest magnitude `amax`. If that is 0, global scale 1 and blocks of
+/// zeros: ModelOpt would divide by zero, and readers refuse a global scale of zero.
+MatrixScale shared_scale(const EncodeRule& rule, const QuantizeRule& quantize, float amax);
+
+/// One that is kept, by the name of the matrix.
+std::optional<MatrixScale> kept_scale(const EncodeRule& rule, const QuantizeRule& quantize,
+                                      const FixedGlobalScales& kept, const std::string& name);
+
+/// Gives codes of weights that are -0 their sign, which producers drop: only the weights of a checkpoint that
+/// was quantized before have any. `codes` of `weights`, two to a byte.
+void restore_negative_zeros(std::span<const float> weights, std::span<uint8_t> codes);
+
+/// Whether compressed-tensors' arithmetic stores 1 because what should be stored is beyond the weights' type.
+bool is_overflow(const QuantizeRule& quantize, const MatrixScale& scale);
 
 /// Quantizes groups of matrices, row block by row block in bounded memory. The first pass finds the largest
 /// magnitudes, the second computes the bytes. A group of one row block is read once. Rows of a group are also
@@ -125,6 +154,11 @@ class Encoder : public RowQuantizer {
   /// The mask of rows [row, row + count) of a matrix; empty: none is given.
   std::span<const uint8_t> mask_of(const EncodedMatrix& matrix, int64_t row, size_t count);
   /// NVFP4 of the source, but for codes that a mask drops.
+  /// How readers of the dialect decode NVFP4.
+  Arithmetic reads() const { return rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt; }
+  QuantizeRule begin_rows(const Survey& survey, size_t weights);
+  void write_codes(const EncodedMatrix& matrix, const Survey& survey, std::span<const float> rows,
+                   std::span<const uint8_t> scales, const Write& write, EncodedResult& result);
   void encode_masked(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
                      std::span<const float> rows, const StoredBlock& stored, const Write& write,
                      EncodedResult& result);

@@ -276,15 +276,16 @@ bool make_range(const TensorRewrite& rewrite, const Unit& unit, Worker& worker, 
 /// One tensor on its own.
 class TensorWork : public Work {
  public:
-  TensorWork(std::unique_ptr<const TensorRewrite> owned, const TensorRewrite& rewrite, size_t tensor)
-      : owned_(std::move(owned)), rewrite_(rewrite), tensor_(tensor) {}
+  TensorWork(const CopiedTensor& copy, const TensorRewrite* cast, size_t tensor)
+      : copy_(copy), cast_(cast), tensor_(tensor) {}
   void run(const Unit& unit, Worker& worker, Sink& sink) override {
-    make_range(rewrite_, unit, worker, sink, worker.own<RangeScratch>().fresh(), tensor_);
+    const TensorRewrite& rewrite = cast_ != nullptr ? *cast_ : copy_;
+    make_range(rewrite, unit, worker, sink, worker.own<RangeScratch>().fresh(), tensor_);
   }
 
  private:
-  std::unique_ptr<const TensorRewrite> owned_;
-  const TensorRewrite& rewrite_;
+  const CopiedTensor copy_;
+  const TensorRewrite* const cast_;  ///< in place of the copy
   size_t tensor_;
 };
 
@@ -369,13 +370,7 @@ class LinearWork : public Work {
 std::unique_ptr<Work> LinearRewrite::begin() const { return std::make_unique<LinearWork>(*this); }
 
 std::unique_ptr<Work> KeptTensor::begin() const {
-  auto rewrite = std::make_unique<const CopiedTensor>(tensor_, is_block_scale_);
-  const TensorRewrite& made = *rewrite;
-  return std::make_unique<TensorWork>(std::move(rewrite), made, tensor_);
-}
-
-std::unique_ptr<Work> ConvertedTensor::begin() const {
-  return std::make_unique<TensorWork>(nullptr, rewrite_, tensor_);
+  return std::make_unique<TensorWork>(CopiedTensor(tensor_, is_block_scale_), cast(), tensor_);
 }
 
 std::unique_ptr<Work> ModuleRewrite::begin() const {

@@ -93,7 +93,7 @@ void check_files(const Checkpoint& artifact, const Checkpoint& source, const Pla
     }
   };
   check_text(kIndexName, artifact_index(plan));
-  for (const auto& [name, text] : plan.texts) check_text(name.c_str(), text);
+  for (const auto& [name, text] : plan.config.texts) check_text(name.c_str(), text);
   for (const auto& [name, bytes] : plan.auxiliary_files) {
     std::error_code error;
     if (!fs::exists(artifact.path() / name, error)) {

@@ -278,13 +278,8 @@ void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Pl
     const auto skip = [&](const std::string& why) {
       note_not_run(w13.block, why, report.coverage, report.notes);
     };
-    if (w13.shape.n * w13.shape.k > kMaxUnpackedWeights) {
-      skip(fmt::format("experts of {} weights are too large for the reference; bytes were compared",
-                       w13.shape.n * w13.shape.k));
-      continue;
-    }
-    if (const auto why = why_not_run(source, w13.block, w13.shape.gated)) {
-      skip(fmt::format("{}; bytes were compared", *why));
+    if (const auto why = why_not_referenced(source, w13.block, w13.shape)) {
+      skip(*why);
       continue;
     }
     runnable.push_back(t);
@@ -337,6 +332,18 @@ void compare_outputs(const std::vector<double>& dense, const std::vector<double>
   }
   layer.cosine = aa > 0 && bb > 0 ? ab / std::sqrt(aa * bb) : 1;
   layer.relative_error = aa > 0 ? std::sqrt(error / aa) : 0;
+}
+
+std::optional<std::string> why_not_referenced(const Checkpoint& checkpoint, const std::string& block,
+                                              const Shape& w13) {
+  std::optional<std::string> why;
+  if (w13.n * w13.k > kMaxUnpackedWeights) {
+    why = fmt::format("experts of {} weights are too large for the reference", w13.n * w13.k);
+  } else {
+    why = why_not_run(checkpoint, block, w13.gated);
+  }
+  if (why) *why += "; bytes were compared";
+  return why;
 }
 
 std::vector<size_t> sample_layers(size_t count, const ValidateOptions& options) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,10 @@ std::vector<size_t> sample_layers(size_t count, const ValidateOptions& options);
 /// options.tokens tokens of a layer with `experts` experts and a router that picks `topk`. Unless
 /// options.experts is 0, they are routed only among that many experts, drawn by `seed`.
 Tokens sample_tokens(const ValidateOptions& options, int64_t h, int64_t experts, int64_t topk, uint64_t seed);
+
+/// Why a layer of an artifact, with w13 of that shape, is not run in double; nothing where it is.
+std::optional<std::string> why_not_referenced(const Checkpoint& checkpoint, const std::string& block,
+                                              const Shape& w13);
 
 /// Counts a layer that cannot be run, and adds the note "layer-not-run" that says so.
 void note_not_run(const std::string& block, const std::string& why, LayerCoverage& coverage, Findings& notes);

@@ -13,7 +13,6 @@
 #include "kernels/device/device_memory.h"
 #include "kernels/moe/moe.h"
 #include "kernels/pack/device_pack.h"
-#include "lib/artifact/why_not_run.h"
 #include "lib/methods/module_rewrite.h"
 #include "lib/runtime/artifact.h"
 #include "lib/threads/interrupt.h"
@@ -119,13 +118,8 @@ void run_layers(const Checkpoint& artifact, const ValidateOptions& options, Vali
     const auto skip = [&](const std::string& why) {
       note_not_run(info.name, why, report.device_coverage, report.notes);
     };
-    if (w13.shape.n * w13.shape.k > kMaxUnpackedWeights) {
-      skip(fmt::format("experts of {} weights are too large for the reference; bytes were compared",
-                       w13.shape.n * w13.shape.k));
-      continue;
-    }
-    if (const auto why = why_not_run(artifact, info.name, info.gated)) {
-      skip(fmt::format("{}; bytes were compared", *why));
+    if (const auto why = why_not_referenced(artifact, info.name, w13.shape)) {
+      skip(*why);
       continue;
     }
     const uint64_t bytes = runtime.device_bytes(i), memory = cuda_device()->memory;

@@ -117,12 +117,11 @@ void check_values(const Checkpoint& artifact, const Checkpoint& source, const Pl
   std::map<double, std::set<size_t>> by_tolerance;  // tensors of the source
   std::set<size_t> changed;
   for (const auto& transformation : plan.transformations) {
-    if (transformation->keeps() || !transformation->value_comparison()) continue;
+    const auto comparison = transformation->value_comparison();
+    if (!comparison) continue;
     const std::vector<size_t> sources = transformation->sources();
     changed.insert(sources.begin(), sources.end());
-    if (const auto tolerance = transformation->value_tolerance()) {
-      by_tolerance[*tolerance].insert(sources.begin(), sources.end());
-    }
+    if (comparison->tolerance) by_tolerance[*comparison->tolerance].insert(sources.begin(), sources.end());
   }
   if (changed.empty()) return;
   const auto filter_of = [](const std::set<size_t>& tensors) -> ModuleFilter {

@@ -74,13 +74,11 @@ Json LinearRewrite::prove(Proof& proof) const {
 }
 
 Json KeptTensor::prove(Proof& proof) const {
-  hold_copy(proof, 0, tensor_);
-  proof.finish();
-  return nullptr;
-}
-
-Json ConvertedTensor::prove(Proof& proof) const {
-  hold_part(proof, 0, rewrite_);
+  if (cast_) {
+    hold_part(proof, 0, cast_->rewrite);
+  } else {
+    hold_copy(proof, 0, tensor_);
+  }
   proof.finish();
   return nullptr;
 }

@@ -8,7 +8,7 @@
 #include "lib/artifact/recipe.h"
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/findings/finding.h"
-#include "lib/plan/transformations.h"
+#include "lib/plan/transformation.h"
 
 namespace twofour {
 

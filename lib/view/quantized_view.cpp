@@ -100,8 +100,8 @@ void QuantizedView::show(std::shared_ptr<const ComputedPlan> made) {
   for (const auto* group : planned.of<QuantizedGroup>()) add_group(*group);
   for (const auto* module : planned.of<ModuleRewrite>()) add_parts(*module);
   for (const auto* linear : planned.of<LinearRewrite>()) add_parts(*linear);
-  for (const auto* one : planned.of<ConvertedTensor>())
-    add_rewritten(one->outputs(source_)[0], one->sources()[0], one->rewrite());
+  for (const auto* one : planned.of<KeptTensor>())
+    add_rewritten(one->outputs(source_)[0], one->sources()[0], *one->cast());
   for (size_t i = 0; i < is_gone.size(); ++i) {
     if (is_gone[i]) continue;
     tensors_.push_back({source_.tensors()[i], source_.shard_index_of(i), i});

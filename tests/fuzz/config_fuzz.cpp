@@ -40,7 +40,7 @@ void twofour::fuzz_config(const uint8_t* data, size_t size) {
       recipe.dialect = dialect;
       expect_error_at_most([&] {
         const Plan plan = make_plan(checkpoint, recipe);
-        for (const auto& [name, written] : plan.texts) parse_json(name, written);
+        for (const auto& [name, written] : plan.config.texts) parse_json(name, written);
       });
     }
   });

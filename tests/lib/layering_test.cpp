@@ -271,6 +271,88 @@ Findings shared_with_the_proof(const Tree& tree) {
   return found;
 }
 
+/// The beginnings of what is declared or defined at the left margin, outside of anonymous namespaces: each up
+/// to its first '{' or ';', which ends it.
+std::vector<std::string> outlines(const std::string& text) {
+  std::vector<std::string> found;
+  std::string open;
+  bool is_hidden = false;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line == "namespace {") is_hidden = true;
+    if (line == "}  // namespace") is_hidden = false;
+    const bool begins =
+        !line.empty() && (std::isalpha(static_cast<unsigned char>(line[0])) || line[0] == '_');
+    if (is_hidden || (open.empty() && !begins)) continue;
+    open += line + " ";
+    const size_t end = open.find_first_of("{;");
+    if (end == std::string::npos) continue;
+    found.push_back(open.substr(0, end + 1));
+    open.clear();
+  }
+  return found;
+}
+
+/// The last name of a text, with the classes before it: "Plan::parts_of" of "const X& Plan::parts_of".
+std::string last_name(const std::string& text) {
+  size_t begin = text.size();
+  const auto belongs = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == ':' || c == '~';
+  };
+  while (begin > 0 && belongs(text[begin - 1])) --begin;
+  return text.substr(begin);
+}
+
+/// The class or function that an outline names: "Plan", "make_plan"; of a member "Plan::parts_of". Empty:
+/// none.
+std::string named_by(const std::string& outline) {
+  for (const std::string word : {"namespace ", "using ", "typedef ", "enum ", "extern ", "static_assert"})
+    if (outline.starts_with(word)) return "";
+  const size_t parenthesis = outline.find('(');
+  if (parenthesis != std::string::npos) return last_name(outline.substr(0, parenthesis));
+  const size_t word = outline.starts_with("class ") ? 6 : outline.starts_with("struct ") ? 7 : 0;
+  if (word == 0 || outline.back() == ';') return "";
+  return outline.substr(word, outline.find_first_of(" :{", word) - word);
+}
+
+/// Classes and functions of lib that a header of one folder declares and sources of others define, with those
+/// folders: what a transformation declares, makes and proves lives in three rooms (lib/README.md).
+using Rooms = std::map<std::string, std::set<std::string>>;
+
+Rooms defined_elsewhere(const Tree& tree) {
+  Rooms declared, elsewhere;
+  for (const auto& [name, text] : tree) {
+    if (area_of(name) != "lib" || !name.ends_with(".h")) continue;
+    for (const std::string& outline : outlines(text))
+      if (const std::string what = named_by(outline); !what.empty()) declared[what].insert(folder_of(name));
+  }
+  for (const auto& [name, text] : tree) {
+    if (area_of(name) != "lib" || !name.ends_with(".cpp")) continue;
+    for (const std::string& outline : outlines(text)) {
+      if (outline.back() == ';' || outline.find('(') == std::string::npos) continue;
+      const std::string what = named_by(outline), owner = what.substr(0, what.find("::"));
+      const auto at = declared.find(owner);
+      if (at != declared.end() && !at->second.contains(folder_of(name)))
+        elsewhere[owner].insert(folder_of(name));
+    }
+  }
+  return elsewhere;
+}
+
+/// All that may be: transformations and rewrites of tensors, the table of methods, and the C interface.
+Rooms allowed_elsewhere() {
+  Rooms allowed = {{"methods", {"methods"}}, {"QuantizedGroup", {"transform", "validate/quantized"}}};
+  for (const char* rewritten : {"ConstantScalar", "ConvertedScalars", "CopiedTensor", "DequantizedWeights",
+                                "GatheredRows", "KeptTensor", "LayoutMatrix", "LinearRewrite",
+                                "ModuleRewrite", "PrunedCodes", "StackedExperts", "WidenedWeights"})
+    allowed[rewritten] = {"transform", "validate"};
+  for (const char* function : {"append", "begin_sequence", "close_checkpoint", "close_model", "end_sequence",
+                               "get_model_info", "list", "open_checkpoint", "open_checkpoint_with",
+                               "open_model", "open_model_on", "open_model_with", "read_bytes", "read_values"})
+    allowed[std::string("twofour_") + function] = {"c_api"};
+  return allowed;
+}
+
 /// Conditions on the compiler or on CUDA outside the one header that may have them.
 Findings conditions_on_cuda(const Tree& tree) {
   Findings found;
@@ -421,6 +503,29 @@ TEST_CASE(
   for (const std::string name : {"lib/expected/rows.h", "lib/plan/plan.cpp", "lib/inspect/inspect.h"})
     CHECK(after(reserved_includes, name, "#include <xtensor/xview.hpp>\n") ==
           Findings{name + ": #include <xtensor/xview.hpp>"});
+}
+
+TEST_CASE("what one folder of lib declares it defines, but for a list: transformations have three rooms") {
+  const Rooms found = defined_elsewhere(project()), allowed = allowed_elsewhere();
+  for (const auto& [name, folders] : found) {
+    CAPTURE(name);
+    CHECK(allowed.contains(name));
+    if (allowed.contains(name)) CHECK(allowed.at(name) == folders);
+  }
+  for (const auto& [name, folders] : allowed) {
+    CAPTURE(name);
+    CHECK(found.contains(name));  // the list names what there is
+  }
+
+  Tree tree = sound_tree();
+  CHECK(defined_elsewhere(tree).empty());
+  tree["lib/io/file.h"] = "class File {\n  void read();\n};\nint open_file(int);\nstruct Known;\n";
+  tree["lib/io/file.cpp"] = "void File::read() {}\nint open_file(int) { return 0; }\n";
+  CHECK(defined_elsewhere(tree).empty());
+  tree["lib/plan/plan.cpp"] =
+      "void File::read() {\n}\nint open_file(\n    int) {\n}\nint Known::f() {\n}\n"
+      "namespace {\nint open_file(int) {\n}\n}  // namespace\n";
+  CHECK(defined_elsewhere(tree) == Rooms{{"File", {"plan"}}, {"open_file", {"plan"}}});
 }
 
 TEST_CASE("one header asks which compiler runs, and no other") {

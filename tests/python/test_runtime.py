@@ -176,6 +176,16 @@ class Models(Scratch):
         with self.assertRaisesRegex(twofour.Error, "expected a CUDA device( from 0 to [0-9]+)?, found"):
             twofour.Model(self.folder / "tiny", device="cuda:999")
 
+    def test_compress_takes_a_file_of_tokens_and_gives_what_convert_does(self) -> None:
+        np.save(self.folder / "tokens.npy", np.arange(32, dtype="<i4").reshape(2, 16) % self.model.vocabulary)
+        made = twofour.compress(
+            self.folder / "tiny", self.folder / "v7", to="v7", tokens=self.folder / "tokens.npy", context=16
+        )
+        self.assertEqual((made["layout"], made["was_complete"]), ("v7", False))
+        self.assertTrue(twofour.validate(self.folder / "v7", source=self.folder / "tiny")["valid"])
+        with self.assertRaisesRegex(twofour.Error, "--budget: expected --budget-stats beside it, found none"):
+            twofour.compress(self.folder / "tiny", self.folder / "x", to="v7", tokens="none.npy", budget=0.5)
+
     def test_tokens_are_integers_of_any_kind(self) -> None:
         model = self.model
         want = model.logits([1, 2, 3])

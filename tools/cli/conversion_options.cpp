@@ -13,7 +13,7 @@
 #include "lib/selection/input_scales.h"
 #include "lib/transform/open_to_convert.h"
 #include "tools/cli/arguments.h"
-#include "tools/cli/budget_run.h"
+#include "tools/cli/budget_text.h"
 #include "tools/cli/figures_text.h"
 #include "tools/cli/option_values.h"
 
@@ -317,18 +317,46 @@ int run_conversion(const ConversionOptions& given, const RecipeOptions& recipe_o
   o.opened = &remote;
   o.source = remote.path().string();
   const Device device = choose_solver_device(common, !recipe_options.statistics.empty());
-  if (recipe_options.budget || recipe_options.max_loss) return run_by_budget(o, recipe_options, common);
-  if (!recipe_options.html.empty())
+  const bool has_budget = recipe_options.budget.is_given();
+  if (has_budget) {
+    remote.download_whole_files();
+    check_budget(recipe_options);
+  } else if (!recipe_options.html.empty()) {
     throw Error("--html: expected with --budget or --max-loss, found without");
+  }
   Recipe recipe = make_recipe(recipe_options, o);
   if (const std::string kept_path = recipe_options.text(keys::kKeepGlobalScale); !kept_path.empty())
     check_apart_from_kept(o.destination, kept_path);
   const Destination destination = claim_destination(o);
   const Compute compute = solver_of(common, device);
+  std::optional<FileStates> states;
+  std::optional<BudgetChoice> choice;
+  if (has_budget) {
+    states.emplace(std::vector<std::filesystem::path>{o.source}).leave_out(recipe_options.html);
+    choice = take_budget(o, recipe_options, device, common, recipe);
+  }
   const Checkpoint source = open_to_convert(o.source, recipe, parse_io(o.io), limits_for(compute), compute);
+  if (states) states->check_unchanged();
   const auto kept = keep_global_scales(recipe);
-  return write_checkpoint(destination, o, source, make_plan(source, recipe, limits_for(compute)), kept.get(),
-                          common);
+  Plan plan = make_plan(source, recipe, limits_for(compute));
+  if (choice) {
+    std::ranges::move(choice->warnings(), std::back_inserter(plan.findings));
+    if (o.dry_run) return show_budget(source, plan, *choice, device, common);
+    if (!common.json && !common.quiet) print_stdout("{}\n", budget_summary(*choice));
+  }
+  return write_checkpoint(destination, o, source, plan, kept.get(), common);
+}
+
+std::function<int()> add_conversion(Arguments& args, const Common& common, const char* to,
+                                    RuleCommand command) {
+  auto o = std::make_shared<std::pair<ConversionOptions, RecipeOptions>>();
+  o->second.layout = to;
+  add_conversion_options(args, o->first);
+  add_recipe_options(args, o->second, command);
+  add_statistics_options(args, o->second, command);
+  add_mask_option(args, o->second, command);
+  add_budget_options(args, o->second, command);
+  return [o, &common] { return run_conversion(o->first, o->second, common); };
 }
 
 ConvertOptions convert_options(const ConversionOptions& o, Device device, const Common& common) {

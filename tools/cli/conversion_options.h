@@ -63,6 +63,10 @@ Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs, Device d
 /// Converts as the options ask for or, with --dry-run, only plans, and reports. Returns the exit code.
 int run_conversion(const ConversionOptions& options, const RecipeOptions& recipe, const Common& common);
 
+/// A command whose rule is always `to`: adds its options. What is returned converts.
+std::function<int()> add_conversion(Arguments& args, const Common& common, const char* to,
+                                    RuleCommand command);
+
 /// What solves on that device, with all of --jobs.
 Compute solver_of(const Common& common, Device device);
 

@@ -138,7 +138,7 @@ void add_mask_option(Arguments& args, RecipeOptions& o, RuleCommand command) {
 
 void add_budget_options(Arguments& args, RecipeOptions& o, RuleCommand command) {
   const ArgumentGroup group(args, "Statistics");
-  args.option("--budget", o.budget,
+  args.option("--budget", o.budget.share,
               fmt::format(
                   "Prune this share of the bytes, 0 to 1, and {} the rest: with a pattern and --stats, whose "
                   "fisher_hessian says what each costs the model. The cheapest a byte come first; what is "
@@ -148,7 +148,7 @@ void add_budget_options(Arguments& args, RecipeOptions& o, RuleCommand command) 
                                          : "only quantize"))
       .value_name("SHARE")
       .default_text("all is pruned");
-  args.option("--max-loss", o.max_loss, "Likewise, as much as stays below this expected loss")
+  args.option("--max-loss", o.budget.loss, "Likewise, as much as stays below this expected loss")
       .value_name("X")
       .default_text("any")
       .excludes("--budget");

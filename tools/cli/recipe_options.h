@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "lib/budget/budget.h"
 #include "lib/plan/plan.h"
 #include "lib/words/rule_words.h"
 #include "tools/cli/arguments.h"
@@ -24,10 +25,10 @@ struct RecipeOptions {
   std::string recipe;      ///< convert: file or name of a recipe, in place of everything else here
   std::string statistics;  ///< a statistics file
   bool strict_statistics = false;
-  bool collects_statistics = false;        ///< compress: the command collects them before weights are chosen
-  std::optional<double> budget, max_loss;  ///< quantize: how much is pruned
-  std::string mask;                        ///< of others, in place of masks that are chosen
-  std::string html;                        ///< quantize: a report on what pruning costs
+  bool collects_statistics = false;  ///< compress: the command collects them before weights are chosen
+  Budget budget;                     ///< quantize: how much is pruned
+  std::string mask;                  ///< of others, in place of masks that are chosen
+  std::string html;                  ///< quantize: a report on what pruning costs
 
   /// The text of a word; "" where it was not given.
   std::string text(std::string_view key) const;

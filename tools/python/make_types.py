@@ -15,7 +15,7 @@ import textwrap
 from pathlib import Path
 
 HERE = Path(__file__).parent
-COMMANDS = ("inspect", "lint", "diff", "validate", "convert", "prune", "quantize")
+COMMANDS = ("inspect", "lint", "diff", "validate", "convert", "prune", "quantize", "compress")
 #: What a function call has no use for.
 LEFT_OUT = {"help", "json", "quiet", "verbose"}
 HEAD = '''"""{summary} Made by make_types.py from {source}."""
@@ -140,7 +140,7 @@ def make_documents(schemas: str) -> str:
     text += "if TYPE_CHECKING:\n    from typing_extensions import NotRequired\n"
     found = {name: rows(body) for name, body in sections(schemas, "##+").items()}
     top = set(sections(schemas, "##"))
-    # The documents of COMMANDS with the shapes that these have; prune and quantize print what convert does.
+    # The documents of COMMANDS with the shapes that these have; prune, quantize and compress print what convert does.
     used = [name for name in COMMANDS if name in found]
     for name in used:
         for cells in found[name]:

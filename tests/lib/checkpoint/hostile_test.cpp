@@ -235,7 +235,7 @@ TEST_CASE("config.json may hold anything at all: it is used or refused, and neve
     CHECK_NOTHROW(refusal([&] {
       const Checkpoint source = Checkpoint::open(scratch / "src");
       const Plan plan = make_plan(source, recipe);
-      for (const auto& [name, text] : plan.texts) parse_json(name, text);
+      for (const auto& [name, text] : plan.config.texts) parse_json(name, text);
     }));
   };
   for (const std::string value : values) {

@@ -6,7 +6,6 @@
 
 #include "lib/compress/compress.h"
 #include "lib/compress/work_folder.h"
-#include "lib/compress/work_state.h"
 #include "lib/convert/convert.h"
 #include "lib/io/file.h"
 #include "lib/transform/open_to_convert.h"

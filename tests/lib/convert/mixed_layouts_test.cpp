@@ -169,7 +169,7 @@ TEST_CASE(
   Recipe both(rule_for("v7", "model.layers.0.*"));
   both.rules.push_back(rule_for("prune", "model.layers.1.*"));
   const Plan mixed = make_plan(source, both);
-  CHECK(mixed.layouts.size() == 1);
+  CHECK(mixed.config.layouts.size() == 1);
   CHECK(std::any_of(mixed.tensors.begin(), mixed.tensors.end(), [](const OutputTensor& t) {
     return t.info.name.starts_with("model.layers.1.mlp.experts.") && t.info.dtype == DType::kU8;
   }));

@@ -128,7 +128,7 @@ class Invert : public Method {
         planner.add(std::make_unique<Inverted>(i));
       }
     }
-    planner.keep_config();
+    planner.config.keep();
   }
 };
 

@@ -12,7 +12,20 @@ raises `Error` with the program's message. twofour.integrations has transformers
 """
 
 from ._checkpoint import Checkpoint, Matrix, Module, Tensor, open
-from ._commands import command, convert, diff, has_cuda, inspect, lint, prune, quantize, stats, validate, version
+from ._commands import (
+    command,
+    compress,
+    convert,
+    diff,
+    has_cuda,
+    inspect,
+    lint,
+    prune,
+    quantize,
+    stats,
+    validate,
+    version,
+)
 from ._layer import Artifact, Layer, LayerShape, StoredPart, layout_parts
 from ._linear import Linear, LinearShape
 from ._library import Error, Interrupted
@@ -37,6 +50,7 @@ __all__ = [
     "Tensor",
     "__version__",
     "command",
+    "compress",
     "convert",
     "diff",
     "has_cuda",

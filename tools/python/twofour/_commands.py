@@ -203,6 +203,17 @@ def quantize(
     return cast("documents.Convert", command("quantize", _place(source), _place(destination), progress=progress, **given))
 
 
+def compress(
+    source: Path,
+    destination: Path,
+    *,
+    progress: Optional[ProgressCallback] = None,
+    **given: Unpack[options.Compress],
+) -> documents.Convert:
+    """Collects statistics with a text, chooses weights by them and writes them: `to="v7", text="calibration.txt"`."""
+    return cast("documents.Convert", command("compress", _place(source), _place(destination), progress=progress, **given))
+
+
 def stats(action: str, *arguments: Path, progress: Optional[ProgressCallback] = None, **given: Any) -> dict[str, Any]:
     """Statistics of inputs: `stats("check", file, checkpoint)`, and `inspect`, `collect`, `merge` and `import`."""
     return command(f"stats {action}", *map(_place, arguments), progress=progress, **given)
@@ -220,6 +231,7 @@ def version() -> str:
 
 __all__: Sequence[str] = [
     "command",
+    "compress",
     "convert",
     "diff",
     "has_cuda",

@@ -353,3 +353,59 @@ class Quantize(TypedDict, total=False):
     #: --dry-run prints the curve (default: all is pruned)
     budget: Value
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
+
+
+class Compress(TypedDict, total=False):
+    """Options of `twofour compress`."""
+
+    include: Union[Value, Sequence[Value]]  #: Convert only these modules: name, glob or re:regex (may be given again)
+    exclude: Union[Value, Sequence[Value]]  #: Leave these modules as they are (may be given again)
+    #: Convert these modules too: shared experts, single linears (may be given again)
+    also: Union[Value, Sequence[Value]]
+    max_shard_size: Value  #: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
+    #: How the zero points of INT4 of SRC are read where the config says that there are none and others are stored:
+    #: stored, as the config's format says; symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first
+    #: version adds (default: refuse such a module)
+    zero_points: Value
+    dry_run: bool  #: Show what would be written, write nothing
+    no_verify: bool  #: Do not read back what was written
+    check: bool  #: If SRC is an artifact, first compare every tensor with the hashes in its twofour.json
+    #: Copy files that links lead to outside of the checkpoint, too. Without it such links are refused: a checkpoint
+    #: from elsewhere could link to a secret of yours, and what is written is published
+    follow_links: bool
+    #: How files are read and written. buffered: through the page cache, evicting only the pages that this run
+    #: added. direct: past the page cache (O_DIRECT) where the file system supports it, with as many requests in
+    #: flight as --jobs (default: buffered)
+    io: Value
+    force: bool  #: Replace DST if twofour wrote it
+    #: Continue a run into DST that was interrupted, killed or failed: keep the finished weight files that match
+    #: their hashes and write the rest again. A complete DST is verified
+    resume: bool
+    tokens: Value  #: Token ids [W, T], I32 or I64, in safetensors or .npy: each row is a text of its own
+    text: Value  #: Text in UTF-8, which the model's tokenizer.json takes apart
+    to: Value  #: Layout to write, or nvfp4 as quantize writes it
+    pattern: Value  #: nvfp4: prune to 2:4 or 4:8-paired (default: none; a layout has its own)
+    dialect: Value  #: nvfp4: names and configuration to write (default: modelopt)
+    recipe: Value  #: Rules in place of --to: a YAML or JSON file, or a name
+    #: Which model the statistics are of. group: one whose groups of linears before are compressed, as q, k and v
+    #: are one; what it lacks by then goes into the targets. layer: the same layer by layer, in a third of the
+    #: passes. none: the model as it is (default: group)
+    sequential: Value
+    #: How much each token counts for each linear: M.token_weights F32 [windows, length], which
+    #: examples/statistics/collect.py makes of gradients (default: 1)
+    token_weights: Value
+    #: Keep the statistics in this file, with which validate --source --stats solves rows again (default: none: they
+    #: go)
+    keep_stats: Value
+    context: Value  #: Tokens of a window (2 to 16777216; default: 1024)
+    limit: Value  #: At most so many windows (1 to 1073741824; default: all)
+    method: Value  #: How weights are chosen, see twofour help quantize (default: joint or gptq)
+    sweeps: Value  #: Sweeps of descent after that (0 to 64; default: 4 with a pattern, else 2)
+    #: Prune this share of the bytes, 0 to 1, the cheapest by --budget-stats first (default: all is pruned)
+    budget: Value
+    #: Statistics with fisher_hessian, which say what pruning costs the model (default: none: with --budget
+    #: required)
+    budget_stats: Value
+    #: Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if there is one (default: auto)
+    device: Value
+    jobs: Value  #: Number of threads (1 to 4096; default: one per processor)

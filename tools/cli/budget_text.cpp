@@ -1,0 +1,129 @@
+#include "tools/cli/budget_text.h"
+
+#include <fmt/format.h>
+
+#include "formats/layouts/layouts.h"
+#include "lib/report/report.h"
+
+namespace twofour {
+
+void check_budget(const RecipeOptions& o) {
+  const OptionName name = o.budget.option();
+  if (!o.recipe.empty()) throw Error(fmt::format("{}: expected without --recipe, found both", name));
+  const bool prunes =
+      !o.text(keys::kPattern).empty() || !layout_pattern(o.layout).empty() || o.layout == "prune";
+  if (!prunes)
+    throw Error(
+        fmt::format("{}: expected --pattern or a layout that holds one beside it, found neither", name));
+  if (o.statistics.empty() || Chosen<SolveBy>(o.text(keys::kMethod)) == SolveBy::kMagnitude)
+    throw Error(
+        fmt::format("{}: expected --stats beside it, which say what pruning costs, found none", name));
+  if (!o.text(keys::kKeepGlobalScale).empty())
+    throw Error(fmt::format("{}: expected without --keep-global-scale, found both", name));
+  o.budget.check();
+}
+
+namespace {
+
+/// A unit with the sums over it and all before it.
+struct CurvePoint {
+  const PruningUnit& unit;
+  double share, loss;
+  bool is_pruned;
+};
+
+std::vector<CurvePoint> curve_of(const BudgetChoice& choice) {
+  std::vector<CurvePoint> points;
+  for (size_t i = 0; i < choice.units.size(); ++i)
+    points.push_back({choice.units[i], choice.share(i + 1), choice.cost(i + 1), i < choice.pruned});
+  return points;
+}
+
+Report budget_report(const BudgetChoice& choice, const std::string& command, const std::string& source) {
+  Report report;
+  report.command = command + " --budget";
+  report.subject = source;
+  report.verdict = fmt::format("{} of {} units pruned", choice.pruned, choice.units.size());
+  report.facts = {{"units", static_cast<double>(choice.units.size())},
+                  {"pruned", static_cast<double>(choice.pruned)},
+                  {"share of bytes", 0, false, fmt::format("{:.1f} %", 100 * choice.share(choice.pruned))},
+                  {"expected loss", 0, false, fmt::format("{:.6g}", choice.cost(choice.pruned))},
+                  {"expected loss, dense", 0, false, fmt::format("{:.6g}", choice.dense_loss())}};
+  report.metrics = {
+      {"cost_per_byte", "expected loss of pruning a byte", ReportUnit::kNumber, ReportCell::kLargest, true},
+      {"cost", "expected loss of pruning", ReportUnit::kNumber, ReportCell::kSum, true},
+      {"dense", "expected loss of quantizing", ReportUnit::kNumber, ReportCell::kSum, true},
+      {"pruned", "pruned", ReportUnit::kCount, ReportCell::kSum, false}};
+  ReportTable curve{"the curve: share of bytes and expected loss, cheapest a byte first",
+                    {"share", "loss", "unit", ""},
+                    {}};
+  for (const CurvePoint& p : curve_of(choice)) {
+    report.rows.push_back(
+        {p.unit.name,
+         {p.unit.cost_per_byte(), p.unit.cost(), p.unit.dense, static_cast<double>(p.is_pruned)}});
+    curve.rows.push_back({fmt::format("{:.1f} %", 100 * p.share), fmt::format("{:.6g}", p.loss), p.unit.name,
+                          p.is_pruned ? "pruned" : "kept"});
+  }
+  report.tables.push_back(std::move(curve));
+  return report;
+}
+
+Json budget_to_json(const BudgetChoice& choice) {
+  Json units = Json::array();
+  for (const CurvePoint& p : curve_of(choice)) {
+    units.push_back({{"name", p.unit.name},
+                     {"modules", p.unit.modules},
+                     {"bytes", p.unit.bytes},
+                     {"dense_loss", p.unit.dense},
+                     {"pruned_loss", p.unit.pruned},
+                     {"share", p.share},
+                     {"loss", p.loss},
+                     {"pruned", p.is_pruned}});
+  }
+  return {{"share", choice.share(choice.pruned)},
+          {"loss", choice.cost(choice.pruned)},
+          {"dense_loss", choice.dense_loss()},
+          {"units", std::move(units)}};
+}
+
+}  // namespace
+
+std::string budget_summary(const BudgetChoice& choice) {
+  return fmt::format("pruned: {} of {} units, {:.1f} % of bytes, expected loss {:.6g} beyond {:.6g} dense",
+                     choice.pruned, choice.units.size(), 100 * choice.share(choice.pruned),
+                     choice.cost(choice.pruned), choice.dense_loss());
+}
+
+int show_budget(const Checkpoint& source, const Plan& plan, const BudgetChoice& choice, Device device,
+                const Common& common) {
+  print_findings(common, plan.findings);
+  if (common.json) {
+    Json json = plan_to_json(source, plan, common.jobs, device);
+    json["budget"] = budget_to_json(choice);
+    print_json(json);
+    return kDone;
+  }
+  print_stdout("{:>7} {:>12}  unit, cheapest a byte first; share of bytes and expected loss up to it\n",
+               "share", "loss");
+  for (const CurvePoint& p : curve_of(choice)) {
+    print_stdout("{:>6.1f}% {:>12.6g}  {} {}\n", 100 * p.share, p.loss, p.is_pruned ? "prune" : "keep ",
+                 printable_line(p.unit.name));
+  }
+  print_stdout("{}\n", budget_summary(choice));
+  return kDone;
+}
+
+BudgetChoice take_budget(const ConversionOptions& o, const RecipeOptions& options, Device device,
+                         const Common& common, Recipe& recipe) {
+  check_budget(options);
+  if (!options.html.empty()) check_report_file(options.html);
+  BudgetChoice choice;
+  with_progress(common, [&](Progress& progress) {
+    choice = prune_by_budget(o.source, recipe, options.budget,
+                             {common.jobs, {best_isa(), device}, parse_io(o.io)}, progress);
+  });
+  if (!options.html.empty()) write_report(options.html, budget_report(choice, common.command, o.source));
+  return choice;
+}
+
+}  // namespace twofour
