@@ -161,6 +161,9 @@ Checkpoint Checkpoint::open(const fs::path& path, Io io, ZeroPoints zero_points)
     c.path_ = path.has_parent_path() ? path.parent_path() : fs::path(".");
     c.open_shards({path.filename().string()}, io);
     c.config_ = c.hf_quant_config_ = std::make_shared<Json>(nullptr);
+    c.config_beside_ = c.read_config("config.json");
+    c.hf_quant_config_beside_ = c.read_config("hf_quant_config.json");
+    c.links_outside_.clear();  // nothing of them is copied
   } else {
     if (const char* journal = find_unfinished(path)) {
       throw Error(fmt::format(
@@ -200,6 +203,10 @@ Checkpoint Checkpoint::over(std::shared_ptr<const TensorSource> source, std::vec
   c.is_directory_ = source->stored().is_directory();
   c.zero_points_ = source->stored().zero_points();
   c.links_outside_ = source->links_outside();
+  if (config.is_null()) {
+    c.config_beside_ = source->stored().config_beside_;
+    c.hf_quant_config_beside_ = source->stored().hf_quant_config_beside_;
+  }
   c.source_ = std::move(source);
   c.tensors_ = std::move(tensors);
   c.shard_of_ = std::move(shards);
@@ -312,6 +319,10 @@ void TensorSource::check_same_files() const { stored().check_same_files(); }
 uint64_t Checkpoint::reader_bytes() const { return source_ ? source_->reader_bytes() : 0; }
 const Json& Checkpoint::config() const { return *config_; }
 const Json& Checkpoint::hf_quant_config() const { return *hf_quant_config_; }
+const Json& Checkpoint::config_of_values() const { return config_beside_ ? *config_beside_ : *config_; }
+const Json& Checkpoint::hf_quant_config_of_values() const {
+  return hf_quant_config_beside_ ? *hf_quant_config_beside_ : *hf_quant_config_;
+}
 
 void Checkpoint::check_unchanged() const {
   for (const Shard& shard : shards()) shard.file.check_unchanged();
