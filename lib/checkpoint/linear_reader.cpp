@@ -301,12 +301,13 @@ void WeightReader::refuse_zero_point(const Linear& m, int stored, int64_t n, int
 void WeightReader::refuse_wrapped_zero_point(const Linear& m, int64_t n, int64_t group) const {
   throw Error(fmt::format(
       "{}: expected zero points of 0 to 14, to which checkpoint_format gptq adds 1, found 15 at row {}, "
-      "group {}, that is 16 as vLLM reads it and 0 as GPTQModel does; {} stored, symmetric or v2 decides",
+      "group {}, that is 16 as AutoGPTQ and vLLM read it and 0 as GPTQModel does; {} stored, symmetric or v2 "
+      "decides",
       checkpoint_.where(*m.zero_points), n, group, options::kZeroPoints));
 }
 
-// Sources: vLLM, csrc/quantization/gptq, zeros + 1; GPTQModel, utils/model.py,
-// convert_gptq_v1_to_v2_format_module, which adds 1 to all of a word, and writes a zero point of 0 so.
+// Sources: AutoGPTQ 0.7.1, qlinear_cuda.py, and vLLM, csrc/quantization/gptq, zeros + 1; GPTQModel,
+// utils/model.py, convert_gptq_v1_to_v2_format_module, which adds 1 to all of a word and writes a 0 so.
 bool WeightReader::is_ambiguous(int zero) const {
   return zero == 16 && checkpoint_.zero_points() == ZeroPoints::kAsStated;
 }

@@ -295,7 +295,9 @@ TEST_CASE("every command refuses weights that two tensors hold, in every format"
       CAPTURE(command);
       const Outcome outcome = run_program(words);
       CHECK(outcome.code == (command == "diff" ? 0 : 2));
-      if (takes(command, format)) CHECK_MESSAGE(contains(outcome.err + outcome.out, problem), outcome.err);
+      const bool is_first = command == "convert --to bf16";  // others may stop at its shapes or scales
+      if (takes(command, format))
+        CHECK_MESSAGE(contains(outcome.err + outcome.out, is_first ? problem : kLinear), outcome.err);
     }
     const Outcome lint = run_program({"lint", source, "--select", "two-weights"});
     CHECK(lint.code == 1);

@@ -59,9 +59,9 @@ TEST_CASE("a stack beside experts of their own is found by the matrices that bot
                tensor("l.block_sparse_moe.experts.3.w1.weight", 2)}) ==
         "l.block_sparse_moe.input_linear.weight|l.block_sparse_moe.experts.3.w1.weight|l.block_sparse_moe");
   // Other matrices, another layer's, and scales hold none of them.
-  CHECK(homes({tensor(stack, 3), tensor(e + "0.down_proj.weight", 2), tensor(e + "down_proj", 3),
-               tensor("model.layers.1.mlp.experts.0.up_proj.weight", 2), tensor(e + "0.up_proj.weight_scale", 2),
-               tensor("model.layers.0.mlp.gate.weight", 2)}) == "");
+  CHECK(homes({tensor(stack, 3), tensor(e + "0.down_proj.weight", 2),
+               tensor("model.layers.1.mlp.experts.0.up_proj.weight", 2),
+               tensor(e + "0.up_proj.weight_scale", 2), tensor("model.layers.0.mlp.gate.weight", 2)}) == "");
 }
 
 }  // namespace weight_names_test
