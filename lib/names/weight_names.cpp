@@ -40,7 +40,7 @@ std::optional<size_t> find_other_format(std::span<const TensorInfo> tensors, siz
 }
 
 /// The same matrix by another family's name: "w1" beside "gate_proj".
-std::optional<size_t> find_other_name(std::span<const TensorInfo> tensors, size_t i, const WeightName& own) {
+std::optional<size_t> find_other_name(std::span<const TensorInfo> tensors, const WeightName& own) {
   const auto name = parse_module_name(own.linear);
   if (!name || own.is_stack) return std::nullopt;
   for (const NamingRule& rule : naming_rules()) {
@@ -49,9 +49,10 @@ std::optional<size_t> find_other_name(std::span<const TensorInfo> tensors, size_
                                                              : rule.down;
     if (leaf == nullptr || leaf == leaf_of(own.linear)) continue;
     const std::string linear = std::string(parent_of(own.linear)) + "." + leaf;
+    if (linear > own.linear) continue;  // which finds this one
     const auto other = parse_module_name(linear);
     if (!other || other->kind != name->kind || other->projection != name->projection) continue;
-    if (const auto at = find_weight(tensors, linear); at && *at < i) return at;
+    if (const auto at = find_weight(tensors, linear)) return at;
   }
   return std::nullopt;
 }
@@ -106,7 +107,7 @@ std::vector<SecondHome> find_second_homes(std::span<const TensorInfo> tensors) {
     if (!own) continue;
     if (const auto other = find_other_format(tensors, i, *own)) {
       found.push_back({i, *other, own->is_stack ? std::string(parent_of(own->linear)) : own->linear});
-    } else if (const auto alias = find_other_name(tensors, i, *own)) {
+    } else if (const auto alias = find_other_name(tensors, *own)) {
       found.push_back({i, *alias, std::string(parent_of(own->linear))});
     } else if (own->is_stack && is_stack_name(own->linear)) {
       if (const auto expert = find_expert(tensors, *own))
