@@ -182,7 +182,9 @@ class Checkpoint {
   std::vector<uint32_t> shard_of_;
   std::vector<Nvfp4Linear> modules_;
   std::shared_ptr<Json> config_, hf_quant_config_;
-  std::shared_ptr<Json> config_beside_, hf_quant_config_beside_;  ///< of one file, those of its folder
+  struct Beside;
+  const Beside& beside() const;
+  std::shared_ptr<Beside> beside_;  ///< of one file: the configs of its folder
   std::shared_ptr<const FileStates> states_;
   Findings findings_;
   std::vector<LinkOutside> links_outside_;
