@@ -53,12 +53,14 @@ constexpr ModulePart kParts[] = {
     {"tid2eid", kPart},
     // What changes the meaning of weights.
     {"pre_quant_scale", kTerm, false, Harmless::kNever, kScaled},
+    {"input_prescale", kTerm, false, Harmless::kNever, kScaled},  // Quark's
     {"smooth_scale", kTerm, false, Harmless::kNever, kScaled},
     {"smooth_factor", kTerm, false, Harmless::kNever, kScaled},
     {"channel_scale", kTerm, false, Harmless::kNever, kScaled},
     {"act.scales", kTerm, false, Harmless::kNever, kScaled},  // AutoAWQ's scaled activation
     {"act_fn.scales", kTerm, false, Harmless::kNever, kScaled},
     {"weight_perm", kTerm, false, Harmless::kNever, "which gives inputs another order"},
+    {"input_rotation", kTerm, false, Harmless::kNever, "which rotates the inputs"},
     {"hadamard", kTerm, false, Harmless::kNever, "which rotates the inputs"},
     {"comfy_quant", kTerm, false, Harmless::kNever, kDescribed},
     {"quant_metadata", kTerm, false, Harmless::kNever, kDescribed},

@@ -87,7 +87,7 @@ std::optional<std::string> find_activation(const Checkpoint& c, bool gated) {
 
 std::optional<std::string> why_not_run(const Checkpoint& checkpoint, const std::string& block, bool gated) {
   if (auto term = find_term(checkpoint, block)) return term;
-  const auto terms = find_config_terms(checkpoint.config(), checkpoint.hf_quant_config(), {});
+  const auto terms = find_config_terms(checkpoint, {});
   if (!terms.empty()) return text_of(checkpoint, terms[0]);
   return find_activation(checkpoint, gated);
 }

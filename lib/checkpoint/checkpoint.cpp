@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <memory>
+#include <mutex>
 #include <numeric>
 
 #include "formats/error.h"
@@ -149,18 +150,25 @@ void TensorSource::read_rows(size_t, const RowRange&, std::span<uint8_t>, std::s
   check(false, "rows of a module that is computed");
 }
 
+namespace {
+
 /// A config file as an object; null if it is absent.
-std::shared_ptr<Json> Checkpoint::read_config(const char* name) {
-  const fs::path path = path_ / name;
+Json read_object(const fs::path& folder, const char* name, Links links) {
+  const fs::path path = folder / name;
   std::error_code error;
-  if (!fs::exists(fs::symlink_status(path, error))) return std::make_shared<Json>(nullptr);
-  const std::optional<LinkOutside> outside = link_outside(path_, path);
-  if (outside) links_outside_.push_back(*outside);
-  const InputFile file = open_below(path_, path, outside ? Links::kFollowed : Links::kInside);
-  auto json = std::make_shared<Json>(parse_json(path.string(), read_text(file)));
-  if (!json->is_object())
-    throw Error(fmt::format("{}: expected an object, found {}", path.string(), json->type_name()));
+  if (!fs::exists(fs::symlink_status(path, error))) return nullptr;
+  Json json = parse_json(path.string(), read_text(open_below(folder, path, links)));
+  if (!json.is_object())
+    throw Error(fmt::format("{}: expected an object, found {}", path.string(), json.type_name()));
   return json;
+}
+
+}  // namespace
+
+std::shared_ptr<Json> Checkpoint::read_config(const char* name) {
+  const std::optional<LinkOutside> outside = link_outside(path_, path_ / name);
+  if (outside) links_outside_.push_back(*outside);
+  return std::make_shared<Json>(read_object(path_, name, outside ? Links::kFollowed : Links::kInside));
 }
 
 InputFile Checkpoint::open_again(const char* name) const {
@@ -180,6 +188,7 @@ Checkpoint Checkpoint::open(const fs::path& path, Io io, ZeroPoints zero_points)
     c.path_ = path.has_parent_path() ? path.parent_path() : fs::path(".");
     c.open_shards({path.filename().string()}, io);
     c.config_ = c.hf_quant_config_ = std::make_shared<Json>(nullptr);
+    c.beside_ = std::make_shared<Beside>();
   } else {
     if (const char* journal = find_unfinished(path)) {
       throw Error(fmt::format(
@@ -219,6 +228,7 @@ Checkpoint Checkpoint::over(std::shared_ptr<const TensorSource> source, std::vec
   c.is_directory_ = source->stored().is_directory();
   c.zero_points_ = source->stored().zero_points();
   c.links_outside_ = source->links_outside();
+  if (config.is_null()) c.beside_ = source->stored().beside_;
   c.source_ = std::move(source);
   c.tensors_ = std::move(tensors);
   c.shard_of_ = std::move(shards);
@@ -331,6 +341,24 @@ void TensorSource::check_same_files() const { stored().check_same_files(); }
 uint64_t Checkpoint::reader_bytes() const { return source_ ? source_->reader_bytes() : 0; }
 const Json& Checkpoint::config() const { return *config_; }
 const Json& Checkpoint::hf_quant_config() const { return *hf_quant_config_; }
+
+/// Read when they are asked for: files that are no checkpoint, of statistics for example, lie beside any
+/// config.
+struct Checkpoint::Beside {
+  std::once_flag once;
+  Json config, hf_quant_config;
+};
+const Checkpoint::Beside& Checkpoint::beside() const {
+  std::call_once(beside_->once, [&] {
+    beside_->config = read_object(path_, "config.json", Links::kFollowed);
+    beside_->hf_quant_config = read_object(path_, "hf_quant_config.json", Links::kFollowed);
+  });
+  return *beside_;
+}
+const Json& Checkpoint::config_of_values() const { return beside_ ? beside().config : *config_; }
+const Json& Checkpoint::hf_quant_config_of_values() const {
+  return beside_ ? beside().hf_quant_config : *hf_quant_config_;
+}
 
 void Checkpoint::check_unchanged() const {
   for (const Shard& shard : shards()) shard.file.check_unchanged();

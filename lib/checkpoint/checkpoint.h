@@ -150,6 +150,10 @@ class Checkpoint {
   const Json& config() const;
   /// hf_quant_config.json; null if it is absent.
   const Json& hf_quant_config() const;
+  /// What both say of how its values are read: themselves or, of one file, those of its folder, which belong
+  /// to no output.
+  const Json& config_of_values() const;
+  const Json& hf_quant_config_of_values() const;
   /// Missing index entries, files the index doesn't name, modules that lack their global scale.
   const Findings& findings() const { return findings_; }
   /// Config files that links out of the directory led to when they were read. What they say is read; it goes
@@ -191,6 +195,9 @@ class Checkpoint {
   std::vector<uint32_t> shard_of_;
   std::vector<Nvfp4Linear> modules_;
   std::shared_ptr<Json> config_, hf_quant_config_;
+  struct Beside;
+  const Beside& beside() const;
+  std::shared_ptr<Beside> beside_;  ///< of one file: the configs of its folder
   std::shared_ptr<const FileStates> states_;
   Findings findings_;
   std::vector<LinkOutside> links_outside_;

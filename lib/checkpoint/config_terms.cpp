@@ -31,7 +31,7 @@ bool asks_nothing(const Json& value) {
 }
 
 bool is_transform_key(const std::string& key) {
-  return has_any(lower(key), {"transform_config", "rotation", "hadamard", "spinquant", "quarot"});
+  return has_any(lower(key), {"transform_config", "rotate", "rotation", "hadamard", "spinquant", "quarot"});
 }
 
 /// Quark's lists of what was done before and while quantizing.
@@ -39,13 +39,17 @@ bool is_algorithm_key(const std::string& key) {
   return key == "algo_config" || key == "pre_quant_opt_config";
 }
 
-/// Whether one of Quark's steps rotates inputs when the model runs. Without r3, r4 and the online r1 all that
-/// is rotated is turned back by weights beside it, and the model computes what it did.
+/// Whether one of Quark's steps stores weights that count for rotated inputs. r4 does, and r1 where it is
+/// online; an r1 that is not, and r2, are turned back by weights beside them, and r3 turns queries and keys
+/// alone. What is not said counts as done: versions differ. Source: AMD Quark 0.13,
+/// algorithm/rotation/rotation.py, get_online_rotation_layers; vLLM, quantization/quark, which goes by
+/// online_rotation_layers.
 bool rotates_inputs(const Json& step) {
   if (!has_any(lower(text_of(step, "name")), {"rotat", "quarot", "spinquant"})) return false;
-  const auto is_off = [&](const char* key) { return member(step, key) == false; };
-  const Json& online = member(step, "online_r1_rotation");
-  return !is_off("r3") || !is_off("r4") || !asks_nothing(online);
+  const Json& online = member(step, "online_config");
+  return member(step, "r4") != false || !asks_nothing(member(step, "online_r1_rotation")) ||
+         !asks_nothing(member(online, "online_rotation_layers")) ||
+         !asks_nothing(member(online, "use_input_prescale"));
 }
 
 class Search {
@@ -122,6 +126,10 @@ std::vector<ConfigTerm> find_config_terms(const Json& config, const Json& hf_qua
   for (const char* holder : kLanguageConfigs) look_in(member(config, holder), fmt::format("{}.", holder));
   search.look("hf_quant_config.json", "", hf_quant_config);
   return std::move(search.found);
+}
+
+std::vector<ConfigTerm> find_config_terms(const Checkpoint& c, std::span<const TensorInfo> tensors) {
+  return find_config_terms(c.config_of_values(), c.hf_quant_config_of_values(), tensors);
 }
 
 std::string text_of(const Checkpoint& c, const ConfigTerm& term) {

@@ -24,6 +24,9 @@ struct ConfigTerm {
 std::vector<ConfigTerm> find_config_terms(const Json& config, const Json& hf_quant_config,
                                           std::span<const TensorInfo> tensors);
 
+/// Those of the configuration that says how a checkpoint's values are read.
+std::vector<ConfigTerm> find_config_terms(const Checkpoint& checkpoint, std::span<const TensorInfo> tensors);
+
 /// "DIRECTORY/config.json: KEY: expected X, found Y".
 std::string text_of(const Checkpoint& checkpoint, const ConfigTerm& term);
 

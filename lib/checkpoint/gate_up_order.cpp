@@ -52,7 +52,7 @@ GateUpOrder find_gate_up_order(const Json& config, std::string_view block,
 }
 
 GateUpOrder find_gate_up_order(const Checkpoint& c, std::string_view block) {
-  return find_gate_up_order(c.config(), block,
+  return find_gate_up_order(c.config_of_values(), block,
                             [&](const std::string& name) { return c.find(name).has_value(); });
 }
 

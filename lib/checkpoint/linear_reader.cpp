@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "formats/atom.h"
+#include "formats/e2m1.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "formats/error.h"
@@ -19,6 +20,31 @@
 
 namespace twofour {
 
+namespace {
+
+/// The largest code of an expert times its block scale.
+float largest_scaled_code(const Checkpoint& c, const Nvfp4Linear& m, int64_t expert) {
+  // Where K is outer, a row of scales is for eight rows of codes.
+  const auto lines = static_cast<uint64_t>(m.k_outer ? m.k / kGroup : m.n);
+  const auto width = static_cast<size_t>(m.k_outer ? m.n : m.k / kGroup);
+  std::vector<uint8_t> scales(width), codes(8 * width);
+  float largest = 0;
+  for (uint64_t line = 0; line < lines; ++line) {
+    const uint64_t at = (static_cast<uint64_t>(expert) * lines + line) * width;
+    c.read(m.block_scale, at, scales);
+    c.read(m.codes, 8 * at, codes);
+    for (size_t i = 0; i < codes.size(); ++i) {
+      const uint8_t scale = scales[m.k_outer ? i % width : i / 8];
+      const int code = std::max(codes[i] & 7, codes[i] >> 4 & 7);
+      if (e4m3_is_block_scale(scale))
+        largest = std::max(largest, e2m1_to_float(static_cast<unsigned>(code)) * e4m3_to_float(scale));
+    }
+  }
+  return largest;
+}
+
+}  // namespace
+
 SourceScale read_global_scale(const Checkpoint& c, const Nvfp4Linear& m, int64_t expert, Problems& problems) {
   const uint64_t count = c.tensors()[m.global_scale].bytes() / sizeof(float);
   uint8_t bytes[sizeof(float)];
@@ -28,7 +54,8 @@ SourceScale read_global_scale(const Checkpoint& c, const Nvfp4Linear& m, int64_t
   const float own = global_scale_multiplier(*m.dialect, stored);
   if (!std::isfinite(stored) || stored <= 0 || !std::isfinite(own) || own <= 0) {
     problems.add("{}: expected a positive finite global scale, found {}", c.where(m.global_scale), stored);
-  } else if (constexpr float kLargest = 2688; !(kLargest * own < kBeyondBf16)) {  // 6 * 448
+  } else if (constexpr float kLargest = 2688;  // 6 * 448
+             !(kLargest * own < kBeyondBf16) && !(largest_scaled_code(c, m, expert) * own < kBeyondBf16)) {
     problems.add("{}: expected a global scale with which all weights are finite, found {}",
                  c.where(m.global_scale), stored);
   }
@@ -270,8 +297,23 @@ void WeightReader::refuse_zero_point(const Linear& m, int stored, int64_t n, int
       m.zero_offset == 0 ? "stored or symmetric" : "stored, symmetric or v2"));
 }
 
+void WeightReader::refuse_wrapped_zero_point(const Linear& m, int64_t n, int64_t group) const {
+  throw Error(fmt::format(
+      "{}: expected zero points of 0 to 14, to which checkpoint_format gptq adds 1, found 15 at row {}, "
+      "group {}, that is 16 as AutoGPTQ and vLLM read it and 0 as GPTQModel does; {} stored, symmetric or v2 "
+      "decides",
+      checkpoint_.where(*m.zero_points), n, group, options::kZeroPoints));
+}
+
+// Sources: AutoGPTQ 0.7.1, qlinear_cuda.py, and vLLM, csrc/quantization/gptq, zeros + 1; GPTQModel,
+// utils/model.py, convert_gptq_v1_to_v2_format_module, which adds 1 to all of a word and writes a 0 so.
+bool WeightReader::is_ambiguous(int zero) const {
+  return zero == 16 && checkpoint_.zero_points() == ZeroPoints::kAsStated;
+}
+
 void WeightReader::check_zero_points(const Linear& m) {
-  if (!m.format->integers || !m.zero_points || m.symmetry.empty()) return;
+  if (!m.format->integers || !m.zero_points || (m.symmetry.empty() && !is_ambiguous(15 + m.zero_offset)))
+    return;
   constexpr int64_t kRows = 4096;  // a multiple of the rows that share a word
   for (int64_t n = 0; n < m.n; n += kRows) read_zero_points(m, n, std::min(m.n, n + kRows));
 }
@@ -290,6 +332,7 @@ std::vector<float> WeightReader::read_zero_points(const Linear& m, int64_t n0, i
       const uint32_t word = word_at(zero_points_, (n / kInt4Pack - first) * groups + g);
       const int stored = static_cast<int>(word >> shift & 15u), zero = stored + m.zero_offset;
       if (zero != 8 && !m.symmetry.empty()) refuse_zero_point(m, stored, n, g);
+      if (is_ambiguous(zero)) refuse_wrapped_zero_point(m, n, g);
       zeros[static_cast<size_t>((n - n0) * groups + g)] = static_cast<float>(zero);
     }
   }

@@ -4,10 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "formats/json_access.h"
 #include "lib/checkpoint/quantization_config.h"
+#include "lib/checkpoint/tensor_values.h"
 
 namespace twofour {
 namespace {
@@ -45,8 +45,8 @@ bool cuts_alike(Block a, Block b, const Linear& m) {
 LinearShapes::LinearShapes(const Checkpoint& checkpoint, Problems& problems)
     : c_(checkpoint),
       problems_(problems),
-      stated_(stated_storage(source_quantization(checkpoint))),
-      said_(source_quantization(checkpoint)) {}
+      stated_(stated_storage(quantization_of_values(checkpoint))),
+      said_(quantization_of_values(checkpoint)) {}
 
 bool LinearShapes::refuse(size_t i, const std::string& expected) {
   problems_.add("{}: expected {}, found {}", c_.where(i), expected, describe(tensor(i)));
@@ -173,16 +173,8 @@ bool LinearShapes::read_stated_shape(Linear& m) {
   const TensorInfo& t = tensor(*m.shape);
   if (t.dtype != DType::kI64 && t.dtype != DType::kI32) return refuse(*m.shape, "I64 [2] or I32 [2]");
   if (t.shape != Dims{2}) return refuse(*m.shape, "[2], N and K");
-  std::vector<uint8_t> bytes(t.bytes());
-  c_.read(*m.shape, 0, bytes);
-  int64_t wide[2] = {};
-  int32_t narrow[2] = {};
-  if (t.dtype == DType::kI64) {
-    std::memcpy(wide, bytes.data(), sizeof(wide));
-  } else {
-    std::memcpy(narrow, bytes.data(), sizeof(narrow));
-    std::copy_n(narrow, 2, wide);
-  }
+  const std::vector<int64_t> wide =
+      read_few_integers(t, [&](uint64_t at, std::span<uint8_t> out) { c_.read(*m.shape, at, out); });
   const int64_t words = tensor(m.weight).shape[1];
   if (wide[0] == m.n && wide[1] > 0 && wide[1] <= words * 32) {
     m.k = wide[1];
@@ -234,7 +226,7 @@ bool LinearShapes::read_packed(Linear& m) {
 
 /// GPTQ and AWQ may be described beside config.json, too.
 void LinearShapes::read_side() {
-  if (has_read_side_ || !c_.is_directory()) return;
+  if (has_read_side_) return;
   has_read_side_ = true;
   for (SideConfig& side : read_side_configs(c_.path())) {
     StatedStorage beside = stated_storage(side.value);

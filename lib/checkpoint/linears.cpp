@@ -248,7 +248,7 @@ class Finder {
       return std::nullopt;
     }
     const Dims& shape = tensor(m.weight).shape;
-    const auto h = hidden_size(c_.config());
+    const auto h = hidden_size(c_.config_of_values());
     const bool down = parsed->projection == Projection::kDown;
     if (!h || (shape[1] == *h) == (shape[2] == *h)) {
       expect(m.weight, fmt::format("one dimension equal to the hidden size{} to distinguish N from K",

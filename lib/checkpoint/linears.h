@@ -67,7 +67,8 @@ struct SourceScale {
   float multiplier;
 };
 
-/// The global scale of one expert of a module. One that is not positive and finite is a problem.
+/// The global scale of one expert of a module. One that is not positive and finite is a problem, and one with
+/// which a weight is not finite in BF16.
 SourceScale read_global_scale(const Checkpoint& checkpoint, const Nvfp4Linear& module, int64_t expert,
                               Problems& problems);
 
@@ -90,8 +91,8 @@ class WeightReader {
   /// The bytes that the same rows are stored in, row after row even where K is outer; valid
   /// until the next read.
   StoredRows read_stored(const Linear& module, int64_t e, int64_t n0, int64_t n1);
-  /// Throws Error where stored zero points of INT4 are not what the config says that they are. read_rows()
-  /// does the same for its rows.
+  /// Throws Error where stored zero points of INT4 are not what the config says that they are, or such that
+  /// loaders read them in two ways. read_rows() does the same for its rows.
   void check_zero_points(const Linear& module);
   /// The bytes behind what read_rows() read last.
   StoredRows last_stored() const { return {weights_, scales_}; }
@@ -120,6 +121,9 @@ class WeightReader {
   std::vector<float> read_float_scales(const Linear& module, int64_t e, int64_t n0, int64_t n1);
   std::vector<float> read_zero_points(const Linear& module, int64_t n0, int64_t n1);
   [[noreturn]] void refuse_zero_point(const Linear& module, int stored, int64_t n, int64_t group) const;
+  /// Whether loaders differ on a zero point of GPTQ's first version.
+  bool is_ambiguous(int zero) const;
+  [[noreturn]] void refuse_wrapped_zero_point(const Linear& module, int64_t n, int64_t group) const;
   std::vector<int32_t> read_group_index(const Linear& module);
   void read_integers(const Linear& module, int64_t n0, int64_t n1, std::span<float> out);
 

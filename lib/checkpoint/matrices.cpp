@@ -42,8 +42,7 @@ Matrices::Matrices(const Checkpoint& checkpoint, Findings& findings) : checkpoin
     if (is_left || (!term.scope && !term.weight)) leave_out(why);
     if (is_new) left_out_.push_back({std::move(term), std::move(why)});
   }
-  const auto terms =
-      find_config_terms(checkpoint.config(), checkpoint.hf_quant_config(), checkpoint.tensors());
+  const auto terms = find_config_terms(checkpoint, checkpoint.tensors());
   if (!terms.empty() && !modules_.empty()) {
     all_left_out_ = text_of(checkpoint, terms[0]);
     leave_out(all_left_out_);

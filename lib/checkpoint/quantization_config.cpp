@@ -173,6 +173,11 @@ Json source_quantization(const Checkpoint& source) {
   return entry ? entry->value : source.hf_quant_config();
 }
 
+Json quantization_of_values(const Checkpoint& source) {
+  const auto entry = quantization_entry(source.config_of_values());
+  return entry ? entry->value : source.hf_quant_config_of_values();
+}
+
 std::string quantization_place(const Checkpoint& source, const std::string& key) {
   const auto entry = quantization_entry(source.config());
   if (!entry) return fmt::format("{}: {}", (source.path() / "hf_quant_config.json").string(), key);

@@ -59,6 +59,9 @@ void refuse_entries_that_cannot_be_kept(const Checkpoint& source);
 /// The source's quantization entry, from config.json or hf_quant_config.json; null where it has none.
 Json source_quantization(const Checkpoint& source);
 
+/// The same of the configuration that says how its values are read.
+Json quantization_of_values(const Checkpoint& source);
+
 /// The place of a key of that entry, for messages: "DIRECTORY/config.json:
 /// text_config.quantization_config.KEY", for example, or "DIRECTORY/hf_quant_config.json: KEY".
 std::string quantization_place(const Checkpoint& source, const std::string& key);

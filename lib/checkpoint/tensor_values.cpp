@@ -91,6 +91,14 @@ bool for_integers(const TensorInfo& t, const ReadBytes& read,
 
 }  // namespace
 
+std::vector<int64_t> read_few_integers(const TensorInfo& t, const ReadBytes& read) {
+  constexpr uint64_t kMost = 64;  // bytes
+  std::vector<int64_t> values;
+  if (t.bytes() > kMost) return values;
+  for_integers(t, read, [&](int64_t, int64_t value) { return values.push_back(value), true; });
+  return values;
+}
+
 bool is_all_zero(const TensorInfo& t, const ReadBytes& read) {
   const uint64_t width = std::max<uint64_t>(1, static_cast<uint64_t>(dtype_bits(t.dtype)) / 8);
   const bool is_float = t.dtype == DType::kF64 || t.dtype == DType::kF32 || t.dtype == DType::kBF16 ||

@@ -4,6 +4,7 @@
 #include <span>
 #include <tuple>
 #include <variant>
+#include <vector>
 
 #include "formats/dtype.h"
 #include "formats/safetensors.h"
@@ -57,6 +58,8 @@ double element_number(DType dtype, const uint8_t* bytes);
 
 /// Reads bytes of a tensor.
 using ReadBytes = std::function<void(uint64_t offset, std::span<uint8_t> out)>;
+/// Integers of a tensor that should have a few; empty where it has none or more.
+std::vector<int64_t> read_few_integers(const TensorInfo& tensor, const ReadBytes& read);
 /// Whether all numbers of a tensor are 0 or, of floats, -0.
 bool is_all_zero(const TensorInfo& tensor, const ReadBytes& read);
 /// Whether inputs 0, 1, 2, ... belong to groups 0, 0, ..., 1, 1, ... of one size, as they do without the

@@ -15,25 +15,10 @@
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/checkpoint/tensor_values.h"
+#include "lib/names/weight_names.h"
 
 namespace twofour {
 namespace {
-
-/// Suffixes of weights behind a linear's name; a stack has none or "_blocks".
-constexpr const char* kWeightSuffixes[] = {".weight", ".weight_packed", ".qweight"};
-constexpr const char* kOtherSuffixes[] = {"", "_blocks", ".compressed"};
-
-/// The weights of a linear, in whatever format.
-std::optional<size_t> find_weight(const TensorAccess& access, const std::string& linear) {
-  std::optional<size_t> found;
-  for (const std::string& name : {linear, linear + ".base_layer"}) {
-    for (const char* suffix : kWeightSuffixes)
-      found = found ? found : find_tensor(access.tensors, name + suffix);
-  }
-  for (const char* suffix : kOtherSuffixes)
-    found = found ? found : find_tensor(access.tensors, linear + suffix);
-  return found;
-}
 
 /// Whether the decoder of these weights accounts for the term, by the very name that it looks up.
 bool is_decoded(const TensorInfo& weight, const TensorInfo& own, const PartName& name) {
@@ -47,42 +32,31 @@ bool is_decoded(const TensorInfo& weight, const TensorInfo& own, const PartName&
          weight.name.ends_with(term.codes);
 }
 
+bool is_readable(const TensorAccess& access, size_t tensor) {
+  return access.read && (access.whole == nullptr || (*access.whole)[tensor]);
+}
+ReadBytes read_of(const TensorAccess& access, size_t tensor) {
+  return [&access, tensor](uint64_t at, std::span<uint8_t> out) { access.read(tensor, at, out); };
+}
+
 std::string text_of_term(std::string_view linear, const char* effect) {
   return fmt::format(
       "expected weights that consist of values and scales only, found this tensor beside {}, {}", linear,
       effect);
 }
 
-/// A linear with codes, or a stack of them, as its weights show it.
-struct Codes {
-  std::string linear, suffix;
-  bool is_stack;  ///< its parts are behind "_", too
-};
-
 bool is_plain_float(DType type) {
   return type == DType::kBF16 || type == DType::kF16 || type == DType::kF32 || type == DType::kF64;
 }
 
-std::optional<Codes> codes_at(const TensorInfo& t) {
-  if (is_plain_float(t.dtype) || t.dtype == DType::kBool || t.shape.size() < 2) return std::nullopt;
-  for (const char* suffix : kWeightSuffixes) {
-    if (!t.name.ends_with(suffix)) continue;
-    const std::string linear = t.name.substr(0, t.name.size() - std::string_view(suffix).size());
-    const auto name = t.shape.size() == 3 ? parse_module_name(linear) : std::nullopt;
-    return Codes{linear, suffix, name.has_value()};
-  }
-  constexpr std::string_view kBlocks = "_blocks";
-  if (t.shape.size() == 4 && t.name.ends_with(kBlocks))
-    return Codes{t.name.substr(0, t.name.size() - kBlocks.size()), std::string(kBlocks), true};
-  if (t.shape.size() != 3) return std::nullopt;
-  const auto name = parse_module_name(t.name);
-  const bool is_stack = name && name->kind == BlockKind::kRoutedExperts && name->expert < 0;
-  return is_stack ? std::optional(Codes{t.name, "", true}) : std::nullopt;
+/// The linear with codes, or the stack of them, of which these are the weights.
+std::optional<WeightName> codes_at(const TensorInfo& t) {
+  return t.shape.size() < 2 || is_plain_float(t.dtype) ? std::nullopt : weight_name(t);
 }
 
 /// The scales that the reader of these codes takes, by what is behind the linear's name: those of the first
 /// row of the dialects that fits. Empty: no row fits, and nothing is known.
-std::vector<std::string_view> scales_of(const TensorAccess& access, const Codes& codes, DType type) {
+std::vector<std::string_view> scales_of(const TensorAccess& access, const WeightName& codes, DType type) {
   const auto find = [&](const char* suffix) { return find_tensor(access.tensors, codes.linear + suffix); };
   if (type == DType::kU8) {
     for (const Nvfp4Dialect& d : nvfp4_dialects()) {
@@ -111,8 +85,10 @@ class Terms {
       if (const auto codes = codes_at(access_.tensors[i]); codes && !is_computed(i)) {
         add_beside(i, *codes);
         add_described(i, *codes);
+        add_odd_shape(i, *codes);
       }
     }
+    for (const SecondHome& home : find_second_homes(access_.tensors)) add_second_home(home);
     if (!access_.is_part) add_lost();
     std::ranges::stable_sort(found_, {}, &WeightTerm::tensor);
     return std::move(found_);
@@ -143,7 +119,7 @@ class Terms {
     if (kind != PartKind::kTerm && kind != PartKind::kState) others_.push_back(i);
     if (!name || (kind != PartKind::kTerm && !shows_codes(i, *name))) return;
     std::string linear(name->module);
-    const auto weight = linear.empty() ? std::nullopt : find_weight(access_, linear);
+    const auto weight = linear.empty() ? std::nullopt : find_weight(access_.tensors, linear);
     if (!weight && name->part->needs_codes && !linear.empty()) return add_incomplete(i, *name);
     if (!weight && kind != PartKind::kTerm) return add_incomplete(i, *name);
     if (!weight) return lost_.push_back({i, *name});
@@ -225,8 +201,8 @@ class Terms {
     const TensorInfo& t = tensor(i);
     if (t.shape.size() != 2) return;
     std::string_view linear = t.name;
-    for (const char* suffix : kWeightSuffixes) {
-      if (t.name.ends_with(suffix)) linear.remove_suffix(std::string_view(suffix).size());
+    for (const std::string_view suffix : kWeightSuffixes) {
+      if (t.name.ends_with(suffix)) linear.remove_suffix(suffix.size());
       if (linear.size() < t.name.size()) break;
     }
     const auto name = parse_module_name(linear);
@@ -248,7 +224,7 @@ class Terms {
   }
 
   /// Everything else under the name of a module with codes.
-  void add_beside(size_t i, const Codes& codes) {
+  void add_beside(size_t i, const WeightName& codes) {
     const std::vector<std::string_view> scales = scales_of(access_, codes, tensor(i).dtype);
     for (const char* separator : {".", "_"}) {
       if (*separator == '_' && !codes.is_stack) continue;
@@ -259,7 +235,7 @@ class Terms {
         add_unknown(i, codes, scales, static_cast<size_t>(at - access_.tensors.begin()), below.size());
     }
   }
-  void add_unknown(size_t i, const Codes& codes, std::span<const std::string_view> scales, size_t other,
+  void add_unknown(size_t i, const WeightName& codes, std::span<const std::string_view> scales, size_t other,
                    size_t begin) {
     const std::string_view below = std::string_view(tensor(other).name).substr(begin);
     const ModulePart& part = find_module_part(below);
@@ -272,7 +248,7 @@ class Terms {
   }
 
   /// Codes that a file describes beside its tensors.
-  void add_described(size_t i, const Codes& codes) {
+  void add_described(size_t i, const WeightName& codes) {
     for (const Shard* shard : described_) {
       for (const DescribedCodes& described : shard->described) {
         const bool is_its = described.all ? shard == &access_.file(i) : described.has(codes.linear);
@@ -285,6 +261,26 @@ class Terms {
         return;
       }
     }
+  }
+
+  /// N and K beside codes that have others. Those beside INT4 are read with its words.
+  void add_odd_shape(size_t i, const WeightName& codes) {
+    const TensorInfo& t = tensor(i);
+    const auto at = find_tensor(access_.tensors, codes.linear + ".weight_shape");
+    if (!at || t.dtype == DType::kI32 || t.shape.size() != 2 || !is_readable(access_, *at)) return;
+    const std::vector<int64_t> stored{t.shape[0], t.shape[1] * (t.dtype == DType::kU8 ? 2 : 1)};
+    const std::vector<int64_t> stated = read_few_integers(tensor(*at), read_of(access_, *at));
+    if (stated.size() != 2 || stated == stored) return;
+    add(*at, i, codes.linear, "module-shape",
+        fmt::format("expected N and K of {}, [{}, {}], found [{}, {}]", t.name, stored[0], stored[1],
+                    stated[0], stated[1]));
+  }
+
+  void add_second_home(const SecondHome& home) {
+    add(home.tensor, home.tensor, weight_name(tensor(home.tensor))->linear, "two-weights",
+        fmt::format("expected no {} beside it, found one: two weights of one module",
+                    tensor(home.other).name));
+    found_.back().scope = home.above;
   }
 
   const TensorAccess& access_;
@@ -303,7 +299,7 @@ TensorAccess access_to(const Checkpoint& c) {
                       }};
   // A view has other codes than the headers of its files describe; whoever opens these looks there.
   if (!c.is_view()) access.file = [&c](size_t tensor) -> const Shard& { return c.shard_of(tensor); };
-  access.config = &c.config();
+  access.config = &c.config_of_values();
   for (const Nvfp4Linear& m : c.nvfp4_modules()) {
     if (c.is_computed(m)) access.computed.push_back(m.codes);
   }
@@ -318,10 +314,9 @@ bool WeightTerm::concerns(std::string_view module) const {
 
 bool changes_nothing(const TensorAccess& access, size_t tensor, Harmless harmless) {
   if (harmless == Harmless::kNever) return false;
-  const bool readable = access.read && (access.whole == nullptr || (*access.whole)[tensor]);
-  if (!readable || access.tensors[tensor].bytes() == 0) return true;
   const TensorInfo& t = access.tensors[tensor];
-  const ReadBytes read = [&](uint64_t at, std::span<uint8_t> out) { access.read(tensor, at, out); };
+  if (!is_readable(access, tensor) || t.bytes() == 0) return true;
+  const ReadBytes read = read_of(access, tensor);
   return harmless == Harmless::kZeros ? is_all_zero(t, read) : is_in_order(t, read);
 }
 
@@ -375,10 +370,9 @@ void refuse_changed_weights(const Checkpoint& c, const std::function<bool(size_t
       problems.add(e.what());
     }
   }
-  for (const std::string& problem : find_odd_settings(c.config()))
+  for (const std::string& problem : find_odd_settings(c.config_of_values()))
     problems.add("{}: {}", (c.path() / "config.json").string(), problem);
-  for (const ConfigTerm& term : find_config_terms(c.config(), c.hf_quant_config(), c.tensors()))
-    problems.add(text_of(c, term));
+  for (const ConfigTerm& term : find_config_terms(c, c.tensors())) problems.add(text_of(c, term));
   ReadScopes scopes(c.tensors(), is_read);
   for (const WeightTerm& term : find_weight_terms(access_to(c))) {
     const bool is_its = term.scope ? scopes.has(*term.scope) : !term.weight || is_read(*term.weight);

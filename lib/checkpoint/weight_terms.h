@@ -53,6 +53,8 @@ struct WeightTerm {
 ///   * scales of another dialect beside codes that have their own;
 ///   * scales, shapes and zero points without codes;
 ///   * experts that are stored as one matrix [E * N, K];
+///   * a shape beside codes that is another than theirs; beside INT4 their reader looks at it;
+///   * weights that two tensors hold: in two formats, or a stack beside experts of their own;
 ///   * an entry of __metadata__, in any file, that describes codes.
 std::vector<WeightTerm> find_weight_terms(const TensorAccess& access);
 

@@ -20,9 +20,14 @@ constexpr size_t kMostFiles = 100'000;
 constexpr uint64_t kLargestFile = uint64_t{1} << 43;
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
+/// What says how the values of a single file are read, beside it.
+constexpr const char* kConfigs[] = {"config.json", "hf_quant_config.json", "quantize_config.json",
+                                    "quant_config.json"};
 /// What is looked for on a server that has no list.
 constexpr const char* kUsualFiles[] = {"config.json",
                                        "hf_quant_config.json",
+                                       "quantize_config.json",
+                                       "quant_config.json",
                                        "generation_config.json",
                                        "twofour.json",
                                        "tokenizer.json",
@@ -125,10 +130,17 @@ RemoteListing list_repository(const RemoteAddress& a, const Fetcher& fetcher) {
   listing.note = {{"repository", a.repo}, {"commit", commit}};
   if (!a.path.empty()) listing.note["path"] = a.path;
   if (endpoint.text() != "https://huggingface.co") listing.note["endpoint"] = endpoint.text();
+  const std::filesystem::path folder = std::filesystem::path(a.path).parent_path();
+  const bool has_file = std::any_of(siblings.begin(), siblings.end(), [&](const Json& entry) {
+    return !a.path.empty() && text_of(member(entry, "rfilename")) == a.path;
+  });
   for (const Json& entry : siblings) {
     RemoteObject object = object_of(asked, entry);
     const bool is_file = !a.path.empty() && object.name == a.path;
-    if (!a.path.empty() && !is_file && !object.name.starts_with(a.path + "/")) continue;
+    const bool is_beside = has_file && std::ranges::any_of(kConfigs, [&](const char* name) {
+                             return object.name == (folder / name).string();
+                           });
+    if (!a.path.empty() && !is_file && !is_beside && !object.name.starts_with(a.path + "/")) continue;
     object.shown = repository + "/" + object.name;
     object.url = endpoint;
     object.url.path += fmt::format("/{}/resolve/{}/{}", a.repo, commit, percent_encoded(object.name, true));
@@ -137,6 +149,8 @@ RemoteListing list_repository(const RemoteAddress& a, const Fetcher& fetcher) {
       object.name = std::filesystem::path(object.name).filename().string();
       listing.file = object.name;
       listing.name.erase(listing.name.size() - object.name.size() - 1);
+    } else if (is_beside) {
+      object.name = std::filesystem::path(object.name).filename().string();
     } else if (!a.path.empty()) {
       object.name.erase(0, a.path.size() + 1);
     }
@@ -183,6 +197,13 @@ RemoteListing list_server(const RemoteAddress& a, const Fetcher& fetcher) {
     listing.file = object.name;
     listing.name.erase(listing.name.rfind('/'));
     listing.files.push_back(std::move(object));
+    if (!a.url.query.empty()) return listing;  // which is for that file
+    Url folder = a.url;
+    folder.path.erase(folder.path.rfind('/') + 1);
+    for (const char* name : kConfigs) {
+      RemoteObject config = object_at(folder, name);
+      if (fetcher.look_at(config, true)) listing.files.push_back(std::move(config));
+    }
     return listing;
   }
   listing.name.pop_back();

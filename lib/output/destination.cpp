@@ -1,6 +1,7 @@
 #include "lib/output/destination.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 
@@ -84,6 +85,19 @@ fs::path without_trailing_slash(const fs::path& path) {
   }
 }
 
+void refuse_link(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_symlink(fs::symlink_status(path, error))) return;
+  throw Error(fmt::format("{}: expected a directory, found a symbolic link; nothing is written through links",
+                          path.string()));
+}
+
+std::optional<std::pair<uint64_t, uint64_t>> inode_of(const fs::path& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return std::nullopt;
+  return std::pair<uint64_t, uint64_t>{info.st_dev, info.st_ino};
+}
+
 /// Throws if `given` overlaps a checkpoint that is read; `what` names the latter.
 void check_overlap(const fs::path& given, const fs::path& read, const char* what) {
   const fs::path target = resolved(without_trailing_slash(given)), from = resolved(read);
@@ -119,12 +133,9 @@ void check_destination(const fs::path& given, const fs::path& source, Existing e
     throw Error(
         fmt::format("{}: expected a directory of this machine, found a URL; upload what is written there",
                     given.string()));
-  std::error_code error;
-  if (fs::is_symlink(fs::symlink_status(path, error))) {
-    throw Error(fmt::format(
-        "{}: expected a directory, found a symbolic link; nothing is written through links", path.string()));
-  }
+  refuse_link(path);
   check_overlap(given, source, "source");
+  std::error_code error;
   if (!fs::exists(path, error)) return;
   if (!fs::is_directory(path, error)) {
     throw Error(fmt::format("{}: expected a directory, found a file", path.string()));
@@ -162,10 +173,17 @@ void check_destination(const fs::path& given, const fs::path& source, Existing e
 }
 
 Destination::Destination(const fs::path& path, const fs::path& source, Existing existing, bool advise)
-    : path_(path), source_(source), existing_(existing) {
+    : path_(path), source_(source), existing_(existing), inode_(inode_of(path)) {
   check_destination(path, source, existing, advise);
-  std::error_code error;
-  if (fs::exists(path, error)) names_ = names_in(path);
+  if (inode_) names_ = names_in(path);
+}
+
+void Destination::check_same_directory() const {
+  refuse_link(without_trailing_slash(path_));
+  const auto now = inode_of(path_);
+  if (!inode_ || !now || now == inode_) return;
+  throw Error(fmt::format("{}: expected the directory that it was when the run began, found another",
+                          path_.string()));
 }
 
 void Destination::check_same_names(const std::set<std::string>& names) const {

@@ -1,8 +1,11 @@
 #pragma once
+#include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 namespace twofour {
 
@@ -32,13 +35,16 @@ class Destination {
   const std::filesystem::path& path() const { return path_; }
   const std::filesystem::path& source() const { return source_; }
   Existing existing() const { return existing_; }
+  /// Throws Error where the path has become a link, or another directory than it was.
+  void check_same_directory() const;
   /// Throws Error unless the directory still holds just the names that it had.
   void check_same_names(const std::set<std::string>& names) const;
 
  private:
   std::filesystem::path path_, source_;
   Existing existing_;
-  std::set<std::string> names_;  ///< at its top, but for the journal
+  std::set<std::string> names_;                         ///< at its top, but for the journal
+  std::optional<std::pair<uint64_t, uint64_t>> inode_;  ///< device and number; nothing: it was absent
 };
 
 /// Throws Error if `path` is, contains or is inside a reference checkpoint, or is linked to by it.

@@ -34,6 +34,7 @@ std::set<std::string> names_from_line(const fs::path& journal, std::string_view 
 }  // namespace
 
 OutputDirectory::OutputDirectory(const Destination& destination) : path_(destination.path()) {
+  destination.check_same_directory();
   std::error_code error;
   if (!fs::exists(path_, error)) {
     fs::create_directories(path_, error);
@@ -52,6 +53,7 @@ OutputDirectory::OutputDirectory(const Destination& destination) : path_(destina
 
 void OutputDirectory::take_over(const Destination& destination) {
   const Existing existing = destination.existing();
+  destination.check_same_directory();
   const std::set<std::string> names = names_in(path_);
   if (existing == Existing::kRefuse) {
     if (!names.empty()) {

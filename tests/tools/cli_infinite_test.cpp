@@ -79,6 +79,31 @@ TEST_CASE("weights that BF16 does not hold are refused") {
   check_refused(stacks, kToBf16, "weight_scale_2: expected a global scale with which all weights are finite");
 }
 
+TEST_CASE("a large global scale is no problem where block scales are small") {
+  for (const char* layout : {"linears", "stack", "stack, k outer"}) {
+    CAPTURE(layout);
+    const std::string block = "model.layers.0.mlp.experts";
+    Tensors tensors = experts_stored_as(layout, block, 2, 32, 32);
+    for (TensorData& t : tensors) {
+      const float large = 3e37f;
+      if (t.name.ends_with("weight_scale")) t.bytes.assign(t.bytes.size(), 0x30);  // 0.5
+      if (!t.name.ends_with("weight_scale_2")) continue;
+      for (size_t i = 0; i < t.bytes.size(); i += sizeof(large))
+        std::memcpy(&t.bytes[i], &large, sizeof(large));
+    }
+    const Scratch scratch;
+    write_checkpoint(scratch / "c", {tensors},
+                     R"({"num_experts": 2, "model_type": "qwen3_moe", "hidden_size": 32})");
+    const Outcome outcome =
+        run_program({"convert", (scratch / "c").string(), (scratch / "o").string(), "--to", "bf16"});
+    CHECK_MESSAGE(outcome.code == 0, outcome.err);
+    for (TensorData& t : tensors) {  // one block that is too large
+      if (t.name.ends_with("weight_scale")) t.bytes[t.bytes.size() - 3] = 0x7E;
+    }
+    check_refused(tensors, kToBf16, "expected a global scale with which all weights are finite");
+  }
+}
+
 TEST_CASE("the largest numbers that BF16 holds are written") {
   Tensors fp8{{"m.weight", DType::kF8E4M3, {1, 32}, std::vector<uint8_t>(32, 0x38)}};  // ones
   const float largest = 0x1.fe8p127f;  // rounds to the largest BF16

@@ -279,6 +279,33 @@ TEST_CASE("every command refuses weights that the config calls rotated, in every
   }
 }
 
+TEST_CASE("every command refuses weights that two tensors hold, in every format") {
+  Formats formats;
+  const std::string problem = ": two weights of one module";
+  for (const std::string& format : formats.names) {
+    CAPTURE(format);
+    const std::string source = formats.changed(format, [](Tensors& tensors) {
+      const std::string plain = std::string(kLinear) + ".weight";
+      const bool has_plain =
+          std::any_of(tensors.begin(), tensors.end(), [&](const TensorData& t) { return t.name == plain; });
+      tensors.push_back(
+          {has_plain ? plain + "_packed" : plain, DType::kBF16, {4, 4}, std::vector<uint8_t>(32, 0x3F)});
+    });
+    for (const auto& [command, words] : formats.commands(source)) {
+      CAPTURE(command);
+      const Outcome outcome = run_program(words);
+      CHECK(outcome.code == (command == "diff" ? 0 : 2));
+      const bool is_first = command == "convert --to bf16";  // others may stop at its shapes or scales
+      if (takes(command, format))
+        CHECK_MESSAGE(contains(outcome.err + outcome.out, is_first ? problem : kLinear), outcome.err);
+    }
+    const Outcome lint = run_program({"lint", source, "--select", "two-weights"});
+    CHECK(lint.code == 1);
+    CHECK(contains(lint.out, problem));
+    CHECK(run_program({"drop", source, source + "-out", "--modules", "lm_head"}).code == 0);
+  }
+}
+
 TEST_CASE("zero points of zero beside codes without any change nothing, for lint and for commands") {
   Formats formats;
   for (const std::string& format : formats.names) {

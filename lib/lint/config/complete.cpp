@@ -99,7 +99,7 @@ std::set<std::string> check_zero_points(const LintInput& s, const std::vector<Li
   std::string first, key;
   std::set<std::string> found;
   for (const Linear& m : linears) {
-    if (m.symmetry.empty() || !s.whole[s.find(reader.checkpoint().tensors()[*m.zero_points].name).value()])
+    if (!m.zero_points || !s.whole[s.find(reader.checkpoint().tensors()[*m.zero_points].name).value()])
       continue;
     try {
       reader.check_zero_points(m);
@@ -109,7 +109,7 @@ std::set<std::string> check_zero_points(const LintInput& s, const std::vector<Li
       found.insert(m.name);
       if (found.size() > 1) continue;
       first = e.what();
-      key = m.symmetry.substr(0, m.symmetry.find(':'));
+      key = m.symmetry.empty() ? "checkpoint_format" : m.symmetry.substr(0, m.symmetry.find(':'));
     }
   }
   if (found.empty()) return found;

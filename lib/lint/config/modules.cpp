@@ -20,18 +20,6 @@ bool ends_with_any(std::string_view name, std::initializer_list<const char*> end
   return std::any_of(ends.begin(), ends.end(), [&](const char* end) { return name.ends_with(end); });
 }
 
-/// Modules with weights that are stored twice.
-void check_two_weights(const LintInput& s, LintReporter& reporter) {
-  constexpr std::string_view kPacked = "_packed";
-  for (size_t i = 0; i < s.tensors.size(); ++i) {
-    const std::string& name = s.tensors[i].name;
-    if (!name.ends_with(".weight_packed")) continue;
-    const std::string plain = name.substr(0, name.size() - kPacked.size());
-    if (!s.find(plain)) continue;
-    reporter.add("two-weights", s.at(i, name), "expected no {} beside it, found one", plain);
-  }
-}
-
 /// The matrices that engines put into one, side by side.
 void check_gate_up(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kPairs = {
@@ -236,7 +224,6 @@ void lint_modules(const LintInput& s, const std::vector<CodedModule>& coded, boo
   ModelFacts model = lint_family(s, reporter);
   model.coded = &coded;
   check_gate_up(s, model, reporter);
-  check_two_weights(s, reporter);
   check_meaning(s, headers_only, reporter);
   if (s.is_part) return;
   lint_complete(s, coded, headers_only, reporter);

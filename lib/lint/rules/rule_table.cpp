@@ -85,7 +85,7 @@ constexpr LintRule kRules[] = {
     {"unsupported-format", kWarning, "Weights are in a format that twofour does not read.",
      "Serve it with an engine that knows it, or export the module in another format.", "https://docs.vllm.ai/en/latest/features/quantization/",
      "Other commands refuse it or leave it unread, and no rule looks at its values."},
-    {"two-weights", kError, "A module has both .weight and .weight_packed.",
+    {"two-weights", kError, "A module has weights in two formats, or in a stack and in experts of their own.",
      "Remove the one that is left over from before it was quantized, or from another dialect.", "",
      "Which of them counts depends on the engine."},
     {"gate-up-shape", kError, "Gate and up differ in shape or type.",

@@ -2,7 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include "lib/io/file.h"
 #include "tests/support/message.h"
+#include "tests/support/stored_int4.h"
 
 namespace config_terms_test {
 
@@ -56,15 +58,47 @@ TEST_CASE("rotations are found by the words of each producer") {
     return !places(entry(R"("quant_method": "quark", "algo_config": [{"name": "awq"}, )" + step + "]"))
                 .empty();
   };
-  CHECK(quark(R"({"name": "rotation", "r1": true, "r2": true, "r3": true, "r4": false})"));
+  CHECK(quark(R"({"name": "rotation", "r1": true, "r2": true, "r3": true, "r4": true})"));
   CHECK(quark(R"({"name": "rotation", "r1": true, "r3": false, "r4": true})"));
+  CHECK(quark(R"({"name": "rotation", "r1": false, "r2": false, "r3": false, "r4": true})"));
+  CHECK(quark(R"({"name": "rotation", "r1": true, "r3": false})"));
   CHECK(quark(R"({"name": "quarot"})"));
   CHECK(quark(R"({"name": "rotation", "r1": true, "r3": false, "r4": false, "online_r1_rotation": true})"));
-  // What is turned back by other weights changes nothing.
+  CHECK(quark(R"({"name": "rotation", "r3": false, "r4": false, "online_config": {"shared_parallel": false,
+      "online_rotation_layers": ["model.layers.0.mlp.up_proj"]}})"));
+  CHECK(quark(R"({"name": "rotation", "r3": false, "r4": false,
+      "online_config": {"online_rotation_layers": null, "use_input_prescale": true}})"));
+  CHECK(!quark(R"({"name": "rotation", "r1": true, "r3": false, "r4": false, "online_r1_rotation": null,
+      "online_config": {"shared_parallel": true, "online_rotation_layers": [], "use_input_prescale": false}})"));
+  // What is turned back by other weights changes nothing, nor what turns queries and keys.
+  CHECK(!quark(R"({"name": "rotation", "r1": true, "r2": true, "r3": true, "r4": false})"));
+  CHECK(!quark(R"({"name": "rotation", "r1": false, "r2": false, "r3": false, "r4": false})"));
   CHECK(!quark(R"({"name": "rotation", "r1": true, "r2": true, "r3": false, "r4": false})"));
   CHECK(!quark(R"({"name": "smooth", "alpha": 0.5})"));
   CHECK(!places(entry(R"("quant_method": "quark", "pre_quant_opt_config": {"name": "rotation", "r1": true})"))
              .empty());
+}
+
+TEST_CASE("one file is read as the configuration of its folder says, which no output gets") {
+  const auto open_file = [](const Scratch& scratch, const std::string& config) {
+    StoredInt4 w(16, 64, 16, DType::kBF16, 1);
+    w.make_symmetric();
+    Tensors tensors;
+    w.add_gptq(tensors, "m", 0);
+    write_checkpoint(scratch / "c", {tensors}, config);
+    return Checkpoint::open(scratch / "c" / "model.safetensors");
+  };
+  const Scratch first, second, third, fourth;
+  const Checkpoint rotated = open_file(first, entry(R"("rotation_config": {"algorithm": "x"})"));
+  CHECK(find_config_terms(rotated, rotated.tensors()).size() == 1);
+  CHECK(rotated.config().is_null());
+  const auto zero_offset = [](const Checkpoint& c) { return only(find_weight_modules(c)).zero_offset; };
+  CHECK(zero_offset(open_file(second, int4_config("gptq", 16, R"(, "checkpoint_format": "gptq_v2")"))) == 0);
+  CHECK(zero_offset(open_file(third, int4_config("gptq", 16, ""))) == 1);
+  const Checkpoint plain = open_file(fourth, "{}");
+  CHECK(find_config_terms(plain, plain.tensors()).empty());
+  write_text(fourth / "c" / "quantize_config.json", R"({"bits": 4, "checkpoint_format": "gptq_v2"})");
+  CHECK(zero_offset(plain) == 0);
 }
 
 TEST_CASE("what asks for nothing is no transform") {

@@ -58,6 +58,32 @@ TEST_CASE("tensors beside a linear that change its weights are found") {
     CHECK(found_with({other, DType::kBF16, {1}, {0, 0}}).empty());
 }
 
+TEST_CASE("a shape beside codes that is not theirs is found with both readings") {
+  const auto problems = [](const std::vector<int64_t>& shape, DType type = DType::kI64) {
+    Tensors tensors;
+    for (const char* dialect : {"m", "c"})
+      dialect[0] == 'm' ? add_modelopt(tensors, dialect, random_matrix(16, 64, 1))
+                        : add_compressed_tensors(tensors, dialect, random_matrix(16, 64, 1));
+    for (const char* name : {"m.weight_shape", "c.weight_shape"}) {
+      std::vector<uint8_t> bytes;
+      for (const int64_t n : shape)
+        for (int b = 0; b < dtype_bits(type); b += 8) bytes.push_back(static_cast<uint8_t>(n >> b));
+      tensors.push_back({name, type, {static_cast<int64_t>(shape.size())}, bytes});
+    }
+    const Scratch scratch;
+    std::string all;
+    for (const WeightTerm& t : find_weight_terms(access_to(open_checkpoint(scratch, tensors))))
+      all += t.linear + ": " + t.problem + "\n";
+    return all;
+  };
+  CHECK(problems({16, 64}).empty());
+  CHECK(problems({16, 64}, DType::kI32).empty());
+  CHECK(problems({64, 16}) ==
+        "c: expected N and K of c.weight_packed, [16, 64], found [64, 16]\n"
+        "m: expected N and K of m.weight, [16, 64], found [64, 16]\n");
+  CHECK(contains(problems({16, 32}, DType::kI32), "found [16, 32]"));
+}
+
 TEST_CASE("zero points change weights where they are not zero") {
   for (const DType type : {DType::kI8, DType::kU8, DType::kI32, DType::kBF16, DType::kF8E4M3}) {
     const auto width = static_cast<size_t>(dtype_bits(type)) / 8;

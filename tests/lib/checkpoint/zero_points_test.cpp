@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
+
 #include "formats/error.h"
 #include "lib/checkpoint/linears.h"
 #include "lib/checkpoint/quantization_config.h"
@@ -281,6 +283,41 @@ TEST_CASE("FP8 that the config calls another form, or integers, is refused") {
   CHECK(contains(group(R"("num_bits": 8, "type": "int")"), "expected integers of 8 bits"));
   CHECK(contains(group(R"("num_bits": 8)"), "expected integers of 8 bits"));
   CHECK(group(R"("num_bits": 4, "type": "int")").empty());  // of other modules
+}
+
+TEST_CASE(
+    "a zero point of GPTQ's first version that loaders read in two ways is refused until a word decides") {
+  for (const char* config : {"", R"(, "checkpoint_format": "gptq")", R"(, "checkpoint_format": "gptq_v2")"}) {
+    CAPTURE(config);
+    const bool is_v2 = std::string(config).ends_with("_v2\"");
+    StoredInt4 w(16, 64, 16, DType::kBF16, 1);
+    w.zeros.assign(w.zeros.size(), 3);
+    w.zeros[5 * 4 + 2] = 15;
+    Tensors tensors;
+    w.add_gptq(tensors, "m", 0);
+    const auto zero_at = [&](ZeroPoints how) {
+      const Scratch scratch;
+      const Checkpoint c = open(scratch, tensors, int4_config("gptq", 16, config), how);
+      const Linear m = only(find_weight_modules(c));
+      std::vector<float> row(64);
+      WeightReader reader(c);
+      reader.check_zero_points(m);
+      reader.read_rows(m, 0, 5, 6, row);
+      return w.codes[5 * 64 + 40] - std::lround(row[40] / w.scales.number(5 * 4 + 2));
+    };
+    CHECK(zero_at(ZeroPoints::kStored) == (is_v2 ? 15 : 16));
+    CHECK(zero_at(ZeroPoints::kSymmetric) == 8);
+    CHECK(zero_at(ZeroPoints::kV2) == 15);
+    if (is_v2) {
+      CHECK(zero_at(ZeroPoints::kAsStated) == 15);
+      continue;
+    }
+    const std::string problem = message_of([&] { zero_at(ZeroPoints::kAsStated); });
+    CHECK(contains(problem, "m.qzeros: expected zero points of 0 to 14"));
+    CHECK(contains(
+        problem,
+        "found 15 at row 5, group 2, that is 16 as AutoGPTQ and vLLM read it and 0 as GPTQModel does"));
+  }
 }
 
 TEST_CASE("the words for zero points") {

@@ -84,6 +84,10 @@ TEST_CASE("a folder on another server is read by its index, and each file by its
                           std::nullopt, kQuick);
   CHECK(Checkpoint::open(file.path()).tensors().size() == 2);
   CHECK(remote_name(file.path()) == other.origin() + "/models/x/" + "model-00002-of-00002.safetensors");
+  CHECK(Checkpoint::open(file.path()).config_of_values().is_null());  // the query is for the file alone
+  const RemoteSource alone(other.origin() + "/models/x/model-00002-of-00002.safetensors", std::nullopt,
+                           kQuick);
+  CHECK(Checkpoint::open(alone.path()).config_of_values().is_object());
   changed = true;
   contains(message_of([&] { bytes_of(file.path()); }), "expected ETag \"old\", found \"new\"");
   contains(message_of_opening(other.origin() + "/models/x/none.safetensors"), "expected a file, found none");

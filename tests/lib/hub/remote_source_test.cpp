@@ -102,6 +102,7 @@ TEST_CASE("revisions with slashes and files of a folder are found") {
   const RemoteSource file(std::string("hf://org/name/") + kShard, std::nullopt, kQuick);
   CHECK(file.path().filename() == kShard);
   CHECK(Checkpoint::open(file.path()).tensors().size() == 2);
+  CHECK(Checkpoint::open(file.path()).config_of_values().is_object());
   contains(message_of_opening("hf://org/name/nothing"), "expected a folder or file of that name, found none");
 }
 

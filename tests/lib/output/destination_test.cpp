@@ -122,6 +122,29 @@ TEST_CASE("nothing is written through a symbolic link") {
   CHECK(!fs::exists(scratch / "nowhere"));
 }
 
+TEST_CASE("a destination that became a link or another directory since it was looked at stays as it is") {
+  for (const bool is_link : {true, false}) {
+    for (const Existing existing : {Existing::kRefuse, Existing::kReplace}) {
+      CAPTURE(is_link);
+      const Scratch scratch;
+      write_checkpoint(scratch / "src", {sound()});
+      const bool is_empty = existing == Existing::kRefuse;
+      for (const char* name : {"out", "precious"}) {
+        if (is_empty) fs::create_directory(scratch / name);
+        if (!is_empty) convert(scratch / "src", scratch / name);
+      }
+      const auto before = read_tree(scratch / "precious");
+      const Destination destination(scratch / "out", scratch / "src", existing);
+      fs::rename(scratch / "out", scratch / "away");
+      if (is_link) fs::create_directory_symlink("precious", scratch / "out");
+      if (!is_link) fs::rename(scratch / "precious", scratch / "out");
+      const std::string message = message_of([&] { OutputDirectory{destination}; });
+      CHECK(contains(message, is_link ? "found a symbolic link" : "began, found another"));
+      CHECK((read_tree(scratch / (is_link ? "precious" : "out")) == before));
+    }
+  }
+}
+
 TEST_CASE("a file as destination is refused") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {sound()});

@@ -80,7 +80,7 @@ std::vector<Fault> module_faults() {
        }},
       {"gate-up-order", "a bias that the model_type does not have",
        [](Save& s, Random&) {
-         const std::string stack = "model.layers.1.mlp.experts.gate_up_proj";
+         const std::string stack = "mtp.layers.0.mlp.experts.gate_up_proj";
          s.add({stack, DType::kBF16, {1, 2, 64}, std::vector<uint8_t>(256, 1)});
          s.add({stack + "_bias", DType::kBF16, {1, 2}, {1, 1, 1, 1}});
        }},
