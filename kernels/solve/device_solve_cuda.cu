@@ -308,7 +308,6 @@ void DeviceSolver::solve(const SolveRule& rule, const DeviceHessian& hessian, fl
   Buffers& b = *buffers_;
   const int64_t k = hessian.k();
   check_input(rule, k, in);
-  twofour::check(rule.method != SolveMethod::sparsegpt, "joint or diagonal on a device");
   twofour::check(rule.method == SolveMethod::diagonal || hessian.has_factor_, "a factor of the Hessian");
   twofour::check(rule.sweeps == 0 || (hessian.has_maps_ && hessian.pattern_ == rule.pattern),
                  "maps of the same pattern");

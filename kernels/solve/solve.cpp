@@ -181,10 +181,6 @@ void solve_tiles(const SolveRule& rule, const SolvePlan& plan, const ScaleSteps&
         case SolveMethod::joint:
           ops.joint(plan, tile.view());
           break;
-        case SolveMethod::sparsegpt:
-          ops.prune(plan, tile.view());
-          ops.round(plan, tile.view(), false, false);
-          break;
         case SolveMethod::diagonal:
           ops.round(plan, tile.view(), rule.pattern.has_value(), true);
           break;
@@ -229,7 +225,6 @@ void solve_rows(const SolveRule& rule, const DampedHessian& hessian, const Group
   plan.factor = hessian.factor.data();
   plan.diagonal = diagonal.data();
   twofour::check(rule.method == SolveMethod::diagonal || !hessian.factor.empty(), "a factor of the Hessian");
-  twofour::check(rule.method != SolveMethod::sparsegpt || rule.pattern.has_value(), "a pattern to prune to");
   if (rule.sweeps > 0) {
     twofour::check(maps != nullptr && maps->pattern() == rule.pattern, "maps of the same pattern");
     plan.maps = maps->numbers().data();

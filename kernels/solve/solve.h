@@ -12,14 +12,11 @@
 namespace twofour {
 
 /// How weights become NVFP4 under a Hessian. Definitions and the order of every sum are in README.md.
-///   joint      mask, block scale and codes in one pass over the columns, each column's error passed on to
-///   later ones;
-///              without a pattern this is GPTQ with a search of block scales. Needs the factor.
-///   sparsegpt  SparseGPT in float32, then block scales and codes by least squares. Needs the factor and a
-///   pattern. diagonal   the mask of largest sum of w^2 Hd_jj (Wanda), block scales by squares weighted with
-///   Hd_jj, codes to
-///              nearest. Needs the diagonal alone.
-enum class SolveMethod { joint, sparsegpt, diagonal };
+///   joint     mask, block scale and codes in one pass over the columns, each column's error passed on to
+///             later ones; without a pattern this is GPTQ with a search of block scales. Needs the factor.
+///   diagonal  the mask of largest sum of w^2 Hd_jj (Wanda), block scales by squares weighted with Hd_jj,
+///             codes to nearest. Needs the diagonal alone.
+enum class SolveMethod { joint, diagonal };
 
 struct SolveRule {
   SolveMethod method = SolveMethod::joint;

@@ -61,47 +61,6 @@ TWOFOUR_HD void joint_block(const SolvePlan& plan, const SolveTile& tile, int64_
   }
 }
 
-/// OBS of a block without codes: masks by score.
-template <class Pattern, class L>
-TWOFOUR_HD void prune_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane) {
-  using F = typename L::F;
-  constexpr int kGroup = Pattern::kGroup;
-  const int64_t k = plan.k;
-  const float* u = plan.factor + first * k + first;
-  F x[kSolveBlock], e[kSolveBlock];
-  TWOFOUR_UNROLL
-  for (int i = 0; i < kSolveBlock; ++i) x[i] = L::load(tile.values + (first + i) * kSolveRows + lane);
-  TWOFOUR_LOOP
-  for (int j = 0; j < kSolveBlock; j += kGroup) {
-    typename L::I mask = {};
-    if (tile.is_given) {
-      mask = L::load(tile.masks + (first + j) / kGroup * kSolveRows + lane);
-    } else {
-      F scores[kGroup];
-      TWOFOUR_UNROLL
-      for (int i = 0; i < kGroup; ++i) {
-        const float diagonal = u[(j + i) * k + j + i];
-        scores[i] = x[j + i] * x[j + i] * (1.0f / (diagonal * diagonal));
-      }
-      mask = best_mask<Pattern, L>(scores);
-    }
-    TWOFOUR_UNROLL
-    for (int i = 0; i < kGroup; ++i) {
-      const int at = j + i;
-      const F value = L::pick(keeps<Pattern, L>(mask, i), x[at], F{});
-      e[at] = (x[at] - value) * (1.0f / u[at * k + at]);
-      x[at] = value;
-      TWOFOUR_UNROLL
-      for (int t = at + 1; t < kSolveBlock; ++t) x[t] = x[t] - e[at] * u[at * k + t];
-    }
-  }
-  TWOFOUR_UNROLL
-  for (int i = 0; i < kSolveBlock; ++i) {
-    L::store(tile.values + (first + i) * kSolveRows + lane, x[i]);
-    L::store(tile.errors + i * kSolveRows + lane, e[i]);
-  }
-}
-
 /// Masks of a block by squares times the diagonal, where `masked`, then its scale and codes by squares.
 template <class Pattern, class L>
 TWOFOUR_HD void round_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane,

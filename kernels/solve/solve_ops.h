@@ -56,8 +56,6 @@ struct DoubleProducts {
 struct SolveOps {
   /// OBS in the order of columns, mask, scale and codes chosen together.
   void (*joint)(const SolvePlan&, const SolveTile&);
-  /// OBS without codes: masks by score; values stay float32.
-  void (*prune)(const SolvePlan&, const SolveTile&);
   /// Masks by w^2 times the diagonal, where `masked`, then scales and codes by squares, weighted with the
   /// diagonal where `weighted`.
   void (*round)(const SolvePlan&, const SolveTile&, bool masked, bool weighted);

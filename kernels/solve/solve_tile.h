@@ -18,14 +18,6 @@ void joint(const SolvePlan& plan, const SolveTile& tile) {
 }
 
 template <class Pattern, int W>
-void prune(const SolvePlan& plan, const SolveTile& tile) {
-  for (int64_t first = 0; first < plan.k; first += kSolveBlock) {
-    for (int lane = 0; lane < kSolveRows; lane += W) prune_block<Pattern, Lanes<W>>(plan, tile, first, lane);
-    subtract_block<W>(plan.factor, plan.k, first, first + kSolveBlock, tile.errors, tile.values);
-  }
-}
-
-template <class Pattern, int W>
 void round_rows(const SolvePlan& plan, const SolveTile& tile, bool masked, bool weighted) {
   for (int64_t first = 0; first < plan.k; first += kSolveBlock) {
     for (int lane = 0; lane < kSolveRows; lane += W)
@@ -52,9 +44,6 @@ struct SolveFunctions {
   static void joint_rows(const SolvePlan& plan, const SolveTile& tile) {
     TWOFOUR_BY_PATTERN(plan, joint, plan, tile);
   }
-  static void prune_rows(const SolvePlan& plan, const SolveTile& tile) {
-    TWOFOUR_BY_PATTERN(plan, prune, plan, tile);
-  }
   static void round(const SolvePlan& plan, const SolveTile& tile, bool masked, bool weighted) {
     TWOFOUR_BY_PATTERN(plan, round_rows, plan, tile, masked, weighted);
   }
@@ -68,8 +57,8 @@ struct SolveFunctions {
 template <int kWidth>
 constexpr SolveOps solve_functions() {
   using Functions = SolveFunctions<kWidth>;
-  return {Functions::joint_rows, Functions::prune_rows,  Functions::round,
-          Functions::sweep_rows, subtract_block<kWidth>, subtract_products<kWidth>};
+  return {Functions::joint_rows, Functions::round, Functions::sweep_rows, subtract_block<kWidth>,
+          subtract_products<kWidth>};
 }
 
 }  // namespace

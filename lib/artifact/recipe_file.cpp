@@ -140,7 +140,7 @@ void check_together(const YamlPlace& place, const TargetRow& target, Rule& rule)
     const bool dense = rule.method == SolveBy::kGptq || rule.method == SolveBy::kRtn;
     const bool has_pattern = !rule.pattern.empty() || !layout_pattern(target.method).empty();
     if (has_pattern == dense && (dense || rule.method != SolveBy::kMagnitude))
-      method->expected(has_pattern ? "joint, sparsegpt, wanda or magnitude with pattern"
+      method->expected(has_pattern ? "joint, wanda or magnitude with pattern"
                                    : "gptq, rtn or magnitude without pattern");
   }
   if (!prunes) return;

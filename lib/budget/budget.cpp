@@ -42,7 +42,7 @@ Rule dense_rule(Rule rule) {
   rule.masks = nullptr;
   rule.mask_hash.clear();
   if (makes_layout(rule)) rule.to = dense_layout();
-  if (rule.method == SolveBy::kJoint || rule.method == SolveBy::kSparseGpt) rule.method = SolveBy::kGptq;
+  if (rule.method == SolveBy::kJoint) rule.method = SolveBy::kGptq;
   if (rule.method == SolveBy::kWanda) rule.method = SolveBy::kRtn;
   return rule;
 }

@@ -33,6 +33,12 @@ void check_solving_words(const Rule& r) {
   const bool prunes = !r.pattern.empty(), solves = r.has_statistics(),
              plain = r.method == SolveBy::kMagnitude;
   const std::string method = r.name(keys::kMethod);
+  if (r.method == SolveBy::kSparseGpt) {
+    throw Error(fmt::format(
+        "{}: expected a method of this version, found sparsegpt, which twofour 0.2.0 is the last to have; "
+        "prove what it chose with that version, or by hashes alone",
+        method));
+  }
   if (!solves && !r.method.empty() && !plain)
     throw Error(
         fmt::format("{}: expected {} beside {}, found none", method, options::kStats, r.method.text()));
@@ -44,9 +50,8 @@ void check_solving_words(const Rule& r) {
                             r.method.text()));
   }
   if (dense && prunes) {
-    throw Error(
-        fmt::format("{}: expected joint, sparsegpt, wanda or magnitude where weights are pruned, found {}",
-                    method, r.method.text()));
+    throw Error(fmt::format("{}: expected joint, wanda or magnitude where weights are pruned, found {}",
+                            method, r.method.text()));
   }
   if (solves && r.block_scale != BlockScale::max && !plain) {
     throw Error(fmt::format("{}: expected none beside {}, which chooses block scales itself, found {}",
@@ -159,12 +164,11 @@ EncodeRule nvfp4_rule(Rule& r) {
   rule.masks = r.masks;
   const bool pairs = r.pattern == PrunePattern::k4of8Paired;
   if (pairs && !solves && !masked) {
-    throw Error(
-        r.method == SolveBy::kMagnitude
-            ? fmt::format("{}: expected joint, sparsegpt, wanda or {} with 4:8-paired, found magnitude",
-                          r.name(keys::kMethod), options::kMask)
-            : fmt::format("{}: expected {} or {} beside 4:8-paired, found neither", pattern, options::kStats,
-                          options::kMask));
+    throw Error(r.method == SolveBy::kMagnitude
+                    ? fmt::format("{}: expected joint, wanda or {} with 4:8-paired, found magnitude",
+                                  r.name(keys::kMethod), options::kMask)
+                    : fmt::format("{}: expected {} or {} beside 4:8-paired, found neither", pattern,
+                                  options::kStats, options::kMask));
   }
   rule.prune = !pairs && !r.pattern.empty();
   rule.pattern = r.pattern.value();

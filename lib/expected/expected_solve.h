@@ -10,7 +10,7 @@ namespace twofour {
 
 /// How a row is solved, as kernels/solve/README.md defines it.
 struct ExpectedSolver {
-  enum class Method { kJoint, kSparseGpt, kDiagonal };
+  enum class Method { kJoint, kDiagonal };
   Method method = Method::kJoint;
   int group = 4;              ///< columns that a mask is for: 8 for 4:8-paired
   bool dense = false;         ///< all columns stay

@@ -72,7 +72,6 @@ RowSolver::RowSolver(const ExpectedSolver& solver, const ExpectedHessian* hessia
 
 ExpectedRow RowSolver::solve() {
   if (s_.method == ExpectedSolver::Method::kJoint) joint();
-  if (s_.method == ExpectedSolver::Method::kSparseGpt) sparse_gpt();
   if (s_.method == ExpectedSolver::Method::kDiagonal) by_diagonal();
   descend();
   return written();
@@ -161,27 +160,6 @@ void RowSolver::joint() {
     }
     for (size_t i = 0; i < 16; ++i) pass_on(b + i, errors[i], b + 16, k_);
   }
-}
-
-void RowSolver::sparse_gpt() {
-  const auto group = static_cast<size_t>(s_.group);
-  for (size_t b = 0; b < k_; b += 16) {
-    std::vector<float> errors(16);
-    for (size_t j = b; j < b + 16; j += group) {
-      std::vector<float> weights;
-      for (size_t i = 0; i < group; ++i) weights.push_back(1.0f / (u(j + i, j + i) * u(j + i, j + i)));
-      const size_t m = mask_of(j, weights);
-      for (size_t i = 0; i < group; ++i) {
-        const float value = masks_[m][i] ? x_[j + i] : 0.0f;
-        const float e = (x_[j + i] - value) * (1.0f / u(j + i, j + i));
-        x_[j + i] = value;
-        pass_on(j + i, e, j + i + 1, b + 16);
-        errors[j - b + i] = e;
-      }
-    }
-    for (size_t i = 0; i < 16; ++i) pass_on(b + i, errors[i], b + 16, k_);
-  }
-  round(std::vector<float>(k_, 1.0f));
 }
 
 void RowSolver::by_diagonal() {

@@ -39,7 +39,6 @@ class RowSolver {
   /// Takes the error of a column off columns [from, until).
   void pass_on(size_t column, float error, size_t from, size_t until);
   void joint();
-  void sparse_gpt();
   void by_diagonal();
   void round(std::span<const float> weights);
   ExpectedRow written() const;

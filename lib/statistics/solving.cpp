@@ -63,8 +63,6 @@ std::string_view solving_name(const Solving& s, bool has_pattern) {
       break;
     case Solving::Method::kDiagonal:
       return has_pattern ? "wanda" : "rtn";
-    case Solving::Method::kSparseGpt:
-      return "sparsegpt";
     case Solving::Method::kFull:
       return has_pattern ? "joint" : "gptq";
   }
@@ -104,7 +102,7 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
     if (s.why.empty()) s.why = fmt::format("fewer tokens than inputs, {} of {}", entry->count, k);
     return s;
   }
-  s.method = by == SolveBy::kSparseGpt ? Solving::Method::kSparseGpt : Solving::Method::kFull;
+  s.method = Solving::Method::kFull;
   s.target_offset = statistics.target_offset(linear);
   if (entry->count < kEnough * k) {
     s.damping = damping_of(*entry);
@@ -112,8 +110,7 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
       s.why = fmt::format("fewer than {} tokens an input, {} of {}", kEnough, entry->count, k);
     return s;
   }
-  const bool descends = s.method == Solving::Method::kFull;
-  s.sweeps = sweeps >= 0 ? sweeps : !descends ? 0 : has_pattern ? kPatternSweeps : kDenseSweeps;
+  s.sweeps = sweeps >= 0 ? sweeps : has_pattern ? kPatternSweeps : kDenseSweeps;
   return s;
 }
 

@@ -10,19 +10,18 @@
 namespace twofour {
 
 /// How weights are asked to be chosen by statistics of their inputs: mask, scales and codes together; without
-/// a pattern; the mask first, to compare with; by the diagonal alone; likewise without a pattern; as without
-/// a file.
-enum class SolveBy { kJoint, kGptq, kSparseGpt, kWanda, kRtn, kMagnitude };
+/// a pattern; by the diagonal alone; likewise without a pattern; as without a file; in an artifact of 0.2.0
+/// or before, by SparseGPT, the mask first.
+enum class SolveBy { kJoint, kGptq, kWanda, kRtn, kMagnitude, kSparseGpt };
 
 /// How a matrix is solved under an entry of a statistics file.
 struct Solving {
   enum class Method {
     kPlain,     ///< as without statistics
     kDiagonal,  ///< "wanda", or "rtn" without a pattern
-    kFull,      ///< "joint", or "gptq" without a pattern
-    kSparseGpt  ///< to a pattern alone; to compare with
+    kFull       ///< "joint", or "gptq" without a pattern
   };
-  bool needs_factor() const { return method == Method::kFull || method == Method::kSparseGpt; }
+  bool needs_factor() const { return method == Method::kFull; }
   Method method = Method::kPlain;
   const StatisticsEntry* entry = nullptr;  ///< none: kPlain
   /// Of Statistics::tensors(): what the target differs by from the weights. None: not at all.
@@ -57,7 +56,7 @@ class TargetExtent {
   double energy_ = 0, change_ = 0;
 };
 
-/// "joint", "gptq", "sparsegpt", "wanda", "rtn" or "plain".
+/// "joint", "gptq", "wanda", "rtn" or "plain".
 std::string_view solving_name(const Solving& solving, bool has_pattern);
 
 /// The damping under which an entry is factorized: more where it has few tokens an input.

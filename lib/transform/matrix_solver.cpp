@@ -82,7 +82,7 @@ void MatrixSolver::factorize(Prepared& p) const {
   const StatisticsEntry& entry = *solving.entry;
   const int threads = compute_.threads;
   const bool has_target = solving.target_offset.has_value();
-  const bool on_device = compute_.device == Device::cuda && solving.method != Solving::Method::kSparseGpt;
+  const bool on_device = compute_.device == Device::cuda;
   try {
     p.hessian = damped_hessian(p.mean.numbers, entry.k, solving.damping,
                                solving.needs_factor() && !has_target && !on_device, threads, compute_.isa);
@@ -135,9 +135,8 @@ void MatrixSolver::solve(Arithmetic arithmetic, float stored, uint8_t zero_scale
                          std::span<const float> target, std::span<const uint8_t> mask, uint8_t* codes,
                          uint8_t* scales) {
   SolveRule rule;
-  rule.method = matrix_->solving.method == Solving::Method::kFull        ? SolveMethod::joint
-                : matrix_->solving.method == Solving::Method::kSparseGpt ? SolveMethod::sparsegpt
-                                                                         : SolveMethod::diagonal;
+  rule.method =
+      matrix_->solving.method == Solving::Method::kFull ? SolveMethod::joint : SolveMethod::diagonal;
   rule.pattern = rule_->pattern;
   rule.arithmetic = arithmetic;
   rule.zero_scale = zero_scale;

@@ -23,6 +23,7 @@ std::vector<std::string> dialects(unsigned command) {
 
 std::vector<std::string> solving_methods(unsigned command) {
   std::vector<std::string> words = all_words<SolveBy>(command);
+  words.pop_back();  // sparsegpt, which twofour.json alone may have
   if (command == kPrunes) std::erase_if(words, [](auto& w) { return w == "gptq" || w == "rtn"; });
   if (command == kCompresses) words.pop_back();  // magnitude
   return words;
@@ -224,13 +225,12 @@ std::vector<RuleWord> table() {
           {.files = kDropsCodes | kEncodes,
            .place = {16, 10},
            .help = {{kPrunes,
-                     "How: joint chooses mask, scales and codes together; sparsegpt masks first, to compare "
-                     "with; wanda reads the diagonal alone; magnitude leaves the statistics out",
+                     "How: joint chooses mask, scales and codes together; wanda reads the diagonal alone; "
+                     "magnitude leaves the statistics out",
                      "joint where the file holds a full Hessian of enough tokens, else wanda"},
                     {kWriting,
                      "How: joint chooses mask, scales and codes together, gptq the last two without a "
-                     "pattern; sparsegpt masks first, to compare with; wanda and rtn read the diagonal "
-                     "alone; magnitude leaves the statistics out",
+                     "pattern; wanda and rtn read the diagonal alone; magnitude leaves the statistics out",
                      "joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn"},
                     {kCompresses, "How weights are chosen, see twofour help quantize", "joint or gptq"}},
            .file_help = "how weights are chosen by convert {stats}: joint or wanda with pattern or a layout "

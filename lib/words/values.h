@@ -71,10 +71,10 @@ template <>
 inline constexpr auto kValueWords<SolveBy> =
     std::to_array<ValueWord<SolveBy>>({{"joint", SolveBy::kJoint},
                                        {"gptq", SolveBy::kGptq},
-                                       {"sparsegpt", SolveBy::kSparseGpt},
                                        {"wanda", SolveBy::kWanda},
                                        {"rtn", SolveBy::kRtn},
-                                       {"magnitude", SolveBy::kMagnitude}});
+                                       {"magnitude", SolveBy::kMagnitude},
+                                       {"sparsegpt", SolveBy::kSparseGpt}});
 template <>
 inline constexpr auto kValueWords<Fold> = std::to_array<ValueWord<Fold>>({{"larger", Fold::kLarger},
                                                                           {"strict", Fold::kStrict},

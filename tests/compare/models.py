@@ -78,7 +78,7 @@ def solver_cases(experts):
            Case("merge inspect", ["stats", "inspect", "{of:merge}/s"]), Case("check", ["stats", "check", "{of:merge}/s", "{src}"]),
            Case("nvfp4", ["quantize", *out]), Case("check of others", ["stats", "check", "{of:stats}/s", "{of:nvfp4}"]),
            Case("check strictly", ["stats", "check", "{of:stats}/s", "{src}", "--strict-stats"])]
-  for method in ("joint", "gptq", "sparsegpt", "wanda", "rtn", "magnitude"):
+  for method in ("joint", "gptq", "wanda", "rtn", "magnitude"):
     for pattern in ("none", "2:4", "4:8-paired"):
       words = ["--pattern", pattern] if pattern != "none" else []
       cases.append(Case(f"quantize {method} {pattern}", ["quantize", *out, *STATS, "--method", method, *words]))

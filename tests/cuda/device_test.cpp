@@ -6,7 +6,7 @@
 
 #include "formats/error.h"
 #include "kernels/device/device_memory.h"
-#include "kernels/fp8/fp8_multiply.h"
+#include "tools/bench/fp8/fp8_multiply.h"
 
 namespace device_test {
 

@@ -221,11 +221,11 @@ Findings rejected_by_nvcc(const Tree& tree) {
 Findings reserved_includes(const Tree& tree) {
   Findings found;
   for (const auto& [name, text] : tree) {
-    const bool may_measure = name.starts_with("tools/bench/") || name.starts_with("kernels/fp8/");
+    const bool may_measure = name.starts_with("tools/bench/");
     const bool has_arrays = name.starts_with("lib/expected/") || name.starts_with("lib/inspect/");
     for (const std::string& directive : directives(text)) {
       const bool parser = first_folder(directive) == "CLI" && name != "tools/cli/arguments.cpp";
-      const bool rival = quoted(directive) == "kernels/fp8/fp8_multiply.h" && !may_measure;
+      const bool rival = quoted(directive) == "tools/bench/fp8/fp8_multiply.h" && !may_measure;
       const bool arrays = first_folder(directive) == "xtensor" && !(has_arrays && name.ends_with(".cpp"));
       if (parser || rival || arrays) found.push_back(name + ": #" + directive);
     }
@@ -491,14 +491,14 @@ TEST_CASE(
 TEST_CASE(
     "CLI11 has one file, xtensor the .cpp files of two folders, the FP8 multiply is for twofour-bench") {
   CHECK(project().contains("tools/cli/arguments.cpp"));
-  CHECK(project().contains("kernels/fp8/fp8_multiply.h"));
+  CHECK(project().contains("tools/bench/fp8/fp8_multiply.h"));
   check_none(reserved_includes(project()));
 
   CHECK(reserved_includes(sound_tree()).empty());
   CHECK(after(reserved_includes, "tools/main.cpp", "#include <CLI/CLI.hpp>\n") ==
         Findings{"tools/main.cpp: #include <CLI/CLI.hpp>"});
-  CHECK(after(reserved_includes, "lib/plan/plan.h", "#include \"kernels/fp8/fp8_multiply.h\"\n") ==
-        Findings{"lib/plan/plan.h: #include \"kernels/fp8/fp8_multiply.h\""});
+  CHECK(after(reserved_includes, "lib/plan/plan.h", "#include \"tools/bench/fp8/fp8_multiply.h\"\n") ==
+        Findings{"lib/plan/plan.h: #include \"tools/bench/fp8/fp8_multiply.h\""});
   CHECK(after(reserved_includes, "lib/expected/rows.cpp", "#include <xtensor/xview.hpp>\n").empty());
   for (const std::string name : {"lib/expected/rows.h", "lib/plan/plan.cpp", "lib/inspect/inspect.h"})
     CHECK(after(reserved_includes, name, "#include <xtensor/xview.hpp>\n") ==

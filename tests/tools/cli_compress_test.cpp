@@ -121,10 +121,10 @@ TEST_CASE("compress prunes to 4:8-paired by each kind of statistics, and these p
              "  - {match: '*', to: nvfp4}\n");
   const Outcome refused = files.compress("out", {"--recipe", files.path("rules.yaml")});
   CHECK(refused.code == 2);
-  CHECK_MESSAGE(refused.err.find(
-                    "method: expected joint, sparsegpt, wanda or --mask with 4:8-paired, found magnitude") !=
-                    std::string::npos,
-                refused.err);
+  CHECK_MESSAGE(
+      refused.err.find("method: expected joint, wanda or --mask with 4:8-paired, found magnitude") !=
+          std::string::npos,
+      refused.err);
   CHECK_FALSE(fs::exists(files.path("out")));
 }
 
@@ -330,7 +330,7 @@ TEST_CASE("compress refuses what it cannot do, one message each") {
       {"compress", model, out, "--tokens", tokens, "--to", "v7", "--budget", "0.5", "--budget-stats", plain},
       plain + ": expected fisher_hessian");
   refused({"compress", model, out, "--tokens", tokens, "--to", "v7", "--method", "gptq"},
-          "--method: expected joint, sparsegpt, wanda or magnitude where weights are pruned, found gptq");
+          "--method: expected joint, wanda or magnitude where weights are pruned, found gptq");
   refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--include", "nothing"}, "nothing");
   refused(
       {"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--keep-stats", model + "/config.json"},

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "kernels/device/device_memory.h"
-#include "kernels/fp8/fp8_multiply.h"
 #include "kernels/moe/dense_moe.h"
 #include "tools/bench/bench.h"
+#include "tools/bench/fp8/fp8_multiply.h"
 
 namespace twofour {
 

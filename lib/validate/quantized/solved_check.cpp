@@ -67,9 +67,8 @@ bool Nvfp4Check::can_solve(float global) const {
 
 ExpectedSolver Nvfp4Check::solver_of(const EncodedMatrix& m, const ExpectedGlobal& global) const {
   ExpectedSolver s;
-  s.method = m.solving.method == Solving::Method::kFull        ? ExpectedSolver::Method::kJoint
-             : m.solving.method == Solving::Method::kSparseGpt ? ExpectedSolver::Method::kSparseGpt
-                                                               : ExpectedSolver::Method::kDiagonal;
+  s.method = m.solving.method == Solving::Method::kFull ? ExpectedSolver::Method::kJoint
+                                                        : ExpectedSolver::Method::kDiagonal;
   s.group = words_.pattern.text() == "4:8-paired" ? 8 : 4;
   s.dense = words_.pattern.empty();
   s.divides = divides_;

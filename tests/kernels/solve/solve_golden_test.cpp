@@ -53,9 +53,7 @@ struct Way {
 };
 
 const std::vector<Way> kWays = {{"2_4.joint", SolveMethod::joint, PrunePattern::k2of4},
-                                {"2_4.sparsegpt", SolveMethod::sparsegpt, PrunePattern::k2of4},
                                 {"4_8_paired.joint", SolveMethod::joint, PrunePattern::k4of8Paired},
-                                {"4_8_paired.sparsegpt", SolveMethod::sparsegpt, PrunePattern::k4of8Paired},
                                 {"dense.joint", SolveMethod::joint, std::nullopt}};
 
 }  // namespace

@@ -46,9 +46,8 @@ Solved solved(const SolveProblem& p, const SolveRule& rule, double damping, std:
 
 ExpectedSolver expected_of(const SolveRule& rule, float stored) {
   ExpectedSolver e;
-  e.method = rule.method == SolveMethod::joint       ? ExpectedSolver::Method::kJoint
-             : rule.method == SolveMethod::sparsegpt ? ExpectedSolver::Method::kSparseGpt
-                                                     : ExpectedSolver::Method::kDiagonal;
+  e.method =
+      rule.method == SolveMethod::joint ? ExpectedSolver::Method::kJoint : ExpectedSolver::Method::kDiagonal;
   e.group = rule.pattern == PrunePattern::k4of8Paired ? 8 : 4;
   e.dense = !rule.pattern;
   e.divides = rule.arithmetic == Arithmetic::compressed_tensors;
@@ -119,8 +118,7 @@ TEST_CASE("every method gives the bytes of plain loops, on every instruction set
     for (const auto& [rows, k] : {std::pair{1, 16}, {33, 48}, {37, 144}}) {
       const SolveProblem p(rows, k, 3 * k, ++seed, arithmetic);
       for (const Pattern& pattern : kPatterns) {
-        for (const SolveMethod method : {SolveMethod::joint, SolveMethod::sparsegpt, SolveMethod::diagonal}) {
-          if (method == SolveMethod::sparsegpt && !pattern) continue;
+        for (const SolveMethod method : {SolveMethod::joint, SolveMethod::diagonal}) {
           for (const int sweeps : {0, 3}) {
             SolveRule rule{method, pattern, arithmetic,
                            0x38,   sweeps,  sweeps == 3 && rows == 33 ? 0.0f : 0.005f};
@@ -140,7 +138,7 @@ TEST_CASE("given masks stay, and are solved as by plain loops") {
   for (const PrunePattern pattern : {PrunePattern::k2of4, PrunePattern::k4of8Paired}) {
     const SolveProblem p(40, 96, 200, 77);
     const std::vector<uint8_t> mask = random_mask(p, pattern, 3);
-    for (const SolveMethod method : {SolveMethod::joint, SolveMethod::sparsegpt, SolveMethod::diagonal}) {
+    for (const SolveMethod method : {SolveMethod::joint, SolveMethod::diagonal}) {
       const SolveRule rule{method, pattern, Arithmetic::modelopt, 0x38, 2};
       const Solved wanted = expected(p, rule, 0.01, mask);
       const std::vector<float> values = values_of(p, wanted);
@@ -185,8 +183,7 @@ TEST_CASE("what is chosen together loses less than what is chosen in turn, and t
     return all;
   };
   CHECK(sum(SolveMethod::joint, 4) < sum(SolveMethod::joint, 0));
-  CHECK(sum(SolveMethod::joint, 0) < sum(SolveMethod::sparsegpt, 0));
-  CHECK(sum(SolveMethod::sparsegpt, 0) < sum(SolveMethod::diagonal, 0));
+  CHECK(sum(SolveMethod::joint, 0) < sum(SolveMethod::diagonal, 0));
 }
 
 TEST_CASE("by the diagonal alone the bytes are those of the whole Hessian's diagonal") {

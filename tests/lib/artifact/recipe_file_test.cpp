@@ -248,11 +248,11 @@ TEST_CASE("words that do not go together are refused") {
   CHECK(
       contains(rule_refusal("match: a, to: keep, method: magnitude"), "method: expected with pattern only"));
   CHECK(contains(rule_refusal("match: a, to: keep, pattern: '2:4', method: gptq"),
-                 R"(method: expected joint, sparsegpt, wanda or magnitude with pattern, found "gptq")"));
+                 R"(method: expected joint, wanda or magnitude with pattern, found "gptq")"));
   CHECK(contains(rule_refusal("match: a, to: nvfp4, method: joint"),
                  R"(method: expected gptq, rtn or magnitude without pattern, found "joint")"));
   CHECK(contains(rule_refusal("match: a, to: keep, pattern: '2:4', method: best"),
-                 R"(method: expected joint, gptq, sparsegpt, wanda, rtn or magnitude, found "best")"));
+                 R"(method: expected joint, gptq, wanda, rtn or magnitude, found "best")"));
   for (const std::string scale : {"constant=0", "constant=-1", "constant=inf", "constant=nan",
                                   "constant=1e39", "constant=1x", "constant=", "some", "constant=1e-60"}) {
     CHECK(contains(rule_refusal("match: a, to: nvfp4, input_scale: " + scale),

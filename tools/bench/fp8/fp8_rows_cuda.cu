@@ -3,7 +3,7 @@
 #include "formats/e4m3.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/ptx.cuh"
-#include "kernels/fp8/fp8_multiply.h"
+#include "tools/bench/fp8/fp8_multiply.h"
 
 /// What the FP8 route quantizes to, in three steps: the largest magnitude of each row, in place of its scale;
 /// the scales; the codes.

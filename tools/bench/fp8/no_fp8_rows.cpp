@@ -1,5 +1,5 @@
 #include "formats/error.h"
-#include "kernels/fp8/fp8_multiply.h"
+#include "tools/bench/fp8/fp8_multiply.h"
 
 // The FP8 route of a build without CUDA.
 

@@ -1,5 +1,5 @@
 #include "formats/error.h"
-#include "kernels/fp8/fp8_multiply.h"
+#include "tools/bench/fp8/fp8_multiply.h"
 
 // Where cuBLASLt's header is not at hand.
 

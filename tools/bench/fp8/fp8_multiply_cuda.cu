@@ -1,4 +1,4 @@
-#include "kernels/fp8/fp8_multiply.h"
+#include "tools/bench/fp8/fp8_multiply.h"
 
 #include <memory>
 #include <utility>
