@@ -123,7 +123,7 @@ TEST_CASE(
   const std::string word = "\"joint\"";
   for (size_t at = manifest.find(word); at != manifest.npos; at = manifest.find(word, at))
     manifest.replace(at, word.size(), "\"sparsegpt\"");
-  write_text(scratch / "out/twofour.json", manifest);
+  write_sealed(scratch / "out/twofour.json", manifest);
   CHECK(run_program({"validate", out}).code == 0);
   CHECK(run_program({"convert", out, out + "-v7", "--to", "v7"}).code == 0);
   CHECK(run_program({"lint", out}).code != 2);
