@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "lib/checkpoint/quantization_config.h"
 
 namespace twofour {
