@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 
 namespace twofour {
 namespace {

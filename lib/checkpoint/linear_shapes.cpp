@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/checkpoint/tensor_values.h"
 

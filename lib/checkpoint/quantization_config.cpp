@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "formats/error.h"
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "lib/checkpoint/model_config.h"
 
 namespace twofour {

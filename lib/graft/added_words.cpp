@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "formats/naming.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/checkpoint/quantization_config.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/graft/config_lists.h"
 #include "lib/names/lookup_parts.h"

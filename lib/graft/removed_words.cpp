@@ -1,7 +1,7 @@
 #include <optional>
 #include <unordered_map>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "lib/graft/config_lists.h"
 #include "lib/graft/quantization_words.h"
 

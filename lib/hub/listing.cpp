@@ -8,7 +8,7 @@
 #include <set>
 
 #include "formats/error.h"
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "lib/findings/shown_url.h"
 
 namespace twofour {

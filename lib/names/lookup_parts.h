@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "lib/names/config_pattern.h"
 
 /// What the rules of several engines are made of. Configurations outlive what is made from them.

@@ -1,4 +1,4 @@
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 
 #include <doctest/doctest.h>
 

@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "formats/module_names.h"
 #include "formats/weight_dialect.h"
 #include "lib/lint/bytes/checks.h"

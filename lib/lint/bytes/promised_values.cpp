@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "lib/checkpoint/quantization_config.h"
 #include "lib/findings/and_more.h"
 #include "lib/lint/bytes/checks.h"

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "formats/e4m3.h"
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "lib/lint/bytes/checks.h"
 #include "lib/lint/bytes/figures.h"
 #include "lib/lint/bytes/tensor_scan.h"

@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "formats/naming.h"
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/model_config.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/findings/and_more.h"
 #include "lib/lint/config/promises.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/config/promises.h"

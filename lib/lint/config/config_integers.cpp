@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "lib/lint/config/promises.h"
 #include "lib/names/config_pattern.h"
 

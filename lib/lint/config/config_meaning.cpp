@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "formats/module_names.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/config/promises.h"

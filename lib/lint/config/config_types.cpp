@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/config/checks.h"
 

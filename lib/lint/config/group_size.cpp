@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "formats/atom.h"
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "lib/lint/config/checks.h"
 
 namespace twofour {

@@ -2,7 +2,7 @@
 #include <array>
 #include <map>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "formats/module_names.h"
 #include "formats/weight_dialect.h"
 #include "lib/checkpoint/config_terms.h"

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "formats/naming.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/findings/and_more.h"

@@ -1,5 +1,5 @@
 #include "lib/lint/family/family_tensors.h"
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 
 #include <algorithm>
 #include <cctype>

@@ -2,7 +2,7 @@
 #include <optional>
 #include <string>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/bytes/input.h"
 

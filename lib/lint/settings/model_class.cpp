@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/family/family_tensors.h"
 #include "lib/lint/files/checks.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "formats/naming.h"
 #include "lib/lint/bytes/checks.h"
 #include "lib/lint/siblings/checks.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/json_access.h"
+#include "formats/json/access.h"
 #include "lib/checkpoint/quantization_said.h"
 #include "tests/support/message.h"
 
