@@ -267,7 +267,8 @@ class Terms {
   void add_odd_shape(size_t i, const WeightName& codes) {
     const TensorInfo& t = tensor(i);
     const auto at = find_tensor(access_.tensors, codes.linear + ".weight_shape");
-    if (!at || t.dtype == DType::kI32 || t.shape.size() != 2 || !is_readable(access_, *at)) return;
+    const bool is_matrix = t.dtype != DType::kI32 && t.shape.size() == 2 && t.bytes() > 0;
+    if (!at || !is_matrix || !is_readable(access_, *at)) return;
     const std::vector<int64_t> stored{t.shape[0], t.shape[1] * (t.dtype == DType::kU8 ? 2 : 1)};
     const std::vector<int64_t> stated = read_few_integers(tensor(*at), read_of(access_, *at));
     if (stated.size() != 2 || stated == stored) return;
