@@ -26,7 +26,7 @@ bool is_method(std::string_view name) {
                   where, place, expected, found));
 }
 
-/// A string below a key; Error where there is another value or none.
+/// A string below a key; throws Error if there is another value or none.
 std::string text_at(std::string_view where, const std::string& place, const Json& json, const char* key) {
   const auto at = json.find(key);
   if (at == json.end()) disagree(where, place, fmt::format("{} as a string", key), "none");
@@ -34,7 +34,7 @@ std::string text_at(std::string_view where, const std::string& place, const Json
   return at->get<std::string>();
 }
 
-/// `layout` and `groups`, as config.json and twofour.json have them; throws UnknownLayout.
+/// Checks `layout` and `groups` of config.json or twofour.json; throws UnknownLayout.
 void check_known(const std::string& where, const std::string& place, const Json& json) {
   const auto check = [&](const Json& owner, const std::string& at, bool may_be_mixed) {
     const auto name = owner.find("layout");
@@ -51,7 +51,7 @@ void check_known(const std::string& where, const std::string& place, const Json&
   }
 }
 
-/// A layout's group as twofour.json has it.
+/// A layout's group in twofour.json.
 class GroupNames {
  public:
   GroupNames(std::string_view where, std::string place, const Json& group) {
@@ -79,7 +79,7 @@ class GroupNames {
     place_ = std::move(place);
   }
 
-  /// Whether it names a module or a block above it.
+  /// True if the group names the module or a block above it.
   bool takes(std::string_view module) {
     bool taken = false;
     for (std::string_view name = module;; name = module_of(name)) {
@@ -108,7 +108,7 @@ class GroupNames {
 
  private:
   std::string place_;
-  std::map<std::string, bool, std::less<>> names_;  ///< and whether a module has them
+  std::map<std::string, bool, std::less<>> names_;  ///< by name: true if a module has it
   std::vector<std::pair<NamePattern, bool>> globs_;
 };
 
@@ -175,7 +175,7 @@ void refuse_unknown_layout(const Checkpoint& c) {
 bool holds_layout(const Checkpoint& c) {
   refuse_unknown_layout(c);
   if (!c.is_directory()) return false;
-  // Files of several number formats are mixed, too.
+  // Files of several number formats are "mixed", too.
   const auto entry = quantization_entry(c.config());
   const bool has_layouts =
       entry && entry->value.is_object() && entry->value.value("quant_method", Json()) == "twofour";

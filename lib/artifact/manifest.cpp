@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Takes what a manifest says of a source of a target or of a rewritten module.
+/// Takes the manifest's entry for the source of a target or of a rewritten module.
 void take_source(const std::string& where, const Json& json, Manifest& manifest) {
   const Json& bits = json.at("global_scale_bits");
   if (!bits.is_array()) {
@@ -43,7 +43,7 @@ void take_source(const std::string& where, const Json& json, Manifest& manifest)
       shape("input_scale_shape")};
 }
 
-/// Takes what a manifest says of the scales of a linear that was respelled.
+/// Takes the manifest's types of the scales of a converted linear.
 void take_scale_types(const Json& json, Manifest& manifest) {
   const auto type = [&](const char* key) -> std::optional<DType> {
     return json.contains(key) ? dtype_from_name(json.at(key).get<std::string>()) : std::nullopt;
@@ -94,13 +94,13 @@ std::string integrity_error(const InputFile& file) {
 Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
   const std::string where = path.string();
   Manifest manifest;
-  // Each tensor and module is taken and dropped as it is parsed, so the document is never held whole. Of
-  // objects that stay there may not be many.
+  // Each tensor and module is taken and dropped while it is parsed, so the document is never held as a whole.
+  // The number of remaining objects is limited.
   constexpr int kMaxKept = 20'000;
   int kept = 0;
   const auto keep = [&](Json& json) {
     manifest.folds += json.contains("fold_relative_error");
-    // A source: its bytes count through the content hash.
+    // The content hash covers the bytes of a source.
     if (json.contains("codes_xxh3_128")) {
       take_source(where, json, manifest);
       return false;
@@ -142,7 +142,7 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
     manifest.commit = json.at("tool").at("commit").get<std::string>();
     manifest.recipe = std::move(text.recipe);
     for (Rule& rule : manifest.recipe.rules) {
-      // FP8 of versions that quantized every source as floats, and blocks of any shape.
+      // FP8 of versions that quantized every source as floats, and permitted blocks of any shape.
       if (rule.to != "fp8" || !rule.scale_dtype.empty()) continue;
       rule.exact = Exact::kOff;
       rule.odd_blocks = OddBlocks::kWrite;
@@ -167,7 +167,7 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
 }
 
 ManifestText parse_manifest_text(const fs::path& path, size_t tensors, const KeepJson& keep) {
-  // A tensor has a line of about 200 bytes, and some more where it is a source of something.
+  // A tensor has a line of about 200 bytes, and some more if it is a source.
   constexpr uint64_t kBase = 256u << 20, kPerTensor = 1024;
   constexpr size_t kObjects = 1'000'000, kObjectsPerTensor = 4;
   const InputFile file(path);
@@ -202,7 +202,7 @@ ManifestText parse_manifest_text(const fs::path& path, size_t tensors, const Kee
                     format > kManifestFormat ? ": a newer twofour wrote it, and only that reads it" : ""));
   }
   text.format = static_cast<int>(format);
-  // A key that damage made is reported as damage.
+  // An unknown key in a damaged file is reported as damage.
   if (format >= kFirstStrictFormat && text.integrity_error.empty()) text.unknown_keys = UnknownKeys::kRefuse;
   text.recipe = recipe_from_json(path.string(), text.json.at("recipe"), text.unknown_keys);
   return text;

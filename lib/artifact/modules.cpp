@@ -16,7 +16,7 @@
 namespace twofour {
 namespace {
 
-/// The largest dimension of a matrix: below it no product overflows.
+/// The largest dimension of a matrix: up to it no product overflows.
 constexpr int64_t kMaxDimension = int64_t{1} << 40;
 
 /// A source of one expert of a matrix, as twofour.json records it.
@@ -66,8 +66,8 @@ SourceEntry parse_source(const Json& json) {
   return s;
 }
 
-/// Takes each source and tensor and drops it as it is parsed, so that the document is never held whole.
-/// Modules that are in no layout are as the artifact's source has them.
+/// Takes each source and tensor, and drops it while it is parsed, so that the document is never held as a
+/// whole. Modules in no layout are as in the artifact's source.
 Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
   Parsed parsed;
   std::vector<Json> sources;  // of the module that is being read
@@ -169,7 +169,7 @@ class Builder {
     add_modules(entry);
   }
 
-  /// The tensor of a matrix that has this suffix, which must be of that type and shape.
+  /// The tensor of a matrix with this suffix, which must have this type and shape.
   size_t find_part(const MatrixEntry& entry, const char* suffix, DType dtype,
                    const std::vector<int64_t>& shape) {
     for (const std::string& name : entry.tensors) {
@@ -277,8 +277,8 @@ class Builder {
     }
   }
 
-  /// The stored bits of each source's global scale: its own or, where it was folded into the larger of gate
-  /// and up, the other's. The artifact's own global scales must be what they say.
+  /// The stored bits of each source's global scale: its own or, if it was folded into the larger of gate and
+  /// up, the other's. The artifact's own global scales must agree with them.
   std::vector<uint32_t> shown_bits(const MatrixEntry& entry) {
     const size_t each = entry.shape.gated ? 2 : 1, experts = entry.sources.size() / each;
     const ArtifactMatrix& matrix = result_.matrices.back();

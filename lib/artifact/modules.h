@@ -32,26 +32,25 @@ struct SourceLinear {
   std::string name;
   const Nvfp4Dialect* dialect;
   size_t matrix;             ///< in ArtifactModules::matrices
-  int64_t e, n, k;           ///< [E, N, K]; E = 1 where it is no stack
-  int64_t first_expert;      ///< of the matrix, that its expert 0 is
+  int64_t e, n, k;           ///< [E, N, K]; E = 1 if it is no stack
+  int64_t first_expert;      ///< the expert of the matrix that its expert 0 is
   bool k_outer;              ///< a stack stored as [E, K/2, N]
   std::vector<RowRun> rows;  ///< cover its rows once
   std::vector<int64_t> global_scale_shape;
   std::vector<uint32_t> global_scale_bits;  ///< as many as that shape has
 };
 
-/// What twofour.json says about an artifact's layout and its source.
+/// The layout and the source of an artifact, from twofour.json.
 struct ArtifactModules {
   std::vector<ArtifactMatrix> matrices;
   std::vector<SourceLinear> modules;
   std::set<std::string> copied;                 ///< tensors that passed through, by name
-  std::shared_ptr<const Json> hf_quant_config;  ///< of the source; JSON's null where it had none
+  std::shared_ptr<const Json> hf_quant_config;  ///< of the source; JSON's null if it had none
   Findings findings;                            ///< gate and up that were folded
 };
 
 /// Reads twofour.json of an artifact in a layout and compares it with the artifact's tensors. If gate and up
-/// were folded, the changed module gets the stored bits of the other. Throws Error if they do not fit
-/// together.
+/// were folded, the changed module gets the stored bits of the other. Throws Error if they do not match.
 ArtifactModules read_artifact_modules(const Checkpoint& artifact);
 
 }  // namespace twofour

@@ -24,20 +24,20 @@
 namespace twofour {
 namespace {
 
-/// The checkpoint that an artifact in a layout was made from, as far as the artifact records it. A Checkpoint
-/// from open_source() shows it.
+/// The checkpoint that an artifact in a layout was made from, as far as the artifact records it.
+/// open_source() returns it as a Checkpoint.
 class ArtifactView : public TensorSource {
  public:
   struct Tensor {
     TensorInfo info;
     uint32_t shard;  ///< of the artifact, with the tensor or most of its bytes
     // One of these:
-    size_t stored;  ///< passed through: the artifact's tensor
+    size_t stored;  ///< copied: the artifact's tensor
     size_t module;  ///< unpacked: in ArtifactModules::modules
     enum class Kind { kStored, kCodes, kBlockScales, kGlobalScale } kind;
   };
 
-  /// Throws Error if twofour.json does not fit the artifact.
+  /// Throws Error if twofour.json does not match the artifact.
   ArtifactView(Checkpoint artifact, ReadPath how, const ViewLimits& limits);
   ~ArtifactView() override;
 
@@ -64,13 +64,13 @@ class ArtifactView : public TensorSource {
   ArtifactModules modules_;
   ViewLimits limits_;
   std::vector<Tensor> tensors_;
-  std::unique_ptr<ReferenceUnpacker> reference_;  ///< where reads go through the layout's map
+  std::unique_ptr<ReferenceUnpacker> reference_;  ///< for reads through the layout's map
   mutable std::mutex mutex_;
   mutable Idle<std::unique_ptr<Reader>> idle_;
 };
 
-/// Fewest and most lines that are unpacked for the sake of a few: runs of an artifact's bytes are as long as
-/// a tile has rows.
+/// The smallest and the largest number of lines that are unpacked to read a few: runs of an artifact's bytes
+/// are as long as a tile has rows.
 constexpr int64_t kMinTileLines = 16, kMaxTileLines = 256;
 /// Columns of a tile begin and end with whole groups of codes.
 constexpr int64_t kTileGrain = 8;
@@ -83,7 +83,7 @@ std::vector<int64_t> stored_shape(const SourceLinear& m, int64_t width) {
 
 }  // namespace
 
-/// Lines [first, last) by bytes [c0, c1) of them of an expert's codes or block scales.
+/// Lines [first, last), and bytes [c0, c1) of each, of an expert's codes or block scales.
 struct ArtifactView::Tile {
   const SourceLinear* module = nullptr;
   Field field = Field::kCodes;
@@ -213,7 +213,7 @@ void ArtifactView::read_expert(const Tensor& t, int64_t e, int64_t begin, std::s
   }
 }
 
-/// Bytes from `begin` on of a tile, unpacked unless some reader still has it.
+/// Reads bytes of a tile from `begin` on. Unpacks the tile unless some reader still has it.
 void ArtifactView::read_tile(const Tile& tile, int64_t begin, std::span<uint8_t> out) const {
   auto reader = take_reader(tile);
   if (reader->tile != tile) {
@@ -231,7 +231,7 @@ void ArtifactView::read_tile(const Tile& tile, int64_t begin, std::span<uint8_t>
   idle_.give_back(std::move(reader));
 }
 
-/// An idle reader, if possible the one that has the tile. The caller has it alone until it gives it back.
+/// An idle reader, if possible one that has the tile. The caller has it alone until giving it back.
 std::unique_ptr<ArtifactView::Reader> ArtifactView::take_reader(const Tile& tile) const {
   if (auto reader = idle_.take([&](auto& r) { return r->tile == tile; })) return std::move(*reader);
   return std::unique_ptr<Reader>(new Reader{ArtifactUnpacker(artifact_, modules_, limits_.load)});
@@ -242,7 +242,7 @@ Checkpoint open_source(const std::filesystem::path& path, ReadPath how, const Vi
   Checkpoint stored = Checkpoint::open(path, io, zero_points);
   if (!holds_layout(stored)) return stored;
   const auto view = std::make_shared<const ArtifactView>(std::move(stored), how, limits);
-  view->stored().check_same_files();  // with twofour.json, which was opened by itself
+  view->stored().check_same_files();  // with twofour.json, which was opened separately
   std::vector<TensorInfo> tensors;
   std::vector<uint32_t> shards;
   for (const ArtifactView::Tensor& t : view->tensors()) {

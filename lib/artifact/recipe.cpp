@@ -10,7 +10,7 @@
 namespace twofour {
 namespace {
 
-/// Opens a file for the rules that were made with one.
+/// Opens the file that rules were made with.
 template <class File>
 void open_file_of_rules(Recipe& recipe, const std::filesystem::path& file, OptionName option,
                         const char* what, std::string Rule::*hash, std::shared_ptr<const File> Rule::*to) {

@@ -15,16 +15,17 @@
 
 namespace twofour {
 
-/// Everything that decides the bytes of an artifact. Jobs, device and paths are no part of it. The first rule
-/// that takes a module decides; what none takes stays as it is.
+/// Everything that decides the bytes of an artifact. Jobs, device and paths do not belong to it. The first
+/// rule that takes a module decides; modules that no rule takes are unchanged.
 struct Recipe {
   Edit edit = {};                      ///< before any rule
   std::vector<Rule> rules = {Rule{}};  ///< the default: the default set to v7
-  /// Of the whole output; "source": the source's own; empty: the words of single rules decide.
+  /// Of the whole output; "source": the source's own; empty: the settings of single rules decide.
   std::string dialect = {};
   ZeroPoints zero_points = ZeroPoints::kAsStated;  ///< of the source's INT4
   uint64_t max_shard_size = 5'000'000'000;
-  /// Of the source: whose targets go along. twofour.json lists the files that went, and not this.
+  /// The links of the source whose targets are copied. twofour.json does not record this, but lists the
+  /// copied files.
   Links links = Links::kInside;
 
   Recipe() = default;
@@ -32,21 +33,22 @@ struct Recipe {
   Recipe(Rule rule, uint64_t size) : rules{std::move(rule)}, max_shard_size(size) {}
   /// Without rules: all tensors stay as the edit leaves them.
   Recipe(Edit change, uint64_t size) : edit(std::move(change)), rules{}, max_shard_size(size) {}
-  /// "v7" where all rules make one thing, else "mixed"; without rules "graft" or "drop".
+  /// "v7" if all rules make the same, else "mixed"; without rules "graft" or "drop".
   std::string what() const;
 };
 
-/// Opens the statistics file of the rules that were made with one. Throws Error where its hash is another,
-/// where it is needed and `file` is empty, and where it is not needed.
+/// Opens the statistics file that rules were made with. Throws Error if its hash is different, if it is
+/// needed and `file` is empty, and if it is given and not needed.
 void open_statistics(Recipe& recipe, const std::filesystem::path& file);
 
-/// The same of the file of masks.
+/// The same for the file of masks.
 void open_masks(Recipe& recipe, const std::filesystem::path& file);
 
-/// What a recipe says, as twofour.json, plan.json and resume know it.
+/// The recipe as JSON for twofour.json, plan.json and resume.
 Json recipe_to_json(const Recipe& recipe);
-/// The inverse. Where unknown keys are ignored, a rule is a recipe of one rule, as format 2 of twofour.json
-/// has it. Throws Error naming `where` on anything else, and on words that this version does not know.
+/// The inverse. If unknown keys are ignored, a single rule is also read as a recipe, as in format 2 of
+/// twofour.json. Throws Error naming `where` on anything else, and on settings that this version does not
+/// know.
 Recipe recipe_from_json(std::string_view where, const Json& json, UnknownKeys unknown = UnknownKeys::kRefuse);
 
 /// `size` bytes, decimal: "5GB", "500MB", "1234". Throws Error.

@@ -15,7 +15,7 @@
 namespace twofour {
 namespace {
 
-/// What a rule may make, as files say it.
+/// A target of a rule in a recipe file.
 struct TargetRow {
   std::string_view to;      ///< in a file
   std::string_view method;  ///< of Rule
@@ -63,7 +63,7 @@ void add_match(const YamlPlace& place, Selection& selection, std::set<std::strin
   }
 }
 
-/// A role goes by itself; a glob or expression restricts the default set, a name adds to it.
+/// A role chooses by itself; a glob or expression restricts the default set, a name adds to it.
 Selection read_match(const YamlPlace& place) {
   Selection selection;
   std::set<std::string> known;
@@ -97,7 +97,7 @@ std::vector<std::string> names_of(const std::vector<RecipeKey>& keys) {
   return names;
 }
 
-/// The value of a word, as its form has it.
+/// The value of a setting, in its form.
 Json read_value(const YamlPlace& place, const AskedWord& asked) {
   switch (asked.form) {
     case AskedWord::Form::kChoice:
@@ -113,7 +113,7 @@ Json read_value(const YamlPlace& place, const AskedWord& asked) {
   return place.text(either(asked.values(kConverts)));
 }
 
-/// A word that goes with other targets only is refused.
+/// Reads a setting; refuses one that belongs only to other targets.
 void read_asked(const YamlPlace& place, const RuleWord& word, const TargetRow& target, Rule& rule) {
   const AskedWord& asked = word.asked;
   if (!(asked.methods & asked.files & target.kinds))
@@ -145,7 +145,7 @@ void check_together(const YamlPlace& place, const TargetRow& target, Rule& rule)
   }
   if (!prunes) return;
   rule.to = "prune";
-  // What is pruned in its own format keeps all else.
+  // Pruning in the source's own format changes nothing else.
   for (const std::string_view key : {keys::kInputScale, keys::kOneInputScale}) {
     if (const auto scale = place.find(key)) scale->fail("expected without pattern with to: keep, found both");
   }

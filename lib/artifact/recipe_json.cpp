@@ -10,7 +10,7 @@
 namespace twofour {
 namespace {
 
-/// An edit is a command of one word.
+/// An edit is a command with one setting.
 struct EditWord {
   Edit::Kind kind;
   const char *command, *key;

@@ -13,14 +13,14 @@ namespace twofour {
 namespace {
 
 /// A piece of an expert, cut along the layout's outermost axis: rows [r0, r0 + rows) as stored, inputs [k0,
-/// k0 + k). It is a matrix of its own.
+/// k0 + k). It is itself a matrix.
 struct Cut {
   int64_t r0, rows, k0, k;
 };
 
-/// Bytes of all parts that are read at once, about.
+/// Approximate bytes of all parts that are read at once.
 constexpr int64_t kPieceBytes = 1 << 20;
-/// Bytes or weights from which on a team of threads is worth its start.
+/// The smallest number of bytes or weights that is worth starting a team of threads.
 constexpr int64_t kTeamWork = 1 << 16;
 
 template <class L>
@@ -36,7 +36,7 @@ std::vector<Cut> cuts_of(Shape s) {
   return cuts;
 }
 
-/// The row of the whole matrix that row `n` of a piece is.
+/// The row of the whole matrix for row `n` of a piece.
 int64_t whole_row(Shape whole, const Cut& cut, int64_t n) {
   if (!whole.gated) return cut.r0 + n;
   const int64_t half = cut.rows / 2;
@@ -51,7 +51,7 @@ bool is_legal(const SparseGroup& group) {
 DenseGroup dense(const DenseGroup& group) { return group; }
 DenseGroup dense(const SparseGroup& group) { return expand(group); }
 
-/// Whether a stored byte is what its map allows: zero for padding, otherwise equal to the first copy.
+/// True if a stored byte is valid by its map: zero for padding, otherwise equal to the first copy.
 template <class L>
 bool is_sound(const std::vector<std::span<const uint8_t>>& parts, Shape shape, int p, Place at) {
   const auto byte_at = [&](const Stored& s) {

@@ -11,15 +11,16 @@
 
 namespace twofour {
 
-/// The slow way from an artifact's parts to what a module stored, byte by byte through the layout's map: what
-/// ArtifactUnpacker must equal.
+/// The slow path from an artifact's parts to the bytes that a module stored, byte by byte through the
+/// layout's map. ArtifactUnpacker must give equal results.
 class ReferenceUnpacker {
  public:
   ReferenceUnpacker(const Checkpoint& artifact, const ArtifactModules& modules, uint64_t bytes)
       : artifact_(artifact), modules_(modules), bytes_(static_cast<int64_t>(bytes)) {}
 
   /// Fills `out` with bytes from `begin` on of expert `e`'s codes or block scales, as the module stores them.
-  /// Throws Error where the artifact is not what its layout makes. Safe from several threads, one at a time.
+  /// Throws Error if the artifact's bytes violate its layout. Safe from several threads, which run one at a
+  /// time.
   void read(const SourceLinear& module, Field field, int64_t e, int64_t begin, std::span<uint8_t> out);
 
  private:
@@ -37,7 +38,7 @@ class ReferenceUnpacker {
   const ArtifactModules& modules_;
   int64_t bytes_;
   std::mutex mutex_;
-  // Some rows of an expert of a matrix or, of a stack with K outermost, all rows of some groups; dense,
+  // Some rows of an expert of a matrix or, for a stack with K outermost, all rows of some groups; dense,
   // [rows, width].
   size_t matrix_ = SIZE_MAX;
   int64_t e_ = 0, n0_ = 0, rows_ = 0, g0_ = 0, width_ = 0;

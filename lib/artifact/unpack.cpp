@@ -60,7 +60,7 @@ void ArtifactUnpacker::unpack(const SourceLinear& m, Field field, int64_t e, con
   }
 }
 
-/// Rows [i, i + count) by columns [col, col + cols), `from` with K contiguous.
+/// Writes rows [i, i + count) by columns [col, col + cols); K is contiguous in `from`.
 void ArtifactUnpacker::put_block(const Rows& rows, int64_t i, int64_t count, int64_t col, int64_t cols,
                                  const uint8_t* from, int64_t pitch, const OutputRange& range) const {
   if (!range.k_outer) {

@@ -8,27 +8,27 @@
 
 namespace twofour {
 
-/// Which tensor of a module.
+/// A tensor of a module.
 enum class Field { kCodes, kBlockScales };
 
-/// Bytes of one expert's codes ([N, K/2]) or block scales ([N, K/16]): rows [r0, r1), columns [c0, c1),
-/// whatever the order in which the module stores them.
+/// Bytes of one expert's codes ([N, K/2]) or block scales ([N, K/16]): rows [r0, r1), columns [c0, c1), in
+/// any order of storage.
 struct Box {
   int64_t r0, r1, c0, c1;
 };
 
-/// Where unpacked bytes go: a run of bytes of an expert's codes or block scales, or of a part of its lines.
-/// A line is a row or, with `k_outer`, a column. Bytes outside of the run are left out.
+/// The destination of unpacked bytes: a run of bytes of an expert's codes or block scales, or of a part of
+/// its lines. A line is a row or, with `k_outer`, a column. Bytes outside of the run are left out.
 struct OutputRange {
   uint8_t* to;
   int64_t begin, end;    ///< of the run, counted from byte `first` of line `line`
   int64_t pitch;         ///< bytes from line to line
-  int64_t line, first;   ///< what begin and end count from
+  int64_t line, first;   ///< the origin of begin and end
   bool k_outer = false;  ///< the module's
 
   /// Writes `count` bytes along K of a row.
   void put_row(int64_t row, int64_t col, const uint8_t* from, int64_t count) const;
-  /// Writes a byte of `count` rows that are `step` apart.
+  /// Writes one byte to each of `count` rows that are `step` apart.
   void put_column(int64_t row, int64_t step, int64_t col, const uint8_t* from, int64_t count) const;
 };
 
@@ -42,7 +42,7 @@ class ArtifactUnpacker {
   void unpack(const SourceLinear& module, Field field, int64_t e, const Box& box, const OutputRange& range);
 
  private:
-  /// Rows of a matrix, and the rows of a module that they are.
+  /// Rows of a matrix, and the same rows in a module.
   struct Rows {
     const ArtifactMatrix& matrix;
     Field field;
@@ -51,7 +51,7 @@ class ArtifactUnpacker {
     int64_t count;      ///< of either
     int64_t c0, c1;     ///< columns of the field
   };
-  // 2:4: every byte of the atoms is a line along N.
+  // 2:4: every byte of the atoms is stored in lines along N.
   template <class L>
   void unpack_sparse(const Rows& rows, const OutputRange& range);
   template <class L>
@@ -77,7 +77,7 @@ class ArtifactUnpacker {
   const ArtifactModules& modules_;
   int64_t load_;
   std::vector<uint8_t> loaded_, rows_;
-  std::vector<const uint8_t*> lines_;  ///< 2:4: what is loaded, one a byte of an atom and copy
+  std::vector<const uint8_t*> lines_;  ///< 2:4: loaded lines, one for each byte of an atom and copy
 };
 
 /// Rows and columns that are transposed at once: they stay in the L1 cache.

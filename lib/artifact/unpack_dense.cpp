@@ -18,7 +18,7 @@ void ArtifactUnpacker::unpack_dense_codes(const Rows& rows, const OutputRange& r
   const int64_t width = all.k / 2, expert = rows.e * L::part(part_of<L>(0), one).bytes();
   const auto offset = [&](int64_t i) { return offset_of<L>(one, rows.n + i, 0, 0); };
   const bool whole = rows.c0 == 0 && rows.c1 == width;
-  /// Rows from i on, at most `most`, that are one run in the artifact.
+  /// The number of rows from i on, at most `most`, that are one run in the artifact.
   const auto run_from = [&](int64_t i, int64_t most) {
     int64_t count = 1;
     while (whole && count < most && offset(i + count) == offset(i) + count * width) ++count;
@@ -92,7 +92,7 @@ void ArtifactUnpacker::unpack_dense_scales(const Rows& rows, const OutputRange& 
   }
 }
 
-/// `first`: where in its expert's part the piece begins that is loaded.
+/// `first`: offset of the loaded piece in its expert's part.
 template <class L>
 void ArtifactUnpacker::check_padding(const ArtifactMatrix& matrix, int64_t e, int64_t first,
                                      Shape shape) const {

@@ -19,7 +19,7 @@ constexpr int64_t kGroupGrain = kTileAlignment / kGroup;
 constexpr int kCodeBytes = 6;
 constexpr int kScaleByte = sizeof(SparseGroup) - 1;
 
-/// Four codes by metadata nibble and kept codes.
+/// Four codes, by metadata nibble and stored codes.
 constexpr auto kExpanded = [] {
   std::array<std::array<uint16_t, 256>, 16> table{};
   for (unsigned meta = 0; meta < 16; ++meta) {
@@ -37,7 +37,8 @@ constexpr bool is_legal_meta_byte(unsigned byte) {
 
 }  // namespace
 
-/// Points lines_ at what the field needs of groups [g0, g1): a line for each byte of a group, and copy.
+/// Points lines_ at the lines of groups [g0, g1) that the field needs: one for each byte of a group, and
+/// copy.
 template <class L>
 void ArtifactUnpacker::load_lines(const Rows& rows, int64_t g0, int64_t g1) {
   const bool codes = rows.field == Field::kCodes;
@@ -51,7 +52,7 @@ void ArtifactUnpacker::load_lines(const Rows& rows, int64_t g0, int64_t g1) {
                    static_cast<uint64_t>(rows.e * L::part(p, one).bytes() + offset),
                    {to, static_cast<size_t>(bytes)});
   };
-  if (2 * rows.count < all.n) {  // some of each line
+  if (2 * rows.count < all.n) {  // parts of lines
     loaded_.resize(lines_.size() * static_cast<size_t>(rows.count));
     for (size_t i = 0; i < lines_.size(); ++i) {
       const int j = static_cast<int>(i) % per_group;
@@ -123,7 +124,7 @@ void ArtifactUnpacker::check_lines(const Rows& rows, int64_t g0, int64_t g1) con
   }
 }
 
-/// Four codes of a quad, low and high byte: row by row in blocks, or line by line where K is outermost.
+/// Writes four codes of a quad, low and high byte: row by row in blocks, or line by line if K is outermost.
 void ArtifactUnpacker::put_sparse_codes(const Rows& rows, int64_t g0, int64_t g1, const OutputRange& range) {
   const auto lines_of = [&](int64_t g) { return &lines_[static_cast<size_t>((g - g0) * kCodeBytes)]; };
   if (range.k_outer) {
@@ -193,7 +194,7 @@ template <class L>
 void ArtifactUnpacker::unpack_sparse(const Rows& rows, const OutputRange& range) {
   const bool codes = rows.field == Field::kCodes;
   const Shape all = rows.matrix.shape;
-  // What load_lines takes at once, of all parts.
+  // Bytes that load_lines takes at once, of all parts.
   const Shape grain{1, 2 * rows.count < all.n ? rows.count : all.n, kTileAlignment, all.gated};
   int64_t grain_bytes = 0;
   for (int p = 0; p < L::part_count; ++p) grain_bytes += L::part(p, grain).bytes();

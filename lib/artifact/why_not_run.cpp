@@ -15,7 +15,7 @@
 namespace twofour {
 namespace {
 
-/// The linear of a block that a tensor with a name on no list lies below: "P.0.gate_proj" of
+/// The linear of a block above a tensor whose name is on no list: "P.0.gate_proj" for
 /// "P.0.gate_proj.smooth_scale". Empty: none.
 std::string_view linear_of_block(std::string_view tensor, std::string_view block) {
   for (size_t dot = tensor.find('.', block.size() + 1); dot != tensor.npos; dot = tensor.find('.', dot + 1)) {
@@ -33,12 +33,12 @@ std::optional<std::string> find_term(const Checkpoint& c, const std::string& blo
                              [](const TensorInfo& t, const std::string& p) { return t.name < p; });
   for (; at != tensors.end() && at->name.starts_with(prefix); ++at) {
     const auto tensor = static_cast<size_t>(at - tensors.begin());
-    // An artifact has the terms of its source, not the weights.
+    // An artifact has the terms of its source, but not the weights.
     const auto part = parse_part_name(at->name);
     std::string linear(part ? part->module : linear_of_block(at->name, block));
     const auto name = parse_module_name(linear);
     if (!name || name->block != block) {
-      // A term of no linear: of the block itself, say.
+      // A term of no linear, but of the block itself, for example.
       const bool is_lost = part && part->part->kind == PartKind::kTerm &&
                            part->part->harmless == Harmless::kNever && !part->part->decoder;
       if (!is_lost) continue;
@@ -72,7 +72,7 @@ std::optional<std::string> find_activation(const Checkpoint& c, bool gated) {
     if (*alpha != 1)
       return fmt::format("{}: swiglu_alpha: expected 1, found {}", where, quoted_setting(*alpha));
   }
-  // Its config.json says silu.
+  // The config.json of these models has silu.
   for (const Json* type : model_settings(configs, "model_type")) {
     if (!type->is_string() || !clamps_gates(type->get_ref<const std::string&>())) continue;
     return fmt::format(

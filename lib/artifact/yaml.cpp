@@ -33,7 +33,7 @@ class TextLines {
       if (text[i] == '\n') starts_.push_back(i + 1);
     }
   }
-  /// A node at a place as the parser counts it: both from 0, columns in bytes.
+  /// A node at a place as the parser counts it: both numbers from 0, columns in bytes.
   YamlNode node(int line, int column) const {
     const size_t l = std::min(static_cast<size_t>(std::max(line, 0)), starts_.size() - 1);
     const std::string_view before =
@@ -54,7 +54,7 @@ class TextLines {
   std::vector<size_t> starts_;
 };
 
-/// Refuses bytes that no recipe has, before the parser sees them.
+/// Refuses bytes that are not permitted in recipes, before the parser sees them.
 void check_text(std::string_view where, std::string_view text, const TextLines& lines) {
   for (size_t i = 0; i < text.size();) {
     const int bytes = utf8_bytes(text.substr(i));
@@ -68,7 +68,7 @@ void check_text(std::string_view where, std::string_view text, const TextLines& 
   }
 }
 
-/// Builds the tree from what the parser reports.
+/// Builds the tree from the parser's events.
 class TreeBuilder : public YAML::EventHandler {
  public:
   TreeBuilder(std::string_view where, const TextLines& lines) : where_(where), lines_(lines) {}
@@ -139,7 +139,7 @@ class TreeBuilder : public YAML::EventHandler {
     }
     auto& [parent, names] = open_.back();
     if (parent.kind != YamlNode::Kind::kMap || parent.keys.size() > parent.items.size()) {
-      // The parser does not say where a missing value is.
+      // The parser does not report the place of a missing value.
       if (child.kind == YamlNode::Kind::kNull) {
         const YamlNode& near = parent.keys.empty() ? parent : parent.keys.back();
         child.line = near.line, child.column = near.column;
@@ -190,7 +190,7 @@ YamlNode parse_yaml(std::string_view where, std::string_view text) {
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   const TextLines lines(text);
   check_text(where, text, lines);
-  // The end of the document, without which the parser takes an open quote at the end for closed.
+  // An explicit end of the document; without it the parser accepts a quote that is open at the end.
   std::istringstream stream(std::string(text) + "\n...\n");
   TreeBuilder builder(where, lines);
   try {

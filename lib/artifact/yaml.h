@@ -16,27 +16,27 @@ namespace twofour {
 struct YamlNode {
   enum class Kind { kNull, kScalar, kSequence, kMap };
   Kind kind = Kind::kNull;
-  bool quoted = false;  ///< a scalar that is a string, whatever it looks like
+  bool quoted = false;  ///< a scalar that is a string even if it looks otherwise
   size_t line = 1;
   size_t column = 1;                 ///< in characters
   std::string text = {};             ///< of a scalar
-  std::vector<YamlNode> items = {};  ///< of a sequence; of a map its values
+  std::vector<YamlNode> items = {};  ///< of a sequence; the values of a map
   std::vector<YamlNode> keys = {};   ///< of a map, all scalars and different
 };
 
 inline constexpr size_t kLongestYaml = 1u << 20;  ///< bytes
-inline constexpr size_t kDeepestYaml = 16;        ///< lists and maps within each other
+inline constexpr size_t kDeepestYaml = 16;        ///< levels of lists and maps
 
-/// The one document of a text; JSON is YAML, too. Throws Error "WHERE:LINE:COLUMN: ..." on what is not YAML
-/// in UTF-8, on control characters, keys that are twice or no text, aliases, anchors, tags, a second
-/// document, and beyond the limits above.
+/// The only document of a text; JSON is YAML, too. Throws Error "WHERE:LINE:COLUMN: ..." on text that is not
+/// YAML in UTF-8, on control characters, on keys that are repeated or no text, on aliases, anchors, tags and
+/// a second document, and beyond the limits above.
 YamlNode parse_yaml(std::string_view where, std::string_view text);
 
-/// An Error at a place.
+/// Throws Error with a place.
 [[noreturn]] void yaml_error(std::string_view where, const YamlNode& at, const std::string& problem);
 
-/// A value and the way to it, "rules[2].granularity". What is read of it throws Error "WHERE:LINE:COLUMN:
-/// PATH: expected ..., found ..." where it is something else.
+/// A value with its path, "rules[2].granularity". Its functions throw Error "WHERE:LINE:COLUMN: PATH:
+/// expected ..., found ..." if the value is something else.
 struct YamlPlace {
   std::string_view where;
   std::string path;
@@ -47,12 +47,12 @@ struct YamlPlace {
 
   YamlPlace child(std::string_view key, const YamlNode& value) const;
   YamlPlace element(size_t i) const;
-  /// A key of a map; nothing where it is not given.
+  /// A key of a map; nullopt if it is absent.
   std::optional<YamlPlace> find(std::string_view key) const;
   YamlPlace required(std::string_view key) const;
 
   const std::string& text(std::string_view what) const;
-  /// One of some words.
+  /// Returns one of some words.
   template <class Words>
   const std::string& word(const Words& words) const {
     const std::string& given = text(either(words));

@@ -19,13 +19,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Where an entry belongs, by its name.
+/// The layer, projection and expert of an entry, from its name.
 struct EntryPlace {
   std::string layer, projection;
   int64_t expert = -1;
 };
 
-/// The first number of a name is the layer's; one behind "experts" an expert's.
+/// The first number of a name is the layer's; a number behind "experts" is an expert's.
 EntryPlace place_of(const std::string& name) {
   EntryPlace place;
   std::string_view previous;
@@ -48,7 +48,7 @@ EntryPlace place_of(const std::string& name) {
   return place;
 }
 
-/// Keeps the pairs that the options ask for.
+/// Leaves only the pairs that the options select.
 void restrict_to(const Matrices& a, const Matrices& b, const DiffOptions& options,
                  std::vector<DiffPair>& pairs) {
   if (options.include.empty() && options.exclude.empty()) return;
@@ -71,7 +71,7 @@ void restrict_to(const Matrices& a, const Matrices& b, const DiffOptions& option
   exclude.refuse_unused(options::kExclude.text(), expected.c_str());
 }
 
-/// Whether `x` is reported as worse than `y`; NaN is the worst.
+/// True if `x` is reported as worse than `y`; NaN is the worst.
 bool is_worse(const ValueError& x, const ValueError& y) {
   return !std::isnan(y.snr_db()) && !(x.snr_db() >= y.snr_db());
 }
@@ -106,7 +106,7 @@ void add_rows(DiffResult& result) {
   }
 }
 
-/// All files but those of tensors, caches and version control.
+/// All files except those of tensors, caches and version control.
 std::map<std::string, uint64_t> other_files(const Checkpoint& c) {
   if (!c.is_directory()) return {};
   auto files = files_below(c.path());
@@ -116,7 +116,7 @@ std::map<std::string, uint64_t> other_files(const Checkpoint& c) {
   return files;
 }
 
-/// Whether --headers-only reads a file beside the weights.
+/// True if --headers-only reads a file beside the weights.
 bool is_small(uint64_t bytes) {
   constexpr uint64_t kMost = 64u << 20;
   return bytes <= kMost;
@@ -142,7 +142,7 @@ void compare_files(const Checkpoint& a, const Checkpoint& b, bool headers_only, 
   }
 }
 
-/// Looks for matrices that differ elsewhere in B.
+/// Searches elsewhere in B for matrices that differ.
 void find_elsewhere(const Matrices& ours, const Matrices& theirs, const std::vector<DiffPair>& pairs,
                     DiffResult& result) {
   std::map<const StoredMatrix*, const std::string*> names;

@@ -76,7 +76,7 @@ DiffGate parse_diff_gate(const std::vector<std::string>& words) {
 bool DiffGate::fails(const DiffEntry& e) const {
   if (classes[static_cast<size_t>(e.cls)]) return true;
   if (!e.has_figures()) return false;
-  // Comparisons turned so that figures that are NaN fail.
+  // Written so that NaN figures fail.
   return (cosine_below && !(e.error.cosine() >= *cosine_below)) ||
          (snr_below && !(e.error.snr_db() >= *snr_below)) ||
          (max_abs_above && !(e.error.max_abs <= *max_abs_above));

@@ -8,7 +8,7 @@
 
 namespace twofour {
 
-/// What of a comparison makes it fail.
+/// The conditions under which a comparison fails.
 struct DiffGate {
   std::array<bool, kDiffClasses> classes{};
   std::optional<double> cosine_below, snr_below, max_abs_above;  ///< of any entry with figures
@@ -19,12 +19,13 @@ struct DiffGate {
   uint64_t count(const DiffResult& result) const;
 };
 
-/// Everything but what is equal, up to a reciprocal's last bit or within the tolerance, or was not read.
+/// Fails on every entry except those that are equal, up to a reciprocal's last bit or within the tolerance,
+/// and those that were not read.
 DiffGate default_diff_gate();
 
-/// From words as users type them, each a class, "any" (the default), "none", "cosine<X", "snr<DB" or
-/// "max-abs>X", in place of the default; what fails any of them fails. Throws Error on
-/// others, and on limits that are no number or that no figure can pass or fail.
+/// Parses words that users type, each a class, "any" (the default), "none", "cosine<X", "snr<DB" or
+/// "max-abs>X", in place of the default; an entry fails if it fails any of them. Throws Error on other words,
+/// and on limits that are no number or that no figure can pass or fail.
 DiffGate parse_diff_gate(const std::vector<std::string>& words);
 
 }  // namespace twofour

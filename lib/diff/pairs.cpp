@@ -8,9 +8,9 @@
 namespace twofour {
 namespace {
 
-/// What one side holds under a name.
+/// One side's content under a name.
 struct Item {
-  std::string name;  ///< as the files have it, or the key where they have none
+  std::string name;  ///< as in the files, or the key if they have none
   bool is_stored;    ///< the files have it
   DiffSide side;
   const StoredMatrix* matrix = nullptr;
@@ -30,7 +30,8 @@ int64_t element_count(const TensorInfo& t) {
   return static_cast<int64_t>(t.bytes()) / element_bytes(t.dtype);
 }
 
-/// All that a checkpoint holds: weights by matrix with their biases and input scales, then the other tensors.
+/// Lists the contents of a checkpoint: weights by matrix with their biases and input scales, then the other
+/// tensors.
 class Lister {
  public:
   Lister(const Matrices& ours, const Matrices& theirs)
@@ -55,7 +56,7 @@ class Lister {
  private:
   const TensorInfo& tensor(size_t i) const { return c_.tensors()[i]; }
 
-  /// Whether the other side has no such matrix but, under its tensor's name, something else.
+  /// True if the other side has no such matrix but something else under its tensor's name.
   bool is_tensor_there(const std::string& name, const StoredMatrix& matrix) const {
     const Linear& m = ours_.module_of(matrix);
     return !m.stacked && !theirs_.all().contains(name) &&

@@ -16,19 +16,19 @@ struct TensorPart {
   bool divides = false;  ///< and stored as the reciprocal of the multiplier
 };
 
-/// What is held against each other under one name; each side has either, or nothing.
+/// The two sides that are compared under one name; each side has matrices or a part, or nothing.
 struct DiffPair {
   DiffEntry entry;
   MatrixPair matrices{nullptr, nullptr};
   std::optional<TensorPart> a, b;
 };
 
-/// Everything that both checkpoints hold, in natural order of names: each tensor is in one pair at least.
+/// Everything that both checkpoints hold, in natural order of names: each tensor is in at least one pair.
 /// Entries have name, kind and sides.
 std::vector<DiffPair> pair_up(const Matrices& a, const Matrices& b);
 
-/// Gives every pair's entry its class and figures. Bytes first, as they are stored; as numbers only what
-/// differs there.
+/// Gives every pair's entry its class and figures. Stored bytes are compared first; only pairs that differ
+/// there are compared as numbers.
 void compare_pairs(const Matrices& a, const Matrices& b, const DiffOptions& options, Progress& progress,
                    std::vector<DiffPair>& pairs);
 

@@ -15,11 +15,11 @@ namespace {
 
 /// Elements of a tensor that a thread compares at once.
 constexpr int64_t kBlockElements = 1 << 20;
-/// Products of equal codes and scales with neighbouring multipliers differ by no more than that: the
-/// multipliers' last bit and two roundings.
+/// Products of equal codes and scales with neighbouring multipliers differ by at most this: the multipliers'
+/// last bit and two roundings.
 constexpr double kReciprocalTolerance = 0x1p-22;
 
-/// How two multipliers compare.
+/// The relation of two multipliers.
 enum class Multipliers { kSame, kNeighbours, kOther };
 
 Multipliers relate(float a, float b) {
@@ -29,7 +29,7 @@ Multipliers relate(float a, float b) {
   return neighbours ? Multipliers::kNeighbours : Multipliers::kOther;
 }
 
-/// Reads parts of one checkpoint's tensors. One a thread.
+/// Reads parts of one checkpoint's tensors. Each thread has its own.
 class PartReader {
  public:
   explicit PartReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
@@ -50,7 +50,7 @@ class PartReader {
     return std::span(bytes_).first(static_cast<size_t>((end - begin) * width));
   }
 
-  /// Of a type that has float values; input scales as multipliers.
+  /// Values of a type that has float values; input scales as multipliers.
   std::span<const float> values(const TensorPart& part, int64_t begin, int64_t end) {
     const auto stored = bytes(part, begin, end);
     values_.resize(static_cast<size_t>(end - begin));
@@ -104,9 +104,9 @@ class Comparison {
   }
 
  private:
-  /// What is known of a pair besides its entry.
+  /// The state of a pair during the comparison.
   struct State {
-    std::atomic<bool> unlike{false};  ///< some bytes are; the rest need not be read
+    std::atomic<bool> unlike{false};  ///< some bytes differ; the rest need not be read
     Multipliers multipliers = Multipliers::kSame;
     bool failed = false;
   };
@@ -233,9 +233,9 @@ class Comparison {
     return settle(e, DiffClass::kReciprocal);
   }
 
-  /// What differs by no more is not counted.
+  /// A difference up to this is not counted.
   double tolerance_of(size_t i) const {
-    if (pairs_[i].entry.kind == DiffKind::kInputScale) return 0;  // its one value is looked at in the end
+    if (pairs_[i].entry.kind == DiffKind::kInputScale) return 0;  // its only value is compared at the end
     const bool reciprocal = states_[i].multipliers == Multipliers::kNeighbours;
     return reciprocal ? std::max(tolerance_, kReciprocalTolerance) : tolerance_;
   }
@@ -298,7 +298,7 @@ class Comparison {
                                                                    : DiffClass::kWithin);
   }
 
-  /// One value, found unequal or not.
+  /// Classifies an input scale, which is a single value.
   void settle_input_scale(DiffPair& p) const {
     DiffEntry& e = p.entry;
     const WeightDifference at = e.error.first;

@@ -12,17 +12,17 @@ constexpr std::string_view severity_name(Severity severity) {
   return severity == Severity::kNote ? "note" : severity == Severity::kWarning ? "warning" : "error";
 }
 
-/// Something a user should know that stops nothing.
+/// Something that a user should know and that stops nothing.
 struct Finding {
   Severity severity;
   std::string id;       ///< a stable name: "unequal-global-scales"
   std::string where;    ///< file, tensor or module
-  std::string message;  ///< what was found and what was done about it
+  std::string message;  ///< the problem and its treatment
   bool operator==(const Finding&) const = default;
 };
 using Findings = std::vector<Finding>;
 
-/// "1 file", "3 files"; `nouns` where the plural takes more than an s.
+/// "1 file", "3 files"; `nouns` is the plural if it takes more than an s.
 inline std::string counted(uint64_t count, const std::string& noun, const std::string& nouns = "") {
   if (count == 1) return "1 " + noun;
   return std::to_string(count) + " " + (nouns.empty() ? noun + "s" : nouns);

@@ -1,4 +1,5 @@
-// Debian has fmt as a shared library and as headers; this makes of the headers what the library would give.
+// Debian has fmt as a shared library and as headers; this compiles from the headers what the library would
+// provide.
 #include <fmt/format-inl.h>
 
 namespace fmt {

@@ -7,14 +7,15 @@
 
 namespace twofour {
 
-/// Who wrote a word, and so how messages spell it: input_scale in a recipe file, --input-scale at the prompt.
+/// The author of a setting, who determines how messages spell it: input_scale in a recipe file, --input-scale
+/// at the prompt.
 enum class Author { kPrompt, kFile };
 
 /// An option of the program as it is typed, by its name: "follow_links" is --follow-links.
 class OptionName {
  public:
   template <size_t kSize>
-  consteval OptionName(const char (&name)[kSize]) {  // NOLINT: a name says itself
+  consteval OptionName(const char (&name)[kSize]) {  // NOLINT: a name stands for itself
     static_assert(kSize + 2 <= sizeof(text_));
     for (size_t i = 0; i < kSize; ++i) text_[i + 2] = name[i] == '_' ? '-' : name[i];
   }
@@ -24,12 +25,12 @@ class OptionName {
   char text_[32] = {'-', '-'};
 };
 
-/// As its author wrote it: --exact or exact; with a value --exact strict or exact: strict.
+/// A setting as its author wrote it: --exact or exact; with a value --exact strict or exact: strict.
 std::string spelled(std::string_view key, Author author);
 std::string spelled(std::string_view key, std::string_view value, Author author);
 
-/// Options that messages of lib advise, or say the value of, beside the words of rules (lib/words). The
-/// program defines them; a test holds that it has each.
+/// Options whose names or values messages of lib mention, besides the settings of rules (lib/words). The
+/// program defines them; a test checks that it has each.
 namespace options {
 inline constexpr OptionName kAgainst = "against", kAlso = "also", kAt = "at", kBudget = "budget",
                             kCache = "cache", kCacheSize = "cache_size", kDialect = "dialect",

@@ -9,27 +9,27 @@
 
 namespace twofour {
 
-/// An Error about several things, a line each. Only the line ends between them start a new line when it is
-/// shown: those within a line, which may hold names from files, do not.
+/// An Error about several things, one line each. Only the line ends between them start a new line when the
+/// message is shown: line ends within a line, which may hold names from files, do not.
 struct ErrorLines : Error {
   explicit ErrorLines(std::vector<std::string> all)
       : Error(fmt::format("{}", fmt::join(all, "\n"))), lines(std::move(all)) {}
   std::vector<std::string> lines;
 };
 
-/// The lines of any Error: most have one.
+/// The lines of any Error: most errors have one.
 inline std::vector<std::string> lines_of(const Error& e) {
   const auto* several = dynamic_cast<const ErrorLines*>(&e);
   return several != nullptr ? several->lines : std::vector<std::string>{e.what()};
 }
 
-/// Collects what is wrong before refusing it all at once, so that one run shows the whole list.
+/// Collects problems and refuses them all at once, so that one run shows the whole list.
 class Problems {
  public:
   void add(std::string message) {
     if (++count_ <= kShown) shown_.push_back(std::move(message));
   }
-  /// The same of a message to be formatted.
+  /// Adds a message that is yet to be formatted.
   template <class... Args>
   void add(fmt::format_string<Args...> text, Args&&... args) {
     if (++count_ <= kShown) shown_.push_back(fmt::format(text, std::forward<Args>(args)...));

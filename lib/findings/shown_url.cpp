@@ -13,7 +13,7 @@ bool is_of_scheme(char c) {
   return is_digit(c) || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '+' || c == '-' || c == '.';
 }
 
-/// Whether what follows the last colon is no port: it may be a password that ends somewhere else.
+/// True if the text behind the last colon is no port: it may be part of a password that ends somewhere else.
 bool has_odd_port(std::string_view host) {
   const size_t colon = host.rfind(':');
   if (colon == host.npos || host.ends_with(']')) return false;
@@ -21,7 +21,7 @@ bool has_odd_port(std::string_view host) {
   return port.empty() || !std::all_of(port.begin(), port.end(), is_digit);
 }
 
-/// "#2", by which one of several URLs is told from another (see GivenUrls), and the mark behind it: "#2:".
+/// "#2", which distinguishes one of several URLs (see GivenUrls), and the mark behind it: "#2:".
 std::string_view number_of(std::string_view url) {
   const size_t mark = url.rfind('#');
   if (mark == url.npos || url.find('?') != url.npos) return {};
@@ -43,7 +43,7 @@ std::string shown_url(std::string_view url) {
   const std::string scheme(url.substr(0, mark + kMark.size()));
   const std::string_view rest = shown.substr(scheme.size());
   const std::string_view host = rest.substr(0, rest.find('/'));
-  // A password may have a question mark or a slash, and then ends behind what looks like the host.
+  // A password may have a question mark or a slash, and then ends behind the apparent host.
   const bool ends_early = host.size() == rest.size() && shown.size() < url.size();
   const bool at_follows = url.find('@', scheme.size() + host.size()) != url.npos;
   const size_t at = host.rfind('@');

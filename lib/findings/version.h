@@ -7,7 +7,8 @@ const char* version();
 /// The git commit this was built from, or "unknown".
 const char* version_commit();
 
-/// What it was built with: "GNU 12.2.0"; "nvcc 12.9 for sm 90" or "none"; "fmt 9.1.0, CLI11 2.1.2, ...".
+/// The tools that it was built with: "GNU 12.2.0"; "nvcc 12.9 for sm 90" or "none"; "fmt 9.1.0, CLI11 2.1.2,
+/// ...".
 const char* compiler();
 const char* cuda_build();
 const char* library_versions();

@@ -12,7 +12,7 @@
 
 namespace twofour {
 
-/// A tensor of an edited checkpoint: bytes of one file, whole or some of its equal slices.
+/// A tensor of an edited checkpoint: bytes of one file, all or some of its equal slices.
 struct EditedTensor {
   TensorInfo info;
   uint32_t shard;                                         ///< among the sources' files, the base's first
@@ -24,39 +24,40 @@ struct EditedTensor {
 std::vector<std::string> names_of(const std::vector<EditedTensor>& tensors);
 std::vector<std::string> names_of(const Checkpoint& c);
 
-/// Adds the tensors that stay of a checkpoint, with shards counted from `first`.
+/// Adds the remaining tensors of a checkpoint, with shards counted from `first`.
 void add_tensors(const Checkpoint& c, const std::vector<bool>& stays, uint32_t first,
                  std::vector<EditedTensor>& to);
 void sort_by_name(std::vector<EditedTensor>& tensors);
 
-/// What an edit makes, before it is known what its config says.
+/// The result of an edit, before its config is complete.
 struct Edited {
   std::vector<EditedTensor> tensors;
   Json config, hf_quant;
   Findings findings;
-  std::map<std::string, std::string> texts = {};  ///< of config files that are a source's
+  std::map<std::string, std::string> texts = {};  ///< of config files copied from a source
   Json note = nullptr;                            ///< see TensorSource::source_note
 };
 
-/// Findings of a source that hold for what is made of it. Modules are examined again.
+/// Findings of a source that also hold for a result made from it. Modules are examined again.
 Findings findings_of(const Checkpoint& c);
 
 /// The config files that an edit changes.
 inline constexpr const char* kConfigNames[] = {"config.json", "hf_quant_config.json"};
 
-/// The tensors as a checkpoint under the base's configuration, to count and look at. It reads from base and
+/// The tensors as a checkpoint with the base's configuration, to count and examine. It reads from base and
 /// donor and must not outlive them.
 Checkpoint outline(const Checkpoint& base, const Checkpoint* donor, const std::vector<EditedTensor>& tensors);
 
-/// Takes the words on quantization out of what an edit makes where no codes are left, and throws Error where
-/// an engine reads other formats by them than `result`, its tensors, has, though it reads the base as it is.
+/// Removes the settings of quantization from an edit's result if no codes are left. Throws Error if an engine
+/// would take `result`, the result's tensors, for other formats because of them, although it reads the base
+/// correctly.
 void settle_words(const Checkpoint& base, const Checkpoint& result, Edited& edited);
 
-/// The edited checkpoint, which reads from the files of its sources. A config that says what the source's
-/// said stays as it was written.
+/// The edited checkpoint, which reads from the files of its sources. A config that equals the source's keeps
+/// the source's text.
 Checkpoint view_of(Checkpoint source, std::optional<Checkpoint> donor, Edited edited);
 
-/// What open_edited() does, a function for each kind of edit.
+/// The implementations of open_edited(), one for each kind of edit.
 Checkpoint open_graft(const std::filesystem::path& source, const std::filesystem::path& donor_path,
                       const Edit& edit, Io io);
 Checkpoint open_without_modules(const std::filesystem::path& path, const Edit& edit, Io io);

@@ -15,7 +15,7 @@
 namespace twofour {
 namespace {
 
-/// A name at and below a block of experts.
+/// A name split into the block of experts and the rest below it.
 struct BelowExperts {
   std::string_view block;
   std::string_view rest;  ///< "7.up_proj.weight", "gate_up_proj"
@@ -45,7 +45,7 @@ std::optional<int64_t> leading_number(std::string_view rest) {
   return is_number ? std::optional(value) : std::nullopt;
 }
 
-/// Where the router of a block is: beside it, or where stacks have no block of their own, below it.
+/// The place of a block's router: beside the block or, if stacks have no block of their own, below it.
 std::string_view home_of(std::string_view block) {
   constexpr std::string_view kBlock = ".experts";
   return block.ends_with(kBlock) ? block.substr(0, block.size() - kBlock.size())
@@ -53,7 +53,7 @@ std::string_view home_of(std::string_view block) {
                                  : block;
 }
 
-/// Last parts of those that have no number an expert: gemma-4's scale of the hidden state.
+/// Last parts of router tensors without a number for each expert: gemma-4's scale of the hidden state.
 constexpr std::string_view kUndividedParts[] = {"scale", "root_size", "input_scale", "input_global_scale"};
 
 int64_t elements(const TensorInfo& t) {
@@ -62,7 +62,7 @@ int64_t elements(const TensorInfo& t) {
   return count;
 }
 
-/// Whether the bytes of a tensor are `experts` slices, one behind the other: [E, ...] or [1, E].
+/// True if the bytes of a tensor are `experts` slices, one after the other: [E, ...] or [1, E].
 bool is_divided(const TensorInfo& t, int64_t experts) {
   const auto first = std::find_if(t.shape.begin(), t.shape.end(), [](int64_t d) { return d != 1; });
   return first != t.shape.end() && *first == experts;

@@ -12,14 +12,14 @@ namespace twofour {
 struct ExpertTensor {
   enum class Kind {
     kExpert,  ///< of one expert: P.7.up_proj.weight
-    kStack,   ///< a slice an expert, the outermost dimension
+    kStack,   ///< a slice for each expert, along the outermost dimension
     kRouter,  ///< likewise: the router's rows, bias and correction bias
     kWhole,   ///< of all experts together
   };
   size_t tensor;  ///< in Checkpoint::tensors()
   Kind kind;
   int64_t expert = -1;   ///< kExpert
-  size_t number_at = 0;  ///< kExpert: where the number is in the name
+  size_t number_at = 0;  ///< kExpert: position of the number in the name
 };
 
 /// The routed experts of a layer, with their router.
@@ -29,8 +29,8 @@ struct ExpertBlock {
   std::vector<ExpertTensor> tensors;
 };
 
-/// All blocks of a checkpoint, by name. Throws Error where experts are missing, where tensors of a block
-/// disagree on their number, where it is unknown how a router's tensor is divided, and on hash layers.
+/// All blocks of a checkpoint, by name. Throws Error if experts are missing, if tensors of a block disagree
+/// on their number, if the division of a router's tensor is unknown, and on hash layers.
 std::vector<ExpertBlock> find_expert_blocks(const Checkpoint& checkpoint);
 
 }  // namespace twofour

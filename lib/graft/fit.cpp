@@ -21,7 +21,8 @@ std::optional<int64_t> size_of(const Checkpoint& c, const char* key) {
   return value.is_number_integer() ? std::optional(value.get<int64_t>()) : std::nullopt;
 }
 
-/// Which sides of a linear are as wide as the hidden state. Source: Hugging Face transformers, modeling_*.py.
+/// The sides of a linear that are as wide as the hidden state. Source: Hugging Face transformers,
+/// modeling_*.py.
 enum class Sides { kInput, kOutput, kBoth, kTwice };  // kTwice: hidden state and embedding side by side
 struct SideRule {
   std::string_view leaf;
@@ -63,7 +64,8 @@ bool fits(const Linear& m, Sides sides, int64_t hidden) {
   return true;
 }
 
-/// What linears of the same place in different layers share of their name: "experts.gate_proj", "q_proj".
+/// The part of their names that linears share in the same place of different layers: "experts.gate_proj",
+/// "q_proj".
 std::string place_of(const Linear& m) {
   const auto known = parse_module_name(m.name);
   return known && known->expert >= 0 ? "experts." + std::string(leaf_of(m.name))
@@ -128,7 +130,7 @@ class FitCheck {
       expect(fmt::format("the base's hidden_size {}", *hidden));
   }
 
-  /// A base has one count of experts for all of its layers.
+  /// A base has the same count of experts in all of its layers.
   void experts_fit(const std::vector<bool>& comes) {
     const int64_t promised = promised_experts(base_.config());
     std::map<std::string, int64_t> counts;
@@ -147,7 +149,7 @@ class FitCheck {
     }
   }
 
-  /// A head that is the embedding comes with it.
+  /// If the base ties its head to the embedding, no head may come.
   void head_is_read(const std::vector<bool>& comes) {
     if (model_setting(base_.config(), "tie_word_embeddings") != Json(true)) return;
     for (size_t i = 0; i < comes.size(); ++i) {
@@ -163,7 +165,7 @@ class FitCheck {
   void refuse() const { problems_.refuse(); }
 
  private:
-  /// Hidden states side by side in models with hyper-connections.
+  /// The number of parallel hidden states in models with hyper-connections.
   int64_t streams() const {
     return size_of(base_, "hc_count").value_or(size_of(base_, "hc_mult").value_or(1));
   }

@@ -75,7 +75,7 @@ class MixedWriter {
     model_.modules.push_back(std::move(one));
   }
 
-  /// Groups of compressed-tensors say of activations what tensors do not.
+  /// Groups of compressed-tensors describe activations, which tensors do not show.
   Json entry_of(const Linear& m, const Scheme& scheme) const {
     const size_t source = came_.contains(result_.tensors()[m.weight].name);
     if (source >= groups_.size() || !groups_[source]) return dialect_->entry(scheme);
@@ -83,7 +83,7 @@ class MixedWriter {
     return entry.is_object() ? entry : dialect_->entry(scheme);
   }
 
-  /// Whether the tensors have the names and types that loaders of the dialect read.
+  /// True if the tensors have the names and types that loaders of the dialect read.
   bool is_spelled(const Linear& m, const Scheme& scheme) const {
     if (m.nvfp4)
       return dialect_->nvfp4 != nullptr &&

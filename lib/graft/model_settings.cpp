@@ -40,7 +40,7 @@ constexpr const char* kDraftCounts[] = {"num_nextn_predict_layers", "mtp_num_hid
                                         "num_mtp_modules"};
 constexpr const char* kExpertCounts[] = {"num_experts", "num_local_experts", "n_routed_experts",
                                          "moe_num_experts"};
-/// Lists with an entry a layer, draft layers last where they have one. Source: Hugging Face transformers,
+/// Lists with an entry for each layer; entries for draft layers come last. Source: Hugging Face transformers,
 /// configuration_*.py.
 constexpr const char* kLayerLists[] = {"layer_types",
                                        "mlp_layer_types",
@@ -59,7 +59,7 @@ constexpr const char* kLayerLists[] = {"layer_types",
                                        "partial_rotary_factors",
                                        "attention_layers",
                                        "num_attention_heads_per_layer"};
-/// Lists of the layers that are of a kind.
+/// Lists of the numbers of layers of one kind.
 constexpr const char* kNumberLists[] = {"mlp_only_layers", "full_attn_idxs", "full_attention_layers",
                                         "dense_layers"};
 
@@ -69,7 +69,7 @@ size_t length_of(const Json& list) {
   return list.is_array() ? list.size() : list.is_string() ? list.get<std::string>().size() : 0;
 }
 
-/// The first `length` entries of a list, and those of `more` behind them.
+/// The first `length` entries of a list, followed by the entries of `more` from there on.
 Json resized(const Json& list, size_t length, const Json* more) {
   if (list.is_string()) {
     std::string text = list.get<std::string>().substr(0, length);
@@ -82,7 +82,7 @@ Json resized(const Json& list, size_t length, const Json* more) {
   return out;
 }
 
-/// Brings lists with an entry a layer from `before` layers to `after`.
+/// Shortens lists with an entry for each layer from `before` layers to `after`.
 void shorten_lists(Json& config, int64_t before, int64_t after) {
   for_each_config(config, [&](Json& one) {
     for (const char* key : kLayerLists) {
@@ -102,7 +102,7 @@ void shorten_lists(Json& config, int64_t before, int64_t after) {
   });
 }
 
-/// Gives lists of the main layers alone the donor's entries of draft layers.
+/// Appends the donor's entries for draft layers to lists that cover only the main layers.
 void lengthen_lists(Json& config, const Json& donor, int64_t layers, int64_t drafts) {
   for_each_config(config, [&](Json& one) {
     for (const char* key : kLayerLists) {

@@ -20,7 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether all that a graft brought goes, so that its base is back: then its config files, too.
+/// True if everything that a graft brought is dropped, so that its base is left: then restores the base's
+/// config files, too.
 bool give_base_back(const Checkpoint& source, Edited& edited) {
   std::error_code error;
   const fs::path path = source.path() / kManifestName;
@@ -39,7 +40,8 @@ bool give_base_back(const Checkpoint& source, Edited& edited) {
   return true;
 }
 
-/// Single experts of a block go by their own way, which keeps router and config right.
+/// Refuses to drop single experts of a block, for which another edit exists that also adapts router and
+/// config.
 void refuse_parts_of_blocks(const Checkpoint& c, const std::vector<bool>& stays) {
   const auto block_of = [](std::string_view name) {
     const auto parsed = parse_module_name(module_of(name));
@@ -57,7 +59,7 @@ void refuse_parts_of_blocks(const Checkpoint& c, const std::vector<bool>& stays)
   }
 }
 
-/// What is left of a tensor of a block; nothing where it goes.
+/// The remaining part of a tensor of a block; nullopt if it is dropped.
 std::optional<EditedTensor> without_experts(const Checkpoint& c, const ExpertTensor& t, int64_t experts,
                                             const std::shared_ptr<const std::vector<int64_t>>& kept) {
   const TensorInfo& info = c.tensors()[t.tensor];
@@ -77,7 +79,7 @@ std::optional<EditedTensor> without_experts(const Checkpoint& c, const ExpertTen
   return out;
 }
 
-/// The new name of a module of a block's expert; nothing where the expert goes.
+/// The new name of a module of a block's expert; nullopt if the expert is dropped.
 class ExpertRenames {
  public:
   void add(const ExpertBlock& block, const std::vector<int64_t>& kept) { kept_[block.name] = &kept; }

@@ -38,14 +38,14 @@ bool is_code_type(DType type) {
   return type == DType::kU8 || type == DType::kI8 || type == DType::kI32 || type == DType::kF8E4M3;
 }
 
-/// The modules that come, quantized or linears in floats, and how the donor's config has them.
+/// The added modules, quantized or linears in floats, with their entries in the donor's config.
 std::vector<ComingModule> coming_modules(const Checkpoint& donor, const QuantizationWords& words,
                                          const std::vector<Linear>& linears, const std::vector<bool>& comes) {
   std::set<std::string> floats, quantized;
   for (const Linear& m : linears) {
     if (comes[m.weight]) (!m.format->coded ? floats : quantized).insert(m.name);
   }
-  for (size_t i = 0; i < comes.size(); ++i) {  // formats that are no linears, or not read
+  for (size_t i = 0; i < comes.size(); ++i) {  // formats without linears, or unsupported
     const TensorInfo& t = donor.tensors()[i];
     const std::string_view leaf = leaf_of(t.name);
     if (comes[i] && is_code_type(t.dtype) && (leaf.find("weight") == 0 || leaf == "qweight"))
@@ -74,8 +74,8 @@ std::vector<std::string> float_linears(const Checkpoint& c) {
   return names;
 }
 
-/// The config files after a graft: the base's with what comes written into them or, where they cannot say it,
-/// ones that say each module of the result.
+/// The config files after a graft: the base's with the added modules written into them or, if these cannot be
+/// described so, new ones with an entry for each module of the result.
 void write_words(const Checkpoint& base, const Checkpoint& donor, const std::vector<Linear>& linears,
                  const std::vector<bool>& comes, const Checkpoint& result,
                  const std::vector<std::string>& staying, Edited& edited) {
@@ -84,7 +84,7 @@ void write_words(const Checkpoint& base, const Checkpoint& donor, const std::vec
   const QuantizationWords of_donor(donor.config(), donor.hf_quant_config(), donor.path().string());
   const std::vector<ComingModule> coming = coming_modules(donor, of_donor, linears, comes);
   if (const auto why = words.add(coming, of_donor, float_linears(result), staying)) {
-    for (const ComingModule& m : coming) {  // a format that is not read cannot be named
+    for (const ComingModule& m : coming) {  // an unsupported format cannot be named
       const bool known =
           m.scheme.is_null() || std::any_of(linears.begin(), linears.end(), [&](const Linear& l) {
             return l.name == m.name || l.name.starts_with(m.name + ".");
@@ -126,7 +126,7 @@ Checkpoint open_graft(const fs::path& source, const fs::path& donor_path, const 
     const std::string& name = base.tensors()[i].name;
     goes[i] = goes[i] || names.contains(name) || modules.contains(module_of(name));
   }
-  Problems ignored;  // of modules that are not touched
+  Problems ignored;  // of modules that the edit leaves unchanged
   const auto of_base = find_weight_modules(base, ignored), of_donor = find_weight_modules(donor, ignored);
   refuse_unlike_shapes(base, of_base, goes, donor, of_donor, comes);
 

@@ -12,37 +12,40 @@
 
 namespace twofour {
 
-/// A module that comes, and how its donor quantizes it: an entry of `quantized_layers`, a group of
-/// `config_groups` or a whole quantization_config without its lists; null: not at all.
+/// An added module, and its quantization in the donor: an entry of `quantized_layers`, a group of
+/// `config_groups` or a whole quantization_config without its lists; null: not quantized.
 struct ComingModule {
   std::string name;
   Json scheme;
   std::string entry = {};  ///< of `quantized_layers`: its key, the module or one above it
-  /// Of a module in floats: what the donor says of it. Loaders of FP8 know modules that no list names.
+  /// For a module in floats: its entry in the donor's config. Loaders of FP8 recognize such modules even if
+  /// no list names them.
   Json said = nullptr;
 };
 
-/// What a checkpoint's config.json and hf_quant_config.json say of quantization, as far as it names modules:
-/// lists of what is not quantized, `quantized_layers`, targets of `config_groups`.
+/// The quantization settings in a checkpoint's config.json and hf_quant_config.json that name modules: lists
+/// of unquantized modules, `quantized_layers`, targets of `config_groups`.
 class QuantizationWords {
  public:
-  /// Takes them from a config.json and a hf_quant_config.json, either of which may be null. `where` names the
-  /// checkpoint in messages.
+  /// Takes the settings from a config.json and a hf_quant_config.json, either of which may be null. `where`
+  /// names the checkpoint in messages.
   QuantizationWords(Json config, Json hf_quant_config, std::string where);
 
-  /// How they say that a module is quantized.
+  /// The quantization of a module by these settings.
   ComingModule scheme_of(const std::string& module) const;
-  /// Removes what matched a tensor of `before` and matches none now: words on quantized modules none of
-  /// `staying`, lists of others none of `after`. All are sorted names.
+  /// Removes entries that matched a tensor of `before` and match none now: entries for quantized modules if
+  /// they match none of `staying`, list entries of others if they match none of `after`. All are sorted
+  /// names.
   void forget(const std::vector<std::string>& before, const std::vector<std::string>& staying,
               const std::vector<std::string>& after);
-  /// Renames modules; an empty name: it went. Patterns that tell renamed modules apart become their names.
+  /// Renames modules; nullopt as the new name: it was dropped. Patterns that distinguish renamed modules
+  /// become the modules' names.
   using Rename = std::function<std::optional<std::string>(const std::string&)>;
   void rename(const std::vector<std::string>& modules, const Rename& new_name);
-  /// Says how modules that come are quantized. `linears` are those of the result that are not, which take the
-  /// place of a pattern that one of the quantized matches; `staying` as above. The donor's own entries of
-  /// lists are used where they match nothing else. Returns why these words, with some changed, cannot say it;
-  /// then they are of no use any more.
+  /// Adds the quantization of added modules. `linears` are the unquantized linears of the result; their names
+  /// replace a pattern that also matches one of the quantized modules. `staying` as above. The donor's own
+  /// list entries are used if they match nothing else. Returns the reason if modified settings cannot
+  /// describe the result; then this object must not be used any more.
   std::optional<std::string> add(const std::vector<ComingModule>& coming, const QuantizationWords& donor,
                                  const std::vector<std::string>& linears,
                                  const std::vector<std::string>& staying);
@@ -53,7 +56,7 @@ class QuantizationWords {
  private:
   enum class Dialect { kNone, kModelOpt, kModelOptMixed, kCompressedTensors, kFp8Like, kOther };
   Dialect dialect() const;
-  /// The objects that say something: the entry in config.json, `quantization` of hf_quant_config.json.
+  /// The objects with settings: the entry in config.json, `quantization` of hf_quant_config.json.
   std::vector<Json*> holders();
   std::vector<const Json*> holders() const;
   Json* list_for(Json& holder);
@@ -71,7 +74,7 @@ class QuantizationWords {
   Json config_, hf_quant_;
   std::string where_;
   mutable std::unordered_map<std::string, ConfigPattern> patterns_;  ///< compiled
-  mutable std::shared_ptr<SourceGroups> groups_;                     ///< read, until they change
+  mutable std::shared_ptr<SourceGroups> groups_;                     ///< parsed; reset when they change
 };
 
 }  // namespace twofour

@@ -12,10 +12,10 @@
 
 namespace twofour {
 
-/// Where an edit has no layer count to go by: then no layer is beyond it.
+/// Stands for an unknown layer count: then no layer is beyond it.
 inline constexpr int64_t kNoLayerCount = std::numeric_limits<int64_t>::max();
 
-/// num_hidden_layers of a checkpoint's config.json; kNoLayerCount where it says none.
+/// num_hidden_layers of a checkpoint's config.json; kNoLayerCount if it has none.
 int64_t layer_count(const Checkpoint& checkpoint);
 
 /// The layer of the language model that a name is in; -1: none, or a layer of `mtp.` or of a tower.
@@ -25,17 +25,17 @@ int64_t main_layer(std::string_view name);
 /// `layers.N`; -1: none.
 int64_t draft_layer(std::string_view name, int64_t layers);
 
-/// Names, globs, "re:..." and roles, of modules or tensors, as the command line has them.
+/// Names, globs, "re:..." and roles, of modules or tensors, as on the command line.
 class ModulePatterns {
  public:
-  /// `option` names them in messages. Throws Error on patterns that are not valid.
+  /// `option` names them in messages. Throws Error on invalid patterns.
   ModulePatterns(const std::vector<std::string>& texts, const char* option);
-  /// Which tensors of a checkpoint with `layers` layers match, by position: their module, their own name, or,
-  /// of a KV scale, the projection that it belongs to.
+  /// The matching tensors of a checkpoint with `layers` layers, by position: by their module, their own name
+  /// or, for a KV scale, the projection that it belongs to.
   std::vector<bool> select(const Checkpoint& checkpoint, int64_t layers);
   /// Throws Error for the first pattern that has matched nothing in `where`.
   void refuse_unused(const std::string& where) const;
-  /// Whether one of them is this role.
+  /// True if one of them is this role.
   bool has(ModuleRole role) const;
 
  private:

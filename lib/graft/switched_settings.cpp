@@ -17,14 +17,14 @@
 namespace twofour {
 namespace {
 
-/// Counts that classes hold against None: with 0 they make matrices without rows. Source: Hugging Face
-/// transformers, modeling_deepseek_v3.py; vLLM, deepseek_v2.py.
+/// Counts that classes compare with None: with 0 they would create matrices without rows. Source: Hugging
+/// Face transformers, modeling_deepseek_v3.py; vLLM, deepseek_v2.py.
 constexpr std::string_view kNullWhereNone[] = {"n_shared_experts", "q_lora_rank"};
 
-/// Which tensors of a family's rows there are.
+/// The tensors of a family's rows that exist.
 struct Presence {
   std::vector<size_t> counts;  ///< of each row
-  std::set<int64_t> layers;    ///< that have any; -1: what is in no layer
+  std::set<int64_t> layers;    ///< layers that have any; -1: tensors outside of layers
 };
 
 Presence presence_of(const Checkpoint& c, const std::vector<FamilyRow>& rows, const FamilySizes& sizes) {
@@ -45,14 +45,14 @@ Presence presence_of(const Checkpoint& c, const std::vector<FamilyRow>& rows, co
   return there;
 }
 
-/// What a family takes where a config lacks a key; null: nothing.
+/// The default of a family for a key that a config lacks; null: none.
 Json default_of(const FamilyShapes& family, const std::string& key) {
   const Json defaults = family_defaults(family);
   const auto at = defaults.find(key);
   return at == defaults.end() || at->is_string() ? Json(nullptr) : *at;
 }
 
-/// What a key says where there is no such module.
+/// The value of a key if there is no such module.
 Json off_value(const std::string& key, const FamilyShapes& family, const Json* stated) {
   const bool is_switch = (stated != nullptr ? *stated : default_of(family, key)).is_boolean();
   const bool is_null =
@@ -60,7 +60,7 @@ Json off_value(const std::string& key, const FamilyShapes& family, const Json* s
   return is_switch ? Json(false) : is_null ? Json(nullptr) : Json(0);
 }
 
-/// What a donor says of modules that it has; nothing where it says that it has none.
+/// The donor's value of a key that announces modules; nullopt if it announces none.
 std::optional<Json> on_value(const std::string& key, const Json& donor) {
   const auto model = find_language_model(donor);
   if (!model) return std::nullopt;
@@ -84,7 +84,7 @@ Changes changed_switches(const Json& config, const Checkpoint& before, const Che
   for (const std::string& key : family_switches(rows)) {
     if (sizes.is_list(key)) continue;
     size_t had = 0, has = 0;
-    bool is_wanted = false;  // by a layer that stays
+    bool is_wanted = false;  // by a remaining layer
     for (size_t i = 0; i < rows.size(); ++i) {
       if (!has_term(rows[i].when, key) || has_term(rows[i].when, "may")) continue;
       had += old.counts[i];
@@ -103,7 +103,8 @@ Changes changed_switches(const Json& config, const Checkpoint& before, const Che
   return changes;
 }
 
-/// DeepSeek-V4 has an entry a layer: by how much its compressor shortens a text; 0: it has none.
+/// DeepSeek-V4 has an entry for each layer: the factor by which its compressor shortens a text; 0: it has
+/// none.
 void switch_compressors(Json& config, const Checkpoint& before, const Checkpoint& now, const Json& donor) {
   const auto has = [](const Checkpoint& c, size_t layer) {
     return c.find(fmt::format("layers.{}.attn.compressor.ape", layer)).has_value();

@@ -6,10 +6,11 @@
 
 namespace twofour {
 
-/// Whether a source begins with hf://, https:/ or http:/.
+/// True if a source begins with hf://, https:/ or http:/.
 bool is_remote_address(std::string_view source);
 
-/// What an address names: a repository of the Hub, a folder or a file of one, or something on another server.
+/// The target of an address: a repository of the Hub, a folder or a file of one, or something on another
+/// server.
 struct RemoteAddress {
   std::string repo;      ///< "org/name"; empty: on another server
   std::string revision;  ///< branch, tag or commit

@@ -23,7 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLockName = ".twofour-cache";
-/// How often a file may be downloaded: more means that files read together do not fit.
+/// The largest number of downloads of one file: more would mean that files which are read together do not
+/// fit.
 constexpr int kMostDownloads = 2;
 constexpr uint64_t kPiece = 1u << 20;
 constexpr const char* kDownloading = "downloading";
@@ -35,8 +36,8 @@ void hash_begin(int fd, const fs::path& path, uint64_t bytes, ContentHasher& has
                  [&](uint64_t, std::span<const uint8_t> piece) { hasher.update(piece); });
 }
 
-/// Opens what an earlier run left whole; false if it is absent, of another size or hash, or nothing says that
-/// its contents are still the object's.
+/// Opens a complete file that an earlier run left; false if it is absent, has another size or hash, or
+/// nothing shows that its contents are still the object's.
 bool open_left(const RemoteObject& object, const fs::path& path, int& fd) {
   if (!object.is_pinned()) return false;
   fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -52,7 +53,7 @@ bool open_left(const RemoteObject& object, const fs::path& path, int& fd) {
   return is_right;
 }
 
-/// Of the lock of a folder, which is made if it is absent.
+/// The path of the lock of a folder, which is created if it is absent.
 fs::path path_of_lock(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -60,7 +61,7 @@ fs::path path_of_lock(const fs::path& folder) {
   return folder / kLockName;
 }
 
-/// Whether a file has a name that cached_name() gives, or that of one that is begun.
+/// True if a file has a name that cached_name() returns, or the temporary name of such a file.
 bool is_cached_name(const std::string& name) {
   const std::string whole = name_of_temporary(name);
   const std::string& base = whole.empty() ? name : whole;
@@ -72,11 +73,11 @@ bool is_cached_name(const std::string& name) {
 }  // namespace
 
 std::string cached_name(const RemoteObject& object) {
-  // A SHA-256 says all; else where it is and what its server says of it.
+  // A SHA-256 identifies the contents; without one, the URL and what the server sends about them do.
   const std::string contents = !object.sha256.empty() ? object.sha256
                                                       : fmt::format("{} {} {}", shown_url(object.url.text()),
                                                                     object.etag, object.modified);
-  // Of a long name the beginning: the whole, with what is added, is a name that any file system takes.
+  // Only the beginning of a long name is used, so that the result is a name that any file system accepts.
   constexpr size_t kMostOfName = 100;
   return fmt::format("{}.{}", fs::path(object.name).filename().string().substr(0, kMostOfName),
                      hash_text(fmt::format("{} {}", contents, object.size)).hex());
@@ -85,8 +86,8 @@ std::string cached_name(const RemoteObject& object) {
 struct DownloadCache::File {
   enum class State { kAbsent, kLoading, kWhole };
   State state = State::kAbsent;
-  bool reserved = false;  ///< while it is loaded: there is room for it
-  uint64_t bytes = 0;     ///< that it takes, or will
+  bool reserved = false;  ///< while it is loaded: space is reserved for it
+  uint64_t bytes = 0;     ///< that it takes up now or will take up
   uint64_t last_use = 0;  ///< by DownloadCache::clock_
   int readers = 0;
   int fd = -1;
@@ -167,7 +168,7 @@ void DownloadCache::make_room(std::unique_lock<std::mutex>& lock, const RemoteOb
       fs::remove(folder_ / temporary_name(oldest->first), ignored);
       oldest->second->bytes = 0;
       if (oldest->second->state != File::State::kLoading)
-        files_.erase(oldest);  // else it waits for room, too
+        files_.erase(oldest);  // else it waits for space, too
       continue;
     }
     if (!others_move)

@@ -16,28 +16,30 @@
 
 namespace twofour {
 
-/// Whole files in a folder, downloaded as they are needed and removed as others need the room. Files that an
-/// earlier run left, whole or begun, are continued, but those of objects that nothing pins: these are
-/// removed at the end. One run at a time has a folder. Safe from several threads.
+/// Complete files in a folder, downloaded as they are needed and removed when others need the space. Files
+/// that an earlier run left, complete or not, are reused. Unpinned objects are the exception: their files are
+/// removed at the end. Only one run at a time may use a folder. Safe from several threads.
 class DownloadCache {
  public:
-  /// Makes the folder if it is absent. At most `limit` bytes of files are in it. Throws Error where another
-  /// run has it.
+  /// Creates the folder if it is absent. It holds at most `limit` bytes of files. Throws Error if another run
+  /// uses it.
   DownloadCache(const std::filesystem::path& folder, uint64_t limit);
   ~DownloadCache();
   DownloadCache(const DownloadCache&) = delete;
   DownloadCache& operator=(const DownloadCache&) = delete;
 
-  /// While a file is downloaded, the phase of `progress` says so; nullptr: none. It outlives all reading.
+  /// Shows in the phase of `progress` that a file is being downloaded; nullptr: not shown. It must outlive
+  /// all reading.
   void show(Progress* progress) { progress_ = progress; }
 
-  /// Fills `out` from byte `offset` of an object, which is downloaded first if it is not here. Its hash is
-  /// compared where it is known; where nothing pins it and it is downloaded again, both downloads. Throws
-  /// Error where it does not fit, and where it is needed once more and again after it was removed for others.
+  /// Fills `out` from byte `offset` of an object, which is downloaded first if it is not in the cache. Its
+  /// hash is checked if it is known. If nothing pins an object and it is downloaded again, both downloads are
+  /// compared. Throws Error if it does not fit, or if it was removed for others and is needed again too
+  /// often.
   void read(const RemoteObject& object, RedirectCache& redirects, const Fetcher& fetcher, uint64_t offset,
             std::span<uint8_t> out);
 
-  /// Removes an object after its last reader, also one of an earlier run.
+  /// Removes an object after its last reader; also a file that an earlier run left.
   void remove(const RemoteObject& object);
 
  private:
@@ -55,16 +57,16 @@ class DownloadCache {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::shared_ptr<File>> files_;  ///< by name in the folder
-  std::map<std::string, int> downloads_;                ///< how often each was begun
-  /// By name, what nothing pins: its contents, once they were whole.
+  std::map<std::string, int> downloads_;                ///< number of times that each was begun
+  /// Unpinned objects by name: the hash of their contents, once a download is complete.
   std::map<std::string, std::optional<Hash128>> unpinned_;
   uint64_t clock_ = 0;
   Progress* progress_ = nullptr;
   int active_ = 0;               ///< downloads
-  const char* phase_ = nullptr;  ///< before them
+  const char* phase_ = nullptr;  ///< the phase before them
 };
 
-/// The name of an object in the folder: its own, and what identifies its contents.
+/// The name of an object in the folder: its own name and a hash that identifies its contents.
 std::string cached_name(const RemoteObject& object);
 
 }  // namespace twofour

@@ -30,19 +30,19 @@ struct HttpHead {
   }
 };
 
-/// What takes an answer as it comes. Both functions may throw, and end the transfer by returning false.
+/// A receiver of an answer while it arrives. Both functions may throw, and end the transfer by returning
+/// false.
 class HttpReceiver {
  public:
   virtual ~HttpReceiver() = default;
-  /// Once, before the body.
+  /// Called once, before the body.
   virtual bool head(const HttpHead& head) = 0;
   virtual bool body(std::span<const uint8_t> piece) = 0;
 };
 
-/// One GET by libcurl, which is opened at the first call; redirects are not followed. Connections are kept
-/// for the next request. Safe from several threads. Throws ConnectionError where the connection fails, stalls
-/// for 60 s or ends before the length that was announced, Interrupted on Ctrl-C, and Error where there is no
-/// libcurl.
+/// One GET by libcurl, which is loaded at the first call; redirects are not followed. Connections are reused
+/// by later requests. Safe from several threads. Throws ConnectionError if the connection fails, stalls for
+/// 60 s or ends before the announced length, Interrupted on Ctrl-C, and Error if there is no libcurl.
 void http_get(const HttpRequest& request, HttpReceiver& receiver);
 
 }  // namespace twofour

@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kLibraries[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
 constexpr long kConnectSeconds = 30;
-/// A transfer of less than this many bytes a second for so many seconds counts as broken.
+/// A transfer counts as broken if it is slower than this many bytes a second for so many seconds.
 constexpr long kSlowBytes = 1, kSlowSeconds = 60;
 
 /// The functions of libcurl that are called here.
@@ -101,21 +101,22 @@ class HandlePool {
   Idle<CURL*> idle_;
 };
 
-/// Made after libcurl is open, so that connections end before what it and its TLS library do at exit.
+/// Created after libcurl is loaded, so that connections end before the exit handlers of libcurl and its TLS
+/// library run.
 HandlePool& pool() {
   curl();
   static HandlePool handles;
   return handles;
 }
 
-/// One transfer, as libcurl's callbacks see it. Exceptions wait until libcurl has returned.
+/// One transfer, as libcurl's callbacks see it. Exceptions are stored until libcurl has returned.
 struct Transfer {
   HttpReceiver& receiver;
   HttpHead head{};
   bool head_given = false, ended = false;
   std::exception_ptr failure{};
 
-  /// False ends the transfer.
+  /// Returns false to end the transfer.
   template <class F>
   bool guarded(F&& f) {
     try {
@@ -225,7 +226,7 @@ void http_get(const HttpRequest& request, HttpReceiver& receiver) {
   }
   if (code == CURLE_URL_MALFORMAT)
     throw Error(shown_url(request.url) + ": expected a URL, found none that libcurl takes");
-  // Who is offline should not wait; whose network fails between two requests should.
+  // An offline user should not wait; a user whose network fails between two requests should.
   static std::atomic<bool> any_answer{false};
   const bool is_unknown = code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_RESOLVE_PROXY;
   if (is_unknown && !any_answer) throw Error(failure + ": expected a network that leads there");

@@ -16,14 +16,14 @@ namespace {
 
 constexpr uint64_t kLongestList = 256u << 20;
 constexpr size_t kMostFiles = 100'000;
-/// More than a file of any checkpoint has, and than some file systems allow.
+/// Larger than any file of a checkpoint, and than some file systems allow.
 constexpr uint64_t kLargestFile = uint64_t{1} << 43;
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
-/// What says how the values of a single file are read, beside it.
+/// Files beside a single file that determine how its values are read.
 constexpr const char* kConfigs[] = {"config.json", "hf_quant_config.json", "quantize_config.json",
                                     "quant_config.json"};
-/// What is looked for on a server that has no list.
+/// Files to look for on a server without listings.
 constexpr const char* kUsualFiles[] = {"config.json",
                                        "hf_quant_config.json",
                                        "quantize_config.json",
@@ -57,7 +57,7 @@ void check_relative(const std::string& where, const std::string& name) {
     throw Error(fmt::format("{}: expected names of files, found {}", where, json_quote_short(name)));
 }
 
-/// Throws Error unless each file can be where its name says, with no other in its way.
+/// Throws Error unless each file can be stored under its name without conflicts.
 void check_apart(const std::string& where, const std::vector<RemoteObject>& files) {
   std::set<std::string> names;
   for (const RemoteObject& file : files) {
@@ -93,7 +93,7 @@ RemoteObject object_of(const std::string& where, const Json& entry) {
                             json_quote_short(object.name), json_quote_short(object.sha256)));
   }
   const std::string blob = text_of(entry, "blobId");
-  if (!lfs.is_object()) object.git_sha1 = blob;  // else that of the pointer to it
+  if (!lfs.is_object()) object.git_sha1 = blob;  // else it is that of the LFS pointer
   if (!object.git_sha1.empty() && !is_digest(object.git_sha1, 40)) {
     throw Error(fmt::format("{}: {}: expected git's SHA-1 of 40 digits, found {}", where,
                             json_quote_short(object.name), json_quote_short(object.git_sha1)));
@@ -197,7 +197,7 @@ RemoteListing list_server(const RemoteAddress& a, const Fetcher& fetcher) {
     listing.file = object.name;
     listing.name.erase(listing.name.rfind('/'));
     listing.files.push_back(std::move(object));
-    if (!a.url.query.empty()) return listing;  // which is for that file
+    if (!a.url.query.empty()) return listing;  // the query is for that file
     Url folder = a.url;
     folder.path.erase(folder.path.rfind('/') + 1);
     for (const char* name : kConfigs) {

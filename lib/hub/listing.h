@@ -12,13 +12,13 @@ namespace twofour {
 struct RemoteListing {
   std::string name;  ///< "hf://org/name@COMMIT", with the path within it; a URL without its query
   std::string file;  ///< the address names this one file; empty: a folder
-  Json note;         ///< what twofour.json keeps: repository and commit, or the URL
+  Json note;         ///< for twofour.json: repository and commit, or the URL
   std::vector<RemoteObject> files;
 };
 
 /// Asks the Hub once for the commit, the files, their sizes and hashes; all later requests name the commit.
-/// Of another server, which has no list, looks for the files that checkpoints have: configs, tokenizer, index
-/// and what it names. Throws Error where a request is refused, where a name leaves the folder and where there
+/// On another server, which has no listing, looks for the usual files of checkpoints: configs, tokenizer,
+/// index and the files that it names. Throws Error if a request is refused, a name leaves the folder or there
 /// are more than 100,000 files.
 RemoteListing list_remote(const RemoteAddress& address, const Fetcher& fetcher);
 

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kBegin = "twofour-remote-";
-/// A folder gets its lock some moments after it is made.
+/// A folder is locked some moments after it is created.
 constexpr std::time_t kYoungSeconds = 60;
 
 /// Opens and locks an unlocked folder of this user; -1 for any other path.
@@ -36,7 +36,7 @@ bool is_young(int fd) {
   return ::fstat(fd, &st) != 0 || st.st_mtime + kYoungSeconds > std::time(nullptr);
 }
 
-/// Removes what runs left that were killed.
+/// Removes the folders of killed runs.
 void remove_left(const fs::path& temporary) {
   std::error_code error;
   for (fs::directory_iterator it(temporary, error), end; !error && it != end; it.increment(error)) {

@@ -4,11 +4,10 @@
 namespace twofour {
 
 /// A new folder in the folder for temporary files, "twofour-remote-XXXXXX", for files that have names and
-/// sizes but not their bytes. The destructor removes it; the constructor removes those of runs that were
-/// killed.
+/// sizes but not their bytes. The destructor removes it; the constructor removes the folders of killed runs.
 class PlaceholderFolder {
  public:
-  /// Throws Error where it cannot be made.
+  /// Throws Error if it cannot be created.
   PlaceholderFolder();
   ~PlaceholderFolder();
   PlaceholderFolder(const PlaceholderFolder&) = delete;
@@ -17,7 +16,7 @@ class PlaceholderFolder {
 
  private:
   std::filesystem::path path_;
-  int lock_ = -1;  ///< of the folder: held as long as it is used
+  int lock_ = -1;  ///< of the folder: held while it is in use
 };
 
 }  // namespace twofour

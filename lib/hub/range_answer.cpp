@@ -11,7 +11,7 @@
 namespace twofour {
 namespace {
 
-/// What is read and dropped of an answer that has the whole file in place of a range.
+/// The most bytes that are read and dropped if an answer has the whole file in place of a range.
 constexpr uint64_t kMostSkipped = 16u << 20;
 
 }  // namespace

@@ -25,17 +25,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Bytes that are asked for together, and at least how many at once: most headers of weights are smaller.
+/// Bytes that are requested together, and the least number in one request: most headers of weights are
+/// smaller.
 constexpr uint64_t kBlock = 64u << 10, kAtOnce = 4 * kBlock;
 constexpr uint64_t kSmallFile = 1u << 20;
-/// Requests for headers that are on their way at once.
+/// Requests for headers that run at the same time.
 constexpr int kConnections = 8;
 
 constexpr std::string_view kWeights = ".safetensors";
 
 }  // namespace
 
-/// One file of a source. The bytes that ranges brought are kept where its name is.
+/// One file of a source. Bytes that were fetched by ranges are cached in the file of its name.
 class RemoteSourceFile : public RemoteFile {
  public:
   RemoteSourceFile(RemoteObject object, const fs::path& path, const Fetcher& fetcher, DownloadCache* cache)
@@ -67,7 +68,8 @@ class RemoteSourceFile : public RemoteFile {
   bool is_weights() const { return object_.name.ends_with(kWeights); }
   void read_whole() { whole_ = true; }
 
-  /// What fails says nothing about the content, so that no command takes it for damage of the file.
+  /// A failure says nothing about the content, so it becomes a ReadError, and no command takes it for damage
+  /// of the file.
   void read(uint64_t offset, std::span<uint8_t> out) override {
     try {
       read_bytes(offset, out);
@@ -78,7 +80,7 @@ class RemoteSourceFile : public RemoteFile {
     }
   }
 
-  /// Fetches the header of weights, and what comes with it.
+  /// Fetches the header of weights, and the bytes that come with it.
   void read_header() {
     std::vector<uint8_t> head(std::min(object_.size, kSafetensorsPrefix));
     read(0, head);
@@ -104,7 +106,7 @@ class RemoteSourceFile : public RemoteFile {
     fetch(offset, out.size());
     read_at(fd_, path_, offset, out);
   }
-  /// Throws Error where the whole file has other bytes than ranges of it had before.
+  /// Throws Error if the whole file has other bytes than its earlier ranges.
   void check_ranges() {
     const std::lock_guard lock(mutex_);
     std::vector<uint8_t> range(kBlock), whole(kBlock);
@@ -119,7 +121,7 @@ class RemoteSourceFile : public RemoteFile {
     is_compared_ = true;
   }
 
-  /// Asks for what of these bytes is not here yet.
+  /// Fetches the missing ones of these bytes.
   void fetch(uint64_t offset, uint64_t bytes) {
     const uint64_t end = (offset + bytes + kBlock - 1) / kBlock;
     for (uint64_t b = offset / kBlock; b < end; ++b) {
@@ -140,8 +142,8 @@ class RemoteSourceFile : public RemoteFile {
     }
   }
 
-  /// Holds the bytes against the hash that was listed, once all of them are here: before any of a small file
-  /// is given away.
+  /// Compares the bytes with the listed hash once all of them are here: before any byte of a small file is
+  /// handed out.
   void check_whole() {
     if (!object_.has_hash()) return;
     ContentHasher hasher(object_);
@@ -163,9 +165,9 @@ class RemoteSourceFile : public RemoteFile {
   std::atomic<bool> whole_{false};
   std::mutex mutex_;
   int fd_ = -1;
-  std::vector<bool> here_;    ///< blocks that were fetched
-  bool is_compared_ = false;  ///< these, with the whole file
-  size_t missing_;            ///< blocks that were not
+  std::vector<bool> here_;    ///< blocks that have been fetched
+  bool is_compared_ = false;  ///< these have been compared with the whole file
+  size_t missing_;            ///< blocks that have not
 };
 
 RemoteSource::RemoteSource(const std::string& source, const std::optional<CacheOptions>& cache,

@@ -13,7 +13,7 @@
 
 namespace twofour {
 
-/// Where whole files go, and how many bytes of them.
+/// The folder of whole files, and the most bytes that they may take.
 struct CacheOptions {
   std::filesystem::path folder;
   uint64_t limit = 0;
@@ -21,12 +21,12 @@ struct CacheOptions {
 
 class RemoteSourceFile;
 
-/// A source as a path on this machine. Of hf:// and https:// that is a folder of files that have their names
-/// and sizes and no bytes; while this lives, InputFile asks for what is read of them. The folder goes with
-/// it.
+/// A source as a path on this machine. For hf:// and https:// the path is a folder of files with the right
+/// names and sizes and no bytes; while this object lives, InputFile fetches the bytes that are read. The
+/// destructor removes the folder.
 class RemoteSource {
  public:
-  /// A path is left as it is. Of a URL, lists the files and reads the headers of weights, several at once.
+  /// Leaves a path as it is. For a URL, lists the files and reads the headers of weights, several at once.
   /// Without `cache` only ranges are read. Throws Error, as list_remote() does.
   explicit RemoteSource(const std::string& source, const std::optional<CacheOptions>& cache = std::nullopt,
                         const RetryPolicy& policy = {});
@@ -38,10 +38,10 @@ class RemoteSource {
   /// The directory or the file that the source names.
   const std::filesystem::path& path() const { return path_; }
 
-  /// From now on what is read of a weight file, or of another above 1 MiB, is read from the cache, into which
-  /// the whole file is downloaded first. `progress` shows downloads and outlives all reading.
+  /// From now on, reads of a weight file, or of another file above 1 MiB, come from the cache, into which the
+  /// whole file is downloaded first. `progress` shows downloads and must outlive all reading.
   void download_whole_files(Progress* progress = nullptr);
-  /// Removes this source's files from the cache, once nothing needs them any more.
+  /// Removes this source's files from the cache when nothing needs them any more.
   void remove_downloads();
 
  private:
@@ -55,7 +55,7 @@ class RemoteSource {
   std::unique_ptr<RemoteFolder> folder_;
 };
 
-/// Throws Error, saying what to do, where `source` is a URL: for commands that read whole checkpoints.
+/// Throws Error, with advice, if `source` is a URL: for commands that read whole checkpoints.
 void refuse_remote(const std::string& source, const char* why);
 
 }  // namespace twofour

@@ -7,17 +7,17 @@
 
 namespace twofour {
 
-/// A hash of FIPS 180-4 with blocks of 64 bytes and a state of 32-bit words, of bytes that come in pieces.
+/// A hash of FIPS 180-4 with blocks of 64 bytes and a state of 32-bit words, of bytes that arrive in pieces.
 template <size_t kWords>
 class BlockHash {
  public:
   void update(std::span<const uint8_t> bytes);
-  /// 8 digits a word, in small letters. Nothing may follow.
+  /// The hash, 8 digits for each 32-bit word, in small letters. update() must not be called afterwards.
   std::string hex();
 
  protected:
   using State = std::array<uint32_t, kWords>;
-  /// Changes the state by 64 bytes.
+  /// Updates the state with 64 bytes.
   using Block = void (*)(State& state, const uint8_t* bytes);
   BlockHash(const State& begin, Block block) : state_(begin), block_(block) {}
 
@@ -30,14 +30,14 @@ class BlockHash {
 extern template class BlockHash<5>;
 extern template class BlockHash<8>;
 
-/// What the Hub names files of Git LFS by: 64 digits.
+/// The hash by which the Hub names files of Git LFS: 64 digits.
 class Sha256 : public BlockHash<8> {
  public:
   Sha256();
 };
 
-/// What git names all other files by, 40 digits: it tells a damaged file, and no longer one that was made to
-/// have the hash of another.
+/// The hash by which git names all other files, 40 digits. It reveals a damaged file, but no longer one that
+/// was made to have the hash of another.
 class Sha1 : public BlockHash<5> {
  public:
   Sha1();

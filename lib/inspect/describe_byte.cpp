@@ -50,7 +50,8 @@ std::string dense_byte_text(const Source& s, uint8_t byte) {
                      code_text(byte >> 4));
 }
 
-/// In an artifact: the target and part that a tensor is, and through the layout's map the weights of a byte.
+/// In an artifact: names the target and the part of a tensor and, through the layout's map, the weights of a
+/// byte.
 std::optional<std::string> describe_artifact_byte(const Checkpoint& c, const TensorInfo& t,
                                                   const std::string& layout, uint64_t offset, uint8_t byte) {
   std::optional<std::string> text;
@@ -65,7 +66,7 @@ std::optional<std::string> describe_artifact_byte(const Checkpoint& c, const Ten
       for (int p = 0; p < L::part_count; ++p) {
         const Part part = L::part(p, shape);
         if (suffix != part.suffix) continue;
-        // A manifest that doesn't fit the tensor says nothing about its bytes.
+        // A manifest that doesn't match the tensor says nothing about its bytes.
         if (t.shape != std::vector<int64_t>{shape.e, part.rows, part.cols} || part.bytes() == 0) return;
         const auto i = static_cast<int64_t>(offset);
         const Place at{i / part.bytes(), i % part.bytes() / part.cols, i % part.cols};
@@ -99,7 +100,7 @@ std::optional<std::string> describe_module_byte(const Checkpoint& c, size_t tens
   return std::nullopt;
 }
 
-/// The layout that a tensor of an artifact with several layouts is a part of; empty where it is of none.
+/// The layout of a tensor in an artifact with several layouts; empty if the tensor belongs to none.
 std::string layout_of(const Checkpoint& artifact, size_t tensor) {
   for (const ArtifactMatrix& m : read_artifact_modules(artifact).matrices) {
     const bool is_part = std::find(m.parts.begin(), m.parts.end(), tensor) != m.parts.end();

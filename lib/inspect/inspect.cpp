@@ -23,7 +23,7 @@
 namespace twofour {
 namespace {
 
-/// Groups by what a tensor looks like beside its name, so that only equal ones fold together.
+/// Groups by a tensor's properties other than its name, so that only equal ones fold together.
 template <class Key, class Name, class Make>
 void fold_by(size_t count, Key key, Name name, Make make) {
   std::map<std::string, std::vector<size_t>> kinds;
@@ -59,7 +59,7 @@ std::string describe_scales(const Checkpoint& c, const Linear& m) {
   return fmt::format("blocks of {} x {}, {} scales", m.scale_rows, m.scale_cols, type);
 }
 
-/// Quantized modules in other formats than NVFP4; counts all formats. What cannot be read becomes notes.
+/// Adds quantized modules in formats other than NVFP4; counts all formats. Unreadable modules become notes.
 void add_other_modules(const Checkpoint& c, const std::vector<Linear>& all,
                        const std::function<bool(const Linear&)>& wanted, InspectReport& report) {
   std::vector<const Linear*> modules;
@@ -91,7 +91,7 @@ void add_other_modules(const Checkpoint& c, const std::vector<Linear>& all,
       });
 }
 
-/// What an artifact in a layout was made from, if twofour.json says so.
+/// The checkpoint that an artifact in a layout was made from, if twofour.json records it.
 std::optional<Checkpoint> open_view(const Checkpoint& c, Findings& findings) {
   try {
     if (c.is_directory() && holds_layout(c)) return open_source(c.path());
@@ -103,10 +103,10 @@ std::optional<Checkpoint> open_view(const Checkpoint& c, Findings& findings) {
   return std::nullopt;
 }
 
-/// What modules take in the files: those of an artifact in a layout their share of its tensors.
+/// The bytes of modules in the files: for an artifact in a layout, their share of its tensors.
 class ModuleSizes {
  public:
-  /// `view` is what `c` was made from; nullptr: `c` is in no layout.
+  /// `view` is the source of `c`; nullptr: `c` is in no layout.
   ModuleSizes(const Checkpoint& c, const Checkpoint* view) : source_(view != nullptr ? *view : c) {
     if (view == nullptr) return;
     const ArtifactModules own = read_artifact_modules(c);
@@ -129,7 +129,7 @@ class ModuleSizes {
   std::unordered_map<std::string, uint64_t> bytes_;
 };
 
-/// Sizes of the default set; none where a checkpoint has none that could be converted.
+/// Adds sizes of the default set; none if nothing of the checkpoint could be converted.
 void add_layout_sizes(const Checkpoint& c, const ModuleSizes& sizes, InspectReport& report) {
   try {
     const auto targets = select_matrices(c, {});

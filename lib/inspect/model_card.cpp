@@ -24,10 +24,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Matrices that became the same thing.
+/// Matrices that were made by the same method.
 struct Made {
   size_t matrices = 0;
-  std::map<std::string, std::vector<double>> figures;  ///< by name, one a matrix
+  std::map<std::string, std::vector<double>> figures;  ///< by name, one for each matrix
 };
 
 struct Facts {
@@ -36,7 +36,7 @@ struct Facts {
   uint64_t tensor_bytes = 0;
 };
 
-/// The bytes of a tensor that a manifest lists; 0 of an unknown type.
+/// The bytes of a tensor that a manifest lists; 0 for an unknown type.
 uint64_t bytes_of(const Json& tensor) {
   const auto dtype = dtype_from_name(tensor.at("dtype").get<std::string>());
   uint64_t bits = dtype ? static_cast<uint64_t>(dtype_bits(*dtype)) : 0;
@@ -80,7 +80,7 @@ Facts read_facts(const fs::path& artifact) {
   return facts;
 }
 
-/// A value of the front matter of a README.md, by its key; empty where it is not stated as one word.
+/// A value of the front matter of a README.md, by its key; empty if it is no single word.
 std::string front_matter_value(std::string text, const std::string& key) {
   std::erase(text, '\r');
   if (!text.starts_with("---\n")) return {};
@@ -96,7 +96,7 @@ std::string front_matter_value(std::string text, const std::string& key) {
   }
 }
 
-/// `text` as YAML has it in double quotes, in ASCII: JSON does not escape DEL, nor separators and controls
+/// `text` as a YAML string in double quotes, in ASCII: JSON does not escape DEL, nor separators and controls
 /// above ASCII, which YAML forbids or takes for ends of lines.
 std::string yaml_quote(const std::string& text) {
   const std::string json = json_quote(text);
@@ -117,7 +117,7 @@ std::string yaml_quote(const std::string& text) {
   return quoted;
 }
 
-/// `text` in one line of Markdown that shows it as it is.
+/// `text` in one line of Markdown that displays it unchanged.
 std::string markdown_text(const std::string& text) {
   std::string shown;
   for (const char c : text) {
@@ -138,7 +138,7 @@ size_t longest_run(const std::string& text) {
   return longest;
 }
 
-/// The same in the type of code, for a cell of a table.
+/// The same as code, for a cell of a table.
 std::string code(const std::string& text) {
   std::string shown;
   for (const char c : text) {
@@ -150,7 +150,7 @@ std::string code(const std::string& text) {
   return fence + space + shown + space + fence;
 }
 
-/// What a rule says, without what it leaves empty and with long lists counted.
+/// A rule without its empty settings, and with the length of long lists in place of the lists.
 Json short_rule(const Json& rule) {
   constexpr size_t kLongest = 32;
   Json said = Json::object();
@@ -204,7 +204,7 @@ std::string figures_text(const std::map<std::string, Made>& all) {
          rows + "\n";
 }
 
-/// How a program reads what was made.
+/// Explains how programs load the result.
 std::string load_text(const Facts& facts, const Checkpoint& artifact) {
   std::string layouts;
   for (const auto& [name, made] : facts.made) {
@@ -243,7 +243,7 @@ std::string load_text(const Facts& facts, const Checkpoint& artifact) {
       code(method));
 }
 
-/// Words by which the Hub finds it.
+/// Tags by which the Hub finds the model.
 std::set<std::string> tags(const Facts& facts) {
   std::set<std::string> found = {"twofour"};
   for (const auto& [name, made] : facts.made) {

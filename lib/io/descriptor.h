@@ -6,22 +6,22 @@
 
 namespace twofour {
 
-/// Of a time of a file, since 1970.
+/// Nanoseconds since 1970 of a file's time.
 inline int64_t nanoseconds(const struct timespec& t) { return t.tv_sec * 1'000'000'000 + t.tv_nsec; }
 
-/// Fills `out` from byte `offset` of an open file; `path` is for messages. Throws ReadError, and Error where
-/// the file ends early.
+/// Fills `out` from byte `offset` of an open file; `path` is for messages. Throws ReadError, and Error if the
+/// file ends early.
 void read_at(int fd, const std::filesystem::path& path, uint64_t offset, std::span<uint8_t> out);
 
 /// Writes all of `bytes` to byte `offset` of an open file. Throws Error.
 void write_at(int fd, const std::filesystem::path& path, uint64_t offset, std::span<const uint8_t> bytes);
 
-/// Whether an open file still has this name. Links are not followed.
+/// True if an open file still has this name. Links are not followed.
 bool has_name(int fd, const std::filesystem::path& path);
 
 enum class Sharing {
   kAlone,     ///< no other process may hold the lock
-  kTogether,  ///< others that share it may
+  kTogether,  ///< other processes may share the lock
 };
 enum class LockState {
   kHeld,  ///< until the file is closed
@@ -31,21 +31,21 @@ enum class LockState {
 /// Locks an open file, without waiting.
 LockState lock_file(int fd, Sharing sharing = Sharing::kAlone);
 
-/// A file that is created if it is absent, and locked as long as this lives.
+/// A file that is created if it is absent, and locked during the lifetime of this object.
 class LockedFile {
  public:
-  /// Throws Error where it cannot be opened, but for a folder that is absent.
+  /// Throws Error if it cannot be opened, except if its folder is absent.
   explicit LockedFile(const std::filesystem::path& path, Sharing sharing = Sharing::kAlone);
   LockedFile(const LockedFile&) = delete;
   LockedFile& operator=(const LockedFile&) = delete;
   ~LockedFile();
 
   int descriptor() const { return fd_; }
-  /// Whether it was there before; else this made it.
+  /// True if the file existed before; otherwise this object created it.
   bool was_there() const { return was_there_; }
   bool is_taken() const { return fd_ >= 0 && state_ == LockState::kTaken; }
-  /// Whether no other process has the lock, as far as the file system tells, and the file has its name: a
-  /// process that is done may remove it after it was opened here.
+  /// True if no other process has the lock, as far as the file system reports it, and the file still has its
+  /// name: a process that is done may remove the file after it was opened here.
   bool is_ours() const { return fd_ >= 0 && state_ != LockState::kTaken && has_name(fd_, path_); }
 
  private:

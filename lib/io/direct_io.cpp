@@ -94,7 +94,7 @@ size_t DirectFile::write(const std::filesystem::path& path, uint64_t offset,
     if (put < 0 && errno == EINTR) continue;
     if (put < 0 && errno == EINVAL) break;
     if (put < 0) throw_io_error(path, "write", errno);
-    // Of a part that does not end with a page the rest of that page is written again.
+    // If a part does not end with a page, the rest of that page is written again.
     const size_t whole = down(static_cast<uint64_t>(put));
     if (whole == 0) break;
     done += whole;

@@ -34,7 +34,7 @@ int64_t modified_at(const struct stat& st) { return nanoseconds(st.st_mtim); }
 
 constexpr std::string_view kTemporaryEnd = ".unfinished";
 
-/// Reads what direct I/O can read; `offset` and `out` become the rest.
+/// Reads the part that direct I/O can read; `offset` and `out` become the rest.
 void read_directly(const DirectFile& direct, const fs::path& path, uint64_t& offset,
                    std::span<uint8_t>& out) {
   if (!direct.is_open() || out.size() < kDirectMinimum) return;
@@ -150,7 +150,7 @@ bool InputFile::is_pinned() const {
 }
 
 void InputFile::check_unchanged() const {
-  if (remote_) return;  // each answer names its contents by an ETag
+  if (remote_) return;  // each answer identifies its contents by an ETag
   struct stat st {};
   if (::fstat(fd_, &st) != 0) throw_io_error(path_, "look at", errno);
   if (static_cast<uint64_t>(st.st_size) == size_ && modified_at(st) == modified_) return;
@@ -187,7 +187,7 @@ AtomicFile::AtomicFile(const fs::path& path, Io io) : path_(path) {
   temporary_ = path.parent_path() / temporary_name(path.filename().string());
   fd_ = create_temporary(temporary_);
   if (io == Io::kCached || is_in_memory(fd_)) return;
-  // Reading back always bypasses the page cache, so that the disk answers.
+  // Reading back always bypasses the page cache, so that the bytes come from the disk.
   direct_ = DirectFile(temporary_, fd_, io == Io::kDirect);
   io_ = io == Io::kDirect && direct_.is_open() ? Io::kDirect : Io::kBuffered;
   reads_ = std::make_unique<ReadWindows>();
@@ -210,7 +210,7 @@ AtomicFile::~AtomicFile() {
 void AtomicFile::resize(uint64_t size) {
   if (size == 0) return;
   if (io_ == Io::kBuffered) writes_ = std::make_unique<WriteWindows>(size);
-  // A file in memory does not fragment, and reserving would touch every page once more before it is written.
+  // A file in memory does not fragment, and reserving would touch every page once more.
   const bool in_memory = is_in_memory(fd_);
   struct statfs system {};
   if (in_memory && ::fstatfs(fd_, &system) == 0 &&
@@ -235,7 +235,7 @@ void AtomicFile::resize(uint64_t size) {
 void AtomicFile::write(uint64_t offset, std::span<const uint8_t> bytes) {
   flushed_ = false;
   if (io_ == Io::kDirect) {
-    // Pages that are shared with a neighbour, and so the end of the file, go through the page cache.
+    // Pages that are shared with a neighbour, and therefore the end of the file, go through the page cache.
     const uint64_t page = DirectFile::alignment(), head = (page - offset % page) % page;
     const uint64_t whole = bytes.size() < head ? 0 : (bytes.size() - head) / page * page;
     if (whole >= kDirectMinimum) {

@@ -28,11 +28,11 @@ struct ReadError : Error {
 };
 
 /// A regular file open for reading; symbolic links to one are followed, FIFOs and devices refused. Reads
-/// never map the file, so one that shrinks meanwhile is an Error, not a SIGBUS. Of a RemoteFile, bytes are
-/// read where they are. Reading is safe from several threads.
+/// never map the file, so one that shrinks meanwhile is an Error, not a SIGBUS. The bytes of a RemoteFile are
+/// read from their server. Reading is safe from several threads.
 class InputFile {
  public:
-  /// `windows` is shared by files that are read together; without, a file has its own.
+  /// `windows` is shared by files that are read together; by default a file has its own.
   explicit InputFile(const std::filesystem::path& path, Io io = Io::kCached,
                      std::shared_ptr<ReadWindows> windows = nullptr);
   InputFile(InputFile&& other) noexcept;
@@ -41,23 +41,23 @@ class InputFile {
 
   const std::filesystem::path& path() const { return path_; }
   uint64_t size() const { return size_; }
-  /// Whether its bytes are elsewhere, so that its descriptor has none.
+  /// True if its bytes are elsewhere, so that its descriptor has none.
   bool is_remote() const { return remote_ != nullptr; }
-  /// Whether something tells its contents from others of that name and size, in this run or another: its
-  /// times, or what a server says.
+  /// True if something distinguishes its contents from others of the same name and size, in this run or
+  /// another: its times, or an ETag of the server.
   bool is_pinned() const;
-  /// For mmap; stays the file's own.
+  /// For mmap; the file still owns it.
   int descriptor() const { return fd_; }
-  /// When it was last written to, as it was opened: nanoseconds since 1970.
+  /// The time of the last write to it, as of its opening: nanoseconds since 1970.
   int64_t modified() const { return modified_; }
-  /// When it or what the file system says of it last changed, likewise. No program can set it, so it reveals
-  /// a write that was followed by restoring modified().
+  /// The time of the last change of its contents or status, as of its opening, likewise. No program can set
+  /// it, so it reveals a write that was followed by restoring modified().
   int64_t status_changed() const { return status_changed_; }
-  /// How bytes are read: kCached if the file system has no direct I/O or the file is in memory.
+  /// The way in which bytes are read: kCached if the file system has no direct I/O or the file is in memory.
   Io io() const;
-  /// Throws Error if the file was written to since it was opened.
+  /// Throws Error if the file has been written to since it was opened.
   void check_unchanged() const;
-  /// Fills `out` from byte `offset`. Throws Error on I/O errors and where the file ends early.
+  /// Fills `out` from byte `offset`. Throws Error on I/O errors and if the file ends early.
   void read(uint64_t offset, std::span<uint8_t> out) const;
 
  private:
@@ -66,12 +66,12 @@ class InputFile {
   uint64_t size_ = 0;
   int64_t modified_ = 0, status_changed_ = 0;  ///< nanoseconds
   DirectFile direct_;
-  std::shared_ptr<ReadWindows> windows_;  ///< none: the page cache keeps what is read
+  std::shared_ptr<ReadWindows> windows_;  ///< none: the page cache retains the pages that are read
   std::vector<bool> resident_;            ///< windows that were in the page cache when the file was opened
-  std::shared_ptr<RemoteFile> remote_;    ///< where the bytes are; none: here
+  std::shared_ptr<RemoteFile> remote_;    ///< the source of the bytes; none: this file
 };
 
-/// The temporary name of a file until it is whole: ".NAME.unfinished", in the same folder.
+/// The temporary name of an unfinished file: ".NAME.unfinished", in the same folder.
 std::string temporary_name(const std::string& name);
 /// The final name of a file with this temporary name; empty if `name` is not a temporary name.
 std::string name_of_temporary(std::string_view name);
@@ -80,7 +80,7 @@ std::string name_of_temporary(std::string_view name);
 /// folder, which the destructor removes. Never writes through a link. Writing is safe from several threads.
 class AtomicFile {
  public:
-  /// Unless cached, resize() comes before the first byte, and each byte is written once.
+  /// Unless it is cached, resize() must come before the first byte, and each byte is written once.
   explicit AtomicFile(const std::filesystem::path& path, Io io = Io::kCached);
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
@@ -88,17 +88,17 @@ class AtomicFile {
 
   const std::filesystem::path& path() const { return path_; }
   Io io() const { return io_; }
-  /// Reserves space for a file of `size` bytes, so that a full disk shows before the work is done.
+  /// Reserves space for a file of `size` bytes, so that a full disk is noticed before the work is done.
   void resize(uint64_t size);
   void write(uint64_t offset, std::span<const uint8_t> bytes);
   void write(uint64_t offset, std::string_view bytes);
-  /// Flushes to disk. Unless the page cache is to keep them, the file's pages are given up, so that read()
-  /// gets what the disk holds.
+  /// Flushes to disk. Unless it is cached, the file's pages are dropped from the page cache, so that read()
+  /// returns what the disk holds.
   void flush();
-  /// Reads back what was written; unless cached, past the page cache if the file system supports it.
+  /// Reads written bytes back; unless it is cached, bypasses the page cache if the file system supports it.
   void read(uint64_t offset, std::span<uint8_t> out) const;
-  /// Flushes to disk what flush() did not, then renames. If that fails, removes the temporary file and throws
-  /// Error.
+  /// Flushes the bytes that flush() did not, then renames. If that fails, removes the temporary file and
+  /// throws Error.
   void commit();
 
  private:
@@ -117,20 +117,20 @@ class AtomicFile {
 std::string read_text(const std::filesystem::path& path, uint64_t limit = 64u << 20);
 std::string read_text(const InputFile& file, uint64_t limit = 64u << 20);
 
-/// Writes a small file whole or not at all.
+/// Writes a small file completely or not at all.
 void write_text(const std::filesystem::path& path, std::string_view text);
 
-/// Whether two files hold the same bytes.
+/// True if two files hold the same bytes.
 bool same_contents(const std::filesystem::path& a, const std::filesystem::path& b);
 
 /// Flushes a directory's entries (created, renamed and removed names) to disk.
 void sync_directory(const std::filesystem::path& directory);
 
 /// The status of a path; symbolic links are followed. Throws Error if nothing is there, ReadError if the
-/// system does not say.
+/// system does not report it.
 std::filesystem::file_status status_of(const std::filesystem::path& path);
 
-/// Whether nothing is there; false if the system does not say, so that opening it reports why.
+/// True if nothing is there; false if the system does not report it, so that opening it reports why.
 bool is_absent(const std::filesystem::path& path);
 
 /// The folder for temporary files: TMPDIR, else /tmp. Throws Error if it is no folder.

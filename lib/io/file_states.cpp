@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// FUSE and SMB may number a file anew once nothing has it open.
+/// FUSE and SMB may give a file a new inode number when nothing has it open.
 bool has_lasting_inodes(const fs::path& path) {
   constexpr uint32_t kFuse = 0x65735546, kCifs = 0xff534d42, kSmb2 = 0xfe534d42;
   struct statfs system {};
@@ -51,7 +51,7 @@ fs::path resolved(const fs::path& path) {
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-/// Calls see(path) for everything below a directory that no name hides.
+/// Calls see(path) for everything below a directory except hidden files and folders.
 template <class See>
 void walk(const fs::path& directory, See&& see) {
   std::error_code error;
@@ -67,7 +67,7 @@ void walk(const fs::path& directory, See&& see) {
   if (error && !is_gone) throw Error(fmt::format("{}: cannot list: {}", directory.string(), error.message()));
 }
 
-/// Adds the names of weight files that a piece of an index has in quotes.
+/// Adds the quoted names of weight files in a piece of an index.
 void add_names(std::string_view text, std::set<std::string>& names) {
   constexpr std::string_view kEnd = ".safetensors\"";
   for (size_t at = text.find(kEnd); at != text.npos; at = text.find(kEnd, at + kEnd.size())) {
@@ -76,8 +76,8 @@ void add_names(std::string_view text, std::set<std::string>& names) {
   }
 }
 
-/// Calls see(path) for the files that the indexes of a directory name, whatever their names and whichever
-/// folders they are in. Others read and judge an index; here it is enough to find the names.
+/// Calls see(path) for the files that the indexes of a directory name, with any names and in any folders.
+/// Other code parses and checks an index; here it is enough to find the names.
 template <class See>
 void for_indexed(const fs::path& directory, See&& see) {
   constexpr std::string_view kIndex = ".safetensors.index.json";
@@ -99,13 +99,13 @@ void for_indexed(const fs::path& directory, See&& see) {
     } catch (const ReadError&) {
       throw;
     } catch (const Error&) {
-      // None that can be read as one.
+      // It cannot be read as an index.
     }
   }
   for (const std::string& name : names) see(directory / name);
 }
 
-/// Whether loaders read a file of that name because it is there.
+/// True if loaders read a file by this name because it is there.
 bool is_read_by_name(const fs::path& file) {
   return file.extension() == ".safetensors" || file.extension() == ".json";
 }

@@ -18,10 +18,10 @@ struct Hash128 {
   std::string hex() const;  ///< 32 digits, as `xxhsum -H2` prints them
 };
 
-/// The hash that hex() wrote so. Throws Error naming `where` on anything else.
+/// The hash that hex() wrote. Throws Error naming `where` on anything else.
 Hash128 parse_hash(std::string_view where, const std::string& hex);
 
-/// XXH3-128 of bytes that come in pieces.
+/// XXH3-128 of bytes that arrive in pieces.
 class Hasher {
  public:
   Hasher();
@@ -38,22 +38,22 @@ class Hasher {
 };
 
 Hash128 hash_bytes(std::span<const uint8_t> bytes);
-/// XXH3-64, in less time for some hundred bytes.
+/// XXH3-64, which takes less time for some hundred bytes.
 uint64_t hash_bytes_64(std::span<const uint8_t> bytes);
 Hash128 hash_text(std::string_view text);
-/// A line that begins with the hash of its text, by which one that was cut or changed is known.
+/// A line that begins with the hash of its text, which reveals a line that was cut or changed.
 std::string seal_line(std::string_view text);
-/// The text of such a line, given without its end; empty where the hash is another.
+/// The text of such a line, given without its line end; empty if the hash does not match.
 std::string_view text_of_line(std::string_view line);
 /// The JSON text of an object, not an empty one, with one more entry at its end: the hash of the text before
 /// it.
 std::string seal_object(std::string text);
-/// Whether a text is one of seal_object() that was neither cut nor changed.
+/// True if a text is one of seal_object() that was neither cut nor changed.
 bool is_sealed_object(std::string_view text);
-/// Of a whole file, by bounded reads.
+/// The hash of a whole file, by bounded reads.
 Hash128 hash_file(const std::filesystem::path& path);
-/// Of bytes [begin, begin + bytes) of a file, by bounded reads; `read` is called with the size of each, so
-/// that it can count them or throw.
+/// The hash of bytes [begin, begin + bytes) of a file, by bounded reads; `read` is called with the size of
+/// each, and may count them or throw.
 Hash128 hash_range(const InputFile& file, uint64_t begin, uint64_t bytes,
                    const std::function<void(uint64_t)>& read);
 

@@ -1,4 +1,4 @@
-// The state is only complete with this.
+// The state type is complete only with this.
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
 

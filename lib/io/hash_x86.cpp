@@ -1,4 +1,4 @@
-// The state is only complete with this.
+// The state type is complete only with this.
 #define XXH_STATIC_LINKING_ONLY
 #include <xxh_x86dispatch.h>  // XXH3_128bits_update then picks SSE2, AVX2 or AVX-512 at run time
 

@@ -16,13 +16,13 @@ namespace fs = std::filesystem;
 
 constexpr std::array kSkippedFolders = {".cache", ".git"};
 
-/// Whether a resolved path is in a skipped folder of the folder `root`, or such a folder itself.
+/// True if a resolved path is a skipped folder of the folder `root`, or is in one.
 bool is_in_skipped(const fs::path& target, const fs::path& root) {
   const fs::path below = target.lexically_relative(root);
   return std::any_of(below.begin(), below.end(), is_skipped_folder);
 }
 
-/// The blobs of the Hub's cache that a snapshot, or a folder of one, is in; empty for all others.
+/// The `blobs` folder of the Hub's cache for a snapshot or a folder in one; empty for all others.
 fs::path blobs_of(const fs::path& folder) {
   for (fs::path at = folder; at.has_relative_path(); at = at.parent_path()) {
     if (at.parent_path().filename() == "snapshots") return at.parent_path().parent_path() / "blobs";
@@ -30,15 +30,15 @@ fs::path blobs_of(const fs::path& folder) {
   return {};
 }
 
-/// Whether a file is named by a hash of its content, as the Hub's cache names blobs: git's SHA-1 or SHA-256.
+/// True if a file is named by a hash of its content, as in the Hub's cache: git's SHA-1 or SHA-256.
 bool is_named_by_hash(const fs::path& file) {
   const std::string name = file.filename().string();
   return (name.size() == 40 || name.size() == 64) &&
          name.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-/// Whether a resolved path is of the checkpoint in a folder. A `blobs` that is a link itself is none: then
-/// no resolved path has its name.
+/// True if a resolved path belongs to the checkpoint in a folder. A `blobs` that is itself a link does not
+/// count: no resolved path has its name.
 bool is_inside(const fs::path& target, const fs::path& folder) {
   std::error_code error;
   const fs::path root = fs::canonical(folder, error);
@@ -67,7 +67,7 @@ std::optional<LinkOutside> link_outside(const fs::path& folder, const fs::path& 
     if (is_inside(target, folder)) return std::nullopt;
     return LinkOutside{path, target};
   }
-  // What can be opened and has no path, as /proc/self/fd/3 of a file that was removed, is nowhere inside.
+  // Something that can be opened and has no path, such as /proc/self/fd/3 of a removed file, is never inside.
   if (!fs::exists(path, error)) return std::nullopt;
   return LinkOutside{path, fs::read_symlink(path, error)};
 }

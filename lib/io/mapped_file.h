@@ -7,12 +7,12 @@
 
 namespace twofour {
 
-/// Bytes of a file, mapped for reading. Pages that the file loses when it is cut raise SIGBUS where they are
-/// touched: look with InputFile::check_unchanged() first.
+/// Bytes of a file, mapped for reading. Access to pages that the file has lost by truncation raises SIGBUS:
+/// call InputFile::check_unchanged() first.
 class MappedBytes {
  public:
   MappedBytes() = default;
-  /// Bytes [offset, offset + bytes). Throws Error where the file is shorter than that or cannot be mapped.
+  /// Bytes [offset, offset + bytes). Throws Error if the file is shorter or cannot be mapped.
   MappedBytes(const InputFile& file, uint64_t offset, uint64_t bytes);
   MappedBytes(MappedBytes&& other) noexcept;
   MappedBytes& operator=(MappedBytes&& other) noexcept;

@@ -13,14 +13,14 @@
 namespace twofour {
 namespace {
 
-/// The bytes handed to write-back at once, and how many such windows may be in flight.
+/// Bytes that are handed to write-back at once, and the largest number of such windows in flight.
 constexpr uint64_t kWriteWindow = 8u << 20;
 constexpr size_t kWritesUnderway = 4;
 
 size_t windows_in(uint64_t size) { return static_cast<size_t>((size + kCacheWindow - 1) / kCacheWindow); }
 
-// From linux/mman.h; headers older than the call lack it. The number is the same on all architectures that
-// we build for.
+// From linux/mman.h; headers older than the call lack it. The number is the same on all architectures that we
+// support.
 constexpr long kCachestat = 451;
 struct CachestatRange {
   uint64_t offset, bytes;
@@ -37,7 +37,7 @@ int64_t cached_pages(int fd, uint64_t offset, uint64_t bytes) {
   return static_cast<int64_t>(found.cached);
 }
 
-/// Whether the kernel reported a failed write, and not that it cannot do what was asked.
+/// True if the kernel reported a failed write, and not that the operation is unsupported.
 bool is_write_error(int error) { return error != ENOSYS && error != EINVAL && error != ESPIPE; }
 
 int sync_range(int fd, uint64_t window, unsigned flags) {
@@ -57,7 +57,7 @@ bool is_in_memory(int fd) {
 }
 
 void drop_pages(int fd, uint64_t begin, uint64_t bytes) {
-  // Advice: what fails only leaves pages where they are.
+  // This is only advice: if it fails, the pages stay cached.
   ::posix_fadvise(fd, static_cast<off_t>(begin), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
 }
 
@@ -134,7 +134,7 @@ int WriteWindows::written(int fd, uint64_t offset, uint64_t bytes) {
       oldest = underway_.front();
       underway_.pop_front();
     }
-    // Whoever writes waits for the disk here, and not for the kernel to run out of memory.
+    // Writers wait for the disk here instead of filling the memory.
     constexpr unsigned kArrive =
         SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
     if (const int error = sync_range(fd, oldest, kArrive)) return error;

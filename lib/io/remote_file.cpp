@@ -15,7 +15,7 @@ struct Entry {
 };
 
 std::mutex mutex;
-/// Read without the lock by the many that open files where there are none.
+/// Read without the lock by the many calls that open files while there are no remote folders.
 std::atomic<bool> any{false};
 
 std::vector<Entry>& entries() {
@@ -23,7 +23,7 @@ std::vector<Entry>& entries() {
   return all;
 }
 
-/// What of `path` is behind the folder, "/config.json"; false if it is elsewhere.
+/// Sets `rest` to the part of `path` behind the folder, "/config.json"; false if the path is elsewhere.
 bool is_below(const std::string& folder, const std::string& path, std::string& rest) {
   if (!path.starts_with(folder)) return false;
   rest = path.substr(folder.size());

@@ -25,7 +25,7 @@ constexpr int kMostTries = 1000;
                           temporary.string()));
 }
 
-/// Removes what a killed process left; nothing if it went meanwhile.
+/// Removes the file that a killed process left; does nothing if it is already gone.
 void remove_left(const fs::path& temporary) {
   const int fd = ::open(temporary.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) return;
@@ -43,7 +43,7 @@ void remove_left(const fs::path& temporary) {
 }  // namespace
 
 int create_temporary(const fs::path& temporary) {
-  // Other processes spoil a few tries. All are spoilt where a file system numbers files anew each time.
+  // Other processes cost a few attempts. All attempts fail if the file system renumbers files each time.
   for (int i = 0; i < kMostTries; ++i) {
     const int fd = ::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0 && errno != EEXIST) throw_io_error(temporary, "create", errno);
@@ -51,8 +51,8 @@ int create_temporary(const fs::path& temporary) {
       remove_left(temporary);
       continue;
     }
-    // Without locks the file is ours by its creation alone. Another process may have taken it for one that
-    // was left before it was locked.
+    // Without locks, only its creation makes the file ours. Another process may have taken it for an
+    // abandoned one before it was locked.
     const LockState lock = lock_file(fd);
     if (lock == LockState::kNone || (lock == LockState::kHeld && has_name(fd, temporary))) return fd;
     ::close(fd);
@@ -61,9 +61,10 @@ int create_temporary(const fs::path& temporary) {
 }
 
 void commit_temporary(int fd, const fs::path& temporary, const fs::path& path) {
-  // The copy keeps the lock. Closing can report a write that failed late, on network file systems above all.
+  // The copied descriptor holds the lock. Closing can report a write that failed late, above all on network
+  // file systems.
   const int lock = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  // Where there are no locks, another process may have taken the name.
+  // Without locks, another process may have taken the name.
   const bool is_ours = has_name(fd, temporary);
   std::error_code none;
   const bool is_taken = !is_ours && fs::exists(fs::symlink_status(temporary, none));

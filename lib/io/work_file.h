@@ -5,11 +5,11 @@
 
 namespace twofour {
 
-/// A file of intermediate results of one run, written in any order and read back, which stays for the run
-/// that resumes it. Safe from several threads.
+/// A file of intermediate results of one run, written in any order and read back. It stays for a run that
+/// resumes this one. Safe from several threads.
 class WorkFile {
  public:
-  /// Opens a file of `size` bytes; one that is there keeps its bytes, others are zeros that take no room
+  /// Opens a file of `size` bytes; an existing file keeps its bytes, a new one has zeros that take no room
   /// until they are written. Never follows a link.
   WorkFile(const std::filesystem::path& path, uint64_t size);
   WorkFile(const WorkFile&) = delete;
@@ -19,7 +19,7 @@ class WorkFile {
   const std::filesystem::path& path() const { return path_; }
   void write(uint64_t offset, std::span<const uint8_t> bytes) const;
   void read(uint64_t offset, std::span<uint8_t> out) const;
-  /// Puts what was written on disk.
+  /// Flushes written bytes to disk.
   void flush() const;
 
  private:

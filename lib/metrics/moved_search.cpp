@@ -12,10 +12,10 @@
 namespace twofour {
 namespace {
 
-constexpr int64_t kSketchRows = 4, kSketchColumns = 64;  ///< kept of each matrix
-/// Experts that grew from one ancestor are alike; what moved is far more so.
+constexpr int64_t kSketchRows = 4, kSketchColumns = 64;  ///< of the sketch of each matrix
+/// Experts that grew from one ancestor are similar; moved weights are much more similar.
 constexpr double kCloser = 0.3;
-constexpr size_t kMostOrders = 256;  ///< matrices in which rows and columns are looked for
+constexpr size_t kMostOrders = 256;  ///< matrices in which the order of rows and columns is searched
 constexpr size_t kMostCandidates = 4096;
 
 class Search {
@@ -45,7 +45,7 @@ class Search {
     for (size_t i = 0; i < unlike_.size(); ++i) {
       if (!found[i] && unlike_[i].other) rest.push_back(i);
     }
-    // Of two models that have nothing in common every matrix is unlike.
+    // For two models that have nothing in common, every matrix is unlike.
     const size_t step = (rest.size() + kMostOrders - 1) / kMostOrders;
     parallel_workers(step > 0 ? rest.size() / step : 0, [&] {
       return [&, a = WeightReader(a_.checkpoint()), b = WeightReader(b_.checkpoint())](size_t i) mutable {
@@ -70,7 +70,7 @@ class Search {
   struct Unlike {
     size_t own;
     std::optional<size_t> other;  ///< of the same name and shape
-    bool some = false;            ///< most rows are like
+    bool some = false;            ///< most rows are similar
   };
 
   static std::optional<MovedMatrix> guarded(const std::function<std::optional<MovedMatrix>()>& work) {
@@ -80,7 +80,7 @@ class Search {
     } catch (const ReadError&) {
       throw;
     } catch (const Error&) {
-      return std::nullopt;  // scales that are not valid, which are findings of their own
+      return std::nullopt;  // invalid scales, which have their own findings
     }
   }
 
@@ -110,8 +110,8 @@ class Search {
     return sketch;
   }
 
-  /// Holds every matrix against the one of its name. What is neither that nor a sign or nibbles goes to
-  /// unlike_.
+  /// Compares every matrix with the one of its name. Matrices that neither match nor differ by signs or
+  /// nibbles are added to unlike_.
   void compare_names(size_t& compared) {
     struct Result {
       std::optional<Unlike> unlike;
@@ -134,7 +134,8 @@ class Search {
           const Rows y = read_rows(b_, b, others_[other->second], rows);
           others_[other->second].sketch = sketch_of(others_[other->second], y);
           compare_rows(own, rows, x, y, i, other->second, results[i].unlike, results[i].moved);
-          // Noise spoils the sizes of blocks a little; what has no scales was perhaps decoded by wrong ones.
+          // Noise changes the sizes of blocks a little; a matrix without scales may have been decoded with
+          // wrong ones.
           const Linear& module = a_.module_of(*own.matrix);
           const bool has_blocks = module.scale && module.scale_cols > 0 && module.scale_cols < module.k;
           const bool scales = results[i].moved && results[i].moved->how == Moved::kScales;
@@ -187,16 +188,15 @@ class Search {
     unlike = Unlike{index, other, 2 * like > known};
   }
 
-  /// Whether groups of sixteen numbers differ in size from each other as they do not in B. Rounding and
-  /// pruning leave a correlation of 0.9 or so; of scales in another order there is none but what rows have in
-  /// common.
+  /// True if the sizes of groups of sixteen numbers do not vary as they do in B. Rounding and pruning leave a
+  /// correlation of about 0.9; with scales in another order, only the variation of whole rows remains.
   static bool has_other_sizes(const Rows& x, const Rows& y) {
     constexpr double kCorrelated = 0.6;
     return size_correlation(x, y) < kCorrelated;
   }
   static constexpr double kUnrelated = 0.5;
 
-  /// Rounding leaves sizes as they are, and pruning four fifths of them or more.
+  /// Rounding leaves sizes unchanged, and pruning leaves at least four fifths of each.
   static constexpr double kFactor = 1.6;
   static double factor_of(const Rows& x, const Rows& y) {
     const auto count = static_cast<int64_t>(x.size());
@@ -204,7 +204,7 @@ class Search {
     return other > 0 ? std::sqrt(dot(x.data(), x.data(), count) / other) : 1;
   }
 
-  /// Of logarithms of sizes; 1 where there are few blocks, or all of one size.
+  /// The correlation of logarithms of sizes; 1 if there are few blocks, or all of one size.
   static double size_correlation(const Rows& x, const Rows& y) {
     constexpr size_t kFewBlocks = 256;
     constexpr double kVaried = 0.1;
@@ -221,7 +221,7 @@ class Search {
     return va > kVaried * kVaried && vb > kVaried * kVaried ? covariance / std::sqrt(va * vb) : 1;
   }
 
-  /// Of matrices of B that share no name with one of A in the same shape.
+  /// Sketches the matrices of B that share no name with one of A in the same shape.
   void sketch_others() {
     if (unlike_.empty()) return;
     std::vector<size_t> missing;
@@ -243,8 +243,8 @@ class Search {
     }
   }
 
-  /// Candidates, the likeliest first: the other experts of the layer, the same expert in other layers, other
-  /// projections beside it, all experts of all layers.
+  /// Candidates, the most likely first: the other experts of the layer, the same expert in other layers,
+  /// other projections beside it, all experts of all layers.
   std::vector<std::vector<size_t>> candidates_of(const Located& own) const {
     std::vector<std::vector<size_t>> groups(3);
     const auto kind = by_kind_.find(own.at.kind);
@@ -278,7 +278,7 @@ class Search {
       std::ranges::sort(scores, std::greater{});
       const std::vector<int64_t> rows = choose_rows(own.n, own.k, together_, -1);
       const Rows x = read_rows(a_, a, own, rows);
-      // Those that tie in the sketch are alike, or were alike where it looks.
+      // Candidates with nearly equal sketches are similar, at least in the sketched part.
       std::vector<std::pair<double, size_t>> close;
       constexpr size_t kMost = 8;
       for (const auto& [score, i] : scores) {
@@ -306,7 +306,7 @@ class Search {
     return std::nullopt;
   }
 
-  /// Over rows that are not zero; nothing where too few are like.
+  /// The mean over rows that are not zero; nullopt if too few rows are similar.
   static std::optional<double> mean_cosine(const Located& own, const Rows& x, const Rows& y, size_t rows) {
     double sum = 0;
     size_t known = 0, like = 0;

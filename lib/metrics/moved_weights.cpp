@@ -17,7 +17,7 @@ namespace {
 
 using Found = std::map<std::string, MovedMatrix>;
 
-/// "P.gate_proj" and "P.up_proj" of one P.
+/// True for "P.gate_proj" and "P.up_proj" of one P.
 bool are_gate_and_up(const std::string& x, const std::string& y) {
   constexpr std::pair<std::string_view, std::string_view> kPairs[] = {{"gate_proj", "up_proj"},
                                                                       {"w1", "w3"},
@@ -52,7 +52,7 @@ class Grouping {
   }
 
  private:
-  /// Targets of `name` of which only the expert or only the layer is another.
+  /// Matches of `name` that differ from it only in the expert or only in the layer.
   std::set<int64_t> numbers_of(const std::string& name, const MovedMatrix& m, bool expert) const {
     std::set<int64_t> numbers;
     const SiblingName own = sibling_name(name);
@@ -65,7 +65,7 @@ class Grouping {
     return numbers;
   }
 
-  /// Adds to `numbers` what all of `names` agree on; the names are then done.
+  /// Adds the matches that all of `names` have in common to `numbers`; the names are then done.
   bool agree(const std::vector<std::string>& names, bool expert, int64_t own, MovedNumbers& numbers) const {
     std::set<int64_t> common;
     for (size_t i = 0; i < names.size(); ++i) {
@@ -87,10 +87,10 @@ class Grouping {
     for (const auto& [block, experts] : blocks) {
       MovedNumbers numbers;
       std::vector<std::string> done;
-      bool whole = true;  // all matrices of each expert went
+      bool whole = true;  // all matrices of each expert moved
       for (const auto& [expert, names] : experts) {
         const size_t all = experts_.at(block).at(expert);
-        if (2 * names.size() <= all) continue;  // a matrix for itself
+        if (2 * names.size() <= all) continue;  // a single matrix
         whole = whole && names.size() == all;
         if (agree(names, true, expert, numbers)) done.insert(done.end(), names.begin(), names.end());
       }
@@ -108,8 +108,8 @@ class Grouping {
     }
   }
 
-  /// The router whose rows went with the experts: each moved expert's row is that of what it equals, and all
-  /// others are their own.
+  /// The router whose rows moved with the experts: the row of each moved expert is that of its match, and all
+  /// other rows are unchanged.
   std::optional<std::string> router_of(const std::string& block, const MovedNumbers& numbers) const {
     const std::string parent(module_of(block));
     for (const std::string_view leaf : router_paths()) {
@@ -137,7 +137,7 @@ class Grouping {
       MovedNumbers numbers;
       std::vector<std::string> done;
       for (const auto& [layer, names] : layers) {
-        // Most of the layer: a matrix may be too small to tell, or alike in both.
+        // Most of the layer suffices: a matrix may be too small to tell, or equal in both.
         if (2 * names.size() <= of_layer_.at({prefix, layer})) continue;
         if (agree(names, false, layer, numbers)) done.insert(done.end(), names.begin(), names.end());
       }
@@ -152,7 +152,7 @@ class Grouping {
     }
   }
 
-  /// Takes `done` out of what is left to say, name by name.
+  /// Removes `done` from the remaining names, and adds their pairs name by name.
   void add_pairs(const std::vector<std::string>& done, const MovedNumbers& numbers, bool expert,
                  MovedWeights& moved) {
     const auto chosen = choose_numbers(numbers);
@@ -191,7 +191,7 @@ class Grouping {
     }
   }
 
-  /// One by one, but what is said of several experts once.
+  /// Adds the rest one by one, but a text that applies to several experts only once.
   void group_rest() {
     std::map<std::tuple<int, std::string, int64_t, std::string>, std::vector<std::string>> alike;
     for (const auto& [name, m] : found_) {
@@ -225,12 +225,13 @@ class Grouping {
   const std::string& b_;
   std::map<std::pair<std::string, int64_t>, size_t> of_layer_;  ///< matrices of a layer
   std::map<std::string, std::map<int64_t, size_t>>
-      experts_;                                      ///< by what comes before their numbers: matrices
+      experts_;  ///< matrices by number, by the part of the name before it
   std::map<std::string, std::set<int64_t>> layers_;  ///< likewise
   std::vector<MovedWeights> moved_;
 };
 
-/// The numbers of a tensor's first dimension, as bytes; empty where the other checkpoint has another tensor.
+/// The slices of a tensor along its first dimension, as bytes; empty if the other checkpoint has another
+/// tensor.
 std::vector<std::vector<uint8_t>> slices_of(const Checkpoint& c, size_t tensor) {
   const TensorInfo& t = c.tensors()[tensor];
   const auto count = static_cast<size_t>(t.shape[0]);
@@ -239,15 +240,15 @@ std::vector<std::vector<uint8_t>> slices_of(const Checkpoint& c, size_t tensor) 
   return slices;
 }
 
-/// Takes back that a model computes what it did where something else that its experts have by number stayed:
-/// biases of the router, of the choice of experts, of stacks.
+/// Withdraws the statement that a model computes the same if other tensors that are indexed by expert did not
+/// move: biases of the router, of the choice of experts, of stacks.
 void check_renumbered(const Checkpoint& a, const Checkpoint& b, const std::string& b_name,
                       MovedWeights& moved) {
   const std::string parent(module_of(moved.name));
   std::map<size_t, size_t> places;
   for (const auto& [own, other] : moved.pairs)
     places[static_cast<size_t>(sibling_name(own).expert)] = static_cast<size_t>(sibling_name(other).expert);
-  constexpr uint64_t kMost = 64u << 20;  // what is larger is no bias
+  constexpr uint64_t kMost = 64u << 20;  // a larger tensor is no bias
   for (size_t t = 0; t < a.tensors().size(); ++t) {
     const TensorInfo& own = a.tensors()[t];
     if (!own.name.starts_with(parent + ".") || !own.name.ends_with("bias") || own.shape.empty()) continue;

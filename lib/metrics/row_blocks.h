@@ -11,25 +11,25 @@
 
 namespace twofour {
 
-/// Part [begin, end) of what is worked on in pieces.
+/// Part [begin, end) of an item that is processed in pieces.
 struct RowBlock {
   size_t item;
   int64_t begin, end;
 };
 
-/// What a row block of `item` is cut from.
+/// An item that is cut into row blocks.
 struct RowBlockItem {
   size_t item;
   int64_t length, step;  ///< row blocks of `step`, the last one shorter
 };
 
-/// Cuts items into row blocks, works on these on OpenMP's threads and merges the results in order, so that
-/// sums do not depend on the number of threads. `make_worker()` is called on each thread and gives a function
-/// of RowBlock that returns a Result; an Error that it throws becomes the result's `failure`, a ReadError and
-/// other exceptions end the run.
+/// Cuts items into row blocks, processes these on OpenMP's threads and merges the results in order, so that
+/// sums do not depend on the number of threads. `make_worker()` is called on each thread and returns a
+/// function of RowBlock that returns a Result; an Error that it throws becomes the result's `failure`; a
+/// ReadError or another exception ends the run.
 template <class Result, class MakeWorker, class Merge>
 void for_each_row_block(const std::vector<RowBlockItem>& items, MakeWorker make_worker, Merge merge) {
-  constexpr size_t kBatch = 4096;  // results that are held before they are merged
+  constexpr size_t kBatch = 4096;  // results that are collected before they are merged
   std::vector<RowBlock> row_blocks;
   const auto flush = [&] {
     std::vector<Result> results(row_blocks.size());

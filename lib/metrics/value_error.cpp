@@ -10,7 +10,7 @@ namespace twofour {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr size_t kLanes = 8;  // sums side by side, so that additions need not wait for each other
+constexpr size_t kLanes = 8;  // parallel sums, so that additions need not wait for each other
 
 double difference(float a, float b) {
   const bool same = a == b || (a != a && b != b);
@@ -19,11 +19,11 @@ double difference(float a, float b) {
 
 bool is_beyond(float a, double difference, double tolerance) {
   const double size = std::max(std::abs(static_cast<double>(a)), 0x1p-126);
-  // Equal ones may be NaN or infinite; a difference that is NaN is beyond, too.
+  // Equal values may be NaN or infinite; a NaN difference counts as beyond the tolerance.
   return difference != 0 && !(std::abs(difference) <= tolerance * size);
 }
 
-/// The larger one; NaN, once there, stays.
+/// The larger value; NaN stays once it is there.
 double larger(double a, double b) { return ((a >= b) | (a != a)) ? a : b; }
 
 double sum(const double (&lanes)[kLanes]) {
@@ -106,7 +106,7 @@ double ValueError::cosine() const {
 
 namespace {
 
-/// The distance of two integers is taken before they are rounded, so that neighbours are never 0 apart.
+/// The distance of two integers is computed before rounding, so that neighbours are never 0 apart.
 template <std::integral T>
 double distance(T a, T b) {
   const auto x = static_cast<uint64_t>(std::max(a, b)), y = static_cast<uint64_t>(std::min(a, b));
@@ -124,7 +124,7 @@ bool is_beyond(T, double distance, double) {
 }
 
 bool is_beyond(double a, double distance, double tolerance) {
-  // Of a difference that is NaN no comparison holds.
+  // No comparison holds for a NaN difference.
   return distance != 0 && !(distance <= tolerance * std::max(std::abs(a), 0x1p-126));
 }
 
@@ -135,7 +135,7 @@ T load(const uint8_t* bytes) {
   return value;
 }
 
-/// Values stored as T.
+/// Compares values stored as T.
 template <class T>
 ValueError compare_values(std::span<const uint8_t> source, std::span<const uint8_t> other, double tolerance) {
   ValueError sum;
@@ -158,7 +158,7 @@ ValueError compare_values(std::span<const uint8_t> source, std::span<const uint8
   return sum;
 }
 
-/// Elements known only by their bytes.
+/// Compares elements as bytes only.
 ValueError compare_bytes(size_t width, std::span<const uint8_t> source, std::span<const uint8_t> other) {
   ValueError sum;
   sum.weights = source.size() / width;

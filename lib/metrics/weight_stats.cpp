@@ -15,14 +15,14 @@
 namespace twofour {
 namespace {
 
-/// Non-zero places of the four codes in two bytes, one bit each.
+/// Mask of the non-zero codes among the four codes in two bytes.
 unsigned non_zero_mask(unsigned quad) {
   unsigned mask = 0;
   for (int i = 0; i < 4; ++i) mask |= static_cast<unsigned>(((quad >> 4 * i) & 7u) != 0) << i;
   return mask;
 }
 
-/// For each pair of code bytes, a quad: how many codes are non-zero, and how many of its two aligned pairs.
+/// For each pair of code bytes, a quad: the number of non-zero codes, and of non-zero aligned pairs.
 struct QuadTable {
   struct Entry {
     uint8_t codes, pairs;
@@ -64,7 +64,7 @@ WeightStats& WeightStats::operator+=(const WeightStats& other) {
   quads_2_4 += other.quads_2_4;
   octets += other.octets;
   octets_4_8_paired += other.octets_4_8_paired;
-  // Modules come in any order: one that has NaN must not decide by when it comes.
+  // Modules come in any order, so the result must not depend on when one with NaN comes.
   global_min = modules == 0 ? other.global_min : std::fmin(global_min, other.global_min);
   global_max = modules == 0 ? other.global_max : std::fmax(global_max, other.global_max);
   modules += other.modules;
@@ -95,7 +95,7 @@ namespace {
 WeightStats read_weight_stats(std::span<const TensorInfo> tensors, const Nvfp4Linear& m,
                               const TensorReader& read) {
   WeightStats stats;
-  // Four rows of N bytes hold eight inputs of N outputs where K runs outermost.
+  // If K is the outermost dimension, four rows of N bytes hold eight inputs of N outputs.
   const auto unit = static_cast<uint64_t>(m.k_outer ? 4 * m.n : 4);
   const uint64_t piece = std::max<uint64_t>(1, (1u << 20) / unit) * unit;
   std::array<uint64_t, 256> bytes{};
@@ -170,7 +170,7 @@ void Figures::add(const GroupStats& group) {
 std::vector<double> fused_ratios(std::span<const ModuleStats> modules) {
   std::map<std::pair<std::string, size_t>, std::vector<size_t>> groups;
   for (size_t i = 0; i < modules.size(); ++i) {
-    // Several scales in one module have no single ratio to a neighbour's.
+    // A module with several scales has no single ratio to its neighbour.
     const ModuleStats& m = modules[i];
     const bool one = m.global_min == m.global_max && m.global_max > 0 && std::isfinite(m.global_max);
     const auto group = one ? fused_group(m.name) : std::nullopt;

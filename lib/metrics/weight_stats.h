@@ -12,7 +12,8 @@
 
 namespace twofour {
 
-/// What the stored numbers of NVFP4 modules look like. Counts, so that those of several modules add up.
+/// Statistics of the stored numbers of NVFP4 modules. All are counts, so that those of several modules add
+/// up.
 struct WeightStats {
   std::array<uint64_t, 16> codes{};    ///< by code
   std::array<uint64_t, 256> scales{};  ///< by block-scale byte
@@ -27,11 +28,11 @@ struct WeightStats {
   uint64_t weights() const { return 4 * quads; }
   /// Share of codes of magnitude 0.
   double zero_share() const;
-  /// Of the quads, those that are 2:4 already.
+  /// Share of the quads that are 2:4 already.
   double share_2_4() const;
-  /// Of the octets, those that are 4:8-paired already.
+  /// Share of the octets that are 4:8-paired already.
   double share_4_8_paired() const;
-  /// Smallest and largest block scale that occur, NaN aside; zeros if there are no others.
+  /// Smallest and largest block scale that occur, except NaN; zeros if all are NaN.
   std::pair<float, float> scale_range() const;
   uint64_t nan_scales() const;
 };
@@ -48,13 +49,13 @@ struct ModuleStats {
   float global_min, global_max;
 };
 
-/// Of some modules.
+/// The statistics of some modules.
 struct GroupStats {
   WeightStats total;
   std::vector<ModuleStats> modules;  ///< in the order given
 };
 
-/// Reads the weights of modules on `jobs` threads; their number changes nothing.
+/// Reads the weights of modules on `jobs` threads; the results do not depend on their number.
 GroupStats read_module_stats(std::span<const Nvfp4Linear> modules, std::span<const TensorInfo> tensors,
                              const TensorReader& read, int jobs);
 
@@ -63,12 +64,12 @@ GroupStats read_module_stats(std::span<const Nvfp4Linear> modules, std::span<con
 struct Figures {
   std::vector<ModuleStats> modules;
   std::map<std::string, WeightStats> by_kind;  ///< by name_template, see NumberedName
-  /// A group of modules with names that differ only in numbers.
+  /// Adds a group of modules with names that differ only in numbers.
   void add(const GroupStats& group);
 };
 
-/// For each module in turn the largest over the smallest global scale of the linears that engines fuse with
-/// it, itself included; NaN if there are none, or if a scale is not a positive number.
+/// For each module, the largest over the smallest global scale among the linears that engines fuse with it,
+/// including itself; NaN if there are none, or if a scale is not a positive number.
 std::vector<double> fused_ratios(std::span<const ModuleStats> modules);
 
 }  // namespace twofour

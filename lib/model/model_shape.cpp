@@ -14,8 +14,8 @@
 namespace twofour {
 namespace {
 
-/// Larger models exist nowhere. What is laid out before weights are looked at grows with these, and what
-/// follows multiplies a few of them.
+/// No models are larger. Structures that are built before weights are read grow with these numbers, and later
+/// code multiplies a few of them.
 constexpr int64_t kMostLayers = 10000, kMostHeadSize = 1 << 16, kMostSize = 1 << 28;
 
 class ShapeReader {

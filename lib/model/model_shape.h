@@ -15,33 +15,33 @@ enum class HeadNorm {
   kAll,   ///< over all heads at once
 };
 
-/// How a layer attends. Latent attention (DeepSeek's) has kv_rank > 0: keys and values come through a low
-/// rank, and a part of each head that is rotated comes from the input, one key for all heads.
+/// The attention of a layer. Latent attention (DeepSeek's) has kv_rank > 0: keys and values come through a
+/// low rank, and the rotated part of each head comes from the input, one key for all heads.
 struct AttentionShape {
   int64_t heads = 0, kv_heads = 0;
   int64_t head_size = 0, value_size = 0;
-  int64_t q_rank = 0, kv_rank = 0;      ///< 0: straight from the input
-  std::vector<float> frequencies = {};  ///< angles at position 1, of the pairs of a head that are rotated
+  int64_t q_rank = 0, kv_rank = 0;      ///< 0: directly from the input
+  std::vector<float> frequencies = {};  ///< angles at position 1, for the pairs of a head that are rotated
   float amplitude = 1;                  ///< of cosine and sine
-  bool interleaved = false;             ///< pairs are neighbours; else halves
+  bool interleaved = false;             ///< pairs are neighbours; otherwise one number of each half
   int64_t rotated_from = 0;             ///< the first number of a head that is rotated
   double scale = 0;                     ///< of q k
   HeadNorm norm = HeadNorm::kNone;
   bool has_sinks = false;
-  double clip = 0;  ///< queries, keys and values are kept within it; 0: are not
+  double clip = 0;  ///< bound that clamps queries, keys and values; 0: none
 };
 
-/// What a gate does to its up: gate * sigmoid(slope * gate) * (up + offset), both clamped first.
+/// The gate function of an MLP: gate * sigmoid(slope * gate) * (up + offset), both clamped first.
 struct GateShape {
   float slope = 1, offset = 0;
   float limit = 0;  ///< gate at most limit, up within it; 0: neither
 };
 
-/// A decoder, as its config.json says: all that tells its arithmetic apart, and no weights.
+/// A decoder as described by its config.json: everything that defines its arithmetic, but no weights.
 struct ModelShape {
   std::string family;  ///< its model_type
   int64_t layers = 0, hidden = 0, vocabulary = 0;
-  int64_t positions = 0;  ///< that it was made for
+  int64_t positions = 0;  ///< that it was trained for
   double epsilon = 0;     ///< of norms
   AttentionShape attention;
   std::vector<int64_t> windows;  ///< of each layer: keys that a query sees; 0: all
@@ -56,8 +56,8 @@ struct ModelShape {
 };
 
 class Settings;
-/// Reads a config.json. Throws Error on a setting or a rope type that the decoder does not know, and on
-/// numbers that cannot be.
+/// Reads a config.json. Throws Error on a setting or a rope type that the decoder does not support, and on
+/// impossible numbers.
 ModelShape read_model_shape(const Settings& settings, const std::string& model_type);
 
 }  // namespace twofour

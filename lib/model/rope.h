@@ -6,7 +6,7 @@
 namespace twofour {
 
 /// Sets which of a head's `size` numbers are rotated and how far, and multiplies `scale` by the factor that
-/// latent attention takes from the scaling. Throws Error on a rope type that is not known.
+/// latent attention takes from the scaling. Throws Error on an unknown rope type.
 void read_rope(const Settings& settings, const FamilyTraits& family, int64_t size, int64_t positions,
                AttentionShape& attention);
 

@@ -16,7 +16,7 @@ constexpr const char* kGroupLimited = "group_limited_greedy";
 
 constexpr FamilyRouter kDescribed{.renormalized = Renormalized::kIfSaid};
 
-/// As config.json names them.
+/// The names in config.json.
 const char* name_of(RouterScores scores) {
   switch (scores) {
     case RouterScores::kSoftmax:
@@ -50,7 +50,7 @@ bool is_renormalized(Renormalized rule, const Settings& s) {
   return rule != Renormalized::kNever && said;
 }
 
-/// Of a family without groups.
+/// Checks the settings of a family without groups.
 void expect_no_groups(const Settings& s) {
   if (s.has("n_group") && s.count("n_group") != 1) s.refuse("n_group", "1, no groups of experts");
 }

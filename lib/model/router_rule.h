@@ -8,17 +8,16 @@
 
 namespace twofour {
 
-/// The router that a config.json describes by itself: one that says softmax and norm_topk_prob; nullptr where
-/// it does not.
+/// The router that a config.json itself describes by softmax and norm_topk_prob; nullptr if it does not.
 const FamilyRouter* find_described_router(const Json& config);
 
-/// Whether a key of config.json says how logits become scores: scoring_func, moe_router_activation_func,
-/// moe_router_score_function, moe_router_use_sigmoid and others of the kind.
+/// True if a key of config.json determines how logits become scores: scoring_func,
+/// moe_router_activation_func, moe_router_score_function, moe_router_use_sigmoid and similar keys.
 bool is_scoring_key(std::string_view key);
 
 class Settings;
-/// The rule of a router by its row and config.json. Throws Error on settings that describe another router and
-/// on numbers that cannot be.
+/// The rule of a router from its row and config.json. Throws Error on settings that describe another router
+/// and on impossible numbers.
 RouterRule read_router_rule(const FamilyRouter& family, const Settings& settings, int64_t experts,
                             int64_t top_k);
 

@@ -16,14 +16,14 @@ void add_literal(std::string& regex, char c) {
   regex += c;
 }
 
-/// Where the class ends that begins with the "[" at `open`; npos: it is a bracket. A "]" that comes first is
-/// a member.
+/// The end of the character class that begins with the "[" at `open`; npos: it is a plain bracket. A "]" that
+/// comes first is a member.
 size_t class_end(std::string_view glob, size_t open) {
   const bool negated = glob.substr(open + 1).starts_with('!');
   return glob.find(']', open + (negated ? 3 : 2));
 }
 
-/// Adds a class of these members. A range that runs backwards has none, to Python's fnmatch; to its
+/// Adds a class of these members. A range that runs backwards is empty to Python's fnmatch; in its regular
 /// expressions it is an error.
 void add_class(std::string& regex, std::string_view members, bool negated) {
   std::string all;
@@ -67,10 +67,10 @@ std::string glob_to_regex(std::string_view glob) {
   return regex + '$';
 }
 
-/// A glob for a regular expression of plain characters, "." and ".*"; nothing for any other.
+/// A glob for a regular expression of plain characters, "." and ".*"; nullopt for any other.
 std::optional<std::string> regex_to_glob(std::string_view regex) {
   std::string glob;
-  bool open = true;  // Python's re.match asks for a beginning, not for an end
+  bool open = true;  // Python's re.match requires a match at the beginning, not at the end
   if (regex.starts_with('^')) regex.remove_prefix(1);
   for (size_t i = 0; i < regex.size(); ++i) {
     if (regex[i] == '$' && i + 1 == regex.size()) {
@@ -151,12 +151,12 @@ ConfigPattern::ConfigPattern(const std::string& text) {
   std::string use = text;
   try {
     if (text.starts_with("re:")) {
-      const auto globs = regexes_to_globs({text}, {});  // as a glob it is fast
+      const auto globs = regexes_to_globs({text}, {});  // a glob is faster
       if (globs.size() == 1) use = globs[0];
     }
     pattern_.emplace(use);
   } catch (const Error&) {
-    // known() says so
+    // known() reports it
   }
   tells_digits_ = use.find_first_of("0123456789[\\{") != use.npos;
 }

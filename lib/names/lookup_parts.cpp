@@ -54,7 +54,7 @@ const Json* LayerMap::first_below(const std::string& name) const {
   for (const Head& head : heads_) {
     if (is_below(head.name, name) || (head.cut && head.name == name)) return head.entry;
     if (!head.cut || !is_below(name, head.name)) continue;
-    // One expert: its names are all below the head.
+    // A single expert: its names are all below the head.
     for (const auto& [key, entry] : entries_) {
       if (is_below(key, name)) return entry;
     }
@@ -113,13 +113,13 @@ TargetGroups::TargetGroups(const Json& config) {
   if (!named.is_object()) return;
   for (const auto& [name, group] : named.items()) {
     const std::vector<std::string> texts = strings_of(group, "targets");
-    // Loaders read those of attention as words on the KV cache.
+    // Loaders read groups for attention as settings of the KV cache.
     if (texts.size() == 1 && texts[0].ends_with("Attention")) continue;
     all.push_back(&group);
     for (const std::string& text : texts) {
       const size_t place = targets.add(text);
       groups.resize(std::max(groups.size(), place + 1));
-      groups[place] = &group;  // of two the last counts, in the place of the first
+      groups[place] = &group;  // of two equal targets the last counts, in the place of the first
     }
   }
 }

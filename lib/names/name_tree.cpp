@@ -29,8 +29,8 @@ std::string ranges(const std::set<int64_t>& numbers) {
 using Member = std::pair<std::vector<int64_t>, size_t>;  // numbers of a name, its index
 using Group = std::vector<Member>;
 
-/// Parts of a group that are alike but for the number at `place`: layers with the same experts. Numbers are
-/// compared where they are, for names may hold thousands.
+/// Splits a group into parts that are equal except for the number at `place`: layers with the same experts.
+/// Numbers are compared in place, since names may hold thousands.
 std::vector<Group> split_at(size_t place, Group group) {
   const auto at = static_cast<std::ptrdiff_t>(place);
   const auto others_less = [at](const Member* a, const Member* b) {
@@ -63,14 +63,15 @@ std::vector<Group> split_at(size_t place, Group group) {
   return parts;
 }
 
-/// A group with no place before `depth` left to split at.
+/// A group that can only be split at places from `depth` on.
 struct Part {
   size_t depth;
   Group group;
 };
 
 /// Names the parts with numbers that form all combinations; splits the others at their depth and deeper.
-/// Names may hold thousands of numbers, and each may split again: parts wait on a list, not on the stack.
+/// Names may hold thousands of numbers, and each may split again: parts wait in a list, not on the call
+/// stack.
 void fold(const std::string& name_template, Group whole,
           std::vector<std::pair<std::string, std::vector<size_t>>>& out) {
   const size_t places = whole[0].first.size();
@@ -88,7 +89,7 @@ void fold(const std::string& name_template, Group whole,
     while (depth < places && !differ_at(depth)) ++depth;
     std::vector<std::set<int64_t>> sets;
     size_t combinations = 1;
-    // Once these are too many the rest does not matter.
+    // With too many combinations, the remaining places do not matter.
     while (sets.size() < places && (combinations <= group.size() || depth == places)) {
       std::set<int64_t> numbers;
       for (const Member& member : group) numbers.insert(member.first[sets.size()]);
@@ -128,11 +129,11 @@ struct Node {
   std::string label;
   uint64_t bytes = 0;
   std::vector<Node> children{};
-  std::map<std::string, size_t> parents{};  ///< children that are no leaves, by label
+  std::map<std::string, size_t> parents{};  ///< children that are not leaves, by label
   std::optional<size_t> leaf{};
 };
 
-/// Cuts a name at its dots, but for those before numbers and ranges.
+/// Cuts a name at its dots, except for dots before numbers and ranges.
 std::vector<std::string> labels_of(const std::string& name) {
   std::vector<std::string> labels;
   for (size_t begin = 0; begin <= name.size();) {
@@ -168,7 +169,7 @@ std::vector<TreeLine> name_tree(const std::vector<std::pair<std::string, uint64_
     Node* at = &root;
     const std::vector<std::string> labels = labels_of(name);
     for (size_t l = 0; l < labels.size(); ++l) {
-      // Two tensors of one name folded differ in type or shape; each is a leaf of its own.
+      // Two tensors with the same folded name differ in type or shape; each is a leaf of its own.
       bool fresh = l + 1 == labels.size();
       size_t child = at->children.size();
       if (!fresh) {

@@ -14,13 +14,13 @@ std::vector<std::pair<std::string, std::vector<size_t>>> fold_names(const std::v
 /// A line of a tree of dotted names.
 struct TreeLine {
   size_t depth;
-  std::string label;   ///< its part of the name: "mlp.experts.0-511"; numbers stay with what they count
-  uint64_t bytes = 0;  ///< of everything below it
+  std::string label;           ///< part of the name: "mlp.experts.0-511"; numbers stay with what they count
+  uint64_t bytes = 0;          ///< of everything below it
   std::optional<size_t> leaf;  ///< position of the name that ends here
 };
 
-/// Names with sizes as a tree, each parent before its children, in the order of the names; a parent of one
-/// child is one line with it.
+/// Names with sizes as a tree, each parent before its children, in the order of the names; a parent with a
+/// single child shares one line with it.
 std::vector<TreeLine> name_tree(const std::vector<std::pair<std::string, uint64_t>>& names);
 
 }  // namespace twofour

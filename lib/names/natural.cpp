@@ -8,7 +8,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// The digits at the front of `text`, without leading zeros; cuts them off.
+/// Returns the digits at the front of `text`, without leading zeros, and cuts them off.
 std::string_view take_number(std::string_view& text) {
   size_t end = 0;
   while (end < text.size() && is_digit(text[end])) ++end;
@@ -35,7 +35,7 @@ bool natural_less(std::string_view a, std::string_view b) {
     }
   }
   if (x.empty() != y.empty()) return x.empty();
-  return a < b;  // equal but for leading zeros
+  return a < b;  // equal except for leading zeros
 }
 
 NumberedName split_numbers(const std::string& name) {

@@ -9,12 +9,11 @@ namespace twofour {
 /// Orders names with runs of digits compared as numbers: layer 2 before layer 10. A total order.
 bool natural_less(std::string_view a, std::string_view b);
 
-/// Stands for a number in a name_template. No byte of UTF-8, so no name has it.
+/// Stands for a number in a name_template. It is no byte of UTF-8, so no name has it.
 inline constexpr char kNumberMark = '\xFF';
 
-/// A name cut at its dots, the pieces that are numbers apart: "layers.3.norm" is "layers.\xFF.norm" and 3.
-/// Numbers with leading zeros or of ten digits and more stay text, so that the name can be put together
-/// again.
+/// A name cut at its dots, with its numbers split off: "layers.3.norm" is "layers.\xFF.norm" and 3. Numbers
+/// with leading zeros or with ten digits and more stay text, so that the name can be put together again.
 struct NumberedName {
   std::string name_template;  ///< numbers replaced by kNumberMark
   std::vector<int64_t> numbers;

@@ -13,18 +13,18 @@
 namespace twofour {
 namespace {
 
-/// libstdc++ matches in time that is linear in the name, if it is asked to. libc++ counts the steps of a
-/// match, and throws once there are 4096 for each byte of the name.
+/// libstdc++ can match in time linear in the length of the name. libc++ counts the steps of a match, and
+/// throws after 4096 steps for each byte of the name.
 #ifdef __GLIBCXX__
 constexpr auto kBounded = std::regex::ECMAScript | std::regex_constants::__polynomial;
 #else
 constexpr auto kBounded = std::regex::ECMAScript;
 #endif
 
-/// The one inline flag of Python's expressions that lists of modules use; std::regex knows none.
+/// The only inline flag of Python's expressions that lists of modules use; std::regex knows none.
 constexpr std::string_view kAnyCase = "(?i)";
 
-/// Whether it has an anchor of Python's, "\\A" or "\\Z", which std::regex would take for a letter.
+/// True if it has one of Python's anchors, "\\A" or "\\Z", which std::regex would take for a letter.
 bool has_letter_anchor(std::string_view regex) {
   for (size_t i = 0; i + 1 < regex.size(); ++i) {
     if (regex[i] == '\\' && (regex[++i] == 'A' || regex[i] == 'Z')) return true;
@@ -32,7 +32,7 @@ bool has_letter_anchor(std::string_view regex) {
   return false;
 }
 
-/// Whether it has a back-reference, which no machine that is linear in the name has.
+/// True if it has a back-reference, which no matcher with linear time supports.
 bool has_back_reference(std::string_view regex) {
   for (size_t i = 0; i + 1 < regex.size(); ++i) {
     if (regex[i] == '\\' && regex[++i] >= '1' && regex[i] <= '9') return true;
@@ -40,14 +40,14 @@ bool has_back_reference(std::string_view regex) {
   return false;
 }
 
-/// How long the repetition is that begins there, without the "?" that makes it lazy. 0: none does.
+/// The length of the repetition that begins there, without the "?" that makes it lazy. 0: none begins there.
 size_t repetition_length(std::string_view at) {
   if (at.starts_with('{')) return count_length(at);
   return at.starts_with('*') || at.starts_with('+') || at.starts_with('?') ? 1 : 0;
 }
 
-/// fnmatch(3) takes a backslash for an escape, "[^" for "[!" and "[[:" for a name's beginning; to Python's
-/// fnmatch they are themselves.
+/// fnmatch(3) takes a backslash for an escape, "[^" for "[!" and "[[:" for the beginning of a class name;
+/// Python's fnmatch takes them literally.
 std::string posix_glob(std::string_view glob) {
   std::string posix;
   for (const char c : glob) {
@@ -77,7 +77,7 @@ size_t count_length(std::string_view brace) {
 }
 
 Repeated repeated_repetition(std::string_view regex) {
-  bool inside = false, opened = false;  // within a class; behind a "(", where "?" repeats nothing
+  bool inside = false, opened = false;  // within a class; behind a "(", where "?" is no repetition
   for (size_t i = 0; i < regex.size(); ++i) {
     const bool group = std::exchange(opened, !inside && regex[i] == '(');
     if (regex[i] == '\\') {

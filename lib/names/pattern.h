@@ -8,20 +8,20 @@
 
 namespace twofour {
 
-/// A pattern over module names as in the ignore lists of checkpoints: an exact name, a glob with * ? [ ], as
-/// Python's fnmatch has them, or `re:` and a regular expression that must match from the start (Python's
-/// re.match); one that begins with (?i) takes letters of either case.
+/// A pattern over module names as in the ignore lists of checkpoints. It is an exact name, a glob with * ? [
+/// ] as in Python's fnmatch, or `re:` and a regular expression that must match from the start (Python's
+/// re.match). An expression that begins with (?i) ignores case.
 class NamePattern {
  public:
-  // Expressions come from config.json, too, and each state of their machine may be a level of recursion.
+  // Expressions also come from config.json, and each state of the matcher may be a level of recursion.
   static constexpr size_t kLongestRegex = 4096;  ///< bytes
   static constexpr std::ptrdiff_t kMostGroups = 256;
-  static constexpr size_t kLongestName = 4096;  ///< bytes, of what a regular expression matches
+  static constexpr size_t kLongestName = 4096;  ///< bytes, of a name that a regular expression matches
 
-  explicit NamePattern(std::string text);     ///< throws Error where the regular expression is not one
+  explicit NamePattern(std::string text);     ///< throws Error if the regular expression is not valid
   bool matches(std::string_view name) const;  ///< throws Error on names too long for a regular expression
   const std::string& text() const { return text_; }
-  /// Whether it is a name, which nothing else matches.
+  /// True if it is an exact name, which nothing else matches.
   bool is_exact() const;
 
  private:
@@ -30,16 +30,16 @@ class NamePattern {
   std::shared_ptr<const Regex> regex_;
 };
 
-/// Whether a regular expression has a class that Python reads in another way than std::regex: one that begins
-/// with "]", a member to Python and the end to the other, or one that has "[:", "[." or "[=", two members to
-/// Python and a name's beginning to the other.
+/// True if a regular expression has a class that Python reads differently from std::regex: one that begins
+/// with "]", which is a member in Python and the end in std::regex, or one that has "[:", "[." or "[=", which
+/// are two members in Python and the beginning of a class name in std::regex.
 bool has_ambiguous_class(std::string_view regex);
 
-/// Bytes of the count that begins at a "{", if Python and std::regex both take it for one: {3}, {3,}, {3,4},
+/// Bytes of the count that begins at a "{", if both Python and std::regex take it for one: {3}, {3,}, {3,4},
 /// none large. 0: they do not.
 size_t count_length(std::string_view brace);
 
-/// A repetition that is repeated without parentheses: std::regex does so, to Python "a*+" gives nothing back,
+/// A repetition that is repeated without parentheses. std::regex accepts it; in Python "a*+" is possessive,
 /// and others are errors.
 enum class Repeated { kNo, kPossessive, kWrong };
 Repeated repeated_repetition(std::string_view regex);
@@ -47,13 +47,14 @@ Repeated repeated_repetition(std::string_view regex);
 /// The pattern that matches `name` alone.
 NamePattern exact_pattern(std::string_view name);
 
-/// Splits what users typed into patterns.
+/// Splits users' texts into patterns.
 std::vector<NamePattern> parse_patterns(const std::vector<std::string>& texts);
 
-/// Whether any of `patterns` matches.
+/// True if any of `patterns` matches.
 bool any_matches(const std::vector<NamePattern>& patterns, std::string_view name);
 
-/// Matches names against patterns and remembers which patterns matched: one that never does is an error.
+/// Matches names against patterns and remembers which patterns matched: a pattern that matches nothing is an
+/// error.
 class Matcher {
  public:
   /// `patterns` must outlive it.
@@ -65,7 +66,7 @@ class Matcher {
  private:
   const std::vector<NamePattern>& patterns_;
   std::vector<bool> used_;
-  std::unordered_multimap<std::string_view, size_t> names_;  ///< those that are names
+  std::unordered_multimap<std::string_view, size_t> names_;  ///< the patterns that are exact names
   std::vector<size_t> others_;
 };
 

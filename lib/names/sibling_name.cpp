@@ -9,7 +9,7 @@ namespace {
 
 bool is_layer_number(std::string_view piece) { return is_number_part(piece) && piece.size() < 10; }
 
-/// Where the numbers of layer and expert begin; npos: there is none.
+/// The places where the numbers of layer and expert begin; npos: there is none.
 struct NumberPlaces {
   size_t layer = std::string_view::npos, expert = std::string_view::npos;
 };

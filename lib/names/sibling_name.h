@@ -7,15 +7,15 @@ namespace twofour {
 
 /// A name without the numbers of its layer and expert.
 struct SiblingName {
-  std::string kind;  ///< the rest, a * for each of them; siblings have the same
+  std::string kind;  ///< the rest, with * for each number; siblings have the same kind
   int64_t layer = -1, expert = -1;
 };
 
-/// The first number of a name is the layer's, one behind "experts" an expert's.
+/// The first number of a name is the layer's; a number behind "experts" is the expert's.
 SiblingName sibling_name(std::string_view name);
 
-/// What comes before the number of the expert: "model.layers.3.mlp.experts"; of the layer:
-/// "model.layers". The whole name where it has no such number.
+/// The part before the number of the expert, "model.layers.3.mlp.experts", or of the layer, "model.layers".
+/// The whole name if it has no such number.
 std::string experts_of(const std::string& name);
 std::string layers_of(const std::string& name);
 

@@ -22,7 +22,7 @@ bool overlap(Projection a, Projection b) {
   return a == b || has_both(a, b) || has_both(b, a);
 }
 
-/// The names above both, part for part.
+/// The common path of both names, part by part.
 std::string common_path(std::string_view a, std::string_view b) {
   while (a != b && !is_below(b, a)) a = a.find('.') == a.npos ? "" : parent_of(a);
   return std::string(a);
@@ -49,7 +49,7 @@ std::optional<size_t> find_other_name(std::span<const TensorInfo> tensors, const
                                                              : rule.down;
     if (leaf == nullptr || leaf == leaf_of(own.linear)) continue;
     const std::string linear = std::string(parent_of(own.linear)) + "." + leaf;
-    if (linear > own.linear) continue;  // which finds this one
+    if (linear > own.linear) continue;  // the search for that one finds this one
     const auto other = parse_module_name(linear);
     if (!other || other->kind != name->kind || other->projection != name->projection) continue;
     if (const auto at = find_weight(tensors, linear)) return at;
@@ -57,7 +57,7 @@ std::optional<size_t> find_other_name(std::span<const TensorInfo> tensors, const
   return std::nullopt;
 }
 
-/// An expert of its own with weights that a stack holds.
+/// A separate expert with weights that a stack holds, too.
 std::optional<size_t> find_expert(std::span<const TensorInfo> tensors, const WeightName& stack) {
   const auto own = parse_module_name(stack.linear);
   const std::string below = own->block + ".";

@@ -11,24 +11,25 @@
 
 namespace twofour {
 
-/// Where the bytes of a tensor of an edited checkpoint are from.
+/// The source of the bytes of a tensor in an edited checkpoint.
 struct TensorOrigin {
   const Checkpoint* from;  ///< base or donor
   size_t tensor;           ///< in its tensors()
-  /// Equal slices of it, one behind the other; null: all of it.
+  /// Equal slices of it, one after the other; null: all of it.
   const std::vector<int64_t>* slices = nullptr;
-  int64_t of = 1;              ///< how many slices it has
-  std::vector<int64_t> shape;  ///< that the result has
+  int64_t of = 1;              ///< number of slices in it
+  std::vector<int64_t> shape;  ///< shape in the result
 };
 
-/// What an edit means: the names of its result traced back to those of its sources, by no code of lib/graft.
+/// The meaning of an edit: traces the names of its result back to those of its sources, without code of
+/// lib/graft.
 class EditOrigins {
  public:
-  /// `donor` is null but for a graft.
+  /// `donor` is null except for a graft.
   EditOrigins(const Edit& edit, const Checkpoint& base, const Checkpoint* donor);
-  /// Of a tensor of that name; nothing where the result must not have it.
+  /// The origin of a tensor of that name; nullopt if the result must not have it.
   std::optional<TensorOrigin> of(const std::string& name) const;
-  /// Whether a tensor of base or donor must be in the result.
+  /// True if a tensor of base or donor must be in the result.
   bool stays(const Checkpoint& source, size_t tensor) const;
 
  private:

@@ -28,7 +28,7 @@ void differ(EditProof& proof, const char* id, std::string where, std::string mes
   proof.differences.push_back({Severity::kError, id, std::move(where), std::move(message)});
 }
 
-/// Reads bytes [begin, begin + out.size()) of what a tensor's origin gives.
+/// Reads bytes [begin, begin + out.size()) of a tensor from its origin.
 void read_origin(const TensorOrigin& origin, uint64_t begin, std::span<uint8_t> out) {
   if (origin.slices == nullptr) return origin.from->read(origin.tensor, begin, out);
   const uint64_t slice = origin.from->tensors()[origin.tensor].bytes() / static_cast<uint64_t>(origin.of);
@@ -41,7 +41,7 @@ void read_origin(const TensorOrigin& origin, uint64_t begin, std::span<uint8_t> 
   }
 }
 
-/// Bytes that differ, in words; empty where none does.
+/// Describes bytes that differ; empty if none does.
 std::string compare_with_origin(const Checkpoint& artifact, size_t tensor, const TensorOrigin& origin,
                                 Progress& progress) {
   const uint64_t bytes = artifact.tensors()[tensor].bytes();
@@ -64,7 +64,8 @@ std::string compare_with_origin(const Checkpoint& artifact, size_t tensor, const
                                   origin.from->where(origin.tensor), first);
 }
 
-/// Every tensor of the result from its origin, every tensor of the sources accounted for.
+/// Proves that every tensor of the result equals its origin, and that every tensor of the sources is
+/// accounted for.
 void prove_tensors_of_edit(const Checkpoint& artifact, const EditOrigins& origins,
                            const std::vector<const Checkpoint*>& sources, Progress& progress,
                            EditProof& proof) {
@@ -106,7 +107,7 @@ void prove_tensors_of_edit(const Checkpoint& artifact, const EditOrigins& origin
   }
 }
 
-/// The index names the tensors of the files and no others, and their size.
+/// Checks that the index names exactly the tensors of the files, and their size.
 void check_index_of_edit(const Checkpoint& artifact, EditProof& proof) {
   const auto path = artifact.path() / kIndexName;
   const Json index = parse_json(path.string(), read_text(path, 1u << 30));
@@ -124,7 +125,7 @@ void check_index_of_edit(const Checkpoint& artifact, EditProof& proof) {
     differ(proof, "index", "metadata.total_size", fmt::format("expected {}, found another value", bytes));
 }
 
-/// The settings of a config and of those of its language model, quantization left out.
+/// The settings of a config and of its language model's config, without quantization.
 std::map<std::string, Json> settings_of(const Json& config, const std::string& prefix = "") {
   std::map<std::string, Json> settings;
   if (!config.is_object()) return settings;
@@ -141,7 +142,7 @@ std::map<std::string, Json> settings_of(const Json& config, const std::string& p
   return settings;
 }
 
-/// Layers that names show: of the language model and, at or beyond `layers` or below "mtp.", drafts.
+/// Layers that occur in names: of the language model and, at or beyond `layers` or below "mtp.", of drafts.
 struct ShownLayers {
   std::set<std::string> main, drafts;
 };
@@ -172,13 +173,13 @@ int64_t stated_layers(const Checkpoint& c) {
   return count.is_number_integer() ? count.get<int64_t>() : INT64_MAX;
 }
 
-/// What the outermost config that has a key says of it; null: none has it.
+/// The value of a key in the outermost config that has it; null: none has it.
 Json first_setting(const Checkpoint& c, const std::string& key) {
   const auto all = model_settings(c.config(), key);
   return all.empty() ? Json() : *all.front();
 }
 
-/// Whether a list is the first entries of another, or that one and the last entries of a donor's.
+/// True if a list is the first entries of another, or that one followed by the last entries of a donor's.
 bool is_resized(const Json& now, const Json& before, const Json& donor) {
   const auto text = [](const Json& list, size_t from, size_t count) {
     if (list.is_string()) return list.get<std::string>().substr(from, count);
@@ -193,7 +194,7 @@ bool is_resized(const Json& now, const Json& before, const Json& donor) {
   const size_t n = length(now), m = length(before);
   if (n <= m) {
     if (text(now, 0, n) == text(before, 0, n)) return true;
-    // A list of layers' numbers keeps those of the layers that stay.
+    // In a list of layers' numbers, those of the remaining layers stay.
     return now.is_array() && std::all_of(now.begin(), now.end(), [&](const Json& x) {
              return std::find(before.begin(), before.end(), x) != before.end();
            });
@@ -202,8 +203,8 @@ bool is_resized(const Json& now, const Json& before, const Json& donor) {
          text(now, m, n) == text(donor, m, n);
 }
 
-/// Settings are the base's, but for counts and lists of layers and experts and for switches, which say what
-/// the tensors show.
+/// Checks that settings are the base's, except for counts and lists of layers and experts and for switches,
+/// which must agree with the tensors.
 void check_settings_of_edit(const Checkpoint& artifact, const Edit& edit, const Checkpoint& base,
                             const Checkpoint* donor, EditProof& proof) {
   const auto before = settings_of(base.config()), now = settings_of(artifact.config());
@@ -236,7 +237,7 @@ void check_settings_of_edit(const Checkpoint& artifact, const Edit& edit, const 
       if (edit.kind == Edit::Kind::kDropExperts && count)
         wrong(key, fmt::format("{}", edit.experts.begin()->second.size()), found);
     } else if (switches.explains(leaf, a == before.end() ? Json() : a->second, found ? *found : Json())) {
-      // What the key says there is went, or came.
+      // The modules that the key announces went, or came.
     } else if (edit.kind == Edit::Kind::kDropExperts) {
       const bool right = a != before.end() && found && *found == Json(edit.experts.begin()->second.size()) &&
                          leaf.find("experts") != leaf.npos;
@@ -249,7 +250,7 @@ void check_settings_of_edit(const Checkpoint& artifact, const Edit& edit, const 
 
 std::string module_name_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
 
-/// Whether loaders know by themselves that a module in floats that no list names is not quantized.
+/// True if loaders treat a module in floats that no list names as not quantized.
 bool is_known_float(SaidOfModules& now, SaidOfModules* donor, const std::string& module) {
   if (!now.is_target(module)) return true;
   if (donor == nullptr || !now.is_fp8() || !donor->is_fp8()) return false;
@@ -257,8 +258,8 @@ bool is_known_float(SaidOfModules& now, SaidOfModules* donor, const std::string&
   return std::find(listed.begin(), listed.end(), true) == listed.end();
 }
 
-/// What stays is said to be quantized as the base says it, what comes as the donor's tensors show it, and no
-/// entry is of a module that is not there.
+/// Checks that the config describes the quantization of modules from the base as the base does and of modules
+/// from the donor as their tensors show it, and that no entry is of an absent module.
 void check_words_of_edit(const Checkpoint& artifact, const EditOrigins& origins, const Checkpoint& base,
                          const Checkpoint* donor, EditProof& proof) {
   SaidOfModules before(base), now(artifact);
@@ -322,7 +323,7 @@ std::optional<GraftBase> noted_base(const Checkpoint& c) {
   return read_manifest(path, c.tensors().size()).graft_base;
 }
 
-/// What a graft notes of its base is the base's.
+/// Checks that the base recorded by a graft is the base.
 void check_noted_base(const Checkpoint& artifact, const Checkpoint& base, EditProof& proof) {
   const auto noted = noted_base(artifact);
   if (!noted) return;
@@ -332,7 +333,8 @@ void check_noted_base(const Checkpoint& artifact, const Checkpoint& base, EditPr
     differ(proof, "manifest", "source.base.texts", "expected the base's config files, found others");
 }
 
-/// Whether all that a graft brought went, so that its base is back: config files are the base's bytes.
+/// True if everything that a graft brought was dropped, so that the result is its base: config files must
+/// then equal the base's bytes.
 bool is_graft_undone(const Checkpoint& artifact, const Edit& edit, const Checkpoint& source,
                      EditProof& proof) {
   if (edit.kind != Edit::Kind::kDropModules) return false;

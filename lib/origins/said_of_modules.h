@@ -10,21 +10,22 @@
 
 namespace twofour {
 
-/// What the config files of a checkpoint say of modules, looked up by name. Lives no longer than it.
+/// The quantization of modules in the config files of a checkpoint, looked up by name. Must not outlive the
+/// checkpoint.
 class SaidOfModules {
  public:
   explicit SaidOfModules(const Checkpoint& checkpoint);
   bool is_mixed() const { return !entries_.empty(); }
-  /// Loaders of FP8 know modules in floats that no list names.
+  /// Loaders of FP8 recognize modules in floats that no list names.
   bool is_fp8() const { return method_ == "fp8"; }
-  /// Whether each of the files that have lists lists a module as not quantized.
+  /// For each of the files that have lists, true if it lists a module as not quantized.
   std::vector<bool> listed(const std::string& module);
-  /// Whether a module that no list names is quantized to loaders: groups may have targets.
+  /// True if loaders take a module that no list names for quantized: groups may have targets.
   bool is_target(const std::string& module);
-  /// Each file's entry of a module, or of one above it; null: none.
+  /// Each file's entry for a module, or for one above it; null: none.
   std::vector<Json> entries(const std::string& module) const;
   const std::vector<std::map<std::string, Json>>& maps() const { return entries_; }
-  /// Whether a tensor, or something above one, has that whole name.
+  /// True if that is the whole name of a tensor, or of a module above one.
   bool is_known(const std::string& name) const;
 
  private:

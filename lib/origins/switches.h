@@ -9,14 +9,14 @@
 
 namespace twofour {
 
-/// What an edit may change of settings that say whether there are modules: the switches of a family, and
-/// DeepSeek-V4's list of compressors. All that is given outlives this.
+/// Changes that an edit may make to settings which announce modules: the switches of a family, and
+/// DeepSeek-V4's list of compressors. All arguments must outlive this.
 class Switches {
  public:
-  /// `donor`: nullptr where nothing comes.
+  /// `donor`: nullptr if nothing is added.
   Switches(const Checkpoint& base, const Checkpoint& artifact, const Checkpoint* donor);
-  /// Whether a key may say `now` where the base says `before` (null: nothing): that there is none of what
-  /// went, or what the donor says of what came first.
+  /// True if a key may have the value `now` where the base has `before` (null: nothing): because no such
+  /// module remains, or because the first ones came from the donor, which has this value.
   bool explains(const std::string& key, const Json& before, const Json& now) const;
 
  private:

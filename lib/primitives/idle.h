@@ -7,16 +7,17 @@
 
 namespace twofour {
 
-/// What threads use one at a time and make only if none is idle. Safe from several threads.
+/// Objects that threads use one at a time. A thread makes one only if none is idle. Safe from several
+/// threads.
 template <class T>
 class Idle {
  public:
-  /// The one that was given back last, if one is idle. The caller has it alone.
+  /// The object that was given back last, if one is idle. The caller has it alone.
   std::optional<T> take() {
     const std::lock_guard lock(mutex_);
     return idle_.empty() ? std::nullopt : take_at(idle_.end() - 1);
   }
-  /// One that is as `wanted` says, else the one that is idle longest.
+  /// The first idle object that satisfies `wanted`, or the one that has been idle longest.
   template <class Wanted>
   std::optional<T> take(const Wanted& wanted) {
     const std::lock_guard lock(mutex_);

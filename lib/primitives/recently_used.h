@@ -5,21 +5,21 @@
 
 namespace twofour {
 
-/// Values by keys, the one used last first. The caller says when the one used longest ago goes. Not safe from
-/// several threads.
+/// Values by key, the most recently used first. The caller decides when the least recently used one is
+/// evicted. Not safe from several threads.
 template <class Key, class Value>
 class RecentlyUsed {
  public:
-  /// The value of a key, which is the one used last now, or nullptr.
+  /// The value of a key, which becomes the most recently used one, or nullptr.
   Value* find(const Key& key) {
     const auto at = std::find_if(held_.begin(), held_.end(), [&](auto& held) { return held.first == key; });
     if (at == held_.end()) return nullptr;
     held_.splice(held_.begin(), held_, at);
     return &held_.front().second;
   }
-  /// Adds a value under a key that is not held. It stays where it is until it is taken out.
+  /// Adds a value under a key that is not present. Its address stays valid until it is taken out.
   Value& add(Key key, Value value) { return held_.emplace_front(std::move(key), std::move(value)).second; }
-  /// Takes the value out that was used longest ago; there is one.
+  /// Takes out the value that was used least recently; there must be one.
   Value take_oldest() {
     Value value = std::move(held_.back().second);
     held_.pop_back();

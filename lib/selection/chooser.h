@@ -8,26 +8,26 @@
 
 namespace twofour {
 
-/// Which modules a rule's selection chooses. It remembers what matched: a pattern or role that chooses
+/// Decides which modules a rule's selection chooses. It remembers matches: a pattern or role that chooses
 /// nothing is an error.
 class Chooser {
  public:
-  /// Of a model of that many layers, which roles depend on. The selection must outlive it.
+  /// For a model of that many layers, which roles depend on. The selection must outlive it.
   Chooser(const Selection& selection, int64_t layers);
-  /// Whether it chooses a module, of the method's default set or not.
+  /// True if it chooses a module, whether in the method's default set or not.
   bool chooses(std::string_view module, bool is_default);
-  /// Whether a name or role adds a module outside the default set.
+  /// True if a name or role adds a module outside the default set.
   bool adds(std::string_view module);
-  /// Says that there is a module which is not to choose from: exclusions may name it.
+  /// Notes a module that cannot be chosen: exclusions may name it.
   void add_other(std::string_view module) { exclude_.matches(module); }
-  /// Whether the last module was chosen for its role alone: no name says it.
+  /// True if the last module was chosen only for its role: no name matches it.
   bool chose_by_role() const { return by_role_; }
-  /// What chose the last module: "default set", an option that names it, or a role's name.
+  /// The reason why the last module was chosen: "default set", an option that names it, or a role's name.
   const char* reason() const { return reason_; }
-  /// Whether it is an expert of a draft that is chosen as the experts of the model are.
+  /// True if it is an expert of a draft that is chosen like the experts of the model.
   bool casts_draft(std::string_view module) const;
   /// Throws Error for the first pattern that matched nothing: an option of the selection with the pattern,
-  /// "expected to match EXPECTED, found none", and for roles of which none did, where there is nothing else.
+  /// "expected to match EXPECTED, found none". Also if the selection has only roles and none of them matched.
   void refuse_unused(const char* expected) const;
 
  private:

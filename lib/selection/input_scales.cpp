@@ -17,12 +17,12 @@ namespace {
 
 using Kind = InputScale::Kind;
 
-constexpr float kNvfp4Range = 2688;  ///< 6 * 448: amax over it is the scale
+constexpr float kNvfp4Range = 2688;  ///< 6 * 448: the scale is amax divided by it
 
 bool is_scale(float value) { return std::isfinite(value) && value > 0 && std::isfinite(1 / value); }
 
-/// The projection of a layer that a module belongs to: experts' gate and up are one, and so is what engines
-/// fuse.
+/// The projection of a layer that a module belongs to: gate and up of experts are one, and so are linears
+/// that engines fuse.
 std::string projection_of(const std::string& module) {
   const auto parsed = parse_module_name(module);
   if (!parsed || parsed->kind != BlockKind::kRoutedExperts) return module;
@@ -30,13 +30,13 @@ std::string projection_of(const std::string& module) {
                      parsed->projection == Projection::kDown ? "down" : "gate and up");
 }
 
-/// What engines multiply as one, or the module itself.
+/// The name of the linears that engines fuse with it, or the module's own.
 std::string fused_name(const std::string& module) {
   const auto fused = fused_group(module);
   return fused ? fmt::format("{} {}", fused->first, fused->second) : module;
 }
 
-/// The source's input scale of a module as a multiplier, amax / 2688; 0 where it has none.
+/// The source's input scale of a module as a multiplier, amax / 2688; 0 if it has none.
 float existing_scale(const Checkpoint& c, const InputScaleRule::Module& module, Problems& problems) {
   const Linear& m = *module.source;
   if (!m.input_scale) return 0;
@@ -51,7 +51,7 @@ float existing_scale(const Checkpoint& c, const InputScaleRule::Module& module, 
   c.read(*m.input_scale, count == 1 ? 0 : static_cast<uint64_t>(module.expert) * sizeof(float), bytes);
   float stored = 0;
   std::memcpy(&stored, bytes, sizeof(stored));
-  // Of other formats it is amax / 448.
+  // In other formats the scale is amax / 448.
   const float multiplier =
       m.nvfp4 ? global_scale_multiplier(*c.nvfp4_modules()[*m.nvfp4].dialect, stored) : stored / 6.0f;
   if (!std::isfinite(multiplier) || stored < 0) {
@@ -59,7 +59,7 @@ float existing_scale(const Checkpoint& c, const InputScaleRule::Module& module, 
         fmt::format("{}: expected a positive finite input scale, found {}", c.where(*m.input_scale), stored));
     return 0;
   }
-  return multiplier;  // calibration leaves 0 where no token came by
+  return multiplier;  // calibration leaves 0 if there were no tokens
 }
 
 /// Chooses the scales of all modules of one rule.
@@ -111,7 +111,7 @@ class InputScaleChooser {
     return all;
   }
 
-  /// Gives each module that has a scale the largest of those that are written with the same key.
+  /// Gives each written module that has a scale the largest scale of the written modules with the same key.
   template <class F>
   void share(F&& key) {
     const auto most = largest(key, false);

@@ -11,7 +11,7 @@
 
 namespace twofour {
 
-/// A rule's words on input scales and the modules that they are about. The proof reads them by code of its
+/// A rule's settings for input scales and the modules that they apply to. The proof reads them by code of its
 /// own.
 struct InputScaleRule {
   struct Module {
@@ -28,24 +28,25 @@ struct InputScaleRule {
   std::vector<Module> modules = {};
 };
 
-/// Whether a rule gives input scales to modules of the source that have none.
+/// True if a rule gives input scales to modules of the source that have none.
 bool adds_input_scales(const Rule& rule);
-/// Whether a rule asks for other input scales than those of NVFP4 modules of the source.
+/// True if a rule requires other input scales than those of the source's NVFP4 modules.
 bool changes_input_scales(const Rule& rule);
 
-/// The input scale of a module that is written, as a multiplier (amax / 2688); 0: none. `is_own`: the
-/// source's, unchanged.
+/// The input scale of a written module, as a multiplier (amax / 2688); 0: none. `is_own`: the source's,
+/// unchanged.
 struct ChosenInputScale {
   float multiplier = 0;
   bool is_own = false;
 };
 
-/// The input scale of each module, by the words of the rule. Gate and up of one expert or MLP, and what else
-/// engines fuse, get the larger of theirs. What the words cannot give is a problem.
+/// The input scale of each module, by the settings of the rule. Gate and up of one expert or MLP, and other
+/// linears that engines fuse, get the largest of their scales. A scale that the settings cannot provide is a
+/// problem.
 std::vector<ChosenInputScale> choose_input_scales(const Checkpoint& source, const InputScaleRule& rule,
                                                   Problems& problems);
 
-/// Largest magnitudes of a safetensors file: `M.amax` F32 [] is that of module M's inputs. Throws Error on
+/// Largest magnitudes from a safetensors file: `M.amax` F32 [] is that of module M's inputs. Throws Error on
 /// other tensors and on numbers that are not positive and finite.
 FixedGlobalScales read_amax_file(const std::string& path);
 

@@ -40,7 +40,7 @@ Blocks find_blocks(const Checkpoint& c) {
     const auto name = parse_module_name(m.name);
     if (!name) continue;
     const bool in_stack = name->kind == BlockKind::kRoutedExperts && name->expert < 0;
-    if (in_stack != m.dialect->stacked) continue;  // a matrix that only looks like a stack's, or the reverse
+    if (in_stack != m.dialect->stacked) continue;  // only looks like a stack's matrix, or the reverse
     Block& block = blocks[std::string(name->block)];
     block.kind = name->kind;
     if (name->expert < 0 && m.dialect->stacked) {
@@ -57,7 +57,7 @@ Blocks find_blocks(const Checkpoint& c) {
 
 std::string shape_text(const Nvfp4Linear& m) { return fmt::format("[{}, {}]", m.n, m.k); }
 
-/// Checks that the experts are 0 .. E-1, each whole and all of one shape, and collects what is not so.
+/// Checks that the experts are 0 .. E-1, each complete and all of one shape, and collects problems.
 class BlockCheck {
  public:
   BlockCheck(const Checkpoint& c, const std::string& name, const Block& block, Problems& problems)
@@ -160,7 +160,8 @@ class BlockCheck {
     return block_.kind == BlockKind::kRoutedExperts ? fmt::format("{}.{}", name_, expert) : name_;
   }
 
-  /// Whether there is a gate in any format: experts whose gates alone are not NVFP4 are not gateless ones.
+  /// True if there is a gate in any format: experts without gates in NVFP4 are not gateless if they have
+  /// gates in other formats.
   bool has_gate_tensor(const std::string& where) const {
     const auto tensors = checkpoint_.tensors();
     return std::any_of(naming_rules().begin(), naming_rules().end(), [&](const NamingRule& rule) {
@@ -190,7 +191,7 @@ OutputMatrix single_target(const Nvfp4Linear& m, size_t index) {
   return {m.name, m.name, '.', Shape{1, m.n, m.k}, 1, {SourceRows{index, 0, 0, 1, m.n, 0}}};
 }
 
-/// The w13 and w2 of a block that BlockCheck found sound.
+/// Adds the w13 and w2 of a block that passed BlockCheck.
 void add_matrices(const Checkpoint& c, const std::string& name, const Block& block,
                   std::vector<OutputMatrix>& out) {
   const auto& modules = c.nvfp4_modules();
@@ -224,7 +225,7 @@ void add_matrices(const Checkpoint& c, const std::string& name, const Block& blo
   out.push_back(std::move(w2));
 }
 
-/// A tensor's name without what formats add to a module's.
+/// A tensor's name without the suffixes that formats add to a module's name.
 std::string_view module_of_tensor(std::string_view name) {
   for (const std::string_view suffix : {".weight_packed", ".weight", ".qweight", "_blocks"}) {
     if (name.ends_with(suffix)) return name.substr(0, name.size() - suffix.size());
@@ -232,7 +233,7 @@ std::string_view module_of_tensor(std::string_view name) {
   return name;
 }
 
-/// Blocks in other formats, which stay as they are.
+/// Notes the blocks in other formats, which stay as they are.
 void add_other_blocks(const Checkpoint& checkpoint, Chooser& chooser) {
   for (const TensorInfo& t : checkpoint.tensors()) {
     if (const auto name = parse_module_name(module_of_tensor(t.name))) chooser.add_other(name->block);
@@ -263,7 +264,7 @@ std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Se
     if (!chooser.chooses(name, block.kind == default_kind)) continue;
     const char* reason = chooser.reason();
     BlockCheck(checkpoint, name, block, problems).run();
-    if (!problems.empty()) continue;  // the list goes on; it is thrown below
+    if (!problems.empty()) continue;  // problems are collected, and thrown below
     const size_t before = targets.size();
     add_matrices(checkpoint, name, block, targets);
     for (size_t t = before; t < targets.size(); ++t) {
@@ -307,7 +308,7 @@ void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<Outpu
 
 namespace {
 
-/// Whether a tensor looks like the matrices of several experts.
+/// True if a tensor looks like the matrices of several experts.
 bool is_stack_of_weights(const TensorInfo& t) {
   return t.shape.size() == 3 && t.shape[1] >= kGroup && t.shape[2] >= kGroup &&
          t.name.find("conv") == t.name.npos && t.name.find("scale") == t.name.npos;

@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kShownMissing = 5;
 constexpr size_t kReadAtOnce = 1 << 18;  // numbers
 
-/// A matrix that statistics may be of: a linear, or of a stack one of an expert. Its row i is row
+/// A matrix that statistics may describe: a linear, or one linear of an expert in a stack. Its row i is row
 /// `first + i * step` of the expert's.
 struct Part {
   std::string name;
@@ -50,7 +50,8 @@ std::vector<Part> parts_of(const Linear& m) {
   return parts;
 }
 
-/// The parts of linears by all names that a file may call them. A stack's own name is for any of its parts.
+/// The parts of linears by all names that a file may use for them. The name of a stack stands for any of its
+/// parts.
 std::map<std::string, Part> names_of(const std::vector<Linear>& linears) {
   std::map<std::string, Part> names;
   for (const Linear& m : linears) {
@@ -61,7 +62,7 @@ std::map<std::string, Part> names_of(const std::vector<Linear>& linears) {
   return names;
 }
 
-/// The entry that serves a part of a linear: its own, or that of the whole stack where it has no tokens.
+/// The entry that serves a part of a linear: its own, or that of the whole stack if its own has no tokens.
 const StatisticsEntry* entry_of(const Statistics& s, const Linear& m, const Part& part) {
   const StatisticsEntry* own = s.find(part.name);
   if ((own != nullptr && own->count > 0) || part.name == m.name) return own;
@@ -86,7 +87,7 @@ void hold_entries(const std::vector<StatisticsEntry>& entries, const std::map<st
   }
 }
 
-/// Reads a tensor as a solver would.
+/// Reads a tensor as choosing weights would.
 void check_products(const Statistics& s, const StatisticsEntry& e, bool fisher, int threads) {
   std::vector<float> mean = fisher ? s.read_fisher(e) : s.read_hessian(e);
   take_unit(mean, e.k);
@@ -179,13 +180,13 @@ void check_sums(const Statistics& s, int threads, Problems& problems) {
 
 namespace {
 
-/// Reads weights and targets, row block by row block; keeps the inverse of the entry used last.
+/// Reads weights and targets, row block by row block; caches the inverse of the last entry.
 class TargetCheck {
  public:
   TargetCheck(const Statistics& s, const Checkpoint& checkpoint, int threads)
       : s_(s), reader_(checkpoint), threads_(threads) {}
 
-  /// Why a part's targets are none that a solver takes; empty where they are.
+  /// The reason why a part's targets cannot be used to choose weights; empty if they can.
   std::string find_excess(const Linear& m, const Part& part, size_t tensor, const StatisticsEntry& entry) {
     prepare(entry);
     TargetExtent extent;

@@ -25,13 +25,13 @@ constexpr uint64_t kMostItems = 1u << 20, kMostText = 1u << 20;
 constexpr uint32_t kGgufVersion = 3, kGgufF32 = 0, kGgufString = 8, kGgufArray = 9, kGgufU32 = 4;
 constexpr uint64_t kGgufAlignment = 32;
 
-/// A tensor of a GGUF file; the innermost extent first, as there.
+/// A tensor of a GGUF file, with the innermost extent first as in the file.
 struct GgufTensor {
   std::vector<uint64_t> extents;
   uint64_t begin = 0, count = 0;  ///< offset in the file, elements
 };
 
-/// Reads what GGUF has before its data, item by item. Little endian.
+/// Reads the part of a GGUF file before its data, item by item. Little endian.
 class GgufReader {
  public:
   explicit GgufReader(const std::filesystem::path& path) : file_(path) {}
@@ -92,7 +92,7 @@ class GgufReader {
     at_ += length;
     return value;
   }
-  /// The bytes of a value of a type that has a fixed size.
+  /// Bytes of a value of a type with a fixed size.
   uint64_t width_of(uint32_t type) const {
     constexpr uint64_t kWidths[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
     if (type >= std::size(kWidths) || kWidths[type] == 0)
@@ -148,11 +148,11 @@ class GgufReader {
 
   InputFile file_;
   uint64_t at_ = 0, alignment_ = kGgufAlignment;
-  uint64_t next_ = 0;  ///< where the next tensor is, from the first on: without gaps
+  uint64_t next_ = 0;  ///< offset of the next tensor, from the first on: there are no gaps
   std::string type_;
 };
 
-/// What ggml calls a linear of a layer. Source: ggml-org/llama.cpp, gguf-py/gguf/constants.py,
+/// The name by which ggml calls a linear of a layer. Source: ggml-org/llama.cpp, gguf-py/gguf/constants.py,
 /// tensor_mapping.py.
 struct GgmlName {
   std::string_view leaf, ggml;
@@ -165,7 +165,7 @@ constexpr GgmlName kGgmlNames[] = {
     {"self_attn.kv_b_proj", "attn_kv_b"}, {"linear_attn.in_proj_qkvz", "ssm_in"},
     {"linear_attn.in_proj_ba", "ssm_ba"}, {"linear_attn.out_proj", "ssm_out"}};
 
-/// "blk.3.ffn_gate_exps", and the expert; empty where ggml has no name that is known here.
+/// "blk.3.ffn_gate_exps", and the expert; empty if no name in ggml is known.
 std::pair<std::string, int64_t> ggml_name(const std::string& module) {
   if (module == "lm_head") return {"output", -1};
   const size_t layers = module.find("layers.");
@@ -202,7 +202,7 @@ struct ServedLinear {
   int64_t k, row;
 };
 
-/// Linears by their names, stacks of experts taken apart.
+/// Linears by their names, with stacks split into experts.
 std::vector<std::pair<std::string, int64_t>> linears_of(const Checkpoint& c) {
   Problems ignored;
   std::vector<std::pair<std::string, int64_t>> all;
@@ -316,7 +316,7 @@ ImportedMatrix import_imatrix(const std::filesystem::path& path, const Checkpoin
       put(&counts_of.at(name), sizeof(int64_t));
     }
   }
-  // Last, so that no file of a run that is killed looks whole.
+  // Written last, so that no file of a killed run looks complete.
   out.write(0, header);
   out.flush();
   out.commit();

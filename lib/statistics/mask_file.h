@@ -14,26 +14,26 @@
 
 namespace twofour {
 
-/// Masks that another program chose, as MaskLLM does: a safetensors file with `M.mask`, or `M`, U8 or BOOL
-/// [N, K], for each module M; 1 stays, 0 goes. Reading is safe from several threads.
+/// Masks that another program chose, such as MaskLLM: a safetensors file with `M.mask`, or `M`, U8 or BOOL
+/// [N, K], for each module M; 1 keeps a weight, 0 prunes it. Reading is safe from several threads.
 class MaskFile {
  public:
-  /// Throws Error on other types and shapes, and on a module that has two.
+  /// Throws Error on other types and shapes, and on a module with two masks.
   static MaskFile open(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
   /// XXH3-128 of the whole file.
   Hash128 hash() const;
-  /// Throws Error where the file was written to since it was opened.
+  /// Throws Error if the file has been written to since it was opened.
   void check_unchanged() const { file_.check_unchanged(); }
-  /// The position of a module's mask; nullopt where the file has none.
+  /// The position of a module's mask; nullopt if the file has none.
   std::optional<size_t> find(std::string_view module) const;
   const TensorInfo& info(size_t mask) const { return file_.tensors()[mask]; }
   /// Names of all modules.
   std::vector<std::string> modules() const;
   /// Rows [first, first + out.size() / K) of a mask.
   void read(size_t mask, int64_t first, std::span<uint8_t> out) const;
-  /// Throws Error unless all values are 0 or 1, and exactly half of each group stays: two of four, or two
+  /// Throws Error unless all values are 0 or 1, and exactly half of each group is kept: two of four, or two
   /// aligned pairs of eight.
   void check(size_t mask, PrunePattern pattern) const;
 

@@ -17,7 +17,8 @@ namespace {
 
 constexpr size_t kAtOnce = 1 << 18;  // numbers that are added together
 
-/// Adds a number of one file to the sum, or keeps the larger. -> whether the sum has a place in its type.
+/// Adds a number of one file to the sum, or takes the larger of both. Returns false if the sum overflows its
+/// type.
 bool combine(double& sum, double more, bool takes_larger) {
   sum = takes_larger ? std::max(sum, more) : sum + more;
   return true;
@@ -50,7 +51,7 @@ void refuse_repeated(const std::vector<Statistics>& files) {
   }
 }
 
-/// Refuses diagonals that are no sums of squares.
+/// Refuses diagonals that are not sums of squares.
 void check_diagonals(const Statistics& s) {
   for (const auto* entries : {&s.entries(), &s.heldout_entries()}) {
     for (const StatisticsEntry& e : *entries) {
@@ -60,7 +61,7 @@ void check_diagonals(const Statistics& s) {
   }
 }
 
-/// One tensor of all files, in pieces. Float32 sums are added in double, in the order of the files.
+/// Merges one tensor of all files, in pieces. Float32 sums are added in double, in the order of the files.
 template <class Stored, class Sum>
 void merge_tensor(const std::vector<Statistics>& files, const std::vector<size_t>& at, AtomicFile& out,
                   uint64_t offset) {
@@ -158,7 +159,7 @@ void merge_statistics(const std::vector<std::filesystem::path>& paths,
   auto metadata = first.metadata();
   metadata["tokens"] = std::to_string(tokens);
   metadata["text"] = texts;
-  metadata["input"] = hash_text(inputs).hex();  // that of no single run
+  metadata["input"] = hash_text(inputs).hex();  // the hash of no single run
   const std::string header = format_safetensors_header(tensors, metadata);
   AtomicFile out(out_path);
   out.resize(header.size() + (tensors.empty() ? 0 : tensors.back().end));
@@ -175,7 +176,7 @@ void merge_statistics(const std::vector<std::filesystem::path>& paths,
         merge_tensor<int64_t, int64_t>(files, places[i], out, offset);
     }
   }
-  // Last, so that no file of a run that is killed looks whole.
+  // Written last, so that no file of a killed run looks complete.
   out.write(0, header);
   out.flush();
   out.commit();

@@ -12,7 +12,7 @@
 namespace twofour {
 namespace {
 
-/// The element of a tensor of sums that is number i of the diagonal, of order k.
+/// The index, in a tensor of sums, of element i of the diagonal of a matrix of order k.
 uint64_t diagonal_at(std::span<const int64_t> shape, StatisticsKind kind, uint64_t k, uint64_t i) {
   if (kind == StatisticsKind::kDiagonal) return i;
   if (shape.size() == 1) return i * k - i * (i - 1) / 2;
@@ -58,7 +58,7 @@ std::vector<float> Statistics::read_square(size_t tensor, int64_t k, int64_t cou
 }
 
 void Statistics::check_products(const std::vector<float>& square, size_t tensor, int64_t k) const {
-  // What rounding adds to sums in float32, and what squares lose that vanish there.
+  // The growth of float32 sums by rounding, and the largest square that vanishes in them.
   constexpr double kRounding = 1.125, kVanished = 0x1p-126;
   const auto n = static_cast<size_t>(k);
   std::vector<double> roots;
@@ -113,7 +113,7 @@ bool Statistics::is_zero(const StatisticsEntry& entry) const {
     file_->read(data_begin_ + t.begin + diagonal_at(t.shape, entry.kind, n, i) * sizeof(float), bytes);
     float number = 0;
     std::memcpy(&number, bytes.data(), bytes.size());
-    if (number != 0) return false;  // also of NaN, which a solver refuses
+    if (number != 0) return false;  // true also for NaN, which is refused when weights are chosen
   }
   return true;
 }

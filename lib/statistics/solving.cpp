@@ -10,10 +10,10 @@ namespace twofour {
 namespace {
 
 constexpr int kPatternSweeps = 4, kDenseSweeps = 2;
-constexpr int64_t kEnough = 4;  // tokens for each input, from which descent gains on other tokens
+constexpr int64_t kEnough = 4;  // tokens per input from which descent improves the output on other tokens
 constexpr double kDamping = 0.01, kDampingOfFew = 0.1;
 
-/// Inputs that are multiplied with each other.
+/// The number of inputs that are multiplied with each other.
 int64_t order_of(const StatisticsEntry& e) { return e.kind == StatisticsKind::kBlocks ? e.block : e.k; }
 
 }  // namespace
@@ -122,8 +122,8 @@ uint64_t solving_bytes(const Solving& s) {
   const uint64_t tiles = kSolverThreads * 6 * 32 * n * sizeof(float) +
                          (heldout_pairs + s.entry->fisher.has_value()) * 2 * n * n * sizeof(float);
   if (!reads_all) return tiles;
-  // Of two entries the mean, damped, its factor, and the factor of a target in double; one more while it is
-  // prepared.
+  // For two entries: the mean, the damped mean, its factor, and the factor of a target in double; one more
+  // during preparation.
   const uint64_t kept = 3 * sizeof(float) + (s.target_offset ? sizeof(double) : 0);
   return n * n * (2 * kept + sizeof(double)) + tiles;
 }

@@ -32,7 +32,7 @@ constexpr Leaf kLeaves[] = {{".hessian", DType::kF32},
                             {".amax", DType::kF32},
                             {kSaliency, DType::kF32}};
 
-/// The order of a symmetric matrix by the shape of its tensor; 0: none has that shape.
+/// The order of a symmetric matrix, from the shape of its tensor; 0: it is no such shape.
 int64_t order_of(std::span<const int64_t> shape) {
   if (shape.size() == 2) return shape[0] == shape[1] ? shape[0] : 0;
   if (shape.size() != 1) return 0;
@@ -43,7 +43,7 @@ int64_t order_of(std::span<const int64_t> shape) {
   return 0;
 }
 
-/// The order of the matrix that blocks [k / b, b, b] are the diagonal of; 0: it is none.
+/// The order of the matrix with diagonal blocks [k / b, b, b]; 0: it is no such shape.
 int64_t order_of_blocks(std::span<const int64_t> shape) {
   return shape.size() == 3 && shape[1] == shape[2] ? shape[0] * shape[1] : 0;
 }

@@ -28,7 +28,7 @@ using enum SynthCodes;
 using enum SynthPart;
 using enum DType;
 
-/// What the largest code and the largest block scale make of a global scale of 1.
+/// The product of the largest code and the largest block scale, for a global scale of 1.
 constexpr float kNvfp4Most = kE2m1Max * kE4m3Max;
 constexpr QuantizeRule kFourOverSix{Arithmetic::modelopt, BlockScale::four_over_six, ZeroBlock::producer,
                                     kF32};
@@ -39,7 +39,7 @@ int64_t tile_columns(const SynthMatrix& m, const SynthFormat& f) { return f.colu
 int64_t tiles(int64_t n, int64_t tile) { return (n + tile - 1) / tile; }
 bool has_single_scale(const SynthFormat& f) { return f.rows == 0 && f.columns == 0; }
 
-/// In front of a shape E, if the matrix is a stack.
+/// Puts E in front of a shape if the matrix is a stack.
 std::vector<int64_t> stacked(const SynthMatrix& m, std::vector<int64_t> shape) {
   if (m.e > 0) shape.insert(shape.begin(), m.e);
   return shape;
@@ -77,7 +77,7 @@ void append(std::vector<uint8_t>& bytes, T value) {
   bytes.insert(bytes.end(), raw.begin(), raw.end());
 }
 
-/// A scale as `type` holds it, F16 as well.
+/// A scale as stored in `type`, which may also be F16.
 float stored_scale(DType type, float scale) {
   return type == kF16 ? fp16_to_float(fp16_from_float(scale)) : round_scale(type, scale);
 }
@@ -95,7 +95,7 @@ void append_scale(std::vector<uint8_t>& bytes, DType type, float scale) {
   }
 }
 
-/// What a code of 1 stands for in a tile whose largest magnitude is `amax`, as it is stored.
+/// The stored value of code 1 in a tile whose largest magnitude is `amax`.
 float tile_scale(const SynthFormat& f, float amax) {
   switch (f.encoding) {
     case kFp8:
@@ -163,7 +163,8 @@ std::vector<uint8_t> pack_nibbles(const std::vector<uint8_t>& codes) {
   return bytes;
 }
 
-/// [n, k] as [k, n], where eight of n make a word in AWQ's order, or eight of k in their own.
+/// [n, k] as [k, n]; eight codes along n form a 32-bit word in AWQ's order, or eight along k in their own
+/// order.
 std::vector<uint8_t> pack_transposed(const std::vector<uint8_t>& codes, int64_t n, int64_t k,
                                      SynthCodes how) {
   constexpr std::array<int64_t, 8> kAwqOrder = {0, 2, 4, 6, 1, 3, 5, 7};
@@ -201,7 +202,7 @@ std::vector<SynthBytes> encode_nvfp4(const SynthMatrix& m, const SynthFormat& f,
   return {{kCodes, before / 2, std::move(codes)}, {kScales, before / kGroup, std::move(scales)}};
 }
 
-/// Zero points [K/g, N/8], packed as the codes are. GPTQ's first format stores one less than each.
+/// Zero points [K/g, N/8], packed like the codes. GPTQ's first format stores each minus one.
 std::vector<uint8_t> pack_zeros(const SynthMatrix& m, const SynthFormat& f, const Tiles& tiles_of) {
   const int64_t groups = m.k / f.columns;
   std::vector<uint8_t> zeros(static_cast<size_t>(m.n * groups));
@@ -211,7 +212,7 @@ std::vector<uint8_t> pack_zeros(const SynthMatrix& m, const SynthFormat& f, cons
       zeros[i] = f.codes == kGptq ? uint8_t{7} : static_cast<uint8_t>(tiles_of.zeros[i]);
     }
   }
-  // Along N in both: AWQ's order of columns, or GPTQ's own.
+  // Along N in both: in AWQ's order of columns, or in plain order for GPTQ.
   if (f.codes == kAwq) return pack_transposed(zeros, m.n, groups, kAwq);
   std::vector<uint8_t> rows;
   for (int64_t g = 0; g < groups; ++g) {
@@ -278,7 +279,7 @@ std::vector<SynthBytes> encode_rows(const SynthMatrix& m, const SynthFormat& f, 
   if (has_single_scale(f)) return out;
   std::vector<uint8_t> scales;
   for (int64_t i = 0; i < static_cast<int64_t>(of.scales.size()); ++i) {
-    // Transposed ones are [K/g, N].
+    // Transposed scales are [K/g, N].
     const int64_t at = is_transposed(f) ? i % m.n * across + i / m.n : i;
     append_scale(scales, f.scale_type, of.scales[static_cast<size_t>(at)]);
   }

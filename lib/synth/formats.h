@@ -8,7 +8,7 @@
 
 namespace twofour {
 
-/// How the weights of a synthetic matrix become codes.
+/// The encoding of the weights of a synthetic matrix.
 enum class SynthEncoding {
   kNvfp4,
   kNvfp4FourOverSix,
@@ -19,7 +19,7 @@ enum class SynthEncoding {
   kUint4,  ///< 0 .. 15 about a zero point; scale: the range of a group / 15
 };
 
-/// How codes of 4 or 8 bits are stored.
+/// The storage of codes of 4 or 8 bits.
 enum class SynthCodes {
   kBytes,    ///< [N, K]
   kNibbles,  ///< [N, K/2], the even k in the low nibble
@@ -29,19 +29,19 @@ enum class SynthCodes {
   kGptq,     ///< I32 [K/8, N] of codes + 8, the lowest k in the low bits
 };
 
-/// What a tensor of a quantized matrix holds.
+/// The content of a tensor of a quantized matrix.
 enum class SynthPart {
   kCodes,
   kScales,
   kGlobal,      ///< one scale above the others
   kInputScale,  ///< one scale of activations
   kKvScale,     ///< one scale of the KV cache
-  kZeros,       ///< zero points, packed as codes are
+  kZeros,       ///< zero points, packed like the codes
   kShape,       ///< I64 [2]: N, K
   kGroups,      ///< I32 [K]: the group of each column
 };
 
-/// A number format as a producer stores it. Suffixes follow the module's name.
+/// A number format as one producer stores it. Suffixes follow the module's name.
 struct SynthFormat {
   SynthEncoding encoding;
   SynthCodes codes;
@@ -54,7 +54,7 @@ struct SynthFormat {
   const char* input = nullptr;
   size_t scalar_rank = 0;      ///< of single scales: [] or [1]
   bool divides = false;        ///< single scales are stored as their reciprocals
-  bool powers_of_two = false;  ///< FP8: scales are, rounded up
+  bool powers_of_two = false;  ///< FP8: scales are powers of two, rounded up
   bool shared = false;         ///< one scale for modules that are drawn together, under their parent's name
   const char* algorithm = nullptr;  ///< its name in ModelOpt's configs
 };
@@ -71,32 +71,32 @@ struct SynthTensor {
   SynthPart part;
 };
 
-/// The tensors of a quantized matrix. Dimensions that codes do not fit throw Error.
+/// The tensors of a quantized matrix. Throws Error if codes do not fit the dimensions.
 std::vector<SynthTensor> quantized_tensors(const SynthMatrix& matrix, const SynthFormat& format);
 
-/// Whether all scales of a matrix depend on its largest magnitude.
+/// True if all scales of a matrix depend on its largest magnitude.
 bool needs_amax(const SynthFormat& format);
-/// The fewest rows, from a multiple of itself on, that are encoded alone; 0: all.
+/// The smallest number of rows that can be encoded alone, starting at a multiple of it; 0: all.
 int64_t strip_rows(const SynthFormat& format);
 
-/// One run of bytes of a tensor.
+/// A run of bytes of a tensor.
 struct SynthBytes {
   SynthPart part;
   uint64_t offset;  ///< in the tensor
   std::vector<uint8_t> bytes;
 };
 
-/// Codes and scales of `weights` [rows, k], which are rows of `matrix` from `row` on, whose largest magnitude
-/// is `amax` where it is needed. The same on any machine.
+/// Codes and scales of `weights` [rows, k], which are rows of `matrix` from `row` on. `amax` is the largest
+/// magnitude of the matrix, if it is needed. The same on any machine.
 std::vector<SynthBytes> encode_rows(const SynthMatrix& matrix, const SynthFormat& format, int64_t row,
                                     std::span<const float> weights, float amax);
 
-/// The tensors of a matrix that hold one thing, whatever its weights are: single scales, shape and groups.
-/// `input`: what stands for activations' scale.
+/// The tensors of a matrix that do not depend on its single weights: single scales, shape and groups.
+/// `input`: a value in place of the activations' scale.
 std::vector<SynthBytes> encode_single(const SynthMatrix& matrix, const SynthFormat& format, float amax,
                                       float input);
 
-// Formats as public checkpoints have them.
+// Formats of public checkpoints.
 extern const SynthFormat kModelOptNvfp4, kModelOptNvfp4WeightOnly, kModelOptNvfp4FourOverSix,
     kModelOptNvfp4FourOverSixWeightOnly, kQuarkNvfp4, kCtNvfp4, kModelOptFp8, kModelOptFp8Table,
     kModelOptFp8Mtp, kModelOptFp8Pb, kModelOptMxfp8, kVendorMxfp8, kDeepSeekFp8, kDeepSeekV4Fp8,

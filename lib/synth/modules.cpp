@@ -10,17 +10,17 @@
 #include "lib/names/pattern.h"
 #include "lib/synth/shapes.h"
 
-// The modules of a model, by the row of its family and its config.
+// The modules of a model, from the row of its family and its config.
 
 namespace twofour {
 namespace {
 
 using enum ParameterKind;
 
-/// A parameter as a shape has it.
+/// A parameter of a shape.
 struct Parameter {
   FamilyRow row;       ///< with # for numbers
-  SynthModule module;  ///< of which layers have theirs, with # in its name and without sizes
+  SynthModule module;  ///< template for layers, with # in its name and without sizes
 };
 
 std::vector<NamePattern> globs_of(std::string_view text) {
@@ -29,11 +29,11 @@ std::vector<NamePattern> globs_of(std::string_view text) {
   return globs;
 }
 
-/// A layer whose modules are made.
+/// A layer whose modules are generated.
 struct Layer {
   int64_t number;  ///< in names
   int64_t place;   ///< in lists of the config; -1: in no layer
-  int64_t asked;   ///< of SynthWhere
+  int64_t asked;   ///< the argument of SynthWhere
   int64_t parts;   ///< experts, or parts of a table
   bool is_table = false;
 };
@@ -127,7 +127,7 @@ class Walk {
     return name.starts_with(kModel) ? std::string(called).append(name, kModel.size()) : name;
   }
 
-  /// Whether a layer has a parameter.
+  /// True if a layer has a parameter.
   bool has(const Parameter& p, const Layer& layer) const {
     if (!sizes_.holds(p.row.when, layer.place)) return false;
     if (!has_term(p.row.when, "may")) return true;
@@ -139,7 +139,7 @@ class Walk {
     return false;
   }
 
-  /// The modules of a layer, or those of none.
+  /// Emits the modules of a layer, or those outside of layers.
   void emit(const std::vector<Parameter>& parameters, const Layer& layer) {
     std::vector<std::pair<const Parameter*, SynthModule>> parts;
     for (const Parameter& p : parameters) {
@@ -169,7 +169,7 @@ class Walk {
     return at == name.npos ? name : fmt::format("{}{}{}", name.substr(0, at), number, name.substr(at + 1));
   }
 
-  /// Calls `f_` for a module, or keeps it for those that share its scale.
+  /// Calls `f_` for a module, or stores it until the modules that share its scale are there.
   void add(SynthModule m, const Layer& layer) {
     set_format(m, layer);
     if (layer.is_table) {
@@ -206,7 +206,7 @@ class Walk {
   size_t count_ = 0;
 };
 
-/// "*.mlp.gate" of "model.layers.3.mlp.gate", "lm_head" of "lm_head".
+/// "*.mlp.gate" for "model.layers.3.mlp.gate", "lm_head" for "lm_head".
 std::string glob_of(const std::string& module) {
   FoldedName folded;
   folded.fold(module);
@@ -227,7 +227,8 @@ std::vector<std::string> unquantized_modules(const SynthModel& model) {
       const bool is_plain = m.is_linear() && m.kind != kPatches && m.kind != kTwoPatches;
       if (m.format != nullptr || !is_plain || m.is_gate() || m.is_up()) continue;
       std::vector<std::string>& names = of_parameters[m.parameter];
-      // vLLM compares globs with the name of what it fuses, "qkv_proj", and names with those of its parts.
+      // vLLM compares globs with the name of the fused linear, "qkv_proj", and plain names with those of its
+      // parts.
       if (fused_group(m.name()))
         names.push_back(m.name());
       else if (names.empty())

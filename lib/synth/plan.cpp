@@ -176,7 +176,7 @@ void write_headers(const std::filesystem::path& directory, const SynthFiles& pla
   for (const SynthShard& shard : plan.shards()) {
     files.emplace_back(directory / shard.name);
     files.back().write(0, shard.header);
-    // Not resize(), which would reserve the space.
+    // Unlike resize(), this does not reserve the space.
     if (shard.data_bytes > 0) files.back().write(shard.header.size() + shard.data_bytes - 1, {"\0", 1});
   }
   constexpr auto kOne = std::bit_cast<std::array<uint8_t, sizeof(float)>>(1.0f);

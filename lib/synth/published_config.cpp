@@ -13,7 +13,7 @@ struct KeyedFormat {
   const SynthFormat* format;
 };
 
-/// "P.experts" of "P.experts.7.w1", the parent of a part of a table; otherwise the name.
+/// "P.experts" for "P.experts.7.w1", the parent for a part of a table; otherwise the name.
 std::string container_of(const SynthModule& module) {
   const std::string& name = module.name();
   if (module.format->shared) return std::string(module_of(name));
@@ -32,14 +32,15 @@ std::vector<KeyedFormat> keyed_formats(const SynthListing& listing, bool contain
   return keys;
 }
 
-/// MiniMax's script leaves group_size out for MXFP8, ModelOpt where there is no group.
+/// MiniMax's script omits group_size for MXFP8, ModelOpt for formats without groups.
 Json layer_entry(const SynthFormat& f) {
   Json entry = {{"quant_algo", f.algorithm}};
   if (f.columns > 0 && f.encoding != SynthEncoding::kMxfp8) entry["group_size"] = f.columns;
   return entry;
 }
 
-/// As ModelOpt writes them: activations of 4 bits even for weight-only formats, nothing for blocks of FP8.
+/// The groups that ModelOpt writes: activations of 4 bits even for weight-only formats, nothing for blocks of
+/// FP8.
 Json config_groups(const std::vector<KeyedFormat>& keys) {
   std::vector<const SynthFormat*> formats;
   for (const KeyedFormat& k : keys) {

@@ -2,7 +2,7 @@
 #include "formats/weight_dialect.h"
 #include "lib/synth/formats.h"
 
-// Formats as public checkpoints have them.
+// Formats of public checkpoints.
 
 namespace twofour {
 namespace {
@@ -25,7 +25,7 @@ constexpr SynthFormat nvfp4(SynthEncoding encoding, const char* input, const cha
           .input = input,
           .algorithm = algorithm};
 }
-/// FP8 with a scale for each tile of `size` rows and columns; 0: one for all.
+/// FP8 with a scale for each tile of `size` rows and columns; 0: a single scale.
 constexpr SynthFormat fp8(const char* scale, DType scale_type, int64_t size, const char* algorithm) {
   return {.encoding = kFp8,
           .codes = kBytes,

@@ -21,7 +21,7 @@ const SynthShape& find_shape(const std::string& name) {
       fmt::format("synth: expected a shape of {}, found '{}'", fmt::join(synth_shapes(), ", "), name));
 }
 
-/// A shape may have several rows, of other modules each.
+/// A shape may have several rows, each with other modules.
 std::pair<const SynthShape*, const SynthPublication*> find_publication(const SynthChoice& choice) {
   const SynthShape& first = find_shape(choice.shape);
   for (const SynthShape& shape : synth_shape_table()) {
@@ -34,7 +34,7 @@ std::pair<const SynthShape*, const SynthPublication*> find_publication(const Syn
                           fmt::join(synth_dialects(choice.shape), ", "), choice.dialect));
 }
 
-/// Replaces members of `base`, those of its objects one by one.
+/// Replaces members of `base`; nested objects are patched recursively.
 void patch(Json& base, const Json& changes) {
   for (const auto& [key, value] : changes.items()) {
     if (value.is_object()) {
@@ -51,12 +51,12 @@ void patch(Json& base, const SynthJson& changes) {
   }
 }
 
-/// 0 where there is none.
+/// A count of the config; 0 if it has none.
 int64_t count(const Json& config, std::string_view key) {
   return config.contains(key) ? config.at(key).get<int64_t>() : 0;
 }
 
-/// A model as a row has it, before anything is chosen.
+/// The model of a row, before the user's choices.
 SynthModel published_model(const SynthShape& shape, const SynthPublication& publication, bool small) {
   SynthModel model{&shape, &publication, nullptr, Json::object(), 0, 0, 0};
   patch(model.config, shape.config);
@@ -133,7 +133,7 @@ std::vector<std::string> synth_shapes() {
 
 namespace {
 
-/// Of shapes that `wanted` takes, once each.
+/// Dialects of the shapes that `wanted` accepts, once each.
 template <class F>
 std::vector<std::string> dialects_of(F wanted) {
   std::vector<std::string> names;

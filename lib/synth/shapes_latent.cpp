@@ -4,7 +4,7 @@
 namespace twofour {
 namespace {
 
-// DeepSeek-V4-Pro as released. Names, types and shapes: the header of V4-Flash's draft, which has the same
+// DeepSeek-V4-Pro, as released. Names, types and shapes: the header of V4-Flash's draft, which has the same
 // modules in other sizes. Sizes of compressors: the reference inference code; their type is not stated.
 
 bool compresses_by_4(int64_t layer, int64_t) { return layer >= 2 && layer < kDraftLayer && layer % 2 == 0; }
@@ -38,8 +38,8 @@ constexpr SynthFormatRule kReleasedModules[] = {
     {"mtp.*.[eh]_proj", &kDeepSeekV4Fp8},
 };
 /// The Base models: FP8 experts, and F32 scales throughout (NVIDIA-NeMo/Automodel#2034; vLLM,
-/// models/deepseek_v4/quant_config.py). That these are powers of two is inferred from scale_fmt of the
-/// others.
+/// models/deepseek_v4/quant_config.py). It is inferred from scale_fmt of the others that these are powers of
+/// two.
 constexpr SynthFormatRule kBaseModules[] = {
     {"*.ffn.experts.*", &kDeepSeekV4BaseFp8}, {"*.ffn.shared_experts.*", &kDeepSeekV4BaseFp8},
     {"*.attn.w*", &kDeepSeekV4BaseFp8},       {"*.attn.indexer.wq_b", &kDeepSeekV4BaseFp8},
@@ -56,10 +56,10 @@ const SynthPublication kReleasedPublications[] = {
 
 constexpr SynthOption kReleasedOptions[] = {{"*.attn.indexer.*", compresses_by_4}};
 
-// Models with multi-head latent attention: DeepSeek-V3 and what is built like it.
+// Models with multi-head latent attention: DeepSeek-V3 and models derived from it.
 
 bool is_dense_of_three(int64_t layer, int64_t) { return layer < 3; }
-/// GLM-5.2's layers with an index of tokens of their own; its draft has one, too.
+/// Layers of GLM-5.2 with their own index of tokens; its draft has one, too.
 bool has_index(int64_t layer, int64_t) { return layer < 3 || layer % 4 == 2 || layer == kDraftLayer; }
 bool is_draft(int64_t layer, int64_t) { return layer == kDraftLayer; }
 constexpr const char* kCorrection = "*.e_score_correction_bias";
@@ -95,7 +95,7 @@ const SynthPublication kDeepSeekV3Publications[] = {
      nullptr, nullptr},
 };
 
-// Kimi-K2-Thinking: DeepSeek-V3's modules. Its entry of quantization is the one that Kimi-K2.5 repeats.
+// Kimi-K2-Thinking: DeepSeek-V3's modules. Kimi-K2.5 repeats its quantization entry.
 constexpr const char* kKimiK2Config = R"({
   "architectures": ["DeepseekV3ForCausalLM"], "model_type": "kimi_k2", "first_k_dense_replace": 1,
   "max_position_embeddings": 262144, "n_group": 1, "topk_group": 1, "n_routed_experts": 384,
@@ -119,8 +119,8 @@ const SynthPublication kKimiK2Publications[] = {
      nullptr, nullptr},
 };
 
-// GLM-5.2 and 5.3, which have the same modules. Configs: nvidia/GLM-5.2-NVFP4 as published. It names routers
-// nowhere, as they are no linears to ModelOpt.
+// GLM-5.2 and 5.3, which have the same modules. Configs: nvidia/GLM-5.2-NVFP4 as published. It does not list
+// routers, since they are no linears to ModelOpt.
 constexpr const char* kGlmConfig = R"({
   "architectures": ["GlmMoeDsaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "ep_size": 1,
   "first_k_dense_replace": 3, "head_dim": 192, "hidden_act": "silu", "hidden_size": 6144,
@@ -168,8 +168,8 @@ void fill_glm(const SynthListing& listing, Json& quantization, Json& hf_quant) {
   append_names(hf_quant["quantization"]["exclude_modules"], names);
 }
 
-// NVFP4 experts, FP8_PB attention and shared experts (sglang#31855, vllm#50617); its config is not public, so
-// it is what ModelOpt writes for them. Dense layers and the draft are taken to be BF16.
+// NVFP4 experts, FP8_PB attention and shared experts (sglang#31855, vllm#50617). Its config is not public;
+// this one is what ModelOpt writes for such modules. Dense layers and the draft are assumed to be BF16.
 constexpr SynthFormatRule kGlmMixedModules[] = {
     {"*", nullptr, is_draft},
     {"*.mlp.experts.*", &kModelOptNvfp4},
@@ -230,7 +230,7 @@ const SynthPublication kGlm52Publications[] = {
 };
 
 // gpustack/GLM-5.3-W4A8: INT4 experts with dynamic FP8 activations, FP8 blocks elsewhere (sglang#37207,
-// lightseekorg/tokenspeed#1321). Targets and the list to ignore are inferred.
+// lightseekorg/tokenspeed#1321). Targets and the ignore list are inferred.
 constexpr SynthFormatRule kGlm53Modules[] = {
     {"*.mlp.experts.*", &kCtInt4G128}, {"*.mlp.gate", nullptr},   {"*.weights_proj", nullptr},
     {"*.self_attn.*", &kCtFp8Block},   {"*.mlp.*", &kCtFp8Block},
@@ -261,8 +261,8 @@ const SynthPublication kGlm53Publications[] = {
      nullptr, fill_ignored_names},
 };
 
-/// DeepSeek-V3's draft repeats embedding and head, GLM's does not: so the tensors come to the counts that are
-/// published, 91,991 and 232,385.
+/// DeepSeek-V3's draft repeats embedding and head, GLM's does not. This gives the published counts of
+/// tensors, 91,991 and 232,385.
 constexpr SynthOption kDeepSeekV3Options[] = {{"*.embed_tokens.weight"}, {"*.shared_head.head.weight"}};
 constexpr SynthOption kGlmOptions[] = {{"*.indexer.*", has_index}};
 

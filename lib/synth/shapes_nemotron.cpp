@@ -1,7 +1,7 @@
 #include "lib/synth/published_config.h"
 #include "lib/synth/shapes.h"
 
-// Nemotron-3: mamba, experts and attention, a layer each, in the order of a pattern. Names and sizes:
+// Nemotron-3: each layer is mamba, experts or attention, in the order of a pattern. Names and sizes:
 // transformers, models/nemotron_h; configs of the models: their pages on the hub.
 
 namespace twofour {
@@ -67,8 +67,8 @@ constexpr const char* kSmallNemotron = R"({
 constexpr const char* kSmallNemotronLatent = R"({"moe_latent_size": 128})";
 
 /// Routed experts NVFP4; shared experts, in_proj and out_proj of mamba FP8. Source: NVIDIA/Model-Optimizer,
-/// modelopt_recipes/huggingface/models/nvidia. The keys and lists of Super and Ultra are those of Lightning,
-/// whose config is published.
+/// modelopt_recipes/huggingface/models/nvidia. The keys and lists of Super and Ultra are copied from
+/// Lightning's published config.
 constexpr SynthFormatRule kSuperModules[] = {
     {"mtp.*", nullptr},
     {"*.mixer.experts.*", &kModelOptNvfp4},

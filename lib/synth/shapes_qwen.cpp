@@ -4,9 +4,9 @@
 namespace twofour {
 namespace {
 
-// What checkpoints of Qwen3.5 and of what is built like it share.
+// Shared parts of checkpoints of Qwen3.5 and of models derived from it.
 
-/// One layer of four has attention, the others linear attention.
+/// Every fourth layer has full attention, the others linear attention.
 bool is_full(int64_t layer, int64_t) { return layer % 4 == 3; }
 
 /// Sets layer_types of config.json.
@@ -25,7 +25,7 @@ constexpr const char* kQwenVisionConfig = R"({"vision_config": {
   "num_position_embeddings": 2304, "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2},
   "image_token_id": 248056, "video_token_id": 248057, "vision_end_token_id": 248054,
   "vision_start_token_id": 248053, "tie_word_embeddings": false})";
-/// What --small changes.
+/// Changes for --small.
 constexpr const char* kSmallQwen = R"({
   "text_config": {"hidden_size": 256, "head_dim": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
     "linear_key_head_dim": 32, "linear_num_key_heads": 4, "linear_num_value_heads": 8,
@@ -36,11 +36,11 @@ constexpr const char* kSmallQwenExperts = R"({"text_config": {
   "moe_intermediate_size": 128, "shared_expert_intermediate_size": 128, "num_experts": 4,
   "num_experts_per_tok": 2, "num_hidden_layers": 4}})";
 
-// Qwen3.8-Flash-Next. Config of the model: transformers, models/qwen4_exp, and what its issues quote. Of
-// nvidia/Qwen3.8-Flash-Next-NVFP4 are known the keys of quantized_layers and, of its 292 patterns to ignore,
-// lm_head, embed_tokens, hyper_connection_mixer* and those of attn_hyper_connection (sglang#38121,
-// vllm#55498, FreeToken#394). Six a layer and four make 292, so the rest is inferred. config.json calls the
-// format of the draft's experts FP8_PB_WO, hf_quant_config.json FP8_BLOCK_SCALES.
+// Qwen3.8-Flash-Next. Config of the model: transformers, models/qwen4_exp, and quotations in its issues.
+// Known parts of nvidia/Qwen3.8-Flash-Next-NVFP4 are the keys of quantized_layers and, among its 292 ignore
+// patterns, lm_head, embed_tokens, hyper_connection_mixer* and those of attn_hyper_connection (sglang#38121,
+// vllm#55498, FreeToken#394). Six for each layer and four make 292, so the rest is inferred. config.json
+// calls the format of the draft's experts FP8_PB_WO, hf_quant_config.json FP8_BLOCK_SCALES.
 
 constexpr const char* kFlashNextConfig = R"({
   "architectures": ["Qwen4ExpForConditionalGeneration"], "dtype": "bfloat16",
@@ -98,13 +98,13 @@ const SynthPublication kFlashNextPublications[] = {
      fill_flash_next},
 };
 
-// Qwen3.5, dense and of experts. Names and sizes: transformers, models/qwen3_5_moe.
+// Qwen3.5, dense and with experts. Names and sizes: transformers, models/qwen3_5_moe.
 
-/// Of Qwen3.8-27B in NVFP4, the layers whose MLP is FP8: the last eighth.
+/// The layers whose MLP is FP8 in Qwen3.8-27B in NVFP4: the last eighth.
 bool is_late(int64_t layer, int64_t layers) { return layer >= layers - layers / 8; }
 
 // Qwen3.6-35B-A3B. Config: nvidia/Qwen3.6-35B-A3B-NVFP4, as published: the two files name two versions of
-// ModelOpt, config.json is silent on the KV cache, and its groups claim activations of 4 bits.
+// ModelOpt, config.json does not mention the KV cache, and its groups claim activations of 4 bits.
 constexpr const char* kQwen36Config = R"({
   "architectures": ["Qwen3_5MoeForConditionalGeneration"], "dtype": "bfloat16",
   "model_type": "qwen3_5_moe",
@@ -143,9 +143,10 @@ const SynthPublication kQwen36Publications[] = {
      fill_modelopt_containers, nullptr, "model.language_model.layers.*.self_attn.[kv]_proj"},
 };
 
-// Qwen3.8-2.4T-A95B: 92 layers of 8192, 512 experts of which 10 are picked; text alone. The expert's size is
-// inferred from the count of weights. As llm-compressor's examples/reap_expert_pruning/qwen38_example.py
-// leaves it: a quarter of the experts dropped, FP8_BLOCK attention, NVFP4 MLPs, the draft added as it was.
+// Qwen3.8-2.4T-A95B: 92 layers of 8192, 512 experts of which 10 are picked; only text. The expert's size is
+// inferred from the count of weights. The checkpoint is the result of llm-compressor's
+// examples/reap_expert_pruning/qwen38_example.py: a quarter of the experts dropped, FP8_BLOCK attention,
+// NVFP4 MLPs, the draft added unchanged.
 constexpr const char* kQwen38Config = R"({
   "architectures": ["Qwen3_5MoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
   "attn_output_gate": true, "dtype": "bfloat16", "full_attention_interval": 4, "head_dim": 256,
@@ -198,8 +199,8 @@ const SynthPublication kQwen38Publications[] = {
 };
 
 // Qwen3.8-27B, dense. unsloth/Qwen3.8-27B-NVFP4: group_0 is FP8 by row (attention, linear attention, lm_head
-// and the MLPs of layers 56 to 63), group_1 NVFP4 with a regex that takes those MLPs as well, so that the
-// order decides (charlie12345/ROCmFPX#79, TensorRT-LLM#17725). The words of the lists are inferred.
+// and the MLPs of layers 56 to 63), group_1 NVFP4 with a regex that matches those MLPs as well, so that the
+// order decides (charlie12345/ROCmFPX#79, TensorRT-LLM#17725). The texts of the lists are inferred.
 constexpr const char* kQwen27bConfig = R"({
   "architectures": ["Qwen3_5ForConditionalGeneration"], "dtype": "bfloat16",
   "model_type": "qwen3_5",

@@ -4,10 +4,10 @@
 namespace twofour {
 namespace {
 
-// MiniMax-M3. Names: transformers, conversion_mapping.py and models/minimax_m3_vl; configs as published. Of
-// the vendor's quantization entry the method, the block and the list are known. Tower and draft: vLLM,
-// models/minimax_m3. The draft's format is inferred from the lists: nvidia's 534 MXFP8 modules are without
-// it, and the vendor's list, which names what is not MXFP8, does not name it.
+// MiniMax-M3. Names: transformers, conversion_mapping.py and models/minimax_m3_vl; configs as published. The
+// method, the block and the list of the vendor's quantization entry are known. Tower and draft: vLLM,
+// models/minimax_m3. The draft's format is inferred from the lists: nvidia's 534 MXFP8 modules do not include
+// it, and the vendor's list, which names modules that are not MXFP8, does not name it.
 
 bool is_sparse_m3(int64_t layer, int64_t) { return layer >= 3; }
 constexpr const char* kM3Config = R"({
@@ -46,7 +46,7 @@ void set_m3_lists(Json& text, int64_t layers) {
   text["sparse_attention_config"]["sparse_disable_index_value"] = sparse;
   text["sparse_attention_config"]["sparse_attention_freq"] = sparse;
 }
-/// Names without prefixes, which the file has, then the routers.
+/// The file's names without prefixes, then the routers.
 std::vector<std::string> m3_excludes(const SynthListing& listing) {
   std::vector<std::string> names = {"lm_head", "model.embed_tokens", "vision_tower", "multi_modal_projector",
                                     "patch_merge_mlp"};
@@ -85,9 +85,9 @@ const SynthPublication kM3Publications[] = {
      nullptr, fill_m3_vendor},
 };
 
-// Kimi-K3. Names, types, shapes and config: moonshotai/Kimi-K3 as published; its list to ignore misses the
+// Kimi-K3. Names, types, shapes and config: moonshotai/Kimi-K3 as published; its ignore list lacks the
 // router, the latent projections and those of residuals. RedHatAI/Kimi-K3-NVFP4: the same experts in NVFP4,
-// by llm-compressor; its list is what llm-compressor writes. Tower and projector: vLLM, models/kimi_k3 and
+// by llm-compressor, which also wrote its list. Tower and projector: vLLM, models/kimi_k3 and
 // kimi_k25_vit.py.
 
 bool is_k3_full(int64_t layer, int64_t layers) { return layer % 4 == 3 || layer == layers - 1; }
@@ -159,8 +159,8 @@ const SynthPublication kK3Publications[] = {
 };
 
 // Ling-3.0-flash, in FP8 blocks with MXFP4 experts. Names: vLLM, models/bailing_moe_v3.py, whose mapper shows
-// that files say "attention"; config of quantization: its tests. Types of the experts' codes and scales (U8),
-// the size of an expert and the whole list of what is not quantized are inferred.
+// that files have "attention"; quantization config: its tests. Types of the experts' codes and scales (U8),
+// the size of an expert and the whole list of unquantized modules are inferred.
 
 constexpr const char* kLingConfig = R"({
   "architectures": ["BailingMoeV3ForCausalLM"], "first_k_dense_replace": 2,
@@ -193,7 +193,7 @@ const SynthPublication kLingPublications[] = {
      nullptr, nullptr},
 };
 
-// gpt-oss-20b, as published: stacks of experts with biases, rows of gate and up in turn.
+// gpt-oss-20b, as published: stacks of experts with biases, alternating rows of gate and up.
 
 constexpr const char* kGptOssConfig = R"({
   "architectures": ["GptOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,

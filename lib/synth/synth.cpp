@@ -21,14 +21,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Weights that one thread makes at once: its buffers fit the L2 cache.
+/// Weights that one thread generates at once: its buffers fit the L2 cache.
 constexpr int64_t kItemWeights = 128 << 10;
-/// Weights between two meetings of the threads.
+/// Weights of a batch, between two points where threads synchronize.
 constexpr int64_t kBatchWeights = 64 << 20;
-/// BF16 tensors are drawn as rows of this length, whatever their shape.
+/// BF16 tensors are drawn as rows of this length, regardless of their shape.
 constexpr int64_t kFlatRow = SynthWeights::kPiece;
-/// Makes the tensors and writes them where the plan says. Modules are gathered into batches; of a batch all
-/// magnitudes are known before anything is quantized, because gate and up share their global scale.
+/// Generates the tensors and writes them to their planned places. Modules are gathered into batches; all
+/// magnitudes of a batch are known before anything is quantized, because gate and up share their global
+/// scale.
 class Writer {
  public:
   Writer(const fs::path& directory, const SynthFiles& plan, const SynthModel& model,
@@ -55,7 +56,7 @@ class Writer {
     if (batch_weights_ >= kBatchWeights) flush();
   }
 
-  /// Writes what was added.
+  /// Writes the modules that were added.
   void flush() {
     for_each_item([&](Item& item) { measure(item); });
     for (const Item& item : items_) {
@@ -93,13 +94,13 @@ class Writer {
     bool measured;
     uint64_t key;
     float amax = 0;
-    /// What activations reach: 4 to 16.
+    /// The largest magnitude of activations: 4 to 16.
     float input_amax() const { return static_cast<float>(64 + key % 192) / 16.0f; }
   };
   struct Matrix {
     SynthModule module;
     SynthWeights weights;
-    int64_t rows;  ///< of a tensor of floats: flat ones
+    int64_t rows;  ///< of a tensor of floats: rows of kFlatRow
     int64_t k;     ///< of a tensor of floats: all elements
     DType type;    ///< of codes or floats
     std::vector<std::pair<SynthPart, SynthPlace>> places;
@@ -194,7 +195,7 @@ class Writer {
     write(m.place(SynthPart::kCodes), static_cast<uint64_t>(begin) * width, out);
   }
 
-  /// Neighbours in a row from a place that depends on the row.
+  /// The ids of a row are consecutive and start at a place that depends on the row.
   void write_expert_ids(const Matrix& m, const Item& item) {
     const int64_t begin = item.row * kFlatRow, end = std::min(m.k, begin + item.rows * kFlatRow);
     std::vector<int64_t> ids;
@@ -217,7 +218,7 @@ class Writer {
     if (m.module.format == nullptr) return;
     for (const SynthBytes& b :
          encode_single(m.module.matrix, *m.module.format, group.amax, group.input_amax())) {
-      // Modules that share a scale leave it to the first of them.
+      // If modules share a scale, only the first of them writes it.
       if (b.part == SynthPart::kScales && m.module.format->shared && &m != first_of(m.group)) continue;
       write(m.place(b.part), b.offset, b.bytes);
     }

@@ -9,14 +9,15 @@
 
 namespace twofour {
 
-/// What `synth` makes: a checkpoint with the names, shapes and config of a known model, weights drawn from a
-/// heavy-tailed distribution and quantized properly. The same options give the same bytes on any machine.
+/// Options of `synth`, which writes a checkpoint with the names, shapes and config of a known model. Its
+/// weights are drawn from a heavy-tailed distribution and quantized properly. The same options give the same
+/// bytes on any machine.
 struct SynthOptions {
   std::string shape = "tiny";              ///< one of synth_shapes()
   std::string dialect;                     ///< one of synth_dialects(); empty: the shape's default
-  std::optional<int64_t> layers, experts;  ///< the model's own where not given
+  std::optional<int64_t> layers, experts;  ///< by default the model's own
   int64_t vocab = 1024;
-  bool small = false;  ///< every size divided, so that a checkpoint takes megabytes; config.json says it
+  bool small = false;  ///< every size divided, so that a checkpoint takes megabytes; config.json has them
   uint64_t seed = 0;
   uint64_t max_shard_size = 5'000'000'000;  ///< bytes of data in a file, unless one tensor alone is larger
   int jobs = 1;
@@ -25,7 +26,7 @@ struct SynthOptions {
 };
 
 struct SynthResult {
-  std::string dialect;  ///< which it was
+  std::string dialect;  ///< the chosen one
   uint64_t bytes = 0;   ///< of tensor data
   size_t tensors = 0, shards = 0;
   std::vector<std::pair<std::string, uint64_t>> files{};  ///< weight files with their sizes
@@ -34,17 +35,19 @@ struct SynthResult {
 /// The names that `shape` may have.
 std::vector<std::string> synth_shapes();
 
-/// The names that `dialect` may have, of any shape or of one, the default first.
+/// The names that `dialect` may have, for any shape or for one, the default first.
 std::vector<std::string> synth_dialects();
 std::vector<std::string> synth_dialects(const std::string& shape);
 
-/// The fewest experts that a layer of `shape` may have, as many as its router picks; 0: a dense model.
+/// The smallest number of experts in a layer of `shape`, which is the number that its router picks; 0: a
+/// dense model.
 int64_t synth_least_experts(const std::string& shape);
-/// And the most, of any shape.
+/// The largest number, for any shape.
 inline constexpr int kSynthMostExperts = 10'000;
 
 /// Writes the checkpoint into `directory`, which must be absent or empty. Throws Error on unknown names, on
-/// experts fewer than the router picks and on I/O errors; then nothing is left that looks like a checkpoint.
+/// experts fewer than the router picks and on I/O errors; then it leaves nothing that looks like a
+/// checkpoint.
 SynthResult synth(const std::filesystem::path& directory, const SynthOptions& options, Progress& progress);
 
 }  // namespace twofour

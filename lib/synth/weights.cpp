@@ -20,20 +20,20 @@ uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// A draw is 16 random bits: a sign and which of these quantiles the magnitude is.
+/// A draw is 16 random bits: a sign and the number of a quantile, which is the magnitude.
 constexpr unsigned kMagnitudes = 1u << 15;
 constexpr unsigned kMagnitudeMask = kMagnitudes - 1;
 
 /// Quantiles of |t| with 6 degrees of freedom, scaled to variance 1, as float bits. With s = t / sqrt(t^2 +
 /// 6) the distribution of |t| is s (15 - 10 s^2 + 3 s^4) / 8, so that basic operations and a root suffice:
-/// they are the same on any machine, where a library's sine or logarithm is not. One operation a statement,
-/// because a compiler may fuse a product and a sum within one and round differently.
+/// these give the same result on any machine, unlike a library's sine or logarithm. Each statement has one
+/// operation, because a compiler may fuse a product and a sum within one and round differently.
 std::array<uint32_t, kMagnitudes> make_quantiles() {
   std::array<uint32_t, kMagnitudes> bits{};
   double s = 0;
   for (unsigned i = 0; i < kMagnitudes; ++i) {
     const double target = 8.0 * (i + 0.5) / kMagnitudes;
-    // The function is concave: Newton's steps from the quantile before climb and never overshoot.
+    // The function is concave: Newton's steps from the previous quantile climb and never overshoot.
     for (int step = 0; step < 16; ++step) {
       const double s2 = s * s;
       const double a = 3.0 * s2;
@@ -67,7 +67,8 @@ float row_scale(uint64_t row_key) {
 
 using Draws = std::array<uint16_t, SynthWeights::kPiece>;
 
-/// Draws `first` .. `first + count` of a row, four of one 64-bit word; `count` is rounded up to such a word.
+/// Draws `first` .. `first + count` of a row, four from each 64-bit word; `count` is rounded up to such a
+/// word.
 void draw_bits(uint64_t row_key, int64_t first, int64_t count, Draws& draws) {
   static_assert(std::endian::native == std::endian::little, "draws fill a word from its low bits up");
   const uint64_t start = row_key + static_cast<uint64_t>(first / 4) * kGolden;
@@ -109,7 +110,7 @@ float SynthWeights::row_amax(int64_t row, int64_t count) const {
       top = std::max(top, static_cast<int16_t>(draws[i] & kMagnitudeMask));
     }
   }
-  // Quantiles rise, and so do their products with a positive scale, rounded or not.
+  // Quantiles rise, and their products with a positive scale rise, too, whether rounded or not.
   return std::bit_cast<float>(quantiles()[static_cast<size_t>(top)]) * row_scale(key);
 }
 

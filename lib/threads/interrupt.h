@@ -2,13 +2,13 @@
 
 namespace twofour {
 
-/// Asks whatever runs to stop at the next safe point. Safe to call from a signal handler.
+/// Asks running work to stop at the next safe point. Safe to call from a signal handler.
 void request_interrupt() noexcept;
 
-/// Takes the request back: of a process that goes on after a run was stopped.
+/// Takes the request back, for a process that goes on after a run was stopped.
 void clear_interrupt() noexcept;
 
-/// Throws Interrupted once a stop was asked for. Loops over files call it between pieces of work.
+/// Throws Interrupted if a stop was requested. Loops over files call it between pieces of work.
 void check_interrupt();
 
 }  // namespace twofour

@@ -11,8 +11,8 @@
 
 namespace twofour {
 
-/// Runs jobs in order on some threads. A job may add further ones, which come before those that wait. The
-/// first exception stops the rest and comes out of run().
+/// Runs jobs in order on some threads. A job may add further jobs, which come before the waiting ones. The
+/// first exception stops the rest, and run() throws it.
 template <class Job>
 class JobQueue {
  public:
@@ -24,9 +24,9 @@ class JobQueue {
     changed_.notify_one();
   }
 
-  /// `make_worker()` is called on each thread and gives what runs a job there; `on_error` once, before
-  /// waiting threads are joined, to wake jobs that wait for others. Throws Error where there are fewer
-  /// threads to be had.
+  /// `make_worker()` is called on each thread and returns the function that runs a job there. `on_error` is
+  /// called once, before waiting threads are joined, to wake jobs that wait for others. Throws Error if the
+  /// system starts fewer threads.
   void run(int threads, const std::function<std::function<void(const Job&)>()>& make_worker,
            const std::function<void()>& on_error) {
     const auto note_error = [&] {
@@ -48,7 +48,7 @@ class JobQueue {
         note_error();
       }
     };
-    run_on_threads(threads, loop, note_error);  // stopped, they begin no further job
+    run_on_threads(threads, loop, note_error);  // after the stop, threads begin no further job
     if (error_) std::rethrow_exception(error_);
   }
 

@@ -7,12 +7,12 @@
 
 namespace twofour {
 
-/// Lets ranges of one sequence through in their order, whichever thread finished first, so that a tensor is
-/// hashed from front to back. Never deadlocks as long as ranges are begun in order.
+/// Lets ranges of one sequence through in their order, no matter which thread finishes first, so that a
+/// tensor is hashed from front to back. Never deadlocks if ranges are begun in order.
 class OrderedSection {
  public:
-  /// Waits until all bytes before `begin` went through, runs `f`, lets the range behind these `bytes` in.
-  /// Does nothing once released; throws Interrupted once stopped.
+  /// Waits until all bytes before `begin` went through, runs `f`, then lets the range behind these `bytes`
+  /// in. Does nothing after release(); throws Interrupted after stop().
   template <class F>
   void pass(uint64_t begin, uint64_t bytes, F&& f) {
     std::unique_lock lock(mutex_);
@@ -31,7 +31,7 @@ class OrderedSection {
     stopped_ = true;
     changed_.notify_all();
   }
-  /// The order is not needed any more: wakes all threads that wait.
+  /// Gives up the order, which is no longer needed: wakes all threads that wait.
   void release() {
     const std::lock_guard lock(mutex_);
     released_ = true;

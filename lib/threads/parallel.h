@@ -17,7 +17,7 @@
 
 namespace twofour {
 
-/// Runs `f` on a thread of its own. Throws Error where the system starts none: limits on processes count
+/// Runs `f` on a thread of its own. Throws Error if the system starts none: limits on processes count
 /// threads, too.
 template <class F>
 std::jthread start_thread(F&& f) {
@@ -30,8 +30,8 @@ std::jthread start_thread(F&& f) {
   }
 }
 
-/// Runs `loop` on this many threads, the caller's among them, and waits for all. `loop` must not throw. Where
-/// the system starts too few, calls `stop`, which is to end those that run, and throws Error.
+/// Runs `loop` on this many threads, including the caller's, and waits for all. `loop` must not throw. If the
+/// system starts too few, calls `stop`, which must end the running ones, and throws Error.
 template <class Loop, class Stop>
 void run_on_threads(int threads, const Loop& loop, const Stop& stop) {
   std::vector<std::jthread> pool;
@@ -56,10 +56,10 @@ class SingleThreaded {
   int before_ = omp_get_max_threads();
 };
 
-/// Calls work(i) for i < count on as many threads as OpenMP would take, each as soon as one is free;
-/// `make_worker()` gives each thread a `work` of its own. All calls are made, and then what the first that
-/// failed threw is thrown: the same for any number of threads. Throws Error where the system starts too few
-/// threads, which OpenMP's runtime would end the program for.
+/// Calls work(i) for i < count on as many threads as OpenMP would use, each as soon as one is free;
+/// `make_worker()` gives each thread its own `work`. Makes all calls, then throws the exception of the first
+/// call that failed, which is the same for any number of threads. Throws Error if the system starts too few
+/// threads; OpenMP's runtime would end the program.
 template <class MakeWorker>
 void parallel_workers(size_t count, MakeWorker&& make_worker) {
   std::atomic<size_t> next{0};
@@ -101,7 +101,7 @@ void parallel_workers(size_t count, MakeWorker&& make_worker) {
   if (error) std::rethrow_exception(error);
 }
 
-/// The same for calls of f(i) that share nothing of a thread's.
+/// The same for calls of f(i) that need no state of their thread.
 template <class F>
 void parallel_for(size_t count, F&& f) {
   parallel_workers(count, [&] { return [&](size_t i) { f(i); }; });

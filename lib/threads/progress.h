@@ -4,7 +4,7 @@
 
 namespace twofour {
 
-/// The progress of a run. The library counts, the caller shows.
+/// The progress of a run. The library counts; the caller displays.
 struct Progress {
   std::atomic<const char*> phase{"starting"};
   std::atomic<uint64_t> done{0};   ///< bytes read so far, of `total`

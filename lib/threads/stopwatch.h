@@ -4,10 +4,10 @@
 
 namespace twofour {
 
-/// Seconds of a monotonic clock.
+/// A clock that counts seconds and never goes back.
 class Stopwatch {
  public:
-  /// Since it was made, or since the last lap.
+  /// Seconds since construction or since the last lap.
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   /// The same, and starts the next lap.
   double lap() {

@@ -15,28 +15,28 @@ namespace twofour {
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  bool single_word = false;             ///< not within a word
+  bool single_word = false;             ///< not inside a word of text
   bool lstrip = false, rstrip = false;  ///< takes the white space before or behind it
   bool normalized = false;              ///< found in the normalized text, as its own normalized form
   bool special = false;
 };
 
-/// A piece of a text: a token, or, where `token` is nullptr, what is none.
+/// A piece of a text: a token or, if `token` is nullptr, other text.
 struct TextPart {
   Span span;
   const AddedToken* token;
 };
 
-/// Finds tokens in a text: the leftmost, of those that begin at one place the longest.
+/// Finds tokens in a text: the leftmost, and the longest of those that begin at one place.
 class TokenFinder {
  public:
-  /// No token is as long.
+  /// All tokens are shorter.
   static constexpr size_t kMostBytes = 256;
 
-  /// `token` must outlive it. `text` is what is looked for, which is not empty. False: another token is found
-  /// by it, and `token` will not be.
+  /// `token` must outlive it. `text` is the text to look for, which is not empty. Returns false if the text
+  /// already stands for another token; then `token` will not be found.
   bool add(const AddedToken& token, std::string_view text);
-  /// The whole text, in its order, without empty parts.
+  /// Parts of the whole text, in its order; none is empty.
   std::vector<TextPart> find(std::string_view text) const;
 
  private:

@@ -14,11 +14,11 @@ namespace {
 
 constexpr uint64_t kNoPair = UINT64_MAX;
 constexpr uint32_t kNoSymbol = UINT32_MAX;
-/// All characters of two bytes or less.
+/// The number of characters of two bytes or less.
 constexpr size_t kShortCharacters = 0x800;
-/// Longer words are first cut where no merge can cross.
+/// Longer words are first cut at places that no merge can cross.
 constexpr size_t kLongWord = 64;
-/// Words that are kept with their ids: no longer ones, and so many.
+/// The longest cached word, and the number of words that are cached with their ids.
 constexpr size_t kKnownBytes = 256, kKnownWords = 1 << 17;
 
 uint64_t pair_of(uint32_t left, uint32_t right) { return uint64_t{left} << 32 | right; }
@@ -89,7 +89,7 @@ Bpe::Bpe(BpeModel model) : fuse_unknown_(model.fuse_unknown), ignore_merges_(mod
   }
   if (model.byte_fallback) {
     for (int byte = 0; byte < 256; ++byte) bytes_.push_back(find(fmt::format("<0x{:02X}>", byte)));
-    // Where some are missing, no supported family says what becomes of their bytes.
+    // If some are missing, no supported family defines the handling of their bytes.
     const auto missing = std::find(bytes_.begin(), bytes_.end(), -1);
     if (missing != bytes_.end()) {
       throw Error(
@@ -119,7 +119,7 @@ const Bpe::Merge* Bpe::find_merge(int32_t left, int32_t right) const {
   }
 }
 
-/// Of a pair that comes twice the last counts, as in `tokenizers`.
+/// If a pair comes twice the last one counts, as in `tokenizers`.
 void Bpe::add_merge(const Merge& merge) {
   size_t at = place_of(merge.pair, merges_.size());
   while (merges_[at].pair != kNoPair && merges_[at].pair != merge.pair) at = (at + 1) & (merges_.size() - 1);
@@ -137,7 +137,7 @@ void Bpe::note_neighbours(std::string_view left, std::string_view right) {
 void Bpe::cut(std::string_view word, std::vector<size_t>& cuts) const {
   cuts.clear();
   char32_t before = 0;
-  bool had = false;  // whether the character before is a token, so that what it merges into has its text
+  bool had = false;  // true if the previous character is a token; tokens merged from it then contain its text
   for (size_t at = 0; at < word.size();) {
     const size_t begin = at;
     const char32_t c = next_character(word, at);
@@ -173,7 +173,7 @@ void Bpe::Encoder::encode_part(std::string_view part, std::vector<int32_t>& ids)
     ids.push_back(id);
   } else {
     symbols_.clear();
-    bool unknown = false;  // whether the last symbol is
+    bool unknown = false;  // true if the last symbol is unknown
     for (size_t at = 0; at < part.size();) {
       const std::string_view character = part.substr(at, character_bytes(part[at]));
       at += character.size();

@@ -10,10 +10,10 @@
 
 namespace twofour {
 
-/// No id of a model is as high, so that a hostile one cannot take all memory.
+/// Ids of all models are lower; the limit prevents a hostile model from taking all memory.
 inline constexpr int32_t kMostIds = 1 << 22;
 
-/// What a file says of a model of type BPE.
+/// The contents of a file for a model of type BPE.
 struct BpeModel {
   std::string where;  ///< for messages
   std::vector<std::pair<std::string, int32_t>> vocabulary;
@@ -22,19 +22,19 @@ struct BpeModel {
   bool fuse_unknown = false, byte_fallback = false, ignore_merges = false;
 };
 
-/// Byte pair encoding: a word's characters, of which the pair that comes first in the list of merges is
-/// merged, the leftmost of several, until there is none. Safe from several threads.
+/// Byte pair encoding. It starts with a word's characters and repeatedly merges the pair that comes first in
+/// the list of merges, the leftmost of several, until no pair is in the list. Safe from several threads.
 class Bpe {
  public:
-  /// Throws Error on tokens or ids that come twice, and on merges of tokens, or into one, that it has not.
+  /// Throws Error on tokens or ids that come twice, and on merges from or into unknown tokens.
   explicit Bpe(BpeModel model);
 
-  /// -1: none.
+  /// The id of a token; -1: none.
   int32_t find(std::string_view token) const;
-  /// Tokens by their ids; empty where an id has none.
+  /// Tokens by their ids; empty if no token has the id.
   const std::vector<std::string>& tokens() const { return tokens_; }
 
-  /// Encodes words, and knows those that it had.
+  /// Encodes words, and caches words that it has encoded.
   class Encoder {
    public:
     explicit Encoder(const Bpe& bpe) : bpe_(bpe) {}
@@ -63,14 +63,15 @@ class Bpe {
   struct Merge {
     uint64_t pair;  ///< ids; kNoPair: the place is free
     uint32_t rank;
-    int32_t id;  ///< of what both become
+    int32_t id;  ///< of the merged token
   };
   const Merge* find_merge(int32_t left, int32_t right) const;
   void add_merge(const Merge& merge);
   void note_neighbours(std::string_view left, std::string_view right);
-  /// Where a word may be cut: no merge joins tokens that end and begin with the characters around the cut.
+  /// Finds the places where a word may be cut: no merge joins tokens that end and begin with the characters
+  /// around the cut.
   void cut(std::string_view word, std::vector<size_t>& cuts) const;
-  /// Of one character; -1: none.
+  /// The id of one character; -1: none.
   int32_t find_character(std::string_view character) const;
 
   std::vector<std::string> tokens_;
@@ -78,7 +79,7 @@ class Bpe {
   std::vector<int32_t> short_characters_;  ///< ids of the first code points
   std::vector<Merge> merges_;              ///< a hash table
   std::unordered_set<uint64_t> neighbours_;
-  std::vector<int32_t> bytes_;  ///< ids of <0x00> to <0xFF>; empty unless all are there and are used
+  std::vector<int32_t> bytes_;  ///< ids of <0x00> to <0xFF>; empty unless all exist and are used
   int32_t unknown_ = -1;
   bool fuse_unknown_ = false, ignore_merges_ = false;
 };

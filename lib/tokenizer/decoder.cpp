@@ -45,7 +45,7 @@ int byte_of_token(std::string_view token) {
   return byte;
 }
 
-/// Bytes in a row that are no UTF-8 together become U+FFFD each.
+/// If consecutive bytes together are not valid UTF-8, each becomes U+FFFD.
 Steps make_byte_fallback(const Field&) {
   return {[](Tokens& tokens) {
     Tokens out;

@@ -8,7 +8,7 @@
 
 namespace twofour {
 
-/// A value of a tokenizer.json with the way to it, which messages name: "DIR/tokenizer.json: model.vocab".
+/// A value of a tokenizer.json with its path, which messages name: "DIR/tokenizer.json: model.vocab".
 class Field {
  public:
   Field(std::string where, const Json& value) : where_(std::move(where)), value_(&value) {}
@@ -17,17 +17,17 @@ class Field {
   const Json& json() const { return *value_; }
   bool is_null() const { return value_->is_null(); }
 
-  /// A member of an object; null where it is absent. Throws Error where this is no object.
+  /// A member of an object; null if it is absent. Throws Error if this is no object.
   Field at(std::string_view key) const;
-  /// The elements of an array; of null none.
+  /// The elements of an array; none for null.
   std::vector<Field> elements() const;
-  /// Throw Error on everything else.
+  /// These throw Error on a value of another type.
   const std::string& text() const;
   bool boolean() const;
   bool boolean(bool if_absent) const { return is_null() ? if_absent : boolean(); }
-  /// From 0 to `most`.
+  /// A whole number from 0 to `most`.
   size_t whole(size_t most) const;
-  /// One character.
+  /// A text of one character.
   char32_t character() const;
   /// The position of the text in `words`.
   size_t choice(const std::vector<std::string_view>& words) const;
@@ -39,14 +39,14 @@ class Field {
   const Json* value_;
 };
 
-/// A row of a table of parts: what `type` of an object says, and what that makes of it.
+/// A row of a table of parts: a value of an object's `type`, and the function that creates the part.
 template <class T>
 struct PartType {
   std::string_view name;
   T (*make)(const Field& field);
 };
 
-/// What is read from `field`, of at most so many steps.
+/// Returns the steps that were read from `field`. Throws Error if there are more than `most`.
 template <class Steps>
 Steps at_most(const Field& field, Steps steps, size_t most) {
   if (steps.size() > most) field.refuse(std::to_string(most) + " steps at most");

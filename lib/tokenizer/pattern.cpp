@@ -28,12 +28,12 @@ using MatchContext =
 using MatchData = std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data, pcre2_match_data_free>>;
 using JitStack = std::unique_ptr<pcre2_jit_stack, Deleter<pcre2_jit_stack, pcre2_jit_stack_free>>;
 
-/// The matcher first sees so many bytes, and takes few steps at a place. Where a match asks for more, that
-/// place is tried by itself, and what it takes is counted: so neither an attempt that reads to the end of the
-/// text at every character nor one that tries all ways to divide a word goes unnoticed.
+/// The matcher first sees this many bytes, and takes few steps at a place. If a match needs more, that place
+/// is tried separately, and its work is counted. This catches both an expression that reads to the end of the
+/// text at every character and one that tries all ways to divide a word.
 constexpr size_t kFirstWindow = 1024, kFirstSteps = 1024, kGrowth = 4;
 constexpr size_t kStepsPerByte = 4, kMostSteps = 40'000'000;
-/// What more than that may take for a text of n bytes, some seconds: a unit is a byte that is read, up to 10
+/// The limit of counted work for a text of n bytes, some seconds: a unit is the reading of a byte, up to 10
 /// ns.
 constexpr uint64_t work_limit(size_t n) { return 500'000'000 + 50 * uint64_t{n}; }
 constexpr uint64_t kWorkPerStep = 8;
@@ -43,7 +43,7 @@ constexpr size_t kJitStackFirst = 32 << 10, kJitStackMost = 64 << 20;
 
 struct Pattern::Compiled {
   std::string where, expression;
-  Code code, anchored;  ///< anchored: matches where it starts, or not
+  Code code, anchored;  ///< anchored: matches only at its start
 };
 
 namespace {
@@ -51,7 +51,7 @@ namespace {
 size_t window_end(std::string_view text, size_t begin, size_t size) {
   if (size >= text.size() - begin) return text.size();
   size_t end = begin + size;
-  while (end < text.size() && (static_cast<uint8_t>(text[end]) & 0xC0) == 0x80) ++end;  // at a character
+  while (end < text.size() && (static_cast<uint8_t>(text[end]) & 0xC0) == 0x80) ++end;  // to its end
   return end;
 }
 
@@ -68,8 +68,8 @@ namespace {
 
 enum class Outcome { kMatch, kNone, kMoreText, kMoreSteps, kMoreStack, kFailed };
 
-/// Matches in text [from, end), at most with so many steps at a place. Of kMoreText, `match` begins where
-/// more was asked for.
+/// Matches in text [from, end), with a limit on steps at each place. On kMoreText, `match` begins where more
+/// text was needed.
 template <class State>
 Outcome run(State& s, const pcre2_code* code, std::string_view text, size_t from, size_t end, size_t steps,
             Span& match) {
@@ -96,7 +96,7 @@ Pattern::Matcher::Matcher(const Pattern& pattern, size_t bytes)
 
 Pattern::Matcher::~Matcher() = default;
 
-/// The first match that begins at `from` or behind it.
+/// Finds the first match that begins at `from` or behind it.
 Pattern::Matcher::Result Pattern::Matcher::find(std::string_view text, size_t from, Span& match) {
   size_t careful = from;  // places before it are tried one by one
   for (;;) {
@@ -112,7 +112,7 @@ Pattern::Matcher::Result Pattern::Matcher::find(std::string_view text, size_t fr
         return Result::kMatch;
       case Outcome::kNone:
         if (end == text.size()) return Result::kNone;
-        from = end;  // nothing begins before, nor asked for what is behind
+        from = end;  // nothing begins before, or needs the text behind
         break;
       case Outcome::kMoreText:
         from = match.begin;
@@ -128,7 +128,7 @@ Pattern::Matcher::Result Pattern::Matcher::find(std::string_view text, size_t fr
   }
 }
 
-/// A match that begins at `at`.
+/// Finds a match that begins at `at`.
 Pattern::Matcher::Result Pattern::Matcher::find_at(std::string_view text, size_t at, Span& match) {
   State& s = *state_;
   const size_t most_steps = std::max(kMostSteps, text.size() * kStepsPerByte);
@@ -168,7 +168,7 @@ Code compile(std::string_view where, std::string_view expression, const std::str
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   size_t at = 0;
-  // Auto-possessification of 10.42 loses matches: of -{0,2}(?i:z)?+\S{2} in "--".
+  // Auto-possessification of 10.42 loses matches, such as that of -{0,2}(?i:z)?+\S{2} in "--".
   options |= PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_NO_AUTO_POSSESS;
   Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), options, &error,
                           &at, context.get()));
@@ -178,7 +178,7 @@ Code compile(std::string_view where, std::string_view expression, const std::str
     throw Error(fmt::format("{}: expected a regular expression, found {}: {}", where,
                             json_quote_short(expression), message));
   }
-  // Where the processor has no compiler, PCRE2 interprets.
+  // PCRE2 interprets if it has no compiler for the processor.
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
   return code;
 }

@@ -13,13 +13,13 @@ struct Span {
   bool empty() const { return begin == end; }
 };
 
-/// A regular expression of a tokenizer.json. Those are Oniguruma's, in its Ruby syntax; PCRE2 runs them. Only
-/// what means the same to both is taken; the rest is refused by name. Safe from several threads.
+/// A regular expression of a tokenizer.json. These have Oniguruma's Ruby syntax; PCRE2 runs them. Only syntax
+/// that means the same to both is accepted; the rest is refused by name. Safe from several threads.
 class Pattern {
  public:
   /// Throws Error naming `where` on other syntax.
   Pattern(std::string_view where, std::string_view expression);
-  /// Of what is text, not an expression.
+  /// A pattern for a plain text, not an expression.
   static Pattern literal(std::string_view where, std::string_view text);
   ~Pattern();
   Pattern(Pattern&&) noexcept;
@@ -35,14 +35,14 @@ class Pattern {
 /// Finds matches in the pieces of one text.
 class Pattern::Matcher {
  public:
-  /// `bytes` of all pieces together bound the work that is done on them. `pattern` must outlive it.
+  /// `bytes` is the size of all pieces together, which bounds the work on them. `pattern` must outlive it.
   Matcher(const Pattern& pattern, size_t bytes);
   ~Matcher();
   Matcher(Matcher&&) = delete;
 
-  /// All matches in `piece`, in their order, without an empty one right behind another; valid until the next
-  /// call. `piece` is as with_known_characters() gives it; lookarounds see no more than it. Throws Error
-  /// where that takes more work than any expression of a tokenizer needs.
+  /// All matches in `piece`, in their order, without an empty match directly behind another match; valid
+  /// until the next call. `piece` must come from with_known_characters(); lookarounds see no more than it.
+  /// Throws Error if that takes more work than any expression of a tokenizer needs.
   const std::vector<Span>& find_all(std::string_view piece);
 
  private:
@@ -57,8 +57,8 @@ class Pattern::Matcher {
   std::vector<Span> matches_;
 };
 
-/// What PCRE2 reads for `expression`, with PCRE2_UTF, PCRE2_UCP, PCRE2_MULTILINE and newlines of one line
-/// feed. Throws Error naming `where` on what is not taken.
+/// The equivalent of `expression` for PCRE2, with PCRE2_UTF, PCRE2_UCP, PCRE2_MULTILINE and newlines of one
+/// line feed. Throws Error naming `where` on unsupported syntax.
 std::string pcre2_expression(std::string_view where, std::string_view expression);
 
 }  // namespace twofour

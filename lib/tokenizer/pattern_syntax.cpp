@@ -96,7 +96,7 @@ class Translator {
     for (const char* kind : {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>"})
       if (take(kind)) return;
     if (in_.substr(at_).starts_with("(?")) refuse(at_, "(?:, (?i:, (?=, (?!, (?<=, (?<! or (?>");
-    // What it captures is never asked for.
+    // Its capture is never used.
     ++at_;
     out_ += "(?:";
   }
@@ -145,7 +145,7 @@ class Translator {
     if (at_ == in_.size() || in_[at_] != '}') refuse(begin, "{n}, {n,}, {,n} or {n,m}");
     ++at_;
     out_ += count + '}';
-    // Behind {n} Ruby takes '?' for "or not at all", PCRE2 for "rather fewer".
+    // Behind {n} a '?' makes the repetition optional in Ruby, and lazy in PCRE2.
     if (!fixed) take("?");
   }
 
@@ -200,7 +200,7 @@ class Translator {
     at_ = close + 1;
   }
 
-  /// \xHH below 80, which is a byte above, \x{H..} and \uHHHH.
+  /// \xHH below 80 (from 80 on it is a byte), \x{H..} and \uHHHH.
   void code_point(bool is_unicode) {
     const size_t begin = at_;
     at_ += 2;
@@ -224,7 +224,7 @@ class Translator {
   std::string_view where_, in_;
   size_t at_ = 0;
   std::string out_;
-  std::vector<bool> groups_;  ///< whether case counted before each that is open
+  std::vector<bool> groups_;  ///< for each open group, true if case was ignored before it
   bool caseless_ = false;
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 using Steps = std::vector<PreTokenizerStep>;
 
-/// What becomes of matches, in the order of kBehaviors.
+/// The treatment of matches, in the order of kBehaviors.
 enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 const std::vector<std::string_view> kBehaviors = {"Removed", "Isolated", "MergedWithPrevious",
                                                   "MergedWithNext", "Contiguous"};
@@ -21,7 +21,7 @@ struct Part {
   bool is_match;
 };
 
-/// The matches of a piece of `size` bytes and what is between them.
+/// Lists the matches of a piece of `size` bytes and the parts between them.
 void cut(const std::vector<Span>& matches, size_t size, bool invert, std::vector<Part>& parts) {
   parts.clear();
   size_t at = 0;
@@ -33,8 +33,8 @@ void cut(const std::vector<Span>& matches, size_t size, bool invert, std::vector
   if (at != size) parts.push_back({{at, size}, invert});
 }
 
-/// Merges neighbours as `behavior` says. Equal ones in their order, except that of three matches in a row
-/// MergedWithPrevious merges the first, and MergedWithNext the last.
+/// Merges neighbours by `behavior`. Neighbours of the same kind stay in order, except that of three matches
+/// in a row MergedWithPrevious merges the first, and MergedWithNext the last.
 void merge(Behavior behavior, std::vector<Part>& parts) {
   if (behavior == Behavior::kRemoved) std::erase_if(parts, [](const Part& p) { return p.is_match; });
   if (behavior == Behavior::kRemoved || behavior == Behavior::kIsolated) return;
@@ -98,7 +98,7 @@ Steps make_split(const Field& field) {
   return {make_splitter(read_pattern(field.at("pattern")), behavior, field.at("invert").boolean(false))};
 }
 
-/// GPT-2's. Source: openai/gpt-2, src/encoder.py.
+/// The pattern of GPT-2. Source: openai/gpt-2, src/encoder.py.
 constexpr const char* kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 Steps make_byte_level(const Field& field) {
@@ -127,7 +127,7 @@ Steps make_byte_level(const Field& field) {
   return steps;
 }
 
-/// Numbers of Unicode 17.0, of which the last two ranges are in no other table of the library.
+/// Numbers of Unicode 17.0; the last two ranges are in no other table of the library.
 constexpr const char* kNumber = R"([\p{N}\x{11DE0}-\x{11DE9}\x{16FF4}-\x{16FF6}])";
 
 Steps make_digits(const Field& field) {
@@ -196,7 +196,7 @@ namespace {
 
 bool is_printable(unsigned byte) { return (byte > ' ' && byte < 0x7F) || (byte > 0xA0 && byte != 0xAD); }
 
-/// The characters of bytes; those that cannot be printed come from 256 on, in their order.
+/// The characters of bytes; characters for unprintable bytes begin at 256, in the order of the bytes.
 constexpr char32_t kUnprintable = 256;
 
 const std::array<char32_t, 256>& byte_characters() {

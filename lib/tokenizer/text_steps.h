@@ -9,36 +9,35 @@
 
 namespace twofour {
 
-/// What is done to a text before and after tokens, a step after the other. Steps are safe from several
-/// threads.
+/// Steps on a text before and after tokenization, one after the other. Steps are safe from several threads.
 
-/// So many steps a list may have.
+/// The largest number of steps in a list.
 inline constexpr size_t kMostParts = 64;
 
-/// Throws Error naming `where` if steps made `after` bytes of `before` as no tokenizer does that is not
-/// hostile.
+/// Throws Error naming `where` if steps made `before` bytes grow to `after` bytes, more than any honest
+/// tokenizer does.
 void check_growth(std::string_view where, size_t before, size_t after);
 
-/// Of `normalizer`: rewrites a text.
+/// A step of `normalizer`: rewrites a text.
 using NormalizerStep = std::function<void(std::string& text)>;
 
-/// A text in pieces, which are tokenized each by itself; what is in none is dropped.
+/// A text in pieces, which are tokenized separately; text outside of all pieces is dropped.
 struct Pieces {
   std::string text;
   std::vector<Span> spans;   ///< in their order, none of them empty
-  bool begins_text = false;  ///< whether the first piece begins what was asked to be encoded
+  bool begins_text = false;  ///< true if the first piece begins the text to encode
   std::string_view operator[](size_t i) const {
     return std::string_view(text).substr(spans[i].begin, spans[i].end - spans[i].begin);
   }
 };
 
-/// Of `pre_tokenizer`: divides pieces, and may rewrite them.
+/// A step of `pre_tokenizer`: divides pieces, and may rewrite them.
 using PreTokenizerStep = std::function<void(Pieces& pieces)>;
 
-/// Of `decoder`: rewrites the texts of tokens, which together are the result.
+/// A step of `decoder`: rewrites the texts of tokens, which together are the result.
 using DecoderStep = std::function<void(std::vector<std::string>& tokens)>;
 
-/// The steps that a field describes, of a Sequence all of them, of null none. Throw Error, naming the field,
+/// The steps that a field describes: all steps of a Sequence, none for null. Throw Error, naming the field,
 /// on types that no supported family has.
 std::vector<NormalizerStep> read_normalizer(const Field& field);
 std::vector<PreTokenizerStep> read_pre_tokenizer(const Field& field);
@@ -47,12 +46,12 @@ std::vector<DecoderStep> read_decoder(const Field& field);
 /// {"String": TEXT} or {"Regex": EXPRESSION}.
 Pattern read_pattern(const Field& field);
 
-/// `text` with `content` for every match. Throws Error where it becomes much longer.
+/// `text` with every match replaced by `content`. Throws Error if it becomes much longer.
 std::string replace_matches(Pattern::Matcher& matcher, const std::string& text, const std::string& content);
 
 /// GPT-2's alphabet: a printable character for every byte.
 char32_t character_of_byte(uint8_t byte);
-/// -1: it is of no byte.
+/// The inverse; -1: it is of no byte.
 int byte_of_character(char32_t c);
 
 }  // namespace twofour

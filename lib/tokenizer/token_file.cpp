@@ -23,11 +23,11 @@ constexpr uint64_t kMostNpyHeader = 1 << 20;
 constexpr int64_t kMostTokens = 1 << 30;
 constexpr uint64_t kReadStep = 1 << 20;
 
-/// Where the ids of a file are.
+/// The place of the ids in a file.
 struct Ids {
   int64_t count = 0, width = 0;
   uint64_t begin = 0;
-  int bytes = 4;  ///< an id
+  int bytes = 4;  ///< of an id
 };
 
 std::string read_part(const InputFile& file, uint64_t offset, uint64_t bytes) {
@@ -48,7 +48,7 @@ Ids find_in_safetensors(const InputFile& file) {
   const auto bytes_of = [](const std::string& text) {
     return std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size());
   };
-  // Letters in place of the header's length are far beyond the longest one.
+  // A file that begins with letters in place of the header's length exceeds the longest header.
   if (head.size() < kSafetensorsPrefix ||
       little_endian(std::string_view(head).substr(0, kSafetensorsPrefix)) > kSafetensorsMaxHeader) {
     throw Error(
@@ -69,7 +69,7 @@ Ids find_in_safetensors(const InputFile& file) {
   return {tensor.shape[0], tensor.shape[1], begin + tensor.begin, tensor.dtype == DType::kI32 ? 4 : 8};
 }
 
-/// What follows `key` in the dictionary of a .npy header, up to `end`; empty if it is not there.
+/// The text behind `key` in the dictionary of a .npy header, up to `end`; empty if the key is not there.
 std::string_view npy_value(std::string_view header, std::string_view key, char end) {
   const size_t at = header.find(key);
   if (at == std::string_view::npos) return {};
@@ -79,7 +79,7 @@ std::string_view npy_value(std::string_view header, std::string_view key, char e
   return stop == std::string_view::npos ? std::string_view() : value.substr(0, stop + 1);
 }
 
-/// "(8, 1024)", or nothing.
+/// Parses "(8, 1024)"; nullopt for any other text.
 std::optional<std::pair<int64_t, int64_t>> npy_shape(std::string_view text) {
   int64_t sizes[2] = {};
   const char *at = text.data(), *end = at + text.size();

@@ -22,7 +22,7 @@ namespace twofour {
 namespace {
 
 constexpr uint64_t kMostFileBytes = 256u << 20;
-/// Ids on each side of a text.
+/// The most ids on each side of a text.
 constexpr size_t kMostAround = 1024;
 
 size_t bytes_of(const std::vector<std::string>& texts) {
@@ -31,12 +31,12 @@ size_t bytes_of(const std::vector<std::string>& texts) {
   return bytes;
 }
 
-/// What comes before and behind the ids of a text.
+/// The ids before and behind those of a text.
 struct Frame {
   std::vector<int32_t> before, behind;
 };
 
-/// Appends the ids of `special`, a SpecialToken of a template, as its list of special tokens has them.
+/// Appends the ids of `special`, a SpecialToken of a template, from its list of special tokens.
 void append_special(const Field& special, const Field& list, int32_t vocabulary_size,
                     std::vector<int32_t>& ids) {
   const Field name = special.at("id");
@@ -69,7 +69,7 @@ void read_template(const Field& field, int32_t vocabulary_size, Frame& frame) {
   frame.behind.insert(frame.behind.end(), behind.begin(), behind.end());
 }
 
-/// The parts of a Sequence and of those in it, or the part itself.
+/// The parts of a Sequence and of its nested Sequences, or the part itself.
 std::vector<Field> parts_of(const Field& field, std::string_view list) {
   if (field.is_null()) return {};
   if (field.at("type").text() != "Sequence") return {field};
@@ -81,8 +81,9 @@ std::vector<Field> parts_of(const Field& field, std::string_view list) {
   return all;
 }
 
-/// Metaspace with prepend_scheme "first" asks which piece begins the text. That is known without the place of
-/// each character in the source where it comes first, and behind normal forms, Lowercase and ByteLevel alone.
+/// Metaspace with prepend_scheme "first" depends on which piece begins the text. Without the place of each
+/// character in the source, that is only known if it is the first pre-tokenizer, and only behind normal
+/// forms, Lowercase and ByteLevel.
 void check_first_prepended(const Field& document) {
   const std::vector<Field> splits = parts_of(document.at("pre_tokenizer"), "pretokenizers");
   bool asks = false;
@@ -101,7 +102,7 @@ void check_first_prepended(const Field& document) {
   }
 }
 
-/// ByteLevel moves offsets alone, which nobody asks for here.
+/// ByteLevel changes only offsets, which are not used here.
 void read_post_processor(const Field& field, int32_t vocabulary_size, Frame& frame) {
   if (field.is_null()) return;
   switch (field.at("type").choice({"TemplateProcessing", "ByteLevel", "Sequence"})) {
@@ -121,8 +122,8 @@ struct Tokenizer::Parts {
   std::string where;
   std::vector<AddedToken> added;
   std::unordered_map<int32_t, size_t> added_by_id;
-  std::vector<std::string> added_texts;  ///< what a decoder sees of them
-  /// Contents of special tokens. One that a normalizer changes is none of them when it is decoded, as in
+  std::vector<std::string> added_texts;  ///< the texts of added tokens that a decoder sees
+  /// Contents of special tokens. A token that a normalizer changes is not special when it is decoded, as in
   /// `tokenizers`.
   std::unordered_set<std::string> special_texts;
   Bpe bpe;
@@ -171,14 +172,14 @@ void Tokenizer::Parts::add_tokens() {
           fmt::format("{}: added_tokens[{}]: expected tokens that {} when they are normalized, found {}",
                       where, added_texts.size() - 1, expected, found));
     };
-    // `tokenizers` finds an empty token between any two characters, and divides the text there.
+    // For an empty token, `tokenizers` finds a match between any two characters, and divides the text there.
     if (text.empty()) refuse("are not empty", json_quote_short(token.content));
     if (!(token.normalized ? in_normalized : in_text).add(token, text))
       refuse("differ", fmt::format("a second {}", json_quote_short(text)));
   }
 }
 
-/// A text without added tokens, normalized.
+/// Encodes a normalized text without added tokens.
 void Tokenizer::Parts::encode_piece(std::string_view text, bool begins_text, Bpe::Encoder& encoder,
                                     std::vector<int32_t>& ids) const {
   Pieces pieces{std::string(text), {{0, text.size()}}, begins_text};
@@ -277,7 +278,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
   }
   std::string out;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    if (i != 0 && !p.has_decoder) out += ' ';  // as `tokenizers` does
+    if (i != 0 && !p.has_decoder) out += ' ';  // as in `tokenizers`
     out += tokens[i];
   }
   return out;

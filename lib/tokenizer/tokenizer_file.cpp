@@ -14,11 +14,12 @@
 namespace twofour {
 namespace {
 
-/// Values beside vocabulary and merges; nested objects and arrays.
+/// Limits: values besides vocabulary and merges; levels of nested objects and arrays.
 constexpr size_t kMostValues = 1'000'000, kMostLevels = 64;
 constexpr size_t kMostMerges = 1 << 24;
 
-/// Takes vocabulary and merges as they come, since they have millions of values, and builds all else.
+/// Takes vocabulary and merges while they are parsed, since they have millions of values, and builds a
+/// document of all other values.
 class TokenizerEvents : public JsonEvents {
  public:
   TokenizerEvents(std::string_view where, TokenizerFile& file) : where_(where), file_(file) {}
@@ -95,7 +96,7 @@ class TokenizerEvents : public JsonEvents {
       throw Error(fmt::format("{}: model.{}: expected it once, found it twice", where_, key_));
   }
 
-  /// "a b"; a line that names the version of the file that merges were in is none.
+  /// Takes "a b". A line with the version of the file that the merges were in is ignored.
   void add_merge(const std::string& text) {
     if (text.starts_with("#version")) return;
     const size_t space = text.find(' ');
@@ -146,7 +147,7 @@ class TokenizerEvents : public JsonEvents {
     key_ = std::move(level.key);
     add(std::move(level.value));
   }
-  /// Which of two counts would be a guess.
+  /// Refuses a key that occurs twice: choosing one would be a guess.
   void refuse_twice(const Level& level) const {
     std::vector<std::string_view> keys;
     for (const auto& [key, value] : level.value.items()) keys.push_back(key);
@@ -176,7 +177,7 @@ class TokenizerEvents : public JsonEvents {
   bool has_vocabulary_ = false, has_merges_ = false;
 };
 
-/// What other models have, or what makes a text's ids a matter of chance. Null, "" and 0 are as if absent.
+/// Refuses settings of other models, and settings that make ids random. Null, "" and 0 count as absent.
 void refuse_other_models(const Field& model) {
   const Field type = model.at("type");
   if (!type.is_null()) type.choice({"BPE"});
@@ -220,8 +221,8 @@ AddedToken read_added_token(const Field& field) {
   return token;
 }
 
-/// Ids are those of the vocabulary or, of other tokens, follow its size one by one: `tokenizers` counts them
-/// so, whatever the file says.
+/// Takes ids from the vocabulary. The ids of other tokens follow its size one by one: `tokenizers` numbers
+/// them so and ignores the file's ids.
 void read_added_tokens(const Field& field, TokenizerFile& file) {
   std::unordered_map<std::string_view, int32_t> ids;
   for (const auto& [token, id] : file.model.vocabulary) ids.emplace(token, id);

@@ -25,7 +25,7 @@ struct Composition {
 #include "lib/tokenizer/unicode_data.inc"
 
 constexpr char32_t kLastCharacter = 0x10FFFF;
-/// Characters of these blocks of 256 are in some table.
+/// The blocks of 256 characters that are in some table.
 using Pages = std::bitset<(kLastCharacter >> 8) + 1>;
 
 template <size_t N>
@@ -51,7 +51,7 @@ constexpr char32_t kSyllableCount = kLeadCount * kVowelCount * kTailCount;
 
 bool is_syllable(char32_t c) { return c >= kSyllables && c < kSyllables + kSyllableCount; }
 
-/// Whether nothing changes around a character of this block in any form.
+/// True if no form changes anything around a character of this block.
 bool has_no_forms(char32_t c) {
   static const Pages pages = [] {
     Pages all = pages_of(kCombining);
@@ -90,7 +90,7 @@ void decompose(char32_t c, bool compatible, std::vector<Element>& out) {
   std::for_each(parts, parts + size, add);
 }
 
-/// 0: they do not compose.
+/// The composition of two characters; 0: they do not compose.
 char32_t composed(char32_t a, char32_t b) {
   if (a >= kLeads && a < kLeads + kLeadCount && b >= kVowels && b < kVowels + kVowelCount)
     return kSyllables + ((a - kLeads) * kVowelCount + (b - kVowels)) * kTailCount;
@@ -113,7 +113,7 @@ void sort_marks(std::vector<Element>& text) {
 void compose(std::vector<Element>& text) {
   size_t size = 0, starter = SIZE_MAX;
   for (const Element e : text) {
-    // Blocked from the starter by what is between, if that has a class as high.
+    // A character between this one and the starter blocks it, if its class is as high.
     const bool adjacent = starter != SIZE_MAX && starter + 1 == size;
     const bool blocked = starter == SIZE_MAX || (!adjacent && text[size - 1].order >= e.order);
     if (const char32_t c = blocked ? 0 : composed(text[starter].c, e.c); c != 0) {
@@ -193,13 +193,13 @@ size_t trailing_spaces(std::string_view text) {
 std::string normalize(std::string_view text, NormalForm form) {
   const bool composes = form == NormalForm::kNfc || form == NormalForm::kNfkc;
   const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
-  // Below this all characters stay as they are and combine with nothing before them.
+  // All characters below this one are unchanged and combine with nothing before them.
   const char32_t plain = form == NormalForm::kNfc ? 0x300 : 0x80;
   std::string out;
   out.reserve(text.size());
   std::vector<Element> changing;
   for (size_t at = 0; at < text.size();) {
-    // What stays, but for its last character, which may combine with what follows.
+    // The unchanged characters, except the last, which may combine with what follows.
     const size_t begin = at;
     size_t last = at, after = at;
     char32_t c = 0;
@@ -247,7 +247,7 @@ std::string_view with_known_characters(std::string_view text, std::string& buffe
   static const Pages pages = pages_of(kSubstitutes);
   bool replaced = false;
   for (size_t at = 0; at < text.size();) {
-    if (static_cast<uint8_t>(text[at]) < 0xE0) {  // of one byte or two; younger ones have three or four
+    if (static_cast<uint8_t>(text[at]) < 0xE0) {  // of one byte or two; newer ones have three or four
       ++at;
       continue;
     }

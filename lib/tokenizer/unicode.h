@@ -6,10 +6,10 @@
 
 namespace twofour {
 
-/// Characters as Hugging Face's `tokenizers` knows them, by tables that were asked of it (unicode_data.py).
-/// All texts are UTF-8.
+/// Characters as in Hugging Face's `tokenizers`, by tables that were generated from it (unicode_data.py). All
+/// texts are UTF-8.
 
-/// Position of the first byte that is no UTF-8; npos: all is.
+/// Position of the first byte that is not UTF-8; npos: all bytes are.
 size_t find_not_utf8(std::string_view text);
 
 /// The character at `text[at]`; moves `at` behind it.
@@ -26,11 +26,11 @@ inline char32_t next_character(std::string_view text, size_t& at) {
 
 void append_character(std::string& out, char32_t c);
 
-/// `bytes` with U+FFFD for what is no UTF-8: one for each longest piece that may begin a character, as
-/// Unicode's section 3.9 recommends.
+/// `bytes` with U+FFFD for invalid UTF-8: one for each longest piece that may begin a character, as Unicode's
+/// section 3.9 recommends.
 std::string replace_not_utf8(std::string_view bytes);
 
-/// White_Space.
+/// True for White_Space.
 bool is_space(char32_t c);
 
 /// Bytes of White_Space at the beginning and at the end.
@@ -41,14 +41,14 @@ enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 /// Source: UAX #15.
 std::string normalize(std::string_view text, NormalForm form);
 
-/// Each character by itself.
+/// The text with each character in lower case by itself.
 std::string lower_case(std::string_view text);
 
-/// Without combining marks.
+/// The text without combining marks.
 std::string strip_accents(std::string_view text);
 
-/// The text for PCRE2, of the same length: a character that is younger than PCRE2's tables is replaced by a
-/// neighbour of its category. Returns `text` itself, or what it puts into `buffer`.
+/// The text for PCRE2, of the same length: a character that is newer than PCRE2's tables is replaced by a
+/// neighbour of its category. Returns `text` itself, or a view of `buffer`.
 std::string_view with_known_characters(std::string_view text, std::string& buffer);
 
 }  // namespace twofour

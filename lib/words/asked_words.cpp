@@ -8,7 +8,7 @@
 namespace twofour {
 namespace {
 
-/// With options as they are typed in place of "{block}".
+/// Replaces "{block}" by the option as it is typed.
 std::string with_options(std::string_view text) {
   std::string all;
   for (size_t at = 0; at < text.size();) {

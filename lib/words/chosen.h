@@ -20,13 +20,13 @@ std::string either(const Names& names) {
   return text;
 }
 
-/// A word that people write, and the value that it stands for.
+/// A word that users write, and the value that it stands for.
 template <class T>
 struct ValueWord {
   std::string_view word;
   T value;
 };
-/// The words for values of a type, the default first; values.h has one for each type.
+/// The words for values of a type, the default first; values.h defines them for each type.
 template <class T>
 inline constexpr std::array<ValueWord<T>, 0> kValueWords = {};
 
@@ -37,7 +37,7 @@ std::vector<std::string_view> value_words() {
   return words;
 }
 
-/// Nothing for a word that is not one of them.
+/// Returns nullopt for any other word.
 template <class T>
 std::optional<T> find_value(std::string_view word) {
   for (const ValueWord<T>& one : kValueWords<T>) {
@@ -57,15 +57,15 @@ std::string_view word_of(const T& value) {
 /// Throws Error: "expected EXPECTED, found 'FOUND'".
 [[noreturn]] void refuse_value(const std::string& expected, std::string_view found);
 
-/// What a rule says by a word: a value, or nothing, which leaves it to what the rule makes.
+/// The value of a setting, or none, which leaves the choice to the rule's method.
 template <class T>
 class Chosen {
  public:
   Chosen() = default;
-  Chosen(T value) : value_(value) {}  // NOLINT: a value says itself
-  /// By its word; "" says nothing. Throws Error on other words.
+  Chosen(T value) : value_(value) {}  // NOLINT: a value stands for itself
+  /// Takes the value of a word; "" is none. Throws Error on other words.
   template <std::convertible_to<std::string_view> Word>
-  Chosen(const Word& text) {  // NOLINT: a word says its value
+  Chosen(const Word& text) {  // NOLINT: a word stands for its value
     const std::string_view word = text;
     if (word.empty()) return;
     value_ = find_value<T>(word);
@@ -75,9 +75,9 @@ class Chosen {
   bool empty() const { return !value_; }
   const std::optional<T>& value() const { return value_; }
   const T& operator*() const { return *value_; }
-  /// The value, or the default, which is the first of its words.
+  /// The value, or the default, which is the first value of its type.
   T or_default() const { return value_.value_or(kValueWords<T>[0].value); }
-  /// "" where it says nothing.
+  /// The word of the value; "" if there is none.
   std::string_view text() const { return value_ ? word_of(*value_) : std::string_view(); }
   friend bool operator==(const Chosen&, const Chosen&) = default;
 

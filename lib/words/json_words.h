@@ -8,37 +8,37 @@
 
 namespace twofour {
 
-/// What a reader does about keys that it does not know where keys decide bytes.
+/// The treatment of unknown keys in places where keys decide bytes.
 enum class UnknownKeys { kRefuse, kIgnore };
 
-/// Throws Error naming `where`, the path there ("recipe.rules[0]"), the key and what to do if `json` has a
-/// key that is not among `keys`, unless unknown ones are ignored. Throws Json::exception where it is no
-/// object.
+/// Throws Error if `json` has a key that is not among `keys`, unless unknown keys are ignored. The Error
+/// names `where`, the path there ("recipe.rules[0]") and the key, and gives advice. Throws Json::exception if
+/// `json` is no object.
 void check_keys(std::string_view where, std::string_view path, const Json& json,
                 std::span<const std::string_view> keys, UnknownKeys unknown);
 
-/// Where a value is in a file, for messages.
+/// The place of a value in a file, for messages.
 struct JsonPlace {
   std::string_view where;
   std::string path;  ///< "recipe.rules[0]"
   UnknownKeys unknown;
-  bool is_recipe_file = false;  ///< written by people; else twofour.json, or at the prompt
+  bool is_recipe_file = false;  ///< written by users; else twofour.json, or at the prompt
   JsonPlace below(std::string_view key) const;
-  /// A word that decides bytes may not be read as another.
+  /// Throws Error: a setting that decides bytes must not be taken for another.
   [[noreturn]] void refuse(std::string_view expected, const Json& found) const;
 };
 
-/// A key of a T in twofour.json: one row writes it, reads it and makes it known.
+/// A key of a T in twofour.json; its row serves for writing, reading and recognizing it.
 template <class T>
 struct JsonWord {
   const char* key;
-  Json (*write)(const T&);  ///< null: it is not written, for a T without it is the same
+  Json (*write)(const T&);  ///< null: not written, since a T without it is equal
   void (*read)(const JsonPlace&, const Json&, T&);
   bool is_required = false;
   static constexpr bool is_recorded = true;
 };
 
-/// `words`: a range of rows with what JsonWord has; those that are not recorded are not of twofour.json.
+/// `words`: a range of rows with the members of JsonWord; unrecorded rows are not in twofour.json.
 template <class T>
 Json write_words(const auto& words, const T& value) {
   Json json = Json::object();

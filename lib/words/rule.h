@@ -16,8 +16,8 @@ namespace twofour {
 
 class EncodedBefore;
 
-/// Scales that are given, of weights (of another checkpoint, kept when weights are quantized again) or of
-/// inputs; by the modules' names, stacks taken apart.
+/// Given scales, of weights (from another checkpoint, reused when weights are quantized again) or of inputs;
+/// by the modules' names, with stacks split into experts.
 struct FixedGlobalScales {
   bool divides = false;  ///< as compressed-tensors stores them; else multipliers
   struct Scale {
@@ -29,20 +29,20 @@ struct FixedGlobalScales {
   const Scale* find(std::string_view name) const;  ///< null if absent
 };
 
-/// Which modules a command works on; see product.md, "Everywhere".
+/// The modules that a command works on; see product.md, "Everywhere".
 struct Selection {
   std::vector<NamePattern> include;  ///< restrict the default set; empty: all of it
   std::vector<NamePattern> exclude;
   std::vector<NamePattern> also;  ///< add to the default set
-  /// Whether modules of the default set are chosen though no role names them. With it `include` restricts
-  /// that set; without it nothing but `also` and `roles` chooses.
+  /// True if modules of the default set are chosen although no role names them. Then `include` restricts that
+  /// set; otherwise only `also` and `roles` choose modules.
   bool from_default = true;
   std::vector<ModuleRole> roles = {};  ///< likewise: modules that have one of them
   Chosen<DraftExperts> draft_experts = {};
   bool is_match = false;  ///< of a recipe file, for messages; decides nothing
 };
 
-/// Keys of a rule's words that messages name.
+/// Keys of rule settings that messages name.
 namespace keys {
 inline constexpr std::string_view kTo = "to", kPattern = "pattern", kDialect = "dialect",
                                   kGranularity = "granularity", kBlock = "block", kScaleDtype = "scale_dtype",
@@ -53,32 +53,31 @@ inline constexpr std::string_view kTo = "to", kPattern = "pattern", kDialect = "
                                   kKeepGlobalScale = "keep_global_scale";
 }  // namespace keys
 
-/// Which modules become what. Words that are not said are completed by make_plan(). rule_words.h has a row
-/// for each field.
+/// Which modules become what. make_plan() completes omitted settings. rule_words.h has a row for each field.
 struct Rule {
   std::string to = "v7";                 ///< a layout or another method: see lib/plan/method.h
   Chosen<PrunePattern> pattern = {};     ///< prune; quantize: none or before
-  std::string dialect = {};              ///< nvfp4, fp8, quantize: of what is written
+  std::string dialect = {};              ///< nvfp4, fp8, quantize: of the output
   Chosen<Granularity> granularity = {};  ///< fp8
   Chosen<WeightBlock> block = {};        ///< fp8 by blocks
   Chosen<DType> scale_dtype = {};        ///< fp8: of its scales
   Chosen<OddBlocks> odd_blocks = {};     ///< fp8 by blocks
   Chosen<Exact> exact = {};              ///< of quantized sources
-  Chosen<Arithmetic> arithmetic = {};    ///< quantize: not said: the dialect's
+  Chosen<Arithmetic> arithmetic = {};    ///< quantize: by default the dialect's
   Chosen<BlockScale> block_scale = {};   ///< quantize
   Chosen<ZeroBlock> zero_block = {};     ///< quantize
-  FixedGlobalScales kept = {};           ///< quantize: global scales that are given
-  std::string keep_global_scale = {};    ///< the checkpoint that `kept` is of, before it is read
-  Chosen<SolveBy> method = {};           ///< quantize: not said: the best that the statistics allow
+  FixedGlobalScales kept = {};           ///< quantize: given global scales
+  std::string keep_global_scale = {};    ///< the checkpoint that `kept` comes from, before it is read
+  Chosen<SolveBy> method = {};           ///< quantize: by default the best that the statistics permit
   int sweeps = -1;                       ///< of descent; below 0: the method's own
-  bool strict_statistics = false;        ///< refuse those of other weights of the model; decides no byte
+  bool strict_statistics = false;        ///< refuse statistics of other weights of the model; decides no byte
   bool awaits_statistics = false;        ///< they are collected before any weight is chosen
   std::string statistics_hash = {};      ///< XXH3-128 of the file; empty: none
   std::string statistics_from = {};      ///< device and instruction set that collected them, if known
-  std::string statistics_input = {};     ///< XXH3-128 of what was fed to the model, if known
+  std::string statistics_input = {};     ///< XXH3-128 of the model's input, if known
   std::shared_ptr<const Statistics> statistics = {};  ///< the file, see open_statistics()
-  std::shared_ptr<const EncodedBefore> encoded = {};  ///< groups that were solved by it; null: none
-  std::string mask_hash = {};  ///< with a pattern: XXH3-128 of a file of masks; empty: they are chosen
+  std::shared_ptr<const EncodedBefore> encoded = {};  ///< groups whose weights it chose; null: none
+  std::string mask_hash = {};  ///< with a pattern: XXH3-128 of a file of masks; empty: masks are computed
   std::shared_ptr<const MaskFile> masks = {};  ///< the file, see open_masks()
   InputScale input_scale = {};
   FixedGlobalScales input_scales = {};   ///< with "given": multipliers
@@ -88,11 +87,11 @@ struct Rule {
   std::string label = {};           ///< of a recipe file, for people: "rule 2 (experts)"; decides nothing
   Author author = Author::kPrompt;  ///< for messages; decides nothing
 
-  /// Whether there are statistics, or will be.
+  /// True if there are statistics, or will be.
   bool has_statistics() const { return awaits_statistics || !statistics_hash.empty(); }
-  /// Whether weights are chosen by them.
+  /// True if weights are chosen by statistics.
   bool solves() const { return has_statistics() && method != SolveBy::kMagnitude; }
-  /// A word as the rule's author writes it.
+  /// A setting as the rule's author writes it.
   std::string name(std::string_view key) const { return spelled(key, author); }
   std::string name(std::string_view key, std::string_view value) const { return spelled(key, value, author); }
 };

@@ -6,7 +6,7 @@
 namespace twofour {
 namespace {
 
-constexpr unsigned kEncodes = kToNvfp4 | kToLayout;  // layouts take NVFP4, and make it of other formats first
+constexpr unsigned kEncodes = kToNvfp4 | kToLayout;  // layouts take NVFP4, made of other formats first
 constexpr unsigned kConverting = kConverts | kPlans, kWriting = kConverting | kQuantizes;
 constexpr const char* kInputScales = "keep, none, constant, constant=NUMBER, neighbours or from FILE";
 constexpr const char* kDialectFallback =
@@ -23,13 +23,13 @@ std::vector<std::string> dialects(unsigned command) {
 
 std::vector<std::string> solving_methods(unsigned command) {
   std::vector<std::string> words = all_words<SolveBy>(command);
-  words.pop_back();  // sparsegpt, which twofour.json alone may have
+  words.pop_back();  // sparsegpt, which only twofour.json may have
   if (command == kPrunes) std::erase_if(words, [](auto& w) { return w == "gptq" || w == "rtn"; });
   if (command == kCompresses) words.pop_back();  // magnitude
   return words;
 }
 
-/// Every module of a rule is one that a layout folds, or none: it is always recorded.
+/// A layout folds either every module of a rule or none, so this setting is always recorded.
 RuleWord fold_word(AskedWord asked) {
   asked.values = all_words<Fold>;
   asked.is_named_with_value = true;
@@ -41,7 +41,7 @@ RuleWord fold_word(AskedWord asked) {
 bool take_input_scale(const JsonPlace& place, const Json& json, Rule& rule) {
   const auto text = json.get<std::string>();
   const auto known = InputScale::parse(place.is_recipe_file && text == "constant" ? "constant=1.0" : text);
-  // "given" is what a file becomes once it is read.
+  // "given" stands for a file that has been read.
   if (!known || (place.is_recipe_file && known->kind() == InputScale::Kind::kGiven)) return false;
   rule.input_scale = *known;
   return true;
@@ -58,7 +58,7 @@ RuleWord input_scale_word(AskedWord asked) {
           std::move(asked)};
 }
 
-/// A path, until its scales are read; then it is recorded as them.
+/// A path, until its scales are read; then the scales are recorded.
 RuleWord keep_global_scale_word(AskedWord asked) {
   asked.form = AskedWord::Form::kText;
   RuleWord word = asked_word<&Rule::keep_global_scale>("keep_global_scale", std::move(asked));

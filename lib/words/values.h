@@ -11,8 +11,8 @@
 #include "lib/statistics/solving.h"
 #include "lib/words/chosen.h"
 
-/// What words of rules stand for. Nothing else of the product compares their texts; the proof reads them by
-/// code of its own.
+/// Values of rule settings. Nothing else of the product compares their texts; the proof reads them by code of
+/// its own.
 
 namespace twofour {
 
@@ -22,20 +22,20 @@ struct WeightBlock {
   bool operator==(const WeightBlock&) const = default;
 };
 
-/// What is done about quantized sources: the new format keeps values where it can; every value must stay;
-/// they are taken as floats.
+/// The treatment of quantized sources: the new format preserves values if it can; every value must be
+/// preserved; values are taken as floats.
 enum class Exact { kBest, kStrict, kOff };
 
-/// What is done about linears with N or K that blocks of FP8 do not divide: refuse them, leave them as they
-/// are, or write them, as DeepSeek does, for loaders that take them.
+/// The treatment of linears whose N or K is not a multiple of the FP8 block: refuse them, leave them as they
+/// are, or write them, as DeepSeek does, for loaders that accept them.
 enum class OddBlocks { kRefuse, kKeep, kWrite };
 
-/// What is done about unequal global scales of gate and up: fold them to the larger, refusing what that
-/// harms; refuse them; fold whatever it costs.
+/// The treatment of unequal global scales of gate and up: fold them to the larger, and refuse if that does
+/// harm; refuse them; fold at any cost.
 enum class Fold { kLarger, kStrict, kAny };
 
-/// What is done about routed experts of layers that predict further tokens: they stay as they are, or are
-/// chosen as the others are. Without a word they are chosen by name, and not by the role of experts.
+/// The treatment of routed experts in layers that predict further tokens: leave them as they are, or choose
+/// them like the others. By default they are chosen by name, and not by the role of experts.
 enum class DraftExperts { kKeep, kCast };
 
 template <>
@@ -83,28 +83,28 @@ template <>
 inline constexpr auto kValueWords<DraftExperts> =
     std::to_array<ValueWord<DraftExperts>>({{"keep", DraftExperts::kKeep}, {"cast", DraftExperts::kCast}});
 
-/// How scales of inputs are chosen: "keep", "none", "constant", "constant=0.5", "neighbours", "from FILE", or
-/// "given", once the file is read.
+/// The source of input scales: "keep", "none", "constant", "constant=0.5", "neighbours", "from FILE", or
+/// "given" when the file has been read.
 class InputScale {
  public:
   enum class Kind { kUnsaid, kKeep, kNone, kConstant, kNeighbours, kFile, kGiven };
   InputScale() = default;
-  /// Throws Error on other words; "" says nothing.
+  /// Throws Error on other words; "" sets nothing.
   template <std::convertible_to<std::string_view> Word>
-  InputScale(const Word& text) {  // NOLINT: a word says its value
+  InputScale(const Word& text) {  // NOLINT: a word stands for its value
     read(text);
   }
-  /// Nothing for other words.
+  /// Returns nullopt for other words.
   static std::optional<InputScale> parse(std::string_view word);
-  /// What is expected in place of a word that is not known.
+  /// The expected values, for a message about an unknown word.
   static std::string expected(std::string_view word);
 
   Kind kind() const { return kind_; }
   bool empty() const { return kind_ == Kind::kUnsaid; }
   float constant() const { return constant_; }  ///< the multiplier of a constant
-  /// Of "from FILE".
+  /// FILE of "from FILE".
   std::string file() const;
-  /// As it was written.
+  /// The text as it was written.
   const std::string& text() const { return text_; }
   bool operator==(const InputScale&) const = default;
 

@@ -11,11 +11,11 @@
 #include "formats/error.h"
 #include "lib/words/rule_words.h"
 
-/// Kinds of rows of the table of words.
+/// Kinds of rows of the table of settings.
 
 namespace twofour {
 
-/// Names and float32 bits, and what they mean.
+/// Names, float32 bits and their meaning.
 inline constexpr JsonWord<FixedGlobalScales> kScaleWords[] = {
     {"divides", [](const FixedGlobalScales& s) { return Json(s.divides); },
      [](const JsonPlace&, const Json& json, FixedGlobalScales& s) { s.divides = json.get<bool>(); }, true},
@@ -70,7 +70,7 @@ RuleWord pattern_word(const char* key) {
           .is_required = true};
 }
 
-/// What a word says of a field: text, number or truth; null where it says nothing.
+/// The JSON value of a field: text, number or boolean; null if it is not set.
 inline Json value_json(const std::string& field) { return field.empty() ? Json() : Json(field); }
 inline Json value_json(bool field) { return field ? Json(true) : Json(); }
 inline Json value_json(int field) { return field < 0 ? Json() : Json(field); }
@@ -120,7 +120,7 @@ auto& field_of(Rule& rule) {
   return rule.*kField;
 }
 
-/// A word of the field that `kAt` gives, whose type says its form.
+/// A setting for the field that `kAt` returns; the field's type determines its form.
 template <auto kAt>
 RuleWord word_at(const char* key, AskedWord asked) {
   Rule rule;
@@ -133,7 +133,7 @@ template <auto kField>
 RuleWord asked_word(const char* key, AskedWord asked) {
   return word_at<field_of<kField>>(key, std::move(asked));
 }
-/// A word that only twofour.json has.
+/// A setting that only twofour.json has.
 template <auto kField>
 RuleWord record_word(const char* key) {
   return asked_word<kField>(key, {.form = AskedWord::Form::kNone});
