@@ -33,7 +33,8 @@ struct MatrixPlan {
   uint64_t line_bytes = 0, scale_bytes = 0;  ///< codes or values of a line; its block scales in E4M3
   bool k_outer = false;
   bool is_scale = false;  ///< scales, whose logarithms count
-  bool is_rows = true;    ///< lines are rows of the model, so they can be compared with each other
+  bool is_rows =
+      true;  ///< lines are rows as the model defines them, so that they can be compared with each other
   /// Number of lines in the sample for statistics. The lines are divided into that many equal ranges, and the
   /// line in each range is pseudorandom, so that no pattern of rows agrees with the choice.
   uint64_t sampled() const;
@@ -125,7 +126,8 @@ class FigureCounter {
   uint64_t next_ = 0, lines_ = 0, sample_ = 0;  ///< next line, lines so far, next sampled line
   MatrixFigures sums_;                          ///< hashes and counts
   uint64_t zero_run_ = 0, last_codes_ = 0, last_scales_ = 0;
-  std::vector<uint32_t> seen_;  ///< open-addressed table of the lines' half hashes, at most a quarter full
+  std::vector<uint32_t>
+      seen_;  ///< an open-addressed table of halves of the lines' hashes, at most a quarter full
   uint64_t seen_count_ = 0;
   std::vector<uint8_t> columns_;                ///< all sampled lines, ORed
   std::array<uint64_t, 256> numbers_{};         ///< by byte, or by exponent of float32

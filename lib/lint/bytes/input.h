@@ -23,8 +23,9 @@ struct LintInput {
   bool is_directory = false;
   bool is_part = false;  ///< one file of several, or a missing file without an index: other files may hold
                          ///< missing tensors
-  bool lacks_files = false;   ///< a weight file is missing or could not be read; the reporter has its tensors
-  std::vector<Shard> shards;  ///< files whose headers could be parsed
+  bool lacks_files =
+      false;  ///< a weight file is missing or could not be read; the reporter knows the tensors in it
+  std::vector<Shard> shards;        ///< files whose headers could be parsed
   std::vector<TensorInfo> tensors;  ///< sorted by name
   std::vector<uint32_t> shard_of;   ///< file of each tensor
   std::vector<bool> whole;  ///< true if a tensor's bytes are all in its file and fit its type and shape
