@@ -159,8 +159,9 @@ class SizeLint : public FamilyLint {
                   x.text(row), row.n, row.k.empty() ? "" : " x ", row.k, describe(info));
   }
 
-  std::vector<bool> depends_on_layer_;         ///< for each row: the config lists sizes layer by layer
-  std::optional<std::set<size_t>> uncertain_;  ///< stacks of gate and up with an unknown order of rows
+  std::vector<bool> depends_on_layer_;  ///< for each row: the config lists sizes layer by layer
+  std::optional<std::set<size_t>>
+      uncertain_;  ///< stacks of gate and up for which the order of rows is unknown
   std::map<std::pair<int32_t, int32_t>, std::pair<size_t, size_t>> alike_;  ///< number of experts, of those
                                                                             ///< that agree
 };
