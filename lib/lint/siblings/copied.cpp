@@ -18,7 +18,7 @@ constexpr double kFullNvfp4[] = {2688, 1536, 448}, kFullE4m3 = 448, kRounded = 4
 constexpr size_t kFewest = 4;
 constexpr uint64_t kFewWeights = 2048;  ///< the largest of so few may be anything
 constexpr uint64_t kFewScales = 4;
-/// Numbers of scales that are not equal in two matrices by chance.
+/// Bytes of scales that two matrices do not share by chance.
 constexpr uint64_t kFewE4m3 = 64, kFewExponents = 256, kFewFloats = 16;
 
 bool is_nvfp4(const Member& m) { return m.figures->module != MatrixFigures::kNone; }
