@@ -24,7 +24,7 @@ namespace twofour {
 enum class ZeroPoints {
   kAsStated,   ///< by the config's format; refused if the config contradicts stored ones
   kStored,     ///< by the config's format, even if the config contradicts them
-  kSymmetric,  ///< 8, whatever is stored
+  kSymmetric,  ///< always 8, whatever is stored
   kV2,         ///< as stored, without the 1 that GPTQ's first version adds
 };
 /// "stored", "symmetric", "v2": the command line's values. kAsStated has none.
@@ -49,7 +49,7 @@ struct DescribedCodes {
 /// One safetensors file of a checkpoint, its header validated.
 struct Shard {
   InputFile file;
-  std::string name;     ///< within the directory
+  std::string name;     ///< name within the directory
   uint64_t data_begin;  ///< offset of the data in the file
   Hash128 header_hash;  ///< hash of everything before the data
   size_t tensor_count;

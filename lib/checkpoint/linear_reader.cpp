@@ -73,7 +73,7 @@ constexpr std::array<float, 256> table_of(F value) {
 
 constexpr auto kE8m0 = table_of([](unsigned byte) { return e8m0_to_float(byte); });
 
-/// [rows, cols] elements to [cols, rows], a tile that fits the L1 cache at a time.
+/// Transposes elements [rows, cols] to [cols, rows], by tiles that fit the L1 cache.
 template <class T>
 void transpose(const uint8_t* in, int64_t rows, int64_t cols, uint8_t* out) {
   constexpr int64_t kTile = 64;
@@ -103,14 +103,14 @@ uint32_t word_at(std::span<const uint8_t> bytes, int64_t i) {
   return word;
 }
 
-/// The bits at which row n begins in words that eight rows share.
+/// The bit offset of row n in words that eight rows share.
 int row_shift(const Linear& m, int64_t n) {
   constexpr int kAwqNibbles[kInt4Pack] = {0, 4, 1, 5, 2, 6, 3, 7};
   const int64_t place = n % kInt4Pack;
   return 4 * (m.packing == Int4Packing::kAwq ? kAwqNibbles[place] : static_cast<int>(place));
 }
 
-/// Both nibbles of each byte, the lower first.
+/// Splits bytes into nibbles, the lower first.
 void split_nibbles(const uint8_t* bytes, int64_t count, uint8_t* codes) {
   for (int64_t i = 0; i < count; ++i) {
     codes[2 * i] = bytes[i] & 15;
@@ -118,7 +118,7 @@ void split_nibbles(const uint8_t* bytes, int64_t count, uint8_t* codes) {
   }
 }
 
-/// One nibble of each word.
+/// Takes one nibble of each word.
 void take_nibbles(const uint8_t* words, int64_t count, int shift, uint8_t* codes) {
   for (int64_t i = 0; i < count; ++i) {
     uint32_t word = 0;

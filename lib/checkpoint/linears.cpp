@@ -118,7 +118,7 @@ class Finder {
     return found;
   }
 
-  /// ModelOpt's [N/2, K], two rows a byte, beside scales of floats.
+  /// True for ModelOpt's [N/2, K], two rows a byte, beside float scales.
   bool is_modelopt_int4(const TensorInfo& t) const {
     if (t.dtype != DType::kU8 || t.shape.size() != 2 || !t.name.ends_with(".weight")) return false;
     const auto scale = c_.find(t.name + "_scale");
@@ -255,7 +255,7 @@ class Finder {
                                    h ? fmt::format(", {},", *h) : ", which config.json does not say,"));
       return std::nullopt;
     }
-    return down == (shape[2] == *h);  // H is N of down and K of gate_up
+    return down == (shape[2] == *h);  // the hidden size is N of down and K of gate_up
   }
 
   const Checkpoint& c_;

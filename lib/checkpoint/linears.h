@@ -103,7 +103,7 @@ class WeightReader {
   struct RowBlock {
     size_t tensor;
     int64_t e, rows, cols;
-    int bytes;  ///< of an element
+    int bytes;  ///< bytes of an element
     bool k_outer;
     int64_t begin, end;  ///< rows
   };

@@ -23,7 +23,7 @@ struct SaidOfModule {
   /// A group, an entry of quantized_layers, or the whole config; nullptr: the module is in floats.
   const Json* entry = nullptr;
   std::string place = {};      ///< its path: "quantization_config.config_groups.group_0"
-  std::string algorithm = {};  ///< ModelOpt's, in capitals
+  std::string algorithm = {};  ///< ModelOpt's algorithm, in capitals
 };
 
 /// One quantization config. The JSON value must outlive the object.
@@ -37,7 +37,7 @@ class QuantizationSaid {
   const Json* words;        ///< the keys; in hf_quant_config.json, those below "quantization"
   std::string place;        ///< the path of the keys, followed by a dot if not empty
   bool is_nested = false;   ///< the keys are below "quantization"
-  std::string algorithm;    ///< ModelOpt's for all modules, in capitals
+  std::string algorithm;    ///< ModelOpt's algorithm for all modules, in capitals
 
   const Json& layers() const { return member(*words, "quantized_layers"); }
   const Json& groups() const { return member(*words, "config_groups"); }
