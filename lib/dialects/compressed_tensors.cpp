@@ -82,7 +82,7 @@ Json fp8_group(const Scheme& s) {
   return group_of("float-quantized", weights, activations);
 }
 
-/// Groups of 32 with scales that are powers of two.
+/// The group of an MX format: groups of 32 with scales that are powers of two.
 Json mx_group(int bits, const char* format) {
   Json weights = {
       {"num_bits", bits},  {"type", "float"},  {"strategy", "group"},  {"group_size", 32},

@@ -35,7 +35,7 @@ std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
   if (s.format->group == kMxGroup)
     return Spelling{".weight", DType::kI8, ".scale", DType::kF8E8M0, {n, k / kMxGroup}};
   if (!is_block(s)) return std::nullopt;
-  // The Base models' experts have F32.
+  // The Base models' experts have F32 scales.
   const bool power = s.scale_type == DType::kF8E8M0 || s.scale_type == DType::kU8;
   Spelling spelling{".weight", DType::kF8E4M3, ".scale", power ? DType::kF8E8M0 : DType::kF32};
   spelling.scale_shape = {count_blocks(n, s.rows), count_blocks(k, s.cols)};

@@ -71,7 +71,7 @@ struct GroupRules {
 struct MixedRules {
   const char* engine;
   bool tries_model_prefix;  ///< "model.layers" also for "model.language_model.layers" and back
-  bool asks_parent;         ///< experts also take the first name beside them
+  bool asks_parent;         ///< experts also use the first name beside them
 };
 /// Returns nullptr if the layer is not quantized. Throws Error if fused linears have several algorithms.
 const Json* find_mixed(const LayerMap& layers, const MixedRules& rules, const EngineLayer& layer);

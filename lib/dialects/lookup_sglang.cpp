@@ -121,7 +121,7 @@ std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
   return lookup_by({read_layers({kMixed, kMixed}, find, ModuleList(kPatterns, words.excluded))});
 }
 
-/// Groups of compressed-tensors.
+/// The lookup by groups of compressed-tensors.
 std::unique_ptr<LoaderLookup> read_groups_of(const Json& config) {
   TargetGroups groups(config);
   if (!groups.all_known()) return nullptr;
