@@ -137,7 +137,7 @@ class CodedModules {
       return size > 0 && c.words * 32 % size == 0 ? c.words * 32 / size : 0;
     };
     if (c.along_n) c.bits = static_cast<int>(words_of(c.n));
-    // GPTQ's zero points hold rows.
+    // GPTQ packs zero points along N.
     if (!is_packed_row && !c.along_n) {
       const auto zeros = s_.find(c.name + ".qzeros");
       if (zeros && s_.tensors[*zeros].shape.size() == 2 && c.n > 0 &&

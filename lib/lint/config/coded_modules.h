@@ -20,7 +20,7 @@ struct CodedModule {
   std::optional<size_t> scale{};  ///< scales of blocks, groups, rows or the matrix
   std::optional<size_t> input_scale{};  ///< scale of calibrated inputs
   bool divides = false;                 ///< NVFP4: the global scale is a divisor
-  bool is_stack = false;                ///< True for a stack of experts
+  bool is_stack = false;                ///< true for a stack of experts
   bool has_zero_points = false;         ///< integers
   bool has_order = false;               ///< integers: a list assigns columns to groups
   int64_t n = 0, k = 0;                 ///< size of one matrix; 0: unknown from the headers

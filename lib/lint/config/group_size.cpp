@@ -11,7 +11,7 @@ namespace {
 
 /// A group size that a config states for NVFP4 weights.
 struct Stated {
-  std::string key;  ///< its path in the file
+  std::string key;  ///< path in the file
   Json size;
 };
 

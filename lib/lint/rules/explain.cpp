@@ -12,7 +12,7 @@ std::string level_name(const std::optional<Severity>& level) {
   return level ? std::string(severity_name(*level)) : "off";
 }
 
-/// "warning; strict: error, serve: note": profiles are named if they differ.
+/// A rule's severities, "warning; strict: error, serve: note". Profiles are named if they differ.
 std::string severities_of(const LintRule& rule) {
   const std::string own = level_name(rule.opt_in ? std::nullopt : std::optional(rule.severity));
   std::string text = own, comma = "; ";

@@ -23,7 +23,7 @@ const Choice kChoices[] = {
     {"scoring_func", {"softmax", "sigmoid", "sqrtsoftplus"}},
     {"topk_method", {"greedy", "group_limited_greedy", "noaux_tc", "gready"}},
 };
-/// Kinds of layers. Source: transformers 5.17, configuration_utils.py, with the names of before.
+/// Kinds of layers. Source: transformers 5.17, configuration_utils.py, with earlier names.
 constexpr std::string_view kLayerKinds[] = {"full_attention",
                                             "sliding_attention",
                                             "chunked_attention",
