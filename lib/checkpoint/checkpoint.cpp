@@ -21,7 +21,7 @@ constexpr std::string_view kZeroPointsWords[] = {"stored", "symmetric", "v2"};
 
 namespace fs = std::filesystem;
 
-/// The index to go by: the usual name, or the only one there is.
+/// The index file to read: the one with the usual name, or the only one.
 std::optional<std::string> find_index(const fs::path& directory) {
   const auto names = list_files(directory, ".safetensors.index.json");
   if (names.empty()) return std::nullopt;
@@ -57,7 +57,7 @@ bool DescribedCodes::has(std::string_view module) const {
     return std::binary_search(names.begin(), names.end(), name, std::less<>());
   };
   if (all || is_in(shortened, module)) return true;
-  constexpr int kMostParts = 32;  // of a name that a loader would give
+  constexpr int kMostParts = 32;  // of a module's name
   for (int i = 0; i < kMostParts; ++i) {
     if (is_in(modules, module)) return true;
     const size_t dot = module.find('.');
@@ -69,7 +69,7 @@ bool DescribedCodes::has(std::string_view module) const {
 
 namespace {
 
-/// "model.layers.0.mlp.up_proj" of what an entry may call it.
+/// The module's name, "model.layers.0.mlp.up_proj", without the endings that an entry may give it.
 std::string described_module(std::string name) {
   for (const char* suffix : {".weight", "."}) {
     if (name.ends_with(suffix)) name.resize(name.size() - std::string_view(suffix).size());
@@ -77,13 +77,13 @@ std::string described_module(std::string name) {
   return name;
 }
 
-/// What an entry of __metadata__ says of codes. The one form that names modules is ComfyUI's: {"layers":
-/// {MODULE: {"format": ...}}}; anything else counts for all of the file. Source: Comfy-Org/ComfyUI,
+/// The codes that an entry of __metadata__ describes. The only form that names modules is ComfyUI's:
+/// {"layers": {MODULE: {"format": ...}}}; any other form covers the whole file. Source: Comfy-Org/ComfyUI,
 /// comfy/utils.py, convert_old_quants.
 DescribedCodes described_codes(const std::string& key, const std::string& value, size_t tensors) {
   DescribedCodes described{json_quote_short(key)};
   described.key = described.key.substr(1, described.key.size() - 2);
-  // Names take no more memory than those of the tensors may.
+  // The modules' names take no more memory than the tensors' names may.
   if (value.size() > 4096 + 256 * tensors) return described;
   try {
     const Json json = parse_json(key, value);
@@ -109,14 +109,14 @@ DescribedCodes described_codes(const std::string& key, const std::string& value,
     std::sort(named.shortened.begin(), named.shortened.end());
     return named;
   } catch (const Error&) {
-    return described;  // words in no form that is known
+    return described;  // text in no known form
   }
 }
 
-/// Whether an entry of __metadata__ is on codes, by its key or by what it quotes of a configuration.
+/// True if an entry of __metadata__ describes codes, by its key or by the configuration that it quotes.
 bool is_on_codes(std::string key, const std::string& value) {
   for (char& c : key) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  // Who made it, when and by what says nothing of its bytes.
+  // Author, date and tool tell nothing about the bytes.
   for (const char* end : {"_by", "_version", "_date", "_time", "_at", "_from", "_with", "_tool", "_url"}) {
     if (key.ends_with(end)) return false;
   }
@@ -246,7 +246,7 @@ std::map<std::string, std::string> Checkpoint::config_texts() const {
 
 void Checkpoint::note_incomplete_modules() {
   for (const Nvfp4Dialect& dialect : nvfp4_dialects()) {
-    if (dialect.known_by_input) continue;  // has the names of another
+    if (dialect.known_by_input) continue;  // its names are another dialect's
     for (const TensorInfo& scale : tensors_) {
       if (scale.dtype != DType::kF8E4M3 || !scale.name.ends_with(dialect.block_scale)) continue;
       const std::string module =
@@ -342,8 +342,8 @@ uint64_t Checkpoint::reader_bytes() const { return source_ ? source_->reader_byt
 const Json& Checkpoint::config() const { return *config_; }
 const Json& Checkpoint::hf_quant_config() const { return *hf_quant_config_; }
 
-/// Read when they are asked for: files that are no checkpoint, of statistics for example, lie beside any
-/// config.
+/// Configs of a single file's folder, read when first requested: a file that is no checkpoint, such as
+/// statistics, may lie beside any config.
 struct Checkpoint::Beside {
   std::once_flag once;
   Json config, hf_quant_config;

@@ -22,7 +22,7 @@ bool has_any(std::string_view text, std::initializer_list<const char*> words) {
                      [&](const char* word) { return text.find(word) != text.npos; });
 }
 
-/// Whether a setting asks for nothing: null, false, 0, "none", {}, or nothing but such.
+/// True if a setting asks for nothing: null, false, 0, "none", {}, or a list or object of only such values.
 bool asks_nothing(const Json& value) {
   if (value.is_object() || value.is_array())
     return std::all_of(value.begin(), value.end(), [](const Json& inner) { return asks_nothing(inner); });
@@ -34,16 +34,15 @@ bool is_transform_key(const std::string& key) {
   return has_any(lower(key), {"transform_config", "rotate", "rotation", "hadamard", "spinquant", "quarot"});
 }
 
-/// Quark's lists of what was done before and while quantizing.
+/// True for Quark's lists of steps before and during quantization.
 bool is_algorithm_key(const std::string& key) {
   return key == "algo_config" || key == "pre_quant_opt_config";
 }
 
-/// Whether one of Quark's steps stores weights that count for rotated inputs. r4 does, and r1 where it is
-/// online; an r1 that is not, and r2, are turned back by weights beside them, and r3 turns queries and keys
-/// alone. What is not said counts as done: versions differ. Source: AMD Quark 0.13,
-/// algorithm/rotation/rotation.py, get_online_rotation_layers; vLLM, quantization/quark, which goes by
-/// online_rotation_layers.
+/// True if one of Quark's steps stores weights for rotated inputs. r4 does, and an online r1 does. Other
+/// weights undo an r1 that is not online, and r2. r3 rotates only queries and keys. A rotation that is not
+/// stated counts as done, since versions differ. Source: AMD Quark 0.13, algorithm/rotation/rotation.py,
+/// get_online_rotation_layers; vLLM, quantization/quark, which reads online_rotation_layers.
 bool rotates_inputs(const Json& step) {
   if (!has_any(lower(text_of(step, "name")), {"rotat", "quarot", "spinquant"})) return false;
   const Json& online = member(step, "online_config");
@@ -102,7 +101,7 @@ class Search {
     const char* const part = adds ? "svdquant_lora_a" : "pre_quant_scale";
     const bool is_there = std::any_of(tensors_.begin(), tensors_.end(),
                                       [&](const TensorInfo& t) { return t.name.find(part) != t.name.npos; });
-    if (is_there) return;  // which is refused as such
+    if (is_there) return;  // the tensor itself is refused
     found.push_back({file, place,
                      fmt::format("expected an algorithm without {}, as no tensor is called so, found {}",
                                  part, json_quote_short(algorithm))});

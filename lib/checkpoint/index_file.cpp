@@ -18,7 +18,7 @@
 namespace twofour {
 namespace {
 
-/// More than any model has; their names take no more memory than the text does.
+/// More than any model has. The names take no more memory than the text.
 constexpr size_t kMaxEntries = 2'000'000, kMaxFiles = 1u << 16;
 constexpr uint64_t kMaxBytes = 128'000'000;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
@@ -27,7 +27,7 @@ constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 class IndexEvents : public JsonEvents {
  public:
   explicit IndexEvents(std::string_view where) : where_(where) {}
-  std::map<std::string, uint32_t, std::less<>> files;  ///< numbered as they come
+  std::map<std::string, uint32_t, std::less<>> files;  ///< numbered in order of appearance
   std::vector<IndexFile::Entry> entries;
   std::optional<uint64_t> total_size;
   std::string odd_total_size;
@@ -42,7 +42,7 @@ class IndexEvents : public JsonEvents {
   }
   void float_number(double v, std::string_view text) override {
     if (!at_total_size()) return unexpected(std::string(text.substr(0, 64)));
-    // Some writers leave total_size as a float.
+    // Some writers store total_size as a float.
     if (v >= 0 && v < 9e18) total_size = static_cast<uint64_t>(v);
     const bool is_whole = total_size && static_cast<double>(*total_size) == v;
     if (!is_whole) odd_total_size = text.substr(0, 64);
@@ -50,7 +50,7 @@ class IndexEvents : public JsonEvents {
   void string(std::string& text) override {
     if (at_total_size()) odd_total_size = json_quote_short(text);
     if (!in_map()) return;
-    const bool is_new = !files.contains(text);  // a hundred thousand tensors are in a few files
+    const bool is_new = !files.contains(text);  // a hundred thousand tensors share few files
     if (is_new) check_file_name(fmt::format("{}: {}", where_, json_quote(key_)), text);
     if (entries.size() == kMaxEntries) {
       throw Error(fmt::format("{}: expected at most {} tensors, found more", where_, kMaxEntries));
@@ -91,7 +91,7 @@ class IndexEvents : public JsonEvents {
  private:
   bool in_map() const { return depth_ == 2 && section_ == "weight_map"; }
   bool at_total_size() const { return depth_ == 2 && section_ == "metadata" && key_ == "total_size"; }
-  /// Only the map's values and the total size matter.
+  /// Ignores all values but the map's and the total size.
   void unexpected(const std::string& found) override {
     if (at_total_size()) odd_total_size = found;
     if (!in_map()) return;
@@ -104,7 +104,7 @@ class IndexEvents : public JsonEvents {
   std::string section_, key_;
 };
 
-/// Sorts the entries and refuses a tensor that is named twice: which of its files counts would be a guess.
+/// Sorts the entries and refuses a tensor that is named twice: choosing one of its files would be a guess.
 void sort_entries(std::string_view where, IndexFile& index) {
   std::sort(index.entries.begin(), index.entries.end(),
             [](auto& a, auto& b) { return std::tie(a.tensor, a.file) < std::tie(b.tensor, b.file); });

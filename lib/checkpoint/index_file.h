@@ -17,16 +17,16 @@ struct IndexFile {
   std::vector<std::string> files;  ///< sorted
   std::vector<Entry> entries;      ///< sorted by tensor
   std::optional<uint64_t> total_size;
-  std::string odd_total_size{};  ///< as it is written, where it is no whole number of bytes
-  bool has_mark = false;         ///< a byte order mark before the JSON, which counts for nothing else
+  std::string odd_total_size{};  ///< as written, if it is no whole number of bytes
+  bool has_mark = false;         ///< a byte order mark, otherwise ignored, is before the JSON
 };
 
-/// Parses an index by events, so that its memory is what its names take. Throws Error naming `where` on
-/// anything that is not an index, on a tensor, a weight_map or metadata named twice, on more than 2,000,000
-/// tensors or 65,536 files and on file names that leave the directory.
+/// Parses an index by events, so that it takes only the memory of its names. Throws Error naming `where` on
+/// anything that is not an index, on a tensor, weight_map or metadata that is named twice, on more than
+/// 2,000,000 tensors or 65,536 files and on file names that leave the directory.
 IndexFile parse_index_file(std::string_view where, std::string_view json);
 
-/// The same of a file of at most 128 MB, which must be a regular one.
+/// The same for a regular file of at most 128 MB.
 IndexFile read_index_file(const std::filesystem::path& path);
 
 /// Throws Error naming `where` unless `name` is a plain file name: no directory, no "..".

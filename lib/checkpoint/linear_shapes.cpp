@@ -16,10 +16,10 @@ using Dims = std::vector<int64_t>;
 using Block = std::pair<int64_t, int64_t>;
 
 constexpr Block kMxBlock{1, kMxGroup};
-/// Blocks that checkpoints of FP8 have: DeepSeek-V3, DeepSeek-V4.1, rows of tiles, MXFP8.
+/// Block sizes in FP8 checkpoints: DeepSeek-V3, DeepSeek-V4.1, rows of tiles, MXFP8.
 constexpr Block kKnownBlocks[] = {{kFp8Block, kFp8Block}, {32, 32}, {1, kFp8Block}, kMxBlock};
 
-/// Pieces of some size that something is cut into, the last one less.
+/// Number of pieces of that size; the last one may be smaller.
 int64_t count_of(int64_t all, int64_t piece) { return all / piece + (all % piece != 0); }
 
 std::string blocks_text(std::span<const Block> blocks) {
@@ -34,7 +34,7 @@ std::string blocks_text(std::span<const Block> blocks) {
   return text;
 }
 
-/// Two sizes that cut a matrix alike.
+/// True if two block sizes divide the matrix alike.
 bool cuts_alike(Block a, Block b, const Linear& m) {
   return std::min(a.first, m.n) == std::min(b.first, m.n) &&
          std::min(a.second, m.k) == std::min(b.second, m.k);
@@ -78,7 +78,8 @@ bool LinearShapes::read_mxfp4(Linear& m) {
   return expect_shape(*m.scale, tensor(*m.scale).dtype, scales);
 }
 
-/// Codes in another form of FP8 than the type says, and integers, look the same.
+/// Refuses a stated FP8 format other than E4M3, since codes of another FP8 format, and integers, look like
+/// E4M3.
 bool LinearShapes::check_fp8_words(const Linear& m) {
   const std::string& format = stated_.fp8_format;
   const bool is_other = format.find("e4m3") == format.npos || format.find("fnuz") != format.npos;
@@ -121,7 +122,7 @@ bool LinearShapes::read_fp8_scale(Linear& m) {
     found = b;
   }
   const bool powers = dtype_bits(scale.dtype) == 8;
-  if (!found && powers && fits(kMxBlock)) found = kMxBlock;  // MXFP8 beside blocks that are stated
+  if (!found && powers && fits(kMxBlock)) found = kMxBlock;  // MXFP8, although other blocks are stated
   const bool states = !stated_.blocks.empty() || !stated_.unread_blocks.empty();
   if (!found && !states) {
     const auto known = std::find_if(std::begin(kKnownBlocks), std::end(kKnownBlocks), fits);
@@ -224,7 +225,7 @@ bool LinearShapes::read_packed(Linear& m) {
   return read_group_size(m, scale[1]);
 }
 
-/// GPTQ and AWQ may be described beside config.json, too.
+/// Reads the files beside config.json, which may describe GPTQ and AWQ, too.
 void LinearShapes::read_side() {
   if (has_read_side_) return;
   has_read_side_ = true;
@@ -233,7 +234,7 @@ void LinearShapes::read_side() {
     if (stated_.method.empty()) {
       stated_ = std::move(beside);
     } else if (stated_.method != beside.method) {
-      continue;  // of another save
+      continue;  // from another run
     } else {
       stated_.has_order = stated_.has_order || beside.has_order;
       if (stated_.format.empty()) stated_.format = beside.format;
@@ -313,7 +314,7 @@ bool LinearShapes::read_gptq_or_awq(Linear& m) {
   }
   if (m.group_index && gptq && tensor(*m.group_index).shape.size() == 1) {
     const int64_t k = tensor(*m.group_index).shape[0];
-    if (count_of(k, kInt4Pack) == words[0]) m.k = k;  // which need not fill its last words
+    if (count_of(k, kInt4Pack) == words[0]) m.k = k;  // K need not fill its last words
   }
   return expect_shape(*m.zero_points, DType::kI32, {groups, count_of(m.n, kInt4Pack)}) &&
          read_group_size(m, groups);

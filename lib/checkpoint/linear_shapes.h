@@ -10,18 +10,18 @@
 
 namespace twofour {
 
-/// Fills in what the shapes of a module's tensors say: E, N, K, which weights share a scale, how codes lie.
-/// Each function returns false, with one problem, where tensors disagree or hold what is not read.
+/// Fills in a module's fields from its tensors' shapes: E, N, K, which weights share a scale, how codes are
+/// packed. Each function returns false and adds one problem if tensors disagree or are not supported.
 class LinearShapes {
  public:
   LinearShapes(const Checkpoint& checkpoint, Problems& problems);
 
   /// Codes [N, K/2], [E, N, K/2] or [E, N, K/32, 16], and their scales.
   bool read_mxfp4(Linear& module);
-  /// The scales of a module of known E, N and K: one, one a row, or blocks [N/b, K/b], also [N/b, 1, K/b, 1].
-  /// Blocks are as the configuration states them or, where it states none, of a known size.
+  /// The scales of a module with known E, N and K: one, one a row, or blocks [N/b, K/b], also [N/b, 1, K/b,
+  /// 1]. Block sizes are those in the configuration or, if it states none, a known size.
   bool read_fp8_scale(Linear& module);
-  /// Codes of four bits, zero points and the order of groups, of compressed-tensors, AWQ and GPTQ.
+  /// Four-bit codes, zero points and the order of groups in compressed-tensors, AWQ and GPTQ.
   bool read_int4(Linear& module);
 
  private:
@@ -37,7 +37,7 @@ class LinearShapes {
 
   void read_side();
   void read_zero_points(Linear& module);
-  /// Whether what a group of compressed-tensors says of the module is what is stored.
+  /// True if the module's group in compressed-tensors agrees with the stored tensors.
   bool check_group(const Linear& module);
   bool check_fp8_words(const Linear& module);
 

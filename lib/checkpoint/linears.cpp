@@ -16,16 +16,16 @@ namespace {
 
 using Dims = std::vector<int64_t>;
 
-/// A tensor that some dialect stores a module's weights in.
+/// A tensor that holds a module's weights in some dialect.
 struct Candidate {
-  std::string name;  ///< of the module
+  std::string name;  ///< the module's name
   const WeightDialect* dialect;
   size_t weight;
   std::optional<size_t> scale;
   bool stacked = false;
 };
 
-/// Weights of gate and up, and of down, of a block of stacked experts.
+/// The weights of gate and up, and of down, in a block of stacked experts.
 struct Stacks {
   std::optional<size_t> gate_up, down;
 };
@@ -67,7 +67,7 @@ class Finder {
   void expect(size_t i, const std::string& expected) {
     problems_.add("{}: expected {}, found {}", c_.where(i), expected, described(i));
   }
-  /// Whether a tensor of that rank is a linear's under that name; a stack must be known by it.
+  /// True if a tensor of that rank and name is a linear's. A stack must have a known name.
   bool fits_rank(size_t rank, const WeightDialect& dialect, const std::string& name, bool& stacked) {
     if (std::string_view(dialect.weight) == "_blocks") return stacked = true, rank == 4;
     if (rank == 2) {
@@ -84,7 +84,7 @@ class Finder {
     const TensorInfo& t = tensor(i);
     if (t.shape.size() < 2) return std::nullopt;
     std::optional<Candidate> found;
-    const WeightDialect* lacking = nullptr;  // a dialect that the tensor would fit with a scale beside it
+    const WeightDialect* lacking = nullptr;  // a dialect that would fit if the tensor had a scale
     for (const WeightDialect& dialect : dialects_) {
       if (!dialect.weight_types.has(t.dtype) || !t.name.ends_with(dialect.weight)) continue;
       Candidate candidate{t.name.substr(0, t.name.size() - std::string_view(dialect.weight).size()), &dialect,
@@ -118,14 +118,14 @@ class Finder {
     return found;
   }
 
-  /// ModelOpt's [N/2, K], two rows a byte, beside scales of floats.
+  /// True for ModelOpt's [N/2, K], two rows a byte, beside float scales.
   bool is_modelopt_int4(const TensorInfo& t) const {
     if (t.dtype != DType::kU8 || t.shape.size() != 2 || !t.name.ends_with(".weight")) return false;
     const auto scale = c_.find(t.name + "_scale");
     return scale && is_float(tensor(*scale).dtype);
   }
 
-  /// Beside the weight or, of a piece of a table, beside the pieces.
+  /// The scale beside the weight or, for a piece of a table, beside the pieces.
   std::optional<size_t> find_scale(const std::string& module, const WeightDialect& dialect) {
     const auto own = c_.find(module + dialect.scale);
     const std::string_view whole = table_of_piece(module);
@@ -136,7 +136,7 @@ class Finder {
                : std::nullopt;
   }
 
-  /// I8 without E8M0 scales is int8, U8 without U8 scales NVFP4: not ours to read.
+  /// True for formats that are not read here: I8 without E8M0 scales is int8, U8 without U8 scales is NVFP4.
   static bool is_other_format(const TensorInfo& t) {
     return t.dtype == DType::kI8 || (t.dtype == DType::kU8 && !t.name.ends_with("_blocks"));
   }
@@ -167,7 +167,7 @@ class Finder {
     return set_rows(module) ? std::optional(std::move(module)) : std::nullopt;
   }
 
-  /// False where it is not certain how a stack of gate and up orders its rows.
+  /// Sets the order of rows in a stack of gate and up. False if it is uncertain.
   bool set_rows(Linear& module) {
     const auto parsed = module.stacked ? parse_module_name(module.name) : std::nullopt;
     if (!parsed || parsed->projection != Projection::kGateUp) return true;
@@ -208,7 +208,7 @@ class Finder {
     return sound ? std::optional(std::move(m)) : std::nullopt;
   }
 
-  /// Floats beside which an FP8 scale was left would be read one way by some and another way by others.
+  /// A module of floats. An FP8 scale beside them is refused, since loaders would differ on it.
   std::optional<Linear> without_scale(Linear m) {
     for (const char* suffix : {".weight_scale_inv", ".weight_scale"}) {
       if (!c_.find(m.name + suffix)) continue;
@@ -231,8 +231,8 @@ class Finder {
     return true;
   }
 
-  /// Whether a stack is [E, K, N]. Of gate_up [E, 2I, H] and down [E, H, I], or [E, H, 2I] and [E, I, H], one
-  /// alone may be square or turned; both together are one or the other.
+  /// True if a stack is [E, K, N]. gate_up and down are [E, 2I, H] and [E, H, I], or [E, H, 2I] and [E, I,
+  /// H]. One alone may be square or transposed; both together decide.
   std::optional<bool> is_k_outer(const Linear& m) {
     const auto parsed = parse_module_name(m.name);
     const Stacks& block = stacks_[std::string(parsed->block)];
@@ -255,7 +255,7 @@ class Finder {
                                    h ? fmt::format(", {},", *h) : ", which config.json does not say,"));
       return std::nullopt;
     }
-    return down == (shape[2] == *h);  // H is N of down and K of gate_up
+    return down == (shape[2] == *h);  // the hidden size is N of down and K of gate_up
   }
 
   const Checkpoint& c_;

@@ -18,62 +18,62 @@ struct Linear {
   std::string name;  ///< without the suffix of its format: "model.layers.0.mlp.down_proj"
   WeightFormat format;
   size_t weight;                  ///< values or codes
-  std::optional<size_t> scale{};  ///< of FP8; of MXFP4, NVFP4 and INT4 those of blocks and groups
+  std::optional<size_t> scale{};  ///< FP8 scales; block scales of MXFP4 and NVFP4; group scales of INT4
   std::optional<size_t> global_scale{}, input_scale{};
-  // Of INT4. A weight is (code - zero point) * scale; without a tensor of them all zero points are 8.
+  // INT4 only. A weight is (code - zero point) * scale. Without stored zero points all are 8.
   std::optional<size_t> zero_points{};
-  std::optional<size_t> group_index{};  ///< [K], the group of each input; -1 throughout: in order
+  std::optional<size_t> group_index{};  ///< [K], the group of each input; all -1: in order
   std::optional<size_t> shape{};        ///< [2], N and K
-  std::optional<size_t> bias{};         ///< goes with the module, never changes
+  std::optional<size_t> bias{};         ///< copied with the module, never changed
   int64_t e = 1, n = 0, k = 0;
   bool stacked = false;
-  bool k_outer = false;  ///< stored [E, K, N]; not said of words of INT4
-  /// Looked up by rows, not multiplied: a quantized embedding, or a piece of one. Pieces share one scale.
+  bool k_outer = false;  ///< stored [E, K, N]; not set for INT4, whose packing states it
+  /// True for a quantized embedding, or a piece of one, whose rows are looked up. Pieces share one scale.
   bool is_table = false;
-  /// Rows and columns of weights that share a scale: of FP8 {n, k}, {1, k} or a block, of MXFP8 {1, 32}; of
-  /// MXFP4 {1, 32}; of NVFP4 {1, 16}; of INT4 {1, group}, without a group_index.
+  /// Rows and columns of weights that share a scale: {n, k}, {1, k} or a block for FP8, {1, 32} for MXFP8 and
+  /// MXFP4, {1, 16} for NVFP4, {1, group} for INT4 without a group_index.
   int64_t scale_rows = 0, scale_cols = 0;
-  Int4Packing packing{};             ///< of INT4
-  int zero_offset = 0;               ///< of INT4: added to stored zero points
-  bool ignores_zero_points = false;  ///< of INT4: all are 8, whatever is stored
-  /// Of INT4: what the config says that makes all zero points 8, "sym: true"; stored ones that say otherwise
-  /// are refused. Empty: nothing.
+  Int4Packing packing{};             ///< INT4 only
+  int zero_offset = 0;               ///< INT4 only: added to stored zero points
+  bool ignores_zero_points = false;  ///< INT4 only: all are 8, whatever is stored
+  /// INT4 only: the config's setting that makes all zero points 8, "sym: true". Other stored ones are
+  /// refused. Empty: no such setting.
   std::string symmetry{};
-  /// How a stack of gate and up orders its rows. The reader gives them as they are stored.
+  /// The order of rows in a stack of gate and up. The reader returns rows as stored.
   GateUpRows rows = GateUpRows::kHalves;
   std::optional<size_t> nvfp4{};  ///< position in Checkpoint::nvfp4_modules()
 
-  /// The weight and all that belongs to its values: everything but the bias.
+  /// The weight and all tensors that its values depend on: all but the bias.
   std::vector<size_t> tensors() const;
-  /// Whether some rows lie in many pieces, one for each input or several of them.
+  /// True if a range of rows lies in many pieces in the file, one for each input or for several inputs.
   bool reads_across() const { return k_outer || (format->integers && packing != Int4Packing::kAlongK); }
 };
 
-/// Every linear of a checkpoint by its tensors' names, types and shapes, in natural order of names, and every
-/// quantized embedding (is_table). Other matrices (embeddings of floats, norms, convolutions) are not among
-/// them, routers and heads are. Of INT4 the configuration counts, too, and weight_shape is read. Modules with
-/// tensors that disagree go into `problems`; the other form throws an Error that lists them.
+/// Returns every linear of a checkpoint, including routers and heads, and every quantized embedding
+/// (is_table), in natural order of names. Float embeddings, norms and convolutions are left out. Names, types
+/// and shapes of tensors decide; for INT4 the configuration and the values of weight_shape do, too. Modules
+/// with tensors that disagree go into `problems`; the other form throws an Error that lists them.
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& problems,
                                         std::span<const WeightDialect> dialects = weight_dialects());
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint);
 
-/// Whether a module of FP8 is MXFP8: one byte of scale, a power of two, for 32 weights along K. Where K is 32
-/// that is one a row, [N, 1] or [N].
+/// True if an FP8 module is MXFP8: one scale byte, a power of two, for 32 weights along K. If K is 32, there
+/// is one scale a row, [N, 1] or [N].
 bool is_mxfp8(const Checkpoint& checkpoint, const Linear& module);
 
-/// A global scale as stored and as the multiplier that it means.
+/// A global scale as stored and as a multiplier.
 struct SourceScale {
   uint32_t raw_bits;
   float multiplier;
 };
 
-/// The global scale of one expert of a module. One that is not positive and finite is a problem, and one with
-/// which a weight is not finite in BF16.
+/// The global scale of one expert of a module. Adds a problem if it is not positive and finite, or makes a
+/// weight not finite in BF16.
 SourceScale read_global_scale(const Checkpoint& checkpoint, const Nvfp4Linear& module, int64_t expert,
                               Problems& problems);
 
-/// The bytes of some rows of a module's expert: values or codes, and the scales of their blocks. Of INT4 in
-/// AWQ's packing, the words of all rows that share one with them.
+/// The bytes of some rows of a module's expert: values or codes, and the scales of their blocks. In AWQ's
+/// packing of INT4, the words also hold other rows.
 struct StoredRows {
   std::span<const uint8_t> weights, scales;
 };
@@ -83,28 +83,27 @@ class WeightReader {
  public:
   explicit WeightReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
-  /// Rows [n0, n1) of expert `e`, [n1 - n0, K], row after row, in buffers of the bytes that they are stored
-  /// in. Where K is outer these come in K pieces, so take many rows at a time. Throws Error, naming the
-  /// place, on scales that are NaN, infinite or, but of INT4, negative, on FP8 weights that are NaN, and on
-  /// groups that do not exist.
+  /// Rows [n0, n1) of expert `e`, [n1 - n0, K], row after row, through buffers of their stored bytes. If K is
+  /// outer, the file is read in K pieces, so read many rows at a time. Throws Error, naming the place, on
+  /// scales that are NaN, infinite or (except in INT4) negative, on FP8 weights that are NaN, and on groups
+  /// that do not exist.
   void read_rows(const Linear& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
-  /// The bytes that the same rows are stored in, row after row even where K is outer; valid
-  /// until the next read.
+  /// The stored bytes of the same rows, row after row even if K is outer. Valid until the next read.
   StoredRows read_stored(const Linear& module, int64_t e, int64_t n0, int64_t n1);
-  /// Throws Error where stored zero points of INT4 are not what the config says that they are, or such that
-  /// loaders read them in two ways. read_rows() does the same for its rows.
+  /// Throws Error if stored zero points of INT4 contradict the config, or if loaders differ on their meaning.
+  /// read_rows() checks the same for its rows.
   void check_zero_points(const Linear& module);
-  /// The bytes behind what read_rows() read last.
+  /// The stored bytes of the rows that read_rows() read last.
   StoredRows last_stored() const { return {weights_, scales_}; }
   uint64_t bytes_read() const { return bytes_read_; }
   const Checkpoint& checkpoint() const { return checkpoint_; }
 
  private:
-  /// Part of an expert's matrix [rows, cols] that is stored so or, with `k_outer`, as [cols, rows].
+  /// Rows of an expert's matrix [rows, cols], which is stored so or, with `k_outer`, as [cols, rows].
   struct RowBlock {
     size_t tensor;
     int64_t e, rows, cols;
-    int bytes;  ///< of an element
+    int bytes;  ///< bytes of an element
     bool k_outer;
     int64_t begin, end;  ///< rows
   };
@@ -115,13 +114,13 @@ class WeightReader {
   float read_global_scale(const Linear& module, int64_t e);
   void read_tiles(const Linear& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
   void read_pairs(const Linear& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
-  /// Blocks of K that have scales.
+  /// Number of blocks along K that have scales.
   int64_t scale_columns(const Linear& module) const;
-  /// The scales of a row block as float32. Throws Error on what is no scale.
+  /// The scales of a row block as float32. Throws Error on an invalid scale.
   std::vector<float> read_float_scales(const Linear& module, int64_t e, int64_t n0, int64_t n1);
   std::vector<float> read_zero_points(const Linear& module, int64_t n0, int64_t n1);
   [[noreturn]] void refuse_zero_point(const Linear& module, int stored, int64_t n, int64_t group) const;
-  /// Whether loaders differ on a zero point of GPTQ's first version.
+  /// True if loaders differ on a zero point of GPTQ's first version.
   bool is_ambiguous(int zero) const;
   [[noreturn]] void refuse_wrapped_zero_point(const Linear& module, int64_t n, int64_t group) const;
   std::vector<int32_t> read_group_index(const Linear& module);

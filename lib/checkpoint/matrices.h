@@ -10,14 +10,14 @@
 
 namespace twofour {
 
-/// A matrix [count, K] as a checkpoint stores it: row i is row first + i * step of expert e of a module.
+/// A matrix [count, K] as stored: its row i is row first + i * step of expert e of a module.
 struct StoredMatrix {
   size_t module;  ///< in Matrices::modules()
   int64_t e;
   int64_t first, step, count;
 };
 
-/// Gate, up and down of one expert, of a shared expert or of an MLP; nullptr: it has none.
+/// Gate, up and down of one expert, a shared expert or an MLP; nullptr: missing.
 struct StoredExpert {
   const StoredMatrix *gate = nullptr, *up = nullptr, *down = nullptr;
 };
@@ -26,8 +26,9 @@ struct StoredExpert {
 void read_stored_rows(WeightReader& reader, const Linear& module, const StoredMatrix& matrix, int64_t n0,
                       int64_t n1, std::span<float> out);
 
-/// The linears of a checkpoint, matrix by matrix, under names that do not depend on how it stores them: of a
-/// stack of gate and up, "P.3.gate_proj" and "P.3.up_proj", P being the block, as if each expert had its own.
+/// The linears of a checkpoint, matrix by matrix, under names that do not depend on storage. A stack of gate
+/// and up in block P is "P.3.gate_proj" and "P.3.up_proj" for expert 3, as if each expert had its own
+/// tensors.
 class Matrices {
  public:
   struct NaturalOrder {
@@ -36,7 +37,7 @@ class Matrices {
   using Map = std::map<std::string, StoredMatrix, NaturalOrder>;
   using Blocks = std::map<std::string, std::map<int64_t, StoredExpert>, NaturalOrder>;
 
-  /// Modules that cannot be read, and those with more in their weights than is stored, become findings.
+  /// Modules that cannot be read, and modules whose weights have a term (WeightTerm), become findings.
   Matrices(const Checkpoint& checkpoint, Findings& findings);
   /// Adds embeddings of floats whose counterparts in `other` are quantized, so that their values compare.
   void add_tables_of(const Matrices& other);
@@ -46,13 +47,12 @@ class Matrices {
   const Checkpoint& checkpoint() const { return checkpoint_; }
   const std::vector<Linear>& modules() const { return modules_; }
   const Linear& module_of(const StoredMatrix& m) const { return modules_[m.module]; }
-  /// Why the weights of a module, or of a matrix of a stack, are not read; nullptr: nothing speaks against
-  /// it.
+  /// The reason not to read the weights of a module, or of a matrix of a stack; nullptr: none.
   const std::string* why_left_out(std::string_view name) const;
-  /// "NVFP4", "MXFP4", "FP8", or of floats their type: "BF16".
+  /// "NVFP4", "MXFP4", "FP8", or the type of floats: "BF16".
   std::string format_of(const Linear& module) const;
   const Map& all() const { return all_; }
-  /// What the files call a matrix of all(): its module's name, or `name` where it is part of a stack.
+  /// The name in the files of a matrix of all(): its module's, or `name` if it is part of a stack.
   const std::string& name_in_files(const std::string& name, const StoredMatrix& matrix) const {
     const Linear& m = module_of(matrix);
     return m.stacked || matrix.count != m.n ? name : m.name;
@@ -75,9 +75,9 @@ class Matrices {
     WeightTerm term;
     std::string why;
   };
-  std::vector<LeftOut> left_out_;  ///< for what lies beside them
-  std::vector<std::string> odd_;   ///< why modules cannot be read, "FILE: TENSOR: ..."
-  std::string all_left_out_;       ///< why none is read
+  std::vector<LeftOut> left_out_;  ///< because of tensors beside them
+  std::vector<std::string> odd_;   ///< reasons why modules cannot be read, "FILE: TENSOR: ..."
+  std::string all_left_out_;       ///< the reason why no module is read
   Map all_;
   Blocks blocks_;
 };

@@ -16,8 +16,8 @@
 namespace twofour {
 namespace {
 
-/// Where a config may have its entry, the first one that is there counts: multimodal checkpoints have it
-/// beside the language model's sizes, older ones of compressed-tensors under another key.
+/// A place where a config may have its entry. The first entry found counts. Multimodal checkpoints have it
+/// beside the language model's sizes, older compressed-tensors checkpoints under another key.
 struct EntryPlace {
   const char* holder;  ///< within config.json; nullptr: at its top
   const char* key;
@@ -45,7 +45,7 @@ const Json* value_at(const Json& config, const EntryPlace& place) {
   return at.is_object() && at.contains(place.key) ? &at[place.key] : nullptr;
 }
 
-/// Whether it is an entry: null, {} and what is no object say nothing.
+/// True if it is a nonempty object. Anything else is no entry.
 bool says_something(const Json* entry) { return entry != nullptr && entry->is_object() && !entry->empty(); }
 
 const EntryPlace* entry_place(const Json& config) {
@@ -55,13 +55,13 @@ const EntryPlace* entry_place(const Json& config) {
   return nullptr;
 }
 
-/// A config with this entry, within `holder` or, nullptr, at its top, and no other.
+/// The config with this entry and no other, within `holder` or (nullptr) at its top.
 Json with_entry(Json config, const char* holder, Json entry) {
   if (!config.is_object()) config = Json::object();
   for (const EntryPlace& place : entry_places()) {
     if (place.holder && !has_object(config, place.holder)) continue;
     Json& at = place.holder ? config[place.holder] : config;
-    // An entry that stays keeps its place.
+    // An entry that stays remains at its position.
     const bool stays = place.holder == holder && place.key == std::string_view("quantization_config");
     if (!stays || entry.is_null()) at.erase(place.key);
   }
@@ -101,7 +101,7 @@ Json config_with_layout(const Checkpoint& source, Json entry, const Json* base) 
   entry["base"] = base ? *base : source_quantization(source);
   const EntryPlace* place = entry_place(source.config());
   if (place && !is_usual(*place)) entry["base_place"] = place->name();
-  // Copies of it and entries that say nothing.
+  // Copies of the entry and empty entries.
   for (const EntryPlace& other : entry_places()) {
     const Json* value = value_at(source.config(), other);
     if (&other != place && value != nullptr) entry["beside_base"][other.name()] = *value;
@@ -212,7 +212,8 @@ Json original_config(const Json& config, const Json& hf_quant_config) {
 
 namespace {
 
-/// Whether the KV cache is FP8, as either dialect says it. Anything else but none has no words in both.
+/// True if the KV cache is FP8 in either dialect. Throws Error on any other format, which one of the two
+/// dialects cannot express.
 bool is_fp8_kv_cache(const Json& entry, const Json& hf_quant) {
   const Json& named = member(member(hf_quant, "quantization"), "kv_cache_quant_algo");
   const Json& algo = named.is_null() ? member(entry, "kv_cache_scheme") : named;
@@ -243,7 +244,7 @@ std::optional<Block> parse_block(const Json& stated) {
   return is_stated_size(block.first) && is_stated_size(block.second) ? std::optional(block) : std::nullopt;
 }
 
-/// Calls `f` for the integer that the first of `keys` has.
+/// Calls `f` with the integer of the first of `keys` that has one.
 template <class F>
 void with_number(const Json& json, std::initializer_list<const char*> keys, F&& f) {
   for (const char* key : keys) {

@@ -9,62 +9,63 @@
 #include "lib/names/config_pattern.h"
 #include "lib/names/lookup_parts.h"
 
-// What a quantization config says of modules, by names and patterns alone: our reading, which every command
-// shares. Engines have theirs (lookup_machine.h), the proof of what was grafted its own (lib/origins).
+// A quantization config's settings for modules, by names and patterns alone. Every command shares this
+// reading. Engines have theirs (lookup_machine.h), and the proof of grafted tensors has its own
+// (lib/origins).
 
 namespace twofour {
 
-/// Families of methods: who reads which names of tensors and keys.
+/// Families of methods, by the names of tensors and keys that their readers use.
 enum class QuantMethod { kNone, kModelOpt, kGroups, kFp8, kMxfp4, kMxfp8, kGptq, kAwq, kOther };
 
-/// What a config says of one module, and where.
+/// A config's entry for one module, and its place.
 struct SaidOfModule {
-  /// A group, an entry of quantized_layers, or the whole config; nullptr: floats.
+  /// A group, an entry of quantized_layers, or the whole config; nullptr: the module is in floats.
   const Json* entry = nullptr;
   std::string place = {};      ///< its path: "quantization_config.config_groups.group_0"
-  std::string algorithm = {};  ///< ModelOpt's, in capitals
+  std::string algorithm = {};  ///< ModelOpt's algorithm, in capitals
 };
 
-/// One config. It outlives what is made from it.
+/// One quantization config. The JSON value must outlive the object.
 class QuantizationSaid {
  public:
   /// `place`: its path in the file.
   explicit QuantizationSaid(const Json& config, std::string place = {});
 
   QuantMethod method = QuantMethod::kNone;
-  std::string method_text;  ///< as it is stated
-  const Json* words;        ///< the keys: of hf_quant_config.json those below "quantization"
-  std::string place;        ///< of the keys, with a dot behind it where it is not empty
-  bool is_nested = false;   ///< they are below "quantization"
-  std::string algorithm;    ///< ModelOpt's for all modules, in capitals
+  std::string method_text;  ///< as stated
+  const Json* words;        ///< the keys; in hf_quant_config.json, those below "quantization"
+  std::string place;        ///< the path of the keys, followed by a dot if not empty
+  bool is_nested = false;   ///< the keys are below "quantization"
+  std::string algorithm;    ///< ModelOpt's algorithm for all modules, in capitals
 
   const Json& layers() const { return member(*words, "quantized_layers"); }
   const Json& groups() const { return member(*words, "config_groups"); }
-  /// Whether the class of linears is the target of all groups.
+  /// True if all groups target the class of linears.
   bool targets_all_linears() const;
-  /// Names and patterns of what is not quantized, each with the path of the key that has it.
+  /// Names and patterns of modules that are not quantized, each with the path of its key.
   const std::map<std::string, std::string>& ignored() const { return ignored_; }
-  /// The entry of quantized_layers for a module or, first of all, for one above it; its name.
+  /// The name and value of the entry of quantized_layers for a module or for one above it, which goes first.
   std::optional<std::pair<std::string_view, const Json*>> find_layer(std::string_view module) const;
-  /// What it says of a module, which has `other` as a name, too, where that is not empty.
+  /// The entry for a module. `other`: a second name of the module, unless empty.
   SaidOfModule find(const std::string& module, const std::string& other = {});
-  /// The group of a module without its targets and with its format; null: none.
+  /// A module's group, without its targets and with its format; null: none.
   Json group_of(const std::string& module) const;
-  /// What that group says of weights; null: it has none.
+  /// The `weights` of that group; null: it has none.
   const Json& group_weights(const std::string& module) const;
-  /// What makes all zero points of a module 8, as it is written: "sym: true" (GPTQ, AutoRound), "zero_point:
-  /// false" (AWQ), "symmetric: true" (the module's group of compressed-tensors, also where it does not say
-  /// it). Empty: nothing does. Exceptions for single modules count: GPTQModel's "dynamic", AutoRound's
+  /// The setting that makes all zero points of a module 8, as written: "sym: true" (GPTQ, AutoRound),
+  /// "zero_point: false" (AWQ), "symmetric: true" (the module's group in compressed-tensors, also by
+  /// default). Empty: there is none. Exceptions for single modules count: GPTQModel's "dynamic", AutoRound's
   /// "extra_config".
   std::string_view symmetry_of(const std::string& module) const;
 
  private:
   std::map<std::string, std::string> ignored_;
-  std::optional<PatternList> patterns_;  ///< of these, once they are asked for
+  std::optional<PatternList> patterns_;  ///< patterns of ignored_, compiled on first use
   lookups::TargetGroups targets_;
 };
 
-/// The same of words that it owns: a source's, which a conversion of ours keeps below "base".
+/// QuantizationSaid with its own copy of the config: a source's, which a conversion stores below "base".
 class SourceGroups {
  public:
   explicit SourceGroups(Json config);

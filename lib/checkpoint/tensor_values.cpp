@@ -117,7 +117,7 @@ bool is_all_zero(const TensorInfo& t, const ReadBytes& read) {
 
 bool is_in_order(const TensorInfo& t, const ReadBytes& read) {
   const int64_t k = t.shape.empty() ? 1 : t.shape.back();
-  // The first group's size is that of all.
+  // All groups have the size of the first.
   int64_t size = k;
   bool unset = true, in_order = true;
   const bool integers = for_integers(t, read, [&](int64_t index, int64_t value) {

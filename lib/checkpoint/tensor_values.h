@@ -11,13 +11,13 @@
 
 namespace twofour {
 
-/// Whether every value of a type is a float32: F32, BF16, F16, E4M3 and E8M0.
+/// True if float32 represents every value of a type: F32, BF16, F16, E4M3 and E8M0.
 bool has_float_values(DType dtype);
 
 /// `out.size()` elements of such a type as float32, exactly.
 void to_floats(DType dtype, const uint8_t* bytes, std::span<float> out);
 
-/// Bytes that elements are compared by: those of one, or one byte where several share some.
+/// The unit of comparison in bytes: the size of an element, or one byte if elements share a byte.
 int64_t element_bytes(DType dtype);
 
 /// An integer or a number in floating point.
@@ -29,7 +29,7 @@ struct NumberType {
   static constexpr DType dtype = kType;
   using Type = T;
 };
-/// F64 and what holds integers.
+/// F64 and the integer types.
 using NumberTypes = std::tuple<NumberType<DType::kF64, double>, NumberType<DType::kI64, int64_t>,
                                NumberType<DType::kI32, int32_t>, NumberType<DType::kI16, int16_t>,
                                NumberType<DType::kI8, int8_t>, NumberType<DType::kU64, uint64_t>,
@@ -49,8 +49,8 @@ bool with_number_type(DType dtype, F&& f) {
       NumberTypes{});
 }
 
-/// One element of any type, exactly: float and integer types by value, others as the unsigned number of their
-/// bytes.
+/// One element of any type, exactly: the value of a float or integer, otherwise its bytes as an unsigned
+/// number.
 ElementValue element_value(DType dtype, const uint8_t* bytes);
 
 /// The same as a double, 64-bit integers rounded.
@@ -58,12 +58,12 @@ double element_number(DType dtype, const uint8_t* bytes);
 
 /// Reads bytes of a tensor.
 using ReadBytes = std::function<void(uint64_t offset, std::span<uint8_t> out)>;
-/// Integers of a tensor that should have a few; empty where it has none or more.
+/// Integers of a tensor that should have a few; empty if it has none or too many.
 std::vector<int64_t> read_few_integers(const TensorInfo& tensor, const ReadBytes& read);
-/// Whether all numbers of a tensor are 0 or, of floats, -0.
+/// True if all numbers of a tensor are 0 or -0.
 bool is_all_zero(const TensorInfo& tensor, const ReadBytes& read);
-/// Whether inputs 0, 1, 2, ... belong to groups 0, 0, ..., 1, 1, ... of one size, as they do without the
-/// tensor; -1 throughout is what compressed-tensors writes where it orders nothing.
+/// True if inputs 0, 1, 2, ... belong to groups 0, 0, ..., 1, 1, ... of one size, as they do without the
+/// tensor. Also true if all are -1, which compressed-tensors writes for groups in order.
 bool is_in_order(const TensorInfo& tensor, const ReadBytes& read);
 
 }  // namespace twofour

@@ -20,7 +20,7 @@
 namespace twofour {
 namespace {
 
-/// Whether the decoder of these weights accounts for the term, by the very name that it looks up.
+/// True if the decoder of these weights accounts for the term, whose name must be the one that it looks up.
 bool is_decoded(const TensorInfo& weight, const TensorInfo& own, const PartName& name) {
   const ModulePart& term = *name.part;
   if (!term.decoder || own.name.size() != name.module.size() + 1 + term.name.size()) return false;
@@ -49,13 +49,13 @@ bool is_plain_float(DType type) {
   return type == DType::kBF16 || type == DType::kF16 || type == DType::kF32 || type == DType::kF64;
 }
 
-/// The linear with codes, or the stack of them, of which these are the weights.
+/// The linear, or stack of linears, whose codes the tensor holds.
 std::optional<WeightName> codes_at(const TensorInfo& t) {
   return t.shape.size() < 2 || is_plain_float(t.dtype) ? std::nullopt : weight_name(t);
 }
 
-/// The scales that the reader of these codes takes, by what is behind the linear's name: those of the first
-/// row of the dialects that fits. Empty: no row fits, and nothing is known.
+/// The scales that the reader of these codes uses, as suffixes of the linear's name, from the first matching
+/// row of the dialects. Empty: no row matches, and the scales are unknown.
 std::vector<std::string_view> scales_of(const TensorAccess& access, const WeightName& codes, DType type) {
   const auto find = [&](const char* suffix) { return find_tensor(access.tensors, codes.linear + suffix); };
   if (type == DType::kU8) {
@@ -112,7 +112,7 @@ class Terms {
     }
   }
 
-  /// A tensor with a name on the list: a term, or a part of what is missing.
+  /// Adds a tensor with a name on the list: a term, or a part of a missing linear.
   void add_listed(size_t i) {
     const auto name = parse_part_name(tensor(i).name);
     const PartKind kind = name ? name->part->kind : PartKind::kPart;
@@ -131,8 +131,8 @@ class Terms {
     add(i, weight, std::move(linear), "weight-term", std::move(problem));
   }
 
-  /// Whether the tensor says that there are codes. Norms and blocks of towers have a "scale", too: those of
-  /// codes are matrices or, of another type than floats, of one byte.
+  /// True if the tensor belongs to codes. Norms and blocks of towers have a "scale", too; scales of codes are
+  /// matrices or E8M0.
   bool shows_codes(size_t i, const PartName& name) const {
     if (name.part->needs_codes) return true;
     const TensorInfo& t = tensor(i);
@@ -143,7 +143,7 @@ class Terms {
     return has_method && t.shape.size() == 2 && is_linear_name(name.module);
   }
 
-  /// Terms of linears that are not there.
+  /// Adds terms of missing linears.
   void add_lost() {
     for (const auto& [i, name] : lost_) {
       std::string scope = scope_of(name.module);
@@ -157,8 +157,7 @@ class Terms {
     }
   }
 
-  /// The nearest module or block above a name that has tensors; empty: there is none, or it is not within
-  /// the layer that the name is in.
+  /// The nearest module or block above a name that has tensors; empty: there is none within the name's layer.
   std::string scope_of(std::string_view module) const {
     const auto is_numbered = [](std::string_view name) {
       return any_part(name, [](std::string_view part) { return parse_index(part).has_value(); });
@@ -174,7 +173,7 @@ class Terms {
     return "";
   }
 
-  /// Pieces of a table may share a scale that is beside the pieces.
+  /// True for a table whose pieces share a scale beside them.
   bool is_of_table(std::string_view module) const {
     const std::string prefix = std::string(module) + ".";
     const auto at = std::lower_bound(access_.tensors.begin(), access_.tensors.end(), prefix,
@@ -186,7 +185,7 @@ class Terms {
   }
 
   void add_incomplete(size_t i, const PartName& name) {
-    // "X_weight_scale" of a stack, and other names that end alike, say nothing of codes.
+    // "X_weight_scale" of a stack, and other names with that ending, do not imply codes.
     const bool is_dotted = tensor(i).name[name.module.size()] == '.';
     const bool is_stack = !is_dotted && parse_module_name(name.module).has_value();
     if (access_.is_part || (!is_dotted && !is_stack) || is_of_table(name.module)) return;
@@ -196,7 +195,7 @@ class Terms {
                     name.module));
   }
 
-  /// Experts that make one matrix say nowhere how many they are.
+  /// Adds experts that are one matrix, whose number is stated nowhere.
   void add_flattened(size_t i) {
     const TensorInfo& t = tensor(i);
     if (t.shape.size() != 2) return;
@@ -223,7 +222,7 @@ class Terms {
         fmt::format("expected a stack of experts {}{}, found {}", shape, count, describe(t)));
   }
 
-  /// Everything else under the name of a module with codes.
+  /// Adds all other tensors under the name of a module with codes.
   void add_beside(size_t i, const WeightName& codes) {
     const std::vector<std::string_view> scales = scales_of(access_, codes, tensor(i).dtype);
     for (const char* separator : {".", "_"}) {
@@ -247,7 +246,7 @@ class Terms {
     add(other, i, codes.linear, "weight-term", text_of_term(codes.linear, effect));
   }
 
-  /// Codes that a file describes beside its tensors.
+  /// Adds codes that a file's __metadata__ describes.
   void add_described(size_t i, const WeightName& codes) {
     for (const Shard* shard : described_) {
       for (const DescribedCodes& described : shard->described) {
@@ -263,7 +262,7 @@ class Terms {
     }
   }
 
-  /// N and K beside codes that have others. Those beside INT4 are read with its words.
+  /// Adds a stored N and K that contradict the codes. For INT4 they are read with its words.
   void add_odd_shape(size_t i, const WeightName& codes) {
     const TensorInfo& t = tensor(i);
     const auto at = find_tensor(access_.tensors, codes.linear + ".weight_shape");
@@ -286,9 +285,9 @@ class Terms {
 
   const TensorAccess& access_;
   std::vector<WeightTerm> found_;
-  std::set<std::string, std::less<>> incomplete_;  ///< modules that were found so
-  std::set<const Shard*> described_;               ///< with words on codes
-  std::vector<size_t> others_;                     ///< tensors that are no terms, which modules are made of
+  std::set<std::string, std::less<>> incomplete_;  ///< modules found incomplete
+  std::set<const Shard*> described_;               ///< files that describe codes
+  std::vector<size_t> others_;                     ///< tensors that are no terms but parts of modules
   std::vector<std::pair<size_t, PartName>> lost_;  ///< terms without a linear
 };
 
@@ -298,7 +297,8 @@ TensorAccess access_to(const Checkpoint& c) {
   TensorAccess access{c.tensors(), [&c](size_t tensor, uint64_t offset, std::span<uint8_t> out) {
                         c.read(tensor, offset, out);
                       }};
-  // A view has other codes than the headers of its files describe; whoever opens these looks there.
+  // A view has other codes than the headers of its files describe. Whoever opens the files checks their
+  // headers.
   if (!c.is_view()) access.file = [&c](size_t tensor) -> const Shard& { return c.shard_of(tensor); };
   access.config = &c.config_of_values();
   for (const Nvfp4Linear& m : c.nvfp4_modules()) {
@@ -334,7 +334,7 @@ std::vector<size_t> find_quantizer_state(std::span<const TensorInfo> tensors) {
 
 namespace {
 
-/// Whether anything is read that a term without a linear may change.
+/// Tells if a term without a linear may change any tensor that is read.
 class ReadScopes {
  public:
   ReadScopes(std::span<const TensorInfo> tensors, const std::function<bool(size_t)>& is_read)

@@ -66,9 +66,9 @@ Json float8_args(const char* strategy, bool dynamic) {
           {"group_size", nullptr}};
 }
 
-/// As llm-compressor's FP8, FP8_DYNAMIC and FP8_BLOCK put it.
+/// The group of an FP8 scheme, as in llm-compressor's FP8, FP8_DYNAMIC and FP8_BLOCK.
 Json fp8_group(const Scheme& s) {
-  // Loaders of experts take a scale a tensor on both sides, or a channel and a token.
+  // Loaders of experts accept a scale a tensor for weights and inputs, or a scale a channel and a token.
   const bool block = s.granularity == kBlock, tensor = s.granularity == kTensor;
   Json weights = float8_args(block ? "block" : tensor ? "tensor" : "channel", false);
   Json activations = float8_args(block    ? "group"
@@ -82,7 +82,7 @@ Json fp8_group(const Scheme& s) {
   return group_of("float-quantized", weights, activations);
 }
 
-/// Groups of 32 with scales that are powers of two.
+/// The group of an MX format: groups of 32 with scales that are powers of two.
 Json mx_group(int bits, const char* format) {
   Json weights = {
       {"num_bits", bits},  {"type", "float"},  {"strategy", "group"},  {"group_size", 32},
@@ -90,7 +90,7 @@ Json mx_group(int bits, const char* format) {
   Json activations = weights;
   activations["dynamic"] = true;
   activations["observer"] = nullptr;
-  // No loader of experts takes MXFP4 but for the weights alone.
+  // Loaders of experts accept MXFP4 only for the weights.
   if (bits == 4) activations = nullptr;
   return group_of(format, weights, activations);
 }
@@ -107,8 +107,8 @@ Json entry_of(const Scheme& s) {
 
 ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
   Json group = entry_of(s);
-  if (s.is_mxfp8()) group["input_activations"] = nullptr;  // as the preset for weights alone
-  // No engine's class of heads is reached by the class of linears.
+  if (s.is_mxfp8()) group["input_activations"] = nullptr;  // as in the preset for weights alone
+  // The class of linears includes no engine's class of heads.
   std::vector<std::string> targets = {"Linear"};
   for (const std::string& head : c.heads) targets.push_back(fmt::format("re:.*{}$", leaf_of(head)));
   return {

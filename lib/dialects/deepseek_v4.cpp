@@ -35,7 +35,7 @@ std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
   if (s.format->group == kMxGroup)
     return Spelling{".weight", DType::kI8, ".scale", DType::kF8E8M0, {n, k / kMxGroup}};
   if (!is_block(s)) return std::nullopt;
-  // The Base models' experts have F32.
+  // The Base models' experts have F32 scales.
   const bool power = s.scale_type == DType::kF8E8M0 || s.scale_type == DType::kU8;
   Spelling spelling{".weight", DType::kF8E4M3, ".scale", power ? DType::kF8E8M0 : DType::kF32};
   spelling.scale_shape = {count_blocks(n, s.rows), count_blocks(k, s.cols)};
@@ -47,7 +47,7 @@ bool is_routed(const std::string& module) {
   return parsed && parsed->kind == BlockKind::kRoutedExperts;
 }
 
-/// The blocks of routed experts in NVFP4, and whether experts of drafts are in another format.
+/// The blocks of routed experts in NVFP4; mxfp4_drafts if experts of drafts are in MXFP4.
 struct Experts {
   std::set<std::string> nvfp4;
   bool mxfp4_drafts = false;
@@ -64,7 +64,7 @@ Experts experts_of(const WrittenModel& model) {
   return experts;
 }
 
-/// Loaders know one size of blocks for all FP8 weights.
+/// Throws Error if FP8 weights have several block sizes, since loaders know one for all.
 void refuse_unlike_blocks(const WrittenModel& model) {
   const Json* first = nullptr;
   for (const Json& e : model.entries) {
@@ -78,7 +78,7 @@ void refuse_unlike_blocks(const WrittenModel& model) {
   }
 }
 
-/// The source's entry of FP8, or a new one, with the blocks and scales that are written.
+/// The source's FP8 entry, or a new one, with the block size and scales of the output.
 Json fp8_entry(const WrittenModel& model) {
   Json entry = source_quantization(*model.source);
   if (!entry.is_object() || entry.value("quant_method", "") != "fp8") {
@@ -99,8 +99,8 @@ Json fp8_entry(const WrittenModel& model) {
 
 constexpr const char* kExpertDtype = "expert_dtype";
 
-/// "expert_dtype" of the model's experts: "fp4" of MXFP4 and of NVFP4, which `moe_quant_algo` tells apart,
-/// "fp8", or null of floats.
+/// "expert_dtype" of the model's experts: "fp4" for MXFP4 and NVFP4, which `moe_quant_algo` distinguishes,
+/// "fp8", or null for floats.
 Json expert_dtype_of(const WrittenModel& model) {
   Json dtype = nullptr;
   for (const WrittenModule& m : model.modules) {
@@ -111,7 +111,7 @@ Json expert_dtype_of(const WrittenModel& model) {
   return dtype;
 }
 
-/// Beside the entry; where it is absent it stands for "fp4". DeepSeek-V4.1 has it in the entry, too.
+/// The setting beside the entry. The default is "fp4". DeepSeek-V4.1 has it in the entry, too.
 Json settings_of(const WrittenModel& model) {
   const Json dtype = expert_dtype_of(model);
   const Json& config = model.source->config();
@@ -119,7 +119,7 @@ Json settings_of(const WrittenModel& model) {
   return stated || dtype == "fp8" ? Json{{kExpertDtype, dtype}} : Json::object();
 }
 
-/// vLLM reads E8M0 throughout beside experts of four bits, and F32 throughout beside FP8 experts.
+/// The scale type that vLLM reads: E8M0 throughout with four-bit experts, F32 throughout with FP8 experts.
 std::optional<DType> fp8_scale_type(std::span<const Scheme> experts) {
   std::optional<DType> type;
   for (const Scheme& s : experts) {
@@ -130,7 +130,7 @@ std::optional<DType> fp8_scale_type(std::span<const Scheme> experts) {
   return type;
 }
 
-/// The source's entry, with what NVIDIA's exports add to it for experts in NVFP4: the method stays "fp8".
+/// The source's entry with the keys that NVIDIA's exports add for experts in NVFP4. The method stays "fp8".
 ConfigEntries mixed_config(const WrittenModel& model) {
   refuse_unlike_blocks(model);
   Json entry = fp8_entry(model);

@@ -15,10 +15,10 @@ const OutputDialect& deepseek_v4_dialect();
 /// The row of formats/dialect.h for linears that are not stacked.
 const Nvfp4Dialect* single_nvfp4_dialect(std::string_view name);
 
-/// Blocks of `block` that cover `n`.
+/// Number of blocks of size `block` that cover `n`.
 constexpr int64_t count_blocks(int64_t n, int64_t block) { return (n + block - 1) / block; }
 
-/// Scales of an FP8 matrix [n, k], an axis each: [n, 1] or [blocks of n, blocks of k].
+/// Shape of the scales of an FP8 matrix [n, k], with both axes: [n, 1] or [blocks of n, blocks of k].
 std::vector<int64_t> two_axis_scale_shape(int64_t n, int64_t k, const Scheme& scheme);
 
 /// Suffix of the scales of FP8 blocks that DeepSeek-V3 and transformers write.

@@ -21,20 +21,20 @@ namespace {
 
 using Kind = EngineLayer::Kind;
 
-/// What engines call linears that they put into one, by the groups of fused_group().
+/// The engines' names of fused linears, by the groups of fused_group().
 constexpr const char* kFusedNames[] = {"gate_up_proj", "gate_up_proj", "qkv_proj", "fused_qkv_a_proj"};
 
-/// Embeddings, which models' classes look after.
+/// True for embeddings, which models' classes handle.
 bool is_table(std::string_view module) { return module.find("embed") != module.npos; }
 
-/// Floats that models' classes build as such, whatever a configuration says.
+/// True for linears that models' classes build as floats, whatever a configuration says.
 bool is_built_as_float(const LoadedModule& m) {
   if (m.scheme.format->coded) return false;
   constexpr int64_t kAnyLayers = std::numeric_limits<int64_t>::max();
   return module_role(m.name, kAnyLayers) == ModuleRole::kRouter || leaf_of(m.name) == "eh_proj";
 }
 
-/// Layers by a name that no other layer has, in the order of the first module of each.
+/// Layers by their unique names, in the order of their first modules.
 class Layers {
  public:
   void add(const LoadedModule& m) {
@@ -73,7 +73,7 @@ class Layers {
     if (fresh) layers_.push_back({kind, name});
     return layers_[found->second];
   }
-  /// Engines ask in the order of the rows: q, k, v.
+  /// Sorts parts in the engines' order, which is that of the rows: q, k, v.
   static void sort_parts(EngineLayer& layer) {
     const auto rank = [](const std::string& part) {
       constexpr std::string_view kOrder[] = {"q_proj", "k_proj", "v_proj"};
@@ -94,12 +94,12 @@ bool is_split(const EngineLayer& layer) {
   });
 }
 
-/// Whether a loader that expects `promised` reads what is stored.
+/// True if a loader that expects `promised` reads the stored scheme.
 bool is_read_as(const LoadedModule& stored, const Scheme& promised) {
   const Scheme& scheme = stored.scheme;
   if (scheme.format == WeightFormat::kOther || promised.format == WeightFormat::kOther)
     return scheme.format->coded && promised.format->coded;
-  // Loaders drop scales that they do not ask for.
+  // Loaders drop scales that they do not use.
   if (scheme.format->global_scale && promised == schemes::kNvfp4WeightOnly) return true;
   if (stored.one_block && is_fp8_blocks(promised))
     return scheme.granularity == Granularity::kTensor || promised.rows <= 1;
@@ -107,7 +107,7 @@ bool is_read_as(const LoadedModule& stored, const Scheme& promised) {
   return any_blocks ? is_fp8_blocks(promised) : scheme == promised;
 }
 
-/// Holds what an engine finds for a layer against what is stored.
+/// Compares the format that an engine finds for a layer with the stored one.
 void check_layer(const Engine& engine, const LoaderLookup& lookup, const EngineLayer& layer,
                  std::vector<LookupFinding>& findings) {
   LookupResult result;
@@ -119,7 +119,7 @@ void check_layer(const Engine& engine, const LoaderLookup& lookup, const EngineL
   }
   for (const LoadedModule* m : layer.modules) {
     const bool same = is_read_as(*m, result.scheme);
-    // Without a loader it leaves a layer as floats.
+    // An engine without a loader treats a layer as floats.
     const bool is_fine = result.lacks_loader ? !m->scheme.format->coded : same;
     if (is_fine) continue;
     const bool is_limit = !result.limit.empty() && (same || !result.lacks_loader);
@@ -206,7 +206,7 @@ std::vector<LookupFinding> check_lookups(const LoadedConfig& config, const std::
     }
     if (!lookup) continue;
     for (const EngineLayer& layer : layers) {
-      // Which linears of DeepSeek-V4 are not quantized its class knows, and no configuration says.
+      // DeepSeek-V4's class knows which linears are not quantized. No configuration states it.
       const bool is_known = config.deepseek_v4 && layer.kind != EngineLayer::Kind::kExperts &&
                             !layer.modules[0]->scheme.format->coded;
       if (!is_known) loader_lookup::check_layer(engine, *lookup, layer, findings);
@@ -218,7 +218,7 @@ std::vector<LookupFinding> check_lookups(const LoadedConfig& config, const std::
 namespace loader_lookup {
 namespace {
 
-/// The faults among them, of layers that are not split.
+/// The configuration faults of layers that are not split.
 std::vector<std::string> conflicts_of(const LoadedConfig& config, const std::vector<LoadedModule>& modules) {
   std::vector<std::string> conflicts;
   for (const LookupFinding& f : check_lookups(config, modules)) {

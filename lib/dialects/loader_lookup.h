@@ -9,15 +9,15 @@
 #include "lib/dialects/output_dialect.h"
 #include "lib/dialects/said_scheme.h"
 
-// How engines find the format of a module in a configuration, a row of engines() each, and what is wrong
-// where one finds another format than the module has.
+// How engines find a module's format in a configuration, one row of engines() each, and the fault if an
+// engine finds another format than the stored one.
 //
-// What is written must be read alike: a configuration of ours is refused where any engine finds another
-// format for a module than it has, or stops, though it has a loader for that format in that configuration.
-// What an engine has no loader for, or is known to read wrongly whatever a configuration says, is a limit of
-// that engine: never a reason to refuse, reported by lint as a note, and by formats/README.md in a table.
-// Engines ask by names of their own. Here they ask by those of the files, and by the prefixes of language
-// models that they try beside them; what else a model's class renames, it renames in the configuration, too.
+// All engines must read an output alike. A configuration of ours is refused if an engine finds another format
+// than a module has, or fails, although it has a loader for that format in that configuration. A format that
+// an engine has no loader for, or reads wrongly with every configuration, is a limit of that engine. A limit
+// is never a reason to refuse: lint reports it as a note, and formats/README.md lists it in a table. Engines
+// look modules up by their own names. Here they use the names of the files and the prefixes of language
+// models that they also try. A model's class applies its other renames to the configuration, too.
 
 namespace twofour {
 
@@ -25,44 +25,45 @@ namespace twofour {
 struct LoadedModule {
   std::string name;
   Scheme scheme = {};
-  bool one_block = false;  ///< of FP8 with a scale a tensor or a row: scales may be those of blocks as well
+  bool one_block = false;  ///< FP8 with a scale a tensor or a row, which may also be read as block scales
 };
-/// One of a matrix [n, k]: it is no larger than a block of FP8, or no longer than one of a row.
+/// The module of a matrix [n, k]. `one_block` is set if the matrix is no larger than an FP8 block, or its
+/// rows are no longer than a block of one row.
 LoadedModule loaded_module(std::string name, const Scheme& stored, int64_t n, int64_t k);
 LoadedModule loaded_module(const Checkpoint& checkpoint, const Linear& linear);
 
-/// A configuration as engines get it.
+/// A configuration as engines read it.
 struct LoadedConfig {
-  Json quantization_config;        ///< of config.json; null: none
+  Json quantization_config;        ///< entry of config.json; null: none
   Json hf_quant_config = nullptr;  ///< hf_quant_config.json; null: none
   bool deepseek_v4 = false;        ///< the model's type
-  std::string expert_dtype = {};   ///< of config.json, which DeepSeek-V4 has
-  bool lists_ends = false;         ///< the model's class reads lists as ends of names, as Ling's does
+  std::string expert_dtype = {};   ///< expert_dtype of config.json, for DeepSeek-V4
+  bool lists_ends = false;         ///< the model's class matches lists with ends of names, as Ling's does
 };
-/// With what else of config.json they look at.
+/// Adds the other settings of config.json that engines read.
 LoadedConfig loaded_config(const Json& config, ConfigEntries entries);
 
-/// What an engine builds as one layer.
+/// A layer as an engine builds it.
 struct EngineLayer {
   enum class Kind { kLinear, kFused, kExperts, kHead };
   Kind kind = Kind::kLinear;
   std::string name;  ///< "model.layers.0.self_attn.qkv_proj", "model.layers.0.mlp.experts"
-  /// Of kFused the linears of the files, in the order of their rows. Of kExperts what the files call an
-  /// expert's gate, up and down.
+  /// For kFused, the linears of the files in the order of their rows. For kExperts, the names of an expert's
+  /// gate, up and down in the files.
   std::vector<std::string> parts = {};
-  std::vector<const LoadedModule*> modules = {};  ///< that go into it
+  std::vector<const LoadedModule*> modules = {};  ///< the modules in the layer
 };
-/// The layers that engines make of linears: fused ones, blocks of routed experts, the rest alone. `modules`
-/// outlive them.
+/// The layers that engines build from linears: fused linears, blocks of routed experts, and single linears.
+/// `modules` must outlive them.
 std::vector<EngineLayer> engine_layers(const std::vector<LoadedModule>& modules);
 
-/// What an engine finds for a layer.
+/// The format that an engine finds for a layer.
 struct LookupResult {
-  Scheme scheme = {};  ///< that it reads; floats where the layer is not quantized
-  /// What the engine is known not to do with this layer: a limit of the engine and no fault of the
-  /// configuration.
+  Scheme scheme = {};  ///< the scheme that it reads; floats if the layer is not quantized
+  /// What the engine cannot do with this layer: a limit of the engine, no fault of the configuration. Empty:
+  /// none.
   std::string limit = {};
-  /// The limit is that it has no loader for `scheme`; where another is stored, the configuration is wrong.
+  /// The limit is a missing loader for `scheme`. If another scheme is stored, the configuration is wrong.
   bool lacks_loader = false;
 };
 
@@ -70,43 +71,43 @@ struct LookupResult {
 class LoaderLookup {
  public:
   virtual ~LoaderLookup() = default;
-  /// Throws Error where the engine refuses the layer.
+  /// Throws Error if the engine refuses the layer.
   virtual LookupResult find(const EngineLayer& layer) const = 0;
 };
 
 /// An engine. One row each.
 struct Engine {
   std::string_view name;
-  /// nullptr where the engine takes the configuration for something that we have no rules for. Throws Error
-  /// where it refuses all of it. Both arguments outlive what is returned.
+  /// Returns nullptr if there are no rules for the engine's reading of the configuration. Throws Error if the
+  /// engine refuses the whole configuration. Both arguments must outlive the result.
   std::unique_ptr<LoaderLookup> (*read)(const LoadedConfig& config, const std::vector<LoadedModule>& modules);
 };
 /// vLLM, SGLang, TensorRT-LLM.
 std::span<const Engine> engines();
 
-/// One place where an engine does not read what is stored.
+/// One place where an engine's reading differs from the stored format.
 struct LookupFinding {
-  bool is_limit = false;    ///< of the engine; else a fault of the configuration
-  bool is_split = false;    ///< modules of the layer differ, which no configuration can say
+  bool is_limit = false;    ///< a limit of the engine; otherwise a fault of the configuration
+  bool is_split = false;    ///< modules of the layer differ, which no configuration can express
   std::string_view engine;  ///< its name
-  std::string module;       ///< the first of the layer; empty: the whole configuration
+  std::string module;       ///< the layer's first module; empty: the whole configuration
   std::string message;      ///< "expected vLLM to read MXFP8, found unquantized"
 };
-/// Asks every engine for every layer.
+/// Looks every layer up in every engine.
 std::vector<LookupFinding> check_lookups(const LoadedConfig& config, const std::vector<LoadedModule>& modules,
                                          std::span<const Engine> asked = engines());
 
-/// The faults among these of a configuration to be written, as "MODULE: expected X, found Y"; of layers that
-/// are split find_split_layers() tells.
+/// The configuration faults among these for an output, as "MODULE: expected X, found Y". Split layers are
+/// left to find_split_layers().
 std::vector<std::string> find_lookup_conflicts(const WrittenModel& model, const ConfigEntries& config);
 
-/// The same of a checkpoint with a config.json and a hf_quant_config.json (null: none), which need not be its
-/// own. Nothing where modules have tensors that disagree.
+/// The same for a checkpoint with a config.json and a hf_quant_config.json (null: none), which need not be
+/// its own. Empty if tensors of a module disagree.
 std::vector<std::string> find_lookup_conflicts(const Checkpoint& checkpoint, const Json& config,
                                                const Json& hf_quant_config);
 
-/// Formats that no configuration can tell a loader apart: within what engines fuse, and within the experts of
-/// a layer. As "MODULE: expected X, found Y", naming the rule.
+/// Mixed formats that no configuration can express: among linears that engines fuse, and among the experts of
+/// a layer. Each is "MODULE: expected X, found Y" and names the rule.
 std::vector<std::string> find_split_layers(const WrittenModel& model);
 
 }  // namespace twofour

@@ -13,7 +13,7 @@ namespace {
 
 using Kind = EngineLayer::Kind;
 
-/// Whether all of what is fused passes or none of it. Throws Error where some does.
+/// True if all parts of a fused layer pass, false if none does. Throws Error if only some do.
 template <class F>
 bool all_or_none(const EngineLayer& layer, const char* engine, F&& passes) {
   const auto count = std::count_if(layer.parts.begin(), layer.parts.end(), passes);
@@ -41,7 +41,7 @@ std::vector<std::string> candidates(const std::string& prefix, const MixedRules&
   return names;
 }
 
-/// The entry of linears that are fused, by those that are listed.
+/// The entry of fused linears, by the listed ones among them.
 const Json* find_shards(const LayerMap& layers, const MixedRules& rules, const EngineLayer& layer) {
   const Json* found = nullptr;
   for (const std::string& part : layer.parts) {
@@ -58,7 +58,8 @@ const Json* find_shards(const LayerMap& layers, const MixedRules& rules, const E
   return found;
 }
 
-/// What comes of a layer with `scheme`, which `name` names: the scheme, or, without a loader for it, a limit.
+/// The result for a layer with `scheme`, whose name is `name`: the scheme or, without a loader for it, a
+/// limit.
 LookupResult load(const Loaders& loaders, const EngineLayer& layer, const Scheme& scheme,
                   std::string_view name) {
   if (!scheme.format->coded) return {};
@@ -133,7 +134,7 @@ class GroupFinder {
                               rules_.engine));
     return of_class;
   }
-  /// By the matrices of the first expert.
+  /// Finds the group of experts by the matrices of the first expert.
   const Json* find_experts(const EngineLayer& layer) const {
     static const std::vector<std::string> usual = {"gate_proj", "up_proj", "down_proj"};
     std::optional<const Json*> found;
@@ -150,7 +151,7 @@ class GroupFinder {
   const Json* find_expert(const std::string& name) const {
     if (is_ignored(name)) return nullptr;
     if (const Json* group = by_target(name)) return group;
-    // "Linear" alone reaches experts, too.
+    // "Linear" also covers experts.
     for (const char* of : {"Linear", rules_.experts_class}) {
       if (const Json* group = groups_.of_class(of)) return group;
     }

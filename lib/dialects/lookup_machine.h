@@ -10,34 +10,34 @@
 #include "lib/dialects/loader_lookup.h"
 #include "lib/names/lookup_parts.h"
 
-/// The machine that finds the format of a layer in a configuration. An engine is what it is fed with: rows
-/// that say how it asks lists, maps and groups, and the steps by which it reads each method.
+/// Finds the format of a layer in a configuration. An engine is data for this code: rows that state how it
+/// searches lists, maps and groups, and the steps by which it reads each method.
 namespace twofour::lookups {
 
-/// Whether a name matches a text of a list; empty where we cannot follow the text.
+/// True if a name matches an entry of a list; empty if the entry is no pattern that we can evaluate.
 using NameTest = std::function<bool(const std::string& name)>;
 
-/// How an engine asks a list of what is not quantized. One row each.
+/// How an engine searches a list of modules that are not quantized. One row each.
 struct ListRules {
   const char* engine;
-  /// Whether a text takes the name of a linear, or of a part of what is fused, of which all or none must be
-  /// taken; nullptr: texts are patterns alone.
+  /// True if an entry matches the name of a linear or of a part of a fused layer, whose parts must all match
+  /// or none. nullptr: entries are only patterns.
   bool (*takes)(std::string_view text, std::string_view name);
-  bool takes_fused = false;    ///< the name of what is fused is asked before those of its parts
-  bool takes_experts = false;  ///< a text with "experts" takes the blocks that it has the name of
-  /// What a text matches as a pattern; nullptr: nothing.
+  bool takes_fused = false;    ///< a fused layer's name is tried before its parts' names
+  bool takes_experts = false;  ///< an entry with "experts" matches the blocks that it names
+  /// The test for an entry as a pattern; nullptr: entries are no patterns.
   NameTest (*pattern)(const std::string& text) = nullptr;
-  /// The names that patterns are asked by.
+  /// The names that are matched with patterns.
   std::vector<std::string> (*names)(const EngineLayer& layer) = nullptr;
-  bool experts_by_pattern = false;  ///< blocks of experts are asked by patterns alone
+  bool experts_by_pattern = false;  ///< blocks of experts are matched only with patterns
 };
 
-/// A list, asked by such rules, which outlive it.
+/// A list that is searched by such rules, which must outlive it.
 class ModuleList {
  public:
   ModuleList(const ListRules& rules, std::vector<std::string> texts);
   bool has(const EngineLayer& layer) const;
-  /// Whether all patterns can be followed.
+  /// True if all patterns can be evaluated.
   bool all_known() const { return all_known_; }
 
  private:
@@ -48,62 +48,62 @@ class ModuleList {
   bool all_known_ = true;
 };
 
-/// Which loaders an engine has in a kind of configuration, by algorithms or, of groups, by what formats are
-/// called.
+/// An engine's loaders in a kind of configuration, by names of algorithms or, for groups, of formats.
 struct Loaders {
   std::span<const std::string_view> linears, experts;
 };
 
-/// How an engine asks the groups of compressed-tensors. One row each.
+/// How an engine searches the groups of compressed-tensors. One row each.
 struct GroupRules {
   const char* engine;
-  std::string (*name_of)(const EngineLayer& layer);  ///< what it calls a layer
-  const char* head_class;                            ///< nullptr: a head is quantized by a target alone
-  const char* experts_class;                         ///< beside "Linear"
-  bool class_first;    ///< the class of what is fused counts before targets of its parts
-  bool files_names;    ///< an expert's matrices are asked by what the files call them
-  bool ignores_ends;   ///< entries of `ignore` are ends of names, too
-  bool needs_a_group;  ///< it stops at a linear that has none
+  std::string (*name_of)(const EngineLayer& layer);  ///< its name of a layer
+  const char* head_class;                            ///< nullptr: only a target quantizes a head
+  const char* experts_class;                         ///< class in addition to "Linear"
+  bool class_first;    ///< a fused layer's class goes before targets of its parts
+  bool files_names;    ///< an expert's matrices are looked up by their names in the files
+  bool ignores_ends;   ///< entries of `ignore` also match ends of names
+  bool needs_a_group;  ///< it fails at a linear without a group
   Loaders loaders;
 };
 
-/// How an engine finds a layer in quantized_layers: its own name, the names of what is fused, the first name
-/// below.
+/// How an engine finds a layer in quantized_layers: by its own name, the names of its fused parts, or the
+/// first name below it.
 struct MixedRules {
   const char* engine;
   bool tries_model_prefix;  ///< "model.layers" also for "model.language_model.layers" and back
-  bool asks_parent;         ///< experts also take the first name beside them
+  bool asks_parent;         ///< experts also use the first name beside them
 };
-/// nullptr: it is not quantized. Throws Error where fused linears have several algorithms.
+/// Returns nullptr if the layer is not quantized. Throws Error if fused linears have several algorithms.
 const Json* find_mixed(const LayerMap& layers, const MixedRules& rules, const EngineLayer& layer);
 
-/// One thing that an engine does with a layer; empty: it goes on to the next.
+/// One step of an engine's lookup; an empty result: it goes on to the next step.
 using Step = std::function<std::optional<LookupResult>(const EngineLayer& layer)>;
-/// The first step that answers counts. What none answers is not quantized.
+/// The lookup by the first step with a result. A layer without a result is not quantized.
 std::unique_ptr<LoaderLookup> lookup_by(std::vector<Step> steps);
 
-/// Leaves what the list has as floats.
+/// Leaves the list's layers as floats.
 Step leave(ModuleList list);
-/// Reads every layer so.
+/// Reads every layer in that format.
 Step read_as(Scheme format);
-/// The same of what ModelOpt calls `algorithm`, as far as there are loaders for it.
+/// The same for ModelOpt's `algorithm`, as far as there are loaders for it.
 Step read_algorithm(Loaders loaders, std::string algorithm, Scheme format);
-/// Reads what `find` finds in quantized_layers and the list does not have.
+/// Reads the layers that `find` finds in quantized_layers, except the list's.
 Step read_layers(Loaders loaders, std::function<const Json*(const EngineLayer&)> find,
                  std::optional<ModuleList> list = std::nullopt);
-/// Reads what groups say.
+/// Reads layers by their groups.
 Step read_groups(const GroupRules& rules, TargetGroups groups);
-/// Answers with a limit of the engine for layers of a kind.
+/// Returns a limit of the engine for layers of a kind.
 Step limit_of(EngineLayer::Kind kind, std::string limit);
-/// Answers with it for all.
+/// Returns the limit for all layers.
 Step stop(std::string why);
 
-/// The format of the first routed expert, by which engines know DeepSeek-V4's; floats where there is none.
+/// The format of the first routed expert, by which engines choose DeepSeek-V4's; floats if there is none.
 Scheme first_expert(const std::vector<LoadedModule>& modules);
 
-/// What ModelOpt says, in either of its two forms.
+/// A configuration of ModelOpt, in either of its two forms.
 struct ModelOptWords {
-  /// `ignore`: the keys of the flat form that an engine reads for what is not quantized, the first counts.
+  /// `ignore`: the flat form's keys that an engine reads for modules that are not quantized. The first
+  /// counts.
   ModelOptWords(const Json& config, std::initializer_list<const char*> ignore);
   const Json& words;                  ///< the flat form, or "quantization" of the other
   std::string algorithm;              ///< in capitals
@@ -111,13 +111,13 @@ struct ModelOptWords {
   const Json& layers() const { return member(words, "quantized_layers"); }
 };
 
-/// Whether config.json's words, or the other file's where these are none, are ModelOpt's.
+/// True if config.json's entry, or the other file's if there is none, is ModelOpt's.
 bool is_modelopt(const Json& config);
 
-/// The words that an engine reads which looks into config.json first.
+/// The entry that an engine reads if it looks into config.json first.
 const Json& inline_first(const LoadedConfig& config);
 
-/// The strings of all these lists, or of the first that is there.
+/// The strings of all these lists, or of the first list that exists.
 std::vector<std::string> strings_of_all(const Json& config, std::initializer_list<const char*> keys);
 std::vector<std::string> strings_of_first(const Json& config, std::initializer_list<const char*> keys);
 

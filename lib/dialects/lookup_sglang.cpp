@@ -28,12 +28,12 @@ constexpr std::string_view kGroups[] = {"NVFP4",
                                         "FP8 by blocks",
                                         "INT4"};
 
-/// What it calls a layer.
+/// SGLang's name of a layer.
 std::string name_of(const EngineLayer& layer) {
   return layer.name.ends_with(".fused_qkv_a_proj") ? layer.name + "_with_mqa" : layer.name;
 }
 
-/// The name, and that without the prefix of a language model.
+/// The name with and without a language model's prefix.
 std::vector<std::string> names_of(const EngineLayer& layer) {
   constexpr std::string_view kModel = "language_model.";
   std::vector<std::string> names = {name_of(layer)};
@@ -41,7 +41,8 @@ std::vector<std::string> names_of(const EngineLayer& layer) {
   return names;
 }
 
-/// Whether a listed name is a part of the path: "mlp.gate" of "layers.0.mlp.gate", not of "mlp.gate_proj".
+/// True if a listed name is whole parts of the path: "mlp.gate" is in "layers.0.mlp.gate", not in
+/// "mlp.gate_proj".
 bool is_path_part(std::string_view listed, std::string_view name) {
   for (size_t at = name.find(listed); at != name.npos; at = name.find(listed, at + 1)) {
     const size_t end = at + listed.size();
@@ -50,8 +51,8 @@ bool is_path_part(std::string_view listed, std::string_view name) {
   return false;
 }
 
-/// A pattern of ModelOpt's list: a regular expression but for dots and asterisks, that must match a name, or
-/// any part between its dots, from end to end.
+/// A pattern of ModelOpt's list: a regular expression except for dots and asterisks. It must match a whole
+/// name or a whole part between its dots.
 class Exclusion {
  public:
   explicit Exclusion(const std::string& text) : text_(text), expression_(expression_of(text)) {}
@@ -70,7 +71,7 @@ class Exclusion {
   bool matches_whole(const std::string& name) const {
     return name == text_ || (expression_.known() && expression_.matches(name));
   }
-  /// Parts of what is fused in models with latent attention.
+  /// True if the pattern is for a part of the fused projections of latent attention.
   bool matches_fused(const std::string& name) const {
     const std::string_view tail = leaf_of(text_);
     for (const char* part : {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}) {
@@ -83,7 +84,7 @@ class Exclusion {
   ConfigPattern expression_;
 };
 
-/// Of the methods "fp8" and "mxfp8", and what ModelOpt's begin with.
+/// Rules for methods "fp8" and "mxfp8", and the first part of ModelOpt's rules.
 constexpr ListRules kNames = {kEngine, is_path_part, false, true};
 constexpr ListRules kPatterns = {.engine = kEngine,
                                  .takes = is_path_part,
@@ -96,7 +97,7 @@ constexpr ListRules kPatterns = {.engine = kEngine,
                                  .names = names_of,
                                  .experts_by_pattern = true};
 
-/// The first target that matches the name, then the class, then what matches all of what is fused.
+/// Order: the first target that matches the name, then the class, then a target that matches all fused parts.
 constexpr GroupRules kGroupRules = {.engine = kEngine,
                                     .name_of = name_of,
                                     .head_class = nullptr,
@@ -107,7 +108,8 @@ constexpr GroupRules kGroupRules = {.engine = kEngine,
                                     .needs_a_group = true,
                                     .loaders = {kGroups, kGroups}};
 
-/// ModelOpt with an algorithm a module. Without NVFP4 among them it takes the checkpoint for another kind.
+/// ModelOpt with an algorithm a module. Without NVFP4 among them SGLang treats the checkpoint as another
+/// kind.
 std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
   const LayerMap layers(words.layers());
   const bool has_nvfp4 = std::any_of(layers.entries().begin(), layers.entries().end(), [](const auto& layer) {
@@ -119,7 +121,7 @@ std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
   return lookup_by({read_layers({kMixed, kMixed}, find, ModuleList(kPatterns, words.excluded))});
 }
 
-/// Groups of compressed-tensors.
+/// The lookup by groups of compressed-tensors.
 std::unique_ptr<LoaderLookup> read_groups_of(const Json& config) {
   TargetGroups groups(config);
   if (!groups.all_known()) return nullptr;
@@ -135,7 +137,7 @@ std::unique_ptr<LoaderLookup> read_groups_of(const Json& config) {
   }});
 }
 
-/// Experts of DeepSeek-V4 by the type that the first has, and NVFP4 where the configuration says so and does
+/// Reads DeepSeek-V4's experts by the type of the first, or as NVFP4 if the configuration states it and does
 /// not exclude them.
 Step read_experts(const Json& config, Scheme first) {
   using namespace schemes;
@@ -151,7 +153,7 @@ Step read_experts(const Json& config, Scheme first) {
   };
 }
 
-/// "fp8" and "mxfp8": all that is not listed, with and without "model." before it.
+/// "fp8" and "mxfp8": reads all layers that are not listed, with and without the prefix "model.".
 std::vector<Step> read_listed(Scheme format, const std::vector<std::string>& listed) {
   std::vector<std::string> texts;
   for (const std::string& text : listed) {

@@ -38,7 +38,7 @@ bool is_equal(std::string_view text, std::string_view name) { return text == nam
 std::string own_name(const EngineLayer& layer) { return layer.name; }
 std::vector<std::string> own_names(const EngineLayer& layer) { return {layer.name}; }
 
-/// Names within names, and globs.
+/// A pattern that matches as a substring or as a glob.
 NameTest pattern_of(const std::string& text) {
   if (text.starts_with("re:"))
     return [text](const std::string& name) { return name.find(text) != name.npos; };
@@ -47,16 +47,16 @@ NameTest pattern_of(const std::string& text) {
   };
 }
 
-/// Of other methods than ModelOpt's. Source: utils/quant_utils.py, is_layer_skipped; of Ling's class with
-/// match_mode "suffix".
+/// Rules for methods other than ModelOpt's. Source: utils/quant_utils.py, is_layer_skipped; for Ling's class
+/// with match_mode "suffix".
 constexpr ListRules kNames = {kEngine, is_equal, true, true};
 constexpr ListRules kEnds = {
     kEngine, [](std::string_view text, std::string_view name) { return ends_in(name, text); }, true};
-/// ModelOpt's: names, then names within names, then globs. Of fused linears the two last see the name of the
-/// whole.
+/// Rules for ModelOpt: names, then substrings of names, then globs. For fused linears, the last two use the
+/// fused layer's name.
 constexpr ListRules kPatterns = {kEngine, is_equal, true, true, pattern_of, own_names};
 
-/// The first target that matches the name, then what matches all of what is fused, then the class.
+/// Order: the first target that matches the name, then a target that matches all fused parts, then the class.
 constexpr GroupRules kGroupRules = {.engine = kEngine,
                                     .name_of = own_name,
                                     .head_class = "ParallelLMHead",
@@ -67,7 +67,7 @@ constexpr GroupRules kGroupRules = {.engine = kEngine,
                                     .needs_a_group = false,
                                     .loaders = {kGroups, kGroups}};
 
-/// One algorithm for all that is not excluded.
+/// One algorithm for all layers that are not excluded.
 std::unique_ptr<LoaderLookup> read_single(std::vector<std::string> excluded, const std::string& algorithm) {
   const Step leave_towers = [](const EngineLayer& layer) -> std::optional<LookupResult> {
     for (const char* part : {"vision_tower", "vision_model", "vit_large_projector"}) {
@@ -80,7 +80,7 @@ std::unique_ptr<LoaderLookup> read_single(std::vector<std::string> excluded, con
        read_algorithm({kLinears, kSingleExperts}, algorithm, said_scheme({{"quant_algo", algorithm}}))});
 }
 
-/// An algorithm a module: what is not listed is not quantized.
+/// An algorithm a module. A module that is not listed is not quantized.
 std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
   const LayerMap layers(words.layers());
   if (layers.empty()) throw Error("quantized_layers: expected modules, which vLLM demands, found none");
@@ -100,7 +100,7 @@ std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
                     })});
 }
 
-/// Experts of DeepSeek-V4 by config.json's expert_dtype.
+/// Reads DeepSeek-V4's experts by config.json's expert_dtype.
 Step read_experts(const LoadedConfig& config) {
   const std::string dtype = config.expert_dtype.empty() ? "fp4" : config.expert_dtype;
   if (dtype != "fp4" && dtype != "fp8")
@@ -115,7 +115,7 @@ Step read_experts(const LoadedConfig& config) {
   };
 }
 
-/// "fp8": all that is not listed.
+/// "fp8": reads all layers that are not listed.
 std::unique_ptr<LoaderLookup> read_fp8(const Json& entry, const LoadedConfig& config) {
   std::vector<std::string> listed = strings_of(entry, "ignored_layers");
   if (listed.empty()) listed = strings_of(entry, "modules_to_not_convert");
@@ -127,7 +127,7 @@ std::unique_ptr<LoaderLookup> read_fp8(const Json& entry, const LoadedConfig& co
   return lookup_by(std::move(steps));
 }
 
-/// A checkpoint that says NVFP4 and has activations in no group is for its weights alone.
+/// The algorithm of all modules. NVFP4 without activations in any group is for weights alone.
 std::string single_algorithm(const ModelOptWords& words, const Json& config) {
   const bool nvfp4 = words.algorithm == "NVFP4";
   return nvfp4 && are_for_weights_alone(member(config, "config_groups")) ? "W4A16_NVFP4" : words.algorithm;

@@ -15,10 +15,10 @@ namespace {
 
 using enum Granularity;
 
-/// The version whose arithmetic quantize_nvfp4_row has. Loaders want the producer's name, too.
+/// quantize_nvfp4_row has this version's arithmetic. Loaders require the producer's name, too.
 constexpr const char* kModelOptVersion = "0.45.0";
 
-/// `groups` and `group_size`: of NVFP4, null: none.
+/// `groups` and `group_size`: for NVFP4; null: none.
 ConfigEntries modelopt_entries(const QuantizedConfig& c, const char* algorithm, const Json& groups,
                                const Json& group_size) {
   const Json producer = {{"name", "modelopt"}, {"version", kModelOptVersion}};
@@ -36,7 +36,7 @@ ConfigEntries modelopt_entries(const QuantizedConfig& c, const char* algorithm, 
   return {std::move(entry), {{"producer", producer}, {"quantization", std::move(file)}}};
 }
 
-/// SGLang looks for names alone where all is MXFP8.
+/// False if all modules are MXFP8, since SGLang then looks for names alone.
 bool takes_globs_everywhere(const std::vector<Json>& entries) {
   return entries.size() != 1 || entries[0].value("quant_algo", "") != "MXFP8";
 }
@@ -47,7 +47,7 @@ Json float_weights(int bits, const Json& group_size) {
   return weights;
 }
 
-/// How a group of modules is described. Loaders read "quantized_layers" instead.
+/// The description of a group of modules. Loaders read "quantized_layers" instead.
 Json group_of(const Json& entry) {
   const auto algorithm = entry.at("quant_algo").get<std::string>();
   const Json group_size = entry.value("group_size", Json());
@@ -59,13 +59,13 @@ Json group_of(const Json& entry) {
   return {{"input_activations", activations}, {"weights", weights}};
 }
 
-/// Engines read blocks of routed experts under the names of DeepSeek's.
+/// Uses DeepSeek's names for FP8 blocks of routed experts, as engines do.
 Scheme of_experts(Scheme s) {
   if (s.is_block(kFp8Block, kFp8Block)) s.scale = kScaleInverse;
   return s;
 }
 
-/// In the map that names quantized modules.
+/// The entry in the map of quantized modules.
 Json entry_of(const Scheme& s) {
   if (s.format->global_scale)
     return {{"quant_algo", s.has_input_scale ? "NVFP4" : "W4A16_NVFP4"}, {"group_size", kGroup}};
@@ -75,7 +75,7 @@ Json entry_of(const Scheme& s) {
   if (s.granularity == kTensor) return {{"quant_algo", "FP8"}};
   if (s.granularity == kRow) return {{"quant_algo", "FP8_PER_CHANNEL_PER_TOKEN"}};
   if (s.rows != kFp8Block || s.cols != kFp8Block) return nullptr;
-  // Loaders tell the two spellings of blocks by the algorithm.
+  // Loaders choose between the two spellings of blocks by the algorithm.
   const char* algorithm = s.scale == kScaleInverse ? "FP8_BLOCK_SCALES" : "FP8_PB_WO";
   return {{"quant_algo", algorithm}, {"group_size", kFp8Block}};
 }
@@ -86,11 +86,11 @@ ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
   if (s.format->tiles && !s.is_mxfp8()) return modelopt_entries(c, algorithm.c_str(), nullptr, nullptr);
   Json group = group_of(entry);
   group["targets"] = {"Linear"};
-  // vLLM wants group_size, kv_cache_quant_algo and exclude_modules, all three.
+  // vLLM requires group_size, kv_cache_quant_algo and exclude_modules.
   return modelopt_entries(c, algorithm.c_str(), {{"group_0", group}}, entry.at("group_size"));
 }
 
-/// ModelOpt exports the axes that it reduced, and vLLM wants them.
+/// ModelOpt exports the reduced axes, and vLLM requires them.
 std::vector<int64_t> scale_shape(int64_t n, int64_t k, Granularity granularity) {
   if (granularity == kRow) return {n};
   return {count_blocks(n, kFp8Block), 1, count_blocks(k, kFp8Block), 1};
@@ -101,7 +101,7 @@ std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
     return Spelling{".weight", DType::kU8, ".weight_scale", DType::kU8, {n, k / kMxGroup}};
   if (entry_of(s).is_null() || !s.format->tiles) return std::nullopt;
   Spelling spelling{".weight", DType::kF8E4M3, ".weight_scale", DType::kF32};
-  // A vendor's blocks keep their name and form.
+  // Blocks with the vendor's name keep their name and shape.
   if (s.scale == kScaleInverse && s.granularity == kBlock) spelling.scale = kScaleInverse;
   if (s.is_mxfp8()) {
     spelling.scale_type = DType::kU8;
@@ -118,8 +118,8 @@ std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
   return spelling;
 }
 
-/// Blocks of routed experts that are not quantized beside linears that are: of experts that are not named,
-/// vLLM takes the format of what is below their parent.
+/// Unquantized blocks of routed experts beside quantized linears. If experts are not named, vLLM gives them
+/// the format of the modules below their parent.
 std::vector<std::string> experts_beside_quantized(const WrittenModel& model) {
   std::set<std::string, std::less<>> blocks, parents;
   for (const WrittenModule& m : model.modules) {
@@ -138,8 +138,9 @@ std::vector<std::string> experts_beside_quantized(const WrittenModel& model) {
   return names;
 }
 
-/// The entries of all quantized modules by their names, and groups of equal ones. What is not named is not
-/// quantized, and a longer list of exclusions would reach further: loaders look for its names within names.
+/// The entries of all quantized modules by name, and groups of equal entries. Other modules are not
+/// quantized. A longer list of exclusions would exclude too much, since loaders match its names as
+/// substrings.
 ConfigEntries mixed_config(const WrittenModel& model) {
   Json layers = Json::object(), groups = Json::object();
   std::vector<Json> targets(model.entries.size(), Json::array());

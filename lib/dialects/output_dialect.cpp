@@ -36,7 +36,7 @@ std::span<const OutputDialect> output_dialects() {
 
 namespace {
 
-/// "" where none is named.
+/// The stated quant_method; "" if there is none.
 std::string quant_method(const Checkpoint& source) {
   const auto entry = quantization_entry(source.config());
   const Json named = entry && entry->value.is_object() ? entry->value.value("quant_method", Json()) : Json();

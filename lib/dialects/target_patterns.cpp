@@ -14,16 +14,17 @@
 namespace twofour {
 namespace {
 
-/// A name as an expression for many: numbers are left open, and so is what precedes "layers".
+/// A name in the parts that make an expression for many names: numbers, and the part before "layers", are
+/// left open.
 struct Form {
-  std::string before;  ///< "model.language_model.layers" keeps "language_model"
-  std::string root;    ///< "layers", or "mtp" as DeepSeek-V4 has its draft's
+  std::string before;  ///< "language_model" in "model.language_model.layers"
+  std::string root;    ///< "layers", or "mtp" for DeepSeek-V4's draft
   std::string middle;  ///< between the layer's number and the leaf: "mlp.experts.#"
   std::string leaf;
   std::string layer;
 };
 
-/// Nothing where the name is not that of a module of a layer.
+/// Splits a module's name. False if the module is in no layer.
 bool take_apart(std::string_view name, Form& form) {
   const std::vector<std::string_view> parts = name_parts(name);
   auto layers = std::find(parts.begin(), parts.end(), "layers");
@@ -42,7 +43,7 @@ bool take_apart(std::string_view name, Form& form) {
 /// The layers in which a group has modules of a form.
 using Layers = std::map<size_t, std::set<std::string>>;
 
-/// The expression for the layers of one group; empty where others have the form in the same layers.
+/// The expression for the layers of one group; empty if other groups have the form in the same layers.
 std::string layers_expression(const Layers& layers, size_t group) {
   if (layers.size() == 1) return "\\d+";
   const std::set<std::string>& own = layers.at(group);
@@ -56,7 +57,8 @@ std::string layers_expression(const Layers& layers, size_t group) {
   return fmt::format("(?:{})", fmt::join(sorted, "|"));
 }
 
-/// What loaders ask for beside a leaf's own name. Of experts without a gate they ask for one all the same.
+/// The names that loaders use for a leaf in addition to its own. They look for a gate even in experts without
+/// one.
 std::vector<std::string_view> asked_as(std::string_view leaf, bool gated) {
   if (leaf == "w1") return {"gate_proj"};
   if (leaf == "w2") return {"down_proj"};
@@ -79,7 +81,7 @@ class Targets {
   }
 
   std::vector<std::string> of(const std::vector<std::string>& names, size_t group) const {
-    std::map<std::string, std::set<std::string>> leaves;  // by what precedes them
+    std::map<std::string, std::set<std::string>> leaves;  // by the part of the name before them
     std::vector<std::string> targets;
     for (const std::string& name : names) {
       Form form;

@@ -18,7 +18,7 @@
 namespace twofour {
 namespace {
 
-/// Modules that are not quantized though they could be, by their weights' names.
+/// Unquantized modules that could be quantized, by their weights' names.
 std::vector<std::string> unquantized_names(const Checkpoint& c) {
   std::vector<std::string> names;
   for (const TensorInfo& t : c.tensors()) {
@@ -28,8 +28,8 @@ std::vector<std::string> unquantized_names(const Checkpoint& c) {
   return names;
 }
 
-/// Globs in whose place the names of `names` that they match are listed, since vLLM holds globs against the
-/// name of what it fuses: "*.q_proj" is none of "qkv_proj".
+/// Replaces globs by the entries of `names` that they match, since vLLM matches globs with the fused layer's
+/// name: "*.q_proj" does not match "qkv_proj".
 std::vector<std::string> name_what_is_fused(const std::vector<std::string>& globs,
                                             const std::vector<std::string>& names) {
   std::vector<std::string> all;
@@ -50,14 +50,14 @@ std::vector<std::string> name_what_is_fused(const std::vector<std::string>& glob
   return all;
 }
 
-/// The entries of a list, each once: several patterns may stand for one name.
+/// Removes duplicates from a list: several patterns may match one name.
 std::vector<std::string> each_once(std::vector<std::string> all) {
   std::set<std::string> seen;
   std::erase_if(all, [&](const std::string& one) { return !seen.insert(one).second; });
   return all;
 }
 
-/// Activations in FP8 beside NVFP4 weights have no words in the other dialect.
+/// Throws Error on FP8 activations with NVFP4 weights, which the other dialect cannot express.
 void refuse_fp8_activations(const Json& entry, const Json& hf_quant) {
   for (const Json* words : {&entry, QuantizationSaid(hf_quant).words}) {
     if (text_of(*words, "quant_algo") == "W4A8_NVFP4_FP8")
@@ -86,7 +86,7 @@ QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& 
   }
   // A list that names a quantized module is wrong: engines would look for its BF16 weights.
   for (const Nvfp4Linear& m : source.nvfp4_modules()) std::erase(ignored, m.name);
-  // Where the source names what is quantized instead of what is not, or neither, the rest is named here.
+  // If the source lists quantized modules, or no modules, the unquantized ones are listed here.
   const bool all_linears = QuantizationSaid(entry).targets_all_linears();
   const bool names_layers =
       !member(entry, "quantized_layers").is_null() || !member(quantization, "quantized_layers").is_null();

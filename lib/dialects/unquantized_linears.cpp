@@ -8,7 +8,7 @@
 namespace twofour {
 namespace {
 
-/// The linears that are listed as one where none of them is quantized: a block of routed experts, or latent
+/// Linears that are listed as one if none of them is quantized: a block of routed experts, or latent
 /// attention.
 class Blocks {
  public:
@@ -21,7 +21,7 @@ class Blocks {
     }
   }
 
-  /// The block that a linear belongs to if none of its linears is quantized, or nothing.
+  /// The block of a linear if none of the block's linears is quantized, otherwise "".
   std::string find_unquantized(const std::string& module) const {
     std::string block = find(module);
     return quantized_.count(block) ? "" : block;
@@ -49,7 +49,7 @@ std::vector<std::string> unquantized_linears(const WrittenModel& model, const Ou
   const Blocks blocks(model.modules, to.attention_as_glob != nullptr && to.attention_as_glob(model.entries));
   std::set<std::string> listed;
   std::vector<std::string> names;
-  // Loaders make a linear of a head that shares the embedding's weights.
+  // Loaders create a linear for a head that shares the embedding's weights.
   if (has_tied_head(model.source->config()) && !model.source->find("lm_head.weight"))
     names.emplace_back("lm_head");
   for (const WrittenModule& m : model.modules) {

@@ -23,7 +23,7 @@ uint64_t load64(const uint8_t* bytes) {
 /// The largest magnitude among sixteen codes, 0 .. 7.
 unsigned largest_code(uint64_t codes) {
   const uint64_t m = codes & kMagnitudes;
-  // From the high bit down: a code that lacks a bit which another has is out.
+  // From the high bit down, drop codes without a bit that another code has.
   uint64_t in = kOnes;
   unsigned largest = 0;
   for (unsigned bit = 4; bit > 0; bit /= 2) {
@@ -35,25 +35,26 @@ unsigned largest_code(uint64_t codes) {
   return largest;
 }
 
-/// The smallest block scale that could raise `amax`; never above 448, so that those are always looked at.
+/// The smallest block scale that could raise `amax`, at most 448, so that blocks of scale 448 are always
+/// checked.
 uint8_t next_scale(uint32_t amax) {
   uint8_t scale = 1;
   while (scale < kTop && 12 * e4m3_units(scale) <= amax) ++scale;
   return scale;
 }
 
-/// Whether a block of this scale needs a look at its codes: 0 always, else from `least` up.
+/// True if the codes of a block of this scale must be checked: always for 0, otherwise from `least` up.
 bool is_candidate(uint8_t scale, uint8_t least) {
   return static_cast<uint8_t>(scale - 1) >= static_cast<uint8_t>(least - 1);
 }
 
-constexpr uint64_t kRun = 512;  ///< scales whose range is found at once
+constexpr uint64_t kRun = 512;  ///< scales in one range check
 
 struct ByteRange {
   uint8_t low = 0xFF, high = 0;
 };
 
-/// Most often it shows that nothing among the scales is worth a look.
+/// The range of some scales, which most often shows that no block needs a check.
 ByteRange range_of(const uint8_t* scales, uint64_t count) {
   uint8_t low = 0xFF, high = 0;
 #pragma omp simd reduction(min : low) reduction(max : high)
@@ -162,7 +163,8 @@ void count_pattern(std::span<const uint8_t> codes, std::string_view pattern, uin
     uint32_t octet = 0;
     std::memcpy(&octet, &codes[4 * i], sizeof(octet));
     const uint32_t non_zero = (octet | octet >> 1 | octet >> 2) & 0x11111111u;
-    // Pairs are bytes, quads halves of the word; at most two of either may be set.
+    // Pairs are bytes and quads are halves of the word. At most two pairs, or two codes of a quad, may be
+    // set.
     const uint32_t pairs = (non_zero | non_zero >> 4) & 0x01010101u;
     const bool dense =
         paired ? __builtin_popcount(pairs) > 2

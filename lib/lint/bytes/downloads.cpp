@@ -41,7 +41,7 @@ std::optional<Placeholder> find_pointer(std::string_view head) {
   return std::nullopt;
 }
 
-/// `text` in lower case, without blanks before it.
+/// `text` in lower case, without leading blanks.
 std::string lower_start(std::string_view text) {
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
@@ -51,7 +51,7 @@ std::string lower_start(std::string_view text) {
   return lower;
 }
 
-/// Whether a short JSON object says nothing but that something went wrong.
+/// True if a short JSON object is only an error message.
 bool is_error_message(std::string_view text) {
   Json json;
   try {
@@ -107,19 +107,19 @@ std::string read_head(const fs::path& path, uint64_t& size) {
   return head;
 }
 
-/// A file that a download has begun.
+/// An unfinished download.
 struct Begun {
-  std::string part;     ///< below the directory
-  std::string becomes;  ///< its name when it is finished; empty: not known
+  std::string part;     ///< path below the directory
+  std::string becomes;  ///< name of the finished file; empty: unknown
 };
 
-/// What a file's name was before a downloader added to it; empty where no downloader did.
+/// A file's name without a downloader's suffix; empty if it has none.
 std::string finished_name(std::string_view name) {
   for (const std::string_view end : {".incomplete", ".aria2", ".part", ".partial", ".crdownload", ".download",
                                      ".filepart", ".tmp", ".temp", ".!qB", ".!ut"}) {
     if (name.size() <= end.size() || !name.ends_with(end)) continue;
     name.remove_suffix(end.size());
-    // Hugging Face puts the file's hash between.
+    // Hugging Face inserts the file's hash.
     const size_t dot = name.rfind('.');
     const bool hashed = end == ".incomplete" && dot != name.npos && name.size() - dot > 32 &&
                         name.find_first_not_of("0123456789abcdef-", dot + 1) == name.npos;
@@ -132,12 +132,12 @@ std::string finished_name(std::string_view name) {
   return rsync ? std::string(name.substr(1, dot - 1)) : "";
 }
 
-/// Whether a name is one that a checkpoint's file may have.
+/// True for a name that a checkpoint's file may have.
 bool is_checkpoint_file(std::string_view name) {
   return ends_with_any(name, {kWeights, ".json", ".model", ".txt", ".jinja", ".py", ".tiktoken"});
 }
 
-/// Whether engines need a file of that name.
+/// True if engines need a file of that name.
 bool is_needed(std::string_view name) {
   static const std::set<std::string_view> kNeeded = {"config.json",
                                                      "hf_quant_config.json",
@@ -161,7 +161,7 @@ std::vector<Begun> find_begun(const fs::path& directory) {
   std::vector<Begun> begun;
   std::error_code error;
   const auto look = [&](const fs::path& folder, const std::string& shown) {
-    // Paths of a cache grow with the tree of the repository.
+    // Paths in a cache are as deep as the repository's.
     for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
       const std::string name = it->path().filename().string();
       if (it.depth() > 4 || shown.empty()) it.disable_recursion_pending();
@@ -186,7 +186,7 @@ std::vector<Begun> find_begun(const fs::path& directory) {
   return begun;
 }
 
-/// From where on a file is zeros up to its end.
+/// The offset from which a file is zeros up to its end.
 uint64_t begin_of_zeros(const Shard& shard) {
   constexpr uint64_t kPiece = 1 << 16;
   std::vector<uint8_t> piece(kPiece);
@@ -202,7 +202,7 @@ uint64_t begin_of_zeros(const Shard& shard) {
   return end;
 }
 
-/// Weight files whose tensors are all there.
+/// Weight files whose tensors are all complete.
 std::set<std::string> whole_shards(const LintInput& s) {
   std::set<std::string> whole;
   for (const Shard& shard : s.shards) whole.insert(shard.name);
@@ -223,7 +223,7 @@ std::optional<Placeholder> find_placeholder(const fs::path& path) {
   } catch (const ReadError&) {
     throw;
   } catch (const Error&) {
-    return std::nullopt;  // reported by those who read it
+    return std::nullopt;  // reported by its readers
   }
   const bool is_weights = path.filename().string().ends_with(kWeights);
   if (size == 0) {
@@ -258,7 +258,7 @@ void lint_downloads(const LintInput& s, const std::set<std::string>& named, Lint
     const bool is_weights = b.becomes.ends_with(kWeights), is_control = b.part.ends_with(".aria2");
     const bool is_there = !b.becomes.empty() && !is_absent(s.path / b.becomes);
     const bool is_meant = is_weights ? named.empty() || named.contains(b.becomes) : is_needed(b.becomes);
-    // aria2 sets the whole file's space aside, and removes its control file at the end.
+    // aria2 reserves the whole file's space, and removes its control file at the end.
     const bool spoils = b.becomes.empty() ? lacks_named || s.shards.empty()
                         : is_there        ? is_control || (is_weights && !whole.contains(b.becomes))
                                           : is_meant;
@@ -290,7 +290,7 @@ void lint_zero_tails(const LintInput& s, LintReporter& reporter) {
       ++count;
       matrices += t->shape.size() > 1;
     }
-    // One tensor of zeros may be meant; a matrix and what is beside it, up to the last byte, are not.
+    // One tensor of zeros may be intended. A matrix and the tensors beside it, up to the last byte, are not.
     if (count < 2 || matrices == 0) continue;
     reporter.add("unfinished-download", {file.name, ""},
                  "expected weights up to byte {}, found zeros alone from byte {} on, in {} of {} "

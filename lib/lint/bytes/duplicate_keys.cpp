@@ -10,11 +10,11 @@
 namespace twofour {
 namespace {
 
-/// Looks for an object with the same key twice. Of each open object it keeps 64 bits a key.
+/// Looks for an object with the same key twice. Stores 64 bits a key for each open object.
 class KeyEvents : public JsonEvents {
  public:
-  size_t found = 0;   ///< keys that are there again
-  std::string first;  ///< the path of the first: "quantization_config.ignore"
+  size_t found = 0;   ///< number of repeated keys
+  std::string first;  ///< path of the first repeated key: "quantization_config.ignore"
 
   void null() override {}
   void boolean(bool) override {}
@@ -36,11 +36,11 @@ class KeyEvents : public JsonEvents {
  private:
   static constexpr size_t kShown = 256;
   struct Level {
-    std::string key{};  ///< the last one; of an array none
+    std::string key{};  ///< the last key; empty for an array
     std::unordered_set<uint64_t> keys{};
   };
   void unexpected(const std::string&) override {}
-  /// Readers refuse what is nested deeper, so nothing is looked for there.
+  /// Readers refuse deeper nesting, so the search ends there.
   void open() {
     constexpr size_t kDeepest = 80;
     if (open_.size() == kDeepest) throw Error("nested too deep");
@@ -77,7 +77,7 @@ void check_duplicate_keys(const std::filesystem::path& directory, const std::str
   } catch (const ReadError&) {
     throw;
   } catch (const Error&) {
-    return;  // a finding of its own
+    return;  // reported separately
   }
   if (events.found == 0) return;
   reporter.add("duplicate-key", {name, events.first}, "expected each key of an object once, found it again{}",

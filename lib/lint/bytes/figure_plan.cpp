@@ -12,7 +12,7 @@ namespace {
 
 int64_t words_of(int64_t codes) { return (codes + kInt4Pack - 1) / kInt4Pack; }
 
-/// Whether packed words hold four bits a code: words of other widths have the same names.
+/// True if packed words hold four bits a code. Words of other widths have the same names.
 bool is_int4(const LintInput& s, const WeightDialect& d, const std::string& module, const TensorInfo& words) {
   if (words.shape.size() != 2) return false;
   const auto sizes = [&](const char* suffix) -> std::vector<int64_t> {
@@ -20,7 +20,7 @@ bool is_int4(const LintInput& s, const WeightDialect& d, const std::string& modu
     return tensor ? s.tensors[*tensor].shape : std::vector<int64_t>();
   };
   const int64_t packed = words.shape[1];
-  if (d.shape == nullptr) {  // AWQ packs codes along N, GPTQ zero points alone
+  if (d.shape == nullptr) {  // AWQ packs codes along N, GPTQ only zero points
     const std::vector<int64_t> scales = sizes(d.scale), zeros = sizes(d.zero_points);
     if (scales.size() != 2) return false;
     const bool along_k = packed == scales[1] && zeros.size() == 2;
@@ -96,7 +96,7 @@ MatrixPlan plan_tensor_figures(const LintInput& s, size_t tensor, NumberKind kin
   if (stack && t.bytes() % static_cast<uint64_t>(t.shape[0]) == 0)
     plan.matrices = static_cast<uint64_t>(t.shape[0]);
   uint64_t bytes = t.bytes() / plan.matrices;
-  // Rows of a matrix, or of a stack; blocks of MXFP4 are a dimension of their own behind them.
+  // Rows of a matrix or a stack. Blocks of MXFP4 are a separate dimension behind them.
   uint64_t rows = 1;
   for (size_t i = stack ? 1 : 0; i + 1 < rank && !(stack && i > 1); ++i)
     rows *= static_cast<uint64_t>(t.shape[i]);

@@ -9,7 +9,7 @@
 namespace twofour {
 namespace {
 
-/// log2 of E4M3 by byte below 0x7F; 0 of zero and NaN.
+/// log2 of E4M3 by byte below 0x7F; 0 for zero and NaN.
 const std::array<double, 128>& e4m3_octaves() {
   static const std::array<double, 128> table = [] {
     std::array<double, 128> t{};
@@ -31,8 +31,8 @@ std::array<double, 16> codes_of(const std::array<uint64_t, 256>& bytes) {
   return codes;
 }
 
-/// Over eight codes of E4M3 the density of weights, which is flat near zero, falls by one octave; where bytes
-/// are E5M2 by two. Below the median, in units of octaves; 0 where there are too few to tell.
+/// The octaves by which the density falls over eight codes of E4M3, below the median; 0 if numbers are too
+/// few. The density of weights is flat near zero, so it falls by one octave, or by two if the bytes are E5M2.
 double octaves_of(const std::array<uint64_t, 256>& bytes) {
   std::array<double, 128> count{};
   double all = 0, below = 0;
@@ -50,7 +50,7 @@ double octaves_of(const std::array<uint64_t, 256>& bytes) {
   return near >= kFew && near > far ? std::log2(near / std::max(far, 1.0)) : 0;
 }
 
-/// Half the sum of how far the shares of finite bytes are from equal ones.
+/// Half the sum of the distances of finite bytes' shares from equal shares.
 double unevenness_of(const std::array<uint64_t, 256>& bytes) {
   constexpr double kEqual = 1.0 / 254;
   double all = 0, off = 0;
@@ -71,7 +71,7 @@ MatrixFigures FigureCounter::figures() const {
   double numbers = 0, zeros = 0, negative = static_cast<double>(negative_), most = 0, energy = energy_;
   for (unsigned s = 0; s < 256; ++s) {
     if (scale_energies_[s] == 0 || !e4m3_is_block_scale(s)) continue;
-    const double scale = e4m3_units(s);  // of 2^-9, codes of 1/2
+    const double scale = e4m3_units(s);  // in units of 2^-9, codes in units of 1/2
     energy += scale * scale * static_cast<double>(scale_energies_[s]) * 0x1p-20;
   }
   double amax = amax_;
@@ -172,7 +172,7 @@ MatrixFigures FigureCounter::figures() const {
     f.scale_mean = share_of(sum, count);
     f.scale_sd = std::sqrt(std::max(0.0, share_of(squares, count) - f.scale_mean * f.scale_mean));
   }
-  // Columns: of E2M1 two a byte, but of modules with K outermost a byte is a row.
+  // E2M1 has two columns a byte. In modules with K outermost a byte is a row.
   const auto width = static_cast<uint64_t>(width_of(kind));
   const bool halves = kind == NumberKind::kE2m1 && !plan_.k_outer;
   const auto is_zero = [&](uint64_t column) {
@@ -183,7 +183,7 @@ MatrixFigures FigureCounter::figures() const {
     return true;
   };
   f.columns = halves ? 2 * columns_.size() : columns_.size() / width;
-  // Of sixteen columns of codes at once: most often none is zero.
+  // Checks sixteen columns of codes at once. Most often none is zero.
   const auto are_used = [&](uint64_t column) {
     if (!halves || column + 16 > f.columns) return false;
     const uint64_t m = word_of(&columns_[column / 2]) & kCodeBits;

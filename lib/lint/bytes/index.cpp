@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// "model-00002-of-00005.safetensors", taken apart.
+/// The parts of "model-00002-of-00005.safetensors".
 struct Numbered {
   std::string stem;
   int64_t number, total;
@@ -39,7 +39,7 @@ std::optional<Numbered> parse_numbered(std::string_view name) {
   return n;
 }
 
-/// Without an index, the names show which files belong together.
+/// Checks names, which show the files of one save if there is no index.
 void check_numbering(const std::vector<std::string>& present, LintReporter& reporter) {
   std::map<std::pair<std::string, int64_t>, std::set<int64_t>> saves;
   for (const std::string& name : present) {
@@ -55,7 +55,7 @@ void check_numbering(const std::vector<std::string>& present, LintReporter& repo
                  "expected {} files of this save, found {}", save.second, numbers.size());
   }
   if (saves.size() < 2) return;
-  // The save with most files is taken for the one that is meant.
+  // The save with most files counts as the intended one.
   const auto most = std::max_element(saves.begin(), saves.end(),
                                      [](auto& a, auto& b) { return a.second.size() < b.second.size(); });
   for (const std::string& name : present) {
@@ -95,7 +95,7 @@ std::optional<LintIndex> read_lint_index(const fs::path& directory, const std::v
   try {
     LintIndex index{name, read_index_file(directory / name)};
     if (index.contents.has_mark) reporter.add("bad-index", {name, ""}, kByteOrderMarkFound);
-    return index;  // a key twice is an Error
+    return index;  // a repeated key is an Error
   } catch (const Error& e) {
     reporter.add(rule_of_damage(e.what(), "bad-index"), {name, ""}, damage_of(e, directory / name));
     return std::nullopt;
@@ -128,7 +128,7 @@ std::vector<std::string> files_to_lint(const fs::path& directory, const std::opt
   }
   for (const std::string& name : present) {
     if (std::binary_search(index->contents.files.begin(), index->contents.files.end(), name)) continue;
-    if (name.starts_with("consolidated")) continue;  // Mistral's own save, which other loaders pass over
+    if (name.starts_with("consolidated")) continue;  // Mistral's own save, which other loaders ignore
     reporter.add("leftover-file", {name, ""}, "expected in {}, found no tensor of it there", index->name);
   }
   return files;
@@ -144,7 +144,7 @@ void check_lint_index(const LintIndex& index, const LintInput& s, LintReporter& 
   auto entry = entries.begin();
   const auto stale = [&](const IndexFile::Entry& e) {
     const std::string& file = index.contents.files[e.file];
-    // A file that could not be read is a finding of its own.
+    // A file that could not be read is reported separately.
     if (!known.count(file)) return lost[e.file].push_back(e.tensor);
     reporter.add("index-stale-tensor", {index.name, e.tensor},
                  fmt::format("expected in {}, found in no file", file),

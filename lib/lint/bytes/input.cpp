@@ -22,14 +22,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Gathers tensors of all files; they are sorted at the end.
+/// The tensors of all files, which are sorted at the end.
 struct Gathered {
   std::vector<TensorInfo> tensors;
   std::vector<uint32_t> owners;
   std::vector<bool> whole;
 };
 
-/// Holds data offsets against types, shapes and the file's size, and notes which tensors can be read.
+/// Compares data offsets with types, shapes and the file's size, and notes the tensors that can be read.
 void check_layout(const std::string& file, const std::vector<TensorInfo>& tensors, uint64_t data_bytes,
                   std::vector<bool>& whole, LintReporter& reporter) {
   uint64_t position = 0, last = 0;
@@ -80,20 +80,20 @@ void check_format(const Shard& shard, LintReporter& reporter) {
   const auto it = shard.metadata.find("format");
   const bool known =
       it != shard.metadata.end() && (it->second == "pt" || it->second == "tf" || it->second == "flax" ||
-                                     it->second == "mlx");  // what transformers takes
+                                     it->second == "mlx");  // accepted by transformers
   if (known) return;
   reporter.add("no-format", {shard.name, ""}, "expected \"format\": \"pt\" in __metadata__, found {}",
                it == shard.metadata.end() ? "none" : json_quote_short(it->second));
 }
 
-/// One file's header.
+/// The header of one file.
 struct ParsedFile {
   Shard shard;
   std::vector<TensorInfo> tensors;
-  bool has_metadata;  ///< of any kind; the shard keeps what is used
+  bool has_metadata;  ///< any __metadata__; the shard has only the used entries
 };
 
-/// Throws Error if it is not valid.
+/// Reads and parses a file's header. Throws Error if it is not valid.
 ParsedFile parse_file(const fs::path& directory, const std::string& name) {
   InputFile file(directory / name);
   std::vector<uint8_t> prefix(std::min(file.size(), kSafetensorsHead));
@@ -113,10 +113,10 @@ ParsedFile parse_file(const fs::path& directory, const std::string& name) {
   return parsed;
 }
 
-/// Headers of a directory's files, read on all threads before it is known which of them belong together.
+/// Headers of a directory's files, read on all threads before the files of one save are known.
 class Headers {
  public:
-  /// `beside` is called once, while they are read.
+  /// `beside` is called once, while headers are read.
   Headers(const fs::path& directory, const std::vector<std::string>& names,
           const std::function<void()>& beside)
       : directory_(directory), names_(names), parsed_(names.size()) {
@@ -198,7 +198,8 @@ void read_shards(LintInput& s, const std::vector<std::string>& names, Headers& h
 
 std::set<std::string> names_of(const IndexFile& index) { return {index.files.begin(), index.files.end()}; }
 
-/// What config.json says of quantization; else hf_quant_config.json. For an artifact, the source's words.
+/// Finds the quantization entry in config.json, otherwise in hf_quant_config.json. For an artifact, it is the
+/// source's entry.
 void find_quantization(LintInput& s) {
   const auto entry = quantization_entry(s.config);
   const Json& found = entry ? entry->value : s.hf_quant_config;
@@ -223,7 +224,7 @@ void find_modules(LintInput& s, LintReporter& reporter) {
       const std::string_view text(e.what());
       const bool alone = text.find(" beside it, found none") != text.npos;
       if (alone && s.is_part) continue;
-      // The message names a file and a tensor, the one that is wrong.
+      // The message names a file and the wrong tensor.
       const size_t file_end = text.find(": "), name_end = text.find(": ", file_end + 2);
       const bool unsupported = text.ends_with(kNotSupported);
       reporter.add(alone         ? "incomplete-module"
@@ -297,7 +298,7 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
   s.path = s.is_directory ? path : path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (!s.is_directory) {
     const std::string name = path.filename().string();
-    if (!name.ends_with(".safetensors")) {  // claims nothing, so it must be one
+    if (!name.ends_with(".safetensors")) {  // other names are no promise, so the file must be valid
       parse_file(s.path, name);
     }
     s.is_part = is_one_of_several(name) || fs::exists(s.path / kIndexName, error);
@@ -336,7 +337,7 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
     if (const auto unknown = find_unknown_layout(s.path, s.shards, s.config))
       report_unknown_layout(*unknown, reporter);
   }
-  // One that is unfinished gets its manifest last.
+  // An unfinished artifact gets its manifest last.
   const bool lacks_manifest = s.is_directory && !s.has_manifest && unfinished == nullptr;
   if (lacks_manifest && with_layout(s.layout, []<class L>() {})) {
     reporter.add("no-manifest", {kManifestName, ""}, "expected beside tensors of layout {}, found none",

@@ -16,12 +16,13 @@ using Sizes = std::vector<int64_t>;
 bool is_exponents(DType dtype) { return dtype == DType::kU8 || dtype == DType::kF8E8M0; }
 int64_t parts_of(int64_t size, int64_t block) { return size / block + (size % block != 0); }
 
-/// Values or codes of a module in another format than NVFP4, and its name in front of what its parts are
-/// called.
+/// Values or codes of a module in a format other than NVFP4, with the module's name before its parts'
+/// suffixes.
 struct Coded {
   std::string module, suffix;  ///< "model.layers.0.mlp.up_proj" and ".weight"
-  int64_t weights = 1;         ///< in a byte
-  bool is_int8 = false;        ///< of compressed-tensors or bitsandbytes, which name their scales in one way
+  int64_t weights = 1;         ///< weights in a byte
+  bool is_int8 = false;        ///< INT8 of compressed-tensors or bitsandbytes, whose scales have one name
+                               ///< each
 };
 
 class Parts {
@@ -43,7 +44,7 @@ class Parts {
     }
     for (const auto& [part, without] : lack_) {
       const size_t with = have_[part];
-      // A config of quantization promises scales whether others have one or not.
+      // A quantization config promises scales even if most modules lack them.
       const bool is_groups = s_.quantization.is_object() && s_.quantization.contains("config_groups");
       const bool is_promised =
           s_.quantization.is_object() &&
@@ -89,7 +90,7 @@ class Parts {
     return std::nullopt;
   }
 
-  /// The scales of a module, or nothing.
+  /// The scales of a module, or nullopt.
   std::optional<size_t> scale_of(const Coded& c) const {
     if (c.suffix == "_blocks") return s_.find(c.module + "_scales");
     const std::string_view dot = c.suffix.empty() ? "_" : ".";
@@ -106,7 +107,7 @@ class Parts {
     sink_.add("module-shape", s_.at(i), "expected {}, found {}", expected, describe(t));
   }
 
-  /// MX scales of 32 weights each; scales of FP8 for all, for rows, or for blocks.
+  /// Checks the shapes of scales: MX scales of 32 weights each; FP8 scales of a matrix, rows, or blocks.
   void check_shape(size_t i, const Coded& c) {
     const TensorInfo& t = s_.tensors[i];
     const auto scale = scale_of(c);
@@ -144,11 +145,11 @@ class Parts {
                                      describe(x.dtype, blocked), n, columns));
   }
 
-  /// Which of what others like it have a module has.
+  /// Notes which parts of similar modules a module has.
   void note_parts(size_t i, const Coded& c) {
     const TensorInfo& t = s_.tensors[i];
     const bool is_int4 = t.dtype == DType::kI32, has_dot = c.suffix.starts_with('.');
-    const bool is_plain_byte = c.suffix == ".weight" && t.dtype == DType::kU8;  // also of other programs
+    const bool is_plain_byte = c.suffix == ".weight" && t.dtype == DType::kU8;  // also used by other programs
     if (is_plain_byte || is_table_name(c.module)) return;
     const char* scales = has_dot            ? ".weight_scale or .weight_scale_inv"
                          : c.suffix.empty() ? "_weight_scale or _weight_scale_inv"
@@ -175,7 +176,7 @@ class Parts {
   LintReporter& sink_;
   const std::set<std::string> reported_;
   std::vector<bool> is_nvfp4_;                                  ///< by tensor
-  std::set<std::pair<int64_t, int64_t>> blocks_;                ///< that the config states
+  std::set<std::pair<int64_t, int64_t>> blocks_;                ///< block sizes in the config
   std::map<std::pair<std::string, std::string>, size_t> have_;  ///< by kind and part
   std::map<std::pair<std::string, std::string>, std::vector<size_t>> lack_;
 };

@@ -11,7 +11,7 @@
 namespace twofour {
 namespace {
 
-/// Counts elements with all bits of `mask` set: the exponent of NaN and infinity; and those of at least
+/// Counts elements with all bits of `mask` set, the exponent of NaN and infinity, and elements of at least
 /// `huge`.
 template <class T>
 void count_all_ones(uint64_t offset, std::span<const uint8_t> bytes, T mask, T magnitude,
@@ -66,7 +66,7 @@ template <class T>
 void scan_floats(const TensorScan& scan, uint64_t offset, std::span<const uint8_t> bytes, T exponent,
                  TensorCounts& counts) {
   constexpr T kMagnitude = static_cast<T>(static_cast<T>(~T{0}) >> 1);
-  // 2^64, of types with an exponent of eight bits.
+  // 2^64, for types with an eight-bit exponent.
   constexpr int kMantissa = sizeof(T) == 4 ? 23 : 7;
   const bool wide = exponent >> kMantissa == 0xFF;
   const T huge = wide ? static_cast<T>(T{127 + 64} << kMantissa) : exponent;
@@ -83,7 +83,7 @@ void count_illegal_meta(uint64_t offset, std::span<const uint8_t> bytes, TensorC
     return ~less & kLow;
   };
   for (uint64_t i = 0; i < bytes.size(); i += 8) {
-    uint64_t word = 0x4444444444444444u;  // legal nibbles behind the end
+    uint64_t word = 0x4444444444444444u;  // pads with legal nibbles
     std::memcpy(&word, &bytes[i], std::min<uint64_t>(8, bytes.size() - i));
     const uint64_t bad = illegal(word);
     if (bad == 0) continue;
@@ -103,7 +103,7 @@ void count_padding(uint64_t offset, std::span<const uint8_t> bytes, TensorCounts
   }
 }
 
-/// Holds bytes against their copies `back` bytes before them.
+/// Compares bytes with their copies, which begin at `first`.
 void count_copies(uint64_t offset, std::span<const uint8_t> bytes, const uint8_t* first,
                   TensorCounts& counts) {
   if (std::memcmp(bytes.data(), first, bytes.size()) == 0) return;
@@ -114,7 +114,7 @@ void count_copies(uint64_t offset, std::span<const uint8_t> bytes, const uint8_t
   }
 }
 
-/// Whole units of a part, each run as the kind of byte that it holds.
+/// Scans whole units of a part, each run by its kind of byte.
 void scan_part(const PartMap& map, uint64_t offset, std::span<const uint8_t> bytes, TensorCounts& counts) {
   const auto unit = static_cast<uint64_t>(map.unit);
   counts.any = true;
@@ -136,14 +136,14 @@ void scan_part(const PartMap& map, uint64_t offset, std::span<const uint8_t> byt
   }
 }
 
-/// The check of a part that holds bytes of one kind alone, once each.
+/// The check of a part with bytes of one kind and without copies.
 TensorCheck check_of(ByteKind kind) {
   return kind == ByteKind::kMeta    ? TensorCheck::kMeta
          : kind == ByteKind::kScale ? TensorCheck::kBlockScales
                                     : TensorCheck::kNone;
 }
 
-/// The check of a part of matrices of that shape, by the layout's own map.
+/// The scan of a part of matrices of that shape, by the layout's own map.
 template <class L>
 TensorScan scan_of_part(int p, const Shape& shape) {
   TensorScan scan;
@@ -161,8 +161,8 @@ TensorScan scan_of_part(int p, const Shape& shape) {
   return scan;
 }
 
-/// The check of an artifact's part in layout L; empty if the tensor is not a part or, with `must_fit`, if the
-/// first part does not show its shape.
+/// The scan of an artifact's part in layout L; nullopt if the tensor is not a part or, with `must_fit`, if
+/// the first part does not give its shape.
 template <class L>
 std::optional<TensorScan> plan_part(const LintInput& s, const TensorInfo& t, bool must_fit) {
   if (t.shape.size() != 3 || t.bytes() == 0) return std::nullopt;
@@ -171,7 +171,7 @@ std::optional<TensorScan> plan_part(const LintInput& s, const TensorInfo& t, boo
   const Shape some{1, kTileAlignment, kTileAlignment};
   for (int p = 0; p < L::part_count; ++p) {
     if (suffix != L::part(p, some).suffix || t.dtype != L::part(p, some).dtype) continue;
-    // The first part gives the shape of the matrices, which gives those of all parts.
+    // The first part gives the shape of the matrices, and so the shapes of all parts.
     const auto first = s.find(t.name.substr(0, t.name.size() - suffix.size()) + L::part(0, some).suffix);
     if (first && s.tensors[*first].shape.size() == 3) {
       const auto& dims = s.tensors[*first].shape;
@@ -182,14 +182,14 @@ std::optional<TensorScan> plan_part(const LintInput& s, const TensorInfo& t, boo
         return scan_of_part<L>(p, shape);
     }
     if (must_fit) continue;
-    // Without it only what does not depend on the shape can be checked.
+    // Without the shape, only checks that do not depend on it are possible.
     const TensorScan plain = scan_of_part<L>(p, some);
     return plain.check == TensorCheck::kPart ? TensorScan{} : plain;
   }
   return std::nullopt;
 }
 
-/// Whether a U8 tensor holds E8M0 scales: of MXFP4 in either naming, or MXFP8.
+/// True if a U8 tensor holds E8M0 scales: MXFP4 in either naming, or MXFP8.
 bool is_mx_scale(const LintInput& s, const TensorInfo& t) {
   if (t.dtype == DType::kF8E8M0) return true;
   if (t.dtype != DType::kU8) return false;

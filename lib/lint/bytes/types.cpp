@@ -17,7 +17,7 @@ bool has_ending(std::string_view name, std::initializer_list<std::string_view> e
   return std::any_of(ends.begin(), ends.end(), [&](std::string_view e) { return name.ends_with(e); });
 }
 
-/// What types tensors of a kind have; empty where a tensor is of no kind or has one of them.
+/// The types that a tensor of this kind may have; empty if its type is one of them or its kind is unknown.
 std::string_view expected_types(const LintInput& s, const TensorInfo& t) {
   const std::string_view name = t.name;
   const bool is_float = is_of_types(t.dtype, {kBF16, kF16, kF32, kF64});

@@ -16,11 +16,11 @@ namespace twofour {
 namespace {
 
 constexpr uint64_t kPiece = 1u << 19;  ///< bytes of codes, or of another tensor, read at once
-constexpr uint64_t kJob = 64u << 20;   ///< bytes that one thread takes
+constexpr uint64_t kJob = 64u << 20;   ///< bytes in one thread's job
 
-/// A range of lines of a module or of another tensor, all its matrices one after the other.
+/// A range of lines of a module or another tensor, with its matrices one after the other.
 struct Job {
-  size_t module, tensor;  ///< one of them is kNone; both: what runs beside
+  size_t module, tensor;  ///< one of them is kNone; both: the job of `beside`
   uint64_t begin, end;    ///< lines
   static constexpr size_t kNone = SIZE_MAX;
 };
@@ -88,7 +88,7 @@ class WeightLint {
       is_scale[m.global_scale] = true;
       if (m.input_scale) is_scale[*m.input_scale] = true;
     }
-    // In the order of the files, so that disks read ahead.
+    // In file order, so that disks read ahead.
     std::vector<size_t> order;
     for (size_t t = 0; t < s_.tensors.size(); ++t) {
       if (s_.whole[t]) order.push_back(t);
@@ -111,7 +111,7 @@ class WeightLint {
     }
   }
 
-  /// Hashes need a tensor's bytes in order, so with a manifest a tensor is one job.
+  /// Adds jobs. Hashes need a tensor's bytes in order, so with a manifest a tensor is one job.
   void add_jobs(size_t module, size_t tensor, const MatrixPlan& plan) {
     plans_.emplace(tensor, plan);
     const uint64_t count = plan.matrices * plan.lines;
@@ -122,8 +122,8 @@ class WeightLint {
     }
   }
 
-  /// Calls `work(line, count, counter)` for pieces of a job's lines, none in two matrices. `line` counts over
-  /// all of them.
+  /// Calls `work(line, count, counter)` for pieces of a job's lines, each within one matrix. `line` counts
+  /// over all matrices.
   template <class Work>
   void for_each_piece(const Job& job, const MatrixPlan& plan, const Work& work) {
     const uint64_t most = std::max<uint64_t>(1, kPiece / std::max<uint64_t>(1, plan.line_bytes));
@@ -167,7 +167,7 @@ class WeightLint {
     const Nvfp4Linear& m = s_.modules[job.module];
     const MatrixPlan& plan = plans_.at(m.codes);
     BlockCounts counts;
-    std::optional<Hasher> code_hash, scale_hash;  // only with a manifest to hold them against
+    std::optional<Hasher> code_hash, scale_hash;  // only with a manifest
     if (manifest_) code_hash.emplace(), scale_hash.emplace();
     const bool is_pruned =
         !pattern_.empty() && !m.k_outer && (!manifest_ || manifest_->shapes.count(m.name) > 0);
@@ -316,7 +316,7 @@ class WeightLint {
       sink_.add("zero-weights", {file, t.name}, "expected some number other than zero, found none");
   }
 
-  /// Scales of FP8 and INT4 that are zero: a row or block of zeros may have one.
+  /// Reports zero scales of FP8 and INT4, except for rows or blocks of zeros.
   void report_zero_scales(size_t tensor, const TensorCounts& c) {
     const TensorInfo &scale = s_.tensors[tensor], &weight = s_.tensors[*scans_.at(tensor).scaled];
     uint64_t zero_lines = 0, zero_columns = 0;
@@ -329,7 +329,7 @@ class WeightLint {
     for (const int64_t n : scale.shape) count *= static_cast<uint64_t>(n);
     const bool a_row = scale.shape.empty() || scale.shape.back() == 1;
     const bool has_zeros = a_row && count > 1 ? c.zero <= zero_lines : zero_lines + zero_columns > 0;
-    // A group of INT4 that was all zero may have one above any codes.
+    // An INT4 group that was all zero may have a zero scale and any codes.
     const bool few = scans_.at(tensor).scales_integers && 16 * c.zero <= count;
     if (has_zeros || few || (count == 1 && !tensors_.at(*scans_.at(tensor).scaled).any)) return;
     sink_.add("zero-scale", s_.at(tensor),
@@ -338,7 +338,7 @@ class WeightLint {
               c.zero, count, c.first_zero, weight.name, zero_lines);
   }
 
-  /// Scales that rules of their own look at.
+  /// True for scales that other rules check.
   bool is_scale_number(std::string_view name) const {
     return is_input_scale(name) || name.ends_with(".k_scale") || name.ends_with(".v_scale") ||
            name.ends_with("_scale_2") || name.ends_with("_global_scale");
@@ -348,14 +348,15 @@ class WeightLint {
   const std::optional<Manifest> manifest_;
   LintReporter& sink_;
   Progress& progress_;
-  std::string pattern_, claimed_by_;  ///< what the checkpoint claims, and where
+  std::string pattern_, claimed_by_;  ///< the pattern that the checkpoint claims, and the place of the claim
   std::vector<Job> jobs_;
   std::map<size_t, TensorScan> scans_;
   std::mutex mutex_;
   std::map<size_t, MatrixPlan> plans_;                          ///< by tensor of codes or values
-  std::map<std::pair<size_t, uint64_t>, FigureCounter> parts_;  ///< of matrices that several jobs share
+  std::map<std::pair<size_t, uint64_t>, FigureCounter> parts_;  ///< figures of matrices that several jobs
+                                                                ///< share
   std::vector<MatrixFigures> figures_;
-  std::map<size_t, Hash128> hashes_;  ///< reported last, so that what runs beside does not see some of them
+  std::map<size_t, Hash128> hashes_;  ///< reported last, so that `beside` sees none of them
   std::vector<BlockCounts> modules_;
   std::map<size_t, TensorCounts> tensors_;
 };

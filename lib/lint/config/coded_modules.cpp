@@ -10,11 +10,11 @@
 namespace twofour {
 namespace {
 
-/// No matrix is near it, and a few of them multiplied fit.
+/// Larger than any matrix, and products of a few such sizes do not overflow.
 constexpr int64_t kLargestSide = int64_t{1} << 40;
 
 bool is_power(DType type) { return type == DType::kF8E8M0 || type == DType::kU8; }
-/// Of 8-bit integers with a scale a tensor or a row. Sources: compressed-tensors,
+/// Suffixes of 8-bit integers with a scale a tensor or a row. Sources: compressed-tensors,
 /// compressors/naive_quantized.py; ModelOpt's W8A8_SQ_PER_CHANNEL.
 constexpr std::string_view kPlainWeight = ".weight", kPlainScale = ".weight_scale";
 
@@ -113,7 +113,7 @@ class CodedModules {
     if (c.is_fp8() && is_power(scale.dtype) && groups) c.format = WeightFormat(weight_formats::kMxfp8);
   }
 
-  /// [], [1], [N], [N, 1], [N/b, K/b], [N/b, 1, K/b, 1]; of stacks with E before it.
+  /// Reads a scale's shape: [], [1], [N], [N, 1], [N/b, K/b], [N/b, 1, K/b, 1]; for stacks, E precedes it.
   static void add_scale_shape(CodedModule& c, const TensorInfo& scale) {
     std::vector<int64_t> d = scale.shape;
     if (c.is_stack && !d.empty()) d.erase(d.begin());
@@ -137,7 +137,7 @@ class CodedModules {
       return size > 0 && c.words * 32 % size == 0 ? c.words * 32 / size : 0;
     };
     if (c.along_n) c.bits = static_cast<int>(words_of(c.n));
-    // GPTQ's zero points hold rows.
+    // GPTQ packs zero points along N.
     if (!is_packed_row && !c.along_n) {
       const auto zeros = s_.find(c.name + ".qzeros");
       if (zeros && s_.tensors[*zeros].shape.size() == 2 && c.n > 0 &&

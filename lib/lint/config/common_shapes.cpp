@@ -12,19 +12,19 @@
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/layer_tensors.h"
 
-// What holds of every decoder, whatever its family: layers of a kind have the same parts in the same sizes,
-// and all of them read from and write to one stream of one width, which begins at the embedding.
+// Properties of every decoder, whatever its family: layers of a kind have the same parts in the same sizes,
+// and all layers read and write one residual stream, whose width is the embedding's.
 
 namespace twofour {
 namespace {
 
 constexpr size_t kLeastLayers = 3;
-/// No size of a model is near it, and a product of two fits twice.
+/// Larger than any size of a model, and twice a product of two such sizes does not overflow.
 constexpr int64_t kLargestSize = int64_t{1} << 30;
 
 std::string_view block_of_part(std::string_view name) { return name.substr(0, name.find('.')); }
 
-/// Two sizes that are one: rows, or columns, of parts with these last names.
+/// Two sizes that must be equal: rows or columns of parts with these last names.
 struct SameSize {
   std::string_view a, b;
   bool rows_a, rows_b;
@@ -39,11 +39,11 @@ constexpr SameSize kSameSizes[] = {
     {"q_norm", "k_norm", true, true},
 };
 
-/// Embeddings of something else than text.
+/// Parts of names of embeddings that are not for text.
 constexpr std::string_view kAside[] = {"pos",   "type",  "vis", "audio", "image", "patch",    "speech",
                                        "video", "tower", "mtp", "ngram", "ple",   "per_layer"};
 
-/// Keys that mean one size of parts by these names, in whatever family has both.
+/// A key that states a size of parts with this name in every family that has both.
 struct SizeOfPart {
   std::string_view part;
   bool rows;
@@ -85,7 +85,7 @@ class CommonShapes {
   }
 
  private:
-  /// A count that the config of the language model states.
+  /// A count in the language model's config.
   std::optional<int64_t> stated(const char* key) const {
     std::optional<int64_t> found;
     for (const Json* said : model_settings(s_.config, key)) {
@@ -106,7 +106,7 @@ class CommonShapes {
                   s_.tensors[part.tensor].name, described(part), found);
   }
 
-  /// The width of the stream: that of the embedding, if most norms of layers have it, too.
+  /// Finds the stream's width: the embedding's, if most norms of layers share it.
   void find_width() {
     for (const auto& [name, part] : outer_) {
       if (!is_table_name(name) || part.k <= 0) continue;
@@ -162,7 +162,7 @@ class CommonShapes {
     }
   }
 
-  /// Routers read the stream.
+  /// Checks that routers read the stream.
   void check_routers() {
     if (width_ <= 0) return;
     for (const LayerTensors& layer : main_->layers) {
@@ -179,7 +179,7 @@ class CommonShapes {
     }
   }
 
-  /// A bias has a number a row.
+  /// Checks that a bias has one number a row.
   void check_biases() {
     for (const LayerTensors& layer : main_->layers) {
       for (const auto& [name, part] : layer.parts) {
@@ -192,7 +192,7 @@ class CommonShapes {
     }
   }
 
-  /// What one layer lacks of what layers of its kind have.
+  /// Finds parts that a single layer lacks and layers of its kind have.
   void check_missing() {
     std::map<std::set<std::string>, std::vector<const LayerTensors*>> kinds;
     for (const LayerTensors& layer : main_->layers) {
@@ -224,8 +224,8 @@ class CommonShapes {
     }
   }
 
-  /// Layers of other types may have other sizes. Configs of many families do not list the types, but the
-  /// parts of attention or of an MLP differ.
+  /// The type of a layer. Layers of another type may have other sizes. Many families' configs do not list
+  /// types, but their parts of attention or MLP differ.
   std::string type_of(int64_t layer) const {
     for (const Json* types : model_settings(s_.config, "layer_types")) {
       if (types->is_array() && static_cast<size_t>(layer) < types->size() &&
@@ -272,7 +272,7 @@ class CommonShapes {
       }
     }
   }
-  /// Whether a part of another size than in most layers does not fit the layer that it is in, either.
+  /// True if a part whose size differs from most layers does not fit its own layer, either.
   bool contradicts(const LayerTensors& layer, const std::string& name,
                    std::pair<int64_t, int64_t> usual) const {
     const LayerPart& part = layer.parts.at(name);
@@ -305,7 +305,7 @@ class CommonShapes {
                   "expected {} as other layers have, found {}", shape, found);
   }
 
-  /// Heads, where all layers agree and queries, keys and values have linears of their own.
+  /// Checks heads, if all layers agree and queries, keys and values have separate linears.
   void check_heads() {
     const LayerPart *q = nullptr, *k = nullptr;
     for (const LayerTensors& layer : main_->layers) {

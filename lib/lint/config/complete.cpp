@@ -11,7 +11,7 @@
 namespace twofour {
 namespace {
 
-/// Whether the tensor holds codes of a format other than NVFP4, with their scales beside them.
+/// True if the tensor holds codes of a format other than NVFP4 with their scales beside them.
 bool has_own_scales(const LintInput& s, const TensorInfo& t) {
   return std::any_of(weight_dialects().begin(), weight_dialects().end(), [&](const WeightDialect& d) {
     if (d.scale == nullptr || !d.weight_types.has(t.dtype) || !t.name.ends_with(d.weight)) return false;
@@ -20,7 +20,7 @@ bool has_own_scales(const LintInput& s, const TensorInfo& t) {
   });
 }
 
-/// Codes and block scales that lack what makes them numbers.
+/// Reports NVFP4 codes without block scales, and both without a global scale.
 void check_complete(const LintInput& s, LintReporter& reporter) {
   std::vector<bool> is_complete(s.tensors.size());
   for (const Nvfp4Linear& m : s.modules) is_complete[m.codes] = is_complete[m.block_scale] = true;
@@ -41,7 +41,7 @@ void check_complete(const LintInput& s, LintReporter& reporter) {
           t.dtype == DType::kU8 && *d.codes != '\0' && t.name.ends_with(d.codes) && t.shape.size() == 2;
       if (!codes) continue;
       const std::string module = t.name.substr(0, t.name.size() - std::string_view(d.codes).size());
-      // With a global scale it is reported as a module with tensors that disagree.
+      // A module with a global scale is reported for tensors that disagree.
       if (s.find(module + d.block_scale) || s.find(module + d.global_scale) || has_own_scales(s, t)) continue;
       reporter.add("incomplete-module", s.at(i, module), "expected {} beside its codes, found none",
                    d.block_scale);
@@ -50,7 +50,7 @@ void check_complete(const LintInput& s, LintReporter& reporter) {
   }
 }
 
-/// FP8 that lacks the scale which the rest of it has.
+/// Reports FP8 without the scale that other FP8 modules have.
 void check_fp8_complete(const LintInput& s, const std::vector<CodedModule>& modules, LintReporter& reporter) {
   std::string_view suffix;
   for (const CodedModule& m : modules) {
@@ -64,7 +64,7 @@ void check_fp8_complete(const LintInput& s, const std::vector<CodedModule>& modu
   }
 }
 
-/// Codes of INT4 that lack their scales, or zero points that their producers always write.
+/// Reports INT4 codes without scales, or without zero points if their producers always write them.
 void check_int4_complete(const LintInput& s, LintReporter& reporter) {
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const TensorInfo& t = s.tensors[i];
@@ -72,7 +72,7 @@ void check_int4_complete(const LintInput& s, LintReporter& reporter) {
     for (const WeightDialect& d : weight_dialects()) {
       if (!d.format->integers || !t.name.ends_with(d.weight)) continue;
       const std::string module = t.name.substr(0, t.name.size() - std::string_view(d.weight).size());
-      if (s.find(module + ".weight")) continue;  // stored twice, which is reported as such
+      if (s.find(module + ".weight")) continue;  // stored twice, which another rule reports
       const bool needs_zeros = std::string_view(d.zero_points) == ".qzeros";
       for (const char* part : {d.scale, needs_zeros ? d.zero_points : d.scale}) {
         if (s.find(module + part)) continue;
@@ -83,7 +83,7 @@ void check_int4_complete(const LintInput& s, LintReporter& reporter) {
   }
 }
 
-/// Whether a tensor is part of a linear in INT4, by the codes beside it.
+/// True if a tensor is part of an INT4 linear, by the codes beside it.
 bool is_of_int4(const LintInput& s, std::string_view tensor) {
   const std::string module(module_of(tensor));
   for (const char* codes : {".qweight", ".weight_packed"}) {
@@ -93,7 +93,7 @@ bool is_of_int4(const LintInput& s, std::string_view tensor) {
   return false;
 }
 
-/// Zero points that are not what the config says of them: one finding for all modules, which it returns.
+/// Reports zero points that contradict the config, in one finding. Returns the names of all these modules.
 std::set<std::string> check_zero_points(const LintInput& s, const std::vector<Linear>& linears,
                                         WeightReader& reader, LintReporter& reporter) {
   std::string first, key;
@@ -119,7 +119,7 @@ std::set<std::string> check_zero_points(const LintInput& s, const std::vector<Li
   return found;
 }
 
-/// INT4 whose tensors contradict each other or the config: what no conversion reads.
+/// Reports INT4 modules that no conversion reads, since their tensors contradict each other or the config.
 void check_int4_values(const LintInput& s, bool headers_only, LintReporter& reporter) {
   if (std::none_of(s.tensors.begin(), s.tensors.end(), [](auto& t) { return t.dtype == DType::kI32; }))
     return;
@@ -139,7 +139,7 @@ void check_int4_values(const LintInput& s, bool headers_only, LintReporter& repo
       if (!line.starts_with(shard.name + ": ")) continue;
       const std::string rest = line.substr(shard.name.size() + 2), tensor = rest.substr(0, rest.find(": "));
       if (!s.find(tensor) || !is_of_int4(s, tensor)) return;
-      // Other counts of bits are no damage.
+      // Integers of other bits are no damage.
       const bool unread = rest.find("expected integers of 4 bits") != rest.npos;
       reporter.add(unread ? "unsupported-format" : "module-shape", {shard.name, tensor},
                    without_where(rest, tensor) + (unread ? kNotSupported : ""));

@@ -18,7 +18,7 @@
 namespace twofour {
 namespace {
 
-/// "unquantized", "NVFP4".
+/// A format's name for messages: "unquantized", "NVFP4".
 const char* stored_name(WeightFormat format) { return format->coded ? format->name : "unquantized"; }
 
 struct StoredModule {
@@ -27,7 +27,7 @@ struct StoredModule {
   WeightFormat stored;
 };
 
-/// Matrices by module name, and how they are stored.
+/// Matrices by module name, with their stored formats.
 std::vector<StoredModule> stored_modules(const LintInput& s, const std::vector<CodedModule>& coded) {
   std::vector<StoredModule> modules;
   for (const Nvfp4Linear& m : s.modules) modules.push_back({m.name, m.codes, WeightFormat::kNvfp4});
@@ -52,14 +52,14 @@ void check_router(const LintInput& s, const StoredModule& m, LintReporter& repor
                stored_name(m.stored));
 }
 
-/// Whether a group is of NVFP4.
+/// True for a group in NVFP4.
 bool is_nvfp4_group(const Json& group) {
   const Json& weights = member(group, "weights");
   return member(weights, "num_bits") == 4 && text_of(weights, "type") == "float" &&
          member(weights, "group_size") == 16;
 }
 
-/// What a config promises of all modules, of either producer.
+/// A config's settings for all modules, from either producer.
 struct Claims {
   explicit Claims(const QuantizationSaid& said)
       : modelopt(said.method_text == "modelopt" || (said.is_nested && said.method != QuantMethod::kGroups)),
@@ -74,18 +74,18 @@ struct Claims {
   }
   bool modelopt, groups;
   std::string algorithm;     ///< ModelOpt's: "NVFP4", "MIXED_PRECISION", ...
-  bool has_layers = false;   ///< an algorithm a module
-  bool only_nvfp4 = false;   ///< in no other format
-  bool all_linears = false;  ///< whatever is not ignored is quantized
+  bool has_layers = false;   ///< each module has its own algorithm
+  bool only_nvfp4 = false;   ///< NVFP4 is the only format
+  bool all_linears = false;  ///< all linears are quantized unless ignored
 };
 
-/// Adds the modules that nothing else needs to be said of to `reported`.
+/// Compares stored formats with the config. Adds modules that need no further finding to `reported`.
 void check_formats(const LintInput& s, const std::vector<CodedModule>& coded, const QuantizationSaid& said,
                    std::set<std::string>& reported, LintReporter& reporter) {
   const Claims claims(said);
   PatternList ignored(said.ignored());
   const std::set<std::string> explained = reported;
-  const bool tied = has_tied_head(s.config);  // loaders skip one that is stored all the same
+  const bool tied = has_tied_head(s.config);  // loaders skip a tied head even if it is stored
   for (const StoredModule& m : stored_modules(s, coded)) {
     const auto report = [&]<class... Args>(const char* rule, fmt::format_string<Args...> text,
                                            Args&&... args) {
@@ -124,7 +124,7 @@ void check_formats(const LintInput& s, const std::vector<CodedModule>& coded, co
   }
 }
 
-/// The algorithm of each module that a configuration lists, lower case; names of FP8 in blocks are one.
+/// The algorithm of each module that a configuration lists, in lower case, with one name for FP8 in blocks.
 std::map<std::string, std::string> listed_layers(const Json& entry) {
   std::map<std::string, std::string> layers;
   const QuantizationSaid said(entry);
@@ -138,7 +138,7 @@ std::map<std::string, std::string> listed_layers(const Json& entry) {
   return layers;
 }
 
-/// Lists of mixed formats, which engines read in one file or the other.
+/// Compares the two lists of mixed formats. Engines read one file or the other.
 void check_listed_layers(const LintInput& s, LintReporter& reporter) {
   const auto ours = listed_layers(s.quantization), theirs = listed_layers(s.hf_quant_config["quantization"]);
   if (ours.empty() || theirs.empty() || ours == theirs) return;
@@ -146,7 +146,7 @@ void check_listed_layers(const LintInput& s, LintReporter& reporter) {
   all.insert(theirs.begin(), theirs.end());
   size_t count = 0;
   std::string first;
-  bool contradicts = false;  // both name the first, which says more than that one does not
+  bool contradicts = false;  // both lists have the first module, which matters more than a missing one
   for (const auto& [name, algo] : all) {
     const auto a = ours.find(name), b = theirs.find(name);
     const bool both = a != ours.end() && b != theirs.end();
@@ -172,21 +172,21 @@ bool is_no_linear(std::string_view name) {
 }
 
 bool is_own_router(const LintInput& s, const std::string& name) {
-  // vLLM and SGLang build phimoe's without the config, models/phimoe.py.
+  // vLLM and SGLang build phimoe's router without the config, models/phimoe.py.
   const bool is_phimoe = s.config.is_object() && s.config.value("model_type", Json()) == "phimoe";
   if (is_phimoe && name.ends_with(".block_sparse_moe.gate")) return true;
-  // Hunyuan's is below the gate, Granite's below the router.
+  // Hunyuan's router is below the gate, Granite's below the router.
   return s.find(name + ".e_score_correction_bias") || s.find(name + ".expert_bias") ||
          ends_in(name, "gate.wg") || ends_in(name, "router.layer");
 }
 
 namespace {
 
-/// Codes of which no config says anything.
+/// Reports codes without any quantization config.
 void report_no_quantization(const LintInput& s, const std::vector<CodedModule>& coded,
                             LintReporter& reporter) {
   if (!s.config.is_object() || s.is_part) return;
-  std::map<std::string, std::pair<size_t, std::string>> found;  // format to modules, the first
+  std::map<std::string, std::pair<size_t, std::string>> found;  // format to number of modules and the first
   for (const CodedModule& m : coded) {
     if (m.scale_suffix.empty()) continue;
     auto& [count, first] = found.try_emplace(m.text(), 0, m.name).first->second;
@@ -225,7 +225,7 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
   lint_unused_patterns(s, said, reporter);
   std::set<std::string> reported;
   lint_cache(s, said, reporter);
-  if (!lint_promises(s, said, coded, reported, reporter)) return;  // nothing else means what it says
+  if (!lint_promises(s, said, coded, reported, reporter)) return;  // the config's other keys mean nothing
   check_formats(s, coded, said, reported, reporter);
   bool disagree = false;
   const auto report_other = [&]<class... Args>(const char* key, fmt::format_string<Args...> text,
@@ -251,7 +251,7 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
                    b.size());
     }
   }
-  // What a list says that we cannot follow is not known, and of two files only the one that counts is read.
+  // Lookups need lists whose patterns can all be evaluated. If two files disagree, lookups read one.
   if (PatternList(said.ignored()).all_known()) lint_lookups(s, coded, reported, disagree, reporter);
 }
 

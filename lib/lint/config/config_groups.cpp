@@ -11,11 +11,11 @@
 namespace twofour {
 namespace {
 
-/// What a group's keys would have to say for a module.
+/// The values that a group's keys must have for a module.
 struct GroupKeys {
-  int64_t bits = 0;  ///< 0: not known from the headers
+  int64_t bits = 0;  ///< 0: 0: unknown from the headers
   const char* type = "float";
-  std::string strategy{};   ///< alternatives have | between them; empty: any
+  std::string strategy{};   ///< alternatives separated by |; empty: any
   int64_t group = 0;        ///< 0: any
   const char* format = "";  ///< alternatives likewise
 };
@@ -55,13 +55,13 @@ std::string first_of(std::string_view alternatives) {
 int64_t number_of(const Json& json, const char* key, int64_t instead) {
   const Json& value = member(json, key);
   if (value.is_number_integer()) return value.get<int64_t>();
-  // Readers turn 4.0 into 4.
+  // Readers convert 4.0 to 4.
   const bool is_whole = value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>() &&
                         std::fabs(value.get<double>()) < 0x1p53;
   return is_whole ? static_cast<int64_t>(value.get<double>()) : instead;
 }
 
-/// compressed-tensors takes it from the size of groups where a config does not say it.
+/// The strategy. compressed-tensors derives it from the group size if a config does not state it.
 std::string strategy_of(const Json& arguments) {
   std::string said = text_of(arguments, "strategy");
   if (!said.empty()) return said;
@@ -69,8 +69,8 @@ std::string strategy_of(const Json& arguments) {
   return size > 0 ? "group" : size == -1 ? "channel" : "tensor";
 }
 
-/// Source of defaults: compressed-tensors, quantization/quant_args.py; of what engines have schemes for:
-/// vLLM, compressed_tensors/compressed_tensors.py.
+/// Source of defaults: compressed-tensors, quantization/quant_args.py; of the engines' schemes: vLLM,
+/// compressed_tensors/compressed_tensors.py.
 class GroupLint : public PromiseCheck {
  public:
   using PromiseCheck::PromiseCheck;
@@ -90,7 +90,7 @@ class GroupLint : public PromiseCheck {
                          size_t first, size_t count) {
       const bool of_inputs = key.find(".input_activations") != key.npos;
       const bool of_groups = key.ends_with(".group_size") || key.ends_with(".block_structure");
-      // The size of groups of NVFP4 is another check's.
+      // Another check reports the group size of NVFP4.
       const bool of_nvfp4 = modules_[first].format->global_scale && found != "none";
       if (key.ends_with(".weights.group_size") && of_nvfp4) return;
       reporter_.add(of_inputs   ? "config-inputs"
@@ -109,7 +109,7 @@ class GroupLint : public PromiseCheck {
   }
 
  private:
-  /// Which keys of a group's weights fit a module.
+  /// The keys of a group's weights that fit a module.
   struct Fits {
     bool bits, type, strategy, size;
     int misses() const { return !bits + !type + !strategy + !size; }
@@ -135,7 +135,7 @@ class GroupLint : public PromiseCheck {
     }
     const GroupKeys keys = keys_of(m);
     const Fits fits = fits_of(keys, weights);
-    // What is another format as a whole is a matter of targets, or of the module; lookups tell it.
+    // If the whole format differs, the targets or the module are wrong, and lookups report it.
     const bool is_other = fits.misses() > 1 && said_scheme(*promise.entry) != schemes::kOther;
     const auto vote = [&](const char* key, bool same, const std::string& expected) {
       votes_.add(fmt::format("{}.{}", place, key), i, is_other || same ? "" : expected,
@@ -144,7 +144,7 @@ class GroupLint : public PromiseCheck {
     vote("num_bits", fits.bits, fmt::format("{}", keys.bits == 0 ? 4 : keys.bits));
     vote("type", fits.type, keys.type);
     vote("strategy", fits.strategy, first_of(keys.strategy));
-    // Of the others only their scales tell it.
+    // Other formats' group sizes are known only from their scales.
     if (keys.group != 0) vote("group_size", fits.size, fmt::format("{}", keys.group));
     if (is_other) return;
     check_sizes(i, m, weights, place);
@@ -164,7 +164,7 @@ class GroupLint : public PromiseCheck {
                : fmt::format("blocks of which {} x {} make up [{}, {}]", m.scales_n, m.scales_k, m.n, m.k),
           shown_setting(block));
     }
-    // Words hold K at the stated bits, the last one perhaps in part.
+    // Words hold K codes of the stated bits; the last word may be partial.
     const bool in_groups = m.scales_k > 1 || (m.scales_k == 1 && strategy_of(weights) == "group");
     if (m.format->integers && m.words > 0 && bits > 0 && bits <= 32 && in_groups && size > 0) {
       const int64_t most = m.words * 32 / bits, groups = (most - 1) / size + 1;
@@ -176,7 +176,7 @@ class GroupLint : public PromiseCheck {
     }
   }
 
-  /// Keys that change what codes mean.
+  /// Checks keys that change the meaning of codes.
   void check_meaning(size_t i, const CodedModule& m, const Json& weights, const std::string& place) {
     const Json& symmetric = member(weights, "symmetric");
     const bool is_symmetric = !symmetric.is_boolean() || symmetric.get<bool>();
@@ -204,7 +204,7 @@ class GroupLint : public PromiseCheck {
                shown_setting(member(weights, "scale_dtype")));
   }
 
-  /// Inputs for which engines have a scheme with such weights.
+  /// Checks that engines have a scheme with these inputs and weights.
   void check_inputs(size_t i, const Promise& promise) {
     const CodedModule& m = modules_[i];
     const Json& inputs = member(*promise.entry, "input_activations");
@@ -239,7 +239,7 @@ class GroupLint : public PromiseCheck {
     if (!integers) vote("symmetric", !symmetric.is_boolean() || symmetric.get<bool>(), "true");
   }
 
-  /// "format", of the whole and of each group.
+  /// Checks "format", both of the config and of each group.
   void check_formats() {
     const std::string whole = text_of(*p_.words, "format");
     std::set<std::string> stated;
@@ -256,13 +256,13 @@ class GroupLint : public PromiseCheck {
       votes_.add(own.empty() ? key : p_.of[i].place + ".format", i, other ? "" : first_of(wanted),
                  shown_setting(member(says, "format")));
     }
-    // Where each group says it, readers of the whole must find the same.
+    // If groups state a format, the config's own must agree with it.
     if (stated.empty() || whole == "mixed-precision" || stated.contains(whole)) return;
     reporter_.add("config-format", s_.setting(key), "expected {} as groups say, found {}",
                   stated.size() > 1 ? "mixed-precision" : *stated.begin(),
                   shown_setting(member(*p_.words, "format")));
   }
-  /// Whether a group is of another format throughout, which is no matter of its keys.
+  /// True if a group's whole format differs, which is no fault of single keys.
   bool is_whole_other(size_t i) const {
     const GroupKeys keys = keys_of(modules_[i]);
     const Json& weights = member(*p_.of[i].entry, "weights");
@@ -272,7 +272,7 @@ class GroupLint : public PromiseCheck {
     return differ > 1 && said_scheme(*p_.of[i].entry) != schemes::kOther;
   }
 
-  /// Codes that no group targets. Of NVFP4 and FP8 the engines' own lookups tell it.
+  /// Reports codes that no group targets, except NVFP4 and FP8, which the engines' lookups cover.
   void check_targets() {
     size_t count = 0, first = 0;
     for (size_t i = 0; i < modules_.size(); ++i) {
@@ -286,7 +286,8 @@ class GroupLint : public PromiseCheck {
                   modules_[first].text(), and_more(count, ", nor for {} more"));
   }
 
-  /// Loaders of transformers take anything but "compressed" for weights that are still to be quantized.
+  /// Checks the status. Loaders of transformers take any other than "compressed" as weights still to be
+  /// quantized.
   void check_status() {
     const Json& status = member(*p_.words, "quantization_status");
     if (status.is_null() || status == "compressed" || modules_.empty()) return;

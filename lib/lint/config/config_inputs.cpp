@@ -11,13 +11,13 @@
 namespace twofour {
 namespace {
 
-/// Modules for which one key says what their inputs are.
+/// Modules whose inputs depend on one key.
 struct SameKey {
   std::string key, says;
-  std::vector<size_t> with, without;  ///< an input scale
+  std::vector<size_t> with, without;  ///< with and without an input scale
 };
 
-/// Whether a module is in the format that is promised; else the inputs are not what is wrong with it.
+/// True if a module is in the promised format. Otherwise its inputs are not the problem.
 bool is_kept(const Promise& p, const CodedModule& m, QuantMethod method) {
   if (const Algorithm* algorithm = find_algorithm(p.algorithm)) return is_in(m, *algorithm);
   if (method != QuantMethod::kGroups) return true;
@@ -35,12 +35,12 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
                  "expected dynamic or static, found {}", shown_setting(scheme));
     return;
   }
-  std::map<std::string, SameKey> kept, read;  // inputs that are stored in vain; that are to be stored
+  std::map<std::string, SameKey> kept, read;  // input scales stored in vain; those to be stored
   for (size_t i = 0; i < modules.size(); ++i) {
     const CodedModule& m = modules[i];
     const Promise& p = promises.of[i];
     if (p.inputs == InputPromise::kUnknown || is_table_name(m.name)) continue;
-    // Integers, MXFP4 and MXFP8 have none, whatever is said of them, and of FP8 those with a scale a tensor.
+    // Only NVFP4, and FP8 with one scale along K, may have input scales, whatever a config states.
     const bool may_have = m.format->global_scale || (m.is_fp8() && m.scales_k == 1);
     if (!may_have || p.entry == nullptr || !is_kept(p, m, promises.method)) continue;
     std::string key = p.place, says = p.algorithm, by = p.place;
@@ -80,8 +80,8 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
     }
     for (const size_t i : same.without) {
       const std::string& name = modules[i].name;
-      // Experts that alone lack one are found beside their neighbours. Jamba's dt_proj is no call of a
-      // linear: calibration cannot see its inputs.
+      // Single experts without an input scale are reported by comparison with their neighbours. Jamba's
+      // dt_proj is never called as a linear, so calibration cannot see its inputs.
       const bool is_routed = !modules[i].is_stack && name.find(".experts.") != name.npos;
       if (is_routed || name.ends_with(".dt_proj")) continue;
       reporter.add("missing-input-scale", s.at(modules[i].tensor, name),
@@ -97,12 +97,12 @@ namespace {
 constexpr std::string_view kCacheScales[] = {".k_scale", ".v_scale", ".kv_scale", ".k_proj.output_scale",
                                              ".v_proj.output_scale"};
 
-/// What a config says of the cache.
+/// A config's setting for the KV cache.
 struct CachePromise {
-  bool is_said = false;  ///< the key is there, be it null
+  bool is_said = false;  ///< the key exists, even if null
   bool is_quantized = false, is_static = false;
-  std::string key, text;  ///< of what says it
-  std::string algorithm;  ///< "FP8", "NVFP4"; of anything else as it is said
+  std::string key, text;  ///< key and value of the setting
+  std::string algorithm;  ///< "FP8", "NVFP4"; any other as stated
 };
 
 std::string upper(std::string text) {
@@ -110,7 +110,7 @@ std::string upper(std::string text) {
   return text;
 }
 
-/// Of the keys of one config.
+/// The cache by the keys of one config.
 CachePromise cache_promise(const Json& words, const std::string& place, bool groups) {
   CachePromise p;
   for (const char* name : {"kv_cache_quant_algo", "kv_cache_scheme"}) {
@@ -129,7 +129,7 @@ CachePromise cache_promise(const Json& words, const std::string& place, bool gro
     }
     return p;
   }
-  // A group of its own for attention.
+  // Attention may have its own group.
   if (!groups) return p;
   for (const auto& [name, group] : members_of(words, "config_groups")) {
     for (const std::string& target : strings_of(group, "targets")) {
@@ -145,7 +145,7 @@ bool is_known_cache(const std::string& algorithm) {
          algorithm == "AUTO" || algorithm == "MXFP8";
 }
 
-/// What every reader demands of a scheme. Sources: vLLM, compressed_tensors.py
+/// Checks the values that every reader demands of a scheme. Sources: vLLM, compressed_tensors.py
 /// (CompressedTensorsKVCacheMethod) and modelopt.py.
 void check_scheme(const LintInput& s, const Json& words, const CachePromise& p, bool groups,
                   LintReporter& reporter) {
@@ -179,11 +179,11 @@ void lint_cache(const LintInput& s, const QuantizationSaid& said, LintReporter& 
   const CachePromise p = cache_promise(words, said.place, groups);
   if (p.is_quantized) check_scheme(s, words, p, groups, reporter);
 
-  // Both files, where each has a say.
+  // Both files count if both state it.
   CachePromise other;
   const bool is_both = !said.is_nested && member(s.hf_quant_config, "quantization").is_object();
   if (is_both) other = cache_promise(member(s.hf_quant_config, "quantization"), "quantization.", false);
-  // A key that config.json lacks readers look up in the other file.
+  // Readers look a key that config.json lacks up in the other file.
   const bool differ =
       is_both && (other.is_said || p.is_quantized) && p.is_said && !groups &&
       (p.is_quantized != other.is_quantized || (p.is_quantized && p.algorithm != other.algorithm));

@@ -24,7 +24,7 @@ class IntegerLint : public PromiseCheck {
   }
 
  private:
-  /// Numbers and switches in quotes, which readers compare as they are.
+  /// Reports numbers and booleans in quotes, which readers compare as written.
   void check_texts() {
     for (const char* name :
          {"bits", "w_bit", "group_size", "q_group_size", "sym", "desc_act", "zero_point"}) {
@@ -34,7 +34,7 @@ class IntegerLint : public PromiseCheck {
     }
   }
 
-  /// GPTQModel's exceptions: "-:PATTERN" modules that are in floats, "+:PATTERN" or a pattern alone with
+  /// Checks GPTQModel's exceptions: "-:PATTERN" for modules in floats, "+:PATTERN" or a bare pattern for
   /// other keys.
   void check_dynamic() {
     for (const auto& [text, keys] : members_of(*p_.words, "dynamic")) {

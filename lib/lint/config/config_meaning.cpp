@@ -8,8 +8,8 @@
 #include "lib/lint/config/promises.h"
 #include "lib/names/config_pattern.h"
 
-// What changes the meaning of codes and is in the config or among the tensors alone, and weights in floats
-// where a method without lists promises codes.
+// Settings that change the meaning of codes and are only in the config or only among the tensors, and weights
+// in floats if a method without lists promises codes.
 
 namespace twofour {
 namespace {
@@ -42,7 +42,7 @@ class MeaningLint : public PromiseCheck {
                               format.empty() ? "none" : json_quote_short(format)));
   }
 
-  /// ModelOpt's entries that promise what no tensor holds.
+  /// Reports ModelOpt's entries that promise zero points if there are none.
   void check_zero_points() {
     std::set<const Json*> seen;
     for (size_t i = 0; i < modules_.size(); ++i) {
@@ -83,7 +83,7 @@ class MeaningLint : public PromiseCheck {
     });
   }
 
-  /// Codes where the config promises floats.
+  /// Reports codes if the config promises floats.
   void check_listed() {
     if (p_.method != QuantMethod::kGptq && p_.method != QuantMethod::kAwq) return;
     for (const CodedModule& m : modules_) {
@@ -93,7 +93,7 @@ class MeaningLint : public PromiseCheck {
     }
   }
 
-  /// Floats among codes, by methods whose readers want codes wherever there is such a linear.
+  /// Reports floats among codes, for methods whose readers require codes for every such linear.
   void check_floats() {
     const bool integers = p_.method == QuantMethod::kGptq || p_.method == QuantMethod::kAwq;
     if (!integers && p_.method != QuantMethod::kMxfp4) return;

@@ -12,7 +12,7 @@
 namespace twofour {
 namespace {
 
-/// Methods of other producers, which no rule here follows. Source: transformers, quantizers/auto.py; vLLM,
+/// Methods of other producers, which no rule here reads. Source: transformers, quantizers/auto.py; vLLM,
 /// quantization/__init__.py.
 constexpr std::string_view kOtherMethods[] = {
     "quark",        "auto-round",  "auto_round", "inc",          "intel/auto-round",
@@ -24,7 +24,7 @@ constexpr std::string_view kOtherMethods[] = {
     "w8a8_fp8",     "qoq",         "marlin",     "experts_int8", "deepspeedfp",
 };
 
-/// The method that reads tensors by these names.
+/// The method that reads tensors with these names.
 const char* method_for(const CodedModule& m) {
   if (m.format->global_scale) return m.divides ? "compressed-tensors" : "modelopt";
   if (m.suffix == ".weight_packed") return "compressed-tensors";
@@ -35,7 +35,7 @@ const char* method_for(const CodedModule& m) {
   return "modelopt";
 }
 
-/// Whether a method has a reader for tensors by these names.
+/// True if a method has a reader for tensors with these names.
 bool reads(QuantMethod method, const CodedModule& m) {
   const bool plain = m.suffix == ".weight" || m.suffix.empty();
   switch (method) {
@@ -78,7 +78,7 @@ class MethodLint : public PromiseCheck {
   }
 
  private:
-  /// Methods that mean codes in any case, where there are none.
+  /// Reports methods that always mean codes if there are none.
   bool check_codes() {
     const bool is_coded =
         p_.method == QuantMethod::kMxfp4 || p_.method == QuantMethod::kGptq || p_.method == QuantMethod::kAwq;
@@ -88,7 +88,7 @@ class MethodLint : public PromiseCheck {
     return false;
   }
 
-  /// Whether the method is wrong: then nothing else is to be held against it.
+  /// True if the method is wrong, so that the config's other keys need no check.
   bool check_method() {
     std::map<std::string_view, size_t> wanted;
     for (const CodedModule& m : modules_) ++wanted[method_for(m)];
@@ -101,7 +101,7 @@ class MethodLint : public PromiseCheck {
     const bool is_known = p_.method != QuantMethod::kOther ||
                           std::find(std::begin(kOtherMethods), std::end(kOtherMethods), p_.method_text) !=
                               std::end(kOtherMethods);
-    // Of ModelOpt's only mixed ones have scales by others' names.
+    // Only mixed checkpoints of ModelOpt have scales with other producers' names.
     const bool is_bare = p_.method == QuantMethod::kModelOpt && lookups::algorithm_of(*p_.words).empty() &&
                          !p_.layers().is_object() && most->first != "modelopt";
     const auto readable = std::count_if(modules_.begin(), modules_.end(),
@@ -118,7 +118,7 @@ class MethodLint : public PromiseCheck {
     return true;
   }
 
-  /// Whether experts are in a format of their own, by keys beside the method.
+  /// True if experts have their own format, by keys beside the method.
   bool has_other_experts() const {
     return !text_of(*p_.words, "moe_quant_algo").empty() ||
            !text_of(*p_.words, "routed_experts_quant_method").empty() ||
@@ -126,7 +126,7 @@ class MethodLint : public PromiseCheck {
            loaded_config(s_.config, {s_.quantization, nullptr}).deepseek_v4;
   }
 
-  /// DeepSeek-V4's key for the codes of routed experts; FP4 where it is missing.
+  /// Checks DeepSeek-V4's key for the codes of routed experts, by default FP4.
   void check_experts() {
     if (p_.method != QuantMethod::kFp8 || !loaded_config(s_.config, {s_.quantization, nullptr}).deepseek_v4)
       return;
@@ -190,8 +190,8 @@ class MethodLint : public PromiseCheck {
     check_group_size();
   }
 
-  /// Of one algorithm for all, scales by names that ModelOpt's readers look up. Those of mixed exports may
-  /// keep their origin's, and blocks of FP8 are in use under two names.
+  /// Checks that scales have the names that ModelOpt's readers look up, if one algorithm is for all modules.
+  /// Mixed exports may have their origin's names, and FP8 blocks have two names in use.
   void check_scale_names() {
     std::optional<size_t> first;
     size_t count = 0;
@@ -211,7 +211,7 @@ class MethodLint : public PromiseCheck {
                   p_.of[*first].algorithm, m.scale_suffix, and_more(count, ", and in {} modules more"));
   }
 
-  /// ModelOpt's groups say again what algorithms say. Of algorithms that it has no text for nothing is held.
+  /// Compares ModelOpt's groups with its algorithms, which state the same. Other algorithms are not checked.
   void check_groups() {
     for (const auto& [name, group] : members_of(p_.groups())) {
       std::string algorithm = lookups::algorithm_of(*p_.words);
@@ -238,7 +238,7 @@ class MethodLint : public PromiseCheck {
     }
   }
 
-  /// SGLang demands it where the whole is NVFP4; other sizes are another check's.
+  /// Checks for a group size, which SGLang demands if all is NVFP4. Another check compares the size.
   void check_group_size() {
     const Json& words = member(s_.hf_quant_config, "quantization");
     const std::string algorithm = lookups::algorithm_of(words);
@@ -248,7 +248,7 @@ class MethodLint : public PromiseCheck {
                   "expected 16 as {} is {}, found none", modules_[0].name, modules_[0].text());
   }
 
-  /// Algorithms that scale inputs before a linear, where no tensor says how.
+  /// Reports algorithms that scale inputs before a linear if no tensor holds the scales.
   void check_scaled_inputs() {
     std::optional<size_t> first;
     bool found = false;

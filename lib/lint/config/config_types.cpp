@@ -7,7 +7,7 @@
 namespace twofour {
 namespace {
 
-/// Types within a quantization config that readers take for granted.
+/// Types within a quantization config that readers do not check.
 class ConfigTypes {
  public:
   ConfigTypes(std::string file, bool has_nvfp4, LintReporter& reporter)
@@ -42,7 +42,7 @@ class ConfigTypes {
   void add(const std::string& place, const char* expected, const Json& found) {
     reporter_.add("bad-config", {file_, place}, "expected {}, found {}", expected, found.type_name());
   }
-  /// A value that may be absent or null; nullptr where it is, or is no object.
+  /// A value that may be absent or null; nullptr if it is either or no object.
   const Json* object(const Json& owner, const char* key, const std::string& below) {
     const Json& value = member(owner, key);
     if (value.is_object()) return &value;
@@ -56,7 +56,7 @@ class ConfigTypes {
     for (const Json& item : value) {
       if (!item.is_string()) return add(below + key, "a list of names and patterns alone", item);
       const std::string& text = item.get_ref<const std::string&>();
-      // Those of lists of exceptions are matched, and found so.
+      // Another check finds these in lists of exceptions when it matches them.
       if (std::string_view(key) != "targets" || !text.starts_with("re:") || has_pairs(text)) continue;
       reporter_.add("unreadable-pattern", {file_, below + key},
                     "expected a regular expression, found {}, whose parentheses are not in pairs",
@@ -64,7 +64,7 @@ class ConfigTypes {
     }
   }
 
-  /// Whether each parenthesis of a pattern has its other one.
+  /// True if the parentheses of a pattern are in pairs.
   static bool has_pairs(std::string_view pattern) {
     int open = 0;
     bool in_class = false;
@@ -85,7 +85,7 @@ class ConfigTypes {
     return open == 0;
   }
 
-  /// Quark's numbers of codes, where all that is known of it is NVFP4.
+  /// Checks Quark's settings of codes, of which only NVFP4 is known.
   void check_quark(const Json& entry, const std::string& below) {
     const Json* whole = object(entry, "global_quant_config", below);
     if (whole == nullptr || !has_nvfp4_ || !whole->contains("weight")) return;

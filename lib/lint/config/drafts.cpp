@@ -9,14 +9,14 @@
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/layer_tensors.h"
 
-// Layers that predict further tokens (MTP), behind the others or in a place of their own.
+// Layers for multi-token prediction (MTP), behind the others or under their own prefix.
 
 namespace twofour {
 namespace {
 
 constexpr const char* kCounts[] = {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"};
 
-/// What a config says of them.
+/// The number of such layers in a config, and its key.
 struct StatedDrafts {
   std::string key;
   int64_t count;
@@ -31,7 +31,7 @@ std::optional<StatedDrafts> stated_drafts(const Json& config) {
   return std::nullopt;
 }
 
-/// How many layers of the files are one draft: Nemotron's have a mixer a layer.
+/// Number of stored layers in one draft. Nemotron's drafts have one mixer a layer.
 int64_t layers_of_draft(const Json& config) {
   for (const Json* said : model_settings(config, "mtp_hybrid_override_pattern")) {
     if (said->is_string()) return std::max<int64_t>(std::ssize(said->get_ref<const std::string&>()), 1);
@@ -41,7 +41,7 @@ int64_t layers_of_draft(const Json& config) {
   }
   return 1;
 }
-/// DSpark's drafts come in stages, which another key counts.
+/// True for DSpark's drafts, which are stages with another key for their number.
 bool is_of_stages(const Json& config) { return !model_settings(config, "dspark_block_size").empty(); }
 
 std::string described(const LintInput& s, const LayerPart& part) {
@@ -49,7 +49,7 @@ std::string described(const LintInput& s, const LayerPart& part) {
   return describe(t);
 }
 
-/// What of a layer and of a draft is the same: "transformer_layer." is a draft's alone.
+/// The name that a layer and a draft share: without "transformer_layer.", which only drafts have.
 std::string_view common_name(std::string_view name) {
   constexpr std::string_view kInner = "transformer_layer.";
   return name.starts_with(kInner) ? name.substr(kInner.size()) : name;
@@ -89,12 +89,12 @@ class DraftLint {
       first = fmt::format("{}.{}", group.container, group.layers[0].layer);
     }
     if (!is_said) {
-      // Qwen3-Next's has no such key, and loaders take one draft for granted.
+      // Qwen3-Next's config has no such key, and loaders assume one draft.
       const bool is_inside = last >= layers && layers < std::numeric_limits<int64_t>::max();
       if (!is_inside && !is_of_qwen35()) return;
       stated = StatedDrafts{is_inside ? kCounts[0] : kCounts[1], 0};
     }
-    if (stored == 0 || stored == stated->count) return;  // none at all is another rule's
+    if (stored == 0 || stored == stated->count) return;  // another rule reports none at all
     const bool more = stored > stated->count;
     if (more && stated->count > 0 && is_of_stages(s_.config)) return;
     if (more) {
@@ -115,7 +115,7 @@ class DraftLint {
     return false;
   }
 
-  /// A draft's layer against the layer of the model that is most like it.
+  /// Compares a draft's layer with the most similar layer of the model.
   void check_layer(const LayerGroup& group, const LayerTensors& draft) {
     std::map<std::string_view, const LayerPart*> own;
     for (const auto& [name, part] : draft.parts) own.emplace(common_name(name), &part);
@@ -130,7 +130,7 @@ class DraftLint {
       best = &layer;
       best_lacks = lacks;
     }
-    // With less in common it is a layer of another kind.
+    // With fewer parts in common it is a layer of another kind.
     if (best == nullptr || best_lacks > 2 || best->parts.size() < 4 * (best_lacks + 1)) return;
     const bool inner = std::any_of(draft.parts.begin(), draft.parts.end(),
                                    [](const auto& part) { return common_name(part.first) != part.first; });
@@ -150,7 +150,7 @@ class DraftLint {
     }
   }
 
-  /// What brings hidden states and embeddings together, and norms that come in pairs.
+  /// Checks the parts that combine hidden states and embeddings, and norms in pairs.
   void check_inputs() {
     constexpr std::pair<std::string_view, std::string_view> kPairs[] = {
         {"pre_fc_norm_embedding", "pre_fc_norm_hidden"},
@@ -165,7 +165,7 @@ class DraftLint {
     };
     for (const auto& [name, part] : find_outer_parts(s_, *model_.coded)) add(name);
     for (const LayerGroup& group : groups_) {
-      // The rows of families have them behind other layers.
+      // The rows of families cover drafts behind other layers.
       if (model_.is_held && &group == &groups_[0]) continue;
       for (const LayerTensors& layer : group.layers) {
         for (const auto& [name, part] : layer.parts)
@@ -190,7 +190,7 @@ class DraftLint {
     check_last_norm(by_parent);
   }
 
-  /// The norm before the head, wherever in a draft it is.
+  /// Checks the norm before the head, wherever it is in a draft.
   void check_last_norm(const std::map<std::string, std::set<std::string>>& by_parent) {
     std::string first;
     for (const auto& [parent, leaves] : by_parent) {

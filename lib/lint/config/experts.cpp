@@ -12,7 +12,7 @@
 namespace twofour {
 namespace {
 
-/// The place of a routed expert's number in a tensor's name.
+/// A tensor's name with a routed expert's number, in parts.
 struct ExpertName {
   std::string_view block;  ///< "model.layers.0.mlp.experts"
   std::string_view number;
@@ -37,12 +37,12 @@ std::optional<ExpertName> parse_expert_name(std::string_view name) {
 /// One tensor of an expert.
 struct Member {
   size_t tensor;          ///< in LintInput::tensors
-  std::string_view rest;  ///< of its name, behind the expert's number
+  std::string_view rest;  ///< its name behind the expert's number
 };
 /// The tensors of each expert, sorted by `rest`.
 using Experts = std::map<int64_t, std::vector<Member>>;
 
-/// Whether two experts may have these as the same tensor. A scalar is [] or [1].
+/// True if the tensors are alike for two experts. A scalar is [] or [1].
 bool is_alike(const TensorInfo& a, const TensorInfo& b) {
   const auto is_scalar = [](const TensorInfo& t) {
     return t.shape.empty() || t.shape == std::vector<int64_t>{1};
@@ -80,13 +80,13 @@ class BlockLint {
     if (promised_.empty() || promised_.count(count)) return;
     const int64_t most = *promised_.rbegin();
     const bool fewer = count < most;
-    // A gap was reported already.
+    // A gap is already reported.
     if (fewer && last + 1 >= most) return;
     sink_.add(fewer ? "experts-missing" : "experts-extra", {"", block_},
               "expected {} experts as config.json says, found {}", most, count);
   }
 
-  /// The router beside them has a row for each.
+  /// Checks that the router beside the experts has a row for each.
   void check_router() {
     const auto count = experts_.rbegin()->first + 1;
     const bool is_reported =
@@ -110,7 +110,7 @@ class BlockLint {
            });
   }
 
-  /// What most experts look like; on a tie, the first of them.
+  /// The most common set of tensors among experts; in a tie, the first.
   const std::vector<Member>& most_common() const {
     std::vector<std::pair<const std::vector<Member>*, size_t>> kinds;
     for (const auto& [e, tensors] : experts_) {
@@ -146,7 +146,7 @@ class BlockLint {
       const bool there =
           std::any_of(tensors.begin(), tensors.end(), [&](auto& own) { return own.rest == m.rest; });
       const std::string_view matrix = matrix_of(m.rest);
-      // What another format stores it need not have.
+      // An expert in another format need not have the tensor.
       if (there || changed.count(matrix)) continue;
       const TensorInfo& wanted = s_.tensors[m.tensor];
       const std::string type = describe(wanted);
@@ -157,7 +157,7 @@ class BlockLint {
       } else if (is_input_scale(m.rest)) {
         sink_.add("missing-input-scale", {"", fmt::format("{}.{}.{}", block_, e, m.rest)},
                   "expected {} as the other experts have, found none", type);
-      } else if (!is_nvfp4(model, matrix)) {  // of NVFP4 ones it is reported with the module
+      } else if (!is_nvfp4(model, matrix)) {  // NVFP4 is reported with the module
         sink_.add("experts-missing", {"", fmt::format("{}.{}.{}", block_, e, m.rest)},
                   "expected {} as the other experts have, found none", type);
       }
@@ -176,7 +176,7 @@ class BlockLint {
   const std::string block_;
   const Experts& experts_;
   const std::set<int64_t>& promised_;
-  const std::set<size_t>& reported_;  ///< tensors of which something was said already
+  const std::set<size_t>& reported_;  ///< tensors with findings
   LintReporter& sink_;
 };
 
@@ -194,10 +194,10 @@ std::set<int64_t> promised_counts(const Json& config, std::initializer_list<cons
 
 namespace {
 
-/// Counts that a model with routed experts must state, under whatever name its family has for them.
+/// Checks that a model with routed experts states the necessary counts, under its family's names.
 void check_stated(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
   if (!s.config.is_object()) return;
-  // What a config does not say its class does.
+  // The model's class has a default for a count that the config lacks.
   bool count = false,
        chosen = model.family != nullptr && *model.family->experts.per_token != '\0' &&
                 FamilySizes(*model.family, s.config).number(model.family->experts.per_token).has_value();

@@ -11,7 +11,7 @@ namespace {
 
 /// A group size that a config states for NVFP4 weights.
 struct Stated {
-  std::string key;  ///< its path in the file
+  std::string key;  ///< path in the file
   Json size;
 };
 
@@ -20,8 +20,8 @@ void collect(const Json& at, const std::string& key, std::vector<Stated>& stated
   if (size.is_number()) stated.push_back({key + ".group_size", size});
 }
 
-/// That of config_groups, which both producers write. A group may be of another format: MXFP4 differs from
-/// NVFP4 in nothing else, so where one of them fits the weights nothing is said of the rest.
+/// Collects group sizes from config_groups, which both producers write. A group may be MXFP4, which differs
+/// from NVFP4 only in group size. So if one group fits the weights, the others are not reported.
 void collect_groups(const Json& entry, const std::string& key, std::vector<Stated>& stated) {
   std::vector<Stated> fp4;
   for (const auto& [name, group] : members_of(entry, "config_groups")) {
@@ -33,7 +33,7 @@ void collect_groups(const Json& entry, const std::string& key, std::vector<State
   if (!fits) stated.insert(stated.end(), fp4.begin(), fp4.end());
 }
 
-/// ModelOpt's own, beside an algorithm.
+/// Collects ModelOpt's own group size, beside an algorithm.
 void collect_algo(const Json& at, const std::string& key, std::vector<Stated>& stated) {
   if (text_of(at, "quant_algo").find("NVFP4") != std::string::npos) collect(at, key, stated);
 }
@@ -56,7 +56,7 @@ void check_entry(const char* file, const Json& entry, const std::string& key, si
 }  // namespace
 
 void lint_group_size(const LintInput& s, LintReporter& reporter) {
-  // A module with block scales of other groups is reported by its shapes and is not among these.
+  // These modules have no block scales of other groups, which are reported by their shapes.
   if (s.modules.empty()) return;
   const Json& other = s.hf_quant_config;
   if (s.quantization != other) {

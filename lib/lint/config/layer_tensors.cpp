@@ -12,7 +12,7 @@ struct PlaceInLayer {
   int64_t layer;
 };
 
-/// By the first number in a name. A list of experts outside of layers is none.
+/// The layer of a tensor by the first number in its name. A list of experts outside of layers is no layer.
 std::optional<PlaceInLayer> place_in_layer(std::string_view name) {
   for (size_t at = 0; at < name.size();) {
     const size_t end = std::min(name.find('.', at), name.size());
@@ -28,7 +28,7 @@ std::optional<PlaceInLayer> place_in_layer(std::string_view name) {
   return std::nullopt;
 }
 
-/// Whether a name is of another expert than the first.
+/// True if a name belongs to an expert other than the first.
 bool is_further_expert(std::string_view name) {
   constexpr std::string_view kExperts = "experts.";
   const size_t at = name.find(kExperts);
@@ -37,7 +37,7 @@ bool is_further_expert(std::string_view name) {
   return is_number_part(number.substr(0, number.find('.'))) && !number.starts_with("0.");
 }
 
-/// What producers put beside weights; the module is there by its weights.
+/// True for tensors that producers put beside weights. A module is identified by its weights.
 bool is_beside(std::string_view leaf) {
   return leaf.find("scale") != leaf.npos || leaf == "qzeros" || leaf == "g_idx" || leaf == "weight_shape" ||
          leaf == "weight_zero_point" || leaf == "weight_g_idx" || leaf == "inv_freq";
@@ -49,7 +49,7 @@ class Parts {
     for (const CodedModule& m : coded) coded_.emplace(m.tensor, std::pair(m.n, m.k));
   }
 
-  /// The name of a part in `rest`, and what it is; nothing for what only goes with a module.
+  /// The part that `rest` names, and its name; nullopt for a tensor that only accompanies a module.
   std::optional<std::pair<std::string, LayerPart>> part(size_t tensor, std::string_view rest) const {
     const TensorInfo& t = s_.tensors[tensor];
     const std::string_view leaf = leaf_of(rest);

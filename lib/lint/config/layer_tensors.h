@@ -7,26 +7,26 @@
 
 namespace twofour {
 
-/// A module of a layer, or a tensor that belongs to none, by its name behind the layer's number.
+/// A module of a layer, or a tensor without a module, by its name behind the layer's number.
 struct LayerPart {
-  size_t tensor;           ///< that shows its size
-  int64_t n = -1, k = -1;  ///< of a matrix; of a vector n alone; -1: not known
+  size_t tensor;           ///< the tensor that shows its size
+  int64_t n = -1, k = -1;  ///< size of a matrix; for a vector, n alone; -1: unknown
   bool operator==(const LayerPart& other) const { return n == other.n && k == other.k; }
 };
 
-/// The modules of one layer whatever their format; of experts those of the first.
+/// The modules of one layer in any format. Only the first expert's are included.
 struct LayerTensors {
   int64_t layer = 0;
   std::map<std::string, LayerPart> parts;
 };
 
-/// Layers that share what is before their number: "model.layers".
+/// Layers with one prefix before their numbers: "model.layers".
 struct LayerGroup {
   std::string container;
   std::vector<LayerTensors> layers;  ///< by number
-  /// Whether they are those of a draft: "mtp.layers", "model.mtp.layers".
+  /// True for a draft's layers: "mtp.layers", "model.mtp.layers".
   bool is_draft() const;
-  /// Or of a tower that reads images or sound.
+  /// True for the layers of a tower for images or sound.
   bool is_aside() const;
 };
 

@@ -16,8 +16,7 @@ namespace twofour {
 namespace engine_lookups {
 namespace {
 
-/// The scheme of an FP8 matrix by the scale beside it; kOther, which nothing is held against, where there is
-/// none.
+/// The scheme of an FP8 matrix by the scale beside it; kOther, which is not checked, if there is none.
 Scheme fp8_scheme(const LintInput& s, const CodedModule& m) {
   if (!m.scale) return schemes::kOther;
   if (m.is_mxfp8()) return schemes::kMxfp8;
@@ -28,7 +27,7 @@ Scheme fp8_scheme(const LintInput& s, const CodedModule& m) {
   return is_row ? schemes::kFp8Row : schemes::kFp8Blocks;
 }
 
-/// Linears whose format is certain. What a module lacks other rules report: here it is as if it were whole.
+/// Linears whose format is certain. Other rules report missing parts: here every module counts as whole.
 std::vector<LoadedModule> stored_modules(const LintInput& s, const std::vector<CodedModule>& coded,
                                          const std::set<std::string>& reported) {
   std::map<size_t, const CodedModule*> fp8;
@@ -52,7 +51,7 @@ std::vector<LoadedModule> stored_modules(const LintInput& s, const std::vector<C
   return modules;
 }
 
-/// Findings that differ in numbers of their modules, or in the engine.
+/// Findings that differ only in the numbers in modules' names or in the engine.
 struct Alike {
   std::vector<std::string_view> engines;
   std::vector<std::string> modules;
@@ -79,7 +78,7 @@ using Key = std::tuple<bool, std::string, std::string>;  ///< limit, module with
 std::map<Key, Alike> group_findings(const std::vector<LookupFinding>& findings) {
   std::map<Key, Alike> all;
   for (const LookupFinding& f : findings) {
-    // Whatever modules have a format, an engine's limit is one.
+    // An engine's limit is one finding, whatever its modules.
     const std::string module = f.is_limit ? "" : without_numbers(f.module);
     Alike& a = all[{f.is_limit, module, replaced(f.message, f.engine, kPlaceOfEngine)}];
     if (a.engines.empty() || a.engines.back() != f.engine) a.engines.push_back(f.engine);

@@ -20,7 +20,7 @@ bool ends_with_any(std::string_view name, std::initializer_list<const char*> end
   return std::any_of(ends.begin(), ends.end(), [&](const char* end) { return name.ends_with(end); });
 }
 
-/// The matrices that engines put into one, side by side.
+/// Compares the matrices that engines fuse.
 void check_gate_up(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kPairs = {
       {{".gate_proj.weight", ".up_proj.weight"},
@@ -46,7 +46,7 @@ void check_gate_up(const LintInput& s, const ModelFacts& model, LintReporter& re
   }
 }
 
-/// What changes the meaning of weights, and stacks that can be read in two ways.
+/// Reports tensors that change the meaning of weights, and stacks that can be read in two ways.
 void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter) {
   TensorAccess access{.tensors = s.tensors, .whole = &s.whole};
   if (!headers_only) {
@@ -56,7 +56,7 @@ void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter
   }
   access.file = [&s](size_t tensor) -> const Shard& { return s.shards[s.shard_of[tensor]]; };
   access.config = &s.config;
-  // What an artifact keeps of its source has no codes beside it.
+  // The source's tensors in an artifact have no codes beside them.
   access.is_part = s.is_part || s.lacks_files || !s.layout.empty();
   const std::set<std::string> reported = reporter.reported_names();
   const auto is_reported = [&](const std::string& linear) {
@@ -101,7 +101,7 @@ std::map<std::string, std::set<int64_t>, std::less<>> find_layers(const LintInpu
 
 void check_layers(const LintInput& s, LintReporter& reporter) {
   const auto layers = find_layers(s);
-  // Of layers with two blocks each num_hidden_layers may count blocks.
+  // If layers have two blocks each, num_hidden_layers may count blocks.
   auto counts = promised_counts(s.config, {"num_layers"});
   if (counts.empty()) counts = promised_counts(s.config, {"num_hidden_layers"});
   const auto is_aside = [](std::string_view prefix) {
@@ -140,7 +140,7 @@ void check_layers(const LintInput& s, LintReporter& reporter) {
   }
 }
 
-/// What `key` says of the language model; nothing where config.json doesn't say it.
+/// The value of `key` for the language model; nullopt if config.json does not state it.
 std::optional<bool> text_flag(const Json& config, const char* key) {
   std::optional<bool> flag;
   for (const Json* said : model_settings(config, key)) {
@@ -176,7 +176,7 @@ void check_head(const LintInput& s, const ModelFacts& model, bool differs, LintR
   }
 }
 
-/// Whether two whole tensors differ, as far as a few pieces of them show.
+/// True if two whole tensors differ, by a sample of a few pieces.
 bool are_different(const LintInput& s, size_t a, size_t b) {
   const TensorInfo &x = s.tensors[a], &y = s.tensors[b];
   if (x.dtype != y.dtype || x.shape != y.shape || x.bytes() == 0) return x.shape != y.shape;
@@ -192,7 +192,7 @@ bool are_different(const LintInput& s, size_t a, size_t b) {
   return false;
 }
 
-/// Whether a head is stored beside an embedding that some config ties it to, and is another matrix.
+/// True if a stored head differs from the embedding that a config ties it to.
 bool check_tied_head(const LintInput& s, const ModelFacts& model, bool headers_only, LintReporter& reporter) {
   const std::vector<const Json*> stated = model_settings(s.config, "tie_word_embeddings");
   const bool is_tied = has_tied_head(s.config) || (stated.empty() && model.tied.value_or(false));

@@ -13,7 +13,7 @@ namespace {
 constexpr InputPromise kUnknown = InputPromise::kUnknown, kFloats = InputPromise::kFloats,
                        kDynamic = InputPromise::kDynamic, kStatic = InputPromise::kStatic;
 
-/// What a group says of inputs. `local` is a stored scale of a tensor over those of its groups.
+/// A group's setting for inputs. "local" means that the tensor's scale is stored, above those of its groups.
 InputPromise group_inputs(const Json& group) {
   const Json& inputs = member(group, "input_activations");
   if (!inputs.is_object()) return kFloats;
@@ -21,7 +21,7 @@ InputPromise group_inputs(const Json& group) {
   return dynamic.is_boolean() && dynamic.get<bool>() ? kDynamic : kStatic;
 }
 
-/// Of a method that says it of all modules.
+/// The inputs by a method that states them for all modules.
 InputPromise whole_inputs(const QuantizationSaid& said) {
   switch (said.method) {
     case QuantMethod::kOther:

@@ -12,7 +12,7 @@
 namespace twofour {
 namespace {
 
-/// Names of modules: of tensors without their last part.
+/// Names of modules: tensors' names without their last part.
 class ModuleNames {
  public:
   explicit ModuleNames(const LintInput& s) : tensors_(s.tensors) {
@@ -25,7 +25,7 @@ class ModuleNames {
         others_.insert(std::move(other));
     }
   }
-  /// Whether `path` is a tensor, a module, by either name that loaders know, or something above one.
+  /// True if `path` is a tensor, a module (by either of the loaders' names) or a prefix of one.
   bool has(const std::string& path) const {
     if (find_tensor(tensors_, path) || others_.count(path) > 0) return true;
     const std::string below = path + ".";
@@ -37,7 +37,7 @@ class ModuleNames {
     return std::any_of(names_.begin(), names_.end(),
                        [&](std::string_view n) { return n.find(text) != n.npos; });
   }
-  /// Whether it matches a module or anything above one.
+  /// True if the pattern matches a module or a prefix of one.
   bool any_matches(const ConfigPattern& pattern) {
     if (folded_.empty()) {
       for (std::string_view name : names_) {
@@ -58,11 +58,11 @@ class ModuleNames {
  private:
   std::span<const TensorInfo> tensors_;
   std::vector<std::string_view> names_;
-  std::unordered_set<std::string> others_;  ///< what transformers calls modules that have another name there
+  std::unordered_set<std::string> others_;  ///< transformers' names of modules that it renames
   std::unordered_set<std::string> folded_;
 };
 
-/// Whether a name is of a layer that the model is to have and that is missing altogether, which is reported.
+/// True if a name is in a layer that is missing altogether, which another rule reports.
 bool is_of_missing_layer(const ModuleNames& names, const std::string& text, int64_t layers) {
   constexpr std::string_view kLayers = "layers.";
   const size_t at = text.find(kLayers);
@@ -74,7 +74,7 @@ bool is_of_missing_layer(const ModuleNames& names, const std::string& text, int6
   return !names.has(text.substr(0, end)) && names.has(text.substr(0, number - 1));
 }
 
-/// ModelOpt's entries, in order.
+/// The names of ModelOpt's entries, in order.
 std::set<std::string> named_layers(const QuantizationSaid& said) {
   std::set<std::string> names;
   if (said.method == QuantMethod::kGroups || !said.layers().is_object()) return names;
@@ -82,7 +82,7 @@ std::set<std::string> named_layers(const QuantizationSaid& said) {
   return names;
 }
 
-/// Entries of quantized_layers, and groups, that no module belongs to.
+/// Reports entries of quantized_layers, and groups, without a module.
 void check_unused_entries(const LintInput& s, const QuantizationSaid& said, ModuleNames& names, bool tied,
                           LintReporter& reporter) {
   size_t count = 0;
@@ -129,9 +129,9 @@ void lint_unused_patterns(const LintInput& s, const QuantizationSaid& said, Lint
                    "expected a regular expression in {}, found none that can be followed", key);
       continue;
     }
-    // A tied head has no tensor, and producers exclude it all the same.
+    // A tied head has no tensor, but producers still exclude it.
     if (is_model_head(text) || (tied && text.find("lm_head") != text.npos)) continue;
-    // compressed-tensors takes a glob for a name.
+    // compressed-tensors reads a glob as a name.
     const bool is_glob = is_groups && !text.starts_with("re:");
     if (is_glob && is_wild(text)) {
       reporter.add(
@@ -140,7 +140,7 @@ void lint_unused_patterns(const LintInput& s, const QuantizationSaid& said, Lint
       continue;
     }
     if (names.has(text) || is_of_missing_layer(names, text, model_layers(s.config))) continue;
-    // transformers renames phimoe's router, and producers list it by that name.
+    // transformers renames phimoe's router, and producers list it by the new name.
     constexpr std::string_view kRenamed = ".block_sparse_moe.router";
     if (text.ends_with(kRenamed) &&
         is_own_router(s, text.substr(0, text.size() - kRenamed.size()) + ".block_sparse_moe.gate"))

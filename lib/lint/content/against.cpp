@@ -38,7 +38,7 @@ const char* rule_of(Moved how) {
   return "turned-signs";
 }
 
-/// Matrices of the same name that have nothing in common: most of them, of another model.
+/// Reports matrices with equal names that have nothing in common. If most do, they are from another model.
 void report_unlike(const MovedReport& report, const Matrices& own, const LintInput& s,
                    const Checkpoint& subject, LintReporter& reporter) {
   const size_t count = report.unlike.size();
@@ -69,11 +69,11 @@ void lint_against(const LintInput& s, const std::filesystem::path& path, const s
   } catch (const ReadError&) {
     throw;
   } catch (const Error&) {
-    // What is wrong with it was reported.
+    // Its problems are already reported.
     if (!reporter.reported_names().empty()) return;
     throw;
   }
-  Findings left_out;  // modules that cannot be read, which rules of their own report
+  Findings left_out;  // modules that cannot be read, which other rules report
   const Matrices own(*subject, left_out), others(reference, left_out);
   const MovedReport report = find_moved(own, others, "OTHER");
   if (report.compared == 0)

@@ -13,17 +13,17 @@
 #include "lib/names/sibling_name.h"
 #include "lib/threads/interrupt.h"
 
-// Tensors that are no linears, against those of another checkpoint: norms, biases, scales of inputs and of
-// the cache, embeddings.
+// Compares tensors that are no linears with another checkpoint's: norms, biases, scales of inputs and of the
+// cache, embeddings.
 
 namespace twofour {
 namespace {
 
-constexpr int64_t kMostNumbers = int64_t{1} << 20;  ///< of a vector
-constexpr int64_t kFewColumns = 16;                 ///< a cosine of fewer says nothing
-constexpr double kSame = 0.02;  ///< relative, of numbers that were rounded to BF16 or E4M3
+constexpr int64_t kMostNumbers = int64_t{1} << 20;  ///< largest vector
+constexpr int64_t kFewColumns = 16;                 ///< a cosine of fewer is meaningless
+constexpr double kSame = 0.02;  ///< relative distance of numbers that were rounded to BF16 or E4M3
 constexpr double kFactor = 1.6;
-constexpr double kLike = 0.6;  ///< cosine of rows of a table that rounding leaves
+constexpr double kLike = 0.6;  ///< least cosine of a table's rows after rounding
 
 using Numbers = std::vector<float>;
 
@@ -81,7 +81,7 @@ class OtherTensors {
   }
   const LayerFactors& norm_factors() const { return factors_; }
 
-  /// Norms of a factor that no linear of their layer makes up for.
+  /// Reports norms with a factor that no linear of their layer compensates.
   void report_norms(const LayerFactors& linears) {
     for (const auto& [tensor, factor] : norms_) {
       if (!is_made_up(linears, a_.tensors()[tensor].name, factor))
@@ -113,7 +113,7 @@ class OtherTensors {
                   "expected the numbers that OTHER has under this name, found that {}", found);
   }
 
-  /// Tensors of B that are of one shape with the first, by shape.
+  /// Tensors of B with that shape.
   const std::vector<size_t>& alike(const std::vector<int64_t>& shape) {
     if (by_shape_.empty()) {
       for (size_t i = 0; i < b_.tensors().size(); ++i) {
@@ -132,7 +132,7 @@ class OtherTensors {
     for (const size_t i : alike(t.shape)) {
       const std::string& name = b_.tensors()[i].name;
       if (i == other || distance(x, read_all(b_, i)) > (x.size() == 1 ? 0 : kSame / 4)) continue;
-      // Scales of linears that read one input are made one by whoever fuses them.
+      // Linears with the same input get one scale when they are fused.
       if (x.size() == 1 && module_of(module_of(name)) == module_of(module_of(t.name))) continue;
       return report(own, "moved-weights", fmt::format("it equals {} of OTHER", name));
     }
@@ -154,7 +154,7 @@ class OtherTensors {
     report(own, "other-weights", fmt::format("its numbers are {:.4g} times those of OTHER", factor));
   }
 
-  /// Tables of numbers that mean something, as those of tokens to experts.
+  /// Compares tables of integers, such as the experts of tokens.
   void check_integers(size_t own, size_t other) {
     const TensorInfo &t = a_.tensors()[own], &o = b_.tensors()[other];
     if (o.dtype != t.dtype || o.shape != t.shape || t.bytes() == 0) return;
@@ -173,7 +173,7 @@ class OtherTensors {
     return hash_bytes(bytes);
   }
 
-  /// Some rows of both.
+  /// Compares some rows of two tables.
   void check_table(size_t own, size_t other) {
     const TensorInfo& t = a_.tensors()[own];
     const int64_t rows = t.shape[0], k = t.shape[1], some = std::min<int64_t>(rows, 64);
@@ -229,7 +229,7 @@ class OtherTensors {
     return std::nullopt;
   }
 
-  /// Rows of equal bytes in another place.
+  /// Finds rows with equal bytes in another place.
   std::optional<std::string> find_rows(size_t own, size_t other, const std::vector<int64_t>& rows) const {
     const TensorInfo& t = a_.tensors()[own];
     if (b_.tensors()[other].dtype != t.dtype) return std::nullopt;

@@ -16,9 +16,9 @@ void SizeVotes::add(std::string_view expression, int64_t found, size_t tensor, s
 
 namespace {
 
-constexpr int kMostKeys = 8;  ///< that are looked for; a config with more wrong ones is of another model
+constexpr int kMostKeys = 8;  ///< largest number of wrong keys; a config with more is of another model
 
-/// What most tensors have, where it is more than half of them.
+/// The size of more than half of all tensors, if there is one.
 std::optional<int64_t> most_common(const SizeVotes::Votes& votes) {
   size_t all = 0, most = 0;
   int64_t size = 0;
@@ -37,14 +37,14 @@ struct Expression {
   const SizeVotes::Vote* vote;
 };
 
-/// How many tensors disagree in expressions that disagree as a whole.
+/// The number of expressions that disagree with the size of most tensors.
 size_t count_wrong(const std::vector<Expression>& all, const FamilySizes& sizes) {
   size_t count = 0;
   for (const Expression& e : all) count += sizes.size(*e.text) == e.found ? 0 : 1;
   return count;
 }
 
-/// Values of a key with which an expression has the size: in proportion, and where it is a sum.
+/// Values of a key that give an expression the size found, if it is a product, a sum or a quotient.
 std::vector<int64_t> solve(const Expression& e, const std::string& key, const FamilySizes& sizes) {
   std::vector<int64_t> values;
   FamilySizes tried = sizes;
@@ -54,14 +54,14 @@ std::vector<int64_t> solve(const Expression& e, const std::string& key, const Fa
   tried.set(key, 2 * old);
   const auto at_double = tried.size(*e.text);
   if (at_old && at_double && *at_double > *at_old) {
-    const int64_t step = *at_double - *at_old;  // of `old` more
+    const int64_t step = *at_double - *at_old;  // growth of the size if the key grows by `old`
     const __int128 wanted = static_cast<__int128>(e.found - *at_old) * old;
     if (wanted % step == 0) values.push_back(old + static_cast<int64_t>(wanted / step));
   }
   if (at_old && *at_old > 0) {
     const __int128 wanted = static_cast<__int128>(old) * e.found;
     if (wanted % *at_old == 0) values.push_back(static_cast<int64_t>(wanted / *at_old));
-    // A divisor: the smaller it is, the more.
+    // A divisor: a smaller key gives a larger size.
     const __int128 divided = static_cast<__int128>(old) * *at_old;
     if (e.found > 0 && divided % e.found == 0) values.push_back(static_cast<int64_t>(divided / e.found));
   }
@@ -95,7 +95,7 @@ std::vector<WrongKey> find_wrong_keys(const SizeVotes& votes, FamilySizes& sizes
       }
     }
     if (!best) break;
-    // The tensors that say so: of every expression that it makes right.
+    // Counts the tensors of every expression that the new value corrects.
     FamilySizes tried = sizes;
     tried.set(best->key, best->found);
     best->tensors = 0;

@@ -8,21 +8,21 @@
 
 namespace twofour {
 
-/// What the checks of one family share. They run in this order, and each sets in `sizes` what it found to be
-/// right, so that the next reports no consequence.
+/// Shared state of the checks of one family. They run in this order, and each corrects `sizes` by its
+/// findings, so that the next reports no consequences.
 struct FamilySubject {
   const LintInput& input;
   const LanguageModel& model;
   const FamilyPresence& there;
-  bool is_own_class;               ///< by `architectures` and by names: a class of its own may differ
+  bool is_own_class;               ///< by `architectures` and names; another class may differ
   FamilySizes sizes;               ///< as config.json states them, then corrected
-  std::set<std::string> blamed{};  ///< keys that were reported
+  std::set<std::string> blamed{};  ///< reported keys
   ModelFacts facts{};
 
   std::optional<int64_t> experts() const;
 };
 
-/// What all checks of a family are given.
+/// The input of all checks of a family.
 class FamilyLint {
  public:
   FamilyLint(FamilySubject& x, LintReporter& reporter)
@@ -37,22 +37,22 @@ class FamilyLint {
   LintReporter& reporter_;
 };
 
-/// How many layers there are, and of which kind each is.
+/// Checks the number of layers and the kind of each.
 void lint_family_layers(FamilySubject& subject, LintReporter& reporter);
-/// Keys on which it depends whether a tensor is there at all.
+/// Checks keys that decide if a tensor exists.
 void lint_family_switches(FamilySubject& subject, LintReporter& reporter);
-/// Keys that state sizes, against all tensors; tensors, against what most others say.
+/// Compares keys that state sizes with all tensors, and tensors with most others.
 void lint_family_sizes(FamilySubject& subject, LintReporter& reporter);
 
-/// What a row's tensors must be by `sizes`.
+/// The shape of a row's tensors by `sizes`.
 struct ExpectedShape {
   std::optional<int64_t> e, n, k;
   bool is_known(const FamilyRow& row) const { return n && (row.k.empty() || k); }
-  /// "[N, K]", once it is known.
+  /// "[N, K]", if known.
   std::string text(const FamilyRow& row) const;
 };
 ExpectedShape expected_shape(const FamilySubject& subject, const FamilyRow& row, int64_t layer);
-/// "[128, 2048, 768]"
+/// A shape as text: "[128, 2048, 768]".
 std::string shape_text(const LogicalShape& shape);
 
 }  // namespace twofour

@@ -44,7 +44,7 @@ class LayerLint : public FamilyLint {
     sizes_.set("num_hidden_layers", end);
   }
 
-  /// Which class of `classes` has the most tensors in a layer, of its own alone.
+  /// The class of `classes` with the most tensors in a layer that no other class has.
   std::string class_found(int64_t layer, const std::set<std::string>& classes, size_t& first) const {
     std::string found;
     size_t most = 0;

@@ -7,8 +7,8 @@
 namespace twofour {
 namespace {
 
-/// How the files of a layer hold what can be held in several ways: experts in stacks, apart under one set
-/// of names or another; "either ...": one tensor under one name or another. Empty for what has one way.
+/// The form of a row that can be stored in several: experts in stacks, or single under one set of names or
+/// another; "either ...": one tensor under one name or another. Empty for a row with one form.
 std::string form_of(const FamilyRow& row) {
   if (row.kind == ParameterKind::kRouter) return "either " + std::string(row.n);
   if (row.kind == ParameterKind::kEmbedding && !row.has_layer) return "either embedding";
@@ -52,7 +52,7 @@ bool FamilyPresence::is_replaced(size_t row, int64_t layer) const {
   const std::string& form = forms_[row];
   const bool is_either = form.starts_with("either ");
   if (form.empty() || count(row, layer) > 0) return false;
-  std::string first;  // the way that the family's files have
+  std::string first;  // the usual form in the family's files
   for (size_t i = 0; i < all_.rows.size(); ++i) {
     const std::string& other = forms_[i];
     if (other.empty() || (other.starts_with("either ") || is_either) != (other == form)) continue;
@@ -66,7 +66,7 @@ bool FamilyPresence::is_second_name(size_t row) const {
   const auto end = forms_.begin() + static_cast<std::ptrdiff_t>(row);
   return forms_[row].starts_with("either ") && std::find(forms_.begin(), end, forms_[row]) != end;
 }
-/// Whether a layer has something in a form; of one tensor every row is a way of its own.
+/// True if a layer has a tensor in a form. For "either ...", every row is its own form.
 bool FamilyPresence::any_in(const std::string& form, size_t row, int64_t layer) const {
   if (form.starts_with("either ")) return count(row, layer) > 0;
   for (size_t i = 0; i < all_.rows.size(); ++i) {

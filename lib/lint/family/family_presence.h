@@ -8,7 +8,7 @@
 
 namespace twofour {
 
-/// Which rows of a family have tensors, layer by layer. Tensors of no layer are in layer -1.
+/// The rows of a family that have tensors, layer by layer. Tensors outside of layers are in layer -1.
 class FamilyPresence {
  public:
   FamilyPresence(const LintInput& input, const LanguageModel& model);
@@ -16,34 +16,35 @@ class FamilyPresence {
   const std::vector<FamilyRow>& rows() const { return all_.rows; }
   const std::vector<FamilyTensor>& tensors() const { return all_.tensors; }
   const std::vector<UnknownTensors>& unknown() const { return all_.unknown; }
-  /// The layers of the model, and of its drafts, that have any tensor.
+  /// The layers of the model and its drafts that have any tensor.
   const std::vector<int64_t>& layers() const { return all_.layers; }
-  /// Those where a row may have tensors.
+  /// The layers in which a row may have tensors.
   std::vector<int64_t> layers_of(const FamilyRow& row) const;
   const FamilyRow& row_of(const FamilyTensor& tensor) const {
     return all_.rows[static_cast<size_t>(tensor.row)];
   }
 
-  /// Tensors of a row in a layer, and the first of them, which there must be.
+  /// The number of tensors of a row in a layer, and the first of them, which must exist.
   size_t count(size_t row, int64_t layer) const;
   size_t first(size_t row, int64_t layer) const { return firsts_[row].at(layer); }
-  /// Tensors of a row by layer.
+  /// Numbers of tensors of a row by layer.
   const std::map<int64_t, size_t>& counts(size_t row) const { return counts_[row]; }
 
-  /// Whether a row is not missing, as the layer has the same in another way.
+  /// True if a layer has another form of a row, so that the row is not missing.
   bool is_replaced(size_t row, int64_t layer) const;
-  /// Whether an earlier row is the same tensor under another name.
+  /// True if an earlier row is the same tensor under another name.
   bool is_second_name(size_t row) const;
-  /// Whether layers have the names of the family's own class: producers may write those of another in their
-  /// place where the row is open.
+  /// True if layers have the names of the family's own class. If the row is open, producers may write another
+  /// class's names.
   bool has_own_names() const { return has_own_names_; }
 
  private:
   bool any_in(const std::string& form, size_t row, int64_t layer) const;
 
   FamilyTensors all_;
-  std::vector<std::map<int64_t, size_t>> counts_, firsts_;  ///< of each row by layer: tensors, the first
-  std::vector<std::string> forms_;                          ///< of each row
+  std::vector<std::map<int64_t, size_t>> counts_, firsts_;  ///< for each row by layer: number of tensors, the
+                                                            ///< first
+  std::vector<std::string> forms_;                          ///< form of each row
   bool has_own_names_ = true;
 };
 

@@ -13,7 +13,7 @@ namespace twofour {
 
 namespace {
 
-/// In small letters, without underscores.
+/// A text in lower case, without underscores.
 std::string folded_class(std::string_view text) {
   std::string folded;
   for (const char c : text) {
@@ -22,7 +22,7 @@ std::string folded_class(std::string_view text) {
   return folded;
 }
 
-/// What classes of a model_type begin with.
+/// The beginning of class names of a model_type.
 std::string class_of_type(std::string_view type) {
   if (type.ends_with("_text")) type.remove_suffix(5);
   if (type == "kimi_k2") type = "deepseek_v3";
@@ -57,7 +57,7 @@ namespace {
 
 using Kind = ParameterKind;
 
-/// Codes in a word of 32 bits, by what the config says of them.
+/// Number of codes in a 32-bit word, by the config.
 int64_t codes_in_word(const Json& quantization) {
   const auto bits_of = [](const Json& json, const char* key) -> int64_t {
     const auto at = json.is_object() ? json.find(key) : json.end();
@@ -76,7 +76,7 @@ int64_t codes_in_word(const Json& quantization) {
   return bits == 2 || bits == 8 ? 32 / bits : 8;
 }
 
-/// Matches names with the rows of a family, and remembers names that differ in numbers alone.
+/// Matches names with the rows of a family, and caches names that differ only in numbers.
 class TensorMatcher {
  public:
   TensorMatcher(const LintInput& input, const LanguageModel& model, FamilyTensors& all)
@@ -111,7 +111,7 @@ class TensorMatcher {
  private:
   static constexpr int32_t kIgnored = -1;
 
-  /// The row of the folded name; kIgnored, or less for one of `unknown`.
+  /// The row of the folded name; kIgnored, or less for a name in `unknown`.
   int32_t find() {
     auto at = known_.find(folded_.text);
     if (at == known_.end()) at = known_.emplace(folded_.text, look_up()).first;
@@ -147,7 +147,7 @@ class TensorMatcher {
     return known(-1 - static_cast<int32_t>(all_.unknown.size()));
   }
 
-  /// Towers, projectors and drafts, which have layers of their own.
+  /// True for towers, projectors and drafts, which have their own layers.
   static bool is_aside(const std::string& name) {
     for (const char* part : {"vision", "visual", "audio", "tower", "projector", "merge", "mtp", "nextn",
                              "draft", "eagle", "image", "speech", "mm_", "patch_", "ngram_embedding"}) {
@@ -155,7 +155,7 @@ class TensorMatcher {
     }
     return false;
   }
-  /// What quantizers, caches and adapters put beside a linear, which other rules look at.
+  /// True for tensors of quantizers, caches and adapters beside a linear, which other rules check.
   bool belongs_to_known(const std::string& name) const {
     const std::string_view leaf = leaf_of(name);
     for (const char* part :
@@ -200,7 +200,7 @@ class TensorMatcher {
         return matrix_shape(t);
     }
   }
-  /// Whether the groups of a stack [E, K, N] lie along N, as those of 32 by ModelOpt do.
+  /// True if the groups of a stack [E, K, N] lie along N, as ModelOpt's groups of 32 do.
   bool is_packed_along_rows(const TensorInfo& t) const {
     const auto scale = s_.find(t.name + "_weight_scale");
     if (!scale) return false;

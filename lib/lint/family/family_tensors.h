@@ -11,24 +11,24 @@
 
 namespace twofour {
 
-/// Whether `architectures` names a class of the family, or nothing at all. A class of its own may have other
-/// parameters than its model_type's.
+/// True if `architectures` names a class of the family, or nothing. Another class may have other parameters
+/// than its model_type's.
 bool is_class_of_family(const Json& config, const LanguageModel& model);
-/// The family of a class without what it is for: "Qwen3Moe"; nullptr: none.
+/// The family of a class by its name without the task: "Qwen3Moe"; nullptr: none.
 const FamilyShapes* find_family_of_class(std::string_view stem);
 
-/// The logical shape of a matrix whatever its format: E where it is a stack, N and K. A vector has N alone.
+/// The logical shape of a matrix in any format: E for a stack, N and K. A vector has only N.
 struct LogicalShape {
   int64_t e = -1, n = -1, k = -1;
   bool operator==(const LogicalShape&) const = default;
 };
 
-/// A tensor that belongs to a row.
+/// A tensor of a row.
 struct FamilyTensor {
   size_t tensor;
   int32_t row;
   int32_t layer = -1, expert = -1;
-  /// Nothing where its shape tells no sizes: of an artifact's layout, or of another rank, which is reported.
+  /// nullopt if the shape gives no sizes: in an artifact's layout, or (reported) of another rank.
   std::optional<LogicalShape> shape;
 };
 
@@ -44,7 +44,7 @@ struct FamilyTensors {
   std::vector<FamilyRow> rows;
   std::vector<FamilyTensor> tensors;  ///< in the order of the files' tensors
   std::vector<UnknownTensors> unknown;
-  std::vector<int64_t> layers;  ///< that have a tensor of any name, in order
+  std::vector<int64_t> layers;  ///< layers with any tensor, in order
 };
 FamilyTensors find_family_tensors(const LintInput& input, const LanguageModel& model);
 

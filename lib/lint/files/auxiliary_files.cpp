@@ -16,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Code that `auto_map` names: "modeling_x.Class" names modeling_x.py, "repo--modeling_x.Class" a file in
-/// another repository.
+/// Checks code that `auto_map` names: "modeling_x.Class" means modeling_x.py, "repo--modeling_x.Class" a file
+/// in another repository.
 void check_auto_map(const LintInput& s, const char* file, const Json& map, LintReporter& reporter) {
   if (map.is_array() || map.is_object()) {
     for (const Json& entry : map) check_auto_map(s, file, entry, reporter);
@@ -34,7 +34,7 @@ void check_auto_map(const LintInput& s, const char* file, const Json& map, LintR
   reporter.add("missing-sidecar", {file, code}, "expected as auto_map names it ({}), found none", text);
 }
 
-/// Files that tokenizer_config.json names by plain names.
+/// Checks files that tokenizer_config.json names by plain names.
 void check_tokenizer_files(const LintInput& s, const Json& config, LintReporter& reporter) {
   for (const char* key :
        {"tokenizer_file", "vocab_file", "merges_file", "spm_file", "sp_model_file", "chat_template_file"}) {
@@ -46,7 +46,7 @@ void check_tokenizer_files(const LintInput& s, const Json& config, LintReporter&
   }
 }
 
-/// Whether there is anything that a tokenizer's vocabulary is kept in.
+/// True if there is a file with a tokenizer's vocabulary.
 bool has_vocabulary(const LintInput& s) {
   std::error_code error;
   for (fs::directory_iterator it(s.path, error), end; !error && it != end; it.increment(error)) {
@@ -89,7 +89,8 @@ Json first_of(const Json& json, std::initializer_list<const char*> keys) {
   return nullptr;
 }
 
-/// quantize_config.json and quant_config.json of AutoGPTQ and AutoAWQ against config.json and the tensors.
+/// Compares quantize_config.json and quant_config.json of AutoGPTQ and AutoAWQ with config.json and the
+/// tensors.
 void check_side_configs(const LintInput& s, LintReporter& reporter) {
   const bool has_codes = std::any_of(s.tensors.begin(), s.tensors.end(),
                                      [](const TensorInfo& t) { return t.name.ends_with("qweight"); });
@@ -118,7 +119,7 @@ void check_side_configs(const LintInput& s, LintReporter& reporter) {
   }
 }
 
-/// What is at a path in place of a file that can be read; empty where one is. Throws ReadError.
+/// The problem at a path without a readable file; empty if there is one. Throws ReadError.
 std::string why_unreadable(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -136,13 +137,13 @@ std::string why_unreadable(const fs::path& path) {
   return {};
 }
 
-/// Every file that no other rule opens.
+/// Checks every file that no other rule opens.
 void check_readable(const LintInput& s, LintReporter& reporter) {
   const auto ends = [](const std::string& name, std::initializer_list<const char*> all) {
     return std::any_of(all.begin(), all.end(), [&](const char* end) { return name.ends_with(end); });
   };
   std::error_code error;
-  // A folder that may not be listed holds nothing that engines load.
+  // A folder that cannot be listed has nothing that engines load.
   fs::recursive_directory_iterator it(s.path, fs::directory_options::skip_permission_denied, error), end;
   for (; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
@@ -176,7 +177,7 @@ void check_readable(const LintInput& s, LintReporter& reporter) {
   }
 }
 
-/// What a conversion would refuse to copy.
+/// Reports links that a conversion would refuse to copy.
 void check_links(const LintInput& s, LintReporter& reporter) {
   std::vector<LinkOutside> links;
   try {

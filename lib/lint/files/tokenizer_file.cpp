@@ -10,12 +10,12 @@
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/files/checks.h"
 
-// Numbers of tokens, in tokenizer.json and generation_config.json, against the rows of the embedding.
+// Compares token numbers in tokenizer.json and generation_config.json with the rows of the embedding.
 
 namespace twofour {
 namespace {
 
-/// The numbers of a tokenizer.json's tokens: those of the model, and those that were added to them.
+/// The token numbers of a tokenizer.json: the model's tokens and added ones.
 class TokenEvents : public JsonEvents {
  public:
   bool has_vocabulary = false;
@@ -46,15 +46,15 @@ class TokenEvents : public JsonEvents {
 
  private:
   void unexpected(const std::string&) override {}
-  /// Whether the parser is right below model.vocab.
+  /// True if the parser is directly below model.vocab.
   bool is_vocabulary(size_t depth) const {
     return keys_.size() == depth && keys_[0] == "model" && keys_[1] == "vocab";
   }
-  std::vector<std::string> keys_;  ///< of each open object the last; of arrays empty
+  std::vector<std::string> keys_;  ///< the last key of each open object; empty for arrays
   uint64_t pieces_ = 0;
 };
 
-/// The vocab_size of the language model; nothing where no config says it.
+/// The vocab_size of the language model; nullopt if no config states it.
 std::optional<uint64_t> find_vocabulary(const Json& config) {
   std::optional<uint64_t> size;
   for (const Json* said : model_settings(config, "vocab_size")) {

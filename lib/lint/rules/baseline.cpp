@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMark = "{\"twofour_baseline\": 1, \"findings\": [";
-constexpr uint64_t kLongest = 256u << 20;  ///< bytes: a million findings
+constexpr uint64_t kLongest = 256u << 20;  ///< bytes, for a million findings
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 

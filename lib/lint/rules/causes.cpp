@@ -10,25 +10,25 @@
 namespace twofour {
 namespace {
 
-/// What a cause and its consequence have in common.
+/// The property that a cause and its consequence share.
 enum class Tie {
-  kDirectory,  ///< both are found
+  kDirectory,  ///< only the directory
   kFile,       ///< the file
   kModule,     ///< the module, or one is below the other
   kKey,        ///< the config's key: the cause's name or key is the consequence's key
 };
 
-/// Consequences that rules have. Rules are globs of ids, apart from each other by spaces.
+/// Consequences of rules. Rules are globs of ids, separated by spaces.
 struct CauseRow {
   const char* cause;
-  const char* file;  ///< of the cause; "": any
+  const char* file;  ///< file of the cause; "": any
   Tie tie;
   const char* consequences;
 };
 
-/// Rules about what is not there.
+/// Rules about missing things.
 constexpr const char* kLacks = "*-missing missing-* incomplete-* unused-pattern";
-/// Rules about names and configs, which hold a module against what is said of it.
+/// Rules about names and configs, which compare a module with its description.
 constexpr const char* kClaims =
     "no-quantization-config no-config config-* odd-* engine-* un*-ignored un*-pattern python-only-pattern "
     "quantized-* gate-up-order weight-term tied-head missing-input-scale";
@@ -36,7 +36,7 @@ constexpr const char* kClaims =
 constexpr const char* kFigures =
     "suspicious-* unequal-* amax-* saturated-* subnormal-* zero-* *-swap manifest-hash";
 
-/// The first row that holds decides.
+/// The first matching row decides.
 constexpr CauseRow kCauseRows[] = {
     {"unfinished-output", "", Tie::kDirectory,
      "missing-* *-missing incomplete-* bad-* file-size data-holes no-* index-* manifest-* dup* left*"},
@@ -46,7 +46,7 @@ constexpr CauseRow kCauseRows[] = {
     {"not-downloaded", "", Tie::kFile, "*"},
     {"missing-shard unreadable-file bad-header file-size data-holes", "", Tie::kFile,
      "manifest-hash not-finite"},
-    // The index is of other files, or a file has another name.
+    // The index is for other files, or a file has another name.
     {"missing-shard", "", Tie::kDirectory, "leftover-file"},
     {"bad-config not-downloaded unfinished-download duplicate-key no-config unreadable-file", "config.json",
      Tie::kDirectory, kClaims},
@@ -81,7 +81,7 @@ constexpr CauseRow kCauseRows[] = {
 constexpr const char* kDamage =
     "not-downloaded unfinished-download missing-shard unreadable-file bad-header duplicate-key file-size";
 
-/// Which rules some globs take, by position in lint_rules().
+/// The rules that some globs match, by position in lint_rules().
 std::vector<bool> rules_of(std::string_view globs) {
   std::vector<bool> taken(lint_rules().size());
   while (!globs.empty()) {
@@ -93,7 +93,8 @@ std::vector<bool> rules_of(std::string_view globs) {
   return taken;
 }
 
-/// The module of a tensor: its name without the part that the tensor is. Of anything else the name itself.
+/// The module of a tensor: its name without the last part, if that is a part of modules. Otherwise the name
+/// itself.
 std::string module_named(const std::string& name) {
   const std::string_view part = leaf_of(name);
   const bool is_part = part.starts_with("weight") || part.ends_with("scale") || part.ends_with("bias") ||
@@ -114,7 +115,7 @@ auto find_at_or_below(const Map& map, const std::string& name) {
   return below != map.end() && std::string_view(below->first).starts_with(prefix) ? below : map.end();
 }
 
-/// The first finding of some rules by what findings may have in common with it.
+/// The first finding of some rules, by the properties that other findings may share with it.
 struct CauseIndex {
   std::vector<bool> consequences;
   Tie tie;
@@ -179,7 +180,7 @@ class CauseFinder {
       const std::vector<bool> causes = rules_of(row.cause);
       CauseIndex index{rules_of(row.consequences), row.tie, std::nullopt, {}};
       for (size_t r = 0; r < causes.size(); ++r)
-        if (causes[r]) index.consequences[r] = false;  // alike in rank
+        if (causes[r]) index.consequences[r] = false;  // equal in rank
       for (size_t i = 0; i < findings_.size(); ++i) {
         const LintFinding& f = findings_[i];
         if (causes[f.rule] && (*row.file == '\0' || f.file == row.file)) index.add(i, f);
@@ -204,7 +205,7 @@ class CauseFinder {
     }
   }
 
-  /// The one that the check itself stated.
+  /// The cause that the check itself stated.
   std::optional<size_t> stated(const LintFinding& f) {
     if (f.facts.cause.empty()) return std::nullopt;
     if (stated_.empty()) {
@@ -224,14 +225,14 @@ class CauseFinder {
     return std::nullopt;
   }
 
-  /// A file whose tensors are lost, of a finding about one of them.
+  /// The finding about a lost file, for a finding about one of its tensors.
   std::optional<size_t> of_lost(const LintFinding& f) {
     if (!any_) return std::nullopt;
     const std::string module = module_named(f.name);
     if (claims_[f.rule] && !module.empty()) {
       if (const auto itself = lost_tensors_.find(f.name); itself != lost_tensors_.end())
         return itself->second;
-      // Only what is said of the module itself: its neighbours are judged by what is there.
+      // Only findings about the module itself: its neighbours are judged by their own tensors.
       const auto at = find_at_or_below(lost_tensors_, module);
       const bool own =
           at != lost_tensors_.end() && (at->first == module || module_named(at->first) == module);
@@ -242,7 +243,7 @@ class CauseFinder {
       const auto at = name.empty() ? lost_tensors_.end() : find_at_or_below(lost_tensors_, name);
       if (at != lost_tensors_.end()) return at->second;
     }
-    // Of a pattern, a key or the whole checkpoint no file can be said to be the one.
+    // A pattern, a key or the whole checkpoint belongs to no particular file.
     return is_loose_[f.rule] || f.name.empty() ? any_ : unknown_;
   }
 
@@ -254,16 +255,16 @@ class CauseFinder {
     return std::nullopt;
   }
 
-  /// What findings say but for the numbers in it. Of so many that say the same one is the cause: a filter of
-  /// names, one formula for all scales.
+  /// Counts findings by their messages without numbers. Many equal ones have one cause: a filter of names,
+  /// one formula for all scales.
   void count_sayings() {
     for (const LintFinding& f : findings_) {
       if (f.facts.key.empty()) ++sayings_[finding_identity(lint_rules()[f.rule].id, "", f.message)].count;
     }
   }
 
-  /// The first finding for which the same key would have to have the same other value; without a key the
-  /// first of many that say the same.
+  /// The first finding that expects the same value of the same key; without a key, the first of many with the
+  /// same message.
   std::optional<size_t> peer(size_t i, const LintFinding& f) {
     if (f.facts.key.empty()) {
       constexpr size_t kMany = 16;
@@ -278,9 +279,9 @@ class CauseFinder {
 
   const std::vector<LintFinding>& findings_;
   const std::vector<LostFile>& lost_;
-  std::vector<CauseIndex> rows_;  ///< those that have a cause
+  std::vector<CauseIndex> rows_;  ///< rows with a cause
   std::map<std::string, std::vector<CauseIndex>> stated_;
-  std::map<std::string, size_t, std::less<>> lost_tensors_;  ///< to the finding about their file
+  std::map<std::string, size_t, std::less<>> lost_tensors_;  ///< by tensor: the finding about its file
   std::optional<size_t> any_, unknown_;  ///< finding about a lost file; about one with unknown tensors
   const std::vector<bool> lacks_ = rules_of(kLacks),
                           claims_ = rules_of("module-shape manifest-hash config-* engine-*"),
@@ -293,7 +294,7 @@ class CauseFinder {
   std::map<std::string, Saying> sayings_;
 };
 
-/// The cause of a finding's cause, and so on; nothing where that leads in a circle.
+/// The first cause in a chain of causes; nullopt if the chain is a circle.
 std::optional<size_t> root_of(size_t i, const std::vector<std::optional<size_t>>& causes) {
   size_t root = i;
   for (size_t steps = 0; causes[root]; ++steps) {

@@ -5,8 +5,8 @@
 
 namespace twofour {
 
-/// Puts each finding that follows from another below that one. `findings` are in the order of the report and
-/// keep it. A finding is never put below one of lower severity.
+/// Puts each finding that follows from another below that one. `findings` stay in the order of the report. A
+/// finding is never put below one of lower severity.
 void fold_consequences(std::vector<LintFinding>& findings, const std::vector<LostFile>& lost);
 
 }  // namespace twofour

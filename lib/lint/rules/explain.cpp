@@ -12,7 +12,7 @@ std::string level_name(const std::optional<Severity>& level) {
   return level ? std::string(severity_name(*level)) : "off";
 }
 
-/// "warning; strict: error, serve: note": profiles are named where they differ.
+/// A rule's severities, "warning; strict: error, serve: note". Profiles are named if they differ.
 std::string severities_of(const LintRule& rule) {
   const std::string own = level_name(rule.opt_in ? std::nullopt : std::optional(rule.severity));
   std::string text = own, comma = "; ";
@@ -26,7 +26,7 @@ std::string severities_of(const LintRule& rule) {
   return text;
 }
 
-/// Text as Markdown shows it: what rules say of files and keys is no markup.
+/// Text escaped for Markdown: names of files and keys in rules are no markup.
 std::string escaped(std::string_view text) {
   std::string safe;
   for (const char c : text) {

@@ -8,7 +8,7 @@ namespace twofour {
 /// A rule's id and severities, and three lines: what is wrong, what follows, what to do.
 std::string explain_rule(const LintRule& rule);
 
-/// The same of every rule as a page in Markdown: RULES.md.
+/// The same for every rule as a page in Markdown: RULES.md.
 std::string lint_rules_page();
 
 }  // namespace twofour

@@ -19,14 +19,14 @@ constexpr LintProfile kProfiles[] = {
      "what users of a published checkpoint need is there: tokenizer, code, licence, model card, sizes"},
 };
 
-/// A rule's severities in profiles that do not take the table's.
+/// A rule's severities in profiles that differ from the table.
 struct ProfileRow {
   const char* rule;
   Severity serve, publish;
 };
 
 constexpr ProfileRow kRows[] = {
-    // Files and index: engines that load by the index stop or go wrong, and hubs plan by sizes.
+    // Files and index: engines that load by the index fail or go wrong, and hubs plan by sizes.
     {"dangling-link", kNote, kWarning},
     {"link-outside", kNote, kError},
     {"download-leftover", kNote, kWarning},
@@ -34,11 +34,11 @@ constexpr ProfileRow kRows[] = {
     {"no-index", kWarning, kError},
     {"index-incomplete", kError, kError},
     {"index-total-size", kNote, kError},
-    // Modules: what twofour does not read others may serve.
+    // Modules: others may serve formats that twofour does not read.
     {"unsupported-format", kNote, kNote},
     {"tied-head", kNote, kWarning},
     {"mtp-missing", kWarning, kError},
-    // Configs: an engine that reads something else than is stored does not start or computes garbage.
+    // Configs: an engine that reads another format than the stored one does not start or computes garbage.
     {"no-config", kError, kError},
     {"config-disagrees", kWarning, kError},
     {"engine-lookup", kError, kError},

@@ -39,7 +39,7 @@ std::string message_of(const LintFinding& f) {
 
 Json location_of(const LintFinding& f, const std::filesystem::path& directory) {
   const auto file = f.file.empty() ? directory : directory / f.file;
-  // Code hosts want a line; a weight file has none, so it is always the first.
+  // Code hosts require a line. A weight file has none, so it is always the first.
   Json location = {
       {"physicalLocation",
        {{"artifactLocation", {{"uri", uri_of(file.generic_string())}}}, {"region", {{"startLine", 1}}}}}};
@@ -47,7 +47,7 @@ Json location_of(const LintFinding& f, const std::filesystem::path& directory) {
   return location;
 }
 
-/// The first consequences; code hosts take 1,000 locations of a result.
+/// The first consequences. Code hosts accept 1,000 locations of a result.
 Json consequences_of(const LintFinding& f, const std::filesystem::path& directory) {
   constexpr size_t kMost = 900;
   Json locations = Json::array();

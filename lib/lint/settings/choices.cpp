@@ -13,8 +13,8 @@
 namespace twofour {
 namespace {
 
-/// Texts that model classes look up. Source: transformers 5.17, activations.py, modeling_rope_utils.py, the
-/// routers of deepseek_v2, deepseek_v3 and deepseek_v4.
+/// A setting whose text model classes look up. Source: transformers 5.17, activations.py,
+/// modeling_rope_utils.py, the routers of deepseek_v2, deepseek_v3 and deepseek_v4.
 struct Choice {
   const char* key;
   std::initializer_list<const char*> texts;
@@ -23,7 +23,7 @@ const Choice kChoices[] = {
     {"scoring_func", {"softmax", "sigmoid", "sqrtsoftplus"}},
     {"topk_method", {"greedy", "group_limited_greedy", "noaux_tc", "gready"}},
 };
-/// Kinds of layers. Source: transformers 5.17, configuration_utils.py, with the names of before.
+/// Kinds of layers. Source: transformers 5.17, configuration_utils.py, with earlier names.
 constexpr std::string_view kLayerKinds[] = {"full_attention",
                                             "sliding_attention",
                                             "chunked_attention",
@@ -43,7 +43,7 @@ constexpr std::string_view kLayerKinds[] = {"full_attention",
                                             "sparse",
                                             "dense"};
 
-/// Words in the names of settings that are numbers or switches.
+/// Parts of the names of settings that are numbers or booleans.
 constexpr std::string_view kOfNumbers[] = {
     "window", "layers",     "multiplier", "scaling", "scalar",  "softcapping", "epsilon",    "_eps",
     "_size",  "embeddings", "bias",       "_dim",    "heads",   "norm",        "interleave", "_prob",
@@ -80,7 +80,8 @@ class Choices : public SettingLint {
     return std::any_of(std::begin(texts), std::end(texts), [&](const auto& text) { return value == text; });
   }
 
-  /// Of known families; others bring functions of their own. Source: transformers 5.17, activations.py.
+  /// Checks activations of known families. Others have their own functions. Source: transformers 5.17,
+  /// activations.py.
   void check_activations() {
     constexpr std::string_view kFunctions[] = {"gelu",          "gelu_10",     "gelu_fast",
                                                "gelu_new",      "gelu_python", "gelu_pytorch_tanh",
@@ -97,7 +98,7 @@ class Choices : public SettingLint {
     }
   }
 
-  /// Null where model classes take a number or a text as it is.
+  /// Reports null for settings that model classes use as a number or a text.
   void check_nulls() {
     if (!model_) return;
     for (const char* key : {"hidden_act", "rms_norm_eps", "norm_epsilon", "hidden_size", "num_hidden_layers",
@@ -108,7 +109,7 @@ class Choices : public SettingLint {
     }
   }
 
-  /// Code of its own may have kinds of its own.
+  /// Checks kinds of layers. A model with its own code may have its own kinds.
   void check_layer_kinds() {
     if (!model_ || s_.config.contains("auto_map")) return;
     const Json* list = said("layer_types");
@@ -119,7 +120,7 @@ class Choices : public SettingLint {
     if (unknown != list->end()) odd("layer_types", "kinds of layers that loaders know", *unknown);
   }
 
-  /// Biases for the choice of experts belong to routers that score by sigmoid. Source: vLLM,
+  /// Checks routing. Biases for the choice of experts belong to routers with sigmoid scores. Source: vLLM,
   /// models/deepseek_v2.py.
   void check_routing() {
     const Json *method = said("topk_method"), *score = said("scoring_func");
@@ -136,8 +137,8 @@ class Choices : public SettingLint {
                   quoted_setting(other_method ? *method : *score));
   }
 
-  /// DeepSeek-V4: by how much each layer's compressor shortens a text, the height of its table; 0: it has
-  /// none.
+  /// DeepSeek-V4: compares the ratio of each layer's compressor with the height of its table; 0: no
+  /// compressor.
   void check_ratios() {
     const Json* ratios = said("compress_ratios");
     if (s_.is_part || ratios == nullptr || !ratios->is_array()) return;
@@ -154,7 +155,8 @@ class Choices : public SettingLint {
     }
   }
 
-  /// LFM2: the width of an MLP, which follows from four keys. Source: transformers 5.17, modeling_lfm2.py.
+  /// LFM2: checks the width of an MLP, which follows from four keys. Source: transformers 5.17,
+  /// modeling_lfm2.py.
   void check_width() {
     if (!model_ || model_->model_type != "lfm2") return;
     const Json* stated = said("intermediate_size");
@@ -181,7 +183,7 @@ class Choices : public SettingLint {
                   t.shape[0], t.name, width);
   }
 
-  /// Numbers and switches in quotes: "false" is true in Python.
+  /// Reports numbers and booleans in quotes: "false" is true in Python.
   void check_texts() {
     for (const Json* config : model_configs(s_.config)) {
       for (const auto& [key, value] : config->items()) {

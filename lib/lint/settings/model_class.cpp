@@ -9,7 +9,7 @@
 #include "lib/lint/files/checks.h"
 #include "lib/lint/settings/checks.h"
 
-// What loaders choose a model's class by: model_type and architectures.
+// The settings by which loaders choose a model's class: model_type and architectures.
 
 namespace twofour {
 namespace {
@@ -33,7 +33,7 @@ class ModelClass : public SettingLint {
     reporter_.add("odd-setting", {"config.json", key}, text, std::forward<Args>(args)...);
   }
 
-  /// Whether the tensors are those of a decoder, whose config loaders read.
+  /// True if the tensors are a decoder's, whose config loaders read.
   bool is_decoder() const {
     if (s_.is_part) return false;
     bool has_layers = false, has_embedding = false;
@@ -45,7 +45,7 @@ class ModelClass : public SettingLint {
     return has_layers && has_embedding;
   }
 
-  /// Models of diffusers say their class in another key.
+  /// Checks model_type. Models of diffusers state their class in another key.
   void check_type() {
     for (const Json* config : model_configs(s_.config)) {
       const auto at = config->find("model_type");
@@ -61,7 +61,7 @@ class ModelClass : public SettingLint {
     const auto at = s_.config.find("architectures");
     const bool none = at == s_.config.end() || at->is_null() || (at->is_array() && at->empty());
     if (none) {
-      // vLLM and SGLang choose the class by it.
+      // vLLM and SGLang choose the class by this setting.
       if (model_ && !model_->is_nested && is_decoder())
         odd("architectures", "expected the class of the model, found none");
       return;
@@ -71,7 +71,7 @@ class ModelClass : public SettingLint {
     if (!is_list) odd("architectures", "expected a list of classes, found {}", quoted_setting(*at));
   }
 
-  /// The class, by which vLLM chooses its model, against the type, by which transformers does.
+  /// Compares the class, by which vLLM chooses a model, with the type, by which transformers does.
   void check_class() {
     if (!model_ || model_->is_nested || is_class_of_family(s_.config, *model_)) return;
     for (const std::string& name : strings_of(s_.config, "architectures")) {
@@ -85,7 +85,7 @@ class ModelClass : public SettingLint {
     }
   }
 
-  /// A class that scores texts has a matrix for it, and none of words.
+  /// Checks the head. A class that scores texts has a score matrix and no vocabulary matrix.
   void check_head() {
     const std::vector<std::string> classes = strings_of(s_.config, "architectures");
     const bool scores = std::any_of(classes.begin(), classes.end(), [](const std::string& name) {
@@ -97,7 +97,7 @@ class ModelClass : public SettingLint {
                   json_quote_short(classes[0]));
   }
 
-  /// A config with a name and no sizes: loaders take the defaults of the family's first model.
+  /// Reports a config without sizes: loaders use the defaults of the family's first model.
   void check_described() {
     if (!model_ || !is_decoder()) return;
     for (const char* key : {"hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads"}) {

@@ -10,7 +10,7 @@
 #include "lib/checkpoint/model_config.h"
 #include "lib/lint/settings/checks.h"
 
-// Rotary embeddings: their kind of scaling, and what it needs. Source: transformers 5.17,
+// Rotary embeddings: the kind of scaling and the settings that it needs. Source: transformers 5.17,
 // modeling_rope_utils.py; vLLM, rotary_embedding/__init__.py.
 
 namespace twofour {
@@ -87,13 +87,13 @@ class Rope : public SettingLint {
     }
   }
 
-  /// The share of a head's numbers that is turned, if it is one.
+  /// The share of a head's numbers that is rotated; nullopt if it is no valid share.
   static std::optional<double> share_of(const Json& settings) {
     const auto share = number(settings, "partial_rotary_factor");
     return share && *share > 0 && *share <= 1 ? share : std::nullopt;
   }
 
-  /// Pairs of the numbers of a head that are turned, where the configuration states them.
+  /// Number of rotated pairs in a head, if the configuration states it.
   std::optional<size_t> turned_pairs(const Json& rope) const {
     if (!model_) return std::nullopt;
     const FamilySizes sizes(*model_->family, *model_->config);
@@ -103,7 +103,7 @@ class Rope : public SettingLint {
     return static_cast<size_t>(static_cast<double>(*dim) * share / 2);
   }
 
-  /// A factor for each of these pairs.
+  /// Checks that lists have a factor for each of these pairs.
   void check_lists(const std::string& place, const Json& rope) {
     const auto length = [&](const char* key) -> std::optional<size_t> {
       const Json& list = member(rope, key);

@@ -12,20 +12,20 @@
 namespace twofour {
 namespace {
 
-/// The largest numbers that scales of a matrix are made for: of NVFP4 6 * 448, 6 * 256 with four-over-six and
-/// 448 where activations are FP8; of FP8 448. What is above 432 / 448 of that is rounded to it.
+/// The largest numbers that scales of a matrix are made for: for NVFP4 6 * 448, 6 * 256 with four-over-six,
+/// and 448 if activations are FP8; for FP8 448. Numbers above 432 / 448 of it are rounded to it.
 constexpr double kFullNvfp4[] = {2688, 1536, 448}, kFullE4m3 = 448, kRounded = 432.0 / 448;
 constexpr size_t kFewest = 4;
-constexpr uint64_t kFewWeights = 2048;  ///< of so few the largest may be anything
+constexpr uint64_t kFewWeights = 2048;  ///< the largest of so few may be anything
 constexpr uint64_t kFewScales = 4;
-/// Bytes of scales that no two matrices have alike by chance.
+/// Bytes of scales that two matrices do not share by chance.
 constexpr uint64_t kFewE4m3 = 64, kFewExponents = 256, kFewFloats = 16;
 
 bool is_nvfp4(const Member& m) { return m.figures->module != MatrixFigures::kNone; }
 
-/// Whether a matrix reaches what its one scale is made for, as if it were its own.
+/// True if a matrix reaches the full scale of its single scale, as if the scale were its own.
 bool is_full(const Member& m) {
-  // Weights that are all near their maximum, as if drawn evenly, share it without being copied.
+  // Weights that are all near their maximum, as in a uniform distribution, share a scale without a copy.
   constexpr double kPeaked = 1.3;
   if (m.figures->log2_amax - m.figures->log2_rms <= kPeaked) return false;
   const double amax = std::exp2(m.figures->log2_amax);
@@ -64,14 +64,15 @@ class CopiedScales {
     return m.figures->plan.kind == NumberKind::kE4m3 && count_of(m.scale) == 1;
   }
 
-  /// What engines fuse shares a scale: one unit, which reaches what one of its members does.
+  /// The unit of a matrix. Linears that engines fuse share a scale: they are one unit, which reaches full
+  /// scale if a member does.
   static std::string unit_of(const Member& m) {
     const auto group = fused_group(m.module);
     return group ? fmt::format("{} {}", group->first, group->second) : m.name;
   }
 
-  /// Of units that share a scale only the one with the largest weight reaches full scale, and few others come
-  /// that near. Where all do, it was made for one of them and copied.
+  /// Checks units that share a scale. Only the one with the largest weight reaches full scale, and few others
+  /// come near. If all do, the scale was made for one of them and copied.
   void check_single() {
     struct Scaled {
       Member* member;
@@ -99,7 +100,7 @@ class CopiedScales {
         if (2 * same.size() <= group.size()) continue;
         std::map<std::string_view, bool> units;
         std::set<uint64_t> contents;  // equal matrices have equal scales
-        std::set<size_t> tensors;     // and a stack may have one
+        std::set<size_t> tensors;     // a stack may have one
         bool is_known = true;
         for (const Scaled* x : same) {
           const Member* m = x->member;
@@ -122,7 +123,7 @@ class CopiedScales {
     }
   }
 
-  /// Of floats; a few of these may be equal by chance.
+  /// True if float scales are powers of two. A few of these may be equal by chance.
   bool are_powers_of_two(size_t tensor) const {
     const std::vector<float> values = read_scales(s_, tensor);
     return !values.empty() && values.size() < kFewExponents && std::ranges::all_of(values, [](float x) {
@@ -131,7 +132,7 @@ class CopiedScales {
     });
   }
 
-  /// Block scales of two matrices with other codes.
+  /// Reports equal block scales of two matrices with different codes.
   void check_blocks() {
     std::map<std::pair<uint64_t, uint64_t>, std::vector<Member*>> equal;
     for (Member& m : members_) {
@@ -139,7 +140,7 @@ class CopiedScales {
       if (m.reported || !m.is_linear || scales == nullptr) continue;
       const MatrixPlan& plan = scales->plan;
       const uint64_t bytes = plan.lines * (is_nvfp4(m) ? plan.scale_bytes : plan.line_bytes);
-      // Few different scales, as powers of two are, may be equal by chance.
+      // Few different scales, such as powers of two, may be equal by chance.
       const bool varied = is_nvfp4(m) || plan.kind == NumberKind::kE8m0
                               ? scales->scale_values >= 4 && scales->scale_sd > 0.25
                               : scales->log2_amax - scales->log2_rms > 0.01;
@@ -164,7 +165,7 @@ class CopiedScales {
     }
   }
 
-  /// Block scales of one row in all, or of one block in all of a row.
+  /// Reports block scales of one row in all rows, or of one block in a whole row.
   void check_lines() {
     constexpr uint64_t kFewLines = 16, kFewColumns = 8;
     constexpr int kFewValues = 8;  // powers of two repeat by chance
@@ -174,7 +175,7 @@ class CopiedScales {
         continue;
       const bool all = f.same_scale_lines + 1 == f.plan.lines && f.scale_values > 2;
       const bool same = all || (2 * f.same_scale_lines > f.plan.lines && f.scale_values >= kFewValues);
-      // Where each block ends at 6, no two neighbours have one scale but by chance.
+      // If each block ends at 6, neighbours have equal scales only by chance.
       const auto between =
           static_cast<double>(1 - f.code_shares[0] - f.code_shares[7] - f.code_shares[8] - f.code_shares[15]);
       const bool flat = 2 * f.flat_scale_lines > f.plan.sampled() && f.full_blocks > 0.9 && between > 0.05;
@@ -189,7 +190,7 @@ class CopiedScales {
     }
   }
 
-  /// One scale for all blocks or rows of FP8, each of which reaches 448 as if it were its own.
+  /// Reports one scale for all blocks or rows of FP8 if each reaches 448 as if the scale were its own.
   void check_constant() {
     for (Member& m : members_) {
       if (m.reported || !m.is_linear || m.figures->plan.kind != NumberKind::kE4m3) continue;

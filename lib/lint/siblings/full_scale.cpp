@@ -11,15 +11,16 @@
 namespace twofour {
 namespace {
 
-/// Of NVFP4 the largest code * block scale is near 2688, 1536 with four-over-six, or 448 where activations
-/// are FP8; of FP8 the largest number is 448, above 224 where scales are powers of two.
+/// The largest code * block scale of NVFP4 is near 2688, 1536 with four-over-six, or 448 if activations are
+/// FP8. The largest number of FP8 is 448, or above 224 if scales are powers of two.
 constexpr double kLeastNvfp4 = 400, kLeastE4m3 = 200;
 constexpr uint64_t kFewToFill = 4096;
-/// Octaves that the RMS may be from that of others of the kind, for a matrix that is only scaled otherwise.
+/// Octaves between the RMS and that of others of the kind, for a matrix that only splits its scales
+/// otherwise.
 constexpr double kInLine = 0.9;
 
-/// Producers share scales within a block of experts or a fused linear, so only the largest weight of all that
-/// share one must come near full scale.
+/// Matrices with one scale. Producers share scales within a block of experts or a fused linear, so only the
+/// largest weight of these matrices must come near full scale.
 struct Shared {
   double amax = 0;
   const Member* first = nullptr;
@@ -41,7 +42,7 @@ class FullScale {
     std::vector<const Shared*> low;
     for (const auto& [key, shared] : shared_) {
       const bool is_e2m1 = !is_nvfp4(*shared.first) && (shared.amax == 6 || shared.amax == 4);
-      if (is_e2m1) continue;  // codes of four bits in FP8, with the scales of their blocks
+      if (is_e2m1) continue;  // four-bit codes in FP8, with their block scales
       if (shared.amax < (is_nvfp4(*shared.first) ? kLeastNvfp4 : kLeastE4m3)) low.push_back(&shared);
     }
     const bool few = 4 * low.size() <= shared_.size();
@@ -57,8 +58,8 @@ class FullScale {
   }
 
  private:
-  /// Where scales are made of each block's largest number, its code is 6: of all matrices but those whose
-  /// codes and scales do not belong together.
+  /// Checks for codes of 6. If scales are made from each block's largest number, its code is 6, except in
+  /// matrices whose codes and scales do not belong together.
   void check_blocks() {
     constexpr double kAll = 0.985, kFew = 0.93;
     constexpr size_t kFewestMatrices = 6;
@@ -79,7 +80,7 @@ class FullScale {
   void add(const Member& m) {
     if (m.scale == MatrixFigures::kNone) return;
     const bool fp8 = m.figures->plan.kind == NumberKind::kE4m3;
-    if (!is_nvfp4(m) && (!fp8 || m.numbers < kFewToFill || m.log2_scale == 0)) return;  // 1: FP8 as it is
+    if (!is_nvfp4(m) && (!fp8 || m.numbers < kFewToFill || m.log2_scale == 0)) return;  // 1: plain FP8
     if (is_nvfp4(m) && m.figures->scale_mean < -6) return;  // subnormal block scales are reported
     const size_t experts = m.name.find("experts.");
     const std::string block(experts != m.name.npos ? std::string_view(m.name).substr(0, experts)
@@ -89,7 +90,7 @@ class FullScale {
     shared.amax = std::max(shared.amax, std::exp2(m.figures->log2_amax));
   }
 
-  /// Whether the weights are as large as others of the kind: then scales share the same out otherwise.
+  /// True if the weights are as large as others of the kind, so that only the split among scales differs.
   bool is_in_line(const Member& m) const {
     const std::vector<double>& all = kinds_.at(m.at.kind);
     constexpr size_t kFewestAlike = 4;
@@ -99,7 +100,7 @@ class FullScale {
   const LintInput& s_;
   LintReporter& sink_;
   std::map<std::string, std::vector<double>> kinds_;
-  std::vector<const Member*> coded_;  ///< in E2M1 with block scales, not pruned
+  std::vector<const Member*> coded_;  ///< matrices in E2M1 with block scales, not pruned
   std::map<std::tuple<std::string, bool, double>, Shared> shared_;
 };
 

@@ -12,24 +12,24 @@
 namespace twofour {
 namespace {
 
-// In octaves of the RMS of weights. The README gives the margin of each on real weights.
+// Limits in octaves of the RMS of weights. The README states the margin of each on real weights.
 constexpr double kExpertFloor = 0.9;  ///< an expert against the others of its layer
 constexpr double kLayerFloor = 1.9;   ///< a layer against all others
 constexpr double kEdgeFloor = 3.5;    ///< the first and last two layers, which differ in sound models
-constexpr double kNormFloor = 5.0;    ///< a layer's norm against those of all others
+constexpr double kNormFloor = 5.0;    ///< a layer's norm against all others
 constexpr double kAllFloor = 7.0;     ///< a linear against all of the checkpoint
 constexpr double kDeviations = 6;     ///< and this many standard deviations
 constexpr double kLargestRms = 3,
                  kSmallestRms = -21;  ///< 8 and 5e-7: no trained linear or embedding is beyond
-/// No size of a linear of any model, however it is drawn.
+/// Larger than any linear, whatever its initialization.
 constexpr double kAbsurdRms = 12;
-constexpr double kLargestGate = 5;  ///< of routers and gates of shared experts, whose outputs are exponents
+constexpr double kLargestGate = 5;  ///< for routers and gates of shared experts, whose outputs are exponents
 constexpr double kLargestNorm = 9;  ///< 512
 constexpr double kLargestSink = 7;  ///< 128, an exponent
-constexpr double kLargestNumber = 14;  ///< 16384: no trained bias or norm has it
-/// Smaller matrices are drawn by hand or belong to toys, where no magnitude is usual.
+constexpr double kLargestNumber = 14;  ///< 16384: no trained bias or norm is as large
+/// Smaller matrices are made by hand or belong to toy models, without a usual magnitude.
 constexpr uint64_t kFewNumbers = 4096, kFewestNumbers = 256, kFewestOfGate = 32;
-/// With fewer layers than kSomeLayers all are like the first and last.
+/// With fewer layers than kSomeLayers, all count as first or last.
 constexpr size_t kFewestExperts = 4, kFewestLayers = 3, kSomeLayers = 6, kFewestLinears = 6;
 
 using Group = std::vector<Member*>;
@@ -75,7 +75,7 @@ class Outliers {
               std::exp2(expected), whose, std::exp2(m.log2_rms));
   }
 
-  /// What a scale seems to be instead; empty if nothing fits.
+  /// The likely mistake in a scale; empty if none fits.
   std::string mistaken(const Member& m) const {
     if (m.scale == MatrixFigures::kNone) return "";
     std::string text = fmt::format("; its {} is {:.4g}", kind_of_scale(m), std::exp2(m.log2_scale));
@@ -90,7 +90,7 @@ class Outliers {
       }
     }
     const double full = m.figures->plan.kind == NumberKind::kE4m3 ? 448 : 2688;
-    constexpr double kLeast = -12, kMost = 0;  // of an ordinary linear
+    constexpr double kLeast = -12, kMost = 0;  // RMS of an ordinary linear
     if (const double other = m.log2_rms - 2 * m.log2_scale; other > kLeast && other < kMost)
       return text + ", as if it were the reciprocal";
     if (const double other = m.log2_rms - std::log2(full); other > kLeast && other < kMost)
@@ -117,7 +117,7 @@ class Outliers {
                                                                    : kLargestRms))
         found.push_back(m);
     }
-    // Of most scales there is one cause.
+    // If most scales are wrong, there is one cause.
     const auto most = static_cast<size_t>(std::count_if(
         found.begin(), found.end(), [](const Member* m) { return m->scale != MatrixFigures::kNone; }));
     const bool together = most >= kFewestLinears && 2 * most > scaled;
@@ -149,7 +149,7 @@ class Outliers {
     }
   }
 
-  /// By layer the median of its experts, so that one of them does not make the layer an outlier.
+  /// Compares layers by the median of their experts, so that one expert does not make its layer an outlier.
   void check_layers(const Group& members, double floor, double edge_floor) {
     std::map<std::string, std::map<int64_t, Group>> kinds;
     for (Member* m : members) {
@@ -185,7 +185,7 @@ class Outliers {
     }
   }
 
-  /// All zero or all one number where others are neither: memory that was filled and never loaded.
+  /// Reports norms of only zeros or only one number if others vary: memory that was never loaded.
   void check_norms() {
     std::map<std::string, Group> kinds;
     for (Member* m : norms_) {
@@ -199,7 +199,7 @@ class Outliers {
     const auto varied = static_cast<size_t>(
         std::ranges::count_if(norms_, [&](const Member* m) { return m->at.layer >= 0 && !is_constant(*m); }));
     for (const Member* m : norms_) {
-      // What is before or behind all layers has no siblings but theirs.
+      // Norms before or behind all layers are compared with those in layers.
       if (m->at.layer >= 0 || !is_constant(*m) || varied < kFewestLinears || 4 * varied < 3 * of_layers)
         continue;
       sink_.add("layer-outlier", s_.at(m->figures->tensor, m->name),
@@ -219,8 +219,8 @@ class Outliers {
     }
   }
 
-  /// Norms of known families that multiply by their weights: zeros throughout, or hardly a positive one. A
-  /// trained one may have both signs.
+  /// Checks norms of known families that multiply by their weights. Reports all zeros, or hardly any positive
+  /// weight. A trained norm may have both signs.
   void check_norm_signs() {
     const auto model = find_language_model(s_.config);
     if (!model || model->family->norms_add_one) return;
@@ -238,7 +238,7 @@ class Outliers {
                                    100 * m->figures->negative_share));
     }
   }
-  /// Embeddings, norms and biases by themselves.
+  /// Checks embeddings, norms and biases by themselves.
   void check_others() {
     for (Member* m : others_) {
       const bool table = is_table_name(m->module) && m->numbers > 2 * kFewNumbers;

@@ -12,19 +12,19 @@
 namespace twofour {
 namespace {
 
-/// Octaves that input scales of one projection may be apart, over layers and experts: activations vary, and
-/// one massive channel makes a layer's a hundred times another's.
+/// Octaves between input scales of one projection, over layers and experts. Activations vary, and one massive
+/// channel makes a layer's scale a hundred times another's.
 constexpr double kInputFloor = 9, kInputDeviations = 8, kAllInputsFloor = 10;
-/// The same of a scale of exactly 1 among few, which is no result of calibration.
+/// The same for a scale of exactly 1 among few, which no calibration gives.
 constexpr double kDefaultFloor = 4;
-/// The same of scales of keys or of values, over layers.
+/// The same for scales of keys or of values, over layers.
 constexpr double kCacheFloor = 7, kCacheDeviations = 8, kCacheDefaultFloor = 3;
 constexpr size_t kFewSiblings = 6;
-/// Amax of inputs that half of all linears have in no model.
+/// Limits for the median of inputs' amax over all linears, which no model exceeds.
 constexpr double kLargestInput = 4096, kSmallestInput = 1e-3;
 constexpr double kFullScale = 2688, kLargestE4m3 = 448;
 
-/// An input scale, as the largest input that it was made for.
+/// An input scale, with the largest input that it was made for.
 struct InputScale {
   size_t tensor;
   std::string module;
@@ -109,7 +109,7 @@ class SiblingScales {
     for (const auto& [kind, group] : kinds) {
       std::vector<double> octaves;
       for (const InputScale* x : group) octaves.push_back(std::log2(x->amax));
-      // A few siblings say nothing of their spread; all inputs do.
+      // A few siblings do not show their spread, so all inputs are used.
       const bool few = group.size() < kFewSiblings;
       const RobustSpread spread = few ? all : robust_spread(octaves);
       const double limit = std::max(few ? kAllInputsFloor : kInputFloor, kInputDeviations * spread.deviation);
@@ -125,7 +125,7 @@ class SiblingScales {
     }
   }
 
-  /// One layer's scales in all others: of every projection one, though projections differ.
+  /// Reports one layer's scales in all others: one scale for each projection, though projections differ.
   void check_copied_inputs() {
     struct Kind {
       std::set<int64_t> layers;
@@ -148,7 +148,7 @@ class SiblingScales {
            kinds.begin()->second.layers.size());
   }
 
-  /// A divisor stored as a multiplier in every linear.
+  /// Reports a divisor stored as a multiplier in every linear.
   void check_most_inputs() {
     std::vector<double> all;
     for (const InputScale& x : inputs_) all.push_back(x.amax);
@@ -162,7 +162,7 @@ class SiblingScales {
            kSmallestInput, kLargestInput, first->amax, inputs_.size(), median);
   }
 
-  /// Where others of the kind have them. A config may promise some modules alone no quantized inputs.
+  /// Reports missing input scales if others of the kind have them. A config may exempt some modules.
   void check_missing_inputs() {
     struct Kind {
       size_t with = 0;
@@ -197,8 +197,8 @@ class SiblingScales {
     }
   }
 
-  /// Whether the config promises no quantized inputs of a module: by its whole name, as ModelOpt's lists do,
-  /// or of some modules, as a group of compressed-tensors may. Jamba's dt_proj is no call of a linear:
+  /// True if the config states unquantized inputs for a module: by its whole name, as ModelOpt's lists do, or
+  /// for some modules, as a group of compressed-tensors may. Jamba's dt_proj is never called as a linear, so
   /// calibration cannot see its inputs.
   bool is_weight_only(const std::string& module) const {
     if (module.ends_with(".dt_proj")) return true;
@@ -211,7 +211,7 @@ class SiblingScales {
     });
   }
 
-  /// k without v, and layers without either where others have both.
+  /// Reports k without v, and layers without either if others have both.
   void check_kv() {
     struct Layer {
       std::string attention;
@@ -239,7 +239,7 @@ class SiblingScales {
         }
       }
     }
-    std::map<std::string, std::pair<size_t, size_t>> kinds;  // with scales, all
+    std::map<std::string, std::pair<size_t, size_t>> kinds;  // layers with scales, all layers
     for (const auto& [name, layer] : layers) {
       auto& [with, all] = kinds[sibling_name(name).kind];
       with += layer.scaled_k && layer.scaled_v;
@@ -260,13 +260,14 @@ class SiblingScales {
     }
   }
 
-  /// Of keys and of values, over all layers: a divisor stored as a multiplier; one layer far from the others.
+  /// Checks scales of keys and of values over all layers. Reports a divisor stored as a multiplier, and one
+  /// layer far from the others.
   void check_cache_values() {
     for (const std::string_view suffix : {".k_scale", ".v_scale"}) {
       const std::vector<CacheScale> scales = list_cache(suffix);
       if (scales.size() < 2) continue;
       const CacheScale& first = scales[0];
-      // A scale of 1 is what engines take without any.
+      // Engines use 1 without a stored scale.
       const bool same =
           std::ranges::all_of(scales, [&](const CacheScale& x) { return x.stored == first.stored; });
       if (scales.size() >= 3 && same && first.stored != 1)
@@ -285,7 +286,7 @@ class SiblingScales {
         continue;
       }
       if (scales.size() < 3) continue;
-      // A few say nothing of their spread.
+      // A few scales do not show their spread.
       const double limit = scales.size() < kFewSiblings
                                ? kCacheFloor
                                : std::max(kCacheFloor, kCacheDeviations * spread.deviation);
@@ -303,7 +304,7 @@ class SiblingScales {
     }
   }
 
-  /// A scale of keys or of values, as log2 of the largest that it was made for.
+  /// A scale of keys or of values, with log2 of the largest number that it was made for.
   struct CacheScale {
     size_t tensor;
     float stored;
