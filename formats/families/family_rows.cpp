@@ -1,8 +1,6 @@
 #include "formats/families/family_rows.h"
 
 #include <algorithm>
-#include <map>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -23,6 +21,9 @@ constexpr std::pair<std::string_view, size_t> kKinds[] = {
 bool counts_experts(std::string_view path) {
   return path.ends_with("experts.") || path.ends_with("norms.") || path.ends_with("_");
 }
+
+/// The bias of parameters that never have one.
+constexpr std::string_view kNoBias = "!";
 
 void add_term(std::string& terms, std::string_view term) {
   if (!terms.empty() && !term.empty()) terms += ' ';
@@ -59,7 +60,12 @@ class BlockReader {
       when_.clear();
       for (size_t i = 1; i < words.size(); ++i) add_term(when_, words[i]);
     } else if (words.size() == 3 && words[1] == "=") {
-      named_[std::string(words[0])] = words[2];
+      if (words[0] == ".") {
+        layer_ = words[2];
+      } else {
+        names_.emplace_back(words[0]);
+        sizes_.emplace_back(words[2]);
+      }
     } else {
       read_parameters(words);
     }
@@ -71,7 +77,9 @@ class BlockReader {
     if (first != size.starts_with('[') || !size.ends_with(last ? ']' : ',')) refuse("sizes as [N, K]");
     size.remove_suffix(1);
     if (first) size.remove_prefix(1);
-    if (const auto at = named_.find(size); at != named_.end()) size = at->second;
+    for (size_t at = 0; at < names_.size(); ++at) {
+      if (size == names_[at]) size = sizes_[at];
+    }
     bool is_size = !size.empty();
     for_each_factor(size, [&](std::string_view factor) {
       is_size = is_size && !factor.empty() && !(factor[0] >= 'A' && factor[0] <= 'Z') &&
@@ -89,64 +97,66 @@ class BlockReader {
     const size_t sizes = kind->second;
     if (sizes > 0) row.n = read_size(words, 2, true, sizes == 1);
     if (sizes > 1) row.k = read_size(words, 3, false, true);
-    std::optional<std::string> bias;
+    std::string_view bias = kNoBias;
     for (size_t i = 2 + sizes; i < words.size(); ++i) {
       if (words[i].starts_with('[') || words[i].ends_with(']')) refuse("as many sizes as its kind has");
       if (words[i] == "alias") {
         row.is_alias = true;  // which no message shows
       } else if (words[i] == "bias" || words[i].starts_with("bias=")) {
-        bias = words[i].substr(std::min<size_t>(5, words[i].size()));
+        bias = words[i].substr(std::min<size_t>(5, words[i].size()));  // "" of "bias"
       } else {
         add_term(row.when, words[i]);
       }
     }
-    add_names(words[0], std::move(row), bias);
+    add_names(std::string(words[0]), row, bias);
   }
 
   /// A row for each name that braces mean.
-  void add_names(std::string_view name, FamilyRow row, const std::optional<std::string>& bias) {
+  void add_names(const std::string& name, FamilyRow& row, std::string_view bias) {
     const size_t open = name.find('{');
     if (open == name.npos) {
-      row.name = name.starts_with('.') ? named_.find(".")->second + std::string(name) : std::string(name);
-      return add(std::move(row), bias);
+      if (name.starts_with('.')) row.name = layer_;
+      row.name += name;
+      return add(row, bias);
     }
     const size_t close = name.find('}', open);
     if (close == name.npos) refuse("a } behind {");
     for (size_t at = open + 1; at <= close;) {
       const size_t end = std::min(name.find(',', at), close);
-      std::string_view one = name.substr(at, end - at);
-      FamilyRow turned = row;
-      if (one.starts_with('~')) {
-        one.remove_prefix(1);
-        std::swap(turned.n, turned.k);
-      }
-      add_names(std::string(name.substr(0, open)).append(one).append(name.substr(close + 1)),
-                std::move(turned), bias);
+      const bool is_turned = name[at] == '~';
+      std::string one = name;
+      one.replace(open, close + 1 - open, name, at + is_turned, end - at - is_turned);
+      if (is_turned) row.n.swap(row.k);
+      add_names(one, row, bias);
+      if (is_turned) row.n.swap(row.k);
       at = end + 1;
     }
   }
 
-  void add(FamilyRow row, const std::optional<std::string>& bias) {
+  void add(FamilyRow& row, std::string_view bias) {
     const size_t layer = row.name.find('#');
     row.has_layer = layer != row.name.npos;
     const size_t second = row.has_layer ? row.name.find('#', layer + 1) : row.name.npos;
     row.has_expert = second != row.name.npos && counts_experts(std::string_view(row.name).substr(0, second));
-    const std::string module = row.name;
-    if (row.kind <= ParameterKind::kTwoPatches) row.name += ".weight";
-    rows_.push_back(row);
-    if (!bias) return;
-    row.is_bias = true;
-    row.kind = ParameterKind::kVector;
-    row.name = module + ".bias";
-    row.k.clear();
-    if (!bias->empty() && row.when == "may") row.when.clear();  // a bias has a weight
-    add_term(row.when, *bias);
-    rows_.push_back(std::move(row));
+    FamilyRow& weight = rows_.emplace_back(row);
+    if (row.kind <= ParameterKind::kTwoPatches) weight.name += ".weight";
+    if (bias != kNoBias) {
+      const bool may = !bias.empty() && row.when == "may";  // a bias has a weight
+      FamilyRow& own = rows_.emplace_back(row);
+      own.is_bias = true;
+      own.kind = ParameterKind::kVector;
+      own.name += ".bias";
+      own.k.clear();
+      if (may) own.when.clear();
+      add_term(own.when, bias);
+    }
+    row.name.clear();
   }
 
   std::vector<FamilyRow>& rows_;
   std::string line_, when_;
-  std::map<std::string, std::string, std::less<>> named_{{".", "model.layers.#"}};
+  std::string layer_ = "model.layers.#";    ///< what names that begin with a dot are in
+  std::vector<std::string> names_, sizes_;  ///< of sizes that have a name
 };
 
 }  // namespace

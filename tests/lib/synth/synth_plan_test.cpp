@@ -22,7 +22,8 @@ namespace {
 /// With layers of both kinds of a hybrid model, and few experts.
 SynthModel few_layers(const SynthShape& shape, const char* dialect, int64_t layers = 4) {
   SynthChoice choice{.shape = shape.name, .dialect = dialect, .layers = layers, .experts = {}, .vocab = 64};
-  if (shape.experts > 0) choice.experts = std::min<int64_t>(shape.experts, 12);
+  const int64_t experts = make_synth_model(choice).experts;
+  if (experts > 0) choice.experts = std::min<int64_t>(experts, 12);
   return make_synth_model(choice);
 }
 
