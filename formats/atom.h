@@ -6,7 +6,7 @@
 
 namespace twofour {
 
-/// How many pieces of `b` hold `a`: a / b, rounded up. `a` is 0 or more, `b` above 0.
+/// a / b, rounded up. `a` is 0 or more, `b` above 0.
 template <class A, class B>
 TWOFOUR_HD constexpr auto ceil_div(A a, B b) {
   return (a + b - 1) / b;
@@ -15,7 +15,7 @@ TWOFOUR_HD constexpr auto ceil_div(A a, B b) {
 /// Weights along K that share one block scale.
 inline constexpr int kGroup = 16;
 
-/// What a stored byte holds.
+/// The content of a stored byte.
 enum class ByteKind { kCodes, kMeta, kScale, kPadding };
 
 /// Sixteen dense weights of one row: NVFP4 as checkpoints store it, 4.5 bits a weight.
@@ -43,9 +43,9 @@ struct Quad24 {
   uint8_t meta;  ///< first | second << 2
 };
 
-/// The 2:4 rule: the two largest magnitudes, on a tie the lower k; kept codes as stored, -0 too, which counts
-/// as zero. `quad` holds four codes, the lowest k in the low nibble. All four share a block scale, so codes
-/// decide.
+/// The 2:4 rule: the two largest magnitudes stay, on a tie the lower k. Kept codes are as stored; -0 counts
+/// as zero and stays -0. `quad` holds four codes, the lowest k in the low nibble. All four share a block
+/// scale, so the codes decide.
 TWOFOUR_HD constexpr Quad24 select_2_4(unsigned quad) {
   int first = 0;
   for (int i = 1; i < 4; ++i) {
@@ -60,7 +60,7 @@ TWOFOUR_HD constexpr Quad24 select_2_4(unsigned quad) {
           static_cast<uint8_t>(low | (high << 2))};
 }
 
-/// Whether a tie decided which codes of a quad are kept: its second and third largest magnitudes are equal.
+/// True if a tie decided which codes of a quad are kept: its second and third largest magnitudes are equal.
 TWOFOUR_HD constexpr bool is_tied_2_4(unsigned quad) {
   const Quad24 kept = select_2_4(quad);
   const unsigned a = kept.comp & 7u, b = (kept.comp >> 4) & 7u, weakest = a < b ? a : b;
@@ -74,7 +74,7 @@ TWOFOUR_HD constexpr bool is_tied_2_4(unsigned quad) {
 /// Metadata nibbles with first < second: 4, 8, 9, C, D, E. The hardware leaves the rest undefined.
 TWOFOUR_HD constexpr bool is_legal_meta(unsigned nibble) { return (nibble & 3u) < ((nibble >> 2) & 3u); }
 
-/// Four dense codes from two kept ones; what was dropped is 0x0.
+/// Four dense codes from two kept ones; dropped codes are 0x0.
 TWOFOUR_HD constexpr unsigned expand_2_4(Quad24 kept) {
   return ((kept.comp & 15u) << 4 * (kept.meta & 3)) |
          (unsigned{kept.comp} >> 4 << 4 * ((kept.meta >> 2) & 3));
@@ -86,10 +86,10 @@ TWOFOUR_HD constexpr int pair_energy(unsigned byte) {
   return low * low + high * high;
 }
 
-/// The 4:8-paired rule: of the four aligned pairs of eight codes along K, the two with the most energy, on a
-/// tie the lower k; kept pairs as stored, a zero in them too. `octet` holds eight codes, the lowest k in the
-/// low nibble, so a pair is a byte. Returns which pairs stay, one bit each. What FP4 sparse tensor cores
-/// take. Source: PTX ISA, mma.sp::ordered_metadata, kind::mxf4nvf4.
+/// The 4:8-paired rule: of the four aligned pairs of eight codes along K, the two with the most energy stay,
+/// on a tie the lower k. Kept pairs are as stored, zeros included. `octet` holds eight codes, the lowest k in
+/// the low nibble, so a pair is a byte. Returns which pairs stay, one bit each. FP4 sparse tensor cores take
+/// this pattern. Source: PTX ISA, mma.sp::ordered_metadata, kind::mxf4nvf4.
 TWOFOUR_HD constexpr unsigned select_4_8(uint32_t octet) {
   unsigned kept = 0;
   for (int i = 0; i < 4; ++i) {
@@ -103,7 +103,7 @@ TWOFOUR_HD constexpr unsigned select_4_8(uint32_t octet) {
   return kept;
 }
 
-/// Whether a tie decided which pairs of an octet are kept: its second and third largest energies are equal.
+/// True if a tie decided which pairs of an octet are kept: its second and third largest energies are equal.
 TWOFOUR_HD constexpr bool is_tied_4_8(uint32_t octet) {
   const unsigned kept = select_4_8(octet);
   for (int i = 0; i < 4; ++i) {

@@ -19,7 +19,7 @@ struct Nvfp4Dialect {
   bool divides;                                    ///< the stored global scale divides: the multiplier is 1/G
   /// Stacks of experts, [E, ...]; K may be the dimension before the last.
   bool stacked;
-  bool known_by_input = false;  ///< only its input scale tells it from another row
+  bool known_by_input = false;  ///< only its input scale distinguishes it from another row
 };
 
 /// Every NVFP4 dialect twofour reads. Sources: NVIDIA/Model-Optimizer, modelopt/torch/export/quant_utils.py;
@@ -42,16 +42,16 @@ struct Nvfp4Linear {
 };
 
 /// Finds the NVFP4 modules among tensors sorted by name, from their names, types and shapes alone. Throws
-/// Error where a module's tensors disagree: a code tensor of the wrong type, shapes that don't fit, K not a
+/// Error if a module's tensors disagree: a code tensor of the wrong type, shapes that don't fit, K not a
 /// multiple of 16, a scale without its codes. `where` names the file of a tensor for messages.
 std::vector<Nvfp4Linear> find_nvfp4_modules(std::span<const TensorInfo> tensors,
                                             const std::function<std::string(size_t)>& where);
 
-/// The module that the tensor at `global_scale` belongs to, if a global scale is what it is. Throws as above.
+/// The module of the tensor at `global_scale`; empty if that tensor is no global scale. Throws as above.
 std::optional<Nvfp4Linear> read_nvfp4_module(std::span<const TensorInfo> tensors, size_t global_scale,
                                              const std::function<std::string(size_t)>& where);
 
-/// How messages end about weights in a format that is known and not read: no damage.
+/// The end of messages about weights in a format that is known and not read: they are not damaged.
 inline constexpr const char* kNotSupported = ", which is not supported";
 
 /// Codes in a format that is known by its names only: they are reported, not read.
@@ -60,7 +60,7 @@ struct UnreadCodes {
   std::string module;  ///< "model.layers.0.mlp.up_proj"
   const char* format;  ///< "torchao's NVFP4Tensor"
 };
-/// All of them; `tensors` are sorted by name.
+/// All such codes; `tensors` are sorted by name.
 std::vector<UnreadCodes> find_unread_codes(std::span<const TensorInfo> tensors);
 
 /// Position of `name` among tensors sorted by name.

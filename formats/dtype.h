@@ -37,7 +37,7 @@ enum class DType : uint8_t {
 std::string_view dtype_name(DType dtype);
 std::optional<DType> dtype_from_name(std::string_view name);
 
-/// F32, BF16 and F16: what weights that are not quantized are stored in.
+/// True for F32, BF16 and F16, the types of weights that are not quantized.
 constexpr bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
 }

@@ -21,8 +21,8 @@ TWOFOUR_HD constexpr float e2m1_to_float(unsigned code) {
   return (code & 8u) ? -magnitude : magnitude;
 }
 
-/// Nearest code, ties to the even code, saturating at 6. Keeps the sign, also of what rounds to zero. NaN
-/// gives code 7, as `cvt.rn.satfinite.e2m1x2` does (PTX ISA, cvt).
+/// Nearest code, ties to the even code, saturating at 6. The sign stays, even if the value rounds to zero.
+/// NaN gives code 7, as `cvt.rn.satfinite.e2m1x2` does (PTX ISA, cvt).
 TWOFOUR_HD constexpr unsigned e2m1_from_float(float x) {
   // Magnitudes sort as their bits do, NaN last. Without branches, loops over this become vectors.
   const int32_t bits = std::bit_cast<int32_t>(x), magnitude = bits & 0x7FFFFFFF;

@@ -13,7 +13,8 @@ inline constexpr uint8_t kE4m3Nan = 0x7F;
 
 TWOFOUR_HD constexpr bool e4m3_is_nan(unsigned byte) { return (byte & 0x7Fu) == kE4m3Nan; }
 
-/// What a block scale may be: not NaN and not negative. -0 (0x80) is negative too: no producer writes it.
+/// True if a block scale may be this byte: not NaN and not negative. -0 (0x80) is negative too: no producer
+/// writes it.
 TWOFOUR_HD constexpr bool e4m3_is_block_scale(unsigned byte) { return byte < kE4m3Nan; }
 
 TWOFOUR_HD constexpr float e4m3_to_float(unsigned byte) {
@@ -44,7 +45,7 @@ TWOFOUR_HD constexpr uint8_t e4m3_from_float(float x) {
   return static_cast<uint8_t>(sign | code);
 }
 
-/// The value as a whole number of 2^-9: 0 .. 229,376. Lets sums over scaled codes be exact integers.
+/// The value as a whole number of 2^-9: 0 .. 229,376. Sums over scaled codes are exact integers in it.
 TWOFOUR_HD constexpr uint32_t e4m3_units(unsigned byte) {
   const unsigned exponent = (byte >> 3) & 15u, mantissa = byte & 7u;
   return exponent == 0 ? mantissa : (8u + mantissa) << (exponent - 1);

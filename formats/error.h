@@ -13,7 +13,7 @@ struct Error : std::runtime_error {
 /// The user pressed Ctrl-C; the program tidies up and ends with exit code 130.
 struct Interrupted : std::runtime_error {
   Interrupted() : std::runtime_error("interrupted") {}
-  /// With what the user should know of it.
+  /// `what`: what the user should know about it.
   explicit Interrupted(const std::string& what) : std::runtime_error(what) {}
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The only place that asks which compiler runs.
+// The only file that tests which compiler runs.
 
 /// Marks a function that both the host and a CUDA kernel call.
 #ifdef __CUDACC__
@@ -9,8 +9,8 @@
 #define TWOFOUR_HD
 #endif
 
-/// In such a function: before a loop over few numbers, which a kernel keeps in registers then, and before one
-/// that it must not unroll.
+/// In such a function: TWOFOUR_UNROLL precedes a short loop, so that a kernel holds its numbers in registers;
+/// TWOFOUR_LOOP precedes a loop that a kernel must not unroll.
 #ifdef __CUDA_ARCH__
 #define TWOFOUR_UNROLL _Pragma("unroll")
 #define TWOFOUR_LOOP _Pragma("unroll 1")

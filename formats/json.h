@@ -19,17 +19,17 @@ class JsonItem;
 
 template <class T>
 concept JsonScalar = std::is_arithmetic_v<T>;
-/// A vector, set, span or map, which texts and paths are not.
+/// A vector, set, span or map, but not a text or a path.
 template <class C>
 concept JsonItems = !std::same_as<C, Json> && !std::same_as<typename C::value_type, C> &&
                     !std::same_as<typename C::value_type, char> && requires(const C& items) {
   items.begin() != items.end();
 };
 
-/// A JSON value of 16 bytes. Objects keep the order of their keys, so that a rewritten config reads like the
-/// one it came from, and look keys up one after the other. A list of braces is an object if all its elements
-/// are pairs that begin with a string, otherwise an array. A null becomes an object or array where it is
-/// assigned to as one. Whatever asks a value for what it is not throws Json::exception.
+/// A JSON value of 16 bytes. Objects preserve the order of their keys, so that a rewritten config reads like
+/// its source, and look keys up by a linear search. A list of braces is an object if all its elements are
+/// pairs that begin with a string, otherwise an array. A null becomes an object or array if it is assigned to
+/// as one. Access as another type throws Json::exception.
 class Json {
  public:
   struct exception : std::runtime_error {
@@ -40,11 +40,11 @@ class Json {
   using Array = std::vector<Json>;
   using Member = std::pair<std::string, Json>;
   using Object = std::vector<Member>;
-  /// dump() writes a raw number as a string that begins with this, a private-use character and our name: so
-  /// the text is JSON to every reader.
+  /// dump() writes a raw number as a string that begins with this, a private-use character and our name, so
+  /// that the text is valid JSON.
   static constexpr std::string_view kRawMark = "\xEF\xA3\xBFtwofour:";
 
-  /// Over the elements of an array, the values of an object, or a single value itself.
+  /// Iterates over the elements of an array, the values of an object, or one value itself.
   template <class J>
   class Iterator {
    public:
@@ -69,7 +69,7 @@ class Json {
       return before;
     }
     bool operator==(const Iterator&) const = default;
-    /// Of a member of an object.
+    /// The key of an object's member.
     const std::string& key() const { return member_->first; }
 
    private:
@@ -98,7 +98,7 @@ class Json {
   Json(std::string_view text) : Json(std::string(text)) {}
   Json(std::string text);
   Json(std::initializer_list<JsonItem> items);
-  /// An array of the items; an object of those of a map.
+  /// An array of the items, or an object of the items of a map.
   template <JsonItems C>
   Json(const C& items) : Json(of_type(Type::kArray)) {
     if constexpr (requires { typename C::mapped_type; }) {
@@ -128,8 +128,9 @@ class Json {
   static Json object() { return of_type(Type::kObject); }
   /// A number that has no other type; see kRaw.
   static Json raw_number(std::string text);
-  /// One document that json_line() or dump() wrote: their marked strings are numbers again. Objects of any
-  /// size keep their order; nesting goes to 256 levels. Throws Json::exception on what is no JSON.
+  /// Parses one document that json_line() or dump() wrote; marked strings become numbers again. Objects of
+  /// any size preserve their order; nesting goes to 256 levels. Throws Json::exception if the text is not
+  /// JSON.
   static Json parse(std::string_view text);
 
   Type type() const { return type_; }
@@ -137,19 +138,19 @@ class Json {
   const char* type_name() const;
   bool is_null() const { return type_ == Type::kNull; }
   bool is_boolean() const { return type_ == Type::kBoolean; }
-  /// Of at most 64 bits.
+  /// True for integers of at most 64 bits.
   bool is_number_integer() const { return type_ == Type::kSigned || type_ == Type::kUnsigned; }
   bool is_number_unsigned() const { return type_ == Type::kUnsigned; }
   bool is_number_float() const { return type_ == Type::kFloat; }
-  /// All but kRaw.
+  /// True for all numbers but kRaw.
   bool is_number() const { return is_number_integer() || is_number_float(); }
   bool is_string() const { return type_ == Type::kString; }
   bool is_array() const { return type_ == Type::kArray; }
   bool is_object() const { return type_ == Type::kObject; }
   bool is_structured() const { return is_array() || is_object(); }
 
-  /// What it holds: bool, a number, a string, a container of these, or Json. Numbers are converted as C++
-  /// does, those that do not fit are refused; see whole_number() for numbers that must not be converted.
+  /// The value as a bool, a number, a string, a container of these, or Json. Numbers are converted as in C++;
+  /// those that do not fit are refused. See whole_number() for numbers that must not be converted.
   template <class T>
   T get() const {
     if constexpr (std::same_as<T, Json>) {
@@ -175,9 +176,9 @@ class Json {
     return as_string();
   }
 
-  /// The value of a key, null where there was none.
+  /// The value of a key; adds null if there is none.
   Json& operator[](std::string_view key);
-  /// As at(), where it cannot add a key.
+  /// As at(), since a const value cannot add a key.
   const Json& operator[](std::string_view key) const { return at(key); }
   Json& operator[](size_t index) { return at(index); }
   const Json& operator[](size_t index) const { return at(index); }
@@ -187,7 +188,7 @@ class Json {
   const Json& at(size_t index) const;
   Json& back() { return at(size() - 1); }
   const Json& back() const { return at(size() - 1); }
-  /// The value of `key` in an object, `fallback` where it has none. Throws on all but objects.
+  /// The value of `key` in an object, or `fallback` if it has none. Throws if this is no object.
   template <class T>
   T value(std::string_view key, const T& fallback) const {
     const Member* found = look_up(key);
@@ -196,16 +197,16 @@ class Json {
   std::string value(std::string_view key, const char* fallback) const {
     return value(key, std::string(fallback));
   }
-  /// end() where it is no object or has no such key.
+  /// The member of a key; end() if this is no object or has no such key.
   iterator find(std::string_view key);
   const_iterator find(std::string_view key) const;
   bool contains(std::string_view key) const { return find(key) != end(); }
-  /// How many members, elements; 0 of null and 1 of everything else.
+  /// The number of members or elements; 0 for null, 1 for every other type.
   size_t size() const;
   bool empty() const { return size() == 0; }
 
   void push_back(Json value);
-  /// How many keys went. Throws on all but objects.
+  /// Returns the number of removed keys. Throws if this is no object.
   size_t erase(std::string_view key);
   /// Sets each member of `other`, which is an object, here.
   void update(const Json& other);
@@ -214,17 +215,18 @@ class Json {
   iterator end();
   const_iterator begin() const;
   const_iterator end() const;
-  /// The members of an object: `for (const auto& [key, value] : json.items())`; of null none.
+  /// The members of an object: `for (const auto& [key, value] : json.items())`; none for null.
   Object& items() { return const_cast<Object&>(std::as_const(*this).items()); }
   const Object& items() const;
 
-  /// As text: without blanks and line ends, or with so many spaces a level. Raw numbers are marked strings,
-  /// so that every reader takes it; what is not UTF-8 is replaced and floats that are not finite are null.
+  /// The value as text: without blanks and line ends, or with `indent` spaces for each level. Raw numbers are
+  /// marked strings, so that every reader accepts it; invalid UTF-8 is replaced, and floats that are not
+  /// finite are null.
   std::string dump(int indent = -1) const;
 
-  /// Members in another order make another object; numbers are equal by value.
+  /// Objects are equal if their members are in the same order; numbers are compared by value.
   friend bool operator==(const Json& a, const Json& b) { return a.equals(b); }
-  /// Of two numbers, as doubles. Throws on everything else.
+  /// Compares two numbers as doubles. Throws on other types.
   friend std::partial_ordering operator<=>(const Json& a, const Json& b) {
     return a.as_float() <=> b.as_float();
   }
@@ -256,11 +258,11 @@ class Json {
   friend class JsonWriter;
 };
 
-/// What makes a Json.
+/// A type that Json can be constructed from.
 template <class T>
 concept JsonValue = !std::same_as<std::remove_cvref_t<T>, JsonItem> && std::constructible_from<Json, T>;
 
-/// What a list of braces holds. Its value can be moved from, which that of an initializer_list cannot.
+/// An item of a list of braces. Its value can be moved from; an item of an initializer_list cannot.
 class JsonItem {
  public:
   JsonItem() = default;
@@ -274,31 +276,31 @@ class JsonItem {
   mutable Json value_;
 };
 
-/// Parses one document. Throws Error naming `where` on syntax errors, on text that is not UTF-8 and on
-/// nesting deeper than 64 and on more than 1,000,000 values. Of duplicate keys the last counts, as in
-/// Python's loader. NaN, Infinity and -Infinity, which that loader takes too and some configs have, and
-/// integers of more than 64 bits become raw numbers. Keys of a text of more than 256 KiB are sorted.
+/// Parses one document. Throws Error naming `where` on syntax errors, on text that is not UTF-8, on nesting
+/// deeper than 64 and on more than 1,000,000 values. The last of duplicate keys counts, as in Python's
+/// loader. NaN, Infinity and -Infinity, which that loader accepts too and some configs have, become raw
+/// numbers, and so do integers of more than 64 bits. Keys of a text of more than 256 KiB are sorted.
 Json parse_json(std::string_view where, std::string_view text);
 
-/// The document as text, two spaces a level, with a newline at the end; raw numbers as they were.
+/// The document as text, two spaces a level, with a newline at the end. Raw numbers are written unchanged.
 std::string format_json(const Json& json);
 /// The document without blanks and line ends, for journals, records and messages, as dump() writes it.
 std::string json_line(const Json& json);
 
-/// The whole number that `json` is, for int, int64_t, uint32_t and uint64_t. Throws Json::exception on
-/// everything else, numbers that T does not have among it.
+/// `json` as an integer, for int, int64_t, uint32_t and uint64_t. Throws Json::exception if it is no integer
+/// or does not fit T.
 template <class T>
 T whole_number(const Json& json);
 
-/// How many bytes the first character of `text` has; of what is no UTF-8, less than 0: how many bytes to step
-/// over to where a character may begin.
+/// The number of bytes of the first character of `text`. If that is not UTF-8, minus the number of bytes up
+/// to where a character may begin.
 int utf8_bytes(std::string_view text);
 
 /// `text` within JSON quotes.
 std::string json_quote(std::string_view text);
 
-/// The same for a message, which a hostile file must not make long: of more than 256 bytes the first, and how
-/// many there are.
+/// The same for a message, which a hostile file must not make long: a text of more than 256 bytes is cut, and
+/// its length is given.
 std::string json_quote_short(std::string_view text);
 
 }  // namespace twofour

@@ -10,10 +10,10 @@
 
 namespace twofour {
 
-/// Everything behind the last dot; the whole name if it has no dot.
+/// The part after the last dot; the whole name if it has no dot.
 constexpr std::string_view leaf_of(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
-/// Everything before the last dot; empty if the name has no dot.
+/// The parts before the last dot; empty if the name has no dot.
 constexpr std::string_view parent_of(std::string_view name) {
   const size_t dot = name.rfind('.');
   return name.substr(0, dot == name.npos ? 0 : dot);
@@ -22,18 +22,18 @@ constexpr std::string_view parent_of(std::string_view name) {
 /// The module that a tensor belongs to: its name without the last part. A tensor without a dot is its own.
 constexpr std::string_view module_of(std::string_view tensor) { return tensor.substr(0, tensor.rfind('.')); }
 
-/// Whether `above` is a module above `name`.
+/// True if `above` is a module above `name`.
 constexpr bool is_below(std::string_view name, std::string_view above) {
   return name.size() > above.size() && name.starts_with(above) && name[above.size()] == '.';
 }
 
-/// Whether a name is `path` or ends in it, part for part: "model.layers.0.mlp.gate" in "mlp.gate".
+/// True if a name is `path` or ends in it, part by part: "model.layers.0.mlp.gate" in "mlp.gate".
 constexpr bool ends_in(std::string_view name, std::string_view path) {
   if (!name.ends_with(path)) return false;
   return name.size() == path.size() || name[name.size() - path.size() - 1] == '.';
 }
 
-/// Whether `f` is true of any part of a name.
+/// True if `f` is true for any part of a name.
 template <class F>
 constexpr bool any_part(std::string_view name, F&& f) {
   for (size_t at = 0; at < name.size();) {
@@ -44,12 +44,12 @@ constexpr bool any_part(std::string_view name, F&& f) {
   return false;
 }
 
-/// Whether a part of a name is `part`.
+/// True if a part of a name is `part`.
 constexpr bool has_part(std::string_view name, std::string_view part) {
   return any_part(name, [&](std::string_view own) { return own == part; });
 }
 
-/// Whether `f` is true of a name or of anything above it, asked from the name upwards.
+/// True if `f` is true for a name or any module above it; tries the name first, then upwards.
 template <class F>
 constexpr bool any_above(std::string_view name, F&& f) {
   for (;; name = parent_of(name)) {
@@ -69,12 +69,12 @@ inline std::vector<std::string_view> name_parts(std::string_view name) {
   return parts;
 }
 
-/// Whether a part is digits alone.
+/// True if a part has only digits.
 constexpr bool is_number_part(std::string_view part) {
   return !part.empty() && part.find_first_not_of("0123456789") == part.npos;
 }
 
-/// The number that a part is: "0", "17"; nothing of "017" and of other text.
+/// The number of a part: "0", "17"; empty for "017" and other text.
 inline std::optional<int64_t> parse_index(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -14,7 +14,7 @@ constexpr const char* kLowRank = "which adds a low-rank matrix";
 constexpr const char* kSparse = "which belongs to a sparse form that is not read";
 
 constexpr ModulePart kParts[] = {
-    // Weights and what goes with the module.
+    // Weights, and other parameters of the module.
     {"weight", kPart},
     {"weight_packed", kPart},
     {"qweight", kPart},
@@ -51,7 +51,7 @@ constexpr ModulePart kParts[] = {
     {"expert_bias", kPart},
     {"bias_vl", kPart},
     {"tid2eid", kPart},
-    // What changes the meaning of weights.
+    // Terms that change the meaning of weights.
     {"pre_quant_scale", kTerm, false, Harmless::kNever, kScaled},
     {"input_prescale", kTerm, false, Harmless::kNever, kScaled},  // Quark's
     {"smooth_scale", kTerm, false, Harmless::kNever, kScaled},
@@ -78,7 +78,7 @@ constexpr ModulePart kParts[] = {
     {"compressed", kTerm, false, Harmless::kNever, kSparse},
 };
 
-/// Below a quantizer alone: ModelOpt's buffers before an export names them anew.
+/// Only below a quantizer: ModelOpt's buffers before an export renames them.
 constexpr ModulePart kQuantizerState[] = {
     {"amax", kState},
     {"global_amax", kState},
@@ -97,7 +97,7 @@ const ModulePart* find_in(std::span<const ModulePart> list, std::string_view nam
 
 constexpr std::string_view kQuantizer = "_quantizer.";
 
-/// What a quantizer's buffer is: "_amax", "pre_quant_scale" or, of several quantizers one after the other,
+/// The row of a quantizer's buffer: "_amax", "pre_quant_scale" or, if it has several quantizers in sequence,
 /// "0._amax". nullptr: not known.
 const ModulePart* find_buffer(std::string_view buffer) {
   if (const size_t digits = buffer.find_first_not_of("0123456789");
@@ -109,7 +109,8 @@ const ModulePart* find_buffer(std::string_view buffer) {
   return part != nullptr && part->kind == kTerm ? part : nullptr;
 }
 
-/// Where a name that is an adapter's begins: behind a dot or, "X_lora_A.weight", behind a stack's name.
+/// The position of the dot or, for a stack's "X_lora_A.weight", of the underscore before an adapter's name;
+/// npos: none.
 size_t find_adapter(std::string_view tensor) {
   for (size_t dot = tensor.rfind('.'); dot != tensor.npos && dot > 0; dot = tensor.rfind('.', dot - 1)) {
     const std::string_view below = tensor.substr(dot + 1);
@@ -126,13 +127,14 @@ size_t find_adapter(std::string_view tensor) {
   return is_one ? at : tensor.npos;
 }
 
-/// The module of a quantizer by what is before "_quantizer.": X of "X.input" and of a stack's "X_input".
+/// The module of a quantizer, from the name before "_quantizer.": X for "X.input" and for a stack's
+/// "X_input".
 std::string_view module_of_quantizer(std::string_view before) {
   const size_t at = before.find_last_of("._");
   return before.substr(0, at == before.npos ? 0 : at);
 }
 
-/// The longest name of the list that ends a tensor's.
+/// The part with the longest name that the tensor's name ends in.
 const ModulePart* find_end(std::string_view tensor) {
   const ModulePart* longest = nullptr;
   for (const ModulePart& part : kParts) {

@@ -15,11 +15,11 @@ constexpr std::string_view kRoleNames[] = {
 
 using enum ModuleRole;
 
-/// The role of modules at or below parts of their names, the first row that fits. Where experts and MLPs are
-/// is in kRules.
+/// The role of modules at or below these parts of their names; the first row that fits wins. The paths of
+/// experts and MLPs are in kRules.
 struct RoleRule {
   ModuleRole role;
-  bool is_last;  ///< the name's last part alone
+  bool is_last;  ///< only the name's last part
   std::array<std::string_view, 6> parts;
   bool fits(std::string_view module) const {
     return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) {
@@ -27,17 +27,17 @@ struct RoleRule {
     });
   }
 };
-/// Source: Hugging Face transformers, models; of DeepSeek-V4 its reference inference code.
+/// Source: Hugging Face transformers, models; for DeepSeek-V4, its reference inference code.
 constexpr RoleRule kRoles[] = {
     {kMtp, false, {"mtp", "draft_model"}},
     {kSharedExperts, true, {"shared_expert_gate"}},
     {kSharedExperts, false, {"shared_expert", "shared_experts", "shared_mlp"}},
     {kRoutedExperts, false, {"experts"}},
     {kRouter, false, {"router"}},
-    {kRouter, true, {"gate", "wg"}},  // the latter Hunyuan's, below the gate
+    {kRouter, true, {"gate", "wg"}},  // "wg" is Hunyuan's, below the gate
     {kLinearAttention, false, {"linear_attn", "mamba"}},
     {kAttention, false, {"self_attn", "attn", "attention"}},
-    // Nemotron-H's mixers are of any kind under one name.
+    // Nemotron-H gives mixers of all kinds one name.
     {kAttention, true, {"q_proj", "k_proj", "v_proj", "o_proj"}},
     {kLinearAttention, true, {"in_proj", "out_proj"}},
     {kHead, true, {"lm_head", "head"}},
@@ -92,7 +92,7 @@ std::optional<ModuleRole> module_role(std::string_view module, int64_t layers) {
   if (std::any_of(std::begin(kOtherInputs), std::end(kOtherInputs),
                   [&](std::string_view part) { return has_part(module, part); }))
     return std::nullopt;
-  // A draft is what it predicts, whatever its layers are made of.
+  // All modules of a draft are kMtp, whatever they are in its layers.
   return kRoles[0].fits(module) || layer_of(module) >= layers ? kMtp : role_in_layer(module);
 }
 
@@ -102,11 +102,11 @@ bool is_draft_expert(std::string_view module, int64_t layers) {
 
 namespace {
 
-/// Source: Hugging Face transformers, models: Hunyuan's is below the gate, Granite's, gemma-4's and Hunyuan
-/// 3's are below the router.
+/// Source: Hugging Face transformers, models: Hunyuan's matrix is below the gate; Granite's, gemma-4's and
+/// Hunyuan 3's are below the router.
 constexpr std::string_view kRouterPaths[] = {"gate",    "router",      "router.layer",
                                              "gate.wg", "router.proj", "router.gate"};
-/// Gates of attention choose nothing.
+/// Modules whose gates do not choose experts.
 constexpr std::string_view kAttentions[] = {"self_attn", "attn", "attention", "linear_attn"};
 /// Source: Hugging Face transformers, models; DeepSeek's, MiniMax's, ERNIE's and Ling's own code.
 constexpr std::string_view kRouterParts[] = {"gate",        "router",      "e_score_correction_bias",

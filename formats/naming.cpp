@@ -34,7 +34,7 @@ constexpr NamingRule kRules[] = {
      "gate_proj", "up_proj", "down_proj", "gate_up_proj", "down_proj"},
 };
 
-/// Whether `path` is `container` or ends in ".container", where # is any number.
+/// True if `path` is `container` or ends in ".container"; # stands for any number.
 bool ends_with_path(std::string_view path, const char* container) {
   if (container == nullptr) return false;
   std::string_view tail(container);
@@ -48,10 +48,10 @@ bool ends_with_path(std::string_view path, const char* container) {
   return true;
 }
 
-/// Where stacks are below the layer.
+/// The path of stacks below the layer.
 const char* stacks_of(const NamingRule& rule) { return rule.stacks != nullptr ? rule.stacks : rule.routed; }
 
-/// What `routed` has behind the path of the stacks: "" or ".experts".
+/// The rest of `routed` after the path of the stacks: "" or ".experts".
 std::string_view below_stacks(const NamingRule& rule) {
   return std::string_view(rule.routed).substr(std::string_view(stacks_of(rule)).size());
 }
@@ -111,12 +111,12 @@ std::string stack_tensor(std::string_view block, Projection projection) {
 
 namespace {
 
-/// A part of modules' names that a loader calls otherwise, between dots.
+/// A part of modules' names, between dots, that a loader renames.
 struct RenamedPart {
   std::string_view model_type;
   std::string_view in_files, in_loader;
 };
-/// Of linears, in the order in which they are replaced. Source: transformers 5.17, conversion_mapping.py;
+/// Renamed parts of linears, in the order of replacement. Source: transformers 5.17, conversion_mapping.py;
 /// PhimoeTopKRouter is a Linear.
 constexpr RenamedPart kRenamedInTransformers[] = {
     {"phimoe", ".block_sparse_moe.gate.", ".mlp.router."},
@@ -136,8 +136,8 @@ constexpr RenamedPart kRenamedInTransformers[] = {
     {"deepseek_v4", ".shared_experts.w2.", ".shared_experts.down_proj."},
     {"deepseek_v4", ".shared_experts.w3.", ".shared_experts.up_proj."},
 };
-/// Exact names in a configuration follow, expressions do not. Source: vLLM 0.33, hf_to_vllm_mapper of the
-/// models' classes.
+/// vLLM renames exact names in a configuration, but not expressions. Source: vLLM 0.33, hf_to_vllm_mapper of
+/// the models' classes.
 constexpr RenamedPart kRenamedInVllm[] = {
     {"jamba", ".self_attn.", "."},
     {"gpt_oss", ".self_attn.", ".attn."},
@@ -145,7 +145,7 @@ constexpr RenamedPart kRenamedInVllm[] = {
     {"deepseek_v4", ".shared_experts.w2.", ".shared_experts.down_proj."},
 };
 
-/// A module's name with all parts renamed; empty where none is.
+/// A module's name with all parts renamed; empty if there are none.
 std::string rename(std::span<const RenamedPart> parts, std::string_view model_type, std::string_view module) {
   std::string name = fmt::format(".{}.", module);
   bool renamed = false;

@@ -11,16 +11,16 @@
 
 namespace twofour {
 
-/// What a feed-forward block is in its layer.
+/// The kind of a feed-forward block in its layer.
 enum class BlockKind { kRoutedExperts, kSharedExpert, kDenseMlp };
 
-/// Which matrix of the block: gate and up are applied to the input, down to their product.
+/// A matrix of the block: gate and up are applied to the input, down to their product.
 enum class Projection { kGate, kUp, kDown, kGateUp };
 
-/// How a stored matrix that holds gate and up orders their rows.
+/// The order of rows in a stored matrix of gate and up.
 enum class GateUpRows { kHalves, kInterleaved };
 
-/// Where the experts of a checkpoint sit and what their matrices are called. One row a family of models.
+/// The paths of a checkpoint's experts and the names of their matrices. One row for each family of models.
 struct NamingRule {
   const char* models;            ///< that use it
   const char* routed;            ///< path of the routed experts below the layer; nullptr: none
@@ -42,31 +42,31 @@ struct ModuleName {
   BlockKind kind;
   Projection projection;
   int64_t expert = -1;  ///< -1: a stack of experts, a shared expert or a dense MLP
-  /// The prefix P of its artifact: "model.layers.0.mlp.experts", "model.layers.0.mlp". A stack has that of
-  /// its experts taken apart, which need not begin its own name.
+  /// The prefix P of its artifact: "model.layers.0.mlp.experts", "model.layers.0.mlp". A stack has the prefix
+  /// of its experts after splitting, which need not begin the stack's name.
   std::string block;
   const NamingRule* naming;  ///< that knows the name
 };
 
-/// Takes apart the name of a module (a tensor's name without the dialect's suffix). Empty where no rule knows
+/// Takes apart the name of a module (a tensor's name without the dialect's suffix). Empty if no rule knows
 /// the name; such modules pass through.
 std::optional<ModuleName> parse_module_name(std::string_view module);
 
-/// The tensor in which files of floats hold a projection of all experts of block P, gate with up:
-/// "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.block_sparse_moe.input_linear.weight". Empty
-/// where P is known with experts of their own only.
+/// The tensor of floats that holds a projection of all experts of block P, gate with up:
+/// "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.block_sparse_moe.input_linear.weight". Empty if
+/// P is known only with separate experts.
 std::string stack_tensor(std::string_view block, Projection projection);
 
-/// What transformers calls a module that files name otherwise: its lists of modules know both names. Empty:
-/// as the files do.
+/// The name of a module in transformers, if files use another: its lists of modules know both. Empty: the
+/// same name.
 std::string name_in_transformers(std::string_view model_type, std::string_view module);
 
-/// What vLLM calls a module where its expressions for modules are asked by another name than the files'.
-/// Empty: as the files do.
+/// The name of a module that vLLM matches its expressions against, if files use another. Empty: the same
+/// name.
 std::string name_in_vllm(std::string_view model_type, std::string_view module);
 
-/// The group of linears that engines put into one (gate and up; q, k and v), so that they need one global
-/// scale: the name before the module's last dot, and which group. Nothing for a module of no group.
+/// The group of linears that engines fuse (gate and up; q, k and v), so that they need one global scale: the
+/// name before the module's last dot, and the group's number. Empty for a module of no group.
 std::optional<std::pair<std::string, size_t>> fused_group(const std::string& module);
 
 }  // namespace twofour

@@ -15,7 +15,7 @@
 namespace twofour {
 namespace {
 
-/// Builds a header from parser events, so that memory stays at what the tensors themselves take.
+/// Builds a header from parser events, so that only the tensors themselves take memory.
 class HeaderEvents : public JsonEvents {
  public:
   explicit HeaderEvents(std::string_view where) : where_(where) {}
@@ -202,8 +202,8 @@ uint64_t tensor_bytes(std::string_view where, DType dtype, std::span<const int64
 
 namespace {
 
-/// What a file is that begins so, and what to do; "" where that is not known. A header's length has zeros in
-/// its upper bytes, so nothing that is text begins like one.
+/// The kind of file that begins with `first`, and what to do; "" if it is not known. A header's length has
+/// zeros in its upper bytes, so no text begins like one.
 std::string other_format(std::span<const uint8_t> first) {
   const std::string_view head(reinterpret_cast<const char*>(first.data()), first.size());
   const size_t text = std::min(head.find_first_not_of(" \t\r\n"), head.size());

@@ -35,12 +35,13 @@ inline constexpr uint64_t kSafetensorsPrefix = 8;
 /// Longest JSON that readers accept. Source: huggingface/safetensors, MAX_HEADER_SIZE.
 inline constexpr uint64_t kSafetensorsMaxHeader = 100'000'000;
 
-/// Bytes at the beginning of a file that identify other kinds of files. Pass as many as the file has.
+/// Bytes at the beginning of a file that identify other kinds of files. Pass fewer only if the file is
+/// shorter.
 inline constexpr uint64_t kSafetensorsHead = 64;
 
 /// Length of the JSON, from the first 8 bytes or more of a file of `file_size` bytes. Throws Error naming
-/// `where` and, of kSafetensorsHead bytes, what the file is instead: a Git LFS pointer, an HTML page, an
-/// archive, ...
+/// `where` and, if given kSafetensorsHead bytes, the actual kind of the file: a Git LFS pointer, an HTML
+/// page, an archive, ...
 uint64_t parse_safetensors_prefix(std::string_view where, std::span<const uint8_t> first, uint64_t file_size);
 
 /// Longest name of a tensor, most dimensions of one, and most entries of the metadata. The reference reader
@@ -54,20 +55,20 @@ inline constexpr size_t kSafetensorsMaxName = 4096, kSafetensorsMaxRank = 64,
 SafetensorsHeader parse_safetensors_header(std::string_view where, std::string_view json,
                                            uint64_t data_bytes);
 
-/// The same without a look at the data: offsets may leave holes, overlap, not fit types and shapes, or point
-/// anywhere. For code that reports everything that is wrong instead of refusing it.
+/// Parses the JSON without comparing it with the data: offsets may leave holes, overlap, not fit types and
+/// shapes, or point anywhere. For code that reports all faults instead of refusing the file.
 SafetensorsHeader parse_safetensors_entries(std::string_view where, std::string_view json);
 
 /// Puts tensors into the reference writer's order (wider types first, then by name) and sets their offsets.
 /// Returns the bytes of all. `shape` and `dtype` must describe whole bytes.
 uint64_t assign_offsets(std::vector<TensorInfo>& tensors);
 
-/// The bytes of a file up to its data: length, JSON, spaces up to a multiple of 8. They depend on the
-/// arguments alone. The tensors must carry the offsets that assign_offsets gave them.
+/// The bytes of a file before its data: length, JSON, spaces up to a multiple of 8. They depend on the
+/// arguments alone. The tensors must have the offsets from assign_offsets.
 std::string format_safetensors_header(std::span<const TensorInfo> tensors,
                                       const std::map<std::string, std::string>& metadata);
 
-/// Bytes of a tensor. Throws Error naming `where` where they overflow or are not whole.
+/// Bytes of a tensor. Throws Error naming `where` if they overflow or are not whole.
 uint64_t tensor_bytes(std::string_view where, DType dtype, std::span<const int64_t> shape);
 
 }  // namespace twofour

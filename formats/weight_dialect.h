@@ -8,7 +8,7 @@
 
 namespace twofour {
 
-/// How many weights of FP8 share a scale.
+/// The weights of FP8 that share a scale.
 enum class Granularity { kTensor, kRow, kBlock };
 
 /// How INT4 codes, 0 to 15, lie in I32 words, eight in each. Nibble 0 is the lowest four bits.
@@ -42,9 +42,9 @@ struct WeightDialect {
   DTypes scale_types;
   const char* input_scale;  ///< the tensor may be absent
   const char* bias;         ///< the tensor may be absent
-  /// Without ".weight", so that the name alone must say that it is a stack of experts.
+  /// True if ".weight" is absent, so that only the module's name shows that it is a stack of experts.
   bool bare;
-  // Of INT4, suffixes of tensors that may be absent; nullptr: the dialect has none.
+  // For INT4, suffixes of tensors that may be absent; nullptr: the dialect has none.
   const char* zero_points = nullptr;
   const char* group_index = nullptr;
   const char* shape = nullptr;  ///< N and K
@@ -56,7 +56,7 @@ struct WeightDialect {
 /// awq/modules/linear/gemm.py; AutoGPTQ, auto_gptq/nn_modules/qlinear.
 std::span<const WeightDialect> weight_dialects();
 
-/// FP8: rows and columns of weights that share a scale, where blocks are written.
+/// FP8: rows and columns of weights that share a scale, if blocks are written.
 inline constexpr int64_t kFp8Block = 128;
 
 }  // namespace twofour

@@ -3,22 +3,22 @@
 
 namespace twofour {
 
-/// A number format of weights, one row each. What code wants to know of a format is a column; how the bytes
-/// of each are decoded is in lib/checkpoint/linear_reader.cpp.
+/// A number format of weights, one row for each. Each property of a format is a column;
+/// lib/checkpoint/linear_reader.cpp decodes the bytes.
 struct WeightFormatRow {
   const char* name;           ///< for people
   const char* key;            ///< in twofour.json
   bool coded = false;         ///< codes with scales beside them; else numbers by themselves
   bool pairs = false;         ///< codes of E2M1, two in a byte
   bool integers = false;      ///< codes less a zero point, eight in a word
-  bool global_scale = false;  ///< block scales have one scale more
-  bool tiles = false;         ///< a byte a weight; one scale for the matrix, a row or a block of any size
-  int64_t group = 0;          ///< weights along K that share a scale, where the format fixes it
-  // Of formats that fix their groups, what compressed-tensors calls them.
+  bool global_scale = false;  ///< block scales are multiplied by one more scale
+  bool tiles = false;  ///< one byte for each weight; one scale for the matrix, a row or a block of any size
+  int64_t group = 0;   ///< weights along K that share a scale, if the format fixes it
+  // For formats with fixed groups, their names in compressed-tensors.
   int bits = 0;
   const char* strategy = "";
   const char* packed_as = "";
-  /// What a byte of a format of tiles is; nullptr: E4M3.
+  /// Decodes a byte of a format of tiles; nullptr: E4M3.
   float (*number)(uint8_t byte) = nullptr;
 };
 
@@ -59,7 +59,7 @@ inline constexpr WeightFormatRow kNvfp4{.name = "NVFP4",
                                         .strategy = "tensor_group",
                                         .packed_as = "nvfp4-pack-quantized"};
 inline constexpr WeightFormatRow kInt4{.name = "INT4", .key = "int4", .coded = true, .integers = true};
-/// FP8 by groups, as configs and lint tell it from the rest; to readers it is kFp8 with such tiles.
+/// FP8 by groups. Configs and lint distinguish it from kFp8; for readers it is kFp8 with such tiles.
 inline constexpr WeightFormatRow kMxfp8{.name = "MXFP8",
                                         .key = "fp8",
                                         .coded = true,
@@ -68,7 +68,7 @@ inline constexpr WeightFormatRow kMxfp8{.name = "MXFP8",
                                         .bits = 8,
                                         .strategy = "group",
                                         .packed_as = "mxfp8-quantized"};
-/// Codes by a name that says nothing to us.
+/// Codes under an unknown name.
 inline constexpr WeightFormatRow kOther{.name = "a format that is not known", .key = "", .coded = true};
 }  // namespace weight_formats
 

@@ -1,4 +1,4 @@
-// What of the kernels this kind of processor runs.
+// The kernels that this kind of processor runs.
 #include <algorithm>
 #include <vector>
 
@@ -27,7 +27,7 @@ const MoeStrips& moe_strips(Isa) { return kMoeStripsPortable; }
 
 PruneWords* wide_prune_words(Isa isa) { return isa == Isa::neon ? prune_words_neon : nullptr; }
 
-/// No vectors are written for this processor, whatever others it runs.
+/// There are no vector kernels of quantization for this processor.
 const QuantizeOps* quantize_ops(Isa isa) {
   const std::span<const Isa> isas = available_isas();
   check(std::find(isas.begin(), isas.end(), isa) != isas.end(), "an instruction set that this processor has");

@@ -1,4 +1,4 @@
-// What of the kernels this kind of processor runs.
+// The kernels that this kind of processor runs.
 #include <algorithm>
 #include <vector>
 
@@ -19,7 +19,8 @@ bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
 }
 
-// Every flag that the AVX-512 file is compiled with. Ice Lake and Zen 4 were the first to have them all.
+// True if the processor has every flag that the AVX-512 files are compiled with. Ice Lake and Zen 4 were the
+// first to have them all.
 bool has_avx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&

@@ -6,7 +6,7 @@ namespace {
 
 // Qwen3-Next, Qwen3.5 and Qwen4-Exp: linear attention between layers of full attention.
 
-/// Attention whose queries come with gates. Words: the size of both.
+/// Attention that projects queries and their gates together. Words: the size of both.
 constexpr const char* kGated = R"(
   if @full_attention
   .self_attn.q_proj      linear [$1, hidden_size]  bias=attention_bias
@@ -18,7 +18,7 @@ constexpr FamilyBlock kGatedAttention{
     kGated, {"num_attention_heads*head_dim+attn_output_gate*num_attention_heads*head_dim"}};
 constexpr FamilyBlock kQwen4Attention{kGated, {"2*num_attention_heads*head_dim"}};
 
-/// Qwen3-Next puts the projections of one layer into two.
+/// Qwen3-Next stores the projections of one layer as two matrices.
 constexpr FamilyBlock kQwen3NextDelta{R"(
   KeysAndValues = 2*linear_num_key_heads*linear_key_head_dim+linear_num_value_heads*linear_value_head_dim
   All = 2*linear_num_key_heads*linear_key_head_dim+2*linear_num_value_heads*linear_value_head_dim
@@ -105,7 +105,7 @@ constexpr FamilyBlock kQwen4{R"(
   .ple.conv1d                                               convolution [Streams, ple_conv_kernel_size]
   .ple.ple_embedding.{layer_multipliers,ngram_heads_offsets,ngram_heads_vocab_sizes}  any  may
 )"};
-/// Rows of the whole table: as many hashes of about ngram_vocab_size_base as there are heads, each a prime.
+/// Rows of the whole table: each head has a hash of about ngram_vocab_size_base values, a prime.
 constexpr FamilyBlock kNgrams{R"(
   Rows = 2*heads_per_ngram*ngram_vocab_size_base/split_ngram_parts
   if ple_layer_ids:1
@@ -129,7 +129,7 @@ std::string_view kimi_mixer(const FamilySizes& sizes, int64_t layer) {
                                                                        : "linear_attention";
 }
 
-/// Source: modeling_kimi_linear.py; of Kimi-K3, whose gates have no low rank, its headers.
+/// Source: modeling_kimi_linear.py; for Kimi-K3, whose gates have no low rank, its headers.
 constexpr FamilyBlock kKimiDelta{R"(
   Width = linear_num_heads*linear_head_dim
   if @linear_attention
@@ -168,7 +168,7 @@ constexpr FamilyBlock kKimiBlock{R"(
   if @sparse routed_expert_hidden_size
   .block_sparse_moe.experts.#.{w1,w3,~w2}         linear [moe_intermediate_size, routed_expert_hidden_size]
 )"};
-/// Of Kimi-K3: experts see less than the layer's width, and layers attend to residuals.
+/// Kimi-K3: experts' inputs are narrower than the layer, and layers attend to residuals.
 constexpr FamilyBlock kKimiK3{R"(
   if attn_res_block_size
   model.output_attn_res_norm                 norm [hidden_size]
@@ -201,7 +201,7 @@ constexpr FamilyBlock kKimiVision{R"(
   .mlp.{fc0,~fc1}                          linear [vision_config.vt_intermediate_size, Width]
 )"};
 
-/// GLM-5.3-Flash: an index of tokens where attention is latent, streams of residuals. Source:
+/// GLM-5.3-Flash: an index of tokens in layers of latent attention, streams of residuals. Source:
 /// modeling_glm5_next.py.
 std::string_view glm5_mixer(const FamilySizes& sizes, int64_t layer) {
   const std::string_view said = sizes.text("layer_types", layer);

@@ -21,7 +21,7 @@ constexpr FamilyBlock kGlm4Norms{
 constexpr FamilyBlock kHunyuanNorms{".self_attn.{query,key}_layernorm  norm [head_dim]"};
 constexpr FamilyBlock kBareUpDown{".mlp.{up,~down}_proj  linear [intermediate_size, hidden_size]"};
 
-/// Apertus's activation has two parameters a layer.
+/// Apertus's activation has two parameters in each layer.
 constexpr FamilyBlock kApertus{R"(
   .{attention,feedforward}_layernorm  norm [hidden_size]
   .mlp.act_fn.alpha_{p,n}             vector [1]  hidden_act=xielu

@@ -19,7 +19,7 @@ struct FamilyRow {
   bool is_alias = false;  ///< another name for a parameter
   std::string name = {};  ///< "model.layers.#.mlp.gate_proj.weight"
   std::string when = {};
-  std::string n = {}, k = {};  ///< sizes; of a vector no k
+  std::string n = {}, k = {};  ///< sizes; a vector has no k
   /// The name without .weight.
   std::string_view module() const {
     return std::string_view(name).substr(0, name.size() - (kind <= ParameterKind::kTwoPatches ? 7 : 0));
@@ -27,28 +27,28 @@ struct FamilyRow {
   bool is_stack() const { return kind == ParameterKind::kRowStack || kind == ParameterKind::kColumnStack; }
   bool is_expert_form() const { return has_expert || is_stack() || kind == ParameterKind::kStackVector; }
 };
-/// Throws Error on lines that are none.
+/// Reads the rows of blocks. Throws Error on a line with a mistake.
 std::vector<FamilyRow> family_rows(std::span<const FamilyBlock> blocks);
 
-/// The keys that switch parameters on and off: terms KEY and !KEY of conditions, in order of names.
+/// The keys that switch parameters on and off, from terms KEY and !KEY of conditions, sorted by name.
 std::vector<std::string> family_switches(const std::vector<FamilyRow>& rows);
 
-/// A tensor's name with # in place of numbers between dots.
+/// A tensor's name with # for each number between dots.
 struct FoldedName {
   std::string text;
   std::array<int64_t, 2> numbers{-1, -1};  ///< the first two; -1: there is none
   void fold(std::string_view name);
 };
 
-/// A name without what multimodal models put before or behind "model.".
+/// A name without the parts that multimodal models put before or behind "model.".
 std::string text_model_name(const std::string& name);
 
-/// Finds rows by what the files call their tensors, as floats or codes.
+/// Finds rows by the names of tensors in files, floats or codes.
 class FamilyNames {
  public:
   explicit FamilyNames(const std::vector<FamilyRow>& rows);
-  /// The rows of a folded name of the language model: none, one, or as many as there are conditions under
-  /// which it has a size of its own.
+  /// The rows of a folded name of the language model: none, one, or one for each condition that gives it a
+  /// size of its own.
   std::span<const size_t> find(const std::string& folded) const;
 
  private:
@@ -65,7 +65,7 @@ void for_each_term(std::string_view condition, F&& f) {
   }
 }
 
-/// Whether a condition has the term.
+/// True if a condition has the term.
 inline bool has_term(std::string_view condition, std::string_view term) {
   bool found = false;
   for_each_term(condition, [&](std::string_view t) { found = found || t == term; });

@@ -41,7 +41,7 @@ constexpr FamilyBlock kLfm2Block{R"(
   .feed_forward.experts.#.{gate,up,~down}_proj  linear [moe_intermediate_size, hidden_size]
 )"};
 
-/// Gemma-4: sizes of attention are in per_layer_config or global_head_dim too, and left open.
+/// Gemma-4: sizes of attention also depend on per_layer_config or global_head_dim, and are left open.
 constexpr FamilyBlock kGemma4{R"(
   if hidden_size_per_layer_input
   .post_per_layer_input_norm           norm [hidden_size]
@@ -55,7 +55,7 @@ constexpr FamilyBlock kGemma4{R"(
   .experts.#.{gate,up,~down}_proj      linear [moe_intermediate_size, hidden_size]
 )"};
 
-/// Jamba: attention and experts each in layers of their own period.
+/// Jamba: layers with attention and layers with experts each have a period.
 bool in_period(const FamilySizes& sizes, int64_t layer, const char* period, const char* offset) {
   const int64_t every = std::max<int64_t>(sizes.number(period).value_or(1), 1);
   return layer % every == sizes.number(offset).value_or(0);
@@ -92,7 +92,7 @@ constexpr FamilyBlock kJambaMixer{R"(
   .mamba.{b,c}_layernorm  norm [mamba_d_state]
 )"};
 
-/// Granite 4: mamba or attention, experts or a shared MLP alone.
+/// Granite 4: layers have mamba or attention, and experts or a shared MLP alone.
 constexpr FamilyBlock kGraniteAttention{kAttention,
                                         {"bias=attention_bias", "bias=attention_bias", "@full_attention"}};
 constexpr FamilyBlock kGraniteHybrid{R"(
@@ -148,7 +148,7 @@ constexpr FamilyBlock kNemotronMamba{R"(
   .mixer.norm               norm [mamba_num_heads*mamba_head_dim]
   .mixer.out_proj           linear [hidden_size, mamba_num_heads*mamba_head_dim]  bias=mamba_proj_bias
 )"};
-/// With a latent size experts see less than the layer's width.
+/// If there is a latent size, experts' inputs are narrower than the layer.
 constexpr FamilyBlock kNemotronExperts{R"(
   . = backbone.layers.#
   if @moe
@@ -181,8 +181,8 @@ constexpr FamilyBlock kMiniMax{R"(
   .self_attn.norm                          norm [num_attention_heads*head_dim]
 )"};
 
-/// MiniMax-M3: layers with an index of tokens, a few dense ones. Names as published, which transformers
-/// renames (conversion_mapping.py).
+/// MiniMax-M3: layers with an index of tokens, and a few dense layers. Names are as published; transformers
+/// renames them (conversion_mapping.py).
 std::string_view m3_mixer(const FamilySizes& sizes, int64_t layer) {
   if (const std::string_view said = sizes.text("layer_types", layer); !said.empty()) return said;
   const bool sparse = sizes.number("sparse_attention_config.sparse_attention_freq", layer).value_or(0) != 0;
@@ -201,7 +201,7 @@ constexpr FamilyBlock kM3Block{R"(
   .block_sparse_moe.shared_experts.{gate,up,~down}_proj  linear [shared_intermediate_size, hidden_size]
   .block_sparse_moe.experts.#.{w1,w3,~w2}                linear [intermediate_size, hidden_size]
 )"};
-/// Beside its layer, which is one of experts. Source: vLLM 0.33, models/minimax_m3.
+/// A draft's parameters beside its layer, which is a layer of experts. Source: vLLM 0.33, models/minimax_m3.
 constexpr FamilyBlock kM3Draft{R"(
   . = model.mtp.layers.#
   .{enorm,hnorm}    norm [hidden_size]

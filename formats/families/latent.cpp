@@ -7,12 +7,12 @@ namespace {
 /// Some layers share the index of another.
 constexpr FamilyBlock kLatentIndexer{kIndexer, {"may", "bias=may"}};
 
-/// Not every DeepSeek-V2 has a correction.
+/// DeepSeek-V2's router; not every model has the correction.
 constexpr FamilyBlock kV2Gate{R"(
   .mlp.gate                          router [n_routed_experts, hidden_size]  @sparse
   .mlp.gate.e_score_correction_bias  vector [n_routed_experts]  @sparse topk_method=noaux_tc
 )"};
-/// A draft, numbered as a layer behind the others.
+/// A draft, numbered as a layer after the model's own.
 constexpr FamilyBlock kDraft{R"(
   if @draft
   .eh_proj                            linear [hidden_size, 2*hidden_size]
@@ -42,8 +42,8 @@ constexpr FamilyBlock kV4Head{R"(
   hc_head.hc_base   vector [hc_mult]  alias
   hc_head.hc_scale  vector [1]  alias
 )"};
-/// Names of the reference inference code, with compressors left open. Heads come in groups, each to a rank of
-/// its own.
+/// Names of the reference inference code; compressors are left open. Heads are in groups, and each group has
+/// its own rank.
 constexpr FamilyBlock kV4{R"(
   . = layers.#
   Shared = n_shared_experts*moe_intermediate_size
@@ -72,8 +72,8 @@ constexpr FamilyBlock kV4{R"(
   head                                 linear [vocab_size, hidden_size]  may
 )"};
 
-/// What gathers several tokens into one. One of four tokens overlaps with its neighbour, and is twice as
-/// wide.
+/// Compressors, which merge several tokens into one. A compressor of four tokens overlaps with its neighbour
+/// and is twice as wide.
 constexpr FamilyBlock kV4Compressors{R"(
   . = layers.#
   .attn.compressor.{wkv,wgate}          linear [head_dim, hidden_size]  compress_ratios=128
@@ -209,7 +209,7 @@ constexpr FamilyShapes kFamilies[] = {
                  .count = "num_nextn_predict_layers",
                  .repeats_layers = true,
                  .mlp = "sparse"}}}},
-    // Names: vLLM 0.33, models/deepseek_v41; what it adds, a tower and tables of n-grams, is left open.
+    // Names: vLLM 0.33, models/deepseek_v41; its additions, a tower and tables of n-grams, are left open.
     {.model_types = {"deepseek_v41"},
      .parameters = {kV4, kV4Streams, kV4Head},
      .defaults = kV4Defaults,

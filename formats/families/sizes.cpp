@@ -8,12 +8,13 @@
 namespace twofour {
 namespace {
 
-/// No size of a model is near it, and products of a few are checked all the same.
+/// The largest size; no model is near it. Products are checked in any case.
 constexpr int64_t kLargest = int64_t{1} << 40;
-/// Defaults are sizes of keys that have defaults; the rows need three levels.
+/// The deepest nesting of defaults: a default is a size of keys, which may have defaults. The rows need three
+/// levels.
 constexpr int kDeepest = 6;
 
-/// What a key is where a config says null, whatever the family. Source: __post_init__ of the configurations.
+/// The size of a key that is null in a config, in any family. Source: __post_init__ of the configurations.
 std::string_view taken_for_null(std::string_view key) {
   if (key == "num_key_value_heads") return "num_attention_heads";
   if (key == "head_dim") return "hidden_size/num_attention_heads";

@@ -12,38 +12,36 @@
 
 namespace twofour {
 
-/// A model of a family: its row and what its config.json says, or the family says where that is silent.
+/// A model of a family: its row, its config.json, and the family's defaults for keys that the config lacks.
 class FamilySizes {
  public:
-  /// `config` is that of the language model, which multimodal ones nest in another, `whole`: what it lacks
-  /// is looked up there, if that is given. Both outlive this.
+  /// `config` is the language model's. Multimodal models nest it in another, `whole`; if given, `whole` has
+  /// the keys that `config` lacks. Both must outlive this.
   FamilySizes(const FamilyShapes& family, const Json& config, const Json* whole = nullptr);
   const FamilyShapes& family() const { return *family_; }
   const std::vector<FamilyRow>& rows() const { return *rows_; }
 
-  /// The number under a key, of a list that of the layer. Nothing where it says none, or what is none: text,
-  /// fractions, less than 0, more than 2^40.
+  /// The number under a key, or the layer's if it is a list. Empty if the key is absent or holds text, a
+  /// fraction, a number below 0 or above 2^40.
   std::optional<int64_t> number(std::string_view key, int64_t layer = -1) const;
-  /// The value of an expression, as rows have them. Nothing where a key has none, and where a quotient is no
-  /// whole number.
+  /// The value of an expression of a row. Empty if a key has no number or a quotient is not an integer.
   std::optional<int64_t> size(std::string_view expression, int64_t layer = -1) const;
-  /// Whether all terms of a condition hold; `may` always does.
+  /// True if all terms of a condition hold; `may` always holds.
   bool holds(std::string_view condition, int64_t layer = -1) const;
-  /// The text under a key, of a list that of the layer; empty where there is none.
+  /// The text under a key, or the layer's if it is a list; empty if there is none.
   std::string_view text(std::string_view key, int64_t layer = -1) const;
-  /// Whether a list under the key has the number.
+  /// True if the list under the key has the number.
   bool lists(std::string_view key, int64_t number) const;
-  /// What the config says under a key, "A.B" being B of the object A; nullptr where it has no such key or
-  /// null.
+  /// The value of a key in the config; "A.B" is B of the object A. nullptr: absent or null.
   const Json* stated(std::string_view key) const;
   bool is_list(std::string_view key) const;
 
-  /// The keys of the config on which an expression depends, through what is taken where it lacks one, too.
+  /// The keys of the config that an expression depends on, directly or through defaults.
   std::vector<std::string> keys(std::string_view expression) const;
 
-  /// Takes a number in place of what the config says; `key` need not be in it.
+  /// Overrides the config's number; `key` need not be in it.
   void set(std::string_view key, int64_t value) { numbers_[std::string(key)] = value; }
-  /// The class that a layer has whatever the config says.
+  /// Overrides the class of a layer.
   void set_class(int64_t layer, bool is_mlp, std::string_view name) {
     classes_[{layer, is_mlp}] = std::string(name);
   }

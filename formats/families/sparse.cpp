@@ -18,20 +18,20 @@ constexpr FamilyBlock kMiniMaxCorrection{R"(
   .block_sparse_moe.e_score_correction_bias  vector [num_local_experts]
   .mlp.e_score_correction_bias               vector [num_local_experts]  may
 )"};
-/// Names by which llm-compressor and ModelOpt write experts and routers of these.
+/// Names that llm-compressor and ModelOpt give to these experts and routers.
 constexpr FamilyBlock kRenamedBlock{R"(
   .block_sparse_moe.experts.#.{gate,up,~down}_proj  linear [intermediate_size, hidden_size]  alias
   .mlp.gate                                         router [num_local_experts, hidden_size]  may alias
   .mlp.experts.#.{gate,up,~down}_proj               linear [intermediate_size, hidden_size]  alias
 )"};
-/// As Phi names its head's bias, and those of its norms.
+/// Phi's frame: its head has a bias, and so have its norms.
 constexpr FamilyBlock kPhiFrame{R"(
   model.embed_tokens                 embedding [vocab_size, hidden_size]
   model.norm                         norm [hidden_size]  bias
   lm_head                            linear [vocab_size, hidden_size]  may bias=lm_head_bias
   .{input,post_attention}_layernorm  norm [hidden_size]  bias
 )"};
-/// llm-compressor leaves the router under the name that it has in the model.
+/// Phi's experts. llm-compressor writes the router under its name in the model.
 constexpr FamilyBlock kPhiExperts{R"(
   .mlp.experts.#.{w1,w3,~w2}  linear [intermediate_size, hidden_size]
   .mlp.router                 router [num_local_experts, hidden_size]  may

@@ -1,12 +1,12 @@
 #include "formats/families/rows.h"
 
-// Families whose files hold experts of floats in stacks.
+// Families whose files store experts in floats as stacks.
 
 namespace twofour {
 namespace families::stacked {
 namespace {
 
-/// Qwen3-VL's stacks lie the other way; quantizers take them apart.
+/// Qwen3-VL's stacks are transposed; quantizers split them.
 constexpr FamilyBlock kQwen3VlSparse{R"(
   .mlp.gate                  router [num_experts, hidden_size]  @sparse
   .mlp.experts.gate_up_proj  column_stack [2*moe_intermediate_size, hidden_size]  @sparse
@@ -36,7 +36,7 @@ constexpr FamilyBlock kGptOss{R"(
   .mlp.experts.#.{gate,up,~down}_proj  linear [intermediate_size, hidden_size]  alias bias=may
 )"};
 
-/// Every interleave_moe_layer_step-th layer, or those that moe_layers lists.
+/// "sparse" for every interleave_moe_layer_step-th layer, or for those that moe_layers lists.
 std::string_view llama4_mlp(const FamilySizes& sizes, int64_t layer) {
   if (sizes.is_list("moe_layers")) return sizes.lists("moe_layers", layer) ? "sparse" : "dense";
   const int64_t step = std::max<int64_t>(sizes.number("interleave_moe_layer_step").value_or(1), 1);
@@ -51,8 +51,8 @@ constexpr FamilyBlock kLlama4Block{R"(
   .feed_forward.experts.#.{gate,up,~down}_proj      linear [intermediate_size, hidden_size]  @sparse
 )"};
 
-/// Inkling: rows of gate and up in turn, shared experts in stacks of their own, convolutions behind keys,
-/// values, attention and MLP. Names: conversion_mapping.py; sizes: modeling_inkling.py.
+/// Inkling: rows of gate and up alternate, shared experts have their own stacks, and convolutions follow
+/// keys, values, attention and MLP. Names: conversion_mapping.py; sizes: modeling_inkling.py.
 std::string_view inkling_mixer(const FamilySizes& sizes, int64_t layer) {
   if (const std::string_view said = sizes.text("layer_types", layer); !said.empty()) return said;
   const bool local =
@@ -71,7 +71,7 @@ constexpr FamilyBlock kInklingFrame{R"(
   .{attn,mlp}_norm             norm [hidden_size]
   .{attn,mlp}_sconv            convolution [hidden_size, conv_kernel_size]
 )"};
-/// Words: a condition, what keys of sizes begin with, how many places relative positions have.
+/// Words: a condition, the prefix of the sizes' keys, the number of relative positions.
 constexpr const char* kInklingAttention = R"(
   . = model.llm.layers.#
   Queries = $2num_attention_heads*$2head_dim

@@ -4,7 +4,7 @@ namespace twofour {
 namespace families::windowed {
 namespace {
 
-// Families whose layers of a window have sizes of their own, or gates behind attention.
+// Families whose window layers have sizes of their own, or gates behind attention.
 
 /// Hy3. Source: modeling_hy_v3.py.
 constexpr FamilyBlock kHyDense{kGatedMlp, {"@dense", "bias=mlp_bias"}};
@@ -16,7 +16,7 @@ constexpr FamilyBlock kHyBlock{R"(
   .mlp.shared_mlp.{gate,up,~down}_proj  linear [Shared, hidden_size]  num_shared_experts
 )"};
 
-/// Laguna: heads counted layer by layer, a gate for each. Source: modeling_laguna.py.
+/// Laguna: the number of heads differs by layer, and each head has a gate. Source: modeling_laguna.py.
 constexpr FamilyBlock kLaguna{R"(
   Queries = num_attention_heads_per_layer*head_dim
   .self_attn.q_proj      linear [Queries, hidden_size]  bias=attention_bias
@@ -29,7 +29,7 @@ constexpr FamilyBlock kLaguna{R"(
   .mlp.shared_expert.{gate,up,~down}_proj  linear [shared_expert_intermediate_size, hidden_size]
 )"};
 
-/// Layer types as config.json has them, or by a list of which layers have a window.
+/// The class in layer_types, or by the list of layers that have a window.
 std::string_view mimo_mixer(const FamilySizes& sizes, int64_t layer) {
   if (const std::string_view said = sizes.text("layer_types", layer); !said.empty()) return said;
   if (!sizes.is_list("hybrid_layer_pattern"))
@@ -51,7 +51,7 @@ constexpr FamilyBlock kMimo{R"(
   .self_attn.attention_sink_bias  vector [num_attention_heads]  @sliding_attention
 )"};
 
-/// Step-3.5 and 3.7. Sources: modeling_step3p7.py; of the drafts vLLM 0.33, step3p5_mtp.py.
+/// Step-3.5 and 3.7. Sources: modeling_step3p7.py; for the drafts, vLLM 0.33, step3p5_mtp.py.
 std::string_view step_mixer(const FamilySizes& sizes, int64_t layer) {
   const std::string_view said = sizes.text("layer_types", layer);
   return said.empty() ? "full_attention" : said;
@@ -97,10 +97,9 @@ constexpr FamilyBlock kStep{R"(
 /// Muse-Glimmer. Source: modeling_muse_glimmer.py.
 constexpr FamilyBlock kMuseGate{".self_attn.gate_proj  linear [num_attention_heads*head_dim, hidden_size]"};
 
-// Families that are like no other: streams of residuals, several blocks a layer, convolutions within
-// attention.
+// Families unlike any other: streams of residuals, several blocks in a layer, convolutions within attention.
 
-/// Stacks, or experts apart as quantizers leave them.
+/// Experts in stacks, or apart after quantizers have split them.
 constexpr FamilyBlock kStackedExperts{kStacks};
 
 /// Mistral-4. Source: modeling_mistral4.py.
@@ -130,7 +129,7 @@ constexpr FamilyBlock kHy4{R"(
   model.hc_pre.hc_head.hc_head_scale                    vector [1]
 )"};
 
-/// LongCat-Flash: two blocks of attention and MLP a layer, and experts that pass their input on. Source:
+/// LongCat-Flash: two blocks of attention and MLP a layer, and experts that return their input. Source:
 /// modeling_longcat_flash.py.
 constexpr FamilyBlock kLongcatNorms{".{input,post_attention}_layernorm.#  norm [hidden_size]"};
 constexpr FamilyBlock kLongcatAttention{kLatent, {"self_attn.#", "bias=attention_bias"}};
@@ -142,11 +141,11 @@ constexpr FamilyBlock kLongcat{R"(
   .mlp.experts.#.{gate,up,~down}_proj  linear [expert_ffn_hidden_size, hidden_size]
 )"};
 
-/// Dots3-Note: layers of a window have sizes of their own. Source: vLLM 0.33, models/dots3_note.
+/// Dots3-Note: window layers have sizes of their own. Source: vLLM 0.33, models/dots3_note.
 std::string_view dots_mixer(const FamilySizes& sizes, int64_t layer) {
   return sizes.text("layer_types", layer) == "sliding_attention" ? "sliding_attention" : "full_attention";
 }
-/// Words: what keys of the sizes begin with, the class of the layers.
+/// Words: the prefix of the sizes' keys, the class of the layers.
 constexpr const char* kDots3 = R"(
   . = model.layers.#.self_attn
   Heads = $1num_attention_heads*$1qk_nope_head_dim+$1num_attention_heads*$1qk_rope_head_dim

@@ -1,4 +1,4 @@
-// What nlohmann-json does for us: the events of a text, and the digits of a double.
+// The uses of nlohmann-json: the events of a text, and the digits of a double.
 #include <fmt/format.h>
 
 #include <array>
@@ -12,12 +12,12 @@
 namespace twofour {
 namespace {
 
-/// Refuses what the lexer would misread or hold: a zero byte, which it takes for the end of the text, and
-/// whatever makes it hold much, for it has all since the last string or number began.
+/// Refuses a zero byte, which the lexer takes for the end of the text, and long tokens: the lexer stores all
+/// characters since the last string or number began.
 class TextGuard {
  public:
   explicit TextGuard(std::string_view where) : where_(where) {}
-  /// The next piece of the text.
+  /// Checks the next piece of the text.
   void check(std::string_view piece) {
     if (const size_t zero = piece.find('\0'); zero != piece.npos)
       throw Error(fmt::format("{}: not JSON: error at byte {}", where_, position_ + zero + 1));
@@ -37,7 +37,7 @@ class TextGuard {
   }
 
  private:
-  /// `position`, where what began last may end.
+  /// `position`, if the token that began last may end there; throws Error if it is too long.
   uint64_t checked(uint64_t position) const {
     constexpr uint64_t kMaxBytes = 16u << 20;
     if (position <= began_ + kMaxBytes + 1) return position;
@@ -50,7 +50,7 @@ class TextGuard {
   bool in_string_ = false, escaped_ = false, in_number_ = false;
 };
 
-/// The input iterator that nlohmann-json reads a text by. It checks each piece with the guard first.
+/// The input iterator of nlohmann-json. It checks each piece with the guard first.
 class Characters {
  public:
   using iterator_category = std::input_iterator_tag;

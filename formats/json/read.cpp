@@ -12,12 +12,12 @@ namespace twofour {
 namespace {
 
 constexpr std::string_view kNotFinite[] = {"NaN", "Infinity", "-Infinity"};
-/// No integer of fewer digits needs more than 64 bits.
+/// An integer of fewer digits never needs more than 64 bits.
 constexpr size_t kWideDigits = 19;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// Whether `token`, which may have a sign, is an integer of JSON that needs more than 64 bits.
+/// True if `token`, which may have a sign, is an integer of JSON that needs more than 64 bits.
 bool is_wide_integer(std::string_view token) {
   const bool negative = token.starts_with('-');
   const std::string_view digits = token.substr(negative);
@@ -27,7 +27,7 @@ bool is_wide_integer(std::string_view token) {
   return digits.size() != largest.size() ? digits.size() > largest.size() : digits > largest;
 }
 
-/// The raw number that `text` begins with; empty if it begins with none.
+/// The raw number at the beginning of `text`; empty if there is none.
 std::string_view raw_number_of(std::string_view text) {
   for (const std::string_view token : kNotFinite) {
     if (text.starts_with(token)) return text.substr(0, token.size());
@@ -36,7 +36,7 @@ std::string_view raw_number_of(std::string_view text) {
   return is_wide_integer(token) ? token : std::string_view();
 }
 
-/// `text` with raw numbers as marked strings, which nlohmann-json's lexer takes; adds how many there are to
+/// `text` with raw numbers as marked strings, which nlohmann-json's lexer accepts; adds their number to
 /// `count`.
 std::string mark_numbers(std::string_view text, size_t& count) {
   std::string out;
@@ -52,7 +52,7 @@ std::string mark_numbers(std::string_view text, size_t& count) {
       ++count;
       continue;
     }
-    // An escaped quote ends nothing, and the rest of a number is not looked at again.
+    // An escaped quote does not end a string, and the rest of a number is skipped.
     size_t take = in_string && c == '\\' ? 2 : 1;
     if (begins)
       take = std::max(take, std::min(text.find_first_not_of("0123456789+-.eE", i), text.size()) - i);
@@ -72,7 +72,7 @@ bool has_raw_numbers(std::string_view text) {
   return false;
 }
 
-/// Of members with one key keeps the value of the last at the place of the first.
+/// Merges members with the same key: the last value, at the place of the first.
 void unite_keys(Json::Object& members) {
   constexpr size_t kFew = 16;
   bool has_twins = false;
@@ -111,7 +111,7 @@ class Builder final : public JsonEvents {
   Builder(std::string_view where, BuildLimits limits, const KeepJson* keep = nullptr)
       : where_(where), limits_(limits), keep_(keep) {}
   Json take() { return std::move(root_); }
-  /// How many strings began with the mark; a key, which no number is, counts twice.
+  /// The number of strings that begin with the mark; a key counts twice, since it is no number.
   size_t marks() const { return marks_; }
 
   void null() override { add_scalar(nullptr); }
@@ -147,10 +147,10 @@ class Builder final : public JsonEvents {
  private:
   struct Level {
     Json value;
-    std::string key;  ///< of the member that comes
+    std::string key;  ///< of the next member
   };
 
-  void unexpected(const std::string&) override {}  // there is nothing that it does not take
+  void unexpected(const std::string&) override {}  // every event is accepted
   void count_value() {
     if (++values_ <= limits_.values) return;
     throw Error(fmt::format("{}: expected at most {} values, found more", where_, limits_.values));

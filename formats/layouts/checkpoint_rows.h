@@ -5,8 +5,8 @@
 
 namespace twofour {
 
-/// How checkpoints store dense NVFP4, as the same map that layouts have, so that what multiplies layouts
-/// multiplies it too. No output is written so.
+/// Dense NVFP4 as checkpoints store it, with the same map as a layout, so that code that multiplies layouts
+/// can multiply it too. No output is written in it.
 ///   weight U8      [E, N, K/2]    two codes a byte, the even k in the low nibble
 ///   scale  F8_E4M3 [E, N, K/16]
 struct CheckpointRows {
@@ -29,7 +29,7 @@ struct CheckpointRows {
   }
 };
 
-/// As with_layout(), of layouts and of CheckpointRows.
+/// As with_layout(), for layouts and for CheckpointRows.
 template <class F>
 bool with_stored(std::string_view name, F&& f) {
   if (name != CheckpointRows::name) return with_layout(name, f);

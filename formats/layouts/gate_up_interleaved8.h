@@ -3,13 +3,13 @@
 
 namespace twofour {
 
-/// g8: dense, rows of gate and up interleaved eight by eight, so that both of a pair leave a matrix product
-/// in the same tile; block scales in the 128x4 order that block-scaled tensor cores read.
+/// g8: dense, rows of gate and up interleaved eight by eight, so that both rows of a pair are in the same
+/// tile of a matrix product; block scales in the 128x4 order that block-scaled tensor cores read.
 ///   weight U8      [E, N, K/2]    two codes a byte, the even k in the low nibble
 ///   scale  F8_E4M3 [E, Np, Sp]    Np = N up to 128, Sp = K/16 up to 4; padding zero
 /// Row r of a gated matrix holds, with b = r / 16 and t = r % 16, gate row 8b + t for t < 8, else up row 8b +
-/// t - 8. Rows of other matrices keep their order. The 128x4 order is that of cuBLASLt (VEC16_UE4M3), CUTLASS
-/// and vLLM.
+/// t - 8. Rows of other matrices keep their order. cuBLASLt (VEC16_UE4M3), CUTLASS and vLLM use the same
+/// 128x4 order.
 struct GateUpInterleaved8 {
   using Atom = DenseGroup;
   static constexpr const char* name = "g8";
@@ -27,7 +27,7 @@ struct GateUpInterleaved8 {
 
   static constexpr Shape shape_of(int64_t e, int64_t rows, int64_t cols) { return {e, rows, 2 * cols}; }
 
-  /// Row of gate-then-up that stored row `r` holds.
+  /// The row of gate-then-up that stored row `r` holds.
   TWOFOUR_HD static constexpr int64_t source_row(Shape s, int64_t r) {
     if (!s.gated) return r;
     const int64_t b = r / 16, t = r % 16;

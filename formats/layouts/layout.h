@@ -8,7 +8,7 @@
 
 namespace twofour {
 
-/// What a layout stores: E matrices of N output rows and K inputs.
+/// The shape of a layout: E matrices of N output rows and K inputs.
 struct Shape {
   int64_t e;           ///< experts
   int64_t n;           ///< output features; for a gated w13 gate then up, so 2I
@@ -26,9 +26,9 @@ struct Part {
   TWOFOUR_HD constexpr int64_t bytes() const { return rows * cols; }  ///< of one expert
 };
 
-/// The axis of an expert that runs outermost in every part of a layout: cut along it, at multiples of
-/// kTileAlignment, an expert falls into pieces that are one run of bytes each and that the layout's map
-/// describes as matrices of their own.
+/// The axis of an expert that is outermost in every part of a layout. A piece of an expert between two
+/// multiples of kTileAlignment on this axis is one run of bytes in each part, and the layout's map describes
+/// it as a matrix.
 enum class Axis { kK, kN };
 inline constexpr int64_t kTileAlignment = 128;
 
@@ -46,7 +46,7 @@ struct Source {
 };
 inline constexpr int kPadding = -1;
 
-/// A byte of a layout: which part, and where in it.
+/// A byte of a layout: the part, and the place in it.
 struct Stored {
   int part;
   Place at;

@@ -5,8 +5,9 @@
 
 namespace twofour {
 
-/// What follows from a layout's map alone, with no code a layout. Slow and right: the reference that every
-/// fast path must equal, and what `validate` re-derives a file with. All are for one expert (`shape.e == 1`).
+/// Operations that follow from a layout's map alone, without code for each layout. They are slow: the
+/// reference that every fast path must equal, which `validate` also uses to derive a file again. All are for
+/// one expert (`shape.e == 1`).
 
 template <class Layout>
 constexpr int64_t layout_bytes(Shape shape) {
@@ -29,7 +30,7 @@ uint8_t atom_byte(const Atom& atom, int byte) {
   return reinterpret_cast<const uint8_t*>(&atom)[byte];
 }
 
-/// The byte that belongs at `at` of a part, given the atoms [N, K/16] of the expert. Padding is zero.
+/// The byte at `at` of a part, from the atoms [N, K/16] of the expert. Padding is zero.
 template <class Layout>
 uint8_t derive_byte(int part, Shape shape, Place at, std::span<const typename Layout::Atom> atoms) {
   const Source s = Layout::source(part, shape, at);

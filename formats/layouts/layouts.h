@@ -33,7 +33,7 @@ void for_each_layout(F&& f) {
   std::apply([&](auto... layout) { (f.template operator()<decltype(layout)>(), ...); }, Layouts{});
 }
 
-/// The pattern that a layout holds, "2:4"; "" of layouts that hold all weights, and of other names.
+/// The sparsity pattern of a layout, "2:4"; "" for layouts that hold all weights and for unknown names.
 inline std::string_view layout_pattern(std::string_view name) {
   std::string_view pattern;
   with_layout(name, [&]<class L>() {

@@ -10,13 +10,13 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
-/// Query heads that a block has of one key head: a lane of four has the weights of one.
+/// Query heads of one key head in a block: each of four lanes has the weights of one head.
 constexpr int kHeads = 4;
-/// One warp knows the figures of all parts of a head.
+/// The most parts of a head, so that one warp has a lane for each.
 constexpr int kMostSplits = 32;
 
 struct SplitPlan {
-  int chunks, splits;  ///< of the heads of a group, and of the keys
+  int chunks, splits;  ///< `chunks` divide the heads of a group, `splits` the keys
 };
 SplitPlan split_plan(const DeviceAttention& in) {
   const auto chunks = static_cast<int>((in.heads / in.kv_heads + kHeads - 1) / kHeads);
@@ -24,16 +24,16 @@ SplitPlan split_plan(const DeviceAttention& in) {
   return {chunks, std::clamp(multiprocessors() / others, 1, kMostSplits)};
 }
 
-/// Shared memory of a block, for heads of at most 32 * kEach numbers. Code is short, and little is in
-/// registers: in a model instructions come from far each time, and the product behind this one starts early
-/// where there is room.
+/// Shared memory of a block, for heads of at most 32 * kEach numbers. Code is short and uses few registers:
+/// in a model, instructions are fetched from far each time, and the product behind this kernel starts early
+/// if there is room.
 template <int kEach>
 struct Shared {
   static constexpr int kSize = kEach * 32, kKeys = kEach <= 4 ? 72 : 48;
-  /// Rows of keys are as far apart as lets eight rows be read at once.
+  /// The stride of rows of keys lets eight rows be read at once.
   static constexpr int kKeyStride = kSize + 4;
-  /// Floats of what a block finds of a head: the largest score, the sum of weights, and from the fifth on
-  /// values.
+  /// Floats of a block's result for a head: the largest score, the sum of weights, and the values from the
+  /// fifth float on.
   static constexpr int kPartStride = kSize + 4;
 
   float keys[kKeys][kKeyStride], values[kKeys][kSize];
@@ -44,7 +44,8 @@ struct Shared {
   int is_last;
 };
 
-/// Copies `rows` rows of `size` numbers, `from_stride` apart, to rows `to_stride` apart, by a warp each.
+/// Copies `rows` rows of `size` numbers, `from_stride` apart, to rows `to_stride` apart; one warp copies a
+/// row.
 __device__ __noinline__ void copy_rows(const float* from, int64_t from_stride, int rows, int size,
                                        uint32_t to, int to_stride) {
   const int lane = static_cast<int>(threadIdx.x) % 32, first = static_cast<int>(threadIdx.x) / 32;
@@ -60,7 +61,7 @@ __device__ __noinline__ void copy_rows(const float* from, int64_t from_stride, i
   commit_copies();
 }
 
-/// What each part of a head is to be multiplied by, 0 behind the last, by a warp a head.
+/// Computes the factor of each part of a head, 0 behind the last; one warp for each head.
 __device__ __forceinline__ void weigh_parts(const DeviceAttention& in, const float* parts, int head0,
                                             int heads, int splits, int stride,
                                             float (&found)[kHeads][kMostSplits]) {
@@ -78,13 +79,13 @@ __device__ __forceinline__ void weigh_parts(const DeviceAttention& in, const flo
   found[warp][lane] = factor * __frcp_rn(total);
 }
 
-/// What all blocks have found of the heads, by the last of them.
+/// Joins the results of all blocks for the heads; called by the last block.
 template <int kEach>
 __device__ __forceinline__ void join_parts(const DeviceAttention& in, int head0, int heads, int splits,
                                            const float* parts, Shared<kEach>& shared, float* out) {
   constexpr int kSize = Shared<kEach>::kSize, kStride = Shared<kEach>::kPartStride;
   const int thread = static_cast<int>(threadIdx.x), value_size = static_cast<int>(in.value_size);
-  // A thread has two numbers of a head; all parts of them are asked for before any figure is used.
+  // A thread has two numbers of a head. It loads all their parts before it uses any.
   constexpr int kAhead = 16, kPairs = kSize / 2, kRounds = (kHeads * kPairs + kThreads - 1) / kThreads;
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
@@ -123,7 +124,7 @@ __device__ __forceinline__ void join_parts(const DeviceAttention& in, int head0,
 }
 
 /// One query of up to four heads of a group, and a share of the keys, a few at a time. The last block of the
-/// heads adds up what all have found.
+/// heads adds up the results of all.
 template <int kEach>
 __global__ void __launch_bounds__(kThreads, kEach <= 4 ? 2 : 1)
     attend_one_kernel(const __grid_constant__ DeviceAttention in, const __grid_constant__ PreparedHeads own,
@@ -137,8 +138,8 @@ __global__ void __launch_bounds__(kThreads, kEach <= 4 ? 2 : 1)
   const int heads = min(kHeads, group - first), head0 = kv * group + first;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int head_size = static_cast<int>(in.head_size), value_size = static_cast<int>(in.value_size);
-  // The position and the keys before it are there: the kernel before this one has let it start once those
-  // before that had ended.
+  // The position and the keys before it are complete: the preceding kernel let this one start after its own
+  // predecessors had ended.
   const int position = *in.position, keys = position + 1;
   const int from = in.window > 0 ? max(0, keys - static_cast<int>(in.window)) : 0;
   const int splits = static_cast<int>(gridDim.y), each = max((keys - from + splits - 1) / splits, 16);
@@ -159,7 +160,7 @@ __global__ void __launch_bounds__(kThreads, kEach <= 4 ? 2 : 1)
   // The token's own heads: queries, then the key and the value, a warp each
   static_assert(kHeads + 2 <= kWarps);
   {
-    // Zeros behind a head, and in place of those that the group does not have
+    // Zeros behind a head, and for heads that the group lacks
 #pragma unroll 1
     for (int i = thread; i < kHeads * kSize; i += kThreads) (&shared.q[0][0])[i] = 0;
 #pragma unroll 1
@@ -190,8 +191,8 @@ __global__ void __launch_bounds__(kThreads, kEach <= 4 ? 2 : 1)
     }
   }
 
-  // Four lanes share a key, a quarter of its numbers each, and then have the weight of a head each. For the
-  // values a thread has one number of all four heads, of some of the keys.
+  // Four lanes share a key: each has a quarter of its numbers, and then the weight of one head. For the
+  // values, a thread has one number of all four heads, for some of the keys.
   constexpr int kTurns = kThreads / kSize, kPass = kThreads / 4;
   const int quarter = lane % 4, d = thread % kSize, turn = thread / kSize;
   const auto weight_of = [&](int key) -> float& {

@@ -4,8 +4,8 @@
 
 #include "kernels/device/stream.h"
 
-/// What is between the products of a decoder's layer, on the device, in float32: attention.h says what each
-/// computes. Functions work on the caller's stream, wait for nothing, and throw Error with CUDA's words.
+/// The operations between the products of a decoder's layer, on the device, in float32; attention.h defines
+/// them. Functions work on the caller's stream, wait for nothing, and throw Error with CUDA's message.
 
 namespace twofour::cuda {
 
@@ -22,14 +22,14 @@ struct RmsNorm {
 };
 void rms_norm(const RmsNorm& norm, Stream stream);
 
-/// What happens to heads before they attend: a norm of each, a clip, and a rotation.
+/// The preparation of heads for attention: a norm of each, a clip, and a rotation.
 struct HeadRows {
-  int64_t m = 0, stride = 0;  ///< rows, so many floats apart
+  int64_t m = 0, stride = 0;  ///< rows, `stride` floats apart
   int64_t heads = 0, head_size = 0;
   const float* x = nullptr;     ///< [m, heads, head_size]
   const float* norm = nullptr;  ///< [head_size], or nullptr
   double epsilon = 0;
-  float clip = 0;                      ///< numbers are kept within it; 0: are not
+  float clip = 0;                      ///< numbers are clamped to it; 0: none
   const float* frequencies = nullptr;  ///< [pairs]
   int64_t pairs = 0;                   ///< 0: nothing is rotated
   float amplitude = 1;
@@ -48,8 +48,8 @@ struct PreparedHeads {
 };
 void prepare_heads(const PreparedHeads& heads, Stream stream);
 
-/// Keys and values of latent attention: of each head `both` has head_size - rotated numbers of the key, then
-/// the value; the rotated numbers come from `low`, one key for all heads.
+/// Keys and values of latent attention. For each head, `both` has head_size - rotated numbers of the key,
+/// then the value. The rotated numbers are in `low`, one key for all heads.
 struct LatentHeads {
   int64_t m = 0, heads = 0, head_size = 0, value_size = 0, rotated = 0;
   const float* both = nullptr;  ///< [m, heads, head_size - rotated + value_size]
@@ -62,7 +62,7 @@ void split_latent_heads(const LatentHeads& heads, Stream stream);
 
 /// Causal attention of one sequence: cpu::Attention on the device.
 struct DeviceAttention {
-  int64_t queries = 0, keys = 0;  ///< keys are not read where `position` is
+  int64_t queries = 0, keys = 0;  ///< `keys` is not read if `position` is set
   int64_t heads = 0, kv_heads = 0;
   int64_t head_size = 0, value_size = 0;
   const float* q = nullptr;  ///< rows [heads, head_size], `stride` floats apart
@@ -74,17 +74,17 @@ struct DeviceAttention {
   int64_t window = 0;
   const int32_t* position = nullptr;  ///< of the one query of attend_one(), in device memory
 };
-/// Heads and values of at most so many numbers.
+/// The most numbers of a head or a value.
 inline constexpr int64_t kMostHeadSize = 256;
 
 /// softmax(scale q k) v, to `out` [queries, heads, value_size]: on tensor cores, each number as the sum of
-/// two in BF16, which leaves 2^-17 of it at most; sums in float32.
+/// two in BF16, with an error of at most 2^-17 of it; sums in float32.
 void attend(const DeviceAttention& in, float* out, Stream stream);
 
-/// The same of one query, the token at *in.position: prepares its query, key and value as `heads` says, which
-/// leave key and value in the caches (in.q is not read, in.k and in.v are where heads.rows[1] and [2] go).
-/// Blocks share the keys, and sums are float32 throughout. `workspace` is zeroed before it is first used and
-/// serves calls of these sizes, one after the other.
+/// The same for one query, the token at *in.position. First prepares its query, key and value by `heads`,
+/// which stores key and value in the caches (in.q is not read; heads.rows[1] and [2] write to in.k and in.v).
+/// Blocks share the keys, and sums are float32 throughout. `workspace` must be zeroed before its first use;
+/// calls of these sizes can use it one after the other.
 size_t attend_one_workspace(const DeviceAttention& in);
 void attend_one(const DeviceAttention& in, const PreparedHeads& heads, float* out, void* workspace,
                 Stream stream);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kQueries = 64, kKeys = 64;
-/// Rows in shared memory are so many numbers longer, so that eight of them begin in other banks.
+/// Extra numbers in each row of shared memory, so that eight rows begin in different banks.
 constexpr int kSkew = 8;
 
 /// 64 rows in shared memory, as sums of two BF16 numbers.
@@ -94,7 +94,7 @@ constexpr size_t attend_shared() {
   return size_t{2} * 2 * (kQueries * (kHead + kSkew) + kKeys * (kHead + kSkew) + kKeys * (kValue + kSkew));
 }
 
-/// 64 queries of a head; 16 of each warp. kHead and kValue are the sizes with what fills them up.
+/// 64 queries of a head; 16 of each warp. kHead and kValue are the padded sizes.
 template <int kHead, int kValue>
 __global__ void __launch_bounds__(kThreads)
     attend_kernel(const __grid_constant__ DeviceAttention in, float* out) {

@@ -25,7 +25,7 @@ __device__ __forceinline__ float2 cosine_and_sine(float angle) {
   return {__cosf(rest), __sinf(rest)};
 }
 
-/// What a warp needs for a head of at most 32 * kEach numbers beside the head: it can be there before it.
+/// A warp's data for a head of at most 32 * kEach numbers, apart from the head: it can be loaded earlier.
 template <int kEach>
 struct HeadAhead {
   float norms[kEach];

@@ -6,7 +6,7 @@
 namespace twofour {
 
 /// Stops the program on a bug of ours, in every build: a wrong byte in an artifact is worse than an abort.
-/// Never for what a file or a user says, which is an Error.
+/// Not for errors in files or options, which throw Error.
 inline void check(bool holds, const char* expectation,
                   std::source_location at = std::source_location::current()) {
   if (holds) [[likely]]

@@ -4,12 +4,12 @@
 
 #include <string>
 
-/// cuBLASLt where a machine has it: it is opened at run time, and to compile against it takes its header
-/// alone.
+/// cuBLASLt, if the machine has it: the library is opened at run time, so that compiling needs only its
+/// header.
 
 namespace twofour::cuda {
 
-/// The functions of cuBLASLt that are used, from the library that the machine has.
+/// The functions of cuBLASLt that are used, from the machine's library.
 struct CublasLt {
   decltype(&cublasLtCreate) create;
   decltype(&cublasLtDestroy) destroy;
@@ -24,7 +24,7 @@ struct CublasLt {
   decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
   decltype(&cublasLtMatmulAlgoGetHeuristic) choose;
   decltype(&cublasLtMatmul) multiply;
-  std::string missing;  ///< why they are missing, or empty
+  std::string missing;  ///< why functions are missing; empty: none is
 
   CublasLt() {
     const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
@@ -53,7 +53,7 @@ struct CublasLt {
   }
 };
 
-/// Stays open until the program ends.
+/// The library; it stays open until the program ends.
 inline const CublasLt& cublaslt() {
   static const CublasLt library;
   return library;

@@ -15,7 +15,7 @@ class DeviceStream;
 void free_device_memory(void* data) noexcept;
 void free_pinned_memory(void* data) noexcept;
 
-/// Memory with one owner, which `kFree` gives back.
+/// Memory with one owner; `kFree` frees it.
 template <void (*kFree)(void*) noexcept>
 class OwnedMemory {
  public:
@@ -36,7 +36,7 @@ class OwnedMemory {
   size_t bytes_ = 0;
 };
 
-/// On the current device. Every function throws Error with CUDA's words.
+/// Memory of the current device. Every function throws Error with CUDA's message.
 class DeviceMemory : public OwnedMemory<free_device_memory> {
  public:
   DeviceMemory() = default;
@@ -51,7 +51,7 @@ class DeviceMemory : public OwnedMemory<free_device_memory> {
     return static_cast<T*>(data_);
   }
 
-  /// At least so many bytes. Where there were fewer, what they held is lost.
+  /// Makes room for at least `bytes`. If memory grows, its contents are lost.
   void reserve(size_t bytes) {
     if (bytes_ >= bytes) return;
     { const DeviceMemory freed = std::move(*this); }
@@ -59,7 +59,7 @@ class DeviceMemory : public OwnedMemory<free_device_memory> {
   }
 
   void fill(int byte);  ///< on the default stream, then waits for it
-  void upload(const void* from, size_t bytes, size_t offset = 0);  ///< waits until it is there
+  void upload(const void* from, size_t bytes, size_t offset = 0);  ///< waits until the copy is complete
   template <class T>
   std::vector<T> download() const {
     std::vector<T> values(bytes_ / sizeof(T));
@@ -74,13 +74,13 @@ class DeviceMemory : public OwnedMemory<free_device_memory> {
 /// Free bytes of the current device.
 uint64_t available_device_bytes();
 
-/// What to do where the device has no memory left, as the end of an error.
+/// Advice for a device without free memory, as the end of an error.
 inline constexpr const char* kDeviceMemoryAdvice = ": end what else is on the device, or compute on the CPU";
 
 /// Copies from memory of the current device and waits, on the default stream.
 void copy_to_host(const void* from, void* to, size_t bytes);
 
-/// Copies behind what is on a stream, and waits.
+/// Copies after the work on a stream, and waits.
 void copy_to_host(const void* from, void* to, size_t bytes, const DeviceStream& stream);
 void copy_to_device(const void* from, void* to, size_t bytes, const DeviceStream& stream);
 /// The same from device to device, and zeros; without waiting.
@@ -99,7 +99,7 @@ class PinnedMemory : public OwnedMemory<free_pinned_memory> {
 class DeviceStream {
  public:
   DeviceStream();
-  explicit DeviceStream(Stream made) : stream_(made) {}  ///< made elsewhere, and this one's from now on
+  explicit DeviceStream(Stream made) : stream_(made) {}  ///< takes over a stream made elsewhere
   DeviceStream(const DeviceStream&) = delete;
   DeviceStream& operator=(const DeviceStream&) = delete;
   ~DeviceStream();
@@ -118,14 +118,14 @@ class DeviceEvent {
   DeviceEvent& operator=(const DeviceEvent&) = delete;
   ~DeviceEvent();
   void record(const DeviceStream& stream) const;
-  void wait() const;  ///< on the host; nothing to wait for before it is recorded
+  void wait() const;  ///< on the host; returns at once if it was never recorded
 
  private:
   void* event_ = nullptr;  ///< cudaEvent_t
 };
 
-/// Copies bytes to device memory through two page-locked buffers: while one travels, the other is filled.
-/// Throws Error with CUDA's words.
+/// Copies bytes to device memory through two page-locked buffers: one is filled while the other is copied.
+/// Throws Error with CUDA's message.
 class DeviceUpload {
  public:
   /// Two buffers of `bytes` each.
@@ -136,7 +136,7 @@ class DeviceUpload {
 
   /// `fill` is called with offsets from 0 to `bytes`, in order, and a buffer to fill for each; may throw.
   void copy(void* to, size_t bytes, const std::function<void(size_t, std::span<uint8_t>)>& fill);
-  /// Waits until all is there.
+  /// Waits until all copies are complete.
   void finish();
 
  private:
@@ -149,7 +149,7 @@ class DeviceUpload {
   int next_ = 0;
 };
 
-/// What `work` puts on a stream, recorded once to be replayed.
+/// The operations that `work` puts on a stream, recorded once to be replayed.
 class DeviceGraph {
  public:
   DeviceGraph(const DeviceStream& stream, const std::function<void()>& work);
@@ -162,8 +162,8 @@ class DeviceGraph {
   void* graph_ = nullptr;  ///< cudaGraphExec_t
 };
 
-/// Copies from device memory to device memory on a stream, with a kernel: what others are measured against.
-/// A multiple of 16 bytes.
+/// Copies from device memory to device memory on a stream, with a kernel: the baseline of measurements.
+/// `bytes` is a multiple of 16.
 void copy_device(void* to, const void* from, size_t bytes, Stream stream);
 
 /// Seconds that `work` takes on the device, by events on the stream around it. Waits for its end.

@@ -43,7 +43,7 @@ void DeviceMemory::upload(const void* from, size_t bytes, size_t offset) {
          std::to_string(bytes_) + " bytes at most", std::to_string(bytes));
   check_cuda(cudaMemcpy(static_cast<char*>(data_) + offset, from, bytes, cudaMemcpyHostToDevice),
              "device memory");
-  // From pageable memory it may come back before the last bytes are there.
+  // For pageable memory, cudaMemcpy may return before the last bytes are copied.
   check_cuda(cudaStreamSynchronize(nullptr), "device memory");
 }
 
@@ -107,7 +107,7 @@ DeviceUpload::DeviceUpload(size_t bytes) : bytes_(bytes) {
   for (Buffer& buffer : buffers_) buffer.memory = PinnedMemory(bytes);
 }
 
-// No copy reads memory that is about to be freed.
+// Waits, so that no copy reads freed memory.
 DeviceUpload::~DeviceUpload() { cudaStreamSynchronize(stream_.get()); }
 
 void DeviceUpload::copy(void* to, size_t bytes, const std::function<void(size_t, std::span<uint8_t>)>& fill) {

@@ -3,8 +3,8 @@
 
 namespace twofour::cuda {
 
-/// A function of the driver, which is not linked with, for many machines lack it; nullptr where it is older
-/// than `version` of CUDA (12040 is 12.4).
+/// A function of the driver, which is not linked, since many machines lack it; nullptr if the driver is older
+/// than CUDA `version` (12040 is 12.4).
 template <class Function>
 Function* driver_function(const char* name, unsigned version) {
   void* found = nullptr;

@@ -8,13 +8,13 @@
 
 namespace twofour::cuda {
 
-/// Throws Error with CUDA's words.
+/// Throws Error with CUDA's message unless `error` is cudaSuccess.
 inline void check_cuda(cudaError_t error, const char* where) {
   if (error == cudaSuccess) return;
   throw Error(std::string(where) + ": CUDA: " + cudaGetErrorString(error));
 }
 
-/// Throws Error unless an argument is what it must be.
+/// Throws Error unless `holds`.
 inline void expect(bool holds, const char* where, const std::string& expected, const std::string& found) {
   if (holds) return;
   std::string message = where;
@@ -29,7 +29,7 @@ constexpr int64_t align_up(int64_t bytes) {
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
 
-/// Throws Error unless a workspace is as large and aligned as it must be.
+/// Throws Error unless a workspace has `wanted` bytes and is aligned.
 inline void expect_workspace(const char* where, const void* workspace, size_t bytes, int64_t wanted) {
   expect(bytes >= static_cast<size_t>(wanted) &&
              reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment == 0,
@@ -45,7 +45,7 @@ inline void expect_aligned(const char* where, const char* what, const void* arra
          what + (" on a multiple of " + std::to_string(bytes)) + " bytes", std::to_string(address));
 }
 
-/// Of the current device.
+/// An attribute of the current device.
 inline int device_attribute(cudaDeviceAttr attribute) {
   int device = 0, value = 0;
   check_cuda(cudaGetDevice(&device), "cudaGetDevice");
@@ -55,13 +55,13 @@ inline int device_attribute(cudaDeviceAttr attribute) {
 
 inline int multiprocessors() { return device_attribute(cudaDevAttrMultiProcessorCount); }
 
-/// Those that work on a stream may have: fewer than the device's where the stream is a green context's.
+/// Multiprocessors for work on a stream: fewer than the device's if the stream is a green context's.
 int multiprocessors(cudaStream_t stream);
 
 /// Shared memory that one block can have, bytes.
 inline int shared_memory_limit() { return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin); }
 
-/// Blocks of `threads` that `items` take.
+/// Blocks of `threads` for `items`.
 inline dim3 blocks_for(int64_t items, int threads) {
   return dim3(static_cast<unsigned>((items + threads - 1) / threads));
 }
@@ -75,13 +75,14 @@ struct Launch {
   bool at_once = false;  ///< blocks wait for each other: none starts unless all fit
 };
 
-/// Starts a kernel and returns what CUDA says. One with much dynamic shared memory must have none that is
-/// static.
+/// Starts a kernel and returns CUDA's error. A kernel with more than 48 KiB of dynamic shared memory must
+/// have no static shared memory.
 template <class... Parameters, class... Arguments>
 cudaError_t start(cudaStream_t stream, const Launch& how, void (*kernel)(Parameters...),
                   Arguments... arguments) {
   if (how.shared > (48u << 10)) {
-    // All that there is, not what this launch wants: another thread may want more of the kernel meanwhile.
+    // The device's limit, not this launch's need: another thread may launch the kernel with more at the same
+    // time.
     const cudaError_t error =
         cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                              cudaFuncAttributeMaxDynamicSharedMemorySize, shared_memory_limit());

@@ -6,8 +6,8 @@
 
 #include "kernels/device/stream.h"
 
-/// The instructions that CUDA C++ has no name for (all of them exist on sm_90 and later), and how activations
-/// are loaded, stored and scaled by them.
+/// Instructions that CUDA C++ has no name for (all exist on sm_90 and later), and functions that load, store
+/// and scale activations with them.
 
 namespace twofour::cuda {
 
@@ -19,7 +19,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 __device__ __forceinline__ void copy_async16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-/// The same of what is not read again soon: it leaves the L2 cache first, before what others keep there.
+/// The same for data that is not read again soon: the L2 cache evicts it first.
 __device__ __forceinline__ void copy_async16_once(uint32_t to, const void* from) {
   constexpr uint64_t kEvictFirst = 0x12F0000000000000u;  // createpolicy.fractional.L2::evict_first 1.0
   asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -29,12 +29,12 @@ __device__ __forceinline__ void copy_async16_once(uint32_t to, const void* from)
 __device__ __forceinline__ void copy_async4(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
-/// The same of the first `bytes` of them, the rest becomes zero.
+/// The same for the first `bytes` bytes; the rest becomes zero.
 __device__ __forceinline__ void copy_async16(uint32_t to, const void* from, uint32_t bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
-/// The same; the L2 cache fetches 256 bytes at once, for a reader that goes on along memory.
+/// The same; the L2 cache fetches 256 bytes at once, for sequential reads.
 __device__ __forceinline__ void copy_async16_ahead(uint32_t to, const void* from, uint32_t bytes) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
@@ -42,7 +42,7 @@ __device__ __forceinline__ void copy_async16_ahead(uint32_t to, const void* from
 __device__ __forceinline__ void copy_async4(uint32_t to, const void* from, uint32_t bytes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
-/// Loads 16 bytes of shared memory here, and not behind stores that follow.
+/// Loads 16 bytes of shared memory here; the compiler does not move the load behind later stores.
 __device__ __forceinline__ uint4 load_shared(uint32_t from) {
   uint4 v;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -51,7 +51,7 @@ __device__ __forceinline__ uint4 load_shared(uint32_t from) {
                : "memory");
   return v;
 }
-/// Stores where `here`. What is stored is computed in any case, without a branch.
+/// Stores `v` if `here`, without a branch; `v` is computed in any case.
 __device__ __forceinline__ void store_if(bool here, void* to, uint32_t v) {
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %0, 0;\n@p st.global.b32 [%1], %2; }"
                :
@@ -91,8 +91,8 @@ __device__ __forceinline__ int load_cluster(uint32_t address) {
   asm volatile("ld.shared::cluster.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
   return value;
 }
-/// Stores into the shared memory of a block of the cluster and counts the bytes on that block's barrier.
-/// Spares the cluster the fence over all memory that a release of its own barrier is.
+/// Stores into the shared memory of a block of the cluster and counts the bytes on that block's barrier. The
+/// cluster avoids a release of its own barrier, which is a fence over all memory.
 __device__ __forceinline__ void store_cluster(uint32_t to, const float4& v, uint32_t barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];"
                :
@@ -118,7 +118,7 @@ __device__ __forceinline__ void wait_barrier(uint32_t barrier, int phase) {
       : "r"(barrier), "r"(phase)
       : "memory");
 }
-/// All threads of a cluster meet. Orders nothing but begin_barrier.
+/// Synchronizes all threads of a cluster. Orders nothing but begin_barrier.
 __device__ __forceinline__ void arrive_at_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -132,7 +132,7 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/// Across all blocks: a thread whose load sees the store sees all that preceded the store, too.
+/// Across all blocks: a thread whose load sees the store also sees all earlier stores.
 __device__ __forceinline__ void store_release(int32_t* to, int32_t value) {
   asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
@@ -142,8 +142,8 @@ __device__ __forceinline__ int32_t load_acquire(const int32_t* from) {
   return value;
 }
 
-/// Adds, after this thread's block and everything that it has seen has written, and returns what was there;
-/// what other blocks have written before they added is seen from then on.
+/// Adds and returns the old value. The add comes after all writes that this thread's block has made or seen;
+/// afterwards this thread sees the writes that other blocks made before their adds.
 __device__ __forceinline__ int32_t add_acquire_release(int32_t* to, int32_t value) {
   int32_t before;
   asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;"
@@ -153,7 +153,7 @@ __device__ __forceinline__ int32_t add_acquire_release(int32_t* to, int32_t valu
   return before;
 }
 
-/// Words that are seen whole by other blocks, in no order with other memory.
+/// 64-bit words that other blocks see whole, in no order with other memory.
 __device__ __forceinline__ void store_relaxed(uint64_t* to, uint64_t value) {
   asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
@@ -212,18 +212,18 @@ __device__ __forceinline__ uint32_t bfloat2_of(float low, float high) {
   return r;
 }
 
-/// What brings numbers to halves: a power of two.
+/// A power of two that scales numbers to the range of halves.
 struct HalfScale {
-  float scale;   ///< brings the largest of them to 2^14
-  float factor;  ///< 2^14 / scale: undoes it, and the 2^-14 of weights that decode4 and decode8 leave
+  float scale;   ///< scales the largest to 2^14
+  float factor;  ///< 2^14 / scale: undoes `scale`, and the 2^-14 of weights from decode4 and decode8
 };
-/// `largest` of the magnitudes, as the bits of a float.
+/// `largest`: the largest magnitude, as the bits of a float.
 __device__ __forceinline__ HalfScale half_scale(uint32_t largest) {
   const uint32_t exponent = max(largest >> 23, 15u);
   return {__uint_as_float((268u - exponent) << 23), __uint_as_float(exponent << 23)};
 }
 
-/// The sum, and the largest, of what the lanes of a warp give, in all of them.
+/// The sum and the largest of the values of a warp's lanes, in all lanes.
 template <class T>
 __device__ __forceinline__ T sum_of_warp(T x) {
 #pragma unroll
@@ -236,8 +236,8 @@ __device__ __forceinline__ float largest_of_warp(float x) {
   return x;
 }
 
-/// The largest of what the threads of a block give, in all of them. Called once in a kernel. The bits of
-/// magnitudes sort as these do, so floats go through here as their bits.
+/// The largest of the values of a block's threads, in all threads. Called once in a kernel. The bits of
+/// magnitudes sort as the magnitudes do, so floats are passed as bits.
 template <int kThreads>
 __device__ __forceinline__ uint32_t block_largest(uint32_t mine) {
   __shared__ uint32_t of_warp[kThreads / 32];
@@ -258,7 +258,7 @@ __device__ __forceinline__ float2 load_pair(const void* x, Float type, int64_t i
   return {__low2float(h), __high2float(h)};
 }
 
-/// Eight neighbours from i on, i a multiple of 8; `wide` where x is on a multiple of 16 bytes.
+/// Eight neighbours from i on, i a multiple of 8; `wide`: x is on a multiple of 16 bytes.
 __device__ __forceinline__ void load_eight(const void* x, Float type, int64_t i, bool wide, float* to) {
   if (wide && type != Float::f32) {
     const uint4 bits = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(x) + i);

@@ -3,7 +3,8 @@
 
 #include "kernels/device/tensor_map.h"
 
-/// What warpgroups of sm_90a share a block by: barriers in shared memory, registers, the order of wgmma.
+/// Functions by which warpgroups of sm_90a share a block: barriers in shared memory, registers, the order of
+/// wgmma.
 
 namespace twofour::cuda {
 
@@ -49,12 +50,12 @@ __device__ __forceinline__ void wait_phase(uint32_t barrier, uint32_t parity) {
       : "r"(barrier), "r"(parity)
       : "memory");
 }
-/// What this thread wrote, or another before it, to shared memory is there for wgmma.
+/// Makes earlier writes to shared memory, by this thread or seen by it, visible to wgmma.
 __device__ __forceinline__ void fence_for_wgmma() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// Registers of each thread of a warpgroup from here on, a multiple of 8. All warps of it call it.
+/// Sets the registers of each thread of a warpgroup, a multiple of 8. All its warps call it.
 template <int kCount>
 __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
@@ -64,16 +65,17 @@ __device__ __forceinline__ void leave_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
-/// Keeps the compiler from computing these behind begin_wgmma, which would have to order them again.
+/// Prevents the compiler from computing these values behind begin_wgmma, which would have to order them
+/// again.
 template <int kCount>
 __device__ __forceinline__ void settle(uint32_t (&a)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(a[i]));
 }
 
-/// Behind the wait for a wgmma: uses registers that it reads. Without a use there, ptxas of CUDA 13.0 gives
-/// them to others as soon as the instruction is issued. Stores nothing: `never` is false, which the compiler
-/// must not know.
+/// Uses, after the wait for a wgmma, the registers that it reads. Without this use, ptxas of CUDA 13.0 reuses
+/// them as soon as the instruction is issued. Stores nothing: `never` is false, but the compiler must not
+/// know that.
 __device__ __forceinline__ void keep_until_here(bool never, const uint32_t (&a)[4]) {
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %0, 0;\n@p st.shared.v4.b32 [%1], {%1, %2, %3, %4}; }"
                :

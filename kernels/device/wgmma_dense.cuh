@@ -1,9 +1,9 @@
 #pragma once
 #include <cstdint>
 
-/// d += a b by a warpgroup: A [64, 16] in BF16 from registers, laid out as mma.m16n8k16 has it, 16 rows a
-/// warp, B [16, N] in BF16 as its descriptor says. Source: PTX ISA, wgmma.mma_async.
-/// Written out for each number of columns of B, since the instruction names every register of D.
+/// d += a b by a warpgroup: A [64, 16] in BF16 from registers, in the layout of mma.m16n8k16, 16 rows for
+/// each warp; B [16, N] in BF16, by its descriptor. Source: PTX ISA, wgmma.mma_async. Written out for each
+/// number of columns of B, since the instruction names every register of D.
 
 namespace twofour::cuda {
 

@@ -10,8 +10,8 @@ namespace {
 
 constexpr size_t kWorkspace = 32 << 20;
 
-/// One shape, and how cuBLASLt multiplies it. Its matrices are column-major: b K x N, transposed, times a
-/// K x M give out N x M.
+/// A shape, and cuBLASLt's way to multiply it. Its matrices are column-major: b K x N, transposed, times a K
+/// x M give out N x M.
 struct Plan {
   cublasLtMatmulDesc_t product = nullptr;
   cublasLtMatrixLayout_t left = nullptr, right = nullptr, out = nullptr;

@@ -6,8 +6,8 @@
 
 #include "kernels/device/stream.h"
 
-/// Matrices of a checkpoint in device memory, as it stores them, times rows of float32. Functions work on the
-/// caller's stream, wait for nothing, and throw Error with CUDA's words.
+/// Matrices in device memory, as checkpoints store them, times rows of float32. Functions work on the
+/// caller's stream, wait for nothing, and throw Error with CUDA's message.
 
 namespace twofour::cuda {
 
@@ -18,8 +18,8 @@ enum class MatrixFormat : int32_t { bf16, f16, f32, fp8, mxfp4, nvfp4 };
 struct DeviceMatrix {
   MatrixFormat format = MatrixFormat::bf16;
   const void* weights = nullptr;  ///< numbers [N, K], or codes [N, K/2], the even k in the low nibble
-  /// Of NVFP4 E4M3 [N, K/16], of MXFP4 E8M0 [N, K/32], of FP8 F32 for every scale_rows rows and scale_cols
-  /// columns, [ceil(N / scale_rows), ceil(K / scale_cols)].
+  /// NVFP4: E4M3 [N, K/16]. MXFP4: E8M0 [N, K/32]. FP8: F32 for every scale_rows rows and scale_cols columns,
+  /// [ceil(N / scale_rows), ceil(K / scale_cols)].
   const void* scales = nullptr;
   int64_t scale_rows = 1, scale_cols = 16;
   float global_scale = 1;       ///< multiplies every weight
@@ -27,8 +27,8 @@ struct DeviceMatrix {
   int64_t n = 0, k = 0;
 };
 
-/// What a gate does to its up: gate * sigmoid(slope * gate) * (up + offset), with a limit above 0 gate at
-/// most the limit and up within it first.
+/// The product of gate and up: gate * sigmoid(slope * gate) * (up + offset). A limit above 0 first clamps
+/// gate from above and up on both sides.
 struct GateUnits {
   float slope = 1, offset = 0, limit = 0;
 };
@@ -40,18 +40,18 @@ struct RowInput {
   const float* norm = nullptr;  ///< [K]: x / sqrt(mean of x^2 + epsilon) * norm is multiplied
   double epsilon = 0;
   const float* more = nullptr;  ///< [K], added to x first; or nullptr
-  float* sum = nullptr;         ///< [K], takes x + more, elsewhere than x; or nullptr
-  const float* up = nullptr;    ///< [rows, K], as far apart as x: what the gates make of it is multiplied
+  float* sum = nullptr;         ///< [K], receives x + more, not the memory of x; or nullptr
+  const float* up = nullptr;    ///< [rows, K], with the stride of x; gated up is multiplied
   GateUnits gate{};
 };
 
-/// Where such products go.
+/// The output of such products.
 struct RowOutput {
   float* out = nullptr;  ///< [rows, N of all matrices]
-  bool adds = false;     ///< to what is there
+  bool adds = false;     ///< results are added to `out`
 };
 
-/// At most so many matrices in one call.
+/// The most matrices in one call.
 inline constexpr int kMostMatrices = 4;
 
 /// One row times matrices of one K, whose results follow each other: bandwidth-bound, exact products of
@@ -59,13 +59,14 @@ inline constexpr int kMostMatrices = 4;
 void multiply_row(std::span<const DeviceMatrix> matrices, const RowInput& in, const RowOutput& to,
                   Stream stream);
 
-/// The same of `rows` rows, each with the matrices of an expert: table [E, count] in device memory, all of
-/// an expert's with N rows together, ids [rows]. Ids outside of [0, E) leave their row alone.
+/// The same for `rows` rows, each with the matrices of one expert: table [E, count] in device memory, ids
+/// [rows]. The matrices of an expert have N rows together. An id outside of [0, E) leaves its output row
+/// unchanged.
 struct ExpertMatrices {
   const DeviceMatrix* table = nullptr;
   int count = 1;
   int64_t e = 0, n = 0, k = 0;
-  std::optional<MatrixFormat> format{};  ///< of all; nothing: of several
+  std::optional<MatrixFormat> format{};  ///< the format of all; empty: several formats
 };
 void multiply_expert_rows(const ExpertMatrices& experts, const int32_t* ids, int64_t rows, const RowInput& in,
                           const RowOutput& to, Stream stream);
@@ -73,17 +74,17 @@ void multiply_expert_rows(const ExpertMatrices& experts, const int32_t* ids, int
 /// Rows `ids` of a matrix in float32, out [m, K]. Ids must be rows.
 void take_rows(const DeviceMatrix& matrix, const int32_t* ids, int64_t m, float* out, Stream stream);
 
-/// x as sums of two BF16 numbers, which leaves 2^-17 of each number at most: high and low [count].
+/// x as sums of two BF16 numbers, high and low [count]; the error is at most 2^-17 of each number.
 void split_floats(const float* x, int64_t count, void* high, void* low, Stream stream);
 
-/// Rows [n0, n0 + rows) of a matrix, its global scale left out, likewise: high and low [rows, K]. BF16, MXFP4
-/// and NVFP4 need no low ones, F16 is exact with them. nullptr: no low ones.
+/// Rows [n0, n0 + rows) of a matrix without its global scale, as the same sums: high and low [rows, K]. BF16,
+/// MXFP4 and NVFP4 need no low numbers; F16 is exact with them. nullptr: no low numbers.
 void expand_rows(const DeviceMatrix& matrix, int64_t n0, int64_t rows, void* high, void* low, Stream stream);
 constexpr bool is_exact_in_bf16(MatrixFormat format) {
   return format == MatrixFormat::bf16 || format == MatrixFormat::mxfp4 || format == MatrixFormat::nvfp4;
 }
 
-/// out[i, j] += bias[j] of `m` rows, `stride` floats apart.
+/// out[i, j] += bias[j] for `m` rows, `stride` floats apart.
 void add_bias(float* out, int64_t m, int64_t n, int64_t stride, const float* bias, Stream stream);
 
 }  // namespace twofour::cuda

@@ -11,7 +11,7 @@ struct RowArguments {
   const DeviceMatrix* table;
   const int32_t* ids;
   int count;
-  std::optional<MatrixFormat> format;  ///< of all matrices; nothing: of several
+  std::optional<MatrixFormat> format;  ///< the format of all matrices; empty: several
   int64_t e, n, k;
   RowInput in;
   RowOutput to;
@@ -28,15 +28,15 @@ __device__ __forceinline__ RowPlace place_of(const DeviceMatrix* matrices, int64
   return {matrices, n};
 }
 
-/// The matrices of a block's row of the input, or nullptr where it has none.
+/// The matrices for a block's row of the input, or nullptr if it has none.
 __device__ __forceinline__ const DeviceMatrix* matrices_of(const RowArguments& a) {
   if (a.table == nullptr) return a.matrices;
   const int32_t id = a.ids[blockIdx.y];
   return id < 0 || id >= a.e ? nullptr : a.table + static_cast<int64_t>(id) * a.count;
 }
 
-/// A sum of a warp's row, times what belongs to the input, becomes a result: by one lane, which knows what it
-/// is added to.
+/// Turns the sum of a warp's row, times the input's factor, into a result. One lane does this; `before` is
+/// the old value of the output.
 __device__ __forceinline__ void store_result(const RowArguments& a, const RowPlace& p, int64_t n, float sum,
                                              float before) {
   sum *= p.matrix->global_scale;
@@ -44,11 +44,11 @@ __device__ __forceinline__ void store_result(const RowArguments& a, const RowPla
   a.to.out[blockIdx.y * a.n + n] = a.to.adds ? before + sum : sum;
 }
 
-/// Pieces that a warp has under way or in use.
+/// Pieces that a warp is copying or using.
 constexpr int kPieces = 2;
 
-/// Weights do not depend on kernels before this one: the first pieces of each warp are under way before these
-/// end. The next kernel starts once these have ended.
+/// Weights do not depend on preceding kernels, so each warp starts copying its first pieces before these end.
+/// The next kernel starts after they have ended.
 template <MatrixFormat kFormat>
 __global__ void __launch_bounds__(kRowThreads, 3)
     multiply_row_kernel(const __grid_constant__ RowArguments a) {
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kRowThreads, 3)
   }
 }
 
-/// The same of matrices of several formats, without what comes ahead.
+/// The same for matrices of several formats, without copies ahead.
 __global__ void __launch_bounds__(kRowThreads, 2)
     multiply_any_row_kernel(const __grid_constant__ RowArguments a) {
   extern __shared__ float4 shared[];
@@ -132,7 +132,8 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   }
 }
 
-/// Blocks of a multiprocessor that take `each` blocks' work in turns, so that the last turn has much to do.
+/// The number of blocks on a multiprocessor that share the work of `each` blocks in turns, so that the last
+/// turn is nearly full.
 int64_t even_blocks(int64_t each, int64_t most) {
   int64_t best = most;
   double best_share = 0;
@@ -143,7 +144,7 @@ int64_t even_blocks(int64_t each, int64_t most) {
   return best;
 }
 
-/// `at_once`: blocks that a multiprocessor has at a time.
+/// `at_once`: blocks that a multiprocessor runs at a time.
 void start_rows(void (*kernel)(RowArguments), int at_once, size_t shared, const RowArguments& a, int64_t rows,
                 Stream stream) {
   const int64_t blocks = (a.n + kRowWarps - 1) / kRowWarps, all = multiprocessors();

@@ -15,7 +15,7 @@ __device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_flo
 
 /// Eight E2M1 codes, the first in the low nibble, as floats times a scale.
 __device__ __forceinline__ void decode_codes(uint32_t codes, float scale, float (&to)[8]) {
-  // Exponent and mantissa of E2M1 where FP16 has its own are the value times 2^-14, subnormals too.
+  // Exponent and mantissa of E2M1, in the place of FP16's, are the value times 2^-14, subnormals included.
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const uint32_t two = codes >> (4 * i);  // codes i and i + 4
@@ -25,21 +25,21 @@ __device__ __forceinline__ void decode_codes(uint32_t codes, float scale, float 
   }
 }
 
-/// What codes as decode_codes() leaves them are multiplied by: a block scale of NVFP4, which is positive.
-/// Exponent and mantissa where FP16 has its own are the value times 2^-8.
+/// The factor for codes from decode_codes(): a block scale of NVFP4, which is positive. Its exponent and
+/// mantissa, in the place of FP16's, are the value times 2^-8.
 __device__ __forceinline__ float scale_of_nvfp4(uint8_t byte) {
   constexpr float kFromHalf = 16384.0f * 256.0f;
   return kFromHalf * __half2float(__ushort_as_half(static_cast<unsigned short>(byte << 7)));
 }
 
-/// Eight codes with their block scale as it is stored.
+/// Decodes eight codes with their stored block scale.
 template <MatrixFormat kFormat>
 __device__ __forceinline__ void scaled_codes(uint32_t codes, uint8_t byte, float (&to)[8]) {
   constexpr float kFromHalf = 16384.0f;
   if constexpr (kFormat == MatrixFormat::nvfp4) return decode_codes(codes, scale_of_nvfp4(byte), to);
   const float scale = e8m0_to_float(byte);
   if (byte <= 200) return decode_codes(codes, kFromHalf * scale, to);
-  // 2^14 times such a scale may be too large: one after the other.
+  // 2^14 times such a scale may overflow, so both factors are applied in turn.
   decode_codes(codes, kFromHalf, to);
 #pragma unroll
   for (float& v : to) v *= scale;
@@ -62,7 +62,8 @@ __device__ __forceinline__ void decode_halves(const uint4& eight, float (&to)[8]
   }
 }
 
-/// Weights [k, k + 8) of row n, without the global scale; those behind K are 0. `wide`: K is a multiple of 8.
+/// Weights [k, k + 8) of row n, without the global scale; weights behind K are 0. `wide`: K is a multiple of
+/// 8.
 template <MatrixFormat kFormat>
 __device__ __forceinline__ void load_weights(const DeviceMatrix& m, int64_t n, int64_t k, bool wide,
                                              float (&to)[8]) {
@@ -138,7 +139,7 @@ template <MatrixFormat kFormat>
 struct StoredEight {
   static constexpr bool kHasCodes = kFormat == MatrixFormat::nvfp4 || kFormat == MatrixFormat::mxfp4;
   static constexpr bool kHasHalves = kFormat == MatrixFormat::bf16 || kFormat == MatrixFormat::f16;
-  /// Pieces of a row that a lane asks for before it uses the first.
+  /// Pieces of a row that a lane loads before it uses the first.
   static constexpr int kAhead = kHasCodes ? 16 : kHasHalves ? 8 : 2;
 
   uint4 halves;
@@ -178,7 +179,7 @@ struct StoredEight {
   }
 };
 
-/// The beginning of a row of weights in registers, asked for ahead of its use.
+/// The beginning of a row of weights in registers, loaded ahead of its use.
 template <MatrixFormat kFormat>
 struct RowAhead {
   using Eight = StoredEight<kFormat>;
@@ -207,7 +208,7 @@ struct RowAhead {
   }
 };
 
-/// Row n of a matrix times a row, without the global scale: by a warp, which has fetched its beginning.
+/// Row n of a matrix times a row, without the global scale, by a warp that has fetched the row's beginning.
 template <MatrixFormat kFormat>
 __device__ __forceinline__ float dot_row(const DeviceMatrix& m, int64_t n, const SharedRow& x,
                                          RowAhead<kFormat>& ahead) {
@@ -230,9 +231,9 @@ __device__ __forceinline__ float dot_any_row(const DeviceMatrix& m, int64_t n, c
   });
 }
 
-/// A piece of a row of weights as it is stored, on its way into a warp's part of shared memory. Its code is
-/// short: in a model it comes from far each time, as weights drive it out of the caches. BF16 takes K of
-/// whole eights, NVFP4 of whole 64.
+/// A stored piece of a row of weights, copied to a warp's part of shared memory. The code is short: in a
+/// model it is fetched from far each time, since weights evict it from the caches. K must be a multiple of 8
+/// for BF16, of 64 for NVFP4.
 template <MatrixFormat kFormat>
 struct RowPiece {
   static constexpr bool kHasCodes = kFormat == MatrixFormat::nvfp4;
@@ -241,10 +242,10 @@ struct RowPiece {
                        kBytes = kWeights + (kHasCodes ? kSpan / 16 : 0);
   static_assert(kHasCodes || kFormat == MatrixFormat::bf16);
 
-  /// Whether rows of a matrix go this way.
+  /// True if rows of `k` numbers can be read in pieces.
   static bool takes(int64_t k) { return k % (kHasCodes ? 64 : 8) == 0; }
 
-  /// Starts the copies of numbers from `first` on; the caller makes a group of them.
+  /// Starts the copies of numbers from `first` on; the caller commits them as a group.
   static __device__ __forceinline__ void copy(const DeviceMatrix& m, int64_t n, int64_t first, uint8_t* to) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int count = static_cast<int>(min(int64_t{kSpan}, m.k - first));
@@ -261,7 +262,7 @@ struct RowPiece {
     }
   }
 
-  /// What a lane has of its products with the same numbers of x.
+  /// The sum of a lane's products with the same numbers of x.
   static __device__ __forceinline__ float dot(int64_t k, int64_t first, const uint8_t* piece,
                                               const SharedRow& x) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -271,7 +272,7 @@ struct RowPiece {
     for (int i = lane * 8; i < count; i += 256) {
       float w[8];
       if constexpr (kHasCodes) {
-        // All eight have one scale: it multiplies their sum.
+        // All eight have one scale, which multiplies their sum.
         decode_codes(*reinterpret_cast<const uint32_t*>(piece + i / 2), 1.0f, w);
         sum += scale_of_nvfp4(piece[kWeights + i / 16]) * x.dot(first + i, w);
       } else {

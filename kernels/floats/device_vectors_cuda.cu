@@ -84,7 +84,7 @@ struct AddWeighted {
   }
 };
 
-/// Of all threads of a block, by `join`, in a fixed order: of each warp, then of the warps.
+/// Joins the values of all threads of a block in a fixed order: within each warp, then across warps.
 template <class T, class Join>
 __device__ T of_block(T x, const Join& join) {
   constexpr int kWarps = kRowThreads / 32;
@@ -115,7 +115,7 @@ __device__ double sum_of_block(double x) {
   return of_block(x, [](double a, double b) { return a + b; });
 }
 
-/// One block: few rows at a time.
+/// One block, since there are few rows at a time.
 __global__ void __launch_bounds__(kRowThreads)
     norms_kernel(const float* x, const float* weights, int64_t m, int64_t n, double* out) {
   double sum = 0;
@@ -133,7 +133,7 @@ struct Top {
   int32_t index;
 };
 
-/// Which of two is the first of the largest.
+/// The larger of two values; the first one if they are equal.
 struct Better {
   __device__ Top operator()(Top a, Top b) const {
     return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
@@ -142,7 +142,7 @@ struct Better {
 
 constexpr int kChoiceBlocks = 128;
 
-/// What blocks have found of their shares of a row.
+/// The results of blocks for their shares of a row.
 struct ChoiceParts {
   Top tops[kChoiceBlocks];
   double sums[kChoiceBlocks];  ///< of exp(x - top)
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const bool has_part = threadIdx.x < kChoiceBlocks;
   const Top own = has_part ? parts->tops[threadIdx.x] : Top{-INFINITY, static_cast<int32_t>(n)};
   top = of_block(own, Better());
-  // A block without numbers has found no top.
+  // A block without numbers has no top.
   const bool counts = has_part && own.index < n;
   sum =
       sum_of_block(counts ? parts->sums[threadIdx.x] * exp(static_cast<double>(own.value - top.value)) : 0.0);

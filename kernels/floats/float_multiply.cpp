@@ -22,12 +22,12 @@ void multiply(const float* x, int64_t m, const float* w, int64_t n, int64_t k, f
 
 namespace {
 
-constexpr int64_t kTurnedRows = 512;  // that are multiplied at a time
+constexpr int64_t kTurnedRows = 512;  // rows that are multiplied at a time
 constexpr int64_t kTile = 128;
 
 int64_t tiles_of(int64_t width) { return (width + kTile - 1) / kTile; }
 
-/// Columns of `rows` rows `x` [rows, k], one after another.
+/// Transposes `rows` rows `x` [rows, k].
 void turn(const float* x, int64_t rows, int64_t k, std::vector<float>& turned) {
   turned.resize(static_cast<size_t>(k * rows));
 #pragma omp parallel for schedule(static) if (k * rows > 4096)

@@ -14,8 +14,8 @@ struct FloatRows {
 };
 
 /// Dense algebra in float32 on one thread, by Eigen with cache sizes that are constants: the same floats on
-/// any processor that has the instruction set, whatever its caches. Instruction sets differ in their last
-/// bits, as they add in other orders and fuse products.
+/// any processor that has the instruction set, whatever its caches. Instruction sets differ in the last bits,
+/// as they add in different orders and fuse products.
 struct FloatOps {
   /// out[i, j] = sum over k of a[i, k] * b[j, k]: `a` [m, k], `b` [n, k], `out` [m, n].
   void (*multiply_rows)(int64_t m, int64_t n, int64_t k, FloatRows a, FloatRows b, float* out,
@@ -23,7 +23,7 @@ struct FloatOps {
   /// out[i, j] = sum over k of a[i, k] * b[k, j]: `a` [m, k], `b` [k, n], `out` [m, n].
   void (*multiply_columns)(int64_t m, int64_t n, int64_t k, FloatRows a, FloatRows b, float* out,
                            int64_t stride);
-  /// The softmax of x and one further logit, which takes its share and is left out; -infinity: none.
+  /// The softmax of x and one further logit, whose share is not stored; -infinity: none.
   void (*softmax)(float* x, int64_t count, float sink);
   /// log of the sum of exp(x).
   double (*log_sum_exp)(const float* x, int64_t count);
@@ -32,7 +32,7 @@ struct FloatOps {
 };
 
 extern const FloatOps kFloatOpsPortable, kFloatOpsAvx2, kFloatOpsAvx512;
-/// What an instruction set has.
+/// The functions of an instruction set.
 const FloatOps& float_ops(Isa isa);
 
 }  // namespace twofour

@@ -2,7 +2,7 @@
 // first renames Eigen's namespace, so that no template of one instruction set is linked into another.
 #define EIGEN_DONT_PARALLELIZE
 #define EIGEN_NO_IO
-#define EIGEN_GEMM_TO_COEFFBASED_THRESHOLD 1  // small products, too, whatever their alignment
+#define EIGEN_GEMM_TO_COEFFBASED_THRESHOLD 1  // for small products too, whatever their alignment
 #include <Eigen/Core>
 #include <cmath>
 
@@ -16,11 +16,12 @@ using Stride = Eigen::OuterStride<>;
 using ConstRows = Eigen::Map<const Matrix, Eigen::Unaligned, Stride>;
 using Rows = Eigen::Map<Matrix, Eigen::Unaligned, Stride>;
 
-/// What functions of arrays compute at a time. Eigen would treat the ends of an array apart, by its address.
+/// Numbers that functions of arrays compute at a time. Eigen would treat the ends of a whole array
+/// separately, depending on its address.
 constexpr int64_t kBlock = 64;
 using Block = Eigen::Array<float, kBlock, 1>;
 
-/// Calls f(block, i, size) for blocks from x + i on, the last filled up with `filler`.
+/// Calls f(block, i, size) for blocks from x + i on; `filler` pads the last.
 template <class F>
 void for_each_block(const float* x, int64_t count, float filler, F&& f) {
   for (int64_t i = 0; i < count; i += kBlock) {
@@ -45,7 +46,7 @@ float largest_of(const float* x, int64_t count) {
   return largest;
 }
 
-/// Blocks of products follow these; sums over K are cut at block borders.
+/// Sizes of blocks of products depend on these; sums over K are cut at block borders.
 constexpr std::ptrdiff_t kCacheBytes[] = {32 << 10, 256 << 10, 2 << 20};
 
 void set_caches() {

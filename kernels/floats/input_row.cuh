@@ -2,14 +2,14 @@
 #include "kernels/device/ptx.cuh"
 #include "kernels/floats/device_matrix.h"
 
-/// A row of numbers in shared memory, that weights are multiplied with, and how it comes there.
+/// A row of numbers in shared memory, which weights are multiplied by, and how it is loaded.
 
 namespace twofour::cuda {
 
 /// Threads of a block that multiplies a row.
 inline constexpr int kRowThreads = 256, kRowWarps = kRowThreads / 32;
 
-/// A row in shared memory: of every eight numbers the first four, and then the other four of all, so that
+/// A row in shared memory: the first four of every eight numbers, then the other four of every eight, so that
 /// neighbouring lanes read neighbouring 16 bytes. Zeros up to a multiple of 8.
 struct SharedRow {
   float* data;
@@ -46,8 +46,8 @@ __device__ __forceinline__ float square_of_four(const float4& v) {
   return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
 }
 
-/// A row of the input on its way into shared memory. Its norm's factor comes last: products of the row are
-/// multiplied by it, so that none waits for it.
+/// A row of the input on its way into shared memory. The norm's factor multiplies the finished products, so
+/// that no product waits for it.
 class InputRow {
  public:
   __device__ __forceinline__ InputRow(const RowInput& in, int64_t row, int64_t k, const SharedRow& to)
@@ -59,14 +59,14 @@ class InputRow {
                 is_wide(in.norm) && is_wide(sum_);
   }
 
-  /// Asks for what does not depend on kernels before this one, and does not wait for it: the norm's weights.
+  /// Starts loading the norm's weights, which do not depend on preceding kernels, and does not wait for them.
   __device__ __forceinline__ void prepare() {
     if (!is_short_ || in_.norm == nullptr) return;
 #pragma unroll
     for (int j = 0; j < kNormsAhead; ++j) norms_[j] = norm_at(j);
   }
 
-  /// Brings the row as it is to be multiplied, but for factor().
+  /// Loads the row in the form to be multiplied, without factor().
   __device__ __forceinline__ void load() const {
     const float squares = is_short_ ? load_fours() : load_each();
     if (in_.norm != nullptr) {
@@ -76,7 +76,7 @@ class InputRow {
     __syncthreads();
   }
 
-  /// What the row's products are to be multiplied by, once it is there.
+  /// The factor of the row's products, once the row is loaded.
   __device__ __forceinline__ float factor() const {
     if (in_.norm == nullptr) return 1;
     float squares = 0;
@@ -97,7 +97,7 @@ class InputRow {
 
   __device__ __forceinline__ float* sums() const { return to_.data + 2 * to_.half; }  // [kRowWarps]
 
-  /// A thread has all its numbers at a time, by four.
+  /// A thread loads all its numbers at once, four at a time.
   __device__ __forceinline__ float load_fours() const {
     const int padded = static_cast<int>(2 * to_.half), k = static_cast<int>(k_);
     float4 values[kFours] = {};
@@ -131,7 +131,7 @@ class InputRow {
     return squares;
   }
 
-  /// One number after the other.
+  /// A thread loads one number after the other.
   __device__ __forceinline__ float load_each() const {
     float squares = 0;
 #pragma unroll 1
@@ -150,7 +150,7 @@ class InputRow {
   int64_t k_;
   const SharedRow& to_;
   const float *x_, *up_ = nullptr;
-  float* sum_ = nullptr;  ///< where x + more goes, or nullptr
+  float* sum_ = nullptr;  ///< the output for x + more, or nullptr
   float4 norms_[kNormsAhead];
   int first_ = static_cast<int>(threadIdx.x) * 4;
   bool is_short_ = false;

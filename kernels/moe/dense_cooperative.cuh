@@ -6,17 +6,18 @@
 #include "kernels/multiply/expert_rows.cuh"
 #include "kernels/numbers/swiglu.cuh"
 
-/// The kernel: a block a multiprocessor, all at once. Each has tiles of 16 stored rows of gate and up, of the
-/// experts one after another, then tiles of the result along the K of all experts. Its warps share the steps
-/// of both evenly, each a run of them. Shared memory has a stage for each, so that a warp starts all copies
-/// at once: memory is busy while blocks meet between the products. Tried without gain: more warps with fewer
-/// stages, and a ring of stages for larger layers.
+/// The kernel: one block for each multiprocessor, all at once. Each block has tiles of 16 stored rows of gate
+/// and up, for one expert after another, then tiles of the result along the K of all experts. Its warps share
+/// the steps of both evenly; each has a run of steps. Shared memory has a stage for each step, so that a warp
+/// starts all copies at once: memory stays busy while blocks synchronize between the products. Tried without
+/// gain: more warps with fewer stages, and a ring of stages for larger layers.
 
 namespace twofour::cuda {
 
 inline constexpr int kTokenThreads = 512, kTokenWarps = kTokenThreads / 32, kTokenStages = 5;
 
-/// What block `b` of `blocks` does: tiles of both products, so that all have nearly as many steps.
+/// The tiles of both products for block `b` of `blocks`, so that all blocks have nearly the same number of
+/// steps.
 struct TokenShare {
   int up_begin, up_end, down_begin, down_end;
   TWOFOUR_HD static constexpr int down_at(int b, int blocks, int tiles) { return tiles * b / blocks; }
@@ -33,10 +34,10 @@ struct TokenShare {
         down_end(down_at(b + 1, blocks, down_tiles)) {}
 };
 
-/// The first of the steps that a warp has of its block's.
+/// The first step of a warp among its block's.
 TWOFOUR_HD constexpr int token_begin(int all, int warp) { return all * warp / kTokenWarps; }
 
-/// A run of steps that a warp has: step `at` of tile `tile`, `left` more of them.
+/// A warp's run of steps: step `at` of tile `tile`, with `left` steps left.
 struct TokenRun {
   int tile, at, left;
   __device__ __forceinline__ TokenRun(int tiles, int steps, int warp) : tile(0), at(0), left(0) {
@@ -50,7 +51,7 @@ struct TokenRun {
   }
 };
 
-/// Where a warp's copies are.
+/// The position of a warp's copies.
 struct TokenCopies {
   DenseCopies<true> from;
   int left = 0;  ///< steps to the end of the rows
@@ -67,7 +68,7 @@ struct TokenCopies {
   }
 };
 
-/// Of tile `tile`, the sum of what the warps have of stored row `row`, in their order.
+/// The sum of all warps' sums of stored row `row` of tile `tile`, in the order of warps.
 __device__ __forceinline__ float token_sum(const float* sums, int tiles, int steps, int tile, int row) {
   const int all = tiles * steps, first = tile * steps;
   if (all == 0) return 0;
@@ -79,7 +80,7 @@ __device__ __forceinline__ float token_sum(const float* sums, int tiles, int ste
   return sum;
 }
 
-/// Eight numbers of hidden as they are stored; zeros behind K.
+/// Eight stored numbers of hidden; zeros behind K.
 struct HiddenUnit {
   uint32_t words[8] = {};
 
@@ -150,10 +151,10 @@ __global__ void __launch_bounds__(kTokenThreads)
   auto* x = reinterpret_cast<uint4*>(shared + a.shared.x);
   auto* sums = reinterpret_cast<float*>(shared + a.shared.sums);
 
-  // What all waits for, first: behind the weights it would come last
+  // Loaded first, since everything waits for it: behind the weights it would come last
   const HiddenUnit hidden(a, thread);
 
-  // Experts that are here, one a lane, in their order, and the rows that they are of
+  // Experts that are on this device, one in each lane, in their order, and their rows
   int own_expert = lane < topk ? local_expert(a.rows, lane) : -1;
   const uint32_t here = __ballot_sync(0xFFFFFFFFu, own_expert >= 0);
   const int segments = __popc(here);
@@ -200,12 +201,11 @@ __global__ void __launch_bounds__(kTokenThreads)
       commit_copies();
     }
   }
-  release_successor();  // what it asks for ahead comes behind these
+  release_successor();  // its copies ahead come after these
   const float x_factor = stage_hidden<Weights>(a, hidden, x, reinterpret_cast<uint32_t*>(sums));
   __syncthreads();
 
-  // Gate and up. Sums of a tile that a warp has are at slot tile + warp: neighbouring warps share one at
-  // most.
+  // Gate and up. A warp's sums of a tile are at slot tile + warp: neighbouring warps share one at most.
   const auto next_stage = [&] {
     wait_copies<kTokenStages - 1>();
     commit_copies();
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(kTokenThreads)
     }
   }
 
-  // Blocks meet; then all of gate times up takes the place of hidden.
+  // Blocks synchronize; then all of gate times up replaces hidden.
   auto grid = cooperative_groups::this_grid();
   grid.sync();
   for (int i = thread; i < down_steps * 32; i += kTokenThreads) {

@@ -7,7 +7,7 @@
 
 namespace twofour::cuda {
 
-/// Where weights of g8 are: bytes from experts, steps and 128 stored rows to the next.
+/// Weights of g8, with the bytes from one expert, step and 128 stored rows to the next.
 struct CooperativeDenseWeights {
   const uint8_t *codes, *scales;
   const float* global_scale;  ///< [E]
@@ -19,7 +19,7 @@ struct CooperativeDenseWeights {
 
 /// Bytes from the start of a block's shared memory.
 struct CooperativeDensePlan {
-  int32_t x;      ///< of hidden, later gate times up, as units
+  int32_t x;      ///< hidden, later gate times up, as units
   int32_t sums;   ///< [slots][16]
   int32_t bytes;  ///< of all
 };
@@ -35,13 +35,13 @@ struct CooperativeDenseArgs {
   CooperativeDensePlan shared;
 };
 
-/// Whether launch_cooperative() can do the layer of one token on this device. `up` and `down` as
-/// described.
+/// True if launch_cooperative() can compute the layer of one token on this device. `up` and `down` are
+/// described already.
 bool fits_cooperative(const DenseArgs& up, const DenseArgs& down);
 
 /// Both products, `up` with hidden and ids, `down` with the result; cuts need not be set. Returns false, and
-/// does nothing, on a stream with fewer multiprocessors than the device (a green context's) and where CUDA
-/// does not take the launch.
+/// does nothing, on a stream with fewer multiprocessors than the device (a green context's) and if CUDA
+/// refuses the launch.
 bool launch_cooperative(const DenseArgs& up, const DenseArgs& down, const void* hidden, Float type,
                         Stream stream);
 

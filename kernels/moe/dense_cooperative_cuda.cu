@@ -12,13 +12,14 @@ CooperativeDenseWeights describe(const DenseArgs& a) {
           a.steps,        a.tiles};
 }
 
-/// Blocks: one a multiprocessor, but none that has more of the second product than an even share of both.
+/// The number of blocks: one for each multiprocessor, but so few that no block's part of the second product
+/// exceeds an even share of both.
 int blocks_of(const DenseArgs& up, const DenseArgs& down) {
   const int most = up.tiles * up.steps / down.steps + 1;
   return std::min(multiprocessors(), most);
 }
 
-/// Tiles of a block, at most, of both products.
+/// The most tiles of a block, in both products.
 struct MostTiles {
   int64_t up, down;
   MostTiles(const DenseArgs& a, const DenseArgs& b, int blocks) {
@@ -39,7 +40,7 @@ CooperativeDensePlan plan_shared(const DenseArgs& up, const DenseArgs& down, int
   return plan;
 }
 
-/// Whether each warp has a stage for each of its steps; then it has, too, where fewer experts are here.
+/// True if each warp has a stage for each of its steps; this also holds if fewer experts are on this device.
 bool fits_stages(const DenseArgs& up, const DenseArgs& down, int blocks) {
   const int64_t topk = up.rows.rows, down_tiles = down.tiles, down_steps = down.steps * topk;
   const int64_t all = topk * up.tiles * up.steps + down_tiles * down_steps;

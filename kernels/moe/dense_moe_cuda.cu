@@ -13,23 +13,24 @@ namespace {
 
 constexpr const char* kWhere = "dense_moe";
 
-/// Tokens that are worked on at a time: bounds the workspace, and rows to what a grid has along y.
+/// Tokens that are computed at a time: this bounds the workspace, and the rows by the size of a grid along y.
 int64_t most_tokens(int64_t topk) { return std::clamp<int64_t>(65535 / std::max<int64_t>(topk, 1), 1, 1024); }
 
-/// Rows of the first multiplication that share one of hidden. Quantized under the router's weights, none do.
+/// Rows of the first multiplication that share one row of hidden. None do if hidden is quantized after the
+/// router's weights.
 int64_t rows_per_hidden(const DenseMoe& moe, int64_t topk) {
   return moe.w13_input_scale && moe.weight_on_input ? 1 : topk;
 }
 
-/// Rows an expert from which the many-row kernel is the faster one.
+/// Rows for each expert from which the many-row kernel is faster.
 constexpr int64_t kManyRowsFrom = 5;
 
-/// As sparse_moe: with this many experts a row, rows are not sorted.
+/// As sparse_moe: with this many experts for each row, rows are not sorted.
 constexpr int64_t kExpertsPerRow = 4;
 
 LayerSizes sizes_of(const DenseMoe& moe, int64_t topk) { return {moe.w13.e, moe.w2.n, moe.w2.k, topk, true}; }
 
-/// Whether the many-row kernel takes the layer: W4A16.
+/// True if the many-row kernel takes the layer: W4A16.
 bool knows_many_rows(const DenseMoe& moe, int64_t topk) {
   return !moe.w13_input_scale && fits_many_rows(moe.w13) && fits_many_rows(moe.w2) &&
          knows_many_rows(sizes_of(moe, topk));
@@ -62,7 +63,7 @@ struct QuantizedWorkspace {
   }
 };
 
-/// W4A16 of few rows an expert.
+/// W4A16 with few rows for each expert.
 struct FewRowsWorkspace {
   int64_t route, sorted, x, factors, active, y, bytes;
   FewRowsWorkspace(const DenseMoe& moe, int64_t m, int64_t topk) {
@@ -111,7 +112,7 @@ RowIds ids_of(const DenseMoe& moe, const MoeTokens& in) {
           in.error};
 }
 
-/// The sum of each token's rows. Those without an expert hold what the workspace did, and are not read.
+/// The sum of each token's rows. Rows without an expert are not written, and not read.
 void combine(const DenseMoe& moe, const MoeTokens& in, const void* y, Stream stream) {
   RowIds rows = ids_of(moe, in);
   rows.error = nullptr;
@@ -120,7 +121,7 @@ void combine(const DenseMoe& moe, const MoeTokens& in, const void* y, Stream str
                  stream);
 }
 
-/// W4A4 for as many tokens as are worked on at a time.
+/// W4A4 for tokens that are computed at a time.
 void run_quantized(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stream stream) {
   const QuantizedWorkspace at(moe, in.m, in.topk);
   const int64_t rows = in.m * in.topk, h = moe.w13.k, i = moe.w2.k;
@@ -149,7 +150,7 @@ void run_quantized(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stre
   options.expert_map = moe.expert_map, options.map_size = moe.map_size;
   dense_multiply(moe.w13, up, base + at.multiply, static_cast<size_t>(at.multiply_bytes), stream, options);
 
-  // Down. Rows without an expert hold what the workspace did; what becomes of them is not read.
+  // Down. Rows without an expert are not written; their results are not read.
   q = {};
   q.x = base + at.products, q.type = Float::bf16, q.m = rows, q.k = i;
   q.interleaved = !moe.fused;
@@ -165,7 +166,7 @@ void run_quantized(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stre
   combine(moe, in, base + at.y, stream);
 }
 
-/// Both products, as long as nothing is known of how they are launched.
+/// Both products before their launches are chosen.
 struct Products {
   DenseArgs up{}, down{};
   Products(const DenseMoe& moe, const MoeTokens& in) {
@@ -177,8 +178,8 @@ struct Products {
   }
 };
 
-/// W4A16 of few rows an expert, for as many tokens as are worked on at a time: rows are sorted and prepared
-/// once, and gate times up leaves the first product as the second takes it.
+/// W4A16 with few rows for each expert, for tokens that are computed at a time: rows are sorted and prepared
+/// once, and the first product writes gate times up in the form that the second reads.
 void run_few(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stream stream) {
   const FewRowsWorkspace at(moe, in.m, in.topk);
   Products products(moe, in);
@@ -234,7 +235,7 @@ void run_few(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stream str
   combine(moe, in, base + at.y, stream);
 }
 
-/// Tokens by the many-row kernel; false where another is faster or the weights do not fit it.
+/// Computes tokens by the many-row kernel; returns false if another is faster or the weights do not fit it.
 bool run_many(const DenseMoe& moe, const MoeTokens& in, void* workspace, Stream stream) {
   const LayerSizes sizes = sizes_of(moe, in.topk);
   const bool wanted = moe.many_rows == ManyRowsUse::chosen ? many_rows_pay(sizes, in.m, kManyRowsFrom)

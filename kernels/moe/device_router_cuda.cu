@@ -9,13 +9,13 @@ namespace {
 
 constexpr int kMostGroups = 64;
 
-/// Sorts as the floats do, 0 below all of them.
+/// Integers that sort as the floats do; 0 is below all of them.
 __device__ __forceinline__ uint32_t ordered(float x) {
   const uint32_t bits = __float_as_uint(x);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-/// Of `count` keys in shared memory the place of the largest, the first of equal ones, which becomes 0.
+/// The place of the largest of `count` keys in shared memory, the first of equal ones; that key becomes 0.
 __device__ int take_largest(uint32_t* keys, int count) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   uint32_t most = 0;
@@ -31,7 +31,7 @@ __device__ int take_largest(uint32_t* keys, int count) {
   return place;
 }
 
-/// Takes experts out of the choice whose group is not among the best. `groups`: room for their keys.
+/// Removes experts from the choice if their group is not among the best. `groups`: room for the groups' keys.
 __device__ void keep_groups(const RouterRule& r, const float* choice, uint32_t* keys, uint32_t* groups) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int size = static_cast<int>(r.experts / r.groups), count = static_cast<int>(r.groups);
@@ -56,8 +56,7 @@ __device__ void keep_groups(const RouterRule& r, const float* choice, uint32_t* 
   __syncwarp();
 }
 
-/// Scores of all experts, by a warp: as they become weights, as they are chosen by, and in the order of
-/// floats.
+/// Scores of all experts, by a warp: for the weights, for the choice, and as sortable keys.
 struct Scores {
   float weights[kMostRouted], choice[kMostRouted];
   alignas(16) uint32_t keys[kMostRouted];
@@ -102,8 +101,8 @@ __device__ void score_experts(const RouterRule& r, const Load& load, Scores& s, 
   if (r.groups > 1) keep_groups(r, s.choice, s.keys, s.groups);
 }
 
-/// The choice for one token, by a block: an expert's place is how many have a larger key, or the same and
-/// come first. `load(from, to)` brings the logits from + 32 i, those behind the last as 0.
+/// The choice for one token, by a block. An expert's place is the number of experts that have a larger key,
+/// or the same and come earlier. `load(from, to)` loads the logits from + 32 i, and 0 behind the last.
 template <class Load>
 __device__ void choose_for_token(const RouterRule& r, const Load& load, int32_t* ids, float* weights,
                                  int32_t* error, Scores& s) {
@@ -156,11 +155,11 @@ __global__ void __launch_bounds__(kChooseThreads)
   choose_for_token(r, load, ids + token * r.top_k, weights + token * r.top_k, error, scores);
 }
 
-/// A logit on its way to the warp that chooses: it is there where the upper half is not zero.
+/// Sends a logit to the warp that chooses. It has arrived if the upper half is not zero.
 __device__ __forceinline__ void send_logit(uint64_t* to, float logit) {
   store_relaxed(to, uint64_t{1} << 32 | __float_as_uint(logit));
 }
-/// Four of them, 32 apart, of `count` from `from` on; 0 for those behind. They are asked for together.
+/// Receives four logits, 32 apart, of `count` from `from` on; 0 behind the last. They are loaded together.
 __device__ __forceinline__ void receive_logits(uint64_t* from, int count, float (&to)[4]) {
   uint64_t words[4];
   bool are_there;
@@ -183,8 +182,8 @@ constexpr int kRouteShared =
     std::max(kRowWarps * RowPiece<MatrixFormat::bf16>::kBytes, static_cast<int>(sizeof(Scores)));
 static_assert(kRouteShared % 16 == 0);
 
-/// Logits by a warp each; the first block chooses. The first weights are under way before the kernels before
-/// this end.
+/// One warp computes each logit; the first block chooses. Copies of the first weights start before the
+/// preceding kernels end.
 template <bool kIsBf16>
 __global__ void __launch_bounds__(kRowThreads) route_kernel(const __grid_constant__ RoutedToken t) {
   extern __shared__ float4 shared[];

@@ -15,28 +15,27 @@ struct LayerSizes {
   bool gated;
 };
 
-/// Tokens that are worked on at a time: bounds the workspace.
+/// Tokens that are computed at a time: this bounds the workspace.
 inline constexpr int64_t kManyTokens = 16384;
 
-/// Whether the current device has the many-row kernel and it takes such sizes.
+/// True if the current device has the many-row kernel and the kernel takes these sizes.
 bool knows_many_rows(const LayerSizes& layer);
 
-/// Whether it is the faster one for `m` tokens, more than one and `crossing` rows an expert or more on
+/// True if it is faster for `m` tokens: more than one, and `crossing` or more rows for each expert on
 /// average.
 bool many_rows_pay(const LayerSizes& layer, int64_t m, int64_t crossing);
 
-/// Bytes of workspace for up to `m` tokens, of which kManyTokens at most are worked on at a time.
+/// Bytes of workspace for up to `m` tokens, of which at most kManyTokens are computed at a time.
 int64_t many_rows_moe_bytes(const LayerSizes& layer, int64_t m, Float type);
 
-/// How both products of a layer are started.
+/// The launches of both products of a layer.
 struct ManyRowsLaunches {
-  /// Whether weights are g8: pairs of blocks can multiply by them, and they take k in the order of
-  /// permuted_k.
+  /// True if weights are g8: pairs of blocks can multiply by them, and their k is in the order of permuted_k.
   bool g8 = false;
   std::function<void(const ManyRows&)> up, down;
 };
 
-/// The layer for at most kManyTokens tokens. `rows` as both products have them.
+/// The layer for at most kManyTokens tokens. `rows` are the same for both products.
 void many_rows_moe(const LayerSizes& layer, const MoeOptions& options, const MoeTokens& tokens,
                    const RowIds& rows, const ManyRowsLaunches& launches, void* workspace, Stream stream);
 

@@ -26,14 +26,15 @@ void check(const MoeInput& in, const WeightRows& w13, const WeightRows& w2) {
   }
 }
 
-/// Numbers and, where roundings are followed, the sums of the squares of the bounds on theirs.
+/// Numbers and, if rounding is tracked, for each the sum of squared bounds on its roundings.
 struct Numbers {
   std::vector<double> values, squares;
   Numbers(int64_t count, bool follow)
       : values(static_cast<size_t>(count)), squares(static_cast<size_t>(follow ? count : 0)) {}
 };
 
-/// out[n][p] = w[n] . x[p] for all rows of one expert; x [pairs, K], out [N, pairs]. `sum`: of MoeRounding.
+/// out[n][p] = w[n] . x[p] for all rows of one expert; x [pairs, K], out [N, pairs]. `sum_rounding`:
+/// MoeRounding::sum.
 void multiply(const WeightRows& w, const Numbers& x, int64_t pairs, double sum_rounding, Numbers& out) {
 #pragma omp parallel
   {

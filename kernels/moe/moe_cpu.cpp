@@ -18,7 +18,7 @@
 namespace twofour::cpu {
 namespace {
 
-/// Tokens that are worked on at a time: bounds the memory.
+/// Tokens that are computed at a time: this bounds the memory.
 constexpr int64_t kMaxTokens = 512;
 
 /// Offset of a byte of the atom at (n, group) in its part of one expert.
@@ -28,9 +28,9 @@ int64_t offset_of(const Shape& one, int64_t n, int64_t group, int byte) {
   return s.at.row * L::part(s.part, one).cols + s.at.col;
 }
 
-/// Whether strips describe how a layout stores its rows: of 2:4 every byte of an atom in one part, rows next
-/// to each other and groups a fixed step apart; of dense ones codes of a row without gaps and scales of four
-/// groups a fixed step apart, tiles of four another.
+/// True if strips describe how a layout stores its rows. For 2:4: each byte of an atom in one part, rows
+/// adjacent, groups at a fixed step. For dense layouts: codes of a row without gaps, scales of four groups at
+/// a fixed step, and tiles of four groups at another.
 template <class L>
 constexpr bool has_strips(bool gated) {
   const Shape one{1, 96, 160, gated};
@@ -98,7 +98,8 @@ void multiply_dense_rows(const Experts& w, const MoeStrips& ops, int64_t e, int6
   ops.dense(strip, x, tokens, out);
 }
 
-/// What multiplies rows of a layout, and whether it wants the even k of each group before the odd ones.
+/// The function that multiplies rows of a layout; `even_first` if it needs the even k of each group before
+/// the odd ones.
 struct Multiplier {
   MultiplyRows* multiply = nullptr;
   bool even_first = false;
@@ -156,7 +157,7 @@ void store(void* out, cuda::Float type, int64_t at, float value) {
   }
 }
 
-/// The rows of some tokens that have an expert here, those of an expert next to each other.
+/// The rows of some tokens whose expert is on this device, grouped by expert.
 class Rows {
  public:
   Rows(const Moe& layer, const cuda::MoeTokens& in) : layer_(layer), in_(in) {
@@ -224,7 +225,7 @@ class Rows {
   const RoutedRow& row(int64_t r) const { return rows_[static_cast<size_t>(r)]; }
   float weight_of(const RoutedRow& r) const { return in_.topk_weights[r.m * in_.topk + r.t]; }
 
-  /// Activations as float32, [M, H] or, where each row has a weight of its own, [rows, H].
+  /// Activations as float32, [M, H] or, if each row has its own weight, [rows, H].
   std::vector<float> prepare_hidden(bool even_first) const {
     const int64_t h = layer_.w13.shape.k, bytes = cuda::size_of(in_.type);
     const int64_t count = layer_.weight_on_input ? static_cast<int64_t>(rows_.size()) : in_.m;
@@ -239,7 +240,7 @@ class Rows {
     return to;
   }
 
-  /// Calls `f` for every strip of `n` rows of each expert, with as many of its tokens as one takes.
+  /// Calls `f` for every strip of `n` rows of each expert, with up to kStripTokens of its tokens.
   template <class F>
   void for_strips(int64_t n, const F& f) const {
     const int64_t strips = (n + kStripRows - 1) / kStripRows;

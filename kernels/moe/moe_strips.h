@@ -3,14 +3,14 @@
 
 #include "formats/atom.h"
 
-// Included by files that are compiled for one instruction set: all of it is inlined, so that no copy of it is
-// left for the linker to mix up.
+// Included by files that are compiled for one instruction set: all of it is inlined, so that the linker has
+// no copies to mix up.
 
 namespace twofour {
 
 enum class Isa;
 
-/// Rows of an expert that are multiplied at a time, and the tokens that they meet at a time.
+/// Rows of an expert that are multiplied at a time, and the most tokens for each strip.
 inline constexpr int kStripRows = 64, kStripTokens = 64;
 
 /// Some rows of an expert pruned to 2:4, K outermost: byte b of the atom of row r and group g is at bytes[b]
@@ -33,18 +33,18 @@ struct DenseStrip {
 };
 
 /// out[t][r] = row r times x[t] for `tokens` tokens, out [tokens, kStripRows]. All instruction sets add in
-/// one order and fuse nothing, so they give the same floats. Dense ones want the even k of each group in
-/// front of its odd ones.
+/// one order and fuse nothing, so they give the same floats. `dense` needs x with the even k of each group
+/// before the odd ones.
 struct MoeStrips {
   void (*sparse)(const SparseStrip& strip, const float* const* x, int tokens, float* out);
   void (*dense)(const DenseStrip& strip, const float* const* x, int tokens, float* out);
 };
 
 extern const MoeStrips kMoeStripsPortable, kMoeStripsAvx2;
-/// What an instruction set has.
+/// The functions of an instruction set.
 const MoeStrips& moe_strips(Isa isa);
 
-/// The eight partial sums of a dense row.
+/// The sum of the eight partial sums of a dense row.
 [[gnu::always_inline]] inline float sum_lanes(const float* s) {
   return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
 }

@@ -2,7 +2,7 @@
 
 #include "kernels/moe/moe_strips.h"
 
-// Compiled for AVX2. Eight rows of a 2:4 expert at a time, or eight pairs of a dense row.
+// Compiled for AVX2. It computes eight rows of a 2:4 expert at a time, or eight pairs of a dense row.
 
 namespace twofour {
 namespace {
@@ -25,7 +25,7 @@ namespace {
   return decode(_mm256_srli_epi32(byte, 4), _mm256_slli_epi32(byte, 24));
 }
 
-/// E4M3 block scales, which are not negative, by way of whole numbers of 2^-9.
+/// Decodes E4M3 block scales, which are not negative, through multiples of 2^-9.
 [[gnu::always_inline]] inline __m256 decode_scales(__m256i byte) {
   const __m256i exponent = _mm256_srli_epi32(byte, 3),
                 mantissa = _mm256_and_si256(byte, _mm256_set1_epi32(7));
@@ -70,7 +70,7 @@ template <bool one_token>
 void multiply_sparse(const SparseStrip& s, const float* const* x, int tokens, float* out) {
   const int whole = s.rows / 8 * 8;
   if (whole < s.rows) {
-    // The last rows alone; the rows before them are written below.
+    // Only the last rows; the rows before them are written below.
     SparseStrip rest = s;
     for (const uint8_t*& byte : rest.bytes) byte += whole;
     rest.rows = s.rows - whole;

@@ -3,24 +3,24 @@
 #include "kernels/multiply/sparse_warp.cuh"
 
 /// The kernel: eight blocks, a cluster, share the K of some gates and ups and then of some columns of the
-/// result. One block a multiprocessor, and all at once, for the clusters wait for each other.
+/// result. There is one block for each multiprocessor, all at once, since clusters wait for each other.
 ///   grid.x  blocks of a cluster
 ///   grid.y  clusters
 /// Shared memory has a stage for every step, so that a warp starts all copies of weights without waiting for
-/// room: memory is busy from one end of the layer to the other. A warp multiplies what it copied itself;
-/// warps of a block meet to add up, blocks of a cluster through shared memory, clusters through the mailbox,
-/// which carries finished intermediates.
+/// room: memory is busy from one end of the layer to the other. A warp multiplies the weights that it copied.
+/// Warps of a block synchronize to add up their sums; blocks of a cluster exchange sums through shared
+/// memory, clusters through the mailbox, which holds finished intermediates.
 ///   unit  64 gates and their ups of an expert: 64 k of the second product
 ///   job   a unit's part of K that one warp multiplies
 ///   tile  128 columns of the result
-/// Tried without gain: the last tile in quarters, block scales converted once a warp, TMA.
+/// Tried without gain: the last tile in quarters, block scales converted once for each warp, TMA.
 
 namespace twofour::cuda {
 
 inline constexpr int kClusterBlocks = 8, kCooperativeThreads = 512;
-/// An intermediate step in the mailbox: 64 halves, eight bytes a word, and their factor. The other eight
-/// bytes of a word are kSent once it is there: sixteen bytes are written and read as one. What is in a
-/// workspace by chance equals kSent once in 2^64 words, and the block that reads a word clears it for the
+/// An intermediate step in the mailbox: 64 halves, eight bytes in each word, and their factor. The other
+/// eight bytes of a word become kSent when it is sent: sixteen bytes are written and read at once. Arbitrary
+/// contents of a workspace equal kSent once in 2^64 words, and the block that reads a word clears it for the
 /// next launch.
 inline constexpr int kMailboxWords = 17;
 inline constexpr uint2 kSent = {0x5EA7C0DEu, 0x9B1D3F62u};
@@ -52,8 +52,8 @@ __device__ __forceinline__ void wait_copies_but(int pending) {
       : "memory");
 }
 
-/// Where the lane that copies 16 columns of quad t of 16 k, and metadata and scale of group t (t = lane / 8),
-/// finds them, as LaneCursor.
+/// The source of a lane's copies, as LaneCursor: 16 columns of quad t of 16 k, and metadata and scale of
+/// group t (t = lane / 8).
 struct CooperativeCursor {
   uint32_t comp, meta, scale;
   __device__ __forceinline__ CooperativeCursor(const CooperativeWeights& w, int column, int t)
@@ -76,7 +76,7 @@ struct CooperativeCursor {
   }
 };
 
-/// Stores the warp's sums of 128 columns in place of a step that it has multiplied.
+/// Stores the warp's sums of 128 columns over a step that it has multiplied.
 __device__ __forceinline__ void store_sums(const float (&sums)[8][1][4], int lane, uint8_t* stage) {
   const int t = lane % 4;
   float4 mine{};
@@ -88,7 +88,7 @@ __device__ __forceinline__ void store_sums(const float (&sums)[8][1][4], int lan
   *reinterpret_cast<float4*>(stage + column * 4) = mine;
 }
 
-/// The sums of `count` warps, `stride` bytes apart: four columns a lane.
+/// Adds up the sums of `count` warps, `stride` bytes apart: four columns in each lane.
 __device__ __forceinline__ float4 add_up(const uint8_t* stage, int lane, int count, int stride) {
   float4 sum{};
 #pragma unroll 4
@@ -121,8 +121,8 @@ __device__ __forceinline__ uint2 load_bits(const void* x, Float type, int i) {
 }
 __device__ __forceinline__ float2 pair_of(uint2 bits, Float type) { return load_pair(&bits, type, 0); }
 
-/// Turns 64 neighbours along k, two in each lane, into the lane's fragment for 8 equal rows.
-/// Returns what the products are to be multiplied by.
+/// Turns 64 neighbours along k, two in each lane, into the lane's fragment for 8 equal rows. Returns the
+/// factor of the products.
 __device__ __forceinline__ float fragment_of(float2 x, int t, uint4 (&b)[2][1]) {
   const uint32_t largest =
       __reduce_max_sync(0xFFFFFFFFu, max(__float_as_uint(fabsf(x.x)), __float_as_uint(fabsf(x.y))));
@@ -161,11 +161,12 @@ __device__ __forceinline__ float receive(uint4* mailbox, int lane, uint4 (&b)[2]
 
 /// Sums of 128 columns.
 inline constexpr int kItem = kWarpColumns * 4;
-/// Barriers, then of both products what those of an expert are to be multiplied by.
+/// Bytes of the barriers, then of each expert's factors in both products.
 inline constexpr int kCooperativeHead = 128 + 2 * 32 * 4;
-/// Cycles from the start of four jobs' copies, one a scheduler, to that of the next four's. Of jobs that all
-/// start at once the first has come hardly sooner than the last, and nothing is multiplied meanwhile. Still
-/// asks for more than twice what memory brings; 200 and 400 take the same time, none 0.3 us more.
+/// Cycles between the starts of copies of four jobs, one for each scheduler, and of the next four. If all
+/// jobs started at once, the first would arrive hardly before the last, and nothing would be multiplied
+/// meanwhile. With this delay, copies still request more than twice memory's bandwidth; 200 and 400 take the
+/// same time, 0 takes 0.3 us more.
 inline constexpr int kTurn = 300;
 
 __global__ void __launch_bounds__(kCooperativeThreads)
@@ -185,12 +186,12 @@ __global__ void __launch_bounds__(kCooperativeThreads)
   }
   arrive_at_cluster();
   wait_for_predecessor();
-  // What all waits for, first
+  // Loaded first, since everything waits for it
   const int topk = a.rows.rows;
   const int id = lane < topk ? a.rows.ids[lane] : 0;
   const int part = warp & ((1 << a.parts_log2) - 1), parts = 1 << a.parts_log2;
   const int part_step = part * kClusterBlocks + rank, stride = parts * kClusterBlocks;
-  // A step of x of the warp's, the first of its next job or the next of this
+  // A step of x for the warp, the next of this job or the first of its next job
   const auto load_x = [&](int step) {
     return load_bits(a.x, a.type, min(step, a.up_steps - 1) * kStepK + 2 * lane);
   };
@@ -203,10 +204,10 @@ __global__ void __launch_bounds__(kCooperativeThreads)
     return static_cast<int>(static_cast<uint64_t>(static_cast<uint32_t>(unit)) * a.strip_multiplier >> 36);
   };
   int units = topk * a.strips, first_unit = a.first_unit[cluster], last_unit = a.first_unit[cluster + 1];
-  // Of the warp's next job; known before the ids where all experts are here
+  // The warp's next job; known before the ids if all experts are on this device
   int unit = first_unit + (warp >> a.parts_log2), segment = segment_of(unit);
 
-  // Experts, one a lane: those that are here, in their order
+  // Experts, one in each lane: those on this device, in their order
   int own_expert = lane < topk ? local_expert_of(a.rows, id) : -1;
   const uint32_t here = __ballot_sync(0xFFFFFFFFu, own_expert >= 0);
   const int segments = __popc(here);
@@ -215,8 +216,7 @@ __global__ void __launch_bounds__(kCooperativeThreads)
     row = lane < segments ? static_cast<int>(__fns(here, 0, lane + 1)) : 0;
     own_expert = __shfl_sync(0xFFFFFFFFu, own_expert, row);
   }
-  // What the products are to be multiplied by. One warp asks for it, before the weights: behind them it would
-  // come last.
+  // Factors of the products. One warp loads them before the weights: behind them they would come last.
   float up_scale = 0, up_weight = 1, down_scale = 0, down_weight = 1;
   if (warp == warps - 1 && lane < segments) {
     up_scale = a.up.global_scale[own_expert], down_scale = a.down.global_scale[own_expert];
@@ -234,7 +234,8 @@ __global__ void __launch_bounds__(kCooperativeThreads)
   const int first_step = units * rank / kClusterBlocks;
   const int own_steps = units * (rank + 1) / kClusterBlocks - first_step;
 
-  // Copy. A stage for every step of the block: those of the first product by job, then those of the second
+  // Copy. Each step of the block has a stage: first the steps of the first product by job, then those of the
+  // second
   uint8_t* stages = shared + a.stages;
   uint8_t* down_stages = stages + (own_units << a.parts_log2) * a.job_steps * kStageBytes;
   int pending = 0;
@@ -250,7 +251,7 @@ __global__ void __launch_bounds__(kCooperativeThreads)
       up_cursor.copy(a.up, e, step, (unit - segment * a.strips) * 64, to, lane);
     unit += warps >> a.parts_log2, segment = segment_of(unit);
   }
-  // Job of the second product: the tile, and in it the step; those of a tile before the next tile's
+  // Splits a job of the second product into tile and step; all steps of a tile come before the next tile's
   const auto split = [&](int job, int& tile, int& step) {
     for (tile = 0; job >= own_steps; ++tile) job -= own_steps;
     tile = cluster + tile * clusters, step = first_step + job;
@@ -305,7 +306,7 @@ __global__ void __launch_bounds__(kCooperativeThreads)
                   cluster_address(up_barrier, to));
   }
 
-  // Most weights are here: what the next kernel asks for ahead hardly holds up the others.
+  // Most weights have arrived: the next kernel's copies ahead hardly delay the others.
   release_successor();
 
   // Activation
@@ -316,7 +317,7 @@ __global__ void __launch_bounds__(kCooperativeThreads)
     wait_barrier(up_barrier, 0);
     float4 sum = add_up(up_received + i * kClusterBlocks * kItem, lane, kClusterBlocks, kItem);
     sum = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
-    float4 v;  // of lanes 0 to 15, gate and up
+    float4 v;  // in lanes 0 to 15, gate and up
     v.x = swiglu(sum.x, __shfl_down_sync(0xFFFFFFFFu, sum.x, 16), a.limit);
     v.y = swiglu(sum.y, __shfl_down_sync(0xFFFFFFFFu, sum.y, 16), a.limit);
     v.z = swiglu(sum.z, __shfl_down_sync(0xFFFFFFFFu, sum.z, 16), a.limit);
@@ -326,7 +327,7 @@ __global__ void __launch_bounds__(kCooperativeThreads)
     const auto [to_half, factor] = half_scale(__reduce_max_sync(0xFFFFFFFFu, largest));
     const uint32_t p0 = half2_of(v.x * to_half, v.y * to_half);
     const uint32_t p1 = half2_of(v.z * to_half, v.w * to_half);
-    // Word 4c + t: pairs of k 8c + t and 8c + t + 4, which lane t of a fragment of x wants together
+    // Word 4c + t: pairs of k 8c + t and 8c + t + 4, which lane t of a fragment of x needs together
     const int low = lane % 16 / 4 * 4 + t / 2;
     const uint32_t a0 = __shfl_sync(0xFFFFFFFFu, p0, low), a1 = __shfl_sync(0xFFFFFFFFu, p1, low);
     const uint32_t b0 = __shfl_sync(0xFFFFFFFFu, p0, low + 2), b1 = __shfl_sync(0xFFFFFFFFu, p1, low + 2);
@@ -339,7 +340,7 @@ __global__ void __launch_bounds__(kCooperativeThreads)
     }
   }
 
-  // Multiply. Weights are decoded before the intermediates come.
+  // Multiply. Weights are decoded before the intermediates arrive.
 #pragma unroll 1
   for (int job = warp; job < own_steps * own_tiles; job += warps) {
     uint8_t* stage = down_stages + job * kStageBytes;
@@ -383,7 +384,7 @@ __global__ void __launch_bounds__(kCooperativeThreads)
       sum = sum4(sum, {__shfl_xor_sync(0xFFFFFFFFu, sum.x, d), __shfl_xor_sync(0xFFFFFFFFu, sum.y, d),
                        __shfl_xor_sync(0xFFFFFFFFu, sum.z, d), __shfl_xor_sync(0xFFFFFFFFu, sum.w, d)});
     }
-    // All hold the same: lane (g, t) stores column 4t + g
+    // All lanes have the same sums: lane (g, t) stores column 4t + g
     const float mine = g == 0 ? sum.x : g == 1 ? sum.y : g == 2 ? sum.z : sum.w;
     const int column = (cluster + tile * clusters) * kWarpColumns + rank * 16 + 4 * t + g;
     if (g < 4) store_float(a.out, a.type, column, mine);

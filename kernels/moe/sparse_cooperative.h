@@ -3,12 +3,12 @@
 
 #include "kernels/multiply/sparse_launch.h"
 
-/// The layer of one token in one launch, where shared memory holds all the weights that the token chooses.
+/// The layer of one token in one launch, if shared memory holds all weights that the token needs.
 
 namespace twofour::cuda {
 
-/// Where weights are, as in SparseArgs. Arguments are few: a launch so short notices every line of them that
-/// it has to fetch.
+/// Weights, as in SparseArgs. Arguments are few: in so short a launch, fetching each cache line of them takes
+/// noticeable time.
 struct CooperativeWeights {
   const uint8_t *comp, *meta, *scale;
   uint32_t comp_expert, meta_expert, scale_expert;
@@ -34,18 +34,17 @@ struct CooperativeArgs {
   int32_t tiles;                  ///< of 128 columns of the result
   int32_t parts_log2, job_steps;  ///< warps that share the K of a strip in a block, and steps that each does
   int32_t stages;                 ///< bytes from the start of shared memory
-  uint16_t first_unit[kMostClusters + 1];  ///< of a cluster, where all experts are here
+  uint16_t first_unit[kMostClusters + 1];  ///< of a cluster, if all experts are here
 };
 
-/// Bytes that blocks send each other through; 0 where no device does the layer in one launch.
+/// Bytes of the mailbox between blocks; 0 if no device can compute the layer in one launch.
 int64_t cooperative_mailbox_bytes(const SparseExperts& w13, const SparseExperts& w2, int64_t topk);
 
-/// Whether launch_cooperative can do the layer of one token on this device.
+/// True if launch_cooperative can compute the layer of one token on this device.
 bool fits_cooperative(const SparseArgs& up, const SparseArgs& down, const SparsePlan& plan);
 
 /// Both products; neither need be cut. `mailbox` need not be cleared. Returns false, and does nothing, on a
-/// stream with fewer multiprocessors than the device (a green context's) and where CUDA does not take the
-/// launch.
+/// stream with fewer multiprocessors than the device (a green context's) and if CUDA refuses the launch.
 bool launch_cooperative(const SparseArgs& up, const SparseArgs& down, SparseLayout layout, void* mailbox,
                         const SparsePlan& plan, Stream stream);
 

@@ -12,7 +12,7 @@ namespace twofour::cuda {
 namespace {
 
 constexpr const char* kWhere = "sparse_moe, one launch";
-/// Of a block, on the device that has most.
+/// Shared memory of a block, on the device with most.
 constexpr int kMostShared = 227 << 10;
 
 struct Cut {
@@ -20,8 +20,8 @@ struct Cut {
   uint16_t first_unit[kMostClusters + 1];
 };
 
-/// Gives every cluster as many steps as another: those with a tile more have fewer units. Sixteen warps, of
-/// which as many share the K of a unit as leave each a step or more, up to four.
+/// Gives every cluster the same number of steps: clusters with one more tile have fewer units. A block has
+/// sixteen warps; up to four share the K of a unit, as long as each has a step.
 Cut cut(int64_t h, int64_t i, int64_t topk, int clusters, const SparsePlan& plan) {
   Cut c{};
   const int tiles = static_cast<int>(h / kWarpColumns), k_steps = static_cast<int>(h / kStepK);
@@ -58,7 +58,7 @@ int64_t mailbox_bytes(int64_t h, int64_t i, int64_t topk) {
   return fits ? h / kWarpColumns * topk * (i / kStepK) * kMailboxWords * 16 : 0;
 }
 
-/// Clusters that the device runs at once, one block a multiprocessor; asked of the driver once.
+/// Clusters that the device runs at once, one block for each multiprocessor; the driver is asked once.
 int clusters_at_once() {
   static std::mutex mutex;
   static std::map<int, int> known;

@@ -10,13 +10,13 @@ namespace twofour::cuda {
 namespace {
 
 constexpr const char* kWhere = "sparse_moe";
-/// Tokens that are worked on at a time: bounds the workspace.
+/// Tokens that are computed at a time: this bounds the workspace.
 constexpr int64_t kMaxTokens = 1024;
-/// With this many experts a row, so few are shared that reading them again, mostly from the L2 cache, costs
-/// less than sorting.
+/// With this many experts for each row, so few are shared that reading them again, mostly from the L2 cache,
+/// costs less than sorting.
 constexpr int64_t kExpertsPerRow = 4;
 
-/// Rows an expert from which the many-row kernel is the faster one.
+/// Rows for each expert from which the many-row kernel is faster.
 constexpr int64_t kManyRowsFrom = 5;
 
 /// out[m] = the sum of the token's rows, in their order.
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(256) combine_kernel(const __grid_constant__ Co
   store_float(a.out, a.type, m * a.h + h, sum);
 }
 
-/// The two products of tokens m0 to m0 + m - 1, as long as nothing is known of how they are launched.
+/// Both products for tokens m0 to m0 + m - 1, before their launches are chosen.
 struct Products {
   SparseArgs up{}, down{};
   Products(const SparseMoe& moe, const MoeTokens& in, int64_t m0, int64_t m) {
@@ -82,7 +82,7 @@ struct Workspace {
     active_factors = active + align_up(active_steps * 128);
     y = active_factors + align_up(active_steps * 4);
     bytes = y + (m > 1 ? align_up(rows * moe.w2.n * 4) : 0);
-    // A single launch needs none of these, and the other launches no mailbox.
+    // A single launch needs only the mailbox, which several launches do not need.
     bytes = std::max(bytes, cooperative_mailbox_bytes(moe.w13, moe.w2, topk));
     const LayerSizes sizes = sizes_of(moe, topk);
     if (m > 1 && knows_many_rows(sizes)) bytes = std::max(bytes, many_rows_moe_bytes(sizes, m, Float::f32));
@@ -104,7 +104,7 @@ void check(const SparseMoe& moe, const MoeTokens& in, void* workspace, size_t by
   if (in.m > 0) expect_workspace(kWhere, workspace, bytes, Workspace(moe, in.m, in.topk).bytes);
 }
 
-/// Whether the many-row kernel can read the weights.
+/// True if the many-row kernel can read the weights.
 bool fits_many_rows(const SparseMoe& moe) {
   SparseArgs up{}, down{};
   describe_weights(moe.w13, moe.w13.n == 2 * moe.w2.k, kWhere, up);
@@ -112,8 +112,8 @@ bool fits_many_rows(const SparseMoe& moe) {
   return cuda::fits_many_rows(up) && cuda::fits_many_rows(down);
 }
 
-/// Tokens m0 to m0 + m - 1 by the many-row kernel; false where another is faster or the weights do not fit
-/// it.
+/// Computes tokens m0 to m0 + m - 1 by the many-row kernel; returns false if another is faster or the weights
+/// do not fit it.
 bool run_many(const SparseMoe& moe, const MoeTokens& tokens, int64_t m0, int64_t m, void* workspace,
               Stream stream, const SparseMoePlan& plan) {
   const LayerSizes sizes = sizes_of(moe, tokens.topk);
@@ -187,8 +187,7 @@ void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, 
              "one that it does not");
     }
 
-    // Few rows hardly share experts: they are not sorted, and a token's are summed by the blocks that
-    // multiply.
+    // Few rows hardly share experts: they are not sorted, and the multiplying blocks sum a token's rows.
     const bool distinct = m == 1 || rows * kExpertsPerRow <= moe.w13.e;
     auto* route = reinterpret_cast<Route*>(base + at.route);
     auto* sorted = reinterpret_cast<int32_t*>(base + at.sorted);

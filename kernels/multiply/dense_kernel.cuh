@@ -3,8 +3,8 @@
 #include "kernels/multiply/expert_rows.cuh"
 #include "kernels/numbers/swiglu.cuh"
 
-/// The kernel of few rows by expert: a block of eight warps multiplies tiles of 16 stored rows, one a warp or
-/// several warps one, with few rows of x.
+/// The kernel for few rows of each expert: a block of eight warps multiplies tiles of 16 stored rows with few
+/// rows of x. A tile has one warp or several.
 
 namespace twofour::cuda {
 
@@ -13,7 +13,7 @@ inline constexpr int kDenseThreads = 256, kDenseWarps = kDenseThreads / 32, kDen
 /// Bytes of sums of a block's warps, of eight rows of x.
 inline constexpr int kDenseSumBytes = kDenseWarps * 32 * 16;
 
-/// Bytes of a block: stages of weights for each warp, then those of x, then sums of warps that share K.
+/// Bytes of a block: stages of weights for each warp, then stages of x, then sums of warps that share K.
 __host__ __device__ constexpr int dense_shared(int tile_m, int warps_k) {
   return kDenseStages * (kDenseWarps * kDenseStageBytes + tile_m * warps_k * kDenseRowBytes) +
          (warps_k > 1 ? (tile_m <= 8    ? 1
@@ -23,7 +23,7 @@ __host__ __device__ constexpr int dense_shared(int tile_m, int warps_k) {
                       : 0);
 }
 
-/// Adds up the warps that share K, in their order, in the first of them. `shared` is free.
+/// Adds up the sums of warps that share K, in their order, in the first of them. `shared` is unused memory.
 template <int kTiles>
 __device__ __forceinline__ void add_up_warps(float (&sums)[kTiles][4], int warps_k, int warp, int lane,
                                              uint8_t* shared) {
@@ -42,8 +42,8 @@ __device__ __forceinline__ void add_up_warps(float (&sums)[kTiles][4], int warps
   }
 }
 
-/// What becomes of the sums of a tile: a lane has rows g and g + 8, which g8 makes gate and up, for rows of x
-/// 8q + 2t and 8q + 2t + 1.
+/// Stores the sums of a tile. A lane has rows g and g + 8, which are gate and up in g8, for rows of x 8q + 2t
+/// and 8q + 2t + 1.
 template <int kTiles, class RowOf>
 __device__ __forceinline__ void store_sums(const DenseArgs& a, const float (&sums)[kTiles][4],
                                            float expert_scale, const DenseTile& tile, int m, int lane,
@@ -84,12 +84,12 @@ __device__ __forceinline__ void store_sums(const DenseArgs& a, const float (&sum
   }
 }
 
-/// Rows of an expert, kTiles times 8 of x at a time.
+/// Multiplies rows of an expert, kTiles times 8 of x at a time.
 ///   grid.x  a.groups tiles for each warp that does not share K
 ///   grid.y  a record of the route
-/// Warps that share K take steps in turn. Each warp copies its weights ahead on its own; x comes along K with
-/// them, once for the block. Tried without gain: neighbouring steps for each warp, more warps along K for the
-/// last rows, blocks that find the rows of their expert themselves.
+/// Warps that share K take steps in turn. Each warp copies its weights ahead on its own; x is copied along K
+/// with them, once for the block. Tried without gain: neighbouring steps for each warp, more warps along K
+/// for the last rows, blocks that look up the rows of their expert themselves.
 template <class Weights, int kTiles, DenseAccess kAccess>
 __global__ void __launch_bounds__(kDenseThreads, kTiles == 1 ? 3 : 2)
     dense_kernel(const __grid_constant__ DenseArgs a) {
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kDenseThreads, kTiles == 1 ? 3 : 2)
       release_successor();
       waited = true;
     }
-    // A warp copies every eighth row of x, a unit a lane
+    // A warp copies every eighth row of x, one unit in each lane
     const uint4* x_from[kTiles];
 #pragma unroll
     for (int q = 0; q < kTiles; ++q) {
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kDenseThreads, kTiles == 1 ? 3 : 2)
 #pragma unroll 1
     for (int i = 0; i < all_turns; ++i) {
       wait_copies<kDenseStages - 2>();
-      __syncthreads();  // x of this turn is there; that of the last is free
+      __syncthreads();  // x of this turn has arrived; the slot of the last turn is free
       if (i + kDenseStages - 1 < all_turns) {
         fill_weights(free_slot);
         fill_x(free_slot);

@@ -11,16 +11,17 @@ namespace {
 
 constexpr const char* kWhere = "dense_multiply";
 constexpr int kPrepareThreads = 512;
-/// Most rows of x times warps that share K: each warp has its own steps of x in shared memory.
+/// The largest number of rows of x times warps that share K: each warp has its own steps of x in shared
+/// memory.
 constexpr int kMostSteps = 32;
-/// Turns of a block that are enough, and blocks a multiprocessor.
+/// The turns that are enough for a block, and the blocks for each multiprocessor.
 constexpr int kTurnsOfBlock = 8, kBlocksWanted = 6;
 /// Turns that a block takes to start.
 constexpr int kTurnsToStart = 3;
-/// Turns of a warp below which K is not shared further: adding up would cost more than more warps spare.
+/// Turns of a warp below which K is not shared further: adding up would cost more than more warps save.
 constexpr int kTurnsOfWarp = 4;
 
-/// Units of a row from NVFP4, halves: exact.
+/// Writes units of a row from NVFP4, as halves: exact.
 __device__ void prepare_nvfp4(const PrepareDenseArgs& a, int64_t row, uint4* to) {
   for (int u = static_cast<int>(threadIdx.x); u < a.k / 8; u += kPrepareThreads) {
     const float scale = e4m3_to_float(a.nvfp4.scales[row * (a.k / kGroup) + u / 2]);
@@ -33,10 +34,10 @@ __device__ void prepare_nvfp4(const PrepareDenseArgs& a, int64_t row, uint4* to)
   if (threadIdx.x == 0) a.to.factors[row] = *a.nvfp4.global_scale * 0x1p14f;
 }
 
-/// Block 0 sorts where that is asked for; each of the others prepares a row.
+/// Block 0 sorts if that is asked for; each of the others prepares a row.
 __global__ void __launch_bounds__(kPrepareThreads)
     prepare_dense_kernel(const __grid_constant__ PrepareDenseArgs a) {
-  extern __shared__ int counts[];  // [E], later where the next row of an expert goes
+  extern __shared__ int counts[];  // [E], later the place of the next row of an expert
   release_successor();
   if (a.route && blockIdx.x == 0) return sort_rows<kPrepareThreads>(a.rows, *a.route, a.sorted, counts);
   const int64_t row = blockIdx.x - (a.route ? 1 : 0), first = row * a.k;
@@ -86,8 +87,8 @@ auto kernel_for(const DenseArgs& a) {
                     : kernel_for<Weights, DenseAccess::rows>(a);
 }
 
-/// Warps that share K where rows are multiplied one by one: so that the multiprocessor with most blocks has
-/// the fewest turns; more share it as long as some multiprocessor has no block.
+/// Warps that share K if rows are multiplied one by one: the number that minimizes the turns of the
+/// multiprocessor with most blocks. More warps share K as long as some multiprocessor has no block.
 int single_warps_k(int64_t tiles, int64_t steps, int64_t slots) {
   const int64_t all = multiprocessors();
   int best = 1;
@@ -101,7 +102,7 @@ int single_warps_k(int64_t tiles, int64_t steps, int64_t slots) {
   return best;
 }
 
-/// The same where experts have several rows: more where there are few of these.
+/// The same if experts have several rows: more warps if there are few experts.
 int routed_warps_k(const DenseArgs& a, int slots) {
   const int64_t wanted = int64_t{multiprocessors()} * 24;
   int warps_k = 1;
@@ -111,8 +112,7 @@ int routed_warps_k(const DenseArgs& a, int slots) {
   return warps_k;
 }
 
-/// Groups of tiles that a block goes through: several where it would soon end, as long as there are enough
-/// blocks.
+/// Groups of tiles that a block computes: several if it would end soon, as long as there are enough blocks.
 int groups_of(const DenseArgs& a, int slots) {
   const int warps_n = kDenseWarps / a.warps_k;
   int groups = 1;
@@ -122,7 +122,8 @@ int groups_of(const DenseArgs& a, int slots) {
   return groups;
 }
 
-/// Starts a kernel that was cut, for `slots` rows, tokens or experts, with so many bytes of shared memory.
+/// Starts a kernel with a chosen cut, for `slots` rows, tokens or experts, with `shared` bytes of shared
+/// memory.
 void launch_cut(void (*kernel)(DenseArgs), const DenseArgs& a, int slots, int shared, bool overlap,
                 Stream stream) {
   expect(shared <= shared_memory_limit(), kWhere, "a cut that fits shared memory",
@@ -163,7 +164,7 @@ bool fits_dense_single(const DenseArgs& a) { return single_shared(a.steps) <= sh
 void launch_dense(DenseArgs a, int warps_k, Stream stream) {
   a.route_from_predecessor = a.route_from_predecessor && a.route;
   const int slots = a.route ? std::min(a.rows.rows, a.e) : a.rows.rows;
-  // As many rows of x at a time as an expert has
+  // The mean number of rows of an expert at a time
   a.tile_m = a.route ? std::min(tile_of_mean(a.rows.rows / slots), a.rows.rows) : 1;
   if (!a.aligned) a.tile_m = std::min(a.tile_m, 8);
   a.warps_k = warps_k   ? warps_k

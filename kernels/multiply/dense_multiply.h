@@ -6,14 +6,14 @@
 
 namespace twofour::cuda {
 
-/// How dense NVFP4 weights are stored on the device: as in a checkpoint, or g8.
+/// The storage of dense NVFP4 weights on the device: as in a checkpoint, or g8.
 enum class DenseLayout { rows, g8 };
 
 /// Dense experts in device memory.
 ///   rows  codes U8 [E, N, K/2], scales E4M3 [E, N, K/16]
 ///   g8    weight and scale of formats/layouts/gate_up_interleaved8.h
-/// Both on multiples of 16 bytes, N a multiple of 16 and K of 64 are read in wide pieces, others byte by
-/// byte.
+/// If both are on multiples of 16 bytes, N is a multiple of 16 and K of 64, they are read in wide pieces,
+/// else byte by byte.
 struct DenseWeights {
   DenseLayout layout = DenseLayout::rows;
   const uint8_t* codes = nullptr;
@@ -30,12 +30,12 @@ struct Nvfp4Rows {
   const float* global_scale = nullptr;  ///< [1], the multiplier
 };
 
-/// What becomes of the products.
+/// The output of the products.
 enum class DenseEpilogue {
   rows,    ///< out [R, N], gate then up
   stored,  ///< out [R, N] in the order of stored rows, which g8 interleaves
-  swiglu,  ///< out [R, N/2]: silu(gate) * up, row_weight in both; g8 and gated only, where both leave the
-           ///< tensor cores in one lane
+  swiglu,  ///< out [R, N/2]: silu(gate) * up, row_weight in both; g8 and gated only, since both are then in
+           ///< one lane
 };
 
 struct DenseOptions {
@@ -50,8 +50,8 @@ struct DenseOptions {
 size_t dense_multiply_workspace(const DenseWeights& weights, const ExpertRows& rows);
 
 /// out[r] = row_weight[r] * w[ids[r]] x[r / rows_per_x] by the tensor cores: exact products of decoded
-/// weights and activations (BF16 as they are; F16 and F32 of a row rounded to FP16 under one power of two;
-/// NVFP4 ones exact), summed in float32 in a fixed order. Otherwise as sparse_multiply.
+/// weights and activations, summed in float32 in a fixed order. BF16 and NVFP4 activations are exact; F16 and
+/// F32 are rounded to FP16 under one power of two for each row. The rest is as in sparse_multiply.
 void dense_multiply(const DenseWeights& weights, const ExpertRows& rows, void* workspace,
                     size_t workspace_bytes, Stream stream, const DenseOptions& options = {});
 

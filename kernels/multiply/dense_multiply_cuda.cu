@@ -11,18 +11,19 @@ namespace {
 
 constexpr const char* kWhere = "dense_multiply";
 
-/// Rows an expert from which the many-row kernel is the faster one.
+/// Rows for each expert from which the many-row kernel is faster.
 constexpr int64_t kManyRowsFrom = 5;
 
-/// Whether it can take products with such weights at all.
+/// True if the many-row kernel can multiply such weights at all.
 bool knows_many_rows(const DenseWeights& w) { return !w.gated && fits_many_rows(w) && has_many_rows(); }
 
-/// Whether it takes such products: W4A16 whose rows leave in the order of stored ones.
+/// True if the many-row kernel takes such products: W4A16 whose result has the order of stored rows.
 bool takes_many_rows(const DenseWeights& w, const DenseOptions& options) {
   return !options.nvfp4 && options.warps_k == 0 && knows_many_rows(w);
 }
 
-/// By the shape of weights alone: where they lie may differ from what the workspace was asked for with.
+/// Depends on the shape of weights only: their addresses may differ from those that the workspace was
+/// computed with.
 int64_t many_rows_bytes(const DenseWeights& w, const ExpertRows& rows) {
   DenseWeights anywhere = w;
   anywhere.codes = anywhere.scales = nullptr;

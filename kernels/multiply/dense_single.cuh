@@ -1,7 +1,7 @@
 #pragma once
 #include "kernels/multiply/dense_kernel.cuh"
 
-/// The kernel of rows that share no expert: it multiplies a row of x at a time.
+/// The kernel for rows that share no expert: it multiplies one row of x at a time.
 
 namespace twofour::cuda {
 
@@ -13,7 +13,7 @@ __host__ __device__ constexpr int single_shared(int steps) {
 }
 inline constexpr int kTokensShared = kDenseWarps * kTokensStages * (kDenseStageBytes + kDenseRowBytes);
 
-/// All of a row of x in shared memory, as units.
+/// Writes a whole row of x to shared memory, as units.
 __device__ __forceinline__ void stage_row_of_x(const DenseArgs& a, int64_t row, uint4* to) {
   constexpr int kAtOnce = 4;
   const int units = a.k / 8;
@@ -41,7 +41,7 @@ __device__ __forceinline__ void stage_row_of_x(const DenseArgs& a, int64_t row, 
   }
 }
 
-/// The rows of a token whose experts are here, one a lane. All lanes are there.
+/// The rows of a token whose experts are on this device, one in each lane. All lanes are active.
 struct TokenSegments {
   int count, row, expert;
   __device__ __forceinline__ TokenSegments(const DenseArgs& a, int token, int lane) {
@@ -55,11 +55,11 @@ struct TokenSegments {
   }
 };
 
-/// Rows one by one; or, kTokens, tokens of few rows, whose experts go one behind another along K:
-/// out[token] = the sum of its rows.
+/// Multiplies rows one by one; or, with kTokens, tokens with few rows, whose experts follow each other along
+/// K: out[token] = the sum of its rows.
 ///   grid.x  a tile for each warp that does not share K; rows: a.groups of them, one behind another
 ///   grid.y  a row, or a token
-/// Warps that share K take steps in turn; then there is one group. Each warp copies weights ahead on its own,
+/// Warps that share K take steps in turn; then there is one group. Each warp copies its own weights ahead,
 /// and a token's x.
 template <class Weights, DenseAccess kAccess, bool kTokens>
 __global__ void __launch_bounds__(kDenseThreads, kTokens ? 2 : 3)
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kDenseThreads, kTokens ? 2 : 3)
   uint8_t* x = shared + kDenseWarps * kStages * kDenseStageBytes;
   if (kTokens) x += warp * kStages * kDenseRowBytes;
 
-  // What goes one behind another: the token's experts, one a lane, or tiles of one expert
+  // Segments that follow each other: the token's experts, one in each lane, or tiles of one expert
   int segments = 0, own_row = index, own_expert = 0;
   float own_factor = 0;
   if constexpr (kTokens) {
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kDenseThreads, kTokens ? 2 : 3)
   struct At {
     int segment, step;
     __device__ __forceinline__ At(int of_all, int steps) : segment(of_all / steps), step(of_all % steps) {}
-    /// Returns whether it goes on to another segment.
+    /// Returns true if it enters another segment.
     __device__ __forceinline__ bool advance(int by, int steps) {
       if ((step += by) < steps) return false;
       do step -= steps, ++segment;
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kDenseThreads, kTokens ? 2 : 3)
   const int all_steps = segments * a.steps;
   const int steps = tile < a.tiles && warp_k < all_steps ? (all_steps - warp_k - 1) / a.warps_k + 1 : 0;
 
-  // Copies go ahead of products; weights first, since they depend on no other kernel
+  // Copies are ahead of products; weights first, since they depend on no other kernel
   At next(warp_k, a.steps);
   DenseLoader<kAccess> loader(a, lane);
   const auto aim_weights = [&] {

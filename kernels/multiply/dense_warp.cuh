@@ -4,10 +4,10 @@
 #include "kernels/multiply/dense_launch.h"
 #include "kernels/numbers/bf16_codes.cuh"
 
-/// What one warp of the dense multiplication does: steps of 16 stored rows by 256 k, m16n8k16. The order of k
-/// within a step is free as long as both sides have it: lane t of a quad (t = lane % 4) takes 64 neighbours,
-/// two chunks of 16 bytes of codes, and each 8 of them, a word, are two fragments. A word gives codes i and
-/// i + 4 at once, so x has its 8 in the order 0, 4, 1, 5, 2, 6, 3, 7.
+/// The work of one warp of the dense multiplication: steps of 16 stored rows by 256 k, m16n8k16. The order of
+/// k within a step is free as long as both sides share it: lane t of a quad (t = lane % 4) takes 64
+/// neighbours, two chunks of 16 bytes of codes, and each 8 of them, a word, are two fragments. A word gives
+/// codes i and i + 4 at once, so x has its 8 numbers in the order 0, 4, 1, 5, 2, 6, 3, 7.
 
 namespace twofour::cuda {
 
@@ -15,10 +15,10 @@ inline constexpr int kDenseStepK = 256, kDenseTileRows = 16;
 inline constexpr int kDenseCodeBytes = kDenseTileRows * kDenseStepK / 2;
 /// A stage holds 16 rows of codes, then of block scales.
 inline constexpr int kDenseStageBytes = kDenseCodeBytes + kDenseTileRows * kDenseStepK / kGroup;
-/// Of a row of x, a step.
+/// Bytes of a step of a row of x.
 inline constexpr int kDenseRowBytes = kDenseStepK * 2;
 
-/// Eight BF16 along k, as two fragments take them.
+/// Eight BF16 along k, in the order of two fragments.
 __device__ __forceinline__ uint4 permuted_unit(const uint4& x) {
   return {__byte_perm(x.x, x.z, 0x5410), __byte_perm(x.x, x.z, 0x7632), __byte_perm(x.y, x.w, 0x5410),
           __byte_perm(x.y, x.w, 0x7632)};
@@ -27,8 +27,7 @@ __device__ __forceinline__ uint4 permuted_unit(const uint32_t* from) {
   return permuted_unit(uint4{from[0], from[1], from[2], from[3]});
 }
 
-/// Where a value of gate times up goes as BF16: number i of a row whose next multiplication has `steps`
-/// steps.
+/// The place of number i of gate times up as BF16, in a row whose next multiplication has `steps` steps.
 __device__ __forceinline__ int64_t active_place(int64_t row, int64_t steps, int i) {
   return (row * steps * 32 + unit_place(i / 8)) * 8 + i % 4 * 2 + i / 4 % 2;
 }
@@ -60,7 +59,7 @@ struct HalfWeights {
   }
 };
 
-/// Both sides are BF16: weights times 2^-7, x as it is.
+/// Both sides are BF16: weights times 2^-7, and x unchanged.
 struct Bf16Weights {
   static constexpr float kFactor = 0x1p7f;
 
@@ -102,15 +101,15 @@ TWOFOUR_HD constexpr int dense_tiles(int n, bool g8) {
 /// How stored weights are read: in wide pieces, of rows as in a checkpoint or of g8; or byte by byte.
 enum class DenseAccess { rows, g8, bytes };
 
-/// Whether they are g8: known to the compiler unless kAccess is bytes.
+/// True if weights are g8; a compile-time constant unless kAccess is bytes.
 template <DenseAccess kAccess>
 __device__ __forceinline__ bool is_g8(const DenseArgs& a) {
   return kAccess == DenseAccess::bytes ? a.g8 : kAccess == DenseAccess::g8;
 }
 
-/// The 16 stored rows of a tile, as rows of a fragment; gate and up are rows g and g + 8. In g8 four of them
-/// are 32 apart: their block scales of four groups are 16 neighbouring bytes. Where N ends within 128 rows,
-/// some of a tile's rows are behind N.
+/// The 16 stored rows of a tile, as rows of a fragment; gate and up are rows g and g + 8. In g8, four rows of
+/// a tile are 32 apart: their block scales of four groups are 16 neighbouring bytes. If N ends within 128
+/// rows, some of a tile's rows are behind N.
 struct DenseTile {
   int first, apart;
 
@@ -120,30 +119,31 @@ struct DenseTile {
   __device__ __forceinline__ int row(int g) const { return first + g / 2 % 4 * apart + g / 8 * 8 + g % 2; }
 };
 
-/// Where a stage has a row of a fragment, 128 bytes each: in the order 0, 1, 8, 9, 2, 3, 10, 11 and so on.
+/// The place of row `g` of a fragment in a stage. Rows have 128 bytes and the order 0, 1, 8, 9, 2, 3, 10, 11
+/// and so on.
 __device__ __forceinline__ int stage_row(int g) { return g / 2 % 4 * 4 + g / 8 * 2 + g % 2; }
-/// The row of a fragment that a stage has as its i-th.
+/// The row of a fragment at place `i` of a stage.
 __device__ __forceinline__ int row_of_stage(int i) { return i / 4 * 2 + i / 2 % 2 * 8 + i % 2; }
-/// Where it has chunk `chunk` (32 k) of its row `i`: apart for lanes that read together.
+/// The place of chunk `chunk` (32 k) of row `i` of a stage, spread so that lanes that read together use
+/// different banks.
 __device__ __forceinline__ int dense_code_place(int i, int chunk) {
   return i * (kDenseStepK / 2) + (chunk ^ i % 2) * 16;
 }
-/// Where it has block scales 4 * `four` and the three behind of its row `i`: as the 128x4 tiles of g8 do.
+/// The place of block scales 4 * `four` to 4 * `four` + 3 of row `i` of a stage, as in the 128x4 tiles of g8.
 __device__ __forceinline__ int dense_scale_place(int i, int four) {
   return kDenseCodeBytes + four * 64 + i % 4 * 16 + i / 4 * 4;
 }
 
-/// Where copies of a tile's steps come from; all of it is the lane's own. Codes are chunk lane % 8 of stage
-/// rows 4i + lane / 8. Block scales in g8 are of lanes l below 16 alone, 16 bytes: of groups 4(l / 4) to
-/// 4(l / 4) + 3 of stage rows l % 4 + 4i; else of groups 4(l % 4) and the three behind of stage rows 8i + l
-/// / 4.
+/// The sources of a lane's copies of a tile's steps. Codes are chunk lane % 8 of stage rows 4i + lane / 8. In
+/// g8, only lanes l below 16 copy block scales, 16 bytes each: groups 4(l / 4) to 4(l / 4) + 3 of stage rows
+/// l % 4 + 4i. Else lane l copies groups 4(l % 4) to 4(l % 4) + 3 of stage rows 8i + l / 4.
 template <bool kG8>
 struct DenseCopies {
   const uint8_t *codes, *scales;  ///< of the next step
-  int32_t left;                   ///< k from the next step on
-  int32_t last;                   ///< the last i of codes whose rows are not behind N
+  int32_t left;                   ///< remaining k, from the next step on
+  int32_t last;                   ///< the last i of codes whose rows are below N
 
-  /// Goes to a step of a tile of an expert.
+  /// Moves to a step of a tile of an expert.
   __device__ __forceinline__ void aim(const uint8_t* expert_codes, const uint8_t* expert_scales,
                                       const DenseTile& tile, int n, int k, int64_t scale_step,
                                       int64_t scale_rows_128, int step, int lane) {
@@ -161,8 +161,8 @@ struct DenseCopies {
     last = kG8 ? (n - 1 - tile.first) / 32 : 3;
   }
 
-  /// Copies a step into a stage, what is behind K as zeros, and goes on by `steps`. Rows behind N stay as
-  /// they are: their products are left out.
+  /// Copies a step into a stage, with zeros behind K, and moves on by `steps`. Rows behind N are not copied:
+  /// their products are ignored.
   __device__ __forceinline__ void copy(uint32_t stage, int k, int steps, int64_t scale_step, int lane) {
     const uint32_t code_bytes = lane % 8 * 32 < left ? 16 : 0;
     const uint32_t to = stage + dense_code_place(lane / 8, lane % 8);
@@ -189,7 +189,7 @@ struct DenseCopies {
   }
 };
 
-/// Copies steps of tiles of a warp into stages. What is behind K becomes zero.
+/// Copies steps of a warp's tiles into stages. Numbers behind K become zero.
 template <DenseAccess kAccess>
 struct DenseLoader {
   static constexpr bool kWide = kAccess != DenseAccess::bytes;
@@ -200,7 +200,7 @@ struct DenseLoader {
 
   __device__ __forceinline__ DenseLoader(const DenseArgs& args, int lane_) : a(args), lane(lane_) {}
 
-  /// From now on steps are of a tile of an expert, from `step` on.
+  /// Moves to a tile of an expert, to step `first_step`.
   __device__ __forceinline__ void aim(int expert, int tile_of_expert, int first_step) {
     tile = DenseTile(tile_of_expert, is_g8<kAccess>(a));
     e = expert, step = first_step;
@@ -208,10 +208,10 @@ struct DenseLoader {
       from.aim(a.codes + e * a.code_expert, a.scales + e * a.scale_expert, tile, a.n, a.k, a.scale_step,
                a.scale_rows_128, step, lane);
   }
-  /// k that are there from the next step on.
+  /// Remaining k, from the next step on.
   __device__ __forceinline__ int left() const { return kWide ? from.left : a.k - step * kDenseStepK; }
 
-  /// Copies a step and goes on by `steps`.
+  /// Copies a step and moves on by `steps`.
   __device__ __forceinline__ void fill(uint8_t* stage, int steps) {
     if constexpr (kWide) {
       from.copy(shared_address(stage), a.k, steps, a.scale_step, lane);
@@ -221,7 +221,7 @@ struct DenseLoader {
     }
   }
 
-  /// For any shape and alignment.
+  /// Copies for any shape and alignment.
   __device__ void fill_bytes(uint8_t* stage) const {
     const int byte = step * (kDenseStepK / 2) + lane % 8 * 16, pitch = a.k / 2, groups = a.k / kGroup;
     for (int i = lane / 8; i < kDenseTileRows; i += 4) {
@@ -241,12 +241,12 @@ struct DenseLoader {
   }
 };
 
-/// Where a lane finds rows of x in a step, kTiles times eight of them, kDenseRowBytes a row.
+/// The places of a lane's rows of x in a step: kTiles times eight rows of kDenseRowBytes each.
 template <int kTiles>
 struct DenseInput {
   int at[kTiles];  ///< bytes to the unit of the lane's first word
 
-  /// `m` rows are there; others are read as the last, and their products are left out.
+  /// `m` rows exist; other rows read the last one, and their products are ignored.
   __device__ __forceinline__ DenseInput(int m, int lane) {
 #pragma unroll
     for (int q = 0; q < kTiles; ++q) {
@@ -254,7 +254,8 @@ struct DenseInput {
       at[q] = row * kDenseRowBytes + shared_unit(row, lane % 4);
     }
   }
-  /// The place of unit `place` of a step of row `row`: apart for rows that lanes read together.
+  /// The place of unit `place` of a step of row `row`, spread so that rows that lanes read together use
+  /// different banks.
   __device__ static __forceinline__ int shared_unit(int row, int place) { return (place ^ row % 2 * 4) * 16; }
   /// The unit (see unit_place) of a word of the lane's codes.
   __device__ __forceinline__ uint4 read(const uint8_t* x, int q, int word) const {
@@ -265,8 +266,8 @@ struct DenseInput {
 /// The unit (k / 8) of a step that unit_place puts at `place`.
 __device__ __forceinline__ int unit_at(int place) { return place % 4 * 8 + place / 4; }
 
-/// sums += a stage of weights times a step of x. Products of the same sums wait for each other: kChains of
-/// them do not.
+/// sums += a stage of weights times a step of x. Products of the same sums wait for each other, so there are
+/// kChains independent sums.
 template <class Weights, int kChains, int kTiles>
 __device__ __forceinline__ void multiply_dense_step(const uint8_t* stage, const uint8_t* x,
                                                     const DenseInput<kTiles>& input, int lane,
@@ -275,7 +276,7 @@ __device__ __forceinline__ void multiply_dense_step(const uint8_t* stage, const 
   const uint8_t* codes_at[2] = {stage + dense_code_place(row, 2 * t),
                                 stage + dense_code_place(row, 2 * t + 1)};
   const uint8_t* scales_at = stage + dense_scale_place(row, t);
-  uint2 scale[2][2];  // of rows g and g + 8; of a word's half of the four groups
+  uint2 scale[2][2];  // for rows g and g + 8, and for a word's half of the four groups
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const auto four = *reinterpret_cast<const uint32_t*>(scales_at + r * 32);

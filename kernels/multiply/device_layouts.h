@@ -7,7 +7,7 @@
 
 namespace twofour::cuda {
 
-/// What device kernels call a 2:4 layout; empty: none of them reads it.
+/// The device kernels' name of a 2:4 layout; empty: no kernel reads it.
 template <class Layout>
 inline constexpr std::optional<SparseLayout> kSparseLayout = std::nullopt;
 template <>
@@ -15,7 +15,7 @@ inline constexpr std::optional<SparseLayout> kSparseLayout<KMajorPlanes> = Spars
 template <>
 inline constexpr std::optional<SparseLayout> kSparseLayout<KMajorPacked> = SparseLayout::packed;
 
-/// The same of a dense layout.
+/// The same for a dense layout.
 template <class Layout>
 inline constexpr std::optional<DenseLayout> kDenseLayout = std::nullopt;
 template <>
@@ -23,8 +23,8 @@ inline constexpr std::optional<DenseLayout> kDenseLayout<GateUpInterleaved8> = D
 template <>
 inline constexpr std::optional<DenseLayout> kDenseLayout<CheckpointRows> = DenseLayout::rows;
 
-/// Calls `f.template operator()<Layout>()` for the layout that kernels call `layout`, the only place that
-/// distinguishes them.
+/// Calls `f.template operator()<Layout>()` for the kernels' layout `layout`. Only this function distinguishes
+/// them.
 template <class F>
 auto with_sparse_layout(SparseLayout layout, F&& f) {
   switch (layout) {

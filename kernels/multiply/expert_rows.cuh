@@ -11,7 +11,7 @@
 
 namespace twofour::cuda {
 
-/// What a multiplication of rows by experts keeps in its workspace, bytes from its start.
+/// The workspace of a multiplication of rows by experts, in bytes from its start.
 struct MultiplyWorkspace {
   int64_t halves, factors;  ///< activations as its kernel reads them
   int64_t route, sorted;    ///< rows by expert: Route, and the rows in its order
@@ -26,8 +26,8 @@ struct MultiplyWorkspace {
   }
 };
 
-/// Rows that a kernel multiplies at a time where an expert has `mean` of them: measured over layers of both
-/// shapes of tools/bench/README.md, in which experts have more rows than the mean and fewer.
+/// Rows that a kernel multiplies at a time if experts have `mean` rows on average. Measured over layers of
+/// both shapes of tools/bench/README.md, in which the numbers of rows vary around the mean.
 constexpr int tile_of_mean(int mean) { return mean <= 6 ? 8 : mean <= 16 ? 16 : 32; }
 
 /// The local expert of an id, or -1.
@@ -43,12 +43,13 @@ __device__ __forceinline__ int local_expert_of(const RowIds& a, int e) {
   return -1;
 }
 
-/// The same of a row.
+/// The local expert of a row, or -1.
 __device__ __forceinline__ int local_expert(const RowIds& a, int row) {
   return local_expert_of(a, a.ids[row]);
 }
 
-/// Sums of a value over all threads of a block of kWarps warps up to and with this one, and over all.
+/// The sum of a value over the threads of a block of kWarps warps up to and including this one; `total` is
+/// the sum over all.
 template <int kWarps>
 __device__ __forceinline__ int block_scan(int value, int* warp_sums, int& total) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -70,7 +71,7 @@ __device__ __forceinline__ int block_scan(int value, int* warp_sums, int& total)
 }
 
 /// Sorts rows by expert, in one block; `counts` [E] in shared memory. The order of rows within an expert is
-/// left to chance: no result depends on it.
+/// arbitrary: no result depends on it.
 template <int kThreads>
 __device__ void sort_rows(const RowIds& a, Route& route, int32_t* sorted, int* counts) {
   constexpr int kWarps = kThreads / 32;

@@ -10,52 +10,51 @@
 
 namespace twofour::cuda {
 
-/// Rows of a record of the route, at most, by how many experts have on average. kMostRows are for g8 alone:
-/// the tensor cores take 2:4 weights twice as fast, and shared memory would not give them rows of x in time.
+/// The most rows of a record of the route, chosen by the average rows of experts. kMostRows is for g8 only:
+/// tensor cores multiply 2:4 weights twice as fast, and shared memory could not supply rows of x in time.
 inline constexpr int kMostRows = 256, kWideRows = 128, kMiddleRows = 48, kNarrowRows = 32;
 
-/// The one of them that is the best for rows of so many experts, each times `columns`. `pairs`: whether pairs
-/// of blocks can multiply the weights, as g8's.
+/// The best of these for `rows` rows of `experts` experts with `columns` columns. `pairs`: pairs of blocks
+/// can multiply the weights, as with g8.
 int rows_of_record(int64_t rows, int64_t experts, int64_t columns, bool pairs);
 
-/// Rows by expert and what becomes of their products. Both sides of the tensor cores are BF16; a weight is
-/// exact in it.
+/// Rows by expert and the output of their products. Both operands are BF16, in which a weight is exact.
 struct ManyRows {
   int32_t most;                ///< rows of a record: rows_of_record
   const Route* route;          ///< their records
   const int32_t* sorted;       ///< [R], rows in the order of the route
   const float* sorted_weight;  ///< [R], factors of those rows, or nullptr
   const uint16_t* x;           ///< [.., K] BF16, on a multiple of 16 bytes
-  bool x_is_sorted;            ///< x has a row for each of `sorted`, in its order, as it must where `most` is
-                               ///< kMostRows; else row r has x[r / rows_per_x]
-  int64_t x_rows;              ///< sorted ones: of x, at least as many as records have
+  bool x_is_sorted;  ///< x has a row for each of `sorted`, in its order; required if `most` is kMostRows.
+                     ///< Else row r has x[r / rows_per_x]
+  int64_t x_rows;    ///< rows of sorted x, at least as many as in all records
   int32_t rows_per_x;
-  uint64_t x_multiplier;      ///< ceil(2^36 / rows_per_x) where that is more than 1
+  uint64_t x_multiplier;      ///< ceil(2^36 / rows_per_x) if rows_per_x is above 1
   const float* x_factor;      ///< [1], multiplies all of x, or nullptr
   const float* global_scale;  ///< [E]
   int32_t e, n, k;
   bool gated;   ///< columns c and n / 2 + c are gate and up
   bool active;  ///< out [R, I] BF16 in the order of `sorted`, silu(gate) * up or relu(x)^2; else out[r] of
-                ///< [R, N]. Of gated g8 weights in the order of k in which they take x
+                ///< [R, N]. For gated g8 weights, in the order of permuted_k
   float limit;
   void* out;  ///< on a multiple of 16 bytes
   Float out_type;
-  float* parts;          ///< ManyRowsParts: sums of what several blocks multiply
-  int32_t* parts_ready;  ///< zeros; a product's own
+  float* parts;          ///< ManyRowsParts: sums of items that several blocks multiply
+  int32_t* parts_ready;  ///< zeros; each product has its own
 };
 
-/// Warps of a block that multiply, and sums that they have, at most: of 256 columns and kWideRows rows, or of
-/// more columns and fewer rows, or of fewer columns and more rows.
+/// The most multiplying warps of a block, and their most sums: for 256 columns and kWideRows rows, for more
+/// columns and fewer rows, or for fewer columns and more rows.
 inline constexpr int kBlockWarps = 16, kBlockSums = 256 * kWideRows;
 
-/// Where blocks of the current device leave sums for each other.
+/// The memory where blocks of the current device exchange sums.
 struct ManyRowsParts {
-  int64_t sum_bytes;  ///< of products one after the other
+  int64_t sum_bytes;  ///< shared by products that follow each other
   int64_t ready;      ///< numbers of a product
   ManyRowsParts();
 };
 
-/// Experts that launch_route_many sorts for.
+/// The most experts that launch_route_many sorts for.
 inline constexpr int64_t kMostRoutedExperts = 8192;
 
 /// Sorts rows into records.
@@ -72,26 +71,26 @@ struct RouteMany {
 int64_t route_many_bytes(int64_t rows, int64_t experts);
 void launch_route_many(const RouteMany& args, Stream stream);
 
-/// Where k has its place of each 64 in the order in which g8 weights take x.
+/// The place of k in x for g8 weights, permuted within each 64.
 TWOFOUR_HD constexpr int64_t permuted_k(int64_t k) {
   const auto t = k % 64 / 16, v = k % 16 / 8, b = k % 8 / 4, j = k % 4 / 2, r = k % 2;
   return k / 64 * 64 + 16 * (2 * v + j) + 8 * r + 2 * t + b;
 }
 
-/// Rows of x, gathered as the kernel takes them.
+/// Rows of x to gather in the kernel's order.
 struct GatherRows {
   const void* x;  ///< [.., K], K a multiple of 64
   Float type;
-  int64_t rows, k;     ///< rows to write, at most
+  int64_t rows, k;     ///< the most rows to write
   bool permuted;       ///< in the order of permuted_k
   const Route* route;  ///< nullptr: rows of x in their order; else a row for each of `sorted`, in its order:
   const int32_t* sorted;  ///< row r is of x[r / rows_per_x]
   int32_t rows_per_x;
 };
-/// Writes them in BF16.
+/// Writes the rows in BF16.
 void launch_gather(const GatherRows& args, uint16_t* to, Stream stream);
 
-/// What a multiplication keeps in its workspace for them, bytes from its start.
+/// The workspace of a multiplication with many rows, in bytes from its start.
 struct ManyRowsWorkspace {
   int64_t route, sorted, weights, ready, parts, x, bytes;
   ManyRowsWorkspace(int64_t rows, int64_t experts, int64_t x_numbers);
@@ -100,11 +99,10 @@ struct ManyRowsWorkspace {
 ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, int64_t experts, int64_t columns,
                         bool pairs, void* workspace, Stream stream);
 
-/// Writes the x of a product with g8 weights into its workspace, sorted where it must be.
+/// Writes the x of a product with g8 weights into its workspace, sorted if required.
 void gather_rows(const ExpertRows& rows, void* workspace, ManyRows& product, Stream stream);
 
-/// Whether rows of an expert are `crossing` or more on average, in BF16 and where the kernel reads and writes
-/// them.
+/// True if experts have `crossing` or more rows on average, in BF16 and aligned for the kernel.
 bool are_many_rows(const ExpertRows& rows, int64_t experts, int64_t crossing);
 
 /// Sorts rows and describes their products with weights [E, N, K] that have `global_scale`.
@@ -117,16 +115,16 @@ ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, const Weights
   return product;
 }
 
-/// Whether the current device runs such kernels.
+/// True if the current device runs such kernels.
 bool has_many_rows();
 
-/// Whether launch_many_rows can multiply by weights: 16 columns and a step of K are there at a time.
+/// True if launch_many_rows can multiply by the weights: it reads 16 columns and a step of K at a time.
 bool fits_many_rows(const SparseArgs& weights);
 
 bool fits_many_rows(const DenseWeights& weights);
 
 void launch_many_rows(const SparseArgs& weights, SparseLayout layout, const ManyRows& rows, Stream stream);
-/// g8. `rows.x` is in the order of permuted_k.
+/// For g8; `rows.x` is in the order of permuted_k.
 void launch_many_rows(const DenseWeights& weights, const ManyRows& rows, Stream stream);
 
 }  // namespace twofour::cuda

@@ -7,33 +7,33 @@
 #include "kernels/multiply/many_rows_width.cuh"
 #include "kernels/numbers/bf16_codes.cuh"
 
-/// g8 weights of the many-row kernel: a unit of 256 stored rows, two m-tiles for each warpgroup, or of 128,
-/// one for each, by 64 k a stage.
+/// g8 weights of the many-row kernel. A stage has a unit of 256 stored rows (two m-tiles for each warpgroup)
+/// or of 128 (one m-tile for each) by 64 k.
 ///
-/// The order of k within 64 is free as long as both sides have it: lane t of a quad takes 16 neighbours, one
-/// block scale, 8 bytes of codes; each word of them is two fragments, and gives codes i and i + 4 at once. So
-/// x has k = 16t + 8v + 2j + r + 4b at place 16 (2v + j) + 8r + 2t + b of its 64.
+/// The order of k within 64 is free as long as both sides share it. Lane t of a quad takes 16 neighbours: one
+/// block scale and 8 bytes of codes. Each word of codes is two fragments, and gives codes i and i + 4 at
+/// once. So x has k = 16t + 8v + 2j + r + 4b at place 16 (2v + j) + 8r + 2t + b of its 64.
 ///
-/// MMA row and stored row are matched freely too. Gated, a lane has gates in MMA row g and the ups of the
-/// same columns in row g + 8; of two m-tiles the columns are c and c + 4, which are neighbours in that order,
-/// of one they are neighbours in a pair of lanes. What the eight lanes of a store have is too. Otherwise a
-/// lane has four neighbouring rows, or two. `place_of_row` puts the rows that lanes read together on
+/// The match of MMA rows and stored rows is free too. If gated, a lane has gates in MMA row g and the ups of
+/// the same columns in row g + 8. With two m-tiles the columns are c and c + 4, neighbours in that order;
+/// with one m-tile a pair of lanes has neighbours. The eight lanes of a store have neighbours too. If not
+/// gated, a lane has four neighbouring rows, or two. `place_of_row` puts rows that lanes read together on
 /// different banks.
 
 namespace twofour::cuda {
 
-/// Where g8 weights are.
+/// Addresses and strides of g8 weights.
 struct DenseStrides {
   const uint8_t *codes, *scales;
   int64_t code_expert, scale_expert;  ///< bytes from expert to expert
   int64_t code_row;                   ///< bytes from a stored row to the next
   int64_t scale_block;                ///< bytes from 128 stored rows to the next
-  int64_t scale_step;                 ///< bytes from 64 k to the next; those of 128 rows are neighbours
+  int64_t scale_step;                 ///< bytes from 64 k to the next; scales of 128 rows are neighbours
 };
 
-/// Gives `store` the sums of one m-tile: a lane has rows g and g + 8 of it, which are neighbouring columns,
-/// the first of them `column`, or a gate and its up. Of these a lane and its neighbour in g take every other
-/// row of x, with both gates and ups; the first of them is `column`.
+/// Passes the sums of one m-tile to `store`. A lane has rows g and g + 8 of it: neighbouring columns, the
+/// first being `column`, or a gate and its up. If gated, a lane and its neighbour in g each take every other
+/// row of x, with both gates and both ups; the first column is `column`.
 template <int kCount, class Store>
 __device__ __forceinline__ void give_tile(const float (&sums)[kCount], const Store& store, int g, int t,
                                           int column) {
@@ -55,27 +55,27 @@ __device__ __forceinline__ void give_tile(const float (&sums)[kCount], const Sto
 template <int kTiles>
 struct DenseTiles : DenseStrides {
   static constexpr int kStepK = 64;
-  /// Whether all sums start at zero or those of the width alone. No result depends on it, but how the
-  /// compiler orders the loop does: the other value takes 3 % longer in layers.
+  /// True if all sums start at zero, false if only those of the width do. No result depends on it, but the
+  /// compiler's order of the loop does: the other value takes 3 % longer in layers.
   static constexpr bool kClearAll = false;
   static constexpr int kCodes = 0;                  ///< [128 rows][place of a row][32]
   static constexpr int kRawScales = kTiles * 4096;  ///< [128 rows][32][16] E4M3
-  /// [128 rows][warp][half][lane] pairs of BF16, times 2^119. Of 256 rows they begin over raw ones, read
-  /// before.
+  /// [128 rows][warp][half][lane] pairs of BF16, times 2^119. With 256 rows they overlap raw scales that are
+  /// read before.
   static constexpr int kScales = kTiles == 2 ? 9088 : 4608;
-  static constexpr int kTileScales = 136;  ///< bytes of a warp's m-tile: two banks more than its lanes fill
+  static constexpr int kTileScales = 136;  ///< bytes of a warp's m-tile: two banks more than its lanes use
   static constexpr int kBytes = kScales + kTiles * 8 * kTileScales;  ///< of a stage
   static constexpr float kDecodedFactor = 0x1p7;
   using Layout = GateUpInterleaved8;
 
-  /// Of 128 rows.
+  /// The place of a row within 128.
   __device__ static constexpr int place_of_row(bool gated, int row) {
     if (kTiles == 2) return gated ? row / 32 + row % 32 * 4 : row / 4 % 4 + row % 4 * 4 + row / 16 * 16;
     return gated ? row / 4 % 2 + row / 32 * 2 + row / 8 % 2 * 8 + row % 4 * 16 + row / 16 % 2 * 64
                  : row / 2 % 8 + row % 2 * 8 + row / 16 * 16;
   }
-  /// Who multiplies a row of 128: the half of them that is an m-tile of one warpgroup, or a warpgroup's only
-  /// one; whether MMA row g + 8; warp and g.
+  /// The owner of a row within 128: the half that is an m-tile of one warpgroup, or a warpgroup's only one; 1
+  /// if MMA row g + 8; warp and g.
   struct RowOwner {
     int half, lower, warp, g;
   };
@@ -88,14 +88,15 @@ struct DenseTiles : DenseStrides {
                  : RowOwner{row / 64, row % 2, row / 16 % 4, row / 2 % 8};
   }
 
-  /// What one of 128 threads copies of a stage: half the codes of two rows of 128, and in a warp for each 128
-  /// rows 16 block scales. Rows are dealt to threads so that what a warp copies goes to all banks.
+  /// The copies of one of 128 threads for a stage: half the codes of two rows of each 128 and, in one warp
+  /// for each 128 rows, 16 block scales. Rows are assigned to threads so that a warp's copies go to all
+  /// banks.
   struct Copier {
     const uint8_t *codes, *scales;
     int present;  ///< rows from the thread's first on
     bool has_scales;
 
-    /// The thread's first row, and from there to the second; the others are 128 rows on.
+    /// The thread's first row, and the distance to its second; its other rows are 128 rows on.
     __device__ static constexpr int first_row(bool gated, int thread) {
       if (!gated) return thread / 2;
       if (kTiles == 2) return thread / 2 % 4 * 32 + thread / 8;
@@ -115,7 +116,7 @@ struct DenseTiles : DenseStrides {
       scales = w.scales + e * w.scale_expert + block * w.scale_block + step * w.scale_step + lane * 16;
     }
 
-    /// To where place_of_row has the rows.
+    /// Copies codes to the places of place_of_row.
     template <bool kGated>
     __device__ __forceinline__ void copy_codes(const DenseTiles& w, uint32_t stage, int thread) const {
       const auto to = static_cast<uint32_t>(kCodes + place_of_row(kGated, first_row(kGated, thread)) * 32 +
@@ -129,7 +130,7 @@ struct DenseTiles : DenseStrides {
       }
     }
 
-    /// Starts the copies of a stage and goes on to the next.
+    /// Starts the copies of a stage and moves on to the next.
     __device__ __forceinline__ void copy(const DenseTiles& w, uint32_t stage, int thread, bool gated) {
       if (gated) {
         copy_codes<true>(w, stage, thread);
@@ -141,14 +142,15 @@ struct DenseTiles : DenseStrides {
     }
   };
 
-  /// Where the block scale in byte `byte` of those of 128 rows and 64 k goes. A sum over the bits of `byte`.
+  /// The place of the block scale in byte `byte` of the scales of 128 rows and 64 k. It is a sum over the
+  /// bits of `byte`.
   __device__ static constexpr int place_of_scale(bool gated, int byte) {
     const Source s = Layout::source(1, Shape{1, 128, 64}, {0, byte / 4, byte % 4});
     const RowOwner o = owner_of_row(gated, static_cast<int>(s.n));
     return (o.warp * 2 + o.half) * kTileScales + (o.g * 4 + static_cast<int>(s.group)) * 4 + o.lower * 2;
   }
 
-  /// Four scales, the first of them byte `byte` of those of 128 rows.
+  /// Converts four scales, beginning at byte `byte` of the scales of 128 rows.
   template <bool kGated>
   __device__ static __forceinline__ void convert_four(uint8_t* scales, uint32_t raw, int byte) {
     const uint2 h = halves_of_e4m3(raw);
@@ -161,7 +163,8 @@ struct DenseTiles : DenseStrides {
           __float2bfloat16_rn(four[b] * 0x1p119f);
   }
 
-  /// By a warp, or two of 128 rows: a thread has 16 scales of each 128 rows, or 8.
+  /// Converts scales by one warp, 16 scales of each 128 rows in a thread; for a unit of 128 rows by two
+  /// warps, 8 in a thread.
   template <bool kGated>
   __device__ static __forceinline__ void convert_scales(uint8_t* stage, int thread) {
     if constexpr (kTiles == 1) {
@@ -187,7 +190,7 @@ struct DenseTiles : DenseStrides {
     gated ? convert_scales<true>(stage, thread) : convert_scales<false>(stage, thread);
   }
 
-  /// Where a lane reads what is its own, from the start of a stage's weights.
+  /// The places of a lane's data, from the start of a stage's weights.
   struct Reader {
     uint32_t codes, scales;
     int32_t to_tile, to_lower;  ///< bytes from m-tile 0 to 1, from MMA row g to g + 8
@@ -214,7 +217,7 @@ struct DenseTiles : DenseStrides {
     return {multiply_bf16(low_codes(v), scale), multiply_bf16(high_codes(v), scale)};
   }
 
-  /// What a lane reads of a stage.
+  /// A lane's data of a stage.
   struct Raw {
     uint2 codes[kTiles][2];   ///< [m-tile][MMA row g or g + 8]
     uint32_t scales[kTiles];  ///< of both rows
@@ -266,7 +269,7 @@ struct DenseTiles : DenseStrides {
     wait_wgmma<0>();
   }
 
-  /// What the instructions of a step of one m-tile read in registers.
+  /// The registers that the instructions for a step of one m-tile read.
   struct Decoded {
     uint32_t a[4][4];  ///< [16 k]
     __device__ __forceinline__ void decode(const Raw& raw) {
@@ -278,7 +281,7 @@ struct DenseTiles : DenseStrides {
       for (const auto& four : a) cuda::keep_until_here(never, four);
     }
   };
-  /// Begins sums[0] += such a step times kRows rows of x.
+  /// Begins sums[0] += a decoded step times kRows rows of x.
   template <int kRows, int kCount>
   __device__ static __forceinline__ void begin(const Decoded& decoded, uint32_t x, float (&sums)[1][kCount]) {
     begin_wgmma();
@@ -288,8 +291,8 @@ struct DenseTiles : DenseStrides {
     commit_wgmma();
   }
 
-  /// As SparseTiles::give_sums. Gated, of two columns at a time, which are neighbours in the order of
-  /// permuted_k: the first's place there.
+  /// As SparseTiles::give_sums. If gated, two columns at a time, which are neighbours in the order of
+  /// permuted_k; `column` is the first one's place there.
   template <int kCount, class Store>
   __device__ static __forceinline__ void give_sums(const float (&sums)[kTiles][kCount], const Store& store,
                                                    int warpgroup, int warp, int lane) {

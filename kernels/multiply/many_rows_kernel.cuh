@@ -4,9 +4,9 @@
 #include "kernels/multiply/many_rows_parts.cuh"
 
 /// The many-row kernel: a block multiplies columns of an expert, up to 128 for each warpgroup that
-/// multiplies, with up to Width::kMost of its rows, and goes on to the next such item. Some warps copy
-/// ahead into a ring of stages, weights and rows of x, some convert block scales there and look up rows,
-/// warpgroups decode the weights of their columns into registers and multiply.
+/// multiplies, with up to Width::kMost of its rows, and moves on to the next such item. Some warps copy
+/// weights and rows of x ahead into a ring of stages. Some convert block scales there and look up rows.
+/// Warpgroups decode the weights of their columns into registers and multiply.
 
 namespace twofour::cuda {
 
@@ -15,8 +15,8 @@ template <class Width>
 inline constexpr int kHelpers = (Width::kCopyWarps + Width::kConvertWarps) / 4;
 template <class Width>
 inline constexpr int kManyRowsThreads = (kHelpers<Width> + Width::kWarpgroups) * kWarpgroup;
-/// Registers of a thread as the block starts: those of its warpgroups must add up to them, or it would wait
-/// for more for ever.
+/// Registers of a thread when the block starts. The registers of its warpgroups must add up to them, or the
+/// block would wait for more for ever.
 template <class Width>
 inline constexpr int kStartRegisters = 65536 / kManyRowsThreads<Width> / 8 * 8;
 inline constexpr int kRowBytes = 128;  ///< of 64 k of a row of x
@@ -26,11 +26,12 @@ template <class Tiles, class Width>
 struct ManyRowsShared {
   static constexpr int kX = 0;  ///< of a stage: for each 64 k Width::kMost rows
   static constexpr int kWeights = Tiles::kStepK / 64 * Width::kMost * kRowBytes;
-  static constexpr int kUnits = Width::kWarpgroups / 2;  ///< of weights, what two warpgroups multiply
+  static constexpr int kUnits = Width::kWarpgroups / 2;  ///< units of weights; two warpgroups multiply one
   static constexpr int kStage = (kWeights + kUnits * Tiles::kBytes + 1023) / 1024 * 1024;
   static constexpr int kParts = 256;  ///< of the head, after the barriers
   static constexpr int kHead = kParts + PartRing<Width>::kBytes;
-  /// A multiple of the turns of warps that convert, so that a stage is the same ones' for ever.
+  /// Turns of converting warps. The number of stages is a multiple, so that a stage always has the same
+  /// warps.
   static constexpr int kTurns = Width::kConvertWarps / Width::kConvertTogether;
   static constexpr int kStages = ((227 << 10) - 1024 - kHead) / kStage / kTurns * kTurns;
   static constexpr int kBytes = kStages * kStage + kHead + 1024;  ///< to begin on a multiple of 1024
@@ -38,7 +39,7 @@ struct ManyRowsShared {
   static_assert(kStages >= 4 && Width::kMost % 16 == 0);
 };
 
-/// The unit of weights that the block multiplies as its u-th of an item.
+/// The block's u-th unit of weights in an item.
 template <class Width>
 __device__ __forceinline__ int unit_of(int column_tile, int u) {
   if constexpr (Width::kBlocks > 1)
@@ -46,15 +47,15 @@ __device__ __forceinline__ int unit_of(int column_tile, int u) {
   return column_tile * (Width::kWarpgroups / 2) + u;
 }
 
-/// Copies rows of x from wherever they lie: a thread 16 bytes of every sixteenth row.
+/// Copies rows of x from any places; a thread copies 16 bytes of every sixteenth row.
 template <class Width>
 struct ScatteredRows {
   static constexpr int kApart = 16, kEach = Width::kMost / kApart;
   const ManyRows& rows;
-  int row, chunk, count;  ///< count: of the warp's first four rows on
+  int row, chunk, count;  ///< count: of rows, from the warp's first four on
   uint32_t to;
   const uint8_t* x;
-  uint32_t units[kEach];  ///< of 16 bytes, to where rows begin; after the last row that one again
+  uint32_t units[kEach];  ///< of 16 bytes, to the beginnings of rows; behind the last row, that row again
 
   template <class Tiles>
   __device__ __forceinline__ ScatteredRows(const ManyRowsArgs<Tiles>& a, int thread)
@@ -63,7 +64,7 @@ struct ScatteredRows {
         chunk(thread % 8),
         to(static_cast<uint32_t>(row * kRowBytes + (chunk ^ row % 8) * 16)) {}
 
-  /// Goes to a step of the rows of a record.
+  /// Moves to a step of the rows of a record.
   __device__ __forceinline__ void start(const Route::Record& record, int step) {
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
@@ -76,7 +77,7 @@ struct ScatteredRows {
     x = reinterpret_cast<const uint8_t*>(rows.x) + step * kRowBytes + chunk * 16;
     count = record.count - row / 4 * 4;
   }
-  /// Starts the copies of a step and goes on to the next.
+  /// Starts the copies of a step and moves on to the next.
   __device__ __forceinline__ void copy(uint32_t stage, uint32_t /*landed*/) {
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
@@ -86,8 +87,8 @@ struct ScatteredRows {
   }
 };
 
-/// Copies sorted rows by TMA, in boxes: a block brings every other one, to both blocks of the pair. One
-/// thread starts them. Rows behind those of the record come along.
+/// Copies sorted rows by TMA, in boxes: each block of a pair copies every other box to both. One thread
+/// starts the copies. Rows behind the record's are copied too.
 struct SortedRows {
   static constexpr int kBoxRows = 64, kBoxBytes = kBoxRows * kRowBytes, kBlocks = PairedRows::kBlocks;
   static constexpr uint16_t kBoth = (1 << kBlocks) - 1;
@@ -123,11 +124,11 @@ __device__ __forceinline__ void copy_ahead(const ManyRowsArgs<Tiles>& a, const S
                                            uint8_t* stages, uint32_t landed, uint32_t empty) {
   using Shared = ManyRowsShared<Tiles, Width>;
   static_assert(Tiles::kStepK == 64, "a row of x in a stage is 128 bytes");
-  constexpr int kShares = kWarpgroup / kCopyThreads<Width>;  // of 128 that a thread has
+  constexpr int kShares = kWarpgroup / kCopyThreads<Width>;  // of 128, for each thread
   const int thread = static_cast<int>(threadIdx.x);
   std::conditional_t<Width::kBlocks == 1, ScatteredRows<Width>, SortedRows> rows(a, thread);
   uint32_t first_stage[1] = {shared_address(stages)};
-  settle(first_stage);  // or its address would be computed anew each step
+  settle(first_stage);  // or its address would be recomputed in each step
   Item next = item_of(a, schedule, 0);
   RingPlace ring;
 #pragma unroll 1
@@ -163,8 +164,9 @@ __device__ __forceinline__ void copy_ahead(const ManyRowsArgs<Tiles>& a, const S
   }
 }
 
-/// Converts block scales of the stages when their copies have landed, each warp or Width::kConvertTogether of
-/// them those of a stage in turn, and hands them to the warpgroups that multiply, as the parts.
+/// Converts block scales of stages after their copies have landed; warps, or groups of
+/// Width::kConvertTogether warps, take stages in turn. Passes stages and parts to the warpgroups that
+/// multiply.
 template <class Tiles, class Width>
 __device__ __forceinline__ void convert_stages(const ManyRowsArgs<Tiles>& a, const Schedule& schedule,
                                                uint8_t* stages, uint32_t landed, uint32_t full,
@@ -226,7 +228,7 @@ __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, cons
       }
     };
     if constexpr (Width::kTiles == 1) {
-      // The next step is decoded while one is multiplied; for up to 128 rows that took longer
+      // The next step is decoded while one is multiplied; this was slower for up to 128 rows
       typename Tiles::Decoded now;
       now.decode(raw);
 #pragma unroll 1
@@ -266,7 +268,7 @@ __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, cons
   });
 }
 
-/// Multiplies the parts of the block as they are made.
+/// Multiplies the parts of the block when they are ready.
 template <class Tiles, class Width>
 __device__ __forceinline__ void multiply_parts(const ManyRowsArgs<Tiles>& a, int warpgroup, uint8_t* stages,
                                                uint32_t full, uint32_t empty, const PartRing<Width>& parts) {
@@ -283,7 +285,7 @@ __device__ __forceinline__ void multiply_parts(const ManyRowsArgs<Tiles>& a, int
   }
 }
 
-/// All threads of the blocks that share rows of x meet.
+/// Synchronizes all threads of the blocks that share rows of x.
 template <class Width>
 __device__ __forceinline__ void meet() {
   if constexpr (Width::kBlocks > 1) {
@@ -309,8 +311,8 @@ __global__ void __launch_bounds__(kManyRowsThreads<Width>, 1)
   const PartRing<Width> parts(head + Shared::kParts);
   if (threadIdx.x == 0) {
     for (int s = 0; s < Shared::kStages; ++s) {
-      // Threads that copy, and the one that starts TMA; that convert; that multiply, and a lane of each warp
-      // that does in the other block
+      // Arrivals: copying threads and the one that starts TMA; converting threads; multiplying threads, and a
+      // lane of each multiplying warp of the other block
       init_barrier(landed + s * 8, kCopyThreads<Width> + kOthers);
       init_barrier(full + s * 8, 32 * Width::kConvertTogether);
       init_barrier(empty + s * 8, Width::kWarpgroups * (kWarpgroup + 4 * kOthers));

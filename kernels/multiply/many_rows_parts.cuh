@@ -4,7 +4,7 @@
 #include "kernels/multiply/many_rows_store.cuh"
 #include "kernels/multiply/many_rows_width.cuh"
 
-/// What a block of the many-row kernel multiplies, and how its warps come to know of it.
+/// The work of a block of the many-row kernel, and its distribution to warps.
 
 namespace twofour::cuda {
 
@@ -21,15 +21,15 @@ struct ItemPart {
   int item, begin, end;
 };
 
-/// What a block, or a pair of them, multiplies: items in turn with the other blocks; the last ones by steps,
-/// as many as another block. Of those it starts with the last, so that the block behind it, which adds its
-/// sums of the rest of that item, finds them there in the end.
+/// The work of a block, or of a pair of blocks: items in turn with the other blocks, then an equal share of
+/// the steps of the last items. It starts with the last of these steps, so that their sums are ready when the
+/// block behind it finishes the rest of that item and adds them.
 struct Schedule {
-  static constexpr int kWorthSteps = 8;  ///< that each block must be spared by it
+  static constexpr int kWorthSteps = 8;  ///< steps that sharing must save for each block
   static constexpr int kLeastSteps = 8;  ///< of a block
   int steps, block, blocks, rounds, first, begin, end, last, parts;
 
-  /// Of block (or pair) `block_` of `blocks_`.
+  /// The schedule of block (or pair) `block_` of `blocks_`.
   __device__ __forceinline__ Schedule(int items, int steps_, int block_, int blocks_)
       : steps(steps_), block(block_), blocks(blocks_) {
     const int rest = items % blocks;
@@ -56,7 +56,7 @@ struct Schedule {
   }
 };
 
-/// Where a warp is in a ring.
+/// The position of a warp in a ring.
 struct RingPlace {
   int slot = 0;
   uint32_t parity = 0;
@@ -72,7 +72,7 @@ struct Item {
   Route::Record record;
 };
 
-/// That of the block's part i, or none.
+/// The item of the block's part i, or an empty one.
 template <class Tiles>
 __device__ __forceinline__ Item item_of(const ManyRowsArgs<Tiles>& a, const Schedule& schedule, int i) {
   if (i >= schedule.parts) return {};
@@ -80,18 +80,18 @@ __device__ __forceinline__ Item item_of(const ManyRowsArgs<Tiles>& a, const Sche
   return {item - record * a.column_tiles, a.rows.route->records[record]};
 }
 
-/// What the warps that multiply need to know of a part of an item, in shared memory. Warps that convert look
-/// it up ahead, as those that multiply would do nothing meanwhile.
+/// The description of a part of an item for the multiplying warps, in shared memory. Converting warps look it
+/// up ahead, since multiplying warps would idle meanwhile.
 template <class Width>
 struct alignas(16) SharedPart {
   int32_t steps;  ///< 0 after the last part
   int32_t count;  ///< rows
   int32_t column_tile;
-  bool continues, breaks;  ///< the block before has sums of the item; the block behind adds them
+  bool continues, breaks;  ///< the block before has sums of the item; the block behind adds this one's
   alignas(16) StoredRow rows[Width::kMost];
 };
 
-/// A ring of them. Each has a barrier for when it is made and one for when it is done with.
+/// A ring of parts. Each has two barriers: one when it is made, one when it is no longer needed.
 template <class Width>
 struct PartRing {
   static constexpr int kSize = 3;
@@ -103,7 +103,7 @@ struct PartRing {
       : parts(reinterpret_cast<SharedPart<Width>*>(at)),
         made(shared_address(parts + kSize)),
         done(made + kSize * 8) {}
-  /// By one thread.
+  /// Initializes the barriers, by one thread.
   __device__ __forceinline__ void init() const {
     for (int i = 0; i < kSize; ++i) {
       init_barrier(made + i * 8, kConvertThreads<Width>);
@@ -112,7 +112,7 @@ struct PartRing {
   }
 };
 
-/// Makes the parts of a block, by the warps that convert: a thread looks up some rows.
+/// Makes the parts of a block. Converting warps do this; a thread looks up some rows.
 template <class Tiles, class Width>
 struct PartMaker {
   const ManyRowsArgs<Tiles>& args;
@@ -129,7 +129,7 @@ struct PartMaker {
     load_rows();
   }
 
-  /// Among those that convert.
+  /// The thread's index among the converting threads.
   __device__ static __forceinline__ int thread() {
     return static_cast<int>(threadIdx.x) % kConvertThreads<Width>;
   }
@@ -148,7 +148,7 @@ struct PartMaker {
     }
   }
 
-  /// Makes the block's part i; behind the last one, the mark of the end.
+  /// Makes the block's part i; behind the last part, the end mark.
   __device__ __forceinline__ void make(int i) {
     const ItemPart part = i < schedule.parts ? schedule.at(i) : ItemPart{};
     wait_phase(ring.done + place.slot * 8, place.parity ^ 1);
@@ -169,8 +169,8 @@ struct PartMaker {
   }
 };
 
-/// Sums of a part of an item on their way from block to block: of each warp and row of eight a float4 of
-/// every lane.
+/// Sums of a part of an item on their way from block to block: for each warp and each eight rows, a float4
+/// from every lane.
 template <class Width>
 struct SharedSums {
   float4* sums;    ///< of this warp
@@ -196,7 +196,7 @@ struct SharedSums {
     __syncwarp();
     if (lane == 0) store_release(ready, 1);
   }
-  /// Adds them, when they are there.
+  /// Waits for the other block's sums and adds them.
   __device__ __forceinline__ void receive(Sums<Width>& mine, int count, int lane) const {
     if (lane == 0) {
       while (load_acquire(ready) == 0) {

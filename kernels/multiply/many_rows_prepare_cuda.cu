@@ -7,19 +7,20 @@
 namespace twofour::cuda {
 namespace {
 
-/// Of x and results, in bytes.
+/// The alignment of x and results, in bytes.
 constexpr uintptr_t kManyRowsAlignment = 16;
 constexpr int kThreads = 512, kWarps = kThreads / 32;
 
-/// Rows an expert on average up to which records of kNarrowRows, of kMiddleRows, of kWideRows are the better
-/// ones. Of 40 rows on average some 10 % of experts have more than 48, of 120 some 20 % more than 128.
+/// Average rows of an expert up to which records of kNarrowRows, kMiddleRows and kWideRows are best. With 40
+/// rows on average, about 10 % of experts have more than 48; with 120, about 20 % have more than 128.
 constexpr int64_t kNarrowUpTo = 20, kMiddleUpTo = 40, kWideUpTo = 120;
-/// Blocks that sort many rows: a cluster, which reads each other's counts. Up to kFewRows one does.
+/// Blocks that sort many rows: a cluster of blocks that read each other's counts. Up to kFewRows, one block
+/// sorts.
 constexpr int kSorters = 8, kFewRows = 1024;
-/// Rows of a lane whose loads are under way at once.
+/// Rows that a lane loads at once.
 constexpr int kLoads = 8;
 
-/// Counters of a block that sorts, and warps that have some: each needs one for each expert.
+/// Counters of a sorting block, and its warps with counters: each needs one for every expert.
 constexpr int kCounters = 16384;
 static_assert(2 * kMostRoutedExperts <= kCounters);
 int sorting_warps(int experts) {
@@ -29,7 +30,7 @@ int sorting_warps(int experts) {
 }
 
 /// Calls `use(row, its local expert or -1, its weight)` with a warp's rows in their order, 32 at a time;
-/// without a row in the lanes behind the last one.
+/// lanes behind the last row have none.
 template <bool kWeights, class Use>
 __device__ __forceinline__ void for_rows_of_warp(const RouteMany& a, int begin, int end, const Use& use) {
   for (int first = begin; first < end; first += 32 * kLoads) {
@@ -51,13 +52,12 @@ __device__ __forceinline__ void for_rows_of_warp(const RouteMany& a, int begin, 
   }
 }
 
-/// Sorts rows by expert, those of an expert in their order: of an expert that has several records it makes a
-/// difference in the last bits which one a row is in. Each warp of the kBlocks blocks has a share of
-/// neighbouring rows. It counts those of each expert; from the counts of all it finds where its first row of
-/// an expert goes.
+/// Sorts rows by expert and keeps the order within an expert: if an expert has several records, the last bits
+/// of a row depend on its record. Each warp of the kBlocks blocks has a share of neighbouring rows. It counts
+/// its rows of each expert; from the counts of all warps it computes the place of its first row of an expert.
 template <int kBlocks>
 __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__ RouteMany a, int warps) {
-  extern __shared__ int counts[];  // [E] of this block's rows, [E] where its first goes, [kWarps], [warps][E]
+  extern __shared__ int counts[];  // [E] of this block's rows, [E] places of its first, [kWarps], [warps][E]
   const int thread = static_cast<int>(threadIdx.x), rank = static_cast<int>(blockIdx.x), experts = a.rows.e;
   const int warp = thread / 32, lane = thread % 32;
   int *first = counts + experts, *warp_sums = first + experts, *of_warps = warp_sums + kWarps;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__
     counts[e] = sum;
   }
   if constexpr (kBlocks > 1) cluster_sync();
-  // Not before: the cluster would wait for them
+  // Not earlier: the cluster would wait for these stores
   for (int64_t i = rank * kThreads + thread; i < a.zero_count; i += kBlocks * kThreads) a.zeros[i] = 0;
   int rows_before = 0, records_before = 0;
   for (int e0 = 0; e0 < experts; e0 += kThreads) {
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__
     const int record = records_before + block_scan<kWarps>(tiles, warp_sums, records) - tiles;
     if (e < experts) first[e] = at + of_earlier;
     if (rank == 0 && count > 0) {
-      // Tiles of nearly the same size, in eights
+      // Tiles of nearly the same size, multiples of eight
       const int size = ((count + tiles - 1) / tiles + 7) / 8 * 8;
       for (int t = 0; t < tiles; ++t)
         a.route->records[record + t] = {e, at + t * size, min(count - t * size, size), 0};
@@ -138,11 +138,11 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__
   if constexpr (kBlocks > 1) wait_for_cluster();  // no block ends while another reads its counts
 }
 
-/// Each thread has 16 numbers. In the order of permuted_k, four of them exchange theirs, so that each writes
-/// neighbours.
+/// Each thread has 16 numbers. For the order of permuted_k, four threads exchange their numbers, so that each
+/// writes neighbours.
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(const __grid_constant__ GatherRows a, bool wide, uint16_t* to) {
-  constexpr int kPitch = 72;  // numbers from 64 to the next, on other banks
+  constexpr int kPitch = 72;  // numbers from one 64 to the next, on other banks
   __shared__ __align__(16) uint16_t places[kThreads / 4 * kPitch];
   wait_for_predecessor();
   release_successor();
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kThreads)
   uint16_t* shared = places + threadIdx.x / 4 * kPitch;
 #pragma unroll
   for (int j = 0; j < 16; ++j) {
-    // Those four apart become neighbours
+    // Numbers four apart become neighbours
     if (j % 8 < 4) *reinterpret_cast<uint32_t*>(shared + permuted_k(k % 64 + j)) = bfloat2_of(v[j], v[j + 4]);
   }
   __syncwarp();
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 int rows_of_record(int64_t rows, int64_t experts, int64_t columns, bool pairs) {
-  constexpr int64_t kColumns = 512;  // of a block: fewer blocks at work would cost more than it spares
+  constexpr int64_t kColumns = 512;  // of a block: fewer active blocks would cost more than this saves
   const int64_t served = std::min(rows, experts);
   if (pairs && rows > kWideUpTo * served) return kMostRows;
   if (rows > kMiddleUpTo * served || served * (columns / kColumns) < multiprocessors()) return kWideRows;

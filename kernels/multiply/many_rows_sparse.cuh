@@ -8,37 +8,37 @@
 
 /// 2:4 weights of the many-row kernel: a unit of 256 columns (128 for each warpgroup) by 64 k a stage.
 ///
-/// MMA row and column of the matrix are matched freely: of a warpgroup's 128 columns, eight chunks of 16,
-/// warp w multiplies chunks w and w + 4. Gated, the first four chunks are gates and the others the ups of the
-/// same columns. A lane has four neighbours c to c + 3 of its chunk: m-tile 0 has c in MMA row g and c + 1 in
-/// row g + 8, m-tile 1 the next two.
+/// The match of MMA rows and columns of the matrix is free. A warpgroup's 128 columns are eight chunks of 16;
+/// warp w multiplies chunks w and w + 4. If gated, the first four chunks are gates and the others the ups of
+/// the same columns. A lane has four neighbours c to c + 3 of its chunk: m-tile 0 has c in MMA row g and c +
+/// 1 in row g + 8, m-tile 1 the next two.
 
 namespace twofour::cuda {
 
 struct SparseTiles {
   static constexpr int kStepK = 64;
-  /// Whether all sums start at zero or those of the width alone. No result depends on it, but how the
-  /// compiler orders the loop does: the other value takes 10 to 18 % longer.
+  /// True if all sums start at zero, false if only those of the width do. No result depends on it, but the
+  /// compiler's order of the loop does: the other value takes 10 to 18 % longer.
   static constexpr bool kClearAll = true;
   static constexpr int kComp = 0;          ///< [warpgroup][group of 16 k][quad][128]
   static constexpr int kMeta = 4096;       ///< [warpgroup][odd quads][group][128]
   static constexpr int kRawScales = 6144;  ///< [warpgroup][group][128] E4M3
   static constexpr int kScales = 7168;     ///< [warpgroup][group][chunk % 4][chunk / 4][16] BF16, times 2^119
   static constexpr int kBytes = 9216;      ///< of a stage
-  static constexpr float kDecodedFactor = 0x1p7;  ///< undoes what decode leaves
+  static constexpr float kDecodedFactor = 0x1p7;  ///< undoes the factor of decode
 
   const uint8_t *comp, *meta, *scale;  ///< as in SparseArgs
   int64_t comp_quad[4], comp_expert, meta_expert, scale_expert, comp_group, meta_group, scale_group, meta_odd;
 
-  /// What one of 128 threads copies of a stage: of its warp's group of 16 k the codes of 16 columns (chunk
-  /// lane % 8) and quad lane / 8 for both warpgroups, 16 columns of metadata, and in half the warps 16
+  /// The copies of one of 128 threads for a stage. From its warp's group of 16 k: the codes of 16 columns
+  /// (chunk lane % 8) of quad lane / 8 for both warpgroups, 16 columns of metadata and, in half the warps, 16
   /// scales.
   struct Copier {
     const uint8_t *comp, *meta, *scale;
     int32_t to_second;  ///< columns from the first warpgroup's to the second's
     bool first, second;
 
-    /// Goes to a step of a unit of an expert.
+    /// Moves to a step of a unit of an expert.
     __device__ __forceinline__ void start(const SparseTiles& w, const ManyRows& a, int expert, int unit,
                                           int step, int thread) {
       const int warp = thread / 32, chunk = thread % 8, t = thread % 32 / 8;
@@ -53,7 +53,7 @@ struct SparseTiles {
       scale = w.scale + e * w.scale_expert + (group + t) * w.scale_group + at + warp % 2 * to_second;
     }
 
-    /// Starts the copies of a stage and goes on to the next.
+    /// Starts the copies of a stage and moves on to the next.
     __device__ __forceinline__ void copy(const SparseTiles& w, uint32_t stage, int thread, bool /*gated*/) {
       const int warp = thread / 32, lane = thread % 32, chunk = lane % 8, t = lane / 8;
       const uint32_t at = stage + static_cast<uint32_t>(t * 128 + (chunk ^ t) * 16);
@@ -68,7 +68,7 @@ struct SparseTiles {
     }
   };
 
-  /// Converts block scales of a stage: of four columns, those of the even ones come first.
+  /// Converts block scales of a stage: for four columns, the scales of the even ones come first.
   __device__ static __forceinline__ void finish(uint8_t* stage, int lane, bool /*gated*/) {
     const int chunk = lane % 8, group = lane / 8;
 #pragma unroll
@@ -91,7 +91,7 @@ struct SparseTiles {
     }
   }
 
-  /// Where a lane reads what is its own, from the start of a stage's weights.
+  /// The places of a lane's data, from the start of a stage's weights.
   struct Reader {
     uint32_t codes, meta, scales;
     __device__ __forceinline__ Reader(int warpgroup, int warp, int lane, bool /*gated*/) {
@@ -116,7 +116,7 @@ struct SparseTiles {
     out[3] = __byte_perm(low13, high13, 0x7632);
   }
 
-  /// What a lane reads of a stage.
+  /// A lane's data of a stage.
   struct Raw {
     uint32_t codes[4], meta[2];
     uint2 scales[4];
@@ -130,8 +130,8 @@ struct SparseTiles {
     }
   };
 
-  /// sums[m-tile] += a stage's weights times kRows rows of x. Calls `next` when all products are under way
-  /// and `raw` is no longer needed.
+  /// sums[m-tile] += a stage's weights times kRows rows of x. Calls `next` when all products have started and
+  /// `raw` is no longer needed.
   template <int kRows, int kCount, class Next>
   __device__ static __forceinline__ void multiply(const Raw& raw, uint32_t x, float (&sums)[2][kCount],
                                                   const Next& next) {
@@ -171,9 +171,9 @@ struct SparseTiles {
     wait_wgmma<0>();
   }
 
-  /// Gives `store(row, what becomes of it, column, four, ups)` the sums of four neighbouring columns at a
-  /// time: row of the item, first of the columns among those of the warpgroup. Gated, with the ups: a lane
-  /// and the one that has the other of both take every other row.
+  /// Calls `store(row, its StoredRow, column, four, ups)` with the sums of four neighbouring columns at a
+  /// time: `row` of the item, `column` the first of the four among the warpgroup's. If gated, the lane with
+  /// the gates and the lane with the ups each take every other row, with both.
   template <int kCount, class Store>
   __device__ static __forceinline__ void give_sums(const float (&sums)[2][kCount], const Store& store,
                                                    int /*warpgroup*/, int warp, int lane) {

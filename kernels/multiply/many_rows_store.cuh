@@ -5,12 +5,13 @@
 #include "kernels/multiply/many_rows.h"
 #include "kernels/numbers/swiglu.cuh"
 
-/// What becomes of the sums of an item. The warps that multiply do nothing else meanwhile: nothing branches
-/// from one number to the next, so that they are computed side by side.
+/// Stores the sums of an item. The multiplying warps do nothing else meanwhile, so there are no branches from
+/// one number to the next: numbers are computed in parallel.
 
 namespace twofour::cuda {
 
-/// How sums become results: silu(gate) * up, relu(x)^2, both in BF16, or themselves in BF16 or another type.
+/// The function from sums to results: silu(gate) * up or relu(x)^2, both in BF16, or the sums themselves in
+/// BF16 or another type.
 enum class Finish { gated, squared, bf16, other };
 
 /// Calls `f.template operator()<kFinish>()`.
@@ -22,14 +23,14 @@ __device__ __forceinline__ void with_finish(const ManyRows& r, const F& f) {
   f.template operator()<Finish::other>();
 }
 
-/// What becomes of a row of an item: a row of the result, a factor.
+/// The output of a row of an item: a row of the result, and a factor.
 struct StoredRow {
   uint32_t id;
   float factor;
 };
 
-/// The rows of an item that a lane has of each eight, 2t and 2t + 1, loaded ahead of their use. Calls
-/// `use(b, row 8b + 2t, that, the next)`.
+/// Loads a lane's rows of an item, 2t and 2t + 1 of each eight, ahead of their use. Calls `use(b, 8b + 2t,
+/// that row, the next row)`.
 template <int kMost, class Use>
 __device__ __forceinline__ void for_stored_rows(const StoredRow* rows, int count, int t, const Use& use) {
   const uint32_t at = shared_address(rows + 2 * t);
@@ -53,7 +54,7 @@ struct StoreSums {
   void* out;
   Float type;
 
-  /// `rows` of `count` and columns from `first` on.
+  /// For the `count` rows of `rows` and columns from `first` on.
   __device__ __forceinline__ StoreSums(const ManyRows& r, const StoredRow* rows_, int count_, int first_)
       : rows(rows_),
         count(count_),
@@ -73,7 +74,7 @@ struct StoreSums {
     return uint64_t{to.id} * static_cast<uint32_t>(columns) + static_cast<uint32_t>(column);
   }
 
-  /// Four neighbouring columns, and the ups of gated ones.
+  /// Stores four neighbouring columns; `up` has the ups of gated ones.
   __device__ __forceinline__ void operator()(int row, StoredRow to, int column, float4 v, float4 up) const {
     column += first;
     const bool here = row < count && column < columns;
@@ -88,7 +89,8 @@ struct StoreSums {
     }
   }
 
-  /// Two neighbouring columns, and the ups of gated ones; of g8 neighbours in the order of permuted_k.
+  /// Stores two neighbouring columns; `up` has the ups of gated ones. For g8, neighbours are in the order of
+  /// permuted_k.
   __device__ __forceinline__ void operator()(int row, StoredRow to, int column, float2 v, float2 up) const {
     column += first;
     const bool here = row < count && column < columns;

@@ -3,15 +3,15 @@
 
 #include "kernels/multiply/many_rows.h"
 
-/// How many rows of x the instructions of an item take.
+/// The number of rows of x that the instructions of an item take.
 
 namespace twofour::cuda {
 
-/// How a block is cut. Up to 256 rows: two warpgroups multiply 64 columns each, an m-tile, which leaves each
-/// thread registers for as many sums; two blocks, a cluster, have neighbouring columns, and each brings half
-/// of the rows of x to both. Up to 128: two warpgroups multiply two m-tiles each. Up to 48: four do, as
-/// decoding is most of the work then. Up to 32: they have fewer rows to copy. All widths are loops of one
-/// kernel; work under way from one step to the next would make the compiler serialize wgmma (C7512).
+/// The cut of a block. Up to 256 rows: two warpgroups multiply 64 columns each, one m-tile, so that each
+/// thread has registers for all sums; two blocks, a cluster, have neighbouring columns, and each copies half
+/// of the rows of x to both. Up to 128: two warpgroups multiply two m-tiles each. Up to 48: four warpgroups
+/// do, since decoding is then most of the work. Up to 32: they have fewer rows to copy. All widths are loops
+/// of one kernel; pending work from one step to the next would make the compiler serialize wgmma (C7512).
 /// Tried without gain: widths 40, 56 and 80, and four warpgroups of one m-tile for up to 96 rows.
 struct PairedRows {
   static constexpr int kMost = kMostRows, kWarpgroups = 2, kTiles = 1, kBlocks = 2;
@@ -34,13 +34,13 @@ struct NarrowRows {
   static constexpr int kCopyRegisters = 48, kMultiplyRegisters = 96;
 };
 
-/// Threads that copy, and that convert.
+/// The numbers of copying and of converting threads.
 template <class Width>
 inline constexpr int kCopyThreads = Width::kCopyWarps * 32;
 template <class Width>
 inline constexpr int kConvertThreads = Width::kConvertWarps * 32;
 
-/// Columns of an item, in 128s (of gated ones 64 with their ups).
+/// Columns of an item, in units of 128 (if gated, 64 with their ups).
 template <class Width>
 inline constexpr int kItemColumns = (Width::kBlocks * Width::kWarpgroups * Width::kTiles) / 2;
 
@@ -49,17 +49,17 @@ inline constexpr int kItemColumns = (Width::kBlocks * Width::kWarpgroups * Width
 template <int kMost>
 inline constexpr int k16Together = kMost > kMiddleRows ? 4 : 2;
 
-/// A warpgroup's, of each m-tile and row.
+/// A warpgroup's sums, for each m-tile and row.
 template <class Width>
 using Sums = float[Width::kTiles][Width::kMost / 2];
 
-/// Those of the first kRows rows.
+/// The sums of the first kRows rows.
 template <int kRows, int kCount>
 __device__ __forceinline__ float (&first_sums(float (&sums)[kCount]))[kRows / 2] {
   return reinterpret_cast<float(&)[kRows / 2]>(sums);
 }
 
-/// Sets those of the first kRows rows to zero.
+/// Sets the sums of the first kRows rows to zero.
 template <int kRows, int kTiles, int kCount>
 __device__ __forceinline__ void clear(float (&sums)[kTiles][kCount]) {
 #pragma unroll
@@ -69,7 +69,7 @@ __device__ __forceinline__ void clear(float (&sums)[kTiles][kCount]) {
   }
 }
 
-/// Calls `f.template operator()<kRows>()` with the smallest width that takes `rows` rows, of kMost at most.
+/// Calls `f.template operator()<kRows>()` with the smallest width for `rows` rows, at most kMost.
 template <int kMost,
           int kRows = kMost <= kMiddleRows ? 8
                       : kMost <= kWideRows ? 16

@@ -1,17 +1,17 @@
 #pragma once
 #include "kernels/multiply/sparse_block.cuh"
 
-/// The kernel: a block (or a cluster of blocks) multiplies some columns of one expert with all rows that the
-/// router sends there.
+/// The kernel: a block (or a cluster of blocks) multiplies some columns of one expert with all its rows.
 ///   grid.x  blocks of a cluster, which share K
 ///   grid.y  columns, 128 for each of warps_n; gated: 128 of gate and 128 of up for every two
-///   grid.z  a record of the route; without one a row; with Epilogue::tokens a token
+///   grid.z  a record of the route; a row if there is none; a token with Epilogue::tokens
 /// Warp w takes K steps u, u + U, ... with u = rank * warps_k + w % warps_k, U = cluster * warps_k. Each warp
-/// copies ahead on its own; blocks meet only to add up.
+/// makes its own copies ahead; blocks synchronize only to add up sums.
 
 namespace twofour::cuda {
 
-/// kTiles times 8 rows of x at a time; kAligned: 16 columns and 64 k are there and can be copied at once.
+/// Multiplies kTiles times 8 rows of x at a time; kAligned: 16 columns and 64 k exist and can be copied at
+/// once.
 template <class Layout, int kTiles, bool kAligned, RowSource kSource>
 __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
     sparse_kernel(const __grid_constant__ SparseArgs a) {
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
   int* experts = reinterpret_cast<int*>(shared + plan.experts);
   float* weights = reinterpret_cast<float*>(shared + plan.weights);
   int expert = 0, count = 1, segments = 1;
-  const int* rows = nullptr;  // nullptr: row grid.z alone
+  const int* rows = nullptr;  // nullptr: only row grid.z
   bool waited = false;
   if (a.route_from_predecessor) {
     wait_for_predecessor();
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
   }
   const float expert_scale = kTokens ? 1.0f : a.global_scale[expert];
 
-  // Sums of other blocks of the cluster come in by a barrier of each.
+  // Each block has a barrier for the sums of other blocks of the cluster.
   const uint32_t barrier = shared_address(shared + plan.state + 8);
   if (cluster > 1) {
     if (threadIdx.x == 0) begin_barrier(barrier);
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
   for (int first_row = 0; first_row < max(count, 1); first_row += a.tile_m) {
     const int m = min(count - first_row, a.tile_m);
 
-    // The weights of the next step; pointers where one expert goes all along K
+    // The weights of the next step; by pointers if one expert has all of K
     StepCursor next{0, 0};
     next.advance(first_step, k_steps);
     LaneCursor cursor = begin;
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
     int slot = 0;
 #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
-      // Unless raw, the first group holds the weights of all stages, the x of the first.
+      // Unless raw, the first group has the weights of all stages and the first stage's x.
       wait_copies<kStages - 1>();
       __syncwarp();
       const uint8_t* stage = stages + slot * plan.stage;
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
     wait_copies<0>();
     __syncwarp();
 
-    // The warp's sums, in place of its stages
+    // The warp's sums, over its stages
     const int warp_sums = kStages * plan.stage / 4;
     float* block_sums = reinterpret_cast<float*>(shared + plan.stages);
 #pragma unroll
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
     __syncthreads();
 
     // Add up the warps that share K, in their order. In a cluster, rank i finishes sums i, i + cluster, ...
-    // of 128 columns of a row, and all send it theirs.
+    // of 128 columns of a row; all blocks send it theirs.
     const int items = parts * m, kinds = a.gated ? 2 : 1, item_bytes = cluster * kinds * kWarpColumns * 4;
     const auto block_sum = [&](int n, int row) {
       const float* from = block_sums + n * a.warps_k * warp_sums + row * kWarpColumns + 4 * lane;
@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
       }
       prepare_columns(a, out_row, out_column, columns - out_column, lane, value);
     }
-    // Before the next rows: no warp may overwrite sums that another still reads.
+    // Wait before the next rows: no warp may overwrite sums that another still reads.
     if (first_row + a.tile_m < count) {
       cluster > 1 ? cluster_sync() : __syncthreads();
     }

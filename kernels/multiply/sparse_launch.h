@@ -5,10 +5,10 @@
 
 namespace twofour::cuda {
 
-/// Activations as the 2:4 kernel reads them: of every row and 64 k, 64 halves in the order of its fragments
-/// and what they are to be multiplied by.
+/// Activations as the 2:4 kernel reads them: for every row and 64 k, 64 halves in the order of its fragments,
+/// and their factor.
 ///   halves   [rows, K/64, 64]: word (h * 4 + t) * 4 + q of 64 k holds k = 32h + 8q + 2t and the next
-///   factors  [rows, K/64]: a power of two, 2^14 times that of the halves (decode4 takes 2^14 away)
+///   factors  [rows, K/64]: a power of two, 2^14 / the halves' scale (decode4 divides by 2^14)
 /// K is padded with zeros.
 struct PreparedRows {
   uint4* halves;
@@ -18,23 +18,23 @@ constexpr int64_t prepared_steps(int64_t k) { return (k + 63) / 64; }
 
 /// Rows by expert. Written by launch_prepare.
 struct Route {
-  int32_t active;  ///< records that count
+  int32_t active;  ///< records in use
   int32_t unused[3];
   struct Record {
     int32_t expert, begin, count, unused;
   } records[1];  ///< [min(rows, E)]
 };
 
-/// Which rows go to which expert.
+/// The expert of each row.
 struct RowIds {
   const int32_t* ids;         ///< [rows]
   const int32_t* expert_map;  ///< [known], or nullptr
   int32_t rows, known;        ///< ids are below `known`
-  int32_t e;                  ///< experts here
+  int32_t e;                  ///< experts on this device
   int32_t* error;             ///< or nullptr
 };
 
-/// What a block does with its sums.
+/// The use of a block's sums.
 enum class Epilogue : int32_t {
   rows,        ///< out[r] of [R, N]
   activation,  ///< prepared[r] of [R, I]: silu(gate) * up, or relu(x)^2
@@ -51,7 +51,7 @@ struct SharedPlan {
   int32_t bytes;
 };
 
-/// Arguments of the kernel behind sparse_multiply and sparse_moe.
+/// Arguments of the kernel of sparse_multiply and sparse_moe.
 struct SparseArgs {
   // Weights
   const uint8_t* parts[3];
@@ -68,7 +68,7 @@ struct SparseArgs {
   // Rows
   RowIds rows;
   int32_t rows_per_x;
-  uint64_t x_multiplier;  ///< ceil(2^36 / rows_per_x) where that is more than 1
+  uint64_t x_multiplier;  ///< ceil(2^36 / rows_per_x) if rows_per_x is above 1
   PreparedRows x;         ///< written by the preceding kernel, unless raw
   const void* raw;        ///< [rows / rows_per_x, K] of bf16 or f16, on 16 bytes, with distinct; or nullptr
   Float raw_type;
@@ -82,7 +82,7 @@ struct SparseArgs {
   int32_t segments;  ///< experts along K: topk with Epilogue::tokens, else 1
   int32_t k_steps;   ///< of one expert
   int32_t least_steps,
-      one_more;  ///< of a warp; of those before `one_more` one more. Not with Epilogue::tokens
+      one_more;  ///< steps of a warp; one more for warps before `one_more`. Not with Epilogue::tokens
   // Epilogue
   Epilogue epilogue;
   float limit;
@@ -93,14 +93,14 @@ struct SparseArgs {
   SharedPlan shared;
 };
 
-/// Experts that a token can have.
+/// The most experts of a token.
 inline constexpr int kMaxSegments = 512;
 
-/// Chooses the cut where `plan` leaves it open and starts the kernel over `args`; its cut need not be set.
-/// `overlap`: it may start before the preceding kernel, which is one of ours, ends.
+/// Chooses the cut if `plan` leaves it open and starts the kernel over `args`; its cut need not be set.
+/// `overlap`: it may start before the preceding kernel ends, which must be one of ours.
 void launch_sparse(SparseArgs args, SparseLayout layout, SparsePlan plan, bool overlap, Stream stream);
 
-/// Whether launch_sparse can take activations as they are.
+/// True if launch_sparse can take raw activations.
 bool takes_raw(const SparseArgs& args, const void* x, Float type);
 
 /// Checks the weights and fills the fields of `args` that describe them.
@@ -124,7 +124,7 @@ struct CombineArgs {
   Float type;
 };
 
-/// out[m] = the sum of those rows of the token that have an expert here, in their order.
+/// out[m] = the sum of the token's rows whose expert is on this device, in their order.
 void launch_combine(const CombineArgs& args, Stream stream);
 
 /// Prepares activations and sorts rows by expert, in one launch.

@@ -24,20 +24,20 @@ int slots_of(const SparseArgs& a) {
                                         : a.rows.rows;
 }
 
-/// Splits K until a warp has few steps, which balances blocks, and fills the warps of a block that K leaves
-/// with columns.
+/// Splits K until a warp has few steps, which balances blocks, and gives columns to the remaining warps of a
+/// block.
 SparsePlan choose(const SparseArgs& a, int tiles, SparsePlan plan) {
   const int k_steps = (a.k + kStepK - 1) / kStepK * a.segments;
   const int slots = slots_of(a);
   const int64_t warps_wanted = int64_t{multiprocessors()} * 16;
   if (plan.tile_m == 0) {
     const int rows_a_slot = a.rows.rows / slots;
-    // Four where rows hardly share experts: then four blocks of four warps fit an SM with room to spare.
+    // Four if rows hardly share experts: then four blocks of four warps fit an SM with room to spare.
     plan.tile_m = a.rows.rows <= a.e ? 4 : tile_of_mean(rows_a_slot);
   }
   const int halves = a.gated ? 2 : 1;
-  // Rows on their own: warps side by side, which share a converted row, and K split over a cluster until an
-  // SM has eleven warps (fifteen where K is short and warps soon end), all of them at once.
+  // Distinct rows: warps side by side share a converted row, and K is split over a cluster until an SM has
+  // eleven warps (fifteen if K is short and warps end soon), all at once.
   const bool is_short = k_steps <= 32;
   const int64_t warps_at_once = int64_t{multiprocessors()} * (is_short ? 15 : 11);
   const auto split =
@@ -53,8 +53,8 @@ SparsePlan choose(const SparseArgs& a, int tiles, SparsePlan plan) {
       plan.warps_n = std::min((few ? 1 : is_short ? 4 / halves : 2 / halves), tiles) * halves;
     return plan;
   }
-  // Eight steps a warp, fewer where there is too little work, more where there is plenty: then blocks of gate
-  // and up need no cluster.
+  // Eight steps for each warp; fewer if there is too little work, more if there is plenty: blocks of gate and
+  // up then need no cluster.
   const int64_t most = int64_t{tiles} * halves * slots * k_steps / warps_wanted;
   const bool little = most < 8, plenty = a.gated && most >= 16;
   const int steps = little ? std::max(static_cast<int>(most), 2) : plenty ? 16 : 8;
@@ -65,7 +65,7 @@ SparsePlan choose(const SparseArgs& a, int tiles, SparsePlan plan) {
   }
   if (plan.cluster == 0) {
     plan.cluster = std::clamp(power_of_two_up_to(warps / plan.warps_k), 1, 4);
-    // All at once: two blocks of eight warps an SM.
+    // All blocks at once: two blocks of eight warps on each SM.
     if (a.epilogue == Epilogue::tokens) {
       const int64_t at_once = multiprocessors() * 16 / (int64_t{plan.warps_k} * tiles * slots);
       plan.cluster = std::clamp(static_cast<int>(std::min<int64_t>(warps / plan.warps_k, at_once)), 1, 8);
@@ -75,7 +75,7 @@ SparsePlan choose(const SparseArgs& a, int tiles, SparsePlan plan) {
   return plan;
 }
 
-/// Sets what depends on how many warps of a block share K.
+/// Sets the fields that depend on the number of warps of a block that share K.
 void cut(SparseArgs& a, int warps_k) {
   a.warps_k = warps_k;
   a.warps_k_log2 = std::countr_zero(static_cast<unsigned>(warps_k));
@@ -129,7 +129,7 @@ void launch_sparse(SparseArgs a, SparseLayout layout, SparsePlan plan, bool over
   if (a.epilogue != Epilogue::tokens) a.segments = 1;
   a.route_from_predecessor = a.route_from_predecessor && a.route;
   plan = choose(a, tiles, plan);
-  // No more rows of x at a time than can meet.
+  // At most as many rows of x at a time as an expert can have.
   a.tile_m = std::min({a.route ? a.rows.rows : 1, a.aligned ? plan.tile_m : 8, 32});
   expect(a.tile_m > 0, kWhere, "1 to 32 rows at a time", std::to_string(plan.tile_m));
   expect(plan.warps_k >= 1 && std::has_single_bit(static_cast<unsigned>(plan.warps_k)) && plan.warps_n >= 1 &&

@@ -10,8 +10,9 @@ namespace twofour::cuda {
 /// Experts pruned to 2:4, as an artifact stores them, in device memory.
 ///   planes  comp U8 [E, K/4, N], meta U8 [E, K/8, N], scale E4M3 [E, K/16, N]
 ///   packed  packed U8 [E, K/8, 4N]; the other pointers are not read
-/// Parts on multiples of 16 bytes, N and (gated) N/2 multiples of 16 are read 16 bytes at a time, others
-/// byte by byte: right for any shape, fast for those of models. Metadata must be legal (is_legal_meta).
+/// If parts are on multiples of 16 bytes and N and (gated) N/2 are multiples of 16, they are read 16 bytes at
+/// a time, else byte by byte: right for any shape, fast for the shapes of models. Metadata must be legal
+/// (is_legal_meta).
 struct SparseExperts {
   SparseLayout layout = SparseLayout::planes;
   const uint8_t* parts[3] = {};
@@ -19,8 +20,8 @@ struct SparseExperts {
   const float* global_scale = nullptr;  ///< F32 [E], multipliers
 };
 
-/// How a launch is cut into blocks. Zeros: chosen from the shape. Results don't depend on the order in which
-/// blocks run, only on these numbers and, where the GPU has too little shared memory for them, on that.
+/// The cut of a launch into blocks. 0: chosen from the shape. Results don't depend on the order in which
+/// blocks run, only on these numbers and, if they need more shared memory than the GPU has, on its size.
 struct SparsePlan {
   int warps_k = 0;  ///< warps of a block that share K
   int warps_n = 0;  ///< warps of a block side by side along N, 128 columns each
@@ -28,33 +29,33 @@ struct SparsePlan {
   int tile_m = 0;   ///< rows of x that a block multiplies at a time: 4, 8, 16 or 32
 };
 
-/// Rows that go to one expert each.
+/// Rows with one expert each.
 struct ExpertRows {
   int64_t rows = 0;         ///< R, for an MoE layer M * topk
   int64_t rows_per_x = 1;   ///< row r reads x[r / rows_per_x]; at most 4096
   const void* x = nullptr;  ///< [R / rows_per_x, K], on a multiple of two numbers
   Float x_type = Float::f32;
-  const int32_t* ids = nullptr;       ///< [R] expert of a row; others than 0 to E - 1 leave their row alone
+  const int32_t* ids = nullptr;       ///< [R] expert of a row; a row of any id but 0 to E - 1 is not written
   const float* row_weight = nullptr;  ///< [R] factor of a row, or nullptr
   void* out = nullptr;                ///< [R, N]
   Float out_type = Float::f32;
   int32_t* error = nullptr;  ///< [1], set to 1 by an id outside of 0 to E - 1; or nullptr
-  bool distinct = false;     ///< few rows share an expert: reads it for each, but need not sort them
+  bool distinct = false;     ///< few rows share an expert: it is read for each row, and rows are not sorted
 };
 
-/// Bytes of workspace that sparse_multiply wants.
+/// Bytes of workspace that sparse_multiply needs.
 size_t sparse_multiply_workspace(const SparseExperts& experts, const ExpertRows& rows);
 
 /// out[r] = row_weight[r] * w[ids[r]] x[r / rows_per_x]: exact products of decoded weights and activations
 /// (rounded to FP16 with a power of two for every 64 of a row, which is exact for BF16 and FP16 unless they
-/// differ by more than 2^15 and 2^24; many BF16 rows of an expert are taken as they are), summed in float32
-/// in an order that depends on the shapes, the plan and the model of the GPU alone. An expert is read once
-/// for up to `tile_m` of its rows. No allocation, no synchronization, no partial sums in global memory;
-/// `workspace` is aligned to 256 bytes. Throws Error on shapes that cannot be and on CUDA's.
+/// differ by more than 2^15 and 2^24; many BF16 rows of an expert are taken unchanged), summed in float32 in
+/// an order that depends only on the shapes, the plan and the GPU model. An expert is read once for up to
+/// `tile_m` of its rows. No allocation, no synchronization, no partial sums in global memory; `workspace` is
+/// aligned to 256 bytes. Throws Error on impossible shapes and on CUDA's errors.
 void sparse_multiply(const SparseExperts& experts, const ExpertRows& rows, void* workspace,
                      size_t workspace_bytes, Stream stream, const SparsePlan& plan = {});
 
-/// The same by plain loops on CUDA cores, a thread for each output: what the fast kernel is checked against.
+/// The same by plain loops on CUDA cores, with a thread for each output: the reference for the fast kernel.
 void sparse_multiply_reference(const SparseExperts& experts, const ExpertRows& rows, Stream stream);
 
 }  // namespace twofour::cuda

@@ -5,14 +5,14 @@
 #include "kernels/multiply/sparse_launch.h"
 #include "kernels/numbers/swiglu.cuh"
 
-/// What one warp of the 2:4 multiplication does: steps of 128 columns (rows of the matrix) by 64 k, and what
-/// becomes of their sums.
+/// The work of one warp of the 2:4 multiplication: steps of 128 columns (rows of the matrix) by 64 k, and the
+/// output of their sums.
 ///
 /// mma.sp::ordered_metadata m16n8k32 takes 16 rows of A with two of every four k. Quad g of the warp (g =
 /// lane / 4) owns 16 neighbouring columns; m-tile j multiplies columns 2j (as MMA row g) and 2j + 1 (row g +
-/// 8). Lane t of a quad (t = lane % 4) holds of every 16 weights quad t, which is what the fragment of A
-/// wants of it, and of every 64 the metadata of weights 16t to 16t + 15: those of lanes 0 and 1 serve the
-/// first 32 k (selector 0), of lanes 2 and 3 the others (selector 1). A stored metadata byte already has the
+/// 8). Lane t of a quad (t = lane % 4) holds quad t of every 16 weights, as the fragment of A requires, and
+/// the metadata of weights 16t to 16t + 15 of every 64. Metadata of lanes 0 and 1 is for the first 32 k
+/// (selector 0), of lanes 2 and 3 for the others (selector 1). A stored metadata byte already has the
 /// hardware's bit order. Source: PTX ISA, mma.sp with .m16n8k32, f16.
 
 namespace twofour::cuda {
@@ -21,10 +21,11 @@ inline constexpr int kStepK = 64;
 inline constexpr int kStepGroups = kStepK / kGroup;
 inline constexpr int kWarpColumns = 128;
 /// A stage holds, for each group of 16 k, the 4 rows of comp; then, for all groups, the even rows of meta,
-/// the odd ones and the scales: 28 rows of 128 bytes. Eight lanes copy a row, a line of the cache at once.
+/// the odd ones and the scales: 28 rows of 128 bytes. Eight lanes copy a row, one cache line at once.
 inline constexpr int kStageBytes = 28 * kWarpColumns;
 
-/// The place of the 16 columns of quad g in rows 4i + t of a stage: apart for lanes that read together.
+/// The place of the 16 columns of quad g in rows 4i + t of a stage, spread so that lanes that read together
+/// use different banks.
 __device__ __forceinline__ int chunk_at(int g, int t) { return (g ^ (2 * t)) * 16; }
 
 template <class Layout>
@@ -36,7 +37,7 @@ __device__ __forceinline__ const uint8_t* byte_at(const SparseArgs& a, int e, in
   return a.parts[s.part] + (s.at.e * part.rows + s.at.row) * part.cols + s.at.col;
 }
 
-/// The addresses and distances that LaneCursor goes by, from the layout's map.
+/// Computes the addresses and strides of LaneCursor from the layout's map.
 template <class Layout>
 __host__ void measure_strides(SparseArgs& a) {
   const Shape shape{a.e, a.n, a.k};
@@ -62,12 +63,12 @@ __host__ void measure_strides(SparseArgs& a) {
   a.meta_odd = offset(0, 0, 5) - offset(0, 0, 4);
 }
 
-/// Where the lane that copies 16 columns (g = lane % 8) of quad t, and metadata and scale of group t (t =
-/// lane / 8), finds them.
+/// The source of a lane's copies: 16 columns (g = lane % 8) of quad t, and metadata and scale of group t (t =
+/// lane / 8).
 struct LaneCursor {
   const uint8_t *comp, *meta, *scale;
 
-  /// Of the first step of expert 0.
+  /// Points to the first step of expert 0.
   __device__ __forceinline__ LaneCursor(const SparseArgs& a, int column, int t)
       : comp(a.comp + a.comp_quad[t] + column),
         meta(a.meta + t * a.meta_group + column),
@@ -80,7 +81,7 @@ struct LaneCursor {
     scale += e * a.scale_expert + groups * a.scale_group;
   }
 
-  /// To the warp's next step.
+  /// Moves to the warp's next step.
   __device__ __forceinline__ void advance(const SparseArgs& a) {
     comp += a.comp_stride, meta += a.meta_stride, scale += a.scale_stride;
   }
@@ -97,8 +98,8 @@ struct LaneCursor {
   }
 };
 
-/// The same byte by byte, for columns that are not there (`count` of 16 are), groups behind the last, and any
-/// alignment. What is not there becomes zeros with legal metadata.
+/// The same byte by byte, for missing columns (`count` of 16 exist), groups behind the last, and any
+/// alignment. Missing weights become zeros with legal metadata.
 template <class Layout>
 __device__ __noinline__ void copy_bytes(const SparseArgs& a, uint8_t* stage, int lane, int e, int step,
                                         int column, int count) {
@@ -114,7 +115,7 @@ __device__ __noinline__ void copy_bytes(const SparseArgs& a, uint8_t* stage, int
   }
 }
 
-/// The codes of one quad of four columns, as two halves a column: E2M1 times 2^-14.
+/// Decodes one quad of four columns, as two halves for each column: E2M1 times 2^-14.
 __device__ __forceinline__ void decode4(uint32_t codes, uint32_t (&out)[4]) {
   const uint32_t high = ((codes >> 3) & 0x0E0E0E0Eu) | (codes & 0x80808080u);
   const uint32_t low = ((codes << 1) & 0x0E0E0E0Eu) | ((codes << 4) & 0x80808080u);
@@ -135,8 +136,8 @@ __device__ __forceinline__ void mma_sparse(float (&d)[4], uint32_t a0, uint32_t 
         "n"(kSelector));
 }
 
-/// Bytes that a warp has for the block scales of a step as halves: of each group of 16 k, the first 8 columns
-/// of the quads, then the others.
+/// Bytes of a warp for the block scales of a step as halves: for each group of 16 k, the first 8 columns of
+/// the quads, then the others.
 inline constexpr int kScaleBytes = kStepGroups * 2 * kWarpColumns;
 
 /// Converts the block scales of a step, each once.
@@ -151,7 +152,7 @@ __device__ __forceinline__ void convert_scales(const uint8_t* stage, uint8_t* sc
 }
 
 /// Half of a lane's share of a step in registers: 8 of its 16 columns. Every other pair of quads begins with
-/// the upper half, which spares shared memory a conflict; see first_column.
+/// the upper half, which avoids a bank conflict; see first_column.
 struct Fragment {
   uint2 codes[4];   ///< quad t of group i
   uint2 meta[2];    ///< of group t, even and odd byte
@@ -174,7 +175,7 @@ struct Fragment {
       scales[i] = {low.x, low.y, high.x, high.y};
     }
   }
-  /// Of the warp's convert_scales.
+  /// Reads scales from the warp's convert_scales.
   __device__ __forceinline__ void read_scales(const uint8_t* converted, int lane, int half) {
     const uint8_t* mine = converted + (half ^ (lane >> 3 & 1)) * kWarpColumns;
 #pragma unroll
@@ -183,12 +184,12 @@ struct Fragment {
   }
 };
 
-/// Of the warp's 128 columns, the one that m-tile j holds in MMA row g; MMA row g + 8 holds the next.
+/// The column, of the warp's 128, in MMA row g of m-tile j; MMA row g + 8 has the next.
 __device__ __forceinline__ int first_column(int lane, int j) {
   return lane / 4 * 16 + ((j * 2) ^ ((lane >> 3 & 1) * 8));
 }
 
-/// Four of a lane's 16 columns, decoded, as mma.sp wants them.
+/// Four of a lane's 16 columns, decoded, as mma.sp takes them.
 struct Quarter {
   uint32_t a[4][4];  ///< [group][column]
   uint32_t metadata[2];
@@ -211,7 +212,7 @@ struct Quarter {
 };
 
 /// sums[j][q] += factor[q] * (32 of 128 columns by 64 k) x, for kTiles times 8 rows of x. b[h][q] holds the
-/// lane's 8 halves of x for k from 32h; factor[q] those of rows 8q + 2t and 8q + 2t + 1.
+/// lane's 8 halves of x for k from 32h; factor[q] the factors of rows 8q + 2t and 8q + 2t + 1.
 template <int kTiles>
 __device__ __forceinline__ void multiply_quarter(const Quarter& f, const uint4 (&b)[2][kTiles],
                                                  const float2 (&factor)[kTiles], float (*sums)[kTiles][4]) {
@@ -233,7 +234,7 @@ __device__ __forceinline__ void multiply_quarter(const Quarter& f, const uint4 (
   }
 }
 
-/// The same of the 64 columns of a fragment.
+/// The same for the 64 columns of a fragment.
 template <int kTiles>
 __device__ __forceinline__ void multiply_half(const Fragment& f, const uint4 (&b)[2][kTiles],
                                               const float2 (&factor)[kTiles], float (*sums)[kTiles][4]) {
@@ -263,15 +264,15 @@ __device__ __forceinline__ void store_four(const SparseArgs& a, int64_t at, int 
   if (present > 3) store_float(a.out, a.out_type, at + 3, v.w);
 }
 
-/// Turns 128 neighbours, four in each lane, into two steps of the next multiplication. Of those of
-/// the lane, `present` exist.
+/// Turns 128 neighbours, four in each lane, into two steps of the next multiplication. `present` of the
+/// lane's four exist.
 __device__ __forceinline__ void prepare_columns(const SparseArgs& a, int64_t row, int column, int present,
                                                 int lane, float4 v) {
   if (present < 1) v.x = 0;
   if (present < 2) v.y = 0;
   if (present < 3) v.z = 0;
   if (present < 4) v.w = 0;
-  const int steps = ((a.gated ? a.n / 2 : a.n) - 1) / kStepK, step = column / kStepK;  // the last, and this
+  const int steps = ((a.gated ? a.n / 2 : a.n) - 1) / kStepK, step = column / kStepK;  // last and own
   uint32_t largest = __float_as_uint(fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
 #pragma unroll
   for (int d = 8; d > 0; d /= 2) largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, d));

@@ -28,15 +28,15 @@ void widen_portably(const uint8_t* bytes, std::span<float> out, ToFloat to_float
   }
 }
 
-// Of MXFP4 scales
+// MXFP4 scales
 constexpr size_t kCodeBytes = 16;  // of a block
 constexpr int kBias = 127;
 constexpr int kLowest = -9, kHighest = 8;  // powers of two in E4M3
 
-/// What codes become by their block's shift.
+/// Codes as E4M3, by their block's shift.
 struct ShiftedCodes {
-  uint8_t bytes[Mxfp4Shift::kCount][16];      ///< of E4M3
-  unsigned rounded[Mxfp4Shift::kCount] = {};  ///< bit c: code c is
+  uint8_t bytes[Mxfp4Shift::kCount][16];      ///< bytes of E4M3
+  unsigned rounded[Mxfp4Shift::kCount] = {};  ///< bit c: code c is rounded
   ShiftedCodes() {
     for (int i = 0; i < Mxfp4Shift::kCount; ++i) {
       for (unsigned code = 0; code < 16; ++code) {
@@ -62,8 +62,8 @@ const std::array<float, 256>& e4m3_values() {
   return values;
 }
 
-/// The largest of 16 E2M1 codes without their signs. Bits of a magnitude are compared from the highest on, in
-/// all codes at once: where a code has the bit, only codes that have it stay.
+/// The largest of 16 E2M1 codes without their signs. Bits of the magnitudes are compared from the highest on,
+/// in all codes at once: if any code has the bit, only codes with it stay.
 unsigned largest_magnitude_code(uint64_t codes) {
   static_assert(sizeof(codes) * 2 == kGroup);
   unsigned largest = 0;
@@ -209,7 +209,7 @@ int64_t Mxfp4Range::add(std::span<const uint8_t> codes, std::span<const uint8_t>
 int Mxfp4Range::exponent() const { return high < low ? 0 : std::clamp(high - kHighest, -126, 126); }
 
 float mxfp4_tile_scale(DType type, const Mxfp4Range& tile) {
-  constexpr int kSix = 6;  // 6 * 2^6 is the largest of code 7 that E4M3 has
+  constexpr int kSix = 6;  // 6 * 2^6 is the largest value of code 7 in E4M3
   if (tile.high < tile.low) return 1;
   const bool power = type == DType::kF8E8M0 || type == DType::kU8;
   return std::ldexp(1.0f, std::max(tile.high - kSix, power ? -kBias : 1 - kBias));
@@ -288,7 +288,7 @@ void cast_mxfp4_scales(std::span<const uint8_t> scales, int exponent, uint8_t* o
 
 namespace {
 
-/// Codes after their block's scale rose by powers of two.
+/// Codes after their block's scale was raised by powers of two.
 struct RaisedCodes {
   static constexpr int kMost = 6;  ///< from here on, every code is zero
   uint8_t codes[kMost + 1][16];

@@ -3,12 +3,12 @@
 
 namespace twofour {
 
-/// Some dense NVFP4 weights as checkpoints store them. Sixteen inputs of `n` outputs at a
-/// time, `blocks` times: codes [blocks, 8, n], scales [blocks, n]. Where K is contiguous every sixteen inputs
-/// of a row are a block of their own, so `n` is 1.
+/// Some dense NVFP4 weights as checkpoints store them: `blocks` times sixteen inputs of `n` outputs, codes
+/// [blocks, 8, n], scales [blocks, n]. If K is contiguous, every sixteen inputs of a row are a block, so `n`
+/// is 1.
 struct CodeBlocks {
   const uint8_t* codes;   ///< low nibble the even k
-  const uint8_t* scales;  ///< E4M3, for the figures; bad ones count as zero
+  const uint8_t* scales;  ///< E4M3, for the figures; NaN and negative ones count as zero
   int64_t blocks, n;
 };
 

@@ -10,7 +10,7 @@
 namespace twofour {
 namespace {
 
-/// What quantize_vector.h, quantize_sweep.h and quantize_numbers.h are written in: eight floats or integers.
+/// The vectors of quantize_vector.h, quantize_sweep.h and quantize_numbers.h: eight floats or integers.
 struct Avx2 {
   using F = float __attribute__((vector_size(32)));
   using I = int32_t __attribute__((vector_size(32)));
@@ -26,7 +26,7 @@ struct Avx2 {
   [[gnu::always_inline]] static F all(float x) { return _mm256_set1_ps(x); }
   [[gnu::always_inline]] static I all(int x) { return ints(_mm256_set1_epi32(x)); }
 
-  // Minimum and maximum give the second operand where one is NaN.
+  // Minimum and maximum give the second operand if one is NaN.
   [[gnu::always_inline]] static F min(F a, F b) { return _mm256_min_ps(a, b); }
   [[gnu::always_inline]] static F max(F a, F b) { return _mm256_max_ps(a, b); }
   [[gnu::always_inline]] static D max(D a, D b) { return _mm256_max_pd(a, b); }
@@ -52,11 +52,11 @@ struct Avx2 {
   }
   [[gnu::always_inline]] static I or_if(M m, I x, int bits) { return x | (m & bits); }
 
-  /// One of three by size: below 2, below 4, and up to 8. Of larger ones, and of NaN, any.
+  /// One of three values by size: below 2, below 4, and up to 8. Any of them for larger sizes and NaN.
   [[gnu::always_inline]] static F by_exponent(F size, float below2, float below4, float below8) {
     return by_low_exponent(max(size, all(1.0f)), below2, below4, below8);
   }
-  /// The same, but any for a size below 2^-5, too: it goes by three bits of the exponent.
+  /// The same, but also any for a size below 2^-5: it depends on three bits of the exponent.
   [[gnu::always_inline]] static F by_low_exponent(F size, float below2, float below4, float below8) {
     const F table = {below4, below8, below2, below2, below2, below2, below2, below2};
     return _mm256_permutevar8x32_ps(table, _mm256_srli_epi32(_mm256_castps_si256(size), 23));
@@ -79,11 +79,11 @@ struct Avx2 {
   [[gnu::always_inline]] static F gather(const float* table, I index) {
     return _mm256_i32gather_ps(table, raw(index), 4);
   }
-  /// Of a table with three bytes to spare.
+  /// Looks up bytes in a table with three spare bytes.
   [[gnu::always_inline]] static I gather_bytes(const uint8_t* table, I index) {
     return ints(_mm256_i32gather_epi32(reinterpret_cast<const int*>(table), raw(index), 1)) & 0xFF;
   }
-  /// Of numbers below 2^16.
+  /// Stores numbers below 2^16.
   [[gnu::always_inline]] static void store_u16(uint8_t* p, I x) {
     const __m256i pairs = _mm256_permute4x64_epi64(_mm256_packus_epi32(raw(x), raw(x)), 0x08);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(pairs));
@@ -119,7 +119,7 @@ struct Avx2 {
     return ints(_mm256_shuffle_epi32(raw(x), places == 1 ? 0x39 : places == 2 ? 0x4E : 0x93));
   }
 
-  /// The values of eight codes, with the signs that they have.
+  /// The values of eight codes, with their signs.
   [[gnu::always_inline]] static F e2m1_values(const uint8_t* codes) {
     const F values = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
     const __m256i word = _mm256_broadcastd_epi32(_mm_loadu_si32(codes));
@@ -128,7 +128,7 @@ struct Avx2 {
     return as_float(as_int(_mm256_permutevar8x32_ps(values, code)) | sign);
   }
 
-  /// 32 codes, two of a byte, the lower first, through a table of 16 bytes.
+  /// Looks up 32 codes, two from a byte, the lower first, in a table of 16 bytes.
   [[gnu::always_inline]] static void look_up_codes(const uint8_t* table, const uint8_t* codes, uint8_t* out) {
     const __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
     const __m256i nibbles =

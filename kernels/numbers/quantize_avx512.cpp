@@ -10,8 +10,7 @@
 namespace twofour {
 namespace {
 
-/// What quantize_vector.h, quantize_sweep.h and quantize_numbers.h are written in: sixteen floats or
-/// integers.
+/// The vectors of quantize_vector.h, quantize_sweep.h and quantize_numbers.h: sixteen floats or integers.
 struct Avx512 {
   using F = float __attribute__((vector_size(64)));
   using I = int32_t __attribute__((vector_size(64)));
@@ -27,7 +26,7 @@ struct Avx512 {
   [[gnu::always_inline]] static F all(float x) { return _mm512_set1_ps(x); }
   [[gnu::always_inline]] static I all(int x) { return ints(_mm512_set1_epi32(x)); }
 
-  // Minimum and maximum give the second operand where one is NaN.
+  // Minimum and maximum give the second operand if one is NaN.
   [[gnu::always_inline]] static F min(F a, F b) { return _mm512_min_ps(a, b); }
   [[gnu::always_inline]] static F max(F a, F b) { return _mm512_max_ps(a, b); }
   [[gnu::always_inline]] static D max(D a, D b) { return _mm512_max_pd(a, b); }
@@ -53,11 +52,11 @@ struct Avx512 {
     return ints(_mm512_mask_or_epi32(raw(x), m, raw(x), _mm512_set1_epi32(bits)));
   }
 
-  /// One of three by size: below 2, below 4, and up to 8. Of larger ones, and of NaN, any.
+  /// One of three values by size: below 2, below 4, and up to 8. Any of them for larger sizes and NaN.
   [[gnu::always_inline]] static F by_exponent(F size, float below2, float below4, float below8) {
     return by_low_exponent(max(size, all(1.0f)), below2, below4, below8);
   }
-  /// The same, but any for a size below 2^-13, too: it goes by four bits of the exponent.
+  /// The same, but also any for a size below 2^-13: it depends on four bits of the exponent.
   [[gnu::always_inline]] static F by_low_exponent(F size, float below2, float below4, float below8) {
     const F table = {below4, below8, below2, below2, below2, below2, below2, below2,
                      below2, below2, below2, below2, below2, below2, below2, below2};
@@ -86,7 +85,7 @@ struct Avx512 {
   [[gnu::always_inline]] static F gather(const float* table, I index) {
     return _mm512_i32gather_ps(raw(index), table, 4);
   }
-  /// Of a table with three bytes to spare.
+  /// Looks up bytes in a table with three spare bytes.
   [[gnu::always_inline]] static I gather_bytes(const uint8_t* table, I index) {
     return ints(_mm512_i32gather_epi32(raw(index), table, 1)) & 0xFF;
   }
@@ -127,7 +126,7 @@ struct Avx512 {
                                                                                       : 0x93)));
   }
 
-  /// The values of sixteen codes, with the signs that they have.
+  /// The values of sixteen codes, with their signs.
   [[gnu::always_inline]] static F e2m1_values(const uint8_t* codes) {
     const F values = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                       -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
@@ -139,7 +138,7 @@ struct Avx512 {
     return _mm512_permutexvar_ps(_mm512_srlv_epi32(spread, places), values);
   }
 
-  /// 32 codes, two of a byte, the lower first, through a table of 16 bytes.
+  /// Looks up 32 codes, two from a byte, the lower first, in a table of 16 bytes.
   [[gnu::always_inline]] static void look_up_codes(const uint8_t* table, const uint8_t* codes, uint8_t* out) {
     const __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
     const __m256i nibbles =

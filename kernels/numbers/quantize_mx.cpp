@@ -18,12 +18,12 @@ namespace twofour {
 namespace {
 
 constexpr size_t kBlock = kMxGroup;
-constexpr int kE2m1Exponent = 2, kE4m3Exponent = 8;  // of the largest powers of two that they have
+constexpr int kE2m1Exponent = 2, kE4m3Exponent = 8;  // of the formats' largest powers of two
 
 float next_up(float x) { return std::bit_cast<float>(std::bit_cast<uint32_t>(x) + 1); }
 
-/// By a number's exponent bits: the largest number with a float32 logarithm that is not above the power of
-/// two (2^-127 for subnormal numbers).
+/// By exponent bits: the largest number whose float32 logarithm is not above that of the power of two (2^-127
+/// for subnormal numbers).
 std::array<float, 256> log_limits() {
   std::array<float, 256> limits{};
   for (unsigned exponent = 0; exponent < 255; ++exponent) {
@@ -41,7 +41,7 @@ const float* limits_of_logs() {
   return limits.data();
 }
 
-/// `largest` of the format, and the exponent of its largest power of two.
+/// `largest`: the format's largest number; `offset`: the exponent of its largest power of two.
 MxPlan plan_of(const MxRule& rule, float largest, int offset) {
   MxPlan plan{};
   plan.compressed_tensors = rule.arithmetic == Arithmetic::compressed_tensors;

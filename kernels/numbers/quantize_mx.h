@@ -12,18 +12,18 @@ namespace twofour {
 /// weight / 2^e, saturating. With b the largest magnitude of the 32:
 ///   modelopt            e = ceil(log2(b / 448)), or b / 6, with the quotient and its logarithm in float32,
 ///   so
-///                       that quotients a few places above a power of two have that one. At least -127. E2M1
-///                       rounds ties towards zero, and zeros of either sign become code 0x8.
+///                       that quotients a few places above a power of two have its logarithm. At least -127.
+///                       E2M1 rounds ties towards zero, and zeros of either sign become code 0x8.
 ///                       Source: NVIDIA/Model-Optimizer,
 ///                       modelopt/torch/quantization/qtensor/mxfp{8,4}_tensor.py.
 ///   compressed_tensors  e = p - 8, or p - 2, with 2^p the largest power of two up to b, the next one from
-///                       1.75 * 2^p on. At least -127. -0 and what rounds to it in the weights' type loses
-///                       its sign; other negative weights that round to zero keep it. In FP16, which has no
-///                       smaller normal number, blocks below 2^-14 have p = -14, and those below 0.75 *
-///                       2^-14 the scale 1, under which all of their weights are 0.
+///                       1.75 * 2^p on. At least -127. -0, and numbers that the weights' type rounds to it,
+///                       lose their sign; other negative weights that round to zero keep it. In FP16, whose
+///                       smallest normal number is 2^-14, blocks below 2^-14 have p = -14, and blocks below
+///                       0.75 * 2^-14 have the scale 1, under which all their weights are 0.
 ///                       Source: vllm-project/compressed-tensors, quantization/utils/mxfp_utils.py, with
 ///                       llm-compressor's default observer of weights.
-/// A power p that FP16 lacks (from 57344 on) is taken all the same, where compressed-tensors writes infinity.
+/// A power p that FP16 lacks (from 57344 on) is used nevertheless; compressed-tensors writes infinity there.
 struct MxRule {
   Arithmetic arithmetic = Arithmetic::modelopt;
   DType weight_type = DType::kF32;  ///< F32, BF16 or F16; ModelOpt's bytes don't depend on it
@@ -33,16 +33,16 @@ struct MxRule {
 /// represents. Writes `values` [n, k], bytes of E4M3, and `scales` [n, k/32], E8M0.
 void quantize_mxfp8(const MxRule& rule, std::span<const float> weights, uint8_t* values, uint8_t* scales,
                     Isa isa = best_isa());
-/// The same with `codes` [n, k/2], two of E2M1 a byte, the lower k in the low nibble.
+/// The same with `codes` [n, k/2], two of E2M1 in each byte, the lower k in the low nibble.
 void quantize_mxfp4(const MxRule& rule, std::span<const float> weights, uint8_t* codes, uint8_t* scales,
                     Isa isa = best_isa());
 
-/// Weights that are not 0 and become 0 because FP16 has no power of two for their block: of
-/// compressed_tensors in F16, in blocks below 2^-14. `back` are the values that were written for them; whole
+/// The number of weights other than 0 that become 0 because FP16 has no power of two for their block: with
+/// compressed_tensors in F16, in blocks below 2^-14. `back`: the values that were written for them; whole
 /// blocks of 32.
 uint64_t count_lost_mx(const MxRule& rule, std::span<const float> weights, std::span<const float> back);
 
-/// The values of whole blocks of 32: number times 2^e, rounded once where float32 needs it.
+/// The values of whole blocks of 32: number times 2^e, rounded once if float32 needs it.
 void dequantize_mxfp8(std::span<const uint8_t> values, std::span<const uint8_t> scales, float* out,
                       Isa isa = best_isa());
 void dequantize_mxfp4(std::span<const uint8_t> codes, std::span<const uint8_t> scales, float* out,

@@ -31,7 +31,7 @@ template <class V>
   return V::select(V::greater(V::all(0x38400000), amax), V::all(127), normal);
 }
 
-/// Sixteen weights a lane, transposed, and the scales of their blocks.
+/// Loads sixteen weights into each lane, transposed; returns the scales of their blocks.
 template <class V>
 [[gnu::always_inline]] inline typename V::I load_mx_blocks(const MxPlan& plan, const float* weights,
                                                            typename V::F (&x)[16]) {
@@ -42,7 +42,7 @@ template <class V>
   return mx_scale<V>(plan, V::max(largest, swap_neighbours<V>(largest)));
 }
 
-/// Eight codes a lane of E2M1.
+/// Eight codes of E2M1 in each lane.
 template <class V>
 [[gnu::always_inline]] inline typename V::I mx_codes(const MxPlan& plan, const typename V::F* x,
                                                      typename V::F inverse) {
@@ -67,7 +67,7 @@ template <class V>
   return word;
 }
 
-/// Every second lane.
+/// Stores every second lane.
 template <class V>
 [[gnu::always_inline]] inline void store_mx_scales(uint8_t* scales, typename V::I byte) {
   uint8_t twice[V::kLanes];

@@ -3,8 +3,8 @@
 #include "kernels/numbers/quantize_ops.h"
 #include "kernels/numbers/quantize_vector.h"
 
-// Included by files that are compiled for one instruction set; see quantize_ops.h. What is done to each
-// number alone: `V` as in quantize_vector.h.
+// Included by files that are compiled for one instruction set; see quantize_ops.h. Operations on single
+// numbers; `V` as in quantize_vector.h.
 
 namespace twofour {
 
@@ -24,7 +24,7 @@ int64_t widen_f16(const uint8_t* bytes, int64_t count, float* out) {
   for (int64_t i = 0; i < whole; i += V::kLanes) {
     const I half = V::load_u16(bytes + 2 * i), magnitude = half & 0x7FFF;
     const I normal = (magnitude << 13) + (112 << 23);
-    // A last place of 2^-24, and then what was added goes.
+    // The sum has a last place of 2^-24; then the addend is subtracted.
     const I subnormal = V::as_int(V::as_float((magnitude << 13) + (113 << 23)) - V::all(0x1p-14f));
     I bits = V::select(V::greater(V::all(0x400), magnitude), subnormal, normal);
     bits = V::select(V::greater(magnitude, V::all(0x7BFF)), bits | 0x7F800000, bits);
@@ -114,13 +114,13 @@ int64_t dequantize_blocks(const float* step, const uint8_t* codes, const uint8_t
   return blocks;
 }
 
-/// Lane i of a quad goes if two others beat it: those above it by being larger, those below by being as
-/// large.
+/// Lane i of a quad becomes zero if two others beat it: a lane above it must be larger, a lane below at least
+/// as large.
 template <class V>
 int64_t prune_2_4(float* x, int64_t count) {
   using I = typename V::I;
   const int64_t whole = count / V::kLanes * V::kLanes;
-  // 1 where the lane 1, 2, 3 places on is one of the quad's lower ones.
+  // 1 if the lane 1, 2 or 3 places on wraps to a lower one of the quad.
   const I wraps1 = V::quads(0, 0, 0, 1), wraps2 = V::quads(0, 0, 1, 1), wraps3 = V::quads(0, 1, 1, 1);
   for (int64_t i = 0; i < whole; i += V::kLanes) {
     const I bits = V::as_int(V::load(x + i)), size = bits & INT32_MAX;

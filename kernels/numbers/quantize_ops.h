@@ -8,10 +8,10 @@ namespace twofour {
 
 enum class Isa;
 
-/// What compressed-tensors rounds the quotient of a block's largest magnitude to.
+/// The type to which compressed-tensors rounds the quotient of a block's largest magnitude.
 enum class RoundTo { f32, bf16, f16 };
 
-/// A QuantizeRule and a GlobalScale as the instruction sets take them. The global scale is positive and
+/// A QuantizeRule and a GlobalScale in the form for instruction sets. The global scale is positive and
 /// finite.
 struct BlockScaleChoice {
   enum Choice { max, mse, four_over_six };
@@ -24,15 +24,15 @@ struct BlockScaleChoice {
   // ModelOpt: names and meanings as in quantize.cpp.
   float six_g, sixth, scale_max, to_e4m3, from_e4m3;
   // mse: by the byte of a block scale, 1 .. 126.
-  const float* steps;     ///< what code 1.0 is worth: E4M3 times a number, rounded three times at most,
-                          ///< within 2^-60 .. 2^60
-  const uint8_t* chosen;  ///< the block scale that is stored when it wins, and three bytes to spare
-  /// Quantizes one block, for those few that the vectors leave out.
+  const float* steps;     ///< the value of code 1.0: E4M3 times a number, rounded three times at most, within
+                          ///< 2^-60 .. 2^60
+  const uint8_t* chosen;  ///< the block scale to store if it wins, and three spare bytes
+  /// Quantizes one block, for the few that the vectors skip.
   void (*one_block)(const void* context, const float* x, uint8_t* codes, uint8_t* scale);
   const void* context;
 };
 
-/// An MxRule as the instruction sets take it.
+/// An MxRule in the form for instruction sets.
 struct MxPlan {
   bool compressed_tensors, is_half;
   float largest;  ///< of the numbers: 6 or 448
@@ -47,13 +47,14 @@ struct ErrorLanes {
   double weights[16], errors[16], products[16], largest[16];
 };
 
-/// What an instruction set provides. All give the same bytes as the portable loops. Each does as many of the
-/// `count` (numbers, or blocks of sixteen) as fill its vectors, from the first, and returns how many.
+/// The functions of an instruction set. All give the same bytes as the portable loops. Each processes as many
+/// of the `count` (numbers, or blocks of sixteen) as fill its vectors, from the first, and returns their
+/// number.
 struct QuantizeOps {
   int64_t (*widen_bf16)(const uint8_t* bytes, int64_t count, float* out);
   int64_t (*widen_f16)(const uint8_t* bytes, int64_t count, float* out);
   int64_t (*round_to_bf16)(const float* x, int64_t count, uint8_t* out);
-  /// Whole groups, where they fill vectors; see casts.h.
+  /// Processes whole groups if they fill vectors; see casts.h.
   int64_t (*decode_int4)(const uint8_t* codes, int64_t count, int64_t group, const float* zero_points,
                          const float* scales, float* out);
   /// Raises `largest`, the bits of a magnitude.

@@ -12,20 +12,20 @@ template <class V>
   return V::select(V::greater(V::all(8), byte), subnormal, V::as_float((byte << 20) + (120 << 23)));
 }
 
-/// A ratio below 7 that is not negative, rounded to a value of E2M1, as nearest_e2m1 in quantize.cpp does.
+/// A ratio below 7 that is not negative, rounded to a value of E2M1, as by nearest_e2m1 in quantize.cpp.
 template <class V>
 [[gnu::always_inline]] inline typename V::F nearest_below_7(typename V::F ratio) {
   const auto magic = V::by_low_exponent(ratio, 0x1.8p22f, 0x1.8p23f, 0x1.8p24f);
   return (ratio + magic) - magic;
 }
 
-/// Of any ratio that is not negative. NaN stays.
+/// The same for any ratio that is not negative. NaN stays.
 template <class V>
 [[gnu::always_inline]] inline typename V::F nearest_e2m1(typename V::F ratio) {
   return V::min(V::all(6.0f), nearest_below_7<V>(ratio));
 }
 
-/// The squared error of a block a lane, added in the order that quantize.h gives.
+/// The squared error of one block in each lane, added in the order of choices.h.
 template <class V>
 [[gnu::always_inline]] inline typename V::F squared_error(const typename V::F (&x)[16], typename V::F step) {
   using F = typename V::F;
@@ -39,19 +39,19 @@ template <class V>
   return ((pair[0] + pair[1]) + (pair[2] + pair[3])) + ((pair[4] + pair[5]) + (pair[6] + pair[7]));
 }
 
-// The sweep finds the block scale with the least squared error E, as squared_error computes it, and of equal
-// ones the smallest. It computes E for few: it estimates the others and leaves out those that cannot win.
+// The sweep finds the block scale with the least squared error E, as squared_error computes it, the smallest
+// of equal ones. It computes E for few: it estimates the others and skips those that cannot win.
 //
 // Let s be a step, m a magnitude, a the largest one of the block, g the distance of m / s to the nearest
 // value of E2M1 and G the sum of (s g)^2. Let u = 2^-24, the rounding of a float, and h = 2^-20 a. Steps are
 // E4M3 times a number, rounded three times at most; t, E4M3 times steps[126] / 448, is within 6.1 u of s.
 //
 // 1. |A - G| <= 2^-13 G + 2^-21 a^2 for the estimate A = t^2 sum (r - v)^2, where r = m * (1 / t) and v is
-//    the value nearest to r. For r errs by 8.2 u m / s, g moves no faster than its argument, and r - v is
+//    the value nearest to r. For r is off by 8.2 u m / s, g moves no faster than its argument, and r - v is
 //    rounded once, so s |r - v| is within 9.3 u m < h of s g. Its square is then within
 //    2 h s g + h^2 <= 2^-14 (s g)^2 + (2^14 + 1) h^2 of (s g)^2; sixteen of the latter are below 2^-21.9 a^2.
 //    t^2 for s^2 and rounding the sum add less than 40 u. Underflow adds less than 2^-140, nothing to a^2.
-// 2. |E - G| <= 2^-13 G + 2^-21 a^2. The quotient errs by u, so the value v that it chooses is no further
+// 2. |E - G| <= 2^-13 G + 2^-21 a^2. The quotient is off by u, so the value v that it chooses is no further
 //    than s g + 2 u m from m; v s, at most 2.01 m, and the difference are rounded once each: the error is
 //    within 5.2 u m < h of s g. The rest as before.
 // 3. So E < least (1 + 2^-11) + 2^-19 a^2 for the step with the least A. An A above
@@ -59,15 +59,15 @@ template <class V>
 //    with a sum over some of its terms above the limit.
 // 4. A step s' >= s moves m / s further below 1/2, if it is there, so that s' g' >= s g: m is between 0 and
 //    s / 2, and the latter only goes away. A sum of (r - v)^2 over those r alone bounds G' from below as A
-//    bounds G, and when it is above the limit, s' loses. (An m / s above 1/2 with its r below has
+//    bounds G, and if it is above the limit, s' loses. (An m / s above 1/2 with its r below has
 //    t |r - v| < h, which 1. has room for.)
-// 5. Where 6 s < a, g of the largest magnitude is a / s - 6, and smaller steps cut off more: when
+// 5. If 6 s < a, g of the largest magnitude is a / s - 6, and smaller steps cut off more: if
 //    (a - 6 t)^2 is above the limit, they lose. It is within h of s g before it is squared, as in 1.
-// 6. Where a <= s / 4 all codes are zero, and they stay so: larger steps have the same E.
+// 6. If a <= s / 4, all codes are zero, and they stay zero: larger steps have the same E.
 //
 // This needs a within 2^-40 .. 2^40, s within 2^-60 .. 2^60, and a / s below 2^40, so that nothing overflows.
 
-/// Which lanes have a largest magnitude that the sweep may take.
+/// The lanes whose largest magnitude is in the sweep's range.
 template <class V>
 [[gnu::always_inline]] inline typename V::M sweepable(typename V::F amax, const float* steps) {
   // The smallest step is 2^-18 of the largest.
@@ -100,8 +100,8 @@ template <class V, Ratios ratios, bool with_below, int first = 0, int end = 16>
   return {all[0] + all[1], below[0] + below[1]};
 }
 
-/// The block scale with the least squared error, of equal ones the smallest, for the lanes in `lanes`.
-/// `near`, of 1 .. 126, is where to begin.
+/// The block scale with the least squared error, the smallest of equal ones, for the lanes in `lanes`. The
+/// search begins at `near`, 1 .. 126.
 template <class V>
 [[gnu::always_inline]] inline typename V::I sweep(const typename V::F (&x)[16], typename V::F amax,
                                                   typename V::I near, const float* steps,
@@ -110,8 +110,9 @@ template <class V>
   using I = typename V::I;
   using M = typename V::M;
   constexpr int kLast = 126;
-  // So many above `near` half the terms of most estimates exceed the limit already; and from where, and how
-  // often, it is asked whether larger steps can win at all. Only speed depends on these.
+  // kFar: so far above `near`, half the terms of most estimates already exceed the limit. kFirstAsked,
+  // kAskEvery: where, and how often, the sweep tests whether larger steps can win at all. Only speed depends
+  // on these.
   constexpr int kFar = 6, kFirstAsked = 8, kAskEvery = 3;
   const F endless = V::all(0x1.FFFFFEp127f);
   const F slack = amax * amax * V::all(0x1p-18f);
@@ -174,7 +175,7 @@ template <class V>
     active = goes_on;
   }
 
-  // Compute what is left, from the smallest: often one a lane.
+  // Compute the remaining ones, from the smallest: often one in each lane.
   const F limit = limit_of(least);
   const I none = V::all(0);
   F least_error = endless;

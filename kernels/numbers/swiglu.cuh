@@ -2,7 +2,7 @@
 
 namespace twofour::cuda {
 
-/// The smaller one, or NaN where one is, which fminf would leave out.
+/// The smaller of two numbers, or NaN if one is NaN, which fminf would ignore.
 __device__ __forceinline__ float least(float a, float b) {
   float r;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
@@ -15,8 +15,8 @@ __device__ __forceinline__ float power_of_two(float x) {
   return r;
 }
 
-/// silu(gate) * up, both clamped where `limit` is positive (product.md, "The MoE layer"). NaN stays NaN.
-/// Nothing in it branches.
+/// silu(gate) * up, both clamped if `limit` is positive (product.md, "The MoE layer"). NaN stays NaN. It
+/// has no branches.
 __device__ __forceinline__ float swiglu(float gate, float up, float limit) {
   const float most = limit > 0 ? limit : __int_as_float(0x7F800000);
   gate = least(gate, most), up = -least(-least(up, most), most);

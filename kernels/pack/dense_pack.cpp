@@ -14,7 +14,7 @@ namespace {
 /// Groups with adjacent block scales in the 128x4 order.
 constexpr int64_t kScaleRun = 4;
 
-/// Offset in its part of a byte of the row at `n`.
+/// The offset of a byte of row `n` in its part.
 template <class Layout>
 int64_t offset_of(Shape shape, int64_t n, int64_t group, int byte) {
   const Stored s = Layout::place(shape, {0, n, group, byte});
@@ -60,7 +60,7 @@ uint64_t dense_pack(const DenseRows& rows, Shape shape, int64_t n0, std::span<ui
   return bad;
 }
 
-// Never called: taking the address is what instantiates the function for every dense layout of the list.
+// Never called: taking the address instantiates the function for every dense layout of the list.
 std::vector<DensePackFunction*> dense_pack_functions() {
   std::vector<DensePackFunction*> functions;
   for_each_layout([&]<class Layout>() {

@@ -8,9 +8,9 @@
 
 namespace twofour {
 
-/// Writes dense rows to rows [n0, n0 + rows.n) of one expert (`shape.e == 1`, `shape.k == rows.k`) where
-/// `Layout`, a layout of DenseGroups, keeps them; `parts[p]` is part p of the expert. Padding is not written.
-/// Bit-equal to packing with the layout's map. Returns how many block scales are NaN or negative.
+/// Writes dense rows to rows [n0, n0 + rows.n) of one expert (`shape.e == 1`, `shape.k == rows.k`) in the
+/// places of `Layout`, a layout of DenseGroups; `parts[p]` is part p of the expert. Padding is not written.
+/// Bit-equal to packing with the layout's map. Returns the number of block scales that are NaN or negative.
 template <class Layout>
 uint64_t dense_pack(const DenseRows& rows, Shape shape, int64_t n0, std::span<uint8_t* const> parts);
 

@@ -19,7 +19,7 @@ void check_dense(const char* where, const DenseMatrices& d) {
          where, "K a multiple of 16", std::to_string(d.n) + " x " + std::to_string(d.k));
 }
 
-/// Copies rows of codes to where the layout has them, 16 bytes (kWide) or one at a time.
+/// Copies rows of codes to their places in the layout, 16 bytes (kWide) or one at a time.
 template <bool kWide>
 __global__ void __launch_bounds__(kThreads) pack_codes_kernel(DenseMatrices d, Shape shape, uint8_t* weight) {
   constexpr uint32_t kPiece = kWide ? 16 : 1;
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads) pack_codes_kernel(DenseMatrices d, S
   }
 }
 
-/// Four scales of a row are adjacent: a thread writes them, padding too.
+/// Four scales of a row are adjacent: a thread writes them, and padding.
 __global__ void __launch_bounds__(kThreads) pack_scales_kernel(DenseMatrices d, Shape shape, uint8_t* scale) {
   const Part part = Layout::part(1, shape);
   const int64_t offset = (blockIdx.x * int64_t{kThreads} + threadIdx.x) * 4, e = blockIdx.y;
@@ -60,7 +60,7 @@ __device__ __forceinline__ uint64_t load_codes(const uint8_t* from) {
   return codes;
 }
 
-/// A thread dequantizes 16 weights. kFp8: to E4M3 under a scale of the row, else to BF16.
+/// A thread dequantizes 16 weights. kFp8: to E4M3 with a scale for each row, else to BF16.
 template <bool kFp8>
 __global__ void __launch_bounds__(kThreads)
     dequantize_kernel(DenseMatrices d, const float* global_scale, const float* row_scale, uint8_t* out) {
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto weight = [&](unsigned code) { return __fmul_rn(__fmul_rn(e2m1_to_float(code), scale), g); };
   uint32_t words[kFp8 ? 4 : 8] = {};
   if constexpr (kFp8) {
-    // Eight magnitudes; a byte permutation picks those of four codes, and signs come after.
+    // Eight magnitudes; a byte permutation picks the magnitudes of four codes; signs are added afterwards.
     const float divisor = row_scale[row];
     uint32_t table[2] = {};
 #pragma unroll
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const __grid_constan
 #pragma unroll
   for (int i = 0; i < kGroup; ++i) largest = max(largest, __float_as_uint(x[i]) & 0x7FFFFFFFu);
 
-  // The block scale, as ModelOpt's max rule has it
+  // The block scale by ModelOpt's max rule
   const float g = a.global_scale[e];
   float wanted = __fdiv_rn(__uint_as_float(largest), __fmul_rn(kE2m1Max, g));
   if (wanted == 0.0f) wanted = 1.0f;

@@ -5,7 +5,7 @@
 
 namespace twofour::cuda {
 
-/// A 2:4 layout in device memory; kernels/multiply/device_layouts.h has the layout of each.
+/// A 2:4 layout in device memory; kernels/multiply/device_layouts.h maps each to its layout.
 enum class SparseLayout { planes, packed };
 
 /// Dense NVFP4 matrices as checkpoints store them, K contiguous, in device memory.
@@ -16,35 +16,35 @@ struct DenseMatrices {
 };
 
 /// Prunes to 2:4 and packs as `layout`: bit-equal with prune_pack of kernels/pack/prune_pack.h. `parts` as in
-/// SparseExperts. Parts, codes and scales on multiples of 16 bytes and N a multiple of 16, K of 32 are moved
-/// 16 bytes at a time. Throws Error on shapes that cannot be and on CUDA's errors.
+/// SparseExperts. If parts, codes and scales are on multiples of 16 bytes, N is a multiple of 16 and K of 32,
+/// 16 bytes are copied at a time. Throws Error on impossible shapes and on CUDA's errors.
 void prune_pack(const DenseMatrices& dense, SparseLayout layout, uint8_t* const (&parts)[3], Stream stream);
 
 /// Packs as g8, bit-equal with dense_pack of kernels/pack/dense_pack.h, padding zero.
 ///   weight U8 [E, N, K/2], scale E4M3 [E, Np, Sp]: see formats/layouts/gate_up_interleaved8.h
-/// With `gated` rows are gate then up and N a multiple of 16.
+/// With `gated`, rows are gate then up, and N is a multiple of 16.
 void pack_g8(const DenseMatrices& dense, bool gated, uint8_t* weight, uint8_t* scale, Stream stream);
 
 /// Weights in BF16, [E, N, K]: bit-equal with dequantize_bf16 of kernels/numbers/dequantize.h. `global_scale`
 /// F32 [E].
 void dequantize_to_bf16(const DenseMatrices& dense, const float* global_scale, void* out, Stream stream);
 
-/// Weights in E4M3, [E, N, K]: those of dequantize_to_bf16 before they are rounded, divided by `row_scale`
-/// F32 [E, N] in float32, saturating at 448.
+/// Weights in E4M3, [E, N, K]: the weights of dequantize_to_bf16 before rounding, divided by `row_scale` F32
+/// [E, N] in float32, saturating at 448.
 void dequantize_to_fp8(const DenseMatrices& dense, const float* global_scale, const float* row_scale,
                        uint8_t* out, Stream stream);
 
-/// Where the block scales of quantized activations go.
+/// The order of block scales of quantized activations.
 enum class ScaleOrder {
   rows,   ///< [M, K/16]
   tiles,  ///< 128x4: as the scales of g8, a matrix [Mp, Sp] with Mp = M up to 128, Sp = K/16 up to 4
 };
 
 /// Activations to quantize. One matrix, or `experts` of them stacked in rows: matrix e has rows row_begin[e]
-/// to row_begin[e + 1] - 1, and where scales are ordered in tiles its own tiles begin at row tile_begin[e], a
+/// to row_begin[e + 1] - 1, and if scales are ordered in tiles, its tiles begin at row tile_begin[e], a
 /// multiple of 128.
 struct QuantizeActivations {
-  const void* x = nullptr;  ///< [M, K]; with `interleaved` [M, 2K], of every 16 numbers 8 of gate and 8 of up
+  const void* x = nullptr;  ///< [M, K]; with `interleaved` [M, 2K], 8 of gate and 8 of up in every 16 numbers
   Float type = Float::bf16;
   int64_t m = 0, k = 0;                 ///< k a multiple of 16
   int64_t rows_per_x = 1;               ///< row r is x[r / rows_per_x], then x is [M / rows_per_x, K]
@@ -54,15 +54,15 @@ struct QuantizeActivations {
   const int32_t* row_begin = nullptr;   ///< [experts + 1], with more than one matrix
   const int32_t* tile_begin = nullptr;  ///< [experts], with more than one matrix and tiles
   bool interleaved =
-      false;        ///< quantizes silu(gate) * up, what dense_multiply leaves with DenseEpilogue::stored
+      false;        ///< quantizes silu(gate) * up of dense_multiply's output with DenseEpilogue::stored
   float limit = 0;  ///< clamp of gate and up; 0: none
   ScaleOrder order = ScaleOrder::rows;
   uint8_t* codes = nullptr;   ///< [M, K/2]
-  uint8_t* scales = nullptr;  ///< as `order` says; padding is left alone
+  uint8_t* scales = nullptr;  ///< by `order`; padding is not written
 };
 
 /// Bit-equal with quantize_nvfp4_row of kernels/numbers/quantize.h (ModelOpt's rule) for every row times its
-/// weight; interleaved ones but for the last bits of exp.
+/// weight; with `interleaved`, except for the last bits of exp.
 void quantize_activations(const QuantizeActivations& args, Stream stream);
 
 }  // namespace twofour::cuda

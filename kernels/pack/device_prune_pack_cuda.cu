@@ -7,7 +7,8 @@ namespace {
 
 constexpr const char* kWhere = "prune_pack";
 constexpr int kThreads = 256;
-/// A block prunes 128 rows by 256 k: a thread 4 rows by 32 k, which make words of four neighbouring rows.
+/// A block prunes 128 rows by 256 k: a thread prunes 4 rows by 32 k, which become words of four neighbouring
+/// rows.
 constexpr int kRows = 128, kK = 256, kGroups = kK / kGroup;
 
 struct PackArgs {
@@ -17,10 +18,10 @@ struct PackArgs {
   bool wide_in, wide_out;
 };
 
-/// Both quads of eight codes at once, in 16-bit lanes: kept codes in bits 0-7 of a lane, their places in
-/// 8-11.
+/// Prunes both quads of eight codes at once, in 16-bit lanes: kept codes in bits 0-7 of a lane, their places
+/// in bits 8-11.
 __device__ __forceinline__ uint32_t select_two(uint32_t codes) {
-  uint32_t key[4];  // sorts by magnitude, then by the lower place; the sign travels along
+  uint32_t key[4];  // sorts by magnitude, then by the lower place; the sign is only carried along
 #pragma unroll
   for (uint32_t i = 0; i < 4; ++i) {
     const uint32_t nibble = codes >> 4 * i;
@@ -29,7 +30,7 @@ __device__ __forceinline__ uint32_t select_two(uint32_t codes) {
   const uint32_t a = __vmaxu2(key[0], key[1]), b = __vminu2(key[0], key[1]);
   const uint32_t c = __vmaxu2(key[2], key[3]), d = __vminu2(key[2], key[3]);
   const uint32_t first = __vmaxu2(a, c), second = __vmaxu2(__vminu2(a, c), __vmaxu2(b, d));
-  // The place above the code, so that order by this is order by place
+  // The place in the bits above the code, so that this sorts by place
   const auto turn = [](uint32_t k) {
     return (k >> 3 & 0x00070007u) | (k << 3 & 0x00080008u) | (~k << 3 & 0x00300030u);
   };
@@ -38,7 +39,8 @@ __device__ __forceinline__ uint32_t select_two(uint32_t codes) {
          (high << 6 & 0x0C000C00u);
 }
 
-/// 32 rows of words in shared memory, 16-byte chunks apart by the 32 k that they come from.
+/// The index of a word in 32 rows of words in shared memory; the source chunk of 32 k spreads words over
+/// banks.
 __device__ __forceinline__ int word_at(int row, int chunk, int word) {
   return row * 32 + (word ^ (chunk * 4));
 }

@@ -18,7 +18,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "byte j of a row is byte j of a word");
 
-/// Sums of squared halves by block scale: exact, and one addition a block.
+/// Sums of squared halves by block scale: exact, with one addition for each block.
 struct Energies {
   std::array<uint64_t, 256> all{}, kept{};
   void add_to(PruneStats& stats) const {
@@ -54,7 +54,7 @@ uint64_t word_energy(uint64_t codes) {
   return sum;
 }
 
-/// Sixteen codes of one output as one word.
+/// Prunes sixteen codes of one output, as one word.
 uint64_t prune_word(bool pairs, uint64_t codes, uint64_t& tied) {
   if (!pairs) return codes & keep_two<4>(codes & 0x7777777777777777u, tied);
   uint64_t ranks = 0;
@@ -74,7 +74,7 @@ void prune_words_portable(bool pairs, const uint8_t* codes, int64_t count, uint8
   }
 }
 
-/// Bytes (i, j) of eight words of eight bytes change places.
+/// Transposes the bytes of eight words of eight bytes.
 void transpose(std::array<uint64_t, 8>& w) {
   const auto swap = [&](size_t step, int bits, uint64_t mask) {
     for (size_t i = 0; i < 8; ++i) {
@@ -89,7 +89,7 @@ void transpose(std::array<uint64_t, 8>& w) {
   swap(1, 8, 0x00FF00FF00FF00FFu);
 }
 
-/// Prunes runs of words and sums what their block scales make of them.
+/// Prunes runs of words and sums their energies by block scale.
 class Pruner {
  public:
   Pruner(bool pairs, Isa isa) : pairs_(pairs), wide_(wide_prune_words(isa)) {}
@@ -122,7 +122,7 @@ class Pruner {
   std::array<uint64_t, kRun> all_, kept_;
 };
 
-/// One block of many outputs, turned so that each output's sixteen codes are a word, and back.
+/// Prunes one block of many outputs, transposed so that each output's sixteen codes are a word, and back.
 void prune_turned(const uint8_t* from, const uint8_t* scales, int64_t n, uint8_t* to, Pruner& pruner) {
   constexpr int64_t kColumns = 256;
   std::array<uint64_t, kColumns> words;

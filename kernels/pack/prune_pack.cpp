@@ -10,16 +10,16 @@
 namespace twofour {
 namespace {
 
-// 128 rows give every output row two whole lines at a time. 512 groups take K to 8192 in one piece, since
-// reading pieces of rows is slower; together the scratch is 400 KiB, which an L2 of 512 KiB still holds.
+// 128 rows give every output row two whole lines at a time. 512 groups hold a K of 8192 in one piece, since
+// reading pieces of rows is slower. Together the scratch is 400 KiB, which fits an L2 of 512 KiB.
 constexpr int64_t kBlockRows = 128;
 constexpr int64_t kChunkGroups = 512;
-// How far ahead of the selection codes are prefetched; half of this and four times as much are measurably
-// slower.
+// The distance by which codes are prefetched ahead of the selection; half and four times this distance are
+// measurably slower.
 constexpr int64_t kPrefetchBytes = 2048;
 static_assert(kChunkGroups <= kMaxRunGroups);
 
-// An odd number of cache lines a row: the 64 rows of a tile then fall into different sets of the cache.
+// An odd number of cache lines for each row: the 64 rows of a tile are then in different sets of the cache.
 constexpr int64_t padded_pitch(int64_t bytes) { return ((bytes + kSelectSlack) / 64 | 1) * 64; }
 constexpr int64_t kCompPitch = padded_pitch(kChunkGroups * 4);
 constexpr int64_t kMetaPitch = padded_pitch(kChunkGroups * 2);
@@ -87,8 +87,8 @@ SparseGroup prune_counted(const DenseGroup& dense, PruneStats& stats) {
 }
 
 std::vector<KChunk> k_chunks(int64_t groups) {
-  // Chunks of like size, for a short last one would have short tiles; whole ones of 16 groups, which is what
-  // the widest selection takes at once.
+  // Chunks of nearly equal size, since a short last one would have short tiles. They are multiples of 16
+  // groups, which the widest selection processes at once.
   const int64_t count = (groups + kChunkGroups - 1) / kChunkGroups;
   std::vector<KChunk> chunks;
   for (int64_t g0 = 0; g0 < groups;) {
@@ -109,7 +109,7 @@ PruneStats pack_chunk(const DenseRows& rows, KChunk chunk, std::span<const PackS
 
   const int64_t rows_ahead = (kPrefetchBytes + chunk.groups * 8 - 1) / (chunk.groups * 8);
 
-  // A short first block brings the destination to a cache line; later ones then keep to lines.
+  // A short first block aligns the destination to a cache line; later blocks stay aligned.
   const int64_t head = (64 - misalignment(sweeps.front().rows.front())) % 64;
   for (int64_t n = 0, size = 0; n < rows.n; n += size) {
     size = std::min(n == 0 && head != 0 ? head : kBlockRows, rows.n - n);
@@ -139,7 +139,7 @@ PruneStats pack_chunk(const DenseRows& rows, KChunk chunk, std::span<const PackS
   return stats;
 }
 
-// Never called: taking the addresses is what instantiates both functions for every 2:4 layout of the list.
+// Never called: taking the addresses instantiates both functions for every 2:4 layout of the list.
 std::vector<PackFunctions> prune_pack_functions() {
   std::vector<PackFunctions> functions;
   for_each_layout([&]<class Layout>() {

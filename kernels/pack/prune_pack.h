@@ -17,7 +17,7 @@ struct DenseRows {
   int64_t k;  ///< a multiple of 16
 };
 
-/// What pruning did to some rows. Integers, so that sums are the same in any order and on any instruction
+/// Statistics of pruning some rows. Integers, so that sums are the same in any order and on any instruction
 /// set.
 struct PruneStats {
   uint64_t quads = 0;
@@ -31,12 +31,11 @@ struct PruneStats {
   bool operator==(const PruneStats&) const = default;
 };
 
-/// `streaming` writes around the cache: right when the destination is larger than the cache and not read
-/// soon.
+/// `streaming` writes around the cache, for a destination that is larger than the cache and not read soon.
 enum class Stores { cached, streaming };
 
-/// Prunes `rows` to 2:4 and writes them to rows [n0, n0 + rows.n) of one expert (`shape.e == 1`,
-/// `shape.k == rows.k`) where `Layout` keeps them; `parts[p]` is part p of the expert. Bit-equal to packing
+/// Prunes `rows` to 2:4 and writes them to rows [n0, n0 + rows.n) of one expert (`shape.e == 1`, `shape.k ==
+/// rows.k`) in the places of `Layout`; `parts[p]` is part p of the expert. Bit-equal to packing
 /// `prune(DenseGroup)` with the layout's map, for any shape. Asserts on shapes that disagree.
 template <class Layout>
 PruneStats prune_pack(const DenseRows& rows, Shape shape, int64_t n0, std::span<uint8_t* const> parts,

@@ -26,8 +26,7 @@ constexpr int64_t kStepGroups = 8;  // 64 bytes of codes make a register of comp
                          lookup(kPlaceAndCodeOfLow, low_nibbles(key)));
 }
 
-/// Bytes of both where `mask` has ones from `yes`, else from `no`; `yes` and `no` may hold anything
-/// elsewhere.
+/// Bits from `yes` if `mask` has a one, else from `no`.
 [[gnu::always_inline]] inline __m256i merge(__m256i mask, __m256i yes, __m256i no) {
   return _mm256_or_si256(_mm256_and_si256(mask, yes), _mm256_andnot_si256(mask, no));
 }
@@ -58,8 +57,8 @@ struct Tally {
                           _mm256_sad_epu8(lookup(kSquares, high_nibbles(codes)), zero));
 }
 
-/// Eight groups: 32 bytes of comp and 16 of meta. `live` groups exist; the codes and scales of others are
-/// zero.
+/// Selects eight groups: 32 bytes of comp and 16 of meta. `live` groups exist; the codes and scales of others
+/// are zero.
 [[gnu::always_inline]] inline void select_step(const uint8_t* codes, const uint8_t* scales, int64_t live,
                                                uint8_t* comp_out, uint8_t* meta_out, Tally& tally) {
   const __m256i codes0 = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
@@ -72,7 +71,7 @@ struct Tally {
   const __m256i k0 = lookup(kKeys[0], low_nibbles(even)), k1 = lookup(kKeys[1], high_nibbles(even));
   const __m256i k2 = lookup(kKeys[2], low_nibbles(odd)), k3 = lookup(kKeys[3], high_nibbles(odd));
 
-  // Sort: two pairs; the larger head is first, and second and third are among what is left
+  // Sort: two pairs; the larger head is first, and second and third are among the rest
   const __m256i a = _mm256_max_epu8(k0, k1), b = _mm256_min_epu8(k0, k1);
   const __m256i c = _mm256_max_epu8(k2, k3), d = _mm256_min_epu8(k2, k3);
   const __m256i p = _mm256_min_epu8(a, c), r = _mm256_max_epu8(b, d);
@@ -92,7 +91,7 @@ struct Tally {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(comp_out), comp);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(meta_out), _mm256_castsi256_si128(pack_bytes(meta, meta)));
 
-  // Squares: eight code bytes a group, then four kept ones
+  // Squares: eight code bytes in each group, then four kept ones
   const __m256i both = _mm256_or_si256(sums_of_eight(codes0), _mm256_slli_epi64(sums_of_eight(codes1), 32));
   const __m256i sums = _mm256_permutevar8x32_epi32(both, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
   const __m256i ones8 = _mm256_set1_epi8(1), ones16 = _mm256_set1_epi16(1);
@@ -101,7 +100,7 @@ struct Tally {
                        _mm256_maddubs_epi16(lookup(kSquares, high_nibbles(comp)), ones8));
   const __m256i kept_sums = _mm256_madd_epi16(kept_pairs, ones16);
 
-  // Weight with the block scale in units of 2^-9; a bad one weighs nothing
+  // Weight with the block scale in units of 2^-9; a bad scale counts as zero
   const __m128i stored = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales));
   const __m128i bad = _mm_cmpeq_epi8(_mm_max_epu8(stored, _mm_set1_epi8(0x7F)), stored);
   tally.bad_scales +=
@@ -109,7 +108,7 @@ struct Tally {
   const __m256i scale = _mm256_cvtepu8_epi32(_mm_andnot_si128(bad, stored));
   const __m256i exponent = _mm256_srli_epi32(scale, 3),
                 mantissa = _mm256_and_si256(scale, _mm256_set1_epi32(7));
-  const __m256i normal = _mm256_cmpgt_epi32(exponent, _mm256_setzero_si256());  // -1 where normal
+  const __m256i normal = _mm256_cmpgt_epi32(exponent, _mm256_setzero_si256());  // -1 if normal
   const __m256i significand = _mm256_or_si256(mantissa, _mm256_and_si256(normal, _mm256_set1_epi32(8)));
   const __m256i units = _mm256_sllv_epi32(significand, _mm256_add_epi32(exponent, normal));
   const __m256i odd_units = _mm256_srli_epi64(units, 32);
@@ -128,7 +127,7 @@ RunTally select(const uint8_t* codes, const uint8_t* scales, int64_t groups, con
   Tally tally{_mm256_setzero_si256(), _mm256_setzero_si256(), 0, 0};
   int64_t g = 0;
   for (; g + kStepGroups <= groups; g += kStepGroups) {
-    // Rows are too short for the hardware to run ahead far enough by itself.
+    // Rows are too short for the hardware to prefetch far enough by itself.
     _mm_prefetch(reinterpret_cast<const char*>(ahead + 8 * g), _MM_HINT_T0);
     select_step(codes + 8 * g, scales + g, kStepGroups, comp + 4 * g, meta + 2 * g, tally);
   }
@@ -171,7 +170,7 @@ struct StreamingStore {
 };
 
 /// 64 rows of 16 columns. Rows 16 apart share a register; both halves of a destination line are stored
-/// together, for a half-filled line around the cache costs as much as a whole one.
+/// together, since half a line written around the cache costs as much as a whole one.
 template <class Store>
 [[gnu::always_inline]] inline void transpose_64x16(const uint8_t* src, int64_t pitch, uint8_t* const* dst,
                                                    int64_t offset, Store store) {
@@ -191,7 +190,7 @@ template <class Store>
   }
 }
 
-/// Any tile of at most 64 rows and 16 columns, by way of a whole one.
+/// Transposes any tile of at most 64 rows and 16 columns, through a full tile.
 [[gnu::noinline]] void transpose_edge(const uint8_t* src, int64_t pitch, int64_t rows, int64_t cols,
                                       uint8_t* const* dst, int64_t offset) {
   alignas(64) uint8_t padded[64][16], columns[16][64];

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kStepGroups = 16;  // 128 bytes of codes make a register of comp
 
-/// The matrix for gf2p8affine that sets bit i of each byte to its bit from[i], or to zero where that is
+/// The matrix for gf2p8affine that sets bit i of each byte to its bit from[i], or to zero if from[i] is
 /// negative.
 constexpr int64_t bit_matrix(const int (&from)[8]) {
   uint64_t matrix = 0;
@@ -38,8 +38,8 @@ constexpr ByteIndices kIndices = [] {
   return indices;
 }();
 
-/// The squares eight times over: vpermb reads six bits of its index, and the code's magnitude is the lower
-/// three.
+/// The squares, repeated eight times: vpermb reads six bits of its index, of which the lower three are the
+/// code's magnitude.
 struct SquareTable {
   alignas(64) uint8_t squares[64];
 };
@@ -69,8 +69,8 @@ struct Tally {
   return _mm512_madd52lo_epu64(total, _mm512_srli_epi64(sums, 32), odd_weights);
 }
 
-/// Sixteen groups: 64 bytes of comp and 32 of meta. `live` has a bit for each group that exists; the codes of
-/// others are zero.
+/// Selects sixteen groups: 64 bytes of comp and 32 of meta. `live` has a bit for each group that exists; the
+/// codes of others are zero.
 [[gnu::always_inline]] inline void select_step(__m512i codes0, __m512i codes1, __m128i scales, __mmask16 live,
                                                __mmask64 live_quads, uint8_t* comp_out, uint8_t* meta_out,
                                                Tally& tally) {
@@ -83,7 +83,7 @@ struct Tally {
   const __m512i k2 = _mm512_gf2p8affine_epi64_epi8(odd, low_key, 1 << 3);
   const __m512i k3 = _mm512_gf2p8affine_epi64_epi8(odd, high_key, 0 << 3);
 
-  // Sort: two pairs; the larger head is first, and second and third are among what is left
+  // Sort: two pairs; the larger head is first, and second and third are among the rest
   const __m512i a = _mm512_max_epu8(k0, k1), b = _mm512_min_epu8(k0, k1);
   const __m512i c = _mm512_max_epu8(k2, k3), d = _mm512_min_epu8(k2, k3);
   const __m512i p = _mm512_min_epu8(a, c), r = _mm512_max_epu8(b, d);
@@ -95,7 +95,7 @@ struct Tally {
       _mm512_testn_epi8_mask(_mm512_xor_si512(p, r), _mm512_set1_epi8(static_cast<char>(0xE0)));
   tally.tied += static_cast<uint64_t>(__builtin_popcountll(tied & live_quads));
 
-  // Pack; 0xCA is "where the mask has a one the second operand, else the third"
+  // Pack; 0xCA is "if the mask has a one, the second operand, else the third"
   const __m512i comp = _mm512_ternarylogic_epi64(_mm512_set1_epi8(static_cast<char>(0xF0)),
                                                  _mm512_slli_epi16(high, 4), low, 0xCA);
   const __m512i nibbles = _mm512_ternarylogic_epi64(_mm512_set1_epi8(static_cast<char>(0xC0)), high,
@@ -105,11 +105,11 @@ struct Tally {
   _mm512_storeu_si512(comp_out, comp);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(meta_out), _mm512_cvtepi16_epi8(meta));
 
-  // Squares: a 32-bit lane of `even` and of `odd` is half a group, one of comp what is kept of it
+  // Squares: a 32-bit lane of `even` and of `odd` is half a group, a lane of comp its kept codes
   const __m512i sums = add_squares(add_squares(_mm512_setzero_si512(), even), odd);
   const __m512i kept_sums = add_squares(_mm512_setzero_si512(), comp);
 
-  // Weight with the block scale in units of 2^-9; a bad one weighs nothing
+  // Weight with the block scale in units of 2^-9; a bad scale counts as zero
   const __mmask16 good = _mm_cmplt_epu8_mask(scales, _mm_set1_epi8(0x7F));
   tally.bad_scales += static_cast<uint64_t>(__builtin_popcount(static_cast<unsigned>(live & ~good)));
   const __m512i scale = _mm512_maskz_cvtepu8_epi32(good, scales);
@@ -131,7 +131,7 @@ RunTally select(const uint8_t* codes, const uint8_t* scales, int64_t groups, con
   int64_t g = 0;
   for (; g + kStepGroups <= groups; g += kStepGroups) {
     const uint8_t* p = codes + 8 * g;
-    // Rows are too short for the hardware to run ahead far enough by itself.
+    // Rows are too short for the hardware to prefetch far enough by itself.
     _mm_prefetch(reinterpret_cast<const char*>(ahead + 8 * g), _MM_HINT_T0);
     _mm_prefetch(reinterpret_cast<const char*>(ahead + 8 * g + 64), _MM_HINT_T0);
     select_step(_mm512_loadu_si512(p), _mm512_loadu_si512(p + 64),
@@ -183,7 +183,7 @@ struct MaskedStore {
   [[gnu::always_inline]] void operator()(uint8_t* p, __m512i v) const { _mm512_mask_storeu_epi8(p, mask, v); }
 };
 
-/// 64 rows of 64 columns. `load(r)` gives row r, `store(c, v)` takes column c.
+/// Transposes 64 rows of 64 columns. `load(r)` gives row r, `store(c, v)` takes column c.
 template <class Load, class Store>
 [[gnu::always_inline]] inline void transpose_64x64(Load load, Store store) {
   __m512i t[4][16];
@@ -204,7 +204,7 @@ template <class Load, class Store>
   }
 }
 
-/// 64 rows of 16 columns: rows a quarter apart share a register, so no lanes are left to move.
+/// 64 rows of 16 columns: rows a quarter apart share a register, so no lanes remain to be moved.
 template <class Store>
 [[gnu::always_inline]] inline void transpose_64x16(const uint8_t* src, int64_t pitch, Store store) {
   __m512i v[16];

@@ -12,38 +12,37 @@
 #include "kernels/pack/prune_pack_ops.h"
 
 /// The packer for any layout of SparseGroups that stores neighbouring rows in neighbouring bytes. It knows no
-/// layout: whole rows are selected into scratch, and the scratch is transposed to wherever `Layout::place`
-/// says.
+/// layout: whole rows are selected into scratch, and the scratch is transposed to the places of
+/// `Layout::place`.
 
 namespace twofour {
 
-/// Bytes of SparseGroup that the selection writes as one array of their own: row r, column group * count + i.
+/// Bytes of SparseGroup that the selection writes as a separate array: row r, column group * count + i.
 struct AtomRun {
   int first, count;
 };
 inline constexpr AtomRun kAtomRuns[] = {{0, 4}, {4, 2}, {6, 1}};  // comp, meta, scale
 static_assert(offsetof(SparseGroup, meta) == 4 && offsetof(SparseGroup, scale) == 6);
 
-/// Groups [g0, g0 + groups) of every row: as much of K as is selected before it is transposed.
+/// Groups [g0, g0 + groups) of every row: the part of K that is selected before it is transposed.
 struct KChunk {
   int64_t g0, groups;
 };
 
-/// One stored copy of one run over a chunk of K: `rows[c]` is where column c goes, for row n0.
+/// One stored copy of one run over a chunk of K: `rows[c]` is the destination of column c, for row n0.
 struct PackSweep {
   int run;  ///< index into kAtomRuns
   std::vector<uint8_t*> rows;
 };
 
-/// `chunks[i]` partitions the groups of a row such that the scratch of a block of rows stays within the L2
-/// cache.
+/// Divides the groups of a row into chunks, so that the scratch of a block of rows fits the L2 cache.
 std::vector<KChunk> k_chunks(int64_t groups);
 
 /// Prunes a chunk of all rows and writes it to `sweeps`.
 PruneStats pack_chunk(const DenseRows& rows, KChunk chunk, std::span<const PackSweep> sweeps,
                       const PrunePackOps& ops, Stores stores);
 
-/// Prunes one group and adds what that did to `stats`: the definition of the statistics.
+/// Prunes one group and adds its statistics to `stats`: their definition.
 SparseGroup prune_counted(const DenseGroup& dense, PruneStats& stats);
 
 /// The primitives for `isa`, which must be available.
@@ -51,7 +50,8 @@ const PrunePackOps& prune_pack_ops(Isa isa);
 
 void check_prune_pack(const DenseRows& rows, Shape shape, int64_t n0, size_t given_parts, int layout_parts);
 
-/// Asks the map where a chunk goes, and proves that the rows of a column are neighbours there.
+/// Finds the destinations of a chunk by the layout's map, and checks that the rows of a column are neighbours
+/// there.
 template <class Layout>
 std::vector<PackSweep> pack_sweeps(Shape shape, int64_t n0, int64_t n, KChunk chunk,
                                    std::span<uint8_t* const> parts) {
@@ -75,8 +75,8 @@ std::vector<PackSweep> pack_sweeps(Shape shape, int64_t n0, int64_t n, KChunk ch
             return at.part == head.part && at.at == Place{head.at.e, head.at.row, head.at.col + i};
           };
           bool neighbours = is_neighbour(n - 1);
-          // Every row of the first group, then the last row only: a map of all rows would cost as much as
-          // packing.
+          // Check every row of the first group, then only the last row: mapping all rows would cost as much
+          // as packing.
           for (int64_t i = 0; group == chunk.g0 && i < n; ++i) neighbours = neighbours && is_neighbour(i);
           check(neighbours, "a layout that keeps row n + 1 in the byte after row n");
           check(head.at.e == 0 && head.at.row >= 0 && head.at.row < part.rows && head.at.col >= 0 &&

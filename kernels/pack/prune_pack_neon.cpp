@@ -23,8 +23,8 @@ uint8x16_t place_and_code(uint8x16_t key) {
 
 struct Tally {
   uint64x2_t energy, kept_energy;
-  uint16x8_t tied;        ///< at most two a lane and step
-  uint32x4_t bad_scales;  ///< at most one a lane and step
+  uint16x8_t tied;        ///< at most two in each lane and step
+  uint32x4_t bad_scales;  ///< at most one in each lane and step
 };
 static_assert(2 * (kMaxRunGroups / kStepGroups + 1) <= UINT16_MAX);
 
@@ -41,7 +41,7 @@ uint16x8_t sums_of_two(uint8x16_t codes) {
   return vpadalq_u8(vpaddlq_u8(lookup(kSquares, low_nibbles(codes))), lookup(kSquares, high_nibbles(codes)));
 }
 
-/// Four groups: 16 bytes of comp and 8 of meta.
+/// Selects four groups: 16 bytes of comp and 8 of meta.
 void select_step(const uint8_t* codes, const uint8_t* scales, uint8_t* comp_out, uint8_t* meta_out,
                  Tally& tally) {
   const uint8x16x2_t turned = vld2q_u8(codes);
@@ -51,7 +51,7 @@ void select_step(const uint8_t* codes, const uint8_t* scales, uint8_t* comp_out,
   const uint8x16_t k0 = lookup(kKeys[0], low_nibbles(even)), k1 = lookup(kKeys[1], high_nibbles(even));
   const uint8x16_t k2 = lookup(kKeys[2], low_nibbles(odd)), k3 = lookup(kKeys[3], high_nibbles(odd));
 
-  // Sort: two pairs; the larger head is first, and second and third are among what is left
+  // Sort: two pairs; the larger head is first, and second and third are among the rest
   const uint8x16_t a = vmaxq_u8(k0, k1), b = vminq_u8(k0, k1);
   const uint8x16_t c = vmaxq_u8(k2, k3), d = vminq_u8(k2, k3);
   const uint8x16_t p = vminq_u8(a, c), r = vmaxq_u8(b, d);
@@ -67,11 +67,11 @@ void select_step(const uint8_t* codes, const uint8_t* scales, uint8_t* comp_out,
   vst1q_u8(comp_out, comp);
   vst1_u8(meta_out, vget_low_u8(meta));
 
-  // Squares: eight code bytes a group, then four kept ones
+  // Squares: eight code bytes in each group, then four kept ones
   const uint32x4_t sums = vpaddlq_u16(vaddq_u16(sums_of_two(even), sums_of_two(odd)));
   const uint32x4_t kept_sums = vpaddlq_u16(sums_of_two(comp));
 
-  // Weight with the block scale in units of 2^-9; a bad one weighs nothing
+  // Weight with the block scale in units of 2^-9; a bad scale counts as zero
   uint32_t four = 0;
   __builtin_memcpy(&four, scales, sizeof four);
   const uint32x4_t stored = vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four))));
@@ -79,7 +79,7 @@ void select_step(const uint8_t* codes, const uint8_t* scales, uint8_t* comp_out,
   tally.bad_scales = vsubq_u32(tally.bad_scales, bad);
   const uint32x4_t scale = vbicq_u32(stored, bad);
   const uint32x4_t exponent = vshrq_n_u32(scale, 3), mantissa = vandq_u32(scale, vdupq_n_u32(7));
-  const uint32x4_t normal = vtstq_u32(exponent, exponent);  // -1 where normal
+  const uint32x4_t normal = vtstq_u32(exponent, exponent);  // -1 if normal
   const uint32x4_t significand = vorrq_u32(mantissa, vandq_u32(normal, vdupq_n_u32(8)));
   const uint32x4_t units = vshlq_u32(significand, vreinterpretq_s32_u32(vaddq_u32(exponent, normal)));
   tally.energy = add_energy(tally.energy, sums, units);
@@ -101,14 +101,14 @@ RunTally select(const uint8_t* codes, const uint8_t* scales, int64_t groups, con
     select_step(padded_codes, padded_scales, comp + 4 * g, meta + 2 * g, tally);
     padding = kStepGroups - left;
   }
-  // Quads of padding are zeros and so tied.
+  // Quads of padding are zeros and therefore tied.
   const uint64_t tied = vaddlvq_u16(tally.tied) - static_cast<uint64_t>(4 * padding);
   return {tied, vaddlvq_u32(tally.bad_scales), vaddvq_u64(tally.energy), vaddvq_u64(tally.kept_energy)};
 }
 
 // --- Transpose ---
 
-/// Sixteen rows of sixteen bytes become sixteen columns: four rounds of perfect shuffles.
+/// Turns sixteen rows of sixteen bytes into sixteen columns: four rounds of perfect shuffles.
 void transpose_16x16(const uint8_t* src, int64_t pitch, uint8_t* const* dst, int64_t offset) {
   uint8x16_t v[16], t[16];
   for (int i = 0; i < 16; ++i) v[i] = vld1q_u8(src + i * pitch);
@@ -125,10 +125,10 @@ void transpose_16x16(const uint8_t* src, int64_t pitch, uint8_t* const* dst, int
   for (int i = 0; i < 16; ++i) vst1q_u8(dst[i] + offset, v[i]);
 }
 
-/// These processors see by themselves that whole lines are overwritten, so `streaming` asks for nothing.
+/// These processors detect by themselves that whole lines are overwritten, so `streaming` has no effect.
 void transpose(const uint8_t* src, int64_t pitch, int64_t rows, int64_t cols, uint8_t* const* dst,
                int64_t offset, bool /*streaming*/) {
-  // A destination line is filled before the next columns are begun.
+  // A destination line is filled before the next columns begin.
   constexpr int64_t kLine = 64;
   const int64_t whole_rows = rows / 16 * 16, whole_cols = cols / 16 * 16;
   for (int64_t r0 = 0; r0 < whole_rows; r0 += kLine) {

@@ -6,7 +6,7 @@
 
 namespace twofour {
 
-/// What pruning did to a run of groups of one row; the terms are those of PruneStats.
+/// Statistics of pruning a run of groups of one row, in the terms of PruneStats.
 struct RunTally {
   uint64_t tied;
   uint64_t bad_scales;
@@ -14,7 +14,8 @@ struct RunTally {
   uint64_t kept_energy;
 };
 
-/// The most groups of a run: 64 bits then hold its energy, at most 16 * 12^2 * 229376^2 < 2^47 a group.
+/// The most groups of a run: 64 bits then hold its energy, at most 16 * 12^2 * 229376^2 < 2^47 for each
+/// group.
 inline constexpr int64_t kMaxRunGroups = 1 << 16;
 
 /// Bytes that `select` may write past the end of `comp` and of `meta`.
@@ -23,18 +24,18 @@ inline constexpr int64_t kSelectSlack = 64;
 /// The square of an E2M1 magnitude in halves, by its three low bits.
 inline constexpr uint8_t kHalvesSquared[8] = {0, 1, 4, 9, 16, 36, 64, 144};
 
-/// What an instruction set provides; prune_pack builds the rest from these. All give the same bytes and
+/// The functions of an instruction set; prune_pack builds the rest from these. All give the same bytes and
 /// tallies.
 struct PrunePackOps {
   /// Prunes a run of groups of one row to 2:4 in the order of K.
   ///   codes [8 * groups], scales [groups] -> comp [4 * groups], meta [2 * groups]
-  /// `ahead` is where the codes of a later run begin, which may be prefetched.
+  /// `ahead` points to the codes of a later run, which may be prefetched.
   RunTally (*select)(const uint8_t* codes, const uint8_t* scales, int64_t groups, const uint8_t* ahead,
                      uint8_t* comp, uint8_t* meta);
 
-  /// Bytes of [rows, cols] to one destination a column: dst[c][offset + r] = src[r * pitch + c]. Reads
-  /// nothing outside the matrix. `streaming` asks for stores around the cache; every dst[c] + offset is then
-  /// a multiple of 64.
+  /// Copies bytes of [rows, cols] to one destination for each column: dst[c][offset + r] = src[r * pitch +
+  /// c]. Reads nothing outside the matrix. `streaming` asks for stores around the cache; every dst[c] +
+  /// offset is then a multiple of 64.
   void (*transpose)(const uint8_t* src, int64_t pitch, int64_t rows, int64_t cols, uint8_t* const* dst,
                     int64_t offset, bool streaming);
 
@@ -47,7 +48,7 @@ extern const PrunePackOps kPrunePackAvx2;
 extern const PrunePackOps kPrunePackAvx512;
 extern const PrunePackOps kPrunePackNeon;
 
-/// What a byte shuffle looks nibbles up in.
+/// A table in which a byte shuffle looks up nibbles.
 struct Table16 {
   alignas(16) uint8_t entry[16];
 };
@@ -62,7 +63,7 @@ consteval Table16 key_table(int place) {
 }
 inline constexpr Table16 kKeys[4] = {key_table(0), key_table(1), key_table(2), key_table(3)};
 
-/// From the two nibbles of a key to place << 6 | code, one part each.
+/// Tables from the nibbles of a key to place << 6 | code, one part from each nibble.
 inline constexpr Table16 kPlaceAndCodeOfHigh = []() consteval {
   Table16 table{};  // magnitude << 1 | upper bit of 3 - place
   for (int i = 0; i < 16; ++i) table.entry[i] = static_cast<uint8_t>(i >> 1 | (i & 1 ? 0 : 0x80));

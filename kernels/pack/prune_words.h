@@ -1,8 +1,8 @@
 #pragma once
 #include <cstdint>
 
-// Included by files that are compiled for one instruction set: all of it is inlined, so that no copy of it is
-// left for the linker to mix up.
+// Included by files that are compiled for one instruction set: all of it is inlined, so that the linker has
+// no copies to mix up.
 
 namespace twofour {
 
@@ -16,7 +16,7 @@ using PruneWords = void(bool pairs, const uint8_t* codes, int64_t count, uint8_t
 /// Four words at a time; `count` a multiple of four.
 PruneWords prune_words_avx2, prune_words_neon;
 
-/// What takes four words at a time on `isa`; null where nothing does.
+/// The function for four words at a time on `isa`; null if there is none.
 PruneWords* wide_prune_words(Isa isa);
 
 /// `bits` in lane `index` of every chunk of four lanes.
@@ -27,27 +27,29 @@ constexpr uint64_t in_lane(int index, uint64_t bits) {
   return word;
 }
 
-/// Which lanes stay, all their bits set, of words in which four lanes of `Bits` bits make a chunk: the two
-/// largest, on a tie the lower one. `size` has the top bit of each lane clear. Adds to `tied` the chunks that
-/// a tie decided. All lanes are compared at once, each with the one, two and three places above it. `Word` is
-/// 64 bits or a vector of such.
+/// A mask with all bits of the lanes that stay, in words in which four lanes of `Bits` bits make a chunk: the
+/// two largest, on a tie the lower one. `size` has the top bit of each lane clear. Adds to `tied` the chunks
+/// that a tie decided. All lanes are compared at once, each with the one, two and three places above it.
+/// `Word` is 64 bits or a vector of 64-bit words.
 template <int Bits, class Word>
 [[gnu::always_inline]] inline Word keep_two(Word size, Word& tied) {
   constexpr uint64_t kTop = uint64_t{1} << (Bits - 1);
   constexpr uint64_t top0 = in_lane<Bits>(0, kTop), top1 = in_lane<Bits>(1, kTop),
                      top2 = in_lane<Bits>(2, kTop), top3 = in_lane<Bits>(3, kTop);
   constexpr uint64_t tops = top0 | top1 | top2 | top3, below = tops - (tops >> (Bits - 1));
-  // The top bit of lane i: it is not smaller than lane i + d. The lanes next to a chunk's end mean nothing.
+  // The top bit of lane i: it is not smaller than lane i + d. The lanes next to a chunk's end are
+  // meaningless.
   const Word up1 = size >> Bits, up2 = size >> 2 * Bits, up3 = size >> 3 * Bits;
   const Word wins1 = ((size | tops) - up1) & tops, wins2 = ((size | tops) - up2) & tops,
              wins3 = ((size | tops) - up3) & tops;
-  // A lane stays unless it loses two of its three matches: those with lanes below it come shifted to it.
+  // A lane stays unless it loses two of its three matches: the results against lanes below it are shifted to
+  // it.
   const Word a = (~wins1 & top0) | ((wins1 << Bits) & top1) | ((wins2 << 2 * Bits) & top2) |
                  ((wins3 << 3 * Bits) & top3);
   const Word b = (~wins2 & top0) | (~wins1 & top1) | ((wins1 << Bits) & top2) | ((wins2 << 2 * Bits) & top3);
   const Word c = (~wins3 & top0) | (~wins2 & top1) | (~wins1 & top2) | ((wins1 << Bits) & top3);
   const Word kept = ~((a & b) | (c & (a | b))) & tops;
-  // A chunk is tied where a lane that stays equals one that goes.
+  // A chunk is tied if a lane that stays equals one that does not.
   Word any = ~((size ^ up1) + below) & (kept ^ (kept >> Bits)) & (top0 | top1 | top2);
   any |= ~((size ^ up2) + below) & (kept ^ (kept >> 2 * Bits)) & (top0 | top1);
   any |= ~((size ^ up3) + below) & (kept ^ (kept >> 3 * Bits)) & top0;

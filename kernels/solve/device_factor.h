@@ -7,18 +7,18 @@
 namespace twofour::cuda {
 
 /// The factors of a damped Hessian on the current device: the bits of damped_hessian and DampedInverse. It
-/// keeps its memory from one Hessian to the next; a k of 2048 takes 32 MiB. Every function throws Error with
-/// CUDA's words.
+/// reuses its memory from one Hessian to the next; a k of 2048 takes 32 MiB. Every function throws Error with
+/// CUDA's message.
 class DeviceFactor {
  public:
-  /// Of a mean H [k, k] on the device, whose upper triangle is read; lambda is DampedHessian's. Throws Error
-  /// like damped_hessian where Hd is not positive definite.
+  /// Factorizes a mean H [k, k] on the device; reads its upper triangle. lambda is DampedHessian's. Throws
+  /// Error like damped_hessian if Hd is not positive definite.
   void factorize(const float* mean, int64_t k, double lambda);
-  /// U of DampedHessian into `factor` [k, k] of the device, zeros below the diagonal.
+  /// Writes U of DampedHessian to `factor` [k, k] on the device, with zeros below the diagonal.
   void write_factor(float* factor);
-  /// DampedInverse::multiply: `rows` [n, k] of the host, in place.
+  /// DampedInverse::multiply: `rows` [n, k] on the host, in place.
   void multiply(std::span<float> rows);
-  /// Of the device, without the small arrays.
+  /// Bytes of device memory, without the small arrays.
   size_t bytes() const { return numbers_.bytes() + columns_.bytes(); }
 
  private:

@@ -6,9 +6,9 @@
 #include "kernels/solve/device_products.cuh"
 #include "kernels/solve/hessian.h"
 
-// What Cholesky of hessian.cpp does, in the same order for each number and without fused products
-// (-fmad=false), so that the bits are those of the CPU. Panels of 32 rows: a block factors their corner, a
-// thread each takes a column through it, tiles take what comes before or after.
+// Cholesky of hessian.cpp on the device, in the same order for each number and without fused products
+// (-fmad=false), so that the bits are those of the CPU. Panels of 32 rows: one block factors a panel's
+// corner, each thread takes one column through it, and tiles update the numbers before or after.
 
 namespace twofour::cuda {
 namespace {
@@ -17,7 +17,7 @@ constexpr int kPanel = 32;  // rows of a factor that are found together
 constexpr int kThreads = 64;
 constexpr const char* kWhere = "factor";
 
-/// The damped H, columns and rows reversed, into the upper triangle.
+/// Writes the damped H, columns and rows reversed, to the upper triangle.
 __global__ void reverse_kernel(const float* mean, int64_t k, double lambda, double* numbers) {
   const int64_t j = int64_t{blockIdx.y} * blockDim.x + threadIdx.x, i = blockIdx.x;
   if (j < i || j >= k) return;
@@ -31,7 +31,7 @@ struct Refused {
   double pivot;
 };
 
-/// Rows and columns [first, first + kPanel) of the factor, by one block.
+/// Computes rows and columns [first, first + kPanel) of the factor, by one block.
 __global__ void __launch_bounds__(1024)
     corner_kernel(double* numbers, int64_t k, int64_t first, double* diagonal, Refused* refused) {
   __shared__ double corner[kPanel][kPanel + 1];
@@ -58,7 +58,8 @@ __global__ void __launch_bounds__(1024)
   if (is_there) numbers[(first + row) * k + first + column] = own;
 }
 
-/// The corner of a panel above its diagonal, which is apart; behind the last row that of the unit matrix.
+/// The corner of a panel above its diagonal, which is stored separately; behind the last row, the unit
+/// matrix.
 struct Corner {
   double numbers[kPanel][kPanel], diagonal[kPanel];
 
@@ -80,7 +81,7 @@ struct Corner {
       for (int r = i + 1; r < kPanel; ++r) column[r] = column[r] - numbers[i][r] * column[i];
     }
   }
-  /// From its last row on.
+  /// Takes a column through the panel, from its last row upwards.
   __device__ void up(double (&column)[kPanel]) const {
 #pragma unroll
     for (int i = kPanel - 1; i >= 0; --i) {
@@ -91,7 +92,7 @@ struct Corner {
   }
 };
 
-/// Columns of `to` [rows, columns] through a panel, those from `begin` on.
+/// Takes columns of `to` [rows, columns] through a panel, from `begin` on.
 __global__ void __launch_bounds__(kThreads)
     panel_kernel(const double* numbers, int64_t k, int64_t first, const double* diagonal, double* to,
                  int64_t width, int64_t begin, int64_t end, bool is_down) {
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Rows [first, first + kPanel) of L^-1, to which the rows above have come.
+/// Computes rows [first, first + kPanel) of L^-1, from which the rows above are already subtracted.
 __global__ void __launch_bounds__(kThreads)
     invert_kernel(double* numbers, int64_t k, int64_t first, const double* diagonal) {
   __shared__ Corner corner;
@@ -124,7 +125,7 @@ __global__ void __launch_bounds__(kThreads)
   double column[kPanel];
 #pragma unroll
   for (int i = 0; i < kPanel; ++i) column[i] = x < first && i < size ? numbers[(first + i) * k + x] : 0;
-  const int64_t own = x - first;  // of a column of the corner, the row where it begins
+  const int64_t own = x - first;  // for a column of the corner, the row where it begins
 #pragma unroll
   for (int i = 0; i < kPanel; ++i) {
     column[i] = (i == own ? 1 : column[i]) / corner.diagonal[i];
@@ -137,7 +138,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// U of L^-1, which is below the diagonal and on it: rows and columns reversed.
+/// Writes U from L^-1, which is below the diagonal and on it: rows and columns reversed.
 __global__ void factor_kernel(const double* numbers, int64_t k, float* factor) {
   const int64_t row = blockIdx.x, column = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
   if (column >= k) return;
@@ -145,7 +146,7 @@ __global__ void factor_kernel(const double* numbers, int64_t k, float* factor) {
       column < row ? 0 : static_cast<float>(numbers[(k - 1 - row) * k + k - 1 - column]);
 }
 
-/// Rows [n, k] -> columns [k, width], reversed, zeros behind the last row; and back.
+/// Transposes rows [n, k] to columns [k, width], reversed, with zeros behind the last row; and back.
 __global__ void columns_kernel(float* rows, int64_t n, int64_t k, double* columns, int64_t width,
                                bool is_back) {
   __shared__ double part[32][33];

@@ -11,20 +11,20 @@
 
 namespace twofour::cuda {
 
-/// What solving reads of a Hessian, in memory of the current device. It keeps its memory from one Hessian to
-/// the next.
+/// The parts of a Hessian that solvers read, in memory of the current device. It reuses its memory from one
+/// Hessian to the next.
 class DeviceHessian {
  public:
   /// `maps` as for solve_rows; nullptr: none. `mean` [k, k] is for factorize and quadratic_forms; empty:
   /// none.
   void load(const DampedHessian& hessian, const GroupMaps* maps, std::span<const float> mean);
-  /// Finds the factor that was not loaded, for solving by joint, the inverse, for multiply_inverse, or both.
-  /// `lambda` is DampedHessian's. Throws Error like damped_hessian.
+  /// Computes the factor if it was not loaded, for solving by joint, the inverse for multiply_inverse, or
+  /// both. `lambda` is DampedHessian's. Throws Error like damped_hessian.
   void factorize(double lambda, bool with_factor, bool with_inverse);
   /// DampedInverse::multiply.
   void multiply_inverse(std::span<float> rows);
   int64_t k() const { return k_; }
-  /// The factor [k, k], loaded or found.
+  /// The factor [k, k], loaded or computed.
   std::vector<float> factor() const;
 
  private:

@@ -3,7 +3,7 @@
 
 #include "kernels/device/launch.cuh"
 
-/// Matrix products whose bits are those of the CPU: each sum in the order of its products, none fused
+/// Matrix products whose bits are those of the CPU: each sum adds its products in order, without fusing
 /// (-fmad=false).
 
 namespace twofour::cuda {
@@ -20,13 +20,13 @@ struct Products {
   int64_t c_row;
   int64_t count, rows, columns;
   bool is_lower = false;     ///< b is lower triangular, in an array with other numbers above
-  bool starts_at_0 = false;  ///< c does
+  bool starts_at_0 = false;  ///< c starts at 0
 };
 
 inline constexpr int kProductRows = 32, kProductColumns = 64;  // of a tile
 inline constexpr int kProductThreads = 128, kProductDepth = 16;
 
-/// A tile of c a block; each thread has four rows by four columns.
+/// Each block computes a tile of c; each thread has four rows by four columns.
 template <class Number>
 __global__ void __launch_bounds__(kProductThreads)
     subtract_products_kernel(const __grid_constant__ Products<Number> p) {

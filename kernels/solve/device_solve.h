@@ -9,8 +9,8 @@
 
 namespace twofour::cuda {
 
-/// Solves rows on the current device, on a stream of its own. Use one a thread. Every function throws Error
-/// with CUDA's words.
+/// Solves rows on the current device, on a stream of its own. Use one for each thread. Every function throws
+/// Error with CUDA's message.
 class DeviceSolver {
  public:
   DeviceSolver();

@@ -12,9 +12,9 @@
 #include "kernels/solve/solve_blocks.h"
 #include "kernels/solve/solve_plan.h"
 
-// The tiles of solve_tile.h, one a block of threads: the first warp has a row a thread where a tile of the
-// CPU has a vector, all warps share the products with the rest of a matrix. Compiled without fused products
-// (-fmad=false), so that the bits are those of the CPU.
+// The tiles of solve_tile.h, one for each block of threads. Each thread of the first warp has one row, like a
+// lane of the CPU's vectors; all warps share the products with the rest of a matrix. Compiled without fused
+// products (-fmad=false), so that the bits are those of the CPU.
 
 namespace twofour::cuda {
 namespace {
@@ -46,7 +46,7 @@ struct OneRow {
   }
 };
 
-/// What a launch solves. Tiles lie one after the other in each array.
+/// The tiles of a launch. In each array, one follows the other.
 struct Tiles {
   SolvePlan plan;  ///< pointers of the device; step, inverse: null
   float step[kScaleCodes], inverse[kScaleCodes];
@@ -65,7 +65,7 @@ struct Tiles {
 /// Columns `from` and later of `to` [k, 32] -= errors [16, 32] times rows [first, first + 16) of a matrix.
 __device__ void subtract_columns(const float* matrix, int64_t k, int64_t first, int64_t from,
                                  const float* errors, float* to) {
-  constexpr int kColumns = 8;  // of a warp, whose numbers are all asked for before one is used
+  constexpr int kColumns = 8;  // of a warp, which loads all numbers before it uses one
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   float e[kSolveBlock];
 #pragma unroll
@@ -97,7 +97,7 @@ __device__ void subtract_columns(const float* matrix, int64_t k, int64_t first, 
   }
 }
 
-/// As subtract_columns, by all threads, which wait before and after. Nothing is done where all errors are 0.
+/// As subtract_columns, by all threads, which wait before and after. Does nothing if all errors are 0.
 __device__ void subtract_block(const float* matrix, int64_t k, int64_t first, int64_t from,
                                const float* errors, float* to) {
   __syncthreads();
@@ -107,8 +107,7 @@ __device__ void subtract_block(const float* matrix, int64_t k, int64_t first, in
   __syncthreads();
 }
 
-/// Rows [first, first + 32) of `from` [rows, k], a column after the other; zeros behind the last. -> to [k,
-/// 32]
+/// Transposes rows [first, first + 32) of `from` [rows, k] to `to` [k, 32], with zeros behind the last row.
 __device__ void load_columns(const float* from, int64_t rows, int64_t first, int64_t k, float* to) {
   __shared__ float part[32][33];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -136,7 +135,7 @@ __device__ void start_rows(const Tiles& p, const SolvePlan& plan, const SolveTil
   }
 }
 
-/// (W - Q) Hd into the gradient. -> of the first warp's threads the loss of their row.
+/// Writes (W - Q) Hd to the gradient. Returns, in each thread of the first warp, the loss of its row.
 __device__ float start_descent(const SolvePlan& plan, const SolveTile& tile, const float* target) {
   const int64_t k = plan.k;
   for (int64_t i = threadIdx.x; i < k * kSolveRows; i += kThreads) tile.gradient[i] = 0;
@@ -235,7 +234,7 @@ __global__ void __launch_bounds__(kThreads) solve_kernel(const __grid_constant__
   store_rows(p, plan, tile, first);
 }
 
-/// Rows [n, k] -> -rows [k, width], zeros behind the last row.
+/// Transposes rows [n, k] to -rows [k, width], with zeros behind the last row.
 __global__ void negated_columns_kernel(const float* rows, int64_t n, int64_t k, float* columns,
                                        int64_t width) {
   __shared__ float part[32][33];
@@ -249,7 +248,7 @@ __global__ void negated_columns_kernel(const float* rows, int64_t n, int64_t k, 
   }
 }
 
-/// Of each row e e H e', of -e and e H [k, width] a column a row, in double.
+/// Computes e H e' for each row e, in double, from -e and e H [k, width], in which each row is a column.
 __global__ void forms_kernel(const float* negated, const float* products, int64_t n, int64_t k, int64_t width,
                              double* forms) {
   const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -261,7 +260,7 @@ __global__ void forms_kernel(const float* negated, const float* products, int64_
   forms[row] = sum;
 }
 
-/// Masks of whole tiles [k / group, 32] by their numbers.
+/// The numbers of the masks, in whole tiles [k / group, 32].
 std::vector<int32_t> tile_masks(std::span<const uint8_t> kept, int64_t k, int group) {
   const int64_t rows = static_cast<int64_t>(kept.size()) / k, groups = k / group;
   std::vector<int32_t> masks(static_cast<size_t>((rows + kSolveRows - 1) / kSolveRows * kSolveRows * groups));
@@ -278,7 +277,7 @@ std::vector<int32_t> tile_masks(std::span<const uint8_t> kept, int64_t k, int gr
 
 struct DeviceSolver::Buffers {
   DeviceStream stream;
-  PinnedMemory host;  ///< what goes in and comes back
+  PinnedMemory host;  ///< input and output
   DeviceMemory in, values, gradient, target, scales, masks, codes, stored, forms;
 
   uint8_t* host_of(size_t bytes) {

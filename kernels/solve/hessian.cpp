@@ -13,7 +13,7 @@
 namespace twofour {
 namespace {
 
-constexpr int64_t kPanel = 64;  // rows of a factor that are found together, and columns that one thread takes
+constexpr int64_t kPanel = 64;  // rows of a factor that are computed together, and columns for one thread
 
 /// Calls f(first, last) for parts of [begin, end) that no two threads share.
 template <class F>
@@ -37,7 +37,7 @@ double damping_of(std::span<const float> diagonal, int64_t stride, int64_t k, do
 
 double damped(float d, double lambda) { return (d == 0 ? 1 : double{d}) + lambda; }
 
-/// The reversed Hd = L L' of order k in one array [k, k]: L' in the upper triangle, diagonals apart.
+/// The reversed Hd = L L' of order k in one array [k, k]: L' in the upper triangle, diagonals separate.
 class Cholesky {
  public:
   Cholesky(std::span<const float> hessian, int64_t k, double lambda, int threads, Isa isa)
@@ -56,7 +56,7 @@ class Cholesky {
   double& at(int64_t i, int64_t j) { return numbers_[static_cast<size_t>(i * k_ + j)]; }
   const double& at(int64_t i, int64_t j) const { return numbers_[static_cast<size_t>(i * k_ + j)]; }
 
-  /// L^-1 into the lower triangle, with the diagonal.
+  /// Writes L^-1 to the lower triangle, with the diagonal.
   void invert() {
     for (int64_t first = 0; first < k_; first += kPanel) {
       const int64_t last = std::min(first + kPanel, k_);
@@ -65,7 +65,7 @@ class Cholesky {
     }
   }
 
-  /// x := (L L')^-1 x for kVectors vectors [k, kVectors]: what is known is subtracted at once.
+  /// x := (L L')^-1 x for kVectors vectors [k, kVectors]: known numbers are subtracted at once.
   void solve(double* x) const {
     for (int64_t first = 0; first < k_; first += kPanel) {
       const int64_t last = std::min(first + kPanel, k_);
@@ -86,7 +86,7 @@ class Cholesky {
     }
   }
 
-  /// U of DampedHessian, once inverted: of L^-1 the transposed, reversed.
+  /// U of DampedHessian, after invert(): L^-1 transposed and reversed.
   std::vector<float> factor() const {
     std::vector<float> out(numbers_.size());
     for (int64_t i = 0; i < k_; ++i) {
@@ -102,14 +102,14 @@ class Cholesky {
   static constexpr int64_t kVectors = 64;  // that are solved together
 
  private:
-  /// Rows [first, last), columns [left, right) -= of rows t in [begin, end) number `row` times number
-  /// `column`.
+  /// Subtracts from rows [first, last), columns [left, right) the sum over rows t in [begin, end) of number
+  /// `row` of t times number `column` of t.
   void subtract(int64_t begin, int64_t end, int64_t first, int64_t last, int64_t left, int64_t right) {
     ops_.subtract_products({&at(begin, first), k_, 1, &at(begin, left), k_, &at(first, left), k_, end - begin,
                             last - first, right - left});
   }
 
-  /// Takes `count` known numbers of each vector, those from i on upwards or downwards (`step` 1 or -1), off
+  /// Subtracts `count` known numbers of each vector, from i on upwards or downwards (`step` 1 or -1), from
   /// its numbers [first, last).
   void subtract_known(double* x, int64_t i, int64_t count, int64_t step, int64_t first, int64_t last) const {
     if (first >= last) return;
@@ -147,12 +147,12 @@ class Cholesky {
     }
   }
 
-  /// Takes the rows of the panel above row i off its columns.
+  /// Subtracts the rows of the panel above row i from its columns.
   void finish_row(int64_t first, int64_t i, int64_t left, int64_t right) {
     if (i > first && right > left) subtract(first, i, i, i + 1, left, right);
   }
 
-  /// Rows [first, last) of L^-1, columns [left, right), those before the rows.
+  /// Computes rows [first, last) of L^-1, in columns [left, right) up to the diagonal.
   void invert_part(int64_t first, int64_t last, int64_t left, int64_t right) {
     right = std::min(right, last);
     for (int64_t i = first; i < last; ++i) {
@@ -160,7 +160,7 @@ class Cholesky {
     }
     if (left < first) {
       const int64_t corner = std::min(right, first);
-      for (int64_t t = left; t < corner; ++t) {  // where the rows above end within these columns
+      for (int64_t t = left; t < corner; ++t) {  // if the rows above end within these columns
         subtract(t, t + 1, first, last, left, t + 1);
       }
       if (corner < first) subtract(corner, first, first, last, left, right);
@@ -189,7 +189,7 @@ void check_shape(std::span<const float> hessian, int64_t k) {
 }  // namespace
 
 void mirror_upper(std::span<float> square, int64_t k) {
-  constexpr int64_t kTile = 32;  // whose rows and columns the first cache holds
+  constexpr int64_t kTile = 32;  // the L1 cache holds its rows and columns
   for (int64_t first = 0; first < k; first += kTile) {
     for (int64_t left = 0; left <= first; left += kTile) {
       for (int64_t i = first; i < std::min(first + kTile, k); ++i) {

@@ -8,28 +8,29 @@
 
 namespace twofour {
 
-/// What a solver reads of a Hessian H [k, k] (the mean over tokens of x x'): Hd = H + lambda I, where
-/// lambda = damping * mean(diag H) and a diagonal of 0 counts as 1 before that. Source: Frantar et al., GPTQ
-/// (2210.17323) and SparseGPT (2301.00774), whose arithmetic this is but for its order; see README.md.
+/// The damped form of a Hessian H [k, k] (the mean over tokens of x x') that solvers read: Hd = H + lambda I
+/// with lambda = damping * mean(diag H); a diagonal of 0 counts as 1 before that. Source: Frantar et al.,
+/// GPTQ (2210.17323) and SparseGPT (2301.00774), whose arithmetic this is, except for its order; see
+/// README.md.
 struct DampedHessian {
   int64_t k = 0;
   double lambda = 0;
   std::vector<float> matrix;  ///< Hd [k, k]
-  std::vector<float> factor;  ///< U [k, k], upper, U'U = Hd^-1; empty where it was not asked for
+  std::vector<float> factor;  ///< U [k, k], upper, U'U = Hd^-1; empty if not asked for
 };
 
-/// Of a symmetric H [k, k], of which the upper triangle is read. Throws Error where a number is NaN or
-/// infinite, a diagonal is negative, or Hd is not positive definite in double: H is then no sum of x x'.
+/// Damps a symmetric H [k, k]; reads its upper triangle. Throws Error if a number is NaN or infinite, a
+/// diagonal is negative, or Hd is not positive definite in double: H is then no sum of x x'.
 DampedHessian damped_hessian(std::span<const float> hessian, int64_t k, double damping, bool with_factor,
                              int threads = 1, Isa isa = best_isa());
 
-/// Copies what is above the diagonal of `square` [k, k] to below it.
+/// Copies the upper triangle of `square` [k, k] to the lower one.
 void mirror_upper(std::span<float> square, int64_t k);
 
 /// Throws the Error of an Hd that is not positive definite.
 [[noreturn]] void throw_indefinite(int64_t column, double pivot);
 
-/// diag Hd [k] of diag H [k]; throws like damped_hessian.
+/// diag Hd [k] from diag H [k]; throws like damped_hessian.
 std::vector<float> damped_diagonal(std::span<const float> diagonal, double damping);
 
 /// (H + lambda I)^-1, as a factor in double. It throws like damped_hessian.
@@ -38,7 +39,7 @@ class DampedInverse {
   DampedInverse(std::span<const float> hessian, int64_t k, double damping, int threads = 1,
                 Isa isa = best_isa());
   ~DampedInverse();
-  /// Times each row of `rows` [n, k], in place: what solves X (H + lambda I) = C for X.
+  /// Multiplies each row of `rows` [n, k], in place: from C it gives X with X (H + lambda I) = C.
   void multiply(std::span<float> rows) const;
   /// `factor` of damped_hessian, from the same factor.
   std::vector<float> factor();
@@ -48,8 +49,8 @@ class DampedInverse {
   std::unique_ptr<Factor> factor_;
 };
 
-/// e H e' for each row e of `rows` [n, k], under a symmetric H [k, k]. e H is a float32 sum over k ascending,
-/// its product with e is added up in double.
+/// e H e' for each row e of `rows` [n, k], under a symmetric H [k, k]. e H is a float32 sum over k ascending;
+/// its product with e is summed in double.
 std::vector<double> quadratic_forms(std::span<const float> hessian, int64_t k, std::span<const float> rows,
                                     int threads = 1, Isa isa = best_isa());
 

@@ -11,7 +11,8 @@
 
 namespace twofour {
 
-/// How weights become NVFP4 under a Hessian. Definitions and the order of every sum are in README.md.
+/// Methods that choose NVFP4 weights under a Hessian. Definitions and the order of every sum are in
+/// README.md.
 ///   joint     mask, block scale and codes in one pass over the columns, each column's error passed on to
 ///             later ones; without a pattern this is GPTQ with a search of block scales. Needs the factor.
 ///   diagonal  the mask of largest sum of w^2 Hd_jj (Wanda), block scales by squares weighted with Hd_jj,
@@ -21,16 +22,16 @@ enum class SolveMethod { joint, diagonal };
 struct SolveRule {
   SolveMethod method = SolveMethod::joint;
   std::optional<PrunePattern> pattern;           ///< none: dense
-  Arithmetic arithmetic = Arithmetic::modelopt;  ///< what a block's step is
+  Arithmetic arithmetic = Arithmetic::modelopt;  ///< the arithmetic of a block's step
   uint8_t zero_scale = 0x38;                     ///< the block scale of a block of zero codes
   int sweeps = 0;                                ///< of descent, after the method; needs Hd
-  float min_gain = 0.005f;  ///< a row rests after a sweep that takes off less of its loss
+  float min_gain = 0.005f;  ///< a row stops after a sweep that removes a smaller part of its loss
 };
 
 /// Rows to solve: [rows, k], k a multiple of 16.
 struct SolveInput {
   std::span<const float> weights;  ///< finite
-  /// Columns that stay, 1, or go, 0, [rows, k]; of the pattern, and of it exactly. Empty: the solver chooses.
+  /// Columns that stay, 1, or become zero, 0: [rows, k], exactly of the pattern. Empty: the solver chooses.
   std::span<const uint8_t> mask = {};
 };
 
@@ -39,7 +40,7 @@ struct SolveOutput {
   uint8_t* scales;  ///< [rows, k/16]
 };
 
-/// What descent reads of each group of columns that a mask is for, from Hd.
+/// The numbers from Hd that descent reads for each group of columns of a mask.
 class GroupMaps {
  public:
   GroupMaps(const DampedHessian& hessian, std::optional<PrunePattern> pattern);
@@ -54,18 +55,18 @@ class GroupMaps {
 /// The block scale of a block of zeros by a rule and a global scale, as quantize_nvfp4 writes it.
 uint8_t zero_scale_of(const QuantizeRule& rule, const GlobalScale& global);
 
-/// Whether a global scale can be solved under: its steps and their reciprocals are normal numbers. Others are
-/// of weights so small that quantize_nvfp4 has to do.
+/// True if rows can be solved under a global scale: its steps and their reciprocals are normal numbers. Other
+/// scales belong to weights so small that quantize_nvfp4 must be used.
 bool is_solvable(Arithmetic arithmetic, float stored_global_scale);
 
-/// Solves rows under a Hessian; `stored` is the global scale as in the checkpoint and stays as it is. `maps`
-/// are read where rule.sweeps > 0 and must be of the same Hessian and pattern. Writes codes and scales; zero
+/// Solves rows under a Hessian; `stored` is the global scale as in the checkpoint and is not changed. `maps`
+/// are read if rule.sweeps > 0 and must be of the same Hessian and pattern. Writes codes and scales; zero
 /// codes are 0x0. The same bytes for any number of threads, any division of rows over calls, and any
 /// instruction set.
 void solve_rows(const SolveRule& rule, const DampedHessian& hessian, const GroupMaps* maps, float stored,
                 const SolveInput& in, const SolveOutput& out, int threads = 1, Isa isa = best_isa());
 
-/// By the diagonal of a Hessian alone: SolveMethod::diagonal, no sweeps.
+/// Solves rows by the diagonal of a Hessian alone: SolveMethod::diagonal, no sweeps.
 void solve_rows_by_diagonal(const SolveRule& rule, std::span<const float> diagonal, float stored,
                             const SolveInput& in, const SolveOutput& out, int threads = 1,
                             Isa isa = best_isa());

@@ -4,14 +4,14 @@
 #include "formats/hd.h"
 #include "kernels/solve/solve_numbers.h"
 
-// What a solver does with a block of 16 columns, for the rows of one `L` from `lane` on. Changes of values
-// that other columns have to follow are left in the tile's errors.
+// The steps of solvers for a block of 16 columns, for the rows of one `L` from `lane` on. Changes of values
+// that affect other columns are stored in the tile's errors.
 
 namespace twofour {
 namespace {
 
 /// OBS of a block of 16 columns for the rows from `lane` on: scale, masks and codes chosen together. Errors
-/// are left for later columns.
+/// are stored for later columns.
 template <class Pattern, class L>
 TWOFOUR_HD void joint_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane) {
   using F = typename L::F;
@@ -61,7 +61,7 @@ TWOFOUR_HD void joint_block(const SolvePlan& plan, const SolveTile& tile, int64_
   }
 }
 
-/// Masks of a block by squares times the diagonal, where `masked`, then its scale and codes by squares.
+/// Chooses masks of a block by squares times the diagonal, if `masked`, then its scale and codes by squares.
 template <class Pattern, class L>
 TWOFOUR_HD void round_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane,
                             bool masked, bool weighted) {

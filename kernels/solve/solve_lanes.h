@@ -3,13 +3,13 @@
 
 #include "kernels/solve/solve_ops.h"
 
-// Included by one file an instruction set; nothing here may emit a function that another file could share,
-// hence the parameter W everywhere.
+// Included by one file for each instruction set; nothing here may emit a function that another file could
+// share, hence the parameter W everywhere.
 
 namespace twofour {
 namespace {
 
-/// A number of each of W rows, in a vector.
+/// A vector with a number of each of W rows.
 template <int W>
 struct Lanes {
   typedef float F __attribute__((vector_size(4 * W)));
@@ -39,7 +39,7 @@ struct Lanes {
     for (int lane = 0; lane < W; ++lane) out[lane] = table[places[lane]];
     return load(out);
   }
-  /// The block scale nearest to each want.
+  /// The block scale nearest to each number of `want`.
   static I nearest_scales(const SolvePlan& plan, F want) {
     float wants[W];
     int32_t out[W];
@@ -73,7 +73,7 @@ void subtract_columns(const float* matrix, int64_t k, const float* errors, float
 template <int W>
 void subtract_block(const float* matrix, int64_t k, int64_t first, int64_t from, const float* errors,
                     float* to) {
-  constexpr int kColumns = W / 4;  // as many sums as registers hold
+  constexpr int kColumns = W / 4;  // as many sums as fit in registers
   matrix += first * k;
   int64_t t = from;
   for (; t + kColumns <= k; t += kColumns)

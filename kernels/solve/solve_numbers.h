@@ -5,8 +5,8 @@
 #include "kernels/solve/group_maps.h"
 #include "kernels/solve/solve_ops.h"
 
-// The arithmetic of solvers. `L` says what a number is: one of each of W rows in a vector (solve_lanes.h), or
-// of one row, as a thread of a GPU has it (device_solve_cuda.cu). Rows do not influence each other, so the
+// The arithmetic of solvers. `L` defines a number: a vector with one of each of W rows (solve_lanes.h), or a
+// number of one row, as in a thread of a GPU (device_solve_cuda.cu). Rows do not influence each other, so the
 // bits are the same. L is local to the file that includes this, so no function is emitted twice.
 
 namespace twofour {
@@ -32,8 +32,8 @@ TWOFOUR_HD typename L::I clamp_scale(typename L::I code) {
   return L::pick(code > L::splat(126), L::splat(126), code);
 }
 
-/// Of the block scales from 12 below to 2 above that of the largest magnitude the first of least weighted
-/// square error.
+/// The block scale with the least weighted square error, from 12 below to 2 above the scale of the largest
+/// magnitude; the first of equal ones.
 template <class L>
 TWOFOUR_HD typename L::I search_scale(const SolvePlan& plan, const typename L::F* x, const float* weights) {
   using F = typename L::F;
@@ -61,7 +61,7 @@ TWOFOUR_HD typename L::I search_scale(const SolvePlan& plan, const typename L::F
   return best;
 }
 
-/// Which lanes keep column i under their mask.
+/// The lanes whose mask keeps column i.
 template <class Pattern, class L>
 TWOFOUR_HD typename L::I keeps(typename L::I mask, int i) {
   typename L::I kept = {};
@@ -75,7 +75,7 @@ TWOFOUR_HD typename L::I keeps(typename L::I mask, int i) {
   return kept;
 }
 
-/// The mask of largest sum of scores; of equal ones the first.
+/// The mask with the largest sum of scores; the first of equal ones.
 template <class Pattern, class L>
 TWOFOUR_HD typename L::I best_mask(const typename L::F* scores) {
   typename L::I best = {};
@@ -92,7 +92,7 @@ TWOFOUR_HD typename L::I best_mask(const typename L::F* scores) {
   return best;
 }
 
-/// The masks of a block's groups: those given, else those of largest sum of x^2 weights.
+/// The masks of a block's groups: the given masks, else those with the largest sum of x^2 times weights.
 template <class Pattern, class L>
 TWOFOUR_HD void choose_masks(const SolveTile& tile, int64_t first, int lane, const typename L::F* x,
                              const float* weights, typename L::I* masks) {
@@ -112,7 +112,7 @@ TWOFOUR_HD void choose_masks(const SolveTile& tile, int64_t first, int lane, con
   }
 }
 
-/// x where a column stays, else 0.
+/// x if its column stays, else 0.
 template <class Pattern, class L>
 TWOFOUR_HD void keep_masked(const typename L::F* x, const typename L::I* masks, typename L::F* out) {
   TWOFOUR_UNROLL
@@ -145,8 +145,8 @@ TWOFOUR_HD typename L::F solve_group(const typename L::F* x, const float* factor
   return loss;
 }
 
-/// Moves a block's scale to the best neighbour of the least-squares scale of its codes. -> the change of the
-/// loss.
+/// Moves a block's scale to the best neighbour of the least-squares scale of its codes. Returns the change of
+/// the loss.
 template <class L>
 TWOFOUR_HD typename L::F move_scale(const SolvePlan& plan, const float* h, typename L::F* x, typename L::F* g,
                                     typename L::I& scale) {
@@ -191,8 +191,8 @@ TWOFOUR_HD typename L::F move_scale(const SolvePlan& plan, const float* h, typen
   return gain;
 }
 
-/// Gives a group the mask and the codes of least loss, all else fixed. `h` is Hd at the group. -> the change
-/// of the loss.
+/// Gives a group the mask and the codes with the least loss, with all others fixed. `h` is Hd at the group.
+/// Returns the change of the loss.
 template <class Pattern, class L>
 TWOFOUR_HD typename L::F move_group(const SolvePlan& plan, const float* h, const float* maps,
                                     const typename L::I* given, typename L::F step, typename L::F inverse,

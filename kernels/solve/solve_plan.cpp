@@ -25,7 +25,7 @@ ScaleSteps::ScaleSteps(Arithmetic arithmetic, float stored) {
 }
 
 int32_t mask_of(const uint8_t* kept, int group) {
-  const int each = group / 4;  // columns that go together
+  const int each = group / 4;  // columns that stay or are pruned together
   int32_t mask = 0;
   for (int a = 0; a < 4; ++a) {
     for (int b = a + 1; b < 4; ++b, ++mask) {

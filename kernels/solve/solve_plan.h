@@ -8,7 +8,7 @@
 
 namespace twofour {
 
-/// What code 1.0 is worth under each block scale, and the reciprocals.
+/// The value of code 1.0 under each block scale, and its reciprocal.
 struct ScaleSteps {
   std::array<float, kScaleCodes> step{}, inverse{};
   ScaleSteps(Arithmetic arithmetic, float stored);
@@ -19,14 +19,14 @@ inline int group_of(std::optional<PrunePattern> pattern) {
   return pattern == PrunePattern::k4of8Paired ? 8 : 4;
 }
 
-/// The mask that keeps these columns of a group, 1 of those that stay; masks in the order of their kept
-/// columns.
+/// The number of the mask that keeps these columns of a group (1: stays); masks are in the order of their
+/// kept columns.
 int32_t mask_of(const uint8_t* kept, int group);
 
-/// What rows of k columns have in common, but for the Hessian. `steps` must outlive it.
+/// The plan that rows of k columns share, without the Hessian. `steps` must outlive it.
 SolvePlan plan_of(const SolveRule& rule, const ScaleSteps& steps, int64_t k, float stored);
 
-/// Holds what a caller passes against what solve_rows asks for.
+/// Checks a caller's input against the requirements of solve_rows.
 void check_input(const SolveRule& rule, int64_t k, const SolveInput& in);
 
 }  // namespace twofour

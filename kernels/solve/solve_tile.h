@@ -4,7 +4,8 @@
 #include "kernels/solve/solve_blocks.h"
 #include "kernels/solve/solve_lanes.h"
 
-// Solvers for a tile of rows, `W` of them in the lanes of a vector. Included by one file an instruction set.
+// Solvers for a tile of rows, `W` of them in the lanes of a vector. Included by one file for each instruction
+// set.
 
 namespace twofour {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "lib/checkpoint/checkpoint.h"
 #include "lib/checkpoint/linears.h"
-#include "lib/dialects/output_dialect.h"
 #include "lib/checkpoint/quantization_said.h"
+#include "lib/dialects/output_dialect.h"
 #include "lib/findings/finding.h"
 #include "lib/findings/problems.h"
 #include "lib/plan/plan.h"
