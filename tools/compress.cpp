@@ -36,7 +36,7 @@ struct CompressArguments {
   std::optional<int64_t> limit;
 };
 
-/// Throws Error where the statistics to keep would go with a folder, or replace what is read.
+/// Throws Error if the statistics file would be removed with a folder, or would replace an input.
 void check_kept(const CompressArguments& o) {
   const auto canonical = [](const fs::path& path) {
     std::error_code error;
@@ -83,7 +83,7 @@ void check_options(const CompressArguments& o) {
   }
 }
 
-/// The rules of the options, of a budget those that it chose, without statistics.
+/// The rules of the options, or those that a budget chose, without statistics.
 Recipe rules_of(const CompressArguments& o, Device device, const Common& common) {
   RecipeOptions words = o.recipe;
   if (words.layout == "nvfp4") words.layout = "quantize";
@@ -136,7 +136,8 @@ int show_plan(const CompressArguments& o, const Compression& compression, Device
   return kDone;
 }
 
-/// Calls work(). Where an input changed meanwhile, the Error says so in place of what came of it.
+/// Calls work(). If an input changed meanwhile, throws Error about the change instead of the error that it
+/// caused.
 template <class Work>
 int with_inputs(const FileStates& inputs, Work&& work) {
   try {

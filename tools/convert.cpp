@@ -23,7 +23,7 @@ struct ConvertArguments {
   std::optional<uint64_t> tasks;
 };
 
-/// One task of a plan.
+/// Runs one task of a plan.
 int run_planned(const ConvertArguments& o, const Common& common) {
   const TaskNumber number = find_task(o.task, o.tasks.value_or(0));
   const TaskFile tasks = parse_task_plan(o.plan, read_text(o.plan));
@@ -101,7 +101,7 @@ std::function<int()> setup_convert(Arguments& args, const Common& common) {
           "Run a task of this plan, which twofour plan wrote. It replaces the other options of a conversion")
       .value_name("FILE");
   args.replaces_all("--plan", {"--no-verify", "--io", "--cache",
-                               "--cache-size"});  // run_convert() asks for SRC, DST and --to or --recipe
+                               "--cache-size"});  // run_convert() requires SRC, DST and --to or --recipe
   args.option("--task", o->task, "Task to run: number I, from 0, of N")
       .value_name("I/N")
       .default_text("by SLURM_ARRAY_TASK_ID, SLURM_PROCID or JOB_COMPLETION_INDEX");

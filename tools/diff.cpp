@@ -33,7 +33,7 @@ Json counts_to_json(const std::array<uint64_t, kDiffClasses>& counts) {
   return json;
 }
 
-/// The values that differ first, exactly where floats would round them.
+/// The first values that differ, exact if floats would round them.
 std::array<ElementValue, 2> values_of(const WeightDifference& at, const FirstValues& first) {
   return first.value_or(std::array<ElementValue, 2>{double{at.expected}, double{at.found}});
 }
@@ -162,7 +162,8 @@ std::string entry_text(const DiffEntry& e) {
   return v.error > 0 ? fmt::format("{}; {}", text, figures_text(v)) : text;
 }
 
-/// Removed and added entries by folded names; of other classes one line each, as many as `shown`.
+/// Prints removed and added entries by folded names, and entries of other classes one per line, at most
+/// `shown`.
 void print_class(const DiffResult& r, DiffClass cls, size_t shown) {
   std::vector<std::string> lines, names;
   for (const DiffEntry& e : r.entries) {
@@ -184,7 +185,7 @@ void print_class(const DiffResult& r, DiffClass cls, size_t shown) {
   print_stdout("\n");
 }
 
-/// Layers and projections that have figures.
+/// Prints layers and projections that have figures.
 void print_rows(const DiffResult& r, size_t shown) {
   std::vector<const DiffRow*> rows;
   size_t width = 0;
@@ -207,7 +208,7 @@ void print_rows(const DiffResult& r, size_t shown) {
   print_stdout("\n");
 }
 
-/// What of that which differs B has elsewhere.
+/// Prints the differing tensors whose content B has elsewhere.
 void print_moved(const DiffResult& r, size_t shown) {
   if (r.moved.empty()) return;
   print_stdout("elsewhere, or in another order, in B\n");

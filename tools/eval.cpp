@@ -29,10 +29,10 @@ struct EvalArguments {
 };
 
 double perplexity(const MeanFigure& loss) { return std::exp(loss.mean); }
-/// To first order, as the errors of losses are small.
+/// The error of the perplexity to first order, since errors of losses are small.
 double perplexity_error(const MeanFigure& loss) { return std::exp(loss.mean) * loss.error; }
 
-/// As many windows as are asked for.
+/// The windows that the options ask for.
 std::vector<EvalWindow> windows_of(const EvalArguments& o, const Decoder& model) {
   std::vector<EvalWindow> windows;
   for (const std::vector<int32_t>& text : read_texts(o.input, o.model, model.shape().vocabulary)) {
@@ -45,7 +45,7 @@ std::vector<EvalWindow> windows_of(const EvalArguments& o, const Decoder& model)
   return windows;
 }
 
-/// Reads what tokens mean, where the model has a tokenizer that is known.
+/// Texts of tokens, if the model has a known tokenizer.
 class TokenTexts {
  public:
   /// Opens the tokenizer if its texts are `wanted`.
@@ -54,12 +54,11 @@ class TokenTexts {
     try {
       tokenizer_.emplace(Tokenizer::load(model));
     } catch (const Error&) {
-      // Figures do not need it.
+      // Figures do not need the tokenizer.
     }
   }
   bool exist() const { return tokenizer_.has_value(); }
-  /// Some tokens of a window, [begin, end), as the text that they are together: characters and spaces may be
-  /// lost of each alone.
+  /// The text of tokens [begin, end) of a window. Single tokens could lose characters and spaces.
   std::string of(const EvalWindow& window, int64_t begin, int64_t end) const {
     begin = std::max<int64_t>(begin, 0);
     const auto tokens = std::span(window.tokens).subspan(static_cast<size_t>(begin));
@@ -71,7 +70,7 @@ class TokenTexts {
   std::optional<Tokenizer> tokenizer_;
 };
 
-/// Tokens before a place that are shown with it.
+/// Number of tokens before a place that are shown with it.
 constexpr int64_t kShownTokens = 12;
 
 Json place_to_json(const EvalPlace& p, bool against, const EvalWindow& window, const TokenTexts& texts) {
@@ -189,7 +188,7 @@ void print_figures(const EvalArguments& o, const Common& common, const EvalFigur
   print_stdout("{}, {:.1f} s\n", device_text(common, device), seconds);
 }
 
-/// What stands behind what, of the worst predictions.
+/// The texts of the worst predictions: the tokens before each, and the token itself.
 std::vector<std::string> worst_texts(const EvalFigures& f, std::span<const EvalWindow> windows,
                                      const TokenTexts& texts) {
   std::vector<std::string> found;
@@ -241,7 +240,7 @@ int run_eval(const EvalArguments& o, const Common& common) {
     model.use_cuda();
     if (other) other->use_cuda();
   }
-  // Before the weights are read, so that all is of one state of the model.
+  // Opened before the weights are read, so that everything is of one state of the model.
   const TokenTexts texts(o.model, common.json || common.verbose || !o.html.empty());
   const Stopwatch watch;
   EvalFigures figures;

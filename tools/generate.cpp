@@ -50,7 +50,7 @@ Json to_json(const Tokenizer& tokenizer, const std::string& path, const Continua
           {"tokens", std::move(tokens)}};
 }
 
-/// The first place where two continuations differ; nothing where they are the same.
+/// The first place where two continuations differ; nothing if they are the same.
 std::optional<size_t> parting_of(const Generation& a, const Generation& b) {
   const size_t common = std::min(a.tokens.size(), b.tokens.size());
   for (size_t i = 0; i < common; ++i) {
@@ -59,7 +59,7 @@ std::optional<size_t> parting_of(const Generation& a, const Generation& b) {
   return a.tokens.size() == b.tokens.size() ? std::nullopt : std::optional(common);
 }
 
-/// A token as the file of the tokenizer has it, or its id where the file has none, with its probability.
+/// A token as in the tokenizer's file, or its id if the file does not have it, with its probability.
 std::string cell(const Tokenizer& tokenizer, const Generation& generation, size_t i) {
   if (i >= generation.tokens.size()) return "-";
   const GeneratedToken& t = generation.tokens[i];

@@ -31,7 +31,7 @@ LintLevels chosen_levels(const LintArguments& o) {
   return levels_of({o.profile, parse_lint_levels(o.levels), o.select, o.ignore});
 }
 
-/// What was read, and how fast.
+/// A text on the data that was read, and the speed.
 std::string read_text_of(const LintArguments& o, const LintReport& r) {
   if (o.headers_only) return "headers only";
   return fmt::format("{} read at {:.1f} GB/s", format_bytes(r.bytes),
@@ -67,7 +67,7 @@ int run_lint(const LintArguments& o, const Common& common) {
   } else if (!common.quiet) {
     print_lint_report(common, report, o.path, read_text_of(o, report));
   }
-  // What was just written down is known.
+  // Findings that were just written to a baseline are known.
   return report.failed() && o.write_baseline.empty() ? kFound : kDone;
 }
 

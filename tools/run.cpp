@@ -28,14 +28,14 @@ namespace fs = std::filesystem;
 
 struct RunArguments {
   std::string artifact, layer, input, output;
-  bool check = false;  ///< hold the layer against the hashes of twofour.json
+  bool check = false;  ///< compare the layer with the hashes of twofour.json
   std::optional<int64_t> random, topk;
   uint64_t seed = 0;
   LayerOptions layer_options;
   std::optional<float> limit;
 };
 
-/// Tokens of a run and what routed them.
+/// Tokens of a run and the source of their routing.
 struct RoutedTokens {
   ActivationFile tokens;
   const char* routing;  ///< "given", "router" or "random"
@@ -64,7 +64,7 @@ size_t find_layer(const RuntimeArtifact& artifact, const std::string& name) {
   throw Error(fmt::format("--layer {}: expected one layer, found {}", name, fmt::join(meant, ", ")));
 }
 
-/// The result must not take the place of the input, nor of anything that no run wrote.
+/// Throws Error if the result would replace the input, or a file that no run wrote.
 void check_output(const RunArguments& o) {
   check_output_file(o.output, "output of run", is_output_file);
   std::error_code ignored;
@@ -80,7 +80,7 @@ RoutedTokens tokens_of(const RunArguments& o, const RuntimeArtifact& artifact, s
   }
   const int64_t stated = o.topk ? *o.topk : artifact.experts_per_token(layer);
   if (o.random) {
-    // Random tokens need no config: two experts each where none says how many.
+    // Random tokens need no config: each goes to two experts if none is stated.
     const int64_t topk = stated > 0 ? stated : std::min<int64_t>(2, info.e);
     Tokens drawn = draw_tokens(*o.random, info.h, info.e, topk, o.seed);
     return {{cuda::Float::f32, *o.random, topk, std::move(drawn.hidden), std::move(drawn.ids),

@@ -32,14 +32,14 @@ struct StatsArguments {
   std::optional<int64_t> limit;
 };
 
-/// Entries alike in kind, K and what they hold beside their sums.
+/// Entries of the same kind, K and data beside their sums.
 struct EntryGroup {
   std::string what;
   size_t entries = 0, linears = 0;
   int64_t least = 0, most = 0;  ///< tokens
 };
 
-/// Whether a linear that the entry serves has a target beside its weights.
+/// True if a linear of the entry has another target than its weights.
 bool has_targets(const Statistics& s, const StatisticsEntry& e) {
   return std::any_of(e.members.begin(), e.members.end(),
                      [&](auto& m) { return s.find(m) == &e && s.target_offset(m); });
@@ -140,7 +140,7 @@ int check_statistics(const StatsArguments& o, const Common& common) {
   return sound ? kDone : kFound;
 }
 
-/// Refuses an output that is a file already, but an earlier one of its kind with --force.
+/// Refuses an output that exists; with --force, an earlier output of the same kind is allowed.
 void refuse_earlier(const StatsArguments& o, const std::string& out, const std::string& advice) {
   std::error_code error;
   if (!o.force && std::filesystem::exists(out, error))
@@ -171,7 +171,7 @@ int import_statistics(const StatsArguments& o, const Common& common) {
   return inspect_statistics(o.paths[0], common);
 }
 
-/// The windows of collect: texts cut apart side by side.
+/// The windows of collect: texts cut into adjacent pieces.
 CollectInput collect_input(const StatsArguments& o, const Decoder& model) {
   CollectInput input;
   input.text = std::filesystem::path(o.input.file()).filename().string();

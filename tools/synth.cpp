@@ -18,7 +18,7 @@ struct SynthArguments {
   SynthOptions synth;
 };
 
-/// Each shape has a least number of its own.
+/// The help of --experts: each shape has its own least number.
 std::string experts_help() {
   std::string least;
   for (const std::string& shape : synth_shapes()) {

@@ -26,7 +26,7 @@ struct ValidateArguments {
   std::string statistics, masks;
 };
 
-/// What --tokens, --all-layers and --seed say, with what is run by default.
+/// The options by --tokens, --all-layers and --seed, with defaults.
 ValidateOptions validate_options(const ValidateArguments& o, const Common& common, Device device) {
   ValidateOptions options;
   options.jobs = common.jobs;
@@ -51,7 +51,7 @@ Json coverage_to_json(const LayerCoverage& c) {
   return {{"found", c.found}, {"not_sampled", c.not_sampled}, {"not_run", not_run}};
 }
 
-/// Of every layer found; null is no bound.
+/// The sample taken of all layers found; null is no bound.
 Json sample_to_json(const ValidateOptions& o) {
   const auto bound = [](int64_t most) { return most == 0 ? Json(nullptr) : Json(most); };
   return {{"seed", o.seed}, {"tokens", o.tokens}, {"experts", bound(o.experts)}, {"layers", bound(o.layers)}};
@@ -122,7 +122,7 @@ Json report_to_json(const ValidateReport& r, bool with_source, const ValidateOpt
   return json;
 }
 
-/// What pruning cost all matrices together.
+/// The loss by pruning over all matrices.
 std::string total_text(const ValidateReport& r) {
   Quality all;
   EncodeError chosen;
@@ -147,14 +147,14 @@ std::string total_text(const ValidateReport& r) {
                      100 * zeros / weights, rest, of_chosen);
 }
 
-/// How far all modules together lie from the source's.
+/// The difference of all modules together from the source's.
 std::string total_text(const std::vector<ValueReport>& values) {
   ValueError all;
   for (const ValueReport& v : values) all += v.error;
   return fmt::format("{}: {}", counted(values.size(), "matrix", "matrices"), value_error_text(all));
 }
 
-/// ", 1 not run, 44 not in the sample"; empty where every layer was run.
+/// ", 1 not run, 44 not in the sample"; empty if every layer was run.
 std::string left_out_text(const LayerCoverage& c) {
   std::string text;
   if (!c.not_run.empty()) text += fmt::format(", {} not run", c.not_run.size());
@@ -162,7 +162,7 @@ std::string left_out_text(const LayerCoverage& c) {
   return text;
 }
 
-/// Why layers were not run, a line for each reason.
+/// Prints the reasons why layers were not run, one per line.
 void print_not_run(const LayerCoverage& c, bool all) {
   constexpr size_t kFewReasons = 3;
   std::vector<std::pair<const LayerCoverage::NotRun*, size_t>> reasons;
@@ -185,7 +185,7 @@ void print_not_run(const LayerCoverage& c, bool all) {
   }
 }
 
-/// What the layers that were run are a sample of.
+/// Prints the sample of layers, experts and tokens that was run.
 void print_sample(const ValidateOptions& o) {
   const std::string experts =
       o.experts == 0 ? "the experts that its router may pick" : fmt::format("at most {} experts", o.experts);
@@ -279,7 +279,7 @@ void print_report(const ValidateArguments& o, const Common& common, const Valida
   }
   if (r.device_coverage.found > 0) {
     print_device_layers(r, device, r.device_layers.size() <= kFewRows || common.verbose);
-    // With a source most reasons are those of the layers on the CPU.
+    // With a source, most reasons are the same as for the layers on the CPU.
     if (r.coverage.found == 0) print_not_run(r.device_coverage, common.verbose);
   }
   if (!r.layers.empty() || !r.device_layers.empty()) print_sample(options);

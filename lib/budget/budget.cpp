@@ -27,7 +27,7 @@
 namespace twofour {
 namespace {
 
-/// The layout that holds all weights, which rows of gate and up share with one that holds a pattern.
+/// The layout that holds all weights. Gate and up have the same rows in it as in a layout for a pattern.
 std::string dense_layout() {
   std::string name;
   for_each_layout([&]<class L>() {
@@ -36,7 +36,7 @@ std::string dense_layout() {
   return name;
 }
 
-/// The same rule without a pattern and its masks, and with the method that is its like.
+/// The same rule without a pattern and masks, and with the corresponding method for dense weights.
 Rule dense_rule(Rule rule) {
   rule.pattern = {};
   rule.masks = nullptr;
@@ -47,15 +47,15 @@ Rule dense_rule(Rule rule) {
   return rule;
 }
 
-/// Whether a rule prunes NVFP4 and keeps it otherwise.
+/// True if a rule prunes NVFP4 and changes nothing else.
 bool is_in_place(const Rule& rule) { return rule.to == "prune"; }
 
-/// Whether a rule takes MLPs and the experts of a layer as a whole.
+/// True if a rule takes MLPs and the experts of a layer as a whole.
 bool is_by_blocks(const Rule& rule) { return is_in_place(rule) || makes_layout(rule); }
 
-/// The unit that a matrix belongs to: routed experts go with all of their layer, others with their group,
-/// "model.layers.0.self_attn.k_proj+q_proj+v_proj".
-/// Of rules that take experts and MLPs as a whole it is the block.
+/// The unit that a matrix belongs to: all routed experts of a layer are one unit, other matrices are with
+/// their group, "model.layers.0.self_attn.k_proj+q_proj+v_proj".
+/// For rules that take experts and MLPs as a whole, the unit is the block.
 std::string unit_of(const EncodedMatrix& m, const std::vector<EncodedMatrix>& group, bool by_blocks) {
   const auto name = parse_module_name(m.name);
   if (name && by_blocks) return name->block;
@@ -73,8 +73,8 @@ uint64_t bytes_of_matrix(const EncodedMatrix& m) {
   return weights / 2 + weights / kGroup;
 }
 
-/// The tokens that a matrix sees, for what a change costs the model is a sum over them. Of experts that share
-/// an entry those of the expert's down, where it has an entry of its own, else an equal part.
+/// The number of tokens that a matrix sees: the model's loss by a change is a sum over them. Experts that
+/// share an entry get the count of their own down's entry, if there is one, else an equal part.
 double tokens_of(const Statistics& s, const EncodedMatrix& m) {
   const StatisticsEntry& entry = *m.solving.entry;
   const auto all = static_cast<double>(entry.count);
@@ -96,7 +96,7 @@ double tokens_of(const Statistics& s, const EncodedMatrix& m) {
   return all / static_cast<double>(shared);
 }
 
-/// The tokens that the model saw: those of any linear that sees them all.
+/// The number of tokens that the model saw: the count of any linear that sees all of them.
 double tokens_of_model(const Statistics& s) {
   int64_t all = 0, of_experts = 0;
   for (const StatisticsEntry& e : s.entries()) {
@@ -132,7 +132,7 @@ void check_fisher(const std::vector<GroupEncoding>& groups, const Statistics& st
       statistics.path().string(), counted(all, "matrix", "matrices"), without, first));
 }
 
-/// Refuses what would be pruned without a cost: by magnitude, where there are no statistics.
+/// Refuses matrices without statistics: they would be pruned by magnitude, at no known cost.
 void check_all_solved(const Plan& plan, const Checkpoint& source, const Statistics& statistics) {
   const auto groups = plan.transformations.of<QuantizedGroup>();
   auto solved = groups.begin();  // in the same order
@@ -147,7 +147,7 @@ void check_all_solved(const Plan& plan, const Checkpoint& source, const Statisti
   }
 }
 
-/// Whether a unit is an MLP or the experts of a layer.
+/// True if a unit is an MLP or the experts of a layer.
 bool is_block(const PruningUnit& unit) {
   const auto name = parse_module_name(unit.modules[0]);
   return name && unit.name == name->block;
@@ -162,8 +162,8 @@ void take_modules(const BudgetChoice& choice, Selection& selection) {
   selection.exclude.clear();
 }
 
-/// As prune selects: blocks by default, other linears besides. What the rule includes and excludes goes on to
-/// do so.
+/// Selects units as prune does: blocks by default, other linears in addition. The rule's include and exclude
+/// patterns stay.
 void take_blocks(const BudgetChoice& choice, Selection& selection) {
   selection.also.clear();
   for (size_t i = 0; i < choice.units.size(); ++i) {
@@ -224,7 +224,7 @@ Findings BudgetChoice::warnings() const {
 
 namespace {
 
-/// What each unit costs, from the groups that are pruned and those that are only quantized.
+/// The units with their costs, from the groups that are pruned and the groups that are only quantized.
 std::vector<PruningUnit> units_of(const std::vector<GroupEncoding>& pruned,
                                   const std::vector<GroupEncoding>& dense, const Statistics& statistics,
                                   bool by_blocks) {
@@ -234,7 +234,7 @@ std::vector<PruningUnit> units_of(const std::vector<GroupEncoding>& pruned,
     for (const GroupEncoding& g : groups) {
       for (size_t i = 0; i < g.results.size(); ++i) {
         const EncodedMatrix& m = g.group->matrices()[i];
-        // Of a matrix that stays plain, as all zeros do, nothing is lost.
+        // A matrix that is not solved, such as one of zeros, has no loss.
         const double mean = g.results[i].output.expected_loss;
         f(unit_of(m, g.group->matrices(), by_blocks), m,
           mean == 0 ? 0 : mean * tokens_of(statistics, m) / tokens);
@@ -258,15 +258,15 @@ std::vector<PruningUnit> units_of(const std::vector<GroupEncoding>& pruned,
   return listed;
 }
 
-/// A plan by which nothing is written.
+/// A plan to measure by; nothing is written.
 Plan plan_to_measure(const Checkpoint& source, const Rule& rule) {
   Recipe recipe(rule);
   recipe.links = Links::kFollowed;
   return make_plan(source, recipe);
 }
 
-/// Quantizes each matrix that the rule takes with its pattern and without, and adds up what each costs. The
-/// rule of `quantize` gets the dialect that is written.
+/// Quantizes each matrix that the rule takes, with its pattern and without, and adds up the costs. A
+/// `quantize` rule gets the dialect of the output.
 std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, const BudgetRun& run,
                                        Progress& progress) {
   Plan pruned_plan, dense_plan;
@@ -288,7 +288,7 @@ std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, con
     if (dense_groups) dense = groups_of(dense_groups->planned);
   } else {
     pruned_plan = plan_to_measure(source, rule);
-    // What is not pruned in place stays as it is, without a loss.
+    // Matrices that are not pruned in place stay as they are, without a loss.
     if (is_in_place(rule)) {
       check_all_solved(pruned_plan, source, *rule.statistics);
     } else {

@@ -13,9 +13,9 @@
 
 namespace twofour {
 
-/// What is stored or multiplied as one, and so pruned as one: q, k and v; gate and up of a layer, of all its
-/// experts; down of all its experts; another linear alone. Of prune and layouts an MLP, or the experts of a
-/// layer, as a whole.
+/// Matrices that are stored or multiplied as one, and so pruned as one: q, k and v; gate and up of a layer,
+/// of all its experts; down of all its experts; another linear alone. For prune and layouts: an MLP, or the
+/// experts of a layer, as a whole.
 struct PruningUnit {
   std::string name;                  ///< "model.layers.0.mlp.gate_proj+up_proj"
   std::vector<std::string> modules;  ///< as the source names them
@@ -26,7 +26,7 @@ struct PruningUnit {
   double cost_per_byte() const { return cost() / static_cast<double>(bytes); }
 };
 
-/// How much may be pruned: a share of the bytes of all units, or an expected loss beyond that of quantizing.
+/// The amount to prune: a share of the bytes of all units, or an expected loss beyond that of quantizing.
 struct Budget {
   std::optional<double> share, loss;
   bool is_given() const { return share || loss; }
@@ -36,8 +36,8 @@ struct Budget {
   void check() const;
 };
 
-/// Units in the order in which they are pruned, by their cost a byte, and by name among equals; the first
-/// `pruned` of them are.
+/// Units in the order of pruning: by their cost per byte, and by name if equal. The first `pruned` of them
+/// are pruned.
 struct BudgetChoice {
   Budget budget;
   std::vector<PruningUnit> units;
@@ -45,11 +45,11 @@ struct BudgetChoice {
   /// Sums over the first `count` units.
   uint64_t bytes(size_t count) const;
   double cost(size_t count) const;
-  /// The bytes of the first `count` units among those of all.
+  /// The bytes of the first `count` units, as a share of all.
   double share(size_t count) const;
   /// Expected loss of quantizing all.
   double dense_loss() const;
-  /// A warning where the budget is not 0 and pays for no unit at all; else none.
+  /// A warning if the budget is not 0 and pays for no unit at all; else none.
   Findings warnings() const;
 };
 
@@ -60,12 +60,12 @@ struct BudgetRun {
   Io io = Io::kCached;
 };
 
-/// Prunes as much as a budget pays for: quantizes each matrix that the recipe's one rule takes with its
-/// pattern and without, writes neither, adds up what each costs, and takes the cheapest units a byte. The
-/// recipe gets the rules that prune these and only quantize the others, leave them, or put them into the
-/// layout that holds all weights. The rule has statistics and is of `quantize` or `prune`, with a pattern, or
-/// of a layout that holds one. Throws Error where a matrix has no `fisher_hessian`, or cannot be quantized,
-/// and where all would stay as it is.
+/// Prunes as much as a budget pays for: quantizes each matrix that the recipe's one rule takes, with its
+/// pattern and without, writes neither, adds up the costs, and takes the units with the least cost per byte.
+/// The recipe gets rules that prune these units; the other units are only quantized, left, or put into the
+/// layout that holds all weights. The rule has statistics and is `quantize` or `prune` with a pattern, or a
+/// layout for one. Throws Error if a matrix has no `fisher_hessian` or cannot be quantized, and if nothing
+/// would change.
 BudgetChoice prune_by_budget(const std::filesystem::path& source, Recipe& recipe, const Budget& budget,
                              const BudgetRun& run, Progress& progress);
 

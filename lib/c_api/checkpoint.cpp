@@ -13,7 +13,7 @@
 
 using namespace twofour;
 
-/// `stored` has the tensors of the files, `view` the modules, those of an artifact in a layout under their
+/// `stored` has the tensors of the files, `view` the modules; modules of an artifact in a layout have their
 /// source's names.
 struct twofour_checkpoint {
   twofour_checkpoint(const char* path, ZeroPoints zero_points)
@@ -27,7 +27,7 @@ struct twofour_checkpoint {
 
 namespace {
 
-/// A tensor by name, in the files or, of an artifact in a layout, in what it was made from.
+/// A tensor by name: in the files or, for an artifact in a layout, in its source.
 struct Found {
   const Checkpoint& checkpoint;
   size_t tensor;

@@ -16,7 +16,7 @@ using namespace twofour;
 struct twofour_model {
   Decoder decoder;
   int cuda_device = -1;  ///< its index; -1: the CPU
-  /// On CUDA, where sequences share what runs them.
+  /// For CUDA, where sequences share the device's runner.
   mutable std::mutex turn{};
 
   /// Runs `work` on the model's device, one call at a time.

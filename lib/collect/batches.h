@@ -7,17 +7,18 @@
 
 namespace twofour {
 
-/// Windows [first, first + count) and their rows among those of all.
+/// Windows [first, first + count) and their rows among the rows of all windows.
 struct TokenBatch {
   size_t first, count;
   size_t row, rows;
   bool held_out;
 };
 
-/// The windows in order, as many at a time as `bytes_per_token` allows, the last `held_out` apart.
+/// The windows in order, as many at a time as `bytes_per_token` allows; the last `held_out` windows are in
+/// separate batches.
 std::vector<TokenBatch> batches_of(const std::vector<std::vector<int32_t>>& windows, int64_t held_out,
                                    uint64_t bytes_per_token);
-/// The windows of a batch as a model takes them.
+/// The windows of a batch as parts for a model.
 std::vector<SequencePart> parts_of(const TokenBatch& batch, const std::vector<std::vector<int32_t>>& windows);
 /// The rows of the largest batch.
 size_t largest_batch(const std::vector<TokenBatch>& batches);

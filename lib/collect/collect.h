@@ -10,14 +10,14 @@
 
 namespace twofour {
 
-/// Windows of tokens. Each is a text of its own; the last ones are held out.
+/// Windows of tokens. Each is an independent text; the last ones are held out.
 struct CollectInput {
   std::vector<std::vector<int32_t>> windows;
   int64_t held_out = 0;  ///< windows at the end whose sums go under `heldout.`
-  std::string text;      ///< what they are, for the file
+  std::string text;      ///< description of the windows, for the file
 };
 
-/// What collecting takes and makes, known before it begins.
+/// The needs and output of collecting, known before it begins.
 struct CollectPlan {
   uint64_t peak_memory = 0;  ///< bytes, beside the program itself and mapped files
   uint64_t file_bytes = 0;
@@ -25,14 +25,14 @@ struct CollectPlan {
   int64_t tokens = 0, held_out_tokens = 0;
   size_t entries = 0;
 };
-/// Throws Error where windows do not suit the model.
+/// Throws Error if windows do not suit the model.
 CollectPlan plan_collection(const Decoder& model, const CollectInput& input);
 
-/// Writes the statistics of a model's inputs (lib/statistics/README.md), whole or not at all: each layer runs
-/// on all windows before the next, so that the sums of one layer alone are in memory. Of all linears with one
-/// input one entry, of the gate and up of all experts one, of each expert's down one and one of all for those
-/// that see no token. The tensors of the file depend on the model alone, so files of other texts merge. The
-/// same sums for any number of threads.
+/// Writes the statistics of a model's inputs (lib/statistics/README.md), as a complete file or not at all.
+/// Each layer runs on all windows before the next, so that only one layer's sums are in memory. Linears with
+/// the same input share an entry, and so do the gates and ups of all experts. Each expert's down has an
+/// entry, and one of all downs serves experts that see no token. The tensors of the file depend on the model
+/// alone, so files of other texts can be merged. The same sums for any number of threads.
 void collect_statistics(const Decoder& model, const CollectInput& input, const std::filesystem::path& out,
                         Progress& progress);
 

@@ -9,19 +9,19 @@
 
 namespace twofour {
 
-/// Sums of products of rows that the CUDA device adds up: each number as the sum of two in BF16, which leaves
-/// 2^-17 of it at most; sums in float32. Rows are in host memory. For one thread.
+/// Sums of products of rows, added up on the CUDA device. Each number is the sum of two BF16 numbers, with an
+/// error of at most 2^-17 of it; sums are float32. Rows are in host memory. For one thread.
 class DeviceSums {
  public:
-  /// `sums` [K, K] += x' x, rows x [m, K]; made of zeros where it is nothing yet.
+  /// `sums` [K, K] += x' x of rows x [m, K]; `sums` is made with zeros if it is empty.
   void add_products(std::span<const float> x, int64_t k, cuda::DeviceMemory& sums);
-  /// `sums` [N, K] += a' x, rows a [m, N] and x [m, K]; likewise.
+  /// `sums` [N, K] += a' x of rows a [m, N] and x [m, K]; likewise.
   void add_cross_products(std::span<const float> a, int64_t n, std::span<const float> x, int64_t k,
                           cuda::DeviceMemory& sums);
   /// out [m, N] = x w' of rows x [m, K] and w [N, K].
   void multiply(std::span<const float> x, std::span<const float> w, int64_t n, int64_t k,
                 std::span<float> out);
-  /// Brings sums to the host, and lets go of the device's.
+  /// Copies sums to the host, and frees the device's.
   std::vector<float> take(cuda::DeviceMemory& sums) const;
 
  private:

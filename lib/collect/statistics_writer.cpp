@@ -24,7 +24,7 @@ TensorInfo tensor_of(std::string name, DType dtype, std::vector<int64_t> shape) 
   return t;
 }
 
-/// The sums of an entry, and the target offsets of its linears.
+/// The tensors of an entry: its sums, and the target offsets of its linears.
 std::vector<TensorInfo> tensors_of(const PlannedEntry& e, bool held_out) {
   std::vector<TensorInfo> all;
   for (const char* prefix : {"", kHeldOut}) {

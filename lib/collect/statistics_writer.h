@@ -13,37 +13,37 @@
 
 namespace twofour {
 
-/// Before the names of sums over other tokens.
+/// Prefix of the names of sums over held-out tokens.
 inline constexpr const char* kHeldOut = "heldout.";
 
-/// What names a run in a statistics file: `weights`, `tokens`, `text` and `weighting`, see
+/// The metadata that identifies a run in a statistics file: `weights`, `tokens`, `text` and `weighting`, see
 /// lib/statistics/README.md.
 using StatisticsMetadata = std::map<std::string, std::string>;
 
-/// A statistics file, its tensors all known before the first is written.
+/// A statistics file; all its tensors are known before the first is written.
 class StatisticsWriter {
  public:
   /// Takes bytes of the file from an offset on.
   using Put = std::function<void(uint64_t offset, std::span<const uint8_t> bytes)>;
 
-  /// Plans an entry, a second time under `heldout.` where there are such sums.
+  /// Plans an entry, and again under `heldout.` if there are such sums.
   void plan(const PlannedEntry& entry, bool held_out = false);
   void plan_saliency(const std::string& block, int64_t experts);
   size_t entries() const { return entries_; }
 
-  /// The end of planning. -> the bytes of the whole file.
+  /// Ends planning. Returns the size of the whole file in bytes.
   uint64_t begin(StatisticsMetadata metadata, Put put);
   void write_header() const;
-  /// A header in its place that says that entries are missing.
+  /// Writes a header in the same place that marks the file as unfinished.
   void write_unfinished_header() const;
-  /// A planned entry. `prefix`: "" or "heldout.". Throws Error on sums that are not finite.
+  /// Writes a planned entry. `prefix`: "" or "heldout.". Throws Error on sums that are not finite.
   void write(const PlannedEntry& entry, const InputSums& sums, const std::string& prefix = "") const;
-  /// Its count alone.
+  /// Writes the count of an entry alone.
   void write_count(const PlannedEntry& entry, int64_t count) const;
-  /// Rows of a target offset from `row` on, a sum over tokens.
+  /// Writes rows of a target offset from `row` on; a sum over tokens.
   void write_target(const std::string& linear, int64_t row, int64_t k, std::span<const float> rows) const;
   void write_saliency(const std::string& block, const std::vector<double>& sums) const;
-  /// Where in the file all that is written of an entry is, but for sums under `heldout.`: offsets and bytes.
+  /// The places of an entry's data in the file, without sums under `heldout.`: offsets and bytes.
   std::vector<std::pair<uint64_t, uint64_t>> places(const PlannedEntry& entry) const;
 
  private:

@@ -21,7 +21,7 @@ std::optional<LayerStage> last_of(const std::vector<LayerStage>& stages, LayerHa
   return last;
 }
 
-/// Whether nothing of a half is left behind a stage's linears.
+/// True if a stage's linears are the last of a half.
 bool ends_half(LayerStage stage) {
   return stage == LayerStage::kAttentionOutput || stage == LayerStage::kDown;
 }
@@ -126,7 +126,7 @@ void Compression::see_half(int64_t layer, LayerHalf half, const Round& round, co
   ExpertChoice chosen;
   if (is_sequential()) {
     residual = difference(dense, compressed);
-    // In a round of a whole layer the second half sees what the first one makes of dense linears.
+    // In a round of a whole layer, the second half sees the first half's output with dense linears.
     const bool goes_on = half == LayerHalf::kAttention && last_of(round, LayerHalf::kFeedForward);
     compressed_.run_half(
         layer, half, parts, compressed,
@@ -135,7 +135,7 @@ void Compression::see_half(int64_t layer, LayerHalf half, const Round& round, co
   HalfRun run{.watcher = &of_dense};
   if (!ends_half(last)) run.last = last;
   if (is_sequential() && last == LayerStage::kDown && experts_of(groups) > 0) {
-    // What experts see of the dense model is of the tokens that the compressed one sends them.
+    // In the dense model, experts see the tokens that the compressed model sends them.
     dense_.run_half(layer, half, parts, dense, {.watcher = &of_dense, .last = last, .given = &chosen});
     run.watcher = nullptr;
   }

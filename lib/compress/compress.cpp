@@ -25,10 +25,10 @@ namespace fs = std::filesystem;
 constexpr const char* kStatistics = "statistics.safetensors";
 constexpr const char* kSolved = "solved-";
 
-/// In place of the hash of statistics that are not whole yet.
+/// Stands for the hash of statistics that are not complete yet.
 const std::string kNoHash(32, '0');
 
-/// A folder that goes with its object.
+/// A folder that is removed with its object.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -48,7 +48,7 @@ class TemporaryFolder {
   fs::path path_;
 };
 
-/// Removes what was solved of layer `first` and later ones, which is solved again.
+/// Removes the solved linears of layer `first` and later ones, which are solved again.
 void remove_solved(const fs::path& work, int64_t first) {
   std::vector<fs::path> gone;
   for (const auto& entry : fs::directory_iterator(work)) {
@@ -105,7 +105,7 @@ Compression::Compression(const fs::path& model, const Recipe& recipe, CompressIn
   for (int64_t layer = 0; layer <= layers(); ++layer) {
     for (const InputGroup& g : groups_of(layer)) all.insert(g.linears.begin(), g.linears.end());
   }
-  // Of all linears, to learn which of them the recipe takes.
+  // First for all linears, to find which of them the recipe takes.
   const auto plan_entries = [&](const std::set<std::string>& linears, bool apart) {
     entries_.clear();
     for (int64_t layer = 0; layer <= layers(); ++layer)
@@ -152,7 +152,7 @@ int64_t Compression::expected_count(const LayerEntry& e, int64_t layer) const {
   return std::max<int64_t>(1, routed / experts_of(groups));
 }
 
-/// Statistics of all entries, their counts about those that will be found, without sums.
+/// Statistics of all entries without sums; their counts are estimates.
 std::shared_ptr<const Statistics> Compression::planning_statistics() const {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / kStatistics;
@@ -183,7 +183,7 @@ uint64_t Compression::bytes_per_token() const {
         static_cast<uint64_t>(dense_.shape().top_k * std::max<int64_t>(0, dense_.shape().expert_width));
     widest = std::max(widest, seen + routed);
   }
-  // Inputs of both models, once more while they are added, and streams before and behind.
+  // Inputs of both models, a copy while they are added, and streams before and after the layer.
   return dense_.bytes_per_token() +
          (4 * widest + 6 * static_cast<uint64_t>(dense_.shape().hidden)) * sizeof(float);
 }
@@ -210,7 +210,7 @@ CompressNeeds Compression::needs() const {
   return needs;
 }
 
-/// The model, what it is fed with and in which order.
+/// The model, its input and the order of collecting.
 Json Compression::describe_input() const {
   return {{"weights", final_norm_hash(dense_.checkpoint())},
           {"tokens", hash_tokens(input_.windows).hex()},
@@ -220,7 +220,7 @@ Json Compression::describe_input() const {
 
 std::string Compression::input_hash() const { return hash_text(describe_input().dump()).hex(); }
 
-/// What decides the statistics, apart from places and times.
+/// The data that decides the statistics, without paths and times.
 Json Compression::find_identity() const {
   Json identity = describe_input();
   identity.update({{"text", input_.text},
@@ -267,7 +267,7 @@ uint64_t Compression::bytes_of_streams() const {
   return Streams::bytes(models(), static_cast<uint64_t>(tokens_), dense_.shape().hidden);
 }
 
-/// Throws Error unless a work folder is of this run and as it was left.
+/// Throws Error unless a work folder is of this run and unchanged.
 void Compression::check_left(const WorkState& left, uint64_t statistics_bytes) const {
   check_fingerprint((work_ / WorkState::kName).string(), left.run, run_);
   if (left.layers < 1 || left.layers > steps() || std::cmp_not_equal(left.statistics.size(), left.layers))

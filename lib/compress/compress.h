@@ -18,74 +18,74 @@
 
 namespace twofour {
 
-/// Which model the inputs of a linear are of: the dense one; one whose layers before are compressed, and what
-/// it lacks by then goes into the targets; one whose groups of linears before are.
+/// The model that gives the inputs of a linear: the dense one; one whose earlier layers are compressed, with
+/// its error by then in the targets; or one whose earlier groups of linears are compressed.
 enum class Sequential { kNone, kLayers, kGroups };
 
-/// What a model is compressed by.
+/// The input by which a model is compressed.
 struct CompressInput {
-  /// Cuts texts into windows of `context` tokens, `most` at the most. Throws Error, which names the file of
-  /// the texts, where there is none.
+  /// Cuts texts into at most `most` windows of `context` tokens. Throws Error that names the file of the
+  /// texts if there are no windows.
   void cut(const std::vector<std::vector<int32_t>>& texts, int64_t context, int64_t most,
            const std::filesystem::path& file);
 
-  std::vector<std::vector<int32_t>> windows;  ///< of tokens, each a text of its own
-  std::string text;                           ///< what they are, for the file
+  std::vector<std::vector<int32_t>> windows;  ///< of tokens, each an independent text
+  std::string text;                           ///< description of the windows, for the file
   std::filesystem::path token_weights{};      ///< see TokenWeights; empty: all tokens count 1
   Sequential sequential = Sequential::kNone;
 };
 
-/// What collecting takes, known before it begins.
+/// The needs of collecting, known before it begins.
 struct CompressNeeds {
   uint64_t peak_memory = 0;  ///< bytes, beside the program itself and mapped files
   uint64_t statistics_bytes = 0;
-  uint64_t work_bytes = 0;  ///< of the work folder, the statistics among them
+  uint64_t work_bytes = 0;  ///< of the work folder, with the statistics
   int64_t tokens = 0;
   size_t entries = 0;
 };
 
-/// Statistics for the linears that a recipe chooses by them, collected layer by layer while those before are
-/// compressed. Results are kept in a work folder at the end of each layer, for a run that resumes.
+/// Statistics for the linears whose weights a recipe chooses by them, collected layer by layer while the
+/// earlier layers are compressed. Results are stored in a work folder after each layer, for a run that
+/// resumes.
 class Compression {
  public:
-  /// Opens the model and plans the recipe. Throws Error where the model cannot be run or the recipe solves
-  /// none of its linears.
+  /// Opens the model and plans the recipe. Throws Error if the model cannot be run or the recipe solves none
+  /// of its linears.
   Compression(const std::filesystem::path& model, const Recipe& recipe, CompressInput input,
               const Compute& compute, int jobs);
 
   const SolvedLinears& linears() const { return *planned_; }
   CompressNeeds needs() const;
-  /// XXH3-128, 32 digits, of what decides the statistics beside the recipe: the norm before the head, which
-  /// stands for the model, the tokens, their weights and the order of collecting.
+  /// XXH3-128, 32 digits, of the data that decides the statistics beside the recipe: the norm before the head
+  /// (as a mark of the model), the tokens, their weights and the order of collecting.
   std::string input_hash() const;
   int64_t layers() const { return dense_.shape().layers; }
   /// Runs both models, and adds up their inputs, on the current CUDA device from now on.
   void use_cuda();
-  /// Collects into `work`, which is made or, where a run of the same model, tokens and recipe left it, taken
-  /// up behind its last whole layer. Ends before layer `end`, a head that the recipe takes being one more
-  /// layer. Throws Error where the folder is of another run or damaged, as check_unchanged(), which it asks
-  /// before it opens files again and before it keeps a layer, and Interrupted.
+  /// Collects into `work`, which is made, or resumed after its last complete layer if a run of the same
+  /// model, tokens and recipe left it. Ends before layer `end`; a head that the recipe takes counts as a
+  /// layer. Throws Error if the folder is of another run or damaged, and like check_unchanged(), which it
+  /// calls before it reopens files and before it stores a layer. Throws Interrupted.
   void collect(const std::filesystem::path& work, Progress& progress, int64_t end = INT64_MAX);
-  /// Throws Error where a file of the model, or of token weights, is not as it was before the first was
-  /// opened.
+  /// Throws Error if a file of the model, or of token weights, has changed since before the first was opened.
   void check_unchanged() const { inputs_.check_unchanged(); }
   /// The statistics in a work folder, once they are collected.
   static std::filesystem::path statistics_of(const std::filesystem::path& work);
-  /// What a work folder has of the linears that were solved while it was made.
+  /// The linears in a work folder that were solved while it was made.
   static std::shared_ptr<const EncodedBefore> encoded(const std::filesystem::path& work);
-  /// The number of whole layers in a work folder, the head being one. Nothing if it has no state.
+  /// The number of complete layers in a work folder; the head counts as one. Nothing if it has no state.
   static std::optional<int64_t> layers_done(const std::filesystem::path& work);
-  /// Whether a folder holds nothing but what collect() writes.
+  /// True if a folder holds only files of collect().
   static bool is_work_folder(const std::filesystem::path& work);
 
  private:
   /// Stages whose linears see the same compressed model.
   using Round = std::vector<LayerStage>;
 
-  /// The linears of a layer by their inputs. The layer behind the last is the head, if that is a linear of
-  /// its own.
+  /// The linears of a layer by their inputs. The layer after the last is the head, if it is a separate
+  /// linear.
   const std::vector<InputGroup>& groups_of(int64_t layer) const;
-  /// Layers that are collected, the head among them where the recipe takes it.
+  /// Number of layers that are collected, with the head if the recipe takes it.
   int64_t steps() const { return layers() + (entries_.back().empty() ? 0 : 1); }
   void plan_file();
   int64_t expected_count(const LayerEntry& entry, int64_t layer) const;
@@ -101,12 +101,12 @@ class Compression {
 
   void start(const std::filesystem::path& work);
   void check_left(const WorkState& left, uint64_t statistics_bytes) const;
-  /// One more layer is whole.
+  /// Stores a complete layer.
   void keep_layer();
   void collect_layer(int64_t layer);
   void collect_head();
   void collect_round(int64_t layer, const Round& round);
-  /// Both models' inputs of a batch in one half of a layer, and the dense stream behind it.
+  /// Runs one half of a layer on a batch: collects both models' inputs and the dense stream after it.
   void see_half(int64_t layer, LayerHalf half, const Round& round, const TokenBatch& batch,
                 std::vector<float>& dense, std::vector<float>& compressed,
                 const std::vector<const LayerEntry*>& entries, std::vector<EntrySums>& sums);
@@ -124,22 +124,22 @@ class Compression {
   Compute compute_;
   int jobs_;
   Decoder dense_, compressed_;
-  std::unique_ptr<DeviceSums> device_sums_;  ///< where they run on a CUDA device
+  std::unique_ptr<DeviceSums> device_sums_;  ///< if they run on a CUDA device
   std::unique_ptr<SolvedLinears> planned_;
   std::vector<InputGroup> head_;                  ///< the head's group, or none
-  std::vector<std::vector<LayerEntry>> entries_;  ///< by layer, those of the head last
+  std::vector<std::vector<LayerEntry>> entries_;  ///< by layer, the head's last
   std::vector<TokenBatch> batches_;
   StatisticsWriter writer_;
   int64_t tokens_ = 0;
   Json identity_;
-  Json run_;  ///< what a run that goes on must have in common
+  Json run_;  ///< data that must be equal in a run that resumes
   std::optional<TokenWeights> weights_;
 
   std::filesystem::path work_;
   WorkState state_;
   std::unique_ptr<WorkFile> file_;
   std::unique_ptr<Streams> streams_;
-  int solved_ = 0;  ///< rounds of the layer that were solved
+  int solved_ = 0;  ///< number of rounds of the layer that were solved
 };
 
 }  // namespace twofour

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Statistics go to their file, which another file system may have.
+/// Copies statistics to their file, which may be on another file system.
 void copy_statistics(const fs::path& from, const fs::path& to) {
   const InputFile in(from);
   AtomicFile out(to);
@@ -48,7 +48,8 @@ CompressedCheckpoint::CompressedCheckpoint(const fs::path& source, const Destina
       options_(options),
       compression_(source, recipe_, std::move(input), compute(), options.jobs) {}
 
-/// What an earlier run left is taken up by a run that resumes, and goes with one that replaces.
+/// Prepares the work folder: a run that resumes uses the files of an earlier run, a run that replaces removes
+/// them.
 void CompressedCheckpoint::prepare_work() {
   if (!is_absent(work_) && !Compression::is_work_folder(work_))
     throw Error(fmt::format("{}: expected no folder, found one that twofour did not make", work_.string()));
@@ -76,7 +77,7 @@ void CompressedCheckpoint::collect(Progress& progress) {
                                   counted(static_cast<uint64_t>(compression_.layers()), "layer"),
                                   options::kResume));
   } catch (...) {
-    // Without a whole layer nothing can be resumed.
+    // Without a complete layer nothing can be resumed.
     if (!Compression::layers_done(work_) && Compression::is_work_folder(work_)) folder_->remove();
     throw;
   }
@@ -103,7 +104,7 @@ CompressedCheckpoint::Written CompressedCheckpoint::write(Progress& progress) {
   return written;
 }
 
-/// Throws Error unless the statistics that were kept are those of the artifact.
+/// Throws Error unless the statistics in the user's file are those of the artifact.
 void CompressedCheckpoint::check_kept_hash(const Manifest& manifest) const {
   const std::string found = Statistics::open(keep_).hash().hex();
   for (const Rule& rule : manifest.recipe.rules) {

@@ -12,32 +12,31 @@
 
 namespace twofour {
 
-/// Where statistics and streams are until an artifact is whole: beside it, DESTINATION.compressing.
+/// The folder of statistics and streams until an artifact is complete: DESTINATION.compressing, beside it.
 std::filesystem::path work_folder_of(const std::filesystem::path& destination);
 
-/// A checkpoint that is compressed as a whole: statistics are collected, weights chosen by them, the artifact
-/// written.
+/// Compresses a whole checkpoint: collects statistics, chooses weights by them and writes the artifact.
 class CompressedCheckpoint {
  public:
-  /// Opens the model and plans. `recipe` is without statistics; `keep` is the file that they are to stay in,
-  /// or empty. Of `options` `jobs`, `isa` and `device` say what solves, too, and `io` how the source is read.
-  /// Throws Error as Compression does.
+  /// Opens the model and plans. `recipe` is without statistics; `keep` is the file in which to store them, or
+  /// empty. `jobs`, `isa` and `device` of `options` apply to solving, too, and `io` to reading the source.
+  /// Throws Error like Compression.
   CompressedCheckpoint(const std::filesystem::path& source, const Destination& destination, Recipe recipe,
                        CompressInput input, std::filesystem::path keep, const ConvertOptions& options);
 
   const Compression& compression() const { return compression_; }
 
-  /// What was written, and by which plan.
+  /// The result of writing, and its plan.
   struct Written {
     Plan plan;
     ConvertResult result;
   };
-  /// Collects into the work folder, which is there until the artifact is whole. A run that resumes goes on
-  /// behind the last layer that is whole; of a complete artifact there is nothing to collect. Throws Error,
-  /// and Interrupted, after which another run can resume.
+  /// Collects into the work folder, which exists until the artifact is complete. A run that resumes continues
+  /// after the last complete layer; a complete artifact needs no collecting. Throws Error, and Interrupted,
+  /// after which another run can resume.
   void collect(Progress& progress);
-  /// Writes the artifact once all is collected. Of a complete one it compares source, recipe and input with
-  /// what that is of, and verifies it. Throws as collect() does.
+  /// Writes the artifact once everything is collected. A complete artifact is verified, and its source,
+  /// recipe and input are compared with these. Throws like collect().
   Written write(Progress& progress);
 
  private:
@@ -47,7 +46,7 @@ class CompressedCheckpoint {
   Compute compute() const { return {options_.isa, options_.device, options_.jobs}; }
 
   std::filesystem::path source_, work_, keep_;
-  std::unique_ptr<WorkFolder> folder_;  ///< none of a complete artifact
+  std::unique_ptr<WorkFolder> folder_;  ///< none for a complete artifact
   Destination destination_;
   Recipe recipe_;
   ConvertOptions options_;

@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kPiece = 4 << 20;
 
-/// What a group's bytes depend on beside the rule, the weights and the statistics.
+/// The data that decides a group's bytes, beside the rule, the weights and the statistics.
 Json describe(const QuantizedGroup& group) {
   Json all = Json::array();
   for (const EncodedMatrix& m : group.matrices()) {
@@ -28,7 +28,7 @@ struct PartPlace {
   std::string hash;
 };
 
-/// Calls f(). -> whether files were as they were written; throws what says that they cannot be read.
+/// Calls f(). Returns true if files were as they were written; throws errors of reading them.
 template <class F>
 bool unless_damaged(F&& f) {
   try {
@@ -150,7 +150,7 @@ std::optional<std::vector<EncodedResult>> EncodedLinears::read(const QuantizedGr
     }
     for (const Json& r : note.at("results")) results.push_back(encoded_from_json(r));
     file.emplace(folder / note.at("file").get<std::string>());
-    // All before the first is written.
+    // Compare all parts before the first is written.
     is_same = std::all_of(parts.begin(), parts.end(), [&](const PartPlace& part) {
       return hash_part(*file, part.begin, part.bytes, [](auto) {}) == part.hash;
     });

@@ -17,18 +17,18 @@
 
 namespace twofour {
 
-/// The tensors of groups as one file, written group by group, each from one thread.
+/// The tensors of groups as one file, written group by group; each group comes from one thread.
 class GroupFile {
  public:
   explicit GroupFile(const std::filesystem::path& path) : file_(path) {}
-  /// Takes a group before begin(). Groups and the checkpoint that they read outlive this.
+  /// Adds a group, before begin(). Groups and the checkpoint that they read outlive this.
   void plan(const QuantizedGroup& group, const Checkpoint& source);
   void begin();
   /// Takes the bytes of the parts of group `number`, each front to back.
   EncodedBefore::Write writer(size_t number);
-  /// Puts the file under its name.
+  /// Gives the file its name.
   void commit() { file_.commit(); }
-  /// What EncodedLinears reads of each group.
+  /// The note of a group that EncodedLinears reads.
   Json note(size_t number, const std::vector<EncodedResult>& results) const;
 
  private:
@@ -48,20 +48,20 @@ class GroupFile {
   std::vector<Group> groups_;
 };
 
-/// Groups that compress encoded while it collected, in folders of its work folder. What is damaged counts as
-/// not there.
+/// Groups that compress encoded while it collected, in folders of its work folder. Damaged groups count as
+/// missing.
 class EncodedLinears : public EncodedBefore {
  public:
   static constexpr const char* kNotes = "groups.json";  ///< of a folder, written last
   /// Writes the notes of a folder's groups, as GroupFile gives them, with their hash.
   static void write_notes(const std::filesystem::path& folder, Json groups);
-  /// Takes the folders in `work` that are whole.
+  /// Takes the complete folders in `work`.
   explicit EncodedLinears(const std::filesystem::path& work);
   std::optional<std::vector<EncodedResult>> read(const QuantizedGroup& group,
                                                  const Write& write) const override;
 
  private:
-  /// The notes of folders that were read last; those of all would fill memory.
+  /// Number of folders whose notes are cached; all notes would fill memory.
   static constexpr size_t kHeldNotes = 4;
   struct Place {
     size_t folder, number;  ///< in its notes

@@ -13,7 +13,7 @@ namespace {
 /// Rows of a target offset that are computed at a time.
 constexpr int64_t kTargetRows = 512;
 
-/// Inputs of a group that count: of one model or of both.
+/// The rows of a group's inputs that count, of one model or of both.
 struct CountedRows {
   std::vector<float> x, d, r;  ///< [rows, k], [rows, k], [rows, n]
   std::vector<float> roots;    ///< square roots of weights; empty: 1
@@ -47,7 +47,7 @@ void scale_rows(std::vector<float>& rows, const std::vector<float>& factors) {
   for (size_t i = 0; i < rows.size() && !factors.empty(); ++i) rows[i] *= factors[i / width];
 }
 
-/// Whether it is less work to add up what outputs lack than what inputs do.
+/// True if it is less work to add up differences of outputs than of inputs.
 bool adds_outputs(const LayerEntry& e) {
   return e.adds && !e.planned.targets.empty() && e.planned.targets[0].n < e.planned.k;
 }

@@ -109,7 +109,7 @@ Checkpoint SolvedLinears::solve(const std::set<std::string>& names, const fs::pa
 }
 
 uint64_t SolvedLinears::bytes() const {
-  constexpr uint64_t kTensorWords = 512, kMatrixWords = 1024;  // of headers and notes, about
+  constexpr uint64_t kTensorWords = 512, kMatrixWords = 1024;  // approximate size of headers and notes
   uint64_t bytes = 0;
   for (const Source& s : sources_) {
     for (const QuantizedGroup* g : s.groups) {

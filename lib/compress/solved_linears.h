@@ -15,36 +15,36 @@
 
 namespace twofour {
 
-/// A recipe with these statistics for every rule that can be solved by them. What `encoded` has is not solved
-/// again.
+/// A recipe with these statistics for every rule that can be solved by them. Groups in `encoded` are not
+/// solved again.
 Recipe with_statistics(Recipe recipe, std::shared_ptr<const Statistics> statistics, const std::string& hash,
                        std::shared_ptr<const EncodedBefore> encoded = {});
-/// A recipe whose rules have none, as they are before a model is compressed.
+/// A recipe whose rules have no statistics, as before a model is compressed.
 Recipe without_statistics(Recipe recipe);
 
 /// The linears of a checkpoint that a recipe gives another number format, in groups that share a scale.
 class SolvedLinears {
  public:
-  /// `recipe` has statistics, as with_statistics() gives them. Throws what planning a conversion throws.
+  /// `recipe` has statistics, from with_statistics(). Throws the errors of planning a conversion.
   SolvedLinears(const std::filesystem::path& source, const Recipe& recipe, const Compute& compute);
   SolvedLinears(const SolvedLinears&) = delete;
   SolvedLinears& operator=(const SolvedLinears&) = delete;
 
-  /// By the names that are written: of stacks those of experts apart.
+  /// The linears by the names that are written; stacks have one name per expert.
   const std::set<std::string>& all() const { return all_; }
-  /// Those among them whose weights statistics choose.
+  /// The linears whose weights statistics choose.
   const std::set<std::string>& by_statistics() const { return by_statistics_; }
   /// The conversion that the recipe asks for.
   const Plan& plan() const { return plan_; }
   const Checkpoint& source() const { return source_.shown; }
-  /// Bytes that encoding takes at most, beside the program.
+  /// Largest number of bytes that encoding takes, beside the program.
   uint64_t peak_memory(int jobs) const;
 
-  /// Bytes of all of them, as solve() writes them.
+  /// Bytes of all linears, as solve() writes them.
   uint64_t bytes() const;
 
-  /// Encodes the groups that have a linear among `names` and writes them to `folder`, a checkpoint without
-  /// all else, which EncodedLinears reads, too.
+  /// Encodes the groups that have a linear among `names` and writes them to `folder`, a checkpoint of these
+  /// linears alone, which EncodedLinears reads, too.
   Checkpoint solve(const std::set<std::string>& names, const std::filesystem::path& folder, int jobs,
                    Progress& progress) const;
 

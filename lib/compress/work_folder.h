@@ -10,14 +10,14 @@
 
 namespace twofour {
 
-/// The folder of a compression at work, which one process has at a time: it holds the lock of a file in it.
-/// On file systems without locks nothing keeps others out.
+/// The folder of a running compression. One process at a time has it: it locks a file in it. On file systems
+/// without locks nothing excludes others.
 class WorkFolder {
  public:
   /// Creates the folder if it is absent. Throws Error if another process holds it.
   explicit WorkFolder(const std::filesystem::path& path);
 
-  /// Removes what is in it.
+  /// Removes the content of the folder.
   void clear() const;
   /// Removes the folder.
   void remove() const;
@@ -29,26 +29,26 @@ class WorkFolder {
   std::optional<LockedFile> lock_;
 };
 
-/// What state.json of a work folder says of the layers that are whole. It ends with the hash of its text.
+/// The content of state.json in a work folder, on complete layers. The file ends with the hash of its text.
 struct WorkState {
   static constexpr const char* kName = "state.json";
 
-  int64_t layers = 0;  ///< whole, the head being one
-  Json run;            ///< what a run that goes on has in common with this one, see lib/convert/resume.h
-  std::vector<std::string> statistics = {};  ///< hash of those of each whole layer
-  std::string streams = {};                  ///< hash of those behind the last layer; empty: not needed
+  int64_t layers = 0;  ///< complete ones; the head counts as one
+  Json run;            ///< data that must be equal in a run that resumes, see lib/convert/resume.h
+  std::vector<std::string> statistics = {};  ///< hash of the statistics of each complete layer
+  std::string streams = {};                  ///< hash of the streams after the last layer; empty: not needed
 
-  /// Nothing where the folder has none. Throws Error where it is damaged, or of another version.
+  /// Nothing if the folder has no state. Throws Error if it is damaged or of another version.
   static std::optional<WorkState> read(const std::filesystem::path& work);
   void write(const std::filesystem::path& work) const;
 };
 
-/// Throws Error unless a file of a work folder has as many bytes as it was left with.
+/// Throws Error unless a file of a work folder still has its size.
 void check_left_size(const std::filesystem::path& file, uint64_t bytes);
-/// Throws Error unless `what`, which a file of a work folder has, still has the hash that it was left with.
+/// Throws Error unless `what`, which is in a file of a work folder, still has its hash.
 void check_left_hash(const std::filesystem::path& file, const std::string& what, const std::string& expected,
                      const std::string& found);
-/// Throws Error: state.json is not what write() wrote.
+/// Throws Error: write() did not write this state.json.
 [[noreturn]] void refuse_state(const std::filesystem::path& work);
 
 }  // namespace twofour

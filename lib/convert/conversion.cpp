@@ -12,12 +12,12 @@ namespace {
 
 /// Pieces of at least this many bytes are written at once.
 constexpr uint64_t kLargeWrite = 64u << 10;
-/// Written tensors are read back in pieces of this many bytes, which stay in the L2 cache; small tensors
-/// together, up to kVerifyBatch.
+/// Written tensors are read back in pieces of this many bytes, which stay in the L2 cache; small tensors are
+/// read together, up to kVerifyBatch.
 constexpr uint64_t kVerifyBytes = 512u << 10;
 constexpr uint64_t kVerifyBatch = 32u << 20;
 
-/// Reads back the header of a file that was flushed.
+/// Reads back the header of a flushed file and checks it.
 void check_header(const AtomicFile& file, std::string_view header) {
   const auto read = [&](uint64_t at, std::span<uint8_t> piece) { file.read(at, piece); };
   read_in_pieces(header.size(), 1u << 20, read, [&](uint64_t at, std::span<const uint8_t> piece) {
@@ -31,16 +31,16 @@ void check_header(const AtomicFile& file, std::string_view header) {
 
 }  // namespace
 
-/// State that a thread keeps from job to job.
+/// The state of a thread, reused for each job.
 struct Conversion::Thread {
   Worker worker;
-  std::vector<uint8_t> pending;  ///< small pieces that follow each other in a file
+  std::vector<uint8_t> pending;  ///< small consecutive pieces of a file
   uint32_t pending_file = 0;
   uint64_t pending_begin = 0;
-  std::vector<uint8_t> buffer;  ///< of verify()
+  std::vector<uint8_t> buffer;  ///< for verify()
 };
 
-/// Collects what the units of one thread write, and passes it to the files, small pieces together, and to the
+/// Collects the output of one thread's units, and passes it to the files, small pieces together, and to the
 /// hashes.
 class Conversion::UnitSink : public Sink {
  public:
@@ -58,7 +58,7 @@ class Conversion::UnitSink : public Sink {
       c.hash(i, offset, bytes);
       return;
     }
-    // Through the page cache a file takes one write at a time: a thread that would wait hashes first.
+    // With the page cache a file takes one write at a time: a thread that would wait hashes first.
     AtomicFile& file = c.open(t.file);
     std::unique_lock turn(c.files_[t.file].writing, std::defer_lock);
     const bool waits = file.io() != Io::kDirect && !turn.try_lock();
@@ -85,7 +85,7 @@ class Conversion::UnitSink : public Sink {
   void refuse_scale(size_t tensor, int64_t expert, const BadScale& bad, const std::string& where) override {
     {
       const std::lock_guard lock(conversion_.refused_mutex_);
-      // A tensor is read in pieces, in any order.
+      // The pieces of a tensor are read in any order.
       const auto [at, is_new] = conversion_.bad_scales_.try_emplace({tensor, expert});
       if (is_new || bad.at < at->second.first.at) at->second = {bad, where};
     }
@@ -94,7 +94,7 @@ class Conversion::UnitSink : public Sink {
   void refuse(const std::string& problem) override {
     {
       const std::lock_guard lock(conversion_.refused_mutex_);
-      // Matrices that share statistics have their faults in common.
+      // Matrices that share statistics share their errors.
       if (conversion_.seen_problems_.insert(problem).second) conversion_.problems_.add(problem);
     }
     conversion_.refuse();
@@ -244,7 +244,7 @@ void Conversion::hash(size_t tensor, uint64_t offset, std::span<const uint8_t> b
   ordered->order.pass(offset, bytes.size(), [&] { ordered->hasher.update(bytes); });
 }
 
-/// From now on units only look for more to refuse, and no unit waits for another to write.
+/// From now on units only look for further errors, and no unit waits until another has written.
 void Conversion::refuse() {
   if (refused_.exchange(true)) return;
   {
@@ -315,7 +315,7 @@ void Conversion::write_done(uint32_t f) {
     commit(f);
     return;
   }
-  open(f).flush();  // so that the disk answers, and not the page cache
+  open(f).flush();  // so that reads come from the disk, not the page cache
   std::vector<Job> checks;
   for (size_t i = file.first_tensor; i < end;) {
     Job job{Job::Kind::kVerify, i, 0};

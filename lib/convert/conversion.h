@@ -34,16 +34,16 @@ class Conversion {
              std::filesystem::path directory, Progress& progress, std::vector<bool> wanted,
              Finished finished);
 
-  /// Throws Error on I/O errors, bad block scales, hashes that differ and as check_inputs(), Interrupted on
-  /// Ctrl-C. Files that were finished before are kept.
+  /// Throws Error on I/O errors, bad block scales, hashes that differ and like check_inputs(), Interrupted on
+  /// Ctrl-C. Files that were finished before stay.
   void run();
-  /// Throws Error where a file that is read, of the source or by a rule, was written to since it was opened,
-  /// or one of ConvertOptions::inputs is no longer as it was.
+  /// Throws Error if a file of the source or of a rule was written to since it was opened, or if one of
+  /// ConvertOptions::inputs has changed.
   void check_inputs() const;
 
   /// Bytes that run() will read from source and files, approximately.
   uint64_t total_bytes() const { return total_bytes_; }
-  /// Whether the source was refused: it has block scales that are not valid, or weights that cannot be
+  /// True if the source was refused: it has block scales that are not valid, or weights that cannot be
   /// written.
   bool refused() const { return refused_; }
   /// Notes on files that went through the page cache although direct I/O was requested.
@@ -63,7 +63,8 @@ class Conversion {
     std::mutex writing;  ///< held while a large piece is written through the page cache
     std::optional<AtomicFile> file;
     std::atomic<size_t> writes_left{0}, checks_left{0};
-    /// What its record waits for: the file under its name, and the results of what begins in it.
+    /// Steps that its record waits for: the rename of the file, and the results of transformations that begin
+    /// in it.
     std::atomic<size_t> results_left{1};
   };
   /// One transformation while its units run.
@@ -105,10 +106,10 @@ class Conversion {
   const WorkList work_;
   std::optional<JobQueue<Job>> queue_;
   std::deque<OpenFile> files_;
-  std::deque<Running> running_;  ///< one a transformation
+  std::deque<Running> running_;  ///< one for each transformation
   std::mutex hashes_mutex_;
   std::vector<std::shared_ptr<OrderedHash>> hashes_;  ///< of tensors that are written in several pieces
-  std::vector<Hash128> outputs_;                      ///< one a tensor of the plan
+  std::vector<Hash128> outputs_;                      ///< one for each tensor of the plan
   std::mutex results_mutex_;
   std::map<uint32_t, Json> results_;  ///< by transformation
   std::mutex refused_mutex_;

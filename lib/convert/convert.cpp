@@ -34,10 +34,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// More files than this are flushed together: a flush of one waits for the disk, whatever the file's size.
+/// More files than this are flushed together: flushing a file waits for the disk, even if it is small.
 constexpr size_t kFlushedAlone = 32;
 
-/// Copies what `in` holds through write(at, piece).
+/// Copies the content of `in` by calls of write(at, piece).
 template <class Write>
 Hash128 copy_through(const InputFile& in, Write&& write) {
   Hasher hasher;
@@ -66,7 +66,7 @@ Hash128 copy_unflushed(const InputFile& in, const fs::path& to) {
 
 /// Copies files, given by relative names, from a directory into one that is being written, on all threads,
 /// and returns the hash of each. All of them are on disk when this returns: few are flushed one by one, many
-/// together. Throws Error where one cannot be read or written.
+/// together. Throws Error if one cannot be read or written.
 std::map<std::string, Hash128> copy_files(const fs::path& from, const std::vector<std::string>& names,
                                           Links links, OutputDirectory& to) {
   std::vector<fs::path> paths;
@@ -78,15 +78,16 @@ std::map<std::string, Hash128> copy_files(const fs::path& from, const std::vecto
     const InputFile in = open_below(from, from / names[i], links);
     hashes[i] = alone ? copy_flushed(in, paths[i]) : copy_unflushed(in, paths[i]);
   });
-  // A crash before this leaves the directory's journal: what is not on disk is never taken for whole.
+  // A crash before this leaves the directory's journal, so files that are not on disk are never taken for
+  // whole.
   if (!alone) flush_file_system(to.path());
   std::map<std::string, Hash128> copied;
   for (size_t i = 0; i < names.size(); ++i) copied[names[i]] = hashes[i];
   return copied;
 }
 
-/// Reads files back, on all threads and from the disk rather than the page cache. Throws Error on the first
-/// by name that is not as it was written.
+/// Reads files back, on all threads and from the disk rather than the page cache. Throws Error that names the
+/// first file, by name, that is not as it was written.
 void verify_files(const fs::path& directory, const std::map<std::string, Hash128>& files) {
   std::vector<const std::pair<const std::string, Hash128>*> all;
   for (const auto& file : files) all.push_back(&file);
@@ -94,7 +95,7 @@ void verify_files(const fs::path& directory, const std::map<std::string, Hash128
     check_interrupt();
     const auto& [name, expected] = *all[i];
     const InputFile file(directory / name);
-    // All of them are flushed: the disk is to answer, and not the page cache.
+    // All of them are flushed: reads must come from the disk, not the page cache.
     if (!is_in_memory(file.descriptor())) drop_pages(file.descriptor());
     const Hash128 found = hash_range(file, 0, file.size(), [](uint64_t) {});
     if (found == expected) return;
@@ -114,7 +115,7 @@ void report_folds(const std::vector<ModuleReport>& modules, Findings& findings) 
   }
 }
 
-/// What names a checkpoint: its directory, or its one file.
+/// The path that names a checkpoint: its directory, or its one file.
 std::filesystem::path given_path(const Checkpoint& checkpoint) {
   return checkpoint.is_directory() ? checkpoint.path() : checkpoint.path() / checkpoint.shards().front().name;
 }
@@ -128,7 +129,7 @@ bool has_changed(const Conversion& conversion) {
   return false;
 }
 
-/// Weights that a producer's arithmetic takes to 0 for want of a scale.
+/// Reports weights that a producer's arithmetic turns to 0 for lack of a scale.
 void report_lost(const std::vector<ModuleReport>& results, const Recipe& recipe, Findings& findings) {
   uint64_t lost = 0;
   size_t matrices = 0;
@@ -147,7 +148,7 @@ void report_lost(const std::vector<ModuleReport>& results, const Recipe& recipe,
                    recipe.rules[0].name(keys::kArithmetic, "modelopt"))});
 }
 
-/// The findings of single matrices, and how those with kept scales compare.
+/// Reports the findings of single matrices, and the comparison of matrices with given scales.
 void report_encoded(const std::vector<ModuleReport>& results, Findings& findings) {
   constexpr size_t kShown = 20;  // the manifest has all
   uint64_t bytes = 0, wrong = 0;
@@ -172,7 +173,8 @@ void report_encoded(const std::vector<ModuleReport>& results, Findings& findings
                    bytes - wrong, bytes, wrong > 0 ? fmt::format(", {} modules differ", modules) : "")});
 }
 
-/// Writes what is missing in `directory`, index and twofour.json last. What remains is to finish it.
+/// Writes the missing files of `directory`, index and twofour.json last. The directory remains to be
+/// finished.
 ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, const ConvertOptions& options,
                                 OutputDirectory& directory, std::vector<ShardRecord>& records,
                                 Progress& progress, ConvertResult& result) {
@@ -186,7 +188,7 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
     copied.push_back(name);
   }
   files = copy_files(source.path(), copied, plan.recipe.links, directory);
-  source.check_same_files();  // what is read from now on is open
+  source.check_same_files();  // files that are read from now on are open
   if (options.kept != nullptr) options.kept->checkpoint().check_same_files();
   for (const auto& [name, text] : plan.config.texts) write(name, text);
   for (const OutputFile& file : plan.files) {
@@ -201,7 +203,7 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
   }
   Conversion conversion(source, plan, options, directory.path(), progress, wanted, [&](ShardRecord&& record) {
     directory.note(format_shard_record(plan, record));
-    if (is_pinned(source)) directory.keep();  // else no run could go on
+    if (is_pinned(source)) directory.keep();  // else no run could resume
     result.bytes_written += plan.files[record.file].size();
     records.push_back(std::move(record));
   });
@@ -232,7 +234,7 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
   return record;
 }
 
-/// What became of each module, from the record of all files.
+/// Reports the result of each module, from the record of all files.
 void report_modules(const Checkpoint& source, const Plan& plan, const ConversionRecord& record,
                     ConvertResult& result) {
   for (size_t t = 0; t < plan.transformations.size(); ++t) {

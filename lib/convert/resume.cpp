@@ -21,12 +21,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Modification times can be put back, ctime cannot: content that changed in place has another.
+// Modification times can be put back, ctime cannot: it differs if content changed in place.
 Json file_entry(const InputFile& file) {
   return {{"bytes", file.size()}, {"modified", file.modified()}, {"ctime", file.status_changed()}};
 }
 
-/// Of the weights of a checkpoint.
+/// The entry of a checkpoint's weight files.
 Json weights_entry(const Checkpoint& checkpoint) {
   Json files = Json::object();
   for (const Shard& s : checkpoint.shards()) {
@@ -52,7 +52,8 @@ struct Change {
   Json then, now;
 };
 
-/// The first place where two documents differ, keys of the first before those that only the second has.
+/// The first place where two documents differ: keys of the first document come before keys that only the
+/// second has.
 std::optional<Change> first_change(const Json& then, const Json& now, const std::string& where) {
   if (then == now) return std::nullopt;
   if (then.is_array() && now.is_array() && then.size() == now.size()) {
@@ -81,7 +82,8 @@ Json lasting_fingerprint(const Recipe& recipe, const std::vector<Manifest::Sourc
   return {{"recipe", recipe_to_json(recipe)}, {"source", std::move(source)}};
 }
 
-/// Planning read the global scales, and folds by them: they must be those that the artifact was made from.
+/// Checks that the global scales that planning read, and folds by, are those from which the artifact was
+/// made.
 void check_stored_bits(const std::string& where, const std::vector<uint32_t>& then, const Checkpoint& source,
                        const Plan& plan) {
   size_t at = 0;
@@ -111,7 +113,7 @@ void refuse_without_journal(const fs::path& directory) {
   problems.refuse();
 }
 
-/// Whether a journal is of a run, not of synth, of tasks that write together or of their merge.
+/// True if a journal's line is of a run, not of synth, of tasks or of their merge.
 bool is_fingerprint(const std::string& line) { return line.starts_with('{'); }
 
 }  // namespace
@@ -122,7 +124,7 @@ Json fingerprint(const Checkpoint& source, const Plan& plan, const ReferenceChec
     std::set<std::string> others{kIndexName, kManifestName, "config.json", "hf_quant_config.json"};
     for (const auto& [name, bytes] : plan.auxiliary_files) others.insert(name);
     for (const Shard& s : source.shards()) others.erase(s.name);
-    // operator[] would look at all names before.
+    // operator[] would search all names each time.
     Json::Object& entries = files.items();
     for (const std::string& name : others) {
       std::error_code error;
@@ -188,7 +190,7 @@ std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Check
   const std::string journal = (directory.path() / kJournalName).string();
   check_fingerprint(where, Json::parse(lines.front()), now);
   check_pinned(source);
-  std::map<uint32_t, ShardRecord> last;  // a file that was found damaged before was written again
+  std::map<uint32_t, ShardRecord> last;  // a file that an earlier resume found damaged was written again
   for (size_t i = 1; i < lines.size(); ++i) {
     ShardRecord record = parse_shard_record(journal, plan, lines[i]);
     last.insert_or_assign(record.file, std::move(record));

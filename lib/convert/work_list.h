@@ -24,7 +24,7 @@ class WorkList {
   WorkList(const Checkpoint& source, const Plan& plan, const std::vector<bool>& wanted);
 
   const std::vector<Item>& items() const { return items_; }
-  /// What one thread computes at once: a unit, or small neighbours together.
+  /// The batches that threads compute: a unit, or small neighbouring units together.
   std::vector<Batch> batches() const;
   /// Wanted files that an item writes to, each once.
   std::vector<uint32_t> files_of(const Item& item) const;

@@ -29,7 +29,7 @@ void DeviceRun::run_half(int64_t layer, LayerHalf half, std::span<const Sequence
     run_feed_forward(layer, rows, m, run);
   }
   weights_.leave(layer, stream_);
-  // What comes next is read while this runs.
+  // The next layer is read while this one runs.
   if (half == LayerHalf::kFeedForward && !weights_.is_resident())
     weights_.layer((layer + 1) % state_.shape.layers);
   if (half == LayerHalf::kFeedForward) check_routers();
@@ -56,7 +56,7 @@ std::vector<cuda::LogitFigures> DeviceRun::score(std::span<const float> hidden,
   float* logits = logits_.of<float>(m * vocabulary);
   run_head(rows, m, logits);
   auto* figures = figures_.of<cuda::LogitFigures>(m);
-  // The other one waited for its own figures.
+  // The other model has waited for its own figures.
   cuda::logit_figures(
       logits, m, vocabulary, device_tokens, other != nullptr ? other->logits_.last<float>() : nullptr,
       other != nullptr ? other->figures_.last<cuda::LogitFigures>() : nullptr, figures, stream_.get());

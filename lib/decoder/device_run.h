@@ -14,10 +14,10 @@
 
 namespace twofour {
 
-/// Memory of a device that grows with what is asked of it.
+/// Memory of a device that grows with the requested size.
 class DeviceRoom {
  public:
-  /// Room for so many values, which are anything.
+  /// Room for `count` values, uninitialized.
   template <class T>
   T* of(int64_t count) {
     const auto bytes = static_cast<size_t>(count) * sizeof(T);
@@ -27,7 +27,7 @@ class DeviceRoom {
     }
     return memory_.as<T>();
   }
-  /// What was asked for last.
+  /// The room of the last request.
   template <class T>
   const T* last() const {
     return memory_.as<T>();
@@ -40,11 +40,11 @@ class DeviceRoom {
 /// Tokens of one sequence in a batch on the device.
 struct DevicePart {
   int64_t count = 0, begin = 0;
-  float *keys = nullptr, *values = nullptr;  ///< caches of this layer; nullptr: none is kept
+  float *keys = nullptr, *values = nullptr;  ///< caches of this layer; nullptr: none
 };
 
-/// Runs layers of a model on the current CUDA device: what lib/decoder does on the CPU, in float32 between
-/// products. Behind Decoder; for one thread at a time.
+/// Runs layers of a model on the current CUDA device, like lib/decoder on the CPU, in float32 between
+/// products. The implementation of Decoder; for one thread at a time.
 class DeviceRun {
  public:
   DeviceRun(const DecoderState& state, uint64_t memory) : state_(state), weights_(state, memory) {}
@@ -52,24 +52,24 @@ class DeviceRun {
   DeviceWeights& weights() { return weights_; }
   const cuda::DeviceStream& stream() const { return stream_; }
 
-  /// As Decoder's functions, on host memory.
+  /// Like Decoder's functions, on host memory.
   void run_half(int64_t layer, LayerHalf half, std::span<const SequencePart> batch, std::span<float> hidden,
                 const HalfRun& run);
   void run_head(std::span<const float> hidden, std::span<float> logits);
 
-  /// What logits behind `hidden` [rows, H] say of `tokens`, and how far they are from those that `other`
-  /// scored last, of as many rows.
+  /// The figures for `tokens` of the logits after `hidden` [rows, H], and their distance from the logits that
+  /// `other` scored last, of equally many rows.
   std::vector<cuda::LogitFigures> score(std::span<const float> hidden, std::span<const int32_t> tokens,
                                         const DeviceRun* other);
 
-  /// Both halves of a layer of `hidden` [m, H] in device memory, in place.
+  /// Runs both halves of a layer on `hidden` [m, H] in device memory, in place.
   void run_layer(int64_t layer, std::span<const DevicePart> parts, float* hidden, int64_t m);
   /// Logits [m, vocabulary] of `hidden` [m, H], which is normalized into other memory first.
   void run_head(const float* hidden, int64_t m, float* logits);
-  /// Throws Error where a router has met logits that are not finite; waits.
+  /// Throws Error if a router met logits that are not finite; waits for the device.
   void check_routers();
 
-  /// The parts of a layer that runs token by token use as well.
+  /// Parts of a layer that running token by token uses, too.
   cuda::RouterRule router_rule(const DeviceLayer& layer) const;
   cuda::GateUnits gate_units() const;
   cuda::HeadRows head_rows(const DeviceLayer& layer, bool are_keys) const;
@@ -79,7 +79,7 @@ class DeviceRun {
   void run_attention(int64_t layer, std::span<const DevicePart> parts, float* hidden, int64_t m,
                      const HalfRun& run);
   void run_feed_forward(int64_t layer, float* hidden, int64_t m, const HalfRun& run);
-  /// Queries, keys and values before they are rotated; false: the run ends before.
+  /// Queries, keys and values before rotation; false: the run ends before.
   struct Heads {
     float *q = nullptr, *k = nullptr, *v = nullptr;
     int64_t q_stride = 0, k_stride = 0, v_stride = 0;

@@ -8,18 +8,18 @@
 
 namespace twofour {
 
-/// One sequence on the device, with its keys and values. A token behind others is one CUDA graph where all
-/// weights stay on the device: what it reads of the sequence lies in device memory.
+/// One sequence on the device, with its keys and values. A token after others is one CUDA graph if all
+/// weights stay on the device: its inputs from the sequence are in device memory.
 class DeviceSequence {
  public:
   DeviceSequence(const DecoderState& state, DeviceRun& run);
 
-  /// Makes room for so many tokens.
+  /// Makes room for `tokens` tokens.
   void reserve(int64_t tokens);
-  /// Appends tokens behind `begin` others; the logits of each, or of the last alone.
+  /// Appends tokens after `begin` others. Returns the logits of each, or of the last alone.
   std::vector<float> append(std::span<const int32_t> tokens, int64_t begin, bool all);
-  /// Appends the most probable token `count` times behind `begin` others, and gives what the logits before
-  /// and behind each say, count + 1 rows.
+  /// Appends the most probable token `count` times after `begin` others. Returns the figures of the logits
+  /// before the first and after each, count + 1 rows.
   std::vector<cuda::LogitFigures> extend(int64_t begin, int64_t count);
 
  private:
@@ -52,7 +52,7 @@ class DeviceSequence {
   Buffers b_;
   std::unique_ptr<cuda::DeviceGraph> graph_;
   bool is_warm_ = false;
-  // While a step is put on the stream: the residual stream, and what is to be added to it.
+  // While a step is put on the stream: the residual stream, and the values to be added to it.
   float *hidden_of_token_ = nullptr, *pending_ = nullptr;
 };
 

@@ -5,8 +5,8 @@
 
 namespace twofour {
 
-// A token is one CUDA graph of short kernels, each of which starts while the one before ends. Tried without
-// gain: all layers in one launch, weights of the next layer asked for ahead, more blocks a multiprocessor.
+// A token is one CUDA graph of short kernels, each of which starts while the previous one ends. Tried without
+// gain: all layers in one launch, prefetching weights of the next layer, more blocks per multiprocessor.
 void DeviceSequence::step() {
   const cuda::Stream stream = run_.stream().get();
   const ModelShape& s = state_.shape;
@@ -26,8 +26,8 @@ void DeviceSequence::step() {
                      history_.as<cuda::LogitFigures>(), stream);
 }
 
-/// What the next product reads: the residual stream, with what a layer of the runtime has left to be added,
-/// under a norm. From then on it is in other memory.
+/// The input of the next product: the residual stream plus pending output of a runtime layer, with a norm.
+/// The stream is in other memory from then on.
 cuda::RowInput DeviceSequence::normed_input(const float* norm) {
   cuda::RowInput in{.x = hidden_of_token_, .norm = norm, .epsilon = state_.shape.epsilon};
   if (pending_ == nullptr) return in;

@@ -20,11 +20,11 @@ namespace twofour {
 namespace {
 
 constexpr size_t kStaging = size_t{16} << 20;
-/// Of the device's free memory, for what is beside weights: activations, keys and values, libraries.
+/// Part of the device's free memory that is left for activations, keys and values, libraries.
 constexpr uint64_t kRoom = uint64_t{3} << 30;
 constexpr uint64_t kAlignment = 256;
 
-/// How a matrix goes to the device.
+/// The form of a matrix on the device.
 struct StoredAs {
   cuda::MatrixFormat format = cuda::MatrixFormat::f32;
   int bits = 32;
@@ -32,7 +32,8 @@ struct StoredAs {
   uint8_t last = 0xFF;  ///< the largest scale of FP4 that is a number and not negative
 };
 
-/// F32 where the device reads no such format, or its scales do not go with its rows.
+/// The form of a stored matrix: F32 if the device does not read its format, or if its scales do not follow
+/// its rows.
 StoredAs stored_as(const ModelWeights::Stored& from) {
   const Linear& m = from.module;
   const auto tensors = from.checkpoint.tensors();
@@ -62,7 +63,7 @@ std::vector<float> read_fp8_scales(const ModelWeights::Stored& from) {
   const TensorInfo& t = from.checkpoint.tensors()[*m.scale];
   const auto size = static_cast<uint64_t>(dtype_bits(t.dtype) / 8);
   const int64_t columns = ceil_div(m.k, m.scale_cols), rows = ceil_div(from.place.count, m.scale_rows);
-  const bool shared = t.bytes() == size;  // one scale counts for every expert
+  const bool shared = t.bytes() == size;  // all experts share one scale value
   const int64_t first =
       shared ? 0 : from.place.e * ceil_div(m.n, m.scale_rows) + from.place.first / m.scale_rows;
   std::vector<uint8_t> bytes(static_cast<size_t>(rows * columns) * size);
@@ -87,19 +88,19 @@ float global_scale_of(const ModelWeights::Stored& from) {
 
 }  // namespace
 
-/// Lays weights down one behind the other in a block of device memory, or only counts what they take.
+/// Places weights one after another in a block of device memory, or only counts their bytes.
 class DeviceWeights::Placer {
  public:
   explicit Placer(const ModelWeights& weights) : weights_(weights) {}
   Placer(const ModelWeights& weights, cuda::DeviceMemory& memory)
       : weights_(weights), base_(memory.as<uint8_t>()), upload_(std::in_place, kStaging) {}
 
-  /// Of the block, and of what is kept beside it.
+  /// Bytes of the block, of weights beside it, and of experts.
   uint64_t bytes() const { return at_; }
   uint64_t elsewhere() const { return elsewhere_; }
   uint64_t of_experts() const { return of_experts_; }
   void add_elsewhere(uint64_t bytes) { elsewhere_ += bytes; }
-  /// What is placed from now on is of experts, or no longer.
+  /// Marks the begin and end of placing experts.
   void begin_experts() { of_experts_ -= bytes() + elsewhere(); }
   void end_experts() { of_experts_ += bytes() + elsewhere(); }
   bool places() const { return base_ != nullptr; }
@@ -156,7 +157,7 @@ class DeviceWeights::Placer {
     std::memcpy(to.data(), from.data(), to.size());
   }
 
-  /// The stored bytes of rows [n0, n1), with those between them.
+  /// The stored bytes of rows [n0, n1), with the rows stored between them.
   static StoredRows read(WeightReader& reader, const ModelWeights::Stored& from, int64_t n0, int64_t n1) {
     const StoredMatrix& p = from.place;
     return reader.read_stored(from.module, p.e, p.first + n0 * p.step, p.first + (n1 - 1) * p.step + 1);
@@ -167,7 +168,7 @@ class DeviceWeights::Placer {
     for (size_t i = 0; i < static_cast<size_t>(rows); ++i)
       std::memcpy(to.data() + i * row, bytes.data() + i * static_cast<size_t>(step) * row, row);
   }
-  /// Reading as numbers throws Error that says where.
+  /// Throws Error for NaN: reading the weights as numbers names the place.
   void refuse_nan(const ModelMatrix& w, int64_t n0, int64_t n1, const std::vector<uint8_t>& bytes) const {
     if (std::none_of(bytes.begin(), bytes.end(), [](uint8_t b) { return (b & 0x7F) == 0x7F; })) return;
     refuse_numbers(w, n0, n1);
@@ -177,12 +178,12 @@ class DeviceWeights::Placer {
     weights_.read_rows(w, n0, n1, values);
   }
 
-  /// Fills any bytes of a matrix by whole rows: `read(n0, n1, bytes)` gives those.
+  /// Fills any bytes of a matrix by whole rows, which `read(n0, n1, bytes)` gives.
   template <class Read>
   static Fill by_rows(uint64_t row, Read read) {
     return [row, read](size_t begin, std::span<uint8_t> to) {
       check_interrupt();
-      // No more at a time than caches hold.
+      // At most as much at a time as caches hold.
       const uint64_t most = std::max<uint64_t>(1, (uint64_t{1} << 20) / row);
       std::vector<uint8_t> bytes;
       for (uint64_t at = begin, end = begin + to.size(); at < end;) {
@@ -235,8 +236,8 @@ void DeviceWeights::place_ends(Placer& placer) {
   ends_.frequencies = placer.values(state_.shape.attention.frequencies);
 }
 
-/// The artifact's layer that runs as it is stored. Empty if no layer has these sizes or the model computes
-/// something else between its matrices.
+/// The artifact's layer that can run as it is stored. Empty if no layer has these sizes, or if the model
+/// computes something else between its matrices.
 std::optional<size_t> DeviceWeights::find_block(const std::string& name, int64_t experts,
                                                 int64_t width) const {
   const GateShape& gate = state_.shape.gate;

@@ -12,14 +12,14 @@
 
 namespace twofour {
 
-/// Gate, up and down of an MLP in device memory, or a layer of the runtime in their place.
+/// Gate, up and down of an MLP in device memory, or a runtime layer instead.
 struct DeviceMlp {
   cuda::DeviceMatrix gate, up, down;
   std::shared_ptr<const RuntimeLayer> block;
   explicit operator bool() const { return block != nullptr || gate.n > 0; }
 };
 
-/// The routed experts of a layer: matrices of each, or a layer of the runtime in their place.
+/// The routed experts of a layer: matrices of each, or a runtime layer instead.
 struct DeviceExperts {
   std::vector<DeviceMlp> each;
   cuda::ExpertMatrices gate_up, down;  ///< the same for products of single rows
@@ -38,33 +38,32 @@ struct DeviceLayer {
   DeviceExperts experts;
 };
 
-/// What is outside of the layers.
+/// The weights outside of the layers.
 struct DeviceEnds {
   cuda::DeviceMatrix embedding, head;
   const float *norm = nullptr, *frequencies = nullptr;
 };
 
 /// The weights of a model on the current CUDA device, as its directory stores them: all of them, or two
-/// layers at a time where these do not fit. INT4, and FP8 in blocks that its rows do not follow, become
-/// float32.
+/// layers at a time if not all fit. INT4, and FP8 in blocks that its rows do not follow, become float32.
 class DeviceWeights {
  public:
-  /// `state` outlives this. At most `memory` bytes of weights are on the device at a time; 0: what it has
-  /// free, less some room. Throws Error where one layer does not fit.
+  /// `state` outlives this. At most `memory` bytes of weights are on the device at a time; 0: its free memory
+  /// minus some room. Throws Error if one layer does not fit.
   DeviceWeights(const DecoderState& state, uint64_t memory);
 
-  /// Whether all weights stay on the device.
+  /// True if all weights stay on the device.
   bool is_resident() const { return is_resident_; }
   const DeviceEnds& ends() const { return ends_; }
-  /// Loads a layer unless it is there. Where layers do not stay it is valid until two others are called for.
+  /// Loads a layer unless it is there. If layers do not stay, it is valid until two others are requested.
   const DeviceLayer& layer(int64_t layer);
-  /// All work with a layer is on the stream so far: what takes its place waits for that.
+  /// Notes that all work with a layer is on the stream: the layer that replaces it waits for that work.
   void leave(int64_t layer, const cuda::DeviceStream& stream);
   /// Bytes of all weights on the device.
   uint64_t bytes() const { return ends_memory_.bytes() + layer_bytes_; }
-  /// Of those, what one token alone reads: its experts and the head.
+  /// Bytes of them that one token reads: its experts and the head.
   uint64_t bytes_of_token() const { return token_bytes_; }
-  /// Loads all layers anew when they are used: the model's weights are others.
+  /// Drops all layers, since the model's weights have changed; each is loaded again when used.
   void forget();
 
  private:
@@ -84,12 +83,12 @@ class DeviceWeights {
   std::shared_ptr<const RuntimeLayer> place_block(Placer& placer, size_t index) const;
 
   const DecoderState& state_;
-  std::optional<RuntimeArtifact> artifact_;  ///< where the model has layers in a layout
+  std::optional<RuntimeArtifact> artifact_;  ///< if the model has layers in a layout
   bool is_resident_ = false, is_changed_ = false;
   uint64_t layer_bytes_ = 0, token_bytes_ = 0;
   cuda::DeviceMemory ends_memory_;
   DeviceEnds ends_;
-  std::vector<std::unique_ptr<Placed>> placed_;  ///< of each layer, or one or two
+  std::vector<std::unique_ptr<Placed>> placed_;  ///< one for each layer, or one or two
 };
 
 }  // namespace twofour

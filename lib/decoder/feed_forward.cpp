@@ -13,7 +13,7 @@
 namespace twofour {
 namespace {
 
-/// gate = what it does to up.
+/// Computes the gated activation of `gate` and `up` into `gate`.
 void apply_gate(const GateShape& g, float* gate, float* up, int64_t count) {
   if (g.limit > 0) {
     for (int64_t i = 0; i < count; ++i) {
@@ -24,7 +24,7 @@ void apply_gate(const GateShape& g, float* gate, float* up, int64_t count) {
   float_ops(best_isa()).gate_units(gate, up, count, g.slope, g.offset);
 }
 
-/// The MLP of `x` [m, H], on all threads; nothing where the run ends before down.
+/// The MLP of `x` [m, H], on all threads; nothing if the run ends before down.
 std::vector<float> run_mlp(const DecoderState& s, const MlpWeights& w, const float* x, int64_t m,
                            size_t down_group, const HalfRun& run) {
   std::vector<float> gate(at(m * w.gate.n)), up(gate.size()), out(at(m * w.down.n));
@@ -40,20 +40,20 @@ std::vector<float> run_mlp(const DecoderState& s, const MlpWeights& w, const flo
   return out;
 }
 
-/// What a thread runs experts with.
+/// A thread's state for running experts.
 struct ExpertWorker {
   ModelWeights::Worker weights;
   std::vector<float> x, gate, up;
   std::vector<int64_t> tokens;
 };
 
-/// A token at one of its experts.
+/// A token and its weight at one of its experts.
 struct Routed {
   int64_t token;
   float weight;
 };
 
-/// The MLP of one expert on its tokens, [rows, H]; nothing where the run ends before down.
+/// The MLP of one expert on its tokens, [rows, H]; nothing if the run ends before down.
 std::vector<float> run_expert(const DecoderState& s, const MlpWeights& w, const float* x,
                               const std::vector<Routed>& rows, size_t down_group, const HalfRun& run,
                               ExpertWorker& worker) {
@@ -78,7 +78,8 @@ std::vector<float> run_expert(const DecoderState& s, const MlpWeights& w, const 
   return out;
 }
 
-/// Of what an expert adds to its tokens: its results [rows, H] by the router's weights.
+/// Sum of the norms of an expert's contributions to its tokens: its results [rows, H] times the router's
+/// weights.
 double sum_of_norms(const float* results, const std::vector<Routed>& rows, int64_t h) {
   double sum = 0;
   for (const Routed& row : rows) {
@@ -94,7 +95,7 @@ double sum_of_norms(const float* results, const std::vector<Routed>& rows, int64
 /// Experts that run at a time: their results are added to the tokens in the order of experts.
 constexpr size_t kExpertsAtOnce = 32;
 
-/// Where the router of a layer sends the tokens.
+/// The experts that the router of a layer chooses for each token.
 ExpertChoice route(const DecoderState& s, const FeedForwardWeights& f, const float* x, int64_t m) {
   std::vector<float> logits(at(m * s.shape.experts)), correction;
   s.weights.multiply(f.router, x, m, logits.data());

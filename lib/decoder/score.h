@@ -7,23 +7,23 @@
 
 namespace twofour {
 
-/// What a row of logits says of the token that follows.
+/// The figures of a row of logits for the token that follows.
 struct TokenScore {
   double log_sum = 0;     ///< log of the sum of exp(logit)
-  double loss = 0;        ///< log_sum less the token's logit: its negative log-likelihood in nats
+  double loss = 0;        ///< log_sum minus the token's logit: its negative log-likelihood in nats
   double divergence = 0;  ///< KL(other || model) in nats; 0 without another
-  int32_t top = 0;        ///< the most probable token, of equal ones the lowest
+  int32_t top = 0;        ///< the most probable token, the lowest of equal ones
 };
 
-/// Rows behind the last layer of a model, and what it says of the tokens that follow.
+/// Rows after the last layer of a model, and the scores of the tokens that follow.
 struct ScoredRows {
   const Decoder& model;
   std::span<const float> hidden;        ///< [rows, H]
-  std::vector<TokenScore> scores = {};  ///< [rows], that are made
+  std::vector<TokenScore> scores = {};  ///< [rows], the output
 };
 
-/// Scores `tokens` [rows] by a model and, where it is not nullptr, another of its vocabulary, which counts as
-/// the truth. Where both are on a CUDA device, logits stay there.
+/// Scores `tokens` [rows] by a model and, if not nullptr, by another with the same vocabulary, which counts
+/// as the truth. If both are on a CUDA device, logits stay there.
 void score_tokens(std::span<const int32_t> tokens, ScoredRows& rows, ScoredRows* other);
 
 /// Bytes of logits that one model takes at a time.

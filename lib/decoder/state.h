@@ -11,7 +11,7 @@ namespace twofour {
 
 class FamilySizes;
 
-/// A place in a vector.
+/// An index of a vector.
 inline size_t at(int64_t i) { return static_cast<size_t>(i); }
 
 /// Norms of latents have an epsilon of their own in the models' code.
@@ -19,8 +19,8 @@ inline constexpr double kLatentEpsilon = 1e-6;
 
 struct AttentionWeights {
   ModelVector norm;
-  ModelMatrix q, k, v, o;            ///< of latent attention q only without a rank
-  ModelMatrix q_a, q_b, kv_a, kv_b;  ///< of latent attention
+  ModelMatrix q, k, v, o;            ///< latent attention has q only without a rank
+  ModelMatrix q_a, q_b, kv_a, kv_b;  ///< for latent attention
   ModelVector q_norm, k_norm, q_a_norm, kv_a_norm, sinks;
   size_t input_group = 0, q_group = 0, latent_group = 0, output_group = 0;  ///< in LayerWeights::groups
 };
@@ -46,7 +46,7 @@ struct LayerWeights {
   std::vector<InputGroup> groups;
 };
 
-/// Behind Decoder.
+/// The state of a Decoder.
 struct DecoderState {
   DecoderState(Checkpoint c) : checkpoint(std::move(c)), weights(checkpoint) {}
   Checkpoint checkpoint;
@@ -58,10 +58,10 @@ struct DecoderState {
   ModelVector norm;
 };
 
-/// Finds the weights of every layer by the rows of the family. Throws Error where they do not fit.
+/// Finds the weights of every layer by the rows of the family. Throws Error if they do not fit.
 void bind_weights(DecoderState& state, const FamilySizes& sizes);
 
-/// hidden += attention(norm(hidden)), and the same of the MLP or the experts.
+/// hidden += attention(norm(hidden)), and the same with the MLP or the experts.
 void run_attention(const DecoderState& state, int64_t layer, std::span<const SequencePart> batch,
                    std::span<float> hidden, const HalfRun& run);
 void run_feed_forward(const DecoderState& state, int64_t layer, std::span<float> hidden, const HalfRun& run);

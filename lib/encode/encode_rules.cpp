@@ -10,8 +10,8 @@ namespace {
 
 constexpr const char* kDefaultFp8Dialect = "compressed-tensors";
 
-/// Gives a word its value: what the rule says, or the first that the dialect has. Throws Error where the
-/// dialect does not have it.
+/// Gives a setting its value: the rule's, or the first that the dialect has. Throws Error if the dialect does
+/// not have it.
 template <class T, class Has>
 T choose_word(const Rule& rule, std::string_view key, Chosen<T>& said, const OutputDialect& dialect,
               const Has& has) {
@@ -28,7 +28,7 @@ T choose_word(const Rule& rule, std::string_view key, Chosen<T>& said, const Out
   return *said;
 }
 
-/// Refuses words on statistics that do not go together.
+/// Refuses settings of statistics that contradict each other.
 void check_solving_words(const Rule& r) {
   const bool prunes = !r.pattern.empty(), solves = r.has_statistics(),
              plain = r.method == SolveBy::kMagnitude;
@@ -59,7 +59,7 @@ void check_solving_words(const Rule& r) {
   }
 }
 
-/// The words of a rule, with every default, that the encoder and the proof read.
+/// The settings of a rule, with every default, that the encoder and the proof read.
 std::shared_ptr<const Rule> words_of(const Rule& rule) {
   Rule words = rule;
   words.selection = {};

@@ -19,7 +19,7 @@
 namespace twofour {
 namespace {
 
-/// What producers leave as it is, by any part of a module's name. Source: NVIDIA/Model-Optimizer,
+/// Modules that producers do not quantize, by any part of the name. Source: NVIDIA/Model-Optimizer,
 /// modelopt_recipes, default disabled quantizers; vLLM, modelopt.py, for vision, models/kimi_k3, which makes
 /// five without quantization, and deepseek_v4, compressor.py, which takes no quantized weights.
 constexpr std::string_view kLeftAlone[] = {"lm_head",
@@ -59,7 +59,7 @@ constexpr std::array<std::array<std::string_view, 3>, 8> kFused = {{{"gate_proj"
                                                                     {"in_proj_qkv", "in_proj_z", ""},
                                                                     {"in_proj_b", "in_proj_a", ""},
                                                                     {"wq_a", "wkv", ""}}};
-/// The same in DeepSeek-V4's compressor, which has another wkv.
+/// The leaves fused in DeepSeek-V4's compressor, which has another wkv.
 constexpr std::array<std::string_view, 2> kFusedInCompressor = {"wkv", "wgate"};
 
 bool is_left_alone(std::string_view name) {
@@ -69,8 +69,8 @@ bool is_left_alone(std::string_view name) {
   });
 }
 
-/// Layers behind the model's own predict further tokens: "model.layers.61" of 61, in DeepSeek-V3 and its
-/// like.
+/// True for layers after the model's own, which predict further tokens: "model.layers.61" of 61, in
+/// DeepSeek-V3 and similar models.
 bool is_beyond_layers(std::string_view name, int64_t layers) {
   bool after_layers = false;
   return any_part(name, [&](std::string_view part) {
@@ -83,7 +83,8 @@ bool is_beyond_layers(std::string_view name, int64_t layers) {
   });
 }
 
-/// Routed experts must be 0 to E - 1, each with the same matrices in the same shapes; of stacks both.
+/// Routed experts must be 0 to E - 1, each with the same matrices in the same shapes; stacks must have both
+/// projections.
 void check_experts(const std::vector<Linear>& modules, Problems& problems) {
   struct ExpertBlock {
     std::map<int64_t, std::map<Projection, const Linear*>> experts;
@@ -165,7 +166,8 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
                        module_role(m.name, layers) == ModuleRole::kRoutedExperts;
     is_chosen[i] = chooser.chooses(m.name, usual && holds);
     if (is_float && chooser.chose_by_role() && is_left_of_role(m.name, layers)) is_chosen[i] = false;
-    // A recipe names what is to be NVFP4; what is so already stays, but is refused where it is to be pruned.
+    // A recipe names modules that become NVFP4. Modules that are NVFP4 already stay, but are refused if they
+    // are to be pruned.
     if (!selection.from_default && m.nvfp4 && rule.is_nvfp4() && !rule.prune) is_chosen[i] = false;
     if (is_chosen[i] && !is_float && m.k % rule.group() != 0) {
       problems.add(fmt::format("{}: expected K a multiple of {} to quantize, found {}", c.where(m.weight),
@@ -223,7 +225,7 @@ std::vector<std::vector<size_t>> fused_groups(const std::vector<Linear>& modules
 
 namespace {
 
-/// What loaders of a dialect say to blocks that do not divide N or K.
+/// How loaders of a dialect treat blocks that do not divide N or K.
 struct OddBlockRow {
   std::string_view dialect;
   const char* loaders;
@@ -251,7 +253,7 @@ bool is_routed(const Linear& m) {
   return name && name->kind == BlockKind::kRoutedExperts;
 }
 
-/// Routed experts in ModelOpt's FP8 by rows or blocks.
+/// Refuses routed experts in ModelOpt's FP8 by rows or blocks.
 void refuse_experts(const Checkpoint& c, const std::vector<Linear>& modules, const EncodeRule& rule,
                     const std::vector<size_t>& chosen, Problems& problems) {
   if (rule.dialect->name != std::string_view("modelopt") || rule.scheme.granularity == Granularity::kTensor)
@@ -268,7 +270,7 @@ void refuse_experts(const Checkpoint& c, const std::vector<Linear>& modules, con
       rule.words->name(keys::kDialect, "compressed-tensors")));
 }
 
-/// Odd linears among the chosen, with those that engines fuse with them.
+/// Odd linears among the chosen, with the linears that engines fuse with them.
 std::set<size_t> odd_groups(const std::vector<Linear>& modules, const EncodeRule& rule,
                             const std::vector<size_t>& chosen) {
   std::vector<Linear> own;

@@ -12,10 +12,10 @@
 namespace twofour {
 namespace {
 
-/// What the first pass over a matrix keeps at most of each row.
+/// Most bytes that the first pass over a matrix stores for each row.
 constexpr uint64_t kRowBytes = 8;
 
-/// What it keeps of each FP8 tile.
+/// Bytes that it stores for each FP8 tile.
 constexpr uint64_t kTileBytes = 32;
 
 Json solver_entry(const EncodedMatrix& m, const EncodedResult& found) {
@@ -57,7 +57,7 @@ void QuantizedGroup::add_part(size_t matrix, EncodedPart part, TensorInfo info) 
 
 int64_t QuantizedGroup::strip_rows(const Linear& m) const {
   const auto most = static_cast<int64_t>(limits_.piece / kQuantizeStripBytes);
-  // Rows that lie across are read in K pieces each, so many at once.
+  // A row that lies across is read in K pieces, so many rows are read at once.
   const int64_t strip = rule_.statistics ? limits_.solved_weights : kQuantizeStripWeights;
   const int64_t weights = m.reads_across() ? most : std::min(most, strip);
   return std::clamp<int64_t>(weights / m.k, 1, m.n);

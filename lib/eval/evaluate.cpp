@@ -11,7 +11,7 @@
 namespace twofour {
 namespace {
 
-/// Activations of the windows that go together.
+/// Bytes of activations of the windows that run together.
 constexpr uint64_t kBatchBytes = 512 << 20;
 constexpr int64_t kPositionGroups = 16;
 constexpr size_t kWorst = 10;
@@ -37,8 +37,8 @@ void check_window(const Decoder& decoder, int64_t longest) {
                   decoder.checkpoint().path().string(), decoder.shape().positions, longest));
 }
 
-/// The mean of a figure of places. Squares are of deviations from it: those of the figures themselves would
-/// cancel where all are nearly the same.
+/// The mean of a figure of places. The error sums squares of deviations from the mean: squares of the figures
+/// themselves would cancel if all are nearly the same.
 template <class Figure>
 MeanFigure mean_of(std::span<const EvalPlace> places, Figure figure) {
   if (places.empty()) return {};
@@ -50,7 +50,7 @@ MeanFigure mean_of(std::span<const EvalPlace> places, Figure figure) {
   return {mean, places.size() > 1 ? std::sqrt(squares / (n * (n - 1))) : 0.0};
 }
 
-/// Sums over tokens of how two residual streams agree.
+/// Sums over tokens of the agreement of two residual streams.
 struct LayerSums {
   double cosines = 0, difference = 0, other = 0;
   void add(std::span<const float> a, std::span<const float> b) {
@@ -168,7 +168,7 @@ class Evaluation {
       if (!other) continue;
       place.other_loss = other->scores[i].loss, place.other_top = other->scores[i].top;
       check_finite(*other_, place, other->scores[i]);
-      // A logit of -inf leaves all but the divergence finite.
+      // With a logit of -inf, all figures except the divergence are finite.
       if (!std::isfinite(s.divergence))
         refuse_logits(model_.checkpoint().path().string() + " or " + other_->checkpoint().path().string(),
                       place);
@@ -278,7 +278,7 @@ EvalPlan plan_evaluation(const Decoder& model, const Decoder* other, std::span<c
       std::min(plan.windows_at_once, std::max<int64_t>(1, static_cast<int64_t>(windows.size())));
   const auto batches = (windows.size() + index(plan.windows_at_once) - 1) / index(plan.windows_at_once);
   plan.peak_memory = window * static_cast<uint64_t>(plan.windows_at_once) + fixed + logits;
-  // All windows and predictions are kept, and these are copied as they grow.
+  // All windows and predictions stay in memory, and predictions are copied as they grow.
   for (const EvalWindow& w : windows) {
     plan.peak_memory += sizeof(EvalWindow) + w.tokens.size() * sizeof(int32_t) +
                         static_cast<uint64_t>(w.predictions()) * 3 * sizeof(EvalPlace);

@@ -26,25 +26,25 @@ struct PositionFigures {
 /// One prediction.
 struct EvalPlace {
   int64_t window = 0, position = 0;  ///< of the token that is predicted
-  int32_t token = 0;                 ///< that is there
+  int32_t token = 0;                 ///< the token in the text
   int32_t top = 0, other_top = 0;    ///< the most probable token of both models
   double loss = 0, other_loss = 0, divergence = 0;
 };
 
-/// The residual stream behind a layer, against that of another model.
+/// The residual stream after a layer, compared with that of another model.
 struct LayerAgreement {
   double cosine = 0;          ///< mean over tokens
-  double relative_error = 0;  ///< norm of the difference over that of the other, of all tokens
+  double relative_error = 0;  ///< norm of the difference divided by the other's norm, over all tokens
 };
 
-/// What a model says of another, which counts as the truth.
+/// The comparison of a model with another, which counts as the truth.
 struct AgainstFigures {
   MeanFigure loss;        ///< of the other
   MeanFigure difference;  ///< of losses, model - other, prediction by prediction
   MeanFigure divergence;  ///< KL(other || model) in nats
   double divergence_p99 = 0;
   double agreement = 0;                ///< share of predictions with the same most probable token
-  std::vector<LayerAgreement> layers;  ///< empty where the models' layers or widths differ
+  std::vector<LayerAgreement> layers;  ///< empty if the models' layers or widths differ
 };
 
 struct EvalFigures {
@@ -55,17 +55,17 @@ struct EvalFigures {
   std::vector<EvalPlace> worst;  ///< by divergence, or without another model by loss
 };
 
-/// How an evaluation goes, known before it begins.
+/// The needs of an evaluation, known before it begins.
 struct EvalPlan {
   int64_t windows_at_once = 1;
   uint64_t peak_memory = 0;   ///< bytes, beside the program itself and mapped files
   uint64_t weights_read = 0;  ///< bytes
 };
-/// Throws Error where a window is longer than a model's positions, or the models' vocabularies differ.
+/// Throws Error if a window is longer than a model's positions, or if the models' vocabularies differ.
 EvalPlan plan_evaluation(const Decoder& model, const Decoder* other, std::span<const EvalWindow> windows);
 
 /// Runs windows through a model, and through another one at the same time, layer by layer. The figures are
-/// the same for any number of threads. Throws Error where a model's logits are not finite.
+/// the same for any number of threads. Throws Error if a model's logits are not finite.
 EvalFigures evaluate(const Decoder& model, const Decoder* other, std::span<const EvalWindow> windows,
                      Progress& progress);
 

@@ -15,7 +15,7 @@ std::vector<EvalWindow> cut_windows(std::span<const int32_t> text, int64_t conte
     windows.push_back({{tokens.begin(), tokens.end()}, std::max<int64_t>(judged - begin, 1)});
     judged = end;
   }
-  // One token behind the last window, and none before it.
+  // A window without predictions at the end: one token was left.
   if (!windows.empty() && windows.back().predictions() == 0) windows.pop_back();
   return windows;
 }

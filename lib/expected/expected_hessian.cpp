@@ -58,8 +58,8 @@ void factorize(Matrix& a) {
   }
 }
 
-/// The inverse of R' for an upper R [k, k], a row after the other. Lower, it replaces R's diagonal and what
-/// is below it.
+/// The inverse of R' for an upper R [k, k], row by row. It is lower and replaces R's diagonal and the
+/// elements below it.
 void invert_transposed(Matrix& r) {
   for (size_t i = 0; i < r.shape(0); ++i) {
     auto own = row_of(r, i, 0, i);
@@ -133,7 +133,7 @@ void ExpectedInverse::multiply(std::span<float> row) const {
 double expect_float_form(std::span<const float> hessian, std::span<const float> e) {
   const auto h = xt::adapt(hessian.data(), {e.size(), e.size()});
   const auto given = xt::adapt(e.data(), {e.size()});
-  // What float32 cannot square is taken as a multiple of a power of two, and is exact as such.
+  // Numbers that float32 cannot square are scaled by a power of two, which is exact.
   int power = 0;
   const float largest = xt::amax(xt::abs(given))();
   if (largest > 1e9f || (largest > 0 && largest < 1e-9f)) std::frexp(largest, &power);

@@ -11,14 +11,14 @@
 namespace twofour {
 namespace {
 
-/// A module on its way to its scale.
+/// A module while its scale is derived.
 struct Candidate {
   const InputScaleRule::Module* module;
   float own = 0, scale = 0;
   std::string projection = {}, fused = {};
 };
 
-/// The number that the source stores for a module, as what activations are divided by; 0 without one.
+/// The source's input scale of a module, as the divisor of activations; 0 if there is none.
 float stored_scale(const Checkpoint& source, const InputScaleRule::Module& module) {
   const Linear& m = *module.source;
   if (!m.input_scale) return 0;
@@ -31,7 +31,8 @@ float stored_scale(const Checkpoint& source, const InputScaleRule::Module& modul
   return source.nvfp4_modules()[*m.nvfp4].dialect->divides ? 1.0f / value : value;
 }
 
-/// Experts of a block by whether the projection is down; any other module with those that engines fuse.
+/// Names a module's groups: experts of a block form two, down and the others; other modules are with those
+/// that engines fuse.
 void name_groups(Candidate& one) {
   const std::string& name = one.module->name;
   const auto fused = fused_group(name);
@@ -53,7 +54,7 @@ void for_each_group(std::vector<Candidate>& all, std::string Candidate::*key,
   }
 }
 
-/// Those that are written and have a scale get the largest of theirs.
+/// Gives the written modules that have a scale the largest of their scales.
 void level(std::span<Candidate> group) {
   float most = 0;
   for (const Candidate& one : group) {
@@ -64,7 +65,7 @@ void level(std::span<Candidate> group) {
   }
 }
 
-/// Those that are written and have none get the largest of all, or `otherwise`.
+/// Gives the written modules without a scale the largest scale of all, or `otherwise`.
 void fill(std::span<Candidate> group, float otherwise) {
   float most = 0;
   for (const Candidate& one : group) most = std::max(most, one.own);

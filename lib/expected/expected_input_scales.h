@@ -9,7 +9,7 @@
 
 namespace twofour {
 
-/// Input scales of NVFP4 as the words of rules and the source give them, by no code that chose them.
+/// Input scales of NVFP4 by the settings of rules and the source, derived without the code that chose them.
 class ExpectedInputScales {
  public:
   explicit ExpectedInputScales(const Checkpoint& source) : source_(source) {}
@@ -18,7 +18,7 @@ class ExpectedInputScales {
     float multiplier = 0;  ///< amax / 2688; 0: none
     bool is_own = false;   ///< the source's, unchanged
   };
-  /// Of a module that a rule writes. Safe from several threads.
+  /// The scale of a module that a rule writes. Safe from several threads.
   Scale of(const InputScaleRule& rule, const std::string& module);
 
  private:

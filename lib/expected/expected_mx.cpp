@@ -19,7 +19,7 @@ namespace {
   throw Error(fmt::format("{}: expected {}, found '{}': no proof of it is known", what, expected, found));
 }
 
-/// ModelOpt: the power of two that is not below largest / range, by float32's own logarithm.
+/// ModelOpt: the smallest power of two that is not below largest / range, by the logarithm in float32.
 int modelopt_exponent(float largest, float range) {
   const float quotient = largest / range;
   if (quotient == 0) return -127;
@@ -27,8 +27,8 @@ int modelopt_exponent(float largest, float range) {
   return static_cast<int>(std::max(std::ceil(logarithm), -127.0f));
 }
 
-/// compressed-tensors: the power of two below the largest weight, or above it from 1.75 on, less that of the
-/// format's largest number.
+/// compressed-tensors: the exponent of the power of two below the largest weight, or above it from 1.75 on,
+/// minus the exponent of the format's largest number.
 int compressed_tensors_exponent(float largest, DType type, int of_format) {
   const bool half = type == DType::kF16;
   const int smallest = half ? -14 : -126;

@@ -30,7 +30,7 @@ constexpr auto kValues = [] {
   return values;
 }();
 
-/// The largest block scale of a block with a largest weight that becomes 6.
+/// The largest block scale of a block whose largest weight becomes 6.
 float largest_scale_of(const ExpectedRule& rule) {
   return rule.choice == ExpectedRule::Choice::kFourOverSix ? kFourOverSixScale : kMaxScale;
 }
@@ -62,7 +62,7 @@ float error_under(std::span<const float, 16> x, float step) {
   return sum_of(squares);
 }
 
-/// Which of four magnitudes stay: those that fewer than two of the others beat.
+/// For each of four magnitudes, true if it stays: fewer than two others beat it.
 template <class T>
 std::array<bool, 4> largest_two(const std::array<T, 4>& m) {
   const int beaten0 = (m[1] > m[0]) + (m[2] > m[0]) + (m[3] > m[0]);
@@ -176,7 +176,7 @@ uint8_t ExpectedNvfp4::static_scale(float amax) const {
   return clamped_scale((sixth == 0 ? 1.0f : sixth) * largest_scale_ / (global_.amax / kE2m1Max));
 }
 
-/// The block scale with the least squared error, of equal ones the smallest.
+/// The block scale with the least squared error; the smallest of equal ones.
 uint8_t ExpectedNvfp4::sweep(Block x, float amax) const {
   int byte = kLastScale;
   // Under steps of 4 amax and more all codes are zero and errors equal: the smallest such step is enough.
@@ -187,7 +187,7 @@ uint8_t ExpectedNvfp4::sweep(Block x, float amax) const {
   float least = error_under(x, tried_[static_cast<size_t>(byte)]);
   for (--byte; byte >= 1; --byte) {
     const float step = tried_[static_cast<size_t>(byte)], cut = amax - kE2m1Max * step;
-    // What 6 cuts off the largest weight is a part of the error, and smaller steps cut off more.
+    // Clipping the largest weight to 6 is a part of the error, and smaller steps clip more.
     if (rising_ && cut > 0 && cut * cut > least) break;
     const float error = error_under(x, step);
     if (!(error <= least)) continue;
@@ -197,8 +197,7 @@ uint8_t ExpectedNvfp4::sweep(Block x, float amax) const {
   return stored_[static_cast<size_t>(best)];
 }
 
-/// Four over six, ModelOpt: the error where `amax` becomes 6, with scales as its fake quantization rounds
-/// them.
+/// Four over six, ModelOpt: the error if `amax` becomes 6, with scales rounded as in its fake quantization.
 float ExpectedNvfp4::error_of_mapping(Block x, float amax) const {
   const float largest = global_.amax * (kMaxScale / kFourOverSixScale) / kE2m1Max;
   const float to_e4m3 = 1.0f / (largest <= 0x1p-24f ? 1.0f : largest) * kMaxScale;

@@ -9,40 +9,40 @@
 
 namespace twofour {
 
-/// What quantizing must give, from the specification alone: formats/README.md and the producers' arithmetic
-/// as tests/golden/quantize records it. Scalar float32, weight by weight; it shares the codecs of E2M1, E4M3,
-/// E8M0, BF16 and FP16 with the encoder, and nothing else.
+/// The correct result of quantizing, from the specification alone: formats/README.md and the producers'
+/// arithmetic as tests/golden/quantize records it. Scalar float32, weight by weight; it shares the codecs of
+/// E2M1, E4M3, E8M0, BF16 and FP16 with the encoder, and nothing else.
 
 /// How NVFP4 weights are quantized.
 struct ExpectedRule {
   enum class Choice { kMax, kMse, kFourOverSix };
   bool compressed_tensors = false;  ///< compressed-tensors' arithmetic; else ModelOpt's
   Choice choice = Choice::kMax;     ///< of a block scale
-  bool keeps_zero = false;          ///< a block with a scale that rounds to zero has scale 0x00 and codes 0x0
+  bool keeps_zero = false;          ///< a block whose scale rounds to zero has scale 0x00 and codes 0x0
   DType weight_type = DType::kF32;  ///< compressed-tensors rounds intermediate numbers to it
 };
 
-/// The rule of a recipe's words: "modelopt" or "compressed-tensors"; "max", "mse" or "four-over-six";
+/// The rule by a recipe's settings: "modelopt" or "compressed-tensors"; "max", "mse" or "four-over-six";
 /// "producer" or "zero". Throws Error on others.
 ExpectedRule expected_rule(std::string_view arithmetic, std::string_view block_scale,
                            std::string_view zero_block);
-/// Whether weights are pruned to 2:4 before: of the pattern "2:4" or "". Throws Error on others.
+/// True if weights are pruned to 2:4 before, by the pattern "2:4" or "". Throws Error on others.
 bool expects_2_4(std::string_view pattern);
 
 /// The global scale of matrices that are multiplied as one.
 struct ExpectedGlobal {
   float scale;                  ///< ModelOpt multiplies by it, compressed-tensors divides by it
-  float amax;                   ///< the largest magnitude, or what a given `scale` says of it
+  float amax;                   ///< the largest magnitude, or the one that a given `scale` implies
   float written;                ///< as the checkpoint's dialect stores it
   bool all_zero = false;        ///< all codes and block scales are 0
   bool keeps_negative = false;  ///< -0 becomes code 0x8
 };
 
-/// The producer's own, for weights up to `amax`; `written` is `scale`.
+/// The producer's global scale for weights up to `amax`; `written` is `scale`.
 ExpectedGlobal producer_global(const ExpectedRule& rule, float amax);
 /// The same in a dialect that divides by global scales or multiplies. With `amax` 0 the global scale is 1.
 ExpectedGlobal expected_global(const ExpectedRule& rule, float amax, bool divides);
-/// A global scale that another checkpoint has: `stored`, a divisor with `stored_divides`.
+/// A given global scale of another checkpoint: `stored`, a divisor if `stored_divides`.
 ExpectedGlobal kept_global(const ExpectedRule& rule, float stored, bool stored_divides, bool divides);
 
 /// Quantizes rows under one global scale. Safe from several threads.
@@ -64,30 +64,30 @@ class ExpectedNvfp4 {
 
   const ExpectedRule rule_;
   const ExpectedGlobal global_;
-  const float largest_scale_;          ///< of a block with a largest weight that becomes 6
+  const float largest_scale_;          ///< of a block whose largest weight becomes 6
   std::array<float, 127> tried_{};     ///< mse: the step that is tried for each block scale
-  std::array<uint8_t, 127> stored_{};  ///< mse: the block scale that is stored where it wins
-  bool rising_ = false;                ///< `tried_`, far from what float32 cannot hold
+  std::array<uint8_t, 127> stored_{};  ///< mse: the block scale that is stored if it wins
+  bool rising_ = false;                ///< `tried_` is ascending and far within float32's range
 };
 
 /// The values of `codes` [k/2] under `scales` [k/16] and a global scale as the dialect stores it.
 void expected_values(std::span<const uint8_t> codes, std::span<const uint8_t> scales, float written,
                      bool divides, std::span<float> values);
 
-/// 2:4: of four neighbours the two largest magnitudes stay, on a tie the lower k; the others become +0.
+/// 2:4: the two largest magnitudes of four neighbours stay, on a tie the lower k; the others become +0.
 void expect_2_4(std::span<float> weights);
-/// The same of codes, two to a byte.
+/// The same for codes, two to a byte.
 void expect_2_4(std::span<uint8_t> codes);
 
-/// Exponents of MXFP4's block scales, to see whether a group becomes NVFP4 without loss.
+/// Exponents of MXFP4's block scales, to decide if a group becomes NVFP4 without loss.
 struct CastRange {
   int low = 256, high = -256;  ///< of blocks that are not all zeros
   /// `codes` [blocks, 16], `scales` [blocks].
   void add(std::span<const uint8_t> codes, std::span<const uint8_t> scales);
   void add(const CastRange& other);
-  /// m of the global scale 2^m: the largest block's scale becomes 2^8, or less where 2^m would not be normal.
+  /// m of the global scale 2^m: the largest block's scale becomes 2^8, or less if 2^m would not be normal.
   int exponent() const;
-  /// Whether E4M3 has every block's scale under it.
+  /// True if E4M3 holds every block's scale under this global scale.
   bool is_exact() const;
 };
 /// The code that is nearest to a code of a block of 32 with scale `e8m0` under expected_cast_scale(), ties to
@@ -96,8 +96,8 @@ unsigned expected_cast_code(unsigned code, uint8_t e8m0, int exponent);
 /// The block scale of both blocks of 16 that a block of 32 with scale `e8m0` becomes.
 uint8_t expected_cast_scale(uint8_t e8m0, int exponent);
 
-/// Squares of a row's weights and of what quantizing changed, summed as twofour.json's figures are: weight i
-/// in partial sum i % 16, then partial sum j takes j + 8, then j + 4, j + 2 and j + 1.
+/// Squares of a row's weights and of their changes by quantizing, summed in the order of twofour.json's
+/// figures: weight i in partial sum i % 16, then partial sum j takes j + 8, then j + 4, j + 2 and j + 1.
 struct RowError {
   double energy = 0, error = 0;
 };

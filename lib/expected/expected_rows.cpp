@@ -16,7 +16,7 @@
 namespace twofour {
 namespace {
 
-/// MXFP4's block scales share so many weights.
+/// Weights that share a block scale in MXFP4.
 constexpr int64_t kCastBlock = 32;
 
 /// Every `step`-th of rows of `width` numbers, from the first to the last.

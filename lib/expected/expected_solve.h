@@ -8,13 +8,13 @@
 
 namespace twofour {
 
-/// How a row is solved, as kernels/solve/README.md defines it.
+/// The method of solving a row, as kernels/solve/README.md defines it.
 struct ExpectedSolver {
   enum class Method { kJoint, kDiagonal };
   Method method = Method::kJoint;
-  int group = 4;              ///< columns that a mask is for: 8 for 4:8-paired
+  int group = 4;              ///< columns of a mask: 8 for 4:8-paired
   bool dense = false;         ///< all columns stay
-  bool divides = false;       ///< compressed-tensors' arithmetic: a step is a scale over the global one
+  bool divides = false;       ///< compressed-tensors' arithmetic: a step is a scale divided by the global one
   float global = 1;           ///< as the checkpoint stores it
   uint8_t zero_scale = 0x38;  ///< of a block of zero codes
   int sweeps = 0;             ///< of descent
@@ -26,10 +26,10 @@ struct ExpectedRow {
   std::vector<uint8_t> scales;  ///< [k/16]
 };
 
-/// Solves one row by itself. `mask` [k], 1 for columns that stay: empty, or given from outside.
+/// Solves one row. `mask` [k] has 1 for columns that stay; empty if none is given.
 ExpectedRow expect_row(const ExpectedSolver& solver, const ExpectedHessian& hessian,
                        std::span<const float> weights, std::span<const uint8_t> mask = {});
-/// By the diagonal alone: Method::kDiagonal without sweeps.
+/// Solves a row by the diagonal alone: Method::kDiagonal without sweeps.
 ExpectedRow expect_row_by_diagonal(const ExpectedSolver& solver, std::span<const float> diagonal,
                                    std::span<const float> weights, std::span<const uint8_t> mask = {});
 

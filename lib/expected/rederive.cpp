@@ -20,7 +20,7 @@
 namespace twofour {
 namespace {
 
-/// Some rows of one expert's slice of a stored tensor, for some of K; `per_byte` weights share a byte.
+/// Some rows of one expert's slice of a stored tensor, for a part of K; `per_byte` weights share a byte.
 struct Slice {
   std::vector<uint8_t> bytes;
   int64_t first, n, width;  ///< rows [first, first + n) of the module; width: bytes along K
@@ -49,7 +49,7 @@ Slice read_slice(const Checkpoint& c, const Nvfp4Linear& m, size_t tensor, int64
   return s;
 }
 
-/// Atoms as a layout stores them.
+/// The atom of a group as a layout stores it.
 template <class Atom>
 Atom stored_atom(const DenseGroup& group) {
   if constexpr (std::is_same_v<Atom, SparseGroup>) {
@@ -122,7 +122,7 @@ Words read_words(const Checkpoint& c, size_t tensor, int64_t row, int64_t rows, 
   return out;
 }
 
-/// The nibble of a row in the words that eight rows share.
+/// The nibble of a row in the I32 words that eight rows share.
 int nibble_of(Int4Packing packing, int64_t row) {
   constexpr int kAwqRows[] = {0, 2, 4, 6, 1, 3, 5, 7};
   const auto place = static_cast<int>(row % 8);
@@ -130,7 +130,7 @@ int nibble_of(Int4Packing packing, int64_t row) {
   return static_cast<int>(std::find(kAwqRows, kAwqRows + 8, place) - kAwqRows);
 }
 
-/// INT4 from its tensors, an element at a time.
+/// INT4 derived from its tensors, element by element.
 class DerivedInt4 {
  public:
   DerivedInt4(const Checkpoint& c, const Linear& m, int64_t n0, int64_t n1) : c_(c), m_(m), n0_(n0) {
@@ -198,7 +198,7 @@ class DerivedInt4 {
       put(g * m_.n + n0_, n1 - n0_, [&](int64_t i) { return i * groups_ + g; });
   }
 
-  /// The group of each input: as the file says or, where it says -1 alone or nothing, in order.
+  /// Reads the group of each input: from the file, or in order if the file has only -1 or nothing.
   void read_groups() {
     groups_of_k_.assign(static_cast<size_t>(m_.k), -1);
     if (m_.group_index) {

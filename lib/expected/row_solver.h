@@ -9,10 +9,10 @@
 
 namespace twofour {
 
-/// One row while it is solved. Sums run in the order in which they are written.
+/// One row while it is solved. Sums are evaluated in the written order.
 class RowSolver {
  public:
-  /// `hessian` is null where the diagonal decides.
+  /// `hessian` is null if the diagonal decides.
   RowSolver(const ExpectedSolver& solver, const ExpectedHessian* hessian, std::span<const float> diagonal,
             std::span<const float> weights, std::span<const uint8_t> mask);
   ExpectedRow solve();
@@ -33,22 +33,23 @@ class RowSolver {
   float u(size_t i, size_t j) const { return h_->factor[i * k_ + j]; }
   float hd(size_t i, size_t j) const { return h_->matrix[i * k_ + j]; }
 
-  /// The mask of largest sum of x^2 weights, the first of equal ones, or the given one.
+  /// The mask with the largest sum of x^2 weights, the first of equal ones, or the given mask.
   size_t mask_of(size_t first, std::span<const float> weights) const;
   int search(std::span<const float> x, std::span<const float> weights) const;
-  /// Takes the error of a column off columns [from, until).
+  /// Subtracts the error of a column from columns [from, until).
   void pass_on(size_t column, float error, size_t from, size_t until);
   void joint();
   void by_diagonal();
   void round(std::span<const float> weights);
   ExpectedRow written() const;
 
-  // In row_descent.cpp: sweeps that better the codes.
+  // In row_descent.cpp: sweeps that improve the codes.
   void descend();
-  /// The change of the loss. `g` is the gradient of the block.
+  /// Returns the change of the loss. `g` is the gradient of the block.
   float improve_block(size_t b, std::span<float> g);
   float move_scale(size_t b, std::span<float> g);
-  /// The best codes of a group, as changes; of the masks and both orders the first of least loss below 0.
+  /// Finds the best codes of a group, as changes: the first of least loss below 0, over all masks and both
+  /// orders.
   float best_codes(size_t first, std::span<const float> g, std::vector<float>& delta) const;
 
   const ExpectedSolver& s_;

@@ -15,7 +15,7 @@
 namespace twofour {
 namespace {
 
-/// The input scale of an expert as a multiplier of E4M3 (amax / 448); 0 where the source has none.
+/// The input scale of an expert as a multiplier of E4M3 (amax / 448); 0 if the source has none.
 float fp8_input_scale(const Checkpoint& c, const Linear& m, int64_t e, Problems& problems) {
   if (!m.input_scale) return 0;
   const TensorInfo& t = c.tensors()[*m.input_scale];
@@ -82,7 +82,7 @@ class GroupBuilder {
         consume(*one);
       }
     }
-    if (!is_known) problems_.refuse();  // else they would be reported once more, as linears that stay
+    if (!is_known) problems_.refuse();  // else they would be reported again, as linears that stay
     for (auto& group : formed_.groups) group->set_weight_type(weight_type(*group));
     return std::move(formed_);
   }
@@ -117,7 +117,7 @@ class GroupBuilder {
     for (FixedGlobalScales::Scale& s : own.scales) s.bits = folded.at(pair_of(s));
   }
 
-  /// Whether input scales are written.
+  /// True if input scales are written.
   bool has_input_scales() const { return rule_.scheme.has_input_scale; }
 
   void begin_group() { formed_.groups.push_back(std::make_unique<QuantizedGroup>(rule_, kept_, limits_)); }
@@ -177,7 +177,7 @@ class GroupBuilder {
     return same ? type : DType::kF32;
   }
 
-  /// Gives the source's tensors of a module to the last group.
+  /// Adds the source's tensors of a module to the last group.
   void consume(const Linear& m) {
     QuantizedGroup& group = *formed_.groups.back();
     for (const size_t tensor : m.tensors()) {

@@ -61,8 +61,8 @@ std::vector<Unit> LayoutMatrix::units(const Checkpoint& source) const {
     return bytes / static_cast<uint64_t>(target.shape.n) * static_cast<uint64_t>(rows) *
            static_cast<uint64_t>(k) / static_cast<uint64_t>(target.shape.k);
   };
-  // The unit of expert e and piece p has the index e * (pieces + 1) + p; the one behind hashes the expert's
-  // sources, which cannot be hashed on the way where they are read in pieces.
+  // The unit of expert e and piece p has the index e * (pieces + 1) + p. The unit after an expert's pieces
+  // hashes its sources, which cannot be hashed on the way if they are read in pieces.
   const auto pieces = pieces_of(target, tiling);
   std::vector<Unit> all;
   for (int64_t e = 0; e < target.shape.e; ++e) {
@@ -76,7 +76,7 @@ std::vector<Unit> LayoutMatrix::units(const Checkpoint& source) const {
                      .read = bytes_of(e, target.shape.n, target.shape.k)});
     }
   }
-  // Global scales that are found on the way are written with their experts.
+  // Global scales that the work finds are written with their experts.
   if (!scales.computed.empty()) return all;
   const uint64_t scale_bytes = static_cast<uint64_t>(target.shape.e) * sizeof(float);
   all.push_back({.index = 0, .part = part_count_, .begin = 0, .end = scale_bytes});
@@ -105,7 +105,7 @@ void LayoutMatrix::check_result(const Json& result) const {
 
 namespace {
 
-/// Adds what twofour.json says of a source whose weights were chosen.
+/// Adds the result of a source whose weights were chosen, for twofour.json.
 void add_solved(const Json& note, Json& source) {
   const EncodedResult found = encoded_from_json(note.at("result"));
   source["weights_xxh3_128"] = found.source.hex();  // as float32
@@ -184,7 +184,7 @@ std::vector<ModuleReport> LayoutMatrix::report(const Checkpoint&, const Json& re
   for (const Json& note : found.solved) {
     if (!note.is_null()) add_result(note, report.encoded);
   }
-  // Packing drops nothing of what was chosen before.
+  // Packing drops no weights that were chosen before.
   if (found.chosen()) report.quality.reset();
   return {std::move(report)};
 }
@@ -274,7 +274,7 @@ Shape piece_shape(const OutputMatrix& target, const Piece& piece) {
 }
 
 SourceRows piece_rows(const SourceRows& source, const OutputMatrix& target, const Piece& piece) {
-  // Stored rows of a gated matrix alternate between gate and up, so a run of them takes as many of each.
+  // Stored rows of a gated matrix alternate between gate and up, so a run has equally many of each.
   const int64_t share = target.shape.gated ? 2 : 1;
   SourceRows rows = source;
   rows.first += piece.r0 / share * source.step;
@@ -304,13 +304,13 @@ constexpr int64_t kMinStripRows = 256;
 /// Steps along K fall on whole 64-group tiles of the packer.
 constexpr int64_t kStepGrain = 1024;
 
-/// A worker's buffers for one piece of an expert, without the row block that it reads.
+/// Bytes of a worker's buffers for one piece of an expert, without the row block that it reads.
 uint64_t buffer_bytes(const OutputMatrix& target, const std::string& layout, const Tiling& t, bool k_outer) {
   int64_t bytes = 0;
   with_layout(layout, [&]<class L>() {
     bytes = layout_bytes<L>({1, t.row_step, t.k_step, target.shape.gated});
   });
-  // Codes and scales of all rows, as stored and turned.
+  // Codes and scales of all rows, as stored and transposed.
   if (k_outer) bytes += 2 * t.row_step * (t.k_step / 2 + t.k_step / 16);
   return static_cast<uint64_t>(bytes);
 }

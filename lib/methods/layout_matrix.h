@@ -17,25 +17,25 @@ struct OutputScales {
   std::vector<uint32_t> raw_bits;  ///< float32 bits as the source has them
   std::vector<float> own;
   std::vector<float> folded;  ///< the larger of gate and up: what the artifact stores
-  /// Sources with a global scale that only the work finds, since they are quantized as they are read: all of
-  /// an expert's are or none. Their `raw_bits` are 0 here, `own` and `folded` 1. Empty: none.
+  /// Sources whose global scale only the work finds, since they are quantized as they are read: all of an
+  /// expert or none. Their `raw_bits` are 0 here, `own` and `folded` 1. Empty: none.
   std::vector<bool> computed = {};
   bool is_computed(size_t source) const { return !computed.empty() && computed[source]; }
 };
 
 /// How a target's experts are cut into pieces that fit the memory promised.
 struct Tiling {
-  int64_t k_step;      ///< inputs that a piece covers and
-  int64_t row_step;    ///< stored rows: all of both, except of giants
+  int64_t k_step;      ///< inputs of a piece
+  int64_t row_step;    ///< stored rows of a piece; all inputs and rows except for giant experts
   int64_t strip_rows;  ///< rows of a module read at once
   uint64_t bytes;      ///< a worker's buffers
 };
 
-/// A matrix with all its experts in one of the layouts: a tensor for each part of the layout, then the global
+/// A matrix with all its experts in one of the layouts: a tensor for each part of the layout, then global
 /// scales.
 class LayoutMatrix : public Transformation {
  public:
-  /// `fold_word`: the word that allows a fold that costs more, for messages; empty where the rule has it.
+  /// `fold_word`: the setting that allows a fold with a larger error, for messages; empty if the rule has it.
   LayoutMatrix(OutputMatrix target, std::string layout, OutputScales scales, Tiling tiling,
                std::string fold_word, std::vector<size_t> tensors, std::vector<size_t> global_scales);
 
@@ -43,7 +43,7 @@ class LayoutMatrix : public Transformation {
   const std::string layout;
   const OutputScales scales;
   const Tiling tiling;
-  /// A fold that changes a matrix of an expert by more in relative norm is refused.
+  /// Largest relative norm by which a fold may change a matrix of an expert; larger changes are refused.
   static constexpr double kMostFoldError = 0.1;
   const std::string fold_word;
   int part_count() const { return part_count_; }
@@ -64,44 +64,45 @@ class LayoutMatrix : public Transformation {
   std::vector<StoredScale> stored_scales() const override;
   std::vector<ModuleReport> report(const Checkpoint& source, const Json& result) const override;
 
-  /// Whether an expert's sources are quantized as they are read.
+  /// True if an expert's sources are quantized as they are read.
   bool is_computed(int64_t expert) const {
     return scales.is_computed(static_cast<size_t>(expert) * target.sources_per_expert);
   }
 
  private:
   std::vector<size_t> tensors_;        ///< of the source, that go into it
-  std::vector<size_t> global_scales_;  ///< of the source, one a source of the target
+  std::vector<size_t> global_scales_;  ///< of the source, one for each source of the target
   int part_count_ = 0;                 ///< of the layout; the global scales are one more
 };
 
-/// What the work on a LayoutMatrix finds: figures of all, and hashes of each source's codes and block scales.
+/// The result of the work on a LayoutMatrix: figures of all, and hashes of each source's codes and block
+/// scales.
 struct LayoutResult {
   Quality quality;
   struct Slice {
     Hash128 codes, scales;
   };
   std::vector<Slice> slices;  ///< one a source of the target
-  /// Likewise: bits of the global scales that the work found, 0 of others; empty where it found none.
+  /// One for each source: bits of the global scales that the work found, 0 of others; empty if it found none.
   std::vector<uint32_t> global_scales = {};
-  /// Likewise: what choosing weights by statistics or masks found, as Checkpoint::computed_result; null of
-  /// others. Empty: of none.
+  /// One for each source: the result of choosing weights by statistics or masks, as
+  /// Checkpoint::computed_result; null for others. Empty: no source has one.
   std::vector<Json> solved = {};
-  /// What choosing changed, together; nothing unless weights of all sources were chosen.
+  /// The total change by choosing weights; nothing unless weights of all sources were chosen.
   std::optional<EncodedResult> chosen() const;
-  /// Takes that of all sources, once their rows were read.
+  /// Takes `solved` of all sources, once their rows were read.
   void take_solved(const Checkpoint& source, const OutputMatrix& target);
   Json to_json() const;
   static LayoutResult from_json(const Json& json);
 };
 
-/// The global scale of source `source` of a matrix, which is computed, by a checkpoint that computes it.
-/// Throws Error where its weights cannot be quantized.
+/// The computed global scale of source `source` of a matrix, from a checkpoint that computes it. Throws Error
+/// if its weights cannot be quantized.
 SourceScale read_computed_scale(const Checkpoint& checkpoint, const LayoutMatrix& matrix, size_t source);
 
-/// What of an expert is packed at once: inputs [k0, k0 + k) of stored rows [r0, r0 + rows). All of it, but
-/// for giants. A piece is one run of bytes in each part, and the layout's map describes it as a matrix of its
-/// own.
+/// The part of an expert that is packed at once: inputs [k0, k0 + k) of stored rows [r0, r0 + rows); all of
+/// it except for giant experts. A piece is one run of bytes in each part, and the layout's map describes it
+/// as a separate matrix.
 struct Piece {
   int64_t k0, k, r0, rows;
 };
@@ -112,7 +113,7 @@ std::vector<Piece> pieces_of(const OutputMatrix& target, const Tiling& tiling);
 /// The whole expert as one piece.
 Piece whole_piece(const OutputMatrix& target);
 
-/// The piece as a matrix of its own.
+/// The shape of the piece as a separate matrix.
 Shape piece_shape(const OutputMatrix& target, const Piece& piece);
 
 /// The rows of a source that belong to a piece; `n0` counts in the piece.

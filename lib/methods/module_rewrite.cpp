@@ -9,7 +9,7 @@
 namespace twofour {
 namespace {
 
-/// The hash of what a part of a module was made from, where that is not the part itself.
+/// The hash of the source of a module's part; that of the part itself if it was copied.
 std::string source_hash(const Json& result, const char* key, const Hash128& output) {
   return result.is_object() && result.contains(key) ? result.at(key).get<std::string>() : output.hex();
 }
@@ -49,7 +49,7 @@ std::vector<Unit> PartedRewrite::units(const Checkpoint&) const {
 uint64_t PartedRewrite::worker_bytes() const {
   uint64_t most = 0;
   for (const Part& part : parts_) {
-    // Codes and scales that come in, and what goes out.
+    // Codes and scales that are read, and bytes that are written.
     const uint64_t out = std::min(part.rewrite->step(), std::max<uint64_t>(part.info.bytes(), 1));
     most = std::max(most, 2 * out + out / 4);
   }

@@ -10,21 +10,21 @@
 
 namespace twofour {
 
-/// A module that stays a module under the model's own names, tensor by tensor.
+/// A module that remains a module under the model's own names, rewritten tensor by tensor.
 class PartedRewrite : public Transformation {
  public:
   struct Part {
     TensorInfo info;
-    size_t source;  ///< tensor of the source that it is made from, first of all
+    size_t source;  ///< main tensor of the source that it is made from
     std::unique_ptr<const TensorRewrite> rewrite;
     bool changes = false;  ///< it is more than a copy, for --dry-run
   };
-  /// `becomes` is the rule's `to`. `tolerance`: as that of ValueComparison.
+  /// `becomes` is the rule's `to`. `tolerance`: as in ValueComparison.
   PartedRewrite(std::string becomes, std::optional<double> tolerance)
       : becomes_(std::move(becomes)), tolerance_(tolerance) {
     set_rule("belongs to a module to convert");
   }
-  /// Adds part after part.
+  /// Adds the next part.
   void add(Part part) { parts_.push_back(std::move(part)); }
   /// A tensor of the source that goes into part 0 or is dropped.
   void consume(size_t tensor) { consumed_.push_back(tensor); }
@@ -34,9 +34,9 @@ class PartedRewrite : public Transformation {
   }
   const std::vector<Part>& parts() const { return parts_; }
   const std::string& becomes() const { return becomes_; }
-  /// Whether a tensor of the source is written byte for byte.
+  /// True if a tensor of the source is written byte for byte.
   bool passes(size_t tensor) const;
-  /// Whether a tensor of the source is written in another type.
+  /// True if a tensor of the source is written in another type.
   bool converts(const Checkpoint& source, size_t tensor) const;
 
   std::vector<TensorInfo> outputs(const Checkpoint& source) const override;
@@ -48,7 +48,7 @@ class PartedRewrite : public Transformation {
   std::optional<ValueComparison> value_comparison() const override { return ValueComparison{tolerance_}; }
 
  protected:
-  /// The parts' entries, with the names that they were made from where these are others.
+  /// The parts' entries, with the names of their source tensors if they differ.
   Json part_entries(const Checkpoint& source, const std::vector<Json>& tensors) const;
 
  private:
@@ -58,7 +58,7 @@ class PartedRewrite : public Transformation {
   std::vector<size_t> consumed_;
 };
 
-/// What a rule says of the input scale of a module; null: nothing.
+/// A rule's choice of the input scale of a module; null: none.
 struct InputScaleChoice {
   std::shared_ptr<const InputScaleRule> rule = {};
   ChosenInputScale scale = {};
@@ -68,9 +68,9 @@ struct InputScaleChoice {
 class ModuleRewrite : public PartedRewrite {
  public:
   struct Scales {
-    std::vector<uint32_t> raw_bits;  ///< float32 bits of the global scales, one or one an expert
-    std::vector<float> multipliers;  ///< one an expert
-    uint32_t input_scale_bits = 0;   ///< of the input scale, where it is written anew
+    std::vector<uint32_t> raw_bits;  ///< float32 bits of the global scales, one, or one per expert
+    std::vector<float> multipliers;  ///< one per expert
+    uint32_t input_scale_bits = 0;   ///< of the input scale, if it is written anew
   };
 
   /// `prunes`: part 0 are pruned codes.
@@ -83,7 +83,7 @@ class ModuleRewrite : public PartedRewrite {
   }
   const Scales& scales() const { return scales_; }
   const Nvfp4Linear& module() const { return module_; }
-  /// Whether part 0 holds the weights in BF16.
+  /// True if part 0 holds the weights in BF16.
   bool dequantizes() const { return becomes() == "bf16"; }
 
   std::string name(const Checkpoint&) const override { return module_.name; }
@@ -112,7 +112,8 @@ class LinearRewrite : public PartedRewrite {
   LinearRewrite(Linear module, std::string becomes, std::optional<double> tolerance)
       : PartedRewrite(std::move(becomes), tolerance), module_(std::move(module)) {}
   const Linear& module() const { return module_; }
-  /// Whether part 0 holds the weights in BF16: then the result is the hash of the source's, in float32.
+  /// True if part 0 holds the weights in BF16: then the result is the hash of the source's weights in
+  /// float32.
   bool widens() const { return becomes() == "bf16"; }
 
   std::string name(const Checkpoint&) const override { return module_.name; }

@@ -19,7 +19,7 @@
 namespace twofour {
 namespace {
 
-/// Plans what one rule makes of linears.
+/// Plans the linears that one rule quantizes.
 class GroupPlanner {
  public:
   GroupPlanner(const EncodeRule& encode, const Rule& rule, Planner& planner)
@@ -46,7 +46,7 @@ class GroupPlanner {
     for (const size_t i : chosen) choose(all[i]);
     if (modules_.empty() && nvfp4_without_scale().empty()) {
       problems_.refuse();
-      // In a recipe what is quantized so already stays; a match that finds nothing was refused.
+      // In a recipe, linears that have the format already stay; a match that finds nothing was refused.
       if (!planner_.is_single) return planner_.config.keep();
       const bool done = !all.empty() && std::all_of(all.begin(), all.end(),
                                                     [](const Linear& m) { return m.nvfp4.has_value(); });
@@ -81,7 +81,7 @@ class GroupPlanner {
   }
 
  private:
-  /// Stacks of floats under names that no rule knows stay as they are, and the configuration says so.
+  /// Stacks of floats under names that no rule knows stay as they are, and the configuration lists them.
   void note_unknown_stacks(const std::vector<Linear>& all) {
     std::set<size_t> known;
     for (const Linear& m : all) known.insert({m.weight, m.bias.value_or(m.weight)});
@@ -108,8 +108,8 @@ class GroupPlanner {
     modules_.push_back(m);
   }
 
-  /// Input scales of NVFP4 by the rule's words, also of modules that are NVFP4 already and have none. Without
-  /// words those of the source are dropped, but DeepSeek-V4's loaders need them.
+  /// Chooses input scales of NVFP4 by the rule's settings, also for modules that are NVFP4 already and have
+  /// none. Without settings the source's are dropped, except for DeepSeek-V4, whose loaders need them.
   void choose_nvfp4_input_scales() {
     if (!rule_.is_nvfp4() || rule_.in_place) return;
     input_scales_ = std::make_shared<InputScaleRule>(input_scale_rule(words_, dialect_));
@@ -144,7 +144,7 @@ class GroupPlanner {
     formed_.input_scales_dropped = 0;
   }
 
-  /// Linears that a rule matches and that lack nothing but the input scale that it asks for.
+  /// Linears that a rule matches and that lack only the input scale that it asks for.
   std::vector<Linear> nvfp4_without_scale() const {
     std::vector<Linear> matched;
     if (!rule_.is_nvfp4() || words_.selection.from_default || !adds_input_scales(words_)) return matched;
@@ -218,7 +218,7 @@ class GroupPlanner {
   FormedGroups formed_;
   std::shared_ptr<InputScaleRule> input_scales_;
   std::vector<ChosenInputScale> chosen_;  ///< of its modules
-  size_t already_nvfp4_ = 0;              ///< the first of them that is
+  size_t already_nvfp4_ = 0;              ///< the first of the modules that is NVFP4 already
   UnsolvedByReason unsolved_;             ///< matrices that statistics do not suffice for
 };
 

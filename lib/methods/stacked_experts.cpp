@@ -90,7 +90,7 @@ std::vector<Unit> StackedExperts::units(const Checkpoint& source) const {
 
 uint64_t StackedExperts::worker_bytes() const {
   const int64_t line = stack_.by_columns ? stack_.n() : stack_.k;
-  // What is written; rows as stored, twice, and as floats.
+  // The bytes that are written; rows as stored, twice, and as floats.
   const auto made = static_cast<uint64_t>(unit_lines() * line * kWidth);
   return made + static_cast<uint64_t>(strip_rows() * stack_.k) * kQuantizeStripBytes;
 }
@@ -114,7 +114,7 @@ Json StackedExperts::entries(const Checkpoint& source, const Json& result,
                 {"gated", false}};
   entry["tensors"] = tensors;
   const Linear& first = stack_.matrix(0, 0);
-  entry["sources"] = Json::array({{{"module", first.name},  // and those that follow it
+  entry["sources"] = Json::array({{{"module", first.name},  // and the modules that follow it
                                    {"format", first.format->name},
                                    {"dtype", dtype_name(source.tensors()[first.weight].dtype)},
                                    {"weights_xxh3_128", result.at("weights")}}});
@@ -139,7 +139,7 @@ struct ExpertBlock {
   std::map<Projection, size_t> stacks;
 };
 
-/// The family that has stacks in its files.
+/// A family that has stacks in its files.
 struct StackingFamily {
   const ExpertStacks* stacks = nullptr;  ///< nullptr: there is none
   std::string model_type;
@@ -184,7 +184,7 @@ class StackPlanner {
   }
 
  private:
-  /// Blocks with anything that is widened.
+  /// Blocks that have a matrix to be widened.
   std::map<std::string, ExpertBlock> find_blocks() const {
     std::map<std::string, ExpertBlock> blocks;
     std::set<std::string> widened;
@@ -197,7 +197,7 @@ class StackPlanner {
       const bool is_chosen = chosen_.contains(i) && !planner_.is_taken(m.weight);
       if (is_chosen) widened.insert(name->block);
       if (name->expert >= 0 && !m.stacked) blocks[name->block].experts[name->expert][name->projection] = i;
-      // Other stacks keep their own form, which is the family's.
+      // Other stacks stay in their form, which is the family's.
       if (m.stacked && is_chosen && by_columns_ && !m.k_outer)
         blocks[name->block].stacks[name->projection] = i;
     }
@@ -267,7 +267,7 @@ class StackPlanner {
     planner_.add(std::make_unique<StackedExperts>(std::move(stack), planner_.limits));
   }
 
-  /// A stack that is stored in rows, as MXFP4 is, of a family with columns outermost in floats.
+  /// Plans a stack that is stored in rows, as MXFP4 is, of a family that has columns outermost in floats.
   void plan_turned(const std::string& name, Projection projection, size_t i) {
     const Linear& m = modules_[i];
     ExpertStack stack = make_stack(name, projection, m.e, m.n, m.k, 1);

@@ -19,10 +19,10 @@ struct ExpertStack {
   TensorInfo weights;              ///< BF16, [E, N, K] or, with columns outermost, [E, K, N]
   std::optional<TensorInfo> bias;  ///< [E, N]
   bool by_columns = false;         ///< [E, K, N]
-  bool interleaved = false;        ///< rows of gate and up in turn, else gate's before up's
+  bool interleaved = false;        ///< rows of gate and up alternate, else gate's come before up's
   int64_t e = 0, rows = 0, k = 0;  ///< of one matrix; N = rows * per_expert
   size_t per_expert = 1;           ///< 2: gate and up
-  /// [E][per_expert]; the E of a linear that is itself a stack are one and the same.
+  /// [E][per_expert]; a linear that is itself a stack is the same for all E.
   std::vector<std::shared_ptr<const Linear>> matrices;
 
   int64_t n() const { return rows * static_cast<int64_t>(per_expert); }
@@ -31,7 +31,7 @@ struct ExpertStack {
   }
 };
 
-/// Linears of single experts as one tensor in BF16, an expert's rows or columns at a time.
+/// Linears of single experts as one tensor in BF16, written by rows or columns of one expert at a time.
 class StackedExperts : public Transformation {
  public:
   StackedExperts(ExpertStack stack, const MemoryLimits& limits);
@@ -68,14 +68,14 @@ class StackedExperts : public Transformation {
   MemoryLimits limits_;
 };
 
-/// Weights of a unit of rows, about: a hash of the source is kept for each.
+/// Approximate number of weights in a unit of rows; each unit has a hash of the source.
 inline constexpr int64_t kStackUnitWeights = 4 << 20;
 
-/// Plans stacks for the experts among `modules` whose block a rule widens to BF16 where the model's family
-/// has stacks in its files; `chosen` are positions of what is widened. Returns the positions that were taken,
-/// sorted. Blocks that are chosen in part, or that lack experts, are left, with a warning: loaders of the
-/// family do not know single experts. Experts with biases where the family has none, or the reverse, are a
-/// problem.
+/// Plans stacks for the experts among `modules` in blocks that a rule widens to BF16, if the model's family
+/// has stacks in its files; `chosen` are positions of the widened modules. Returns the positions that were
+/// taken, sorted. Blocks that are chosen in part, or that lack experts, are left, with a warning: loaders of
+/// the family do not know single experts. Experts with biases are a problem if the family has none, and the
+/// reverse.
 std::vector<size_t> plan_stacks(Planner& planner, const std::vector<Linear>& modules,
                                 std::span<const size_t> chosen);
 

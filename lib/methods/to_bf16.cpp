@@ -30,7 +30,7 @@ std::vector<size_t> chosen_modules(const Checkpoint& c, const Selection& s) {
 }
 
 std::vector<size_t> all_modules(const Checkpoint& c, const Rule& rule) {
-  // One configuration speaks for all modules, and it names one dialect.
+  // One configuration describes all modules, and it names one dialect.
   const std::vector<size_t> modules = chosen_modules(c, rule.selection);
   if (modules.size() < c.nvfp4_modules().size()) {
     throw Error(
@@ -62,7 +62,7 @@ void refuse_unknown_weights(Planner& planner) {
     const bool few_bits = dtype_bits(t.dtype) <= 8 && t.dtype != DType::kBool;
     if (!few_bits || t.shape.size() < 2 || known.count(i)) continue;
     const auto part = parse_part_name(t.name);
-    // Terms are judged by their values; zero points of inputs and outputs are none of weights.
+    // Terms are judged by their values; zero points of inputs and outputs do not change weights.
     if (part && (part->part->kind == PartKind::kTerm || part->part->name.ends_with("zero_point"))) continue;
     planner.problems.add(fmt::format("{}: expected weights in floats, FP8, MXFP4, NVFP4 or INT4, found {}",
                                      c.where(i), describe(t.dtype, t.shape)));
@@ -76,7 +76,7 @@ class ToBf16 : public Method {
  public:
   void plan(Rule& rule, Planner& planner) const override {
     const Checkpoint& c = planner.source;
-    // What stays beside is described module by module, and engines are asked what they read.
+    // The modules that stay are described one by one, and the engines' rules are checked.
     const bool has_words = source_dialect(c) != nullptr || is_foreign(c);
     const bool general = has_other_formats(c) || !planner.is_single ||
                          (has_words && chosen_modules(c, rule.selection).size() < c.nvfp4_modules().size());
@@ -102,7 +102,7 @@ class ToBf16 : public Method {
     plan_stacks(planner, all, chosen);
   }
 
-  /// Of a source that has NVFP4 alone. Returns how many input scales are dropped.
+  /// Widens a source that has no format but NVFP4. Returns the number of input scales that are dropped.
   static size_t widen_nvfp4(const Rule& rule, Planner& planner) {
     const Checkpoint& c = planner.source;
     std::vector<std::string> names;
@@ -156,7 +156,7 @@ class ToBf16 : public Method {
     return input_scales;
   }
 
-  /// Pieces of an embedding that share a scale go together.
+  /// Refuses a part of the pieces of an embedding that share a scale: they are widened together.
   static void refuse_split_tables(Planner& planner, const std::vector<size_t>& chosen) {
     for (size_t i = 0; i < planner.linears().size(); ++i) {
       const Linear& m = planner.linears()[i];

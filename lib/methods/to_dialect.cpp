@@ -35,7 +35,7 @@ uint32_t stored_input_scale(const Checkpoint& c, size_t tensor, Problems& proble
   c.read(tensor, 0, bytes);
   float value = 0;
   std::memcpy(&value, bytes, sizeof(value));
-  const float reciprocal = 1.0f / value;  // which is to have one, too
+  const float reciprocal = 1.0f / value;  // its own reciprocal must be finite, too
   if (!std::isfinite(value) || value <= 0 || !std::isfinite(reciprocal) || reciprocal <= 0 ||
       !std::isfinite(1.0f / reciprocal)) {
     problems.add(
@@ -45,21 +45,22 @@ uint32_t stored_input_scale(const Checkpoint& c, size_t tensor, Problems& proble
   return std::bit_cast<uint32_t>(value);
 }
 
-/// A reciprocal's reciprocal may be another number: what is the reciprocal of `remembered` goes back to that.
-/// 0 if nothing is remembered or the stored scale was changed.
+/// The bits to go back to. A reciprocal's reciprocal may be another number, so a stored scale that is the
+/// reciprocal of `remembered` returns to it. 0 if nothing is remembered or the stored scale was changed.
 uint32_t remembered_bits(uint32_t remembered, uint32_t stored) {
   if (remembered == 0) return 0;
   return std::bit_cast<uint32_t>(1.0f / std::bit_cast<float>(remembered)) == stored ? remembered : 0;
 }
 
-/// What a module of a source that twofour wrote was before, if it was of that dialect.
+/// The original of a module in a source that twofour wrote, if it was of that dialect.
 Manifest::Original original_of(const Manifest* written, const std::string& name, const Nvfp4Dialect& to) {
   if (written == nullptr) return {};
   const auto at = written->originals.find(name);
   return at != written->originals.end() && at->second.dialect == to.name ? at->second : Manifest::Original{};
 }
 
-/// Readers of `to` must get a number from the reciprocal. One that is not a scale at all was reported.
+/// Checks that readers of `to` get a number from the reciprocal. A value that is no scale was reported
+/// before.
 void check_reciprocal(const Checkpoint& c, const Nvfp4Linear& m, const ModuleRewrite::Scales& scales,
                       const Nvfp4Dialect& to, Problems& problems) {
   const float stored = std::bit_cast<float>(scales.raw_bits[0]), written = 1.0f / stored;
@@ -71,8 +72,8 @@ void check_reciprocal(const Checkpoint& c, const Nvfp4Linear& m, const ModuleRew
 
 }  // namespace
 
-// They keep their names and change their type, as compressed-tensors' own converter does it: F32 in
-// ModelOpt, BF16 in compressed-tensors. Loaders know them by either dialect's names.
+// KV scales keep their names and change their type, as in compressed-tensors' own converter: F32 in ModelOpt,
+// BF16 in compressed-tensors. Loaders know the names of either dialect.
 void plan_kv_scales(const OutputDialect& to, Planner& planner) {
   if (!to.kv_scale_type) return;
   const Checkpoint& c = planner.source;
@@ -95,7 +96,7 @@ void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& m, const Out
                      Planner& planner, const InputScaleChoice& input_scale) {
   const Checkpoint& c = planner.source;
   const Nvfp4Dialect& to = *dialect.nvfp4;
-  // Two dialects may spell one multiplier alike.
+  // Two dialects may store the same multiplier.
   const bool own = m.dialect->name == to.name, same = m.dialect->divides == to.divides;
   ModuleRewrite::Scales scales = read_module_scales(c, m, planner.problems);
   if (m.dialect->stacked) {
@@ -222,12 +223,12 @@ class ToDialect : public Method {
       note_same(rule, planner);
       return planner.config.keep();
     }
-    // Of other formats there need be no NVFP4, where the dialect is named.
+    // A source of other formats needs no NVFP4 if the dialect is named.
     if (c.nvfp4_modules().empty() && has_other_formats(c) && !rule.dialect.empty())
       return keep_all(rule, output_dialect(rule.dialect, true), planner);
     std::vector<size_t> modules = all_modules(c, rule);
     if (rule.dialect.empty()) {
-      // The other one of a checkpoint, its own of an artifact.
+      // A checkpoint gets the other dialect, an artifact its own.
       const std::string_view own = c.nvfp4_modules()[modules[0]].dialect->name;
       for (const std::string& name : output_dialect_names(true)) {
         if ((name == own) == c.is_view() && rule.dialect.empty()) rule.dialect = name;
@@ -238,7 +239,7 @@ class ToDialect : public Method {
     const auto is_kept = [&](size_t m) {
       return std::string_view(c.nvfp4_modules()[m].dialect->name) == dialect.nvfp4->name;
     };
-    // A configuration in words of others, as Quark's, is written anew for each module.
+    // A configuration of a foreign tool, such as Quark's, is written anew for each module.
     const bool is_anew =
         has_other_formats(c) || changes_input_scales(rule) || is_foreign(c) || dialect.name == "deepseek-v4";
     if (!is_anew && std::all_of(modules.begin(), modules.end(), is_kept)) {
@@ -263,7 +264,7 @@ class ToDialect : public Method {
          fmt::format("is in the {} dialect already: everything is copied", rule.dialect)});
   }
 
-  /// Every quantized linear in the dialect, whatever its format.
+  /// Writes every quantized linear in the dialect, in any format.
   static void keep_all(const Rule& rule, const OutputDialect& dialect, Planner& planner) {
     planner.config.set_dialect(dialect);
     planner.config.rewrite();
@@ -281,13 +282,13 @@ class ToDialect : public Method {
     if (!rescaled.empty()) change_input_scales(rule, rescaled, planner);
   }
 
-  /// The source of an artifact, in its own dialect, which need not be one that is written.
+  /// Writes the source of an artifact in its own dialect, which may be one that twofour only reads.
   static void keep_source(const Rule& rule, const std::vector<size_t>& modules, Planner& planner) {
     for (const size_t m : modules) keep(rule, planner.source.nvfp4_modules()[m], planner);
     planner.config.set_texts(original_texts(planner.source));
   }
 
-  /// Throws Error unless the selection has every quantized linear: the dialect is that of all.
+  /// Throws Error unless the selection has every quantized linear: they all have one dialect.
   static void refuse_part(const Rule& rule, Planner& planner) {
     Chooser chooser(rule.selection, planner.layers());
     size_t chosen = 0, all = 0;
@@ -307,7 +308,7 @@ class ToDialect : public Method {
         rule.name(keys::kTo, rule.to), all, chosen));
   }
 
-  /// Everything as it was, block scales looked at.
+  /// Copies a module and checks its block scales.
   static void keep(const Rule& rule, const Nvfp4Linear& m, Planner& planner) {
     const Checkpoint& c = planner.source;
     auto module = std::make_unique<ModuleRewrite>(m, rule.to, read_module_scales(c, m, planner.problems),

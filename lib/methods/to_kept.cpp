@@ -15,7 +15,7 @@
 namespace twofour {
 namespace {
 
-/// Whether a linear's tensors are named, typed and shaped so already.
+/// True if a linear's tensors have the names, types and shapes of `to` already.
 bool is_spelled(const Checkpoint& c, const Linear& m, const Spelling& to) {
   if (m.stacked || (to.needs_input_scale && !m.input_scale)) return false;
   const TensorInfo &weight = c.tensors()[m.weight], &scale = c.tensors()[*m.scale];
@@ -24,14 +24,14 @@ bool is_spelled(const Checkpoint& c, const Linear& m, const Spelling& to) {
          scale.shape == to.scale_shape;
 }
 
-/// The scheme that a linear of `scheme` has in a dialect.
+/// The scheme in a dialect of a linear that has `scheme`.
 Scheme scheme_in(const OutputDialect& dialect, const Scheme& scheme, const Linear& m) {
   const auto name = parse_module_name(m.name);
   const bool routed = name && name->kind == BlockKind::kRoutedExperts;
   return routed && dialect.of_experts != nullptr ? dialect.of_experts(scheme) : scheme;
 }
 
-/// Whether all F32 values of a tensor are numbers of another type, so that nothing is rounded.
+/// True if another type holds all F32 values of a tensor exactly.
 bool holds_exactly(const Checkpoint& c, size_t tensor, DType type) {
   if (type != DType::kBF16) return false;
   std::vector<uint32_t> bits(c.tensors()[tensor].bytes() / sizeof(float));
@@ -39,7 +39,7 @@ bool holds_exactly(const Checkpoint& c, size_t tensor, DType type) {
   return std::all_of(bits.begin(), bits.end(), [](uint32_t b) { return (b & 0xFFFF) == 0; });
 }
 
-/// Plans a linear in a dialect's spelling: a stack expert by expert, as engines want it.
+/// Plans a linear in a dialect's spelling; stacks become single experts, as engines need them.
 class Respelling {
  public:
   Respelling(const std::string& becomes, const Linear& m, const Scheme& scheme, Planner& planner)
@@ -50,7 +50,7 @@ class Respelling {
         scheme_(scheme_in(*planner.config.dialect(), scheme, m)),
         made_(std::make_unique<LinearRewrite>(m, becomes, 0.0)) {}
 
-  /// What is written has the names of its matrices.
+  /// Plans the tensors of each matrix, under the matrix's name.
   void run() {
     if (!m_.stacked) {
       add_matrix(m_.name, 0, {"", 0, 1, m_.n});
@@ -85,7 +85,7 @@ class Respelling {
     const int64_t rows = count_blocks(m_.n, rows_each),
                   all = static_cast<int64_t>(c_.tensors()[tensor].bytes());
     const bool shared =
-        all == dtype_bits(c_.tensors()[tensor].dtype) / 8;  // one scale counts for every expert
+        all == dtype_bits(c_.tensors()[tensor].dtype) / 8;  // one scale is shared by all experts
     const int64_t row = shared ? all : all / (m_.e * rows);
     const int64_t first = shared ? 0 : (e * rows + part.first / rows_each) * row;
     return std::make_unique<GatheredRows>(tensor, static_cast<uint64_t>(row), static_cast<uint64_t>(first),
@@ -128,7 +128,7 @@ class Respelling {
     add(name + spelling.scale, type, spelling.scale_shape, *m_.scale, std::move(rewrite));
   }
 
-  /// Only powers of two have a place in E8M0.
+  /// Adds a problem if a scale is not a power of two, the only values of E8M0.
   void check_powers(size_t tensor) {
     constexpr uint64_t kPiece = 1u << 20;
     std::vector<float> some(kPiece / sizeof(float));
@@ -168,8 +168,8 @@ class Respelling {
     }
   }
 
-  /// The type that a tensor of scales had before twofour wrote the source, where no value is lost by going
-  /// back to it; else the one that it has.
+  /// The type that a tensor of scales had before twofour wrote the source, if it holds all values; else the
+  /// present type.
   DType remembered(std::optional<DType> Manifest::ScaleTypes::*which, size_t tensor) const {
     const DType own = c_.tensors()[tensor].dtype;
     if (planner_.written == nullptr || own != DType::kF32 || m_.stacked) return own;
@@ -187,13 +187,13 @@ class Respelling {
   std::unique_ptr<LinearRewrite> made_;
 };
 
-/// Whether a linear is a piece of an embedding with the scale of all pieces, which no dialect has words for:
-/// models that have such pieces read them by code of their own.
+/// True if a linear is a piece of an embedding with one scale for all pieces. No dialect can describe it:
+/// models that have such pieces read them by their own code.
 bool shares_scale(const Checkpoint& c, const Linear& m) {
   return m.is_table && m.scale && !c.tensors()[*m.scale].name.starts_with(m.name + ".");
 }
 
-/// The scheme that a linear has in the planner's dialect, where it keeps format and values.
+/// The scheme in the planner's dialect of a linear that keeps its format and values.
 Scheme kept_scheme(const Checkpoint& source, const Linear& m, std::optional<DType> fp8_scale_type) {
   Scheme scheme = scheme_of(source, m);
   if (!m.format->tiles || m.stacked) return scheme;
@@ -203,7 +203,7 @@ Scheme kept_scheme(const Checkpoint& source, const Linear& m, std::optional<DTyp
   return scheme;
 }
 
-/// Whether the planner's dialect has a linear in these words already.
+/// True if a linear of this scheme is in the planner's dialect already.
 bool is_own(const Linear& m, const Scheme& scheme, const Planner& planner) {
   const OutputDialect* to = planner.config.dialect();
   if (to == nullptr) return true;
@@ -233,7 +233,7 @@ void keep_linear(const std::string& becomes, const Linear& m, std::optional<DTyp
 
 namespace {
 
-/// Keeps format and values, in the names and shapes of the output's dialect.
+/// Keeps format and values, with the names and shapes of the output's dialect.
 class Keep : public Method {
  public:
   void plan(Rule& rule, Planner& planner) const override {
@@ -289,11 +289,11 @@ class Keep : public Method {
   bool rewrites_config() const override { return false; }
 
  private:
-  /// NVFP4 modules among the kept tensors get other input scales.
+  /// Gives NVFP4 modules among the kept tensors other input scales.
   static void change_scales(const Rule& rule, const std::vector<size_t>& kept, Planner& planner) {
     if (planner.config.dialect() == nullptr) {
       const OutputDialect* own = source_dialect(planner.source);
-      // One that is read and not written becomes ModelOpt's.
+      // A dialect that twofour reads but does not write becomes ModelOpt's.
       const bool foreign = own == nullptr && quantization_entry(planner.source.config());
       if (!foreign && (own == nullptr || own->nvfp4 == nullptr))
         throw Error(fmt::format("{}: expected a source with a configuration of NVFP4, found none",

@@ -56,7 +56,8 @@ void check_fold(const OutputMatrix& target, const OutputScales& scales, const Ru
            unequal, scales.folded.size(), largest)});
 }
 
-/// Gate and up of an expert share a global scale if both are quantized first, or have their own.
+/// Checks that both or neither of an expert's gate and up are quantized first; if both are, they share a
+/// global scale.
 void check_computed(const Checkpoint& c, const OutputMatrix& target, const OutputScales& scales,
                     Problems& problems) {
   for (size_t i = 0; i + 1 < target.sources.size() && target.sources_per_expert == 2; i += 2) {
@@ -70,7 +71,7 @@ void check_computed(const Checkpoint& c, const OutputMatrix& target, const Outpu
   }
 }
 
-/// Whether the layout can hold the target; g8 pairs rows of gate and up, eight by eight.
+/// Adds a problem if the layout cannot hold the target: g8 pairs rows of gate and up, eight by eight.
 void check_layout(const OutputMatrix& target, const std::string& layout, Problems& problems) {
   with_layout(layout, [&]<class L>() {
     if constexpr (L::pairs_gate_and_up) {
@@ -101,7 +102,7 @@ std::string generalize(const std::string& name) {
   return pattern;
 }
 
-/// Blocks as globs where a glob matches converted modules only, else by name.
+/// Blocks as globs if a glob matches converted modules only, else by name.
 std::vector<std::string> converted_patterns(const Checkpoint& c, const std::vector<OutputMatrix>& targets) {
   std::map<std::string, std::set<std::string>> blocks;
   std::set<size_t> taken;
@@ -139,7 +140,8 @@ std::pair<std::vector<size_t>, std::vector<size_t>> tensors_of(const Checkpoint&
   return {{all.begin(), all.end()}, std::move(global_scales)};
 }
 
-/// Statistics choose the weights of what is quantized or pruned; NVFP4 that a dense layout holds is neither.
+/// Warns of statistics that are not used: they choose weights that are quantized or pruned, and NVFP4 in a
+/// dense layout is neither.
 void warn_of_unused_statistics(const Checkpoint& c, const std::vector<OutputMatrix>& targets,
                                Findings& findings) {
   for (const OutputMatrix& t : targets) {
@@ -190,7 +192,7 @@ class ToLayout : public Method {
                                                  std::move(tensors), std::move(global_scales)));
     }
     planner.config.add_layout(std::move(group));
-    // Of recipes roles name drafts apart, and a rule may be of other modules alone.
+    // In recipes a role of its own names drafts, and a rule may be for other modules alone.
     const bool by_flags = rule.label.empty();
     if (by_flags || converts_experts) planner.watch_experts({true, by_flags, true});
   }
@@ -216,7 +218,7 @@ std::unique_ptr<Method> make_to_layout(Rule& rule) {
     words.pattern = pattern;
   }
   complete_quantize_words(words);
-  make_quantize(words);  // refuses words that are not known
+  make_quantize(words);  // refuses unknown values of settings
   return std::make_unique<ToLayout>(rule);
 }
 

@@ -35,7 +35,7 @@ void refuse_large(const TensorRewrite& rewrite, size_t tensor, Planner& planner)
 
 namespace {
 
-/// Modules of the default set for pruning: those that a 2:4 layout would convert.
+/// Modules of the default set for pruning: the ones that a 2:4 layout would convert.
 std::set<size_t> pruned_modules(Planner& planner, const Selection& selection) {
   std::set<size_t> modules;
   const std::vector<OutputMatrix> targets = select_matrices(planner.source, selection);
@@ -82,8 +82,8 @@ class Prune : public Method {
   bool rewrites_config() const override { return false; }
 
  private:
-  /// Plans those of some modules that `takes` says as groups that are encoded, and leaves the rest of them.
-  /// Returns whether there were any.
+  /// Plans the modules for which `takes` is true as groups that are encoded, and removes them from `modules`.
+  /// Returns true if there were any.
   template <class Takes>
   static bool plan_groups(const Rule& rule, Planner& planner, std::set<size_t>& modules, Takes&& takes) {
     std::vector<size_t> taken;
@@ -98,7 +98,7 @@ class Prune : public Method {
     return !taken.empty();
   }
 
-  /// Plans what statistics serve of some modules, and leaves the rest of them.
+  /// Plans the modules that the statistics suffice for, and removes them from `modules`.
   static void solve(const Rule& rule, Planner& planner, std::set<size_t>& modules) {
     const Checkpoint& c = planner.source;
     const size_t all = modules.size();
@@ -128,7 +128,7 @@ std::unique_ptr<Method> make_prune(Rule& rule) {
   rule.pattern = rule.pattern.or_default();
   const bool says_how = rule.sweeps >= 0 || (!rule.method.empty() && rule.method != SolveBy::kMagnitude);
   if (rule.has_statistics() || !rule.mask_hash.empty() || says_how)
-    prune_rule(rule, "modelopt");  // refuses words
+    prune_rule(rule, "modelopt");  // refuses invalid settings
   return std::make_unique<Prune>(*rule.pattern);
 }
 

@@ -24,7 +24,7 @@ class Quantize : public Method {
       rule.dialect = own->name;
       encode = complete_(rule);
     };
-    // What stays keeps its names and shapes, where its dialect holds what is made too.
+    // The other modules keep their names and shapes if their dialect can hold the new format, too.
     const bool may = is_default_ && own != nullptr && own != encode.dialect &&
                      (encode.is_nvfp4() ? !own->entry(encode.scheme).is_null() : holds(*own, encode.scheme));
     if (may && (own->name == "deepseek-v4" || leaves_quantized(rule, encode, planner))) use_own();
@@ -50,7 +50,7 @@ class Quantize : public Method {
   }
 
  private:
-  /// What the rule makes, of all linears.
+  /// For each linear, true if the rule quantizes it.
   static std::vector<bool> chosen_linears(const Rule& rule, const EncodeRule& encode, Planner& planner) {
     const std::vector<Linear>& all = planner.linears();
     Findings findings;
@@ -61,7 +61,7 @@ class Quantize : public Method {
     return chosen;
   }
 
-  /// Whether loaders want the scales as powers of two: beside experts that the rule leaves in four bits.
+  /// True if loaders need scales that are powers of two: beside experts that the rule leaves in four bits.
   static bool wants_powers(const Rule& rule, const EncodeRule& encode, Planner& planner) {
     if (encode.dialect->fp8_scale_type == nullptr) return false;
     const std::vector<Linear>& all = planner.linears();
@@ -73,7 +73,7 @@ class Quantize : public Method {
     return planner.fp8_scale_type(*encode.dialect) != DType::kF32;
   }
 
-  /// Whether quantized linears stay beside what the rule makes.
+  /// True if the rule leaves other quantized linears as they are.
   static bool leaves_quantized(const Rule& rule, const EncodeRule& encode, Planner& planner) {
     const std::vector<Linear>& all = planner.linears();
     const std::vector<bool> chosen = chosen_linears(rule, encode, planner);
@@ -89,7 +89,7 @@ class Quantize : public Method {
 
 std::unique_ptr<Method> make_encoding(const Rule& rule, EncodeRule (*complete)(Rule& rule)) {
   Rule completed = rule;
-  complete(completed);  // refuses words
+  complete(completed);  // refuses invalid settings
   return std::make_unique<Quantize>(complete, rule.dialect.empty());
 }
 

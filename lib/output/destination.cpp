@@ -21,8 +21,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Whether twofour wrote a directory. Two things prove it: a valid first line in the journal, or a manifest
-/// with a final hash that matches its content.
+/// Signs that twofour wrote a directory. Two things prove it: a valid first line in the journal, or a
+/// manifest with a final hash that matches its content.
 struct Ownership {
   JournalState journal = JournalState::kNone;
   bool has_manifest = false;
@@ -44,8 +44,8 @@ Ownership ownership_of(const fs::path& directory) {
   return found;
 }
 
-/// An empty journal does not say which program wrote the other files. Refuses unless each has one of our
-/// temporary names: deleting anything else could destroy a user's data.
+/// An empty journal does not show which program wrote the other files. Refuses files without one of our
+/// temporary names: deleting them could destroy a user's data.
 void refuse_strangers(const fs::path& directory, const Ownership& found, const std::set<std::string>& names) {
   if (found.journal != JournalState::kMarked || found.is_whole() || names.count(kTasksFolder)) return;
   Problems problems;
@@ -98,7 +98,7 @@ std::optional<std::pair<uint64_t, uint64_t>> inode_of(const fs::path& path) {
   return std::pair<uint64_t, uint64_t>{info.st_dev, info.st_ino};
 }
 
-/// Throws if `given` overlaps a checkpoint that is read; `what` names the latter.
+/// Throws if `given` overlaps a checkpoint that is read; `what` names the checkpoint.
 void check_overlap(const fs::path& given, const fs::path& read, const char* what) {
   const fs::path target = resolved(without_trailing_slash(given)), from = resolved(read);
   if (!is_within(target, from) && !is_within(from, target)) return;
@@ -140,7 +140,7 @@ void check_destination(const fs::path& given, const fs::path& source, Existing e
   if (!fs::is_directory(path, error)) {
     throw Error(fmt::format("{}: expected a directory, found a file", path.string()));
   }
-  // Before the journal, which every run writes before anything else.
+  // Read before the journal, which every run writes first.
   const std::set<std::string> names = names_in(path);
   const Ownership found = ownership_of(path);
   const bool only_journal = names.empty();

@@ -9,41 +9,39 @@
 
 namespace twofour {
 
-/// Where results may be written: what is there already is ours or stays as it is, and nothing that is read is
-/// overwritten.
+/// Checks of places for results: existing files are ours or stay as they are, and no input is overwritten.
 
-/// What to do about files that are in a destination already.
+/// The treatment of files that are in a destination already.
 enum class Existing {
   kRefuse,
   kReplace,  ///< empty a directory that twofour wrote
-  kResume,   ///< keep those of a directory that twofour left unfinished
+  kResume,   ///< continue a directory that twofour left unfinished
 };
 
-/// Throws Error unless `path` is absent or empty, or is one of ours that `existing` allows. Refuses a
-/// symbolic link, a URL, and a directory that is, contains or is inside `source`. `advise`: the command has
-/// --resume and
-/// --force.
+/// Throws Error unless `path` is absent or empty, or is one of our directories that `existing` allows.
+/// Refuses a symbolic link, a URL, and a directory that is, contains or is inside `source`. `advise`: the
+/// command has the options --resume and --force.
 void check_destination(const std::filesystem::path& path, const std::filesystem::path& source,
                        Existing existing, bool advise = true);
-/// A directory that a run may write. It is looked at once, before the long part of the run; what is there
-/// then is all that may be replaced.
+/// A directory that a run may write. It is examined once, before the long part of the run; only files that
+/// are there then may be replaced.
 class Destination {
  public:
-  /// Throws Error as check_destination() does.
+  /// Throws Error like check_destination().
   Destination(const std::filesystem::path& path, const std::filesystem::path& source, Existing existing,
               bool advise = true);
   const std::filesystem::path& path() const { return path_; }
   const std::filesystem::path& source() const { return source_; }
   Existing existing() const { return existing_; }
-  /// Throws Error where the path has become a link, or another directory than it was.
+  /// Throws Error if the path has become a link or another directory.
   void check_same_directory() const;
-  /// Throws Error unless the directory still holds just the names that it had.
+  /// Throws Error unless the directory still has exactly the same names.
   void check_same_names(const std::set<std::string>& names) const;
 
  private:
   std::filesystem::path path_, source_;
   Existing existing_;
-  std::set<std::string> names_;                         ///< at its top, but for the journal
+  std::set<std::string> names_;                         ///< at its top, without the journal
   std::optional<std::pair<uint64_t, uint64_t>> inode_;  ///< device and number; nothing: it was absent
 };
 
@@ -51,20 +49,20 @@ class Destination {
 void check_apart_from_kept(const std::filesystem::path& path, const std::filesystem::path& kept);
 /// Throws Error if the folder of downloads is `path` or inside it.
 void check_apart_from_cache(const std::filesystem::path& path, const std::filesystem::path& cache);
-/// Throws Error if a file of a checkpoint that is read, which `what` names, is a link into `path`, which is
-/// about to be emptied.
+/// Throws Error if a file of `read`, a checkpoint that `what` names, is a link into `path`, which is about to
+/// be emptied.
 void check_no_links_into(const std::filesystem::path& path, const std::filesystem::path& read,
                          const char* what = "source");
 
-/// Names at the top of a directory, but for its journal.
+/// Names at the top of a directory, without its journal.
 std::set<std::string> names_in(const std::filesystem::path& directory);
-/// Whether a directory has a manifest that is as twofour wrote it.
+/// True if a directory has a manifest that is as twofour wrote it.
 bool has_whole_manifest(const std::filesystem::path& directory);
-/// Whether twofour wrote a directory and finished it: by a manifest that is as it was written.
+/// True if twofour wrote a directory and finished it: its manifest is as it was written.
 bool is_complete_output(const std::filesystem::path& directory);
 
 /// Throws Error unless a single result may be written to `file`: its folder exists and is not inside a
-/// directory that twofour wrote, and nothing is there but a regular file that `is_earlier` recognizes as an
+/// directory that twofour wrote, and `file` is absent or a regular file that `is_earlier` recognizes as an
 /// earlier result of the kind that `what` names ("report"). So a mistyped path never overwrites a checkpoint,
 /// and a result never spoils an artifact.
 void check_output_file(const std::filesystem::path& file, const char* what,

@@ -6,8 +6,8 @@
 namespace twofour {
 
 /// One of many small files that are flushed together: it appears under its name only on commit(), and is on
-/// disk after flush_file_system(). Until commit() it is beside it under temporary_name(), which the
-/// destructor removes.
+/// disk after flush_file_system(). Until commit() the file has the name temporary_name() beside it; the
+/// destructor removes that file.
 class UnflushedFile {
  public:
   explicit UnflushedFile(const std::filesystem::path& path);
@@ -25,7 +25,7 @@ class UnflushedFile {
   uint64_t size_ = 0;  ///< written so far
 };
 
-/// Flushes all that was written to the file system of `directory`: files, and names in any folder.
+/// Flushes all writes to the file system of `directory`: files, and names in any folder.
 void flush_file_system(const std::filesystem::path& directory);
 
 }  // namespace twofour

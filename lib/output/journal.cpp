@@ -24,7 +24,7 @@ const std::string& first_line() {
   return line;
 }
 
-/// The first line of `text` without its hash, which is taken off `text`; empty where there is no sound one.
+/// Takes the first line off `text` and returns it without its hash; empty if there is no sound line.
 std::string_view take_line(std::string_view& text) {
   const size_t end = text.find('\n');
   if (end == text.npos) return {};
@@ -46,7 +46,7 @@ JournalState journal_state(const fs::path& directory) {
   if (!fs::exists(status)) return JournalState::kNone;
   if (!fs::is_regular_file(status)) return JournalState::kForeign;
   const InputFile file(path);
-  // That of another version may be longer: it is the run's fingerprint.
+  // The first line of another version may be longer: it is the run's fingerprint.
   std::string head(std::min<uint64_t>(file.size(), 16u << 20), '\0');
   file.read(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
   if (is_part_of_first_line(head)) return JournalState::kBegun;
@@ -62,7 +62,8 @@ JournalState journal_state(const fs::path& directory) {
 Journal::Journal(const fs::path& directory, Sharing sharing)
     : path_(directory / kJournalName), file_(path_, sharing) {
   if (file_.descriptor() < 0) throw_io_error(path_, file_.was_there() ? "open" : "create", ENOENT);
-  // Two runs into one directory would take each other's files away. A run that just finished removes it.
+  // Two runs into one directory would remove each other's files. A run that just finished removes the
+  // journal.
   if (!file_.is_ours()) {
     throw Error(fmt::format("{}: expected no other run in this directory, found one that is writing it",
                             directory.string()));
@@ -85,7 +86,7 @@ void Journal::read_lines() {
 
 void Journal::begin() {
   if (end_ > 0) return;
-  // Tasks that get here together write the same bytes to the same place.
+  // Tasks that reach this at the same time write the same bytes to the same place.
   write(0, first_line());
   torn_ = false;
 }
@@ -93,7 +94,7 @@ void Journal::begin() {
 void Journal::note(std::string_view text) {
   if (torn_ && ::ftruncate(file_.descriptor(), static_cast<off_t>(end_)) != 0)
     throw_io_error(path_, "cut", errno);
-  torn_ = true;  // until all of it is there
+  torn_ = true;  // until the whole line is there
   write(end_, seal_line(text) + "\n");
   torn_ = false;
 }

@@ -13,12 +13,12 @@
 
 namespace twofour {
 
-/// What a conversion learned while it ran; together with the plan all that twofour.json says.
+/// The results of a conversion; with the plan they are the whole content of twofour.json.
 struct ConversionRecord {
-  std::vector<Hash128> outputs;          ///< one a tensor of the plan
-  std::map<uint32_t, Json> results;      ///< by transformation of the plan, of those that have any
-  std::map<std::string, Hash128> files;  ///< all other files; of weight files what is before the data
-  Json remote;  ///< where the source was behind a URL, as RemoteFolder notes it; or null
+  std::vector<Hash128> outputs;          ///< one for each tensor of the plan
+  std::map<uint32_t, Json> results;      ///< by transformation of the plan, if it has a result
+  std::map<std::string, Hash128> files;  ///< all other files; for weight files, the bytes before the data
+  Json remote;  ///< if the source was behind a URL, as RemoteFolder notes it; or null
 
   const Json& result(size_t transformation) const;
   /// The hashes of a transformation's parts.
@@ -31,11 +31,11 @@ struct Tool {
   int format = kManifestFormat;
 };
 
-/// Hands the text of twofour.json to `put`, piece by piece, so that its size needs no memory.
+/// Passes the text of twofour.json to `put`, piece by piece, so that the whole text is never in memory.
 void format_manifest(const Checkpoint& source, const Plan& plan, const ConversionRecord& record,
                      const Tool& tool, const std::function<void(std::string_view)>& put);
 
-/// Writes twofour.json and returns the hash of what was written.
+/// Writes twofour.json and returns the hash of its bytes.
 Hash128 write_manifest(const std::filesystem::path& path, const Checkpoint& source, const Plan& plan,
                        const ConversionRecord& record);
 

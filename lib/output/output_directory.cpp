@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A line of the journal: the list of names after it is being removed. A run that replaces a directory writes
+/// The beginning of a journal line that lists the names being removed. A run that replaces a directory writes
 /// this line first, so that it can be resumed if it is killed meanwhile.
 constexpr std::string_view kEmptying = "emptying ";
 

@@ -12,30 +12,30 @@
 namespace twofour {
 
 /// A directory being written. From the first file to finish() it holds a journal, which marks it as
-/// unfinished for every command and records each finished step as a line. The destructor removes what was
-/// written unless finish() or keep() was called, so that a failed run leaves nothing that looks complete.
+/// unfinished for every command and records each finished step as a line. The destructor removes the written
+/// files unless finish() or keep() was called, so that a failed run leaves nothing that looks complete.
 class OutputDirectory {
  public:
-  /// `path` must be absent or empty, or be one of ours that `existing` allows. Refuses a symbolic link, and a
-  /// directory that is, contains or is inside `source`. One that is resumed stays as it is when the run
-  /// fails; one that an earlier run was killed emptying is emptied first.
+  /// `path` must be absent or empty, or be one of our directories that `existing` allows. Refuses a symbolic
+  /// link, and a directory that is, contains or is inside `source`. A resumed directory stays as it is if the
+  /// run fails. If an earlier run was killed while emptying it, it is emptied first.
   OutputDirectory(const std::filesystem::path& path, const std::filesystem::path& source, Existing existing)
       : OutputDirectory(Destination(path, source, existing, !source.empty())) {}  // synth has no --resume
-  /// One that was looked at before. Throws Error where files came to what is to be replaced.
+  /// A directory that was examined before. Throws Error if files were added to a directory to replace.
   explicit OutputDirectory(const Destination& destination);
   OutputDirectory(const OutputDirectory&) = delete;
   OutputDirectory& operator=(const OutputDirectory&) = delete;
   ~OutputDirectory();
 
   const std::filesystem::path& path() const { return path_; }
-  /// Where a file of that relative name goes; its parent folders are made. Remembers it as ours.
+  /// The path of a new file of that relative name; makes its parent folders. Remembers the file as ours.
   std::filesystem::path add(const std::string& relative);
-  /// Lines that the run before wrote to the journal; of one that was killed while writing none.
+  /// Lines that the previous run wrote to the journal; a line that it was killed while writing is missing.
   const std::vector<std::string>& journal() const { return journal_->lines(); }
   /// Adds a line to the journal. It is on disk when this returns, after all names that the directory has.
   void note(std::string_view line);
-  /// Removes what an earlier run left of `files` (relative names), whole or not, except the names in `keep`
-  /// at the top. Throws Error that names any other file, before anything is removed.
+  /// Removes the `files` (relative names) that an earlier run left, whole or not, except the names in `keep`
+  /// at the top. If there is any other file, throws Error that names it, before removing anything.
   void clear(const std::set<std::string>& files, const std::set<std::string>& keep);
   /// From now on a run that fails leaves its files and the journal, to be resumed.
   void keep() { keep_ = true; }

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kDigits = 32;  // of a hash
 
-/// Hashes one behind the other: a file may have 100,000.
+/// The hashes without separators: a file may have 100,000.
 std::string hashes_to_text(std::span<const Hash128> hashes) {
   std::string text;
   text.reserve(hashes.size() * kDigits);

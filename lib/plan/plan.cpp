@@ -75,7 +75,7 @@ void lay_out_files(Plan& plan, const std::string& what, std::vector<OutputTensor
   plan.tensors = std::move(outputs);
 }
 
-/// Notes where each transformation's parts are.
+/// Notes the places of each transformation's parts.
 void index_parts(Plan& plan) {
   plan.first_part_.assign(plan.transformations.size() + 1, 0);
   for (const OutputTensor& t : plan.tensors) ++plan.first_part_[t.transformation + 1];
@@ -96,7 +96,7 @@ void note_passed_through(Planner& planner) {
     if (planner.is_planned(m.codes)) continue;
     if (passed++ == 0) example = m.name;
     if (c.is_computed(m)) continue;
-    // Refused as in what is converted; their block scales are looked at as they pass.
+    // Refused as in modules that are converted; their block scales are checked while they are copied.
     const auto stored = static_cast<int64_t>(c.tensors()[m.global_scale].bytes() / sizeof(float));
     for (int64_t e = 0; e < stored; ++e) read_global_scale(c, m, e, planner.problems);
   }
@@ -108,7 +108,8 @@ void note_passed_through(Planner& planner) {
   }
 }
 
-/// Scales of a KV cache go with the last quantized linear, as the configuration that speaks of them does.
+/// Drops the scales of a KV cache with the last quantized linear, as the configuration that names them is
+/// dropped.
 void drop_kv_scales(PlannedRules& planned) {
   if (!planned.quantizes_nothing()) return;
   Planner& planner = planned.rest;
@@ -127,11 +128,11 @@ void drop_kv_scales(PlannedRules& planned) {
 }
 
 /// Rejects NaN, infinite or negative input scales that are copied unchanged. Rewritten ones were checked
-/// before; dropped ones do not matter. Zero, or infinite where activations are multiplied by it, is what
-/// calibration leaves where no token came by.
+/// before; dropped ones do not matter. Calibration leaves zero, or infinity if activations are multiplied by
+/// the scale, if it saw no token.
 void check_input_scales(Planner& planner) {
   const Checkpoint& c = planner.source;
-  constexpr uint64_t kMost = 1u << 20;  // bytes; a scale an expert is far less
+  constexpr uint64_t kMost = 1u << 20;  // bytes; a scale per expert is far less
   size_t zeros = 0;
   std::string first;
   for (const Nvfp4Linear& m : c.nvfp4_modules()) {
@@ -160,8 +161,8 @@ void check_input_scales(Planner& planner) {
   }
 }
 
-/// The twofour.json of a source that has one. Throws Error on one that is damaged or another's, since the
-/// weights beside it may be, too. That of an artifact in a layout was read when it was opened.
+/// The twofour.json of a source that has one. Throws Error if it is damaged or of another checkpoint, since
+/// the weights beside it may be, too. An artifact in a layout read its twofour.json when it was opened.
 std::optional<Manifest> read_sound_manifest(const Checkpoint& source) {
   const auto path = source.path() / kManifestName;
   std::error_code error;
@@ -181,7 +182,7 @@ void check_name(const std::filesystem::path& directory, const std::string& name,
                            (directory / name).string()));
 }
 
-/// A copy has a longer name until it is whole.
+/// A copy has a longer name until it is complete.
 void check_length(const std::filesystem::path& directory, const std::string& name, Problems& problems) {
   const std::string last = std::filesystem::path(name).filename().string();
   const size_t added = temporary_name("").size();
@@ -202,8 +203,8 @@ void with_label(const std::string& label, F&& f) {
   }
 }
 
-/// Throws Error where there are codes of a format that is known by name only: they would pass through, and
-/// the new configuration would be silent about them.
+/// Throws Error if there are codes of a format that is known by name only: they would be copied, and the new
+/// configuration would not mention them.
 void refuse_unread_codes(const Checkpoint& source) {
   const auto unread = find_unread_codes(source.tensors());
   if (unread.empty()) return;
@@ -212,8 +213,8 @@ void refuse_unread_codes(const Checkpoint& source) {
                           counted(unread.size(), "module")));
 }
 
-/// Gives a recipe from a file its dialect: the source's own where it asks for that, unless that cannot hold
-/// NVFP4, which a rule makes; then ModelOpt's. Empty where nothing needs one.
+/// Gives a recipe from a file its dialect: the source's own if the recipe asks for it, but ModelOpt's if a
+/// rule makes NVFP4 and the source's dialect cannot hold it. Empty if no rule needs a dialect.
 void complete_dialect(const Checkpoint& source, Recipe& recipe) {
   if (recipe.dialect == "source") {
     const OutputDialect* own = source_dialect(source);

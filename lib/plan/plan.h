@@ -32,25 +32,24 @@ struct OutputFile {
   uint64_t size() const { return header.size() + data_bytes; }
 };
 
-/// A layout that is written, as its entry in config.json says it.
+/// A layout that is written, as its entry in config.json describes it.
 struct LayoutGroup {
   std::string layout, pattern;
   std::vector<std::string> modules;  ///< as globs or names
 };
 
-/// What describes the artifact to its loaders.
+/// The configuration by which loaders read the artifact.
 struct ConfigFiles {
   std::map<std::string, std::string> texts;  ///< files that are written
   std::vector<LayoutGroup> layouts;          ///< that are written
-  bool keeps_source = false;                 ///< the source's go along
-  /// hf_quant_config.json of the checkpoint that an artifact in layouts shows, where that is not the
-  /// source's.
+  bool keeps_source = false;                 ///< the source's files are copied
+  /// hf_quant_config.json of the checkpoint that an artifact in layouts shows, if it is not the source's.
   std::optional<Json> shown_hf_quant_config;
 };
 
 /// Every file, tensor and offset of an artifact, fixed before a byte is written.
 struct Plan {
-  Recipe recipe;        ///< with every default in words
+  Recipe recipe;        ///< with every default filled in
   std::string summary;  ///< what its rules make, for people: "v7", "2:4 NVFP4 (modelopt)"
   MemoryLimits limits;
   Transformations transformations;
@@ -71,20 +70,20 @@ struct Plan {
     return std::span(part_places_)
         .subspan(first_part_[transformation], first_part_[transformation + 1] - first_part_[transformation]);
   }
-  /// Upper bound of the run's memory for a number of jobs.
+  /// Upper bound of the run's memory with this number of jobs.
   uint64_t peak_memory(int jobs) const;
   /// Workers that the promised memory allows.
   int workers(int jobs) const;
-  /// Threads of each worker's solver, for workers may be fewer than jobs.
+  /// Threads of each worker's solver, since there may be fewer workers than jobs.
   int solver_threads(int jobs) const;
   uint64_t worker_bytes() const;
 
-  std::vector<uint32_t> first_part_, part_places_;  ///< what parts_of() gives
+  std::vector<uint32_t> first_part_, part_places_;  ///< returned by parts_of()
 };
 
-/// Plans an artifact. Reads headers, global and input scales and, of a source that twofour wrote,
-/// twofour.json only. Throws Error where product.md refuses the source and where that twofour.json is damaged
-/// or another's.
+/// Plans an artifact. Reads only headers, global and input scales and, if twofour wrote the source, its
+/// twofour.json. Throws Error if product.md refuses the source and if that twofour.json is damaged or of
+/// another checkpoint.
 Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimits& limits = {});
 
 }  // namespace twofour

@@ -30,22 +30,21 @@ struct MemoryLimits {
   uint64_t buffers = 320u << 20;
   /// Largest piece of an expert that a worker packs at once, source and result together.
   uint64_t piece = 64u << 20;
-  /// `buffers` where statistics choose weights: what is promised then is 2 GiB beside the statistics of a
-  /// group.
+  /// `buffers` if statistics choose weights: 2 GiB are promised then, beside the statistics of a group.
   uint64_t solving_buffers = 1536u << 20;
   /// Weights of whole rows that a solver takes at once.
   int64_t solved_weights = 1 << 20;
 };
 
-/// What computes.
+/// The processor and threads that compute.
 struct Compute {
   Isa isa = Isa::portable;
-  Device device = Device::cpu;  ///< of solvers, where statistics choose weights
+  Device device = Device::cpu;  ///< of solvers, if statistics choose weights
   int threads = 1;              ///< of a worker's solver, or of all solvers of a view
 };
 
-/// Those of a run whose solver is `compute`: a device takes more rows at once, since 32 of them occupy one
-/// multiprocessor. Tasks of one plan have the same limits wherever they run.
+/// The limits of a run that solves on `compute`: a device takes more rows at once, since 32 of them occupy
+/// one multiprocessor. Tasks of one plan have the same limits wherever they run.
 inline MemoryLimits limits_for(const Compute& compute) {
   MemoryLimits limits;
   if (compute.device == Device::cuda) limits.solved_weights = 5 << 19;
@@ -68,7 +67,7 @@ struct BadScale {
   uint8_t byte;
 };
 
-/// Takes what units make. One a unit.
+/// Takes the output of one unit.
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -76,16 +75,16 @@ class Sink {
   virtual void write(int part, uint64_t offset, std::span<const uint8_t> bytes) = 0;
   /// Counts bytes that were read from the source.
   virtual void add_read(uint64_t bytes) = 0;
-  /// Whether the source was refused: units look for more to refuse and write nothing.
+  /// True if the source was refused: units then look for further errors and write nothing.
   virtual bool only_checks() const = 0;
-  /// Refuses a block scale of a tensor; `where` (" row 3, block 7") says its place to people. Of each tensor
-  /// and expert the first place is reported.
+  /// Refuses a block scale of a tensor; `where` (" row 3, block 7") is its place, for people. Only the first
+  /// place of each tensor and expert is reported.
   virtual void refuse_scale(size_t tensor, int64_t expert, const BadScale& bad, const std::string& where) = 0;
   /// Refuses the source.
   virtual void refuse(const std::string& problem) = 0;
 };
 
-/// What a thread keeps from unit to unit.
+/// The state of a thread, reused for each unit.
 class Worker {
  public:
   Worker(const Checkpoint& from, const Compute& with, const ReferenceCheckpoint* against = nullptr)
@@ -113,16 +112,16 @@ class Worker {
   std::map<std::type_index, std::shared_ptr<void>> owned_;
 };
 
-/// One run of a transformation: does its units and gathers what they find.
+/// One run of a transformation: does its units and gathers their results.
 class Work {
  public:
   virtual ~Work() = default;
-  /// Several threads at once. Units are begun in their order.
+  /// Called by several threads at once. Units begin in their order.
   virtual void run(const Unit& unit, Worker& worker, Sink& sink) = 0;
-  /// What twofour.json and people learn beyond the hashes of the parts, once every unit ran that writes part
-  /// 0 or none; may refuse the source. Numbers read back from their text equal themselves.
+  /// The result for twofour.json and people, beside the hashes of the parts, once every unit that writes part
+  /// 0 or none ran; may refuse the source. Numbers read back from their text equal themselves.
   virtual Json result(Sink&) { return nullptr; }
-  /// Wakes threads that wait in run() for others: to end with Interrupted, or since the source is refused.
+  /// Wakes threads that wait in run() for others, to end with Interrupted or because the source is refused.
   virtual void stop() {}
   virtual void release() {}
 };
@@ -133,10 +132,10 @@ struct ModuleReport {
   Shape shape;
   std::optional<Quality> quality = {};        ///< of pruning and folding
   std::optional<EncodedResult> encoded = {};  ///< of quantizing
-  bool prunes_first = false;                  ///< before quantizing: then `encoded` says what that gained
+  bool prunes_first = false;                  ///< prunes before quantizing: then `encoded` has the gain
 };
 
-/// What becomes of one module of a checkpoint, or of several that are written together: the tensors that it
+/// The conversion of one module of a checkpoint, or of several that are written together: the tensors that it
 /// writes, its units of work, the bytes of a unit, their proof, its entry in twofour.json. Each kind of
 /// transformation is one class: declared and planned in lib/methods or lib/encode, its bytes in
 /// lib/transform, its proof in lib/validate.
@@ -144,60 +143,60 @@ class Transformation {
  public:
   virtual ~Transformation() = default;
 
-  /// Of what is written: "model.layers.0.mlp.experts.w13".
+  /// The name of the output: "model.layers.0.mlp.experts.w13".
   virtual std::string name(const Checkpoint& source) const = 0;
   /// The tensors that it writes; part p is the p-th. Their offsets are not known yet.
   virtual std::vector<TensorInfo> outputs(const Checkpoint& source) const = 0;
   /// Tensors of the source that go into it, and into nothing else.
   virtual std::vector<size_t> sources() const = 0;
-  /// Takes a tensor of the source too, which the output is to lack; false: it cannot.
+  /// Takes a tensor of the source as well, to leave it out of the output; false: it cannot.
   virtual bool drop(size_t) { return false; }
   /// Its work, in the order of the parts' bytes.
   virtual std::vector<Unit> units(const Checkpoint& source) const = 0;
   /// Buffers of a thread that does a unit, in bytes.
   virtual uint64_t worker_bytes() const { return 0; }
-  /// Whether weights stay as they are: then its tensors are listed as copied.
+  /// True if weights stay as they are: then its tensors are listed as copied.
   virtual bool keeps() const { return false; }
 
-  /// What is done with a part, in a word ("v7", "copy"), and what it is made from; for --dry-run.
+  /// The decision on a part, in a word ("v7", "copy"), and the part's source; for --dry-run.
   virtual std::string decision(int part) const = 0;
   virtual std::string origin(const Checkpoint& source, int part) const = 0;
-  /// Why: the option or default that chose it.
+  /// The reason: the option or default that chose it.
   const std::string& rule() const { return rule_; }
   void set_rule(std::string rule) { rule_ = std::move(rule); }
 
-  /// The fast bytes; lib/transform.
+  /// Makes the bytes, fast; in lib/transform.
   virtual std::unique_ptr<Work> begin() const = 0;
-  /// Derives every byte again, slowly and by other code, holds what was written against it, and returns the
-  /// result that Work::result() must have given; lib/validate.
+  /// Derives every byte again, slowly and by other code, compares the artifact with it, and returns the
+  /// result that Work::result() must have given; in lib/validate.
   virtual Json prove(Proof& proof) const = 0;
 
-  /// A result as Work::result() gives it, without figures, to compute the size of twofour.json; null if it
-  /// has no result.
+  /// A result like that of Work::result(), without figures, to compute the size of twofour.json; null if
+  /// there is no result.
   virtual Json empty_result() const { return nullptr; }
-  /// Throws Error or Json::exception on what Work::result() does not give.
+  /// Throws Error or Json::exception on a value that Work::result() never returns.
   virtual void check_result(const Json& result) const {
     if (!result.is_null()) throw Error("expected no result of a tensor that is kept, found one");
   }
-  /// Its entries under "modules" of twofour.json, or under "copied" where it keeps: `tensors` has an entry a
-  /// part, `result` is what Work::result() gave.
+  /// Its entries under "modules" of twofour.json, or under "copied" if keeps(): `tensors` has an entry for
+  /// each part, `result` is that of Work::result().
   virtual Json entries(const Checkpoint& source, const Json& result,
                        const std::vector<Json>& tensors) const = 0;
-  /// What identifies the bytes that it read, as text: hashes and scales.
+  /// The identity of the bytes that it read, as text: hashes and scales.
   virtual std::string content(const Json& result, std::span<const Hash128> outputs) const = 0;
-  /// Scales that decide what is written, in the order of its entries: the source's tensor and the float32
-  /// bits that planning read; nothing where the work finds them.
+  /// Scales that decide the output, in the order of its entries: the source's tensor and the float32 bits
+  /// that planning read; nothing if the work finds them.
   struct StoredScale {
     size_t tensor;
     std::optional<uint32_t> bits;
   };
   virtual std::vector<StoredScale> stored_scales() const { return {}; }
-  /// For people; nothing where weights stay as they are.
+  /// A report for people; empty if weights stay as they are.
   virtual std::vector<ModuleReport> report(const Checkpoint&, const Json&) const { return {}; }
 
   /// How its tensors, as any loader reads them, are compared with the source's: layers are run from both, and
-  /// weights may differ by `tolerance`, relative to them, which is infinite for lossy conversions; nothing:
-  /// they are not compared, since it has figures of its own.
+  /// weights may differ by a relative `tolerance`, which is infinite for lossy conversions. Nothing: they are
+  /// not compared, since the conversion has figures of its own.
   struct ValueComparison {
     std::optional<double> tolerance;
   };
@@ -207,8 +206,8 @@ class Transformation {
   std::string rule_;
 };
 
-/// What becomes of the modules of a checkpoint, in the order in which they were planned. It knows each by the
-/// type under which it was added.
+/// The conversions of the modules of a checkpoint, in the order of planning. It finds each by the type under
+/// which it was added.
 class Transformations {
  public:
   template <class T>
@@ -216,7 +215,7 @@ class Transformations {
     by_type_[typeid(T)].push_back(one.get());
     all_.push_back(std::move(one));
   }
-  /// Those that were added as a T, in order.
+  /// The transformations that were added as a T, in order.
   template <class T>
   std::vector<const T*> of() const {
     std::vector<const T*> found;

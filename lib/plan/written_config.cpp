@@ -70,7 +70,7 @@ void WrittenConfig::add(std::string module, size_t weight, const Scheme& scheme,
 void WrittenConfig::add_kept(const Linear& m) {
   const Scheme scheme = scheme_of(source_, m);
   const bool quantized = m.format->coded;
-  // Groups say of activations what tensors do not.
+  // Groups describe activations, which tensors do not.
   if (quantized && dialect_ != nullptr && source_dialect(source_) == dialect_ &&
       dialect_->name == "compressed-tensors") {
     if (!groups_) groups_.emplace(source_quantization(source_));
@@ -136,7 +136,7 @@ ConfigEntries WrittenConfig::entries() {
   if (dialect_->kv_scale_type) model_.fp8_kv_cache = has_fp8_kv_cache(source_);
   if (!problems_.empty()) return {};  // entries may be none
   for (const std::string& split : find_split_layers(model_)) problems_.add(split);
-  // Formats that are only kept have the source's own words.
+  // Formats that only stay have the source's own entries.
   const bool has_words = !dialect_->entry(schemes_[0]).is_null();
   if (model_.entries.size() == 1 && dialect_->config != nullptr && has_words) {
     QuantizedConfig config = {dialect_->patterns(model_.unquantized), model_.fp8_kv_cache};
@@ -157,7 +157,7 @@ ConfigEntries WrittenConfig::entries() {
 ConfigEntries WrittenConfig::checked(ConfigEntries entries) {
   if (dialect_->settings != nullptr) entries.settings = dialect_->settings(model_);
   for (const std::string& conflict : find_lookup_conflicts(model_, entries)) {
-    // No engine is asked for the source of layouts, whose draft may be in a format of its own.
+    // No engine reads the source of layouts, so its draft may have another format.
     const bool odd_draft =
         is_for_layouts() && is_draft_expert(conflict.substr(0, conflict.find(": ")), layers_);
     if (!odd_draft) problems_.add(conflict);

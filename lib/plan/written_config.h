@@ -15,11 +15,11 @@
 
 namespace twofour {
 
-/// Who reads what is written: engines, or layouts, whose source it is. That keeps the type of FP8 scales that
-/// stay, and the format of drafts.
+/// The reader of the output: engines, or layouts that are packed from it. For layouts, FP8 scales that stay
+/// keep their type, and drafts their format.
 enum class ReadBy { kEngines, kLayouts };
 
-/// The configuration of the output, as rules and what no rule took add to it.
+/// The configuration of the output. Rules add to it, and so do tensors that no rule took.
 class WrittenConfig {
  public:
   WrittenConfig(const Checkpoint& source, Author author, ReadBy reader, Findings& findings,
@@ -27,39 +27,39 @@ class WrittenConfig {
 
   /// The dialect of the whole output, once a rule has chosen it; nullptr before.
   const OutputDialect* dialect() const { return dialect_; }
-  /// Throws Error where another rule chose another.
+  /// Throws Error if another rule chose another dialect.
   void set_dialect(const OutputDialect& dialect);
   bool is_for_layouts() const { return reader_ == ReadBy::kLayouts; }
 
-  /// It is written anew: number formats change.
+  /// The configuration is written anew: number formats change.
   void rewrite() { is_rewritten_ = true; }
   bool is_rewritten() const { return is_rewritten_; }
-  /// A linear of the output, the tensor of the source's weights and its scheme, of floats where it is not
+  /// Adds a linear of the output, the tensor of the source's weights and its scheme, of floats if it is not
   /// quantized.
   void add(std::string module, size_t weight, const Scheme& scheme);
-  /// A linear that keeps its format, in the source's own words where they are of this dialect.
+  /// Adds a linear that keeps its format, by the source's own entry if that is of this dialect.
   void add_kept(const Linear& linear);
   bool has(size_t weight) const { return described_[weight]; }
-  /// A glob or name of what stays unquantized, beside linears.
+  /// Adds a glob or name of modules, beside linears, that stay unquantized.
   void leave(std::string module) { left_.push_back(std::move(module)); }
-  /// The schemes of quantized routed experts that were added, but those of drafts.
+  /// The schemes of quantized routed experts that were added, without drafts.
   std::vector<Scheme> expert_schemes() const;
 
-  /// Entries in the words of the source, translated. They are written where every engine reads each module by
-  /// them as it is stored; else the configuration is written anew from the modules.
+  /// Suggests the source's entries, translated. They are written if every engine reads each module by them as
+  /// it is stored; else the configuration is written anew from the modules.
   void suggest(ConfigEntries entries) { suggested_ = std::move(entries); }
-  /// The files that describe what is written, where one rule makes all of it.
+  /// Sets the files that describe the output, if one rule makes all of it.
   void set_texts(std::map<std::string, std::string> texts);
-  /// Modules of the same layout and pattern are one group, whichever rules made them.
+  /// Adds a layout. Modules of the same layout and pattern are one group, whichever rules made them.
   void add_layout(LayoutGroup group);
   /// The source's config stays true.
   void keep() { is_kept_ = true; }
-  /// No linear of the output is quantized, and texts are set that say so.
+  /// No linear of the output is quantized, and the texts that are set describe this.
   void quantize_nothing() { quantizes_nothing_ = true; }
 
  private:
   friend class PlannedRules;
-  /// Whether rules changed number formats and left no linear quantized.
+  /// True if rules changed number formats and left no linear quantized.
   bool quantizes_nothing() const {
     return quantizes_nothing_ || (is_rewritten_ && model_.entries.empty() && layouts_.empty());
   }
@@ -68,7 +68,7 @@ class WrittenConfig {
   ConfigEntries entries();
   void note_odd_scale_types(std::optional<DType> wanted);
   void refuse_odd_drafts();
-  /// Adds a problem where a loader would not find the formats that are written.
+  /// Adds a problem if a loader would not find the formats that are written.
   ConfigEntries checked(ConfigEntries entries);
 
   const Checkpoint& source_;

@@ -21,9 +21,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// More places of one rule, or rows of one table, than this are counted, not listed: the page stays small.
+/// If there are more places of one rule, or rows of one table, the rest is only counted: the page stays
+/// small.
 constexpr size_t kMostPlaces = 2000;
-/// By this an earlier report is known.
+/// The mark by which an earlier report is recognized.
 constexpr std::string_view kMark = "<!doctype html>\n<!-- twofour report -->\n";
 
 constexpr const char* kUnits[] = {"share", "number", "ratio", "dB", "cosine", "count"};
@@ -40,14 +41,14 @@ Json kind_parts(const std::string& name_template) {
   }
 }
 
-/// Numbers of as many digits as a page shows; null for what is no number.
+/// A number with as many digits as a page shows; null for NaN and infinity.
 Json short_number(double value, ReportUnit unit) {
   if (!std::isfinite(value)) return nullptr;
   if (value == std::round(value) && std::abs(value) < 1e6) return static_cast<int64_t>(value);
   return std::stod(fmt::format("{:.{}g}", value, unit == ReportUnit::kCosine ? 7 : 4));
 }
 
-/// Rows by column: a kind, its numbers, the figures. Names of a kind are written once.
+/// Rows as columns: a kind, its numbers, the figures. Names of a kind are written once.
 Json rows_to_json(const Report& r, std::map<std::string, size_t>& kinds) {
   Json kind = Json::array(), numbers = Json::array(), figures = Json::array();
   for (const ReportRow& row : r.rows) {
@@ -177,7 +178,7 @@ std::string script_json(const Json& json) {
   return text;
 }
 
-/// `page` with what belongs in the place of {{name}}.
+/// Replaces {{name}} in `page` by `text`.
 void put_in(std::string& page, std::string_view name, const std::string& text) {
   const std::string place = fmt::format("{{{{{}}}}}", name);
   page.replace(page.find(place), place.size(), text);
@@ -206,7 +207,7 @@ std::string report_html(const Report& report) {
        {assets::model_js, assets::heatmap_js, assets::charts_js, assets::tables_js, assets::page_js})
     script += part;
   std::string page = std::string(kMark) + std::string(assets::page_html);
-  // The data last: no name in it is looked at again.
+  // The data comes last, so that names in it are not replaced.
   put_in(page, "style", std::string(assets::page_css));
   put_in(page, "library", std::string(assets::d3_js));
   put_in(page, "script", script);

@@ -14,17 +14,17 @@
 
 namespace twofour {
 
-/// How a figure is written.
+/// The unit of a figure, which decides how it is written.
 enum class ReportUnit { kShare, kNumber, kRatio, kDecibel, kCosine, kCount };
 
-/// What a cell of the heat map shows of the modules that fall into it.
+/// The figure that a cell of the heat map shows for its modules.
 enum class ReportCell { kLargest, kSmallest, kMean, kSum };
 
 struct ReportMetric {
   std::string id, label;
   ReportUnit unit;
   ReportCell cell;
-  bool bad = false;  ///< more of it (of kSmallest: less) is worse, so it is drawn as a warning
+  bool bad = false;  ///< more of it (for kSmallest: less) is worse, so it is drawn as a warning
 };
 
 /// A module, matrix or layer with a figure for each metric; not a number: none.
@@ -36,7 +36,7 @@ struct ReportRow {
 struct ReportRule {
   Severity severity;
   std::string id, what, fix, reference, summary;
-  std::string why{};  ///< what follows from it
+  std::string why{};  ///< the consequence
 };
 
 struct ReportFinding {
@@ -47,7 +47,7 @@ struct ReportFinding {
   size_t consequence_count = 0;
 };
 
-/// A line of the head: a count, bytes, or words where `text` is not empty.
+/// A line of the head: a count, bytes, or a text if `text` is not empty.
 struct ReportFact {
   std::string label;
   double number = 0;
@@ -61,18 +61,18 @@ struct ReportTable {
   std::vector<std::vector<std::string>> rows;
 };
 
-/// A line over something else than layers.
+/// A curve over another axis than layers.
 struct ReportCurve {
   std::string title, x_title;
   ReportUnit unit;  ///< of y
   std::vector<double> x, y;
 };
 
-/// What a page of --html shows.
+/// The content of a page of --html.
 struct Report {
   std::string command, subject;
   bool failed = false;
-  std::string verdict;  ///< a few words
+  std::string verdict;  ///< a short text
   std::vector<ReportFact> facts;
   std::vector<ReportMetric> metrics;
   std::vector<ReportRow> rows;
@@ -89,21 +89,21 @@ Report lint_report(const LintReport& report, const std::filesystem::path& path);
 Report validate_report(const ValidateReport& report, const std::filesystem::path& artifact,
                        const std::filesystem::path& source);
 
-/// `failed`: differences that make the comparison fail.
+/// `failed`: number of differences that make the comparison fail.
 Report diff_report(const DiffResult& result, uint64_t failed);
 
 /// `against` may be empty; `worst` has the texts of the worst predictions, or none.
 Report eval_report(const EvalFigures& figures, const std::filesystem::path& model,
                    const std::filesystem::path& against, const std::vector<std::string>& worst);
 
-/// Throws Error where this build has no plotting library, or where `file` could not become a report: its
-/// directory is missing, or the existing file is not a report. To be called before the work is done.
+/// Throws Error if this build has no plotting library, or if `file` cannot become a report: its directory is
+/// missing, or the existing file is not a report. Call it before the work is done.
 void check_report_file(const std::filesystem::path& file);
 
 /// The page: one HTML file that needs nothing else. Names are data in it, never code.
 std::string report_html(const Report& report);
 
-/// Writes the page whole or not at all; only an earlier report is replaced.
+/// Writes the complete page or nothing; replaces only an earlier report.
 void write_report(const std::filesystem::path& file, const Report& report);
 
 }  // namespace twofour

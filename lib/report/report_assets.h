@@ -7,6 +7,6 @@ namespace twofour::report_assets {
 extern const std::string_view page_html;  ///< with {{style}}, {{library}}, {{script}} and {{data}}
 extern const std::string_view page_css;
 extern const std::string_view model_js, heatmap_js, charts_js, tables_js, page_js;
-extern const std::string_view d3_js;  ///< empty where the build found none
+extern const std::string_view d3_js;  ///< empty if the build found none
 
 }  // namespace twofour::report_assets

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-/// Metrics and rows of what was read of the weights.
+/// Adds metrics and rows of the weights that were read.
 void add_figures(const Figures& figures, Report& report) {
   if (figures.modules.empty()) return;
   report.metrics = {{"zero_share", "zero codes", ReportUnit::kShare, ReportCell::kMean},
@@ -49,7 +49,7 @@ void add_findings(const Findings& findings, Report& report) {
 }
 
 /// Counts findings by the rows that they are about: the module itself, the module of a tensor, or all modules
-/// below a name. What has a layer but no row gets one.
+/// below a name. A name with a layer but no row gets a row.
 class FindingCounter {
  public:
   explicit FindingCounter(Report& report) : report_(report) {
@@ -87,7 +87,7 @@ class FindingCounter {
   std::map<std::string, size_t> rows_;
 };
 
-/// How many layers were run, and a table of those that could not be.
+/// Adds the number of layers that were run, and a table of those that could not be run.
 void add_coverage(const std::string& label, size_t run, const LayerCoverage& c, Report& report) {
   if (c.found == 0) return;
   std::string text = fmt::format("{} of {}", run, c.found);
@@ -104,7 +104,7 @@ std::vector<double> error_figures(const Quality& q, double zero_share) {
   return {q.relative_error(), q.snr_db(), q.cosine(), 1 - q.retained_energy(), q.tied_share(), zero_share};
 }
 
-/// The first consequences of a finding, a line each.
+/// The first consequences of a finding, one per line.
 std::vector<std::string> first_consequences(const LintFinding& f) {
   constexpr size_t kMost = 100;
   std::vector<std::string> lines;
@@ -119,7 +119,7 @@ std::vector<std::string> first_consequences(const LintFinding& f) {
 
 bool is_equal(const DiffEntry& e) { return e.cls == DiffClass::kEqual || e.cls == DiffClass::kReciprocal; }
 
-/// What the report says of an entry that is not equal.
+/// The report's text on an entry that is not equal.
 std::string difference_text(const DiffEntry& e) {
   if (e.cls == DiffClass::kAdded || e.cls == DiffClass::kRemoved) return "";
   if (!e.has_figures()) return e.message;

@@ -77,7 +77,7 @@ int guarded(const std::function<void()>& work) noexcept {
     work();
     return TWOFOUR_OK;
   } catch (const std::bad_alloc&) {
-    last_error = "out of memory";  // short enough to need none
+    last_error = "out of memory";  // short enough to need no allocation
   } catch (const std::exception& e) {
     try {
       last_error = with_shown_urls(e.what());

@@ -8,21 +8,21 @@
 #include "formats/error.h"
 #include "kernels/device/device.h"
 
-/// What the functions of the C interface share: errors that do not cross the border, and checked arguments.
+/// Helpers of the C interface: they catch errors at its border and check arguments.
 
 namespace twofour {
 
-/// Runs `work`; TWOFOUR_OK, or TWOFOUR_ERROR where it throws, with the message for twofour_last_error().
+/// Runs `work`. Returns TWOFOUR_OK, or TWOFOUR_ERROR if it throws, with the message for twofour_last_error().
 int guarded(const std::function<void()>& work) noexcept;
 
-/// What a pointer of the caller's points to. Throws Error naming `what` on NULL.
+/// The object that a caller's pointer points to. Throws Error naming `what` on NULL.
 template <class T>
 T& given(T* pointer, const char* what) {
   if (pointer == nullptr) throw Error(fmt::format("{}: expected a pointer, found NULL", what));
   return *pointer;
 }
 
-/// A struct of the caller's. Throws Error where it is smaller than the one that this library knows.
+/// A caller's struct. Throws Error if it is smaller than the one that this library knows.
 template <class T>
 T& sized(T* pointer, const char* what) {
   T& value = given(pointer, what);
@@ -31,8 +31,8 @@ T& sized(T* pointer, const char* what) {
   return value;
 }
 
-/// TWOFOUR_CPU, TWOFOUR_CUDA or TWOFOUR_CUDA_DEVICE(index), which sets `index`; else it stays. Throws Error
-/// on others.
+/// The device of TWOFOUR_CPU, TWOFOUR_CUDA or TWOFOUR_CUDA_DEVICE(index), which sets `index`; the others
+/// leave it. Throws Error on other values.
 Device device_of(int device, int& index);
 
 /// A copy for twofour_free().

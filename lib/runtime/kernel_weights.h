@@ -7,29 +7,29 @@
 
 namespace twofour {
 
-/// Throws Error where the expert map names what is no expert of the layer, or the limit is none.
+/// Throws Error if the expert map names an expert that the layer does not have, or the limit is invalid.
 void check_options(const LayerInfo& info, const LayerOptions& options);
 
-/// Throws Error where no CUDA kernel takes the layer, before anything is copied.
+/// Throws Error if no CUDA kernel takes the layer, before anything is copied.
 void check_kernel(const LayerInfo& info);
 
-/// The CUDA device of an index, or the current one (-1). Throws Error naming `name` where there is none.
+/// The CUDA device of an index, or the current one (-1). Throws Error naming `name` if there is none.
 int chosen_cuda_device(const std::string& name, int index);
 
-/// What kernels call a layout: one of them, or neither where no kernel reads it.
+/// The kernels' name of a layout: one of these, or neither if no kernel reads it.
 struct KernelLayout {
   std::optional<cuda::SparseLayout> sparse;
   std::optional<cuda::DenseLayout> dense;
 };
 KernelLayout kernel_layout(const std::string& layout);
 
-/// A matrix as kernels take it.
+/// A matrix in the form that kernels take.
 cuda::SparseExperts sparse_experts(cuda::SparseLayout layout, const Shape& shape, const PlacedMatrix& at);
 cuda::DenseWeights dense_weights(cuda::DenseLayout layout, const Shape& shape, const PlacedMatrix& at);
 cpu::Experts host_experts(const std::string& layout, const Shape& shape, const PlacedMatrix& at);
 
-/// Points a layer's kernels at w13 and w2. `expert_map` is where that of the options is, in memory of the
-/// same device; nullptr without one.
+/// Points a layer's kernels at w13 and w2. `expert_map` is the options' map in memory of the same device;
+/// nullptr without one.
 void place_weights(LayerState& layer, const std::array<Shape, 2>& shapes,
                    const std::array<PlacedMatrix, 2>& placed, const int32_t* expert_map);
 

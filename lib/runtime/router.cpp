@@ -20,12 +20,12 @@ namespace {
 
 std::string config_path(const Checkpoint& artifact) { return (artifact.path() / "config.json").string(); }
 
-/// As model_setting().
+/// Like model_setting().
 const Json& setting_of(const Checkpoint& artifact, std::string_view key) {
   return model_setting(artifact.config(), key, config_path(artifact));
 }
 
-/// Whether a tensor, named as below its block, is a term of a router besides gate.weight. Families call it
+/// True if a tensor, by its name below the block, is a term of a router besides gate.weight. Families call it
 /// gate.e_score_correction_bias, e_score_correction_bias, moe_statics.e_score_correction_bias, expert_bias.
 bool is_router_term(std::string_view name) {
   if (name.starts_with("gate.")) return name != "gate.weight";
@@ -35,7 +35,7 @@ bool is_router_term(std::string_view name) {
                      [&](std::string_view word) { return name.find(word) != name.npos; });
 }
 
-/// What the configs of the language model say of its router, in one.
+/// The settings of the language model's router, from all its configs.
 Json router_settings(const Json& config, const std::string& where) {
   constexpr std::string_view kKeys[] = {"norm_topk_prob", "routed_scaling_factor", "topk_method", "n_group",
                                         "topk_group"};
@@ -50,9 +50,9 @@ Json router_settings(const Json& config, const std::string& where) {
   return said;
 }
 
-/// The row of the router of a language model that says `said`.
+/// The row of the router of a language model whose settings are `said`.
 const FamilyRouter& family_router(const Json& config, const Json& said, const std::string& where) {
-  // The outer model_type is that of the whole, which may also read images.
+  // The outer model_type is of the whole model, which may also read images.
   const auto types = model_settings(config, "model_type");
   const FamilyRouter* family = nullptr;
   if (!types.empty() && types.back()->is_string())
@@ -78,7 +78,7 @@ void check_terms(const Checkpoint& artifact, const std::string& block, const cha
   }
 }
 
-/// How a layer chooses experts.
+/// The rule by which a layer chooses experts.
 struct LayerRouter {
   RouterRule rule;
   const char* correction;  ///< its name below the block; nullptr: none
@@ -86,7 +86,7 @@ struct LayerRouter {
 
 LayerRouter router_of(const Checkpoint& artifact, const LayerInfo& info, const std::string& block,
                       int64_t topk) {
-  // It would choose among experts that the model does not have.
+  // The router would choose among experts that the model does not have.
   if (const int64_t promised = promised_experts(artifact.config()); promised > 0 && promised < info.e)
     throw Error(
         fmt::format("{}: expected {} experts as config.json says, found {}", info.name, promised, info.e));
@@ -99,7 +99,7 @@ LayerRouter router_of(const Checkpoint& artifact, const LayerInfo& info, const s
   return {read_router_rule(family, settings, info.e, topk), family.correction};
 }
 
-/// A tensor of floats of that shape.
+/// Reads a tensor of floats of that shape.
 std::vector<float> read_floats(const Checkpoint& artifact, const std::string& name,
                                const std::vector<int64_t>& shape) {
   const auto tensor = artifact.find(name);

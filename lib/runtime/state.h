@@ -20,14 +20,14 @@ struct LayerMatrix {
   size_t global_scale;
 };
 
-/// Behind RuntimeArtifact.
+/// The state of a RuntimeArtifact.
 struct ArtifactState {
   Checkpoint artifact;
   std::vector<LayerInfo> layers;
   std::vector<std::array<LayerMatrix, 2>> matrices;  ///< w13 and w2 of each
 };
 
-/// Behind RuntimeLayer.
+/// The state of a RuntimeLayer.
 struct LayerState {
   std::shared_ptr<const ArtifactState> artifact;
   LayerInfo info;

@@ -12,14 +12,14 @@
 namespace twofour {
 namespace {
 
-/// Whether both places of both nibbles are in order, for the whole byte at once: 8 + second - first - 1 keeps
-/// the top bit of a nibble where second > first.
+/// True if both places of both nibbles are in order, for the whole byte at once: 8 + second - first - 1 has
+/// the top bit of a nibble set if second > first.
 bool is_legal(uint8_t meta) {
   const unsigned first = meta & 0x33u, second = meta >> 2 & 0x33u;
   return (((second | 0x88u) - first - 0x11u) & 0x88u) == 0x88u;
 }
 
-/// Position of the first byte that is not legal; all of them: none. Looks without branches first.
+/// Position of the first byte that is not legal; the size if all are legal. Searches without branches first.
 template <class IsLegal>
 size_t find_illegal(std::span<const uint8_t> bytes, IsLegal legal) {
   unsigned bad = 0;

@@ -21,12 +21,12 @@ struct StoredPart {
 
 StoredPart make_stored_part(std::string_view layout, int part, const Shape& shape, std::string where);
 
-/// Throws Error where bytes from `offset` on of a part are what no kernel may meet: metadata that is not two
-/// places in order, and block scales that are NaN or negative.
+/// Throws Error if bytes of a part from `offset` on are data that kernels must not read: metadata that is not
+/// two places in order, and block scales that are NaN or negative.
 void check_stored(const StoredPart& part, int64_t offset, std::span<const uint8_t> bytes);
 
-/// Calls `f(offset, count)` for all pieces of some bytes, by several threads; throws what the first piece
-/// threw.
+/// Calls `f(offset, count)` for all pieces of some bytes, on several threads; throws the exception of the
+/// first piece that failed.
 void for_pieces(size_t bytes, const std::function<void(size_t, size_t)>& f);
 
 /// The first global scale that is not finite and above 0.

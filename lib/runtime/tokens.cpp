@@ -151,7 +151,7 @@ void write_output_file(const std::filesystem::path& path, std::span<const float>
   AtomicFile file(path);
   file.resize(header.size() + bytes.size());
   file.write(header.size(), bytes);
-  // Last, so that no file of a run that is killed looks whole.
+  // Written last, so that no file of a killed run looks complete.
   file.write(0, header);
   file.commit();
 }
@@ -162,7 +162,7 @@ Findings find_not_finite(const std::filesystem::path& path, std::span<const floa
   size_t count = 0, first = 0;
   float number = 0;
   for (size_t begin = 0; begin < output.size(); begin += width) {
-    // Large numbers become infinite only in the file's type.
+    // Large numbers may become infinite in the file's type.
     const std::vector<float> row = from_float_bytes(to_float_bytes(output.subspan(begin, width), type), type);
     for (size_t i = 0; i < width; ++i) {
       if (std::isfinite(row[i])) continue;

@@ -22,18 +22,18 @@ struct Tokens {
   int64_t experts_used() const;
 };
 
-/// Experts a token goes to, as a config.json says; two where it doesn't.
+/// Experts per token by a config.json; two if it does not state them.
 int64_t experts_per_token(const Json& config, int64_t experts);
 
-/// Seeded: about normal activations (a sum of uniform draws), random distinct experts, weights that add up
-/// to 1.
+/// Draws by a seed: nearly normal activations (a sum of uniform draws), random distinct experts, weights that
+/// add up to 1.
 Tokens draw_tokens(int64_t m, int64_t h, int64_t experts, int64_t topk, uint64_t seed);
 
-/// Numbers as bytes of a type, nearest and ties to even, and back.
+/// Converts numbers to bytes of a type, rounded to nearest, ties to even, and back.
 std::vector<uint8_t> to_float_bytes(std::span<const float> values, cuda::Float type);
 std::vector<float> from_float_bytes(std::span<const uint8_t> bytes, cuda::Float type);
 
-/// Activations and routing as a safetensors file brings them.
+/// Activations and routing from a safetensors file.
 struct ActivationFile {
   cuda::Float type = cuda::Float::f32;  ///< of hidden in the file
   int64_t m = 0;
@@ -47,17 +47,17 @@ struct ActivationFile {
 /// Throws Error on anything else, on another H than the layer's and on other tensors.
 ActivationFile read_activation_file(const std::filesystem::path& path, const LayerInfo& layer);
 
-/// Marks, in a file's metadata, what a run wrote.
+/// Marks a run's output in a file's metadata.
 inline constexpr const char* kOutputMark = "twofour.run";
-/// Whether write_output_file wrote it.
+/// True if write_output_file() wrote the file.
 bool is_output_file(const std::filesystem::path& path);
 
-/// Writes `output` [M, H] as a safetensors file, whole or not at all.
+/// Writes `output` [M, H] as a complete safetensors file or not at all.
 void write_output_file(const std::filesystem::path& path, std::span<const float> output, int64_t h,
                        cuda::Float type);
 
-/// A warning where numbers of an output [M, H] are NaN or infinite in the type that it is written in: how
-/// many, and the first of them.
+/// A warning if numbers of an output [M, H] are NaN or infinite in the type that is written: their count, and
+/// the first of them.
 Findings find_not_finite(const std::filesystem::path& path, std::span<const float> output, int64_t h,
                          cuda::Float type);
 

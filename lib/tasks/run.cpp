@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The line of the journal that says that all is there but for taking away what tasks kept.
+/// The journal's line for a complete artifact; only the tasks' own files remain to be removed.
 constexpr const char* kMerged = "merged";
 
 /// The last line of the journal; empty if there is none.
@@ -31,7 +31,7 @@ std::string last_note(const fs::path& destination) {
   return journal.lines().empty() ? std::string() : journal.lines().back();
 }
 
-/// Throws Error if there is none that can be used: its task has to run again.
+/// Throws Error if there is no usable record: the file's task has to run again.
 ShardRecord read_record(const Plan& plan, const TaskFile& tasks, uint32_t file) {
   const std::string& name = plan.files[file].name;
   const std::string where = (tasks.destination / name).string();
@@ -45,8 +45,7 @@ ShardRecord read_record(const Plan& plan, const TaskFile& tasks, uint32_t file) 
   return record;
 }
 
-/// Throws Error if something else has the name of a weight file: the file could not be renamed to it in the
-/// end.
+/// Throws Error if something else has the name of a weight file: the finished file could not get its name.
 void check_places(const Plan& plan, const fs::path& destination, const std::vector<uint32_t>& files) {
   Problems problems;
   std::error_code error;
@@ -60,7 +59,7 @@ void check_places(const Plan& plan, const fs::path& destination, const std::vect
   problems.refuse();
 }
 
-/// Marks what is to be written: the files given, without those that are finished and sound.
+/// Marks the files to write: the given ones, without those that are finished and sound.
 std::vector<bool> unfinished(const Plan& plan, const TaskFile& tasks, const std::vector<uint32_t>& files,
                              Progress& progress) {
   std::vector<bool> wanted(plan.files.size());
@@ -138,10 +137,11 @@ ConvertResult merge_tasks(const PlannedSource& planned, const TaskFile& tasks, P
   }
   problems.refuse();
   check_task_files(directory.path());
-  // Of a merge that was killed.
+  // Removes files of a merge that was killed.
   directory.clear(artifact_files(plan), names);
   ConvertResult result = complete_artifact(source, plan, directory, std::move(records), progress);
-  // A directory without journal must not have the tasks' folder, nor one without the folder be a riddle.
+  // A directory without a journal must not have the tasks' folder, and one without the folder must be
+  // recognized.
   directory.note(kMerged);
   remove_task_files(directory.path());
   directory.finish();

@@ -11,11 +11,11 @@
 namespace twofour {
 namespace {
 
-/// What it costs to write an output file.
+/// The cost of writing an output file.
 struct FileCost {
-  uint64_t own = 0;  ///< bytes written, and read for nothing else
-  /// Transformations that have tensors in it, with the bytes read for each: once by the task that writes
-  /// all of their files, once by each of several tasks.
+  uint64_t own = 0;  ///< bytes written, and bytes read for this file alone
+  /// Transformations that have tensors in the file, with the bytes read for each: once if one task writes all
+  /// of their files, else once by each of the tasks.
   std::map<size_t, uint64_t> shared;
   uint64_t alone() const {
     return std::accumulate(shared.begin(), shared.end(), own,
@@ -62,7 +62,7 @@ std::vector<Bundle> bundle_singly(const std::vector<FileCost>& files) {
   return bundles;
 }
 
-/// Files that have no transformation in common are in different bundles.
+/// Puts files that share a transformation into one bundle.
 std::vector<Bundle> bundle_connected(const std::vector<FileCost>& files) {
   std::vector<uint32_t> first(files.size());  // a file of the same bundle, or itself
   std::iota(first.begin(), first.end(), 0u);
@@ -84,7 +84,7 @@ std::vector<Bundle> bundle_connected(const std::vector<FileCost>& files) {
   return list;
 }
 
-/// Gives bundles to tasks, one by one, and knows what each task then reads and writes.
+/// Gives bundles to tasks, one by one, and counts the bytes that each task reads and writes.
 class Dealer {
  public:
   explicit Dealer(size_t tasks) : already_(tasks) {
@@ -101,7 +101,7 @@ class Dealer {
       for (const size_t task : readers_[unit]) already_[task] += bytes;
     }
   }
-  /// Bytes of a task that has the bundle too.
+  /// Bytes of a task if it also gets the bundle.
   uint64_t load_with(size_t task) const { return split_.bytes[task] + alone_ - already_[task]; }
   void give(size_t task) {
     split_.bytes[task] = load_with(task);
@@ -121,12 +121,12 @@ class Dealer {
  private:
   TaskSplit split_;
   std::unordered_map<size_t, std::vector<size_t>> readers_;  ///< tasks, of transformations
-  std::vector<uint64_t> already_;  ///< bytes of the bundle that each task reads for others of its files
+  std::vector<uint64_t> already_;  ///< bytes of the bundle that each task already reads for its other files
   const Bundle* bundle_ = nullptr;
   uint64_t alone_ = 0;
 };
 
-/// Largest first, each to the task that has least with it.
+/// Deals the largest bundles first, each to the task with the least bytes after it.
 TaskSplit deal_by_size(std::vector<Bundle> bundles, size_t tasks) {
   std::stable_sort(bundles.begin(), bundles.end(),
                    [](const Bundle& a, const Bundle& b) { return a.cost.alone() > b.cost.alone(); });
@@ -142,7 +142,7 @@ TaskSplit deal_by_size(std::vector<Bundle> bundles, size_t tasks) {
   return dealer.finish();
 }
 
-/// Neighbours together, up to `most` bytes a task; what does not fit is the last task's.
+/// Deals neighbours together, up to `most` bytes per task; the last task gets the rest.
 TaskSplit deal_in_order(const std::vector<Bundle>& bundles, size_t tasks, uint64_t most) {
   Dealer dealer(tasks);
   size_t task = 0;
@@ -154,7 +154,7 @@ TaskSplit deal_in_order(const std::vector<Bundle>& bundles, size_t tasks, uint64
   return dealer.finish();
 }
 
-/// Neighbours together, the largest task as small as that allows.
+/// Deals neighbours together, with the largest task as small as possible.
 TaskSplit deal_in_order(const std::vector<Bundle>& bundles, size_t tasks) {
   uint64_t high = 0;
   for (const Bundle& bundle : bundles) high += bundle.cost.alone();
@@ -185,7 +185,8 @@ TaskSplit split_tasks(const Checkpoint& source, const Plan& plan, size_t tasks) 
   check(tasks > 0, "a task");
   const std::vector<FileCost> files = file_costs(source, plan);
   const std::vector<Bundle> singles = bundle_singly(files);
-  // Whole matrices divide well where there are many, files where matrices are large; neighbours share most.
+  // Bundles of whole matrices divide well if there are many, single files if matrices are large; neighbours
+  // share most.
   TaskSplit split = deal_by_size(bundle_connected(files), tasks);
   for (TaskSplit other : {deal_in_order(singles, tasks), deal_by_size(singles, tasks)}) {
     if (other.largest() < split.largest()) split = std::move(other);

@@ -13,10 +13,10 @@ struct TaskSplit {
   std::vector<uint64_t> bytes;               ///< of each task, read from the source and written
   uint64_t alone = 0;                        ///< bytes that one task would read and write
   uint64_t largest() const;                  ///< bytes of the largest task
-  /// Those over the mean; 1 is perfect.
+  /// The largest task's bytes divided by the mean; 1 is perfect.
   double balance() const;
-  /// Bytes of all tasks over those of one: what it costs that matrices with parts in two tasks' files are
-  /// read by both.
+  /// Bytes of all tasks divided by those of one task alone: the cost of matrices with parts in two tasks'
+  /// files, which both read.
   double overhead() const;
 };
 

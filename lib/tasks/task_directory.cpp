@@ -18,9 +18,9 @@ namespace fs = std::filesystem;
 constexpr const char* kPlanName = "plan.json";
 constexpr const char* kRecordEnd = ".json";
 constexpr const char* kTaskFolder = "task-";  ///< begins the name of a task's own folder
-/// A plan holds a line or two for each file of the source.
+/// Largest plan in bytes: it holds a line or two for each file of the source.
 constexpr uint64_t kMaxPlan = 256u << 20;
-/// A record holds a hash for each tensor and slice.
+/// Largest record in bytes: it holds a hash for each tensor and slice.
 constexpr uint64_t kMaxRecord = 1u << 30;
 
 fs::path record_in(const fs::path& destination, const std::string& file) {
@@ -103,7 +103,7 @@ void TaskDirectory::join(const TaskFile& plan) {
     of_tasks = true;
     for (const auto& entry : fs::directory_iterator(path_))
       of_tasks = of_tasks && entry.path().filename() == kJournalName;
-    // What was found may be of a task that joined meanwhile: the folder of tasks comes first.
+    // The files may be of a task that joined meanwhile: it makes the folder of tasks first.
     of_tasks = of_tasks || fs::exists(tasks_, error);
   }
   if (!of_tasks || !journal_->is_current() || !journal_->lines().empty()) {
@@ -124,7 +124,7 @@ void TaskDirectory::join(const TaskFile& plan) {
   try {
     const fs::path shared = task_plan_in(path_);
     if (!fs::exists(shared, error)) {
-      // Of tasks that get here together each writes the same.
+      // Tasks that reach this at the same time write the same.
       write_text(own_ / kPlanName, format_task_plan(plan));
       rename_or_throw(own_ / kPlanName, shared);
       sync_directory(tasks_);
@@ -142,7 +142,7 @@ TaskDirectory::~TaskDirectory() {
 }
 
 void TaskDirectory::publish(const std::string& file, const std::string& record) {
-  // The record must not be on disk before the name is.
+  // The record must not be on disk before the file's name.
   rename_or_throw(own_ / file, path_ / file);
   sync_directory(path_);
   const fs::path to = record_in(path_, file);

@@ -8,32 +8,33 @@
 
 namespace twofour {
 
-/// Where in a destination the plan of its tasks is kept.
+/// The path of the tasks' plan in a destination.
 std::filesystem::path task_plan_in(const std::filesystem::path& destination);
 
-/// What is known of a finished weight file, as a task recorded it; nothing where there is no record. Throws
-/// Error where it is damaged or of another plan.
+/// A task's record of a finished weight file; nothing if there is none. Throws Error if it is damaged or of
+/// another plan.
 std::optional<std::string> read_task_record(const std::filesystem::path& destination, const TaskFile& plan,
                                             const std::string& file);
 
-/// Throws Error naming what there is beside what tasks keep in a destination.
+/// Throws Error naming the files in a destination that are not the tasks' own.
 void check_task_files(const std::filesystem::path& destination);
-/// Takes away what tasks kept in a destination beside its files, after that check.
+/// Removes the tasks' own files from a destination, after that check.
 void remove_task_files(const std::filesystem::path& destination);
 
-/// A destination that several tasks write at a time, on one machine or on many: they share nothing but the
-/// file system. What a task writes appears under its name when it is whole and on disk, and only then its
-/// record; so a task may be killed at any moment, and run twice, even at once.
+/// A destination that several tasks write at the same time, on one machine or on many: they share only the
+/// file system. A file appears under its name when it is complete and on disk, and its record after that. So
+/// a task may be killed at any moment, and may run twice, even at the same time.
 class TaskDirectory {
  public:
-  /// Creates the directory, or joins tasks of the same plan. Throws Error where it is anything else's, and
+  /// Creates the directory, or joins tasks of the same plan. Throws Error if it belongs to anything else, and
   /// while it is merged.
   explicit TaskDirectory(const TaskFile& plan);
   TaskDirectory(const TaskDirectory&) = delete;
   TaskDirectory& operator=(const TaskDirectory&) = delete;
   ~TaskDirectory();
 
-  /// A folder of this task alone, in which files are written before they are published. It goes with this.
+  /// A folder of this task alone, in which files are written before they are published. It is removed with
+  /// this object.
   const std::filesystem::path& own() const { return own_; }
   /// Gives a finished file of own() its name in the destination and notes its record.
   void publish(const std::string& file, const std::string& record);

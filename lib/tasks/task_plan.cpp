@@ -20,15 +20,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Changes when an older program would misunderstand the plan.
+/// Format number; it changes when an older program would misunderstand the plan.
 constexpr int kPlanFormat = 4;
 
 fs::path whole_path(const fs::path& path) {
-  const fs::path whole = fs::weakly_canonical(fs::absolute(path));  // what "link/.." is only it knows
+  const fs::path whole = fs::weakly_canonical(fs::absolute(path));  // only the file system knows what
+                                                                    // "link/.." is
   return whole.has_filename() ? whole : whole.parent_path();
 }
 
-/// What names a checkpoint: its directory, or its one file.
+/// The path that names a checkpoint: its directory, or its one file.
 fs::path given_path(const Checkpoint& checkpoint) {
   return checkpoint.is_directory() ? checkpoint.path() : checkpoint.path() / checkpoint.shards().front().name;
 }
@@ -44,7 +45,7 @@ void check_seal(std::string_view where, std::string_view text) {
       where, hash_text(before).hex()));
 }
 
-/// How a plan names a source.
+/// The name of a source in a plan.
 fs::path name_of_source(const Checkpoint& source) {
   const std::string remote = remote_name(given_path(source));
   return remote.empty() ? whole_path(given_path(source)) : fs::path(remote);
@@ -63,7 +64,7 @@ Hash128 hash_outputs(const Plan& plan) {
   return hasher.digest();
 }
 
-/// The file that rules were made with; empty if none was.
+/// The file that rules use; empty if there is none.
 template <class File>
 fs::path file_of_rules(const Recipe& recipe, std::shared_ptr<const File> Rule::*file) {
   for (const Rule& rule : recipe.rules) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMxBlock = kMxGroup;
 
-/// The tiles of a matrix [rows, k], in rows of `across`.
+/// The tiles of a matrix [rows, k]: `down` rows of `across` tiles.
 struct TileGrid {
   int64_t rows, cols;  ///< of a tile
   size_t down, across;
@@ -37,7 +37,7 @@ void for_each_part(size_t first_tile, size_t row_size, size_t width, F&& f) {
   }
 }
 
-/// Some blocks of the rows that are at hand.
+/// Some blocks of the rows that were read.
 struct Blocks {
   size_t at, count, code_bytes;  ///< code_bytes of a block
   std::span<const uint8_t> codes_of(std::span<const uint8_t> all) const {
@@ -45,8 +45,8 @@ struct Blocks {
   }
 };
 
-/// Calls f(tile, blocks) for the parts that tiles have of `count` blocks, whole rows of a matrix in four bits
-/// from `row` on. Tiles are whole blocks wide.
+/// Calls f(tile, blocks) for each tile's part of `count` blocks, which are whole rows of a matrix in four
+/// bits from `row` on. Tiles are whole blocks wide.
 template <class F>
 void for_each_stored_part(const TileGrid& grid, const EncodedMatrix& m, int64_t row, size_t count, F&& f) {
   const int64_t group = m.source->scale_cols;
@@ -60,7 +60,7 @@ void for_each_stored_part(const TileGrid& grid, const EncodedMatrix& m, int64_t 
   }
 }
 
-/// Whether all numbers are equal. Those of the same bits are found at the speed of memcmp.
+/// True if all numbers are equal. Equal bits are found at the speed of memcmp.
 bool is_equal(std::span<const float> a, std::span<const float> b) {
   return std::memcmp(a.data(), b.data(), a.size_bytes()) == 0 || std::equal(a.begin(), a.end(), b.begin());
 }

@@ -9,7 +9,7 @@ namespace twofour {
 /// A group of matrices that is encoded outside of a conversion.
 struct GroupEncoding {
   const QuantizedGroup* group = nullptr;
-  Encoder::Write write = {};  ///< takes its bytes; called from any thread, for one group from one
+  Encoder::Write write = {};  ///< takes its bytes; called from any thread, but for one group from only one
   std::vector<EncodedResult> results = {};
 };
 

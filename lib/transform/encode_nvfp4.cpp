@@ -98,7 +98,7 @@ std::span<const uint8_t> Encoder::mask_of(const EncodedMatrix& m, int64_t row, s
   return mask_;
 }
 
-/// Makes room for rows of so many weights. Returns the rule for them.
+/// Makes room for rows of `weights` weights. Returns the rule for them.
 QuantizeRule Encoder::begin_rows(const Survey& survey, size_t weights) {
   QuantizeRule rule = quantize_;
   rule.zero_block = survey.scale.zero_block;
@@ -108,7 +108,7 @@ QuantizeRule Encoder::begin_rows(const Survey& survey, size_t weights) {
   return rule;
 }
 
-/// Writes `codes_` and block scales, and adds the error of what they are read as.
+/// Writes `codes_` and block scales, and adds the error of the values that readers get from them.
 void Encoder::write_codes(const EncodedMatrix& m, const Survey& survey, std::span<const float> rows,
                           std::span<const uint8_t> scales, const Write& write, EncodedResult& result) {
   write(m.part(EncodedPart::kValues), codes_);

@@ -9,12 +9,12 @@
 namespace twofour {
 namespace {
 
-/// Rows of the module that rows of a matrix are among: the first, and one behind the last.
+/// The range of module rows that contains rows of a matrix: the first, and one past the last.
 std::pair<int64_t, int64_t> module_rows(const EncodedMatrix& m, const RowRange& rows) {
   return {m.first + rows.begin * m.step, m.first + (rows.end - 1) * m.step + 1};
 }
 
-/// Some inputs of a matrix's rows, taken from `all`, whole rows of its module from the first of them on;
+/// Some inputs of a matrix's rows, taken from `all`: whole rows of its module, from the first needed row on.
 /// `per_item` weights share an item.
 template <class T>
 std::span<T> gather(const EncodedMatrix& m, const RowRange& rows, std::span<const T> all, int64_t per_item,
@@ -70,7 +70,7 @@ void Encoder::quantize(const QuantizedGroup& group, const GroupScale& scale, siz
   }
 }
 
-/// Weights [rows, k1 - k0].
+/// Reads weights [rows, k1 - k0].
 std::span<const float> Encoder::read_inputs(const EncodedMatrix& m, const RowRange& rows) {
   const Linear& from = *m.source;
   const bool is_part = rows.k1 - rows.k0 < m.k;
@@ -81,7 +81,7 @@ std::span<const float> Encoder::read_inputs(const EncodedMatrix& m, const RowRan
   return gather<float>(m, rows, all, 1, gathered_);
 }
 
-/// Some inputs of rows of floats, without the others.
+/// Reads some inputs of rows of floats, without the other inputs.
 std::span<const float> Encoder::read_floats(const EncodedMatrix& m, const RowRange& rows) {
   const DType type = source_.tensors()[m.source->weight].dtype;
   const auto width = static_cast<int64_t>(dtype_bits(type)) / 8, inputs = rows.k1 - rows.k0;

@@ -19,36 +19,37 @@
 
 namespace twofour {
 
-/// The arithmetic, the choice of block scales and what becomes of blocks of zeros, by the words of a rule.
+/// The arithmetic, the choice of block scales and the treatment of blocks of zeros, by the settings of a
+/// rule.
 QuantizeRule quantize_rule(const EncodeRule& rule);
 
-/// The global scale of a matrix in NVFP4, and what goes with it.
+/// The global scale of a matrix in NVFP4, with its settings.
 struct MatrixScale {
-  GlobalScale global{};  ///< as the arithmetic has it
-  float written = 0;     ///< as the dialect has it
+  GlobalScale global{};  ///< as the arithmetic uses it
+  float written = 0;     ///< as the dialect stores it
   ZeroBlock zero_block = ZeroBlock::producer;
   bool is_kept = false;
   bool is_zero = false;  ///< of weights that are all zero
 };
 
-/// The global scale of matrices with the largest magnitude `amax`. If that is 0, global scale 1 and blocks of
-/// zeros: ModelOpt would divide by zero, and readers refuse a global scale of zero.
+/// The global scale of matrices with the largest magnitude `amax`. If `amax` is 0, the global scale is 1 and
+/// blocks are zeros: ModelOpt would divide by zero, and readers refuse a global scale of zero.
 MatrixScale shared_scale(const EncodeRule& rule, const QuantizeRule& quantize, float amax);
 
-/// One that is kept, by the name of the matrix.
+/// The given global scale of a matrix, by the matrix's name.
 std::optional<MatrixScale> kept_scale(const EncodeRule& rule, const QuantizeRule& quantize,
                                       const FixedGlobalScales& kept, const std::string& name);
 
-/// Gives codes of weights that are -0 their sign, which producers drop: only the weights of a checkpoint that
-/// was quantized before have any. `codes` of `weights`, two to a byte.
+/// Gives codes of weights that are -0 their sign, which producers drop: only a checkpoint that was quantized
+/// before has such weights. `codes` of `weights`, two to a byte.
 void restore_negative_zeros(std::span<const float> weights, std::span<uint8_t> codes);
 
-/// Whether compressed-tensors' arithmetic stores 1 because what should be stored is beyond the weights' type.
+/// True if compressed-tensors' arithmetic stores 1 because the correct value is beyond the weights' type.
 bool is_overflow(const QuantizeRule& quantize, const MatrixScale& scale);
 
 /// Quantizes groups of matrices, row block by row block in bounded memory. The first pass finds the largest
-/// magnitudes, the second computes the bytes. A group of one row block is read once. Rows of a group are also
-/// quantized by themselves, for layouts that are packed from them. Use one encoder per thread.
+/// magnitudes, the second computes the bytes. A group of one row block is read once. Rows of a group can also
+/// be quantized alone, for layouts that are packed from them. Use one encoder per thread.
 class Encoder : public RowQuantizer {
  public:
   explicit Encoder(const Worker& worker)
@@ -77,15 +78,15 @@ class Encoder : public RowQuantizer {
   /// FP8 weights that share a scale.
   struct Tile {
     float amax = 0;           ///< largest magnitude
-    float product = 0;        ///< of sources in NVFP4, without the global scale
-    Mxfp4Range range;         ///< of sources in MXFP4
+    float product = 0;        ///< for sources in NVFP4, without the global scale
+    Mxfp4Range range;         ///< for sources in MXFP4
     float scale = 0;          ///< that is written
     bool is_inexact = false;  ///< a value was rounded
   };
   /// The result of the first pass over a matrix.
   struct Survey {
     float amax = 0;
-    TargetExtent targets;     ///< where statistics have them
+    TargetExtent targets;     ///< if statistics have them
     MatrixScale scale;        ///< NVFP4
     std::vector<Tile> tiles;  ///< FP8
   };
@@ -99,17 +100,17 @@ class Encoder : public RowQuantizer {
   /// [first, last) share.
   template <class F>
   void for_each_source(F&& f);
-  /// Calls f(matrix, row, rows, stored) for row blocks of each matrix, in order; `stored` of sources in four
-  /// bits.
+  /// Calls f(matrix, row, rows, stored) for row blocks of each matrix, in order; `stored` is set for sources
+  /// in four bits.
   template <class F>
   void for_each_row_block(F&& f);
-  /// Calls f(matrix, row, stored) likewise, of sources in four bits alone.
+  /// Calls f(matrix, row, stored) likewise, for sources in four bits only.
   template <class F>
   void for_each_stored_block(F&& f);
   std::span<const float> read(const Linear& module, int64_t expert, int64_t begin, int64_t end);
-  /// What a matrix in four bits has among rows [begin, end) of its module.
+  /// The rows of a matrix in four bits among rows [begin, end) of its module.
   StoredBlock stored_rows(const EncodedMatrix& matrix, const StoredRows& all, int64_t begin, int64_t end);
-  /// The rows of `all` that a matrix has among [begin, end) of its module, `width` elements each.
+  /// The rows of a matrix in `all`, which are rows [begin, end) of its module with `width` elements each.
   template <class T>
   static std::span<const T> rows_of(const EncodedMatrix& matrix, std::span<const T> all, int64_t width,
                                     int64_t begin, int64_t end, std::vector<T>& gathered);
@@ -125,36 +126,36 @@ class Encoder : public RowQuantizer {
   // --- encoder.cpp ---
   void begin(const QuantizedGroup& group);
   void survey_all(Results& results);
-  /// Refuses targets beyond reason, and warns of those that are more than the weights.
+  /// Refuses unreasonable targets, and warns of targets larger than the weights.
   void check_targets(Results& results) const;
   bool is_from(WeightFormat format) const;
-  /// Whether values are sought to stay, of sources in four bits.
+  /// True if scales are chosen so that values of sources in four bits stay the same.
   bool may_cast() const;
   void survey_stored(const EncodedMatrix& matrix, int64_t row, const StoredBlock& block, Survey& survey);
   void prepare(Results& results);
-  /// Throws Error where statistics of a matrix are none that can be solved by.
+  /// Throws Error if the statistics of a matrix cannot be used for solving.
   void check_statistics();
   void write_all(const Write& write, Results& results);
   void refuse_loss(Results& results);
   void write_bias(const EncodedMatrix& matrix, const Write& write);
 
   // --- encode_nvfp4.cpp ---
-  /// Notes where casting the group from MXFP4 loses something, by the exponents of its blocks. False: that is
-  /// refused.
+  /// Notes where casting the group from MXFP4 loses values, by the exponents of its blocks. False: the loss
+  /// is refused.
   bool can_cast_to_nvfp4(Results& results) const;
   void choose_global_scales(Results& results);
   void check_global_scale(const std::string& name, float amax, const MatrixScale& scale,
                           EncodedResult& result) const;
-  /// Whether a matrix is solved by statistics, and its global scale allows it.
+  /// True if a matrix is solved by statistics, and its global scale allows it.
   bool is_solved(const EncodedMatrix& matrix, const MatrixScale& scale) const;
-  /// What codes of rows are to come near to: the weights, or another target by the statistics.
+  /// The target that codes of rows approximate: the weights, or another target by the statistics.
   std::span<const float> target_of(const EncodedMatrix& matrix, int64_t row, std::span<const float> rows);
   void encode_solved(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
                      std::span<const float> rows, const Write& write, EncodedResult& result);
   /// The mask of rows [row, row + count) of a matrix; empty: none is given.
   std::span<const uint8_t> mask_of(const EncodedMatrix& matrix, int64_t row, size_t count);
-  /// NVFP4 of the source, but for codes that a mask drops.
-  /// How readers of the dialect decode NVFP4.
+  /// Writes the source's NVFP4, without the codes that a mask drops.
+  /// The arithmetic by which readers of the dialect decode NVFP4.
   Arithmetic reads() const { return rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt; }
   QuantizeRule begin_rows(const Survey& survey, size_t weights);
   void write_codes(const EncodedMatrix& matrix, const Survey& survey, std::span<const float> rows,
@@ -165,7 +166,7 @@ class Encoder : public RowQuantizer {
   void encode_nvfp4(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
                     std::span<const float> rows, const Write& write, EncodedResult& result);
   void cast_to_nvfp4(const Write& write, Results& results);
-  /// Adds the error of rows in MXFP4 to the result, which `codes_` and `scales_` hold as NVFP4.
+  /// Adds the error of rows in MXFP4, which `codes_` and `scales_` hold as NVFP4, to the result.
   void add_rounded_blocks(const EncodedMatrix& matrix, const StoredBlock& block, EncodedResult& result);
 
   // --- encode_mx.cpp ---
@@ -205,13 +206,13 @@ class Encoder : public RowQuantizer {
     const Linear* module = nullptr;
     int64_t expert = 0, begin = 0, end = 0;
     bool operator==(const RowBlock&) const = default;
-  } held_;  ///< what `rows_` holds
+  } held_;  ///< the rows in `rows_`
   std::vector<float> rows_, gathered_, pruned_, back_, aimed_;
   std::vector<uint8_t> codes_, scales_, shifts_, gathered_values_, gathered_scales_, mask_;
   uint64_t bytes_read_ = 0;  ///< of biases
 };
 
-/// Whether rows of two matrices are read together.
+/// True if rows of two matrices are read together.
 inline bool same_source(const EncodedMatrix& a, const EncodedMatrix& b) {
   return a.source == b.source && a.expert == b.expert;
 }

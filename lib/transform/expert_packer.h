@@ -13,7 +13,7 @@
 
 namespace twofour {
 
-/// How block scales of a source change when its global scale is folded into a larger one. Exact integers.
+/// The change of a source's block scales when its global scale is folded into a larger one. Exact integers.
 struct FoldLoss {
   /// Sums of squared code halves by block-scale byte.
   std::array<uint64_t, 256> energy{};
@@ -21,11 +21,11 @@ struct FoldLoss {
   FoldLoss& operator+=(const FoldLoss& other);
 };
 
-/// What packing one source of one expert found.
+/// The result of packing one source of one expert.
 struct SourceResult {
   PruneStats stats;
-  std::unique_ptr<FoldLoss> fold;   ///< where its global scale is folded
-  Hash128 codes_hash, scales_hash;  ///< of the expert's slice; set where the whole slice was read
+  std::unique_ptr<FoldLoss> fold;   ///< if its global scale is folded
+  Hash128 codes_hash, scales_hash;  ///< of the expert's slice; set if the whole slice was read
   int64_t first_bad_row = -1, first_bad_group = -1;
   uint8_t first_bad_scale = 0;
 };
@@ -33,15 +33,15 @@ struct SourceResult {
 /// Block scales after folding: e4m3_rne(s * (own / folded)) in float32.
 std::array<uint8_t, 256> fold_table(float own, float folded);
 
-/// Reads experts of matrices from the source by bounded reads and packs them, keeping its buffers from expert
-/// to expert. One a thread.
+/// Reads experts of matrices from the source by bounded reads and packs them. Reuses its buffers for each
+/// expert. Use one per thread.
 class ExpertPacker {
  public:
   explicit ExpertPacker(const Worker& worker) : source_(worker.source), isa_(worker.isa) {}
 
-  /// Packs a piece of expert `e`; `results` has one entry a source of the expert and is added to.
+  /// Packs a piece of expert `e`; adds to `results`, which has one entry for each source of the expert.
   void pack(const LayoutMatrix& matrix, int64_t e, const Piece& piece, std::span<SourceResult> results);
-  /// Only looks for bad block scales.
+  /// Only checks for bad block scales.
   void check(const LayoutMatrix& matrix, int64_t e, std::span<SourceResult> results);
   /// Only hashes the expert's slices.
   void hash(const LayoutMatrix& matrix, int64_t e, std::span<SourceResult> results);
@@ -62,7 +62,7 @@ class ExpertPacker {
   void load(const Nvfp4Linear& m, int64_t expert, RowBlock& row_block);
   SourceResult hash_computed(const Nvfp4Linear& m, const Tiling& tiling);
   void load_k_outer(const Nvfp4Linear& m, int64_t expert, const RowBlock& row_block, uint8_t* to);
-  /// Rows of a row block that belong to a source, and the row of the piece where they begin.
+  /// Rows of a row block that belong to a source, and their first row in the piece.
   static std::pair<DenseRows, int64_t> rows_of(const OutputMatrix& target, size_t source, const Piece& piece,
                                                const RowBlock& row_block);
   void pack_row_block(const LayoutMatrix& matrix, size_t source, const Piece& piece,

@@ -12,10 +12,10 @@ namespace twofour {
 namespace {
 
 constexpr size_t kMost = 2;
-constexpr int kSmallest = -40, kLargest = 24;  // powers of two of global scales that are solved as they are
-constexpr int kCommon = -16;                   // others become this
+constexpr int kSmallest = -40, kLargest = 24;  // exponents of global scales that are solved unchanged
+constexpr int kCommon = -16;                   // other scales get this exponent
 
-/// A power of two that brings rows so near to 1 that float32 holds their squares; 1 for most.
+/// A power of two that scales rows so that float32 holds their squares; 1 for most rows.
 double unit_of_rows(std::span<const float> rows) {
   float largest = 0;
   for (const float w : rows) largest = std::max(largest, std::abs(w));
@@ -108,7 +108,7 @@ void MatrixSolver::aim(int64_t row, std::span<float> weights) {
   offset_.resize(weights.size());
   rule_->statistics->read_target_offset(*matrix_->solving.target_offset, *matrix_->solving.entry, row,
                                         offset_);
-  // Where nothing was compressed before, the target is the weights to the last bit.
+  // If nothing was compressed before, the target is the weights to the last bit.
   if (std::all_of(offset_.begin(), offset_.end(), [](float c) { return c == 0; })) return;
   multiply(offset_, prepared_->mean.unit);
   if (prepared_->is_on_device) {

@@ -14,23 +14,23 @@
 
 namespace twofour {
 
-/// Solves rows of matrices by the statistics of their inputs. What an entry needs is prepared once and kept
-/// for the two entries used last: an expert's gate and up have one, its down another. Use one a thread.
+/// Solves rows of matrices by the statistics of their inputs. The preparation of an entry is cached for the
+/// two entries used last: an expert's gate and up share one, its down has another. Use one per thread.
 class MatrixSolver {
  public:
   explicit MatrixSolver(const Compute& compute) : compute_(compute) {}
 
-  /// Prepares for rows of a matrix. Throws Error where its entry holds numbers that are no statistics.
+  /// Prepares for rows of a matrix. Throws Error if its entry holds numbers that cannot be statistics.
   void begin(const EncodeRule& rule, const EncodedMatrix& matrix);
-  /// Whether the matrix has another target than its weights.
+  /// True if the matrix has another target than its weights.
   bool has_target() const { return matrix_->solving.target_offset.has_value(); }
-  /// The target of rows from `row` on: W + 0.5 C (H + lambda I)^-1.
+  /// Turns rows from `row` on into their target: W + 0.5 C (H + lambda I)^-1.
   void aim(int64_t row, std::span<float> weights);
-  /// Codes [rows, k/2] and block scales [rows, k/16] of rows under a global scale. `mask` [rows, k] is given,
-  /// or empty.
+  /// Finds codes [rows, k/2] and block scales [rows, k/16] of rows for a global scale. `mask` [rows, k] may
+  /// be empty.
   void solve(Arithmetic arithmetic, float stored, uint8_t zero_scale, std::span<const float> target,
              std::span<const uint8_t> mask, uint8_t* codes, uint8_t* scales);
-  /// Adds what rows lose that are read back as `values`, row by row.
+  /// Adds the loss of rows that are read back as `values`, row by row.
   void add_loss(std::span<const float> weights, std::span<const float> values, OutputLoss& to);
 
  private:
@@ -45,35 +45,35 @@ class MatrixSolver {
     bool operator==(const Key&) const = default;
   };
   struct Prepared {
-    /// A mean over tokens, each in a unit of its own.
+    /// A mean over tokens, with its own unit.
     struct Mean {
       std::vector<float> numbers;
       double unit = 1;
       void read(std::vector<float> from, int64_t k);
     };
-    Mean mean;                    ///< of x x' [k, k]; kDiagonal: of x^2 [k]
+    Mean mean;                    ///< of x x' [k, k]; for kDiagonal of x^2 [k]
     Mean heldout;                 ///< over held-out tokens [k, k] or [k], or empty
     Mean fisher;                  ///< of e x x' [k, k], or empty
-    std::vector<float> diagonal;  ///< damped, of kDiagonal without sweeps
+    std::vector<float> diagonal;  ///< damped, for kDiagonal without sweeps
     DampedHessian hessian;
     std::unique_ptr<GroupMaps> maps;
     std::unique_ptr<DampedInverse> inverse;  ///< on the CPU
-    cuda::DeviceHessian on_device;           ///< of Device::cuda
+    cuda::DeviceHessian on_device;           ///< for Device::cuda
     bool is_on_device = false;
   };
-  /// What the matrix needs; `memory` is what another entry left on the device.
+  /// Prepares the matrix's entry; `memory` is device memory that another entry left.
   std::unique_ptr<Prepared> prepare(cuda::DeviceHessian memory) const;
-  /// The factors of its mean, on the device where it has them; an error names the entry.
+  /// Computes the factors of its mean, on the device if the mean is there; an error names the entry.
   void factorize(Prepared& of) const;
-  /// Adds e H e' of each row e, H a mean [k, k] or its diagonal [k]; rows are in a unit of their own.
+  /// Adds e H e' of each row e; H is a mean [k, k] or its diagonal [k], and rows have the unit `rows_unit`.
   void add_forms(const Prepared::Mean& mean, std::span<const float> rows, double rows_unit, double& to) const;
-  /// Brings rows that are solved, and their global scale, near to 1.
+  /// Scales the rows to solve, and their global scale, to near 1.
   std::span<const float> in_units(Arithmetic arithmetic, float& stored, std::span<const float> target);
 
   Compute compute_;
   const EncodeRule* rule_ = nullptr;
   const EncodedMatrix* matrix_ = nullptr;
-  std::unique_ptr<cuda::DeviceSolver> device_;  ///< once it solved
+  std::unique_ptr<cuda::DeviceSolver> device_;  ///< set once it solved
   Prepared* prepared_ = nullptr;
   RecentlyUsed<Key, std::unique_ptr<Prepared>> held_;
   std::vector<float> offset_, scaled_;

@@ -6,15 +6,15 @@
 
 namespace twofour {
 
-/// Quantizes rows with the kernels and the arithmetic of Encoder: an encoder of the checkpoints that layouts
-/// are packed from. `compute` says where groups as a whole are solved.
+/// Makes encoders for the checkpoints from which layouts are packed: they quantize rows with the kernels and
+/// arithmetic of Encoder. `compute` solves whole groups.
 MakeRowQuantizer row_encoders(const Compute& compute = {best_isa()});
 
-/// The source of a conversion, as open_source() has it, with what layouts need quantized. Solvers share the
-/// threads of `compute`.
+/// The source of a conversion, from open_source(), with linears quantized as layouts need them. Solvers share
+/// the threads of `compute`.
 QuantizedSource open_to_pack(const std::filesystem::path& path, const Recipe& recipe, Io io = Io::kCached,
                              const MemoryLimits& limits = {}, const Compute& compute = {best_isa()});
-/// What it shows alone.
+/// Only `shown` of open_to_pack().
 Checkpoint open_to_convert(const std::filesystem::path& path, const Recipe& recipe, Io io = Io::kCached,
                            const MemoryLimits& limits = {}, const Compute& compute = {best_isa()});
 

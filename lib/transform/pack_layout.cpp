@@ -103,7 +103,8 @@ class LayoutWork : public Work {
     }
   }
 
-  /// Finds the global scale of an expert that is quantized as it is read. Throws Error where it cannot be.
+  /// Finds the global scale of an expert that is quantized as it is read. Throws Error if it cannot be
+  /// quantized.
   void find_scales(int64_t e, const Checkpoint& source) {
     const size_t each = matrix_.target.sources_per_expert, first = static_cast<size_t>(e) * each;
     std::vector<SourceScale> scales;
@@ -114,7 +115,7 @@ class LayoutWork : public Work {
     std::copy(scales.begin(), scales.end(), found_scales_.begin() + static_cast<std::ptrdiff_t>(first));
   }
 
-  /// Where some experts' global scales are found on the way, all are written with the experts.
+  /// Writes an expert's global scale with the expert, if the work finds any of the global scales.
   void write_scale(const Unit& unit, int64_t e, Sink& sink) {
     const bool is_first = unit.part == Unit::kAllParts && unit.index % (pieces_.size() + 1) == 0;
     if (found_scales_.empty() || !is_first || sink.only_checks()) return;
@@ -179,7 +180,7 @@ class LayoutWork : public Work {
   std::atomic<const Checkpoint*> source_{nullptr};
   std::mutex mutex_;
   std::vector<SourceResult> results_;      ///< one a source
-  std::vector<SourceScale> found_scales_;  ///< likewise, of those that are computed; empty: none is
+  std::vector<SourceScale> found_scales_;  ///< likewise, of computed sources; empty: none is computed
 };
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace twofour {
 /// The NVFP4 matrices of the checkpoint of --keep-global-scale, by the names that quantize gives them.
 class ReferenceCheckpoint {
  public:
-  /// Throws Error where the checkpoint has no NVFP4 modules, or of both kinds of global scale, or bad ones.
+  /// Throws Error if the checkpoint has no NVFP4 modules, global scales of both kinds, or invalid ones.
   explicit ReferenceCheckpoint(Checkpoint checkpoint);
   const FixedGlobalScales& scales() const { return scales_; }
   const Checkpoint& checkpoint() const { return checkpoint_; }

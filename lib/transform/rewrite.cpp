@@ -24,7 +24,7 @@
 namespace twofour {
 namespace {
 
-/// Outputs with inputs that are interleaved byte by byte: sixteen inputs of that many outputs are adjacent.
+/// Number of outputs whose inputs are interleaved byte by byte: their sixteen inputs are adjacent.
 int64_t block_width(const Nvfp4Linear& m) { return m.k_outer ? m.n : 1; }
 
 float scalar_to_float(DType dtype, const uint8_t* from) {
@@ -47,7 +47,8 @@ std::span<const uint8_t> read(const Checkpoint& source, size_t tensor, uint64_t 
   return {buffer.data(), bytes};
 }
 
-/// Bytes [first, first + count) of a module's codes, expert by expert: f(e, blocks, place in the range).
+/// Calls f(e, blocks, place in the range) for bytes [first, first + count) of a module's codes, expert by
+/// expert.
 template <class F>
 void for_each_expert(const Nvfp4Linear& m, uint64_t first, std::span<const uint8_t> codes,
                      std::span<const uint8_t> scales, F&& f) {
@@ -62,9 +63,9 @@ void for_each_expert(const Nvfp4Linear& m, uint64_t first, std::span<const uint8
   }
 }
 
-/// The first of bytes [begin, begin + scales.size()) of a tensor of block scales that is not valid.
+/// The first invalid byte of bytes [begin, begin + scales.size()) of a tensor of block scales.
 std::optional<BadScale> find_bad_scale(uint64_t begin, std::span<const uint8_t> scales) {
-  // All that are not valid have the top bit or are 0x7F, so the largest shows whether there is one.
+  // Invalid bytes have the top bit or are 0x7F, so the largest shows whether there is one.
   uint8_t largest = 0;
   for (const uint8_t byte : scales) largest = std::max(largest, byte);
   if (e4m3_is_block_scale(largest)) return std::nullopt;
@@ -76,7 +77,7 @@ std::optional<BadScale> find_bad_scale(uint64_t begin, std::span<const uint8_t> 
 /// 6 * 448: the largest code times the largest block scale.
 constexpr float kLargestNvfp4 = 2688.0f;
 
-/// Throws Error where BF16 weights of a module, from the element `first` on, are not finite.
+/// Throws Error if BF16 weights of a module, from the element `first` on, are not finite.
 void refuse_infinite(const Checkpoint& source, const Nvfp4Linear& m, uint64_t first,
                      std::span<const uint8_t> weights) {
   for (uint64_t i = 0; i < weights.size() / 2; ++i) {
@@ -105,7 +106,7 @@ uint64_t PrunedCodes::grain() const { return 8 * static_cast<uint64_t>(block_wid
 void PrunedCodes::make(const Checkpoint& source, uint64_t begin, std::span<uint8_t> out,
                        RangeResult& result) const {
   result.codes = read(source, module_.codes, begin, out.size(), result.buffers[0], result);
-  // Their own tensor carries them on; here they only weigh the figures.
+  // Their own tensor is copied elsewhere; here they only weigh the figures.
   const auto scales = read(source, module_.block_scale, begin / 8, out.size() / 8, result.buffers[1], result);
   for_each_expert(
       module_, begin, result.codes, scales, [&](uint64_t e, const CodeBlocks& blocks, uint64_t at) {
@@ -148,7 +149,7 @@ void for_each_expert_rows(const Linear& m, uint64_t begin, uint64_t end, F&& f) 
   }
 }
 
-/// [n, k] floats as BF16 [k, n], a tile that fits the L1 cache at a time.
+/// Transposes floats [n, k] to BF16 [k, n], by tiles that fit the L1 cache.
 void turn_to_bf16(std::span<const float> weights, size_t n, size_t k, uint8_t* out) {
   constexpr size_t kTile = 32;
   for (size_t n0 = 0; n0 < n; n0 += kTile) {
@@ -247,7 +248,7 @@ void ConvertedScalars::make(const Checkpoint& source, uint64_t begin, std::span<
 
 namespace {
 
-/// What a thread keeps of its ranges.
+/// A thread's buffers for ranges.
 struct RangeScratch : RangeResult {
   explicit RangeScratch(const Worker&) {}
   RangeResult& fresh() {
@@ -259,7 +260,7 @@ struct RangeScratch : RangeResult {
   }
 };
 
-/// Makes the range of a unit and writes it. False where the source is refused.
+/// Makes the range of a unit and writes it. False if the source is refused.
 bool make_range(const TensorRewrite& rewrite, const Unit& unit, Worker& worker, Sink& sink,
                 RangeResult& result, size_t scale_tensor) {
   const auto out = worker.buffer(unit.end - unit.begin);
@@ -289,7 +290,7 @@ class TensorWork : public Work {
   size_t tensor_;
 };
 
-/// The parts of a module: figures of pruning by expert, and hashes of what became something else.
+/// The parts of a module: figures of pruning by expert, and hashes of sources that were converted.
 class ModuleWork : public Work {
  public:
   ModuleWork(const Nvfp4Linear& module, const std::vector<PartedRewrite::Part>& parts,
@@ -337,13 +338,13 @@ class ModuleWork : public Work {
   const std::vector<float>& multipliers_;
   const bool prunes_;
   std::mutex mutex_;
-  std::vector<PruneStats> stats_;  ///< one an expert
+  std::vector<PruneStats> stats_;  ///< one per expert
   OrderedSection order_;
   Hasher codes_, scales_;
   std::atomic<bool> has_codes_{false}, has_scales_{false};
 };
 
-/// The parts of a linear, and the hash of the weights where they are widened.
+/// The parts of a linear, and the hash of the weights if they are widened.
 class LinearWork : public Work {
  public:
   explicit LinearWork(const LinearRewrite& rewrite) : rewrite_(rewrite) {}

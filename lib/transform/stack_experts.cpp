@@ -12,7 +12,7 @@
 namespace twofour {
 namespace {
 
-/// What a thread keeps.
+/// A thread's buffers.
 struct StackScratch {
   explicit StackScratch(const Worker& worker) : reader(worker.source) {}
   WeightReader reader;
@@ -28,7 +28,7 @@ void put_bf16(uint8_t* out, float value) {
   std::memcpy(out, &bits, sizeof(bits));
 }
 
-/// Rows of an expert: row i of matrix p is row `first(p) + i * step` of the stack's N.
+/// The work on a stack. Row i of matrix p of an expert is row `first(p) + i * step` of the stack's N.
 class StackWork : public Work {
  public:
   explicit StackWork(const StackedExperts& all) : all_(all), stack_(all.stack()) {
@@ -75,7 +75,8 @@ class StackWork : public Work {
     return s.rows;
   }
 
-  /// Columns [k0, k0 + count) of an expert, [count, N]. The first unit of an expert hashes all of its rows.
+  /// Makes columns [k0, k0 + count) of an expert, [count, N]. The first unit of an expert hashes all of its
+  /// rows.
   void columns(int64_t e, int64_t k0, int64_t count, uint8_t* out, StackScratch& s) {
     Hasher hasher;
     for (size_t p = 0; p < stack_.per_expert; ++p) {
@@ -89,7 +90,7 @@ class StackWork : public Work {
     if (k0 == 0) hashes_[static_cast<size_t>(e)] = hasher.digest();
   }
 
-  /// Some rows [n, count of K], a pitch of K, to columns of `out`, tile by tile.
+  /// Transposes rows [n, count of K] with a pitch of K to columns of `out`, tile by tile.
   void turn(const float* weights, int64_t n, int64_t count, int64_t row, uint8_t* out) const {
     constexpr int64_t kTile = 32;
     for (int64_t k0 = 0; k0 < count; k0 += kTile) {
@@ -104,11 +105,11 @@ class StackWork : public Work {
     }
   }
 
-  /// Rows [n0, n0 + count) of an expert, [count, K], hashed matrix by matrix.
+  /// Makes rows [n0, n0 + count) of an expert, [count, K], hashed matrix by matrix.
   void rows(int64_t e, int64_t n0, int64_t count, uint8_t* out, StackScratch& s) {
     Hasher hasher;
     for (size_t p = 0; p < stack_.per_expert; ++p) {
-      // Those rows of the matrix that are within.
+      // The matrix's rows within the range.
       const auto row_from = [&](int64_t n) {
         return std::clamp<int64_t>((n - first_of(p) + step() - 1) / step(), 0, stack_.rows);
       };
@@ -128,7 +129,7 @@ class StackWork : public Work {
     hashes_[static_cast<size_t>(e * units + n0 / all_.unit_lines())] = hasher.digest();
   }
 
-  /// Biases in the order of the rows.
+  /// Writes biases in the order of the rows.
   void run_bias(Worker& worker, Sink& sink) const {
     const TensorInfo& info = *stack_.bias;
     const auto width = static_cast<size_t>(dtype_bits(info.dtype)) / 8;
@@ -149,7 +150,7 @@ class StackWork : public Work {
 
   const StackedExperts& all_;
   const ExpertStack& stack_;
-  std::vector<Hash128> hashes_;  ///< of the weights in float32: one a unit of rows, one an expert by columns
+  std::vector<Hash128> hashes_;  ///< of weights in float32: one per unit of rows, or per expert by columns
 };
 
 }  // namespace

@@ -24,12 +24,12 @@ class PieceReader {
  private:
   const Checkpoint& artifact_;
   const LayoutMatrix& matrix_;
-  std::vector<size_t> tensors_;  ///< of the artifact, one a part
+  std::vector<size_t> tensors_;  ///< of the artifact, one for each part
   std::vector<std::vector<uint8_t>> storage_;
   std::vector<std::span<const uint8_t>> parts_;
 };
 
-/// Experts larger than this are not unpacked at once: their atoms alone would pass the promised memory.
+/// Experts larger than this are not unpacked at once: their atoms alone would exceed the promised memory.
 inline constexpr int64_t kMaxUnpackedWeights = 192 << 20;
 
 /// A matrix of an artifact as numbers, one expert at a time, by the slow path of rederive.h.
@@ -37,7 +37,7 @@ class ArtifactRows {
  public:
   /// `matrix` is one of read_artifact_modules(artifact).
   ArtifactRows(const Checkpoint& artifact, const ArtifactMatrix& matrix);
-  /// Refers to this object. Rows gate then up.
+  /// The rows, gate then up; they refer to this object.
   WeightRows rows();
 
  private:

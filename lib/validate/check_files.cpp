@@ -38,7 +38,7 @@ void check_names(const Checkpoint& artifact, const Manifest& manifest, ValidateR
       differ(report, "missing-tensor", name, "listed in twofour.json, found in no file");
   }
   for (const Finding& f : artifact.findings()) {
-    // What a source has wrong, its artifact may have too; index and files are ours.
+    // An artifact may have the source's incomplete modules; other findings are of our index and files.
     if (f.id != "incomplete-module") differ(report, f.id.c_str(), f.where, f.message);
   }
 }
@@ -131,7 +131,7 @@ void check_manifest(const Checkpoint& artifact, const Checkpoint& source, const 
     return;
   }
   ConversionRecord record;
-  // Tensors and files were held against these already.
+  // Tensors and files were compared with these hashes already.
   for (const OutputTensor& t : plan.tensors) record.outputs.push_back(manifest.outputs.at(t.info.name).hash);
   record.files = manifest.files;
   record.remote = manifest.remote;
@@ -162,7 +162,7 @@ void check_manifest(const Checkpoint& artifact, const Checkpoint& source, const 
 
 namespace {
 
-/// Where engines read other formats than the tensors have, but for limits of engines.
+/// Modules that engines read in other formats than the tensors have, without limits of engines.
 std::vector<LookupFinding> find_conflicts(const Checkpoint& c) {
   std::vector<LookupFinding> conflicts;
   if (holds_layout(c)) return conflicts;
@@ -183,7 +183,7 @@ std::vector<LookupFinding> find_conflicts(const Checkpoint& c) {
 void check_engines(const Checkpoint& artifact, const Checkpoint* source, ValidateReport& report) {
   const std::vector<LookupFinding> conflicts = find_conflicts(artifact);
   if (conflicts.empty()) return;
-  // What its source says wrongly a conversion keeps.
+  // A conversion keeps errors of its source's config.
   const bool is_ours = source != nullptr && find_conflicts(*source).empty();
   for (const LookupFinding& f : conflicts) {
     const std::string where = f.module.empty() ? "config.json" : f.module;

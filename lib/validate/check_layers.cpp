@@ -73,11 +73,11 @@ class ExpertWeights {
   Weights which_;
   PieceReader reader_;
   int64_t expert_ = 0;
-  double computed_scale_ = 0;  ///< of the expert, where it is quantized as it is read
+  double computed_scale_ = 0;  ///< of the expert, if it is quantized as it is read
   std::vector<DenseGroup> groups_;
 };
 
-/// Matrices larger than this are not held in float32: they would pass the promised memory.
+/// Matrices larger than this are not held in float32: they would exceed the promised memory.
 constexpr int64_t kMaxWeights = 80 << 20;
 /// Weights that a thread reads at once.
 constexpr int64_t kBlockWeights = 1 << 18;
@@ -90,7 +90,7 @@ struct BlockShape {
   bool operator==(const BlockShape&) const = default;
 };
 
-/// The shape of a block with experts that are complete, alike and numbered from 0.
+/// The shape of a block if its experts are complete, alike and numbered from 0.
 std::optional<BlockShape> shape_of(const Matrices& matrices, const Experts& experts) {
   std::optional<BlockShape> shape;
   for (const auto& [number, x] : experts) {
@@ -133,7 +133,7 @@ class StoredBlock {
  private:
   struct RowBlock {
     const StoredMatrix* matrix;
-    int64_t n0, n1, at;  ///< rows, and the row of the buffer where they begin
+    int64_t n0, n1, at;  ///< rows, and their first row in the buffer
   };
 
   void load(std::initializer_list<const StoredMatrix*> parts, int64_t k) {
@@ -173,14 +173,14 @@ std::vector<double> forward(const Matrices& matrices, const Experts& experts, co
   return moe_reference(tokens.input(), block.w13(), block.w2());
 }
 
-/// Whether statistics or masks chose weights of a matrix.
+/// True if statistics or masks chose weights of a matrix.
 bool is_chosen(const Checkpoint& source, const OutputMatrix& matrix) {
   return std::any_of(matrix.sources.begin(), matrix.sources.end(), [&](const SourceRows& s) {
     return !source.computed_result(source.nvfp4_modules()[static_cast<size_t>(s.module)]).is_null();
   });
 }
 
-/// The output of a block as it is stored; empty where it cannot be run.
+/// The output of a block as it is stored; empty if it cannot be run.
 std::vector<double> stored_output(const Matrices& matrices, const std::string& block, const Tokens& tokens) {
   const auto at = matrices.blocks().find(block);
   if (at == matrices.blocks().end()) return {};
@@ -198,8 +198,8 @@ bool is_picked(const Matrices& matrices, const Experts& experts, const ModuleFil
   return false;
 }
 
-/// `count` distinct numbers of [0, all), by the seed; std::sample and std::shuffle are not fixed by the
-/// standard.
+/// `count` distinct numbers of [0, all), by the seed; the standard does not fix the results of std::sample
+/// and std::shuffle.
 std::vector<size_t> draw_distinct(size_t count, size_t all, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<size_t> deck(all);
@@ -246,7 +246,7 @@ void run_stored_layers(const Matrices& source, const Matrices& other, const Modu
   for (const size_t i : sample) {
     const auto& [name, ours, theirs, shape] = runnable[i];
     const int64_t topk = experts_per_token(source.checkpoint().config(), shape.e);
-    // The seeds by which check_layers counts w2 and w13, so that figures can be compared.
+    // The seeds are numbered as in check_layers, which counts w2 and w13, so that figures can be compared.
     const Tokens tokens = sample_tokens(options, shape.h, shape.e, topk, options.seed + 1 + 2 * i);
     LayerReport layer{
         .block = name, .tokens = options.tokens, .experts_used = tokens.experts_used(), .reference = false};
@@ -284,7 +284,7 @@ void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Pl
     }
     runnable.push_back(t);
   }
-  Findings unread;  // of the original, which the plan was made from
+  Findings unread;  // of the original, from which the plan was made
   std::optional<Matrices> dense_source;
   const std::vector<size_t> sample = sample_layers(runnable.size(), options);
   report.coverage.not_sampled += runnable.size() - sample.size();
@@ -300,7 +300,8 @@ void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Pl
       return moe_reference(input, a.rows(), b.rows());
     };
     const auto pruned = forward(Weights::kPruned), ours = forward(Weights::kArtifact);
-    // Where statistics or a mask chose weights, the source of the plan holds the choice, not what was dense.
+    // If statistics or a mask chose weights, the source of the plan holds the chosen weights, not the dense
+    // ones.
     std::vector<double> dense;
     if (is_chosen(source, w13) || is_chosen(source, matrices[down]->target)) {
       if (!dense_source) dense_source.emplace(original, unread);

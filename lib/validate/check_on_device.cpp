@@ -23,26 +23,26 @@
 namespace twofour {
 namespace {
 
-/// Share of the device's memory that a layer may take: the context and others have theirs.
+/// Share of the device's memory that a layer may take: the context and other programs need the rest.
 constexpr double kMemoryShare = 0.9;
 
 /// Weights that are dequantized at once.
 constexpr int64_t kPieceWeights = 8 << 20;
 
-/// What the layers' kernels round, and how far: none of it depends on what they were seen to do.
+/// The rounding of the layers' kernels, derived from their number types, not from observed results.
 MoeRounding rounding_of(const std::string& layout, bool to_bf16) {
-  // Sums are float32, of 24 bits; tensor cores cut where others round, so a whole last place. Between the
-  // multiplications numbers are FP16 (11 bits) or, of dense layouts, BF16 (8 bits), rounded to nearest; exp
-  // is right to 2^-21 before. With many rows an expert they are BF16 too, as is then a row's result.
+  // Sums are float32, of 24 bits; tensor cores truncate instead of rounding, so a whole last place. Between
+  // the multiplications numbers are FP16 (11 bits) or, for dense layouts, BF16 (8 bits), rounded to nearest;
+  // exp is exact to 2^-21 before. With many rows per expert, they and each row's result are BF16.
   bool dense = false;
   with_layout(layout, [&]<class L>() { dense = std::is_same_v<typename L::Atom, DenseGroup>; });
   return {0x1p-23, (dense || to_bf16 ? 0x1p-8 : 0x1p-11) + 0x1p-20, to_bf16 ? 0x1p-8 : 0.0};
 }
 
-/// Of output rounded to nearest.
+/// The rounding of output that is rounded to nearest.
 double output_rounding(cuda::Float type) { return type == cuda::Float::bf16 ? 0x1p-8 : 0x1p-24; }
 
-/// Holds a run's output against the reference's first rows.
+/// Compares a run's output with the reference's first rows.
 void compare_run(const MoeTolerance& want, double rounding, const std::vector<float>& found, int64_t h,
                  DeviceLayerReport& layer) {
   for (size_t i = 0; i < found.size(); ++i) {
@@ -64,7 +64,7 @@ DeviceLayerReport check_layer(const Checkpoint& artifact, const RuntimeArtifact&
   // BF16 holds them exactly, so that every kind of activation starts from the same numbers.
   for (float& x : tokens.hidden) x = bf16_to_float(bf16_from_float(x));
   const MoeInput input = tokens.input();
-  Tokens first = tokens;  // another kernel works on a single token
+  Tokens first = tokens;  // another kernel handles a single token
   first.m = 1;
   first.hidden.resize(static_cast<size_t>(info.h));
   first.ids.resize(static_cast<size_t>(first.topk));
@@ -83,7 +83,7 @@ DeviceLayerReport check_layer(const Checkpoint& artifact, const RuntimeArtifact&
     const std::vector<float> found = layer.run(input, type).out;
     compare_run(want, output_rounding(type), found, info.h, report);
     compare_run(want, output_rounding(type), layer.run(first.input(), type).out, info.h, report);
-    LayerReport figures;  // those of BF16 stay, as engines run it
+    LayerReport figures;  // BF16's figures are reported, since engines run BF16
     compare_outputs(want.out, std::vector<double>(found.begin(), found.end()), figures);
     report.cosine = figures.cosine;
     report.relative_error = figures.relative_error;
@@ -251,7 +251,7 @@ void check_layers_on_cuda(const Checkpoint& artifact, const ValidateOptions& opt
   try {
     run_layers(artifact, options, report);
   } catch (const Error& e) {
-    // Of an artifact that is already known to be damaged; else it is trouble.
+    // If the artifact is already known to be damaged, the error is a difference; else it is thrown.
     if (report.differences.empty()) throw;
     differ(report, "device-layer", artifact.path().string(), e.what());
   }

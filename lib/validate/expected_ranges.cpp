@@ -9,7 +9,7 @@
 #include "lib/methods/module_rewrite.h"
 #include "lib/plan/tensor_rewrite.h"
 
-// The ranges of tensors as they must be, one class for each way in which a tensor is rewritten.
+// The expected ranges of tensors, one class for each way of rewriting a tensor.
 
 namespace twofour {
 namespace {
@@ -44,8 +44,8 @@ class ExpectedCopy : public ExpectedRange {
   SourceBytes bytes_;
 };
 
-/// Codes after pruning, chunk by chunk: a quad of 2:4 is two bytes, an octet of 4:8-paired four, one behind
-/// the other along K.
+/// Codes after pruning, chunk by chunk: a quad of 2:4 is two bytes, an octet of 4:8-paired four, consecutive
+/// along K.
 class ExpectedPruned : public ExpectedRange {
  public:
   ExpectedPruned(const Checkpoint& source, const Nvfp4Linear& m, bool pairs)
@@ -181,7 +181,7 @@ class ExpectedScalars : public ExpectedRange {
   uint32_t remembered_;
 };
 
-/// BF16 weights of a linear in any format, some rows at a time. Where K is outer an expert at a time.
+/// BF16 weights of a linear in any format, some rows at a time, or one expert at a time if K is outer.
 class ExpectedWidened : public ExpectedRange {
  public:
   ExpectedWidened(const Checkpoint& source, const Linear& m) : source_(source), module_(m), reader_(source) {}

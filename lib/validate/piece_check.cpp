@@ -15,16 +15,16 @@
 namespace twofour {
 namespace {
 
-/// The order of derived bytes, chosen so that the map of a layout falls into long runs: bytes of one kind of
-/// neighbouring rows (where K is outer) or of neighbouring groups of a row follow each other. All but the
-/// last byte of an atom, which is its scale, are evenly spaced.
+/// The order of derived bytes, chosen so that the map of a layout has long runs: bytes of one kind are
+/// consecutive for neighbouring rows (if K is outer) or for neighbouring groups of a row. All but the last
+/// byte of an atom, which is its scale, are evenly spaced.
 template <class Layout>
 struct DerivedOrder {
   using Atom = typename Layout::Atom;
   static constexpr bool kOuter = Layout::outer == Axis::kK;
   static constexpr bool kSparse = std::is_same_v<Atom, SparseGroup>;
   static constexpr int kBytes = sizeof(Atom);
-  /// The bytes of an atom that are one field, and those before them.
+  /// Number of bytes in an atom's field, and of bytes before the field.
   static constexpr int width(int byte) { return byte < kBytes - 1 ? kBytes - 1 : 1; }
   static constexpr int before(int byte) { return byte < kBytes - 1 ? 0 : kBytes - 1; }
   static int64_t at(Shape s, int64_t n, int64_t group, int byte) {
@@ -33,20 +33,21 @@ struct DerivedOrder {
   }
 };
 
-/// What the 2:4 rule makes of four codes. It asks for magnitudes alone, so that 4096 entries say it all,
-/// which fit a core's first cache. Fields of one word: a sum of entries has the sums of those below kMeta.
+/// The result of the 2:4 rule for four codes. The rule depends on magnitudes alone, so 4096 entries suffice,
+/// which fit a core's first cache. The fields share one 64-bit number: a sum of entries has the sums of the
+/// fields below kMeta.
 struct Quad {
   static constexpr int kKept = 16, kTied = 32, kZeros = 40, kMeta = 48;
   uint64_t bits;
   uint32_t meta() const { return static_cast<uint32_t>(bits >> kMeta); }
-  /// The kept codes of `codes`, this entry's index, the lower k in the low nibble.
+  /// The codes of `codes`, this entry's index, that stay: the lower k in the low nibble.
   uint32_t comp(uint32_t codes) const {
     const uint32_t first = 4 * (meta() & 3u), second = 4 * (meta() >> 2);
     return ((codes >> first) & 15u) | ((codes >> second) & 15u) << 4;
   }
 };
 
-/// Of four quads, 16 bits each, the magnitudes: 12 bits in the place of each.
+/// The magnitudes of four quads of 16 bits: 12 bits in the place of each quad.
 uint64_t magnitudes(uint64_t codes) {
   const uint64_t pairs = (codes & 0x0707070707070707u) | (codes >> 1 & 0x3838383838383838u);
   return (pairs & 0x003F003F003F003Fu) | (pairs >> 2 & 0x0FC00FC00FC00FC0u);
@@ -77,7 +78,7 @@ struct StoredSlice {
   int64_t row_step, k_step;  ///< from a row to the next, and from a byte along K to the next
 };
 
-/// Reads the rows of a piece; one read where they are one run of bytes.
+/// Reads the rows of a piece; with one read if they are one run of bytes.
 StoredSlice read_stored(const Checkpoint& c, const Nvfp4Linear& m, size_t tensor, int64_t per_byte,
                         const SourceRows& rows, const Piece& piece, std::vector<uint8_t>& to) {
   const int64_t n = (rows.count - 1) * rows.step + 1, width = piece.k / per_byte, all = m.k / per_byte;
@@ -103,7 +104,7 @@ std::pair<StoredSlice, StoredSlice> read_both(const Checkpoint& c, const Nvfp4Li
     return {read_stored(c, m, m.codes, 2, rows, piece, codes),
             read_stored(c, m, m.block_scale, kGroup, rows, piece, scales)};
   }
-  // What is quantized as it is read has rows of its own, one after another.
+  // Sources that are quantized as they are read have their rows one after another.
   codes.resize(static_cast<size_t>(rows.count * piece.k / 2));
   scales.resize(static_cast<size_t>(rows.count * piece.k / kGroup));
   c.read_rows(m, {rows.first, rows.first + rows.count, piece.k0, piece.k0 + piece.k}, codes, scales);
@@ -125,8 +126,8 @@ struct RowSums {
   }
 };
 
-/// One group of some neighbouring rows: its codes and block scales, and where its bytes go: byte j of row r
-/// to `out[j * byte_step + r * row_step]`.
+/// One group of some neighbouring rows: its codes and block scales, and the places of its bytes: byte j of
+/// row r goes to `out[j * byte_step + r * row_step]`.
 struct GroupOfRows {
   StoredSlice codes, scales;
   int64_t rows;

@@ -14,18 +14,18 @@
 
 namespace twofour {
 
-/// What the proof of one transformation found.
+/// The findings of the proof of one transformation.
 struct ProofFindings {
   Findings differences;
   std::vector<WeightReport> weights;
   uint64_t solved_rows = 0, rows_not_drawn = 0;  ///< of matrices that were solved by statistics
 };
 
-/// What the proof of one transformation works on: source and artifact, and where to report.
+/// The input of the proof of one transformation, source and artifact, and its report.
 class Proof {
  public:
-  /// `parts` are the tensors of the artifact that the transformation made. `found` takes what is found; of
-  /// several proofs at a time each has its own, and all have one `expected`.
+  /// `parts` are the tensors of the artifact that the transformation made. `found` takes the findings. Proofs
+  /// that run at the same time each have their own `found` and share one `expected`.
   Proof(const Checkpoint& made_from, const Checkpoint& made, std::vector<const TensorInfo*> parts,
         ExpectedInputScales& expected, Progress& on_the_way, ProofFindings& found)
       : source(made_from),
@@ -40,25 +40,25 @@ class Proof {
   ExpectedInputScales& input_scales;
   Progress& progress;
   bool on_device = false;           ///< a CUDA device derives the bytes, too
-  bool all_rows = false;            ///< of solved matrices all rows are solved again, not 64 of each
-  bool zeros_are_positive = false;  ///< a sparse layout holds no others within a pattern
+  bool all_rows = false;            ///< all rows of solved matrices are solved again, not 64 of each
+  bool zeros_are_positive = false;  ///< a sparse layout holds no negative zeros within a pattern
   std::shared_ptr<SolvedHessians> hessians = {};  ///< of solved matrices
 
   const TensorInfo& info(int part) const { return *parts_[static_cast<size_t>(part)]; }
-  /// Reads bytes of a part as the artifact has them. Safe from several threads.
+  /// Reads bytes of a part from the artifact. Safe from several threads.
   void read(int part, uint64_t offset, std::span<uint8_t> out) const;
-  /// Compares bytes of a part from `offset` on with what they must be, and notes where they differ.
+  /// Compares bytes of a part from `offset` on with the expected ones, and notes where they differ.
   void hold(int part, uint64_t offset, std::span<const uint8_t> expected);
-  /// Adds a difference of a part, or of something else.
+  /// Adds a difference of a part, or of another place.
   void differ(int part, std::string what);
   void differ(const char* id, std::string where, std::string what);
-  /// Counts rows of a solved matrix, those that were not solved again among them.
+  /// Counts rows of a solved matrix, and how many of them were not solved again.
   void add_solved(uint64_t rows, uint64_t not_drawn) {
     found_.solved_rows += rows;
     found_.rows_not_drawn += not_drawn;
   }
   void add(WeightReport weights) { found_.weights.push_back(std::move(weights)); }
-  /// Reports what hold() noted: a difference for each part.
+  /// Reports the notes of hold(): a difference for each part.
   void finish();
 
  private:

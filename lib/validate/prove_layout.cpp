@@ -19,18 +19,18 @@
 namespace twofour {
 namespace {
 
-/// What a piece of an expert showed.
+/// The result of checking a piece of an expert.
 struct PieceResult {
   int64_t e;
   Piece piece;
-  std::vector<PieceCheck::Figures> figures;  ///< one a source of the expert
+  std::vector<PieceCheck::Figures> figures;  ///< one for each source of the expert
   Mismatch mismatch;
 };
 
 /// Derives all pieces of a matrix again, as many at a time as the promised memory has room for.
 std::vector<PieceResult> check_pieces(const Proof& proof, const LayoutMatrix& matrix) {
   constexpr int64_t kRoom = 192 << 20;
-  constexpr int64_t kCopies = 3;  // as the source has it, as it is derived and as it is found
+  constexpr int64_t kCopies = 3;  // from the source, derived, and found in the artifact
   const OutputMatrix& target = matrix.target;
   std::vector<PieceResult> results;
   int64_t largest = 1;
@@ -63,7 +63,7 @@ std::vector<PieceResult> check_pieces(const Proof& proof, const LayoutMatrix& ma
   return results;
 }
 
-/// Packs the matrix on a CUDA device and adds what differs.
+/// Packs the matrix on a CUDA device and adds the differences.
 void check_on_device(Proof& proof, const LayoutMatrix& matrix, const std::vector<PieceResult>& pieces) {
   PieceReader reader(proof, matrix);
   DeviceDerivation device(matrix.layout);
@@ -75,7 +75,7 @@ void check_on_device(Proof& proof, const LayoutMatrix& matrix, const std::vector
   if (auto wrong = device.finish()) proof.differ("device-bytes", matrix.target.name, std::move(*wrong));
 }
 
-/// Hashes of all sources of a target. `known` are those of sources that were read whole. Gate and up of one
+/// Hashes of all sources of a target. `known` are hashes of sources that were read whole. Gate and up of one
 /// stack are one slice, which is read once.
 std::vector<LayoutResult::Slice> hash_sources(const Proof& proof, const OutputMatrix& target,
                                               const std::vector<std::optional<LayoutResult::Slice>>& known) {
@@ -107,7 +107,7 @@ std::vector<LayoutResult::Slice> hash_sources(const Proof& proof, const OutputMa
   return slices;
 }
 
-/// What folding one source changed, weight by weight, sums kept by block scale.
+/// The change by folding one source, weight by weight, with sums by block scale.
 Quality fold_of(const Checkpoint& source, const LayoutMatrix& matrix, size_t s) {
   Quality quality;
   const OutputMatrix& target = matrix.target;
@@ -150,7 +150,8 @@ bool is_dense(const std::string& layout) {
 
 Json LayoutMatrix::prove(Proof& proof) const {
   WeightReport weights{target.name, target.shape, {}, 0};
-  std::vector<PruneStats> stats(target.sources.size());  // as the packers sum: the last bit is theirs, too
+  std::vector<PruneStats> stats(target.sources.size());  // summed in the packers' order, so that even the
+                                                         // last bit is equal
   std::vector<std::optional<LayoutResult::Slice>> slices(target.sources.size());
   Mismatch first;
   int64_t first_expert = 0;
@@ -199,7 +200,7 @@ Json LayoutMatrix::prove(Proof& proof) const {
     Quality one;
     one.add(stats[i], folded[i / target.sources_per_expert]);
     weights.quality += one;
-    // Only pruning is measured when converting.
+    // Conversion measures only pruning.
     Quality written = is_dense(layout) ? Quality{} : one;
     written += fold_of(proof.source, *this, i);
     result.quality += written;

@@ -14,7 +14,7 @@
 namespace twofour {
 namespace {
 
-/// Whether the model's family takes rows of gate and up in turn, and puts columns outermost.
+/// The form of a family's stacks: true if rows of gate and up alternate, and if columns are outermost.
 struct StackForm {
   bool in_turn = false, columns_first = false;
 };
@@ -49,7 +49,7 @@ class StackCheck {
     for (int64_t e = 0; e < e_; ++e) {
       for (int64_t at = 0; at < lines; at += step) {
         const Hash128 hash = check_lines(e, at, std::min(lines, at + step));
-        // Columns are cut as memory allows, so all rows are hashed with the first.
+        // The number of columns at a time depends on memory, so all rows are hashed with the first columns.
         if (!form_.columns_first || at == 0) hasher.update(hash.hex());
       }
     }
@@ -59,13 +59,13 @@ class StackCheck {
   }
 
  private:
-  /// Row of the expert's N that a row of gate (0), up (1) or, alone, down (0) is.
+  /// The row of the expert's N for a row of gate (0), up (1) or, alone, down (0).
   int64_t place(size_t which, int64_t row) const {
     if (stack_.per_expert == 1) return row;
     return form_.in_turn ? 2 * row + static_cast<int64_t>(which) : row + (which == 1 ? rows_ : 0);
   }
 
-  /// Lines [begin, end) of an expert: rows of N or columns of K.
+  /// Checks lines [begin, end) of an expert: rows of N or columns of K.
   Hash128 check_lines(int64_t e, int64_t begin, int64_t end) {
     const int64_t length = form_.columns_first ? n_ : k_;
     std::vector<uint8_t> expected(static_cast<size_t>((end - begin) * length) * 2);

@@ -14,10 +14,10 @@ namespace {
 /// Figures of pruning a tensor, by the slow path.
 struct PrunedFigures {
   uint64_t zeros = 0;
-  std::vector<PruneStats> stats;  ///< one an expert
+  std::vector<PruneStats> stats;  ///< one per expert
 };
 
-/// Holds a part against what it must be, in ranges that fit the memory promised. Returns what the range says
+/// Compares a part with its expected bytes, in ranges that fit the memory promised. Returns the range's hash
 /// of its source.
 std::string hold_part(Proof& proof, int part, const TensorRewrite& rewrite,
                       PrunedFigures* figures = nullptr) {
@@ -50,7 +50,7 @@ std::string hold_part(Proof& proof, int part, const TensorRewrite& rewrite,
   return range->source_hash();
 }
 
-/// A copy needs no loop over its bytes.
+/// Compares a copy, without a loop over its bytes.
 void hold_copy(Proof& proof, int part, size_t tensor) {
   std::vector<uint8_t> expected;
   const uint64_t bytes = proof.info(part).bytes();
@@ -83,7 +83,7 @@ Json KeptTensor::prove(Proof& proof) const {
   return nullptr;
 }
 
-/// What the rule's words give, or whether they leave the source's own.
+/// Checks the input scale that the rule's settings give, or that the source's stays.
 void ModuleRewrite::prove_input_scale(Proof& proof) const {
   const ExpectedInputScales::Scale expected = proof.input_scales.of(*input_scale_.rule, module_.name);
   const bool has = input_scale_part_ >= 0, own = expected.is_own;
@@ -126,7 +126,7 @@ Json ModuleRewrite::prove(Proof& proof) const {
     result["quality"] = to_json(weights.quality);
     proof.add(std::move(weights));
   }
-  // What became something else is recorded by its hash.
+  // Tensors that were converted are recorded by their hashes.
   const auto hash = [&](const char* key, size_t tensor) {
     if (passes(tensor)) return;
     result[key] = hash_range_of(proof, tensor, 0, proof.source.tensors()[tensor].bytes()).hex();

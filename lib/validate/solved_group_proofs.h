@@ -11,19 +11,19 @@
 
 namespace twofour {
 
-/// Groups that statistics or masks chose before a layout packed them. No other code than the solver's makes
-/// all of their rows, so the artifact says what they are: unpacked byte by byte through its layout, they are
-/// held against the source as what `quantize` and `prune` write is. The proof of the layout then derives the
+/// Proofs of groups that statistics or masks chose before a layout packed them. Only the solver makes all of
+/// their rows, so the rows are taken from the artifact: unpacked byte by byte through its layout, they are
+/// compared with the source like output of `quantize` and `prune`. The proof of the layout then derives the
 /// artifact's bytes from them.
 class SolvedGroupProofs {
  public:
   SolvedGroupProofs(std::filesystem::path artifact, Io io, bool all_rows, Progress& progress)
       : path_(std::move(artifact)), io_(io), all_rows_(all_rows), progress_(progress) {}
 
-  /// The bytes of a group of `source` and what they show. What differs is kept for findings(), once a group.
-  /// Throws Error where the artifact holds no such tensors.
+  /// The bytes of a group of `source` and their results. Differences are stored for findings(), once for each
+  /// group. Throws Error if the artifact holds no such tensors.
   QuantizedRows prove(const Checkpoint& source, const QuantizedGroup& group);
-  /// Of all groups so far.
+  /// The findings of all groups so far.
   const ProofFindings& findings() const { return found_; }
 
  private:

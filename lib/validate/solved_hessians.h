@@ -10,17 +10,17 @@
 
 namespace twofour {
 
-/// What the proof of solved matrices reads of an entry of the statistics.
+/// The part of an entry of the statistics that the proof of solved matrices reads.
 struct SolvedHessian {
-  ExpectedMean mean;            ///< of x x' [k, k], or of x^2 [k] where the diagonal decides
-  ExpectedMean heldout;         ///< of the entry over other tokens, likewise [k, k] or [k]; empty: none
+  ExpectedMean mean;            ///< of x x' [k, k], or of x^2 [k] if the diagonal decides
+  ExpectedMean heldout;         ///< of the entry, over other tokens, likewise [k, k] or [k]; empty: none
   ExpectedMean fisher;          ///< the mean of e x x' [k, k]; empty: none
-  std::vector<float> diagonal;  ///< damped; empty where the whole Hessian is used
+  std::vector<float> diagonal;  ///< damped; empty if the whole Hessian is used
   ExpectedHessian hessian;
-  std::optional<ExpectedInverse> inverse;  ///< of entries with another target than the weights
+  std::optional<ExpectedInverse> inverse;  ///< for entries with another target than the weights
 };
 
-/// The entries that proofs used last, for experts share theirs. Safe from several threads.
+/// The entries that proofs used last, cached since experts share entries. Safe from several threads.
 class SolvedHessians {
  public:
   std::shared_ptr<const SolvedHessian> of(const Statistics& statistics, const Solving& solving);

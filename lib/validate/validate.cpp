@@ -51,8 +51,7 @@ void check_tensor(const Manifest& manifest, const TensorInfo& t, const Hash128& 
   }
 }
 
-/// Whether the artifact has every tensor that the plan names, as it says; without that nothing else can be
-/// compared.
+/// True if the artifact has every tensor of the plan, as planned; otherwise nothing else can be compared.
 bool check_tensors(const Checkpoint& artifact, const Plan& plan, ValidateReport& report) {
   bool sound = true;
   for (const OutputTensor& t : plan.tensors) {
@@ -91,9 +90,9 @@ void add_found(const ProofFindings& found, ValidateReport& report) {
   report.rows_not_drawn += found.rows_not_drawn;
 }
 
-/// Derives every byte again: on several threads at a time where there are many transformations and the
-/// promised memory has room, else one after the other, for each uses all threads itself. Returns the results
-/// that the record must hold.
+/// Derives every byte again: several transformations at a time if there are many and the promised memory has
+/// room, else one after the other, since each uses all threads itself. Returns the results that the record
+/// must hold.
 std::map<uint32_t, Json> prove_all(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
                                    bool on_device, bool all_rows, Progress& progress,
                                    ValidateReport& report) {
@@ -118,7 +117,7 @@ std::map<uint32_t, Json> prove_all(const Checkpoint& artifact, const Checkpoint&
     const uint64_t bytes = std::max(kRewriteStep, plan.transformations[t]->worker_bytes());
     uint64_t written = 0;
     for (const uint32_t i : plan.parts_of(t)) written += plan.tensors[i].info.bytes();
-    // One that is much of the work would leave the other threads nothing to do at the end.
+    // A transformation with much of the work would leave the other threads idle at the end.
     const bool is_much = 4 * threads * written > plan.data_bytes;
     const bool fits = !on_device && !is_much && kCopies * bytes * threads <= plan.limits.buffers;
     if (fits || plan.transformations[t]->keeps()) {
@@ -143,7 +142,7 @@ std::map<uint32_t, Json> prove_all(const Checkpoint& artifact, const Checkpoint&
 void check_hashes(const Checkpoint& artifact, const Manifest& manifest, Progress& progress,
                   ValidateReport& report) {
   std::vector<Hash128> found(artifact.tensors().size());
-  // The largest first, so that no thread begins one when the others have nothing left.
+  // The largest come first, so that no thread begins one when the others have finished.
   std::vector<size_t> order(found.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -169,7 +168,7 @@ Checkpoint open_artifact(const fs::path& path, Io io) {
   return artifact;
 }
 
-/// What graft or drop wrote: its tensors by their origins, its other files by deriving them again.
+/// Validates output of graft or drop: its tensors by their origins, its other files by deriving them again.
 void validate_edit(const Checkpoint& artifact, const Manifest& manifest, const fs::path& source,
                    const ValidateOptions& options, Progress& progress, ValidateReport& report) {
   const Edit& edit = manifest.recipe.edit;
@@ -242,7 +241,8 @@ ValidateReport check_by_source(const fs::path& path, const fs::path& source_path
   const Checkpoint artifact = open_artifact(path, options.io);
   Manifest manifest = read_manifest(path / kManifestName, artifact.tensors().size());
   open_masks(manifest.recipe, options.masks);
-  manifest.recipe.links = Links::kFollowed;  // nothing is written, and who converted chose
+  manifest.recipe.links = Links::kFollowed;  // nothing is written, and the conversion followed the user's
+                                             // choice
   const bool is_solved = std::any_of(manifest.recipe.rules.begin(), manifest.recipe.rules.end(),
                                      [](const Rule& rule) { return !rule.statistics_hash.empty(); });
   if (is_solved && options.statistics.empty()) {
@@ -300,8 +300,7 @@ ValidateReport check_by_source(const fs::path& path, const fs::path& source_path
   return report;
 }
 
-/// Calls check(). Throws Error where one of the files changed meanwhile: what was found would be of two
-/// states.
+/// Calls check(). Throws Error if one of the files changed meanwhile: the report would mix two states.
 template <class Check>
 ValidateReport check_one_state(std::vector<fs::path> files, Check&& check) {
   const Stopwatch watch;

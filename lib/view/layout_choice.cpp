@@ -33,7 +33,7 @@ std::map<std::string, LinearBlock> find_linear_blocks(const std::vector<Linear>&
   return blocks;
 }
 
-/// Chooses for one rule.
+/// Chooses the computed linears of one rule.
 class RuleChoice {
  public:
   RuleChoice(const Checkpoint& source, const std::vector<Linear>& linears,
@@ -79,7 +79,7 @@ class RuleChoice {
     return chosen;
   }
 
-  /// What a rule that makes no layout takes, by its names and roles.
+  /// Marks the linears that a rule without a layout takes, by its names and roles.
   void pass(const Rule& rule) {
     Chooser chooser(rule.selection, layers_);
     for (size_t i = 0; i < linears_.size(); ++i) {
@@ -88,7 +88,8 @@ class RuleChoice {
   }
 
  private:
-  /// A gate and its up are packed together, so that both are pruned by statistics or neither is.
+  /// Chooses linears to prune. A gate and its up are packed together, so both are pruned by statistics or
+  /// neither is.
   void choose_to_prune(const Rule& rule, std::vector<size_t> nvfp4, ComputedLinears& chosen) const {
     const bool solves = rule.statistics && rule.method != SolveBy::kMagnitude;
     if (!solves && !rule.masks) return;

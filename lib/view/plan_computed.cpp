@@ -60,10 +60,11 @@ void note_computed(const Checkpoint& c, const std::vector<Linear>& linears,
                                   counted(without_statistics, "module"))});
 }
 
-/// The dialect that linears appear in where the recipe says none.
+/// The dialect of computed linears if the recipe names none.
 constexpr const char* kDefaultDialect = "modelopt";
 
-/// How weights are chosen. A layout's pattern is that of what it packs, where statistics or masks choose it.
+/// Copies the settings that choose weights. If statistics or masks choose, the layout's pattern applies to
+/// the weights that it packs.
 void take_solving_words(const Rule& rule, Rule& to) {
   to.method = rule.method;
   to.sweeps = rule.sweeps;
@@ -82,7 +83,7 @@ void select(const std::vector<Linear>& linears, const std::vector<size_t>& chose
   rule.selection.also = rule.selection.include;
 }
 
-/// The rule by which `quantize` makes what a layout's rule needs of these linears.
+/// The rule by which `quantize` makes these linears as a layout's rule needs them.
 Rule quantizing_rule(const Rule& rule, std::string dialect, const std::vector<Linear>& linears,
                      const std::vector<size_t>& chosen) {
   Rule all = rule;
@@ -97,7 +98,7 @@ Rule quantizing_rule(const Rule& rule, std::string dialect, const std::vector<Li
   return all;
 }
 
-/// Whether the default dialect has words for every linear that keeps its format.
+/// True if the default dialect can describe every linear that keeps its format.
 bool default_holds_rest(const Checkpoint& c, const std::vector<Linear>& linears,
                         const std::vector<ComputedLinears>& chosen) {
   std::vector<bool> is_chosen(linears.size());
@@ -118,7 +119,7 @@ std::string dialect_of(const Checkpoint& c, const Recipe& recipe, const std::vec
   if (!any && recipe.dialect != "source") return recipe.dialect;
   const OutputDialect* own = source_dialect(c);
   if (own == nullptr || own->nvfp4 == nullptr) return kDefaultDialect;
-  // What is pruned in place keeps its own words.
+  // Linears that are pruned in place keep their own entries.
   const bool prunes =
       std::any_of(chosen.begin(), chosen.end(), [](auto& of_rule) { return !of_rule.to_prune.empty(); });
   return any && !prunes && default_holds_rest(c, linears, chosen) ? kDefaultDialect : std::string(own->name);
@@ -164,7 +165,7 @@ void plan_pruned_in_place(const Recipe& recipe, const std::vector<Linear>& linea
 std::optional<ComputedPlan> plan_computed(const Checkpoint& c, const Recipe& recipe,
                                           const MemoryLimits& limits) {
   if (std::none_of(recipe.rules.begin(), recipe.rules.end(), makes_layout)) return std::nullopt;
-  Problems ignored;  // of linears that are not chosen; planning finds those of the others
+  Problems ignored;  // of linears that are not chosen; planning finds the problems of the others
   const std::vector<Linear> linears = find_weight_modules(c, ignored);
   const auto chosen = choose_computed(c, linears, recipe);
   if (std::all_of(chosen.begin(), chosen.end(), [](auto& of_rule) { return of_rule.empty(); }))
@@ -176,7 +177,7 @@ std::optional<ComputedPlan> plan_computed(const Checkpoint& c, const Recipe& rec
   }
   if (made.quantizes) refuse_entries_that_cannot_be_kept(c);
   made.findings = c.findings();
-  // What the view shows is examined again.
+  // The view's modules are examined again.
   std::erase_if(made.findings, [](const Finding& f) { return f.id == "incomplete-module"; });
   Problems problems;
   check_inputs(c, linears, chosen, problems);

@@ -12,17 +12,17 @@
 
 namespace twofour {
 
-/// What is computed of a source before rules for layouts pack it.
+/// The linears of a source that are computed before rules for layouts pack them.
 struct ComputedPlan {
   Transformations planned;
-  std::map<std::string, std::string> texts;  ///< config files, where formats change
+  std::map<std::string, std::string> texts;  ///< config files, if formats change
   Findings findings;
   size_t without_statistics = 0;  ///< modules in NVFP4 that would be pruned by magnitude
   bool quantizes = false;         ///< formats change
 };
 
-/// Nothing where the rules take none. `source` outlives what is planned. Throws Error where a linear cannot
-/// be computed.
+/// Plans the computed linears; nothing if the rules need none. `source` outlives the plan. Throws Error if a
+/// linear cannot be computed.
 std::optional<ComputedPlan> plan_computed(const Checkpoint& source, const Recipe& recipe,
                                           const MemoryLimits& limits = {});
 

@@ -38,9 +38,9 @@ class QuantizedView : public TensorSource {
 
   QuantizedView(Checkpoint source, MakeRowQuantizer make)
       : source_(std::move(source)), make_(std::move(make)) {}
-  /// The source, of a view that shows nothing.
+  /// Returns the source, if the view computes nothing.
   Checkpoint give_back() && { return std::move(source_); }
-  /// Takes what was planned. Throws Error where two tensors have one name.
+  /// Takes the plan. Throws Error if two tensors have one name.
   void show(std::shared_ptr<const ComputedPlan> planned);
   /// Shares threads among the groups that are quantized as a whole.
   void set_threads(const MemoryLimits& limits, int threads) {
@@ -83,7 +83,7 @@ class QuantizedView : public TensorSource {
   std::shared_ptr<const ComputedPlan> planned_;
   std::vector<Tensor> tensors_;
   uint64_t worker_bytes_ = 0;
-  mutable std::deque<Shared> shared_;  ///< one a group
+  mutable std::deque<Shared> shared_;  ///< one for each group
   mutable SolvedGroups solved_{source_, make_};
   mutable std::mutex mutex_;
   mutable Idle<std::unique_ptr<RowQuantizer>> idle_;
@@ -132,7 +132,7 @@ void QuantizedView::add_group(const QuantizedGroup& group) {
     }
   }
   shared_.emplace_back();
-  uint64_t kept = 0;  // of a solved group its bytes
+  uint64_t kept = 0;  // bytes of a solved group
   for (const TensorInfo& t : outputs) kept += is_solved(group) ? t.bytes() : 0;
   worker_bytes_ = std::max(worker_bytes_, group.worker_bytes() + kept);
 }
@@ -255,7 +255,7 @@ void QuantizedView::read_solved(const Tensor& t, uint64_t offset, std::span<uint
   std::copy_n(from.begin() + static_cast<int64_t>(offset), out.size(), out.begin());
 }
 
-/// Bytes of codes or block scales, through whole rows.
+/// Reads bytes of codes or block scales by whole rows.
 void QuantizedView::read_bytes(const Tensor& t, uint64_t offset, std::span<uint8_t> out) const {
   const EncodedMatrix& m = t.group->matrices()[t.matrix];
   const int64_t width = t.part == EncodedPart::kValues ? m.k / 2 : m.k / kGroup;
@@ -278,7 +278,7 @@ void QuantizedView::read_bytes(const Tensor& t, uint64_t offset, std::span<uint8
   });
 }
 
-/// Whole grains, as rewrites make them.
+/// Reads whole grains, as rewrites make them.
 void QuantizedView::read_rewritten(const Tensor& t, uint64_t offset, std::span<uint8_t> out) const {
   const uint64_t grain = t.rewrite->grain(), step = t.rewrite->step(), end = offset + out.size();
   with_quantizer([&](RowQuantizer& quantizer) {
@@ -305,7 +305,7 @@ void QuantizedView::read_bias(const Tensor& t, uint64_t offset, std::span<uint8_
   std::copy_n(own.begin() + static_cast<int64_t>(offset), out.size(), out.begin());
 }
 
-/// A planned config file; null where none is written.
+/// A planned config file; null if none is written.
 Json planned_json(const std::map<std::string, std::string>& texts, const char* name) {
   const auto at = texts.find(name);
   return at == texts.end() ? Json(nullptr) : parse_json(name, at->second);

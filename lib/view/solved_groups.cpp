@@ -7,7 +7,7 @@
 namespace twofour {
 namespace {
 
-/// Zeros that stay within a pattern lose their sign: a sparse layout cannot tell them from those that went.
+/// Drops the sign of zeros that stay within a pattern: a sparse layout cannot tell them from dropped weights.
 void drop_signs(const QuantizedGroup& group, std::vector<std::vector<uint8_t>>& parts) {
   if (!group.encode_rule().pattern) return;
   for (const EncodedMatrix& m : group.matrices()) {
@@ -40,7 +40,7 @@ void SolvedGroups::hold(size_t number, std::shared_ptr<const QuantizedRows> rows
 }
 
 void SolvedGroups::take_results(size_t number, const QuantizedGroup& group, QuantizedRows& rows) {
-  if (results_.contains(number)) return;  // it was let go in between
+  if (results_.contains(number)) return;  // it was evicted in between
   Json& results = results_[number] = Json::array();
   for (size_t i = 0; i < rows.results.size(); ++i) {
     Findings& found = rows.results[i].findings;

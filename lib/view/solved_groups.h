@@ -14,26 +14,27 @@
 
 namespace twofour {
 
-/// Whether statistics or masks choose weights of a group: it is quantized as a whole, for what its matrices
-/// share is prepared once.
+/// True if statistics or masks choose weights of a group: it is quantized as a whole, so that data its
+/// matrices share is prepared once.
 inline bool is_solved(const QuantizedGroup& group) {
   return group.encode_rule().statistics != nullptr || group.encode_rule().masks != nullptr;
 }
 
-/// Solved groups, a few quantized at a time and kept until they are packed. Safe from several threads.
+/// Solved groups; a few are quantized at a time and cached until they are packed. Safe from several threads.
 class SolvedGroups {
  public:
   SolvedGroups(const Checkpoint& source, const MakeRowQuantizer& make) : source_(source), make_(make) {}
-  /// How many groups are quantized at a time, on how many threads each. Before that, one on one thread.
+  /// Sets how many groups are quantized at a time, and on how many threads each. The default is one on one
+  /// thread.
   void set_solvers(int count, int threads_each);
-  /// The group of that number. Throws Error where it cannot be quantized.
+  /// The group of that number. Throws Error if it cannot be quantized.
   std::shared_ptr<const QuantizedRows> of(size_t number, const QuantizedGroup& group);
-  /// What quantizing found, an entry a matrix; null before.
+  /// The results of quantizing, an entry for each matrix; null before.
   Json results(size_t number) const;
   Findings findings() const;
 
  private:
-  /// Beyond two groups and one a solver. Each worker packs another one.
+  /// Most bytes of cached groups beyond two groups and one per solver. Each worker packs another one.
   static constexpr uint64_t kMostBytes = 512 << 20;
   // These are called with the lock.
   void hold(size_t number, std::shared_ptr<const QuantizedRows> rows);

@@ -19,7 +19,7 @@ std::function<int()> setup_bench_open(Arguments& args, const Common& common);
 std::function<int()> setup_bench_plan(Arguments& args, const Common& common);
 std::function<int()> setup_bench_solve(Arguments& args, const Common& common);
 
-/// Smallest, middle and largest of some measurements.
+/// Smallest, median and largest of some measurements.
 struct Spread {
   double min = 0, median = 0, max = 0;
 };
@@ -28,7 +28,7 @@ Json spread_to_json(const Spread& spread);
 /// "1.24 (0.63 to 2.23)"
 std::string spread_text(const Spread& spread);
 
-/// How a whole command ran.
+/// Time and memory of a whole command.
 struct ProcessRun {
   double seconds = 0;
   uint64_t max_rss = 0;  ///< bytes
@@ -37,7 +37,7 @@ struct ProcessRun {
 /// Starts a program, waits for it, throws Error unless it ends with 0.
 ProcessRun run_process(const std::vector<std::string>& arguments);
 
-/// The program twofour that is measured: beside this one. Throws Error where it is missing.
+/// The path of the measured program twofour, which is beside this one. Throws Error if it is missing.
 std::filesystem::path twofour_program();
 
 /// Layouts and formats that a conversion may write.

@@ -23,18 +23,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Prune and pack in memory on one core, against memcpy of the same buffer in the same round.
+/// Pruning and packing in memory on one core, compared with memcpy of the same buffer in the same round.
 struct PackBench {
   Isa isa;
-  Spread ratio;                    ///< input bytes/s over those of memcpy
+  Spread ratio;                    ///< input bytes/s divided by those of memcpy
   double input_gb_s, memcpy_gb_s;  ///< medians
 };
 
-/// A command of twofour against one of the system's, in turn, round by round.
+/// A command of twofour compared with one of the system, alternating in each round.
 struct CommandBench {
   uint64_t bytes = 0;             ///< that the system's command copies or reads
   Spread seconds, other_seconds;  ///< of ours and of the system's
-  Spread ratio;                   ///< the system's time over ours, by round
+  Spread ratio;                   ///< the system's time divided by ours, by round
   uint64_t max_rss = 0;           ///< of ours, bytes
 };
 
@@ -42,15 +42,15 @@ struct ConvertBenchOptions {
   fs::path program;                  ///< twofour
   fs::path source;                   ///< checkpoint
   fs::path work;                     ///< directory where copies are made and removed
-  std::vector<std::string> command;  ///< what is measured: {"convert", "--to", "v7"}, without its directories
-  bool copy_output = false;          ///< against `cp` of what was written; else of the source
+  std::vector<std::string> command;  ///< measured, without its directories: {"convert", "--to", "v7"}
+  bool copy_output = false;          ///< compare with `cp` of the output; else of the source
   bool verify = false;
-  bool sync = false;  ///< `sync -f` of the work directory within the time of both
+  bool sync = false;  ///< the time of both includes `sync -f` of the work directory
   int jobs = 1;
   int rounds = 10;
 };
 
-/// A buffer with pages that exist before the clock starts.
+/// A buffer whose pages exist before the clock starts.
 class Pages {
  public:
   explicit Pages(size_t bytes)
@@ -66,7 +66,7 @@ class Pages {
   uint8_t* data_;
 };
 
-/// Random bytes; scales without the bytes that are no block scale.
+/// Fills a buffer with random bytes; for scales, only with valid block scales.
 void fill_random(uint8_t* to, size_t bytes, uint64_t seed, uint8_t mask) {
   for (size_t i = 0; i < bytes; ++i) {
     seed ^= seed << 13;
@@ -84,7 +84,8 @@ uint64_t directory_bytes(const fs::path& directory) {
   return bytes;
 }
 
-/// `round()` runs both commands and gives our run and the other's seconds; the first warms the page cache.
+/// `round()` runs both commands and returns our run and the other's seconds; the first round warms the page
+/// cache.
 template <class F>
 CommandBench bench_commands(int rounds, F&& round) {
   CommandBench result;
@@ -103,7 +104,7 @@ CommandBench bench_commands(int rounds, F&& round) {
   return result;
 }
 
-/// `bytes` of random codes and scales of [n, k] matrices, packed as v7 to fresh cache lines, `rounds` times.
+/// Packs `bytes` of random codes and scales of [n, k] matrices as v7 to fresh cache lines, `rounds` times.
 std::vector<PackBench> bench_pack(uint64_t bytes, int64_t n, int64_t k, int rounds) {
   const auto code_bytes = static_cast<size_t>(n * k / 2), scale_bytes = static_cast<size_t>(n * k / kGroup);
   const size_t experts = std::max<size_t>(1, bytes / (code_bytes + scale_bytes));
@@ -145,7 +146,7 @@ std::vector<PackBench> bench_pack(uint64_t bytes, int64_t n, int64_t k, int roun
   return results;
 }
 
-/// A command that writes an artifact against `cp -r --reflink=never` of its source or of what it wrote.
+/// Compares a command that writes an artifact with `cp -r --reflink=never` of its source or of its output.
 CommandBench bench_convert(const ConvertBenchOptions& o) {
   const fs::path copied = o.work / "twofour-bench-cp", converted = o.work / "twofour-bench-convert";
   std::vector<std::string> convert{o.program.string()};
@@ -160,7 +161,7 @@ CommandBench bench_convert(const ConvertBenchOptions& o) {
     if (o.sync) run.seconds += run_process({"sync", "-f", o.work.string()}).seconds;
     return run;
   };
-  // A copy of the source comes first, and both start with the memory that the other has given back.
+  // A copy of the source comes first, and each command starts with the memory that the other released.
   const auto copy = [&] {
     const double seconds = timed(cp).seconds;
     fs::remove_all(copied);
@@ -179,7 +180,7 @@ CommandBench bench_convert(const ConvertBenchOptions& o) {
   return result;
 }
 
-/// lint of a sound checkpoint against `cat` of its weight files to /dev/null. `program` is twofour,
+/// Compares lint of a sound checkpoint with `cat` of its weight files to /dev/null. `program` is twofour,
 /// `source` a directory.
 CommandBench bench_lint(const fs::path& program, const fs::path& source, int jobs, int rounds) {
   uint64_t bytes = 0;
@@ -224,7 +225,7 @@ Json bench_packing(const ConvertBenchArguments& o, const Common& common) {
   return list;
 }
 
-/// Figures of a command of ours and of the one it is held against, each by its name.
+/// Figures of our command and of the one it is compared with, each by its name.
 Json command_to_json(const CommandBench& b, const std::string& ours, const std::string& other) {
   return {{"bytes", b.bytes},
           {ours + "_seconds", spread_to_json(b.seconds)},
@@ -241,7 +242,7 @@ std::string command_text(const CommandBench& b, const char* other, const char* w
                      spread_text(b.ratio), other, format_bytes(b.max_rss));
 }
 
-/// The command that makes it, without directories.
+/// The command that makes the layout or format, without directories.
 std::vector<std::string> command_for(const ConvertBenchArguments& o) {
   const bool own_command = o.layout == "prune" || o.layout == "quantize";
   std::vector<std::string> command{own_command ? o.layout : "convert"};
@@ -253,7 +254,7 @@ std::vector<std::string> command_for(const ConvertBenchArguments& o) {
 Json bench_converting(const ConvertBenchArguments& o, const Common& common, const fs::path& source,
                       const fs::path& work) {
   Json list = Json::array();
-  // Larger formats than the source's are held against a copy of what they become.
+  // Formats larger than the source's are compared with a copy of the output.
   const bool copy_output = o.layout == "bf16" || o.layout == "fp8";
   for (const bool verify : {false, true}) {
     ConvertBenchOptions options;
@@ -278,7 +279,7 @@ Json bench_converting(const ConvertBenchArguments& o, const Common& common, cons
   return list;
 }
 
-/// The weights of `source` as BF16, which quantizing starts from.
+/// Makes the weights of `source` in BF16, the input of quantizing.
 fs::path dequantized(const fs::path& source, const fs::path& work, const Common& common) {
   const fs::path to = work / "bf16";
   run_process({twofour_program().string(), "convert", source.string(), to.string(), "--to", "bf16", "--jobs",
@@ -286,7 +287,7 @@ fs::path dequantized(const fs::path& source, const fs::path& work, const Common&
   return to;
 }
 
-/// The checkpoint that was named, or one made for the purpose.
+/// The named checkpoint, or one made for the measurement.
 fs::path source_for(const ConvertBenchArguments& o, const fs::path& work, const Common& common) {
   if (!o.source.empty()) return o.source;
   const fs::path source = work / "source";
@@ -320,7 +321,7 @@ int run_convert(const ConvertBenchArguments& o, const Common& common) {
     fs::remove_all(source);
     source = to;
   }
-  // Whole commands first: a child's peak memory counts from that of the process that started it.
+  // Whole commands come first: a child's peak memory includes that of the process that started it.
   json["convert"] = bench_converting(o, common, source, work.path());
   if (!o.skip_pack) json["pack"] = bench_packing(o, common);
   if (common.json) print_json(json);

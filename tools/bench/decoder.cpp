@@ -19,7 +19,7 @@ struct DecoderArguments {
   int rounds = 5;
 };
 
-/// GB/s, read and written, of a copy on the device.
+/// GB/s of a copy on the device, bytes read plus written.
 double copy_speed() {
   constexpr size_t kBytes = size_t{1} << 30;
   const cuda::DeviceStream stream;

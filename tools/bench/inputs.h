@@ -12,17 +12,17 @@
 
 namespace twofour {
 
-/// Beyond the L2 cache of any device, several times.
+/// Bytes that benches rotate through: several times the L2 cache of any device.
 inline constexpr int64_t kRotation = 1'400'000'000;
 
-/// How often `bytes` fit into what a bench rotates through, at least twice.
+/// How many times `bytes` fill kRotation, at least 2.
 int rotations(int64_t bytes);
 
-/// Random bytes of a kind, a pattern repeated: no cache line is near its like.
+/// Random bytes of a kind, as a repeated pattern; equal cache lines are far apart.
 cuda::DeviceMemory random_bytes(int64_t bytes, const std::function<uint8_t(uint32_t)>& byte, unsigned seed);
 
 uint8_t any_byte(uint32_t random);
-uint8_t scale_byte(uint32_t random);  ///< an E4M3 block scale as models have them
+uint8_t scale_byte(uint32_t random);  ///< an E4M3 block scale in the range of models
 uint8_t legal_meta(uint32_t random);
 
 /// Numbers from 0.5 to 2, either sign.
@@ -32,15 +32,14 @@ cuda::DeviceMemory random_bf16(int64_t count, unsigned seed);
 constexpr int64_t sparse_bytes(int64_t n, int64_t k) { return n * k / 16 * 7; }
 constexpr int64_t dense_bytes(int64_t n, int64_t k) { return n * k / 16 * 9; }
 
-/// Random experts. Rows of v7-packed are drawn as if all of it were metadata, which is legal as any of its
-/// four kinds of bytes.
+/// Random experts. Rows of v7-packed are drawn as metadata, which is legal for all four kinds of its bytes.
 struct RandomSparse {
   std::vector<cuda::DeviceMemory> parts;
   cuda::DeviceMemory global_scale;
   cuda::SparseExperts experts;
 
   RandomSparse(cuda::SparseLayout layout, int64_t e, int64_t n, int64_t k);
-  /// Experts l * e to (l + 1) * e - 1 on their own.
+  /// Experts l * e to (l + 1) * e - 1.
   cuda::SparseExperts of_layer(int64_t l, int64_t e) const;
 };
 
@@ -54,7 +53,7 @@ struct RandomDense {
   cuda::DenseWeights of_layer(int64_t l) const;
 };
 
-/// Different experts for each of `tokens` tokens, one after the other.
+/// Different experts for each of `tokens` tokens, token by token.
 std::vector<int32_t> random_experts(std::mt19937& random, int experts, int tokens, int topk);
 
 }  // namespace twofour

@@ -28,17 +28,17 @@ struct IoBenchOptions {
   int rounds = 3;
 };
 
-/// How fast bytes pass one way.
+/// The speed of one way of reading or writing.
 struct IoRate {
   bool write = false;
-  Io io = Io::kCached;  ///< kCached: a plain loop of read(2), or of write(2) and then fsync(2), as dd's
+  Io io = Io::kCached;  ///< kCached: a plain loop of read(2), or of write(2) and then fsync(2), like dd
   int in_flight = 1;
   Spread gb_s{};
 };
 
 struct IoBench {
   uint64_t read_bytes = 0, written_bytes = 0;  ///< by each measurement
-  bool in_memory = false;                      ///< the work directory: nothing there is cold
+  bool in_memory = false;                      ///< the work directory is in memory: nothing in it is cold
   std::vector<IoRate> rates;
 };
 
@@ -48,7 +48,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Bytes that no disk makes smaller.
+/// Bytes that no disk can compress.
 std::vector<uint8_t> random_bytes(uint64_t count) {
   std::vector<uint8_t> bytes(count);
   uint64_t state = 88172645463325252u;
@@ -59,7 +59,7 @@ std::vector<uint8_t> random_bytes(uint64_t count) {
   return bytes;
 }
 
-/// What is read: the first `limit` bytes of some files.
+/// The input to read: the first `limit` bytes of some files.
 struct Input {
   fs::path path;
   uint64_t bytes;
@@ -121,7 +121,7 @@ void drop_inputs(const std::vector<Input>& inputs) {
   for (const Input& input : inputs) drop_pages(InputFile(input.path).descriptor());
 }
 
-/// One after the other, as cat does it.
+/// Reads files one after another, like cat.
 double read_plainly(const std::vector<Input>& inputs, std::vector<uint8_t>& buffer) {
   drop_inputs(inputs);
   const auto start = Clock::now();
@@ -139,7 +139,7 @@ double read_plainly(const std::vector<Input>& inputs, std::vector<uint8_t>& buff
   return seconds_since(start);
 }
 
-/// Seconds, or nothing where the files do not pass that way.
+/// Seconds, or nothing if the files cannot be read that way.
 std::optional<double> read_all(const std::vector<Input>& inputs, Io io, int in_flight, uint64_t step) {
   drop_inputs(inputs);
   const auto start = Clock::now();
@@ -180,9 +180,9 @@ std::optional<double> write_all(const fs::path& path, uint64_t bytes, const std:
   return seconds_since(start);
 }
 
-/// Reads files with pages that were dropped before, and writes files to the disk, fsync included, through the
-/// page cache and past it, by 1, 2, 4 and 8 requests at a time, in alternating rounds. What file system
-/// refuses direct I/O has no such rates. The pages of `source` are not in the page cache afterwards.
+/// Reads files whose pages were dropped before, and writes files to the disk, fsync included, through the
+/// page cache and past it, by 1, 2, 4 and 8 requests at a time, in alternating rounds. File systems that
+/// refuse direct I/O have no such rates. The pages of `source` are not in the page cache afterwards.
 IoBench bench_io(const IoBenchOptions& o) {
   std::vector<uint8_t> data = random_bytes(o.request), buffer(o.request);
   const fs::path made = o.work / "read", written = o.work / "written";

@@ -50,7 +50,7 @@ double flops_of(int64_t stored, int64_t rows) {
   return 2.0 * static_cast<double>(stored) * static_cast<double>(rows);
 }
 
-/// Rows of activations, as many of each expert of a layer.
+/// Rows of activations, equally many for each expert of a layer.
 struct Rows {
   int layers;
   DeviceMemory ids, x, out;
@@ -71,11 +71,11 @@ struct Rows {
   int launches() const { return std::min(layers, kMostLaunches); }
 };
 
-/// Tokens of several launches, each with experts of its own.
+/// Tokens of several launches; each launch has its own experts.
 struct Tokens {
   int m, topk, launches;
   DeviceMemory ids, weights, hidden, out;
-  double experts = 0;  ///< different ones, of a launch
+  double experts = 0;  ///< number of different experts of a launch
 
   Tokens(const MoeShape& s, int tokens, int launches_)
       : m(tokens),
@@ -103,8 +103,8 @@ struct Tokens {
   }
 };
 
-/// Layers that launches go to in turn: until the L2 cache has lost what the last launch on a layer left
-/// there.
+/// The number of layers that launches rotate through, so that the L2 cache has lost a layer before its next
+/// launch.
 int layers_of(const MoeShape& s, const std::vector<int>& tokens, int64_t expert_bytes) {
   constexpr int64_t kMostCache = 128 << 20;
   const int fewest = *std::min_element(tokens.begin(), tokens.end());
@@ -207,7 +207,7 @@ KernelBench KernelBenches::fp8_multiply(Fp8Scaling scaling, int64_t n, int64_t k
                    out.as<uint8_t>() + e * per_expert * n * 2, workspace.as(), stream);
     }
   };
-  launch(0, stream_.get());  // loads its kernels, which a capture should not wait for
+  launch(0, stream_.get());  // loads the kernels, so that a capture need not wait for them
   stream_.synchronize();
   return result(multiply_name(scaling), shape_text(n, k, active, static_cast<int>(rows)),
                 {static_cast<double>(bytes), flops_of(n * k, rows)}, time(std::min(sets, 40), launch));
@@ -292,7 +292,7 @@ std::vector<KernelBench> KernelBenches::run() {
     }
     for (const int rows : fp8) {
       for (const Fp8Scaling scaling : {Fp8Scaling::tensor, Fp8Scaling::row}) {
-        // A launch for each expert: of many, that is all one would see.
+        // These need a launch for each expert, which would dominate the time of many experts.
         if (!has_cublaslt || (scaling == Fp8Scaling::row && active > 10)) continue;
         add(multiply_name(scaling), shape_text(n, k, active, active * rows),
             [&] { return fp8_multiply(scaling, n, k, active, rows); });

@@ -14,11 +14,11 @@ namespace twofour {
 /// One kernel on one shape.
 struct KernelBench {
   std::string name, shape;
-  double bytes;  ///< that it must move: weights where it multiplies, input and output where it converts
+  double bytes;         ///< bytes to move: weights in products, input and output in conversions
   Spread microseconds;  ///< of a launch
-  double gb_s;          ///< bytes over the median
-  double copy_share;    ///< gb_s over that of a copy on the same device, bytes read and written
-  double tflop_s;       ///< of the products with stored weights; 0 where nothing is multiplied
+  double gb_s;          ///< bytes divided by the median time
+  double copy_share;    ///< gb_s divided by that of a copy on the same device, bytes read and written
+  double tflop_s;       ///< of the products with stored weights; 0 without products
 };
 
 /// The routed experts of a model's layer.
@@ -33,16 +33,16 @@ struct KernelBenchOptions {
   int rounds = 15;
 };
 
-/// What a device can do, and the kernels against it. Every measurement replays a CUDA graph of launches that
-/// rotate through kRotation bytes of weights, a layer each, as in a model: kernels choose their tiles by the
-/// rows and experts of the layer that they are given.
+/// Compares the kernels with the speed of a copy on the device. Every measurement replays a CUDA graph of
+/// launches that rotate through kRotation bytes of weights, one layer each, as in a model: kernels choose
+/// their tiles by the rows and experts of the given layer.
 class KernelBenches {
  public:
-  /// Throws Error where there is no CUDA device. Measures the copy.
+  /// Measures the copy. Throws Error if there is no CUDA device.
   explicit KernelBenches(const KernelBenchOptions& options);
 
   double copy_gb_s() const { return copy_gb_s_; }
-  /// Throws Error where the filter leaves nothing.
+  /// Throws Error if the filter leaves nothing.
   std::vector<KernelBench> run();
 
   /// Seconds of one of `launches` calls of `launch(i)`, replayed as a graph.
@@ -56,17 +56,17 @@ class KernelBenches {
   /// sparse_multiply with `active` different experts and `per_expert` rows each.
   KernelBench sparse_multiply(cuda::SparseLayout layout, int64_t n, int64_t k, int active, int per_expert,
                               const cuda::SparsePlan& plan = {}) const;
-  /// dense_multiply of g8, the same way: what 2:4 has to beat.
+  /// dense_multiply of g8, the same way: the speed that 2:4 has to exceed.
   KernelBench dense_multiply(int64_t n, int64_t k, int active, int per_expert) const;
-  /// Fp8Multiply of experts that are neighbours, BF16 out: all at once, or with scales of rows one by one.
+  /// Fp8Multiply of neighbouring experts, with BF16 output: all at once, or one by one with scales of rows.
   KernelBench fp8_multiply(cuda::Fp8Scaling scaling, int64_t n, int64_t k, int active, int per_expert) const;
-  /// sparse_moe of a model's layers in turn, experts drawn anew for every token.
+  /// sparse_moe of a model's layers, one after another; every token draws new experts.
   void add_sparse_layers(std::vector<KernelBench>& results, const MoeShape& shape, cuda::SparseLayout layout,
                          std::span<const int> tokens) const;
   /// dense_moe the same way, W4A4 (`quantized`) or W4A16, SwiGLU fused or not.
   void add_dense_layers(std::vector<KernelBench>& results, const MoeShape& shape, bool quantized, bool fused,
                         std::span<const int> tokens) const;
-  /// Those of `tokens` that the filter leaves.
+  /// The numbers in `tokens` that the filter leaves.
   std::vector<int> wanted_tokens(const std::string& name, const MoeShape& shape,
                                  std::span<const int> tokens) const;
 

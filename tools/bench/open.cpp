@@ -21,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Opening a checkpoint of many tensors against what the JSON library needs for its headers: to read and to
-/// parse them into documents, and nothing else. Alternating rounds; ratios are over that time, by round.
+/// Opening a checkpoint of many tensors, compared with the JSON library's time to read and parse its headers
+/// into documents. In alternating rounds; ratios are to that time, by round.
 struct OpenBench {
   uint64_t tensors = 0, files = 0, header_bytes = 0, index_bytes = 0;
   Spread json_seconds;
@@ -44,7 +44,7 @@ void add_matrix(const std::string& module, std::vector<TensorInfo>& to) {
   to.push_back({module + ".input_scale", DType::kF32, {}});
 }
 
-/// Layers of routed experts, one after the other, cut into files.
+/// Writes the headers of files with layers of routed experts. Returns the number of tensors.
 uint64_t write_headers(const fs::path& directory, uint64_t tensors) {
   const uint64_t matrices = std::max(kFiles, tensors / 4);
   nlohmann::json map;

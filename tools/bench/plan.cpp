@@ -19,17 +19,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Planning alone, of a checkpoint with files that hold only headers and scalars.
+/// Planning alone, for a checkpoint whose files hold only headers and scalars.
 struct PlanBench {
   size_t tensors = 0, shards = 0, outputs = 0;  ///< tensors and files of the source, files of the artifact
   uint64_t source_bytes = 0, header_bytes = 0;
-  Spread parse_seconds;  ///< all headers, read and parsed by the JSON library, one after the other
+  Spread parse_seconds;  ///< all headers, read and parsed by the JSON library, one after another
   Spread open_seconds, plan_seconds, split_seconds;
-  Spread ratio;  ///< opening, planning and splitting over parsing, by round
+  Spread ratio;  ///< time of opening, planning and splitting divided by parsing, by round
   double balance = 0, overhead = 0;
 };
 
-/// Reads the headers and has the JSON library parse them.
+/// Reads the headers and parses them with the JSON library.
 void parse_source_headers(const Checkpoint& source) {
   std::string text;
   for (const Shard& shard : source.shards()) {
@@ -81,8 +81,7 @@ struct PlanBenchArguments {
   int rounds = 5;
 };
 
-/// Makes a checkpoint of headers only in a process of its own, so that its memory does not count as
-/// planning's.
+/// Makes a checkpoint of headers only in another process, so that its memory does not count for planning.
 void synth_headers(const PlanBenchArguments& o, const fs::path& to) {
   std::vector<std::string> command{
       twofour_program().string(), "synth",          to.string(), "--shape", o.shape, "--layers",

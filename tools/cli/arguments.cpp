@@ -61,7 +61,7 @@ std::string range_problem(const std::string& text, T least, T most, const std::s
   return fmt::format("expected {}, found '{}'", expected, text);
 }
 
-/// What the parser says, in our words where they are plainer. ": " ends the argument's name.
+/// The parser's message, replaced by a plainer text of ours if there is one. ": " ends the argument's name.
 std::string plain_message(const CLI::ParseError& error) {
   const std::string message = error.what();
   if (message == "A subcommand is required") return "expected a command, found none";
@@ -88,7 +88,7 @@ struct Arguments::State {
   std::vector<std::vector<std::string>> exactly_one;
   std::function<void(Arguments&)> define;  ///< empty once it ran
   CommandEntry entry;
-  std::string group;  ///< of arguments that are added now
+  std::string group;  ///< of arguments that are being added
 };
 
 Argument::Argument(CLI::Option* option, ArgumentEntry entry) : option_(option), entry_(std::move(entry)) {}
@@ -105,7 +105,7 @@ Argument& Argument::required(bool is_required) {
 
 namespace {
 
-/// Whether `text` is `word`, or has a number of up to three digits where that ends with ":N".
+/// True if `text` is `word`, or has a number of up to three digits in place of N if `word` ends with ":N".
 bool is_word(const std::string& word, const std::string& text) {
   if (!word.ends_with(":N")) return text == word;
   const size_t at = word.size() - 1;
@@ -207,7 +207,7 @@ void Arguments::command(const std::string& name, const std::string& summary,
   command(name, summary).state_->define = std::move(define);
 }
 
-/// Defines the arguments of the command of that name; without one, of each.
+/// Defines the arguments of the command of that name; without a name, of each command.
 void Arguments::define(std::string_view only) const {
   for (const auto& command : state_->commands) {
     if (!only.empty() && command->name() != only) continue;
@@ -225,7 +225,7 @@ Argument& Arguments::option(const std::string& names, T& to, const std::string& 
   CLI::Option* added = state_->app->add_option(names, to, description);
   ArgumentEntry entry = entry_of(names, description);
   if (entry.names.empty()) {
-    // An unadorned word is a file or directory in most commands.
+    // A plain text value is a file or directory in most commands.
     entry.path = std::is_same_v<T, std::string>;
   } else {
     entry.value = kValueName<T>;
@@ -310,7 +310,7 @@ CommandEntry Arguments::entry() const {
   return entry;
 }
 
-/// What could not be parsed, and where to look.
+/// The error of a command line that could not be parsed, and the help to read.
 ErrorLines Arguments::usage_error(const std::string& message) const {
   const Arguments* command = chosen();
   const Arguments& at = command != nullptr ? *command : *this;
@@ -332,7 +332,7 @@ ErrorLines Arguments::usage_error(const std::string& message) const {
   return ErrorLines({message, help});
 }
 
-/// What is wrong with the arguments together; empty where nothing is.
+/// The error in the combination of arguments; empty if there is none.
 std::string Arguments::problem_together() const {
   const auto excludes = [](const Argument& a, const Argument& b) {
     return std::find(a.excluded_.begin(), a.excluded_.end(), b.name()) != a.excluded_.end();
@@ -357,8 +357,8 @@ std::string Arguments::problem_together() const {
   return "";
 }
 
-/// Refuses an option that was given nothing, as by a variable that is not set: such a run would do less than
-/// it was asked.
+/// Refuses an option with an empty value, for example from a variable that is not set: such a run would do
+/// less than it was asked to do.
 void Arguments::check_empty_values() const {
   for (const auto& argument : state_->arguments) {
     for (const std::string& value : argument->option_->results()) {

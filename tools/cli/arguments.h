@@ -14,20 +14,20 @@ namespace twofour {
 
 struct ErrorLines;
 
-/// An option, a flag or (without names) a positional argument, as help, completion and manual pages show it.
+/// An option, a flag or (without names) a positional argument, for help, completion and manual pages.
 struct ArgumentEntry {
   std::vector<std::string> names;  ///< "-j", "--jobs"
-  std::string value;               ///< "FILE", "N"; of a positional its name; empty: a flag
+  std::string value;               ///< "FILE", "N"; the name of a positional; empty: a flag
   std::vector<std::string> choices;
   std::string description, range, default_text;  ///< range: "1 to 4096"
   bool path = false;                             ///< the value is, or may be, a file or directory
   bool required = false, repeated = false;
   bool common = false;     ///< every command has it
-  std::string group = {};  ///< what it is about, where several commands have it: see ArgumentGroup
+  std::string group = {};  ///< its subject, if several commands have it: see ArgumentGroup
   bool operator==(const ArgumentEntry&) const = default;
 };
 
-/// A command and, below it, its own.
+/// A command with its arguments and subcommands.
 struct CommandEntry {
   std::string name, summary, footer;
   std::vector<ArgumentEntry> positionals, options;
@@ -38,25 +38,25 @@ struct CommandEntry {
 class Argument {
  public:
   Argument& required(bool is_required = true);
-  /// Only these words; those of `unlisted` are taken, too, but not shown. A word that ends with ":N" stands
-  /// for those with a whole number there.
+  /// Allows only these words; words of `unlisted` are taken, too, but not shown. A word that ends with ":N"
+  /// takes any whole number for N.
   Argument& one_of(std::vector<std::string> words, const std::vector<std::string>& unlisted = {});
-  /// Whole numbers only, or any numbers, from `least` to `most`.
+  /// Allows only whole numbers, or any numbers, from `least` to `most`.
   Argument& range(int least, int most);
   Argument& range(double least, double most);
-  /// `problem` says what is wrong with a value ("expected ..., found ..."), or nothing.
+  /// `problem` returns the error of a value ("expected ..., found ..."), or an empty text.
   Argument& check(std::function<std::string(const std::string&)> problem);
-  /// Never together with the option of that name ("--force"), whichever comes first.
+  /// Refuses the argument together with the option of that name ("--force"), in any order.
   Argument& excludes(const std::string& name);
-  /// What the value is called; FILE, DIRECTORY and PATH are completed as such.
+  /// Sets the name of the value; FILE, DIRECTORY and PATH are completed as such.
   Argument& value_name(const std::string& name);
-  /// What holds where it is not given, where that is not the bound variable's own value.
+  /// Sets the default to show, if it is not the bound variable's own value.
   Argument& default_text(const std::string& text);
-  /// A list may also be given as one value with this character between.
+  /// A list may also be given as one value with this character between its items.
   Argument& separated_by(char separator);
-  /// Its value is a text that may mention URLs and is no address: GivenUrls leaves it whole.
+  /// The value is a text that may mention URLs but is no address: GivenUrls does not change it.
   Argument& as_given();
-  /// Every command has it.
+  /// Marks an argument that every command has.
   Argument& common();
 
  private:
@@ -73,7 +73,7 @@ class Argument {
 /// The arguments of a program or of one of its commands, bound to variables that must outlive parse().
 class Arguments {
  public:
-  /// What a command line asks for.
+  /// The request of a command line.
   enum class Request { kRun, kHelp, kVersion };
 
   Arguments(const std::string& program, const std::string& summary);
@@ -83,12 +83,12 @@ class Arguments {
 
   /// A command below this one.
   Arguments& command(const std::string& name, const std::string& summary);
-  /// The same, whose arguments `define` defines once a command line names it or somebody looks at all.
+  /// A command whose arguments `define` defines when a command line names it or all commands are listed.
   void command(const std::string& name, const std::string& summary, std::function<void(Arguments&)> define);
 
   /// An option ("-o,--output") or, without dashes ("SRC"), a positional argument. T: std::string, int,
   /// int64_t, uint64_t, float, double, std::optional of one, or std::vector<std::string>, which may be given
-  /// again. What `to` holds now is shown as the default.
+  /// again. The present value of `to` is shown as the default.
   template <class T>
   Argument& option(const std::string& names, T& to, const std::string& description);
   /// An option without a value.
@@ -96,17 +96,17 @@ class Arguments {
 
   /// A defined argument by its name: "--to", "SRC".
   Argument& at(const std::string& name);
-  /// `name` takes the place of every argument defined so far, but for those of `besides`: none is required,
-  /// and none is taken together with it.
+  /// `name` replaces every argument defined so far, except those of `besides`: none is required, and none is
+  /// allowed together with it.
   void replaces_all(const std::string& name, const std::vector<std::string>& besides);
-  /// Of these options a command line has exactly one.
+  /// Requires exactly one of these options in a command line.
   void exactly_one_of(const std::vector<std::string>& names);
 
-  /// What help says last, behind what was said before.
+  /// Adds a text to the end of the help.
   void footer(const std::string& text);
 
-  /// Parses a command line, the program's name first, with one of the commands. Throws Error (two lines: what
-  /// is wrong, which help to read) on an invalid one.
+  /// Parses a command line, the program's name first, with one of the commands. Throws Error (two lines: the
+  /// error, the help to read) on an invalid one.
   Request parse(const std::vector<std::string>& words);
   /// The command that the command line named, once parsed; nullptr without one.
   const Arguments* chosen() const;
@@ -129,8 +129,8 @@ class Arguments {
   std::unique_ptr<State> state_;
 };
 
-/// While it lives, arguments that are added to a command belong to the group of that title, under which
-/// tools/README.md describes those that several commands have.
+/// While it lives, arguments that are added to a command belong to the group of that title. tools/README.md
+/// describes arguments of several commands under it.
 class ArgumentGroup {
  public:
   ArgumentGroup(Arguments& args, const char* title);

@@ -25,7 +25,7 @@ void check_budget(const RecipeOptions& o) {
 
 namespace {
 
-/// A unit with the sums over it and all before it.
+/// A unit with the sums over all units up to it.
 struct CurvePoint {
   const PruningUnit& unit;
   double share, loss;

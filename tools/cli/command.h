@@ -14,7 +14,7 @@ namespace twofour {
 class Argument;
 class Arguments;
 
-/// Exit codes of the program; findings count only for commands that look for them.
+/// Exit codes of the program; kFound is only for commands that search for findings.
 enum ExitCode { kDone = 0, kFound = 1, kTrouble = 2, kInterrupted = 130 };
 
 /// Options that every command has.
@@ -24,23 +24,23 @@ struct Common {
   bool verbose = false;
   int jobs = 0;
   std::string device = "auto";
-  std::string command;  ///< that runs
+  std::string command;  ///< the command that runs
 };
 
-/// What a command has for a CUDA device.
+/// The work of a command that a CUDA device can do.
 enum class CudaWork { kNone, kSolvers, kAll };
 
-/// One command of a program. `setup` defines its arguments and returns what runs it.
+/// One command of a program. `setup` defines its arguments and returns the function that runs it.
 struct Command {
   const char* name;
   const char* summary;
   std::function<int()> (*setup)(Arguments& args, const Common& common);
   const char* example;        ///< a command line, without the program's name
-  bool has_findings = false;  ///< whether findings or differences end it with 1
+  bool has_findings = false;  ///< findings or differences end it with 1
   CudaWork cuda = CudaWork::kNone;
 };
 
-// Of twofour, each in the file of its name.
+// The commands of twofour, each in the file of its name.
 std::function<int()> setup_card(Arguments& args, const Common& common);
 std::function<int()> setup_completion(Arguments& args, const Common& common);
 std::function<int()> setup_compress(Arguments& args, const Common& common);
@@ -64,32 +64,33 @@ std::function<int()> setup_run(Arguments& args, const Common& common);
 std::function<int()> setup_synth(Arguments& args, const Common& common);
 std::function<int()> setup_validate(Arguments& args, const Common& common);
 
-/// Throws Error where --device asks for cuda: `command` runs on the CPU alone. Starts no driver, which takes
-/// longer than a small command.
+/// Throws Error if --device asks for cuda: `command` runs on the CPU alone. Does not start the driver, which
+/// takes longer than a small command.
 void check_device(const Common& common, const std::string& command);
 
-/// Hides all CUDA devices but the one that --device cuda:N names from CUDA, which must not have started yet:
-/// so every thread has it.
+/// Hides all CUDA devices but the one of --device cuda:N from CUDA, so that every thread uses it. CUDA must
+/// not have started yet.
 void show_one_device(const Common& common);
 
-/// Where a command with CUDA code runs, as --device says; auto is a CUDA device if there is one. Throws Error
+/// The device of a command with CUDA code, by --device; auto is a CUDA device if there is one. Throws Error
 /// if --device asks for cuda and there is no device.
 Device choose_device(const Common& common);
 
-/// The same of a command whose solvers alone have CUDA code; `solves`: they run. Throws Error too if --device
-/// asks for cuda and they do not.
+/// The device of a command whose solvers alone have CUDA code; `solves`: they run. Throws Error also if
+/// --device asks for cuda and they do not run.
 Device choose_solver_device(const Common& common, bool solves);
 
 /// The device for people: "cpu" or "cuda (NVIDIA H200)".
 std::string device_text(Device device);
-/// The same of a command that auto has on a device, and why it is not there: "cpu (no CUDA device: ...)".
+/// The same for a command that auto would run on a device, with the reason if it does not: "cpu (no CUDA
+/// device: ...)".
 std::string device_text(const Common& common, Device device);
 
-/// Runs `work` while showing its progress on stderr: a line that renews itself on a terminal, a plain line
-/// now and then elsewhere, nothing with --quiet. A CapturedConsole has the progress instead.
+/// Runs `work` while showing its progress on stderr: a line that is updated on a terminal, a plain line now
+/// and then elsewhere, nothing with --quiet. A CapturedConsole gets the progress instead.
 void with_progress(const Common& common, const std::function<void(Progress&)>& work);
 
-/// Findings on stderr, a line each; notes only with --verbose.
+/// Prints findings on stderr, one per line; notes only with --verbose.
 void print_findings(const Common& common, const Findings& findings);
 Json findings_to_json(const Findings& findings);
 

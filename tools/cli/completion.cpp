@@ -22,7 +22,7 @@ std::string joined_names(const std::vector<CommandEntry>& commands) {
   return names;
 }
 
-/// The cases of one command: what may follow each option, and what else.
+/// Adds the cases of one command: the values of each option, and the other words.
 void add_bash_cases(const CommandEntry& c, const std::string& path, std::string& values, std::string& words) {
   std::string options;
   for (const ArgumentEntry& o : c.options) {
@@ -46,7 +46,7 @@ void add_bash_cases(const CommandEntry& c, const std::string& path, std::string&
     add_bash_cases(sub, path.empty() ? sub.name : path + " " + sub.name, values, words);
 }
 
-/// The paths of all commands that have commands.
+/// Adds the paths of all commands that have subcommands.
 void add_parents(const CommandEntry& c, const std::string& path, std::string& cases) {
   for (const CommandEntry& sub : c.commands) {
     cases += fmt::format("      '{}') command='{}' ;;\n", path.empty() ? sub.name : path + " " + sub.name,
@@ -55,7 +55,7 @@ void add_parents(const CommandEntry& c, const std::string& path, std::string& ca
   }
 }
 
-/// What _arguments takes after an option or for a positional.
+/// The value of an option or a positional, as _arguments takes it.
 std::string zsh_value(const ArgumentEntry& o) {
   const auto escaped = [](const std::string& text) {
     std::string out;
@@ -140,7 +140,8 @@ std::string bash_completion(const CommandEntry& root) {
   std::string values, words, parents;
   add_bash_cases(root, "", values, words);
   add_parents(root, "", parents);
-  // The line is cut at blanks here, for bash's own words end at ':' and '=', which 2:4 and --to=v7 have.
+  // The script splits the line at blanks, since bash's own words end at ':' and '=', which 2:4 and --to=v7
+  // have.
   return fmt::format(R"(# bash completion of twofour; `twofour completion bash` wrote it.
 _twofour() {{
   local line=${{COMP_LINE:0:COMP_POINT}} command= after= options= plain= files=0 word i
@@ -186,7 +187,7 @@ complete -F _twofour twofour
 std::string zsh_completion(const CommandEntry& root) {
   std::string out = "#compdef twofour\n# zsh completion of twofour; `twofour completion zsh` wrote it.\n\n";
   add_zsh_function(root, "_twofour", out);
-  // As a file of fpath its first call is the completion itself; sourced, it only makes itself known.
+  // As a file of fpath, its first call completes; when sourced, it only registers itself.
   return out +
          "if [[ $funcstack[1] == _twofour ]]; then\n  _twofour \"$@\"\nelse\n  compdef _twofour "
          "twofour\nfi\n";

@@ -20,7 +20,7 @@
 namespace twofour {
 namespace {
 
-/// What --dry-run says is done with a tensor; of a recipe with the rule that decided: "rule 2 (experts): v7".
+/// The decision on a tensor for --dry-run; for a recipe with the rule that decided: "rule 2 (experts): v7".
 std::string decision_text(const Plan& plan, const OutputTensor& t) {
   const Transformation& writer = *plan.transformations[t.transformation];
   const bool labelled = std::any_of(plan.recipe.rules.begin(), plan.recipe.rules.end(),
@@ -31,7 +31,7 @@ std::string decision_text(const Plan& plan, const OutputTensor& t) {
   return fmt::format("{}: {}", by_rule ? writer.rule() : "no rule", writer.decision(t.part));
 }
 
-/// What writes a tensor.
+/// The transformation that writes a tensor.
 const Transformation& writer_of(const Plan& plan, const OutputTensor& t) {
   return *plan.transformations[t.transformation];
 }
@@ -249,7 +249,7 @@ Recipe recipe_as_said(const RecipeOptions& options, const ConversionOptions& o) 
   return recipe;
 }
 
-/// Input scales of a file become part of the recipe.
+/// Reads the input scales of a file into the recipe.
 void take_input_scales(Rule& rule, const std::string& destination) {
   using Kind = InputScale::Kind;
   const Kind kind = rule.input_scale.kind();
@@ -292,7 +292,7 @@ void check_inputs_apart(const std::string& destination, const std::vector<InputO
   if (!to.has_filename()) to = to.parent_path();
   for (const auto& [option, file] : inputs) {
     if (file.empty() || !fs::exists(fs::symlink_status(file, error))) continue;
-    // A link goes with its directory, too.
+    // A link would be removed with its directory, too.
     const fs::path given = fs::absolute(file, error);
     if (is_within(fs::weakly_canonical(given, error), to) ||
         is_within(fs::weakly_canonical(given.parent_path(), error) / given.filename(), to)) {

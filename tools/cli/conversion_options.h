@@ -23,77 +23,75 @@ struct ConversionOptions {
   bool dry_run = false, no_verify = false, check = false, force = false, resume = false;
   bool follow_links = false;
   RemoteOptions remote{};
-  RemoteSource* opened = nullptr;      ///< SRC, where it may be a URL; `source` is its path here then
+  RemoteSource* opened = nullptr;      ///< SRC, if it may be a URL; `source` is then its local path
   const FileStates* inputs = nullptr;  ///< files that were opened before, see ConvertOptions
 };
 
-/// Adds them to a command; `takes_urls`: SRC may be one.
+/// Adds the options to a command; `takes_urls`: SRC may be a URL.
 void add_conversion_options(Arguments& args, ConversionOptions& options, bool takes_urls = true);
-/// Adds those that say how the destination is written; `with_check`: --check, which reads SRC first, too;
-/// `takes_urls`: where the files of a URL are kept, too.
+/// Adds the options for writing the destination; `with_check`: also --check, which reads SRC first;
+/// `takes_urls`: also the cache for the files of a URL.
 void add_writing_options(Arguments& args, ConversionOptions& options, bool with_check, bool takes_urls);
 
-/// Adds --follow-links, which every command has that copies files of a checkpoint.
+/// Adds --follow-links, an option of every command that copies files of a checkpoint.
 void add_links_option(Arguments& args, bool& follow_links);
 Links parse_links(bool follow_links);
 
-/// Adds --io, the way that the bytes of large files pass.
+/// Adds --io, the way of reading and writing large files.
 void add_io_option(Arguments& args, std::string& io);
 Io parse_io(const std::string& io);
 
-/// Adds SRC, DST and what chooses modules and files, which go into a recipe.
+/// Adds SRC, DST and the options that choose modules and files for a recipe.
 void add_source_and_selection(Arguments& args, ConversionOptions& options, bool takes_urls = true);
 
-/// The recipe that the options ask for: of a file or shipped, or one rule with the chosen modules.
+/// The recipe of the options: from a file or shipped, or one rule with the chosen modules.
 Recipe make_recipe(const RecipeOptions& recipe, const ConversionOptions& options);
 
-/// The reference checkpoint of the options. Its global scales go into the recipe; nullptr if the options keep
-/// none.
+/// The reference checkpoint of the options; nullptr if there is none. Its global scales go into the recipe.
 std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(Recipe& recipe);
 
-/// Where and how fast a run worked, as a line that ends: "cpu, 0.21 s: 0.50 GB/s read, ...".
+/// Device and speed of a run, as a line with its end: "cpu, 0.21 s: 0.50 GB/s read, ...".
 std::string speed_text(Device device, double seconds, uint64_t read, uint64_t written, bool verified);
 
-/// What a run did to the weights, as complete lines.
+/// The changes of the weights by a run, as complete lines.
 std::string weights_text(const ConvertResult& result, bool verbose);
 Json result_to_json(const Plan& plan, const ConvertResult& result, Device device);
-/// What --dry-run prints of a plan.
+/// The document of a plan for --dry-run.
 Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs, Device device);
 
-/// Converts as the options ask for or, with --dry-run, only plans, and reports. Returns the exit code.
+/// Converts by the options or, with --dry-run, only plans, and reports. Returns the exit code.
 int run_conversion(const ConversionOptions& options, const RecipeOptions& recipe, const Common& common);
 
-/// A command whose rule is always `to`: adds its options. What is returned converts.
+/// Adds the options of a command whose rule is always `to`. Returns the function that converts.
 std::function<int()> add_conversion(Arguments& args, const Common& common, const char* to,
                                     RuleCommand command);
 
-/// What solves on that device, with all of --jobs.
+/// The solver on that device, with all threads of --jobs.
 Compute solver_of(const Common& common, Device device);
 
 /// An option, and the file that it names; empty: none.
 using InputOption = std::pair<std::string, std::string>;
 
-/// Throws Error where a file that is read is in the directory to write, which --force would empty. What is no
-/// file that is there, as the name of a recipe, passes.
+/// Throws Error if an input file is in the directory to write, which --force would empty. Names that are no
+/// existing file, such as a shipped recipe's, are allowed.
 void check_inputs_apart(const std::string& destination, const std::vector<InputOption>& inputs);
 
-/// The destination, with what --force and --resume say about files that are there. Throws Error as
-/// Destination does.
+/// The destination, with existing files treated by --force and --resume. Throws Error like Destination.
 Destination claim_destination(const ConversionOptions& options);
 
-/// How a run writes, by the options.
+/// The options of convert() by those of the command.
 ConvertOptions convert_options(const ConversionOptions& options, Device device, const Common& common);
 
-/// Compares the source's tensors with the hashes in its twofour.json, as --check asks for.
+/// Compares the source's tensors with the hashes in its twofour.json, for --check.
 void check_hashes(const ConversionOptions& options, Progress& progress);
 
-/// What --dry-run prints.
+/// Prints the output of --dry-run.
 void print_planned(const Checkpoint& source, const Plan& plan, Device device, const Common& common);
-/// What was written.
+/// Prints the result of a conversion.
 void print_conversion(const ConversionOptions& options, const Plan& plan, const ConvertResult& result,
                       Device device, const Common& common);
 
-/// Writes what a plan says of an opened source or, with --dry-run, shows it. Returns the exit code.
+/// Writes the planned artifact of an opened source or, with --dry-run, shows the plan. Returns the exit code.
 int write_checkpoint(const Destination& destination, const ConversionOptions& options,
                      const Checkpoint& source, const Plan& plan, const ReferenceCheckpoint* kept,
                      const Common& common);

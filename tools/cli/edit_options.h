@@ -9,7 +9,7 @@
 
 namespace twofour {
 
-/// What graft and drop ask for, apart from the files that are read and written.
+/// Options of graft and drop, without the files that are read and written.
 struct EditOptions {
   std::string donor;                       ///< graft
   std::vector<std::string> take, modules;  ///< graft; drop
@@ -22,9 +22,8 @@ Argument& add_take_option(Arguments& args, EditOptions& options, const std::stri
 /// Adds --modules, --experts and --by.
 void add_drop_options(Arguments& args, EditOptions& options);
 
-/// The edit of a source that they ask for, and how it is written; one of --take, --modules and --experts is
-/// given. Throws Error on options that do not go together and on what --by and a list of experts must not
-/// say.
+/// The recipe with the edit of a source by these options; one of --take, --modules and --experts is given.
+/// Throws Error on options that contradict each other and on invalid values of --by and of a list of experts.
 Recipe edit_recipe(const EditOptions& options, const ConversionOptions& common);
 
 }  // namespace twofour

@@ -58,7 +58,7 @@ Json encode_error_to_json(const EncodeError& e) {
 
 namespace {
 
-/// What pruning first is worth. Both errors are against the weights before either.
+/// The gain of pruning first. Both errors are relative to the original weights.
 std::string gain_text(const EncodedResult& r) {
   return fmt::format("; pruned after quantizing: {}; gain {:.2f} dB", error_text(r.pruned_after),
                      r.error.snr_db() - r.pruned_after.snr_db());

@@ -9,14 +9,14 @@
 
 namespace twofour {
 
-/// A figure of a document: JSON has no infinity, so the SNR of what is equal becomes null.
+/// A figure of a document: JSON has no infinity, so the SNR of equal weights becomes null.
 Json figure_to_json(double value);
 
 /// "retained energy 90.1 %, relative error 31.4 %, SNR 10.1 dB, cosine 0.949, decided by ties 25.2 %"
 std::string quality_text(const Quality& quality);
 Json quality_to_json(const Quality& quality);
 
-/// "chosen by statistics or masks: relative error 53.143 %, SNR 5.49 dB", from the source's weights.
+/// "chosen by statistics or masks: relative error 53.143 %, SNR 5.49 dB", relative to the source's weights.
 std::string chosen_text(const EncodeError& error);
 Json encode_error_to_json(const EncodeError& error);
 
@@ -24,9 +24,9 @@ Json encode_error_to_json(const EncodeError& error);
 std::string value_error_text(const ValueError& error);
 Json value_error_to_json(const ValueError& error);
 
-/// What encoding cost all matrices together, and with `each` one by one; lines that end.
+/// The loss by encoding, for all matrices together and with `each` also for each one; complete lines.
 std::string encoded_text(const std::vector<ModuleReport>& modules, bool each);
-/// The same of one matrix that was quantized, as fields of its module.
+/// The same for one matrix that was quantized, as fields of its module.
 Json encoded_to_json(const ModuleReport& module);
 
 }  // namespace twofour

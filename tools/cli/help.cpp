@@ -18,10 +18,10 @@ namespace {
 
 constexpr size_t kWidth = 100, kColumn = 28;
 
-/// A line of text from a column on, wrapped; later lines keep its indentation.
+/// A line of text from a column on, wrapped; later lines have its indentation.
 std::string wrapped_line(const std::string& line, size_t column) {
   const size_t indent = std::min(line.find_first_not_of(' '), line.size());
-  // In a list ("  name  text") the text has a column of its own.
+  // In a list ("  name  text") the text has its own column.
   const size_t gap = indent > 0 ? line.find("  ", indent) : line.npos;
   const size_t hang = gap == line.npos ? indent : std::min(line.find_first_not_of(' ', gap), line.size());
   std::string out(indent, ' ');
@@ -42,7 +42,7 @@ std::string wrapped_line(const std::string& line, size_t column) {
   return out;
 }
 
-/// The same of several lines.
+/// Several lines, wrapped.
 std::string wrapped(const std::string& text, size_t column = 0) {
   std::string out;
   for (size_t at = 0; at <= text.size();) {
@@ -54,7 +54,7 @@ std::string wrapped(const std::string& text, size_t column = 0) {
   return out;
 }
 
-/// "{a,b,c}" from `column` on, continued on further lines where it is too long for one.
+/// "{a,b,c}" from `column` on, continued on further lines if it is too long for one.
 std::string choices_text(const std::vector<std::string>& choices, size_t column) {
   std::string text = "{";
   size_t used = column + 1;
@@ -134,7 +134,7 @@ namespace {
 
 using Entries = std::vector<ArgumentEntry>;
 
-/// `text` with what Markdown would read as markup made plain.
+/// `text` with Markdown's markup characters escaped.
 std::string markdown(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -153,7 +153,7 @@ std::string markdown_item(const ArgumentEntry& entry) {
                      markdown(entry.description + limits_text(entry)));
 }
 
-/// The anchor of a heading: "choosing-modules" of "Choosing modules".
+/// The anchor of a heading: "choosing-modules" for "Choosing modules".
 std::string anchor(std::string title) {
   for (char& c : title) c = c == ' ' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return title;
@@ -169,7 +169,7 @@ std::vector<std::string> divided(const std::string& text, const std::string& by)
   return parts;
 }
 
-/// A list as the lines "  name  text" have it; one of short lines is one line here.
+/// A list from lines "  name  text"; a list of short lines becomes one line.
 std::string markdown_list(const std::vector<std::string>& lines) {
   constexpr size_t kShort = 80;
   const bool is_short =
@@ -184,7 +184,7 @@ std::string markdown_list(const std::vector<std::string>& lines) {
   return out;
 }
 
-/// A paragraph of a footer: sentences in one line, lists, other indented lines as code.
+/// A paragraph of a footer: sentences become one line, lists stay, other indented lines become code.
 std::string markdown_paragraph(const std::string& paragraph) {
   enum class Kind { kSentence, kItem, kCode };
   const auto kind_of = [](const std::string& line) {
@@ -212,8 +212,9 @@ size_t count(const Entries& entries, const ArgumentEntry& entry) {
   return static_cast<size_t>(std::count(entries.begin(), entries.end(), entry));
 }
 
-/// Options that the page describes once: those of every command (without a group) and those of a group that
-/// several have. Where a group has several of one name, the first of those that most commands have.
+/// Options that the page describes once: options of every command (without a group), and options of a group
+/// that several commands have. If a group has several options of one name, the one that most commands have,
+/// the first of equal ones.
 Entries shared_options(const std::vector<CommandEntry>& commands) {
   Entries all;
   for (const CommandEntry& c : commands) all.insert(all.end(), c.options.begin(), c.options.end());
@@ -249,7 +250,7 @@ std::string items_of(const Entries& entries, const std::string& group) {
   return items;
 }
 
-/// A command's own arguments, then of each group the names of what the command has of it.
+/// A command's own arguments, then for each group the names of the command's options in it.
 std::string items_of(const CommandEntry& command, const Entries& shared) {
   std::string items;
   for (const ArgumentEntry& entry : command.positionals) items += markdown_item(entry);
@@ -270,7 +271,7 @@ std::string items_of(const CommandEntry& command, const Entries& shared) {
 
 constexpr std::string_view kExample = "Example:\n  ", kExitCodes = "Exit codes: ";
 
-/// Paragraphs of a command's footer, but for the example and the exit codes.
+/// Paragraphs of a command's footer, without the example and the exit codes.
 std::vector<std::string> notes_of(const CommandEntry& command) {
   std::vector<std::string> notes;
   for (const std::string& paragraph : divided(command.footer, "\n\n")) {
@@ -280,7 +281,7 @@ std::vector<std::string> notes_of(const CommandEntry& command) {
   return notes;
 }
 
-/// What several commands say in their footers.
+/// Paragraphs that several commands have in their footers.
 std::vector<std::string> shared_notes(const std::vector<CommandEntry>& commands) {
   std::vector<std::string> all, shared;
   for (const CommandEntry& c : commands) {

@@ -12,7 +12,7 @@
 namespace twofour {
 namespace {
 
-/// The severity that a rule has, or "off".
+/// The severity of a rule, or "off".
 std::string_view level_of(const LintRule& rule, const LintLevels& levels) {
   const auto level = levels.find(rule.id);
   if (level == levels.end()) return rule.opt_in ? "off" : severity_name(rule.severity);
@@ -41,7 +41,7 @@ std::string where_and_message(const LintFinding& f) {
   return where + (where.empty() ? "" : ": ") + f.message;
 }
 
-/// Consequences of a finding, `shown` of each rule.
+/// Prints the consequences of a finding, `shown` of each rule.
 void print_consequences(const LintFinding& f, size_t shown) {
   size_t of_rule = 0;
   for (size_t i = 0; i < f.consequences.size(); ++i) {
@@ -54,7 +54,7 @@ void print_consequences(const LintFinding& f, size_t shown) {
   }
 }
 
-/// One rule's findings, `shown` of them.
+/// Prints one rule's findings, a few or all.
 void print_rule(const LintReport& r, size_t begin, size_t end, bool all) {
   constexpr size_t kFew = 5, kFewConsequences = 2;
   const size_t shown = all ? end - begin : kFew;

@@ -13,7 +13,7 @@
 namespace twofour {
 namespace {
 
-/// `text` for roff: no character of it is markup.
+/// `text` for roff, with markup escaped.
 std::string roff(std::string_view text) {
   std::string out;
   bool line_start = true;

@@ -32,7 +32,7 @@
 namespace twofour {
 namespace {
 
-/// An example of a command and its exit codes.
+/// The footer of a command: an example and its exit codes.
 std::string footer(const Program& program, const Command& command) {
   return fmt::format("Example:\n  {} {}\n\nExit codes: 0 done, {}2 trouble, 130 interrupted.", program.name,
                      command.example, command.has_findings ? "1 findings or differences, " : "");
@@ -60,7 +60,8 @@ void add_common(Arguments& args, Common& common, CudaWork cuda) {
   if (cuda != CudaWork::kNone) {
     device.one_of({"cpu", "cuda", "auto"}, {"cuda:N"}).common();
   } else {
-    device.one_of({"cpu", "auto"}, {"cuda", "cuda:N"}).common();  // check_device says why cuda is refused
+    device.one_of({"cpu", "auto"}, {"cuda", "cuda:N"}).common();  // check_device() explains why cuda is
+                                                                  // refused
   }
 }
 
@@ -76,7 +77,7 @@ std::string version_text(const Program& program) {
                      cuda == "none" ? "none" : fmt::format("{}; {}", cuda, here), library_versions());
 }
 
-/// "interrupted" and, where there is something, what stays.
+/// "interrupted" and, if files stay, a line on them.
 std::vector<std::string> lines_of(const Interrupted& e) {
   const std::string text = e.what();
   const size_t end = text.find('\n');
@@ -84,8 +85,8 @@ std::vector<std::string> lines_of(const Interrupted& e) {
   return {text.substr(0, end), text.substr(end + 1)};
 }
 
-/// How a command ended, and the message of one that failed, without what a terminal would obey and without
-/// what is secret of URLs, wherever these were written.
+/// The end of a command, with the message if it failed. The message has no terminal control characters and no
+/// secrets of URLs.
 struct Outcome {
   int code = kDone;
   std::vector<std::string> lines = {};
@@ -104,8 +105,8 @@ void report_error(const Program& program, const Common& common, const Outcome& o
   print_stderr(" {}\n", Lines{fmt::format("{}", fmt::join(lines, "\n"))});
 }
 
-/// Makes standard input, output and error something where they are closed, so that no file of a checkpoint
-/// gets their numbers and receives messages. Writing to them fails.
+/// Opens standard input, output and error if they are closed, so that no file of a checkpoint gets their
+/// numbers and receives messages. Writing to them fails.
 bool open_standard_files() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDONLY) != fd) return false;
@@ -113,28 +114,28 @@ bool open_standard_files() {
   return true;
 }
 
-/// Whether main() is the one that ends the program. OpenMP's runtime does where it cannot start a thread: it
-/// prints a message and exits with 1, which would mean findings.
+/// True if main() ends the program. OpenMP's runtime ends it if it cannot start a thread: it prints a message
+/// and exits with 1, which would mean findings.
 bool ends_by_itself = false;
 
 void correct_exit_code() {
   if (!ends_by_itself) ::_exit(kTrouble);
 }
 
-/// How often a call is watched.
+/// Time between two calls of a watch.
 constexpr auto kWatchPeriod = std::chrono::milliseconds(50);
 
-/// What reached stdout only in part must not count as done.
+/// The exit code, unless stdout failed: output that was written only in part must not count as done.
 int checked(const Program& program, int code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   print_stderr("{}: cannot write to standard output\n", program.name);
   return kTrouble;
 }
 
-/// Runs the command of a line of words, the first being the program's name.
+/// Runs the command of a command line, whose first word is the program's name.
 Outcome run(std::vector<std::string> words, const Program& program, Common& common) {
   const GivenUrls urls(words);
-  // Errors in the command line itself are reported as --json asks, wherever it is.
+  // Errors in the command line itself are reported by --json, too, at any position.
   common.json = std::find(words.begin(), words.end(), "--json") != words.end();
   Arguments root(program.name, program.summary);
   root.footer(program.footer);
@@ -177,7 +178,8 @@ Outcome run(std::vector<std::string> words, const Program& program, Common& comm
   }
 }
 
-/// Asks the run to tidy up. A second Ctrl-C ends the program at once; a hangup is sent twice by many shells.
+/// Makes signals ask the run to tidy up. A second Ctrl-C ends the program at once; many shells send a hangup
+/// twice.
 void catch_signals() {
   struct sigaction action {};
   action.sa_handler = [](int) { request_interrupt(); };
@@ -188,7 +190,7 @@ void catch_signals() {
   action.sa_flags = 0;
   sigaction(SIGHUP, nullptr, &before);
   if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // ignored under nohup
-  // A file beyond the size limit is an error of write(), not the end of the program.
+  // Writing beyond the file size limit is an error of write(), and must not end the program.
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
@@ -198,7 +200,7 @@ int run_program(int argc, char** argv, const Program& program) {
   if (!open_standard_files()) return kTrouble;
   std::atexit(correct_exit_code);
   catch_signals();
-  // A checkpoint of more than a thousand shards keeps them all open.
+  // All shards of a checkpoint stay open, which may be more than a thousand.
   struct rlimit files {};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
     files.rlim_cur = files.rlim_max;

@@ -19,35 +19,35 @@ struct Program {
   std::string footer;  ///< of its help
 };
 
-/// What main() does: parses the command line, runs the command, reports errors on stderr (with --json on
-/// stdout, too) and gives the exit code. A first SIGINT, SIGTERM or SIGHUP asks the command to tidy up and
+/// The work of main(): parses the command line, runs the command, reports errors on stderr (with --json on
+/// stdout, too) and returns the exit code. A first SIGINT, SIGTERM or SIGHUP asks the command to tidy up and
 /// end.
 int run_program(int argc, char** argv, const Program& program);
 
-/// What a command that was called as a function gave.
+/// The result of a command that was called as a function.
 struct CallResult {
   int code = 0;      ///< an ExitCode
-  std::string text;  ///< what it prints to stdout; of one that failed the message
+  std::string text;  ///< its output on stdout, or the message if it failed
 };
 
-/// Sees how far a call is, and returns whether it is to go on.
+/// Receives the progress of a call. Returns true if the call shall continue.
 using CallWatch = std::function<bool(const ShownProgress&)>;
 
-/// Runs a command inside a process that belongs to another program: `words` are its name and arguments.
-/// Prints nothing and handles no signals. `watch` is called on this thread before the command, about 20 times
-/// a second while it runs on a thread of its own, and behind it. One call runs at a time; a further one
-/// waits. Throws Error where no thread can be started.
+/// Runs a command inside a process of another program: `words` are its name and arguments. Prints nothing and
+/// handles no signals. `watch` is called on this thread: before the command, about 20 times a second while
+/// the command runs on another thread, and after it. One call runs at a time; a further one waits. Throws
+/// Error if no thread can be started.
 CallResult call_program(const Program& program, std::vector<std::string> words, const CallWatch& watch);
 
-/// What --help prints, of a command or (without a name) of the program. Throws Error on an unknown command.
+/// The text of --help, for a command or (without a name) for the program. Throws Error on an unknown command.
 std::string help_text(const CommandEntry& root, const std::string& command);
 
-/// The same of the program and all its commands in Markdown: tools/README.md.
+/// The help of the program and all its commands in Markdown: tools/README.md.
 std::string markdown_text(const CommandEntry& root);
 
-/// "COMMAND [OPTIONS]", "[OPTIONS] SRC [DST]": what follows the name of a program or command.
+/// The text after the name of a program or command: "COMMAND [OPTIONS]", "[OPTIONS] SRC [DST]".
 std::string usage_text(const CommandEntry& entry);
-/// " (1 to 4096; default: 4)": the limits of an argument behind its description; empty where it has none.
+/// " (1 to 4096; default: 4)": the limits of an argument, to follow its description; empty if it has none.
 std::string limits_text(const ArgumentEntry& entry);
 
 /// Scripts that complete the program's command line in a shell.

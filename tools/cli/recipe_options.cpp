@@ -20,7 +20,7 @@
 namespace twofour {
 namespace {
 
-/// What --to takes, a line each.
+/// The values of --to, one per line.
 std::string layouts_text(bool all) {
   std::string text = "--to writes:";
   const auto add = [&](const char* name, const char* summary) {
@@ -67,7 +67,7 @@ void add_word(Arguments& args, RecipeOptions& o, RuleCommand command, const Rule
   if (!fallback.empty()) added.default_text(fallback);
 }
 
-/// Whether a word's value was given, as its row takes it.
+/// The given value of a setting in the type of its row; null if none was given.
 Json value_of(const RecipeOptions& o, const RuleWord& word) {
   const auto at = o.words.find(word.key);
   if (at == o.words.end()) return {};
@@ -164,7 +164,7 @@ void exclude_rule_words(Arguments& args, const std::string& option) {
 
 namespace {
 
-/// The statistics of --stats go to a rule that it is for.
+/// Gives a rule the statistics of --stats, if they apply to it.
 void take_statistics(const RecipeOptions& o, const std::shared_ptr<const Statistics>& statistics,
                      Rule& rule) {
   rule.strict_statistics = o.strict_statistics;
@@ -180,7 +180,7 @@ std::shared_ptr<const Statistics> open_statistics_file(const RecipeOptions& o) {
   return nullptr;
 }
 
-/// The masks of --mask go to the rules that prune.
+/// Gives the masks of --mask to the rules that prune.
 void take_masks(const RecipeOptions& o, std::vector<Rule*> rules) {
   if (o.mask.empty()) return;
   const auto masks = std::make_shared<const MaskFile>(MaskFile::open(o.mask));
@@ -265,7 +265,7 @@ Rule make_rule(const RecipeOptions& o) {
   }
   rule.awaits_statistics = o.collects_statistics && can_solve(rule);
   Rule completed = rule;
-  make_method(completed);  // refuses words that the method has no use for
+  make_method(completed);  // refuses settings that the method does not use
   return rule;
 }
 

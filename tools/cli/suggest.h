@@ -5,8 +5,8 @@
 
 namespace twofour {
 
-/// The candidate that `typed` most likely meant, as the end of a message: "; did you mean lint?". One that
-/// begins with it, or within two edits (swaps count as one); empty where nothing comes close.
+/// The candidate that `typed` most likely meant, as the end of a message: "; did you mean lint?". It begins
+/// with `typed` or is within two edits (a swap counts as one); empty if no candidate does.
 std::string did_you_mean(std::string_view typed, const std::vector<std::string>& candidates);
 
 }  // namespace twofour

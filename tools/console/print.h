@@ -13,20 +13,20 @@
 
 namespace twofour {
 
-/// `text` with what a terminal would obey or hide in place of showing it as \\xNN or \\u{N}, as names from
-/// hostile files may have it: control characters but line ends, bytes that are no UTF-8, characters without
-/// width and those that turn the direction of what follows (Unicode's Bidi_Control).
+/// `text` with all characters that a terminal would obey or hide, as in names from hostile files, shown as
+/// \\xNN or \\u{N}: control characters except line ends, bytes that are no UTF-8, characters without width
+/// and characters that change the text's direction (Unicode's Bidi_Control).
 std::string printable(std::string_view text);
-/// The same with line ends shown as \\x0A: of a name, which could else forge lines of ours.
+/// The same with line ends shown as \\x0A, for names, which could otherwise forge lines of ours.
 std::string printable_line(std::string_view text);
 
-/// Lines of ours as an argument of print_stdout() and print_stderr(), their names made printable already.
+/// Our own lines as an argument of print_stdout() and print_stderr(); names in them are printable already.
 struct Lines {
   std::string text;
 };
 
-/// An argument of print_stdout() or print_stderr(): texts keep to their line, for they may be or hold names
-/// from files.
+/// An argument of print_stdout() or print_stderr(). Texts become one line, since they may contain names from
+/// files.
 template <class T>
 decltype(auto) print_argument(const T& value) {
   if constexpr (std::is_same_v<T, Lines>) {
@@ -47,7 +47,7 @@ std::string formatted(fmt::string_view format, const Values&... values) {
   return fmt::vformat(format, fmt::make_format_args(values...));
 }
 
-/// Prints to stdout, with control characters made harmless, and line ends in arguments too. main() reports a
+/// Prints to stdout; control characters, and line ends in arguments, are made harmless. main() reports a
 /// failed write at the end.
 template <class... Arguments>
 void print_stdout(PrintFormat<Arguments...> format, const Arguments&... arguments) {
@@ -61,8 +61,8 @@ void print_stderr(PrintFormat<Arguments...> format, const Arguments&... argument
   write_stderr(formatted(format, print_argument(arguments)...));
 }
 
-/// A line of a message with its middle left out where a word has more than 300 characters or the line more
-/// than 2000: arguments and hostile names may be of any length.
+/// A line of a message, with the middle left out if a word has more than 300 characters or the line more than
+/// 2000: arguments and hostile names may have any length.
 std::string shortened(const std::string& line);
 
 /// "12.9 GB", decimal.

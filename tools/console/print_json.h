@@ -7,21 +7,21 @@
 
 namespace twofour {
 
-/// The version of every document of --json, described in tools/JSON.md. It counts up when a field changes or
-/// goes; new fields leave it.
+/// The version of every document of --json, described in tools/JSON.md. It increases when a field changes or
+/// is removed, but not for new fields.
 inline constexpr int kSchemaVersion = 1;
 
-/// One document on stdout: an object, after its schema_version.
+/// Prints one document on stdout: an object that begins with its schema_version.
 void print_json(const Json& json);
 
-/// The elements of a list that a document has under a name.
+/// The elements of a named list in a document.
 struct JsonList {
   const char* name;
   size_t size;
   std::function<Json(size_t)> element;
 };
-/// The same of a document that ends with long lists, an element a line: as one document in memory they would
-/// take several times what they are made from.
+/// Prints a document that ends with long lists, one element per line: as one document in memory they would
+/// take several times the memory of their source.
 void print_json(const Json& head, const std::vector<JsonList>& lists);
 
 }  // namespace twofour

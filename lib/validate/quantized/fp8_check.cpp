@@ -10,7 +10,7 @@ struct Tiles {
   DType type;           ///< of scales
   int64_t rows, width;  ///< of a tile
   size_t across;
-  std::vector<ExpectedProducts> products;  ///< of sources in four bits
+  std::vector<ExpectedProducts> products;  ///< for sources in four bits
   Floats scales;                           ///< largest magnitudes before
   size_t first(int64_t n) const { return static_cast<size_t>(n / rows) * across; }
   /// Calls f(tile, begin, end) for the parts of row n that lie in its tiles.

@@ -31,8 +31,8 @@ inline float float_in(const Bytes& bytes, size_t i) {
   return value;
 }
 
-/// What every proof of a group of quantized matrices needs: the rows of the source, and the comparison with
-/// what the artifact holds.
+/// The base of proofs of groups of quantized matrices: reads the rows of the source, and compares with the
+/// artifact.
 class GroupReader {
  public:
   GroupReader(const QuantizedGroup& group, Proof& proof)
@@ -63,7 +63,7 @@ class GroupReader {
     return matrix_weights(source_, reader_, m, begin, end);
   }
 
-  /// The hash of a matrix's weights in float32; returns their largest magnitude.
+  /// Sets the hash of a matrix's weights in float32; returns their largest magnitude.
   float survey(const EncodedMatrix& m, EncodedResult& result) {
     Hasher hasher;
     float largest = 0;
@@ -91,8 +91,8 @@ class GroupReader {
     return largest;
   }
 
-  /// Compares bytes of a part from `begin` on; `place(i, found)` says where byte i of them is and what
-  /// differs.
+  /// Compares bytes of a part from `begin` on; `place(i, found)` describes the place and difference of byte
+  /// i.
   template <class F>
   void compare(int part, int64_t begin, const Bytes& expected, F&& place) {
     Bytes found(expected.size());
@@ -156,7 +156,7 @@ class GroupReader {
     });
   }
 
-  /// Reports what differs.
+  /// Reports the differences.
   void report() {
     for (const auto& [part, wrong] : wrong_) {
       proof_.differ(part, fmt::format("{} bytes differ from those derived from the source, the first at {}",

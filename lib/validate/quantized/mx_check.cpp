@@ -20,7 +20,7 @@ class MxCheck : public QuantizedCheck {
     casts(m) ? check_cast(m, result) : check_quantized(m, result);
   }
 
-  /// A byte a weight before codes are packed.
+  /// Quantizes again. Each weight has a byte until codes are packed.
   void check_quantized(const EncodedMatrix& m, EncodedResult& result) {
     const bool fp8 = format_ == ExpectedMx::kMxfp8;
     for_each_row_block(m, [&](int64_t begin, int64_t end) {
@@ -59,7 +59,7 @@ class MxCheck : public QuantizedCheck {
     });
   }
 
-  /// MXFP4 in another spelling, or its codes as E4M3, under the same scales.
+  /// Checks MXFP4 in another spelling, or its codes as E4M3, with the same scales.
   void check_cast(const EncodedMatrix& m, EncodedResult& result) {
     result.cast = true;
     for_each_row_block(m, [&](int64_t begin, int64_t end) {
@@ -80,7 +80,7 @@ class MxCheck : public QuantizedCheck {
     });
   }
 
-  /// The figures of rows that stay as they are.
+  /// Adds the figures of rows that stay as they are.
   void add_exact(const EncodedMatrix& m, int64_t begin, int64_t end, EncodedResult& result) {
     std::vector<RowError> errors(static_cast<size_t>(end - begin));
     for_each_row(m, begin, rows(m, begin, end),

@@ -14,22 +14,22 @@ class QuantizedCheck : protected GroupReader {
   QuantizedCheck(const QuantizedGroup& group, Proof& proof);
   virtual ~QuantizedCheck() = default;
 
-  /// Checks the matrices and reports what differs. One result for each.
+  /// Checks the matrices and reports differences. Returns a result for each.
   std::vector<EncodedResult> run();
 
  protected:
-  /// The largest magnitude that is quantized of a matrix. Sets the hash of its weights.
+  /// The largest magnitude of a matrix to quantize. Sets the hash of its weights.
   virtual float largest_of(const EncodedMatrix& m, EncodedResult& result) { return survey(m, result); }
-  /// Comes before check(), with the largest magnitude of all matrices.
+  /// Called before check(), with the largest magnitude of all matrices.
   virtual void prepare(float largest) = 0;
   /// Compares codes and scales.
   virtual void check(const EncodedMatrix& m, EncodedResult& result) = 0;
   virtual void check_input_scale(const EncodedMatrix&) {}
 
-  /// Whether values that the source has in four bits are kept where the output has them: MXFP4 by any rule,
-  /// NVFP4 by FP8.
+  /// True if values of a source in four bits stay the same if the output has them: MXFP4 by any rule, NVFP4
+  /// by FP8.
   bool casts(const EncodedMatrix& m) const;
-  /// The float32 of a tensor of the source, which is one for all experts or has one for each.
+  /// The float32 of a tensor of the source, which has one for all experts or one for each.
   float source_scalar(size_t tensor, const EncodedMatrix& m) const;
 
   const EncodeRule& rule_;

@@ -8,15 +8,15 @@
 namespace twofour::cuda {
 
 /// The FP8 route: NVFP4 weights decoded once to E4M3, activations quantized to E4M3 on the way, products by
-/// cuBLASLt. It is what a library at hand reaches, to hold our own kernels against: it reads 1.78 times the
-/// bytes of NVFP4, and rounds weights again (five bits of E2M1 times E4M3 become four).
+/// cuBLASLt. It shows the speed of an existing library, to compare our own kernels with. It reads 1.78 times
+/// the bytes of NVFP4, and rounds weights again (five bits of E2M1 times E4M3 become four).
 ///
-/// cuBLASLt takes weights and activations under a scale each, or under scales of their rows. Every function
-/// here keeps a scale for each row; of a tensor, they are all the same.
+/// cuBLASLt takes weights and activations with one scale each, or with scales of their rows. Every function
+/// here has a scale for each row; for scaling by tensor, they are all the same.
 enum class Fp8Scaling { tensor, row };
 
-/// Scales of NVFP4 weights in E4M3, F32 [E, N]: fp8_scale_of (kernels/fp8.h) of the largest weight of the row
-/// or of all; then dequantize_to_fp8 takes them. Weights must be finite.
+/// Scales of NVFP4 weights in E4M3, F32 [E, N], for dequantize_to_fp8: fp8_scale_of (kernels/fp8.h) of the
+/// largest weight of the row or of all. Weights must be finite.
 void fp8_scales_of_weights(const DenseMatrices& dense, const float* global_scale, Fp8Scaling scaling,
                            float* scales, Stream stream);
 
@@ -40,25 +40,24 @@ struct Fp8Rows {
 /// Products of one shape: out[e, m, n] = sum over k of w[e, n, k] x[e, m, k], for `e` experts of `m` rows
 /// each.
 struct Fp8Shape {
-  int64_t e = 1;                ///< 1 with scales of rows, for which cuBLASLt takes no batches on sm_90
+  int64_t e = 1;                ///< 1 with scales of rows, since cuBLASLt takes no batches of them on sm_90
   int64_t m = 0, n = 0, k = 0;  ///< n and k multiples of 16
   Fp8Scaling scaling = Fp8Scaling::tensor;
   Float out_type = Float::bf16;  ///< f32 or bf16
 };
 
-/// Why there is no cuBLASLt here; empty where there is. It is opened when first asked for, so that programs
-/// start without it.
+/// The reason why there is no cuBLASLt; empty if there is. The first call opens it, so that programs start
+/// without it.
 std::string no_cublaslt_reason();
 
 /// cuBLASLt set up for a shape.
 ///
-/// Tensor cores of sm_90 add products in fewer bits than float32 has. Measured there with cuBLASLt 13.1: of
-/// what is added, 32 products and the sum so far, all bits below 2^-13 of the largest's leading bit are cut;
-/// sums of no more than 128 k then go to float32, which is what leaving CUBLASLT_MATMUL_DESC_FAST_ACCUM off
-/// buys.
+/// Tensor cores of sm_90 add products in fewer bits than float32 has. Measured there with cuBLASLt 13.1: in
+/// an addition of 32 products and the sum so far, all bits below 2^-13 of the largest's leading bit are cut.
+/// With CUBLASLT_MATMUL_DESC_FAST_ACCUM off, sums of at most 128 k are then added in float32.
 class Fp8Multiply {
  public:
-  /// Throws Error where there is no cuBLASLt, or it does not take the shape.
+  /// Throws Error if there is no cuBLASLt, or if it does not take the shape.
   explicit Fp8Multiply(const Fp8Shape& shape);
   Fp8Multiply(const Fp8Multiply&) = delete;
   Fp8Multiply& operator=(const Fp8Multiply&) = delete;

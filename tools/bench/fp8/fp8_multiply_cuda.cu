@@ -27,7 +27,7 @@ cudaDataType_t data_type(Float type) { return type == Float::f32 ? CUDA_R_32F : 
 
 }  // namespace
 
-/// Matrices are what cuBLASLt calls column-major: weights K x N, transposed, times x K x M give out N x M.
+/// Matrices are column-major in cuBLASLt's terms: weights K x N, transposed, times x K x M give out N x M.
 struct Fp8Multiply::Plan {
   template <class T>
   using Owned = std::unique_ptr<std::remove_pointer_t<T>, cublasStatus_t (*)(T)>;
@@ -58,7 +58,7 @@ struct Fp8Multiply::Plan {
     choose();
   }
 
-  /// Creates something that `destroy` takes away.
+  /// Creates an object that `destroy` destroys.
   template <class T, class... Arguments>
   static Owned<T> make(cublasStatus_t (*destroy)(T), const char* what,
                        cublasStatus_t (*create)(T*, Arguments...),
@@ -94,7 +94,7 @@ struct Fp8Multiply::Plan {
     check_cublas(lt.set_preference(preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                    &kMostWorkspace, sizeof kMostWorkspace),
                  "a preference");
-    // Whether scales are there is part of the choice, not where.
+    // The choice depends on the presence of scales, not on their addresses.
     set_scales(reinterpret_cast<const float*>(256), reinterpret_cast<const float*>(256));
     int found = 0;
     const cublasStatus_t status = lt.choose(handle.get(), product.get(), weights.get(), x.get(), out.get(),

@@ -5,8 +5,8 @@
 #include "kernels/device/ptx.cuh"
 #include "tools/bench/fp8/fp8_multiply.h"
 
-/// What the FP8 route quantizes to, in three steps: the largest magnitude of each row, in place of its scale;
-/// the scales; the codes.
+/// Quantization for the FP8 route, in three steps: the largest magnitude of each row, stored in place of its
+/// scale; the scales; the codes.
 
 namespace twofour::cuda {
 namespace {
@@ -17,7 +17,7 @@ __device__ __forceinline__ float largest_magnitude(float mine) {
   return __uint_as_float(block_largest<kThreads>(__float_as_uint(mine)));
 }
 
-/// A block finds the largest weight of a row. Products are rounded as dequantize_to_fp8 rounds them.
+/// A block finds the largest weight of a row. Products are rounded as in dequantize_to_fp8.
 __global__ void __launch_bounds__(kThreads)
     largest_weight_kernel(DenseMatrices d, const float* global_scale, float* largest) {
   const int64_t row = blockIdx.x, groups = d.k / kGroup;
@@ -53,7 +53,7 @@ __device__ __forceinline__ float scale_of(float largest) {
   return scale == 0.0f ? 1.0f : scale;
 }
 
-/// Largest magnitudes become scales. Of a tensor, in one block.
+/// Turns largest magnitudes into scales. For scaling by tensor, in one block.
 __global__ void __launch_bounds__(kThreads) scales_kernel(float* scales, int64_t rows, bool tensor) {
   const int64_t first = blockIdx.x * int64_t{kThreads} + threadIdx.x, stride = int64_t{gridDim.x} * kThreads;
   float of_tensor = 0;

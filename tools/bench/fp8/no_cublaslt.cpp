@@ -1,7 +1,7 @@
 #include "formats/error.h"
 #include "tools/bench/fp8/fp8_multiply.h"
 
-// Where cuBLASLt's header is not at hand.
+// For builds without cuBLASLt's header.
 
 namespace twofour::cuda {
 
