@@ -17,7 +17,7 @@
 #include "lib/statistics/statistics.h"
 #include "lib/view/layout_choice.h"
 #include "tools/cli/arguments.h"
-#include "tools/cli/budget_text.h"
+#include "tools/cli/plan_text.h"
 #include "tools/cli/conversion_options.h"
 #include "tools/cli/option_values.h"
 #include "tools/cli/recipe_options.h"

@@ -11,7 +11,7 @@
 #include "lib/tasks/split.h"
 #include "lib/tasks/task_plan.h"
 #include "lib/transform/open_to_convert.h"
-#include "tools/cli/budget_text.h"
+#include "tools/cli/plan_text.h"
 #include "tools/cli/conversion_options.h"
 #include "tools/cli/edit_options.h"
 #include "tools/cli/option_values.h"

@@ -56,8 +56,6 @@ std::string speed_text(Device device, double seconds, uint64_t read, uint64_t wr
 /// The changes of the weights by a run, as complete lines.
 std::string weights_text(const ConvertResult& result, bool verbose);
 Json result_to_json(const Plan& plan, const ConvertResult& result, Device device);
-/// The document of a plan for --dry-run.
-Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs, Device device);
 
 /// Converts by the options or, with --dry-run, only plans, and reports. Returns the exit code.
 int run_conversion(const ConversionOptions& options, const RecipeOptions& recipe, const Common& common);
@@ -85,8 +83,6 @@ ConvertOptions convert_options(const ConversionOptions& options, Device device, 
 /// Compares the source's tensors with the hashes in its twofour.json, for --check.
 void check_hashes(const ConversionOptions& options, Progress& progress);
 
-/// Prints the output of --dry-run.
-void print_planned(const Checkpoint& source, const Plan& plan, Device device, const Common& common);
 /// Prints the result of a conversion.
 void print_conversion(const ConversionOptions& options, const Plan& plan, const ConvertResult& result,
                       Device device, const Common& common);

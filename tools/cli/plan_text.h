@@ -4,6 +4,11 @@
 
 namespace twofour {
 
+/// The document of a plan for --dry-run.
+Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs, Device device);
+/// Prints the output of --dry-run.
+void print_planned(const Checkpoint& source, const Plan& plan, Device device, const Common& common);
+
 /// Throws Error on options that give no valid budget.
 void check_budget(const RecipeOptions& options);
 

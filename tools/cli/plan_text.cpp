@@ -1,11 +1,134 @@
-#include "tools/cli/budget_text.h"
+#include "tools/cli/plan_text.h"
 
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
 
 #include "formats/layouts/layouts.h"
 #include "lib/report/report.h"
 
 namespace twofour {
+
+namespace {
+
+/// The decision on a tensor for --dry-run; for a recipe with the rule that decided: "rule 2 (experts): v7".
+std::string decision_text(const Plan& plan, const OutputTensor& t) {
+  const Transformation& writer = *plan.transformations[t.transformation];
+  const bool labelled = std::any_of(plan.recipe.rules.begin(), plan.recipe.rules.end(),
+                                    [](const Rule& r) { return !r.label.empty(); });
+  if (!labelled) return fmt::format("{:<10}", writer.decision(t.part));
+  const bool by_rule = std::any_of(plan.recipe.rules.begin(), plan.recipe.rules.end(),
+                                   [&](const Rule& r) { return r.label == writer.rule(); });
+  return fmt::format("{}: {}", by_rule ? writer.rule() : "no rule", writer.decision(t.part));
+}
+
+/// The transformation that writes a tensor.
+const Transformation& writer_of(const Plan& plan, const OutputTensor& t) {
+  return *plan.transformations[t.transformation];
+}
+
+}  // namespace
+
+Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs, Device device) {
+  Json files = Json::array(), tensors = Json::array(), others = Json::array();
+  uint64_t written = 0;
+  for (const OutputFile& f : plan.files) {
+    files.push_back({{"name", f.name}, {"bytes", f.size()}});
+    written += f.size();
+  }
+  for (const PlannedFile& f : planned_files(source, plan)) {
+    others.push_back({{"name", f.name}, {"bytes", f.bytes}, {"exact", f.exact}});
+  }
+  for (const OutputTensor& t : plan.tensors) {
+    tensors.push_back({{"name", t.info.name},
+                       {"dtype", dtype_name(t.info.dtype)},
+                       {"shape", t.info.shape},
+                       {"bytes", t.info.bytes()},
+                       {"file", plan.files[t.file].name},
+                       {"decision", writer_of(plan, t).decision(t.part)},
+                       {"rule", writer_of(plan, t).rule()},
+                       {"from", writer_of(plan, t).origin(source, t.part)}});
+  }
+  return {{"dry_run", true},
+          {"layout", plan.recipe.what()},
+          {"device", device_name(device)},
+          {"bytes_read", plan.read_bytes},
+          {"bytes_written", written},
+          {"workers", plan.workers(jobs)},
+          {"peak_memory", plan.peak_memory(jobs)},
+          {"files", files},
+          {"other_files", others},
+          {"tensors", tensors},
+          {"findings", findings_to_json(plan.findings)}};
+}
+
+namespace {
+
+void print_plan(const Checkpoint& source, const Plan& plan, int jobs) {
+  size_t copied = 0;
+  uint64_t copied_bytes = 0;
+  for (const OutputTensor& t : plan.tensors) {
+    const std::string decision = writer_of(plan, t).decision(t.part);
+    const bool copy = decision == "copy";
+    copied += copy;
+    copied_bytes += copy ? t.info.bytes() : 0;
+    if (!copy)
+      print_stdout("{} {}  {}  {}\n", decision_text(plan, t), t.info.name, describe(t.info),
+                   format_bytes(t.info.bytes()));
+  }
+  for (const OutputTensor& t : plan.tensors) {
+    const Transformation& writer = writer_of(plan, t);
+    if (writer.decision(t.part) == "copy")
+      print_stdout("{} {}\n", decision_text(plan, t), writer.origin(source, t.part));
+  }
+  uint64_t written = 0;
+  for (const OutputFile& f : plan.files) {
+    print_stdout("{:<10} {}  {} bytes\n", "file", f.name, f.size());
+    written += f.size();
+  }
+  for (const PlannedFile& f : planned_files(source, plan)) {
+    print_stdout("{:<10} {}  {}{} bytes\n", "other", f.name, f.exact ? "" : "about ", f.bytes);
+    written += f.bytes;
+  }
+  print_stdout(
+      "would read {} and write {}, the weights in {} ({} copied, {}); peak memory at most {} "
+      "with {} on cpu\n",
+      format_bytes(plan.read_bytes), format_bytes(written), counted(plan.files.size(), "file"),
+      counted(copied, "tensor"), format_bytes(copied_bytes), format_bytes(plan.peak_memory(jobs)),
+      counted(static_cast<uint64_t>(plan.workers(jobs)), "worker"));
+}
+
+void print_result(const ConversionOptions& o, const Plan& plan, const ConvertResult& r, Device device,
+                  bool verbose) {
+  if (r.was_complete) {
+    print_stdout("{}: was complete; {} read and verified, {:.2f} GB/s\n", o.destination,
+                 format_bytes(r.bytes_verified), static_cast<double>(r.bytes_verified) / 1e9 / r.seconds);
+    return;
+  }
+  if (o.resume) {
+    print_stdout("{}: kept {} of {}, {}\n", o.destination, r.files_kept,
+                 counted(plan.files.size(), "weight file"), format_bytes(r.bytes_kept));
+  }
+  print_stdout("{}: {} {} {}, {}, {} (from {})\n", o.destination,
+               plan.recipe.edit ? counted(plan.tensors.size(), "tensor")
+                                : counted(r.modules.size(), "matrix", "matrices"),
+               plan.recipe.edit ? "after" : "in", plan.summary, counted(plan.files.size(), "file"),
+               format_bytes(r.bytes_written + r.bytes_kept), format_bytes(r.source_bytes));
+  print_stdout("{}", Lines{weights_text(r, verbose)});
+  print_stdout("{}", Lines{speed_text(device, r.seconds, r.bytes_read, r.bytes_written, !o.no_verify)});
+}
+
+}  // namespace
+
+void print_planned(const Checkpoint& source, const Plan& plan, Device device, const Common& common) {
+  print_findings(common, plan.findings);
+  if (common.json) {
+    print_json(plan_to_json(source, plan, common.jobs, device));
+  } else {
+    print_plan(source, plan, common.jobs);
+  }
+}
 
 void check_budget(const RecipeOptions& o) {
   const OptionName name = o.budget.option();
