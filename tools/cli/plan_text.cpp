@@ -99,26 +99,6 @@ void print_plan(const Checkpoint& source, const Plan& plan, int jobs) {
       counted(static_cast<uint64_t>(plan.workers(jobs)), "worker"));
 }
 
-void print_result(const ConversionOptions& o, const Plan& plan, const ConvertResult& r, Device device,
-                  bool verbose) {
-  if (r.was_complete) {
-    print_stdout("{}: was complete; {} read and verified, {:.2f} GB/s\n", o.destination,
-                 format_bytes(r.bytes_verified), static_cast<double>(r.bytes_verified) / 1e9 / r.seconds);
-    return;
-  }
-  if (o.resume) {
-    print_stdout("{}: kept {} of {}, {}\n", o.destination, r.files_kept,
-                 counted(plan.files.size(), "weight file"), format_bytes(r.bytes_kept));
-  }
-  print_stdout("{}: {} {} {}, {}, {} (from {})\n", o.destination,
-               plan.recipe.edit ? counted(plan.tensors.size(), "tensor")
-                                : counted(r.modules.size(), "matrix", "matrices"),
-               plan.recipe.edit ? "after" : "in", plan.summary, counted(plan.files.size(), "file"),
-               format_bytes(r.bytes_written + r.bytes_kept), format_bytes(r.source_bytes));
-  print_stdout("{}", Lines{weights_text(r, verbose)});
-  print_stdout("{}", Lines{speed_text(device, r.seconds, r.bytes_read, r.bytes_written, !o.no_verify)});
-}
-
 }  // namespace
 
 void print_planned(const Checkpoint& source, const Plan& plan, Device device, const Common& common) {
