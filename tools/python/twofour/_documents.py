@@ -360,7 +360,7 @@ class WorstNumber(TypedDict):
 class Solver(TypedDict):
     """solver"""
 
-    method: str  #: `joint`, `gptq`, `sparsegpt`, `wanda` or `rtn`
+    method: str  #: `joint`, `gptq`, `wanda` or `rtn`; of artifacts of 0.2.0 `sparsegpt`, too
 
 
 class Kept(TypedDict):

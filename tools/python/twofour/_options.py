@@ -197,9 +197,9 @@ class Convert(TypedDict, total=False):
     #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
     #: CUDA device if there is one. All else runs on the CPU (default: auto)
     device: Value
-    #: How: joint chooses mask, scales and codes together, gptq the last two without a pattern; sparsegpt masks
-    #: first, to compare with; wanda and rtn read the diagonal alone; magnitude leaves the statistics out (default:
-    #: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
+    #: How: joint chooses mask, scales and codes together, gptq the last two without a pattern; wanda and rtn read
+    #: the diagonal alone; magnitude leaves the statistics out (default: joint or gptq where the file holds a full
+    #: Hessian of enough tokens, else wanda or rtn)
     method: Value
     #: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4 with a
     #: pattern, else 2)
@@ -211,9 +211,8 @@ class Prune(TypedDict, total=False):
     """Options of `twofour prune`."""
 
     pattern: Value  #: 2:4 keeps two codes of each four, 4:8-paired two aligned pairs of each eight (default: 2:4)
-    #: How: joint chooses mask, scales and codes together; sparsegpt masks first, to compare with; wanda reads the
-    #: diagonal alone; magnitude leaves the statistics out (default: joint where the file holds a full Hessian of
-    #: enough tokens, else wanda)
+    #: How: joint chooses mask, scales and codes together; wanda reads the diagonal alone; magnitude leaves the
+    #: statistics out (default: joint where the file holds a full Hessian of enough tokens, else wanda)
     method: Value
     #: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4)
     sweeps: Value
@@ -341,9 +340,9 @@ class Quantize(TypedDict, total=False):
     #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
     #: CUDA device if there is one. All else runs on the CPU (default: auto)
     device: Value
-    #: How: joint chooses mask, scales and codes together, gptq the last two without a pattern; sparsegpt masks
-    #: first, to compare with; wanda and rtn read the diagonal alone; magnitude leaves the statistics out (default:
-    #: joint or gptq where the file holds a full Hessian of enough tokens, else wanda or rtn)
+    #: How: joint chooses mask, scales and codes together, gptq the last two without a pattern; wanda and rtn read
+    #: the diagonal alone; magnitude leaves the statistics out (default: joint or gptq where the file holds a full
+    #: Hessian of enough tokens, else wanda or rtn)
     method: Value
     #: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4 with a
     #: pattern, else 2)
@@ -358,31 +357,6 @@ class Quantize(TypedDict, total=False):
 class Compress(TypedDict, total=False):
     """Options of `twofour compress`."""
 
-    include: Union[Value, Sequence[Value]]  #: Convert only these modules: name, glob or re:regex (may be given again)
-    exclude: Union[Value, Sequence[Value]]  #: Leave these modules as they are (may be given again)
-    #: Convert these modules too: shared experts, single linears (may be given again)
-    also: Union[Value, Sequence[Value]]
-    max_shard_size: Value  #: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
-    #: How the zero points of INT4 of SRC are read where the config says that there are none and others are stored:
-    #: stored, as the config's format says; symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first
-    #: version adds (default: refuse such a module)
-    zero_points: Value
-    dry_run: bool  #: Show what would be written, write nothing
-    no_verify: bool  #: Do not read back what was written
-    check: bool  #: If SRC is an artifact, first compare every tensor with the hashes in its twofour.json
-    #: Copy files that links lead to outside of the checkpoint, too. Without it such links are refused: a checkpoint
-    #: from elsewhere could link to a secret of yours, and what is written is published
-    follow_links: bool
-    #: How files are read and written. buffered: through the page cache, evicting only the pages that this run
-    #: added. direct: past the page cache (O_DIRECT) where the file system supports it, with as many requests in
-    #: flight as --jobs (default: buffered)
-    io: Value
-    force: bool  #: Replace DST if twofour wrote it
-    #: Continue a run into DST that was interrupted, killed or failed: keep the finished weight files that match
-    #: their hashes and write the rest again. A complete DST is verified
-    resume: bool
-    tokens: Value  #: Token ids [W, T], I32 or I64, in safetensors or .npy: each row is a text of its own
-    text: Value  #: Text in UTF-8, which the model's tokenizer.json takes apart
     to: Value  #: Layout to write, or nvfp4 as quantize writes it
     pattern: Value  #: nvfp4: prune to 2:4 or 4:8-paired (default: none; a layout has its own)
     dialect: Value  #: nvfp4: names and configuration to write (default: modelopt)
@@ -406,6 +380,31 @@ class Compress(TypedDict, total=False):
     #: Statistics with fisher_hessian, which say what pruning costs the model (default: none: with --budget
     #: required)
     budget_stats: Value
+    include: Union[Value, Sequence[Value]]  #: Convert only these modules: name, glob or re:regex (may be given again)
+    exclude: Union[Value, Sequence[Value]]  #: Leave these modules as they are (may be given again)
+    #: Convert these modules too: shared experts, single linears (may be given again)
+    also: Union[Value, Sequence[Value]]
+    max_shard_size: Value  #: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
+    dry_run: bool  #: Show what would be written, write nothing
+    no_verify: bool  #: Do not read back what was written
+    check: bool  #: If SRC is an artifact, first compare every tensor with the hashes in its twofour.json
+    #: Copy files that links lead to outside of the checkpoint, too. Without it such links are refused: a checkpoint
+    #: from elsewhere could link to a secret of yours, and what is written is published
+    follow_links: bool
+    #: How files are read and written. buffered: through the page cache, evicting only the pages that this run
+    #: added. direct: past the page cache (O_DIRECT) where the file system supports it, with as many requests in
+    #: flight as --jobs (default: buffered)
+    io: Value
+    force: bool  #: Replace DST if twofour wrote it
+    #: Continue a run into DST that was interrupted, killed or failed: keep the finished weight files that match
+    #: their hashes and write the rest again. A complete DST is verified
+    resume: bool
+    #: How the zero points of INT4 of SRC are read where the config says that there are none and others are stored:
+    #: stored, as the config's format says; symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first
+    #: version adds (default: refuse such a module)
+    zero_points: Value
+    tokens: Value  #: Token ids [W, T], I32 or I64, in safetensors or .npy: each row is a text of its own
+    text: Value  #: Text in UTF-8, which the model's tokenizer.json takes apart
     #: Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if there is one (default: auto)
     device: Value
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
