@@ -4,7 +4,7 @@
 namespace twofour {
 
 /// A number format of weights, one row for each. Each property of a format is a column;
-/// lib/checkpoint/linear_reader.cpp decodes the bytes.
+/// lib/source/checkpoint/linear_reader.cpp decodes the bytes.
 struct WeightFormatRow {
   const char* name;           ///< for people
   const char* key;            ///< in twofour.json

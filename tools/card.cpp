@@ -1,7 +1,7 @@
 #include <memory>
 #include <string>
 
-#include "lib/inspect/model_card.h"
+#include "lib/look/inspect/model_card.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 

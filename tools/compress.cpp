@@ -9,17 +9,17 @@
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
-#include "lib/compress/compress_checkpoint.h"
-#include "lib/hub/remote_source.h"
-#include "lib/io/file.h"
-#include "lib/io/file_states.h"
-#include "lib/output/destination.h"
-#include "lib/statistics/statistics.h"
-#include "lib/view/layout_choice.h"
+#include "lib/base/io/file.h"
+#include "lib/base/io/file_states.h"
+#include "lib/jobs/compress/compress_checkpoint.h"
+#include "lib/recipe/statistics/statistics.h"
+#include "lib/source/hub/remote_source.h"
+#include "lib/write/output/destination.h"
+#include "lib/write/view/layout_choice.h"
 #include "tools/cli/arguments.h"
-#include "tools/cli/plan_text.h"
 #include "tools/cli/conversion_options.h"
 #include "tools/cli/option_values.h"
+#include "tools/cli/plan_text.h"
 #include "tools/cli/recipe_options.h"
 
 namespace twofour {
@@ -220,7 +220,7 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
   args.footer(
       "Collects statistics of the inputs of a model's linears, chooses weights by them and writes them: what "
       "stats collect and quantize or convert --stats do, but linear by linear on the model as it is "
-      "compressed so far. --device says where it runs; lib/decoder/README.md lists the families.\n"
+      "compressed so far. --device says where it runs; lib/run/decoder/README.md lists the families.\n"
       "What is collected is in DST.compressing until DST is whole; a run that ends early goes on behind its "
       "last whole layer with --resume.");
   return [o, &common] { return run_compress(*o, common); };

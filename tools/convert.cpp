@@ -3,11 +3,11 @@
 #include <memory>
 #include <optional>
 
-#include "lib/findings/problems.h"
-#include "lib/io/file.h"
-#include "lib/output/destination.h"
-#include "lib/tasks/run.h"
-#include "lib/tasks/split.h"
+#include "lib/base/findings/problems.h"
+#include "lib/base/io/file.h"
+#include "lib/jobs/tasks/run.h"
+#include "lib/jobs/tasks/split.h"
+#include "lib/write/output/destination.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/conversion_options.h"
 #include "tools/cli/option_values.h"

@@ -1,6 +1,6 @@
-#include "lib/diff/diff.h"
+#include "lib/look/diff/diff.h"
 #include "formats/error.h"
-#include "lib/artifact/open_source.h"
+#include "lib/recipe/artifact/open_source.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,8 @@
 #include <map>
 #include <memory>
 
-#include "lib/diff/gate.h"
-#include "lib/inspect/inspect.h"
+#include "lib/look/diff/gate.h"
+#include "lib/look/inspect/inspect.h"
 #include "lib/report/report.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "formats/error.h"
-#include "lib/eval/generate.h"
-#include "lib/threads/stopwatch.h"
-#include "lib/tokenizer/tokenizer.h"
+#include "lib/base/threads/stopwatch.h"
+#include "lib/run/eval/generate.h"
+#include "lib/source/tokenizer/tokenizer.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 #include "tools/cli/option_values.h"

@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "lib/graft/open_edited.h"
-#include "lib/output/destination.h"
+#include "lib/write/output/destination.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/conversion_options.h"
 #include "tools/cli/edit_options.h"

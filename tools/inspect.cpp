@@ -1,5 +1,5 @@
-#include "lib/inspect/inspect.h"
-#include "lib/artifact/open_source.h"
+#include "lib/look/inspect/inspect.h"
+#include "lib/recipe/artifact/open_source.h"
 
 #include <fmt/format.h>
 
@@ -8,8 +8,8 @@
 
 #include "formats/e2m1.h"
 #include "formats/error.h"
-#include "lib/inspect/slice.h"
-#include "lib/names/name_tree.h"
+#include "lib/base/names/name_tree.h"
+#include "lib/look/inspect/slice.h"
 #include "lib/report/report.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"

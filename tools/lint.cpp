@@ -6,8 +6,8 @@
 #include <memory>
 #include <optional>
 
-#include "lib/findings/problems.h"
-#include "lib/io/file_states.h"
+#include "lib/base/findings/problems.h"
+#include "lib/base/io/file_states.h"
 #include "lib/lint/rules/baseline.h"
 #include "lib/lint/rules/levels.h"
 #include "lib/report/report.h"

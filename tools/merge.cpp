@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "formats/error.h"
-#include "lib/io/file.h"
-#include "lib/tasks/run.h"
-#include "lib/tasks/task_directory.h"
+#include "lib/base/io/file.h"
+#include "lib/jobs/tasks/run.h"
+#include "lib/jobs/tasks/task_directory.h"
 #include "tools/cli/conversion_options.h"
 
 namespace twofour {

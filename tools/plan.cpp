@@ -4,17 +4,17 @@
 #include <optional>
 
 #include "formats/error.h"
+#include "lib/base/io/file.h"
+#include "lib/base/io/file_states.h"
 #include "lib/graft/open_edited.h"
-#include "lib/io/file.h"
-#include "lib/io/file_states.h"
-#include "lib/output/destination.h"
-#include "lib/tasks/split.h"
-#include "lib/tasks/task_plan.h"
-#include "lib/transform/open_to_convert.h"
-#include "tools/cli/plan_text.h"
+#include "lib/jobs/tasks/split.h"
+#include "lib/jobs/tasks/task_plan.h"
+#include "lib/write/output/destination.h"
+#include "lib/write/transform/open_to_convert.h"
 #include "tools/cli/conversion_options.h"
 #include "tools/cli/edit_options.h"
 #include "tools/cli/option_values.h"
+#include "tools/cli/plan_text.h"
 #include "tools/cli/recipe_options.h"
 
 namespace twofour {

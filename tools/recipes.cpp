@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/artifact/recipe_file.h"
+#include "lib/recipe/artifact/recipe_file.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 

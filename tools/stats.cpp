@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "lib/artifact/open_source.h"
-#include "lib/collect/collect.h"
-#include "lib/eval/windows.h"
-#include "lib/output/destination.h"
-#include "lib/statistics/check_statistics.h"
-#include "lib/statistics/imatrix.h"
-#include "lib/statistics/merge_statistics.h"
-#include "lib/statistics/statistics.h"
+#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/statistics/check_statistics.h"
+#include "lib/recipe/statistics/imatrix.h"
+#include "lib/recipe/statistics/merge_statistics.h"
+#include "lib/recipe/statistics/statistics.h"
+#include "lib/run/collect/collect.h"
+#include "lib/run/eval/windows.h"
+#include "lib/write/output/destination.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 #include "tools/cli/option_values.h"
@@ -306,8 +306,9 @@ std::function<int()> setup_stats(Arguments& args, const Common& common) {
   args.flag("--force", o->force, "collect, merge, import: replace the file if it is a statistics file");
   args.footer(
       "A statistics file says which inputs each linear saw; quantize --stats chooses weights by it. "
-      "lib/statistics/README.md describes it.\n"
-      "collect runs a whole model where --device says (lib/decoder/README.md lists the families) and writes "
+      "lib/recipe/statistics/README.md describes it.\n"
+      "collect runs a whole model where --device says (lib/run/decoder/README.md lists the families) and "
+      "writes "
       "one; examples/statistics makes one with transformers, also guided ones. All else runs on the CPU.\n"
       "check says what of a checkpoint a file serves, and reads all sums and targets. It ends with 1 where "
       "linears have no statistics, too few tokens, inputs that are all 0, or statistics of other weights, "

@@ -1,5 +1,5 @@
 #include "lib/synth/synth.h"
-#include "lib/threads/stopwatch.h"
+#include "lib/base/threads/stopwatch.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

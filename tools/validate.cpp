@@ -1,5 +1,5 @@
-#include "lib/validate/validate.h"
-#include "lib/findings/and_more.h"
+#include "lib/prove/validate/validate.h"
+#include "lib/base/findings/and_more.h"
 
 #include <fmt/format.h>
 

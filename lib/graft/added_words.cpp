@@ -4,11 +4,11 @@
 
 #include "formats/json/access.h"
 #include "formats/naming.h"
-#include "lib/checkpoint/model_config.h"
-#include "lib/checkpoint/quantization_config.h"
+#include "lib/base/names/lookup_parts.h"
 #include "lib/graft/config_lists.h"
 #include "lib/graft/quantization_words.h"
-#include "lib/names/lookup_parts.h"
+#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/checkpoint/quantization_config.h"
 
 namespace twofour {
 namespace {

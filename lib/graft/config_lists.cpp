@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "lib/base/names/config_pattern.h"
 #include "lib/graft/selection.h"
-#include "lib/names/config_pattern.h"
 
 namespace twofour {
 

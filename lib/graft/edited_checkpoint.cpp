@@ -4,10 +4,10 @@
 #include <span>
 #include <utility>
 
-#include "lib/checkpoint/quantization_config.h"
-#include "lib/dialects/loader_lookup.h"
-#include "lib/findings/problems.h"
+#include "lib/base/findings/problems.h"
 #include "lib/graft/open_edited.h"
+#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/dialects/loader_lookup.h"
 
 namespace twofour {
 namespace {

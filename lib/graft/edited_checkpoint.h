@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/artifact/edit.h"
-#include "lib/checkpoint/checkpoint.h"
+#include "lib/recipe/artifact/edit.h"
+#include "lib/source/checkpoint/checkpoint.h"
 
 namespace twofour {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "formats/module_names.h"
-#include "lib/findings/problems.h"
+#include "lib/base/findings/problems.h"
 #include "lib/graft/selection.h"
 
 namespace twofour {

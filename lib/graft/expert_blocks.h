@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/checkpoint/checkpoint.h"
+#include "lib/source/checkpoint/checkpoint.h"
 
 namespace twofour {
 

@@ -9,9 +9,9 @@
 #include <string_view>
 
 #include "formats/naming.h"
-#include "lib/checkpoint/model_config.h"
-#include "lib/findings/problems.h"
+#include "lib/base/findings/problems.h"
 #include "lib/graft/selection.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {

@@ -1,8 +1,8 @@
 #pragma once
 #include <vector>
 
-#include "lib/checkpoint/checkpoint.h"
-#include "lib/checkpoint/linears.h"
+#include "lib/source/checkpoint/checkpoint.h"
+#include "lib/source/checkpoint/linears.h"
 
 namespace twofour {
 

@@ -8,10 +8,10 @@
 #include <string_view>
 
 #include "formats/error.h"
-#include "lib/checkpoint/model_config.h"
-#include "lib/findings/options.h"
-#include "lib/findings/problems.h"
+#include "lib/base/findings/options.h"
+#include "lib/base/findings/problems.h"
 #include "lib/graft/selection.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {

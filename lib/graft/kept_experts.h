@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/artifact/edit.h"
-#include "lib/checkpoint/checkpoint.h"
 #include "lib/graft/expert_blocks.h"
+#include "lib/recipe/artifact/edit.h"
+#include "lib/source/checkpoint/checkpoint.h"
 
 namespace twofour {
 

@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "formats/error.h"
-#include "lib/checkpoint/linears.h"
-#include "lib/checkpoint/quantization_config.h"
-#include "lib/checkpoint/quantization_said.h"
-#include "lib/dialects/dialect_rows.h"
-#include "lib/dialects/loader_lookup.h"
-#include "lib/dialects/scheme.h"
-#include "lib/findings/problems.h"
-#include "lib/names/lookup_parts.h"
+#include "lib/base/findings/problems.h"
+#include "lib/base/names/lookup_parts.h"
+#include "lib/source/checkpoint/linears.h"
+#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/checkpoint/quantization_said.h"
+#include "lib/source/dialects/dialect_rows.h"
+#include "lib/source/dialects/loader_lookup.h"
+#include "lib/source/dialects/scheme.h"
 
 namespace twofour {
 namespace {

@@ -2,8 +2,8 @@
 #include <set>
 #include <string>
 
-#include "lib/checkpoint/checkpoint.h"
-#include "lib/dialects/output_dialect.h"
+#include "lib/source/checkpoint/checkpoint.h"
+#include "lib/source/dialects/output_dialect.h"
 
 namespace twofour {
 

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "formats/error.h"
-#include "lib/checkpoint/model_config.h"
 #include "lib/graft/selection.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 

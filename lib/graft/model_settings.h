@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "formats/json.h"
-#include "lib/checkpoint/checkpoint.h"
+#include "lib/source/checkpoint/checkpoint.h"
 
 namespace twofour {
 

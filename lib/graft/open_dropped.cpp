@@ -6,14 +6,14 @@
 
 #include "formats/error.h"
 #include "formats/naming.h"
-#include "lib/artifact/manifest.h"
-#include "lib/findings/options.h"
+#include "lib/base/findings/options.h"
 #include "lib/graft/edited_checkpoint.h"
 #include "lib/graft/kept_experts.h"
 #include "lib/graft/model_settings.h"
 #include "lib/graft/open_edited.h"
 #include "lib/graft/quantization_words.h"
 #include "lib/graft/selection.h"
+#include "lib/recipe/artifact/manifest.h"
 
 namespace twofour {
 namespace {

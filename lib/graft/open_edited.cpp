@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include "formats/error.h"
-#include "lib/artifact/layout_names.h"
-#include "lib/artifact/manifest.h"
-#include "lib/checkpoint/weight_terms.h"
 #include "lib/graft/edited_checkpoint.h"
+#include "lib/recipe/artifact/layout_names.h"
+#include "lib/recipe/artifact/manifest.h"
+#include "lib/source/checkpoint/weight_terms.h"
 
 namespace twofour {
 

@@ -1,8 +1,8 @@
 #pragma once
 #include <filesystem>
 
-#include "lib/artifact/edit.h"
-#include "lib/checkpoint/checkpoint.h"
+#include "lib/recipe/artifact/edit.h"
+#include "lib/source/checkpoint/checkpoint.h"
 
 namespace twofour {
 

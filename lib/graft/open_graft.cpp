@@ -6,11 +6,8 @@
 
 #include "formats/error.h"
 #include "formats/module_names.h"
-#include "lib/artifact/manifest.h"
-#include "lib/checkpoint/linears.h"
-#include "lib/checkpoint/quantization_config.h"
-#include "lib/findings/options.h"
-#include "lib/findings/problems.h"
+#include "lib/base/findings/options.h"
+#include "lib/base/findings/problems.h"
 #include "lib/graft/edited_checkpoint.h"
 #include "lib/graft/fit.h"
 #include "lib/graft/mixed_words.h"
@@ -18,6 +15,9 @@
 #include "lib/graft/open_edited.h"
 #include "lib/graft/quantization_words.h"
 #include "lib/graft/selection.h"
+#include "lib/recipe/artifact/manifest.h"
+#include "lib/source/checkpoint/linears.h"
+#include "lib/source/checkpoint/quantization_config.h"
 
 namespace twofour {
 namespace {

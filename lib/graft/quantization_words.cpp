@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "formats/json/access.h"
-#include "lib/checkpoint/quantization_config.h"
+#include "lib/base/names/lookup_parts.h"
 #include "lib/graft/config_lists.h"
-#include "lib/names/lookup_parts.h"
+#include "lib/source/checkpoint/quantization_config.h"
 
 namespace twofour {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "formats/json.h"
-#include "lib/checkpoint/quantization_said.h"
-#include "lib/names/config_pattern.h"
+#include "lib/base/names/config_pattern.h"
+#include "lib/source/checkpoint/quantization_said.h"
 
 namespace twofour {
 

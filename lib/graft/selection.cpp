@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "formats/error.h"
-#include "lib/checkpoint/model_config.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "formats/naming.h"
-#include "lib/checkpoint/checkpoint.h"
-#include "lib/names/pattern.h"
+#include "lib/base/names/pattern.h"
+#include "lib/source/checkpoint/checkpoint.h"
 
 namespace twofour {
 

@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/names/natural.h"
+#include "lib/base/threads/stopwatch.h"
 #include "lib/lint/bytes/checks.h"
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/content/checks.h"
 #include "lib/lint/files/checks.h"
 #include "lib/lint/siblings/checks.h"
-#include "lib/names/natural.h"
-#include "lib/threads/stopwatch.h"
 
 namespace twofour {
 

@@ -1,8 +1,8 @@
 #pragma once
 #include <filesystem>
 
+#include "lib/base/threads/progress.h"
 #include "lib/lint/rules/rules.h"
-#include "lib/threads/progress.h"
 
 namespace twofour {
 

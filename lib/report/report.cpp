@@ -9,12 +9,12 @@
 #include "formats/e4m3.h"
 #include "formats/error.h"
 #include "formats/json.h"
-#include "lib/findings/options.h"
-#include "lib/findings/version.h"
-#include "lib/io/file.h"
-#include "lib/names/natural.h"
-#include "lib/output/destination.h"
+#include "lib/base/findings/options.h"
+#include "lib/base/findings/version.h"
+#include "lib/base/io/file.h"
+#include "lib/base/names/natural.h"
 #include "lib/report/report_assets.h"
+#include "lib/write/output/destination.h"
 
 namespace twofour {
 namespace {

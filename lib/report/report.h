@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "lib/diff/diff.h"
-#include "lib/eval/evaluate.h"
-#include "lib/findings/finding.h"
-#include "lib/inspect/inspect.h"
+#include "lib/base/findings/finding.h"
 #include "lib/lint/lint.h"
-#include "lib/validate/validate.h"
+#include "lib/look/diff/diff.h"
+#include "lib/look/inspect/inspect.h"
+#include "lib/prove/validate/validate.h"
+#include "lib/run/eval/evaluate.h"
 
 namespace twofour {
 

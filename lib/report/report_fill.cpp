@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "formats/naming.h"
-#include "lib/findings/finding.h"
-#include "lib/names/natural.h"
+#include "lib/base/findings/finding.h"
+#include "lib/base/names/natural.h"
 #include "lib/report/report.h"
 
 namespace twofour {

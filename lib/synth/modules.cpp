@@ -7,7 +7,7 @@
 #include "formats/families/sizes.h"
 #include "formats/naming.h"
 #include "kernels/device/check.h"
-#include "lib/names/pattern.h"
+#include "lib/base/names/pattern.h"
 #include "lib/synth/shapes.h"
 
 // The modules of a model, from the row of its family and its config.

@@ -9,9 +9,9 @@
 #include "formats/json.h"
 #include "formats/safetensors.h"
 #include "kernels/device/check.h"
-#include "lib/io/file.h"
-#include "lib/names/natural.h"
-#include "lib/threads/interrupt.h"
+#include "lib/base/io/file.h"
+#include "lib/base/names/natural.h"
+#include "lib/base/threads/interrupt.h"
 
 namespace twofour {
 namespace {

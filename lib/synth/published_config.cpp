@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "formats/module_names.h"
-#include "lib/names/pattern.h"
+#include "lib/base/names/pattern.h"
 
 namespace twofour {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/dialects/output_dialect.h"
+#include "lib/source/dialects/output_dialect.h"
 #include "lib/synth/shapes.h"
 
 namespace twofour {

@@ -8,13 +8,13 @@
 #include "formats/e4m3.h"
 #include "formats/half.h"
 #include "kernels/device/check.h"
-#include "lib/checkpoint/checkpoint.h"
-#include "lib/io/file.h"
-#include "lib/output/output_directory.h"
+#include "lib/base/io/file.h"
+#include "lib/base/threads/interrupt.h"
+#include "lib/base/threads/job_queue.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "lib/synth/plan.h"
 #include "lib/synth/weights.h"
-#include "lib/threads/interrupt.h"
-#include "lib/threads/job_queue.h"
+#include "lib/write/output/output_directory.h"
 
 namespace twofour {
 namespace {

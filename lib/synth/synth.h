@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/threads/progress.h"
+#include "lib/base/threads/progress.h"
 
 namespace twofour {
 

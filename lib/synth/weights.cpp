@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "lib/io/hash.h"
+#include "lib/base/io/hash.h"
 
 namespace twofour {
 namespace {

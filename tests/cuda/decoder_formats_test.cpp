@@ -5,10 +5,10 @@
 #include <random>
 #include <string>
 
-#include "lib/collect/collect.h"
-#include "lib/decoder/decoder.h"
-#include "lib/decoder/score.h"
-#include "lib/statistics/statistics.h"
+#include "lib/recipe/statistics/statistics.h"
+#include "lib/run/collect/collect.h"
+#include "lib/run/decoder/decoder.h"
+#include "lib/run/decoder/score.h"
 #include "lib/synth/synth.h"
 #include "tests/support/conversion.h"
 #include "tests/support/decoder_golden.h"

@@ -1,4 +1,4 @@
-#include "lib/decoder/decoder.h"
+#include "lib/run/decoder/decoder.h"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <random>
 
-#include "lib/eval/generate.h"
+#include "lib/run/eval/generate.h"
 #include "tests/support/decoder_golden.h"
 #include "tests/support/device/device.h"
 #include "tests/support/scratch.h"

@@ -1,4 +1,4 @@
-#include "lib/runtime/artifact.h"
+#include "lib/run/runtime/artifact.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -6,7 +6,7 @@
 
 #include "formats/error.h"
 #include "kernels/device/device_memory.h"
-#include "lib/runtime/tokens.h"
+#include "lib/run/runtime/tokens.h"
 #include "tests/support/device/device.h"
 #include "tests/support/device/device_experts.h"
 #include "tests/support/message.h"

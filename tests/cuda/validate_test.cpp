@@ -1,4 +1,4 @@
-#include "lib/validate/validate.h"
+#include "lib/prove/validate/validate.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -9,9 +9,9 @@
 #include "formats/error.h"
 #include "formats/layouts/layout_ops.h"
 #include "formats/layouts/layouts.h"
-#include "lib/artifact/manifest.h"
+#include "lib/prove/validate/check_on_device.h"
+#include "lib/recipe/artifact/manifest.h"
 #include "lib/synth/synth.h"
-#include "lib/validate/check_on_device.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/device/device.h"

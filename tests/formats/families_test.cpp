@@ -154,11 +154,11 @@ TEST_CASE(
     "a family is in one row: a model_type is named by its row, where files name experts, and by synth") {
   // What a class is called, what a dialect or another engine makes of some models, and what a model of all.
   const std::set<std::string> kOthers = {
-      "lib/lint/family/family_tensors.cpp", "lib/dialects/deepseek.cpp",
-      "lib/dialects/loader_lookup.cpp",     "lib/dialects/output_dialect.cpp",
-      "lib/encode/quantize_select.cpp",     "lib/lint/config/config.cpp",
-      "lib/lint/config/config_methods.cpp", "lib/lint/settings/choices.cpp",
-      "lib/model/model_shape.cpp"};
+      "lib/lint/family/family_tensors.cpp",    "lib/source/dialects/deepseek.cpp",
+      "lib/source/dialects/loader_lookup.cpp", "lib/source/dialects/output_dialect.cpp",
+      "lib/write/encode/quantize_select.cpp",  "lib/lint/config/config.cpp",
+      "lib/lint/config/config_methods.cpp",    "lib/lint/settings/choices.cpp",
+      "lib/source/model/model_shape.cpp"};
   std::map<std::string, std::set<std::string>> files;  // of each model_type
   std::set<std::string> types;
   for (const FamilyShapes& family : family_shapes()) {

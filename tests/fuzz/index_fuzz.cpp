@@ -1,4 +1,4 @@
-#include "lib/checkpoint/index_file.h"
+#include "lib/source/checkpoint/index_file.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace twofour;

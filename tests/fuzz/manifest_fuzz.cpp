@@ -1,6 +1,6 @@
 #include <fstream>
 
-#include "lib/artifact/manifest.h"
+#include "lib/recipe/artifact/manifest.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/scratch.h"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "lib/artifact/recipe_file.h"
-#include "lib/artifact/yaml.h"
+#include "lib/recipe/artifact/recipe_file.h"
+#include "lib/recipe/artifact/yaml.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace twofour;

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "lib/statistics/statistics.h"
+#include "lib/recipe/statistics/statistics.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace twofour;

@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "lib/output/shard_record.h"
+#include "lib/jobs/tasks/task_plan.h"
 #include "lib/synth/synth.h"
-#include "lib/tasks/task_plan.h"
+#include "lib/write/output/shard_record.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"

@@ -1,8 +1,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/tokenizer/tokenizer.h"
-#include "lib/tokenizer/unicode.h"
+#include "lib/source/tokenizer/tokenizer.h"
+#include "lib/source/tokenizer/unicode.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace twofour;

@@ -1,6 +1,6 @@
 """Reads the server of the tests with huggingface_hub and with the program: both must see the same repository.
 
-The tests of lib/hub run against that server, so it must speak the API that the real client expects.
+The tests of lib/source/hub run against that server, so it must speak the API that the real client expects.
 Arguments: the server (tests/hub/serve.cpp), the program.
 """
 

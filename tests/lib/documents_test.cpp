@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/findings/version.h"
+#include "lib/base/findings/version.h"
 
 namespace documents_test {
 

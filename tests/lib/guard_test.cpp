@@ -8,9 +8,9 @@
 #include <fstream>
 
 #include "formats/error.h"
-#include "lib/inspect/inspect.h"
-#include "lib/io/file.h"
-#include "lib/output/output_directory.h"
+#include "lib/base/io/file.h"
+#include "lib/look/inspect/inspect.h"
+#include "lib/write/output/output_directory.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"

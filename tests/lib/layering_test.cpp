@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Files by their path from the root ("lib/plan/plan.h") with their text.
+/// Files by their path from the root ("lib/write/plan/plan.h") with their text.
 using Tree = std::map<std::string, std::string>;
 using Findings = std::vector<std::string>;
 
@@ -32,10 +32,10 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
 /// What nvcc in C++20 mode rejects, or what has no place in a kernel.
 const std::set<std::string> kNotInKernels = {"fmt", "xtensor", "CLI", "doctest"};
 
-/// Areas whose folders pass data in the order of the table in their README.md.
+/// Areas whose folders pass data in the order of tables in README.md.
 const std::vector<std::string> kOrderedAreas = {"formats", "kernels", "lib"};
 
-constexpr size_t kMostSources = 25;
+constexpr size_t kMostSources = 25, kMostWings = 14;
 
 bool is_source(const std::string& name) {
   static const std::set<std::string> kExtensions = {".h", ".cpp", ".cu", ".cuh"};
@@ -65,7 +65,7 @@ const Tree& project() {
 
 std::string area_of(const std::string& path) { return path.substr(0, path.find('/')); }
 
-/// The folder inside the area: "plan" of "lib/plan/plan.h"; empty for "kernels/no_cuda.cpp".
+/// The folder inside the area: "plan" of "lib/write/plan/plan.h"; empty for "kernels/no_cuda.cpp".
 std::string folder_of(const std::string& path) {
   const size_t first = path.find('/'), last = path.rfind('/');
   return first == last ? "" : path.substr(first + 1, last - first - 1);
@@ -84,7 +84,8 @@ std::vector<std::string> directives(const std::string& text) {
   return found;
 }
 
-/// First folder of an #include: "lib" of `"lib/plan/plan.h"`, "fmt" of `<fmt/format.h>`; empty for others.
+/// First folder of an #include: "lib" of `"lib/write/plan/plan.h"`, "fmt" of `<fmt/format.h>`; empty for
+/// others.
 std::string first_folder(const std::string& directive) {
   if (!directive.starts_with("include")) return "";
   const size_t open = directive.find_first_of("\"<"), slash = directive.find('/', open);
@@ -105,17 +106,34 @@ bool mentions_cuda(std::string directive) {
   return directive.find("CUDA") != std::string::npos || directive.find("NVCC") != std::string::npos;
 }
 
-/// The folders of an area in the order of the table that begins with "| folder |" in its README.md.
-std::vector<std::string> folder_table(const Tree& tree, const std::string& area) {
-  std::vector<std::string> folders;
-  const auto readme = tree.find(area + "/README.md");
+/// First cells of the table that begins with "| HEAD |" in a folder's README.md: `plan` or [`plan`](...).
+std::vector<std::string> table_of(const Tree& tree, const std::string& folder, const std::string& head) {
+  std::vector<std::string> cells;
+  const auto readme = tree.find(folder + "/README.md");
   std::istringstream lines(readme == tree.end() ? "" : readme->second);
   bool in_table = false;
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("| folder |")) in_table = true;
+    if (line.starts_with("| " + head + " |")) in_table = true;
     if (!line.starts_with("|")) in_table = false;
-    if (!in_table || !line.starts_with("| `")) continue;
-    folders.push_back(line.substr(3, line.find('`', 3) - 3));
+    const size_t open = line.find('`');
+    if (!in_table || (open != 2 && open != 3)) continue;
+    cells.push_back(line.substr(open + 1, line.find('`', open + 1) - open - 1));
+  }
+  return cells;
+}
+
+/// The folders of an area in the order of its README.md. A table of wings says the order of these, the
+/// README.md of each that of its folders; sources of the wing itself come last.
+std::vector<std::string> folder_table(const Tree& tree, const std::string& area) {
+  std::vector<std::string> folders = table_of(tree, area, "folder");
+  for (const std::string& wing : table_of(tree, area, "wing")) {
+    const std::vector<std::string> inner = table_of(tree, area + "/" + wing, "folder");
+    for (const std::string& folder : inner) folders.push_back(wing + "/" + folder);
+    const std::string own = area + "/" + wing;
+    const bool has_sources = std::any_of(tree.begin(), tree.end(), [&](const auto& file) {
+      return is_source(file.first) && fs::path(file.first).parent_path() == own;
+    });
+    if (has_sources || inner.empty()) folders.push_back(wing);
   }
   return folders;
 }
@@ -178,6 +196,15 @@ Findings tables_that_disagree(const Tree& tree) {
   return found;
 }
 
+/// Wings of lib beyond the number that a map can show.
+Findings too_many_wings(const Tree& tree) {
+  std::set<std::string> wings;
+  for (const auto& [name, text] : tree)
+    if (is_source(name) && area_of(name) == "lib")
+      wings.insert(folder_of(name).substr(0, folder_of(name).find('/')));
+  return wings.size() > kMostWings ? Findings{"lib: " + std::to_string(wings.size()) + " wings"} : Findings{};
+}
+
 /// Folders with too many sources, and sources outside the folders that they belong into.
 Findings crowded_or_loose(const Tree& tree) {
   Findings found;
@@ -222,7 +249,7 @@ Findings reserved_includes(const Tree& tree) {
   Findings found;
   for (const auto& [name, text] : tree) {
     const bool may_measure = name.starts_with("tools/bench/");
-    const bool has_arrays = name.starts_with("lib/expected/") || name.starts_with("lib/inspect/");
+    const bool has_arrays = name.starts_with("lib/prove/expected/") || name.starts_with("lib/look/inspect/");
     for (const std::string& directive : directives(text)) {
       const bool parser = first_folder(directive) == "CLI" && name != "tools/cli/arguments.cpp";
       const bool rival = quoted(directive) == "tools/bench/fp8/fp8_multiply.h" && !may_measure;
@@ -233,10 +260,10 @@ Findings reserved_includes(const Tree& tree) {
   return found;
 }
 
-/// What lib/validate and lib/expected must not share with convert, or one mistake could be in an artifact and
-/// in its proof. Nothing of lib/transform, by way of our headers neither; of kernels no include of what
-/// quantizes, casts and prunes.
-const std::string kTransform = "lib/transform/";
+/// What lib/prove/validate and lib/prove/expected must not share with convert, or one mistake could be in an
+/// artifact and in its proof. Nothing of lib/write/transform, by way of our headers neither; of kernels no
+/// include of what quantizes, casts and prunes.
+const std::string kTransform = "lib/write/transform/";
 const std::vector<std::string> kEncoding = {"kernels/numbers/casts", "kernels/numbers/quantize",
                                             "kernels/pack/prune"};
 /// Of these, what the proof may not reach through other headers either.
@@ -245,7 +272,7 @@ const std::vector<std::string> kQuantizing = {"kernels/numbers/casts", "kernels/
 Findings shared_with_the_proof(const Tree& tree) {
   Findings found;
   for (const auto& [source, source_text] : tree) {
-    if (!source.starts_with("lib/validate/") && !source.starts_with("lib/expected/")) continue;
+    if (!source.starts_with("lib/prove/validate/") && !source.starts_with("lib/prove/expected/")) continue;
     for (const std::string& directive : directives(source_text)) {
       const auto path = quoted(directive);
       const auto begins = [&](const std::string& prefix) { return path && path->starts_with(prefix); };
@@ -341,15 +368,16 @@ Rooms defined_elsewhere(const Tree& tree) {
 
 /// All that may be: transformations and rewrites of tensors, the table of methods, and the C interface.
 Rooms allowed_elsewhere() {
-  Rooms allowed = {{"methods", {"methods"}}, {"QuantizedGroup", {"transform", "validate/quantized"}}};
+  Rooms allowed = {{"methods", {"write/methods"}},
+                   {"QuantizedGroup", {"write/transform", "prove/validate/quantized"}}};
   for (const char* rewritten : {"ConstantScalar", "ConvertedScalars", "CopiedTensor", "DequantizedWeights",
                                 "GatheredRows", "KeptTensor", "LayoutMatrix", "LinearRewrite",
                                 "ModuleRewrite", "PrunedCodes", "StackedExperts", "WidenedWeights"})
-    allowed[rewritten] = {"transform", "validate"};
+    allowed[rewritten] = {"write/transform", "prove/validate"};
   for (const char* function : {"append", "begin_sequence", "close_checkpoint", "close_model", "end_sequence",
                                "get_model_info", "list", "open_checkpoint", "open_checkpoint_with",
                                "open_model", "open_model_on", "open_model_with", "read_bytes", "read_values"})
-    allowed[std::string("twofour_") + function] = {"c_api"};
+    allowed[std::string("twofour_") + function] = {"run/c_api"};
   return allowed;
 }
 
@@ -369,7 +397,7 @@ void check_none(const Findings& findings) {
   for (const std::string& finding : findings) FAIL_CHECK(finding);
 }
 
-/// A small tree that breaks no rule: lib with the folders io and plan, one kernel, one command.
+/// A small tree that breaks no rule: lib with the folders base/io and write/plan, one kernel, one command.
 Tree sound_tree() {
   return {
       {"formats/hd.h", "#if defined(__CUDACC__)\n#endif\n"},
@@ -377,10 +405,13 @@ Tree sound_tree() {
       {"kernels/device/isa.h", "#include \"formats/hd.h\"\n"},
       {"kernels/dispatch_x86.cpp", "#include \"kernels/device/isa.h\"\n"},
       {"lib/README.md",
-       "Before.\n\n| folder | its one reason |\n| --- | --- |\n| `io` | files |\n| `plan` | the plan |\n"},
-      {"lib/io/file.h", "#include <string>\n"},
-      {"lib/plan/plan.h", "#include \"kernels/device/isa.h\"\n#include \"lib/io/file.h\"\n"},
-      {"tools/main.cpp", "#include \"lib/plan/plan.h\"\n"},
+       "Before.\n\n| wing | its one reason |\n| --- | --- |\n| [`base`](base/README.md) | files |\n"
+       "| `write` | bytes |\n"},
+      {"lib/base/README.md", "| folder | its one reason |\n| --- | --- |\n| `io` | files |\n"},
+      {"lib/write/README.md", "| folder | its one reason |\n| --- | --- |\n| `plan` | the plan |\n"},
+      {"lib/base/io/file.h", "#include <string>\n"},
+      {"lib/write/plan/plan.h", "#include \"kernels/device/isa.h\"\n#include \"lib/base/io/file.h\"\n"},
+      {"tools/main.cpp", "#include \"lib/write/plan/plan.h\"\n"},
   };
 }
 
@@ -405,24 +436,35 @@ TEST_CASE("tools include lib, lib includes kernels, kernels include formats, and
   check_none(includes_of_wrong_areas(project()));
 
   CHECK(includes_of_wrong_areas(sound_tree()).empty());
-  CHECK(after(includes_of_wrong_areas, "kernels/device/isa.h", "#include \"lib/io/file.h\"\n") ==
-        Findings{"kernels/device/isa.h: #include \"lib/io/file.h\""});
-  CHECK(after(includes_of_wrong_areas, "lib/io/file.h", "#include <tests/support/scratch.h>\n").size() == 1);
-  CHECK(after(includes_of_wrong_areas, "lib/io/file.h", "  #  include \"hash.h\"\n").size() == 1);
+  CHECK(after(includes_of_wrong_areas, "kernels/device/isa.h", "#include \"lib/base/io/file.h\"\n") ==
+        Findings{"kernels/device/isa.h: #include \"lib/base/io/file.h\""});
+  CHECK(after(includes_of_wrong_areas, "lib/base/io/file.h", "#include <tests/support/scratch.h>\n").size() ==
+        1);
+  CHECK(after(includes_of_wrong_areas, "lib/base/io/file.h", "  #  include \"hash.h\"\n").size() == 1);
 }
 
-TEST_CASE("inside an area an include names its own folder or one above it in README.md's table") {
+TEST_CASE("inside an area an include names its own folder or one above it in the tables of README.md") {
   for (const std::string& area : kOrderedAreas) CHECK(folder_table(project(), area).size() >= 2);
   check_none(includes_that_run_up(project()));
 
   CHECK(includes_that_run_up(sound_tree()).empty());
-  CHECK(after(includes_that_run_up, "lib/io/file.h", "#include \"lib/plan/plan.h\"\n") ==
-        Findings{"lib/io/file.h: #include \"lib/plan/plan.h\""});
+  CHECK(after(includes_that_run_up, "lib/base/io/file.h", "#include \"lib/write/plan/plan.h\"\n") ==
+        Findings{"lib/base/io/file.h: #include \"lib/write/plan/plan.h\""});
   CHECK(after(includes_that_run_up, "kernels/device/isa.h", "#include \"kernels/dispatch.h\"\n").size() == 1);
   CHECK(after(includes_that_run_up, "formats/hd.h", "#include \"formats/layouts/layouts.h\"\n").size() == 1);
   CHECK(after(includes_that_run_up, "lib/README.md",
-              "| folder | |\n| --- | --- |\n| `plan` | |\n| `io` | |\n") ==
-        Findings{"lib/plan/plan.h: #include \"lib/io/file.h\""});
+              "| wing | |\n| --- | --- |\n| `write` | |\n| `base` | |\n") ==
+        Findings{"lib/write/plan/plan.h: #include \"lib/base/io/file.h\""});
+  // The order of folders in a wing, and the wing's own sources behind them
+  Tree tree = sound_tree();
+  tree["lib/base/README.md"] = "| folder | |\n| --- | --- |\n| `names` | |\n| `io` | |\n";
+  tree["lib/base/names/names.h"] = "#include \"lib/base/io/file.h\"\n";
+  CHECK(includes_that_run_up(tree) == Findings{"lib/base/names/names.h: #include \"lib/base/io/file.h\""});
+  tree["lib/base/names/names.h"] = "\n";
+  tree["lib/base/base.h"] = "#include \"lib/base/io/file.h\"\n";
+  CHECK(includes_that_run_up(tree).empty());
+  tree["lib/base/io/file.h"] = "#include \"lib/base/base.h\"\n";
+  CHECK(includes_that_run_up(tree) == Findings{"lib/base/io/file.h: #include \"lib/base/base.h\""});
 }
 
 TEST_CASE("every folder of an area has a line in README.md's table, and every line a folder") {
@@ -431,23 +473,31 @@ TEST_CASE("every folder of an area has a line in README.md's table, and every li
   CHECK(tables_that_disagree(sound_tree()).empty());
   CHECK(after(tables_that_disagree, "lib/lint/lint.h", "#pragma once\n") ==
         Findings{"lib/README.md: no line for lint"});
-  CHECK(after(tables_that_disagree, "lib/io/file.h", "") == Findings{"lib/README.md: no folder io"});
+  CHECK(after(tables_that_disagree, "lib/base/names/names.h", "#pragma once\n") ==
+        Findings{"lib/README.md: no line for base/names"});
+  CHECK(after(tables_that_disagree, "lib/base/io/file.h", "") ==
+        Findings{"lib/README.md: no folder base/io"});
   CHECK(after(tables_that_disagree, "kernels/README.md", "") ==
         Findings{"kernels/README.md: no line for device"});
 }
 
 TEST_CASE("no folder has over 25 sources; none is loose in lib, in kernels only the dispatchers") {
   check_none(crowded_or_loose(project()));
+  check_none(too_many_wings(project()));
 
   CHECK(crowded_or_loose(sound_tree()).empty());
   CHECK(after(crowded_or_loose, "lib/plan.h", "#pragma once\n") ==
         Findings{"lib/plan.h: outside the folders of its area"});
   CHECK(after(crowded_or_loose, "kernels/prune.h", "#pragma once\n").size() == 1);
   Tree tree = sound_tree();
-  for (int i = 2; i <= 25; ++i) tree["lib/io/file" + std::to_string(i) + ".h"] = "#pragma once\n";
+  for (int i = 2; i <= 25; ++i) tree["lib/base/io/file" + std::to_string(i) + ".h"] = "#pragma once\n";
   CHECK(crowded_or_loose(tree).empty());
-  tree["lib/io/file26.cpp"] = "\n";
-  CHECK(crowded_or_loose(tree) == Findings{"lib/io: 26 sources"});
+  tree["lib/base/io/file26.cpp"] = "\n";
+  CHECK(crowded_or_loose(tree) == Findings{"lib/base/io: 26 sources"});
+  for (int i = 3; i <= 14; ++i) tree["lib/wing" + std::to_string(i) + "/file.h"] = "#pragma once\n";
+  CHECK(too_many_wings(tree).empty());
+  tree["lib/wing15/file.h"] = "#pragma once\n";
+  CHECK(too_many_wings(tree) == Findings{"lib: 15 wings"});
 }
 
 TEST_CASE("no CUDA source includes fmt, xtensor, CLI11 or doctest, not through our headers either") {
@@ -462,7 +512,8 @@ TEST_CASE("no CUDA source includes fmt, xtensor, CLI11 or doctest, not through o
 }
 
 TEST_CASE(
-    "lib/validate includes nothing of lib/transform, nor of the kernels that quantize, cast and prune") {
+    "lib/prove/validate includes nothing of lib/write/transform, nor of the kernels that quantize, cast and "
+    "prune") {
   CHECK(std::any_of(project().begin(), project().end(),
                     [](const auto& file) { return file.first.starts_with(kTransform); }));
   for (const std::string& prefix : kEncoding) {
@@ -472,17 +523,17 @@ TEST_CASE(
   check_none(shared_with_the_proof(project()));
 
   CHECK(shared_with_the_proof(sound_tree()).empty());
-  const std::string check = "lib/validate/check.cpp";
-  CHECK(after(shared_with_the_proof, check, "#include \"lib/transform/encoder.h\"\n") ==
-        Findings{check + " by way of " + check + ": #include \"lib/transform/encoder.h\""});
+  const std::string check = "lib/prove/validate/check.cpp";
+  CHECK(after(shared_with_the_proof, check, "#include \"lib/write/transform/encoder.h\"\n") ==
+        Findings{check + " by way of " + check + ": #include \"lib/write/transform/encoder.h\""});
   CHECK(after(shared_with_the_proof, check, "#include \"kernels/numbers/quantize_ops.h\"\n") ==
         Findings{check + ": #include \"kernels/numbers/quantize_ops.h\""});
   Tree tree = sound_tree();
-  tree[check] = "#include \"lib/io/file.h\"\n";
-  tree["lib/io/file.h"] = "#include \"lib/transform/encoder.h\"\n";
+  tree[check] = "#include \"lib/base/io/file.h\"\n";
+  tree["lib/base/io/file.h"] = "#include \"lib/write/transform/encoder.h\"\n";
   CHECK(shared_with_the_proof(tree) ==
-        Findings{check + " by way of lib/io/file.h: #include \"lib/transform/encoder.h\""});
-  tree["lib/io/file.h"] = "#include \"kernels/device/isa.h\"\n";
+        Findings{check + " by way of lib/base/io/file.h: #include \"lib/write/transform/encoder.h\""});
+  tree["lib/base/io/file.h"] = "#include \"kernels/device/isa.h\"\n";
   tree["kernels/device/isa.h"] = "#include \"kernels/numbers/quantize.h\"\n";
   CHECK(shared_with_the_proof(tree) ==
         Findings{check + " by way of kernels/device/isa.h: #include \"kernels/numbers/quantize.h\""});
@@ -497,10 +548,11 @@ TEST_CASE(
   CHECK(reserved_includes(sound_tree()).empty());
   CHECK(after(reserved_includes, "tools/main.cpp", "#include <CLI/CLI.hpp>\n") ==
         Findings{"tools/main.cpp: #include <CLI/CLI.hpp>"});
-  CHECK(after(reserved_includes, "lib/plan/plan.h", "#include \"tools/bench/fp8/fp8_multiply.h\"\n") ==
-        Findings{"lib/plan/plan.h: #include \"tools/bench/fp8/fp8_multiply.h\""});
-  CHECK(after(reserved_includes, "lib/expected/rows.cpp", "#include <xtensor/xview.hpp>\n").empty());
-  for (const std::string name : {"lib/expected/rows.h", "lib/plan/plan.cpp", "lib/inspect/inspect.h"})
+  CHECK(after(reserved_includes, "lib/write/plan/plan.h", "#include \"tools/bench/fp8/fp8_multiply.h\"\n") ==
+        Findings{"lib/write/plan/plan.h: #include \"tools/bench/fp8/fp8_multiply.h\""});
+  CHECK(after(reserved_includes, "lib/prove/expected/rows.cpp", "#include <xtensor/xview.hpp>\n").empty());
+  for (const std::string name :
+       {"lib/prove/expected/rows.h", "lib/write/plan/plan.cpp", "lib/look/inspect/inspect.h"})
     CHECK(after(reserved_includes, name, "#include <xtensor/xview.hpp>\n") ==
           Findings{name + ": #include <xtensor/xview.hpp>"});
 }
@@ -519,21 +571,21 @@ TEST_CASE("what one folder of lib declares it defines, but for a list: transform
 
   Tree tree = sound_tree();
   CHECK(defined_elsewhere(tree).empty());
-  tree["lib/io/file.h"] = "class File {\n  void read();\n};\nint open_file(int);\nstruct Known;\n";
-  tree["lib/io/file.cpp"] = "void File::read() {}\nint open_file(int) { return 0; }\n";
+  tree["lib/base/io/file.h"] = "class File {\n  void read();\n};\nint open_file(int);\nstruct Known;\n";
+  tree["lib/base/io/file.cpp"] = "void File::read() {}\nint open_file(int) { return 0; }\n";
   CHECK(defined_elsewhere(tree).empty());
-  tree["lib/plan/plan.cpp"] =
+  tree["lib/write/plan/plan.cpp"] =
       "void File::read() {\n}\nint open_file(\n    int) {\n}\nint Known::f() {\n}\n"
       "namespace {\nint open_file(int) {\n}\n}  // namespace\n";
-  CHECK(defined_elsewhere(tree) == Rooms{{"File", {"plan"}}, {"open_file", {"plan"}}});
+  CHECK(defined_elsewhere(tree) == Rooms{{"File", {"write/plan"}}, {"open_file", {"write/plan"}}});
 }
 
 TEST_CASE("one header asks which compiler runs, and no other") {
   check_none(conditions_on_cuda(project()));
 
   CHECK(conditions_on_cuda(sound_tree()).empty());
-  CHECK(after(conditions_on_cuda, "lib/io/file.h", "#ifdef __NVCC__\n#endif\n") ==
-        Findings{"lib/io/file.h: #ifdef __NVCC__"});
+  CHECK(after(conditions_on_cuda, "lib/base/io/file.h", "#ifdef __NVCC__\n#endif\n") ==
+        Findings{"lib/base/io/file.h: #ifdef __NVCC__"});
 }
 
 }  // namespace layering_test

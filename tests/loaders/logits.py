@@ -6,7 +6,7 @@
 
 Each case becomes OUT/CASE.json (config, names and shapes of tensors) and OUT/CASE.safetensors (`tokens` I32 [T], `logits`
 F32 [T, vocabulary]: of a prefill and 32 tokens decoded one by one). Weights follow a formula of their names, which
-tests/lib/decoder/logits_test.cpp has, too, so that they need not be kept.
+tests/lib/run/decoder/logits_test.cpp has, too, so that they need not be kept.
 """
 import argparse
 import json

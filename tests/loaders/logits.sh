@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Holds the decoder against transformers, and statistics that it collects against those of examples/statistics. Arguments:
-# the test program of lib/decoder, and twofour.
+# the test program of lib/run/decoder, and twofour.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 environments=$here/../../build/loaders

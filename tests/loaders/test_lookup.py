@@ -1,4 +1,4 @@
-"""Our rules of how vLLM finds a format (lib/dialects/lookup_vllm.cpp) against vLLM's classes, on configurations with planted
+"""Our rules of how vLLM finds a format (lib/source/dialects/lookup_vllm.cpp) against vLLM's classes, on configurations with planted
 faults: both must find a fault, or neither. Runs in vLLM's environment; TWOFOUR is the program.
 
 What is planted says whether it is a fault, so that neither side passes by finding nothing.

@@ -6,9 +6,9 @@
 #include <fstream>
 
 #include "formats/error.h"
-#include "lib/io/file.h"
-#include "lib/io/hash.h"
-#include "lib/transform/open_to_convert.h"
+#include "lib/base/io/file.h"
+#include "lib/base/io/hash.h"
+#include "lib/write/transform/open_to_convert.h"
 
 namespace twofour {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "formats/safetensors.h"
-#include "lib/convert/convert.h"
-#include "lib/validate/validate.h"
+#include "lib/jobs/convert/convert.h"
+#include "lib/prove/validate/validate.h"
 #include "tests/support/one_rule.h"
 
 namespace twofour {

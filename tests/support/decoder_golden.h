@@ -14,8 +14,8 @@
 
 #include "formats/half.h"
 #include "formats/json.h"
-#include "lib/checkpoint/checkpoint.h"
-#include "lib/decoder/decoder.h"
+#include "lib/run/decoder/decoder.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "tests/support/checkpoint_builder.h"
 
 namespace twofour {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/artifact/open_source.h"
-#include "lib/diff/diff.h"
+#include "lib/look/diff/diff.h"
+#include "lib/recipe/artifact/open_source.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/float_weights.h"
 #include "tests/support/scratch.h"

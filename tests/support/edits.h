@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "lib/convert/convert.h"
+#include "lib/base/io/file.h"
 #include "lib/graft/open_edited.h"
-#include "lib/io/file.h"
-#include "lib/validate/validate.h"
+#include "lib/jobs/convert/convert.h"
+#include "lib/prove/validate/validate.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 

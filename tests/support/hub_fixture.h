@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/hub/remote_source.h"
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
+#include "lib/source/hub/remote_source.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/environment.h"
 #include "tests/support/hub_server.h"

@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "formats/json.h"
-#include "lib/hub/sha.h"
+#include "lib/source/hub/sha.h"
 
 namespace twofour {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "lib/lint/lint.h"
 #include "tests/support/faults/faults.h"
 

@@ -1,8 +1,8 @@
 #pragma once
 #include <vector>
 
-#include "lib/artifact/recipe.h"
-#include "lib/convert/convert.h"
+#include "lib/jobs/convert/convert.h"
+#include "lib/recipe/artifact/recipe.h"
 
 namespace twofour {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/statistics/statistics.h"
+#include "lib/recipe/statistics/statistics.h"
 #include "tests/support/checkpoint_builder.h"
 
 namespace twofour {

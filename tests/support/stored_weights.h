@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/checkpoint/linears.h"
-#include "lib/expected/rederive.h"
+#include "lib/prove/expected/rederive.h"
+#include "lib/source/checkpoint/linears.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/scratch.h"
 #include "tests/support/slow_float.h"

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/io/file.h"
-#include "lib/tokenizer/tokenizer.h"
+#include "lib/base/io/file.h"
+#include "lib/source/tokenizer/tokenizer.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "formats/json.h"
-#include "lib/checkpoint/checkpoint.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "tests/support/conversion.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"
 #include "tests/support/outcome.h"

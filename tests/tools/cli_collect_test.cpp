@@ -5,7 +5,7 @@
 
 #include <fstream>
 
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "tests/support/conversion.h"
 #include "tests/support/decoder_files.h"
 #include "tests/support/faults/injected.h"

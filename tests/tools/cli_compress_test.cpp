@@ -10,7 +10,7 @@
 #include <random>
 #include <thread>
 
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "tests/support/conversion.h"
 #include "tests/support/decoder_files.h"
 #include "tests/support/outcome.h"

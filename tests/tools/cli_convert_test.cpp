@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "formats/json.h"
-#include "lib/checkpoint/checkpoint.h"
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "tests/support/conversion.h"
 #include "tests/support/outcome.h"
 #include "tests/support/scratch.h"

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/artifact/open_source.h"
-#include "lib/checkpoint/matrices.h"
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
+#include "lib/recipe/artifact/open_source.h"
+#include "lib/source/checkpoint/matrices.h"
 #include "tests/support/decoder_golden.h"
 #include "tests/support/outcome.h"
 #include "tests/support/scratch.h"

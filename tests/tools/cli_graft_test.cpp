@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "lib/checkpoint/checkpoint.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "tests/support/edits.h"
 #include "tests/support/outcome.h"
 #include "tests/support/program.h"

@@ -12,7 +12,7 @@
 
 #include "formats/json.h"
 #include "formats/layouts/layouts.h"
-#include "lib/findings/version.h"
+#include "lib/base/findings/version.h"
 #include "lib/synth/synth.h"
 #include "tests/support/outcome.h"
 #include "tests/support/program.h"

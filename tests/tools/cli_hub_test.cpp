@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "formats/json.h"
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/hub_server.h"
 #include "tests/support/message.h"

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <string>
 
-#include "lib/checkpoint/checkpoint.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/message.h"
 #include "tests/support/outcome.h"

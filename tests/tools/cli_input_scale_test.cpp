@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "formats/json.h"
-#include "lib/checkpoint/linears.h"
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
+#include "lib/source/checkpoint/linears.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"
 #include "tests/support/message.h"

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "lib/checkpoint/checkpoint.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "tests/support/conversion.h"
 #include "tests/support/outcome.h"
 #include "tests/support/scratch.h"

@@ -9,8 +9,8 @@
 
 #include "formats/json.h"
 #include "kernels/device/device.h"
-#include "lib/checkpoint/linears.h"
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
+#include "lib/source/checkpoint/linears.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/decoder_golden.h"

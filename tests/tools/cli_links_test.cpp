@@ -6,7 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "tests/support/conversion.h"
 #include "tests/support/decoder_files.h"
 #include "tests/support/message.h"

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "formats/json.h"
-#include "lib/hub/sha.h"
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
+#include "lib/source/hub/sha.h"
 #include "tests/support/conversion.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"

@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "lib/checkpoint/checkpoint.h"
-#include "lib/io/file.h"
-#include "lib/output/journal.h"
+#include "lib/base/io/file.h"
+#include "lib/source/checkpoint/checkpoint.h"
+#include "lib/write/output/journal.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"

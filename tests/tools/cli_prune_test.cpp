@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "formats/json.h"
-#include "lib/checkpoint/checkpoint.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
 

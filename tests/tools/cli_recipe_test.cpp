@@ -5,8 +5,8 @@
 #include <set>
 
 #include "formats/json.h"
-#include "lib/artifact/recipe_file.h"
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
+#include "lib/recipe/artifact/recipe_file.h"
 #include "tests/support/message.h"
 #include "tests/support/outcome.h"
 #include "tests/support/program.h"

@@ -8,7 +8,7 @@
 #include "formats/half.h"
 #include "formats/json.h"
 #include "kernels/device/device.h"
-#include "lib/runtime/tokens.h"
+#include "lib/run/runtime/tokens.h"
 #include "tests/support/device/device_experts.h"
 #include "tests/support/outcome.h"
 #include "tests/support/runtime_layer.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/decoder_golden.h"
 #include "tests/support/http_server.h"

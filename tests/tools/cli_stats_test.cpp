@@ -10,8 +10,8 @@
 
 #include "formats/half.h"
 #include "formats/json.h"
-#include "lib/io/file.h"
-#include "lib/statistics/check_statistics.h"
+#include "lib/base/io/file.h"
+#include "lib/recipe/statistics/check_statistics.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"
 #include "tests/support/outcome.h"

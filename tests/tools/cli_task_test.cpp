@@ -6,9 +6,9 @@
 #include <thread>
 
 #include "formats/json.h"
-#include "lib/checkpoint/checkpoint.h"
-#include "lib/io/file.h"
-#include "lib/tasks/task_directory.h"
+#include "lib/base/io/file.h"
+#include "lib/jobs/tasks/task_directory.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
 #include "tests/support/outcome.h"

@@ -5,8 +5,8 @@
 
 #include "formats/json.h"
 #include "kernels/device/device.h"
-#include "lib/findings/version.h"
-#include "lib/io/file.h"
+#include "lib/base/findings/version.h"
+#include "lib/base/io/file.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/outcome.h"

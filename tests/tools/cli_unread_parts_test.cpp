@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "formats/module_parts.h"
-#include "lib/checkpoint/checkpoint.h"
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "tests/support/decoder_files.h"
 #include "tests/support/message.h"
 #include "tests/support/outcome.h"

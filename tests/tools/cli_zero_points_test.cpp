@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "tests/support/decoder_files.h"
 #include "tests/support/message.h"
 #include "tests/support/outcome.h"

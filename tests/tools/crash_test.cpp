@@ -12,7 +12,7 @@
 #include <random>
 #include <thread>
 
-#include "lib/checkpoint/checkpoint.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "tests/support/conversion.h"
 #include "tests/support/faults/injected.h"
 #include "tests/support/outcome.h"

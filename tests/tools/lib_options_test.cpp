@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <regex>
 
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 
 /// Options that messages of lib name: by constants alone, and each is one of the program.
 
@@ -26,7 +26,7 @@ TEST_CASE("no source of lib has an option as text") {
 
 TEST_CASE("each option that messages of lib name is in the program's help") {
   const fs::path root = TWOFOUR_SOURCE_DIR;
-  const std::string names = read_text(root / "lib/findings/options.h"),
+  const std::string names = read_text(root / "lib/base/findings/options.h"),
                     help = read_text(root / "tools/README.md");
   const std::regex constant("k[A-Z][A-Za-z]* = \"([a-z_]+)\"");
   size_t count = 0;

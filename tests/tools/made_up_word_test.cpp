@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include "lib/artifact/recipe_file.h"
-#include "lib/plan/method.h"
+#include "lib/recipe/artifact/recipe_file.h"
+#include "lib/write/plan/method.h"
 #include "tests/support/message.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/recipe_options.h"

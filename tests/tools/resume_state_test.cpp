@@ -6,8 +6,8 @@
 
 #include <fstream>
 
-#include "lib/checkpoint/checkpoint.h"
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "tests/support/conversion.h"
 #include "tests/support/faults/injected.h"
 #include "tests/support/message.h"

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"
 #include "tests/support/message.h"

@@ -11,9 +11,9 @@
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
-#include "lib/io/file.h"
-#include "lib/threads/interrupt.h"
-#include "lib/threads/stopwatch.h"
+#include "lib/base/io/file.h"
+#include "lib/base/threads/interrupt.h"
+#include "lib/base/threads/stopwatch.h"
 
 extern char** environ;
 

@@ -12,9 +12,9 @@
 #include "formats/layouts/kmajor_planes.h"
 #include "kernels/device/isa.h"
 #include "kernels/pack/prune_pack.h"
+#include "lib/base/threads/interrupt.h"
+#include "lib/base/threads/stopwatch.h"
 #include "lib/synth/synth.h"
-#include "lib/threads/interrupt.h"
-#include "lib/threads/stopwatch.h"
 #include "tools/bench/bench.h"
 #include "tools/cli/arguments.h"
 

@@ -1,4 +1,4 @@
-#include "lib/decoder/decoder.h"
+#include "lib/run/decoder/decoder.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <random>
 
 #include "kernels/device/device_memory.h"
-#include "lib/threads/stopwatch.h"
+#include "lib/base/threads/stopwatch.h"
 #include "tools/bench/bench.h"
 #include "tools/cli/arguments.h"
 

@@ -9,9 +9,9 @@
 #include <memory>
 
 #include "formats/error.h"
-#include "lib/io/file.h"
-#include "lib/threads/interrupt.h"
-#include "lib/threads/job_queue.h"
+#include "lib/base/io/file.h"
+#include "lib/base/threads/interrupt.h"
+#include "lib/base/threads/job_queue.h"
 #include "tools/bench/bench.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/option_values.h"

@@ -7,12 +7,12 @@
 
 #include "formats/error.h"
 #include "formats/safetensors.h"
-#include "lib/checkpoint/checkpoint.h"
-#include "lib/inspect/inspect.h"
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
+#include "lib/base/threads/interrupt.h"
+#include "lib/base/threads/stopwatch.h"
 #include "lib/lint/lint.h"
-#include "lib/threads/interrupt.h"
-#include "lib/threads/stopwatch.h"
+#include "lib/look/inspect/inspect.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "tools/bench/bench.h"
 #include "tools/cli/arguments.h"
 

@@ -5,11 +5,11 @@
 #include <optional>
 
 #include "formats/error.h"
-#include "lib/plan/plan.h"
+#include "lib/base/threads/stopwatch.h"
+#include "lib/jobs/tasks/split.h"
 #include "lib/synth/synth.h"
-#include "lib/tasks/split.h"
-#include "lib/threads/stopwatch.h"
-#include "lib/transform/open_to_convert.h"
+#include "lib/write/plan/plan.h"
+#include "lib/write/transform/open_to_convert.h"
 #include "tools/bench/bench.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/option_values.h"

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "kernels/solve/device_solve.h"
-#include "lib/threads/stopwatch.h"
+#include "lib/base/threads/stopwatch.h"
 #include "tools/bench/bench.h"
 #include "tools/cli/arguments.h"
 

@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "formats/error.h"
-#include "lib/runtime/c_guard.h"
-#include "lib/runtime/twofour.h"
+#include "lib/run/runtime/c_guard.h"
+#include "lib/run/runtime/twofour.h"
 #include "tools/commands.h"
 
 using namespace twofour;

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "formats/error.h"
-#include "lib/findings/given_urls.h"
-#include "lib/findings/problems.h"
+#include "lib/base/findings/given_urls.h"
+#include "lib/base/findings/problems.h"
 #include "tools/cli/suggest.h"
 
 namespace twofour {

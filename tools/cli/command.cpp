@@ -12,8 +12,8 @@
 
 #include "formats/error.h"
 #include "kernels/device/device.h"
-#include "lib/threads/parallel.h"
-#include "lib/threads/stopwatch.h"
+#include "lib/base/threads/parallel.h"
+#include "lib/base/threads/stopwatch.h"
 #include "tools/cli/arguments.h"
 
 namespace twofour {

@@ -4,8 +4,8 @@
 
 #include "formats/json.h"
 #include "kernels/device/device.h"
-#include "lib/findings/finding.h"
-#include "lib/threads/progress.h"
+#include "lib/base/findings/finding.h"
+#include "lib/base/threads/progress.h"
 #include "tools/console/print.h"
 #include "tools/console/print_json.h"
 

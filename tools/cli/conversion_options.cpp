@@ -6,12 +6,12 @@
 #include <filesystem>
 #include <optional>
 
-#include "lib/artifact/manifest.h"
-#include "lib/artifact/open_source.h"
-#include "lib/convert/convert.h"
-#include "lib/output/destination.h"
-#include "lib/selection/input_scales.h"
-#include "lib/transform/open_to_convert.h"
+#include "lib/jobs/convert/convert.h"
+#include "lib/recipe/artifact/manifest.h"
+#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/selection/input_scales.h"
+#include "lib/write/output/destination.h"
+#include "lib/write/transform/open_to_convert.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/figures_text.h"
 #include "tools/cli/option_values.h"

@@ -4,10 +4,10 @@
 #include <utility>
 #include <vector>
 
-#include "lib/convert/convert.h"
-#include "lib/io/links.h"
-#include "lib/plan/plan.h"
-#include "lib/transform/reference_checkpoint.h"
+#include "lib/base/io/links.h"
+#include "lib/jobs/convert/convert.h"
+#include "lib/write/plan/plan.h"
+#include "lib/write/transform/reference_checkpoint.h"
 #include "tools/cli/command.h"
 #include "tools/cli/option_values.h"
 #include "tools/cli/recipe_options.h"

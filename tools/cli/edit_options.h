@@ -2,8 +2,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/artifact/edit.h"
-#include "lib/checkpoint/checkpoint.h"
+#include "lib/recipe/artifact/edit.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/conversion_options.h"
 

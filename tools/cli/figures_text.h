@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "formats/json.h"
-#include "lib/convert/convert.h"
-#include "lib/metrics/quality.h"
-#include "lib/metrics/value_error.h"
+#include "lib/jobs/convert/convert.h"
+#include "lib/look/metrics/quality.h"
+#include "lib/look/metrics/value_error.h"
 
 namespace twofour {
 

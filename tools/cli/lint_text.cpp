@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "lib/findings/problems.h"
+#include "lib/base/findings/problems.h"
 #include "lib/lint/rules/explain.h"
 #include "lib/lint/rules/levels.h"
 #include "tools/cli/suggest.h"

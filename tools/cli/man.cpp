@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "formats/error.h"
-#include "lib/findings/version.h"
-#include "lib/io/file.h"
+#include "lib/base/findings/version.h"
+#include "lib/base/io/file.h"
 #include "tools/cli/command.h"
 #include "tools/cli/program.h"
 

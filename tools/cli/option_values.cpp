@@ -8,12 +8,12 @@
 #include <string_view>
 
 #include "formats/error.h"
-#include "lib/checkpoint/checkpoint.h"
-#include "lib/io/file.h"
-#include "lib/plan/plan.h"
-#include "lib/runtime/layer.h"
-#include "lib/tokenizer/token_file.h"
-#include "lib/tokenizer/tokenizer.h"
+#include "lib/base/io/file.h"
+#include "lib/run/runtime/layer.h"
+#include "lib/source/checkpoint/checkpoint.h"
+#include "lib/source/tokenizer/token_file.h"
+#include "lib/source/tokenizer/tokenizer.h"
+#include "lib/write/plan/plan.h"
 
 namespace twofour {
 namespace {

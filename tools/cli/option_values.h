@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/hub/remote_source.h"
-#include "lib/names/pattern.h"
+#include "lib/base/names/pattern.h"
+#include "lib/source/hub/remote_source.h"
 #include "tools/cli/arguments.h"
 
 namespace twofour {

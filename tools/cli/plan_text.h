@@ -1,5 +1,5 @@
 #pragma once
-#include "lib/budget/budget.h"
+#include "lib/write/budget/budget.h"
 #include "tools/cli/conversion_options.h"
 
 namespace twofour {

@@ -8,12 +8,12 @@
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
-#include "lib/artifact/layout_names.h"
-#include "lib/artifact/recipe_file.h"
-#include "lib/artifact/yaml.h"
-#include "lib/io/file.h"
-#include "lib/plan/method.h"
-#include "lib/view/layout_choice.h"
+#include "lib/base/io/file.h"
+#include "lib/recipe/artifact/layout_names.h"
+#include "lib/recipe/artifact/recipe_file.h"
+#include "lib/recipe/artifact/yaml.h"
+#include "lib/write/plan/method.h"
+#include "lib/write/view/layout_choice.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/suggest.h"
 
@@ -109,10 +109,10 @@ void add_statistics_options(Arguments& args, RecipeOptions& o, RuleCommand comma
   const char* what = command == kConverts
                          ? "Choose the weights that are quantized to NVFP4 or pruned, for a "
                            "layout too, by the statistics of their inputs in this file "
-                           "(lib/statistics/README.md, examples/statistics); of --recipe, method "
+                           "(lib/recipe/statistics/README.md, examples/statistics); of --recipe, method "
                            "and sweeps of a rule say how"
                          : "Choose weights by the statistics of their inputs in this file "
-                           "(lib/statistics/README.md, examples/statistics). Block scales are "
+                           "(lib/recipe/statistics/README.md, examples/statistics). Block scales are "
                            "chosen with them";
   args.option("--stats", o.statistics, what).value_name("FILE").default_text("none: each weight for itself");
   args.flag("--strict-stats", o.strict_statistics,

@@ -4,9 +4,9 @@
 #include <string>
 #include <string_view>
 
-#include "lib/budget/budget.h"
-#include "lib/plan/plan.h"
-#include "lib/words/rule_words.h"
+#include "lib/recipe/words/rule_words.h"
+#include "lib/write/budget/budget.h"
+#include "lib/write/plan/plan.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "lib/threads/progress.h"
+#include "lib/base/threads/progress.h"
 
 namespace twofour {
 

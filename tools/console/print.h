@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "lib/findings/finding.h"
+#include "lib/base/findings/finding.h"
 #include "tools/console/console.h"
 
 namespace twofour {

@@ -4,10 +4,10 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/artifact/manifest.h"
+#include "lib/base/threads/progress.h"
 #include "lib/lint/bytes/figures.h"
 #include "lib/lint/bytes/input.h"
-#include "lib/threads/progress.h"
+#include "lib/recipe/artifact/manifest.h"
 
 namespace twofour {
 

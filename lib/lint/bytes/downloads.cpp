@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 
 namespace twofour {
 namespace {

@@ -3,8 +3,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "lib/findings/and_more.h"
-#include "lib/io/file.h"
+#include "lib/base/findings/and_more.h"
+#include "lib/base/io/file.h"
 #include "lib/lint/bytes/input.h"
 
 namespace twofour {

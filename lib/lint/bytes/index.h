@@ -4,8 +4,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/checkpoint/index_file.h"
 #include "lib/lint/bytes/input.h"
+#include "lib/source/checkpoint/index_file.h"
 
 namespace twofour {
 

@@ -9,13 +9,13 @@
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
-#include "lib/checkpoint/quantization_config.h"
-#include "lib/findings/and_more.h"
-#include "lib/io/file.h"
+#include "lib/base/findings/and_more.h"
+#include "lib/base/io/file.h"
+#include "lib/base/threads/interrupt.h"
+#include "lib/base/threads/parallel.h"
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/bytes/index.h"
-#include "lib/threads/interrupt.h"
-#include "lib/threads/parallel.h"
+#include "lib/source/checkpoint/quantization_config.h"
 
 namespace twofour {
 namespace {

@@ -10,9 +10,9 @@
 #include "formats/error.h"
 #include "formats/json.h"
 #include "formats/json_events.h"
-#include "lib/artifact/layout_names.h"
-#include "lib/checkpoint/checkpoint.h"
 #include "lib/lint/rules/rules.h"
+#include "lib/recipe/artifact/layout_names.h"
+#include "lib/source/checkpoint/checkpoint.h"
 
 namespace twofour {
 

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "formats/json/access.h"
-#include "lib/checkpoint/quantization_config.h"
-#include "lib/findings/and_more.h"
+#include "lib/base/findings/and_more.h"
 #include "lib/lint/bytes/checks.h"
+#include "lib/source/checkpoint/quantization_config.h"
 
 namespace twofour {
 namespace {

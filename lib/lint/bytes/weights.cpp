@@ -6,11 +6,11 @@
 
 #include "formats/e4m3.h"
 #include "formats/json/access.h"
+#include "lib/base/threads/interrupt.h"
+#include "lib/base/threads/job_queue.h"
 #include "lib/lint/bytes/checks.h"
 #include "lib/lint/bytes/figures.h"
 #include "lib/lint/bytes/tensor_scan.h"
-#include "lib/threads/interrupt.h"
-#include "lib/threads/job_queue.h"
 
 namespace twofour {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "formats/naming.h"
 #include "formats/weight_dialect.h"
-#include "lib/checkpoint/model_config.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/layer_tensors.h"
+#include "lib/source/checkpoint/model_config.h"
 
 // Properties of every decoder, whatever its family: layers of a kind have the same parts in the same sizes,
 // and all layers read and write one residual stream, whose width is the embedding's.

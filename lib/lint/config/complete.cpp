@@ -4,9 +4,9 @@
 
 #include "formats/naming.h"
 #include "formats/weight_dialect.h"
-#include "lib/checkpoint/linears.h"
-#include "lib/findings/and_more.h"
+#include "lib/base/findings/and_more.h"
 #include "lib/lint/config/checks.h"
+#include "lib/source/checkpoint/linears.h"
 
 namespace twofour {
 namespace {

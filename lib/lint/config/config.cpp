@@ -8,12 +8,12 @@
 #include "formats/json/access.h"
 #include "formats/naming.h"
 #include "formats/weight_dialect.h"
-#include "lib/checkpoint/model_config.h"
-#include "lib/checkpoint/quantization_config.h"
+#include "lib/base/names/config_pattern.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
 #include "lib/lint/settings/checks.h"
-#include "lib/names/config_pattern.h"
+#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/checkpoint/quantization_config.h"
 
 namespace twofour {
 namespace {

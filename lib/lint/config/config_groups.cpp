@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "formats/json/access.h"
-#include "lib/checkpoint/model_config.h"
-#include "lib/findings/and_more.h"
+#include "lib/base/findings/and_more.h"
 #include "lib/lint/config/promises.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "formats/json/access.h"
 #include "formats/weight_dialect.h"
-#include "lib/checkpoint/model_config.h"
 #include "lib/lint/config/promises.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {

@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "formats/json/access.h"
+#include "lib/base/names/config_pattern.h"
 #include "lib/lint/config/promises.h"
-#include "lib/names/config_pattern.h"
 
 // GPTQ and AWQ.
 

@@ -4,9 +4,9 @@
 
 #include "formats/json/access.h"
 #include "formats/module_names.h"
-#include "lib/checkpoint/model_config.h"
+#include "lib/base/names/config_pattern.h"
 #include "lib/lint/config/promises.h"
-#include "lib/names/config_pattern.h"
+#include "lib/source/checkpoint/model_config.h"
 
 // Settings that change the meaning of codes and are only in the config or only among the tensors, and weights
 // in floats if a method without lists promises codes.

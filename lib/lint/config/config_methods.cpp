@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <iterator>
 
-#include "lib/checkpoint/model_config.h"
-#include "lib/dialects/loader_lookup.h"
-#include "lib/findings/and_more.h"
+#include "lib/base/findings/and_more.h"
+#include "lib/base/names/lookup_parts.h"
 #include "lib/lint/config/promises.h"
-#include "lib/names/lookup_parts.h"
+#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/dialects/loader_lookup.h"
 
 namespace twofour {
 namespace {

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
 #include "formats/json/access.h"
-#include "lib/checkpoint/model_config.h"
 #include "lib/lint/config/checks.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {

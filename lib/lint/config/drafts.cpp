@@ -5,9 +5,9 @@
 #include <limits>
 #include <optional>
 
-#include "lib/checkpoint/model_config.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/layer_tensors.h"
+#include "lib/source/checkpoint/model_config.h"
 
 // Layers for multi-token prediction (MTP), behind the others or under their own prefix.
 

@@ -6,8 +6,8 @@
 #include <map>
 
 #include "formats/naming.h"
-#include "lib/checkpoint/model_config.h"
 #include "lib/lint/bytes/checks.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {

@@ -6,11 +6,11 @@
 #include <tuple>
 
 #include "formats/naming.h"
-#include "lib/checkpoint/quantization_config.h"
-#include "lib/dialects/loader_lookup.h"
-#include "lib/findings/and_more.h"
+#include "lib/base/findings/and_more.h"
+#include "lib/base/names/config_pattern.h"
 #include "lib/lint/config/checks.h"
-#include "lib/names/config_pattern.h"
+#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/dialects/loader_lookup.h"
 
 namespace twofour {
 namespace engine_lookups {

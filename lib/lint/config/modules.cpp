@@ -5,13 +5,13 @@
 #include "formats/json/access.h"
 #include "formats/module_names.h"
 #include "formats/weight_dialect.h"
-#include "lib/checkpoint/config_terms.h"
-#include "lib/checkpoint/gate_up_order.h"
-#include "lib/checkpoint/linears.h"
-#include "lib/checkpoint/model_config.h"
-#include "lib/checkpoint/weight_terms.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/coded_modules.h"
+#include "lib/source/checkpoint/config_terms.h"
+#include "lib/source/checkpoint/gate_up_order.h"
+#include "lib/source/checkpoint/linears.h"
+#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/checkpoint/weight_terms.h"
 
 namespace twofour {
 namespace {

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "formats/naming.h"
-#include "lib/checkpoint/model_config.h"
-#include "lib/findings/and_more.h"
-#include "lib/names/lookup_parts.h"
+#include "lib/base/findings/and_more.h"
+#include "lib/base/names/lookup_parts.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {

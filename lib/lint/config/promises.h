@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/checkpoint/quantization_said.h"
-#include "lib/dialects/said_scheme.h"
 #include "lib/lint/config/coded_modules.h"
+#include "lib/source/checkpoint/quantization_said.h"
+#include "lib/source/dialects/said_scheme.h"
 
 namespace twofour {
 

@@ -3,11 +3,11 @@
 
 #include "formats/json/access.h"
 #include "formats/naming.h"
-#include "lib/checkpoint/model_config.h"
-#include "lib/findings/and_more.h"
+#include "lib/base/findings/and_more.h"
+#include "lib/base/names/config_pattern.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/promises.h"
-#include "lib/names/config_pattern.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {

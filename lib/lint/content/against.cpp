@@ -3,11 +3,11 @@
 #include <optional>
 
 #include "formats/error.h"
-#include "lib/artifact/open_source.h"
-#include "lib/findings/options.h"
+#include "lib/base/findings/options.h"
 #include "lib/lint/content/against_others.h"
 #include "lib/lint/content/checks.h"
-#include "lib/metrics/moved_weights.h"
+#include "lib/look/metrics/moved_weights.h"
+#include "lib/recipe/artifact/open_source.h"
 
 namespace twofour {
 namespace {

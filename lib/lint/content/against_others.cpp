@@ -7,11 +7,11 @@
 #include <unordered_map>
 
 #include "formats/module_names.h"
-#include "lib/checkpoint/tensor_values.h"
-#include "lib/io/hash.h"
+#include "lib/base/io/hash.h"
+#include "lib/base/names/sibling_name.h"
+#include "lib/base/threads/interrupt.h"
 #include "lib/lint/content/against_others.h"
-#include "lib/names/sibling_name.h"
-#include "lib/threads/interrupt.h"
+#include "lib/source/checkpoint/tensor_values.h"
 
 // Compares tensors that are no linears with another checkpoint's: norms, biases, scales of inputs and of the
 // cache, embeddings.

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/checkpoint/matrices.h"
 #include "lib/lint/rules/rules.h"
+#include "lib/source/checkpoint/matrices.h"
 
 namespace twofour {
 

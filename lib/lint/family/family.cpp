@@ -4,9 +4,9 @@
 
 #include "formats/json/access.h"
 #include "formats/module_names.h"
-#include "lib/checkpoint/model_config.h"
-#include "lib/findings/and_more.h"
+#include "lib/base/findings/and_more.h"
 #include "lib/lint/family/family_checks.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {

@@ -5,11 +5,11 @@
 #include <map>
 #include <tuple>
 
-#include "lib/checkpoint/gate_up_order.h"
-#include "lib/checkpoint/model_config.h"
-#include "lib/findings/and_more.h"
+#include "lib/base/findings/and_more.h"
 #include "lib/lint/family/blame.h"
 #include "lib/lint/family/family_checks.h"
+#include "lib/source/checkpoint/gate_up_order.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {

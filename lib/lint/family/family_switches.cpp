@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "lib/checkpoint/model_config.h"
 #include "lib/lint/family/family_checks.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "formats/families/family_rows.h"
 #include "formats/families/sizes.h"
-#include "lib/checkpoint/model_config.h"
 #include "lib/lint/bytes/input.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 

@@ -3,13 +3,13 @@
 #include <algorithm>
 
 #include "formats/error.h"
-#include "lib/checkpoint/model_config.h"
-#include "lib/checkpoint/quantization_config.h"
-#include "lib/io/file.h"
-#include "lib/io/links.h"
+#include "lib/base/io/file.h"
+#include "lib/base/io/links.h"
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/files/checks.h"
-#include "lib/plan/output_files.h"
+#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/write/plan/output_files.h"
 
 namespace twofour {
 namespace {

@@ -1,6 +1,6 @@
 #include <string>
 
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "lib/lint/files/checks.h"
 
 namespace twofour {

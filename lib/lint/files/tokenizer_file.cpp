@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "formats/error.h"
-#include "lib/checkpoint/model_config.h"
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/files/checks.h"
+#include "lib/source/checkpoint/model_config.h"
 
 // Compares token numbers in tokenizer.json and generation_config.json with the rows of the embedding.
 

@@ -4,10 +4,10 @@
 
 #include "formats/error.h"
 #include "formats/json.h"
-#include "lib/findings/options.h"
-#include "lib/io/file.h"
-#include "lib/io/hash.h"
-#include "lib/output/destination.h"
+#include "lib/base/findings/options.h"
+#include "lib/base/io/file.h"
+#include "lib/base/io/hash.h"
+#include "lib/write/output/destination.h"
 
 namespace twofour {
 namespace {

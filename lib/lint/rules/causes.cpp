@@ -4,8 +4,8 @@
 #include <map>
 
 #include "formats/module_names.h"
+#include "lib/base/names/pattern.h"
 #include "lib/lint/rules/baseline.h"
-#include "lib/names/pattern.h"
 
 namespace twofour {
 namespace {

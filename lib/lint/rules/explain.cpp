@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "lib/findings/options.h"
+#include "lib/base/findings/options.h"
 #include "lib/lint/rules/levels.h"
 
 namespace twofour {

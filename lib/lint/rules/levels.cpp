@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "formats/error.h"
-#include "lib/findings/options.h"
-#include "lib/names/pattern.h"
+#include "lib/base/findings/options.h"
+#include "lib/base/names/pattern.h"
 
 namespace twofour {
 namespace profiles {

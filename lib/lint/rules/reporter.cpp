@@ -5,10 +5,10 @@
 
 #include "formats/error.h"
 #include "kernels/device/check.h"
-#include "lib/findings/options.h"
+#include "lib/base/findings/options.h"
+#include "lib/base/names/natural.h"
 #include "lib/lint/rules/baseline.h"
 #include "lib/lint/rules/causes.h"
-#include "lib/names/natural.h"
 
 namespace twofour {
 

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "lib/findings/finding.h"
-#include "lib/metrics/weight_stats.h"
+#include "lib/base/findings/finding.h"
+#include "lib/look/metrics/weight_stats.h"
 
 namespace twofour {
 

@@ -4,7 +4,7 @@
 #include <cctype>
 
 #include "formats/json.h"
-#include "lib/findings/version.h"
+#include "lib/base/findings/version.h"
 #include "lib/lint/rules/baseline.h"
 
 namespace twofour {

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "formats/json/access.h"
-#include "lib/checkpoint/model_config.h"
 #include "lib/lint/bytes/input.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 

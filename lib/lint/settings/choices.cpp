@@ -6,9 +6,9 @@
 #include <initializer_list>
 #include <iterator>
 
-#include "lib/checkpoint/model_config.h"
 #include "lib/lint/family/family_tensors.h"
 #include "lib/lint/settings/checks.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {

@@ -4,10 +4,10 @@
 #include <string>
 
 #include "formats/json/access.h"
-#include "lib/checkpoint/model_config.h"
 #include "lib/lint/family/family_tensors.h"
 #include "lib/lint/files/checks.h"
 #include "lib/lint/settings/checks.h"
+#include "lib/source/checkpoint/model_config.h"
 
 // The settings by which loaders choose a model's class: model_type and architectures.
 

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "formats/families/sizes.h"
-#include "lib/checkpoint/model_config.h"
 #include "lib/lint/settings/checks.h"
+#include "lib/source/checkpoint/model_config.h"
 
 // Rotary embeddings: the kind of scaling and the settings that it needs. Source: transformers 5.17,
 // modeling_rope_utils.py; vLLM, rotary_embedding/__init__.py.

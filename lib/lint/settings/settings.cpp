@@ -6,8 +6,8 @@
 #include <set>
 
 #include "formats/families/sizes.h"
-#include "lib/checkpoint/model_config.h"
 #include "lib/lint/settings/checks.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {

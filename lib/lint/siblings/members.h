@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/names/sibling_name.h"
 #include "lib/lint/bytes/figures.h"
 #include "lib/lint/bytes/input.h"
-#include "lib/names/sibling_name.h"
 
 namespace twofour {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "formats/weight_dialect.h"
-#include "lib/checkpoint/model_config.h"
 #include "lib/lint/siblings/checks.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {

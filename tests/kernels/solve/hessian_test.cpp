@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "formats/error.h"
-#include "lib/expected/expected_hessian.h"
+#include "lib/prove/expected/expected_hessian.h"
 #include "tests/support/message.h"
 
 namespace hessian_test {

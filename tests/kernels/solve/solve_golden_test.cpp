@@ -9,7 +9,7 @@
 
 #include "formats/safetensors.h"
 #include "kernels/solve/solve.h"
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "tests/support/message.h"
 
 namespace solve_golden_test {

@@ -9,7 +9,7 @@
 
 #include "formats/e2m1.h"
 #include "formats/error.h"
-#include "lib/expected/expected_solve.h"
+#include "lib/prove/expected/expected_solve.h"
 #include "tests/support/message.h"
 #include "tests/support/solve_problem.h"
 

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "formats/safetensors.h"
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "lib/lint/lint.h"
 #include "tests/support/conversion.h"
 #include "tests/support/faults/faults.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/lint.h"
 #include "tests/support/lint_words.h"

@@ -9,7 +9,7 @@
 
 #include "formats/families/family_rows.h"
 #include "formats/json.h"
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "lib/lint/lint.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/scratch.h"

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "formats/error.h"
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "lib/lint/lint.h"
 #include "lib/lint/rules/baseline.h"
 #include "lib/lint/rules/explain.h"

@@ -7,8 +7,8 @@
 
 #include "formats/error.h"
 #include "formats/json.h"
-#include "lib/checkpoint/checkpoint.h"
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
+#include "lib/source/checkpoint/checkpoint.h"
 #include "lib/synth/synth.h"
 #include "tests/support/faults/faults.h"
 #include "tests/support/message.h"

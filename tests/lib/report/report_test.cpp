@@ -5,7 +5,7 @@
 
 #include "formats/error.h"
 #include "formats/json.h"
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "lib/report/report.h"
 #include "tests/support/faults/faults.h"
 #include "tests/support/scratch.h"

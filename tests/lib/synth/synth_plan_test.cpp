@@ -10,8 +10,8 @@
 #include "formats/json.h"
 #include "formats/naming.h"
 #include "formats/safetensors.h"
-#include "lib/names/natural.h"
-#include "lib/names/pattern.h"
+#include "lib/base/names/natural.h"
+#include "lib/base/names/pattern.h"
 
 namespace synth_plan_test {
 

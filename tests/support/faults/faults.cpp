@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "formats/safetensors.h"
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "lib/synth/synth.h"
 #include "tests/support/safetensors_file.h"
 #include "tests/support/scratch.h"

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "tests/support/faults/planted.h"
 #include "tests/support/faults/spoil.h"
 

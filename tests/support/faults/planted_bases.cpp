@@ -2,7 +2,7 @@
 #include <cstring>
 #include <map>
 
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "lib/synth/synth.h"
 #include "tests/support/conversion.h"
 #include "tests/support/faults/planted.h"

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "lib/io/file.h"
+#include "lib/base/io/file.h"
 #include "tests/support/faults/planted.h"
 #include "tests/support/faults/spoil.h"
 #include "tests/support/scratch.h"

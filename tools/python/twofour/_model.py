@@ -32,7 +32,7 @@ def _tokens(tokens: Any) -> Any:
 
 
 class Model(Owner):
-    """A model of a family in lib/decoder/README.md, in any format or layout.
+    """A model of a family in lib/run/decoder/README.md, in any format or layout.
 
     `device` is "cpu", where nothing decoded is kept, "cuda" for the current device, or "cuda:1", which hold weights
     as they are stored. `zero_points` is as in `open`. Raises Error where the model cannot be run.

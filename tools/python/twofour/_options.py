@@ -111,7 +111,7 @@ class Convert(TypedDict, total=False):
     #: zero writes a zero scale and zero codes. Layouts only, which quantize what is not NVFP4 (default: producer)
     zero_block: Value
     #: Choose the weights that are quantized to NVFP4 or pruned, for a layout too, by the statistics of their inputs
-    #: in this file (lib/statistics/README.md, examples/statistics); of --recipe, method and sweeps of a rule say
+    #: in this file (lib/recipe/statistics/README.md, examples/statistics); of --recipe, method and sweeps of a rule say
     #: how (default: none: each weight for itself)
     stats: Value
     #: With a layout or rules that hold a pattern: prune by the masks of this file, as MaskLLM makes them:
@@ -248,7 +248,7 @@ class Prune(TypedDict, total=False):
     #: stored, as the config's format says; symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first
     #: version adds (default: refuse such a module)
     zero_points: Value
-    #: Choose weights by the statistics of their inputs in this file (lib/statistics/README.md,
+    #: Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
     #: examples/statistics). Block scales are chosen with them (default: none: each weight for itself)
     stats: Value
     #: Refuse statistics of other weights of the same model, as those of the BF16 model for its quantized copy, or
@@ -330,7 +330,7 @@ class Quantize(TypedDict, total=False):
     #: Take the global scales from this NVFP4 checkpoint (directory or file), matched by module name, and compare
     #: all codes and block scales with its own. A weight of -0 stays -0
     keep_global_scale: Value
-    #: Choose weights by the statistics of their inputs in this file (lib/statistics/README.md,
+    #: Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
     #: examples/statistics). Block scales are chosen with them (default: none: each weight for itself)
     stats: Value
     #: Refuse statistics of other weights of the same model, as those of the BF16 model for its quantized copy, or

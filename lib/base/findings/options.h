@@ -1,0 +1,56 @@
+#pragma once
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace twofour {
+
+/// The author of a setting, who determines how messages spell it: input_scale in a recipe file, --input-scale
+/// at the prompt.
+enum class Author { kPrompt, kFile };
+
+/// An option of the program as it is typed, by its name: "follow_links" is --follow-links.
+class OptionName {
+ public:
+  template <size_t kSize>
+  consteval OptionName(const char (&name)[kSize]) {  // NOLINT: a name stands for itself
+    static_assert(kSize + 2 <= sizeof(text_));
+    for (size_t i = 0; i < kSize; ++i) text_[i + 2] = name[i] == '_' ? '-' : name[i];
+  }
+  constexpr const char* text() const { return text_; }
+
+ private:
+  char text_[32] = {'-', '-'};
+};
+
+/// A setting as its author wrote it: --exact or exact; with a value --exact strict or exact: strict.
+std::string spelled(std::string_view key, Author author);
+std::string spelled(std::string_view key, std::string_view value, Author author);
+
+/// Options whose names or values messages of lib mention, besides the settings of rules (lib/recipe/words).
+/// The program defines them; a test checks that it has each.
+namespace options {
+inline constexpr OptionName kAgainst = "against", kAlso = "also", kAt = "at", kBudget = "budget",
+                            kCache = "cache", kCacheSize = "cache_size", kDialect = "dialect",
+                            kDonor = "donor", kExclude = "exclude", kExperts = "experts",
+                            kExplain = "explain", kFailOn = "fail_on", kFollowLinks = "follow_links",
+                            kForce = "force", kHtml = "html", kInclude = "include", kJson = "json",
+                            kKeepStats = "keep_stats", kMask = "mask", kMaxLoss = "max_loss",
+                            kMaxShardSize = "max_shard_size", kModules = "modules", kProfile = "profile",
+                            kResume = "resume", kRule = "rule", kSequential = "sequential", kStats = "stats",
+                            kStrictStats = "strict_stats", kTake = "take", kTensor = "tensor", kText = "text",
+                            kTokenWeights = "token_weights", kWriteBaseline = "write_baseline",
+                            kZeroPoints = "zero_points";
+}  // namespace options
+
+}  // namespace twofour
+
+template <>
+struct fmt::formatter<twofour::OptionName> : fmt::formatter<std::string_view> {
+  template <class Context>
+  auto format(const twofour::OptionName& option, Context& context) const {
+    return fmt::formatter<std::string_view>::format(option.text(), context);
+  }
+};

@@ -1,0 +1,120 @@
+#include "lib/base/names/weight_names.h"
+
+#include <algorithm>
+
+#include "formats/dialect.h"
+#include "formats/naming.h"
+
+namespace twofour {
+namespace {
+
+constexpr std::string_view kBlocks = "_blocks";
+
+bool is_stack_name(std::string_view linear) {
+  const auto name = parse_module_name(linear);
+  return name && name->kind == BlockKind::kRoutedExperts && name->expert < 0;
+}
+
+bool overlap(Projection a, Projection b) {
+  const auto has_both = [](Projection p, Projection of) {
+    return p == Projection::kGateUp && of != Projection::kDown;
+  };
+  return a == b || has_both(a, b) || has_both(b, a);
+}
+
+/// The common path of both names, part by part.
+std::string common_path(std::string_view a, std::string_view b) {
+  while (a != b && !is_below(b, a)) a = a.find('.') == a.npos ? "" : parent_of(a);
+  return std::string(a);
+}
+
+/// Another tensor of the linear itself.
+std::optional<size_t> find_other_format(std::span<const TensorInfo> tensors, size_t i,
+                                        const WeightName& own) {
+  for (const std::string_view suffix :
+       {kWeightSuffixes[0], kWeightSuffixes[1], kWeightSuffixes[2], std::string_view(), kBlocks}) {
+    const auto at = find_tensor(tensors, own.linear + std::string(suffix));
+    if (at && *at < i && weight_name(tensors[*at])) return at;
+  }
+  return std::nullopt;
+}
+
+/// The same matrix by another family's name: "w1" beside "gate_proj".
+std::optional<size_t> find_other_name(std::span<const TensorInfo> tensors, const WeightName& own) {
+  const auto name = parse_module_name(own.linear);
+  if (!name || own.is_stack) return std::nullopt;
+  for (const NamingRule& rule : naming_rules()) {
+    const char* leaf = name->projection == Projection::kGate ? rule.gate
+                       : name->projection == Projection::kUp ? rule.up
+                                                             : rule.down;
+    if (leaf == nullptr || leaf == leaf_of(own.linear)) continue;
+    const std::string linear = std::string(parent_of(own.linear)) + "." + leaf;
+    if (linear > own.linear) continue;  // the search for that one finds this one
+    const auto other = parse_module_name(linear);
+    if (!other || other->kind != name->kind || other->projection != name->projection) continue;
+    if (const auto at = find_weight(tensors, linear)) return at;
+  }
+  return std::nullopt;
+}
+
+/// A separate expert with weights that a stack holds, too.
+std::optional<size_t> find_expert(std::span<const TensorInfo> tensors, const WeightName& stack) {
+  const auto own = parse_module_name(stack.linear);
+  const std::string below = own->block + ".";
+  auto at = std::lower_bound(tensors.begin(), tensors.end(), below,
+                             [](const TensorInfo& t, const std::string& name) { return t.name < name; });
+  for (; at != tensors.end() && at->name.starts_with(below); ++at) {
+    const auto other = weight_name(*at);
+    if (!other || other->linear == stack.linear) continue;
+    const auto name = parse_module_name(other->linear);
+    if (name && name->block == own->block && overlap(name->projection, own->projection))
+      return static_cast<size_t>(at - tensors.begin());
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<WeightName> weight_name(const TensorInfo& t) {
+  const size_t rank = t.shape.size();
+  if (rank == 0 || t.dtype == DType::kBool) return std::nullopt;
+  for (const std::string_view suffix : kWeightSuffixes) {
+    if (!t.name.ends_with(suffix) || (rank < 2 && suffix == kWeightSuffixes[0])) continue;
+    std::string linear = t.name.substr(0, t.name.size() - suffix.size());
+    const bool is_stack = rank == 3 && parse_module_name(linear);
+    return WeightName{std::move(linear), suffix, is_stack};
+  }
+  if (rank == 4 && t.name.ends_with(kBlocks))
+    return WeightName{t.name.substr(0, t.name.size() - kBlocks.size()), kBlocks, true};
+  return rank == 3 && is_stack_name(t.name) ? std::optional(WeightName{t.name, "", true}) : std::nullopt;
+}
+
+std::optional<size_t> find_weight(std::span<const TensorInfo> tensors, const std::string& linear) {
+  std::optional<size_t> found;
+  for (const std::string& name : {linear, linear + ".base_layer"}) {
+    for (const std::string_view suffix : kWeightSuffixes)
+      found = found ? found : find_tensor(tensors, name + std::string(suffix));
+  }
+  for (const char* suffix : {"", "_blocks", ".compressed"})
+    found = found ? found : find_tensor(tensors, linear + suffix);
+  return found;
+}
+
+std::vector<SecondHome> find_second_homes(std::span<const TensorInfo> tensors) {
+  std::vector<SecondHome> found;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto own = weight_name(tensors[i]);
+    if (!own) continue;
+    if (const auto other = find_other_format(tensors, i, *own)) {
+      found.push_back({i, *other, own->is_stack ? std::string(parent_of(own->linear)) : own->linear});
+    } else if (const auto alias = find_other_name(tensors, *own)) {
+      found.push_back({i, *alias, std::string(parent_of(own->linear))});
+    } else if (own->is_stack && is_stack_name(own->linear)) {
+      if (const auto expert = find_expert(tensors, *own))
+        found.push_back({i, *expert, common_path(own->linear, tensors[*expert].name)});
+    }
+  }
+  return found;
+}
+
+}  // namespace twofour

@@ -1,5 +1,0 @@
-// The state type is complete only with this.
-#define XXH_STATIC_LINKING_ONLY
-#include <xxhash.h>
-
-#include "lib/io/hash_impl.h"

@@ -1,0 +1,145 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/json.h"
+#include "lib/base/io/file_states.h"
+#include "lib/base/threads/progress.h"
+#include "lib/jobs/compress/layer_entries.h"
+#include "lib/jobs/compress/solved_linears.h"
+#include "lib/jobs/compress/streams.h"
+#include "lib/jobs/compress/work_folder.h"
+#include "lib/recipe/artifact/recipe.h"
+#include "lib/run/collect/batches.h"
+
+namespace twofour {
+
+/// The model that gives the inputs of a linear: the dense one; one whose earlier layers are compressed, with
+/// its error by then in the targets; or one whose earlier groups of linears are compressed.
+enum class Sequential { kNone, kLayers, kGroups };
+
+/// The input by which a model is compressed.
+struct CompressInput {
+  /// Cuts texts into at most `most` windows of `context` tokens. Throws Error that names the file of the
+  /// texts if there are no windows.
+  void cut(const std::vector<std::vector<int32_t>>& texts, int64_t context, int64_t most,
+           const std::filesystem::path& file);
+
+  std::vector<std::vector<int32_t>> windows;  ///< of tokens, each an independent text
+  std::string text;                           ///< description of the windows, for the file
+  std::filesystem::path token_weights{};      ///< see TokenWeights; empty: all tokens count 1
+  Sequential sequential = Sequential::kNone;
+};
+
+/// The needs of collecting, known before it begins.
+struct CompressNeeds {
+  uint64_t peak_memory = 0;  ///< bytes, beside the program itself and mapped files
+  uint64_t statistics_bytes = 0;
+  uint64_t work_bytes = 0;  ///< of the work folder, with the statistics
+  int64_t tokens = 0;
+  size_t entries = 0;
+};
+
+/// Statistics for the linears whose weights a recipe chooses by them, collected layer by layer while the
+/// earlier layers are compressed. Results are stored in a work folder after each layer, for a run that
+/// resumes.
+class Compression {
+ public:
+  /// Opens the model and plans the recipe. Throws Error if the model cannot be run or the recipe solves none
+  /// of its linears.
+  Compression(const std::filesystem::path& model, const Recipe& recipe, CompressInput input,
+              const Compute& compute, int jobs);
+
+  const SolvedLinears& linears() const { return *planned_; }
+  CompressNeeds needs() const;
+  /// XXH3-128, 32 digits, of the data that decides the statistics beside the recipe: the norm before the head
+  /// (as a mark of the model), the tokens, their weights and the order of collecting.
+  std::string input_hash() const;
+  int64_t layers() const { return dense_.shape().layers; }
+  /// Runs both models, and adds up their inputs, on the current CUDA device from now on.
+  void use_cuda();
+  /// Collects into `work`, which is made, or resumed after its last complete layer if a run of the same
+  /// model, tokens and recipe left it. Ends before layer `end`; a head that the recipe takes counts as a
+  /// layer. Throws Error if the folder is of another run or damaged, and like check_unchanged(), which it
+  /// calls before it reopens files and before it stores a layer. Throws Interrupted.
+  void collect(const std::filesystem::path& work, Progress& progress, int64_t end = INT64_MAX);
+  /// Throws Error if a file of the model, or of token weights, has changed since before the first was opened.
+  void check_unchanged() const { inputs_.check_unchanged(); }
+  /// The statistics in a work folder, once they are collected.
+  static std::filesystem::path statistics_of(const std::filesystem::path& work);
+  /// The linears in a work folder that were solved while it was made.
+  static std::shared_ptr<const EncodedBefore> encoded(const std::filesystem::path& work);
+  /// The number of complete layers in a work folder; the head counts as one. Nothing if it has no state.
+  static std::optional<int64_t> layers_done(const std::filesystem::path& work);
+  /// True if a folder holds only files of collect().
+  static bool is_work_folder(const std::filesystem::path& work);
+
+ private:
+  /// Stages whose linears see the same compressed model.
+  using Round = std::vector<LayerStage>;
+
+  /// The linears of a layer by their inputs. The layer after the last is the head, if it is a separate
+  /// linear.
+  const std::vector<InputGroup>& groups_of(int64_t layer) const;
+  /// Number of layers that are collected, with the head if the recipe takes it.
+  int64_t steps() const { return layers() + (entries_.back().empty() ? 0 : 1); }
+  void plan_file();
+  int64_t expected_count(const LayerEntry& entry, int64_t layer) const;
+  std::shared_ptr<const Statistics> planning_statistics() const;
+  Json describe_input() const;
+  Json find_identity() const;
+  std::string hash_statistics(int64_t layer) const;
+  uint64_t bytes_of_streams() const;
+  std::vector<Round> rounds(int64_t layer) const;
+  bool is_sequential() const { return input_.sequential != Sequential::kNone; }
+  int models() const { return is_sequential() ? 2 : 1; }
+  uint64_t bytes_per_token() const;
+
+  void start(const std::filesystem::path& work);
+  void check_left(const WorkState& left, uint64_t statistics_bytes) const;
+  /// Stores a complete layer.
+  void keep_layer();
+  void collect_layer(int64_t layer);
+  void collect_head();
+  void collect_round(int64_t layer, const Round& round);
+  /// Runs one half of a layer on a batch: collects both models' inputs and the dense stream after it.
+  void see_half(int64_t layer, LayerHalf half, const Round& round, const TokenBatch& batch,
+                std::vector<float>& dense, std::vector<float>& compressed,
+                const std::vector<const LayerEntry*>& entries, std::vector<EntrySums>& sums);
+  /// Adds a batch to the sums of an entry, its tokens by their weights.
+  void add_seen(const TokenBatch& batch, SeenBatch seen, const LayerEntry& entry, EntrySums& sums) const;
+  void write_round(int64_t layer, const std::vector<const LayerEntry*>& entries,
+                   std::vector<EntrySums>& sums);
+  void solve_round(int64_t layer, const Round& round);
+  void advance_compressed(int64_t layer, const Round& round);
+
+  std::filesystem::path path_;
+  Recipe recipe_;
+  CompressInput input_;
+  const FileStates inputs_;
+  Compute compute_;
+  int jobs_;
+  Decoder dense_, compressed_;
+  std::unique_ptr<DeviceSums> device_sums_;  ///< if they run on a CUDA device
+  std::unique_ptr<SolvedLinears> planned_;
+  std::vector<InputGroup> head_;                  ///< the head's group, or none
+  std::vector<std::vector<LayerEntry>> entries_;  ///< by layer, the head's last
+  std::vector<TokenBatch> batches_;
+  StatisticsWriter writer_;
+  int64_t tokens_ = 0;
+  Json identity_;
+  Json run_;  ///< data that must be equal in a run that resumes
+  std::optional<TokenWeights> weights_;
+
+  std::filesystem::path work_;
+  WorkState state_;
+  std::unique_ptr<WorkFile> file_;
+  std::unique_ptr<Streams> streams_;
+  int solved_ = 0;  ///< number of rounds of the layer that were solved
+};
+
+}  // namespace twofour

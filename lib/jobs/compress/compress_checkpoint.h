@@ -1,0 +1,56 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+
+#include "lib/base/threads/progress.h"
+#include "lib/jobs/compress/compress.h"
+#include "lib/jobs/compress/work_folder.h"
+#include "lib/jobs/convert/convert.h"
+#include "lib/recipe/artifact/manifest.h"
+#include "lib/recipe/artifact/recipe.h"
+#include "lib/write/output/destination.h"
+
+namespace twofour {
+
+/// The folder of statistics and streams until an artifact is complete: DESTINATION.compressing, beside it.
+std::filesystem::path work_folder_of(const std::filesystem::path& destination);
+
+/// Compresses a whole checkpoint: collects statistics, chooses weights by them and writes the artifact.
+class CompressedCheckpoint {
+ public:
+  /// Opens the model and plans. `recipe` is without statistics; `keep` is the file in which to store them, or
+  /// empty. `jobs`, `isa` and `device` of `options` apply to solving, too, and `io` to reading the source.
+  /// Throws Error like Compression.
+  CompressedCheckpoint(const std::filesystem::path& source, const Destination& destination, Recipe recipe,
+                       CompressInput input, std::filesystem::path keep, const ConvertOptions& options);
+
+  const Compression& compression() const { return compression_; }
+
+  /// The result of writing, and its plan.
+  struct Written {
+    Plan plan;
+    ConvertResult result;
+  };
+  /// Collects into the work folder, which exists until the artifact is complete. A run that resumes continues
+  /// after the last complete layer; a complete artifact needs no collecting. Throws Error, and Interrupted,
+  /// after which another run can resume.
+  void collect(Progress& progress);
+  /// Writes the artifact once everything is collected. A complete artifact is verified, and its source,
+  /// recipe and input are compared with these. Throws like collect().
+  Written write(Progress& progress);
+
+ private:
+  void prepare_work();
+  Recipe recipe_of_complete() const;
+  void check_kept_hash(const Manifest& manifest) const;
+  Compute compute() const { return {options_.isa, options_.device, options_.jobs}; }
+
+  std::filesystem::path source_, work_, keep_;
+  std::unique_ptr<WorkFolder> folder_;  ///< none for a complete artifact
+  Destination destination_;
+  Recipe recipe_;
+  ConvertOptions options_;
+  Compression compression_;
+};
+
+}  // namespace twofour

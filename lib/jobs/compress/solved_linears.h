@@ -1,0 +1,68 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lib/base/threads/progress.h"
+#include "lib/recipe/artifact/recipe.h"
+#include "lib/source/checkpoint/checkpoint.h"
+#include "lib/write/plan/plan.h"
+#include "lib/write/transform/encode_groups.h"
+#include "lib/write/view/quantized_view.h"
+
+namespace twofour {
+
+/// A recipe with these statistics for every rule that can be solved by them. Groups in `encoded` are not
+/// solved again.
+Recipe with_statistics(Recipe recipe, std::shared_ptr<const Statistics> statistics, const std::string& hash,
+                       std::shared_ptr<const EncodedBefore> encoded = {});
+/// A recipe whose rules have no statistics, as before a model is compressed.
+Recipe without_statistics(Recipe recipe);
+
+/// The linears of a checkpoint that a recipe gives another number format, in groups that share a scale.
+class SolvedLinears {
+ public:
+  /// `recipe` has statistics, from with_statistics(). Throws the errors of planning a conversion.
+  SolvedLinears(const std::filesystem::path& source, const Recipe& recipe, const Compute& compute);
+  SolvedLinears(const SolvedLinears&) = delete;
+  SolvedLinears& operator=(const SolvedLinears&) = delete;
+
+  /// The linears by the names that are written; stacks have one name per expert.
+  const std::set<std::string>& all() const { return all_; }
+  /// The linears whose weights statistics choose.
+  const std::set<std::string>& by_statistics() const { return by_statistics_; }
+  /// The conversion that the recipe asks for.
+  const Plan& plan() const { return plan_; }
+  const Checkpoint& source() const { return source_.shown; }
+  /// Largest number of bytes that encoding takes, beside the program.
+  uint64_t peak_memory(int jobs) const;
+
+  /// Bytes of all linears, as solve() writes them.
+  uint64_t bytes() const;
+
+  /// Encodes the groups that have a linear among `names` and writes them to `folder`, a checkpoint of these
+  /// linears alone, which EncodedLinears reads, too.
+  Checkpoint solve(const std::set<std::string>& names, const std::filesystem::path& folder, int jobs,
+                   Progress& progress) const;
+
+ private:
+  /// Groups, the checkpoint that they read and the config files that name their formats.
+  struct Source {
+    const Checkpoint* checkpoint;
+    const std::map<std::string, std::string>* texts;
+    std::vector<const QuantizedGroup*> groups = {};
+  };
+  void take(const Checkpoint& checkpoint, const std::map<std::string, std::string>& texts,
+            const Transformations& transformations);
+
+  QuantizedSource source_;
+  Plan plan_;
+  Compute compute_;
+  std::vector<Source> sources_;
+  std::set<std::string> all_, by_statistics_;
+};
+
+}  // namespace twofour

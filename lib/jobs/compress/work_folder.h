@@ -1,0 +1,54 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/json.h"
+#include "lib/base/io/descriptor.h"
+
+namespace twofour {
+
+/// The folder of a running compression. One process at a time has it: it locks a file in it. On file systems
+/// without locks nothing excludes others.
+class WorkFolder {
+ public:
+  /// Creates the folder if it is absent. Throws Error if another process holds it.
+  explicit WorkFolder(const std::filesystem::path& path);
+
+  /// Removes the content of the folder.
+  void clear() const;
+  /// Removes the folder.
+  void remove() const;
+
+  static constexpr const char* kLock = "lock";
+
+ private:
+  std::filesystem::path path_;
+  std::optional<LockedFile> lock_;
+};
+
+/// The content of state.json in a work folder, on complete layers. The file ends with the hash of its text.
+struct WorkState {
+  static constexpr const char* kName = "state.json";
+
+  int64_t layers = 0;  ///< complete ones; the head counts as one
+  Json run;            ///< data that must be equal in a run that resumes, see lib/jobs/convert/resume.h
+  std::vector<std::string> statistics = {};  ///< hash of the statistics of each complete layer
+  std::string streams = {};                  ///< hash of the streams after the last layer; empty: not needed
+
+  /// Nothing if the folder has no state. Throws Error if it is damaged or of another version.
+  static std::optional<WorkState> read(const std::filesystem::path& work);
+  void write(const std::filesystem::path& work) const;
+};
+
+/// Throws Error unless a file of a work folder still has its size.
+void check_left_size(const std::filesystem::path& file, uint64_t bytes);
+/// Throws Error unless `what`, which is in a file of a work folder, still has its hash.
+void check_left_hash(const std::filesystem::path& file, const std::string& what, const std::string& expected,
+                     const std::string& found);
+/// Throws Error: write() did not write this state.json.
+[[noreturn]] void refuse_state(const std::filesystem::path& work);
+
+}  // namespace twofour

@@ -1,0 +1,125 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lib/base/findings/problems.h"
+#include "lib/base/io/file.h"
+#include "lib/base/threads/job_queue.h"
+#include "lib/base/threads/ordered_section.h"
+#include "lib/jobs/convert/convert.h"
+#include "lib/jobs/convert/work_list.h"
+#include "lib/write/output/shard_record.h"
+
+namespace twofour {
+
+/// Writes the weight files of a conversion, from the first unit of work to the last record.
+class Conversion {
+ public:
+  /// Receives the record of a file once the file has its final name; never called concurrently.
+  using Finished = std::function<void(ShardRecord&&)>;
+
+  /// Writes the files of the plan into `directory`; `wanted` has one entry per file of the plan.
+  Conversion(const Checkpoint& source, const Plan& plan, const ConvertOptions& options,
+             std::filesystem::path directory, Progress& progress, std::vector<bool> wanted,
+             Finished finished);
+
+  /// Throws Error on I/O errors, bad block scales, hashes that differ and like check_inputs(), Interrupted on
+  /// Ctrl-C. Files that were finished before stay.
+  void run();
+  /// Throws Error if a file of the source or of a rule was written to since it was opened, or if one of
+  /// ConvertOptions::inputs has changed.
+  void check_inputs() const;
+
+  /// Bytes that run() will read from source and files, approximately.
+  uint64_t total_bytes() const { return total_bytes_; }
+  /// True if the source was refused: it has block scales that are not valid, or weights that cannot be
+  /// written.
+  bool refused() const { return refused_; }
+  /// Notes on files that went through the page cache although direct I/O was requested.
+  Findings io_findings() const;
+  uint64_t bytes_read() const { return bytes_read_; }
+  uint64_t bytes_verified() const { return bytes_verified_; }
+
+ private:
+  /// Neighbouring units that one thread computes, or neighbouring tensors that it reads back.
+  struct Job {
+    enum class Kind { kMake, kVerify } kind;
+    size_t first, count;
+  };
+  /// One output file while it is written.
+  struct OpenFile {
+    std::mutex mutex;
+    std::mutex writing;  ///< held while a large piece is written through the page cache
+    std::optional<AtomicFile> file;
+    std::atomic<size_t> writes_left{0}, checks_left{0};
+    /// Steps that its record waits for: the rename of the file, and the results of transformations that begin
+    /// in it.
+    std::atomic<size_t> results_left{1};
+  };
+  /// One transformation while its units run.
+  struct Running {
+    std::mutex mutex;
+    std::shared_ptr<Work> work;
+    std::atomic<size_t> units_left{0}, results_left{0};  ///< results: of units that write part 0 or none
+  };
+  struct OrderedHash {
+    OrderedSection order;
+    Hasher hasher;
+  };
+  class UnitSink;
+  struct Thread;
+
+  void make(const Job& job, Thread& thread);
+  std::shared_ptr<Work> work_of(uint32_t transformation);
+  void unit_done(const WorkList::Item& item, UnitSink& sink);
+  void hash(size_t tensor, uint64_t offset, std::span<const uint8_t> bytes);
+  void refuse();
+  void stop();
+  void verify(const Job& job, std::vector<uint8_t>& buffer);
+  void write_done(uint32_t file);
+  void commit(uint32_t file);
+  void result_done(uint32_t file);
+
+  AtomicFile& open(uint32_t f);
+  uint64_t offset_of(const OutputTensor& t) const { return plan_.files[t.file].header.size() + t.info.begin; }
+
+  const Checkpoint& source_;
+  const Plan& plan_;
+  const ConvertOptions options_;
+  const std::filesystem::path directory_;
+  Progress& progress_;
+  const std::vector<bool> wanted_;
+  const Finished finished_;
+  uint64_t total_bytes_ = 0;
+  std::mutex finished_mutex_;
+  const WorkList work_;
+  std::optional<JobQueue<Job>> queue_;
+  std::deque<OpenFile> files_;
+  std::deque<Running> running_;  ///< one for each transformation
+  std::mutex hashes_mutex_;
+  std::vector<std::shared_ptr<OrderedHash>> hashes_;  ///< of tensors that are written in several pieces
+  std::vector<Hash128> outputs_;                      ///< one for each tensor of the plan
+  std::mutex results_mutex_;
+  std::map<uint32_t, Json> results_;  ///< by transformation
+  std::mutex refused_mutex_;
+  /// The first block scale that was refused in each tensor and expert, and its place for people.
+  std::map<std::pair<size_t, int64_t>, std::pair<BadScale, std::string>> bad_scales_;
+  Problems problems_;
+  std::set<std::string> seen_problems_;
+  std::atomic<bool> refused_{false}, stopped_{false};
+  std::atomic<bool> wrote_cached_{false};  ///< though it should have been direct
+  std::atomic<uint64_t> bytes_read_{0}, bytes_verified_{0};
+};
+
+}  // namespace twofour

@@ -1,0 +1,159 @@
+#include "lib/jobs/tasks/run.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <set>
+
+#include "formats/error.h"
+#include "lib/base/findings/problems.h"
+#include "lib/base/io/file.h"
+#include "lib/base/threads/stopwatch.h"
+#include "lib/jobs/convert/conversion.h"
+#include "lib/jobs/tasks/task_directory.h"
+#include "lib/write/output/output_directory.h"
+#include "lib/write/output/shard_record.h"
+#include "lib/write/plan/output_files.h"
+
+namespace twofour {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The journal's line for a complete artifact; only the tasks' own files remain to be removed.
+constexpr const char* kMerged = "merged";
+
+/// The last line of the journal; empty if there is none.
+std::string last_note(const fs::path& destination) {
+  const JournalState state = journal_state(destination);
+  if (state != JournalState::kOurs && state != JournalState::kMarked) return {};
+  const Journal journal(destination, Sharing::kAlone);
+  return journal.lines().empty() ? std::string() : journal.lines().back();
+}
+
+/// Throws Error if there is no usable record: the file's task has to run again.
+ShardRecord read_record(const Plan& plan, const TaskFile& tasks, uint32_t file) {
+  const std::string& name = plan.files[file].name;
+  const std::string where = (tasks.destination / name).string();
+  const auto text = read_task_record(tasks.destination, tasks, name);
+  if (!text)
+    throw Error(fmt::format("{}: expected a record of the task that finished it, found none", where));
+  ShardRecord record = parse_shard_record(where, plan, *text);
+  if (record.file != file)
+    throw Error(
+        fmt::format("{}: expected its record, found that of {}", where, plan.files[record.file].name));
+  return record;
+}
+
+/// Throws Error if something else has the name of a weight file: the finished file could not get its name.
+void check_places(const Plan& plan, const fs::path& destination, const std::vector<uint32_t>& files) {
+  Problems problems;
+  std::error_code error;
+  for (const uint32_t f : files) {
+    const fs::path path = destination / plan.files[f].name;
+    const fs::file_status status = fs::symlink_status(path, error);
+    if (!fs::exists(status) || fs::is_regular_file(status)) continue;
+    problems.add(fmt::format("{}: expected a weight file or nothing of that name, found {}", path.string(),
+                             fs::is_directory(status) ? "a directory" : "something else"));
+  }
+  problems.refuse();
+}
+
+/// Marks the files to write: the given ones, without those that are finished and sound.
+std::vector<bool> unfinished(const Plan& plan, const TaskFile& tasks, const std::vector<uint32_t>& files,
+                             Progress& progress) {
+  std::vector<bool> wanted(plan.files.size());
+  std::vector<ShardRecord> records;
+  for (const uint32_t f : files) {
+    wanted[f] = true;
+    try {
+      records.push_back(read_record(plan, tasks, f));
+      progress.total += plan.files[f].data_bytes;
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error&) {
+    }
+  }
+  progress.phase = "checking existing files";
+  const auto wrong = check_shards(tasks.destination, plan, records, progress);
+  for (size_t i = 0; i < records.size(); ++i) {
+    if (wrong[i].empty()) wanted[records[i].file] = false;
+  }
+  return wanted;
+}
+
+}  // namespace
+
+TaskResult run_task(const PlannedSource& planned, const TaskFile& tasks, const std::vector<uint32_t>& files,
+                    const ConvertOptions& options, Progress& progress) {
+  const Stopwatch watch;
+  const Checkpoint& source = planned.source;
+  const Plan& plan = planned.plan;
+  TaskDirectory directory(tasks);
+  check_places(plan, tasks.destination, files);
+  const std::vector<bool> wanted = unfinished(plan, tasks, files, progress);
+  TaskResult result;
+  ConvertOptions with_kept = options;
+  with_kept.kept = planned.kept.get();
+  Conversion conversion(source, plan, with_kept, directory.own(), progress, wanted,
+                        [&](ShardRecord&& record) {
+                          directory.publish(plan.files[record.file].name, format_shard_record(plan, record));
+                          ++result.files;
+                          result.bytes_written += plan.files[record.file].size();
+                        });
+  progress.total += conversion.total_bytes();
+  conversion.run();
+  result.files_kept = files.size() - result.files;
+  result.bytes_read = conversion.bytes_read();
+  result.bytes_verified = conversion.bytes_verified();
+  result.findings = conversion.io_findings();
+  const Findings computed = source.computed_findings();
+  result.findings.insert(result.findings.end(), computed.begin(), computed.end());
+  result.seconds = watch.seconds();
+  return result;
+}
+
+ConvertResult merge_tasks(const PlannedSource& planned, const TaskFile& tasks, Progress& progress) {
+  const Checkpoint& source = planned.source;
+  const Plan& plan = planned.plan;
+  if (!last_note(tasks.destination).empty()) {
+    throw Error(
+        fmt::format("{}: expected a directory that tasks wrote, found one that another run left unfinished",
+                    tasks.destination.string()));
+  }
+  OutputDirectory directory(tasks.destination, tasks.source, Existing::kResume);
+  progress.phase = "reading records";
+  std::vector<ShardRecord> records;
+  std::set<std::string> names{kTasksFolder};
+  Problems problems;
+  for (uint32_t f = 0; f < plan.files.size(); ++f) {
+    names.insert(plan.files[f].name);
+    try {
+      records.push_back(read_record(plan, tasks, f));
+      open_shard(directory.path(), plan.files[f]);
+    } catch (const Error& e) {
+      problems.add(e.what());
+    }
+  }
+  problems.refuse();
+  check_task_files(directory.path());
+  // Removes files of a merge that was killed.
+  directory.clear(artifact_files(plan), names);
+  ConvertResult result = complete_artifact(source, plan, directory, std::move(records), progress);
+  // A directory without a journal must not have the tasks' folder, and one without the folder must be
+  // recognized.
+  directory.note(kMerged);
+  remove_task_files(directory.path());
+  directory.finish();
+  return result;
+}
+
+bool finish_merge(const fs::path& destination) {
+  if (last_note(destination) != kMerged) return false;
+  OutputDirectory directory(destination, {}, Existing::kResume);
+  remove_task_files(destination);
+  directory.finish();
+  return true;
+}
+
+}  // namespace twofour

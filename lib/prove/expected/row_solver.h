@@ -1,0 +1,65 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "formats/e4m3.h"
+#include "lib/prove/expected/expected_solve.h"
+
+namespace twofour {
+
+/// One row while it is solved. Sums are evaluated in the written order.
+class RowSolver {
+ public:
+  /// `hessian` is null if the diagonal decides.
+  RowSolver(const ExpectedSolver& solver, const ExpectedHessian* hessian, std::span<const float> diagonal,
+            std::span<const float> weights, std::span<const uint8_t> mask);
+  ExpectedRow solve();
+
+ private:
+  static int magnitude_code(float x);
+  /// The nearest value of E2M1.
+  static float unit_of(float x);
+  /// The nearest block scale above zero.
+  static int scale_code(float x);
+
+  float step(int code) const {
+    const float scale = e4m3_to_float(static_cast<unsigned>(code));
+    return s_.divides ? scale / s_.global : scale * s_.global;
+  }
+  float inverse(int code) const { return 1.0f / step(code); }
+  float to_code() const { return s_.divides ? s_.global : 1.0f / s_.global; }
+  float u(size_t i, size_t j) const { return h_->factor[i * k_ + j]; }
+  float hd(size_t i, size_t j) const { return h_->matrix[i * k_ + j]; }
+
+  /// The mask with the largest sum of x^2 weights, the first of equal ones, or the given mask.
+  size_t mask_of(size_t first, std::span<const float> weights) const;
+  int search(std::span<const float> x, std::span<const float> weights) const;
+  /// Subtracts the error of a column from columns [from, until).
+  void pass_on(size_t column, float error, size_t from, size_t until);
+  void joint();
+  void by_diagonal();
+  void round(std::span<const float> weights);
+  ExpectedRow written() const;
+
+  // In row_descent.cpp: sweeps that improve the codes.
+  void descend();
+  /// Returns the change of the loss. `g` is the gradient of the block.
+  float improve_block(size_t b, std::span<float> g);
+  float move_scale(size_t b, std::span<float> g);
+  /// Finds the best codes of a group, as changes: the first of least loss below 0, over all masks and both
+  /// orders.
+  float best_codes(size_t first, std::span<const float> g, std::vector<float>& delta) const;
+
+  const ExpectedSolver& s_;
+  const ExpectedHessian* h_;
+  std::span<const float> diagonal_, w_;
+  size_t k_;
+  std::vector<float> x_;
+  std::vector<int> scales_;
+  std::vector<std::vector<bool>> masks_;
+  std::vector<size_t> given_;
+};
+
+}  // namespace twofour

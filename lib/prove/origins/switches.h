@@ -1,0 +1,32 @@
+#pragma once
+#include <optional>
+#include <set>
+#include <string>
+
+#include "formats/json.h"
+#include "lib/source/checkpoint/checkpoint.h"
+#include "lib/source/checkpoint/model_config.h"
+
+namespace twofour {
+
+/// Changes that an edit may make to settings which announce modules: the switches of a family, and
+/// DeepSeek-V4's list of compressors. All arguments must outlive this.
+class Switches {
+ public:
+  /// `donor`: nullptr if nothing is added.
+  Switches(const Checkpoint& base, const Checkpoint& artifact, const Checkpoint* donor);
+  /// True if a key may have the value `now` where the base has `before` (null: nothing): because no such
+  /// module remains, or because the first ones came from the donor, which has this value.
+  bool explains(const std::string& key, const Json& before, const Json& now) const;
+
+ private:
+  bool has(const std::set<std::string>& names, const std::string& key) const;
+  bool explains_ratios(const Json& before, const Json& now) const;
+
+  const Checkpoint &base_, &artifact_;
+  const Checkpoint* donor_;
+  std::optional<LanguageModel> model_;
+  std::set<std::string> before_, now_;  ///< names of tensors with # in place of numbers
+};
+
+}  // namespace twofour

@@ -1,0 +1,47 @@
+#pragma once
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "formats/atom.h"
+#include "formats/layouts/layout.h"
+#include "kernels/device/device_memory.h"
+#include "lib/prove/validate/validate.h"
+#include "lib/source/checkpoint/checkpoint.h"
+#include "lib/write/plan/plan.h"
+
+namespace twofour {
+
+/// Packs a target on the CUDA device by the kernels of device_pack.h and compares it with an artifact, piece
+/// by piece: the device holds one piece at a time. The weights come from the slow path.
+class DeviceDerivation {
+ public:
+  /// `layout` is one of formats/layouts/layouts.h. Throws Error if there is no CUDA device.
+  explicit DeviceDerivation(std::string layout);
+
+  /// Compares a piece of expert `e`, `shape.e == 1`. `groups` are its weights [N, K/16], gate then up, with
+  /// block scales folded; `parts[p]` is part p of the piece in the artifact. Throws Error on CUDA's errors.
+  void compare(int64_t e, Shape shape, std::span<const DenseGroup> groups,
+               std::span<const std::span<const uint8_t>> parts);
+  /// A text on the differences of all pieces; nothing if there are none.
+  std::optional<std::string> finish() const;
+
+ private:
+  std::string layout_;
+  cuda::DeviceStream stream_;
+  uint64_t wrong_ = 0;
+  int64_t first_expert_ = 0;
+};
+
+/// Dequantizes modules of the source on the CUDA device and compares the bytes with an artifact in BF16.
+/// Stacks with K outer, which no kernel reads, become a note.
+void check_dequantized_on_cuda(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
+                               ValidateReport& report);
+
+/// Runs an artifact's layers in a layout, as sampled by the options, on the CUDA device with seeded
+/// activations. Compares their output with the reference in double over the weights as they are stored. Adds
+/// to `report`.
+void check_layers_on_cuda(const Checkpoint& artifact, const ValidateOptions& options, ValidateReport& report);
+
+}  // namespace twofour

@@ -1,0 +1,101 @@
+#include "formats/e2m1.h"
+#include "formats/e4m3.h"
+#include "formats/e8m0.h"
+#include "lib/prove/validate/quantized/quantized_check.h"
+
+namespace twofour {
+namespace {
+
+/// MXFP8 and MXFP4.
+class MxCheck : public QuantizedCheck {
+ public:
+  MxCheck(const QuantizedGroup& group, Proof& proof, ExpectedMx format)
+      : QuantizedCheck(group, proof),
+        format_(format),
+        weight_type_(matrix_weight_type(source_, group.matrices())) {}
+
+ private:
+  void prepare(float) override {}
+  void check(const EncodedMatrix& m, EncodedResult& result) override {
+    casts(m) ? check_cast(m, result) : check_quantized(m, result);
+  }
+
+  /// Quantizes again. Each weight has a byte until codes are packed.
+  void check_quantized(const EncodedMatrix& m, EncodedResult& result) {
+    const bool fp8 = format_ == ExpectedMx::kMxfp8;
+    for_each_row_block(m, [&](int64_t begin, int64_t end) {
+      const Floats weights = rows(m, begin, end);
+      Bytes codes(weights.size()), scales(weights.size() / kMxGroup);
+      Floats back(weights.size());
+      std::vector<RowError> errors(static_cast<size_t>(end - begin));
+      std::vector<uint64_t> lost(errors.size());
+      for_each_row(m, begin, weights, [&](std::span<const float> row, int64_t, size_t r) {
+        for (size_t k = 0; k < row.size(); k += kMxGroup) {
+          const size_t at = r * row.size() + k;
+          const auto own = std::span(codes).subspan(at, kMxGroup);
+          const uint8_t scale =
+              expect_mx_block(format_, words_.arithmetic.text(), weight_type_, row.subspan(k, kMxGroup), own);
+          scales[at / kMxGroup] = scale;
+          for (size_t i = 0; i < own.size(); ++i) {
+            back[at + i] = (fp8 ? e4m3_to_float(own[i]) : e2m1_to_float(own[i])) * e8m0_to_float(scale);
+          }
+          lost[r] += expected_lost_mx(words_.arithmetic.text(), weight_type_, row.subspan(k, kMxGroup),
+                                      std::span(back).subspan(at, kMxGroup));
+        }
+        errors[r] = row_error(row, std::span(back).subspan(r * row.size(), row.size()));
+      });
+      add(errors, result.error);
+      for (const uint64_t of_row : lost) result.lost += of_row;
+      hold(m, EncodedPart::kScales, begin * m.k / kMxGroup, scales, kMxGroup);
+      if (fp8) {
+        hold(m, EncodedPart::kValues, begin * m.k, codes, 1);
+        return;
+      }
+      Bytes packed(codes.size() / 2);
+      for (size_t i = 0; i < packed.size(); ++i) {
+        packed[i] = static_cast<uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);
+      }
+      hold(m, EncodedPart::kValues, begin * m.k / 2, packed, 2);
+    });
+  }
+
+  /// Checks MXFP4 in another spelling, or its codes as E4M3, with the same scales.
+  void check_cast(const EncodedMatrix& m, EncodedResult& result) {
+    result.cast = true;
+    for_each_row_block(m, [&](int64_t begin, int64_t end) {
+      add_exact(m, begin, end, result);
+      StoredCopy from = stored_fp4(m, begin, end);
+      hold(m, EncodedPart::kScales, begin * m.k / kMxGroup, from.scales, kMxGroup);
+      if (format_ == ExpectedMx::kMxfp4) {
+        hold(m, EncodedPart::kValues, begin * m.k / 2, from.codes, 2);
+        return;
+      }
+      Bytes values;
+      for (const uint8_t byte : from.codes) {
+        for (const unsigned code : {byte & 15u, byte >> 4 & 15u}) {
+          values.push_back(e4m3_from_float(e2m1_to_float(code)));
+        }
+      }
+      hold(m, EncodedPart::kValues, begin * m.k, values, 1);
+    });
+  }
+
+  /// Adds the figures of rows that stay as they are.
+  void add_exact(const EncodedMatrix& m, int64_t begin, int64_t end, EncodedResult& result) {
+    std::vector<RowError> errors(static_cast<size_t>(end - begin));
+    for_each_row(m, begin, rows(m, begin, end),
+                 [&](std::span<const float> row, int64_t, size_t r) { errors[r] = row_error(row, row); });
+    add(errors, result.error);
+  }
+
+  const ExpectedMx format_;
+  const DType weight_type_;
+};
+
+}  // namespace
+
+std::unique_ptr<QuantizedCheck> make_mx_check(const QuantizedGroup& group, Proof& proof, ExpectedMx format) {
+  return std::make_unique<MxCheck>(group, proof, format);
+}
+
+}  // namespace twofour

@@ -1,0 +1,43 @@
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "lib/prove/expected/expected_mx.h"
+#include "lib/prove/validate/quantized/group_reader.h"
+
+namespace twofour {
+
+/// Derives the output of one group of matrices again and compares the artifact with it; a class for each
+/// number format.
+class QuantizedCheck : protected GroupReader {
+ public:
+  QuantizedCheck(const QuantizedGroup& group, Proof& proof);
+  virtual ~QuantizedCheck() = default;
+
+  /// Checks the matrices and reports differences. Returns a result for each.
+  std::vector<EncodedResult> run();
+
+ protected:
+  /// The largest magnitude of a matrix to quantize. Sets the hash of its weights.
+  virtual float largest_of(const EncodedMatrix& m, EncodedResult& result) { return survey(m, result); }
+  /// Called before check(), with the largest magnitude of all matrices.
+  virtual void prepare(float largest) = 0;
+  /// Compares codes and scales.
+  virtual void check(const EncodedMatrix& m, EncodedResult& result) = 0;
+  virtual void check_input_scale(const EncodedMatrix&) {}
+
+  /// True if values of a source in four bits stay the same if the output has them: MXFP4 by any rule, NVFP4
+  /// by FP8.
+  bool casts(const EncodedMatrix& m) const;
+  /// The float32 of a tensor of the source, which has one for all experts or one for each.
+  float source_scalar(size_t tensor, const EncodedMatrix& m) const;
+
+  const EncodeRule& rule_;
+  const Rule& words_;
+};
+
+std::unique_ptr<QuantizedCheck> make_fp8_check(const QuantizedGroup& group, Proof& proof);
+std::unique_ptr<QuantizedCheck> make_mx_check(const QuantizedGroup& group, Proof& proof, ExpectedMx format);
+std::unique_ptr<QuantizedCheck> make_nvfp4_check(const QuantizedGroup& group, Proof& proof);
+
+}  // namespace twofour

@@ -1,0 +1,42 @@
+#pragma once
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "lib/prove/expected/expected_input_scales.h"
+#include "lib/prove/validate/proof.h"
+#include "lib/write/view/quantized_view.h"
+
+namespace twofour {
+
+/// Proofs of groups that statistics or masks chose before a layout packed them. Only the solver makes all of
+/// their rows, so the rows are taken from the artifact: unpacked byte by byte through its layout, they are
+/// compared with the source like output of `quantize` and `prune`. The proof of the layout then derives the
+/// artifact's bytes from them.
+class SolvedGroupProofs {
+ public:
+  SolvedGroupProofs(std::filesystem::path artifact, Io io, bool all_rows, Progress& progress)
+      : path_(std::move(artifact)), io_(io), all_rows_(all_rows), progress_(progress) {}
+
+  /// The bytes of a group of `source` and their results. Differences are stored for findings(), once for each
+  /// group. Throws Error if the artifact holds no such tensors.
+  QuantizedRows prove(const Checkpoint& source, const QuantizedGroup& group);
+  /// The findings of all groups so far.
+  const ProofFindings& findings() const { return found_; }
+
+ private:
+  const std::filesystem::path path_;
+  const Io io_;
+  const bool all_rows_;
+  Progress& progress_;
+  std::mutex mutex_;
+  std::unique_ptr<const Checkpoint> unpacked_;
+  std::unique_ptr<ExpectedInputScales> input_scales_;
+  const std::shared_ptr<SolvedHessians> hessians_ = std::make_shared<SolvedHessians>();
+  std::map<std::string, Json> results_;  ///< by group
+  ProofFindings found_;
+};
+
+}  // namespace twofour

@@ -1,0 +1,39 @@
+#pragma once
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "lib/base/primitives/recently_used.h"
+#include "lib/prove/expected/expected_hessian.h"
+#include "lib/write/encode/quantized_group.h"
+
+namespace twofour {
+
+/// The part of an entry of the statistics that the proof of solved matrices reads.
+struct SolvedHessian {
+  ExpectedMean mean;            ///< of x x' [k, k], or of x^2 [k] if the diagonal decides
+  ExpectedMean heldout;         ///< of the entry, over other tokens, likewise [k, k] or [k]; empty: none
+  ExpectedMean fisher;          ///< the mean of e x x' [k, k]; empty: none
+  std::vector<float> diagonal;  ///< damped; empty if the whole Hessian is used
+  ExpectedHessian hessian;
+  std::optional<ExpectedInverse> inverse;  ///< for entries with another target than the weights
+};
+
+/// The entries that proofs used last, cached since experts share entries. Safe from several threads.
+class SolvedHessians {
+ public:
+  std::shared_ptr<const SolvedHessian> of(const Statistics& statistics, const Solving& solving);
+
+ private:
+  struct Key {
+    const StatisticsEntry* entry;
+    Solving::Method method;
+    bool sweeps, has_target;
+    bool operator==(const Key&) const = default;
+  };
+  std::mutex mutex_;
+  RecentlyUsed<Key, std::shared_ptr<const SolvedHessian>> read_;
+};
+
+}  // namespace twofour

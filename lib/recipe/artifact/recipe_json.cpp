@@ -1,0 +1,109 @@
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "formats/error.h"
+#include "formats/json.h"
+#include "lib/recipe/artifact/recipe.h"
+#include "lib/recipe/words/rule_words.h"
+
+namespace twofour {
+namespace {
+
+/// An edit is a command with one setting.
+struct EditWord {
+  Edit::Kind kind;
+  const char *command, *key;
+};
+constexpr EditWord kEditWords[] = {{Edit::Kind::kGraft, "graft", "take"},
+                                   {Edit::Kind::kDropModules, "drop", "modules"},
+                                   {Edit::Kind::kDropExperts, "drop", "experts"}};
+
+Json write_edit(const Edit& edit) {
+  Json json;
+  for (const EditWord& word : kEditWords) {
+    if (word.kind != edit.kind) continue;
+    json[word.command][word.key] =
+        edit.kind == Edit::Kind::kDropExperts ? Json(edit.experts) : Json(edit.patterns);
+  }
+  return json;
+}
+
+Edit read_edit(const JsonPlace& place, const Json& json) {
+  const EditWord* word = std::begin(kEditWords);
+  for (const EditWord& known : kEditWords) {
+    const auto command = json.find(known.command);
+    if (command == json.end()) continue;
+    word = &known;
+    if (command->contains(known.key)) break;
+  }
+  const JsonPlace below = place.below(word->command);
+  const std::string_view command = word->command, key = word->key;
+  check_keys(place.where, place.path, json, {&command, 1}, place.unknown);
+  check_keys(below.where, below.path, json.at(command), {&key, 1}, below.unknown);
+  const Json& value = json.at(command).at(key);
+  Edit edit{.kind = word->kind};
+  if (edit.kind != Edit::Kind::kDropExperts) {
+    edit.patterns = value.get<std::vector<std::string>>();
+    return edit;
+  }
+  for (const auto& [block, numbers] : value.items()) {
+    for (const Json& number : numbers) edit.experts[block].push_back(whole_number<int64_t>(number));
+  }
+  return edit;
+}
+
+constexpr JsonWord<Recipe> kRecipeWords[] = {
+    {"rules",
+     [](const Recipe& r) {
+       Json rules = Json::array();
+       for (const Rule& rule : r.rules) rules.push_back(write_words(rule_words(), rule));
+       return rules;
+     },
+     [](const JsonPlace& place, const Json& json, Recipe& r) {
+       r.rules.clear();
+       for (const Json& rule : json) {
+         const std::string path = fmt::format("{}[{}]", place.path, r.rules.size());
+         read_words(rule_words(), JsonPlace{place.where, path, place.unknown}, rule, r.rules.emplace_back());
+       }
+     },
+     true},
+    {"max_shard_size", [](const Recipe& r) { return Json(r.max_shard_size); },
+     [](const JsonPlace&, const Json& json, Recipe& r) { r.max_shard_size = whole_number<uint64_t>(json); },
+     true},
+    {"dialect", [](const Recipe& r) { return r.dialect.empty() ? Json() : Json(r.dialect); },
+     [](const JsonPlace&, const Json& json, Recipe& r) { r.dialect = json.get<std::string>(); }},
+    {"zero_points",
+     [](const Recipe& r) {
+       const std::string_view word = zero_points_word(r.zero_points);
+       return word.empty() ? Json() : Json(word);
+     },
+     [](const JsonPlace& place, const Json& json, Recipe& r) {
+       const auto word = json.get<std::string>();
+       try {
+         r.zero_points = parse_zero_points(word);
+       } catch (const Error& e) {
+         throw Error(fmt::format("{}: {}.{}", place.where, place.path, e.what()));
+       }
+     }},
+    {"edit", [](const Recipe& r) { return write_edit(r.edit); },
+     [](const JsonPlace& place, const Json& json, Recipe& r) { r.edit = read_edit(place, json); }}};
+
+}  // namespace
+
+Json recipe_to_json(const Recipe& recipe) { return write_words(kRecipeWords, recipe); }
+
+Recipe recipe_from_json(std::string_view where, const Json& json, UnknownKeys unknown) {
+  try {
+    const bool is_one_rule = unknown == UnknownKeys::kIgnore && json.contains("to");
+    Json rules = json;
+    if (is_one_rule) rules["rules"] = Json::array({json});
+    Recipe recipe;
+    read_words(kRecipeWords, JsonPlace{where, "recipe", unknown}, rules, recipe);
+    return recipe;
+  } catch (const Json::exception&) {
+    throw Error(fmt::format("{}: expected a recipe, found {}", where, json_line(json).substr(0, 80)));
+  }
+}
+
+}  // namespace twofour

@@ -1,0 +1,119 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "formats/dtype.h"
+#include "formats/weight_dialect.h"
+#include "kernels/numbers/choices.h"
+#include "kernels/pack/prune.h"
+#include "lib/recipe/statistics/solving.h"
+#include "lib/recipe/words/chosen.h"
+
+/// Values of rule settings. Nothing else of the product compares their texts; the proof reads them by code of
+/// its own.
+
+namespace twofour {
+
+/// Rows and inputs that share an FP8 scale.
+struct WeightBlock {
+  int64_t rows, cols;
+  bool operator==(const WeightBlock&) const = default;
+};
+
+/// The treatment of quantized sources: the new format preserves values if it can; every value must be
+/// preserved; values are taken as floats.
+enum class Exact { kBest, kStrict, kOff };
+
+/// The treatment of linears whose N or K is not a multiple of the FP8 block: refuse them, leave them as they
+/// are, or write them, as DeepSeek does, for loaders that accept them.
+enum class OddBlocks { kRefuse, kKeep, kWrite };
+
+/// The treatment of unequal global scales of gate and up: fold them to the larger, and refuse if that does
+/// harm; refuse them; fold at any cost.
+enum class Fold { kLarger, kStrict, kAny };
+
+/// The treatment of routed experts in layers that predict further tokens: leave them as they are, or choose
+/// them like the others. By default they are chosen by name, and not by the role of experts.
+enum class DraftExperts { kKeep, kCast };
+
+template <>
+inline constexpr auto kValueWords<PrunePattern> = std::to_array<ValueWord<PrunePattern>>(
+    {{"2:4", PrunePattern::k2of4}, {"4:8-paired", PrunePattern::k4of8Paired}});
+template <>
+inline constexpr auto kValueWords<Granularity> = std::to_array<ValueWord<Granularity>>(
+    {{"tensor", Granularity::kTensor}, {"row", Granularity::kRow}, {"block", Granularity::kBlock}});
+template <>
+inline constexpr auto kValueWords<WeightBlock> = std::to_array<ValueWord<WeightBlock>>(
+    {{"128x128", {128, 128}}, {"32x32", {32, 32}}, {"1x128", {1, 128}}});
+/// Types of FP8 scales.
+template <>
+inline constexpr auto kValueWords<DType> =
+    std::to_array<ValueWord<DType>>({{"f32", DType::kF32}, {"bf16", DType::kBF16}, {"e8m0", DType::kF8E8M0}});
+template <>
+inline constexpr auto kValueWords<OddBlocks> = std::to_array<ValueWord<OddBlocks>>(
+    {{"refuse", OddBlocks::kRefuse}, {"keep", OddBlocks::kKeep}, {"write", OddBlocks::kWrite}});
+template <>
+inline constexpr auto kValueWords<Exact> = std::to_array<ValueWord<Exact>>({{"best", Exact::kBest},
+                                                                            {"strict", Exact::kStrict},
+                                                                            {"off", Exact::kOff}});
+template <>
+inline constexpr auto kValueWords<Arithmetic> = std::to_array<ValueWord<Arithmetic>>(
+    {{"modelopt", Arithmetic::modelopt}, {"compressed-tensors", Arithmetic::compressed_tensors}});
+template <>
+inline constexpr auto kValueWords<BlockScale> = std::to_array<ValueWord<BlockScale>>(
+    {{"max", BlockScale::max}, {"mse", BlockScale::mse}, {"four-over-six", BlockScale::four_over_six}});
+template <>
+inline constexpr auto kValueWords<ZeroBlock> =
+    std::to_array<ValueWord<ZeroBlock>>({{"producer", ZeroBlock::producer}, {"zero", ZeroBlock::zero}});
+template <>
+inline constexpr auto kValueWords<SolveBy> =
+    std::to_array<ValueWord<SolveBy>>({{"joint", SolveBy::kJoint},
+                                       {"gptq", SolveBy::kGptq},
+                                       {"wanda", SolveBy::kWanda},
+                                       {"rtn", SolveBy::kRtn},
+                                       {"magnitude", SolveBy::kMagnitude},
+                                       {"sparsegpt", SolveBy::kSparseGpt}});
+template <>
+inline constexpr auto kValueWords<Fold> = std::to_array<ValueWord<Fold>>({{"larger", Fold::kLarger},
+                                                                          {"strict", Fold::kStrict},
+                                                                          {"any", Fold::kAny}});
+template <>
+inline constexpr auto kValueWords<DraftExperts> =
+    std::to_array<ValueWord<DraftExperts>>({{"keep", DraftExperts::kKeep}, {"cast", DraftExperts::kCast}});
+
+/// The source of input scales: "keep", "none", "constant", "constant=0.5", "neighbours", "from FILE", or
+/// "given" when the file has been read.
+class InputScale {
+ public:
+  enum class Kind { kUnsaid, kKeep, kNone, kConstant, kNeighbours, kFile, kGiven };
+  InputScale() = default;
+  /// Throws Error on other words; "" sets nothing.
+  template <std::convertible_to<std::string_view> Word>
+  InputScale(const Word& text) {  // NOLINT: a word stands for its value
+    read(text);
+  }
+  /// Returns nullopt for other words.
+  static std::optional<InputScale> parse(std::string_view word);
+  /// The expected values, for a message about an unknown word.
+  static std::string expected(std::string_view word);
+
+  Kind kind() const { return kind_; }
+  bool empty() const { return kind_ == Kind::kUnsaid; }
+  float constant() const { return constant_; }  ///< the multiplier of a constant
+  /// FILE of "from FILE".
+  std::string file() const;
+  /// The text as it was written.
+  const std::string& text() const { return text_; }
+  bool operator==(const InputScale&) const = default;
+
+ private:
+  void read(std::string_view word);
+
+  Kind kind_ = Kind::kUnsaid;
+  float constant_ = 1;
+  std::string text_;
+};
+
+}  // namespace twofour

@@ -1,0 +1,142 @@
+#pragma once
+#include <fmt/format.h>
+
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "formats/error.h"
+#include "lib/recipe/words/rule_words.h"
+
+/// Kinds of rows of the table of settings.
+
+namespace twofour {
+
+/// Names, float32 bits and their meaning.
+inline constexpr JsonWord<FixedGlobalScales> kScaleWords[] = {
+    {"divides", [](const FixedGlobalScales& s) { return Json(s.divides); },
+     [](const JsonPlace&, const Json& json, FixedGlobalScales& s) { s.divides = json.get<bool>(); }, true},
+    {"bits",
+     [](const FixedGlobalScales& s) {
+       Json bits = Json::object();
+       for (const auto& [name, value] : s.scales) bits[name] = fmt::format("{:08x}", value);
+       return bits;
+     },
+     [](const JsonPlace& place, const Json& json, FixedGlobalScales& s) {
+       for (const auto& [name, value] : json.items()) {
+         const auto text = value.get<std::string>();
+         uint32_t bits = 0;
+         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), bits, 16);
+         const auto scale = std::bit_cast<float>(bits);
+         if (error != std::errc() || end != text.data() + text.size() || text.size() != 8 ||
+             !std::isfinite(scale) || scale <= 0) {
+           throw Error(fmt::format("{}: {}: expected the bits of a positive finite global scale, found {}",
+                                   place.where, name, json_quote(text)));
+         }
+         s.scales.push_back({name, bits});
+       }
+       s.sort();
+     },
+     true}};
+
+template <auto kField>
+RuleWord scale_word(const char* key) {
+  return {
+      key,
+      [](const Rule& r) { return (r.*kField).scales.empty() ? Json() : write_words(kScaleWords, r.*kField); },
+      [](const JsonPlace& place, const Json& json, Rule& r) {
+        read_words(kScaleWords, place, json, r.*kField);
+        return true;
+      }};
+}
+
+template <auto kField>
+RuleWord pattern_word(const char* key) {
+  return {.key = key,
+          .write =
+              [](const Rule& r) {
+                Json texts = Json::array();
+                for (const NamePattern& p : r.selection.*kField) texts.push_back(p.text());
+                return texts;
+              },
+          .take =
+              [](const JsonPlace&, const Json& json, Rule& r) {
+                r.selection.*kField = parse_patterns(json.get<std::vector<std::string>>());
+                return true;
+              },
+          .is_required = true};
+}
+
+/// The JSON value of a field: text, number or boolean; null if it is not set.
+inline Json value_json(const std::string& field) { return field.empty() ? Json() : Json(field); }
+inline Json value_json(bool field) { return field ? Json(true) : Json(); }
+inline Json value_json(int field) { return field < 0 ? Json() : Json(field); }
+inline Json value_json(Fold field) { return word_of(field); }
+template <class T>
+Json value_json(const Chosen<T>& field) {
+  return field.empty() ? Json() : Json(field.text());
+}
+
+/// The inverse; false: there is no such value.
+template <class T>
+bool take_value(const Json& json, T& field) {
+  field = json.get<T>();
+  return true;
+}
+inline bool take_value(const Json& json, Fold& field) {
+  const auto value = find_value<Fold>(json.get<std::string>());
+  field = value.value_or(field);
+  return value.has_value();
+}
+template <class T>
+bool take_value(const Json& json, Chosen<T>& field) {
+  const auto value = find_value<T>(json.get<std::string>());
+  if (value) field = *value;
+  return value.has_value();
+}
+
+/// The words of a type, for every command.
+template <class T>
+std::vector<std::string> all_words(unsigned) {
+  const auto words = value_words<T>();
+  return {words.begin(), words.end()};
+}
+template <class T>
+void describe_form(AskedWord& asked, const T&) {
+  if (asked.form == AskedWord::Form::kNone) return;
+  if constexpr (std::is_same_v<T, bool>) asked.form = AskedWord::Form::kFlag;
+  if constexpr (std::is_same_v<T, int>) asked.form = AskedWord::Form::kNumber;
+}
+template <class T>
+void describe_form(AskedWord& asked, const Chosen<T>&) {
+  if (asked.values == nullptr) asked.values = all_words<T>;
+}
+
+template <auto kField>
+auto& field_of(Rule& rule) {
+  return rule.*kField;
+}
+
+/// A setting for the field that `kAt` returns; the field's type determines its form.
+template <auto kAt>
+RuleWord word_at(const char* key, AskedWord asked) {
+  Rule rule;
+  describe_form(asked, kAt(rule));
+  return {key, [](const Rule& r) { return value_json(kAt(const_cast<Rule&>(r))); },
+          [](const JsonPlace&, const Json& json, Rule& r) { return take_value(json, kAt(r)); },
+          std::move(asked)};
+}
+template <auto kField>
+RuleWord asked_word(const char* key, AskedWord asked) {
+  return word_at<field_of<kField>>(key, std::move(asked));
+}
+/// A setting that only twofour.json has.
+template <auto kField>
+RuleWord record_word(const char* key) {
+  return asked_word<kField>(key, {.form = AskedWord::Form::kNone});
+}
+
+}  // namespace twofour

@@ -1,0 +1,218 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "formats/error.h"
+#include "lib/run/decoder/state.h"
+#include "lib/source/model/parameters.h"
+
+namespace twofour {
+namespace {
+
+/// Count of numbers of two matrices that are compared at a time.
+constexpr int64_t kCompared = 1 << 20;
+
+/// The weights of one layer.
+class LayerBinder {
+ public:
+  LayerBinder(DecoderState& state, const FamilySizes& sizes, int64_t layer)
+      : s_(state), sizes_(sizes), layer_(layer), prefix_(fmt::format("model.layers.{}.", layer)) {}
+
+  LayerWeights bind() {
+    LayerWeights w;
+    bind_attention(w.attention);
+    bind_feed_forward(w.feed_forward);
+    group_attention(w.attention, w.groups);
+    group_feed_forward(w.feed_forward, w.groups);
+    return w;
+  }
+
+ private:
+  std::optional<Parameter> row(const std::string& name) const {
+    return find_parameter(sizes_, "model.layers.#." + name, layer_);
+  }
+  bool has_row(const std::string& name) const { return row(name).has_value(); }
+  /// The parameter that the family's row must have in this layer.
+  Parameter expected(const std::string& name) const {
+    if (const auto found = row(name)) return *found;
+    throw Error(fmt::format("{}: expected the size of {}{} in it, found none",
+                            (s_.checkpoint.path() / "config.json").string(), prefix_, name));
+  }
+  ModelMatrix matrix(const std::string& name) {
+    const Parameter p = expected(name);
+    return s_.weights.matrix(prefix_ + name, p.n, p.k, p.has_bias);
+  }
+  ModelVector vector(const std::string& name, const char* suffix = ".weight") {
+    return s_.weights.vector(prefix_ + name + suffix, expected(name).n);
+  }
+
+  void bind_attention(AttentionWeights& a) {
+    a.norm = vector("input_layernorm");
+    a.o = matrix("self_attn.o_proj");
+    if (s_.shape.attention.kv_rank > 0) {
+      if (s_.shape.attention.q_rank > 0) {
+        a.q_a = matrix("self_attn.q_a_proj");
+        a.q_a_norm = vector("self_attn.q_a_layernorm");
+        a.q_b = matrix("self_attn.q_b_proj");
+      } else {
+        a.q = matrix("self_attn.q_proj");
+      }
+      a.kv_a = matrix("self_attn.kv_a_proj_with_mqa");
+      a.kv_a_norm = vector("self_attn.kv_a_layernorm");
+      a.kv_b = matrix("self_attn.kv_b_proj");
+      return;
+    }
+    a.q = matrix("self_attn.q_proj");
+    a.k = matrix("self_attn.k_proj");
+    a.v = matrix("self_attn.v_proj");
+    if (s_.shape.attention.norm != HeadNorm::kNone) {
+      a.q_norm = vector("self_attn.q_norm");
+      a.k_norm = vector("self_attn.k_norm");
+    }
+    if (s_.shape.attention.has_sinks) a.sinks = vector("self_attn.sinks", "");
+  }
+
+  MlpWeights mlp(const std::string& path) {
+    return {matrix(path + ".gate_proj"), matrix(path + ".up_proj"), matrix(path + ".down_proj")};
+  }
+
+  void bind_feed_forward(FeedForwardWeights& f) {
+    f.norm = vector("post_attention_layernorm");
+    if (!s_.shape.sparse[static_cast<size_t>(layer_)]) {
+      f.mlp = mlp("mlp");
+      return;
+    }
+    bind_router(f);
+    bind_experts(f);
+    if (s_.shape.shared_width > 0) {
+      f.mlp = mlp(has_row("mlp.shared_expert.gate_proj") ? "mlp.shared_expert" : "mlp.shared_experts");
+    }
+    if (s_.shape.has_shared_gate) f.shared_gate = matrix("mlp.shared_expert_gate");
+  }
+  void bind_router(FeedForwardWeights& f) {
+    std::string first;
+    for (const std::string& name : router_names(sizes_, layer_)) {
+      const std::string below = name.substr(std::string_view("model.layers.#.").size());
+      if (first.empty() || s_.weights.has(prefix_ + below)) first = below;
+      if (s_.weights.has(prefix_ + below)) break;
+    }
+    const Parameter p = expected(first);
+    f.router = s_.weights.matrix(prefix_ + first, s_.shape.experts, s_.shape.hidden, p.has_bias);
+    if (const char* correction = find_family_router(s_.shape.family)->correction; correction != nullptr)
+      f.correction = s_.weights.vector(fmt::format("{}mlp.{}", prefix_, correction), s_.shape.experts);
+  }
+  void bind_experts(FeedForwardWeights& f) {
+    const std::string block = s_.weights.expert_block(prefix_);
+    if (block.empty())
+      throw Error(
+          fmt::format("{}: expected experts in {}, found none", s_.checkpoint.path().string(), prefix_));
+    const int64_t h = s_.shape.hidden, i = s_.shape.expert_width;
+    const bool biased = has_row("mlp.experts.down_proj_bias");
+    for (int64_t e = 0; e < s_.shape.experts; ++e) {
+      const auto of = [&](const char* name, int64_t n, int64_t k) {
+        return s_.weights.matrix(fmt::format("{}.{}.{}", block, e, name), n, k, biased);
+      };
+      f.experts.push_back({of("gate_proj", i, h), of("up_proj", i, h), of("down_proj", h, i)});
+    }
+    if (s_.weights.has(fmt::format("{}.{}.gate_proj", block, s_.shape.experts)))
+      throw Error(fmt::format("{}: expected the {} experts that config.json says, found more", block,
+                              s_.shape.experts));
+  }
+
+  /// Adds a group of the matrices that exist.
+  size_t add_group(std::vector<InputGroup>& groups, LayerStage stage,
+                   std::initializer_list<const ModelMatrix*> matrices, bool adds = false) const {
+    InputGroup group;
+    group.stage = stage;
+    group.adds = adds;
+    for (const ModelMatrix* m : matrices) {
+      if (!*m) continue;
+      group.linears.push_back(m->name);
+      group.k = m->k;
+      s_.linears.emplace(m->name, *m);
+    }
+    groups.push_back(std::move(group));
+    return groups.size() - 1;
+  }
+  void group_attention(AttentionWeights& a, std::vector<InputGroup>& groups) const {
+    a.input_group = add_group(groups, LayerStage::kAttentionInput, {&a.q, &a.q_a, &a.k, &a.v, &a.kv_a});
+    if (a.q_b) a.q_group = add_group(groups, LayerStage::kLatent, {&a.q_b});
+    if (a.kv_b) a.latent_group = add_group(groups, LayerStage::kLatent, {&a.kv_b});
+    a.output_group = add_group(groups, LayerStage::kAttentionOutput, {&a.o}, true);
+  }
+  void group_feed_forward(FeedForwardWeights& f, std::vector<InputGroup>& groups) const {
+    f.input_group =
+        add_group(groups, LayerStage::kFeedForwardInput, {&f.router, &f.mlp.gate, &f.mlp.up, &f.shared_gate});
+    if (f.mlp.down) f.down_group = add_group(groups, LayerStage::kDown, {&f.mlp.down}, !f.shared_gate);
+    if (f.experts.empty()) return;
+    InputGroup all;
+    all.k = s_.shape.hidden;
+    all.stage = LayerStage::kFeedForwardInput;
+    all.times = s_.shape.top_k;
+    all.block = s_.weights.expert_block(prefix_);
+    for (const MlpWeights& e : f.experts) {
+      for (const ModelMatrix* m : {&e.gate, &e.up}) {
+        all.linears.push_back(m->name);
+        s_.linears.emplace(m->name, *m);
+      }
+    }
+    f.expert_group = groups.size();
+    f.first_expert = groups.size() + 1;
+    const std::string block = all.block;
+    groups.push_back(std::move(all));
+    for (size_t e = 0; e < f.experts.size(); ++e) {
+      const size_t group = add_group(groups, LayerStage::kDown, {&f.experts[e].down});
+      groups[group].expert = static_cast<int64_t>(e);
+      groups[group].block = block;
+    }
+  }
+
+  DecoderState& s_;
+  const FamilySizes& sizes_;
+  int64_t layer_;
+  std::string prefix_;
+};
+
+/// Throws Error if a stored head differs from the embedding that it is tied to: loaders disagree on which of
+/// them counts.
+void check_tied_head(DecoderState& s) {
+  const ModelWeights& w = s.weights;
+  if (!w.has("lm_head") && !s.checkpoint.find("lm_head.weight")) return;
+  const ModelMatrix head = s.weights.table("lm_head", s.shape.vocabulary, s.shape.hidden);
+  const int64_t step = std::max<int64_t>(1, kCompared / s.shape.hidden);
+  std::vector<float> own, embedded;
+  for (int64_t row = 0; row < s.shape.vocabulary; row += step) {
+    const int64_t end = std::min(s.shape.vocabulary, row + step);
+    own.resize(static_cast<size_t>((end - row) * s.shape.hidden));
+    embedded.resize(own.size());
+    w.read_rows(head, row, end, own);
+    w.read_rows(s.embedding, row, end, embedded);
+    if (std::memcmp(own.data(), embedded.data(), own.size() * sizeof(float)) == 0) continue;
+    throw Error(
+        fmt::format("{}: tie_word_embeddings: expected false, as lm_head is another matrix than the "
+                    "embedding, found true",
+                    (s.checkpoint.path() / "config.json").string()));
+  }
+}
+
+}  // namespace
+
+void bind_weights(DecoderState& s, const FamilySizes& sizes) {
+  s.embedding = s.weights.table("model.embed_tokens", s.shape.vocabulary, s.shape.hidden);
+  s.norm = s.weights.vector("model.norm.weight", s.shape.hidden);
+  s.head = s.embedding;
+  if (s.shape.is_tied) check_tied_head(s);
+  if (!s.shape.is_tied) {
+    s.head = s.weights.table("lm_head", s.shape.vocabulary, s.shape.hidden);
+    ModelMatrix stored = s.head;  // with rows beyond the vocabulary
+    stored.n = stored.module->n;
+    s.linears.emplace(stored.name, stored);
+  }
+  for (int64_t layer = 0; layer < s.shape.layers; ++layer)
+    s.layers.push_back(LayerBinder(s, sizes, layer).bind());
+  s.weights.refuse_unused(s.shape.layers);
+}
+
+}  // namespace twofour

@@ -1,0 +1,118 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/attention/device_attention.h"
+#include "kernels/device/device_memory.h"
+#include "kernels/floats/device_gemm.h"
+#include "kernels/floats/device_vectors.h"
+#include "kernels/moe/device_router.h"
+#include "lib/run/decoder/device_weights.h"
+
+namespace twofour {
+
+/// Memory of a device that grows with the requested size.
+class DeviceRoom {
+ public:
+  /// Room for `count` values, uninitialized.
+  template <class T>
+  T* of(int64_t count) {
+    const auto bytes = static_cast<size_t>(count) * sizeof(T);
+    if (memory_.bytes() < bytes) {
+      memory_ = {};
+      memory_ = cuda::DeviceMemory(bytes);
+    }
+    return memory_.as<T>();
+  }
+  /// The room of the last request.
+  template <class T>
+  const T* last() const {
+    return memory_.as<T>();
+  }
+
+ private:
+  cuda::DeviceMemory memory_;
+};
+
+/// Tokens of one sequence in a batch on the device.
+struct DevicePart {
+  int64_t count = 0, begin = 0;
+  float *keys = nullptr, *values = nullptr;  ///< caches of this layer; nullptr: none
+};
+
+/// Runs layers of a model on the current CUDA device, like lib/run/decoder on the CPU, in float32 between
+/// products. The implementation of Decoder; for one thread at a time.
+class DeviceRun {
+ public:
+  DeviceRun(const DecoderState& state, uint64_t memory) : state_(state), weights_(state, memory) {}
+
+  DeviceWeights& weights() { return weights_; }
+  const cuda::DeviceStream& stream() const { return stream_; }
+
+  /// Like Decoder's functions, on host memory.
+  void run_half(int64_t layer, LayerHalf half, std::span<const SequencePart> batch, std::span<float> hidden,
+                const HalfRun& run);
+  void run_head(std::span<const float> hidden, std::span<float> logits);
+
+  /// The figures for `tokens` of the logits after `hidden` [rows, H], and their distance from the logits that
+  /// `other` scored last, of equally many rows.
+  std::vector<cuda::LogitFigures> score(std::span<const float> hidden, std::span<const int32_t> tokens,
+                                        const DeviceRun* other);
+
+  /// Runs both halves of a layer on `hidden` [m, H] in device memory, in place.
+  void run_layer(int64_t layer, std::span<const DevicePart> parts, float* hidden, int64_t m);
+  /// Logits [m, vocabulary] of `hidden` [m, H], which is normalized into other memory first.
+  void run_head(const float* hidden, int64_t m, float* logits);
+  /// Throws Error if a router met logits that are not finite; waits for the device.
+  void check_routers();
+
+  /// Parts of a layer that running token by token uses, too.
+  cuda::RouterRule router_rule(const DeviceLayer& layer) const;
+  cuda::GateUnits gate_units() const;
+  cuda::HeadRows head_rows(const DeviceLayer& layer, bool are_keys) const;
+  int32_t* router_error() { return error_.as<int32_t>(); }
+
+ private:
+  void run_attention(int64_t layer, std::span<const DevicePart> parts, float* hidden, int64_t m,
+                     const HalfRun& run);
+  void run_feed_forward(int64_t layer, float* hidden, int64_t m, const HalfRun& run);
+  /// Queries, keys and values before rotation; false: the run ends before.
+  struct Heads {
+    float *q = nullptr, *k = nullptr, *v = nullptr;
+    int64_t q_stride = 0, k_stride = 0, v_stride = 0;
+  };
+  bool project_plain(const DeviceLayer& w, float* x, int64_t m, Heads& heads);
+  bool project_latent(const DeviceLayer& w, const AttentionWeights& groups, float* x, int64_t m,
+                      const HalfRun& run, Heads& heads);
+  void run_mlp(const DeviceLayer& w, const FeedForwardWeights& f, float* x, float* hidden, int64_t m,
+               const HalfRun& run);
+  void run_experts(const DeviceLayer& w, const FeedForwardWeights& f, float* x, float* hidden, int64_t m,
+                   const HalfRun& run);
+  void run_each_expert(const DeviceLayer& w, const FeedForwardWeights& f, const ExpertChoice& chosen,
+                       float* x, float* hidden, int64_t m, const HalfRun& run);
+  void run_block(const RuntimeLayer& block, const float* x, int64_t m, int64_t top_k, const int32_t* ids,
+                 const float* weights, float* out);
+  /// Shows a watcher the input of a group, rows [m, k].
+  void see(const HalfRun& run, size_t group, const float* x, int64_t m, int64_t k,
+           std::span<const int64_t> tokens = {});
+  template <class T>
+  std::vector<T> download(const T* from, int64_t count) const {
+    std::vector<T> values(static_cast<size_t>(count));
+    cuda::copy_to_host(from, values.data(), values.size() * sizeof(T), stream_);
+    return values;
+  }
+
+  const DecoderState& state_;
+  DeviceWeights weights_;
+  cuda::DeviceStream stream_;
+  cuda::MatrixProducts products_;
+  cuda::DeviceMemory error_{std::vector<int32_t>{0}};
+  DeviceRoom hidden_, normed_, heads_, keys_, values_, mixed_, low_, latent_, both_;
+  DeviceRoom gates_, active_, added_, logits_, ids_, routed_, workspace_, expert_x_, expert_out_, rows_,
+      row_weights_, norms_, tokens_, figures_;
+};
+
+}  // namespace twofour

@@ -1,0 +1,59 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lib/run/decoder/device_run.h"
+
+namespace twofour {
+
+/// One sequence on the device, with its keys and values. A token after others is one CUDA graph if all
+/// weights stay on the device: its inputs from the sequence are in device memory.
+class DeviceSequence {
+ public:
+  DeviceSequence(const DecoderState& state, DeviceRun& run);
+
+  /// Makes room for `tokens` tokens.
+  void reserve(int64_t tokens);
+  /// Appends tokens after `begin` others. Returns the logits of each, or of the last alone.
+  std::vector<float> append(std::span<const int32_t> tokens, int64_t begin, bool all);
+  /// Appends the most probable token `count` times after `begin` others. Returns the figures of the logits
+  /// before the first and after each, count + 1 rows.
+  std::vector<cuda::LogitFigures> extend(int64_t begin, int64_t count);
+
+ private:
+  /// Buffers of one token.
+  struct Buffers {
+    cuda::DeviceMemory hidden, other_hidden, routed, normed, heads, low, latent, both, keys, values, mixed,
+        attention, gates, out, added, gate_logit, ids, weights, one_id, one_weight, workspace, logits, choice,
+        state;
+  };
+  float* keys_of(int64_t layer) const;
+  float* values_of(int64_t layer) const;
+  void make_buffers();
+  void upload_state(int32_t token, int64_t position);
+  /// Puts the work of one token on the stream.
+  void step();
+  cuda::RowInput normed_input(const float* norm);
+  void step_attention(int64_t layer, const DeviceLayer& w);
+  void step_latent(const DeviceLayer& w, float*& q, float*& k, float*& v);
+  void step_feed_forward(const DeviceLayer& w);
+  void step_mlp(const DeviceLayer& w);
+  void step_experts(const DeviceLayer& w);
+  void step_block(const RuntimeLayer& block, int64_t top_k, const int32_t* ids, const float* weights);
+  void replay();
+
+  const DecoderState& state_;
+  DeviceRun& run_;
+  int64_t capacity_ = 0;
+  cuda::DeviceMemory cache_, history_;
+  DeviceRoom hidden_, tokens_, logits_;
+  Buffers b_;
+  std::unique_ptr<cuda::DeviceGraph> graph_;
+  bool is_warm_ = false;
+  // While a step is put on the stream: the residual stream, and the values to be added to it.
+  float *hidden_of_token_ = nullptr, *pending_ = nullptr;
+};
+
+}  // namespace twofour

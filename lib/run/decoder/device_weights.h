@@ -1,0 +1,94 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kernels/device/device_memory.h"
+#include "kernels/floats/device_matrix.h"
+#include "lib/run/decoder/state.h"
+#include "lib/run/runtime/artifact.h"
+
+namespace twofour {
+
+/// Gate, up and down of an MLP in device memory, or a runtime layer instead.
+struct DeviceMlp {
+  cuda::DeviceMatrix gate, up, down;
+  std::shared_ptr<const RuntimeLayer> block;
+  explicit operator bool() const { return block != nullptr || gate.n > 0; }
+};
+
+/// The routed experts of a layer: matrices of each, or a runtime layer instead.
+struct DeviceExperts {
+  std::vector<DeviceMlp> each;
+  cuda::ExpertMatrices gate_up, down;  ///< the same for products of single rows
+  std::shared_ptr<const RuntimeLayer> block;
+  explicit operator bool() const { return block != nullptr || !each.empty(); }
+};
+
+/// The weights of a layer in device memory. A vector that the model lacks is nullptr.
+struct DeviceLayer {
+  cuda::DeviceMatrix q, k, v, o, q_a, q_b, kv_a, kv_b;
+  const float *attention_norm = nullptr, *q_norm = nullptr, *k_norm = nullptr, *q_a_norm = nullptr,
+              *kv_a_norm = nullptr, *sinks = nullptr;
+  const float *feed_forward_norm = nullptr, *correction = nullptr;
+  DeviceMlp mlp;  ///< dense, or the shared expert
+  cuda::DeviceMatrix router, shared_gate;
+  DeviceExperts experts;
+};
+
+/// The weights outside of the layers.
+struct DeviceEnds {
+  cuda::DeviceMatrix embedding, head;
+  const float *norm = nullptr, *frequencies = nullptr;
+};
+
+/// The weights of a model on the current CUDA device, as its directory stores them: all of them, or two
+/// layers at a time if not all fit. INT4, and FP8 in blocks that its rows do not follow, become float32.
+class DeviceWeights {
+ public:
+  /// `state` outlives this. At most `memory` bytes of weights are on the device at a time; 0: its free memory
+  /// minus some room. Throws Error if one layer does not fit.
+  DeviceWeights(const DecoderState& state, uint64_t memory);
+
+  /// True if all weights stay on the device.
+  bool is_resident() const { return is_resident_; }
+  const DeviceEnds& ends() const { return ends_; }
+  /// Loads a layer unless it is there. If layers do not stay, it is valid until two others are requested.
+  const DeviceLayer& layer(int64_t layer);
+  /// Notes that all work with a layer is on the stream: the layer that replaces it waits for that work.
+  void leave(int64_t layer, const cuda::DeviceStream& stream);
+  /// Bytes of all weights on the device.
+  uint64_t bytes() const { return ends_memory_.bytes() + layer_bytes_; }
+  /// Bytes of them that one token reads: its experts and the head.
+  uint64_t bytes_of_token() const { return token_bytes_; }
+  /// Drops all layers, since the model's weights have changed; each is loaded again when used.
+  void forget();
+
+ private:
+  struct Placed {
+    int64_t layer = -1;
+    cuda::DeviceMemory memory;
+    DeviceLayer weights;
+    cuda::DeviceEvent used;
+  };
+  Placed& place_of(int64_t layer) { return *placed_[is_resident_ ? at(layer) : at(layer) % placed_.size()]; }
+  class Placer;
+  void place_ends(Placer& placer);
+  void place_layer(Placer& placer, int64_t layer, DeviceLayer& to) const;
+  void place_mlp(Placer& placer, const MlpWeights& w, DeviceMlp& to) const;
+  void place_experts(Placer& placer, int64_t layer, DeviceExperts& to) const;
+  std::optional<size_t> find_block(const std::string& name, int64_t experts, int64_t width) const;
+  std::shared_ptr<const RuntimeLayer> place_block(Placer& placer, size_t index) const;
+
+  const DecoderState& state_;
+  std::optional<RuntimeArtifact> artifact_;  ///< if the model has layers in a layout
+  bool is_resident_ = false, is_changed_ = false;
+  uint64_t layer_bytes_ = 0, token_bytes_ = 0;
+  cuda::DeviceMemory ends_memory_;
+  DeviceEnds ends_;
+  std::vector<std::unique_ptr<Placed>> placed_;  ///< one for each layer, or one or two
+};
+
+}  // namespace twofour

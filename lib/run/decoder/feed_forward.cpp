@@ -1,0 +1,181 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "formats/error.h"
+#include "kernels/device/isa.h"
+#include "kernels/floats/float_ops.h"
+#include "lib/base/threads/parallel.h"
+#include "lib/run/decoder/state.h"
+
+namespace twofour {
+namespace {
+
+/// Computes the gated activation of `gate` and `up` into `gate`.
+void apply_gate(const GateShape& g, float* gate, float* up, int64_t count) {
+  if (g.limit > 0) {
+    for (int64_t i = 0; i < count; ++i) {
+      gate[i] = std::min(gate[i], g.limit);
+      up[i] = std::clamp(up[i], -g.limit, g.limit);
+    }
+  }
+  float_ops(best_isa()).gate_units(gate, up, count, g.slope, g.offset);
+}
+
+/// The MLP of `x` [m, H], on all threads; nothing if the run ends before down.
+std::vector<float> run_mlp(const DecoderState& s, const MlpWeights& w, const float* x, int64_t m,
+                           size_t down_group, const HalfRun& run) {
+  std::vector<float> gate(at(m * w.gate.n)), up(gate.size()), out(at(m * w.down.n));
+  s.weights.multiply(w.gate, x, m, gate.data());
+  s.weights.multiply(w.up, x, m, up.data());
+  parallel_for(at(m), [&](size_t i) {
+    const int64_t from = static_cast<int64_t>(i) * w.gate.n;
+    apply_gate(s.shape.gate, gate.data() + from, up.data() + from, w.gate.n);
+  });
+  if (run.watcher != nullptr) run.watcher->see_input(down_group, gate, {});
+  if (run.last == LayerStage::kDown) return {};
+  s.weights.multiply(w.down, gate.data(), m, out.data());
+  return out;
+}
+
+/// A thread's state for running experts.
+struct ExpertWorker {
+  ModelWeights::Worker weights;
+  std::vector<float> x, gate, up;
+  std::vector<int64_t> tokens;
+};
+
+/// A token and its weight at one of its experts.
+struct Routed {
+  int64_t token;
+  float weight;
+};
+
+/// The MLP of one expert on its tokens, [rows, H]; nothing if the run ends before down.
+std::vector<float> run_expert(const DecoderState& s, const MlpWeights& w, const float* x,
+                              const std::vector<Routed>& rows, size_t down_group, const HalfRun& run,
+                              ExpertWorker& worker) {
+  const auto m = static_cast<int64_t>(rows.size());
+  const int64_t h = s.shape.hidden;
+  worker.x.resize(at(m * h));
+  for (size_t i = 0; i < rows.size(); ++i)
+    std::copy_n(x + rows[i].token * h, h, worker.x.data() + static_cast<int64_t>(i) * h);
+  worker.gate.resize(at(m * w.gate.n));
+  worker.up.resize(worker.gate.size());
+  std::vector<float> out(at(m * h));
+  s.weights.multiply(worker.weights, w.gate, worker.x.data(), m, worker.gate.data());
+  s.weights.multiply(worker.weights, w.up, worker.x.data(), m, worker.up.data());
+  apply_gate(s.shape.gate, worker.gate.data(), worker.up.data(), m * w.gate.n);
+  if (run.watcher != nullptr) {
+    worker.tokens.clear();
+    for (const Routed& row : rows) worker.tokens.push_back(row.token);
+    run.watcher->see_input(down_group, worker.gate, worker.tokens);
+  }
+  if (run.last == LayerStage::kDown) return {};
+  s.weights.multiply(worker.weights, w.down, worker.gate.data(), m, out.data());
+  return out;
+}
+
+/// Sum of the norms of an expert's contributions to its tokens: its results [rows, H] times the router's
+/// weights.
+double sum_of_norms(const float* results, const std::vector<Routed>& rows, int64_t h) {
+  double sum = 0;
+  for (const Routed& row : rows) {
+    double squares = 0;
+    for (int64_t j = 0; j < h; ++j)
+      squares += static_cast<double>(results[j]) * static_cast<double>(results[j]);
+    sum += std::abs(static_cast<double>(row.weight)) * std::sqrt(squares);
+    results += h;
+  }
+  return sum;
+}
+
+/// Experts that run at a time: their results are added to the tokens in the order of experts.
+constexpr size_t kExpertsAtOnce = 32;
+
+/// The experts that the router of a layer chooses for each token.
+ExpertChoice route(const DecoderState& s, const FeedForwardWeights& f, const float* x, int64_t m) {
+  std::vector<float> logits(at(m * s.shape.experts)), correction;
+  s.weights.multiply(f.router, x, m, logits.data());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (!std::isfinite(logits[i])) {
+      throw Error(fmt::format("{}: token {} of the batch: expected finite logits, found {}", f.router.name,
+                              static_cast<int64_t>(i) / s.shape.experts, logits[i]));
+    }
+  }
+  if (f.correction) correction = s.weights.read(f.correction);
+  return cpu::choose_experts(s.shape.router, logits, s.shape.experts, s.shape.top_k, correction);
+}
+
+void run_experts(const DecoderState& s, const FeedForwardWeights& f, const float* x, int64_t m,
+                 const HalfRun& run, std::vector<float>& out) {
+  const ExpertChoice chosen = run.given != nullptr ? *run.given : route(s, f, x, m);
+  if (run.chosen != nullptr) *run.chosen = chosen;
+  std::vector<std::vector<Routed>> rows(f.experts.size());
+  for (size_t i = 0; i < chosen.ids.size(); ++i) {
+    rows[static_cast<size_t>(chosen.ids[i])].push_back(
+        {static_cast<int64_t>(i) / s.shape.top_k, chosen.weights[i]});
+  }
+  std::vector<size_t> used;
+  for (size_t e = 0; e < rows.size(); ++e) {
+    if (!rows[e].empty()) used.push_back(e);
+  }
+  for (size_t first = 0; first < used.size(); first += kExpertsAtOnce) {
+    const size_t count = std::min(kExpertsAtOnce, used.size() - first);
+    std::vector<std::vector<float>> results(count);
+    parallel_workers(count, [&] {
+      return [&, worker = std::make_shared<ExpertWorker>(
+                     ExpertWorker{s.weights.make_worker(), {}, {}, {}, {}})](size_t i) {
+        const size_t e = used[first + i];
+        results[i] = run_expert(s, f.experts[e], x, rows[e], f.first_expert + e, run, *worker);
+      };
+    });
+    if (run.last) continue;
+    for (size_t i = 0; i < count; ++i) {
+      const float* from = results[i].data();
+      if (run.watcher != nullptr)
+        run.watcher->see_expert(static_cast<int64_t>(used[first + i]),
+                                sum_of_norms(from, rows[used[first + i]], s.shape.hidden));
+      for (const Routed& row : rows[used[first + i]]) {
+        float* to = out.data() + row.token * s.shape.hidden;
+        for (int64_t j = 0; j < s.shape.hidden; ++j) to[j] += row.weight * from[j];
+        from += s.shape.hidden;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void run_feed_forward(const DecoderState& s, int64_t layer, std::span<float> hidden, const HalfRun& run) {
+  const FeedForwardWeights& f = s.layers[at(layer)].feed_forward;
+  const int64_t h = s.shape.hidden, m = static_cast<int64_t>(hidden.size()) / h;
+  std::vector<float> x(hidden.size());
+  cpu::rms_norm(hidden.data(), m, s.weights.read(f.norm), s.shape.epsilon, x.data());
+  if (run.watcher != nullptr) {
+    run.watcher->see_input(f.input_group, x, {});
+    if (!f.experts.empty()) run.watcher->see_input(f.expert_group, x, {});
+  }
+  if (run.last == LayerStage::kFeedForwardInput) return;
+  std::vector<float> out;
+  if (f.mlp.gate) {
+    out = run_mlp(s, f.mlp, x.data(), m, f.down_group, run);
+  } else {
+    out.assign(hidden.size(), 0.0f);
+  }
+  if (f.shared_gate && !run.last) {
+    std::vector<float> gates(at(m));
+    s.weights.multiply(f.shared_gate, x.data(), m, gates.data());
+    for (int64_t i = 0; i < m; ++i) {
+      const float gate = 1.0f / (1.0f + std::exp(-gates[at(i)]));
+      for (int64_t j = 0; j < h; ++j) out[at(i * h + j)] *= gate;
+    }
+  }
+  if (!f.experts.empty()) run_experts(s, f, x.data(), m, run, out);
+  if (run.last) return;
+  for (size_t i = 0; i < out.size(); ++i) hidden[i] += out[i];
+}
+
+}  // namespace twofour

@@ -1,0 +1,69 @@
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/attention/attention.h"
+#include "lib/run/decoder/decoder.h"
+#include "lib/source/model/weights.h"
+
+namespace twofour {
+
+class FamilySizes;
+
+/// An index of a vector.
+inline size_t at(int64_t i) { return static_cast<size_t>(i); }
+
+/// Norms of latents have an epsilon of their own in the models' code.
+inline constexpr double kLatentEpsilon = 1e-6;
+
+struct AttentionWeights {
+  ModelVector norm;
+  ModelMatrix q, k, v, o;            ///< latent attention has q only without a rank
+  ModelMatrix q_a, q_b, kv_a, kv_b;  ///< for latent attention
+  ModelVector q_norm, k_norm, q_a_norm, kv_a_norm, sinks;
+  size_t input_group = 0, q_group = 0, latent_group = 0, output_group = 0;  ///< in LayerWeights::groups
+};
+
+/// Gate, up and down of an MLP.
+struct MlpWeights {
+  ModelMatrix gate, up, down;
+};
+
+struct FeedForwardWeights {
+  ModelVector norm;
+  MlpWeights mlp;  ///< dense, or the shared expert
+  ModelMatrix router, shared_gate;
+  ModelVector correction;
+  std::vector<MlpWeights> experts;
+  size_t input_group = 0, expert_group = 0, down_group = 0;  ///< in LayerWeights::groups
+  size_t first_expert = 0;                                   ///< the down of expert 0; others follow
+};
+
+struct LayerWeights {
+  AttentionWeights attention;
+  FeedForwardWeights feed_forward;
+  std::vector<InputGroup> groups;
+};
+
+/// The state of a Decoder.
+struct DecoderState {
+  DecoderState(Checkpoint c) : checkpoint(std::move(c)), weights(checkpoint) {}
+  Checkpoint checkpoint;
+  ModelWeights weights;
+  ModelShape shape;
+  std::vector<LayerWeights> layers;
+  std::map<std::string, ModelMatrix> linears;  ///< of the layers' groups and the head's, by name
+  ModelMatrix embedding, head;
+  ModelVector norm;
+};
+
+/// Finds the weights of every layer by the rows of the family. Throws Error if they do not fit.
+void bind_weights(DecoderState& state, const FamilySizes& sizes);
+
+/// hidden += attention(norm(hidden)), and the same with the MLP or the experts.
+void run_attention(const DecoderState& state, int64_t layer, std::span<const SequencePart> batch,
+                   std::span<float> hidden, const HalfRun& run);
+void run_feed_forward(const DecoderState& state, int64_t layer, std::span<float> hidden, const HalfRun& run);
+
+}  // namespace twofour

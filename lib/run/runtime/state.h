@@ -1,0 +1,51 @@
+#pragma once
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "kernels/device/device_memory.h"
+#include "kernels/moe/dense_moe.h"
+#include "kernels/moe/moe_cpu.h"
+#include "lib/base/io/mapped_file.h"
+#include "lib/recipe/artifact/modules.h"
+#include "lib/run/runtime/artifact.h"
+#include "lib/source/checkpoint/checkpoint.h"
+
+namespace twofour {
+
+/// Tensors of one matrix of a layer, by position in the artifact.
+struct LayerMatrix {
+  Shape shape;
+  std::vector<size_t> parts;
+  size_t global_scale;
+};
+
+/// The state of a RuntimeArtifact.
+struct ArtifactState {
+  Checkpoint artifact;
+  std::vector<LayerInfo> layers;
+  std::vector<std::array<LayerMatrix, 2>> matrices;  ///< w13 and w2 of each
+};
+
+/// The state of a RuntimeLayer.
+struct LayerState {
+  std::shared_ptr<const ArtifactState> artifact;
+  LayerInfo info;
+  Device device = Device::cpu;
+  LayerOptions options;
+
+  // On the CPU: mapped parts of w13 and w2, their global scales, and the layer that points at them.
+  std::vector<MappedBytes> mapped;
+  std::vector<const InputFile*> files;
+  std::vector<float> global_scales[2];
+  cpu::Moe cpu;
+
+  // On CUDA: all in one block.
+  cuda::DeviceMemory memory;
+  int cuda_device = -1;
+  bool is_dense = false;
+  cuda::SparseMoe sparse;
+  cuda::DenseMoe dense;
+};
+
+}  // namespace twofour

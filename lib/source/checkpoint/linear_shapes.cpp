@@ -1,0 +1,338 @@
+#include "lib/source/checkpoint/linear_shapes.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "formats/json/access.h"
+#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/checkpoint/tensor_values.h"
+
+namespace twofour {
+namespace {
+
+using Dims = std::vector<int64_t>;
+using Block = std::pair<int64_t, int64_t>;
+
+constexpr Block kMxBlock{1, kMxGroup};
+/// Block sizes in FP8 checkpoints: DeepSeek-V3, DeepSeek-V4.1, rows of tiles, MXFP8.
+constexpr Block kKnownBlocks[] = {{kFp8Block, kFp8Block}, {32, 32}, {1, kFp8Block}, kMxBlock};
+
+/// Number of pieces of that size; the last one may be smaller.
+int64_t count_of(int64_t all, int64_t piece) { return all / piece + (all % piece != 0); }
+
+std::string blocks_text(std::span<const Block> blocks) {
+  std::string text;
+  for (const Block& b : blocks) {
+    text += fmt::format("{}[{}, {}]",
+                        text.empty()         ? ""
+                        : b == blocks.back() ? " or "
+                                             : ", ",
+                        b.first, b.second);
+  }
+  return text;
+}
+
+/// True if two block sizes divide the matrix alike.
+bool cuts_alike(Block a, Block b, const Linear& m) {
+  return std::min(a.first, m.n) == std::min(b.first, m.n) &&
+         std::min(a.second, m.k) == std::min(b.second, m.k);
+}
+
+}  // namespace
+
+LinearShapes::LinearShapes(const Checkpoint& checkpoint, Problems& problems)
+    : c_(checkpoint),
+      problems_(problems),
+      stated_(stated_storage(quantization_of_values(checkpoint))),
+      said_(quantization_of_values(checkpoint)) {}
+
+bool LinearShapes::refuse(size_t i, const std::string& expected) {
+  problems_.add("{}: expected {}, found {}", c_.where(i), expected, describe(tensor(i)));
+  return false;
+}
+
+bool LinearShapes::expect_shape(size_t i, DType dtype, const Dims& shape) {
+  return (tensor(i).dtype == dtype && tensor(i).shape == shape) || refuse(i, describe(dtype, shape));
+}
+
+bool LinearShapes::read_mxfp4(Linear& m) {
+  const Dims& codes = tensor(m.weight).shape;
+  Dims scales(codes.begin(), codes.end() - 1);
+  if (codes.size() == 4) {
+    if (codes[3] != kMxGroup / 2) return refuse(m.weight, "[E, N, K/32, 16]");
+    m.e = codes[0];
+    m.n = codes[1];
+    m.k = codes[2] * kMxGroup;
+  } else {
+    const int64_t width = codes.back();
+    if (width % (kMxGroup / 2) != 0) return refuse(m.weight, "K a multiple of 32, two codes a byte");
+    m.e = codes.size() == 3 ? codes[0] : 1;
+    m.n = codes[codes.size() - 2];
+    m.k = width * 2;
+    scales.push_back(m.k / kMxGroup);
+  }
+  m.scale_rows = 1;
+  m.scale_cols = kMxGroup;
+  return expect_shape(*m.scale, tensor(*m.scale).dtype, scales);
+}
+
+/// Refuses a stated FP8 format other than E4M3, since codes of another FP8 format, and integers, look like
+/// E4M3.
+bool LinearShapes::check_fp8_words(const Linear& m) {
+  const std::string& format = stated_.fp8_format;
+  const bool is_other = format.find("e4m3") == format.npos || format.find("fnuz") != format.npos;
+  if (!format.empty() && is_other)
+    return refuse(m.weight, fmt::format("FP8 as the config's fmt {} says", json_quote_short(format)));
+  const Json& weights = said_->group_weights(m.name);
+  const Json& bits = member(weights, "num_bits");
+  if (!weights.is_object() || (!bits.is_null() && bits != 8) || text_of(weights, "type") == "float")
+    return true;
+  return refuse(m.weight, "integers of 8 bits as the config's group says, with type int or none");
+}
+
+bool LinearShapes::read_fp8_scale(Linear& m) {
+  if (!check_fp8_words(m)) return false;
+  const TensorInfo& scale = tensor(*m.scale);
+  const auto dims_of = [&](int64_t rows, int64_t cols) {
+    Dims dims = m.k_outer ? Dims{cols, rows} : Dims{rows, cols};
+    if (m.stacked) dims.insert(dims.begin(), m.e);
+    return dims;
+  };
+  const auto shared_by = [&](int64_t rows, int64_t cols) {
+    m.scale_rows = rows;
+    m.scale_cols = cols;
+    return true;
+  };
+  Dims shape = scale.shape;  // ModelOpt has [N/b, 1, K/b, 1]
+  if (!m.stacked && shape.size() == 4 && shape[1] == 1 && shape[3] == 1) shape = {shape[0], shape[2]};
+  const Dims one{1}, each{m.e};
+  if (shape.empty() || shape == one || (!m.stacked && shape == Dims{1, 1})) return shared_by(m.n, m.k);
+  if (m.stacked && (shape == each || shape == dims_of(1, 1))) return shared_by(m.n, m.k);
+  if (shape == dims_of(m.n, 1) || (!m.stacked && shape == Dims{m.n})) return shared_by(1, m.k);
+  const auto fits = [&](Block b) {
+    return shape == dims_of(count_of(m.n, b.first), count_of(m.k, b.second));
+  };
+  std::optional<Block> found;
+  for (const Block& b : stated_.blocks) {
+    if (!fits(b) || (found && cuts_alike(*found, b, m))) continue;
+    if (found)
+      return refuse(*m.scale, fmt::format("blocks of one size, not {}", blocks_text(stated_.blocks)));
+    found = b;
+  }
+  const bool powers = dtype_bits(scale.dtype) == 8;
+  if (!found && powers && fits(kMxBlock)) found = kMxBlock;  // MXFP8, although other blocks are stated
+  const bool states = !stated_.blocks.empty() || !stated_.unread_blocks.empty();
+  if (!found && !states) {
+    const auto known = std::find_if(std::begin(kKnownBlocks), std::end(kKnownBlocks), fits);
+    if (known != std::end(kKnownBlocks)) found = *known;
+  }
+  if (found) return shared_by(found->first, found->second);
+  const std::string sizes = !stated_.blocks.empty()
+                                ? blocks_text(stated_.blocks) + ", which the config states"
+                            : states ? fmt::format("{}, which the config states", stated_.unread_blocks[0])
+                                     : blocks_text(kKnownBlocks);
+  return refuse(*m.scale, fmt::format("one scale, {} or those of blocks of {}", dims_of(m.n, 1), sizes));
+}
+
+bool LinearShapes::read_int4(Linear& m) {
+  if (tensor(m.weight).shape.size() != 2) return refuse(m.weight, "a matrix of I32 words");
+  m.scale_rows = 1;
+  const bool packed = tensor(m.weight).name.ends_with("_packed");
+  if (!(packed ? read_packed(m) : read_gptq_or_awq(m))) return false;
+  if (m.zero_points) read_zero_points(m);
+  return !m.group_index || expect_shape(*m.group_index, DType::kI32, {m.k});
+}
+
+void LinearShapes::read_zero_points(Linear& m) {
+  switch (c_.zero_points()) {
+    case ZeroPoints::kAsStated:
+      m.symmetry = said_->symmetry_of(m.name);
+      for (const auto& [file, beside] : said_beside_) {
+        const std::string_view said = beside->symmetry_of(m.name);
+        if (m.symmetry.empty() && !said.empty()) m.symmetry = fmt::format("{} in {}", said, file);
+      }
+      break;
+    case ZeroPoints::kStored:
+      break;
+    case ZeroPoints::kSymmetric:
+      m.ignores_zero_points = true;
+      break;
+    case ZeroPoints::kV2:
+      m.zero_offset = 0;
+  }
+}
+
+bool LinearShapes::check_bits(const Linear& m, int64_t bits) {
+  if (bits == 4) return true;
+  problems_.add("{}: expected integers of 4 bits, found {} bits", c_.where(m.weight), bits);
+  return false;
+}
+
+bool LinearShapes::read_stated_shape(Linear& m) {
+  const TensorInfo& t = tensor(*m.shape);
+  if (t.dtype != DType::kI64 && t.dtype != DType::kI32) return refuse(*m.shape, "I64 [2] or I32 [2]");
+  if (t.shape != Dims{2}) return refuse(*m.shape, "[2], N and K");
+  const std::vector<int64_t> wide =
+      read_few_integers(t, [&](uint64_t at, std::span<uint8_t> out) { c_.read(*m.shape, at, out); });
+  const int64_t words = tensor(m.weight).shape[1];
+  if (wide[0] == m.n && wide[1] > 0 && wide[1] <= words * 32) {
+    m.k = wide[1];
+    return true;
+  }
+  problems_.add("{}: expected N and K of {}, [{}, at most {}], found [{}, {}]", c_.where(*m.shape),
+                tensor(m.weight).name, m.n, words * kInt4Pack, wide[0], wide[1]);
+  return false;
+}
+
+bool LinearShapes::check_group(const Linear& m) {
+  const Json& weights = said_->group_weights(m.name);
+  if (!weights.is_object()) return true;
+  if (text_of(weights, "type") == "float")
+    return refuse(m.weight, "codes of floats as the config's type: float says");
+  const bool asks_zeros = weights.value("symmetric", Json()) == false;
+  if (asks_zeros && !m.zero_points && c_.zero_points() != ZeroPoints::kSymmetric)
+    return refuse(m.weight, "weight_zero_point beside it, as the config's symmetric: false says");
+  const Json order = weights.value("actorder", Json());
+  const bool by_group = order == "group" || order == "dynamic" || order == true;
+  if (by_group && !m.group_index)
+    return refuse(m.weight, fmt::format("weight_g_idx beside it, as the config's actorder: {} says",
+                                        order.is_string() ? order.get<std::string>() : "true"));
+  return true;
+}
+
+bool LinearShapes::read_packed(Linear& m) {
+  if (!check_group(m)) return false;
+  const Dims& words = tensor(m.weight).shape;
+  m.packing = Int4Packing::kAlongK;
+  m.n = words[0];
+  m.k = words[1] * kInt4Pack;
+  if (!stated_.bits.empty() && !stated_.bits.count(4)) return check_bits(m, *stated_.bits.begin());
+  if (m.shape && !read_stated_shape(m)) return false;
+  if (count_of(m.k, kInt4Pack) != words[1]) {
+    for (const int64_t bits : {8, 1, 2, 3, 5, 6, 7}) {
+      if (count_of(m.k * bits, 32) == words[1]) return check_bits(m, bits);
+    }
+    return refuse(m.weight, describe(DType::kI32, Dims{m.n, count_of(m.k, kInt4Pack)}));
+  }
+  const Dims& scale = tensor(*m.scale).shape;
+  if (scale.size() != 2 || scale[0] != m.n || scale[1] == 0)
+    return refuse(*m.scale, fmt::format("[{}, K/group]", m.n));
+  if (m.zero_points && !expect_shape(*m.zero_points, DType::kI32, {count_of(m.n, kInt4Pack), scale[1]})) {
+    return false;
+  }
+  return read_group_size(m, scale[1]);
+}
+
+/// Reads the files beside config.json, which may describe GPTQ and AWQ, too.
+void LinearShapes::read_side() {
+  if (has_read_side_) return;
+  has_read_side_ = true;
+  for (SideConfig& side : read_side_configs(c_.path())) {
+    StatedStorage beside = stated_storage(side.value);
+    if (stated_.method.empty()) {
+      stated_ = std::move(beside);
+    } else if (stated_.method != beside.method) {
+      continue;  // from another run
+    } else {
+      stated_.has_order = stated_.has_order || beside.has_order;
+      if (stated_.format.empty()) stated_.format = beside.format;
+      if (stated_.other_format.empty()) stated_.other_format = beside.other_format;
+      if (stated_.bits.empty()) stated_.bits = std::move(beside.bits);
+      if (stated_.group_sizes.empty()) stated_.group_sizes = std::move(beside.group_sizes);
+      if (stated_.method == "gptq" && !beside.format.empty() && stated_.format != beside.format) {
+        side_ = fmt::format(
+            "{}: checkpoint_format: expected {} as config.json says, found {}; zero points depend on it",
+            (c_.path() / side.file).string(), stated_.format, beside.format);
+      }
+    }
+    said_beside_.emplace_back(side.file, SourceGroups(std::move(side.value)));
+  }
+}
+
+bool LinearShapes::check_method(Linear& m) {
+  const bool awq = m.packing == Int4Packing::kAwq;
+  const auto refuse_format = [&](const char* key, const char* expected) {
+    problems_.add("{}: {}: expected {}, found {}", c_.where(m.weight), key, expected,
+                  stated_.format.empty() ? "none" : stated_.format);
+    return false;
+  };
+  if (!side_.empty()) {
+    problems_.add(side_);
+    return false;
+  }
+  if (!stated_.other_format.empty()) {
+    problems_.add("{}: expected one format in the config, on which zero points depend, found {} and {}",
+                  c_.where(m.weight), stated_.format, stated_.other_format);
+    return false;
+  }
+  if (stated_.has_order && !awq && !m.group_index)
+    return refuse(m.weight, "g_idx beside it, as the config's desc_act: true says");
+  if (stated_.method == (awq ? "gptq" : "awq")) {
+    return refuse(m.weight, fmt::format("I32 {} as quant_method {} has", awq ? "[K/8, N]" : "[K, N/8]",
+                                        stated_.method));
+  }
+  const std::string& format = stated_.format;
+  if (stated_.method == "auto-round") {
+    if (format != (awq ? "auto_round:auto_awq" : "auto_round:auto_gptq"))
+      return refuse_format("packing_format", awq ? "auto_round:auto_awq" : "auto_round:auto_gptq");
+  } else if (awq) {
+    const bool gemm = format.empty() || format == "gemm" || format == "GEMM";
+    if (!gemm) return refuse_format("version", "gemm");
+  } else if (!format.empty() && format != "gptq" && format != "gptq_v2") {
+    return refuse_format("checkpoint_format", "gptq or gptq_v2");
+  }
+  m.zero_offset = awq || format == "gptq_v2" ? 0 : 1;
+  return true;
+}
+
+bool LinearShapes::read_gptq_or_awq(Linear& m) {
+  read_side();
+  const Dims &words = tensor(m.weight).shape, &scale = tensor(*m.scale).shape;
+  for (const int64_t bits : stated_.bits) {
+    if (!stated_.bits.count(4)) return check_bits(m, bits);
+  }
+  if (scale.size() != 2 || scale[0] == 0) return refuse(*m.scale, "[K/group, N]");
+  const int64_t groups = scale[0];
+  m.n = scale[1];
+  const bool gptq = words[1] == m.n;
+  if (!gptq && words[1] * kInt4Pack != m.n) {
+    if (words[1] * 4 == m.n) return check_bits(m, 8);
+    return refuse(m.weight, fmt::format("I32 [K/8, {}], as GPTQ has, or [K, {}], as AWQ has", m.n,
+                                        count_of(m.n, kInt4Pack)));
+  }
+  m.packing = gptq ? Int4Packing::kGptq : Int4Packing::kAwq;
+  m.k = words[0] * (gptq ? kInt4Pack : 1);
+  if (!check_method(m)) return false;
+  if (!m.zero_points) return refuse(m.weight, "qzeros beside it");
+  const Dims& zeros = tensor(*m.zero_points).shape;
+  if (zeros.size() == 2 && zeros[1] != count_of(m.n, kInt4Pack)) {
+    for (const int64_t bits : {8, 2, 3}) {
+      if (zeros[1] == count_of(m.n * bits, 32)) return check_bits(m, bits);
+    }
+  }
+  if (m.group_index && gptq && tensor(*m.group_index).shape.size() == 1) {
+    const int64_t k = tensor(*m.group_index).shape[0];
+    if (count_of(k, kInt4Pack) == words[0]) m.k = k;  // K need not fill its last words
+  }
+  return expect_shape(*m.zero_points, DType::kI32, {groups, count_of(m.n, kInt4Pack)}) &&
+         read_group_size(m, groups);
+}
+
+bool LinearShapes::read_group_size(Linear& m, int64_t groups) {
+  const auto is_stated = [&](int64_t size) {
+    return std::find(stated_.group_sizes.begin(), stated_.group_sizes.end(), size) !=
+           stated_.group_sizes.end();
+  };
+  const auto fits = [&](int64_t size) { return is_stated_size(size) && count_of(m.k, size) == groups; };
+  const int64_t equal = m.k % groups == 0 ? m.k / groups : 0;
+  const auto stated = std::find_if(stated_.group_sizes.begin(), stated_.group_sizes.end(), fits);
+  m.scale_cols = equal;
+  if (stated != stated_.group_sizes.end() && !is_stated(equal)) m.scale_cols = *stated;
+  if (m.scale_cols == 0 && m.group_index) m.scale_cols = count_of(m.k, groups);
+  return m.scale_cols > 0 ||
+         refuse(*m.scale, fmt::format("scales of groups that divide K = {} or that the config states", m.k));
+}
+
+}  // namespace twofour

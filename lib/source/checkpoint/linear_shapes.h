@@ -1,0 +1,53 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/source/checkpoint/linears.h"
+#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/checkpoint/quantization_said.h"
+
+namespace twofour {
+
+/// Fills in a module's fields from its tensors' shapes: E, N, K, which weights share a scale, how codes are
+/// packed. Each function returns false and adds one problem if tensors disagree or are not supported.
+class LinearShapes {
+ public:
+  LinearShapes(const Checkpoint& checkpoint, Problems& problems);
+
+  /// Codes [N, K/2], [E, N, K/2] or [E, N, K/32, 16], and their scales.
+  bool read_mxfp4(Linear& module);
+  /// The scales of a module with known E, N and K: one, one a row, or blocks [N/b, K/b], also [N/b, 1, K/b,
+  /// 1]. Block sizes are those in the configuration or, if it states none, a known size.
+  bool read_fp8_scale(Linear& module);
+  /// Four-bit codes, zero points and the order of groups in compressed-tensors, AWQ and GPTQ.
+  bool read_int4(Linear& module);
+
+ private:
+  const TensorInfo& tensor(size_t i) const { return c_.tensors()[i]; }
+  bool refuse(size_t i, const std::string& expected);
+  bool expect_shape(size_t i, DType dtype, const std::vector<int64_t>& shape);
+  bool read_packed(Linear& module);
+  bool read_gptq_or_awq(Linear& module);
+  bool read_stated_shape(Linear& module);
+  bool check_bits(const Linear& module, int64_t bits);
+  bool check_method(Linear& module);
+  bool read_group_size(Linear& module, int64_t groups);
+
+  void read_side();
+  void read_zero_points(Linear& module);
+  /// True if the module's group in compressed-tensors agrees with the stored tensors.
+  bool check_group(const Linear& module);
+  bool check_fp8_words(const Linear& module);
+
+  const Checkpoint& c_;
+  Problems& problems_;
+  StatedStorage stated_;
+  SourceGroups said_;
+  std::vector<std::pair<std::string, SourceGroups>> said_beside_;  ///< by file
+  bool has_read_side_ = false;
+  std::string side_;  ///< why a file beside config.json contradicts the entry; empty: it does not
+};
+
+}  // namespace twofour

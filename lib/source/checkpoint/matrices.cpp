@@ -1,0 +1,143 @@
+#include "lib/source/checkpoint/matrices.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "lib/source/checkpoint/config_terms.h"
+
+namespace twofour {
+namespace {
+
+const char* leaf_of(Projection projection) {
+  return projection == Projection::kGate ? "gate_proj"
+         : projection == Projection::kUp ? "up_proj"
+                                         : "down_proj";
+}
+
+const StoredMatrix*& slot_of(StoredExpert& expert, Projection projection) {
+  return projection == Projection::kGate ? expert.gate
+         : projection == Projection::kUp ? expert.up
+                                         : expert.down;
+}
+
+}  // namespace
+
+Matrices::Matrices(const Checkpoint& checkpoint, Findings& findings) : checkpoint_(checkpoint) {
+  Problems problems;
+  modules_ = find_weight_modules(checkpoint, problems);
+  const auto leave_out = [&](std::string why) {
+    findings.push_back({Severity::kWarning, "not-compared", checkpoint.path().string(), std::move(why)});
+  };
+  odd_ = problems.lines();
+  for (const std::string& line : odd_) leave_out(line);
+  std::set<std::string> scopes;  // each is checked once
+  for (WeightTerm& term : find_weight_terms(access_to(checkpoint))) {
+    std::string why = fmt::format("{}: {}", checkpoint.where(term.tensor), term.problem);
+    const bool is_new = !term.scope || scopes.insert(*term.scope).second;
+    const bool is_left =
+        is_new && std::erase_if(modules_, [&](auto& m) { return term.concerns(m.name); }) > 0;
+    if (is_left || (!term.scope && !term.weight)) leave_out(why);
+    if (is_new) left_out_.push_back({std::move(term), std::move(why)});
+  }
+  const auto terms = find_config_terms(checkpoint, checkpoint.tensors());
+  if (!terms.empty() && !modules_.empty()) {
+    all_left_out_ = text_of(checkpoint, terms[0]);
+    leave_out(all_left_out_);
+    modules_.clear();
+  }
+  for (size_t i = 0; i < modules_.size(); ++i) add(i, findings);
+}
+
+const std::string* Matrices::why_left_out(std::string_view name) const {
+  for (const auto& [term, why] : left_out_) {
+    if (term.concerns(name)) return &why;
+    const auto stack = parse_module_name(term.linear);
+    if (stack && stack->expert < 0 && is_below(name, stack->block)) return &why;
+  }
+  for (const std::string& why : odd_) {
+    const size_t colon = why.find(": ");
+    if (colon == why.npos) continue;
+    const std::string_view tensor = std::string_view(why).substr(colon + 2);
+    if (!tensor.starts_with(name) || tensor.size() == name.size()) continue;
+    if (std::string_view("._:").find(tensor[name.size()]) != std::string_view::npos) return &why;
+  }
+  return all_left_out_.empty() ? nullptr : &all_left_out_;
+}
+
+void Matrices::add_tables_of(const Matrices& other) {
+  for (const Linear& m : other.modules_) {
+    const auto weight = checkpoint_.find(m.name + ".weight");
+    if (!m.is_table || !m.format->coded || !weight || all_.contains(m.name)) continue;
+    const TensorInfo& t = checkpoint_.tensors()[*weight];
+    if (!is_float(t.dtype) || t.shape != std::vector<int64_t>{m.n, m.k}) continue;
+    Linear table{.name = m.name, .format = WeightFormat::kFloat, .weight = *weight};
+    table.n = m.n;
+    table.k = m.k;
+    table.is_table = true;
+    all_.emplace(m.name, StoredMatrix{modules_.size(), 0, 0, 1, m.n});
+    modules_.push_back(std::move(table));
+  }
+}
+
+void Matrices::add(size_t i, Findings& findings) {
+  const Linear& m = modules_[i];
+  const auto put = [&](const std::string& name, const StoredMatrix& matrix) -> const StoredMatrix* {
+    const auto [at, is_new] = all_.emplace(name, matrix);
+    if (is_new) return &at->second;
+    findings.push_back(
+        {Severity::kWarning, "not-compared", m.name,
+         fmt::format("expected {} once, found it in {} too", name, module_of(at->second).name)});
+    return nullptr;
+  };
+  const auto parsed = parse_module_name(m.name);
+  if (!parsed) {
+    for (int64_t e = 0; e < m.e; ++e)
+      put(m.stacked ? fmt::format("{}.{}", m.name, e) : m.name, {i, e, 0, 1, m.n});
+    return;
+  }
+  const bool routed = parsed->kind == BlockKind::kRoutedExperts;
+  const std::string block(parsed->block);
+  const auto put_projection = [&](int64_t expert, Projection projection, const StoredMatrix& matrix) {
+    const std::string prefix = routed ? fmt::format("{}.{}", block, expert) : block;
+    if (const auto* at = put(fmt::format("{}.{}", prefix, leaf_of(projection)), matrix)) {
+      slot_of(blocks_[block][expert], projection) = at;
+    }
+  };
+  for (int64_t e = 0; e < m.e; ++e) {
+    const int64_t expert = m.stacked ? e : std::max<int64_t>(parsed->expert, 0);
+    if (parsed->projection != Projection::kGateUp) {
+      put_projection(expert, parsed->projection, {i, e, 0, 1, m.n});
+    } else if (m.n % 2 == 0) {
+      const bool halves = m.rows == GateUpRows::kHalves;
+      const int64_t count = m.n / 2, step = halves ? 1 : 2;
+      put_projection(expert, Projection::kGate, {i, e, 0, step, count});
+      put_projection(expert, Projection::kUp, {i, e, halves ? count : 1, step, count});
+    } else {
+      findings.push_back({Severity::kWarning, "not-compared", m.name,
+                          fmt::format("expected as many rows of gate as of up, found {} in all", m.n)});
+      return;
+    }
+  }
+}
+
+std::string Matrices::format_of(const Linear& m) const {
+  if (m.format->coded) return m.format->name;
+  return std::string(dtype_name(checkpoint_.tensors()[m.weight].dtype));
+}
+
+void read_stored_rows(WeightReader& reader, const Linear& m, const StoredMatrix& s, int64_t n0, int64_t n1,
+                      std::span<float> out) {
+  if (n0 == n1) return;
+  if (s.step == 1) return reader.read_rows(m, s.e, s.first + n0, s.first + n1, out);
+  const int64_t begin = s.first + n0 * s.step, end = s.first + (n1 - 1) * s.step + 1;
+  std::vector<float> rows(static_cast<size_t>((end - begin) * m.k));
+  reader.read_rows(m, s.e, begin, end, rows);
+  for (int64_t n = 0; n < n1 - n0; ++n) {
+    std::copy_n(rows.begin() + n * s.step * m.k, m.k, out.begin() + n * m.k);
+  }
+}
+
+}  // namespace twofour

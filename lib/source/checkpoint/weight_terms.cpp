@@ -1,0 +1,392 @@
+#include "lib/source/checkpoint/weight_terms.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "formats/error.h"
+#include "formats/module_parts.h"
+#include "formats/naming.h"
+#include "formats/weight_dialect.h"
+#include "lib/base/names/weight_names.h"
+#include "lib/source/checkpoint/config_terms.h"
+#include "lib/source/checkpoint/model_config.h"
+#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/checkpoint/tensor_values.h"
+
+namespace twofour {
+namespace {
+
+/// True if the decoder of these weights accounts for the term, whose name must be the one that it looks up.
+bool is_decoded(const TensorInfo& weight, const TensorInfo& own, const PartName& name) {
+  const ModulePart& term = *name.part;
+  if (!term.decoder || own.name.size() != name.module.size() + 1 + term.name.size()) return false;
+  if ((*term.decoder)->global_scale) {
+    const bool one = own.shape.empty() || own.shape == std::vector<int64_t>{1};
+    return weight.dtype == DType::kU8 && one;
+  }
+  return (*term.decoder)->integers && weight.dtype == DType::kI32 && own.name[name.module.size()] == '.' &&
+         weight.name.ends_with(term.codes);
+}
+
+bool is_readable(const TensorAccess& access, size_t tensor) {
+  return access.read && (access.whole == nullptr || (*access.whole)[tensor]);
+}
+ReadBytes read_of(const TensorAccess& access, size_t tensor) {
+  return [&access, tensor](uint64_t at, std::span<uint8_t> out) { access.read(tensor, at, out); };
+}
+
+std::string text_of_term(std::string_view linear, const char* effect) {
+  return fmt::format(
+      "expected weights that consist of values and scales only, found this tensor beside {}, {}", linear,
+      effect);
+}
+
+bool is_plain_float(DType type) {
+  return type == DType::kBF16 || type == DType::kF16 || type == DType::kF32 || type == DType::kF64;
+}
+
+/// The linear, or stack of linears, whose codes the tensor holds.
+std::optional<WeightName> codes_at(const TensorInfo& t) {
+  return t.shape.size() < 2 || is_plain_float(t.dtype) ? std::nullopt : weight_name(t);
+}
+
+/// The scales that the reader of these codes uses, as suffixes of the linear's name, from the first matching
+/// row of the dialects. Empty: no row matches, and the scales are unknown.
+std::vector<std::string_view> scales_of(const TensorAccess& access, const WeightName& codes, DType type) {
+  const auto find = [&](const char* suffix) { return find_tensor(access.tensors, codes.linear + suffix); };
+  if (type == DType::kU8) {
+    for (const Nvfp4Dialect& d : nvfp4_dialects()) {
+      if (d.codes == codes.suffix && find(d.block_scale) && find(d.global_scale))
+        return {std::string_view(d.block_scale).substr(1), std::string_view(d.global_scale).substr(1)};
+    }
+  }
+  for (const WeightDialect& d : weight_dialects()) {
+    if (d.scale == nullptr || d.weight != codes.suffix || !d.weight_types.has(type)) continue;
+    const auto scale = find(d.scale);
+    if (scale && d.scale_types.has(access.tensors[*scale].dtype))
+      return {std::string_view(d.scale).substr(1)};
+  }
+  return {};
+}
+
+class Terms {
+ public:
+  explicit Terms(const TensorAccess& access) : access_(access) {}
+
+  std::vector<WeightTerm> find() {
+    note_files();
+    for (size_t i = 0; i < access_.tensors.size(); ++i) {
+      add_listed(i);
+      add_flattened(i);
+      if (const auto codes = codes_at(access_.tensors[i]); codes && !is_computed(i)) {
+        add_beside(i, *codes);
+        add_described(i, *codes);
+        add_odd_shape(i, *codes);
+      }
+    }
+    for (const SecondHome& home : find_second_homes(access_.tensors)) add_second_home(home);
+    if (!access_.is_part) add_lost();
+    std::ranges::stable_sort(found_, {}, &WeightTerm::tensor);
+    return std::move(found_);
+  }
+
+ private:
+  const TensorInfo& tensor(size_t i) const { return access_.tensors[i]; }
+  bool is_computed(size_t i) const {
+    return std::binary_search(access_.computed.begin(), access_.computed.end(), i);
+  }
+  void add(size_t i, std::optional<size_t> weight, std::string linear, const char* rule,
+           std::string problem) {
+    found_.push_back({i, weight, std::move(linear), rule, std::move(problem)});
+  }
+
+  void note_files() {
+    if (!access_.file) return;
+    for (size_t i = 0; i < access_.tensors.size(); ++i) {
+      const Shard* shard = &access_.file(i);
+      if (!shard->described.empty()) described_.insert(shard);
+    }
+  }
+
+  /// Adds a tensor with a name on the list: a term, or a part of a missing linear.
+  void add_listed(size_t i) {
+    const auto name = parse_part_name(tensor(i).name);
+    const PartKind kind = name ? name->part->kind : PartKind::kPart;
+    if (kind != PartKind::kTerm && kind != PartKind::kState) others_.push_back(i);
+    if (!name || (kind != PartKind::kTerm && !shows_codes(i, *name))) return;
+    std::string linear(name->module);
+    const auto weight = linear.empty() ? std::nullopt : find_weight(access_.tensors, linear);
+    if (!weight && name->part->needs_codes && !linear.empty()) return add_incomplete(i, *name);
+    if (!weight && kind != PartKind::kTerm) return add_incomplete(i, *name);
+    if (!weight) return lost_.push_back({i, *name});
+    const bool is_term = kind == PartKind::kTerm && *weight != i &&
+                         !is_decoded(tensor(*weight), tensor(i), *name) &&
+                         !changes_nothing(access_, i, name->part->harmless);
+    if (!is_term) return;
+    std::string problem = text_of_term(linear, name->part->effect);
+    add(i, weight, std::move(linear), "weight-term", std::move(problem));
+  }
+
+  /// True if the tensor belongs to codes. Norms and blocks of towers have a "scale", too; scales of codes are
+  /// matrices or E8M0.
+  bool shows_codes(size_t i, const PartName& name) const {
+    if (name.part->needs_codes) return true;
+    const TensorInfo& t = tensor(i);
+    if (name.part->kind != PartKind::kScale || t.shape.size() < 2) return false;
+    if (name.part->name == "scales") return true;
+    if (t.dtype == DType::kF8E8M0) return true;
+    const bool has_method = access_.config != nullptr && quantization_entry(*access_.config).has_value();
+    return has_method && t.shape.size() == 2 && is_linear_name(name.module);
+  }
+
+  /// Adds terms of missing linears.
+  void add_lost() {
+    for (const auto& [i, name] : lost_) {
+      std::string scope = scope_of(name.module);
+      std::string problem =
+          name.module.empty()
+              ? fmt::format("expected no such tensor, found one, {}", name.part->effect)
+              : fmt::format("expected the weights of {} beside it, found none: it may belong to others, {}",
+                            name.module, name.part->effect);
+      add(i, std::nullopt, std::string(name.module), "weight-term", std::move(problem));
+      found_.back().scope = std::move(scope);
+    }
+  }
+
+  /// The nearest module or block above a name that has tensors; empty: there is none within the name's layer.
+  std::string scope_of(std::string_view module) const {
+    const auto is_numbered = [](std::string_view name) {
+      return any_part(name, [](std::string_view part) { return parse_index(part).has_value(); });
+    };
+    for (std::string_view at = module; !at.empty(); at = parent_of(at)) {
+      const std::string below = std::string(at) + ".";
+      const auto first =
+          std::lower_bound(others_.begin(), others_.end(), below,
+                           [&](size_t i, const std::string& prefix) { return tensor(i).name < prefix; });
+      if (first == others_.end() || !tensor(*first).name.starts_with(below)) continue;
+      return is_numbered(module) && !is_numbered(at) ? "" : std::string(at);
+    }
+    return "";
+  }
+
+  /// True for a table whose pieces share a scale beside them.
+  bool is_of_table(std::string_view module) const {
+    const std::string prefix = std::string(module) + ".";
+    const auto at = std::lower_bound(access_.tensors.begin(), access_.tensors.end(), prefix,
+                                     [](const TensorInfo& t, const std::string& p) { return t.name < p; });
+    for (auto t = at; t != access_.tensors.end() && t->name.starts_with(prefix); ++t) {
+      if (table_of_piece(module_of(t->name)) == module) return true;
+    }
+    return false;
+  }
+
+  void add_incomplete(size_t i, const PartName& name) {
+    // "X_weight_scale" of a stack, and other names with that ending, do not imply codes.
+    const bool is_dotted = tensor(i).name[name.module.size()] == '.';
+    const bool is_stack = !is_dotted && parse_module_name(name.module).has_value();
+    if (access_.is_part || (!is_dotted && !is_stack) || is_of_table(name.module)) return;
+    if (!incomplete_.emplace(name.module).second) return;
+    add(i, std::nullopt, std::string(name.module), "incomplete-module",
+        fmt::format("expected the weights of {} beside it, found none: export the module again",
+                    name.module));
+  }
+
+  /// Adds experts that are one matrix, whose number is stated nowhere.
+  void add_flattened(size_t i) {
+    const TensorInfo& t = tensor(i);
+    if (t.shape.size() != 2) return;
+    std::string_view linear = t.name;
+    for (const std::string_view suffix : kWeightSuffixes) {
+      if (t.name.ends_with(suffix)) linear.remove_suffix(suffix.size());
+      if (linear.size() < t.name.size()) break;
+    }
+    const auto name = parse_module_name(linear);
+    const int64_t experts = access_.config != nullptr ? promised_experts(*access_.config) : 0;
+    const bool by_rows = !t.name.ends_with(".qweight");
+    const bool divides = experts > 1 && (!by_rows || t.shape[0] % experts == 0);
+    const bool is_matrix = linear.size() < t.name.size() || !is_plain_float(t.dtype);
+    const bool is_known = name && name->kind == BlockKind::kRoutedExperts && name->expert < 0;
+    if (!is_known && (name || !is_matrix || !divides || !is_matrix_of_experts(linear))) return;
+    const std::string count = experts > 0 ? fmt::format(", {} experts as config.json says", experts) : "";
+    const std::string shape =
+        !by_rows ? "[E, ...] or experts of their own"
+        : experts == 0
+            ? "[E, N, K]"
+            : fmt::format("[{}, {}, {}]", experts, divides ? fmt::format("{}", t.shape[0] / experts) : "N",
+                          divides ? fmt::format("{}", t.shape[1]) : "K");
+    add(i, i, std::string(linear), "module-shape",
+        fmt::format("expected a stack of experts {}{}, found {}", shape, count, describe(t)));
+  }
+
+  /// Adds all other tensors under the name of a module with codes.
+  void add_beside(size_t i, const WeightName& codes) {
+    const std::vector<std::string_view> scales = scales_of(access_, codes, tensor(i).dtype);
+    for (const char* separator : {".", "_"}) {
+      if (*separator == '_' && !codes.is_stack) continue;
+      const std::string below = codes.linear + separator;
+      auto at = std::lower_bound(access_.tensors.begin(), access_.tensors.end(), below,
+                                 [](const TensorInfo& t, const std::string& p) { return t.name < p; });
+      for (; at != access_.tensors.end() && at->name.starts_with(below); ++at)
+        add_unknown(i, codes, scales, static_cast<size_t>(at - access_.tensors.begin()), below.size());
+    }
+  }
+  void add_unknown(size_t i, const WeightName& codes, std::span<const std::string_view> scales, size_t other,
+                   size_t begin) {
+    const std::string_view below = std::string_view(tensor(other).name).substr(begin);
+    const ModulePart& part = find_module_part(below);
+    const bool is_own = other == i || (codes.is_stack && below == "blocks");
+    const bool is_odd_scale = part.kind == PartKind::kScale && !scales.empty() &&
+                              std::find(scales.begin(), scales.end(), below) == scales.end();
+    if (is_own || (part.kind != PartKind::kUnknown && !is_odd_scale)) return;
+    const char* effect = is_odd_scale ? "a scale beside the scales that its codes have" : part.effect;
+    add(other, i, codes.linear, "weight-term", text_of_term(codes.linear, effect));
+  }
+
+  /// Adds codes that a file's __metadata__ describes.
+  void add_described(size_t i, const WeightName& codes) {
+    for (const Shard* shard : described_) {
+      for (const DescribedCodes& described : shard->described) {
+        const bool is_its = described.all ? shard == &access_.file(i) : described.has(codes.linear);
+        if (!is_its) continue;
+        add(i, i, codes.linear, "unsupported-format",
+            fmt::format("expected codes that names, types and shapes describe, found {} in __metadata__, "
+                        "which describes them otherwise and is not read",
+                        json_quote_short(described.key)));
+        found_.back().is_in_header = true;
+        return;
+      }
+    }
+  }
+
+  /// Adds a stored N and K that contradict the codes. For INT4 they are read with its words.
+  void add_odd_shape(size_t i, const WeightName& codes) {
+    const TensorInfo& t = tensor(i);
+    const auto at = find_tensor(access_.tensors, codes.linear + ".weight_shape");
+    const bool is_matrix = t.dtype != DType::kI32 && t.shape.size() == 2 && t.bytes() > 0;
+    if (!at || !is_matrix || !is_readable(access_, *at)) return;
+    const std::vector<int64_t> stored{t.shape[0], t.shape[1] * (t.dtype == DType::kU8 ? 2 : 1)};
+    const std::vector<int64_t> stated = read_few_integers(tensor(*at), read_of(access_, *at));
+    if (stated.size() != 2 || stated == stored) return;
+    add(*at, i, codes.linear, "module-shape",
+        fmt::format("expected N and K of {}, [{}, {}], found [{}, {}]", t.name, stored[0], stored[1],
+                    stated[0], stated[1]));
+  }
+
+  void add_second_home(const SecondHome& home) {
+    add(home.tensor, home.tensor, weight_name(tensor(home.tensor))->linear, "two-weights",
+        fmt::format("expected no {} beside it, found one: two weights of one module",
+                    tensor(home.other).name));
+    found_.back().scope = home.above;
+  }
+
+  const TensorAccess& access_;
+  std::vector<WeightTerm> found_;
+  std::set<std::string, std::less<>> incomplete_;  ///< modules found incomplete
+  std::set<const Shard*> described_;               ///< files that describe codes
+  std::vector<size_t> others_;                     ///< tensors that are no terms but parts of modules
+  std::vector<std::pair<size_t, PartName>> lost_;  ///< terms without a linear
+};
+
+}  // namespace
+
+TensorAccess access_to(const Checkpoint& c) {
+  TensorAccess access{c.tensors(), [&c](size_t tensor, uint64_t offset, std::span<uint8_t> out) {
+                        c.read(tensor, offset, out);
+                      }};
+  // A view has other codes than the headers of its files describe. Whoever opens the files checks their
+  // headers.
+  if (!c.is_view()) access.file = [&c](size_t tensor) -> const Shard& { return c.shard_of(tensor); };
+  access.config = &c.config_of_values();
+  for (const Nvfp4Linear& m : c.nvfp4_modules()) {
+    if (c.is_computed(m)) access.computed.push_back(m.codes);
+  }
+  std::sort(access.computed.begin(), access.computed.end());
+  return access;
+}
+
+bool WeightTerm::concerns(std::string_view module) const {
+  if (!scope) return module == linear;
+  return scope->empty() || module == *scope || is_below(module, *scope);
+}
+
+bool changes_nothing(const TensorAccess& access, size_t tensor, Harmless harmless) {
+  if (harmless == Harmless::kNever) return false;
+  const TensorInfo& t = access.tensors[tensor];
+  if (!is_readable(access, tensor) || t.bytes() == 0) return true;
+  const ReadBytes read = read_of(access, tensor);
+  return harmless == Harmless::kZeros ? is_all_zero(t, read) : is_in_order(t, read);
+}
+
+std::vector<WeightTerm> find_weight_terms(const TensorAccess& access) { return Terms(access).find(); }
+
+std::vector<size_t> find_quantizer_state(std::span<const TensorInfo> tensors) {
+  std::vector<size_t> found;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto name = parse_part_name(tensors[i].name);
+    if (name && name->part->kind == PartKind::kState && !name->module.empty()) found.push_back(i);
+  }
+  return found;
+}
+
+namespace {
+
+/// Tells if a term without a linear may change any tensor that is read.
+class ReadScopes {
+ public:
+  ReadScopes(std::span<const TensorInfo> tensors, const std::function<bool(size_t)>& is_read)
+      : tensors_(tensors), is_read_(is_read) {}
+  bool has(const std::string& scope) {
+    const auto [at, is_new] = known_.try_emplace(scope, false);
+    if (!is_new) return at->second;
+    const std::string below = scope.empty() ? "" : scope + ".";
+    auto first = std::lower_bound(tensors_.begin(), tensors_.end(), below,
+                                  [](const TensorInfo& t, const std::string& p) { return t.name < p; });
+    for (; !at->second && first != tensors_.end() && first->name.starts_with(below); ++first)
+      at->second = is_read_(static_cast<size_t>(first - tensors_.begin()));
+    return at->second;
+  }
+
+ private:
+  const std::span<const TensorInfo> tensors_;
+  const std::function<bool(size_t)>& is_read_;
+  std::map<std::string, bool> known_;
+};
+
+}  // namespace
+
+void refuse_changed_weights(const Checkpoint& c, const std::function<bool(size_t)>& is_read,
+                            std::span<const Linear> linears, Problems& problems) {
+  WeightReader reader(c);
+  for (const Linear& m : linears) {
+    if (!is_read(m.weight)) continue;
+    try {
+      reader.check_zero_points(m);
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error& e) {
+      problems.add(e.what());
+    }
+  }
+  for (const std::string& problem : find_odd_settings(c.config_of_values()))
+    problems.add("{}: {}", (c.path() / "config.json").string(), problem);
+  for (const ConfigTerm& term : find_config_terms(c, c.tensors())) problems.add(text_of(c, term));
+  ReadScopes scopes(c.tensors(), is_read);
+  for (const WeightTerm& term : find_weight_terms(access_to(c))) {
+    const bool is_its = term.scope ? scopes.has(*term.scope) : !term.weight || is_read(*term.weight);
+    if (is_its || term.is_in_header) problems.add("{}: {}", c.where(term.tensor), term.problem);
+  }
+}
+
+void refuse_described_codes(const Checkpoint& c) {
+  Problems problems;
+  for (const WeightTerm& term : find_weight_terms(access_to(c))) {
+    if (term.is_in_header) problems.add("{}: {}", c.where(term.tensor), term.problem);
+  }
+  problems.refuse();
+}
+
+}  // namespace twofour

@@ -1,0 +1,154 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "formats/error.h"
+#include "formats/naming.h"
+#include "lib/base/names/pattern.h"
+#include "lib/source/dialects/lookup_machine.h"
+
+// Source: vLLM 0.33.0, model_executor/layers/quantization/{modelopt,fp8}.py, compressed_tensors/, utils/;
+// models/deepseek_v4/quant_config.py.
+
+namespace twofour::lookups {
+namespace vllm {
+namespace {
+
+using Kind = EngineLayer::Kind;
+
+constexpr const char* kEngine = "vLLM";
+constexpr MixedRules kMixed = {kEngine, false, true};
+
+constexpr std::string_view kLinears[] = {
+    "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "W4A16_NVFP4", "MXFP8"};
+constexpr std::string_view kMixedExperts[] = {"FP8",   "FP8_PB_WO",   "FP8_BLOCK_SCALES",
+                                              "NVFP4", "W4A16_NVFP4", "MXFP8"};
+constexpr std::string_view kSingleExperts[] = {"FP8", "NVFP4", "W4A16_NVFP4", "MXFP8"};
+constexpr std::string_view kGroups[] = {"NVFP4",
+                                        "NVFP4 without input scales",
+                                        "FP8 with a scale a tensor",
+                                        "FP8 with a scale a row",
+                                        "FP8 by blocks",
+                                        "MXFP8",
+                                        "MXFP4",
+                                        "INT4"};
+
+bool is_equal(std::string_view text, std::string_view name) { return text == name; }
+std::string own_name(const EngineLayer& layer) { return layer.name; }
+std::vector<std::string> own_names(const EngineLayer& layer) { return {layer.name}; }
+
+/// A pattern that matches as a substring or as a glob.
+NameTest pattern_of(const std::string& text) {
+  if (text.starts_with("re:"))
+    return [text](const std::string& name) { return name.find(text) != name.npos; };
+  return [text, glob = NamePattern(text)](const std::string& name) {
+    return name.find(text) != name.npos || glob.matches(name);
+  };
+}
+
+/// Rules for methods other than ModelOpt's. Source: utils/quant_utils.py, is_layer_skipped; for Ling's class
+/// with match_mode "suffix".
+constexpr ListRules kNames = {kEngine, is_equal, true, true};
+constexpr ListRules kEnds = {
+    kEngine, [](std::string_view text, std::string_view name) { return ends_in(name, text); }, true};
+/// Rules for ModelOpt: names, then substrings of names, then globs. For fused linears, the last two use the
+/// fused layer's name.
+constexpr ListRules kPatterns = {kEngine, is_equal, true, true, pattern_of, own_names};
+
+/// Order: the first target that matches the name, then a target that matches all fused parts, then the class.
+constexpr GroupRules kGroupRules = {.engine = kEngine,
+                                    .name_of = own_name,
+                                    .head_class = "ParallelLMHead",
+                                    .experts_class = "RoutedExperts",
+                                    .class_first = false,
+                                    .files_names = true,
+                                    .ignores_ends = false,
+                                    .needs_a_group = false,
+                                    .loaders = {kGroups, kGroups}};
+
+/// One algorithm for all layers that are not excluded.
+std::unique_ptr<LoaderLookup> read_single(std::vector<std::string> excluded, const std::string& algorithm) {
+  const Step leave_towers = [](const EngineLayer& layer) -> std::optional<LookupResult> {
+    for (const char* part : {"vision_tower", "vision_model", "vit_large_projector"}) {
+      if (layer.name.find(part) != layer.name.npos) return LookupResult{};
+    }
+    return std::nullopt;
+  };
+  return lookup_by(
+      {leave({kPatterns, std::move(excluded)}), leave_towers,
+       read_algorithm({kLinears, kSingleExperts}, algorithm, said_scheme({{"quant_algo", algorithm}}))});
+}
+
+/// An algorithm a module. A module that is not listed is not quantized.
+std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
+  const LayerMap layers(words.layers());
+  if (layers.empty()) throw Error("quantized_layers: expected modules, which vLLM demands, found none");
+  std::set<std::pair<int64_t, int64_t>> blocks;
+  for (const auto& [name, entry] : layers.entries()) {
+    const std::string algorithm = algorithm_of(*entry);
+    if (algorithm != "FP8_PB_WO" && algorithm != "FP8_BLOCK_SCALES") continue;
+    const Scheme format = said_scheme(*entry);
+    blocks.insert({format.rows, format.cols});
+  }
+  if (blocks.size() > 1)
+    throw Error(fmt::format("quantized_layers: expected one size of FP8 blocks, which vLLM demands, found {}",
+                            blocks.size()));
+  return lookup_by({leave({kPatterns, words.excluded}),
+                    read_layers({kLinears, kMixedExperts}, [layers](const EngineLayer& layer) {
+                      return find_mixed(layers, kMixed, layer);
+                    })});
+}
+
+/// Reads DeepSeek-V4's experts by config.json's expert_dtype.
+Step read_experts(const LoadedConfig& config) {
+  const std::string dtype = config.expert_dtype.empty() ? "fp4" : config.expert_dtype;
+  if (dtype != "fp4" && dtype != "fp8")
+    throw Error(fmt::format("expert_dtype: expected fp4 or fp8, which vLLM knows, found {}", dtype));
+  const bool nvfp4 = text_of(config.quantization_config, "moe_quant_algo") == "NVFP4";
+  const Scheme format = nvfp4 ? schemes::kNvfp4 : schemes::kMxfp4;
+  return [dtype, format](const EngineLayer& layer) -> std::optional<LookupResult> {
+    if (layer.kind != Kind::kExperts || dtype == "fp8") return std::nullopt;
+    if (!is_in_mtp(layer.name)) return LookupResult{format};
+    return LookupResult{format,
+                        fmt::format("reads the experts of drafts as {}, like all others", said_name(format))};
+  };
+}
+
+/// "fp8": reads all layers that are not listed.
+std::unique_ptr<LoaderLookup> read_fp8(const Json& entry, const LoadedConfig& config) {
+  std::vector<std::string> listed = strings_of(entry, "ignored_layers");
+  if (listed.empty()) listed = strings_of(entry, "modules_to_not_convert");
+  const bool ends = config.lists_ends && !config.deepseek_v4;
+  std::vector<Step> steps = {limit_of(Kind::kHead, "has no loader for FP8 heads"),
+                             leave({ends ? kEnds : kNames, std::move(listed)})};
+  if (config.deepseek_v4) steps.push_back(read_experts(config));
+  steps.push_back(read_as(said_scheme(entry)));
+  return lookup_by(std::move(steps));
+}
+
+/// The algorithm of all modules. NVFP4 without activations in any group is for weights alone.
+std::string single_algorithm(const ModelOptWords& words, const Json& config) {
+  const bool nvfp4 = words.algorithm == "NVFP4";
+  return nvfp4 && are_for_weights_alone(member(config, "config_groups")) ? "W4A16_NVFP4" : words.algorithm;
+}
+
+}  // namespace
+}  // namespace vllm
+
+std::unique_ptr<LoaderLookup> read_vllm(const LoadedConfig& config, const std::vector<LoadedModule>&) {
+  const Json& entry = inline_first(config);
+  const std::string method = text_of(entry, "quant_method");
+  if (method == "fp8") return vllm::read_fp8(config.deepseek_v4 ? config.quantization_config : entry, config);
+  if (method == "mxfp8") return vllm::read_single(strings_of(entry, "ignored_layers"), "MXFP8");
+  if (method == "compressed-tensors") {
+    TargetGroups groups(entry);
+    return groups.all_known() ? lookup_by({read_groups(vllm::kGroupRules, std::move(groups))}) : nullptr;
+  }
+  if (!is_modelopt(entry)) return nullptr;
+  const ModelOptWords words(entry, {"ignore", "exclude_modules"});
+  if (words.algorithm == "MIXED_PRECISION") return vllm::read_mixed(words);
+  return vllm::read_single(words.excluded, vllm::single_algorithm(words, entry));
+}
+
+}  // namespace twofour::lookups

@@ -1,0 +1,162 @@
+#include "lib/source/model/model_shape.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/device/check.h"
+#include "lib/source/model/parameters.h"
+#include "lib/source/model/rope.h"
+#include "lib/source/model/router_rule.h"
+#include "lib/source/model/settings.h"
+
+namespace twofour {
+namespace {
+
+/// No models are larger. Structures that are built before weights are read grow with these numbers, and later
+/// code multiplies a few of them.
+constexpr int64_t kMostLayers = 10000, kMostHeadSize = 1 << 16, kMostSize = 1 << 28;
+
+class ShapeReader {
+ public:
+  ShapeReader(const Settings& settings, const FamilyTraits& traits, const std::string& model_type)
+      : s_(settings), traits_(traits) {
+    m_.family = model_type;
+  }
+
+  ModelShape read() {
+    m_.layers = count("num_hidden_layers", kMostLayers);
+    m_.hidden = count("hidden_size");
+    m_.vocabulary = count("vocab_size");
+    m_.positions =
+        s_.has("max_position_embeddings") ? s_.count("max_position_embeddings") : traits_.positions;
+    m_.epsilon = s_.positive("rms_norm_eps", traits_.epsilon);
+    m_.is_tied = s_.sizes().number("tie_word_embeddings").value_or(0) != 0;
+    s_.yes("tie_word_embeddings", false);
+    read_gate();
+    read_attention();
+    read_windows();
+    read_feed_forward();
+    return std::move(m_);
+  }
+
+ private:
+  int64_t count(const char* key, int64_t most = kMostSize) const {
+    const int64_t found = s_.count(key);
+    if (found > most) s_.refuse(key, fmt::format("at most {}", most));
+    return found;
+  }
+
+  void read_gate() {
+    const std::string act = s_.text("hidden_act");
+    if (!act.empty() && act != "silu" && act != "swish") s_.refuse("hidden_act", "silu");
+    if (s_.sizes().family().clamps_gates) {
+      m_.gate = {1.702f, 1.0f, static_cast<float>(s_.positive("swiglu_limit", 7.0))};
+    } else if (s_.positive("swiglu_limit", 0, true) > 0) {
+      s_.refuse("swiglu_limit", fmt::format("none for {}", m_.family));
+    }
+  }
+
+  void read_attention() {
+    AttentionShape& a = m_.attention;
+    a.heads = count("num_attention_heads", kMostHeadSize);
+    int64_t rotated = 0;
+    if (find_parameter(s_.sizes(), "model.layers.#.self_attn.kv_b_proj", 0)) {
+      a.kv_heads = a.heads;
+      a.kv_rank = count("kv_lora_rank");
+      a.q_rank = s_.sizes().number("q_lora_rank").value_or(0);
+      a.rotated_from = count("qk_nope_head_dim", kMostHeadSize);
+      rotated = count("qk_rope_head_dim", kMostHeadSize);
+      a.head_size = a.rotated_from + rotated;
+      a.value_size = count("v_head_dim", kMostHeadSize);
+    } else {
+      a.kv_heads = s_.count("num_key_value_heads");
+      a.head_size = a.value_size = rotated = count("head_dim", kMostHeadSize);
+    }
+    if (a.heads % a.kv_heads != 0)
+      s_.refuse("num_key_value_heads", fmt::format("a divisor of the {} heads", a.heads));
+    a.scale = 1.0 / std::sqrt(static_cast<double>(a.head_size));
+    if (const auto norm = find_parameter(s_.sizes(), "model.layers.#.self_attn.q_norm", 0))
+      a.norm = norm->n == a.head_size ? HeadNorm::kEach : HeadNorm::kAll;
+    a.has_sinks = find_parameter(s_.sizes(), "model.layers.#.self_attn.sinks", 0).has_value();
+    a.clip = s_.positive("clip_qkv", 0);
+    if (a.clip > 0 && m_.family != "olmoe") s_.refuse("clip_qkv", fmt::format("none for {}", m_.family));
+    read_rope(s_, traits_, rotated, m_.positions, a);
+  }
+
+  void read_windows() {
+    m_.windows.assign(static_cast<size_t>(m_.layers), 0);
+    if (traits_.windows == WindowRule::kNone) return;
+    const bool asks = traits_.windows == WindowRule::kAll || traits_.windows == WindowRule::kAllOrSaid ||
+                      traits_.windows == WindowRule::kAlternate;
+    if (!asks && !s_.yes("use_sliding_window", false)) return;
+    if (s_.has("sliding_window") && s_.sizes().stated("sliding_window") == nullptr) return;
+    const int64_t window = s_.has("sliding_window") ? s_.count("sliding_window") : traits_.window;
+    const int64_t least = s_.has("max_window_layers") ? s_.count("max_window_layers", 0) : 28;
+    for (int64_t layer = 0; layer < m_.layers; ++layer) {
+      if (is_windowed(layer, least)) m_.windows[static_cast<size_t>(layer)] = window;
+    }
+  }
+  bool is_windowed(int64_t layer, int64_t most) const {
+    if (traits_.windows == WindowRule::kAll || traits_.windows == WindowRule::kIfUsed) return true;
+    if (s_.sizes().is_list("layer_types")) {
+      const std::string_view type = s_.sizes().text("layer_types", layer);
+      if (type != "sliding_attention" && type != "full_attention")
+        s_.refuse("layer_types", "sliding_attention or full_attention for each layer");
+      return type == "sliding_attention";
+    }
+    if (traits_.windows == WindowRule::kAllOrSaid) return true;
+    if (traits_.windows == WindowRule::kFrom) return layer >= most;
+    return layer % 2 == 0 && (traits_.windows == WindowRule::kAlternate || layer < most);
+  }
+
+  void read_feed_forward() {
+    const FamilyShapes& family = s_.sizes().family();
+    const bool may_route = *family.experts.count != '\0';
+    for (int64_t layer = 0; layer < m_.layers; ++layer) {
+      const std::string_view kind = s_.sizes().mlp(layer);
+      if (!kind.empty() && kind != "dense" && kind != "sparse")
+        s_.refuse(family.mlp.keys, "dense or sparse for each layer");
+      m_.sparse.push_back(may_route && kind != "dense");
+    }
+    const auto first = std::find(m_.sparse.begin(), m_.sparse.end(), true);
+    if (std::find(m_.sparse.begin(), m_.sparse.end(), false) != m_.sparse.end())
+      m_.width = count("intermediate_size");
+    if (first != m_.sparse.end()) read_experts(first - m_.sparse.begin());
+  }
+  void read_experts(int64_t layer) {
+    const FamilyShapes& family = s_.sizes().family();
+    m_.experts = count(family.experts.count);
+    m_.top_k = count(family.experts.per_token);
+    if (m_.top_k > m_.experts)
+      s_.refuse(family.experts.per_token, fmt::format("at most the {} experts", m_.experts));
+    const bool own = find_parameter(s_.sizes(), "model.layers.#.mlp.experts.#.gate_proj", layer) &&
+                     s_.sizes().number("moe_intermediate_size");
+    m_.expert_width = count(own ? "moe_intermediate_size" : "intermediate_size");
+    for (const char* shared :
+         {"model.layers.#.mlp.shared_expert.gate_proj", "model.layers.#.mlp.shared_experts.gate_proj"}) {
+      if (const auto found = find_parameter(s_.sizes(), shared, layer)) m_.shared_width = found->n;
+    }
+    m_.has_shared_gate =
+        find_parameter(s_.sizes(), "model.layers.#.mlp.shared_expert_gate", layer).has_value();
+    const FamilyRouter* router = find_family_router(m_.family);
+    check(router != nullptr, "every family with experts has a router");
+    m_.router = read_router_rule(*router, s_, m_.experts, m_.top_k);
+  }
+
+  const Settings& s_;
+  const FamilyTraits& traits_;
+  ModelShape m_;
+};
+
+}  // namespace
+
+ModelShape read_model_shape(const Settings& settings, const std::string& model_type) {
+  const FamilyTraits* traits = find_family_traits(model_type);
+  if (traits == nullptr)
+    settings.refuse("model_type", fmt::format("one that can be run ({})", decoder_families()));
+  return ShapeReader(settings, *traits, model_type).read();
+}
+
+}  // namespace twofour

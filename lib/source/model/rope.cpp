@@ -1,0 +1,133 @@
+#include "lib/source/model/rope.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace twofour {
+namespace {
+
+/// The factor that YaRN's length scaling applies to attention.
+double mscale(double factor, double slope) {
+  return factor <= 1 ? 1.0 : 0.1 * slope * std::log(factor) + 1.0;
+}
+
+/// 1 / theta^(2i / size), in float32 as the models were trained.
+std::vector<float> plain_frequencies(double theta, int64_t size) {
+  std::vector<float> f;
+  for (int64_t i = 0; i < size / 2; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(size);
+    f.push_back(1.0f / static_cast<float>(std::pow(theta, static_cast<double>(exponent))));
+  }
+  return f;
+}
+
+void scale_llama3(const Settings& rope, double original, std::vector<float>& frequencies) {
+  const double factor = rope.positive("factor", 0), low = rope.positive("low_freq_factor", 0),
+               high = rope.positive("high_freq_factor", 0);
+  if (factor < 1) rope.refuse("factor", "a number of 1 and more");
+  if (low == 0) rope.refuse("low_freq_factor", "a number above 0");
+  if (high <= low) rope.refuse("high_freq_factor", "a number above low_freq_factor");
+  for (float& f : frequencies) {
+    const double turns = original * static_cast<double>(f) / (2 * std::numbers::pi);
+    const double kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
+    f = static_cast<float>(static_cast<double>(f) * (kept + (1 - kept) / factor));
+  }
+}
+
+void scale_yarn(const Settings& rope, double theta, int64_t size, double original, double factor,
+                std::vector<float>& frequencies) {
+  const auto place_of = [&](double turns) {
+    return static_cast<double>(size) * std::log(original / (turns * 2 * std::numbers::pi)) /
+           (2 * std::log(theta));
+  };
+  double low = place_of(rope.positive("beta_fast", 32)), high = place_of(rope.positive("beta_slow", 1));
+  if (rope.yes("truncate", true)) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(size - 1));
+  if (low == high) high += 0.001;
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    const double slowed = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    const auto f = static_cast<double>(frequencies[i]);
+    frequencies[i] = static_cast<float>(f / factor * slowed + f * (1 - slowed));
+  }
+}
+
+}  // namespace
+
+void read_rope(const Settings& settings, const FamilyTraits& family, int64_t size, int64_t positions,
+               AttentionShape& a) {
+  // transformers uses the older key if both are there.
+  const char* key = "rope_scaling";
+  const Json* said = settings.sizes().stated(key);
+  if (said == nullptr || said->empty()) said = settings.sizes().stated(key = "rope_parameters");
+  static const Json kNothing = Json::object();
+  // The scaling of gpt-oss if its config has none.
+  static const Json kLong = {{"rope_type", "yarn"}, {"factor", 32.0},
+                             {"beta_fast", 32.0},   {"beta_slow", 1.0},
+                             {"truncate", false},   {"original_max_position_embeddings", 4096}};
+  const Settings rope = said != nullptr
+                            ? settings.below(key)
+                            : Settings(settings.sizes().family(),
+                                       settings.sizes().family().clamps_gates ? kLong : kNothing, "rope: ");
+  if (said != nullptr) {
+    for (const Json& value : *said) {
+      if (value.is_object()) settings.refuse(key, "one rope for all layers");
+    }
+  }
+  std::string type = rope.text("rope_type");
+  if (type.empty()) type = rope.text("type");
+  if (type.empty()) type = "default";
+  const double theta = rope.positive("rope_theta", settings.positive("rope_theta", family.theta));
+  if (theta <= 1) (rope.has("rope_theta") ? rope : settings).refuse("rope_theta", "a number above 1");
+  const double part =
+      rope.positive("partial_rotary_factor",
+                    settings.positive("partial_rotary_factor", a.kv_rank > 0 ? 1 : family.rotated));
+  const Settings& of_part = rope.has("partial_rotary_factor") ? rope : settings;
+  if (part > 1) of_part.refuse("partial_rotary_factor", "a number up to 1");
+  // Loaders disagree: transformers rotates whole heads nevertheless.
+  if (part < 1 && family.rotated == 1)
+    of_part.refuse("partial_rotary_factor", fmt::format("1 for {}", settings.text("model_type")));
+  const auto rotated = static_cast<int64_t>(static_cast<double>(size) * part);
+  if (rotated < 2 || rotated % 2 != 0)
+    settings.refuse("partial_rotary_factor",
+                    "an even count of rotated numbers in heads of " + std::to_string(size));
+  a.frequencies = plain_frequencies(theta, rotated);
+  a.interleaved = family.pairs == RopePairs::kNeighbours ||
+                  (family.pairs == RopePairs::kAsSaid && settings.yes("rope_interleave", true));
+  if (type == "default") return;
+
+  const char* kOriginal = "original_max_position_embeddings";
+  const double original = settings.sizes().stated(kOriginal) != nullptr
+                              ? settings.positive(kOriginal, 0)
+                              : rope.positive(kOriginal, static_cast<double>(positions));
+  double factor = rope.positive("factor", 0);
+  if (type == "yarn" && factor == 0) factor = static_cast<double>(positions) / original;
+  if (factor == 0) rope.refuse("factor", "a finite number above 0");
+  if (type == "linear") {
+    for (float& f : a.frequencies) f = static_cast<float>(static_cast<double>(f) / factor);
+  } else if (type == "llama3") {
+    scale_llama3(rope, original, a.frequencies);
+  } else if (type == "yarn") {
+    scale_yarn(rope, theta, rotated, original, factor, a.frequencies);
+    const double m = rope.positive("mscale", 0, true), all = rope.positive("mscale_all_dim", 0, true);
+    const double said_factor = rope.positive("attention_factor", 0);
+    a.amplitude = static_cast<float>(said_factor > 0    ? said_factor
+                                     : m > 0 && all > 0 ? mscale(factor, m) / mscale(factor, all)
+                                                        : mscale(factor, 1));
+  } else {
+    const char* which = rope.sizes().stated("rope_type") != nullptr ? "rope_type" : "type";
+    rope.refuse(which, "default, linear, llama3 or yarn");
+  }
+  if (a.kv_rank > 0) {
+    const double all = rope.positive("mscale_all_dim", 0, true);
+    if (all > 0) a.scale *= mscale(factor, all) * mscale(factor, all);
+  }
+}
+
+}  // namespace twofour

@@ -1,0 +1,13 @@
+#pragma once
+#include "formats/families/family.h"
+#include "lib/source/model/model_shape.h"
+#include "lib/source/model/settings.h"
+
+namespace twofour {
+
+/// Sets which of a head's `size` numbers are rotated and how far, and multiplies `scale` by the factor that
+/// latent attention takes from the scaling. Throws Error on an unknown rope type.
+void read_rope(const Settings& settings, const FamilyTraits& family, int64_t size, int64_t positions,
+               AttentionShape& attention);
+
+}  // namespace twofour

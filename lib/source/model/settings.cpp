@@ -1,0 +1,64 @@
+#include "lib/source/model/settings.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <utility>
+
+#include "formats/error.h"
+#include "lib/source/checkpoint/model_config.h"
+
+namespace twofour {
+
+Settings::Settings(const FamilyShapes& family, const Json& config, std::string where)
+    : config_(&config), sizes_(family, config), where_(std::move(where)) {}
+
+const Json* Settings::find(std::string_view key) const { return sizes_.stated(key); }
+
+bool Settings::has(std::string_view key) const {
+  return config_->is_object() && config_->find(key) != config_->end();
+}
+
+void Settings::refuse(std::string_view key, const std::string& expected) const {
+  const Json* value = find(key);
+  throw Error(fmt::format("{}{}: expected {}, found {}", where_, key, expected,
+                          value == nullptr ? "none" : quoted_setting(*value)));
+}
+
+int64_t Settings::count(std::string_view key, int64_t least, int64_t layer) const {
+  const auto value = sizes_.number(key, layer);
+  if (!value || *value < least)
+    refuse(key, least > 0 ? "a whole number above 0" : "a whole number not below 0");
+  return *value;
+}
+
+double Settings::positive(std::string_view key, double otherwise, bool zero) const {
+  const Json* value = find(key);
+  if (value == nullptr) return otherwise;
+  const double number = value->is_number() ? value->get<double>() : std::nan("");
+  if (!std::isfinite(number) || number < 0 || (number == 0 && !zero))
+    refuse(key, zero ? "a finite number not below 0" : "a finite number above 0");
+  return number;
+}
+
+bool Settings::yes(std::string_view key, bool otherwise) const {
+  const Json* value = find(key);
+  if (value == nullptr) return otherwise;
+  if (!value->is_boolean()) refuse(key, "true or false");
+  return value->get<bool>();
+}
+
+std::string Settings::text(std::string_view key) const {
+  const Json* value = find(key);
+  if (value == nullptr) return {};
+  if (!value->is_string()) refuse(key, "text");
+  return value->get<std::string>();
+}
+
+Settings Settings::below(std::string_view key) const {
+  const Json* value = find(key);
+  if (value == nullptr || !value->is_object()) refuse(key, "an object");
+  return {sizes_.family(), *value, fmt::format("{}{}.", where_, key)};
+}
+
+}  // namespace twofour

@@ -1,0 +1,263 @@
+#include "lib/source/model/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "formats/error.h"
+#include "kernels/device/check.h"
+#include "kernels/device/isa.h"
+#include "kernels/floats/float_multiply.h"
+#include "kernels/floats/float_ops.h"
+#include "kernels/numbers/casts.h"
+#include "lib/base/threads/parallel.h"
+
+namespace twofour {
+namespace {
+
+/// Rows of a matrix that a thread decodes at once: some 256 KB, a multiple of 16.
+int64_t strip_rows(const Linear& module, const ModelMatrix& w) {
+  if (module.reads_across()) return w.n;
+  return std::clamp<int64_t>((int64_t{64} << 10) / w.k / 16 * 16, 16, 1024);
+}
+
+/// The number behind "model.layers.", or -1.
+int64_t layer_of(std::string_view name) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return -1;
+  int64_t layer = -1;
+  std::from_chars(name.data() + kLayers.size(), name.data() + name.size(), layer);
+  return layer;
+}
+
+}  // namespace
+
+ModelWeights::ModelWeights(const Checkpoint& checkpoint)
+    : checkpoint_(checkpoint), matrices_(checkpoint, findings_) {
+  if (!findings_.empty())
+    throw Error(fmt::format("{}: {}", findings_.front().where, findings_.front().message));
+  if (checkpoint.is_view()) return;
+  for (const Shard& shard : checkpoint.shards()) {
+    shard.file.check_unchanged();
+    files_.emplace_back(shard.file, 0, shard.file.size());
+  }
+}
+
+ModelMatrix ModelWeights::matrix(const std::string& name, int64_t n, int64_t k, bool has_bias) {
+  const auto at = matrices_.all().find(name);
+  if (at == matrices_.all().end()) {
+    throw Error(fmt::format("{}: expected {} [{}, {}], found none", checkpoint_.path().string(), name, n, k));
+  }
+  const StoredMatrix& place = at->second;
+  const Linear& module = matrices_.module_of(place);
+  if (place.count != n || module.k != k) {
+    throw Error(fmt::format("{}: expected {} [{}, {}] as config.json says, found [{}, {}]",
+                            checkpoint_.where(module.weight), name, n, k, place.count, module.k));
+  }
+  const std::string bias = module.bias ? checkpoint_.where(*module.bias) : std::string("none");
+  if (has_bias != module.bias.has_value()) {
+    throw Error(fmt::format("{}: expected {}, found {}", name, has_bias ? "a bias" : "no bias", bias));
+  }
+  if (module.bias) {
+    const TensorInfo& t = checkpoint_.tensors()[*module.bias];
+    const std::vector<int64_t> of_stack{module.e, module.n}, of_one{module.n};
+    if (!is_float(t.dtype) || (t.shape != of_stack && (module.e > 1 || t.shape != of_one))) {
+      const std::string shape =
+          module.e > 1 ? fmt::format("{}, {}", module.e, module.n) : fmt::format("{}", module.n);
+      throw Error(fmt::format("{}: expected floats [{}], found {}", bias, shape, describe(t.dtype, t.shape)));
+    }
+    used_.insert(*module.bias);
+  }
+  used_modules_.insert(&module);
+  return {&module, place, n, k, has_bias, matrices_.name_in_files(name, place)};
+}
+
+ModelMatrix ModelWeights::table(const std::string& name, int64_t n, int64_t k) {
+  const auto refuse = [&](const std::string& where, const std::string& found) {
+    throw Error(
+        fmt::format("{}: expected {} [{}, {}] as vocab_size and hidden_size of config.json say, found {}",
+                    where, name, n, k, found));
+  };
+  const Linear* module = nullptr;
+  for (const Linear& m : matrices_.modules()) {
+    if (m.name == name) module = &m;
+  }
+  const auto weight = checkpoint_.find(name + ".weight");
+  if (module == nullptr) {
+    if (!weight) refuse(checkpoint_.path().string(), "none");
+    const TensorInfo& t = checkpoint_.tensors()[*weight];
+    if (!is_float(t.dtype) || t.shape.size() != 2)
+      refuse(checkpoint_.where(*weight), describe(t.dtype, t.shape));
+    auto made =
+        std::make_unique<Linear>(Linear{.name = name, .format = WeightFormat::kFloat, .weight = *weight});
+    made->n = t.shape[0];
+    made->k = t.shape[1];
+    module = made.get();
+    tables_.push_back(std::move(made));
+  }
+  if (module->n < n || module->k != k)
+    refuse(checkpoint_.where(module->weight), fmt::format("[{}, {}]", module->n, module->k));
+  used_modules_.insert(module);
+  return {module, {0, 0, 0, 1, module->n}, n, k, false, name};
+}
+
+ModelVector ModelWeights::vector(const std::string& name, int64_t count) {
+  const auto tensor = checkpoint_.find(name);
+  if (!tensor)
+    throw Error(fmt::format("{}: expected {} [{}], found none", checkpoint_.path().string(), name, count));
+  const TensorInfo& t = checkpoint_.tensors()[*tensor];
+  if (!is_float(t.dtype) || t.shape != std::vector<int64_t>{count}) {
+    throw Error(fmt::format("{}: expected floats [{}], found {}", checkpoint_.where(*tensor), count,
+                            describe(t.dtype, t.shape)));
+  }
+  used_.insert(*tensor);
+  return {*tensor, 0, 1, count};
+}
+
+std::string ModelWeights::expert_block(const std::string& layer) const {
+  const auto at = matrices_.blocks().lower_bound(layer);
+  for (auto i = at; i != matrices_.blocks().end() && i->first.starts_with(layer); ++i) {
+    if (i->first.ends_with(".experts")) return i->first;
+  }
+  return {};
+}
+
+void ModelWeights::refuse_unused(int64_t layers) const {
+  const auto refuse = [&](const std::string& where) {
+    throw Error(fmt::format("{}: expected no such weight in a model of this family, found one", where));
+  };
+  for (const Linear& m : matrices_.modules()) {
+    const int64_t layer = layer_of(m.name);
+    if (layer >= 0 && layer < layers && !used_modules_.contains(&m)) refuse(checkpoint_.where(m.weight));
+  }
+  for (const char* bias : {"lm_head.bias", "model.norm.bias"}) {
+    if (const auto tensor = checkpoint_.find(bias)) refuse(checkpoint_.where(*tensor));
+  }
+  for (size_t i = 0; i < checkpoint_.tensors().size(); ++i) {
+    const std::string& name = checkpoint_.tensors()[i].name;
+    const int64_t layer = layer_of(name);
+    const bool counts = name.ends_with("norm.weight") || name.ends_with("bias") || name.ends_with("sinks");
+    if (counts && layer >= 0 && layer < layers && !used_.contains(i)) refuse(checkpoint_.where(i));
+  }
+}
+
+std::vector<float> ModelWeights::read(const ModelVector& v) const {
+  const TensorInfo& t = checkpoint_.tensors()[*v.tensor];
+  const auto size = static_cast<int64_t>(dtype_bits(t.dtype) / 8);
+  const int64_t span = (v.count - 1) * v.step + 1;
+  std::vector<uint8_t> bytes(static_cast<size_t>(span * size));
+  checkpoint_.read(*v.tensor, static_cast<uint64_t>(v.first * size), bytes);
+  std::vector<float> all(static_cast<size_t>(span));
+  widen(t.dtype, bytes.data(), all);
+  for (int64_t i = 1; i < v.count; ++i) all[static_cast<size_t>(i)] = all[static_cast<size_t>(i * v.step)];
+  all.resize(static_cast<size_t>(v.count));
+  return all;
+}
+
+void ModelWeights::replace(Checkpoint weights) {
+  const auto made = std::make_shared<const Replacement>(std::move(weights));
+  if (!made->findings.empty())
+    throw Error(fmt::format("{}: {}", made->findings.front().where, made->findings.front().message));
+  for (const auto& [name, place] : made->matrices.all())
+    replaced_[made->matrices.name_in_files(name, place)] = {made, place};
+}
+
+ModelWeights::Stored ModelWeights::stored(const ModelMatrix& w) const {
+  const auto at = replaced_.find(w.name);
+  if (at == replaced_.end()) return {checkpoint_, *w.module, w.place};
+  const auto& [by, place] = at->second;
+  const Linear& module = by->matrices.module_of(place);
+  check(place.count == w.n && module.k == w.k, "a matrix in place of one of its size");
+  return {by->checkpoint, module, place};
+}
+
+void ModelWeights::read_rows(const ModelMatrix& w, int64_t n0, int64_t n1, std::span<float> out) const {
+  const Stored from = stored(w);
+  WeightReader reader(from.checkpoint);
+  read_stored_rows(reader, from.module, from.place, n0, n1, out);
+}
+
+const uint8_t* ModelWeights::mapped(const Stored& from, int64_t n0) const {
+  const Linear& m = from.module;
+  const bool is_plain = !m.format->coded && !m.k_outer && from.place.step == 1;
+  if (files_.empty() || &from.checkpoint != &checkpoint_ || !is_plain) return nullptr;
+  const TensorInfo& t = checkpoint_.tensors()[m.weight];
+  const auto row = static_cast<uint64_t>(from.place.e * m.n + from.place.first + n0);
+  const uint64_t offset = checkpoint_.shard_of(m.weight).data_begin + t.begin +
+                          row * static_cast<uint64_t>(m.k) * static_cast<uint64_t>(dtype_bits(t.dtype) / 8);
+  return files_[checkpoint_.shard_index_of(m.weight)].bytes().data() + offset;
+}
+
+void ModelWeights::read_stored(WeightReader& reader, const Stored& from, int64_t n0, int64_t n1,
+                               std::span<float> out) const {
+  if (&from.checkpoint == &checkpoint_) return read_stored_rows(reader, from.module, from.place, n0, n1, out);
+  WeightReader other(from.checkpoint);
+  read_stored_rows(other, from.module, from.place, n0, n1, out);
+}
+
+void ModelWeights::multiply_strip(Worker& worker, const ModelMatrix& w, int64_t n0, int64_t n1,
+                                  const float* x, int64_t m, float* out) const {
+  worker.rows.resize(static_cast<size_t>((n1 - n0) * w.k));
+  const Stored from = stored(w);
+  if (const uint8_t* bytes = mapped(from, n0)) {
+    widen(checkpoint_.tensors()[from.module.weight].dtype, bytes, worker.rows);
+  } else {
+    read_stored(worker.reader, from, n0, n1, worker.rows);
+  }
+  float_ops(best_isa()).multiply_rows(m, n1 - n0, w.k, {x, w.k}, {worker.rows.data(), w.k}, out + n0, w.n);
+}
+
+std::vector<float> ModelWeights::read_bias(const ModelMatrix& w) const {
+  if (!w.has_bias) return {};
+  return read({*w.module->bias, w.place.e * w.module->n + w.place.first, w.place.step, w.n});
+}
+
+void ModelWeights::add_bias(const ModelMatrix& w, int64_t m, float* out) const {
+  if (!w.has_bias) return;
+  const std::vector<float> bias = read_bias(w);
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < w.n; ++j) out[i * w.n + j] += bias[static_cast<size_t>(j)];
+  }
+}
+
+void ModelWeights::multiply(Worker& worker, const ModelMatrix& w, const float* x, int64_t m,
+                            float* out) const {
+  const int64_t rows = strip_rows(stored(w).module, w);
+  for (int64_t n = 0; n < w.n; n += rows) multiply_strip(worker, w, n, std::min(w.n, n + rows), x, m, out);
+  add_bias(w, m, out);
+}
+
+void ModelWeights::multiply(const ModelMatrix& w, const float* x, int64_t m, float* out) const {
+  const Stored from = stored(w);
+  const int64_t rows = strip_rows(from.module, w);
+  if (m == 0) return;
+  constexpr int64_t kFew = 16;  // rows of x, too few for a buffer of all weights to pay
+  if (m <= kFew) {
+    parallel_workers(static_cast<size_t>((w.n + rows - 1) / rows), [&] {
+      return [&, worker = std::make_shared<Worker>(checkpoint_)](size_t strip) {
+        const int64_t n = static_cast<int64_t>(strip) * rows;
+        multiply_strip(*worker, w, n, std::min(w.n, n + rows), x, m, out);
+      };
+    });
+    return add_bias(w, m, out);
+  }
+  const int64_t most = std::max(rows, kChunkBytes / int64_t{sizeof(float)} / w.k / rows * rows);
+  std::vector<float> chunk;
+  for (int64_t n0 = 0; n0 < w.n; n0 += most) {
+    const int64_t count = std::min(most, w.n - n0);
+    chunk.resize(static_cast<size_t>(count * w.k));
+    parallel_workers(static_cast<size_t>((count + rows - 1) / rows), [&] {
+      return [&, reader = std::make_shared<WeightReader>(checkpoint_)](size_t strip) {
+        const int64_t begin = static_cast<int64_t>(strip) * rows, end = std::min(count, begin + rows);
+        read_stored(*reader, from, n0 + begin, n0 + end,
+                    std::span(chunk).subspan(static_cast<size_t>(begin * w.k),
+                                             static_cast<size_t>((end - begin) * w.k)));
+      };
+    });
+    cpu::multiply(x, m, chunk.data(), count, w.k, out + n0, w.n);
+  }
+  add_bias(w, m, out);
+}
+
+}  // namespace twofour

@@ -1,0 +1,194 @@
+#include "lib/write/encode/encode_rules.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace twofour {
+namespace {
+
+constexpr const char* kDefaultFp8Dialect = "compressed-tensors";
+
+/// Gives a setting its value: the rule's, or the first that the dialect has. Throws Error if the dialect does
+/// not have it.
+template <class T, class Has>
+T choose_word(const Rule& rule, std::string_view key, Chosen<T>& said, const OutputDialect& dialect,
+              const Has& has) {
+  std::vector<std::string_view> held;
+  for (const ValueWord<T>& one : kValueWords<T>) {
+    if (!has(one.value)) continue;
+    held.push_back(one.word);
+    if (said.empty()) said = one.value;
+  }
+  if (said.empty() || !has(*said)) {
+    throw Error(fmt::format("{}: expected {}, which is all that the {} dialect has, found {}", rule.name(key),
+                            fmt::join(held, ", "), dialect.name, said.text()));
+  }
+  return *said;
+}
+
+/// Refuses settings of statistics that contradict each other.
+void check_solving_words(const Rule& r) {
+  const bool prunes = !r.pattern.empty(), solves = r.has_statistics(),
+             plain = r.method == SolveBy::kMagnitude;
+  const std::string method = r.name(keys::kMethod);
+  if (r.method == SolveBy::kSparseGpt) {
+    throw Error(fmt::format(
+        "{}: expected a method of this version, found sparsegpt, which twofour 0.2.0 is the last to have; "
+        "prove what it chose with that version, or by hashes alone",
+        method));
+  }
+  if (!solves && !r.method.empty() && !plain)
+    throw Error(
+        fmt::format("{}: expected {} beside {}, found none", method, options::kStats, r.method.text()));
+  if (!solves && r.sweeps >= 0)
+    throw Error(fmt::format("{}: expected {} beside it, found none", r.name(keys::kSweeps), options::kStats));
+  const bool dense = r.method == SolveBy::kGptq || r.method == SolveBy::kRtn;
+  if (!r.method.empty() && !plain && !dense && !prunes) {
+    throw Error(fmt::format("{}: expected gptq or rtn where weights are not pruned, found {}", method,
+                            r.method.text()));
+  }
+  if (dense && prunes) {
+    throw Error(fmt::format("{}: expected joint, wanda or magnitude where weights are pruned, found {}",
+                            method, r.method.text()));
+  }
+  if (solves && r.block_scale != BlockScale::max && !plain) {
+    throw Error(fmt::format("{}: expected none beside {}, which chooses block scales itself, found {}",
+                            r.name(keys::kBlockScale), options::kStats, r.block_scale.text()));
+  }
+}
+
+/// The settings of a rule, with every default, that the encoder and the proof read.
+std::shared_ptr<const Rule> words_of(const Rule& rule) {
+  Rule words = rule;
+  words.selection = {};
+  words.kept = {};
+  words.input_scales = {};
+  return std::make_shared<const Rule>(std::move(words));
+}
+
+/// The settings of a rule for MXFP8 or MXFP4; fills in its defaults.
+EncodeRule mx_rule(Rule& r, WeightFormat format) {
+  if (r.dialect.empty()) r.dialect = output_dialects()[0].name;
+  EncodeRule rule;
+  rule.to = r.to;
+  rule.scheme.format = format;
+  rule.scheme.granularity = Granularity::kBlock;
+  rule.scheme.rows = 1;
+  rule.scheme.cols = kMxGroup;
+  rule.scheme.scale_type = DType::kU8;
+  rule.dialect = &output_dialect(r.dialect, false);
+  if (!holds(*rule.dialect, rule.scheme)) {
+    std::vector<std::string> names;
+    for (const OutputDialect& d : output_dialects()) {
+      if (holds(d, rule.scheme)) names.emplace_back(d.name);
+    }
+    throw Error(fmt::format("{}: expected {}, which have {}, found {}", r.name(keys::kDialect), either(names),
+                            encoded_name(rule), r.dialect));
+  }
+  if (r.arithmetic.empty()) {
+    r.arithmetic = r.dialect == "compressed-tensors" ? Arithmetic::compressed_tensors : Arithmetic::modelopt;
+  }
+  rule.words = words_of(r);
+  return rule;
+}
+
+}  // namespace
+
+bool holds(const OutputDialect& dialect, const Scheme& scheme) {
+  if (dialect.entry(scheme).is_null()) return false;
+  const auto spelling = dialect.spelling(scheme, 128, 128);
+  return spelling &&
+         (!spelling->scale_type || !scheme.format->tiles || *spelling->scale_type == scheme.scale_type);
+}
+
+EncodeRule fp8_rule(Rule& r) {
+  if (r.dialect.empty()) r.dialect = kDefaultFp8Dialect;
+  const OutputDialect& dialect = output_dialect(r.dialect, false);
+  EncodeRule rule;
+  rule.to = r.to;
+  rule.dialect = &dialect;
+  Scheme& scheme = rule.scheme;
+  scheme.format = WeightFormat::kFp8;
+  const auto granularities = dialect.fp8_granularities;
+  if (r.granularity.empty()) r.granularity = r.block.empty() ? granularities[0] : Granularity::kBlock;
+  scheme.granularity = choose_word(r, keys::kGranularity, r.granularity, dialect, [&](Granularity g) {
+    return std::find(granularities.begin(), granularities.end(), g) != granularities.end();
+  });
+  const bool by_blocks = scheme.granularity == Granularity::kBlock;
+  const auto has_type = [&](DType type) {
+    Scheme tried = scheme;
+    tried.scale_type = type;
+    return (by_blocks || type != DType::kF8E8M0) && holds(dialect, tried);
+  };
+  if (by_blocks) {
+    const WeightBlock block = choose_word(r, keys::kBlock, r.block, dialect, [&](const WeightBlock& b) {
+      scheme.rows = b.rows;
+      scheme.cols = b.cols;
+      return has_type(DType::kF32);
+    });
+    scheme.rows = block.rows;
+    scheme.cols = block.cols;
+  } else if (!r.block.empty()) {
+    throw Error(fmt::format("{}: expected with {}, found with {}", r.name(keys::kBlock),
+                            r.name(keys::kGranularity, "block"), r.granularity.text()));
+  }
+  scheme.scale_type = choose_word(r, keys::kScaleDtype, r.scale_dtype, dialect, has_type);
+  const Spelling spelling = *dialect.spelling(scheme, kFp8Block, kFp8Block);
+  scheme.scale = spelling.scale;
+  scheme.has_input_scale = spelling.needs_input_scale;
+  rule.words = words_of(r);
+  return rule;
+}
+
+EncodeRule mxfp8_rule(Rule& r) { return mx_rule(r, WeightFormat::kFp8); }
+
+EncodeRule mxfp4_rule(Rule& r) { return mx_rule(r, WeightFormat::kMxfp4); }
+
+EncodeRule nvfp4_rule(Rule& r) {
+  if (r.dialect.empty()) r.dialect = output_dialects()[0].name;
+  if (r.arithmetic.empty()) r.arithmetic = output_dialect(r.dialect, true).nvfp4->name;
+  complete_quantize_words(r);
+  EncodeRule rule;
+  rule.to = r.to;
+  rule.scheme.format = WeightFormat::kNvfp4;
+  rule.dialect = &output_dialect(r.dialect, true);
+  rule.divides = rule.dialect->nvfp4->divides;
+  rule.words = words_of(r);
+  check_solving_words(r);
+  const bool solves = r.solves(), masked = !r.mask_hash.empty();
+  const std::string pattern = r.name(keys::kPattern);
+  if (masked && r.pattern.empty())
+    throw Error(fmt::format("{}: expected {} beside it, found none", options::kMask, pattern));
+  rule.masks = r.masks;
+  const bool pairs = r.pattern == PrunePattern::k4of8Paired;
+  if (pairs && !solves && !masked) {
+    throw Error(r.method == SolveBy::kMagnitude
+                    ? fmt::format("{}: expected joint, wanda or {} with 4:8-paired, found magnitude",
+                                  r.name(keys::kMethod), options::kMask)
+                    : fmt::format("{}: expected {} or {} beside 4:8-paired, found neither", pattern,
+                                  options::kStats, options::kMask));
+  }
+  rule.prune = !pairs && !r.pattern.empty();
+  rule.pattern = r.pattern.value();
+  if (solves) rule.statistics = r.statistics, rule.encoded = r.encoded;
+  rule.sweeps = r.sweeps;
+  return rule;
+}
+
+void complete_quantize_words(Rule& rule) {
+  rule.arithmetic = rule.arithmetic.or_default();
+  rule.block_scale = rule.block_scale.or_default();
+  rule.zero_block = rule.zero_block.or_default();
+}
+
+EncodeRule prune_rule(const Rule& r, std::string_view dialect) {
+  Rule words = r;
+  words.dialect = dialect;
+  EncodeRule rule = nvfp4_rule(words);
+  rule.in_place = true;
+  return rule;
+}
+
+}  // namespace twofour

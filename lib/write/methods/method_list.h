@@ -1,0 +1,19 @@
+#pragma once
+#include <memory>
+
+#include "lib/write/plan/method.h"
+
+namespace twofour {
+
+/// The makers in the rows of methods(); each has its own file.
+std::unique_ptr<Method> make_to_layout(Rule& rule);
+std::unique_ptr<Method> make_keep(Rule& rule);
+std::unique_ptr<Method> make_prune(Rule& rule);
+std::unique_ptr<Method> make_to_dialect(Rule& rule);
+std::unique_ptr<Method> make_to_bf16(Rule& rule);
+std::unique_ptr<Method> make_to_fp8(Rule& rule);
+std::unique_ptr<Method> make_to_mxfp8(Rule& rule);
+std::unique_ptr<Method> make_to_mxfp4(Rule& rule);
+std::unique_ptr<Method> make_quantize(Rule& rule);
+
+}  // namespace twofour

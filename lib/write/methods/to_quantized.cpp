@@ -1,0 +1,103 @@
+#include <fmt/format.h>
+
+#include "lib/write/encode/encode_rules.h"
+#include "lib/write/encode/quantize_select.h"
+#include "lib/write/methods/method_list.h"
+#include "lib/write/methods/quantize_groups.h"
+
+namespace twofour {
+namespace {
+
+/// Quantizes linears to NVFP4, FP8, MXFP8 or MXFP4.
+class Quantize : public Method {
+ public:
+  using Complete = EncodeRule (*)(Rule& rule);
+  /// `is_default`: no dialect was asked for.
+  Quantize(Complete complete, bool is_default) : complete_(complete), is_default_(is_default) {}
+
+  void plan(Rule& rule, Planner& planner) const override {
+    const Rule asked = rule;
+    EncodeRule encode = complete_(rule);
+    const OutputDialect* own = source_dialect(planner.source);
+    const auto use_own = [&] {
+      rule = asked;
+      rule.dialect = own->name;
+      encode = complete_(rule);
+    };
+    // The other modules keep their names and shapes if their dialect can hold the new format, too.
+    const bool may = is_default_ && own != nullptr && own != encode.dialect &&
+                     (encode.is_nvfp4() ? !own->entry(encode.scheme).is_null() : holds(*own, encode.scheme));
+    if (may && (own->name == "deepseek-v4" || leaves_quantized(rule, encode, planner))) use_own();
+    if (encode.is_tiled() && asked.scale_dtype.empty() && wants_powers(rule, encode, planner)) {
+      rule.scale_dtype = DType::kF8E8M0;
+      encode = complete_(rule);
+    }
+    plan_quantized_groups(encode, rule, planner);
+  }
+  std::string file_format(const Rule& rule) const override {
+    return rule.to == "quantize" ? "nvfp4" : rule.to;
+  }
+  std::string summary(const Rule& rule) const override {
+    if (rule.to == "mxfp8" || rule.to == "mxfp4")
+      return fmt::format("{} ({})", rule.to == "mxfp8" ? "MXFP8" : "MXFP4", rule.dialect);
+    if (rule.to == "fp8") {
+      const std::string size = rule.block == rule.block.or_default() || rule.block.empty()
+                                   ? ""
+                                   : fmt::format(" of {}", rule.block.text());
+      return fmt::format("FP8 ({}, a scale per {}{})", rule.dialect, rule.granularity.text(), size);
+    }
+    return fmt::format("{}{}NVFP4 ({})", rule.pattern.text(), rule.pattern.empty() ? "" : " ", rule.dialect);
+  }
+
+ private:
+  /// For each linear, true if the rule quantizes it.
+  static std::vector<bool> chosen_linears(const Rule& rule, const EncodeRule& encode, Planner& planner) {
+    const std::vector<Linear>& all = planner.linears();
+    Findings findings;
+    Problems problems;
+    std::vector<bool> chosen(all.size());
+    for (const size_t i : select_encoded(planner.source, all, rule.selection, encode, findings, problems))
+      chosen[i] = true;
+    return chosen;
+  }
+
+  /// True if loaders need scales that are powers of two: beside experts that the rule leaves in four bits.
+  static bool wants_powers(const Rule& rule, const EncodeRule& encode, Planner& planner) {
+    if (encode.dialect->fp8_scale_type == nullptr) return false;
+    const std::vector<Linear>& all = planner.linears();
+    const std::vector<bool> chosen = chosen_linears(rule, encode, planner);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const auto name = parse_module_name(all[i].name);
+      if (chosen[i] && name && name->kind == BlockKind::kRoutedExperts) return false;
+    }
+    return planner.fp8_scale_type(*encode.dialect) != DType::kF32;
+  }
+
+  /// True if the rule leaves other quantized linears as they are.
+  static bool leaves_quantized(const Rule& rule, const EncodeRule& encode, Planner& planner) {
+    const std::vector<Linear>& all = planner.linears();
+    const std::vector<bool> chosen = chosen_linears(rule, encode, planner);
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!chosen[i] && all[i].format->coded && !planner.is_taken(all[i].weight)) return true;
+    }
+    return false;
+  }
+
+  Complete complete_;
+  bool is_default_;
+};
+
+std::unique_ptr<Method> make_encoding(const Rule& rule, EncodeRule (*complete)(Rule& rule)) {
+  Rule completed = rule;
+  complete(completed);  // refuses invalid settings
+  return std::make_unique<Quantize>(complete, rule.dialect.empty());
+}
+
+}  // namespace
+
+std::unique_ptr<Method> make_to_fp8(Rule& rule) { return make_encoding(rule, fp8_rule); }
+std::unique_ptr<Method> make_to_mxfp8(Rule& rule) { return make_encoding(rule, mxfp8_rule); }
+std::unique_ptr<Method> make_to_mxfp4(Rule& rule) { return make_encoding(rule, mxfp4_rule); }
+std::unique_ptr<Method> make_quantize(Rule& rule) { return make_encoding(rule, nvfp4_rule); }
+
+}  // namespace twofour

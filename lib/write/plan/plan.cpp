@@ -1,0 +1,347 @@
+#include "lib/write/plan/plan.h"
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <optional>
+#include <set>
+#include <typeinfo>
+
+#include "lib/base/io/direct_io.h"
+#include "lib/base/io/file.h"
+#include "lib/base/names/natural.h"
+#include "lib/recipe/statistics/solving.h"
+#include "lib/source/checkpoint/linears.h"
+#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/checkpoint/weight_terms.h"
+#include "lib/source/dialects/output_dialect.h"
+#include "lib/write/plan/method.h"
+#include "lib/write/plan/output_files.h"
+#include "lib/write/plan/tensor_rewrite.h"
+
+namespace twofour {
+namespace {
+
+/// Longest header that a file of ours gets; readers stop at 100 MB.
+constexpr uint64_t kMaxHeader = 64'000'000;
+constexpr uint64_t kBaseMemory = 32u << 20;
+constexpr uint64_t kMemoryPerTensor = 1024;
+
+/// Fills files in natural order, so that a layer stays together, and fixes each file's header.
+void lay_out_files(Plan& plan, const std::string& what, std::vector<OutputTensor> outputs) {
+  std::sort(outputs.begin(), outputs.end(), [](const OutputTensor& a, const OutputTensor& b) {
+    return natural_less(a.info.name, b.info.name);
+  });
+  for (size_t i = 1; i < outputs.size(); ++i) {
+    if (outputs[i].info.name == outputs[i - 1].info.name) {
+      throw Error(fmt::format(
+          "{}: expected this name to be free for the converted weights, found a tensor of that name",
+          outputs[i].info.name));
+    }
+  }
+  uint64_t data = 0, header = 0;
+  uint32_t file = 0;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const uint64_t bytes = outputs[i].info.bytes(), entry = outputs[i].info.name.size() + 160;
+    const bool full = data + bytes > plan.recipe.max_shard_size || header + entry > kMaxHeader;
+    if (i > 0 && full) {
+      ++file;
+      data = header = 0;
+    }
+    outputs[i].file = file;
+    data += bytes;
+    header += entry;
+  }
+  // Within a file the order is the format's: by type, then by name.
+  std::sort(outputs.begin(), outputs.end(), [](const OutputTensor& a, const OutputTensor& b) {
+    return std::tie(a.file, a.info.dtype, a.info.name) < std::tie(b.file, b.info.dtype, b.info.name);
+  });
+  plan.files.resize(outputs.empty() ? 0 : file + 1);
+  for (size_t i = 0; i < outputs.size();) {
+    OutputFile& f = plan.files[outputs[i].file];
+    f.name = fmt::format("model-{:05}-of-{:05}.safetensors", outputs[i].file + 1, file + 1);
+    f.first_tensor = i;
+    std::vector<TensorInfo> infos;
+    for (; i < outputs.size() && &plan.files[outputs[i].file] == &f; ++i)
+      infos.push_back(std::move(outputs[i].info));
+    f.tensor_count = infos.size();
+    f.data_bytes = assign_offsets(infos);
+    std::map<std::string, std::string> metadata{{"format", "pt"}};
+    if (!what.empty()) metadata["twofour.layout"] = what;
+    f.header = format_safetensors_header(infos, metadata);
+    for (size_t j = 0; j < infos.size(); ++j) outputs[f.first_tensor + j].info = std::move(infos[j]);
+    plan.data_bytes += f.data_bytes;
+  }
+  plan.tensors = std::move(outputs);
+}
+
+/// Notes the places of each transformation's parts.
+void index_parts(Plan& plan) {
+  plan.first_part_.assign(plan.transformations.size() + 1, 0);
+  for (const OutputTensor& t : plan.tensors) ++plan.first_part_[t.transformation + 1];
+  for (size_t t = 0; t < plan.transformations.size(); ++t) plan.first_part_[t + 1] += plan.first_part_[t];
+  plan.part_places_.resize(plan.tensors.size());
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    const OutputTensor& t = plan.tensors[i];
+    plan.part_places_[plan.first_part_[t.transformation] + static_cast<size_t>(t.part)] =
+        static_cast<uint32_t>(i);
+  }
+}
+
+void note_passed_through(Planner& planner) {
+  const Checkpoint& c = planner.source;
+  size_t passed = 0;
+  std::string example;
+  for (const Nvfp4Linear& m : c.nvfp4_modules()) {
+    if (planner.is_planned(m.codes)) continue;
+    if (passed++ == 0) example = m.name;
+    if (c.is_computed(m)) continue;
+    // Refused as in modules that are converted; their block scales are checked while they are copied.
+    const auto stored = static_cast<int64_t>(c.tensors()[m.global_scale].bytes() / sizeof(float));
+    for (int64_t e = 0; e < stored; ++e) read_global_scale(c, m, e, planner.problems);
+  }
+  if (passed > 0) {
+    planner.findings.push_back(
+        {Severity::kNote, "passed-through", c.path().string(),
+         fmt::format("{} NVFP4 modules are not selected and are copied unchanged, the first {}", passed,
+                     example)});
+  }
+}
+
+/// Drops the scales of a KV cache with the last quantized linear, as the configuration that names them is
+/// dropped.
+void drop_kv_scales(PlannedRules& planned) {
+  if (!planned.quantizes_nothing()) return;
+  Planner& planner = planned.rest;
+  const Checkpoint& c = planner.source;
+  size_t dropped = 0;
+  for (size_t i = 0; i < c.tensors().size(); ++i) {
+    const std::string& name = c.tensors()[i].name;
+    if ((!name.ends_with(".k_scale") && !name.ends_with(".v_scale")) || planner.is_taken(i)) continue;
+    planned.drop(i);
+    dropped += planner.is_planned(i);
+  }
+  if (dropped == 0) return;
+  planner.findings.push_back(
+      {Severity::kNote, "kv-scales-dropped", c.path().string(),
+       fmt::format("{} scales of the KV cache are dropped: the output quantizes nothing", dropped)});
+}
+
+/// Rejects NaN, infinite or negative input scales that are copied unchanged. Rewritten ones were checked
+/// before; dropped ones do not matter. Calibration leaves zero, or infinity if activations are multiplied by
+/// the scale, if it saw no token.
+void check_input_scales(Planner& planner) {
+  const Checkpoint& c = planner.source;
+  constexpr uint64_t kMost = 1u << 20;  // bytes; a scale per expert is far less
+  size_t zeros = 0;
+  std::string first;
+  for (const Nvfp4Linear& m : c.nvfp4_modules()) {
+    if (!m.input_scale || planner.is_planned(*m.input_scale)) continue;
+    const TensorInfo& t = c.tensors()[*m.input_scale];
+    if (t.dtype != DType::kF32 || t.bytes() > kMost) continue;
+    std::vector<float> stored(static_cast<size_t>(t.bytes() / sizeof(float)));
+    c.read(*m.input_scale, 0, {reinterpret_cast<uint8_t*>(stored.data()), stored.size() * sizeof(float)});
+    const auto multiplier = [&](float x) { return global_scale_multiplier(*m.dialect, x); };
+    const auto bad = std::find_if(stored.begin(), stored.end(),
+                                  [&](float x) { return !std::isfinite(multiplier(x)) || x < 0; });
+    if (bad != stored.end()) {
+      planner.problems.add(
+          fmt::format("{}: expected a positive finite input scale, found {}", c.where(*m.input_scale), *bad));
+    } else if (std::any_of(stored.begin(), stored.end(), [&](float x) { return multiplier(x) == 0; }) &&
+               zeros++ == 0) {
+      first = t.name;
+    }
+  }
+  if (zeros > 0) {
+    planner.findings.push_back(
+        {Severity::kWarning, "zero-input-scales", c.path().string(),
+         fmt::format("{} input scales are 0 (infinite as divisors), as in experts that calibration never "
+                     "reached, and are copied unchanged, the first {}",
+                     zeros, first)});
+  }
+}
+
+/// The twofour.json of a source that has one. Throws Error if it is damaged or of another checkpoint, since
+/// the weights beside it may be, too. An artifact in a layout read its twofour.json when it was opened.
+std::optional<Manifest> read_sound_manifest(const Checkpoint& source) {
+  const auto path = source.path() / kManifestName;
+  std::error_code error;
+  if (!source.is_directory() || source.is_view() || !std::filesystem::exists(path, error)) return {};
+  size_t tensors = 0;
+  for (const Shard& shard : source.shards()) tensors += shard.tensor_count;
+  Manifest manifest = read_manifest(path, tensors);
+  if (!manifest.integrity_error.empty())
+    throw Error(fmt::format("{}: {}", path.string(), manifest.integrity_error));
+  return manifest;
+}
+
+/// twofour.json names every file of the source, in UTF-8.
+void check_name(const std::filesystem::path& directory, const std::string& name, Problems& problems) {
+  if (Json::parse(json_quote(name)) == Json(name)) return;
+  problems.add(fmt::format("{}: expected a name in UTF-8, which twofour.json can hold, found another",
+                           (directory / name).string()));
+}
+
+/// A copy has a longer name until it is complete.
+void check_length(const std::filesystem::path& directory, const std::string& name, Problems& problems) {
+  const std::string last = std::filesystem::path(name).filename().string();
+  const size_t added = temporary_name("").size();
+  if (last.size() + added <= NAME_MAX) return;
+  problems.add(
+      fmt::format("{}: expected a name of at most {} bytes, since its temporary name is {} longer, found {}",
+                  (directory / name).string(), NAME_MAX - added, added, last.size()));
+}
+
+/// Runs `f`; an Error names the rule of a recipe file that it is about.
+template <class F>
+void with_label(const std::string& label, F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    if (label.empty() || typeid(e) != typeid(Error)) throw;  // others are told apart by their type
+    throw Error(fmt::format("{}: {}", label, e.what()));
+  }
+}
+
+/// Throws Error if there are codes of a format that is known by name only: they would be copied, and the new
+/// configuration would not mention them.
+void refuse_unread_codes(const Checkpoint& source) {
+  const auto unread = find_unread_codes(source.tensors());
+  if (unread.empty()) return;
+  throw Error(fmt::format("{}: expected a format that twofour reads, found {}{} ({} in all)",
+                          source.where(unread[0].tensor), unread[0].format, kNotSupported,
+                          counted(unread.size(), "module")));
+}
+
+/// Gives a recipe from a file its dialect: the source's own if the recipe asks for it, but ModelOpt's if a
+/// rule makes NVFP4 and the source's dialect cannot hold it. Empty if no rule needs a dialect.
+void complete_dialect(const Checkpoint& source, Recipe& recipe) {
+  if (recipe.dialect == "source") {
+    const OutputDialect* own = source_dialect(source);
+    bool encodes = false, nvfp4 = false;
+    for (const Rule& rule : recipe.rules) {
+      encodes =
+          encodes || rule.to == "quantize" || rule.to == "fp8" || rule.to == "mxfp8" || rule.to == "mxfp4";
+      nvfp4 = nvfp4 || rule.to == "quantize";
+    }
+    if (own != nullptr && nvfp4 && own->nvfp4 == nullptr) own = nullptr;
+    recipe.dialect = own != nullptr ? own->name : encodes ? output_dialects()[0].name : "";
+  }
+  const unsigned kinds = rule_word(keys::kDialect).asked.methods;
+  for (Rule& rule : recipe.rules) {
+    const MethodRow* row = find_method(rule.to);
+    if (row != nullptr && (row->kind & kinds) != 0 && rule.dialect.empty()) rule.dialect = recipe.dialect;
+  }
+}
+
+}  // namespace
+
+Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimits& limits) {
+  Plan plan;
+  plan.recipe = recipe;
+  plan.limits = limits;
+  plan.solves = std::any_of(recipe.rules.begin(), recipe.rules.end(),
+                            [](const Rule& r) { return r.statistics != nullptr; });
+  complete_dialect(source, plan.recipe);
+  std::vector<std::unique_ptr<Method>> all;
+  for (Rule& rule : plan.recipe.rules) with_label(rule.label, [&] { all.push_back(make_method(rule)); });
+  const bool rewrites = std::any_of(all.begin(), all.end(), [](auto& m) { return m->rewrites_config(); });
+  if (rewrites) refuse_entries_that_cannot_be_kept(source);
+  if (!plan.recipe.edit) refuse_unread_codes(source);
+  const std::optional<Manifest> written = read_sound_manifest(source);
+  plan.findings = source.findings();
+  plan.reader_bytes = source.reader_bytes();
+  Problems problems;
+  const bool is_single = plan.recipe.rules.size() == 1 && plan.recipe.dialect.empty();
+  const Author author = plan.recipe.rules.empty() ? Author::kPrompt : plan.recipe.rules[0].author;
+  Planner planner(
+      {source, written ? &*written : nullptr, limits, is_single, plan.findings, problems, author});
+  if (!plan.recipe.dialect.empty()) planner.config.set_dialect(output_dialect(plan.recipe.dialect, false));
+  std::string what;  // what loaders find in the files: a layout, or a number format
+  for (size_t i = 0; i < all.size(); ++i) {
+    planner.begin_rule(plan.recipe.rules[i].label);
+    with_label(plan.recipe.rules[i].label, [&] { all[i]->plan(plan.recipe.rules[i], planner); });
+    const std::string one = all[i]->file_format(plan.recipe.rules[i]);
+    if (one == "keep") continue;
+    what = what.empty() || what == one ? one : "mixed";
+    plan.summary += (plan.summary.empty() ? "" : ", ") + all[i]->summary(plan.recipe.rules[i]);
+  }
+  PlannedRules planned = planner.end_rules();
+  if (plan.recipe.edit) {
+    planner.config.set_texts(original_texts(source));
+    plan.summary = plan.recipe.what();
+  } else {
+    if (what.empty()) what = "keep";
+    if (planner.config.is_rewritten()) {
+      Rule rest{.to = "keep"};
+      make_method(rest)->finish(planned);
+    }
+    refuse_changed_weights(
+        source, [&](size_t tensor) { return planner.is_planned(tensor); }, planned.known_linears(), problems);
+    drop_kv_scales(planned);
+    note_passed_through(planner);
+    check_input_scales(planner);
+  }
+  problems.refuse();
+  std::vector<bool> is_block_scale(source.tensors().size());
+  for (const Nvfp4Linear& m : source.nvfp4_modules()) is_block_scale[m.block_scale] = true;
+  for (size_t i = 0; i < source.tensors().size(); ++i) {
+    if (!planner.is_planned(i)) planner.add(std::make_unique<KeptTensor>(i, is_block_scale[i]));
+  }
+  plan.config = planned.config_files();
+  problems.refuse();
+  plan.transformations = planned.take();
+
+  std::vector<OutputTensor> outputs;
+  for (size_t t = 0; t < plan.transformations.size(); ++t) {
+    const Transformation& one = *plan.transformations[t];
+    int part = 0;
+    for (TensorInfo& info : one.outputs(source)) {
+      outputs.push_back({std::move(info), static_cast<uint32_t>(t), part++, 0});
+    }
+    plan.unit_bytes = std::max(plan.unit_bytes, one.worker_bytes());
+    plan.source_names += one.keeps() ? 0 : one.sources().size();
+    for (const Unit& unit : one.units(source)) plan.read_bytes += unit.read;
+  }
+  lay_out_files(plan, what, std::move(outputs));
+  index_parts(plan);
+  plan.auxiliary_files = copied_files(source, plan.recipe.links, plan.findings);
+  if (!plan.config.keeps_source) {
+    for (const char* name : {"config.json", "hf_quant_config.json"}) plan.auxiliary_files.erase(name);
+  }
+  const bool same_formats = plan.config.keeps_source || recipe.edit;
+  for (const char* name : kSideConfigs) {
+    if (same_formats || plan.auxiliary_files.erase(name) == 0) continue;
+    plan.findings.push_back(
+        {Severity::kNote, "stale-config", name, "describes weights as the source stores them: not copied"});
+  }
+  for (const Shard& s : source.shards()) check_name(source.path(), s.name, problems);
+  for (const auto& [name, bytes] : plan.auxiliary_files) {
+    check_name(source.path(), name, problems);
+    check_length(source.path(), name, problems);
+  }
+  problems.refuse();
+  return plan;
+}
+
+uint64_t Plan::worker_bytes() const {
+  return std::max<uint64_t>(1u << 20, unit_bytes) + reader_bytes + kDirectBuffer;
+}
+
+int Plan::workers(int jobs) const {
+  const uint64_t buffers = solves ? limits.solving_buffers : limits.buffers;
+  const uint64_t fit = std::max<uint64_t>(1, buffers / worker_bytes());
+  return static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(std::max(jobs, 1)), fit));
+}
+
+int Plan::solver_threads(int jobs) const {
+  const int each = (std::max(jobs, 1) + workers(jobs) - 1) / workers(jobs);
+  return std::min(each, kSolverThreads);
+}
+
+uint64_t Plan::peak_memory(int jobs) const {
+  return kBaseMemory + kMemoryPerTensor * (tensors.size() + source_names) +
+         static_cast<uint64_t>(workers(jobs)) * (worker_bytes() + (2u << 20));
+}
+
+}  // namespace twofour

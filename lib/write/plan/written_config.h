@@ -1,0 +1,92 @@
+#pragma once
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/findings/finding.h"
+#include "lib/base/findings/problems.h"
+#include "lib/recipe/words/rule_words.h"
+#include "lib/source/checkpoint/checkpoint.h"
+#include "lib/source/checkpoint/linears.h"
+#include "lib/source/checkpoint/quantization_said.h"
+#include "lib/source/dialects/output_dialect.h"
+#include "lib/write/plan/plan.h"
+
+namespace twofour {
+
+/// The reader of the output: engines, or layouts that are packed from it. For layouts, FP8 scales that stay
+/// keep their type, and drafts their format.
+enum class ReadBy { kEngines, kLayouts };
+
+/// The configuration of the output. Rules add to it, and so do tensors that no rule took.
+class WrittenConfig {
+ public:
+  WrittenConfig(const Checkpoint& source, Author author, ReadBy reader, Findings& findings,
+                Problems& problems);
+
+  /// The dialect of the whole output, once a rule has chosen it; nullptr before.
+  const OutputDialect* dialect() const { return dialect_; }
+  /// Throws Error if another rule chose another dialect.
+  void set_dialect(const OutputDialect& dialect);
+  bool is_for_layouts() const { return reader_ == ReadBy::kLayouts; }
+
+  /// The configuration is written anew: number formats change.
+  void rewrite() { is_rewritten_ = true; }
+  bool is_rewritten() const { return is_rewritten_; }
+  /// Adds a linear of the output, the tensor of the source's weights and its scheme, of floats if it is not
+  /// quantized.
+  void add(std::string module, size_t weight, const Scheme& scheme);
+  /// Adds a linear that keeps its format, by the source's own entry if that is of this dialect.
+  void add_kept(const Linear& linear);
+  bool has(size_t weight) const { return described_[weight]; }
+  /// Adds a glob or name of modules, beside linears, that stay unquantized.
+  void leave(std::string module) { left_.push_back(std::move(module)); }
+  /// The schemes of quantized routed experts that were added, without drafts.
+  std::vector<Scheme> expert_schemes() const;
+
+  /// Suggests the source's entries, translated. They are written if every engine reads each module by them as
+  /// it is stored; else the configuration is written anew from the modules.
+  void suggest(ConfigEntries entries) { suggested_ = std::move(entries); }
+  /// Sets the files that describe the output, if one rule makes all of it.
+  void set_texts(std::map<std::string, std::string> texts);
+  /// Adds a layout. Modules of the same layout and pattern are one group, whichever rules made them.
+  void add_layout(LayoutGroup group);
+  /// The source's config stays true.
+  void keep() { is_kept_ = true; }
+  /// No linear of the output is quantized, and the texts that are set describe this.
+  void quantize_nothing() { quantizes_nothing_ = true; }
+
+ private:
+  friend class PlannedRules;
+  /// True if rules changed number formats and left no linear quantized.
+  bool quantizes_nothing() const {
+    return quantizes_nothing_ || (is_rewritten_ && model_.entries.empty() && layouts_.empty());
+  }
+  ConfigFiles files(std::optional<DType> fp8_scale_type);
+  void add(std::string module, size_t weight, const Scheme& scheme, Json entry);
+  ConfigEntries entries();
+  void note_odd_scale_types(std::optional<DType> wanted);
+  void refuse_odd_drafts();
+  /// Adds a problem if a loader would not find the formats that are written.
+  ConfigEntries checked(ConfigEntries entries);
+
+  const Checkpoint& source_;
+  const Author author_;
+  const ReadBy reader_;
+  Findings& findings_;
+  Problems& problems_;
+  const int64_t layers_;
+  const OutputDialect* dialect_ = nullptr;
+  WrittenModel model_;
+  std::vector<Scheme> schemes_;         ///< of model_.entries
+  std::vector<bool> described_;         ///< by the tensor of weights
+  std::optional<SourceGroups> groups_;  ///< of the source's own configuration
+  std::vector<std::string> left_;
+  std::vector<LayoutGroup> layouts_;
+  std::optional<ConfigEntries> suggested_;
+  std::optional<std::map<std::string, std::string>> texts_;
+  bool is_rewritten_ = false, is_kept_ = false, quantizes_nothing_ = false;
+};
+
+}  // namespace twofour
