@@ -22,7 +22,7 @@ struct MoeInput {
   std::span<const float> topk_weights;    ///< [M, topk]
   std::span<const int32_t> expert_map{};  ///< [E'] global to local expert, -1: not here; empty: the identity
   bool weight_on_input = false;           ///< multiply hidden by the router's weight instead of the result
-  double limit = 0;                       ///< clamp of gate and up (product.md, "The MoE layer"); 0: none
+  double limit = 0;                       ///< gate is at most this, up between -this and this; 0: no clamp
 };
 
 /// One token at one of its experts.

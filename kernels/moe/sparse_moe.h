@@ -14,7 +14,7 @@ struct MoeOptions {
   int64_t map_size = 0;
   /// The router's weight multiplies hidden, before W4A4 quantizes it, instead of the result.
   bool weight_on_input = false;
-  float limit = 0;  ///< clamp of gate and up (product.md, "The MoE layer"); 0: none
+  float limit = 0;  ///< gate is at most this, up between -this and this; 0: no clamp
 };
 
 }  // namespace twofour

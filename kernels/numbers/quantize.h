@@ -5,7 +5,7 @@
 #include "formats/atom.h"
 #include "formats/dtype.h"
 #include "kernels/device/isa.h"
-#include "kernels/numbers/choices.h"
+#include "kernels/numbers/nvfp4_choices.h"
 
 namespace twofour {
 

@@ -15,7 +15,7 @@ __device__ __forceinline__ float power_of_two(float x) {
   return r;
 }
 
-/// silu(gate) * up, both clamped if `limit` is positive (product.md, "The MoE layer"). NaN stays NaN. It
+/// silu(gate) * up. A positive `limit` clamps gate from above, and up from both sides. NaN stays NaN. It
 /// has no branches.
 __device__ __forceinline__ float swiglu(float gate, float up, float limit) {
   const float most = limit > 0 ? limit : __int_as_float(0x7F800000);

@@ -11,7 +11,7 @@
 #include "lib/graft/kept_experts.h"
 #include "lib/graft/model_settings.h"
 #include "lib/graft/open_edited.h"
-#include "lib/graft/quantization_words.h"
+#include "lib/graft/quantization_entries.h"
 #include "lib/graft/selection.h"
 #include "lib/recipe/artifact/manifest.h"
 

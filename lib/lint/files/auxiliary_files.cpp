@@ -9,7 +9,7 @@
 #include "lib/lint/files/checks.h"
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/source/checkpoint/quantization_config.h"
-#include "lib/write/plan/output_files.h"
+#include "lib/write/plan/auxiliary_files.h"
 
 namespace twofour {
 namespace {

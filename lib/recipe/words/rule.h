@@ -29,7 +29,7 @@ struct FixedGlobalScales {
   const Scale* find(std::string_view name) const;  ///< null if absent
 };
 
-/// The modules that a command works on; see product.md, "Everywhere".
+/// The modules that a command works on.
 struct Selection {
   std::vector<NamePattern> include;  ///< restrict the default set; empty: all of it
   std::vector<NamePattern> exclude;

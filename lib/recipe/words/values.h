@@ -6,7 +6,7 @@
 
 #include "formats/dtype.h"
 #include "formats/weight_dialect.h"
-#include "kernels/numbers/choices.h"
+#include "kernels/numbers/nvfp4_choices.h"
 #include "kernels/pack/prune.h"
 #include "lib/recipe/statistics/solving.h"
 #include "lib/recipe/words/chosen.h"

@@ -27,7 +27,7 @@ struct LayerInfo {
 struct LayerOptions {
   std::vector<int32_t> expert_map{};  ///< [E'] global to local expert, -1: not here; empty: the identity
   bool weight_on_input = false;       ///< the router's weight multiplies hidden instead of the result
-  float limit = 0;                    ///< clamp of gate and up (product.md, "The MoE layer"); 0: none
+  float limit = 0;                    ///< gate is at most this, up between -this and this; 0: no clamp
   int cuda_device = -1;               ///< on CUDA, its index; -1: the current one
 };
 

@@ -18,7 +18,7 @@
 #include "lib/base/names/pattern.h"
 #include "lib/recipe/artifact/open_source.h"
 #include "lib/write/encode/quantized_group.h"
-#include "lib/write/plan/output_files.h"
+#include "lib/write/plan/auxiliary_files.h"
 #include "lib/write/plan/plan.h"
 #include "lib/write/transform/encode_groups.h"
 #include "lib/write/view/layout_choice.h"

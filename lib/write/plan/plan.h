@@ -82,7 +82,7 @@ struct Plan {
 };
 
 /// Plans an artifact. Reads only headers, global and input scales and, if twofour wrote the source, its
-/// twofour.json. Throws Error if product.md refuses the source and if that twofour.json is damaged or of
+/// twofour.json. Throws Error if a rule cannot take the source, and if that twofour.json is damaged or of
 /// another checkpoint.
 Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimits& limits = {});
 

@@ -11,7 +11,7 @@
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/source/checkpoint/quantization_config.h"
 #include "lib/source/dialects/loader_lookup.h"
-#include "lib/write/plan/output_files.h"
+#include "lib/write/plan/auxiliary_files.h"
 
 namespace twofour {
 

@@ -5,8 +5,8 @@
 #include "formats/json/access.h"
 #include "formats/naming.h"
 #include "lib/base/names/lookup_parts.h"
-#include "lib/graft/config_lists.h"
-#include "lib/graft/quantization_words.h"
+#include "lib/graft/quantization_entries.h"
+#include "lib/graft/unquantized_lists.h"
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/source/checkpoint/quantization_config.h"
 

@@ -1,4 +1,4 @@
-#include "lib/write/plan/output_files.h"
+#include "lib/write/plan/auxiliary_files.h"
 
 #include <doctest/doctest.h>
 
@@ -10,7 +10,7 @@
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
 
-namespace output_files_test {
+namespace auxiliary_files_test {
 
 using namespace twofour;
 
@@ -142,4 +142,4 @@ TEST_CASE("the files of a source are refused together, each link with its target
   CHECK_NOTHROW(source.open_again("config.json"));
 }
 
-}  // namespace output_files_test
+}  // namespace auxiliary_files_test

@@ -1,10 +1,10 @@
-#include "lib/graft/quantization_words.h"
+#include "lib/graft/quantization_entries.h"
 
 #include <utility>
 
 #include "formats/json/access.h"
 #include "lib/base/names/lookup_parts.h"
-#include "lib/graft/config_lists.h"
+#include "lib/graft/unquantized_lists.h"
 #include "lib/source/checkpoint/quantization_config.h"
 
 namespace twofour {

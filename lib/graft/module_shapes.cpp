@@ -1,4 +1,4 @@
-#include "lib/graft/fit.h"
+#include "lib/graft/module_shapes.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "lib/graft/config_lists.h"
+#include "lib/graft/unquantized_lists.h"
 
 #include <algorithm>
 

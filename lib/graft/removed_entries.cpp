@@ -2,8 +2,8 @@
 #include <unordered_map>
 
 #include "formats/json/access.h"
-#include "lib/graft/config_lists.h"
-#include "lib/graft/quantization_words.h"
+#include "lib/graft/quantization_entries.h"
+#include "lib/graft/unquantized_lists.h"
 
 namespace twofour {
 namespace {

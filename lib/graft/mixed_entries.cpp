@@ -1,4 +1,4 @@
-#include "lib/graft/mixed_words.h"
+#include "lib/graft/mixed_entries.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "lib/write/plan/output_files.h"
+#include "lib/write/plan/auxiliary_files.h"
 
 #include <fmt/format.h>
 
