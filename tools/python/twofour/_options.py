@@ -111,8 +111,8 @@ class Convert(TypedDict, total=False):
     #: zero writes a zero scale and zero codes. Layouts only, which quantize what is not NVFP4 (default: producer)
     zero_block: Value
     #: Choose the weights that are quantized to NVFP4 or pruned, for a layout too, by the statistics of their inputs
-    #: in this file (lib/recipe/statistics/README.md, examples/statistics); of --recipe, method and sweeps of a rule say
-    #: how (default: none: each weight for itself)
+    #: in this file (lib/recipe/statistics/README.md, examples/statistics); of --recipe, method and sweeps of a rule
+    #: say how (default: none: each weight for itself)
     stats: Value
     #: With a layout or rules that hold a pattern: prune by the masks of this file, as MaskLLM makes them:
     #: safetensors with M.mask or M, U8 or BOOL [N, K], for each module M that is pruned; 1 stays (default: masks
