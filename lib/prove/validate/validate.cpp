@@ -197,13 +197,6 @@ void validate_edit(const Checkpoint& artifact, const Manifest& manifest, const f
   if (report.differences.empty()) check_manifest(artifact, view, plan, manifest, {}, progress, report);
 }
 
-/// How the zero points of the source were read. Before format 4 every program took them as the config's
-/// format says, also those that are refused today unless somebody decides.
-ZeroPoints zero_points_of(const Manifest& manifest) {
-  const ZeroPoints said = manifest.recipe.zero_points;
-  return manifest.format < kFirstStrictFormat && said == ZeroPoints::kAsStated ? ZeroPoints::kStored : said;
-}
-
 }  // namespace
 
 std::string sound_verdict(const ValidateReport& report, bool with_source) {
@@ -271,13 +264,14 @@ ValidateReport check_by_source(const fs::path& path, const fs::path& source_path
     return report;
   }
   SolvedGroupProofs solved(path, options.io, options.all_rows, progress);
-  const ZeroPoints zero_points = zero_points_of(manifest);
-  const Checkpoint original = open_source(source_path, ReadPath::kReference, {}, options.io, zero_points);
+  const Checkpoint original =
+      open_source(source_path, ReadPath::kReference, {}, options.io, manifest.recipe.zero_points);
   const Checkpoint source =
-      open_quantized(open_source(source_path, ReadPath::kReference, {}, options.io, zero_points),
-                     manifest.recipe, expected_rows([&](const Checkpoint& from, const QuantizedGroup& group) {
-                       return solved.prove(from, group);
-                     }))
+      open_quantized(
+          open_source(source_path, ReadPath::kReference, {}, options.io, manifest.recipe.zero_points),
+          manifest.recipe, expected_rows([&](const Checkpoint& from, const QuantizedGroup& group) {
+            return solved.prove(from, group);
+          }))
           .shown;
   const Plan plan = make_plan(source, manifest.recipe);
   progress.total = 2 * plan.data_bytes + plan.read_bytes;
