@@ -148,6 +148,7 @@ bool LinearShapes::read_int4(Linear& m) {
 void LinearShapes::read_zero_points(Linear& m) {
   switch (c_.zero_points()) {
     case ZeroPoints::kAsStated:
+      m.wraps = stated_.by_gptqmodel && m.zero_offset == 1;
       m.symmetry = symmetry_.find(m.name);
       for (const auto& [file, symmetry] : side_symmetries_) {
         const std::string_view said = symmetry.find(m.name);
@@ -238,6 +239,7 @@ void LinearShapes::read_side() {
       continue;  // of another save
     } else {
       stated_.has_order = stated_.has_order || beside.has_order;
+      stated_.by_gptqmodel = stated_.by_gptqmodel || beside.by_gptqmodel;
       if (stated_.format.empty()) stated_.format = beside.format;
       if (stated_.other_format.empty()) stated_.other_format = beside.other_format;
       if (stated_.bits.empty()) stated_.bits = std::move(beside.bits);

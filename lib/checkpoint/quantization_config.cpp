@@ -319,6 +319,8 @@ StatedStorage stated_storage(const Json& quantization) {
     if (stated.format.empty()) stated.format = format;
     if (format != stated.format) stated.other_format = format;
     stated.has_order = quantization.value("desc_act", Json()) == true;
+    const Json& author = lookups::member(lookups::member(quantization, "meta"), "quantizer");
+    stated.by_gptqmodel = author.dump().find("gptqmodel") != std::string::npos;
   }
   const Json format = quantization.value("fmt", Json());
   stated.fp8_format = format.is_string() ? format.get<std::string>() : format.is_null() ? "" : format.dump();

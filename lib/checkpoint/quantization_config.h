@@ -47,6 +47,7 @@ struct StatedStorage {
   std::string other_format;                         ///< where another key contradicts that
   std::string fp8_format;                           ///< fmt: "e4m3"
   bool has_order = false;                           ///< of GPTQ, desc_act: a g_idx beside the codes
+  bool by_gptqmodel = false;                        ///< of GPTQ, meta.quantizer
 };
 StatedStorage stated_storage(const Json& quantization);
 /// Whether a number may be a size: so small that no product of two overflows.
