@@ -1,5 +1,4 @@
 #pragma once
-#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
@@ -12,7 +11,7 @@ namespace twofour {
 struct StoredInt4 {
   int64_t n, k, group;
   std::vector<int> codes;      ///< [n, k], 0 to 15
-  std::vector<int> zeros;      ///< [n, groups], 0 to 15
+  std::vector<int> zeros;      ///< [n, groups], 0 to 15, or 1 to 16
   std::vector<int32_t> index;  ///< [k], the group of each input
   StoredTensor scales;         ///< [n, groups]
 
@@ -30,9 +29,9 @@ struct StoredInt4 {
 
   int64_t groups() const { return (k + group - 1) / group; }
   void make_symmetric() { zeros.assign(zeros.size(), 8); }
-  /// Zero points of 1 to 15, which GPTQ's first version stores less 1: loaders differ on 16.
+  /// Zero points of 1 to 16, as are all that GPTQ stores less 1.
   void raise_zeros() {
-    for (int& zero : zeros) zero = std::max(zero, 1);
+    for (int& zero : zeros) zero = zero == 0 ? 16 : zero;
   }
   void shuffle(unsigned seed) {
     std::mt19937 random(seed);

@@ -297,23 +297,19 @@ void WeightReader::refuse_zero_point(const Linear& m, int stored, int64_t n, int
       m.zero_offset == 0 ? "stored or symmetric" : "stored, symmetric or v2"));
 }
 
+// Sources: GPTQModel, utils/model.py, convert_gptq_v2_to_v1_format_module and its inverse, which take 1 from
+// all of a word and add it; AutoGPTQ 0.7.1, qlinear_cuda.py, and vLLM, csrc/quantization/gptq, which add 1 to
+// each.
 void WeightReader::refuse_wrapped_zero_point(const Linear& m, int64_t n, int64_t group) const {
   throw Error(fmt::format(
       "{}: expected zero points of 0 to 14, to which checkpoint_format gptq adds 1, found 15 at row {}, "
-      "group {}, that is 16 as AutoGPTQ and vLLM read it and 0 as GPTQModel does; {} stored, symmetric or v2 "
-      "decides",
+      "group {}, that is 16 as AutoGPTQ and vLLM read it and 0 as GPTQModel does, which wrote it; "
+      "{} stored, symmetric or v2 decides",
       checkpoint_.where(*m.zero_points), n, group, options::kZeroPoints));
 }
 
-// Sources: AutoGPTQ 0.7.1, qlinear_cuda.py, and vLLM, csrc/quantization/gptq, zeros + 1; GPTQModel,
-// utils/model.py, convert_gptq_v1_to_v2_format_module, which adds 1 to a whole word and so writes a 0.
-bool WeightReader::is_ambiguous(int zero) const {
-  return zero == 16 && checkpoint_.zero_points() == ZeroPoints::kAsStated;
-}
-
 void WeightReader::check_zero_points(const Linear& m) {
-  if (!m.format->integers || !m.zero_points || (m.symmetry.empty() && !is_ambiguous(15 + m.zero_offset)))
-    return;
+  if (!m.format->integers || !m.zero_points || (m.symmetry.empty() && !m.wraps)) return;
   constexpr int64_t kRows = 4096;  // a multiple of the rows that share a word
   for (int64_t n = 0; n < m.n; n += kRows) read_zero_points(m, n, std::min(m.n, n + kRows));
 }
@@ -332,7 +328,7 @@ std::vector<float> WeightReader::read_zero_points(const Linear& m, int64_t n0, i
       const uint32_t word = word_at(zero_points_, (n / kInt4Pack - first) * groups + g);
       const int stored = static_cast<int>(word >> shift & 15u), zero = stored + m.zero_offset;
       if (zero != 8 && !m.symmetry.empty()) refuse_zero_point(m, stored, n, g);
-      if (is_ambiguous(zero)) refuse_wrapped_zero_point(m, n, g);
+      if (m.wraps && zero == 16) refuse_wrapped_zero_point(m, n, g);
       zeros[static_cast<size_t>((n - n0) * groups + g)] = static_cast<float>(zero);
     }
   }

@@ -148,6 +148,7 @@ bool LinearShapes::read_int4(Linear& m) {
 void LinearShapes::read_zero_points(Linear& m) {
   switch (c_.zero_points()) {
     case ZeroPoints::kAsStated:
+      m.wraps = stated_.by_gptqmodel && m.zero_offset == 1;
       m.symmetry = said_->symmetry_of(m.name);
       for (const auto& [file, beside] : said_beside_) {
         const std::string_view said = beside->symmetry_of(m.name);
@@ -237,6 +238,7 @@ void LinearShapes::read_side() {
       continue;  // from another run
     } else {
       stated_.has_order = stated_.has_order || beside.has_order;
+      stated_.by_gptqmodel = stated_.by_gptqmodel || beside.by_gptqmodel;
       if (stated_.format.empty()) stated_.format = beside.format;
       if (stated_.other_format.empty()) stated_.other_format = beside.other_format;
       if (stated_.bits.empty()) stated_.bits = std::move(beside.bits);

@@ -36,6 +36,7 @@ struct Linear {
   Int4Packing packing{};             ///< INT4 only
   int zero_offset = 0;               ///< INT4 only: added to stored zero points
   bool ignores_zero_points = false;  ///< INT4 only: all are 8, whatever is stored
+  bool wraps = false;  ///< INT4 only: the producer means 0 by a zero point that engines read as 16
   /// INT4 only: the config's setting that makes all zero points 8, "sym: true". Other stored ones are
   /// refused. Empty: no such setting.
   std::string symmetry{};
@@ -120,8 +121,6 @@ class WeightReader {
   std::vector<float> read_float_scales(const Linear& module, int64_t e, int64_t n0, int64_t n1);
   std::vector<float> read_zero_points(const Linear& module, int64_t n0, int64_t n1);
   [[noreturn]] void refuse_zero_point(const Linear& module, int stored, int64_t n, int64_t group) const;
-  /// True if loaders differ on a zero point of GPTQ's first version.
-  bool is_ambiguous(int zero) const;
   [[noreturn]] void refuse_wrapped_zero_point(const Linear& module, int64_t n, int64_t group) const;
   std::vector<int32_t> read_group_index(const Linear& module);
   void read_integers(const Linear& module, int64_t n0, int64_t n1, std::span<float> out);

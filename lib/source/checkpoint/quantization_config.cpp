@@ -300,6 +300,8 @@ StatedStorage stated_storage(const Json& quantization) {
     if (stated.format.empty()) stated.format = format;
     if (format != stated.format) stated.other_format = format;
     stated.has_order = member(quantization, "desc_act") == true;
+    const Json& author = member(member(quantization, "meta"), "quantizer");
+    stated.by_gptqmodel = author.dump().find("gptqmodel") != std::string::npos;
   }
   const Json& format = member(quantization, "fmt");
   stated.fp8_format = format.is_string() ? format.get<std::string>() : format.is_null() ? "" : format.dump();

@@ -47,6 +47,7 @@ struct StatedStorage {
   std::string other_format;                         ///< another key's value that contradicts it
   std::string fp8_format;                           ///< fmt: "e4m3"
   bool has_order = false;                           ///< GPTQ's desc_act: a g_idx beside the codes
+  bool by_gptqmodel = false;                        ///< GPTQ: meta.quantizer names GPTQModel
 };
 StatedStorage stated_storage(const Json& quantization);
 /// True if a number may be a size: so small that no product of two overflows.
