@@ -253,7 +253,8 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
                    b.size());
     }
   }
-  // Lookups need lists whose patterns can all be evaluated. If two files disagree, lookups read one.
+  // Lookups are possible only if all patterns of the lists can be evaluated. If the two files disagree,
+  // lookups use one of them.
   if (PatternList(said.ignored()).all_known()) lint_lookups(s, coded, reported, disagree, reporter);
 }
 
