@@ -48,7 +48,7 @@ struct TensorScan {
   PartMap map{};       ///< of kPart: the map of the part's bytes
 };
 
-/// The scan of a tensor of `input`. `layout`: the artifact's layout, or "".
+/// Returns the scan for a tensor of `input`. A part of an artifact is scanned by the map of input.layout.
 TensorScan plan_tensor_scan(const LintInput& input, size_t tensor);
 
 /// Checks `bytes`, which begin at `offset`. The offset is a multiple of scan.unit.

@@ -31,7 +31,8 @@ std::string shown_setting(const Json& value);
 /// Votes of modules on the value that each key of a config should have.
 class KeyVotes {
  public:
-  /// Adds the vote of module `m`. `expected`: the value that agrees with it; empty if the value found does.
+  /// Adds the vote of module `m`. `expected` is the value that would agree with the module. It is empty if
+  /// `found`, the key's value, agrees.
   void add(const std::string& key, size_t m, std::string expected, std::string found);
   /// Calls f(key, expected, found, first, count) for each key that most modules contradict. `first` is the
   /// first module that expects the most frequent value, `count` the number of modules that contradict the

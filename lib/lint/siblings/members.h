@@ -33,7 +33,7 @@ struct Member {
 /// Returns all weights among `figures`: linears, embeddings, norms and biases. Scales are left out.
 std::vector<Member> list_members(const LintInput& input, std::span<const MatrixFigures> figures);
 
-/// The names in warnings and errors. Anything that belongs to such a module, or contains it, is known to be
+/// The names in warnings and errors. Anything that belongs to a named module, or contains it, is known to be
 /// wrong. Its other oddities follow from that, and its siblings are not compared with it.
 class Reported {
  public:

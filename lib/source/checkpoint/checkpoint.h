@@ -154,9 +154,9 @@ class Checkpoint {
   std::optional<size_t> find(std::string_view name) const { return find_tensor(tensors_, name); }
   /// The NVFP4 modules, in the order of their global scales' names.
   const std::vector<Nvfp4Linear>& nvfp4_modules() const { return modules_; }
-  /// config.json; null if it is absent.
+  /// The content of config.json; null if the file is absent.
   const Json& config() const;
-  /// hf_quant_config.json; null if it is absent.
+  /// The content of hf_quant_config.json; null if the file is absent.
   const Json& hf_quant_config() const;
   /// The two configs that define how values are read. These are the checkpoint's own configs or, for a
   /// checkpoint of one file, those in the file's folder, which are not copied to an output.
@@ -171,7 +171,7 @@ class Checkpoint {
   /// Opens a file of the directory again. Throws Error if its path now leads out of the directory.
   InputFile open_again(const char* name) const;
 
-  /// "model-00003.safetensors: model.norm.weight", for messages.
+  /// Returns the place of a tensor, for messages: "model-00003.safetensors: model.norm.weight".
   std::string where(size_t tensor) const;
   /// Reads bytes [offset, offset + out.size()) of a tensor. Several threads may call it at once.
   void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const;
@@ -179,7 +179,7 @@ class Checkpoint {
   bool is_computed(const Nvfp4Linear& module) const { return computed_from(module).has_value(); }
   /// Findings about the tensors computed so far: one of each kind, with the first module that has it.
   Findings computed_findings() const { return source_ ? source_->computed_findings() : Findings{}; }
-  /// TensorSource::config_texts() and TensorSource::source_note(); empty without a source.
+  /// Return TensorSource::config_texts() and TensorSource::source_note(); empty if there is no source.
   std::map<std::string, std::string> config_texts() const;
   Json source_note() const { return source_ ? source_->source_note() : Json(nullptr); }
   /// The number of bytes that are read to compute a module; nullopt if the module is stored.
@@ -187,7 +187,7 @@ class Checkpoint {
   /// Reads rows of a computed module as TensorSource::read_rows() does.
   void read_rows(const Nvfp4Linear& module, const RowRange& rows, std::span<uint8_t> codes,
                  std::span<uint8_t> scales) const;
-  /// TensorSource::computed_result() of a module.
+  /// Returns TensorSource::computed_result() of a module.
   Json computed_result(const Nvfp4Linear& module) const;
 
  private:

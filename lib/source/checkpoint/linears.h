@@ -37,7 +37,7 @@ struct Linear {
   /// The block of weights that share a scale, in rows and columns. FP8 has {n, k}, {1, k} or a block size,
   /// MXFP8 and MXFP4 have {1, 32}, NVFP4 has {1, 16}, INT4 without a group_index has {1, group}.
   int64_t scale_rows = 0, scale_cols = 0;
-  Int4Packing packing{};             ///< INT4 only
+  Int4Packing packing{};             ///< INT4 only: how codes are packed into words
   int zero_offset = 0;               ///< INT4 only: number added to stored zero points
   bool ignores_zero_points = false;  ///< INT4 only: all zero points are 8, whatever is stored
   /// INT4 only: the setting in the config, such as "sym: true", that makes all zero points 8. A stored zero

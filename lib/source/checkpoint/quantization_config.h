@@ -77,7 +77,8 @@ Json original_config(const Json& config, const Json& hf_quant_config);
 /// Returns the source's config.json with `entry` as its only quantization entry. The entry is where the
 /// source has its own (in text_config, for example), otherwise at the top. null: the result has no entry.
 Json config_with_quantization(const Checkpoint& source, Json entry);
-/// Does the same for any config.json.
+/// Returns `config`, a config.json, with `entry` as its only quantization entry, as
+/// config_with_quantization() does.
 Json with_quantization(Json config, Json entry);
 
 /// Returns the config.json of an artifact in a layout, with `entry` at its top. Under `base` the entry holds

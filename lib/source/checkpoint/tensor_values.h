@@ -29,7 +29,7 @@ struct NumberType {
   static constexpr DType dtype = kType;
   using Type = T;
 };
-/// F64 and the integer types.
+/// The element types F64 and all integer types.
 using NumberTypes = std::tuple<NumberType<DType::kF64, double>, NumberType<DType::kI64, int64_t>,
                                NumberType<DType::kI32, int32_t>, NumberType<DType::kI16, int16_t>,
                                NumberType<DType::kI8, int8_t>, NumberType<DType::kU64, uint64_t>,

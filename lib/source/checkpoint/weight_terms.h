@@ -19,7 +19,7 @@ struct TensorAccess {
   /// Reads bytes of a tensor like Checkpoint::read(). Empty: no values are read, and terms that depend on
   /// values are not found.
   std::function<void(size_t, uint64_t, std::span<uint8_t>)> read{};
-  const std::vector<bool>* whole = nullptr;  ///< which tensors can be read; nullptr: all
+  const std::vector<bool>* whole = nullptr;  ///< for each tensor, true if it can be read; nullptr: all can
   /// Returns the file of a tensor. Empty: __metadata__ of headers is ignored.
   std::function<const Shard&(size_t)> file{};
   const Json* config = nullptr;  ///< config.json, for the number of experts; nullptr: unknown

@@ -16,9 +16,8 @@ inline const Scheme kNvfp4{.format = WeightFormat::kNvfp4, .has_input_scale = tr
 inline const Scheme kNvfp4WeightOnly{.format = WeightFormat::kNvfp4};
 inline const Scheme kFp8Tensor{.format = WeightFormat::kFp8};
 inline const Scheme kFp8Row{.format = WeightFormat::kFp8, .granularity = Granularity::kRow};
-inline const Scheme kFp8Blocks{.format = WeightFormat::kFp8, .granularity = Granularity::kBlock};  ///< blocks
-                                                                                                   ///< of any
-                                                                                                   ///< size
+/// The size of the blocks is left open.
+inline const Scheme kFp8Blocks{.format = WeightFormat::kFp8, .granularity = Granularity::kBlock};
 inline const Scheme kMxfp8{.format = WeightFormat::kMxfp8};
 inline const Scheme kMxfp4{.format = WeightFormat::kMxfp4};
 inline const Scheme kInt4{.format = WeightFormat::kInt4};

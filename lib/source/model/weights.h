@@ -84,7 +84,7 @@ class ModelWeights {
   Worker make_worker() const { return Worker(checkpoint_); }
   /// Computes out = x w' + bias on all threads. `x` is [m, K], `out` [m, N], and w' the transposed matrix.
   void multiply(const ModelMatrix& matrix, const float* x, int64_t m, float* out) const;
-  /// Computes the same on the calling thread.
+  /// Computes out = x w' + bias on the calling thread, with its `worker`.
   void multiply(Worker& worker, const ModelMatrix& matrix, const float* x, int64_t m, float* out) const;
 
  private:
