@@ -20,8 +20,8 @@ class LinearShapes {
   /// Reads the shapes of MXFP4 codes [N, K/2], [E, N, K/2] or [E, N, K/32, 16], and of their scales.
   bool read_mxfp4(Linear& module);
   /// Reads the shape of the scales of a module with known E, N and K. There may be one scale, one for each
-  /// row, or one for each block of b x b weights: [N/b, K/b] or [N/b, 1, K/b, 1]. The configuration states
-  /// the block size. If it states none, a size that known checkpoints have must fit.
+  /// row, or one for each block: [N/b, K/b] or [N/b, 1, K/b, 1], with b the block's size along N or K. The
+  /// configuration states the block size. If it states none, a size that known checkpoints have must fit.
   bool read_fp8_scale(Linear& module);
   /// Reads the shapes of four-bit codes, zero points and the order of groups in compressed-tensors, AWQ and
   /// GPTQ.

@@ -138,8 +138,8 @@ std::unique_ptr<LoaderLookup> read_groups_of(const Json& config) {
   }});
 }
 
-/// Makes a step that reads DeepSeek-V4's experts in the format of the first expert. If the configuration
-/// states NVFP4 and does not exclude them, it reads them as NVFP4.
+/// Makes a step that reads DeepSeek-V4's experts. They are NVFP4 if the configuration states this and does
+/// not exclude them. Otherwise they are MXFP4, unless the first expert is in floats or in blocks of FP8.
 Step read_experts(const Json& config, Scheme first) {
   using namespace schemes;
   const bool is_fp4 = !is_fp8_blocks(first) && first != kFloat;
