@@ -13,7 +13,7 @@
 namespace twofour {
 namespace {
 
-/// True if two schemes mean the same: their common settings are equal, and the algorithm is the same.
+/// True if two schemes mean the same: the settings that both have are equal, and so is the algorithm.
 bool same_scheme(const Json& a, const Json& b) {
   if (!a.is_object() || !b.is_object()) return a == b;
   if (a.contains("quant_algo") != b.contains("quant_algo")) return false;
@@ -31,7 +31,7 @@ bool same_scheme(const Json& a, const Json& b) {
   return algorithms || a.size() == b.size();
 }
 
-/// A regular expression that matches only this text.
+/// Returns a regular expression that matches only `text`.
 std::string escaped(std::string_view text) {
   std::string regex;
   for (const char c : text) {
@@ -55,7 +55,8 @@ Json* QuantizationWords::list_for(Json& holder) {
 
 void QuantizationWords::add_unquantized(const std::vector<std::string>& modules,
                                         std::vector<std::string> entries) {
-  // A block of experts that all come as floats becomes one pattern; loaders look up the block or its parts.
+  // If all experts of a block are added in floats, one pattern names them. Loaders look up the block or its
+  // parts.
   for (const std::string& module : modules) {
     const auto parsed = parse_module_name(module);
     std::string entry = module;
@@ -74,8 +75,8 @@ void QuantizationWords::add_unquantized(const std::vector<std::string>& modules,
   }
 }
 
-/// The donor's list entries that match some of `floats`, but nothing that is quantized or belongs to the
-/// base. Leaves in `floats` the modules that none matches.
+/// Returns entries of the donor's lists that match some modules of `floats`, but no quantized module and no
+/// module of the base. Removes the modules that they match from `floats`.
 std::vector<std::string> QuantizationWords::take_entries(const QuantizationWords& donor,
                                                          const std::vector<ComingModule>& coming,
                                                          const std::vector<std::string>& staying,
@@ -126,7 +127,7 @@ void QuantizationWords::unlist(const std::vector<ComingModule>& quantized,
   }
 }
 
-/// Writes an entry of `quantized_layers`, and its name into the group of `config_groups` with the same
+/// Writes an entry of `quantized_layers`, and adds its name to the group of `config_groups` with the same
 /// scheme.
 void QuantizationWords::set_scheme(const ComingModule& module, const QuantizationWords& donor) {
   const auto all = holders();

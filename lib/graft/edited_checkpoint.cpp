@@ -28,7 +28,7 @@ void read_tensor(const Shard& shard, const EditedTensor& t, uint64_t offset, std
 /// Reads the tensors of an edited checkpoint from the files of its sources.
 class EditedView : public TensorSource {
  public:
-  /// `source` names the checkpoint that it starts from; `shards` are the files of all sources.
+  /// `source` is the checkpoint that the edit starts from. `shards` are the files of all sources.
   EditedView(Checkpoint source, std::shared_ptr<const FileStates> donor, std::vector<Shard> shards,
              std::vector<EditedTensor> tensors, std::map<std::string, std::string> texts, Json note,
              std::vector<LinkOutside> links)
@@ -57,14 +57,14 @@ class EditedView : public TensorSource {
  private:
   Checkpoint source_;
   std::shared_ptr<const FileStates> donor_;
-  std::vector<Shard> shards_;  ///< files of both
+  std::vector<Shard> shards_;  ///< files of source and donor
   std::vector<EditedTensor> tensors_;
   std::map<std::string, std::string> texts_;
   Json note_;
   std::vector<LinkOutside> links_;  ///< of source and donor
 };
 
-/// Restores the source's text of a config that has not changed.
+/// Restores the source's text of each config that has not changed.
 void keep_unchanged_texts(const Checkpoint& source, Edited& edited) {
   const auto keep = [&](const char* name, const Json& before, const Json& now) {
     if (before.is_null() || edited.texts.contains(name) || json_line(before) != json_line(now)) return;
@@ -74,7 +74,7 @@ void keep_unchanged_texts(const Checkpoint& source, Edited& edited) {
   keep(kConfigNames[1], source.hf_quant_config(), edited.hf_quant);
 }
 
-/// True if any weights are codes or values of few bits, in any format.
+/// True if a checkpoint has quantized weights in any format.
 bool has_codes(const Checkpoint& c) {
   return std::any_of(c.tensors().begin(), c.tensors().end(), [](const TensorInfo& t) {
     const bool few_bits = dtype_bits(t.dtype) <= 8 && t.dtype != DType::kBool;

@@ -12,19 +12,21 @@
 
 namespace twofour {
 
-/// A tensor of an edited checkpoint: bytes of one file, all or some of its equal slices.
+/// A tensor of an edited checkpoint. Its bytes come from one file: all of a stored tensor, or some of its
+/// slices of equal size.
 struct EditedTensor {
   TensorInfo info;
-  uint32_t shard;                                         ///< among the sources' files, the base's first
-  uint64_t begin;                                         ///< in the shard's data
-  std::shared_ptr<const std::vector<int64_t>> kept = {};  ///< slices, ascending; null: all
-  uint64_t slice = 0;                                     ///< bytes of one
+  uint32_t shard;  ///< position among the sources' files; the base's files come first
+  uint64_t begin;  ///< offset in the shard's data, in bytes
+  /// Slices that stay, ascending; null: the whole tensor.
+  std::shared_ptr<const std::vector<int64_t>> kept = {};
+  uint64_t slice = 0;  ///< bytes of one slice
 };
 
 std::vector<std::string> names_of(const std::vector<EditedTensor>& tensors);
 std::vector<std::string> names_of(const Checkpoint& c);
 
-/// Adds the remaining tensors of a checkpoint, with shards counted from `first`.
+/// Appends the tensors of `c` for which `stays` is true to `to`. Their shard numbers begin at `first`.
 void add_tensors(const Checkpoint& c, const std::vector<bool>& stays, uint32_t first,
                  std::vector<EditedTensor>& to);
 void sort_by_name(std::vector<EditedTensor>& tensors);
@@ -34,27 +36,29 @@ struct Edited {
   std::vector<EditedTensor> tensors;
   Json config, hf_quant;
   Findings findings;
-  std::map<std::string, std::string> texts = {};  ///< of config files copied from a source
-  Json note = nullptr;                            ///< see TensorSource::source_note
+  /// Texts of config files that are copied from a source, by file name.
+  std::map<std::string, std::string> texts = {};
+  Json note = nullptr;  ///< see TensorSource::source_note
 };
 
-/// Findings of a source that also hold for a result made from it. Modules are examined again.
+/// The findings of a source that also hold for a result made from it. Findings about modules are left out,
+/// since the result's modules are examined again.
 Findings findings_of(const Checkpoint& c);
 
 /// The config files that an edit changes.
 inline constexpr const char* kConfigNames[] = {"config.json", "hf_quant_config.json"};
 
-/// The tensors as a checkpoint with the base's configuration, to count and examine. It reads from base and
-/// donor and must not outlive them.
+/// A checkpoint with these tensors and the base's configuration, for counting and examining. It reads from
+/// `base` and `donor`, so both must outlive it.
 Checkpoint outline(const Checkpoint& base, const Checkpoint* donor, const std::vector<EditedTensor>& tensors);
 
-/// Removes the settings of quantization from an edit's result if no codes are left. Throws Error if an engine
-/// would take `result`, the result's tensors, for other formats because of them, although it reads the base
-/// correctly.
+/// Removes the quantization settings from `edited` if no quantized weights are left. `result` has the
+/// result's tensors. Throws Error if an engine reads the base correctly, but would read `result` in wrong
+/// formats because of the settings.
 void settle_words(const Checkpoint& base, const Checkpoint& result, Edited& edited);
 
-/// The edited checkpoint, which reads from the files of its sources. A config that equals the source's keeps
-/// the source's text.
+/// Makes the edited checkpoint, which reads from the files of its sources. A config that equals the source's
+/// config keeps its text.
 Checkpoint view_of(Checkpoint source, std::optional<Checkpoint> donor, Edited edited);
 
 /// The implementations of open_edited(), one for each kind of edit.

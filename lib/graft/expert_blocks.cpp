@@ -21,7 +21,7 @@ struct BelowExperts {
   std::string_view rest;  ///< "7.up_proj.weight", "gate_up_proj"
 };
 
-/// Granite's stacks have no block of their own.
+/// Suffixes of Granite's stacks of experts, which have no block of their own.
 constexpr std::string_view kBareStacks[] = {"input_linear.", "output_linear."};
 
 std::optional<BelowExperts> below_experts(std::string_view name) {
@@ -45,7 +45,8 @@ std::optional<int64_t> leading_number(std::string_view rest) {
   return is_number ? std::optional(value) : std::nullopt;
 }
 
-/// The place of a block's router: beside the block or, if stacks have no block of their own, below it.
+/// The module that has a block's router: the one above the block or, if stacks have no block of their own,
+/// the block itself.
 std::string_view home_of(std::string_view block) {
   constexpr std::string_view kBlock = ".experts";
   return block.ends_with(kBlock) ? block.substr(0, block.size() - kBlock.size())
@@ -53,7 +54,8 @@ std::string_view home_of(std::string_view block) {
                                  : block;
 }
 
-/// Last parts of router tensors without a number for each expert: gemma-4's scale of the hidden state.
+/// Last parts of names of router tensors that are not divided by experts, such as gemma-4's scale of the
+/// hidden state.
 constexpr std::string_view kUndividedParts[] = {"scale", "root_size", "input_scale", "input_global_scale"};
 
 int64_t elements(const TensorInfo& t) {
@@ -130,7 +132,7 @@ class BlockFinder {
 
   void add_router(size_t i) {
     const std::string& name = info(i).name;
-    // A block's home is one of the name's ancestors.
+    // The home of a block (home_of()) is a module above this tensor.
     for (size_t dot = name.rfind('.'); dot != name.npos;
          dot = dot == 0 ? name.npos : name.rfind('.', dot - 1)) {
       const std::string home = name.substr(0, dot);

@@ -11,15 +11,15 @@ namespace twofour {
 /// A tensor that belongs to a block of experts.
 struct ExpertTensor {
   enum class Kind {
-    kExpert,  ///< of one expert: P.7.up_proj.weight
-    kStack,   ///< a slice for each expert, along the outermost dimension
-    kRouter,  ///< likewise: the router's rows, bias and correction bias
-    kWhole,   ///< of all experts together
+    kExpert,  ///< a tensor of one expert: P.7.up_proj.weight
+    kStack,   ///< a tensor with a slice for each expert along the outermost dimension
+    kRouter,  ///< a tensor of the router with a slice for each expert: its rows, bias or correction bias
+    kWhole,   ///< a tensor that all experts share
   };
-  size_t tensor;  ///< in Checkpoint::tensors()
+  size_t tensor;  ///< position in Checkpoint::tensors()
   Kind kind;
-  int64_t expert = -1;   ///< kExpert
-  size_t number_at = 0;  ///< kExpert: position of the number in the name
+  int64_t expert = -1;   ///< number of the expert; only of kExpert
+  size_t number_at = 0;  ///< position of that number in the tensor's name; only of kExpert
 };
 
 /// The routed experts of a layer, with their router.
@@ -29,8 +29,9 @@ struct ExpertBlock {
   std::vector<ExpertTensor> tensors;
 };
 
-/// All blocks of a checkpoint, by name. Throws Error if experts are missing, if tensors of a block disagree
-/// on their number, if the division of a router's tensor is unknown, and on hash layers.
+/// Returns all blocks of experts in a checkpoint, sorted by name. Throws Error if experts are missing, if
+/// tensors of a block disagree on the number of experts, if it is unknown how a router's tensor is divided,
+/// and on layers with hash routing.
 std::vector<ExpertBlock> find_expert_blocks(const Checkpoint& checkpoint);
 
 }  // namespace twofour

@@ -16,7 +16,7 @@
 namespace twofour {
 namespace {
 
-/// The value of the first of these keys that is a whole number in a config.
+/// The value of the first key that is a whole number in `config`; nullopt if none is.
 std::optional<int64_t> setting(const Json& config, std::initializer_list<const char*> keys) {
   for (const char* key : keys) {
     const Json& value = model_setting(config, key);
@@ -34,7 +34,7 @@ bool has_correction_bias(const Checkpoint& c, const std::vector<ExpertBlock>& bl
   return false;
 }
 
-/// Throws Error unless a count of experts is possible with the config.
+/// Throws Error unless the config allows `count` experts in a layer.
 void check_count(const Checkpoint& c, const ExpertRules& rules, int64_t count) {
   const std::string where = (c.path() / "config.json").string();
   if (count >= rules.experts)
@@ -60,7 +60,7 @@ void check_count(const Checkpoint& c, const ExpertRules& rules, int64_t count) {
   }
 }
 
-/// The advice about a block that a file does not name.
+/// Advice for a message about a block that a file of saliencies or experts does not name.
 std::string advice_for(const Checkpoint& c, const std::string& block) {
   const int64_t layers = layer_count(c);
   return draft_layer(block, layers) < 0
@@ -149,7 +149,7 @@ void check_kept_experts(const Checkpoint& c, const std::vector<ExpertBlock>& blo
 
 namespace {
 
-/// Appends the `count` most salient experts of a group [first, last), ascending.
+/// Appends the numbers of the `count` most salient experts among [first, last) to `kept`, ascending.
 void keep_best(const std::vector<float>& saliency, int64_t first, int64_t last, int64_t count,
                std::vector<int64_t>& kept) {
   std::vector<int64_t> order;

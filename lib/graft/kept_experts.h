@@ -11,28 +11,31 @@
 
 namespace twofour {
 
-/// The settings of experts in a config.
+/// The settings in config.json that limit which experts can be removed.
 struct ExpertRules {
-  int64_t experts = 0;  ///< the count that config.json states
-  int64_t top_k = 1;    ///< experts for each token
-  int64_t groups = 1;   ///< of experts; a token uses `top_groups` of them
+  int64_t experts = 0;  ///< number of routed experts in a layer, as config.json states it
+  int64_t top_k = 1;    ///< number of experts that each token uses
+  int64_t groups = 1;   ///< number of groups of experts; a token uses `top_groups` of them
   int64_t top_groups = 1;
-  bool two_a_group = false;  ///< groups are scored by their best two
+  bool two_a_group = false;  ///< a group is scored by its best two experts
 };
-/// Throws Error if config.json has no count of experts, or one that no edit can change.
+/// Throws Error if config.json has no number of experts, or a number that no edit can change.
 ExpertRules expert_rules(const Checkpoint& checkpoint, const std::vector<ExpertBlock>& blocks);
 
-/// Throws Error unless `experts` names every block, the same count of existing experts in each, at least as
-/// many as a token needs and, with groups, equally many of each.
+/// Throws Error unless `experts` names every block and keeps the same number of existing experts in each. At
+/// least as many must stay as a token needs. If experts are in groups, equally many must stay in each group.
+/// `where` names the source of `experts` in messages.
 void check_kept_experts(const Checkpoint& checkpoint, const std::vector<ExpertBlock>& blocks,
                         const std::map<std::string, std::vector<int64_t>>& experts, const std::string& where);
 
-/// The edit that leaves `count` experts of each block, those with the largest `P.saliency` F32 [E] in the
-/// safetensors file `by`; in a tie, the lower number. With groups, the best of each. Throws Error on entries
-/// that are missing, unknown, of another type or shape, or NaN.
+/// Returns the edit that keeps `count` experts of each block: those with the largest saliency. The
+/// safetensors file `by` holds the tensor `P.saliency` F32 [E] for each block P with E experts. Ties go to
+/// the lower number. If experts are in groups, the best of each group stay. Throws Error on entries that are
+/// missing, unknown, of another type or shape, or NaN.
 Edit keep_salient_experts(const Checkpoint& checkpoint, int64_t count, const std::filesystem::path& by);
 
-/// The edit that leaves the experts that a JSON file names: {"P": [numbers]}. Throws Error as the others.
+/// Returns the edit that keeps the experts named in a JSON file: {"P": [numbers]} for each block P. Throws
+/// Error like check_kept_experts().
 Edit keep_named_experts(const Checkpoint& checkpoint, const std::filesystem::path& file);
 
 }  // namespace twofour

@@ -75,7 +75,8 @@ class MixedWriter {
     model_.modules.push_back(std::move(one));
   }
 
-  /// Groups of compressed-tensors describe activations, which tensors do not show.
+  /// The entry for a module. Groups of compressed-tensors also describe activations, which the tensors do not
+  /// show.
   Json entry_of(const Linear& m, const Scheme& scheme) const {
     const size_t source = came_.contains(result_.tensors()[m.weight].name);
     if (source >= groups_.size() || !groups_[source]) return dialect_->entry(scheme);
@@ -102,7 +103,7 @@ class MixedWriter {
   const Checkpoint& result_;
   const std::set<std::string>& came_;
   const OutputDialect* dialect_;
-  std::vector<std::unique_ptr<SourceGroups>> groups_;  ///< base's, donor's
+  std::vector<std::unique_ptr<SourceGroups>> groups_;  ///< groups of the base and of the donor
   WrittenModel model_;
   Problems problems_;
 };

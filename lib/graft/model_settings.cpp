@@ -59,7 +59,7 @@ constexpr const char* kLayerLists[] = {"layer_types",
                                        "partial_rotary_factors",
                                        "attention_layers",
                                        "num_attention_heads_per_layer"};
-/// Lists of the numbers of layers of one kind.
+/// Keys of lists that hold the numbers of the layers of one kind.
 constexpr const char* kNumberLists[] = {"mlp_only_layers", "full_attn_idxs", "full_attention_layers",
                                         "dense_layers"};
 
@@ -69,7 +69,8 @@ size_t length_of(const Json& list) {
   return list.is_array() ? list.size() : list.is_string() ? list.get<std::string>().size() : 0;
 }
 
-/// The first `length` entries of a list, followed by the entries of `more` from there on.
+/// The first `length` entries of a list, followed by the entries of `more` from position `length` on.
+/// nullptr: nothing follows.
 Json resized(const Json& list, size_t length, const Json* more) {
   if (list.is_string()) {
     std::string text = list.get<std::string>().substr(0, length);
@@ -82,7 +83,8 @@ Json resized(const Json& list, size_t length, const Json* more) {
   return out;
 }
 
-/// Shortens lists with an entry for each layer from `before` layers to `after`.
+/// Shortens lists that have an entry for each of `before` layers to `after` entries, and removes numbers of
+/// dropped layers from lists of numbers.
 void shorten_lists(Json& config, int64_t before, int64_t after) {
   for_each_config(config, [&](Json& one) {
     for (const char* key : kLayerLists) {
@@ -102,7 +104,7 @@ void shorten_lists(Json& config, int64_t before, int64_t after) {
   });
 }
 
-/// Appends the donor's entries for draft layers to lists that cover only the main layers.
+/// Appends the donor's entries for draft layers to lists that have entries only for the main layers.
 void lengthen_lists(Json& config, const Json& donor, int64_t layers, int64_t drafts) {
   for_each_config(config, [&](Json& one) {
     for (const char* key : kLayerLists) {

@@ -7,36 +7,38 @@
 
 namespace twofour {
 
-/// Calls `f` on a config and the configs of its language model.
+/// Calls `f` on a config and on the nested configs of its language model.
 void for_each_config(Json& config, const std::function<void(Json&)>& f);
-/// Sets a key in every config that has it, otherwise beside num_hidden_layers.
+/// Sets a key in every one of these configs that has it. If none has it, sets it beside num_hidden_layers.
 void set_everywhere(Json& config, const char* key, const Json& value);
 
-/// The layers of a checkpoint, judged by its tensors.
+/// The numbers of layers of a checkpoint, counted by its tensors.
 struct LayerCounts {
-  int64_t main = 0;      ///< layers of the language model, from 0 on
-  int64_t draft = 0;     ///< draft layers, from 0 on
-  bool inlined = false;  ///< draft layers are numbered after the others
+  int64_t main = 0;      ///< number of layers of the language model
+  int64_t draft = 0;     ///< number of draft layers
+  bool inlined = false;  ///< draft layers are numbered after the language model's layers
 };
-/// Counts layers of the tensors; `layers` is the count in config.json. Throws Error if numbers are left out.
+/// Counts the layers that have tensors. `layers` is num_hidden_layers of config.json, or kNoLayerCount.
+/// Throws Error if the numbers of layers have gaps.
 LayerCounts count_layers(const Checkpoint& checkpoint, int64_t layers);
 
-/// The config of a base that received draft layers or other modules of a donor. `result` has the tensors.
-/// `took`: draft layers came. Throws Error if no key holds their count.
+/// Returns the base's config after a graft of draft layers or other modules. `result` has the result's
+/// tensors. `took`: the donor gave draft layers. Throws Error if no key holds the number of draft layers.
 Json config_after_graft(const Checkpoint& base, const Checkpoint& donor, const Checkpoint& result, bool took);
 
-/// The config after modules were dropped. Throws Error if dropped layers are not the last.
+/// Returns the config after modules were dropped. `result` has the remaining tensors. Throws Error if layers
+/// other than the last are dropped.
 Json config_after_drop(const Checkpoint& source, const Checkpoint& result);
 
-/// The config after all but `count` experts of each block were dropped.
+/// Returns the config after each block of `experts` experts was reduced to `count`.
 Json config_after_experts(const Checkpoint& source, int64_t experts, int64_t count);
 
-/// A config.json after modules were dropped or added, with updated keys that announce such modules: switches
-/// of parameters in the model's family, and DeepSeek-V4's list of compressors. If no module of a key is left,
-/// the key announces none. If the first such modules came, the key has the value in `donor`, the donor's
-/// config.json (null: there is no donor). `config` is that of the result except for these keys, `before` has
-/// the base's tensors, `now` the result's. If only some layers lose such modules, no value fits, and the key
-/// is unchanged.
+/// Updates the keys of a config.json that announce modules, after modules were dropped or added. These keys
+/// are the switches of parameters in the model's family, and DeepSeek-V4's list of compressors. If no module
+/// that a key announces is left, the key gets the value for none. If the base had none and the result has
+/// some, the key gets its value in `donor`, the donor's config.json (null: there is no donor). If only some
+/// layers lost these modules, no value fits, and the key stays as it is. `config` is the result's config
+/// before this update. `before` has the base's tensors, `now` the result's.
 Json switch_settings(Json config, const Checkpoint& before, const Checkpoint& now, const Json& donor);
 
 }  // namespace twofour

@@ -34,7 +34,7 @@ constexpr SideRule kSides[] = {
     {"eh_proj", Sides::kTwice},  {"fc", Sides::kTwice},      {"lm_head", Sides::kInput},
     {"head", Sides::kInput},     {"e_proj", Sides::kBoth},   {"h_proj", Sides::kBoth}};
 
-/// Norms of the hidden state.
+/// Names of norms of the hidden state.
 constexpr std::string_view kNorms[] = {"enorm",
                                        "hnorm",
                                        "input_layernorm",
@@ -64,8 +64,7 @@ bool fits(const Linear& m, Sides sides, int64_t hidden) {
   return true;
 }
 
-/// The part of their names that linears share in the same place of different layers: "experts.gate_proj",
-/// "q_proj".
+/// The part of a linear's name that is the same in all layers: "experts.gate_proj", "q_proj".
 std::string place_of(const Linear& m) {
   const auto known = parse_module_name(m.name);
   return known && known->expert >= 0 ? "experts." + std::string(leaf_of(m.name))
@@ -130,7 +129,8 @@ class FitCheck {
       expect(fmt::format("the base's hidden_size {}", *hidden));
   }
 
-  /// A base has the same count of experts in all of its layers.
+  /// Adds a problem if a donor's block has another number of experts than the base, where all layers have the
+  /// same.
   void experts_fit(const std::vector<bool>& comes) {
     const int64_t promised = promised_experts(base_.config());
     std::map<std::string, int64_t> counts;
@@ -149,7 +149,7 @@ class FitCheck {
     }
   }
 
-  /// If the base ties its head to the embedding, no head may come.
+  /// Adds a problem if the donor gives a head, but the base ties its head to the embedding.
   void head_is_read(const std::vector<bool>& comes) {
     if (model_setting(base_.config(), "tie_word_embeddings") != Json(true)) return;
     for (size_t i = 0; i < comes.size(); ++i) {
@@ -165,13 +165,14 @@ class FitCheck {
   void refuse() const { problems_.refuse(); }
 
  private:
-  /// The number of parallel hidden states in models with hyper-connections.
+  /// The number of parallel hidden states in a model with hyper-connections.
   int64_t streams() const {
     return size_of(base_, "hc_count").value_or(size_of(base_, "hc_mult").value_or(1));
   }
 
   const Checkpoint &base_, &donor_;
-  std::map<std::string, std::set<std::pair<int64_t, int64_t>>> shapes_;  ///< of the base's linears, by place
+  /// Shapes {n, k} of the base's linears, by place_of().
+  std::map<std::string, std::set<std::pair<int64_t, int64_t>>> shapes_;
   Problems problems_;
 };
 

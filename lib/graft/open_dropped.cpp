@@ -20,8 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// True if everything that a graft brought is dropped, so that its base is left: then restores the base's
-/// config files, too.
+/// Restores the base's config files and returns true if the edit drops everything that a graft added.
 bool give_base_back(const Checkpoint& source, Edited& edited) {
   std::error_code error;
   const fs::path path = source.path() / kManifestName;
@@ -40,8 +39,8 @@ bool give_base_back(const Checkpoint& source, Edited& edited) {
   return true;
 }
 
-/// Refuses to drop single experts of a block, for which another edit exists that also adapts router and
-/// config.
+/// Throws Error if the edit drops single experts of a block. Another edit does this and also adapts router
+/// and config.
 void refuse_parts_of_blocks(const Checkpoint& c, const std::vector<bool>& stays) {
   const auto block_of = [](std::string_view name) {
     const auto parsed = parse_module_name(module_of(name));
@@ -59,7 +58,7 @@ void refuse_parts_of_blocks(const Checkpoint& c, const std::vector<bool>& stays)
   }
 }
 
-/// The remaining part of a tensor of a block; nullopt if it is dropped.
+/// The part of a block's tensor that remains; nullopt if the whole tensor is dropped.
 std::optional<EditedTensor> without_experts(const Checkpoint& c, const ExpertTensor& t, int64_t experts,
                                             const std::shared_ptr<const std::vector<int64_t>>& kept) {
   const TensorInfo& info = c.tensors()[t.tensor];
@@ -79,7 +78,7 @@ std::optional<EditedTensor> without_experts(const Checkpoint& c, const ExpertTen
   return out;
 }
 
-/// The new name of a module of a block's expert; nullopt if the expert is dropped.
+/// Finds the new name of a module of a block's expert; nullopt if the expert is dropped.
 class ExpertRenames {
  public:
   void add(const ExpertBlock& block, const std::vector<int64_t>& kept) { kept_[block.name] = &kept; }

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The config files of a checkpoint, byte for byte.
+/// The texts of a checkpoint's config files, byte for byte, by name.
 std::map<std::string, std::string> config_files_of(const Checkpoint& c) {
   std::map<std::string, std::string> texts;
   std::error_code error;
@@ -38,14 +38,16 @@ bool is_code_type(DType type) {
   return type == DType::kU8 || type == DType::kI8 || type == DType::kI32 || type == DType::kF8E4M3;
 }
 
-/// The added modules, quantized or linears in floats, with their entries in the donor's config.
+/// The modules that a graft adds, quantized ones and linears in floats, with their entries in the donor's
+/// config.
 std::vector<ComingModule> coming_modules(const Checkpoint& donor, const QuantizationWords& words,
                                          const std::vector<Linear>& linears, const std::vector<bool>& comes) {
   std::set<std::string> floats, quantized;
   for (const Linear& m : linears) {
     if (comes[m.weight]) (!m.format->coded ? floats : quantized).insert(m.name);
   }
-  for (size_t i = 0; i < comes.size(); ++i) {  // formats without linears, or unsupported
+  // Modules in formats without linears, or in unsupported formats.
+  for (size_t i = 0; i < comes.size(); ++i) {
     const TensorInfo& t = donor.tensors()[i];
     const std::string_view leaf = leaf_of(t.name);
     if (comes[i] && is_code_type(t.dtype) && (leaf.find("weight") == 0 || leaf == "qweight"))
@@ -74,8 +76,8 @@ std::vector<std::string> float_linears(const Checkpoint& c) {
   return names;
 }
 
-/// The config files after a graft: the base's with the added modules written into them or, if these cannot be
-/// described so, new ones with an entry for each module of the result.
+/// Writes the config files after a graft. If possible, these are the base's files with entries for the added
+/// modules. Otherwise they are new files with an entry for each module of the result.
 void write_words(const Checkpoint& base, const Checkpoint& donor, const std::vector<Linear>& linears,
                  const std::vector<bool>& comes, const Checkpoint& result,
                  const std::vector<std::string>& staying, Edited& edited) {
@@ -126,7 +128,7 @@ Checkpoint open_graft(const fs::path& source, const fs::path& donor_path, const 
     const std::string& name = base.tensors()[i].name;
     goes[i] = goes[i] || names.contains(name) || modules.contains(module_of(name));
   }
-  Problems ignored;  // of modules that the edit leaves unchanged
+  Problems ignored;  // problems of modules that the edit leaves unchanged
   const auto of_base = find_weight_modules(base, ignored), of_donor = find_weight_modules(donor, ignored);
   refuse_unlike_shapes(base, of_base, goes, donor, of_donor, comes);
 

@@ -10,13 +10,13 @@
 namespace twofour {
 namespace {
 
-/// ModelOpt's settings for a single algorithm as an entry of `quantized_layers`.
+/// Returns ModelOpt's settings for a single algorithm, written as an entry of `quantized_layers`.
 Json entry_of(const Json& holder) {
   Json entry = Json::object();
   for (const char* key : {"quant_algo", "group_size", "has_zero_point", "pre_quant_scale"}) {
     if (const Json& said = member(holder, key); !said.is_null()) entry[key] = said;
   }
-  // In the flat form the groups hold the size.
+  // In the flat form, the groups hold the group size.
   for (const auto& [name, group] : members_of(holder, "config_groups")) {
     const Json& weights = member(group, "weights");
     if (!entry.contains("group_size") && weights.contains("group_size"))
@@ -41,7 +41,7 @@ std::vector<const Json*> QuantizationWords::holders() const {
 std::vector<Json*> QuantizationWords::holders() {
   std::vector<Json*> all;
   groups_.reset();
-  // The pointers lead into this object's own values.
+  // The cast is safe, since the pointers lead into this object's own values.
   for (const Json* holder : std::as_const(*this).holders()) all.push_back(const_cast<Json*>(holder));
   return all;
 }

@@ -12,40 +12,42 @@
 
 namespace twofour {
 
-/// An added module, and its quantization in the donor: an entry of `quantized_layers`, a group of
-/// `config_groups` or a whole quantization_config without its lists; null: not quantized.
+/// A module that a graft adds, and its quantization in the donor's config.
 struct ComingModule {
   std::string name;
+  /// An entry of `quantized_layers`, a group of `config_groups`, or a whole quantization_config without its
+  /// lists. null: the module is not quantized.
   Json scheme;
-  std::string entry = {};  ///< of `quantized_layers`: its key, the module or one above it
-  /// For a module in floats: its entry in the donor's config. Loaders of FP8 recognize such modules even if
-  /// no list names them.
+  /// If `scheme` is from `quantized_layers`: its key, which names the module or a module above it.
+  std::string entry = {};
+  /// The donor's entry for a module in floats. Loaders of FP8 recognize a module like this even if no list
+  /// names it.
   Json said = nullptr;
 };
 
-/// The quantization settings in a checkpoint's config.json and hf_quant_config.json that name modules: lists
-/// of unquantized modules, `quantized_layers`, targets of `config_groups`.
+/// The quantization settings of a checkpoint that name modules: lists of unquantized modules,
+/// `quantized_layers` and the targets of `config_groups`. They are in config.json and hf_quant_config.json.
 class QuantizationWords {
  public:
-  /// Takes the settings from a config.json and a hf_quant_config.json, either of which may be null. `where`
-  /// names the checkpoint in messages.
+  /// Takes the settings from a config.json and a hf_quant_config.json. Either may be null. `where` names the
+  /// checkpoint in messages.
   QuantizationWords(Json config, Json hf_quant_config, std::string where);
 
-  /// The quantization of a module by these settings.
+  /// Returns a module with its quantization by these settings.
   ComingModule scheme_of(const std::string& module) const;
-  /// Removes entries that matched a tensor of `before` and match none now: entries for quantized modules if
-  /// they match none of `staying`, list entries of others if they match none of `after`. All are sorted
-  /// names.
+  /// Removes entries that matched a tensor of `before` and match no remaining tensor. An entry for quantized
+  /// modules goes if it matches no name in `staying`. An entry of a list of unquantized modules goes if it
+  /// matches no name in `after`. All three are sorted lists of names.
   void forget(const std::vector<std::string>& before, const std::vector<std::string>& staying,
               const std::vector<std::string>& after);
-  /// Renames modules; nullopt as the new name: it was dropped. Patterns that distinguish renamed modules
-  /// become the modules' names.
+  /// Renames modules. `new_name` returns nullopt for a dropped module. A pattern is replaced by the modules'
+  /// names if it matches not all of their new names.
   using Rename = std::function<std::optional<std::string>(const std::string&)>;
   void rename(const std::vector<std::string>& modules, const Rename& new_name);
-  /// Adds the quantization of added modules. `linears` are the unquantized linears of the result; their names
-  /// replace a pattern that also matches one of the quantized modules. `staying` as above. The donor's own
-  /// list entries are used if they match nothing else. Returns the reason if modified settings cannot
-  /// describe the result; then this object must not be used any more.
+  /// Adds the quantization of the modules in `coming`. `linears` are the unquantized linears of the result:
+  /// if a pattern for them also matches a quantized module, their names replace it. `staying` is as for
+  /// forget(). An entry of the donor's lists is used if it matches nothing else. Returns the reason if
+  /// modified settings cannot describe the result; then this object must not be used any more.
   std::optional<std::string> add(const std::vector<ComingModule>& coming, const QuantizationWords& donor,
                                  const std::vector<std::string>& linears,
                                  const std::vector<std::string>& staying);
@@ -56,7 +58,7 @@ class QuantizationWords {
  private:
   enum class Dialect { kNone, kModelOpt, kModelOptMixed, kCompressedTensors, kFp8Like, kOther };
   Dialect dialect() const;
-  /// The objects with settings: the entry in config.json, `quantization` of hf_quant_config.json.
+  /// The objects with settings: the entry of config.json, and `quantization` of hf_quant_config.json.
   std::vector<Json*> holders();
   std::vector<const Json*> holders() const;
   Json* list_for(Json& holder);
@@ -73,8 +75,8 @@ class QuantizationWords {
 
   Json config_, hf_quant_;
   std::string where_;
-  mutable std::unordered_map<std::string, ConfigPattern> patterns_;  ///< compiled
-  mutable std::shared_ptr<SourceGroups> groups_;                     ///< parsed; reset when they change
+  mutable std::unordered_map<std::string, ConfigPattern> patterns_;  ///< compiled patterns, by their text
+  mutable std::shared_ptr<SourceGroups> groups_;  ///< parsed groups; reset when the settings change
 };
 
 }  // namespace twofour

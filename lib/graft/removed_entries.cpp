@@ -8,7 +8,7 @@
 namespace twofour {
 namespace {
 
-/// The elements of an array for which `stays` is true.
+/// Returns the elements of an array for which `stays` is true.
 Json filtered(const Json& array, const std::function<bool(const Json&)>& stays) {
   Json left = Json::array();
   for (const Json& item : array) {
@@ -52,7 +52,7 @@ void QuantizationWords::forget(const std::vector<std::string>& before,
 }
 
 void QuantizationWords::rename(const std::vector<std::string>& modules, const Rename& new_name) {
-  // A pattern stays if it matches the new name of each module whose old name it matched.
+  // A pattern stays if it matches the new name of every module whose old name it matched.
   const auto renamed_pattern = [&](const std::string& text) -> std::optional<std::vector<std::string>> {
     const ConfigPattern pattern(text);
     if (!pattern.known() || !pattern.tells_digits()) return std::nullopt;
@@ -66,7 +66,7 @@ void QuantizationWords::rename(const std::vector<std::string>& modules, const Re
     }
     return same ? std::nullopt : std::optional(names);
   };
-  // Names above a module, also above an expert, are renamed like a name below them.
+  // The name of a module above, also above an expert, is renamed like a name below it.
   std::unordered_map<std::string, std::optional<std::string>> above;
   for (const std::string& module : modules) {
     const auto now = new_name(module);

@@ -11,7 +11,7 @@ namespace twofour {
 
 namespace {
 
-/// The projection that a KV scale beside it belongs to: "self_attn.k_proj" for "self_attn.k_scale".
+/// The projection of a KV scale, which is beside it: "self_attn.k_proj" for "self_attn.k_scale".
 std::string projection_of_scale(std::string_view tensor) {
   for (const auto& [scale, projection] :
        {std::pair{".k_scale", ".k_proj"}, {".v_scale", ".v_proj"}, {".q_scale", ".q_proj"}}) {
@@ -29,7 +29,7 @@ int64_t layer_count(const Checkpoint& c) {
 }
 
 int64_t main_layer(std::string_view name) {
-  // The role of a name distinguishes towers and drafts from layers of the language model.
+  // The role of a name tells towers and drafts from layers of the language model.
   const auto parts = name_parts(name);
   if (std::find(parts.begin(), parts.end(), "mtp") != parts.end()) return -1;
   const auto at = std::find(parts.begin(), parts.end(), "layers");

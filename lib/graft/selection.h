@@ -12,30 +12,31 @@
 
 namespace twofour {
 
-/// Stands for an unknown layer count: then no layer is beyond it.
+/// The layer count of a config without num_hidden_layers. Every layer's number is below it.
 inline constexpr int64_t kNoLayerCount = std::numeric_limits<int64_t>::max();
 
-/// num_hidden_layers of a checkpoint's config.json; kNoLayerCount if it has none.
+/// Returns num_hidden_layers of a checkpoint's config.json; kNoLayerCount if it has none.
 int64_t layer_count(const Checkpoint& checkpoint);
 
-/// The layer of the language model that a name is in; -1: none, or a layer of `mtp.` or of a tower.
+/// The number of the language model's layer that a name is in. -1: the name is in no layer, or in a layer of
+/// `mtp.` or of a tower.
 int64_t main_layer(std::string_view name);
 
-/// The draft layer that a name is in, from 0: that of `mtp.layers.N`, `mtp.N` or, at or beyond `layers`,
-/// `layers.N`; -1: none.
+/// The number, from 0, of the draft layer that a name is in. Names of draft layers begin with `mtp.layers.N`,
+/// `mtp.N` or, for N of `layers` or more, `layers.N`. -1: the name is in no draft layer.
 int64_t draft_layer(std::string_view name, int64_t layers);
 
-/// Names, globs, "re:..." and roles, of modules or tensors, as on the command line.
+/// Patterns that select modules or tensors, as on the command line: names, globs, "re:..." and roles.
 class ModulePatterns {
  public:
-  /// `option` names them in messages. Throws Error on invalid patterns.
+  /// `option` is the option that gave the patterns, for messages. Throws Error on an invalid pattern.
   ModulePatterns(const std::vector<std::string>& texts, const char* option);
-  /// The matching tensors of a checkpoint with `layers` layers, by position: by their module, their own name
-  /// or, for a KV scale, the projection that it belongs to.
+  /// Returns for each tensor of a checkpoint with `layers` layers whether a pattern matches its module or its
+  /// own name. For a KV scale, the name of its projection counts, too.
   std::vector<bool> select(const Checkpoint& checkpoint, int64_t layers);
-  /// Throws Error for the first pattern that has matched nothing in `where`.
+  /// Throws Error for the first pattern that matched nothing. `where` names the checkpoint in the message.
   void refuse_unused(const std::string& where) const;
-  /// True if one of them is this role.
+  /// True if a pattern is this role.
   bool has(ModuleRole role) const;
 
  private:

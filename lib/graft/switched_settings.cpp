@@ -17,14 +17,14 @@
 namespace twofour {
 namespace {
 
-/// Counts that classes compare with None: with 0 they would create matrices without rows. Source: Hugging
-/// Face transformers, modeling_deepseek_v3.py; vLLM, deepseek_v2.py.
+/// Keys of counts that model classes compare with None. With 0 these classes would create matrices without
+/// rows. Source: Hugging Face transformers, modeling_deepseek_v3.py; vLLM, deepseek_v2.py.
 constexpr std::string_view kNullWhereNone[] = {"n_shared_experts", "q_lora_rank"};
 
-/// The tensors of a family's rows that exist.
+/// The tensors that exist of each row of a family.
 struct Presence {
-  std::vector<size_t> counts;  ///< of each row
-  std::set<int64_t> layers;    ///< layers that have any; -1: tensors outside of layers
+  std::vector<size_t> counts;  ///< number of tensors of each row
+  std::set<int64_t> layers;    ///< layers that have any tensor; -1 stands for tensors outside of layers
 };
 
 Presence presence_of(const Checkpoint& c, const std::vector<FamilyRow>& rows, const FamilySizes& sizes) {
@@ -45,14 +45,14 @@ Presence presence_of(const Checkpoint& c, const std::vector<FamilyRow>& rows, co
   return there;
 }
 
-/// The default of a family for a key that a config lacks; null: none.
+/// The family's default for a key that a config lacks; null: the family has none.
 Json default_of(const FamilyShapes& family, const std::string& key) {
   const Json defaults = family_defaults(family);
   const auto at = defaults.find(key);
   return at == defaults.end() || at->is_string() ? Json(nullptr) : *at;
 }
 
-/// The value of a key if there is no such module.
+/// The value of a key if the model has no module that the key announces. `stated` is its present value.
 Json off_value(const std::string& key, const FamilyShapes& family, const Json* stated) {
   const bool is_switch = (stated != nullptr ? *stated : default_of(family, key)).is_boolean();
   const bool is_null =
@@ -103,8 +103,8 @@ Changes changed_switches(const Json& config, const Checkpoint& before, const Che
   return changes;
 }
 
-/// DeepSeek-V4 has an entry for each layer: the factor by which its compressor shortens a text; 0: it has
-/// none.
+/// Updates DeepSeek-V4's list of compression ratios. It has an entry for each layer: the factor by which the
+/// layer's compressor shortens a text. An entry of 0 means that the layer has no compressor.
 void switch_compressors(Json& config, const Checkpoint& before, const Checkpoint& now, const Json& donor) {
   const auto has = [](const Checkpoint& c, size_t layer) {
     return c.find(fmt::format("layers.{}.attn.compressor.ape", layer)).has_value();

@@ -49,7 +49,8 @@ bool TensorNames::any(F&& f) const {
 bool TensorNames::matched_by(const std::string& entry) const {
   if (!is_wild(entry)) {
     if (has(entry)) return true;
-    if (tops_.contains(entry.substr(0, entry.find('.')))) return false;  // a whole name
+    // The entry is a whole name, from the top.
+    if (tops_.contains(entry.substr(0, entry.find('.')))) return false;
     return any([&](const std::string& module) { return names_module(entry, module); });
   }
   const ConfigPattern pattern(entry);

@@ -5,18 +5,18 @@
 
 #include "formats/json.h"
 
-/// The modules that the entries of a quantization_config's lists name.
+/// Functions that find the modules which entries of a quantization_config's lists name.
 
 namespace twofour {
 
-/// Lists of unquantized modules, in every dialect.
+/// The keys, in all dialects, of lists of modules that are not quantized.
 inline constexpr const char* kUnquantizedLists[] = {"ignore", "exclude_modules", "modules_to_not_convert",
                                                     "ignored_layers"};
 
-/// True if a member is an array.
+/// True if `holder` has the member `key` and this member is an array.
 bool is_list(const Json& holder, const char* key);
 
-/// Those lists that a holder of quantization settings has.
+/// Returns the lists of kUnquantizedLists that an object with quantization settings has.
 template <class J>
 std::vector<J*> unquantized_lists(J& holder) {
   std::vector<J*> lists;
@@ -26,20 +26,21 @@ std::vector<J*> unquantized_lists(J& holder) {
   return lists;
 }
 
-/// A module and the modules above it, the nearest first.
+/// Returns a module's name followed by the names of the modules above it, the nearest first.
 std::vector<std::string> with_ancestors(const std::string& module);
 
-/// True if an entry of a list names a module: by its own name, by that of a module above it, or by the end of
-/// one.
+/// True if an entry of a list names a module. The entry may be the module's name, the name of a module above
+/// it, or the end of one of these names.
 bool names_module(const std::string& entry, const std::string& module);
 
-/// Sorted names of tensors, to look up the matches of config entries. They must outlive this.
+/// The sorted names of a checkpoint's tensors, in which the matches of config entries are looked up. The
+/// names must outlive this object.
 class TensorNames {
  public:
   explicit TensorNames(const std::vector<std::string>& sorted);
-  /// True if there is a tensor of that name, or below a module of that name.
+  /// True if a tensor has that name, or if the name is that of a module with tensors.
   bool has(const std::string& name) const;
-  /// True if an entry of a list matches any module.
+  /// True if an entry of a list matches any module of these tensors.
   bool matched_by(const std::string& entry) const;
 
  private:

@@ -17,7 +17,7 @@ namespace twofour {
 
 namespace {
 
-/// Figures of the modules whose bytes are all there.
+/// Computes the figures of the modules whose bytes are complete.
 Figures lint_figures(const LintInput& input, int jobs) {
   std::map<std::string, std::vector<Nvfp4Linear>> kinds;
   for (const Nvfp4Linear& m : input.modules) {

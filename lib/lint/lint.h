@@ -8,16 +8,17 @@ namespace twofour {
 
 struct LintOptions {
   int jobs = 1;
-  bool headers_only = false;  ///< reads headers, index and configs only, no bytes of tensors
+  bool headers_only = false;  ///< only headers, index and configs are read, but no bytes of tensors
   LintLevels levels{};
-  const LintBaseline* baseline = nullptr;  ///< known findings; nullptr: none
-  std::filesystem::path against{};         ///< a checkpoint of the same model to compare with; empty: none
-  bool figures = false;  ///< also computes the report's figures, which reads the weights a second time
+  const LintBaseline* baseline = nullptr;  ///< known findings; nullptr: there are none
+  /// Another checkpoint of the same model, to compare with; empty: there is none.
+  std::filesystem::path against{};
+  bool figures = false;  ///< the report's figures are computed, too, which reads the weights a second time
 };
 
-/// Checks a checkpoint or artifact, a directory or one file, by every rule. Problems that Checkpoint::open
-/// refuses are findings here. Throws Error if there is nothing to lint (no such path, no weight files, a file
-/// that is no safetensors file) and on unknown rule ids.
+/// Checks a checkpoint or artifact, which is a directory or one file, by every rule. Problems that
+/// Checkpoint::open() refuses are findings here. Throws Error if there is nothing to lint (the path does not
+/// exist, it has no weight files, or the file is not a safetensors file) and on unknown rule ids.
 LintReport lint(const std::filesystem::path& path, const LintOptions& options, Progress& progress);
 
 }  // namespace twofour

@@ -20,10 +20,10 @@ uint64_t load64(const uint8_t* bytes) {
   return word;
 }
 
-/// The largest magnitude among sixteen codes, 0 .. 7.
+/// Returns the largest magnitude among sixteen codes, from 0 to 7.
 unsigned largest_code(uint64_t codes) {
   const uint64_t m = codes & kMagnitudes;
-  // From the high bit down, drop codes without a bit that another code has.
+  // Go through the bits from the highest. If some remaining code has the bit, drop the codes without it.
   uint64_t in = kOnes;
   unsigned largest = 0;
   for (unsigned bit = 4; bit > 0; bit /= 2) {
@@ -35,31 +35,32 @@ unsigned largest_code(uint64_t codes) {
   return largest;
 }
 
-/// The smallest block scale that could raise `amax`, at most 448, so that blocks of scale 448 are always
-/// checked.
+/// Returns the smallest block scale that could raise `amax`. It is at most 448, so that blocks of scale 448
+/// are always checked.
 uint8_t next_scale(uint32_t amax) {
   uint8_t scale = 1;
   while (scale < kTop && 12 * e4m3_units(scale) <= amax) ++scale;
   return scale;
 }
 
-/// True if the codes of a block of this scale must be checked: always for 0, otherwise from `least` up.
+/// True if the codes of a block with this scale must be checked: always for scale 0, otherwise from `least`
+/// up.
 bool is_candidate(uint8_t scale, uint8_t least) {
   return static_cast<uint8_t>(scale - 1) >= static_cast<uint8_t>(least - 1);
 }
 
-constexpr uint64_t kRun = 512;  ///< scales in one range check
+constexpr uint64_t kRun = 512;  ///< number of scales in one check of their range
 
 struct ByteRange {
   uint8_t low = 0xFF, high = 0;
 };
 
-/// The range of some scales, which most often shows that no block needs a check.
+/// Returns the range of some scales. In most cases it shows that no block needs a check.
 ByteRange range_of(const uint8_t* scales, uint64_t count) {
   uint8_t low = 0xFF, high = 0;
 #pragma omp simd reduction(min : low) reduction(max : high)
   for (uint64_t i = 0; i < count; ++i) {
-    const uint8_t s = scales[i];  // a copy: references keep g++ 12 from using vectors
+    const uint8_t s = scales[i];  // a copy, since with a reference g++ 12 does not vectorize
     low = s < low ? s : low;
     high = s > high ? s : high;
   }
@@ -67,7 +68,7 @@ ByteRange range_of(const uint8_t* scales, uint64_t count) {
 }
 
 void count_candidate(uint64_t codes, uint8_t scale, uint64_t block, uint8_t& least, BlockCounts& counts) {
-  if (!e4m3_is_block_scale(scale)) return;  // counted with the scales
+  if (!e4m3_is_block_scale(scale)) return;  // counted together with the scales
   if (scale == 0) {
     if ((codes & kMagnitudes) == 0) return;
     if (counts.vanished++ == 0) counts.first_vanished = block;
@@ -163,8 +164,8 @@ void count_pattern(std::span<const uint8_t> codes, std::string_view pattern, uin
     uint32_t octet = 0;
     std::memcpy(&octet, &codes[4 * i], sizeof(octet));
     const uint32_t non_zero = (octet | octet >> 1 | octet >> 2) & 0x11111111u;
-    // Pairs are bytes and quads are halves of the word. At most two pairs, or two codes of a quad, may be
-    // set.
+    // A pair is a byte of the word, and a quad is half of it. At most two pairs, or two codes of each quad,
+    // may be nonzero.
     const uint32_t pairs = (non_zero | non_zero >> 4) & 0x01010101u;
     const bool dense =
         paired ? __builtin_popcount(pairs) > 2

@@ -18,7 +18,7 @@ bool ends_with_any(std::string_view name, std::initializer_list<std::string_view
   return std::any_of(ends.begin(), ends.end(), [&](std::string_view end) { return name.ends_with(end); });
 }
 
-/// The number behind "size " in a pointer; empty: there is none.
+/// Returns the number behind "size " in a pointer; empty: there is none.
 std::string pointer_size(std::string_view pointer) {
   const size_t line = pointer.find("\nsize ");
   if (line == pointer.npos) return {};
@@ -41,7 +41,7 @@ std::optional<Placeholder> find_pointer(std::string_view head) {
   return std::nullopt;
 }
 
-/// `text` in lower case, without leading blanks.
+/// Returns `text` in lower case, without leading blanks.
 std::string lower_start(std::string_view text) {
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
@@ -51,7 +51,7 @@ std::string lower_start(std::string_view text) {
   return lower;
 }
 
-/// True if a short JSON object is only an error message.
+/// True if a text is a short JSON object that is only an error message.
 bool is_error_message(std::string_view text) {
   Json json;
   try {
@@ -113,13 +113,13 @@ struct Begun {
   std::string becomes;  ///< name of the finished file; empty: unknown
 };
 
-/// A file's name without a downloader's suffix; empty if it has none.
+/// Returns a file's name without a downloader's suffix; empty: the name has no such suffix.
 std::string finished_name(std::string_view name) {
   for (const std::string_view end : {".incomplete", ".aria2", ".part", ".partial", ".crdownload", ".download",
                                      ".filepart", ".tmp", ".temp", ".!qB", ".!ut"}) {
     if (name.size() <= end.size() || !name.ends_with(end)) continue;
     name.remove_suffix(end.size());
-    // Hugging Face inserts the file's hash.
+    // Hugging Face inserts the hash of the file before the suffix.
     const size_t dot = name.rfind('.');
     const bool hashed = end == ".incomplete" && dot != name.npos && name.size() - dot > 32 &&
                         name.find_first_not_of("0123456789abcdef-", dot + 1) == name.npos;
@@ -137,7 +137,7 @@ bool is_checkpoint_file(std::string_view name) {
   return ends_with_any(name, {kWeights, ".json", ".model", ".txt", ".jinja", ".py", ".tiktoken"});
 }
 
-/// True if engines need a file of that name.
+/// True if engines need a file with that name.
 bool is_needed(std::string_view name) {
   static const std::set<std::string_view> kNeeded = {"config.json",
                                                      "hf_quant_config.json",
@@ -161,14 +161,15 @@ std::vector<Begun> find_begun(const fs::path& directory) {
   std::vector<Begun> begun;
   std::error_code error;
   const auto look = [&](const fs::path& folder, const std::string& shown) {
-    // Paths in a cache are as deep as the repository's.
+    // Paths in a download cache are as deep as in the repository.
     for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
       const std::string name = it->path().filename().string();
       if (it.depth() > 4 || shown.empty()) it.disable_recursion_pending();
       std::error_code ignored;
       if (!it->is_regular_file(ignored)) continue;
       const std::string becomes = finished_name(name);
-      const bool cached = !shown.empty(), unnamed = name.starts_with("Unconfirmed ");  // of Chrome
+      // A name that Chrome gives.
+      const bool cached = !shown.empty(), unnamed = name.starts_with("Unconfirmed ");
       if (becomes.empty() || (!cached && !unnamed && !is_checkpoint_file(becomes))) continue;
       begun.push_back({cached ? shown + "/" + it->path().lexically_relative(folder).string() : name,
                        is_checkpoint_file(becomes) ? becomes : ""});
@@ -186,7 +187,7 @@ std::vector<Begun> find_begun(const fs::path& directory) {
   return begun;
 }
 
-/// The offset from which a file is zeros up to its end.
+/// Returns the offset from which a file has only zeros up to its end.
 uint64_t begin_of_zeros(const Shard& shard) {
   constexpr uint64_t kPiece = 1 << 16;
   std::vector<uint8_t> piece(kPiece);
@@ -202,7 +203,7 @@ uint64_t begin_of_zeros(const Shard& shard) {
   return end;
 }
 
-/// Weight files whose tensors are all complete.
+/// Returns the names of the weight files whose tensors are all complete.
 std::set<std::string> whole_shards(const LintInput& s) {
   std::set<std::string> whole;
   for (const Shard& shard : s.shards) whole.insert(shard.name);
@@ -223,13 +224,13 @@ std::optional<Placeholder> find_placeholder(const fs::path& path) {
   } catch (const ReadError&) {
     throw;
   } catch (const Error&) {
-    return std::nullopt;  // reported by its readers
+    return std::nullopt;  // the code that reads the file reports this
   }
   const bool is_weights = path.filename().string().ends_with(kWeights);
   if (size == 0) {
     const std::string extension = path.extension().string();
     const bool may_be_empty = !is_weights && extension != ".json" && extension != ".model";
-    if (may_be_empty) return std::nullopt;  // a Python package has an empty __init__.py
+    if (may_be_empty) return std::nullopt;  // an empty __init__.py of a Python package, for example
     return Placeholder{"an empty file", "an empty file: download it again"};
   }
   if (is_weights && size > 8 && std::all_of(head.begin(), head.end(), [](char c) { return c == '\0'; })) {
@@ -258,7 +259,7 @@ void lint_downloads(const LintInput& s, const std::set<std::string>& named, Lint
     const bool is_weights = b.becomes.ends_with(kWeights), is_control = b.part.ends_with(".aria2");
     const bool is_there = !b.becomes.empty() && !is_absent(s.path / b.becomes);
     const bool is_meant = is_weights ? named.empty() || named.contains(b.becomes) : is_needed(b.becomes);
-    // aria2 reserves the whole file's space, and removes its control file at the end.
+    // aria2 reserves the space of the whole file at once, and removes its control file at the end.
     const bool spoils = b.becomes.empty() ? lacks_named || s.shards.empty()
                         : is_there        ? is_control || (is_weights && !whole.contains(b.becomes))
                                           : is_meant;
@@ -290,7 +291,8 @@ void lint_zero_tails(const LintInput& s, LintReporter& reporter) {
       ++count;
       matrices += t->shape.size() > 1;
     }
-    // One tensor of zeros may be intended. A matrix and the tensors beside it, up to the last byte, are not.
+    // One tensor of zeros may be intended. It is a fault if a matrix and the tensors beside it are zeros up
+    // to the last byte.
     if (count < 2 || matrices == 0) continue;
     reporter.add("unfinished-download", {file.name, ""},
                  "expected weights up to byte {}, found zeros alone from byte {} on, in {} of {} "

@@ -10,7 +10,7 @@
 namespace twofour {
 namespace {
 
-/// Looks for an object with the same key twice. Stores 64 bits a key for each open object.
+/// Looks for objects that have a key twice. It stores 64 bits for each key of an open object.
 class KeyEvents : public JsonEvents {
  public:
   size_t found = 0;   ///< number of repeated keys
@@ -40,7 +40,7 @@ class KeyEvents : public JsonEvents {
     std::unordered_set<uint64_t> keys{};
   };
   void unexpected(const std::string&) override {}
-  /// Readers refuse deeper nesting, so the search ends there.
+  /// Notes a new level. The search ends at the depth that readers refuse.
   void open() {
     constexpr size_t kDeepest = 80;
     if (open_.size() == kDeepest) throw Error("nested too deep");
@@ -77,7 +77,7 @@ void check_duplicate_keys(const std::filesystem::path& directory, const std::str
   } catch (const ReadError&) {
     throw;
   } catch (const Error&) {
-    return;  // reported separately
+    return;  // another check reports this
   }
   if (events.found == 0) return;
   reporter.add("duplicate-key", {name, events.first}, "expected each key of an object once, found it again{}",

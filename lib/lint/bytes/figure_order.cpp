@@ -8,11 +8,12 @@
 namespace twofour {
 namespace {
 
-/// Share of the variance of cells [rows, cols] that the means of rows and columns explain beyond noise.
+/// Returns the share of the variance of cells [rows, cols] that the means of rows and columns explain beyond
+/// noise.
 double explained(const uint8_t* cells, uint64_t rows, uint64_t cols) {
   if (rows < 4 || cols < 4) return 0;
   double sum = 0, squares = 0, by_rows = 0, by_cols = 0;
-  // Sums of up to 256 bytes fit 16 bits, which doubles the speed of vectors.
+  // A sum of up to 256 bytes fits into 16 bits. Vectors of 16-bit numbers are twice as fast.
   constexpr uint64_t kShort = 256;
   std::vector<uint32_t> col_sums(cols);
   std::vector<uint16_t> short_sums(cols);
@@ -49,7 +50,7 @@ double explained(const uint8_t* cells, uint64_t rows, uint64_t cols) {
   return 1 - (rest / ((r - 1) * (c - 1))) / (total / (n - 1));
 }
 
-/// The standard deviation of explained() for noise.
+/// Returns the standard deviation of explained() for cells of noise.
 double explained_error(uint64_t rows, uint64_t cols) {
   const auto r = static_cast<double>(rows), c = static_cast<double>(cols);
   return std::sqrt(2 * (r + c)) / (r * c);
@@ -60,8 +61,9 @@ double explained_error(uint64_t rows, uint64_t cols) {
 void FigureCounter::measure_order(std::span<const uint8_t> scales) {
   const uint64_t s = plan_.scale_bytes, n = plan_.lines;
   if (plan_.k_outer || !plan_.is_rows || s < 8) return;
-  // A tile of 128 rows and four columns is 512 bytes. For up to four rows of tiles, read the first tiles,
-  // together 32 columns, both as stored rows and as tiles. E4M3 bytes grow as the logarithms of their values.
+  // A tile has 128 rows and four columns, which are 512 bytes. In up to four rows of tiles, the first tiles
+  // are read, which have 32 columns together. They are read as stored rows and as tiles. E4M3 bytes grow with
+  // the logarithms of their values.
   constexpr uint64_t kRows = 128, kColumns = 32, kMostTiles = 4;
   const uint64_t columns = std::min(s, kColumns), rows = kRows * columns / s;
   if (s % 4 == 0 && rows >= 4 && scales.size() >= kRows * s) {
@@ -79,7 +81,7 @@ void FigureCounter::measure_order(std::span<const uint8_t> scales) {
     sums_.swizzled.as_stored = explained(lines.data(), tiles * rows, s);
     sums_.swizzled.error = explained_error(kRows, columns) / std::sqrt(static_cast<double>(tiles));
   }
-  // Transposed scales are [S, N]. Read some of the first rows.
+  // Transposed scales are [S, N]. Some of the first rows are read.
   const uint64_t turned = std::min<uint64_t>(scales.size() / n, 4096 / n + 8);
   if (n >= 8 && turned >= 8) {
     sums_.transposed = {explained(scales.data(), turned * n / s, s), explained(scales.data(), turned, n),

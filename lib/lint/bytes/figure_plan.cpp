@@ -12,7 +12,7 @@ namespace {
 
 int64_t words_of(int64_t codes) { return (codes + kInt4Pack - 1) / kInt4Pack; }
 
-/// True if packed words hold four bits a code. Words of other widths have the same names.
+/// True if packed words hold codes of four bits. Words with codes of other widths have the same names.
 bool is_int4(const LintInput& s, const WeightDialect& d, const std::string& module, const TensorInfo& words) {
   if (words.shape.size() != 2) return false;
   const auto sizes = [&](const char* suffix) -> std::vector<int64_t> {
@@ -20,7 +20,7 @@ bool is_int4(const LintInput& s, const WeightDialect& d, const std::string& modu
     return tensor ? s.tensors[*tensor].shape : std::vector<int64_t>();
   };
   const int64_t packed = words.shape[1];
-  if (d.shape == nullptr) {  // AWQ packs codes along N, GPTQ only zero points
+  if (d.shape == nullptr) {  // AWQ packs codes along N; GPTQ packs only zero points so
     const std::vector<int64_t> scales = sizes(d.scale), zeros = sizes(d.zero_points);
     if (scales.size() != 2) return false;
     const bool along_k = packed == scales[1] && zeros.size() == 2;
@@ -91,12 +91,14 @@ MatrixPlan plan_tensor_figures(const LintInput& s, size_t tensor, NumberKind kin
   plan.is_scale = t.name.ends_with("scale") || t.name.ends_with("scales") || t.name.ends_with("scale_inv");
   const bool has_rows = unit == 0;
   const size_t rank = t.shape.size();
-  const bool of_blocks = rank == 4 && t.shape[1] == 1 && t.shape[3] == 1;  // ModelOpt's scales of one matrix
+  // ModelOpt's block scales of one matrix.
+  const bool of_blocks = rank == 4 && t.shape[1] == 1 && t.shape[3] == 1;
   const bool stack = rank >= 3 && !of_blocks && t.shape[0] > 0 && t.name.find("experts") != t.name.npos;
   if (stack && t.bytes() % static_cast<uint64_t>(t.shape[0]) == 0)
     plan.matrices = static_cast<uint64_t>(t.shape[0]);
   uint64_t bytes = t.bytes() / plan.matrices;
-  // Rows of a matrix or a stack. Blocks of MXFP4 are a separate dimension behind them.
+  // Count the rows of a matrix or a stack. In MXFP4, the blocks of a row are a separate dimension behind the
+  // rows.
   uint64_t rows = 1;
   for (size_t i = stack ? 1 : 0; i + 1 < rank && !(stack && i > 1); ++i)
     rows *= static_cast<uint64_t>(t.shape[i]);
@@ -106,7 +108,7 @@ MatrixPlan plan_tensor_figures(const LintInput& s, size_t tensor, NumberKind kin
     plan.line_bytes = row;
   } else {
     plan.line_bytes = has_rows ? kChunk : std::max<uint64_t>(1, kChunk / unit) * unit;
-    if (!has_rows && bytes % unit != 0) {  // the unit crosses matrices
+    if (!has_rows && bytes % unit != 0) {  // a unit would cross the border between matrices
       plan.matrices = 1;
       bytes = t.bytes();
     }

@@ -9,7 +9,7 @@
 namespace twofour {
 namespace {
 
-/// log2 of E4M3 by byte below 0x7F; 0 for zero and NaN.
+/// Returns log2 of each E4M3 byte below 0x7F; 0 for zero and NaN.
 const std::array<double, 128>& e4m3_octaves() {
   static const std::array<double, 128> table = [] {
     std::array<double, 128> t{};
@@ -21,7 +21,7 @@ const std::array<double, 128>& e4m3_octaves() {
 
 double share_of(double part, double all) { return all > 0 ? part / all : 0; }
 
-/// Counts by E2M1 code, from counts by byte.
+/// Converts the counts of bytes to counts of E2M1 codes.
 std::array<double, 16> codes_of(const std::array<uint64_t, 256>& bytes) {
   std::array<double, 16> codes{};
   for (unsigned b = 0; b < 256; ++b) {
@@ -31,8 +31,9 @@ std::array<double, 16> codes_of(const std::array<uint64_t, 256>& bytes) {
   return codes;
 }
 
-/// The octaves by which the density falls over eight codes of E4M3, below the median; 0 if numbers are too
-/// few. The density of weights is flat near zero, so it falls by one octave, or by two if the bytes are E5M2.
+/// Returns the number of octaves by which the density falls over eight codes of E4M3, below the median; 0:
+/// there are too few numbers. The density of weights is flat near zero. So it falls by one octave, or by two
+/// if the bytes are E5M2.
 double octaves_of(const std::array<uint64_t, 256>& bytes) {
   std::array<double, 128> count{};
   double all = 0, below = 0;
@@ -50,7 +51,7 @@ double octaves_of(const std::array<uint64_t, 256>& bytes) {
   return near >= kFew && near > far ? std::log2(near / std::max(far, 1.0)) : 0;
 }
 
-/// Half the sum of the distances of finite bytes' shares from equal shares.
+/// Returns half the sum of the differences between the share of each finite byte and an equal share.
 double unevenness_of(const std::array<uint64_t, 256>& bytes) {
   constexpr double kEqual = 1.0 / 254;
   double all = 0, off = 0;
@@ -71,7 +72,7 @@ MatrixFigures FigureCounter::figures() const {
   double numbers = 0, zeros = 0, negative = static_cast<double>(negative_), most = 0, energy = energy_;
   for (unsigned s = 0; s < 256; ++s) {
     if (scale_energies_[s] == 0 || !e4m3_is_block_scale(s)) continue;
-    const double scale = e4m3_units(s);  // in units of 2^-9, codes in units of 1/2
+    const double scale = e4m3_units(s);  // in units of 2^-9; codes are in units of 1/2
     energy += scale * scale * static_cast<double>(scale_energies_[s]) * 0x1p-20;
   }
   double amax = amax_;
@@ -172,7 +173,7 @@ MatrixFigures FigureCounter::figures() const {
     f.scale_mean = share_of(sum, count);
     f.scale_sd = std::sqrt(std::max(0.0, share_of(squares, count) - f.scale_mean * f.scale_mean));
   }
-  // E2M1 has two columns a byte. In modules with K outermost a byte is a row.
+  // A byte has two columns of E2M1. In modules whose outer dimension is K, a byte is a row.
   const auto width = static_cast<uint64_t>(width_of(kind));
   const bool halves = kind == NumberKind::kE2m1 && !plan_.k_outer;
   const auto is_zero = [&](uint64_t column) {
@@ -183,7 +184,7 @@ MatrixFigures FigureCounter::figures() const {
     return true;
   };
   f.columns = halves ? 2 * columns_.size() : columns_.size() / width;
-  // Checks sixteen columns of codes at once. Most often none is zero.
+  // Checks sixteen columns of codes at once. In most cases no code is zero.
   const auto are_used = [&](uint64_t column) {
     if (!halves || column + 16 > f.columns) return false;
     const uint64_t m = word_of(&columns_[column / 2]) & kCodeBits;

@@ -26,7 +26,7 @@ DType type_of(NumberKind kind) {
   return kind == NumberKind::kBf16 ? DType::kBF16 : kind == NumberKind::kF16 ? DType::kF16 : DType::kF32;
 }
 
-/// True if a whole line is zero or -0. For most lines the first bytes show that it is not.
+/// True if all numbers of a line are zero or -0. For most lines, the first bytes show that they are not.
 bool is_zero_line(NumberKind kind, std::span<const uint8_t> bytes) {
   if (kind == NumberKind::kInt4) return std::ranges::all_of(bytes, [](uint8_t b) { return b == 0x88; });
   for (uint64_t i = 0; i < bytes.size(); ++i) {
@@ -35,7 +35,7 @@ bool is_zero_line(NumberKind kind, std::span<const uint8_t> bytes) {
   return true;
 }
 
-/// For each byte, the sum of (code in halves)^2 over its two codes.
+/// For each byte, the sum of the squares of its two E2M1 codes, with codes in halves.
 const std::array<uint16_t, 256>& pair_energies() {
   static const std::array<uint16_t, 256> table = [] {
     std::array<uint16_t, 256> t{};
@@ -82,7 +82,7 @@ FigureCounter::FigureCounter(const MatrixPlan& plan, uint64_t first_line)
 }
 
 bool FigureCounter::is_new(uint64_t hash) {
-  constexpr uint64_t kRoom = 4, kFirst = 1u << 14;  // most matrices fit at once
+  constexpr uint64_t kRoom = 4, kFirst = 1u << 14;  // kFirst lines of most matrices fit without growth
   const auto place = [&](uint32_t tag) {
     size_t at = tag & (seen_.size() - 1);
     while (seen_[at] != 0 && seen_[at] != tag) at = (at + 1) & (seen_.size() - 1);
@@ -104,7 +104,8 @@ bool FigureCounter::is_new(uint64_t hash) {
   return true;
 }
 
-/// True if a nonzero line has a run of zeros, or is next to a zero line and has zeros at that end.
+/// True if a line that is not zero has a run of zeros. It is enough if it begins or ends with zeros and is
+/// next to a zero line there.
 bool FigureCounter::is_torn(std::span<const uint8_t> bytes, uint64_t begin, uint64_t size) const {
   constexpr uint64_t kStep = MatrixFigures::kTorn,
                      kEnd = 32;  // no weights have that many zero bytes by chance
@@ -179,7 +180,7 @@ void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* sca
   }
 }
 
-/// True if a line has its numbers twice: equal halves, or pairs of equal neighbours.
+/// True if a line has its numbers twice: both halves are equal, or the numbers are pairs of equal neighbours.
 bool FigureCounter::is_echo(std::span<const uint8_t> bytes) const {
   constexpr size_t kFewNumbers = 16;
   const auto width = static_cast<size_t>(width_of(plan_.kind));
@@ -194,7 +195,7 @@ bool FigureCounter::is_echo(std::span<const uint8_t> bytes) const {
 }
 
 void FigureCounter::take_columns(const uint8_t* bytes) {
-  if (plan_.kind == NumberKind::kInt4) return;  // a zero is not zero bits
+  if (plan_.kind == NumberKind::kInt4) return;  // the bits of a zero are not zero
   if (plan_.k_outer) {
     columns_.resize(plan_.line_bytes / 8);
     for (uint64_t row = 0; row < 8; ++row) {
@@ -267,7 +268,7 @@ void FigureCounter::merge(const FigureCounter& o) {
     sums_.longest_zero_lines = o.sums_.longest_zero_lines;
     sums_.first_zero_line = o.sums_.first_zero_line;
   }
-  if (o.next_ == o.lines_) {  // that part began with the first line
+  if (o.next_ == o.lines_) {  // the other part began with the first line
     sums_.transposed = o.sums_.transposed;
     sums_.swizzled = o.sums_.swizzled;
   }

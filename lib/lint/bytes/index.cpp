@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The parts of "model-00002-of-00005.safetensors".
+/// The parts of a name like "model-00002-of-00005.safetensors".
 struct Numbered {
   std::string stem;
   int64_t number, total;
@@ -39,7 +39,7 @@ std::optional<Numbered> parse_numbered(std::string_view name) {
   return n;
 }
 
-/// Checks names, which show the files of one save if there is no index.
+/// Checks the names of files. Without an index, they show which files belong to one save.
 void check_numbering(const std::vector<std::string>& present, LintReporter& reporter) {
   std::map<std::pair<std::string, int64_t>, std::set<int64_t>> saves;
   for (const std::string& name : present) {
@@ -55,7 +55,7 @@ void check_numbering(const std::vector<std::string>& present, LintReporter& repo
                  "expected {} files of this save, found {}", save.second, numbers.size());
   }
   if (saves.size() < 2) return;
-  // The save with most files counts as the intended one.
+  // The save with the most files counts as the intended one.
   const auto most = std::max_element(saves.begin(), saves.end(),
                                      [](auto& a, auto& b) { return a.second.size() < b.second.size(); });
   for (const std::string& name : present) {
@@ -95,7 +95,7 @@ std::optional<LintIndex> read_lint_index(const fs::path& directory, const std::v
   try {
     LintIndex index{name, read_index_file(directory / name)};
     if (index.contents.has_mark) reporter.add("bad-index", {name, ""}, kByteOrderMarkFound);
-    return index;  // a repeated key is an Error
+    return index;  // an Error reports a repeated key
   } catch (const Error& e) {
     reporter.add(rule_of_damage(e.what(), "bad-index"), {name, ""}, damage_of(e, directory / name));
     return std::nullopt;
@@ -144,7 +144,7 @@ void check_lint_index(const LintIndex& index, const LintInput& s, LintReporter& 
   auto entry = entries.begin();
   const auto stale = [&](const IndexFile::Entry& e) {
     const std::string& file = index.contents.files[e.file];
-    // A file that could not be read is reported separately.
+    // Another check reports a file that could not be read.
     if (!known.count(file)) return lost[e.file].push_back(e.tensor);
     reporter.add("index-stale-tensor", {index.name, e.tensor},
                  fmt::format("expected in {}, found in no file", file),

@@ -9,28 +9,29 @@
 
 namespace twofour {
 
-/// The index of a directory, its entries sorted by tensor.
+/// The index of a directory. Its entries are sorted by tensor.
 struct LintIndex {
   std::string name;
   IndexFile contents;
-  /// The index's file of a tensor.
+  /// Returns the file that the index states for a tensor.
   std::optional<std::string_view> file_of(std::string_view tensor) const;
 };
 
-/// The index that applies: the one with the usual name, or the only one. nullopt if none is usable.
+/// Reads the index that applies: the one with the usual name, otherwise the only one. nullopt: there is no
+/// usable index.
 std::optional<LintIndex> read_lint_index(const std::filesystem::path& directory,
                                          const std::vector<std::string>& names, LintReporter& reporter);
 
-/// True if a file's name marks it as one of several: "model-00002-of-00005.safetensors".
+/// True if a file's name marks it as one file of several: "model-00002-of-00005.safetensors".
 bool is_one_of_several(std::string_view file);
 
-/// The weight files to read: the existing ones that the index names, or all files without an index.
-/// `has_index_file` distinguishes an unusable index from a missing one.
+/// Returns the weight files to read: the existing files that the index names or, without an index, all files
+/// in `present`. `has_index_file` is true if an index exists, though it may not be usable.
 std::vector<std::string> files_to_lint(const std::filesystem::path& directory,
                                        const std::optional<LintIndex>& index, bool has_index_file,
                                        const std::vector<std::string>& present, LintReporter& reporter);
 
-/// Compares the index with the headers.
+/// Compares the index with the headers of the files.
 void check_lint_index(const LintIndex& index, const LintInput& input, LintReporter& reporter);
 
 }  // namespace twofour

@@ -22,14 +22,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The tensors of all files, which are sorted at the end.
+/// Collects the tensors of all files, which are sorted at the end.
 struct Gathered {
   std::vector<TensorInfo> tensors;
   std::vector<uint32_t> owners;
   std::vector<bool> whole;
 };
 
-/// Compares data offsets with types, shapes and the file's size, and notes the tensors that can be read.
+/// Compares data offsets with types, shapes and the file's size. Sets in `whole` which tensors can be read.
 void check_layout(const std::string& file, const std::vector<TensorInfo>& tensors, uint64_t data_bytes,
                   std::vector<bool>& whole, LintReporter& reporter) {
   uint64_t position = 0, last = 0;
@@ -80,17 +80,17 @@ void check_format(const Shard& shard, LintReporter& reporter) {
   const auto it = shard.metadata.find("format");
   const bool known =
       it != shard.metadata.end() && (it->second == "pt" || it->second == "tf" || it->second == "flax" ||
-                                     it->second == "mlx");  // accepted by transformers
+                                     it->second == "mlx");  // transformers accepts it
   if (known) return;
   reporter.add("no-format", {shard.name, ""}, "expected \"format\": \"pt\" in __metadata__, found {}",
                it == shard.metadata.end() ? "none" : json_quote_short(it->second));
 }
 
-/// The header of one file.
+/// The parsed header of one file.
 struct ParsedFile {
   Shard shard;
   std::vector<TensorInfo> tensors;
-  bool has_metadata;  ///< any __metadata__; the shard has only the used entries
+  bool has_metadata;  ///< the file has __metadata__, of which the shard keeps only used entries
 };
 
 /// Reads and parses a file's header. Throws Error if it is not valid.
@@ -113,10 +113,11 @@ ParsedFile parse_file(const fs::path& directory, const std::string& name) {
   return parsed;
 }
 
-/// Headers of a directory's files, read on all threads before the files of one save are known.
+/// The headers of a directory's files. They are read on all threads before it is known which files belong to
+/// one save.
 class Headers {
  public:
-  /// `beside` is called once, while headers are read.
+  /// Calls `beside` once while headers are read.
   Headers(const fs::path& directory, const std::vector<std::string>& names,
           const std::function<void()>& beside)
       : directory_(directory), names_(names), parsed_(names.size()) {
@@ -198,8 +199,8 @@ void read_shards(LintInput& s, const std::vector<std::string>& names, Headers& h
 
 std::set<std::string> names_of(const IndexFile& index) { return {index.files.begin(), index.files.end()}; }
 
-/// Finds the quantization entry in config.json, otherwise in hf_quant_config.json. For an artifact, it is the
-/// source's entry.
+/// Finds the quantization entry in config.json or, if it has none, in hf_quant_config.json. In an artifact,
+/// finds the source's entry.
 void find_quantization(LintInput& s) {
   const auto entry = quantization_entry(s.config);
   const Json& found = entry ? entry->value : s.hf_quant_config;
@@ -298,7 +299,7 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
   s.path = s.is_directory ? path : path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (!s.is_directory) {
     const std::string name = path.filename().string();
-    if (!name.ends_with(".safetensors")) {  // other names are no promise, so the file must be valid
+    if (!name.ends_with(".safetensors")) {  // a file of another name is expected to be valid safetensors
       parse_file(s.path, name);
     }
     s.is_part = is_one_of_several(name) || fs::exists(s.path / kIndexName, error);
@@ -337,7 +338,7 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
     if (const auto unknown = find_unknown_layout(s.path, s.shards, s.config))
       report_unknown_layout(*unknown, reporter);
   }
-  // An unfinished artifact gets its manifest last.
+  // The manifest of an artifact is written last, so an unfinished one may lack it.
   const bool lacks_manifest = s.is_directory && !s.has_manifest && unfinished == nullptr;
   if (lacks_manifest && with_layout(s.layout, []<class L>() {})) {
     reporter.add("no-manifest", {kManifestName, ""}, "expected beside tensors of layout {}, found none",

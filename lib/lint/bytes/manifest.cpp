@@ -13,7 +13,7 @@ void check_files(const LintInput& s, const Manifest& manifest, LintReporter& rep
   for (const auto& [name, hash] : manifest.files) {
     const auto shard =
         std::find_if(s.shards.begin(), s.shards.end(), [&](const Shard& x) { return x.name == name; });
-    // A name that leads out of the directory is no file of it.
+    // A name that leads out of the directory does not name a file of it.
     const bool inside = !fs::path(name).is_absolute() && name.find("..") == name.npos;
     std::error_code error;
     if (shard == s.shards.end() && (!inside || !fs::is_regular_file(s.path / name, error))) {
@@ -22,7 +22,7 @@ void check_files(const LintInput& s, const Manifest& manifest, LintReporter& rep
     }
     Hash128 found;
     try {
-      // A weight file that could not be parsed is already reported.
+      // Another check reports a weight file that could not be parsed.
       if (shard == s.shards.end() && name.ends_with(".safetensors")) continue;
       found = shard != s.shards.end() ? shard->header_hash : hash_file(s.path / name);
     } catch (const Error& e) {

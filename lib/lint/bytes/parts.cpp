@@ -16,11 +16,11 @@ using Sizes = std::vector<int64_t>;
 bool is_exponents(DType dtype) { return dtype == DType::kU8 || dtype == DType::kF8E8M0; }
 int64_t parts_of(int64_t size, int64_t block) { return size / block + (size % block != 0); }
 
-/// Values or codes of a module in a format other than NVFP4, with the module's name before its parts'
-/// suffixes.
+/// The values or codes of a module in a format other than NVFP4. `module` is the name without the suffixes of
+/// parts.
 struct Coded {
   std::string module, suffix;  ///< "model.layers.0.mlp.up_proj" and ".weight"
-  int64_t weights = 1;         ///< weights in a byte
+  int64_t weights = 1;         ///< number of weights in a byte
   bool is_int8 = false;        ///< INT8 of compressed-tensors or bitsandbytes, whose scales have one name
                                ///< each
 };
@@ -44,7 +44,7 @@ class Parts {
     }
     for (const auto& [part, without] : lack_) {
       const size_t with = have_[part];
-      // A quantization config promises scales even if most modules lack them.
+      // If a quantization config states scales, a lack is reported even if most modules lack them.
       const bool is_groups = s_.quantization.is_object() && s_.quantization.contains("config_groups");
       const bool is_promised =
           s_.quantization.is_object() &&
@@ -90,7 +90,7 @@ class Parts {
     return std::nullopt;
   }
 
-  /// The scales of a module, or nullopt.
+  /// Returns the tensor with a module's scales; nullopt: there is none.
   std::optional<size_t> scale_of(const Coded& c) const {
     if (c.suffix == "_blocks") return s_.find(c.module + "_scales");
     const std::string_view dot = c.suffix.empty() ? "_" : ".";
@@ -107,7 +107,7 @@ class Parts {
     sink_.add("module-shape", s_.at(i), "expected {}, found {}", expected, describe(t));
   }
 
-  /// Checks the shapes of scales: MX scales of 32 weights each; FP8 scales of a matrix, rows, or blocks.
+  /// Checks the shapes of scales. An MX scale is for 32 weights. FP8 scales are for a matrix, rows or blocks.
   void check_shape(size_t i, const Coded& c) {
     const TensorInfo& t = s_.tensors[i];
     const auto scale = scale_of(c);
@@ -145,11 +145,12 @@ class Parts {
                                      describe(x.dtype, blocked), n, columns));
   }
 
-  /// Notes which parts of similar modules a module has.
+  /// Notes for each part that similar modules have whether this module has it.
   void note_parts(size_t i, const Coded& c) {
     const TensorInfo& t = s_.tensors[i];
     const bool is_int4 = t.dtype == DType::kI32, has_dot = c.suffix.starts_with('.');
-    const bool is_plain_byte = c.suffix == ".weight" && t.dtype == DType::kU8;  // also used by other programs
+    // Other programs use such tensors, too.
+    const bool is_plain_byte = c.suffix == ".weight" && t.dtype == DType::kU8;
     if (is_plain_byte || is_table_name(c.module)) return;
     const char* scales = has_dot            ? ".weight_scale or .weight_scale_inv"
                          : c.suffix.empty() ? "_weight_scale or _weight_scale_inv"
@@ -175,9 +176,10 @@ class Parts {
   const LintInput& s_;
   LintReporter& sink_;
   const std::set<std::string> reported_;
-  std::vector<bool> is_nvfp4_;                                  ///< by tensor
-  std::set<std::pair<int64_t, int64_t>> blocks_;                ///< block sizes in the config
-  std::map<std::pair<std::string, std::string>, size_t> have_;  ///< by kind and part
+  std::vector<bool> is_nvfp4_;                    ///< for each tensor: it is in an NVFP4 module
+  std::set<std::pair<int64_t, int64_t>> blocks_;  ///< block sizes that the config states
+  /// Number of modules that have a part, by the modules' kind and the part.
+  std::map<std::pair<std::string, std::string>, size_t> have_;
   std::map<std::pair<std::string, std::string>, std::vector<size_t>> lack_;
 };
 

@@ -13,7 +13,7 @@
 namespace twofour {
 namespace {
 
-constexpr uint64_t kMostBytes = 1u << 20;  ///< read from one tensor
+constexpr uint64_t kMostBytes = 1u << 20;  ///< largest number of bytes that are read from one tensor
 
 class PromisedValues {
  public:
@@ -30,7 +30,8 @@ class PromisedValues {
     if (text_of(s_.quantization, "scale_fmt") == "ue8m0") check_powers();
   }
 
-  /// Checks tables of the experts of each token: they exist and differ.
+  /// Checks the tables that state the experts of each token. The experts must exist and differ from each
+  /// other.
   void check_tables() {
     for_each(".tid2eid", DType::kI64, [&](size_t i) {
       const TensorInfo& t = s_.tensors[i];
@@ -66,7 +67,7 @@ class PromisedValues {
     s_.read(tensor, 0, {reinterpret_cast<uint8_t*>(values.data()), values.size() * sizeof(T)});
     return values;
   }
-  /// Calls f(tensor) for tensors of a type whose names have that ending.
+  /// Calls f(tensor) for the tensors of a type whose names end in `end`.
   template <class F>
   void for_each(std::string_view end, DType dtype, F&& f) const {
     for (size_t i = 0; i < s_.tensors.size(); ++i) {
@@ -74,14 +75,14 @@ class PromisedValues {
     }
   }
 
-  /// Checks that all zero points of symmetric codes are the middle of the range. The reader of four-bit codes
-  /// checks them itself.
+  /// Checks that all zero points of symmetric codes are the middle of their range. Four-bit codes are left
+  /// out, since their reader checks them.
   void check_zero_points() {
     const auto bits = integer_of(s_.quantization, "bits");
     if (flag_of(s_.quantization, "sym") != true || !bits || (*bits != 2 && *bits != 8)) return;
     const auto width = static_cast<int>(*bits);
     const uint32_t mask = (1u << width) - 1, middle = 1u << (width - 1);
-    // GPTQ's first format stores one less.
+    // The first version of GPTQ's format stores zero points minus 1.
     const uint32_t wanted = text_of(s_.quantization, "checkpoint_format") == "gptq_v2" ? middle : middle - 1;
     std::optional<size_t> first;
     size_t count = 0;
@@ -104,7 +105,7 @@ class PromisedValues {
                   s_.tensors[*first].name, and_more(count, " and {} more"), wanted);
   }
 
-  /// Reports modules whose zero points are all 0, if other modules have none of 0.
+  /// Reports modules whose zero points are all 0 if no other module has a zero point of 0.
   void check_lost_zero_points() {
     std::vector<size_t> lost;
     size_t all = 0;
@@ -122,8 +123,8 @@ class PromisedValues {
     }
   }
 
-  /// Checks groups of columns: all of one size, and in order if the config states that columns were not
-  /// sorted.
+  /// Checks the list of each column's group. All groups must have one size. They must be in order if the
+  /// config states that columns were not sorted.
   void check_groups(std::string_view end, std::optional<bool> sorted, const char* name) {
     std::optional<size_t> disordered;
     for_each(end, DType::kI32, [&](size_t i) {
@@ -131,7 +132,7 @@ class PromisedValues {
       const std::string& tensor = s_.tensors[i].name;
       const std::string module = tensor.substr(0, tensor.size() - end.size());
       const int64_t count = groups_of(module), columns = std::ssize(groups);
-      // -1 means the order of the columns.
+      // If all numbers are -1, groups are in the order of the columns.
       const bool none = std::all_of(groups.begin(), groups.end(), [](int32_t g) { return g == -1; });
       if (count <= 0 || columns == 0 || columns % count != 0 || none) return;
       std::vector<int64_t> sizes(static_cast<size_t>(count));
@@ -161,7 +162,8 @@ class PromisedValues {
                     s_.tensors[*disordered].name);
     }
   }
-  /// Number of groups: rows of GPTQ's scales, columns of compressed-tensors' scales.
+  /// Returns the number of groups. It is the number of rows of GPTQ's scales, or of columns of
+  /// compressed-tensors' scales.
   int64_t groups_of(const std::string& module) const {
     if (const auto scales = s_.find(module + ".scales"); scales && s_.tensors[*scales].shape.size() == 2)
       return s_.tensors[*scales].shape[0];
@@ -171,7 +173,7 @@ class PromisedValues {
     return 0;
   }
 
-  /// Checks for powers of two. Readers that treat scales as exponents drop their mantissas.
+  /// Checks that scales are powers of two. Readers that treat scales as exponents ignore their mantissas.
   void check_powers() {
     std::optional<size_t> first;
     size_t count = 0;

@@ -12,16 +12,17 @@
 namespace twofour {
 namespace {
 
-/// No trained weight or activation is larger, and no relevant one is smaller.
+/// Limits for scales. No trained weight or activation is larger than kLargest, and none smaller than
+/// kSmallest matters.
 constexpr float kLargest = 1e5f, kSmallest = 1e-9f;
-/// The largest value with a scale of 1: 6 * 448.
+/// The largest weight that a scale of 1 allows: 6 * 448.
 constexpr float kFullScale = 2688.0f;
 
 bool is_scale(float value) { return std::isfinite(value) && value > 0; }
 
 std::string at_expert(size_t i, size_t count) { return count > 1 ? fmt::format(" (expert {})", i) : ""; }
 
-/// Checks the numbers of one scale tensor; `divides`: the scale is stored as a divisor.
+/// Checks the numbers of one scale tensor. `divides` is true if the scale is stored as a divisor.
 void check_values(const LintInput& s, size_t tensor, const std::vector<float>& values, bool divides,
                   const char* rule, LintReporter& reporter) {
   for (size_t i = 0; i < values.size(); ++i) {
@@ -40,12 +41,12 @@ void check_values(const LintInput& s, size_t tensor, const std::vector<float>& v
   }
 }
 
-/// The scales of a fused group with their modules.
+/// The scales of a fused group, with their modules.
 struct Group {
   std::vector<std::pair<const Nvfp4Linear*, float>> global, input;
 };
 
-/// Ratio of the largest to the smallest; 1 if all are equal or one is not a valid scale.
+/// Returns the ratio of the largest scale to the smallest. Returns 1 if all are equal, or if any is invalid.
 float ratio_of(const std::vector<std::pair<const Nvfp4Linear*, float>>& members) {
   float low = INFINITY, high = 0;
   for (const auto& [m, value] : members) {
@@ -136,7 +137,8 @@ void lint_scalars(const LintInput& s, LintReporter& reporter) {
     reporter.summarize("unequal-input-scales", fmt::format("{} of {} groups, the largest ratio {:.4g}",
                                                            unequal_inputs, fused, worst_input));
 
-  // Scales of an artifact's modules and of the KV cache, and input scales of converted modules.
+  // Marks scales that are already checked: those of an artifact's modules and of the KV cache, and input
+  // scales of converted modules.
   std::vector<bool> done(s.tensors.size());
   for (const Nvfp4Linear& m : s.modules) {
     done[m.global_scale] = true;
@@ -145,7 +147,7 @@ void lint_scalars(const LintInput& s, LintReporter& reporter) {
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const std::string& name = s.tensors[i].name;
     const bool divides = name.ends_with(".input_global_scale");
-    // Gemma-4 multiplies layers and experts by these scales.
+    // Gemma-4 multiplies the outputs of layers and experts by these scales.
     if (name.ends_with(".layer_scalar") || name.ends_with(".per_expert_scale")) {
       const std::vector<float> values = read_scales(s, i);
       const auto zero = std::find(values.begin(), values.end(), 0.0f);

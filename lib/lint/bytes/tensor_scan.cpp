@@ -11,8 +11,8 @@
 namespace twofour {
 namespace {
 
-/// Counts elements with all bits of `mask` set, the exponent of NaN and infinity, and elements of at least
-/// `huge`.
+/// Counts elements in which all bits of `mask` are set: the exponent of NaN and infinity. Also counts
+/// elements whose magnitude is `huge` or more.
 template <class T>
 void count_all_ones(uint64_t offset, std::span<const uint8_t> bytes, T mask, T magnitude,
                     TensorCounts& counts, T huge) {
@@ -45,7 +45,7 @@ void count_all_ones(uint64_t offset, std::span<const uint8_t> bytes, T mask, T m
   }
 }
 
-/// Counts elements that are zero or below; NaN and infinity are counted elsewhere.
+/// Counts elements that are zero or negative. NaN and infinity are counted elsewhere.
 template <class T>
 void count_no_scales(const TensorScan& scan, uint64_t offset, std::span<const uint8_t> bytes, T exponent,
                      TensorCounts& counts) {
@@ -66,7 +66,7 @@ template <class T>
 void scan_floats(const TensorScan& scan, uint64_t offset, std::span<const uint8_t> bytes, T exponent,
                  TensorCounts& counts) {
   constexpr T kMagnitude = static_cast<T>(static_cast<T>(~T{0}) >> 1);
-  // 2^64, for types with an eight-bit exponent.
+  // The bits of 2^64 in types with an eight-bit exponent.
   constexpr int kMantissa = sizeof(T) == 4 ? 23 : 7;
   const bool wide = exponent >> kMantissa == 0xFF;
   const T huge = wide ? static_cast<T>(T{127 + 64} << kMantissa) : exponent;
@@ -74,7 +74,8 @@ void scan_floats(const TensorScan& scan, uint64_t offset, std::span<const uint8_
   if (scan.scaled) count_no_scales<T>(scan, offset, bytes, exponent, counts);
 }
 
-/// Counts bytes with an illegal metadata nibble: legal is first < second.
+/// Counts bytes that have an illegal nibble of metadata. In a legal nibble the first position is less than
+/// the second.
 void count_illegal_meta(uint64_t offset, std::span<const uint8_t> bytes, TensorCounts& counts) {
   constexpr uint64_t kLow = 0x1111111111111111u;
   const auto illegal = [](uint64_t m) {
@@ -114,7 +115,7 @@ void count_copies(uint64_t offset, std::span<const uint8_t> bytes, const uint8_t
   }
 }
 
-/// Scans whole units of a part, each run by its kind of byte.
+/// Scans whole units of a part. Each run of bytes is checked by its kind.
 void scan_part(const PartMap& map, uint64_t offset, std::span<const uint8_t> bytes, TensorCounts& counts) {
   const auto unit = static_cast<uint64_t>(map.unit);
   counts.any = true;
@@ -136,14 +137,14 @@ void scan_part(const PartMap& map, uint64_t offset, std::span<const uint8_t> byt
   }
 }
 
-/// The check of a part with bytes of one kind and without copies.
+/// Returns the check for a part that has one kind of bytes and no copies.
 TensorCheck check_of(ByteKind kind) {
   return kind == ByteKind::kMeta    ? TensorCheck::kMeta
          : kind == ByteKind::kScale ? TensorCheck::kBlockScales
                                     : TensorCheck::kNone;
 }
 
-/// The scan of a part of matrices of that shape, by the layout's own map.
+/// Returns the scan of part `p` of matrices of that shape, by the layout's own map.
 template <class L>
 TensorScan scan_of_part(int p, const Shape& shape) {
   TensorScan scan;
@@ -161,8 +162,8 @@ TensorScan scan_of_part(int p, const Shape& shape) {
   return scan;
 }
 
-/// The scan of an artifact's part in layout L; nullopt if the tensor is not a part or, with `must_fit`, if
-/// the first part does not give its shape.
+/// Returns the scan of a part of an artifact in layout L. nullopt: the tensor is not a part or, with
+/// `must_fit`, the first part does not give its shape.
 template <class L>
 std::optional<TensorScan> plan_part(const LintInput& s, const TensorInfo& t, bool must_fit) {
   if (t.shape.size() != 3 || t.bytes() == 0) return std::nullopt;
@@ -171,7 +172,7 @@ std::optional<TensorScan> plan_part(const LintInput& s, const TensorInfo& t, boo
   const Shape some{1, kTileAlignment, kTileAlignment};
   for (int p = 0; p < L::part_count; ++p) {
     if (suffix != L::part(p, some).suffix || t.dtype != L::part(p, some).dtype) continue;
-    // The first part gives the shape of the matrices, and so the shapes of all parts.
+    // The first part shows the shape of the matrices, and with it the shapes of all parts.
     const auto first = s.find(t.name.substr(0, t.name.size() - suffix.size()) + L::part(0, some).suffix);
     if (first && s.tensors[*first].shape.size() == 3) {
       const auto& dims = s.tensors[*first].shape;
@@ -182,14 +183,14 @@ std::optional<TensorScan> plan_part(const LintInput& s, const TensorInfo& t, boo
         return scan_of_part<L>(p, shape);
     }
     if (must_fit) continue;
-    // Without the shape, only checks that do not depend on it are possible.
+    // If the shape is unknown, only checks that do not depend on it are made.
     const TensorScan plain = scan_of_part<L>(p, some);
     return plain.check == TensorCheck::kPart ? TensorScan{} : plain;
   }
   return std::nullopt;
 }
 
-/// True if a U8 tensor holds E8M0 scales: MXFP4 in either naming, or MXFP8.
+/// True if a U8 tensor holds E8M0 scales, either of MXFP4 with one of its two names, or of MXFP8.
 bool is_mx_scale(const LintInput& s, const TensorInfo& t) {
   if (t.dtype == DType::kF8E8M0) return true;
   if (t.dtype != DType::kU8) return false;
@@ -204,7 +205,7 @@ bool is_mx_scale(const LintInput& s, const TensorInfo& t) {
   return false;
 }
 
-/// The FP8 or INT4 weights of any dialect that a tensor scales.
+/// Returns the FP8 or INT4 weights, in any dialect, whose scales the tensor holds.
 std::optional<size_t> find_scaled(const LintInput& s, const TensorInfo& t) {
   for (const WeightDialect& d : weight_dialects()) {
     const bool scales = d.format->tiles || d.format->integers;

@@ -9,48 +9,49 @@
 
 namespace twofour {
 
-/// The check of the bytes of a tensor outside of NVFP4 modules.
+/// The kinds of checks for the bytes of a tensor that is not in an NVFP4 module.
 enum class TensorCheck {
   kNone,
-  kBf16,  ///< this and the following: no NaN, no infinity
+  kBf16,  ///< kBf16 to kE4m3: no NaN and no infinity
   kF16,
   kF32,
   kE4m3,
-  kE8m0,         ///< no 0xFF
-  kBlockScales,  ///< only block scales
-  kMeta,         ///< only 2:4 metadata, two quads a byte
-  kPart,         ///< a part of a layout with bytes of several kinds, padding, or copies
+  kE8m0,         ///< no 0xFF, which is NaN
+  kBlockScales,  ///< only valid block scales
+  kMeta,         ///< only valid 2:4 metadata, for two quads in a byte
+  kPart,         ///< a part of a layout that has several kinds of bytes, padding, or copies of bytes
 };
 
-/// Faults of a tensor, as counts that add up over its parts.
+/// The faults in a tensor. They are counts, so those of its parts can be added.
 struct TensorCounts {
   static constexpr uint64_t kNone = UINT64_MAX;
-  uint64_t wrong = 0, first = kNone;              ///< elements that fail the check, and the first of them
-  uint64_t huge = 0, first_huge = kNone;          ///< of kBf16 and kF32: 2^64 or more, and finite
-  uint64_t negative = 0, first_negative = kNone;  ///< negative elements of scales in floats
-  uint64_t zero = 0, first_zero = kNone;          ///< likewise
-  uint64_t copies = 0, first_copy = kNone;        ///< bytes of kPart that differ from their copy
-  uint64_t padding = 0, first_padding = kNone;    ///< padding of kPart that is not zero
-  BlockCounts scales{};                           ///< for checks of block scales
+  uint64_t wrong = 0, first = kNone;      ///< number of elements that fail the check; the first of them
+  uint64_t huge = 0, first_huge = kNone;  ///< of kBf16 and kF32: finite elements of 2^64 or more
+  uint64_t negative = 0, first_negative = kNone;  ///< of scales in floats: negative elements
+  uint64_t zero = 0, first_zero = kNone;          ///< of scales in floats: zero elements
+  uint64_t copies = 0, first_copy = kNone;        ///< of kPart: bytes that differ from their copy
+  uint64_t padding = 0, first_padding = kNone;    ///< of kPart: padding bytes that are not zero
+  BlockCounts scales{};                           ///< counts of checks of block scales
   uint8_t largest = 0;                            ///< of kE4m3: the largest magnitude
-  bool any = false;                               ///< any bit but signs set
+  bool any = false;                               ///< true if any bit other than a sign is set
   TensorCounts& operator+=(const TensorCounts& other);
 };
 
 /// The scan of one tensor.
 struct TensorScan {
   TensorCheck check = TensorCheck::kNone;
-  /// The FP8 or INT4 weights that these floats scale. No scale may be zero, and no FP8 scale negative.
+  /// The FP8 or INT4 weights whose scales are in this float tensor. No scale may be zero, and no scale of FP8
+  /// may be negative.
   std::optional<size_t> scaled{};
   bool scales_integers = false;
-  uint64_t unit = 16;  ///< pieces begin at multiples of so many bytes
-  PartMap map{};       ///< of kPart
+  uint64_t unit = 16;  ///< pieces begin at multiples of this number of bytes
+  PartMap map{};       ///< of kPart: the map of the part's bytes
 };
 
-/// The scan of a tensor of `input`. `layout`: the artifact's layout, or "".
+/// Returns the scan for a tensor of `input`. A part of an artifact is scanned by the map of input.layout.
 TensorScan plan_tensor_scan(const LintInput& input, size_t tensor);
 
-/// Checks bytes that begin at `offset`, a multiple of the unit.
+/// Checks `bytes`, which begin at `offset`. The offset is a multiple of scan.unit.
 void scan_bytes(const TensorScan& scan, uint64_t offset, std::span<const uint8_t> bytes,
                 TensorCounts& counts);
 

@@ -17,7 +17,8 @@ bool has_ending(std::string_view name, std::initializer_list<std::string_view> e
   return std::any_of(ends.begin(), ends.end(), [&](std::string_view e) { return name.ends_with(e); });
 }
 
-/// The types that a tensor of this kind may have; empty if its type is one of them or its kind is unknown.
+/// Returns the types that a tensor of this kind may have. Empty: its type is one of them, or its kind is
+/// unknown.
 std::string_view expected_types(const LintInput& s, const TensorInfo& t) {
   const std::string_view name = t.name;
   const bool is_float = is_of_types(t.dtype, {kBF16, kF16, kF32, kF64});
@@ -31,7 +32,7 @@ std::string_view expected_types(const LintInput& s, const TensorInfo& t) {
   }
   if (!name.ends_with(".weight") || t.shape.size() < 2) return "";
   if (is_float || is_fp8 || is_of_types(t.dtype, {kU8, kI8, kF4, kF6E2M3, kF6E3M2})) return "";
-  // Other programs pack codes into integers beside `scales`.
+  // If `scales` is beside the tensor, another program packed codes into integers.
   if (s.find(std::string(name.substr(0, name.size() - std::string_view("weight").size())) + "scales"))
     return "";
   return "BF16, F16, F32, F8_E4M3, or codes in U8 or I8";

@@ -15,13 +15,14 @@
 namespace twofour {
 namespace {
 
-constexpr uint64_t kPiece = 1u << 19;  ///< bytes of codes, or of another tensor, read at once
-constexpr uint64_t kJob = 64u << 20;   ///< bytes in one thread's job
+/// Number of bytes, of codes or of another tensor, that are read at once.
+constexpr uint64_t kPiece = 1u << 19;
+constexpr uint64_t kJob = 64u << 20;  ///< number of bytes that one job of a thread covers
 
-/// A range of lines of a module or another tensor, with its matrices one after the other.
+/// A range of lines of a module or another tensor. Its matrices follow each other.
 struct Job {
-  size_t module, tensor;  ///< one of them is kNone; both: the job of `beside`
-  uint64_t begin, end;    ///< lines
+  size_t module, tensor;  ///< one of them is kNone; if both are, the job calls `beside`
+  uint64_t begin, end;    ///< lines [begin, end)
   static constexpr size_t kNone = SIZE_MAX;
 };
 
@@ -80,7 +81,7 @@ class WeightLint {
   void plan() {
     modules_.resize(s_.modules.size());
     std::vector<size_t> owner(s_.tensors.size(), Job::kNone);
-    std::vector<bool> is_scale(s_.tensors.size());  // lint_scalars() reads them
+    std::vector<bool> is_scale(s_.tensors.size());  // lint_scalars() reads these
     for (size_t i = 0; i < s_.modules.size(); ++i) {
       const Nvfp4Linear& m = s_.modules[i];
       if (!s_.is_whole(m)) continue;
@@ -88,7 +89,7 @@ class WeightLint {
       is_scale[m.global_scale] = true;
       if (m.input_scale) is_scale[*m.input_scale] = true;
     }
-    // In file order, so that disks read ahead.
+    // Jobs are in the order of the file, so that disks read ahead.
     std::vector<size_t> order;
     for (size_t t = 0; t < s_.tensors.size(); ++t) {
       if (s_.whole[t]) order.push_back(t);
@@ -111,7 +112,7 @@ class WeightLint {
     }
   }
 
-  /// Adds jobs. Hashes need a tensor's bytes in order, so with a manifest a tensor is one job.
+  /// Adds jobs for a tensor. With a manifest, a tensor is one job, since its hash needs the bytes in order.
   void add_jobs(size_t module, size_t tensor, const MatrixPlan& plan) {
     plans_.emplace(tensor, plan);
     const uint64_t count = plan.matrices * plan.lines;
@@ -122,8 +123,8 @@ class WeightLint {
     }
   }
 
-  /// Calls `work(line, count, counter)` for pieces of a job's lines, each within one matrix. `line` counts
-  /// over all matrices.
+  /// Calls `work(line, count, counter)` for pieces of a job's lines. Each piece is within one matrix. `line`
+  /// is counted over all matrices.
   template <class Work>
   void for_each_piece(const Job& job, const MatrixPlan& plan, const Work& work) {
     const uint64_t most = std::max<uint64_t>(1, kPiece / std::max<uint64_t>(1, plan.line_bytes));
@@ -167,7 +168,7 @@ class WeightLint {
     const Nvfp4Linear& m = s_.modules[job.module];
     const MatrixPlan& plan = plans_.at(m.codes);
     BlockCounts counts;
-    std::optional<Hasher> code_hash, scale_hash;  // only with a manifest
+    std::optional<Hasher> code_hash, scale_hash;  // set only with a manifest
     if (manifest_) code_hash.emplace(), scale_hash.emplace();
     const bool is_pruned =
         !pattern_.empty() && !m.k_outer && (!manifest_ || manifest_->shapes.count(m.name) > 0);
@@ -253,7 +254,8 @@ class WeightLint {
           "expected no scale 0 above codes other than zero, found {} of {} blocks, the first at byte {}",
           c.vanished, c.blocks, c.first_vanished);
     }
-    // A sound tensor has a few blocks within 4 % of its maximum; chance adds some to small ones.
+    // In a sound tensor, a few blocks are within 4 % of the maximum. In a small tensor, chance adds some
+    // blocks.
     constexpr uint64_t kFewBlocks = 16;
     if (c.top > kFewBlocks + c.blocks / 100) {
       sink_.add("saturated-scales", {scale_file, scale},
@@ -316,7 +318,7 @@ class WeightLint {
       sink_.add("zero-weights", {file, t.name}, "expected some number other than zero, found none");
   }
 
-  /// Reports zero scales of FP8 and INT4, except for rows or blocks of zeros.
+  /// Reports zero scales of FP8 and INT4. Rows or blocks of zeros may have them.
   void report_zero_scales(size_t tensor, const TensorCounts& c) {
     const TensorInfo &scale = s_.tensors[tensor], &weight = s_.tensors[*scans_.at(tensor).scaled];
     uint64_t zero_lines = 0, zero_columns = 0;
@@ -329,7 +331,7 @@ class WeightLint {
     for (const int64_t n : scale.shape) count *= static_cast<uint64_t>(n);
     const bool a_row = scale.shape.empty() || scale.shape.back() == 1;
     const bool has_zeros = a_row && count > 1 ? c.zero <= zero_lines : zero_lines + zero_columns > 0;
-    // An INT4 group that was all zero may have a zero scale and any codes.
+    // If all weights of an INT4 group were zero, its scale may be zero and its codes may be anything.
     const bool few = scans_.at(tensor).scales_integers && 16 * c.zero <= count;
     if (has_zeros || few || (count == 1 && !tensors_.at(*scans_.at(tensor).scaled).any)) return;
     sink_.add("zero-scale", s_.at(tensor),
@@ -352,11 +354,11 @@ class WeightLint {
   std::vector<Job> jobs_;
   std::map<size_t, TensorScan> scans_;
   std::mutex mutex_;
-  std::map<size_t, MatrixPlan> plans_;                          ///< by tensor of codes or values
+  std::map<size_t, MatrixPlan> plans_;                          ///< plans by the tensor of codes or values
   std::map<std::pair<size_t, uint64_t>, FigureCounter> parts_;  ///< figures of matrices that several jobs
                                                                 ///< share
   std::vector<MatrixFigures> figures_;
-  std::map<size_t, Hash128> hashes_;  ///< reported last, so that `beside` sees none of them
+  std::map<size_t, Hash128> hashes_;  ///< reported last, so that `beside` does not see these findings
   std::vector<BlockCounts> modules_;
   std::map<size_t, TensorCounts> tensors_;
 };

@@ -10,12 +10,12 @@
 namespace twofour {
 namespace {
 
-/// Larger than any matrix, and products of a few such sizes do not overflow.
+/// Upper limit of a matrix's side. No matrix is larger, and products of a few such sizes do not overflow.
 constexpr int64_t kLargestSide = int64_t{1} << 40;
 
 bool is_power(DType type) { return type == DType::kF8E8M0 || type == DType::kU8; }
-/// Suffixes of 8-bit integers with a scale a tensor or a row. Sources: compressed-tensors,
-/// compressors/naive_quantized.py; ModelOpt's W8A8_SQ_PER_CHANNEL.
+/// Suffixes of 8-bit integers and of their scale, which is for the tensor or for each row. Sources:
+/// compressed-tensors, compressors/naive_quantized.py; ModelOpt's W8A8_SQ_PER_CHANNEL.
 constexpr std::string_view kPlainWeight = ".weight", kPlainScale = ".weight_scale";
 
 class CodedModules {
@@ -78,7 +78,7 @@ class CodedModules {
     if (t.dtype == DType::kI8) add_int8(name, i, t);
     if (is_fp8) all_.push_back({name, i, WeightFormat::kFp8, kPlainWeight, ""});
   }
-  /// Pieces of a table may share a scale beside them.
+  /// Finds the scale beside codes. The pieces of an embedding may share a scale.
   std::optional<size_t> find_scale(const std::string& name, const char* suffix) const {
     if (const auto own = s_.find(name + suffix)) return own;
     const std::string_view table = table_of_piece(name);
@@ -101,7 +101,7 @@ class CodedModules {
   void add_shape(CodedModule& c, const TensorInfo& t, const TensorInfo& scale) const {
     const std::vector<int64_t>& d = t.shape;
     if (c.format->integers) return add_packed(c, t, scale);
-    if (d.size() == 4) {  // gpt-oss: [E, N, groups, bytes]
+    if (d.size() == 4) {  // gpt-oss stores [E, N, groups, bytes]
       c.n = d[1];
       c.k = d[2] * d[3] * 2;
     } else {
@@ -113,7 +113,8 @@ class CodedModules {
     if (c.is_fp8() && is_power(scale.dtype) && groups) c.format = WeightFormat(weight_formats::kMxfp8);
   }
 
-  /// Reads a scale's shape: [], [1], [N], [N, 1], [N/b, K/b], [N/b, 1, K/b, 1]; for stacks, E precedes it.
+  /// Reads the shape of scales: [], [1], [N], [N, 1], [N/b, K/b] or [N/b, 1, K/b, 1]. In stacks, E is the
+  /// first dimension.
   static void add_scale_shape(CodedModule& c, const TensorInfo& scale) {
     std::vector<int64_t> d = scale.shape;
     if (c.is_stack && !d.empty()) d.erase(d.begin());

@@ -12,19 +12,19 @@
 #include "lib/lint/config/layer_tensors.h"
 #include "lib/source/checkpoint/model_config.h"
 
-// Properties of every decoder, whatever its family: layers of a kind have the same parts in the same sizes,
-// and all layers read and write one residual stream, whose width is the embedding's.
+// Checks of properties that every decoder has, whatever its family. Layers of one kind have the same parts
+// with the same sizes. All layers read and write one residual stream, which is as wide as the embedding.
 
 namespace twofour {
 namespace {
 
 constexpr size_t kLeastLayers = 3;
-/// Larger than any size of a model, and twice a product of two such sizes does not overflow.
+/// Upper limit of sizes. No size of a model is larger, and twice the product of two sizes does not overflow.
 constexpr int64_t kLargestSize = int64_t{1} << 30;
 
 std::string_view block_of_part(std::string_view name) { return name.substr(0, name.find('.')); }
 
-/// Two sizes that must be equal: rows or columns of parts with these last names.
+/// Two sizes that must be equal. They are the rows or columns of parts with these last names.
 struct SameSize {
   std::string_view a, b;
   bool rows_a, rows_b;
@@ -39,11 +39,11 @@ constexpr SameSize kSameSizes[] = {
     {"q_norm", "k_norm", true, true},
 };
 
-/// Parts of names of embeddings that are not for text.
+/// Parts of the names of embeddings that are not for text.
 constexpr std::string_view kAside[] = {"pos",   "type",  "vis", "audio", "image", "patch",    "speech",
                                        "video", "tower", "mtp", "ngram", "ple",   "per_layer"};
 
-/// A key that states a size of parts with this name in every family that has both.
+/// A key that states a size of parts with this name. It does so in every family that has both.
 struct SizeOfPart {
   std::string_view part;
   bool rows;
@@ -85,7 +85,7 @@ class CommonShapes {
   }
 
  private:
-  /// A count in the language model's config.
+  /// Returns a number in the language model's config.
   std::optional<int64_t> stated(const char* key) const {
     std::optional<int64_t> found;
     for (const Json* said : model_settings(s_.config, key)) {
@@ -106,7 +106,8 @@ class CommonShapes {
                   s_.tensors[part.tensor].name, described(part), found);
   }
 
-  /// Finds the stream's width: the embedding's, if most norms of layers share it.
+  /// Finds the width of the residual stream. It is the embedding's width if most norms of layers have it,
+  /// too.
   void find_width() {
     for (const auto& [name, part] : outer_) {
       if (!is_table_name(name) || part.k <= 0) continue;
@@ -162,7 +163,7 @@ class CommonShapes {
     }
   }
 
-  /// Checks that routers read the stream.
+  /// Checks that the inputs of routers are as wide as the residual stream.
   void check_routers() {
     if (width_ <= 0) return;
     for (const LayerTensors& layer : main_->layers) {
@@ -179,7 +180,7 @@ class CommonShapes {
     }
   }
 
-  /// Checks that a bias has one number a row.
+  /// Checks that a bias has one number for each row.
   void check_biases() {
     for (const LayerTensors& layer : main_->layers) {
       for (const auto& [name, part] : layer.parts) {
@@ -192,7 +193,7 @@ class CommonShapes {
     }
   }
 
-  /// Finds parts that a single layer lacks and layers of its kind have.
+  /// Reports parts that only one layer lacks while other layers of its kind have them.
   void check_missing() {
     std::map<std::set<std::string>, std::vector<const LayerTensors*>> kinds;
     for (const LayerTensors& layer : main_->layers) {
@@ -215,7 +216,7 @@ class CommonShapes {
         whole = &others;
         lacking = std::move(lacks);
       }
-      // The first layer of some families has no norm before it.
+      // In some families, the first layer has no norm before it.
       if (whole == nullptr || layers[0]->layer == 0) continue;
       for (const std::string& name : lacking) {
         reporter_.add("tensor-missing", {"", full_name(*layers[0], name)},
@@ -224,8 +225,8 @@ class CommonShapes {
     }
   }
 
-  /// The type of a layer. Layers of another type may have other sizes. Many families' configs do not list
-  /// types, but their parts of attention or MLP differ.
+  /// Returns the type of a layer. Layers of different types may have different sizes. If a config lists no
+  /// types, as in many families, the layer's parts of attention or MLP show its type.
   std::string type_of(int64_t layer) const {
     for (const Json* types : model_settings(s_.config, "layer_types")) {
       if (types->is_array() && static_cast<size_t>(layer) < types->size() &&
@@ -235,7 +236,8 @@ class CommonShapes {
     return "";
   }
 
-  /// The parts of a layer that belong together, "self_attn.k_proj self_attn.q_proj ", by their first name.
+  /// Returns the parts of a layer that belong together, such as "self_attn.k_proj self_attn.q_proj ", by the
+  /// first part of their names.
   static std::map<std::string_view, std::string> blocks_of(const LayerTensors& layer) {
     std::map<std::string_view, std::string> blocks;
     for (const auto& [name, part] : layer.parts) blocks[block_of_part(name)] += name + " ";
@@ -247,7 +249,7 @@ class CommonShapes {
       std::map<std::pair<int64_t, int64_t>, std::vector<const LayerTensors*>> layers;
       size_t count = 0;
     };
-    std::map<std::array<std::string, 3>, Sizes> all;  // by type, parts of the block and name
+    std::map<std::array<std::string, 3>, Sizes> all;  // by layer type, parts of the block, and name
     for (const LayerTensors& layer : main_->layers) {
       const std::string type = type_of(layer.layer);
       const auto blocks = blocks_of(layer);
@@ -272,7 +274,8 @@ class CommonShapes {
       }
     }
   }
-  /// True if a part whose size differs from most layers does not fit its own layer, either.
+  /// True if a part whose size differs from that in most layers does not fit the other parts of its own
+  /// layer, either.
   bool contradicts(const LayerTensors& layer, const std::string& name,
                    std::pair<int64_t, int64_t> usual) const {
     const LayerPart& part = layer.parts.at(name);
@@ -305,7 +308,8 @@ class CommonShapes {
                   "expected {} as other layers have, found {}", shape, found);
   }
 
-  /// Checks heads, if all layers agree and queries, keys and values have separate linears.
+  /// Checks the sizes of heads. All layers must agree, and queries, keys and values must have separate
+  /// linears.
   void check_heads() {
     const LayerPart *q = nullptr, *k = nullptr;
     for (const LayerTensors& layer : main_->layers) {

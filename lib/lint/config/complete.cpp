@@ -11,7 +11,7 @@
 namespace twofour {
 namespace {
 
-/// True if the tensor holds codes of a format other than NVFP4 with their scales beside them.
+/// True if a tensor holds codes of a format other than NVFP4 and has their scales beside it.
 bool has_own_scales(const LintInput& s, const TensorInfo& t) {
   return std::any_of(weight_dialects().begin(), weight_dialects().end(), [&](const WeightDialect& d) {
     if (d.scale == nullptr || !d.weight_types.has(t.dtype) || !t.name.ends_with(d.weight)) return false;
@@ -20,7 +20,7 @@ bool has_own_scales(const LintInput& s, const TensorInfo& t) {
   });
 }
 
-/// Reports NVFP4 codes without block scales, and both without a global scale.
+/// Reports NVFP4 codes without block scales, and codes with block scales but without a global scale.
 void check_complete(const LintInput& s, LintReporter& reporter) {
   std::vector<bool> is_complete(s.tensors.size());
   for (const Nvfp4Linear& m : s.modules) is_complete[m.codes] = is_complete[m.block_scale] = true;
@@ -41,7 +41,7 @@ void check_complete(const LintInput& s, LintReporter& reporter) {
           t.dtype == DType::kU8 && *d.codes != '\0' && t.name.ends_with(d.codes) && t.shape.size() == 2;
       if (!codes) continue;
       const std::string module = t.name.substr(0, t.name.size() - std::string_view(d.codes).size());
-      // A module with a global scale is reported for tensors that disagree.
+      // If a global scale exists, another check reports the module for tensors that disagree.
       if (s.find(module + d.block_scale) || s.find(module + d.global_scale) || has_own_scales(s, t)) continue;
       reporter.add("incomplete-module", s.at(i, module), "expected {} beside its codes, found none",
                    d.block_scale);
@@ -50,7 +50,7 @@ void check_complete(const LintInput& s, LintReporter& reporter) {
   }
 }
 
-/// Reports FP8 without the scale that other FP8 modules have.
+/// Reports FP8 weights that lack the scale which other FP8 modules have.
 void check_fp8_complete(const LintInput& s, const std::vector<CodedModule>& modules, LintReporter& reporter) {
   std::string_view suffix;
   for (const CodedModule& m : modules) {
@@ -64,7 +64,8 @@ void check_fp8_complete(const LintInput& s, const std::vector<CodedModule>& modu
   }
 }
 
-/// Reports INT4 codes without scales, or without zero points if their producers always write them.
+/// Reports INT4 codes without scales. Also reports codes without zero points if their producer always writes
+/// them.
 void check_int4_complete(const LintInput& s, LintReporter& reporter) {
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const TensorInfo& t = s.tensors[i];
@@ -72,7 +73,7 @@ void check_int4_complete(const LintInput& s, LintReporter& reporter) {
     for (const WeightDialect& d : weight_dialects()) {
       if (!d.format->integers || !t.name.ends_with(d.weight)) continue;
       const std::string module = t.name.substr(0, t.name.size() - std::string_view(d.weight).size());
-      if (s.find(module + ".weight")) continue;  // stored twice, which another rule reports
+      if (s.find(module + ".weight")) continue;  // another rule reports weights that are stored twice
       const bool needs_zeros = std::string_view(d.zero_points) == ".qzeros";
       for (const char* part : {d.scale, needs_zeros ? d.zero_points : d.scale}) {
         if (s.find(module + part)) continue;
@@ -83,7 +84,7 @@ void check_int4_complete(const LintInput& s, LintReporter& reporter) {
   }
 }
 
-/// True if a tensor is part of an INT4 linear, by the codes beside it.
+/// True if a tensor is a part of an INT4 linear, which the codes beside it show.
 bool is_of_int4(const LintInput& s, std::string_view tensor) {
   const std::string module(module_of(tensor));
   for (const char* codes : {".qweight", ".weight_packed"}) {
@@ -93,7 +94,7 @@ bool is_of_int4(const LintInput& s, std::string_view tensor) {
   return false;
 }
 
-/// Reports zero points that contradict the config, in one finding. Returns the names of all these modules.
+/// Reports all zero points that contradict the config in one finding. Returns the names of their modules.
 std::set<std::string> check_zero_points(const LintInput& s, const std::vector<Linear>& linears,
                                         WeightReader& reader, LintReporter& reporter) {
   std::string first, key;
@@ -119,7 +120,8 @@ std::set<std::string> check_zero_points(const LintInput& s, const std::vector<Li
   return found;
 }
 
-/// Reports INT4 modules that no conversion reads, since their tensors contradict each other or the config.
+/// Reports INT4 modules that no conversion can read because their tensors contradict each other or the
+/// config.
 void check_int4_values(const LintInput& s, bool headers_only, LintReporter& reporter) {
   if (std::none_of(s.tensors.begin(), s.tensors.end(), [](auto& t) { return t.dtype == DType::kI32; }))
     return;
@@ -132,14 +134,14 @@ void check_int4_values(const LintInput& s, bool headers_only, LintReporter& repo
   } catch (const ReadError&) {
     throw;
   } catch (const Error&) {
-    return;  // reported by other rules
+    return;  // other rules report this
   }
   const auto report = [&](const std::string& line) {
     for (const Shard& shard : s.shards) {
       if (!line.starts_with(shard.name + ": ")) continue;
       const std::string rest = line.substr(shard.name.size() + 2), tensor = rest.substr(0, rest.find(": "));
       if (!s.find(tensor) || !is_of_int4(s, tensor)) return;
-      // Integers of other bits are no damage.
+      // Integers of other widths are not damaged.
       const bool unread = rest.find("expected integers of 4 bits") != rest.npos;
       reporter.add(unread ? "unsupported-format" : "module-shape", {shard.name, tensor},
                    without_where(rest, tensor) + (unread ? kNotSupported : ""));

@@ -18,7 +18,7 @@
 namespace twofour {
 namespace {
 
-/// A format's name for messages: "unquantized", "NVFP4".
+/// Returns a format's name for messages: "unquantized", "NVFP4".
 const char* stored_name(WeightFormat format) { return format->coded ? format->name : "unquantized"; }
 
 struct StoredModule {
@@ -27,7 +27,7 @@ struct StoredModule {
   WeightFormat stored;
 };
 
-/// Matrices by module name, with their stored formats.
+/// Returns the matrices by module name, with the formats in which they are stored.
 std::vector<StoredModule> stored_modules(const LintInput& s, const std::vector<CodedModule>& coded) {
   std::vector<StoredModule> modules;
   for (const Nvfp4Linear& m : s.modules) modules.push_back({m.name, m.codes, WeightFormat::kNvfp4});
@@ -52,14 +52,14 @@ void check_router(const LintInput& s, const StoredModule& m, LintReporter& repor
                stored_name(m.stored));
 }
 
-/// True for a group in NVFP4.
+/// True if a group's format is NVFP4.
 bool is_nvfp4_group(const Json& group) {
   const Json& weights = member(group, "weights");
   return member(weights, "num_bits") == 4 && text_of(weights, "type") == "float" &&
          member(weights, "group_size") == 16;
 }
 
-/// A config's settings for all modules, from either producer.
+/// What a config of either producer states about all modules.
 struct Claims {
   explicit Claims(const QuantizationSaid& said)
       : modelopt(said.method_text == "modelopt" || (said.is_nested && said.method != QuantMethod::kGroups)),
@@ -73,13 +73,13 @@ struct Claims {
     all_linears = groups ? some && said.targets_all_linears() : modelopt && only_nvfp4 && !has_layers;
   }
   bool modelopt, groups;
-  std::string algorithm;     ///< ModelOpt's: "NVFP4", "MIXED_PRECISION", ...
-  bool has_layers = false;   ///< each module has its own algorithm
-  bool only_nvfp4 = false;   ///< NVFP4 is the only format
-  bool all_linears = false;  ///< all linears are quantized unless ignored
+  std::string algorithm;     ///< ModelOpt's algorithm: "NVFP4", "MIXED_PRECISION", ...
+  bool has_layers = false;   ///< true if each module has its own algorithm
+  bool only_nvfp4 = false;   ///< true if NVFP4 is the only format
+  bool all_linears = false;  ///< true if all linears are quantized, except ignored ones
 };
 
-/// Compares stored formats with the config. Adds modules that need no further finding to `reported`.
+/// Compares stored formats with the config. Adds modules that need no other finding to `reported`.
 void check_formats(const LintInput& s, const std::vector<CodedModule>& coded, const QuantizationSaid& said,
                    std::set<std::string>& reported, LintReporter& reporter) {
   const Claims claims(said);
@@ -124,7 +124,8 @@ void check_formats(const LintInput& s, const std::vector<CodedModule>& coded, co
   }
 }
 
-/// The algorithm of each module that a configuration lists, in lower case, with one name for FP8 in blocks.
+/// Returns the algorithm of each module that a configuration lists, in lower case. All names of FP8 in blocks
+/// become one.
 std::map<std::string, std::string> listed_layers(const Json& entry) {
   std::map<std::string, std::string> layers;
   const QuantizationSaid said(entry);
@@ -138,7 +139,7 @@ std::map<std::string, std::string> listed_layers(const Json& entry) {
   return layers;
 }
 
-/// Compares the two lists of mixed formats. Engines read one file or the other.
+/// Compares the lists of mixed formats in the two files. An engine reads only one of them.
 void check_listed_layers(const LintInput& s, LintReporter& reporter) {
   const auto ours = listed_layers(s.quantization), theirs = listed_layers(s.hf_quant_config["quantization"]);
   if (ours.empty() || theirs.empty() || ours == theirs) return;
@@ -146,7 +147,7 @@ void check_listed_layers(const LintInput& s, LintReporter& reporter) {
   all.insert(theirs.begin(), theirs.end());
   size_t count = 0;
   std::string first;
-  bool contradicts = false;  // both lists have the first module, which matters more than a missing one
+  bool contradicts = false;  // true if the first module is in both lists, which is worse than a missing one
   for (const auto& [name, algo] : all) {
     const auto a = ours.find(name), b = theirs.find(name);
     const bool both = a != ours.end() && b != theirs.end();
@@ -175,18 +176,19 @@ bool is_own_router(const LintInput& s, const std::string& name) {
   // vLLM and SGLang build phimoe's router without the config, models/phimoe.py.
   const bool is_phimoe = s.config.is_object() && s.config.value("model_type", Json()) == "phimoe";
   if (is_phimoe && name.ends_with(".block_sparse_moe.gate")) return true;
-  // Hunyuan's router is below the gate, Granite's below the router.
+  // Hunyuan's router is `wg` below the gate, and Granite's is `layer` below the router.
   return s.find(name + ".e_score_correction_bias") || s.find(name + ".expert_bias") ||
          ends_in(name, "gate.wg") || ends_in(name, "router.layer");
 }
 
 namespace {
 
-/// Reports codes without any quantization config.
+/// Reports codes if there is no quantization config.
 void report_no_quantization(const LintInput& s, const std::vector<CodedModule>& coded,
                             LintReporter& reporter) {
   if (!s.config.is_object() || s.is_part) return;
-  std::map<std::string, std::pair<size_t, std::string>> found;  // format to number of modules and the first
+  // For each format, the number of modules and the first of them.
+  std::map<std::string, std::pair<size_t, std::string>> found;
   for (const CodedModule& m : coded) {
     if (m.scale_suffix.empty()) continue;
     auto& [count, first] = found.try_emplace(m.text(), 0, m.name).first->second;
@@ -198,7 +200,7 @@ void report_no_quantization(const LintInput& s, const std::vector<CodedModule>& 
   } catch (const ReadError&) {
     throw;
   } catch (const Error&) {
-    return;  // reported by another rule
+    return;  // another rule reports this
   }
   for (const auto& [format, modules] : found) {
     reporter.add("no-quantization-config", {"config.json", "quantization_config"},
@@ -251,7 +253,8 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
                    b.size());
     }
   }
-  // Lookups need lists whose patterns can all be evaluated. If two files disagree, lookups read one.
+  // Lookups are possible only if all patterns of the lists can be evaluated. If the two files disagree,
+  // lookups use one of them.
   if (PatternList(said.ignored()).all_known()) lint_lookups(s, coded, reported, disagree, reporter);
 }
 

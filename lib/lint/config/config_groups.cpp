@@ -13,10 +13,10 @@ namespace {
 
 /// The values that a group's keys must have for a module.
 struct GroupKeys {
-  int64_t bits = 0;  ///< 0: 0: unknown from the headers
+  int64_t bits = 0;  ///< 0: the headers do not show it
   const char* type = "float";
   std::string strategy{};   ///< alternatives separated by |; empty: any
-  int64_t group = 0;        ///< 0: any
+  int64_t group = 0;        ///< 0: any group size fits
   const char* format = "";  ///< alternatives likewise
 };
 
@@ -55,13 +55,13 @@ std::string first_of(std::string_view alternatives) {
 int64_t number_of(const Json& json, const char* key, int64_t instead) {
   const Json& value = member(json, key);
   if (value.is_number_integer()) return value.get<int64_t>();
-  // Readers convert 4.0 to 4.
+  // Readers also accept 4.0 for 4.
   const bool is_whole = value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>() &&
                         std::fabs(value.get<double>()) < 0x1p53;
   return is_whole ? static_cast<int64_t>(value.get<double>()) : instead;
 }
 
-/// The strategy. compressed-tensors derives it from the group size if a config does not state it.
+/// Returns the strategy. If a config states none, compressed-tensors derives it from the group size.
 std::string strategy_of(const Json& arguments) {
   std::string said = text_of(arguments, "strategy");
   if (!said.empty()) return said;
@@ -69,7 +69,8 @@ std::string strategy_of(const Json& arguments) {
   return size > 0 ? "group" : size == -1 ? "channel" : "tensor";
 }
 
-/// Source of defaults: compressed-tensors, quantization/quant_args.py; of the engines' schemes: vLLM,
+/// Checks of the groups of compressed-tensors. Source of defaults: compressed-tensors,
+/// quantization/quant_args.py. Source of the engines' schemes: vLLM,
 /// compressed_tensors/compressed_tensors.py.
 class GroupLint : public PromiseCheck {
  public:
@@ -109,7 +110,7 @@ class GroupLint : public PromiseCheck {
   }
 
  private:
-  /// The keys of a group's weights that fit a module.
+  /// Which keys of a group's weights fit a module.
   struct Fits {
     bool bits, type, strategy, size;
     int misses() const { return !bits + !type + !strategy + !size; }
@@ -135,7 +136,7 @@ class GroupLint : public PromiseCheck {
     }
     const GroupKeys keys = keys_of(m);
     const Fits fits = fits_of(keys, weights);
-    // If the whole format differs, the targets or the module are wrong, and lookups report it.
+    // If the whole format differs, the targets or the module are wrong. Lookups report this.
     const bool is_other = fits.misses() > 1 && said_scheme(*promise.entry) != schemes::kOther;
     const auto vote = [&](const char* key, bool same, const std::string& expected) {
       votes_.add(fmt::format("{}.{}", place, key), i, is_other || same ? "" : expected,
@@ -144,7 +145,7 @@ class GroupLint : public PromiseCheck {
     vote("num_bits", fits.bits, fmt::format("{}", keys.bits == 0 ? 4 : keys.bits));
     vote("type", fits.type, keys.type);
     vote("strategy", fits.strategy, first_of(keys.strategy));
-    // Other formats' group sizes are known only from their scales.
+    // The group size of other formats is known only from their scales.
     if (keys.group != 0) vote("group_size", fits.size, fmt::format("{}", keys.group));
     if (is_other) return;
     check_sizes(i, m, weights, place);
@@ -164,7 +165,7 @@ class GroupLint : public PromiseCheck {
                : fmt::format("blocks of which {} x {} make up [{}, {}]", m.scales_n, m.scales_k, m.n, m.k),
           shown_setting(block));
     }
-    // Words hold K codes of the stated bits; the last word may be partial.
+    // A word holds codes along K with the stated number of bits. The last word may be partial.
     const bool in_groups = m.scales_k > 1 || (m.scales_k == 1 && strategy_of(weights) == "group");
     if (m.format->integers && m.words > 0 && bits > 0 && bits <= 32 && in_groups && size > 0) {
       const int64_t most = m.words * 32 / bits, groups = (most - 1) / size + 1;
@@ -204,7 +205,7 @@ class GroupLint : public PromiseCheck {
                shown_setting(member(weights, "scale_dtype")));
   }
 
-  /// Checks that engines have a scheme with these inputs and weights.
+  /// Checks that engines have a scheme for this combination of inputs and weights.
   void check_inputs(size_t i, const Promise& promise) {
     const CodedModule& m = modules_[i];
     const Json& inputs = member(*promise.entry, "input_activations");
@@ -239,7 +240,7 @@ class GroupLint : public PromiseCheck {
     if (!integers) vote("symmetric", !symmetric.is_boolean() || symmetric.get<bool>(), "true");
   }
 
-  /// Checks "format", both of the config and of each group.
+  /// Checks "format" of the config and of each group.
   void check_formats() {
     const std::string whole = text_of(*p_.words, "format");
     std::set<std::string> stated;
@@ -256,13 +257,13 @@ class GroupLint : public PromiseCheck {
       votes_.add(own.empty() ? key : p_.of[i].place + ".format", i, other ? "" : first_of(wanted),
                  shown_setting(member(says, "format")));
     }
-    // If groups state a format, the config's own must agree with it.
+    // If groups state a format, the config's own format must be one of theirs.
     if (stated.empty() || whole == "mixed-precision" || stated.contains(whole)) return;
     reporter_.add("config-format", s_.setting(key), "expected {} as groups say, found {}",
                   stated.size() > 1 ? "mixed-precision" : *stated.begin(),
                   shown_setting(member(*p_.words, "format")));
   }
-  /// True if a group's whole format differs, which is no fault of single keys.
+  /// True if the whole format of a module differs from its group, so that single keys are not the fault.
   bool is_whole_other(size_t i) const {
     const GroupKeys keys = keys_of(modules_[i]);
     const Json& weights = member(*p_.of[i].entry, "weights");
@@ -272,7 +273,7 @@ class GroupLint : public PromiseCheck {
     return differ > 1 && said_scheme(*p_.of[i].entry) != schemes::kOther;
   }
 
-  /// Reports codes that no group targets, except NVFP4 and FP8, which the engines' lookups cover.
+  /// Reports codes that no group targets. NVFP4 and FP8 are left out, since the engines' lookups cover them.
   void check_targets() {
     size_t count = 0, first = 0;
     for (size_t i = 0; i < modules_.size(); ++i) {
@@ -286,8 +287,8 @@ class GroupLint : public PromiseCheck {
                   modules_[first].text(), and_more(count, ", nor for {} more"));
   }
 
-  /// Checks the status. Loaders of transformers take any other than "compressed" as weights still to be
-  /// quantized.
+  /// Checks the status. If it is not "compressed", loaders of transformers treat the weights as not quantized
+  /// yet.
   void check_status() {
     const Json& status = member(*p_.words, "quantization_status");
     if (status.is_null() || status == "compressed" || modules_.empty()) return;

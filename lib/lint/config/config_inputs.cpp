@@ -11,13 +11,13 @@
 namespace twofour {
 namespace {
 
-/// Modules whose inputs depend on one key.
+/// The modules for whose inputs one key is responsible.
 struct SameKey {
   std::string key, says;
-  std::vector<size_t> with, without;  ///< with and without an input scale
+  std::vector<size_t> with, without;  ///< modules with an input scale, and modules without one
 };
 
-/// True if a module is in the promised format. Otherwise its inputs are not the problem.
+/// True if a module has the format that the config promises. Otherwise the inputs are not the fault.
 bool is_kept(const Promise& p, const CodedModule& m, QuantMethod method) {
   if (const Algorithm* algorithm = find_algorithm(p.algorithm)) return is_in(m, *algorithm);
   if (method != QuantMethod::kGroups) return true;
@@ -35,12 +35,13 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
                  "expected dynamic or static, found {}", shown_setting(scheme));
     return;
   }
-  std::map<std::string, SameKey> kept, read;  // input scales stored in vain; those to be stored
+  // Keys whose modules store input scales in vain; keys whose modules should store them.
+  std::map<std::string, SameKey> kept, read;
   for (size_t i = 0; i < modules.size(); ++i) {
     const CodedModule& m = modules[i];
     const Promise& p = promises.of[i];
     if (p.inputs == InputPromise::kUnknown || is_table_name(m.name)) continue;
-    // Only NVFP4, and FP8 with one scale along K, may have input scales, whatever a config states.
+    // Whatever the config states, only NVFP4, and FP8 with one scale along K, may have input scales.
     const bool may_have = m.format->global_scale || (m.is_fp8() && m.scales_k == 1);
     if (!may_have || p.entry == nullptr || !is_kept(p, m, promises.method)) continue;
     std::string key = p.place, says = p.algorithm, by = p.place;
@@ -80,7 +81,7 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
     }
     for (const size_t i : same.without) {
       const std::string& name = modules[i].name;
-      // Single experts without an input scale are reported by comparison with their neighbours. Jamba's
+      // A single expert without an input scale is reported when it is compared with its neighbours. Jamba's
       // dt_proj is never called as a linear, so calibration cannot see its inputs.
       const bool is_routed = !modules[i].is_stack && name.find(".experts.") != name.npos;
       if (is_routed || name.ends_with(".dt_proj")) continue;
@@ -97,12 +98,12 @@ namespace {
 constexpr std::string_view kCacheScales[] = {".k_scale", ".v_scale", ".kv_scale", ".k_proj.output_scale",
                                              ".v_proj.output_scale"};
 
-/// A config's setting for the KV cache.
+/// What a config states about the KV cache.
 struct CachePromise {
-  bool is_said = false;  ///< the key exists, even if null
+  bool is_said = false;  ///< true if the key exists, even with null
   bool is_quantized = false, is_static = false;
-  std::string key, text;  ///< key and value of the setting
-  std::string algorithm;  ///< "FP8", "NVFP4"; any other as stated
+  std::string key, text;  ///< key and value of the setting, for messages
+  std::string algorithm;  ///< "FP8", "NVFP4", or any other algorithm as stated
 };
 
 std::string upper(std::string text) {
@@ -110,7 +111,7 @@ std::string upper(std::string text) {
   return text;
 }
 
-/// The cache by the keys of one config.
+/// Returns what the keys of one config state about the KV cache.
 CachePromise cache_promise(const Json& words, const std::string& place, bool groups) {
   CachePromise p;
   for (const char* name : {"kv_cache_quant_algo", "kv_cache_scheme"}) {
@@ -129,7 +130,7 @@ CachePromise cache_promise(const Json& words, const std::string& place, bool gro
     }
     return p;
   }
-  // Attention may have its own group.
+  // Attention may have a group of its own.
   if (!groups) return p;
   for (const auto& [name, group] : members_of(words, "config_groups")) {
     for (const std::string& target : strings_of(group, "targets")) {
@@ -145,7 +146,7 @@ bool is_known_cache(const std::string& algorithm) {
          algorithm == "AUTO" || algorithm == "MXFP8";
 }
 
-/// Checks the values that every reader demands of a scheme. Sources: vLLM, compressed_tensors.py
+/// Checks values of a scheme that every reader requires. Sources: vLLM, compressed_tensors.py
 /// (CompressedTensorsKVCacheMethod) and modelopt.py.
 void check_scheme(const LintInput& s, const Json& words, const CachePromise& p, bool groups,
                   LintReporter& reporter) {
@@ -179,11 +180,11 @@ void lint_cache(const LintInput& s, const QuantizationSaid& said, LintReporter& 
   const CachePromise p = cache_promise(words, said.place, groups);
   if (p.is_quantized) check_scheme(s, words, p, groups, reporter);
 
-  // Both files count if both state it.
+  // If both files state the cache, both are checked.
   CachePromise other;
   const bool is_both = !said.is_nested && member(s.hf_quant_config, "quantization").is_object();
   if (is_both) other = cache_promise(member(s.hf_quant_config, "quantization"), "quantization.", false);
-  // Readers look a key that config.json lacks up in the other file.
+  // If config.json lacks a key, readers look for it in the other file.
   const bool differ =
       is_both && (other.is_said || p.is_quantized) && p.is_said && !groups &&
       (p.is_quantized != other.is_quantized || (p.is_quantized && p.algorithm != other.algorithm));

@@ -7,7 +7,7 @@
 #include "lib/base/names/config_pattern.h"
 #include "lib/lint/config/promises.h"
 
-// GPTQ and AWQ.
+// Checks of the keys of GPTQ and AWQ.
 
 namespace twofour {
 namespace {
@@ -24,7 +24,7 @@ class IntegerLint : public PromiseCheck {
   }
 
  private:
-  /// Reports numbers and booleans in quotes, which readers compare as written.
+  /// Reports numbers and booleans in quotes. Readers compare them as text.
   void check_texts() {
     for (const char* name :
          {"bits", "w_bit", "group_size", "q_group_size", "sym", "desc_act", "zero_point"}) {
@@ -34,8 +34,8 @@ class IntegerLint : public PromiseCheck {
     }
   }
 
-  /// Checks GPTQModel's exceptions: "-:PATTERN" for modules in floats, "+:PATTERN" or a bare pattern for
-  /// other keys.
+  /// Checks the exceptions of GPTQModel. "-:PATTERN" is for modules in floats. "+:PATTERN" or a bare pattern
+  /// is for modules with other keys.
   void check_dynamic() {
     for (const auto& [text, keys] : members_of(*p_.words, "dynamic")) {
       const bool floats = text.starts_with("-:");

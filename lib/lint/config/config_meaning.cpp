@@ -8,8 +8,8 @@
 #include "lib/lint/config/promises.h"
 #include "lib/source/checkpoint/model_config.h"
 
-// Settings that change the meaning of codes and are only in the config or only among the tensors, and weights
-// in floats if a method without lists promises codes.
+// Checks of settings that change the meaning of codes, where only the config or only the tensors have them.
+// Also checks for weights in floats if a method without lists promises codes.
 
 namespace twofour {
 namespace {
@@ -42,7 +42,7 @@ class MeaningLint : public PromiseCheck {
                               format.empty() ? "none" : json_quote_short(format)));
   }
 
-  /// Reports ModelOpt's entries that promise zero points if there are none.
+  /// Reports entries of ModelOpt that promise zero points which do not exist.
   void check_zero_points() {
     std::set<const Json*> seen;
     for (size_t i = 0; i < modules_.size(); ++i) {
@@ -83,7 +83,7 @@ class MeaningLint : public PromiseCheck {
     });
   }
 
-  /// Reports codes if the config promises floats.
+  /// Reports codes of modules for which the config promises floats.
   void check_listed() {
     if (p_.method != QuantMethod::kGptq && p_.method != QuantMethod::kAwq) return;
     for (const CodedModule& m : modules_) {
@@ -93,11 +93,11 @@ class MeaningLint : public PromiseCheck {
     }
   }
 
-  /// Reports floats among codes, for methods whose readers require codes for every such linear.
+  /// Reports floats among codes if readers of the method require codes for every linear of that kind.
   void check_floats() {
     const bool integers = p_.method == QuantMethod::kGptq || p_.method == QuantMethod::kAwq;
     if (!integers && p_.method != QuantMethod::kMxfp4) return;
-    if (!member(*p_.words, "dynamic").is_null()) return;  // GPTQModel's exceptions
+    if (!member(*p_.words, "dynamic").is_null()) return;  // GPTQModel may have exceptions
     std::set<std::string> coded;
     for (const CodedModule& m : modules_) coded.insert(without_digits(m.name));
     for (size_t i = 0; i < s_.tensors.size(); ++i) {

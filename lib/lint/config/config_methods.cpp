@@ -12,7 +12,7 @@
 namespace twofour {
 namespace {
 
-/// Methods of other producers, which no rule here reads. Source: transformers, quantizers/auto.py; vLLM,
+/// Methods of other producers. No rule here reads their keys. Source: transformers, quantizers/auto.py; vLLM,
 /// quantization/__init__.py.
 constexpr std::string_view kOtherMethods[] = {
     "quark",        "auto-round",  "auto_round", "inc",          "intel/auto-round",
@@ -24,7 +24,7 @@ constexpr std::string_view kOtherMethods[] = {
     "w8a8_fp8",     "qoq",         "marlin",     "experts_int8", "deepspeedfp",
 };
 
-/// The method that reads tensors with these names.
+/// Returns the method whose reader looks for tensors with the names of this module.
 const char* method_for(const CodedModule& m) {
   if (m.format->global_scale) return m.divides ? "compressed-tensors" : "modelopt";
   if (m.suffix == ".weight_packed") return "compressed-tensors";
@@ -35,7 +35,7 @@ const char* method_for(const CodedModule& m) {
   return "modelopt";
 }
 
-/// True if a method has a reader for tensors with these names.
+/// True if the method has a reader for tensors with the names of this module.
 bool reads(QuantMethod method, const CodedModule& m) {
   const bool plain = m.suffix == ".weight" || m.suffix.empty();
   switch (method) {
@@ -78,7 +78,7 @@ class MethodLint : public PromiseCheck {
   }
 
  private:
-  /// Reports methods that always mean codes if there are none.
+  /// Reports a method that always means codes if there are no codes.
   bool check_codes() {
     const bool is_coded =
         p_.method == QuantMethod::kMxfp4 || p_.method == QuantMethod::kGptq || p_.method == QuantMethod::kAwq;
@@ -88,7 +88,7 @@ class MethodLint : public PromiseCheck {
     return false;
   }
 
-  /// True if the method is wrong, so that the config's other keys need no check.
+  /// True if the method is wrong. The config's other keys then need no check.
   bool check_method() {
     std::map<std::string_view, size_t> wanted;
     for (const CodedModule& m : modules_) ++wanted[method_for(m)];
@@ -101,7 +101,7 @@ class MethodLint : public PromiseCheck {
     const bool is_known = p_.method != QuantMethod::kOther ||
                           std::find(std::begin(kOtherMethods), std::end(kOtherMethods), p_.method_text) !=
                               std::end(kOtherMethods);
-    // Only mixed checkpoints of ModelOpt have scales with other producers' names.
+    // Among ModelOpt's checkpoints, only mixed ones have scales with the names of other producers.
     const bool is_bare = p_.method == QuantMethod::kModelOpt && lookups::algorithm_of(*p_.words).empty() &&
                          !p_.layers().is_object() && most->first != "modelopt";
     const auto readable = std::count_if(modules_.begin(), modules_.end(),
@@ -118,7 +118,7 @@ class MethodLint : public PromiseCheck {
     return true;
   }
 
-  /// True if experts have their own format, by keys beside the method.
+  /// True if keys beside the method state another format for experts.
   bool has_other_experts() const {
     return !text_of(*p_.words, "moe_quant_algo").empty() ||
            !text_of(*p_.words, "routed_experts_quant_method").empty() ||
@@ -126,7 +126,7 @@ class MethodLint : public PromiseCheck {
            loaded_config(s_.config, {s_.quantization, nullptr}).deepseek_v4;
   }
 
-  /// Checks DeepSeek-V4's key for the codes of routed experts, by default FP4.
+  /// Checks DeepSeek-V4's key for the codes of routed experts. Its default is FP4.
   void check_experts() {
     if (p_.method != QuantMethod::kFp8 || !loaded_config(s_.config, {s_.quantization, nullptr}).deepseek_v4)
       return;
@@ -165,7 +165,8 @@ class MethodLint : public PromiseCheck {
       for (const CodedModule& m : modules_) reported_.insert(m.name);
       return;
     }
-    std::map<std::string, std::pair<std::string, size_t>> unknown;  // algorithm to its first module
+    // For each unknown algorithm, its first module and their number.
+    std::map<std::string, std::pair<std::string, size_t>> unknown;
     for (const auto& [name, entry] : members_of(layers)) {
       const std::string algorithm = lookups::algorithm_of(entry);
       if (find_algorithm(algorithm) == nullptr)
@@ -190,8 +191,9 @@ class MethodLint : public PromiseCheck {
     check_group_size();
   }
 
-  /// Checks that scales have the names that ModelOpt's readers look up, if one algorithm is for all modules.
-  /// Mixed exports may have their origin's names, and FP8 blocks have two names in use.
+  /// Checks that scales have the names that ModelOpt's readers look up. It is done only if all modules have
+  /// one algorithm: mixed exports may have the names of their source. FP8 blocks have two names that are in
+  /// use.
   void check_scale_names() {
     std::optional<size_t> first;
     size_t count = 0;
@@ -211,7 +213,8 @@ class MethodLint : public PromiseCheck {
                   p_.of[*first].algorithm, m.scale_suffix, and_more(count, ", and in {} modules more"));
   }
 
-  /// Compares ModelOpt's groups with its algorithms, which state the same. Other algorithms are not checked.
+  /// Compares ModelOpt's groups with its algorithms, which must state the same formats. Other algorithms are
+  /// not checked.
   void check_groups() {
     for (const auto& [name, group] : members_of(p_.groups())) {
       std::string algorithm = lookups::algorithm_of(*p_.words);
@@ -238,7 +241,8 @@ class MethodLint : public PromiseCheck {
     }
   }
 
-  /// Checks for a group size, which SGLang demands if all is NVFP4. Another check compares the size.
+  /// Reports a missing group size, which SGLang requires if all modules are NVFP4. Another check compares the
+  /// size.
   void check_group_size() {
     const Json& words = member(s_.hf_quant_config, "quantization");
     const std::string algorithm = lookups::algorithm_of(words);
@@ -248,7 +252,7 @@ class MethodLint : public PromiseCheck {
                   "expected 16 as {} is {}, found none", modules_[0].name, modules_[0].text());
   }
 
-  /// Reports algorithms that scale inputs before a linear if no tensor holds the scales.
+  /// Reports algorithms that scale the inputs of a linear if no tensor holds the scales.
   void check_scaled_inputs() {
     std::optional<size_t> first;
     bool found = false;

@@ -7,7 +7,7 @@
 namespace twofour {
 namespace {
 
-/// Types within a quantization config that readers do not check.
+/// Checks types in a quantization config that readers themselves do not check.
 class ConfigTypes {
  public:
   ConfigTypes(std::string file, bool has_nvfp4, LintReporter& reporter)
@@ -42,7 +42,7 @@ class ConfigTypes {
   void add(const std::string& place, const char* expected, const Json& found) {
     reporter_.add("bad-config", {file_, place}, "expected {}, found {}", expected, found.type_name());
   }
-  /// A value that may be absent or null; nullptr if it is either or no object.
+  /// Returns a member that must be an object. nullptr: it is absent, null or not an object.
   const Json* object(const Json& owner, const char* key, const std::string& below) {
     const Json& value = member(owner, key);
     if (value.is_object()) return &value;
@@ -56,7 +56,7 @@ class ConfigTypes {
     for (const Json& item : value) {
       if (!item.is_string()) return add(below + key, "a list of names and patterns alone", item);
       const std::string& text = item.get_ref<const std::string&>();
-      // Another check finds these in lists of exceptions when it matches them.
+      // Another check finds these patterns when it evaluates lists of exceptions.
       if (std::string_view(key) != "targets" || !text.starts_with("re:") || has_pairs(text)) continue;
       reporter_.add("unreadable-pattern", {file_, below + key},
                     "expected a regular expression, found {}, whose parentheses are not in pairs",
@@ -64,7 +64,7 @@ class ConfigTypes {
     }
   }
 
-  /// True if the parentheses of a pattern are in pairs.
+  /// True if all parentheses of a pattern are in pairs.
   static bool has_pairs(std::string_view pattern) {
     int open = 0;
     bool in_class = false;
@@ -85,7 +85,7 @@ class ConfigTypes {
     return open == 0;
   }
 
-  /// Checks Quark's settings of codes, of which only NVFP4 is known.
+  /// Checks Quark's settings for codes. NVFP4 is the only format of Quark that is known here.
   void check_quark(const Json& entry, const std::string& below) {
     const Json* whole = object(entry, "global_quant_config", below);
     if (whole == nullptr || !has_nvfp4_ || !whole->contains("weight")) return;

@@ -9,14 +9,14 @@
 #include "lib/lint/config/layer_tensors.h"
 #include "lib/source/checkpoint/model_config.h"
 
-// Layers for multi-token prediction (MTP), behind the others or under their own prefix.
+// Checks of layers for multi-token prediction (MTP). They follow the other layers, or have their own prefix.
 
 namespace twofour {
 namespace {
 
 constexpr const char* kCounts[] = {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"};
 
-/// The number of such layers in a config, and its key.
+/// The number of draft layers that a config states, and its key.
 struct StatedDrafts {
   std::string key;
   int64_t count;
@@ -31,7 +31,7 @@ std::optional<StatedDrafts> stated_drafts(const Json& config) {
   return std::nullopt;
 }
 
-/// Number of stored layers in one draft. Nemotron's drafts have one mixer a layer.
+/// Returns the number of stored layers in one draft. Drafts of Nemotron have a layer for each mixer.
 int64_t layers_of_draft(const Json& config) {
   for (const Json* said : model_settings(config, "mtp_hybrid_override_pattern")) {
     if (said->is_string()) return std::max<int64_t>(std::ssize(said->get_ref<const std::string&>()), 1);
@@ -41,7 +41,7 @@ int64_t layers_of_draft(const Json& config) {
   }
   return 1;
 }
-/// True for DSpark's drafts, which are stages with another key for their number.
+/// True for drafts of DSpark. They are stages, and another key states their number.
 bool is_of_stages(const Json& config) { return !model_settings(config, "dspark_block_size").empty(); }
 
 std::string described(const LintInput& s, const LayerPart& part) {
@@ -49,7 +49,8 @@ std::string described(const LintInput& s, const LayerPart& part) {
   return describe(t);
 }
 
-/// The name that a layer and a draft share: without "transformer_layer.", which only drafts have.
+/// Returns the name that a layer and a draft share. "transformer_layer.", which only drafts have, is left
+/// out.
 std::string_view common_name(std::string_view name) {
   constexpr std::string_view kInner = "transformer_layer.";
   return name.starts_with(kInner) ? name.substr(kInner.size()) : name;
@@ -89,12 +90,12 @@ class DraftLint {
       first = fmt::format("{}.{}", group.container, group.layers[0].layer);
     }
     if (!is_said) {
-      // Qwen3-Next's config has no such key, and loaders assume one draft.
+      // The config of Qwen3-Next has no key for drafts, and loaders assume one draft.
       const bool is_inside = last >= layers && layers < std::numeric_limits<int64_t>::max();
       if (!is_inside && !is_of_qwen35()) return;
       stated = StatedDrafts{is_inside ? kCounts[0] : kCounts[1], 0};
     }
-    if (stored == 0 || stored == stated->count) return;  // another rule reports none at all
+    if (stored == 0 || stored == stated->count) return;  // another rule reports that there is no draft at all
     const bool more = stored > stated->count;
     if (more && stated->count > 0 && is_of_stages(s_.config)) return;
     if (more) {
@@ -115,7 +116,7 @@ class DraftLint {
     return false;
   }
 
-  /// Compares a draft's layer with the most similar layer of the model.
+  /// Compares a layer of a draft with the most similar layer of the model.
   void check_layer(const LayerGroup& group, const LayerTensors& draft) {
     std::map<std::string_view, const LayerPart*> own;
     for (const auto& [name, part] : draft.parts) own.emplace(common_name(name), &part);
@@ -130,7 +131,7 @@ class DraftLint {
       best = &layer;
       best_lacks = lacks;
     }
-    // With fewer parts in common it is a layer of another kind.
+    // If fewer parts are common, the draft's layer is of another kind.
     if (best == nullptr || best_lacks > 2 || best->parts.size() < 4 * (best_lacks + 1)) return;
     const bool inner = std::any_of(draft.parts.begin(), draft.parts.end(),
                                    [](const auto& part) { return common_name(part.first) != part.first; });
@@ -150,7 +151,7 @@ class DraftLint {
     }
   }
 
-  /// Checks the parts that combine hidden states and embeddings, and norms in pairs.
+  /// Checks the parts that combine hidden states with embeddings, and norms that come in pairs.
   void check_inputs() {
     constexpr std::pair<std::string_view, std::string_view> kPairs[] = {
         {"pre_fc_norm_embedding", "pre_fc_norm_hidden"},
@@ -158,14 +159,14 @@ class DraftLint {
         {"e_proj", "h_proj"},
         {"fc_embedding", "fc_hidden"},
     };
-    std::map<std::string, std::set<std::string>> by_parent;  // leaves
+    std::map<std::string, std::set<std::string>> by_parent;  // for each parent, the last names of its parts
     const auto add = [&](const std::string& name) {
       const std::string parent(parent_of(name));
       if (!parent.empty()) by_parent[parent].emplace(leaf_of(name));
     };
     for (const auto& [name, part] : find_outer_parts(s_, *model_.coded)) add(name);
     for (const LayerGroup& group : groups_) {
-      // The rows of families cover drafts behind other layers.
+      // The rows of families cover drafts that follow the other layers.
       if (model_.is_held && &group == &groups_[0]) continue;
       for (const LayerTensors& layer : group.layers) {
         for (const auto& [name, part] : layer.parts)
@@ -190,7 +191,7 @@ class DraftLint {
     check_last_norm(by_parent);
   }
 
-  /// Checks the norm before the head, wherever it is in a draft.
+  /// Checks the norm before the head. It may be anywhere in a draft.
   void check_last_norm(const std::map<std::string, std::set<std::string>>& by_parent) {
     std::string first;
     for (const auto& [parent, leaves] : by_parent) {

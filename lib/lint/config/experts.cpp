@@ -12,7 +12,7 @@
 namespace twofour {
 namespace {
 
-/// A tensor's name with a routed expert's number, in parts.
+/// The name of a tensor of a routed expert, in parts.
 struct ExpertName {
   std::string_view block;  ///< "model.layers.0.mlp.experts"
   std::string_view number;
@@ -23,7 +23,7 @@ struct ExpertName {
 std::optional<ExpertName> parse_expert_name(std::string_view name) {
   constexpr std::string_view kContainer = "experts.";
   for (size_t at = name.find(kContainer); at != name.npos; at = name.find(kContainer, at + 1)) {
-    if (at > 0 && name[at - 1] != '.') continue;  // "shared_experts."
+    if (at > 0 && name[at - 1] != '.') continue;  // the match is in another word, such as "shared_experts."
     const size_t digits = at + kContainer.size(), end = name.find_first_not_of("0123456789", digits);
     if (end == name.npos || end == digits || end - digits > 9 || name[end] != '.') continue;
     int64_t expert = 0;
@@ -37,17 +37,17 @@ std::optional<ExpertName> parse_expert_name(std::string_view name) {
 /// One tensor of an expert.
 struct Member {
   size_t tensor;          ///< in LintInput::tensors
-  std::string_view rest;  ///< its name behind the expert's number
+  std::string_view rest;  ///< the part of the name behind the expert's number
 };
 /// The tensors of each expert, sorted by `rest`.
 using Experts = std::map<int64_t, std::vector<Member>>;
 
-/// True if the tensors are alike for two experts. A scalar is [] or [1].
+/// True if the tensors of two experts have the same type and shape. A scalar may be [] or [1].
 bool is_alike(const TensorInfo& a, const TensorInfo& b) {
   const auto is_scalar = [](const TensorInfo& t) {
     return t.shape.empty() || t.shape == std::vector<int64_t>{1};
   };
-  // Loaders copy a scale into a parameter of their own type.
+  // The types of scales may differ, since loaders convert a scale to their own type.
   const bool same_type =
       a.dtype == b.dtype || (is_float(a.dtype) && is_float(b.dtype) && a.name.ends_with("_scale"));
   return same_type && (a.shape == b.shape || (is_scalar(a) && is_scalar(b)));
@@ -80,13 +80,13 @@ class BlockLint {
     if (promised_.empty() || promised_.count(count)) return;
     const int64_t most = *promised_.rbegin();
     const bool fewer = count < most;
-    // A gap is already reported.
+    // The gap in the numbers is already reported.
     if (fewer && last + 1 >= most) return;
     sink_.add(fewer ? "experts-missing" : "experts-extra", {"", block_},
               "expected {} experts as config.json says, found {}", most, count);
   }
 
-  /// Checks that the router beside the experts has a row for each.
+  /// Checks that the router beside the experts has a row for each expert.
   void check_router() {
     const auto count = experts_.rbegin()->first + 1;
     const bool is_reported =
@@ -110,7 +110,7 @@ class BlockLint {
            });
   }
 
-  /// The most common set of tensors among experts; in a tie, the first.
+  /// Returns the set of tensors that most experts have. In a tie, it is the first such set.
   const std::vector<Member>& most_common() const {
     std::vector<std::pair<const std::vector<Member>*, size_t>> kinds;
     for (const auto& [e, tensors] : experts_) {
@@ -128,7 +128,7 @@ class BlockLint {
   }
 
   void compare(int64_t e, const std::vector<Member>& tensors, const std::vector<Member>& model) {
-    std::set<std::string_view> present, changed, reported;  // matrices: "gate_proj"
+    std::set<std::string_view> present, changed, reported;  // names of matrices: "gate_proj"
     for (const Member& own : tensors) {
       present.insert(matrix_of(own.rest));
       const auto m =
@@ -146,7 +146,7 @@ class BlockLint {
       const bool there =
           std::any_of(tensors.begin(), tensors.end(), [&](auto& own) { return own.rest == m.rest; });
       const std::string_view matrix = matrix_of(m.rest);
-      // An expert in another format need not have the tensor.
+      // An expert in another format need not have this tensor.
       if (there || changed.count(matrix)) continue;
       const TensorInfo& wanted = s_.tensors[m.tensor];
       const std::string type = describe(wanted);
@@ -157,7 +157,7 @@ class BlockLint {
       } else if (is_input_scale(m.rest)) {
         sink_.add("missing-input-scale", {"", fmt::format("{}.{}.{}", block_, e, m.rest)},
                   "expected {} as the other experts have, found none", type);
-      } else if (!is_nvfp4(model, matrix)) {  // NVFP4 is reported with the module
+      } else if (!is_nvfp4(model, matrix)) {  // NVFP4 is reported with its module
         sink_.add("experts-missing", {"", fmt::format("{}.{}.{}", block_, e, m.rest)},
                   "expected {} as the other experts have, found none", type);
       }
@@ -194,10 +194,10 @@ std::set<int64_t> promised_counts(const Json& config, std::initializer_list<cons
 
 namespace {
 
-/// Checks that a model with routed experts states the necessary counts, under its family's names.
+/// Checks that a model with routed experts states the necessary numbers, by the keys of its family.
 void check_stated(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
   if (!s.config.is_object()) return;
-  // The model's class has a default for a count that the config lacks.
+  // If the config lacks a number, the model's class has a default.
   bool count = false,
        chosen = model.family != nullptr && *model.family->experts.per_token != '\0' &&
                 FamilySizes(*model.family, s.config).number(model.family->experts.per_token).has_value();
@@ -206,7 +206,7 @@ void check_stated(const LintInput& s, const ModelFacts& model, LintReporter& rep
     for (const auto& [key, value] : config->items()) {
       const bool per_token = has(key, "per_tok") || has(key, "topk") || has(key, "top_k") || key == "moe_k" ||
                              has(key, "selected_experts");
-      if (value.is_null() || value.is_boolean()) continue;  // norm_topk_prob is no count
+      if (value.is_null() || value.is_boolean()) continue;  // norm_topk_prob, a boolean, is not a number
       chosen = chosen || per_token;
       count = count || (!per_token && has(key, "experts") && !has(key, "shared"));
     }
@@ -238,7 +238,7 @@ void lint_experts(const LintInput& s, const ModelFacts& model, LintReporter& rep
     if (!name) continue;
     if (name->number.size() > 1 && name->number[0] == '0') {
       const std::string expert = fmt::format("{}.{}", name->block, name->number);
-      if (expert == odd) continue;  // reported with its first tensor
+      if (expert == odd) continue;  // it is reported with its first tensor
       odd = expert;
       reporter.add("expert-name", s.at(i, expert),
                    "expected an expert's number without leading zeros, {}, found {}", name->expert,

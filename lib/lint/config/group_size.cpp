@@ -9,9 +9,9 @@
 namespace twofour {
 namespace {
 
-/// A group size that a config states for NVFP4 weights.
+/// The group size that a config states for NVFP4 weights.
 struct Stated {
-  std::string key;  ///< path in the file
+  std::string key;  ///< path of the key in the file
   Json size;
 };
 
@@ -21,7 +21,7 @@ void collect(const Json& at, const std::string& key, std::vector<Stated>& stated
 }
 
 /// Collects group sizes from config_groups, which both producers write. A group may be MXFP4, which differs
-/// from NVFP4 only in group size. So if one group fits the weights, the others are not reported.
+/// from NVFP4 only in group size. So if one group's size fits the weights, no other group is reported.
 void collect_groups(const Json& entry, const std::string& key, std::vector<Stated>& stated) {
   std::vector<Stated> fp4;
   for (const auto& [name, group] : members_of(entry, "config_groups")) {
@@ -33,7 +33,7 @@ void collect_groups(const Json& entry, const std::string& key, std::vector<State
   if (!fits) stated.insert(stated.end(), fp4.begin(), fp4.end());
 }
 
-/// Collects ModelOpt's own group size, beside an algorithm.
+/// Collects ModelOpt's own group size, which is beside an algorithm.
 void collect_algo(const Json& at, const std::string& key, std::vector<Stated>& stated) {
   if (text_of(at, "quant_algo").find("NVFP4") != std::string::npos) collect(at, key, stated);
 }
@@ -56,7 +56,8 @@ void check_entry(const char* file, const Json& entry, const std::string& key, si
 }  // namespace
 
 void lint_group_size(const LintInput& s, LintReporter& reporter) {
-  // These modules have no block scales of other groups, which are reported by their shapes.
+  // Without modules there is nothing to compare. Block scales of another group size make no module, and their
+  // shapes are reported.
   if (s.modules.empty()) return;
   const Json& other = s.hf_quant_config;
   if (s.quantization != other) {

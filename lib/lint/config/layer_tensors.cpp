@@ -12,7 +12,8 @@ struct PlaceInLayer {
   int64_t layer;
 };
 
-/// The layer of a tensor by the first number in its name. A list of experts outside of layers is no layer.
+/// Returns the layer of a tensor, which is the first number in its name. A list of experts outside of layers
+/// is not a layer.
 std::optional<PlaceInLayer> place_in_layer(std::string_view name) {
   for (size_t at = 0; at < name.size();) {
     const size_t end = std::min(name.find('.', at), name.size());
@@ -28,7 +29,7 @@ std::optional<PlaceInLayer> place_in_layer(std::string_view name) {
   return std::nullopt;
 }
 
-/// True if a name belongs to an expert other than the first.
+/// True if a name belongs to an expert that is not the first.
 bool is_further_expert(std::string_view name) {
   constexpr std::string_view kExperts = "experts.";
   const size_t at = name.find(kExperts);
@@ -37,7 +38,7 @@ bool is_further_expert(std::string_view name) {
   return is_number_part(number.substr(0, number.find('.'))) && !number.starts_with("0.");
 }
 
-/// True for tensors that producers put beside weights. A module is identified by its weights.
+/// True for tensors that producers store beside weights. The weights alone identify a module.
 bool is_beside(std::string_view leaf) {
   return leaf.find("scale") != leaf.npos || leaf == "qzeros" || leaf == "g_idx" || leaf == "weight_shape" ||
          leaf == "weight_zero_point" || leaf == "weight_g_idx" || leaf == "inv_freq";
@@ -49,7 +50,7 @@ class Parts {
     for (const CodedModule& m : coded) coded_.emplace(m.tensor, std::pair(m.n, m.k));
   }
 
-  /// The part that `rest` names, and its name; nullopt for a tensor that only accompanies a module.
+  /// Returns the part that `rest` names, with its name. nullopt: the tensor only accompanies a module.
   std::optional<std::pair<std::string, LayerPart>> part(size_t tensor, std::string_view rest) const {
     const TensorInfo& t = s_.tensors[tensor];
     const std::string_view leaf = leaf_of(rest);

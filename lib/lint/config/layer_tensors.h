@@ -7,33 +7,33 @@
 
 namespace twofour {
 
-/// A module of a layer, or a tensor without a module, by its name behind the layer's number.
+/// A module of a layer, or a tensor that is in no module. Its name is what follows the layer's number.
 struct LayerPart {
-  size_t tensor;           ///< the tensor that shows its size
-  int64_t n = -1, k = -1;  ///< size of a matrix; for a vector, n alone; -1: unknown
+  size_t tensor;           ///< position of the tensor that shows the size
+  int64_t n = -1, k = -1;  ///< size of a matrix; a vector has only n; -1: unknown
   bool operator==(const LayerPart& other) const { return n == other.n && k == other.k; }
 };
 
-/// The modules of one layer in any format. Only the first expert's are included.
+/// The modules of one layer, in any format. Of the experts, only the first is included.
 struct LayerTensors {
   int64_t layer = 0;
   std::map<std::string, LayerPart> parts;
 };
 
-/// Layers with one prefix before their numbers: "model.layers".
+/// The layers whose names have one prefix before the number: "model.layers".
 struct LayerGroup {
-  std::string container;
-  std::vector<LayerTensors> layers;  ///< by number
-  /// True for a draft's layers: "mtp.layers", "model.mtp.layers".
+  std::string container;             ///< the prefix
+  std::vector<LayerTensors> layers;  ///< sorted by number
+  /// True for layers of a draft: "mtp.layers", "model.mtp.layers".
   bool is_draft() const;
-  /// True for the layers of a tower for images or sound.
+  /// True for layers of a tower for images or sound.
   bool is_aside() const;
 };
 
-/// All groups, the largest that is neither a draft nor a tower first.
+/// Returns all groups of layers. The first is the largest that is neither a draft nor a tower.
 std::vector<LayerGroup> find_layer_groups(const LintInput& input, const std::vector<CodedModule>& coded);
 
-/// Modules and vectors outside of layers: "model.embed_tokens".
+/// Returns modules and vectors outside of layers, by name: "model.embed_tokens".
 std::map<std::string, LayerPart> find_outer_parts(const LintInput& input,
                                                   const std::vector<CodedModule>& coded);
 

@@ -16,7 +16,8 @@ namespace twofour {
 namespace engine_lookups {
 namespace {
 
-/// The scheme of an FP8 matrix by the scale beside it; kOther, which is not checked, if there is none.
+/// Returns the scheme of an FP8 matrix by the scale beside it. Without a scale it is kOther, which is not
+/// checked.
 Scheme fp8_scheme(const LintInput& s, const CodedModule& m) {
   if (!m.scale) return schemes::kOther;
   if (m.is_mxfp8()) return schemes::kMxfp8;
@@ -27,7 +28,8 @@ Scheme fp8_scheme(const LintInput& s, const CodedModule& m) {
   return is_row ? schemes::kFp8Row : schemes::kFp8Blocks;
 }
 
-/// Linears whose format is certain. Other rules report missing parts: here every module counts as whole.
+/// Returns the linears whose format is certain. Other rules report missing parts, so every module here counts
+/// as complete.
 std::vector<LoadedModule> stored_modules(const LintInput& s, const std::vector<CodedModule>& coded,
                                          const std::set<std::string>& reported) {
   std::map<size_t, const CodedModule*> fp8;
@@ -51,7 +53,7 @@ std::vector<LoadedModule> stored_modules(const LintInput& s, const std::vector<C
   return modules;
 }
 
-/// Findings that differ only in the numbers in modules' names or in the engine.
+/// Findings that differ only in the engine or in the numbers in modules' names.
 struct Alike {
   std::vector<std::string_view> engines;
   std::vector<std::string> modules;
@@ -64,7 +66,7 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
   return text;
 }
 
-/// A name with every number as one digit.
+/// Returns a name with one digit in place of every number.
 std::string without_numbers(std::string_view name) {
   std::string folded = without_digits(name);
   const auto last =
@@ -73,12 +75,12 @@ std::string without_numbers(std::string_view name) {
   return folded;
 }
 
-using Key = std::tuple<bool, std::string, std::string>;  ///< limit, module without numbers, message
+using Key = std::tuple<bool, std::string, std::string>;  ///< is it a limit, module without numbers, message
 
 std::map<Key, Alike> group_findings(const std::vector<LookupFinding>& findings) {
   std::map<Key, Alike> all;
   for (const LookupFinding& f : findings) {
-    // An engine's limit is one finding, whatever its modules.
+    // A limit of an engine is one finding, whatever modules it has.
     const std::string module = f.is_limit ? "" : without_numbers(f.module);
     Alike& a = all[{f.is_limit, module, replaced(f.message, f.engine, kPlaceOfEngine)}];
     if (a.engines.empty() || a.engines.back() != f.engine) a.engines.push_back(f.engine);

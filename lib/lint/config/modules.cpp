@@ -56,7 +56,7 @@ void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter
   }
   access.file = [&s](size_t tensor) -> const Shard& { return s.shards[s.shard_of[tensor]]; };
   access.config = &s.config;
-  // The source's tensors in an artifact have no codes beside them.
+  // In an artifact, tensors of the source have no codes beside them.
   access.is_part = s.is_part || s.lacks_files || !s.layout.empty();
   const std::set<std::string> reported = reporter.reported_names();
   const auto is_reported = [&](const std::string& linear) {
@@ -80,7 +80,7 @@ void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter
     reporter.add("gate-up-order", s.at(stack.tensor), stack.problem);
 }
 
-/// Layer numbers by the name before them: "model.layers".
+/// Returns the numbers of layers, by the part of the name before them: "model.layers".
 std::map<std::string, std::set<int64_t>, std::less<>> find_layers(const LintInput& s) {
   std::map<std::string, std::set<int64_t>, std::less<>> layers;
   for (const TensorInfo& t : s.tensors) {
@@ -101,7 +101,7 @@ std::map<std::string, std::set<int64_t>, std::less<>> find_layers(const LintInpu
 
 void check_layers(const LintInput& s, LintReporter& reporter) {
   const auto layers = find_layers(s);
-  // If layers have two blocks each, num_hidden_layers may count blocks.
+  // If layers have two blocks each, num_hidden_layers may be the number of blocks.
   auto counts = promised_counts(s.config, {"num_layers"});
   if (counts.empty()) counts = promised_counts(s.config, {"num_hidden_layers"});
   const auto is_aside = [](std::string_view prefix) {
@@ -140,7 +140,7 @@ void check_layers(const LintInput& s, LintReporter& reporter) {
   }
 }
 
-/// The value of `key` for the language model; nullopt if config.json does not state it.
+/// Returns the value of `key` for the language model; nullopt: config.json does not state it.
 std::optional<bool> text_flag(const Json& config, const char* key) {
   std::optional<bool> flag;
   for (const Json* said : model_settings(config, key)) {
@@ -176,7 +176,7 @@ void check_head(const LintInput& s, const ModelFacts& model, bool differs, LintR
   }
 }
 
-/// True if two whole tensors differ, by a sample of a few pieces.
+/// True if two whole tensors differ. Only a few pieces are compared.
 bool are_different(const LintInput& s, size_t a, size_t b) {
   const TensorInfo &x = s.tensors[a], &y = s.tensors[b];
   if (x.dtype != y.dtype || x.shape != y.shape || x.bytes() == 0) return x.shape != y.shape;
@@ -192,7 +192,7 @@ bool are_different(const LintInput& s, size_t a, size_t b) {
   return false;
 }
 
-/// True if a stored head differs from the embedding that a config ties it to.
+/// True if a stored head differs from the embedding to which a config ties it.
 bool check_tied_head(const LintInput& s, const ModelFacts& model, bool headers_only, LintReporter& reporter) {
   const std::vector<const Json*> stated = model_settings(s.config, "tie_word_embeddings");
   const bool is_tied = has_tied_head(s.config) || (stated.empty() && model.tied.value_or(false));

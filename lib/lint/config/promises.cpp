@@ -13,7 +13,8 @@ namespace {
 constexpr InputPromise kUnknown = InputPromise::kUnknown, kFloats = InputPromise::kFloats,
                        kDynamic = InputPromise::kDynamic, kStatic = InputPromise::kStatic;
 
-/// A group's setting for inputs. "local" means that the tensor's scale is stored, above those of its groups.
+/// Returns what a group states about inputs. With "local", the tensor's scale is stored, in addition to the
+/// scales of its groups.
 InputPromise group_inputs(const Json& group) {
   const Json& inputs = member(group, "input_activations");
   if (!inputs.is_object()) return kFloats;
@@ -21,7 +22,7 @@ InputPromise group_inputs(const Json& group) {
   return dynamic.is_boolean() && dynamic.get<bool>() ? kDynamic : kStatic;
 }
 
-/// The inputs by a method that states them for all modules.
+/// Returns what a method states about the inputs of all modules.
 InputPromise whole_inputs(const QuantizationSaid& said) {
   switch (said.method) {
     case QuantMethod::kOther:

@@ -10,30 +10,33 @@
 
 namespace twofour {
 
-/// A config's entry for one module, with that for its inputs.
+/// What a config states about one module, and about the module's inputs.
 struct Promise : SaidOfModule {
   InputPromise inputs = InputPromise::kUnknown;
 };
 
-/// A quantization config with its entry for each module, by names and patterns alone.
+/// A quantization config, and what it states about each module, by names and patterns alone.
 struct Promises : QuantizationSaid {
   Promises(const QuantizationSaid& said, const LintInput& input, const std::vector<CodedModule>& modules);
 
-  std::vector<Promise> of;  ///< one for each module
+  std::vector<Promise> of;  ///< one promise for each module
 };
 
-/// True if a module may be in the format of an algorithm.
+/// True if the format of a module may be a result of the algorithm.
 bool is_in(const CodedModule& module, const Algorithm& algorithm);
 
-/// A setting for a message; "none" if it is missing.
+/// Returns a setting as text for a message; "none" if it is missing.
 std::string shown_setting(const Json& value);
 
-/// Votes of modules on the values that keys should have.
+/// Votes of modules on the value that each key of a config should have.
 class KeyVotes {
  public:
-  /// Adds the vote of module `m`. `expected`: the value that agrees with it; empty if the value found does.
+  /// Adds the vote of module `m`. `expected` is the value that would agree with the module. It is empty if
+  /// `found`, the key's value, agrees.
   void add(const std::string& key, size_t m, std::string expected, std::string found);
-  /// Calls f(key, expected, found, first module, count) for keys that most modules contradict.
+  /// Calls f(key, expected, found, first, count) for each key that most modules contradict. `first` is the
+  /// first module that expects the most frequent value, `count` the number of modules that contradict the
+  /// key.
   template <class F>
   void for_wrong(F&& f) const {
     for (const auto& [key, vote] : votes_) {
@@ -59,23 +62,23 @@ class KeyVotes {
   std::map<std::string, Vote> votes_;
 };
 
-/// The input of checks that compare a config with modules, and the modules' votes on its keys.
+/// The input of checks that compare a config with modules, and the votes of modules on the config's keys.
 class PromiseCheck {
  public:
-  /// `reported`: modules with findings. Each check adds its own.
+  /// `reported` has the modules with findings. Each check adds its own modules.
   PromiseCheck(const LintInput& s, const Promises& p, const std::vector<CodedModule>& modules,
                std::set<std::string>& reported, LintReporter& reporter)
       : s_(s), p_(p), modules_(modules), reported_(reported), reporter_(reporter) {}
 
  protected:
-  /// Reports a finding at a key, given by its path, or at another place.
+  /// Reports a finding at a key, given by its path.
   template <class... Args>
   void add(const std::string& key, fmt::format_string<Args...> text, Args&&... args) {
     reporter_.add("config-format", s_.setting(key), text, std::forward<Args>(args)...);
   }
-  /// The path of a key.
+  /// Returns the path of a key.
   std::string key(const char* name) const { return p_.place + name; }
-  /// Reports the keys that most modules contradict. All modules then count as reported.
+  /// Reports the keys that most modules contradict. Afterwards all modules count as reported.
   void report_votes();
 
   const LintInput& s_;
@@ -86,38 +89,38 @@ class PromiseCheck {
   KeyVotes votes_;
 };
 
-/// True if `scales` blocks of that size make up a side of a matrix; the last one may be partial.
+/// True if `scales` blocks of `block` weights cover a side of a matrix. The last block may be partial.
 inline bool divides_into(int64_t side, int64_t block, int64_t scales) {
   return block > 0 && side > 0 && (side - 1) / block + 1 == scales;
 }
 
-/// Compares the formats in a config with the stored ones, as far as the config alone states them. Adds
-/// modules with findings to `reported`. Returns true if the method is right.
+/// Compares the formats in a config with the stored formats, as far as the config alone states them. Adds
+/// modules with findings to `reported`. Returns true if the config's method is right.
 bool lint_promises(const LintInput& input, const QuantizationSaid& said,
                    const std::vector<CodedModule>& modules, std::set<std::string>& reported,
                    LintReporter& reporter);
 
 // Parts of lint_promises().
 
-/// Checks the method and, for ModelOpt, the algorithm and block sizes. Returns true if the method is right;
-/// otherwise its keys mean nothing.
+/// Checks the method and, for ModelOpt, the algorithm and block sizes. Returns true if the method is right.
+/// If it is wrong, the config's other keys mean nothing.
 bool lint_methods(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
                   std::set<std::string>& reported, LintReporter& reporter);
-/// Checks keys of GPTQ and AWQ, and their exceptions.
+/// Checks the keys of GPTQ and AWQ, and their exceptions for single modules.
 void lint_integers(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
                    std::set<std::string>& reported, LintReporter& reporter);
-/// Checks groups of compressed-tensors, key by key.
+/// Checks the groups of compressed-tensors, key by key.
 void lint_groups(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
                  std::set<std::string>& reported, LintReporter& reporter);
-/// Checks input scales.
+/// Checks stored input scales against what the config states about inputs.
 void lint_inputs(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
                  LintReporter& reporter);
-/// Checks settings that change the meaning of codes, and floats in place of codes.
+/// Checks settings that change the meaning of codes, and reports floats where the config promises codes.
 void lint_meaning(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
                   std::set<std::string>& reported, LintReporter& reporter);
-/// Checks for patterns, entries and groups without a module.
+/// Reports patterns, entries and groups that match no module.
 void lint_unused_patterns(const LintInput& input, const QuantizationSaid& said, LintReporter& reporter);
-/// Checks the KV cache.
+/// Checks what the config states about the KV cache.
 void lint_cache(const LintInput& input, const QuantizationSaid& said, LintReporter& reporter);
 
 }  // namespace twofour

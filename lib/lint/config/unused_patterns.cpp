@@ -12,7 +12,7 @@
 namespace twofour {
 namespace {
 
-/// Names of modules: tensors' names without their last part.
+/// The names of modules, which are the names of tensors without their last part.
 class ModuleNames {
  public:
   explicit ModuleNames(const LintInput& s) : tensors_(s.tensors) {
@@ -25,7 +25,8 @@ class ModuleNames {
         others_.insert(std::move(other));
     }
   }
-  /// True if `path` is a tensor, a module (by either of the loaders' names) or a prefix of one.
+  /// True if `path` is a tensor, a module (by its name in transformers or vLLM) or a prefix of one of these
+  /// names.
   bool has(const std::string& path) const {
     if (find_tensor(tensors_, path) || others_.count(path) > 0) return true;
     const std::string below = path + ".";
@@ -37,7 +38,7 @@ class ModuleNames {
     return std::any_of(names_.begin(), names_.end(),
                        [&](std::string_view n) { return n.find(text) != n.npos; });
   }
-  /// True if the pattern matches a module or a prefix of one.
+  /// True if the pattern matches a module or a prefix of its name.
   bool any_matches(const ConfigPattern& pattern) {
     if (folded_.empty()) {
       for (std::string_view name : names_) {
@@ -58,7 +59,7 @@ class ModuleNames {
  private:
   std::span<const TensorInfo> tensors_;
   std::vector<std::string_view> names_;
-  std::unordered_set<std::string> others_;  ///< transformers' names of modules that it renames
+  std::unordered_set<std::string> others_;  ///< names that transformers gives to modules which it renames
   std::unordered_set<std::string> folded_;
 };
 
@@ -74,7 +75,7 @@ bool is_of_missing_layer(const ModuleNames& names, const std::string& text, int6
   return !names.has(text.substr(0, end)) && names.has(text.substr(0, number - 1));
 }
 
-/// The names of ModelOpt's entries, in order.
+/// Returns the names in ModelOpt's entries, sorted.
 std::set<std::string> named_layers(const QuantizationSaid& said) {
   std::set<std::string> names;
   if (said.method == QuantMethod::kGroups || !said.layers().is_object()) return names;
@@ -82,7 +83,7 @@ std::set<std::string> named_layers(const QuantizationSaid& said) {
   return names;
 }
 
-/// Reports entries of quantized_layers, and groups, without a module.
+/// Reports entries of quantized_layers, and groups, that match no module.
 void check_unused_entries(const LintInput& s, const QuantizationSaid& said, ModuleNames& names, bool tied,
                           LintReporter& reporter) {
   size_t count = 0;
@@ -102,7 +103,7 @@ void check_unused_entries(const LintInput& s, const QuantizationSaid& said, Modu
   for (const auto& [name, group] : said.groups().items()) {
     const std::vector<std::string> targets = strings_of(group, "targets");
     const bool used = std::any_of(targets.begin(), targets.end(), [&](const std::string& text) {
-      if (text.find_first_of(".*\\") == text.npos) return true;  // a class
+      if (text.find_first_of(".*\\") == text.npos) return true;  // the target is a class
       if (!is_wild(text)) return names.has(text);
       const ConfigPattern pattern(text);
       return !pattern.known() || names.any_matches(pattern);
@@ -129,9 +130,9 @@ void lint_unused_patterns(const LintInput& s, const QuantizationSaid& said, Lint
                    "expected a regular expression in {}, found none that can be followed", key);
       continue;
     }
-    // A tied head has no tensor, but producers still exclude it.
+    // A tied head has no tensor of its own, but producers still exclude it.
     if (is_model_head(text) || (tied && text.find("lm_head") != text.npos)) continue;
-    // compressed-tensors reads a glob as a name.
+    // compressed-tensors does not know globs and reads them as names.
     const bool is_glob = is_groups && !text.starts_with("re:");
     if (is_glob && is_wild(text)) {
       reporter.add(
@@ -140,12 +141,12 @@ void lint_unused_patterns(const LintInput& s, const QuantizationSaid& said, Lint
       continue;
     }
     if (names.has(text) || is_of_missing_layer(names, text, model_layers(s.config))) continue;
-    // transformers renames phimoe's router, and producers list it by the new name.
+    // transformers renames phimoe's router. Producers list the new name.
     constexpr std::string_view kRenamed = ".block_sparse_moe.router";
     if (text.ends_with(kRenamed) &&
         is_own_router(s, text.substr(0, text.size() - kRenamed.size()) + ".block_sparse_moe.gate"))
       continue;
-    // ModelOpt's older lists rely on substrings.
+    // Older lists of ModelOpt match substrings of names.
     if (!is_wild(text) && is_modelopt && names.has_part(text)) continue;
     if (is_wild(text) && names.any_matches(ConfigPattern(text))) continue;
     reporter.add("unused-pattern", s.setting(text), "expected to match a module, found none that it matches");

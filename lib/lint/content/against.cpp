@@ -38,7 +38,8 @@ const char* rule_of(Moved how) {
   return "turned-signs";
 }
 
-/// Reports matrices with equal names that have nothing in common. If most do, they are from another model.
+/// Reports matrices that have the same name and nothing in common. If most have nothing in common, the
+/// checkpoint is of another model.
 void report_unlike(const MovedReport& report, const Matrices& own, const LintInput& s,
                    const Checkpoint& subject, LintReporter& reporter) {
   const size_t count = report.unlike.size();
@@ -73,7 +74,7 @@ void lint_against(const LintInput& s, const std::filesystem::path& path, const s
     if (!reporter.reported_names().empty()) return;
     throw;
   }
-  Findings left_out;  // modules that cannot be read, which other rules report
+  Findings left_out;  // modules that cannot be read; other rules report them
   const Matrices own(*subject, left_out), others(reference, left_out);
   const MovedReport report = find_moved(own, others, "OTHER");
   if (report.compared == 0)

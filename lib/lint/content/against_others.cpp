@@ -13,17 +13,18 @@
 #include "lib/lint/content/against_others.h"
 #include "lib/source/checkpoint/tensor_values.h"
 
-// Compares tensors that are no linears with another checkpoint's: norms, biases, scales of inputs and of the
-// cache, embeddings.
+// Compares the tensors that are not linears with those of another checkpoint: norms, biases, scales of inputs
+// and of the cache, embeddings.
 
 namespace twofour {
 namespace {
 
-constexpr int64_t kMostNumbers = int64_t{1} << 20;  ///< largest vector
-constexpr int64_t kFewColumns = 16;                 ///< a cosine of fewer is meaningless
-constexpr double kSame = 0.02;  ///< relative distance of numbers that were rounded to BF16 or E4M3
+constexpr int64_t kMostNumbers = int64_t{1} << 20;  ///< length of the largest vector that is compared
+constexpr int64_t kFewColumns = 16;                 ///< with fewer columns, a cosine is meaningless
+/// Relative distance up to which numbers are equal after rounding to BF16 or E4M3.
+constexpr double kSame = 0.02;
 constexpr double kFactor = 1.6;
-constexpr double kLike = 0.6;  ///< least cosine of a table's rows after rounding
+constexpr double kLike = 0.6;  ///< smallest cosine of equal rows of a table after rounding
 
 using Numbers = std::vector<float>;
 
@@ -32,7 +33,7 @@ double norm(const Numbers& x) {
   for (const float v : x) sum += double{v} * v;
   return std::sqrt(sum);
 }
-/// |x - s y| / |x|
+/// Returns |x - s y| / |x|.
 double distance(const Numbers& x, const Numbers& y, double s = 1) {
   double sum = 0;
   for (size_t i = 0; i < x.size(); ++i) sum += (x[i] - s * y[i]) * (x[i] - s * y[i]);
@@ -81,7 +82,7 @@ class OtherTensors {
   }
   const LayerFactors& norm_factors() const { return factors_; }
 
-  /// Reports norms with a factor that no linear of their layer compensates.
+  /// Reports norms that differ by a factor which no linear of their layer compensates.
   void report_norms(const LayerFactors& linears) {
     for (const auto& [tensor, factor] : norms_) {
       if (!is_made_up(linears, a_.tensors()[tensor].name, factor))
@@ -113,7 +114,7 @@ class OtherTensors {
                   "expected the numbers that OTHER has under this name, found that {}", found);
   }
 
-  /// Tensors of B with that shape.
+  /// Returns the tensors of the other checkpoint that have a shape.
   const std::vector<size_t>& alike(const std::vector<int64_t>& shape) {
     if (by_shape_.empty()) {
       for (size_t i = 0; i < b_.tensors().size(); ++i) {
@@ -132,7 +133,7 @@ class OtherTensors {
     for (const size_t i : alike(t.shape)) {
       const std::string& name = b_.tensors()[i].name;
       if (i == other || distance(x, read_all(b_, i)) > (x.size() == 1 ? 0 : kSame / 4)) continue;
-      // Linears with the same input get one scale when they are fused.
+      // When linears with the same input are fused, their input scales become one.
       if (x.size() == 1 && module_of(module_of(name)) == module_of(module_of(t.name))) continue;
       return report(own, "moved-weights", fmt::format("it equals {} of OTHER", name));
     }
@@ -154,7 +155,7 @@ class OtherTensors {
     report(own, "other-weights", fmt::format("its numbers are {:.4g} times those of OTHER", factor));
   }
 
-  /// Compares tables of integers, such as the experts of tokens.
+  /// Compares tables of integers, such as the table that states the experts of each token.
   void check_integers(size_t own, size_t other) {
     const TensorInfo &t = a_.tensors()[own], &o = b_.tensors()[other];
     if (o.dtype != t.dtype || o.shape != t.shape || t.bytes() == 0) return;
@@ -229,7 +230,7 @@ class OtherTensors {
     return std::nullopt;
   }
 
-  /// Finds rows with equal bytes in another place.
+  /// Looks for the rows of one table elsewhere in the other, by equal bytes.
   std::optional<std::string> find_rows(size_t own, size_t other, const std::vector<int64_t>& rows) const {
     const TensorInfo& t = a_.tensors()[own];
     if (b_.tensors()[other].dtype != t.dtype) return std::nullopt;

@@ -9,16 +9,17 @@
 
 namespace twofour {
 
-/// Ratios of numbers to those of another checkpoint, by layer: "model.layers.3".
+/// For each layer ("model.layers.3"), the ratios of its numbers to those of another checkpoint.
 using LayerFactors = std::map<std::string, std::vector<double>>;
-/// The layer of a module or tensor; "": none.
+/// Returns the layer of a module or tensor; "": it is in no layer.
 std::string layer_of(const std::string& name);
-/// True if something in the same layer has the inverse factor, as a linear has that reads a norm.
+/// True if something in the same layer has the inverse factor and so makes up for it: for example, the linear
+/// that reads a norm.
 bool is_made_up(const LayerFactors& factors, const std::string& name, double factor);
 
-/// Compares the other tensors of `a` with `b`: vectors, scales of inputs, embeddings. `linears`: the linears
-/// of `a`; `factors`: their factors; `moved`: linears that are elsewhere in `b`, with their other tensors.
-/// Returns the factors of norms.
+/// Compares those tensors of `a` that are not linears with `b`: vectors, scales of inputs, embeddings.
+/// `linears` are the linears of `a`, and `factors` their ratios. `moved` are linears that are elsewhere in
+/// `b`; the tensors beside them moved, too. Returns the ratios of norms.
 LayerFactors lint_other_tensors(const Checkpoint& a, const Matrices& linears, const Checkpoint& b,
                                 const LayerFactors& factors, const std::set<std::string>& moved,
                                 LintReporter& reporter);

@@ -9,12 +9,12 @@
 namespace twofour {
 namespace {
 
-constexpr uint64_t kFewNumbers = 2048;  ///< with fewer, shares are meaningless
+constexpr uint64_t kFewNumbers = 2048;  ///< with fewer numbers, shares are meaningless
 
 constexpr const char* kNoise = "every code equally often, as of noise";
 
-/// True if the middle one of three successive magnitudes is missing: rounding skips none, whatever the
-/// density. Weights that were rounded to integers before have none of 0.5, and few of 1.
+/// True if the middle one of three successive magnitudes is missing. Rounding skips no magnitude, whatever
+/// the density of weights is. Weights that were rounded to integers before have none of 0.5 and few of 1.
 bool skips_magnitude(const std::array<float, 16>& h) {
   const auto share = [&](size_t c) { return double{h[c]} + h[c + 8]; };
   constexpr double kFrequent = 0.02, kMissing = 1.0 / 40;
@@ -26,7 +26,7 @@ bool skips_magnitude(const std::array<float, 16>& h) {
   return false;
 }
 
-/// A description of four-bit codes that are not E2M1 of weights; empty if they may be.
+/// Describes four-bit codes that cannot be E2M1 codes of weights. Empty: they may be.
 std::string odd_codes(const MatrixFigures& f) {
   const auto& h = f.code_shares;
   const double negative = f.negative_share, non_zero = 1 - f.zero_share;
@@ -35,8 +35,8 @@ std::string odd_codes(const MatrixFigures& f) {
   if (non_zero * static_cast<double>(f.sampled) < kFewNumbers / 2) return "";
   if (negative < 0.1 || negative > 0.9)
     return fmt::format("{:.1f} % negative codes, as of unsigned numbers", 100 * negative);
-  // E2M1 has a sign and a magnitude, so shares of c and c + 8 are similar. In two's complement, and with a
-  // zero point of 8, shares of c and 16 - c are.
+  // E2M1 has a sign and a magnitude, so the codes c and c + 8 have similar shares. In two's complement, and
+  // with a zero point of 8, the codes c and 16 - c have similar shares.
   double signs = 0, complement = 0, uneven = 0;
   for (size_t c = 1; c < 8; ++c) {
     signs += std::fabs(double{h[c]} - double{h[c + 8]});
@@ -45,14 +45,15 @@ std::string odd_codes(const MatrixFigures& f) {
   for (const float share : h) uneven += 16 * (share - 1.0 / 16) * (share - 1.0 / 16);
   if (signs > 0.1 && complement < 0.35 * signs)
     return h[0] > h[8] ? "codes as of INT4 in two's complement" : "codes as of INT4 with a zero point of 8";
-  // Pearson's statistic with fifteen degrees of freedom, at 4 standard deviations. For weights it is a
-  // fourteenth of their number.
+  // The limit of Pearson's statistic for noise, which has fifteen degrees of freedom: 4 standard deviations
+  // above its mean. For weights the statistic is a fourteenth of their number.
   constexpr double kMostOfNoise = 37;
   if (uneven * static_cast<double>(f.sampled) < kMostOfNoise) return kNoise;
   if (skips_magnitude(h)) return "a magnitude that no weight has, although those beside it are frequent";
-  // If a block's largest weight is 6, E2M1's steps double from 0.5 over 1.5 to 3.0. So the share of 3.0 is
-  // twice what equal steps would give for the density of weights. The effect is smaller for scales that are
-  // powers of two and for blocks that end at 4. Pruned weights have no such density.
+  // If a block's largest weight becomes 6, the steps of E2M1 double from 0.5 over 1.5 to 3.0. The share of
+  // 3.0 is then twice as large as with equal steps, for the density of weights. The effect is smaller for
+  // scales that are powers of two, and for blocks whose largest code is 4. Pruned weights do not have this
+  // density.
   if (f.full_blocks < 0.9 || f.zero_share > 0.3) return "";
   const auto count = static_cast<double>(f.sampled);
   const double a = double{h[1]} + h[9], b = double{h[3]} + h[11], c = double{h[5]} + h[13];
@@ -63,8 +64,9 @@ std::string odd_codes(const MatrixFigures& f) {
   return "";
 }
 
-/// The same for INT4. Weights that are rounded to steps of a group's largest are most frequent at the zero
-/// point. It is 8 or, if a group has its own, seldom far from 8.
+/// Describes INT4 codes that cannot be codes of weights. Weights are rounded to steps of the largest weight
+/// of a group, so the zero point is the most frequent code. It is 8. If a group has its own zero point, that
+/// is seldom far from 8.
 std::string odd_integers(const MatrixFigures& f) {
   const auto& h = f.code_shares;
   if (f.constant_share > 0.95) return fmt::format("one code in {:.1f} %", 100 * f.constant_share);
@@ -77,7 +79,7 @@ std::string odd_integers(const MatrixFigures& f) {
   return "";
 }
 
-/// The same for floats and FP8.
+/// Describes floats or FP8 numbers that cannot be weights.
 std::string odd_numbers(const MatrixFigures& f, bool rows) {
   if (f.sampled < kFewNumbers || !rows) return "";
   const double non_zero = 1 - f.zero_share;
@@ -92,19 +94,19 @@ std::string odd_numbers(const MatrixFigures& f, bool rows) {
   if (non_zero * static_cast<double>(f.sampled) < kFewNumbers) return "";
   if (f.negative_share < 0.02) return "no negative numbers, as of unsigned integers or magnitudes";
   const bool fp8 = f.plan.kind == NumberKind::kE4m3;
-  // If the density of weights is flat near zero, a twentieth is below a sixteenth of the RMS. In weights that
-  // were quantized before, an eighth is zero.
+  // If the density of weights is flat near zero, a twentieth of the weights is below a sixteenth of the RMS.
+  // Of weights that were quantized before, an eighth is zero.
   if (!fp8 && f.zero_share + non_zero * f.small_share < 0.002)
     return "no numbers near zero, as where a file's type is not that of its bytes";
   if (f.small_share > 0.75)
     return "most numbers far below the RMS, as where bytes are exchanged or a type is not that of its bytes";
-  // A tenth of four-bit weights is zero, and they have no density in FP8.
+  // Of four-bit weights a tenth is zero. In FP8 such weights have no density.
   if (fp8 && f.zero_share < 0.005 && f.octaves > 1.55) return "a density as of E5M2";
   if (fp8 && f.unevenness < 0.1) return "every byte equally often, as of noise";
   return "";
 }
 
-/// True for an embedding, whose rows are looked up. Zeros and numbers are as in linears.
+/// True for an embedding, whose rows are looked up. Its zeros and numbers are checked like those of linears.
 bool is_embedding(const Member& m) {
   return m.figures->plan.is_rows && m.figures->plan.lines > 1 && m.name.find("embed_tokens") != m.name.npos;
 }
@@ -135,7 +137,7 @@ class Content {
         check_zero_expert(m);
         continue;
       }
-      // Other oddities follow from the first.
+      // If one check finds something, its findings explain the others.
       if (check_zero_rows(m) || check_zeros(m) || check_rows(m) || check_numbers(m) ||
           check_block_scales(m) || check_float_scales(m))
         continue;
@@ -152,7 +154,7 @@ class Content {
 
   void check_zero_expert(const Member& m) {
     const MatrixFigures& f = *m.figures;
-    // Single tensors are reported with their bytes, but INT4 has no zero bytes.
+    // Single tensors are reported with their bytes. INT4 is an exception, since its zeros are not zero bytes.
     const NumberKind kind = f.plan.kind;
     const bool is_own =
         f.expert >= 0 || kind == NumberKind::kInt8 || kind == NumberKind::kInt4 || kind == NumberKind::kE2m1;
@@ -169,7 +171,7 @@ class Content {
                               : codes  ? odd_codes(f)
                                        : odd_numbers(f, f.plan.is_rows);
     if (found.empty()) return false;
-    // In toy models all matrices are noise. Among sound matrices none is.
+    // In a toy model all matrices look like noise. In a sound model no matrix does.
     if (found == kNoise && f.sampled < 16 * kFewNumbers && 2 * noisy_ > codes_) return false;
     return report(m, codes ? "odd-codes" : "odd-numbers", "expected {} of trained weights, found {}",
                   integers ? "INT4 codes"
@@ -180,7 +182,7 @@ class Content {
 
   static bool is_seldom(size_t some, size_t all) { return some <= 1 || 4 * some <= all; }
 
-  /// Reports zero rows of a router, and more zero rows of an embedding than padding has.
+  /// Reports zero rows in a router. In an embedding, reports zero rows if they are more than padding has.
   bool check_zero_rows(const Member& m) {
     const MatrixFigures& f = *m.figures;
     if (!f.plan.is_rows || f.zero_lines == 0 || f.zero_lines == f.plan.lines) return false;
@@ -191,12 +193,12 @@ class Content {
                   router ? "expert" : "token", f.zero_lines, f.plan.lines, f.first_zero_line);
   }
 
-  /// Reports large zero regions. Padding and a few dead channels are zeros, too, but a quarter is more than
-  /// either.
+  /// Reports large regions of zeros. Padding and a few dead channels are zeros as well, but neither is as
+  /// large as a quarter.
   bool check_zeros(const Member& m) {
     const MatrixFigures& f = *m.figures;
     if ((!m.is_linear && !is_embedding(m)) || !f.plan.is_rows) return false;
-    // Padding of columns makes all lines torn.
+    // Zeros that pad columns make every line torn.
     if (f.torn_lines > 0 && 2 * f.torn_lines < f.plan.lines) {
       return report(m, "zero-regions",
                     "expected weights, found zeros that begin or end within {} of {} rows, as where "
@@ -213,7 +215,7 @@ class Content {
       return report(m, "zero-regions", "expected weights, found zeros in {} of {} {}", f.zero_columns,
                     f.columns, column);
     }
-    // Reports smaller regions if siblings have none.
+    // Smaller regions are reported if siblings have none.
     const Zeros& kind = zeros_[m.at.kind];
     const bool alone = kind.members >= 3 && is_seldom(kind.with_lines, kind.members) &&
                        is_seldom(kind.with_columns, kind.members);
@@ -248,7 +250,7 @@ class Content {
                     "the others in {} of {} rows that were looked at",
                     f.echo_lines, f.plan.sampled());
     }
-    // Heads of keys and values are repeated for tensor parallelism, each as a whole.
+    // For tensor parallelism, heads of keys and values are repeated. Each head is repeated as a whole.
     const bool kv = m.name.find(".k_proj") != m.name.npos || m.name.find(".v_proj") != m.name.npos;
     const uint64_t repeated = kv && f.repeated_lines < f.plan.lines ? f.doubled_lines : f.repeated_lines;
     if (16 * repeated < f.plan.lines) return false;
@@ -259,9 +261,10 @@ class Content {
   void check_order(const Member& m) {
     const MatrixFigures& f = *m.figures;
     if (f.plan.scale_bytes == 0) return;
-    // The written order explains most variance. In another order, a row mixes parts of several rows.
+    // In the written order, rows and columns explain most of the variance. In another order, a row is a
+    // mixture of parts of several rows.
     const auto gain = [](const MatrixFigures::Order& o) {
-      constexpr double kMore = 0.05, kErrors = 7;  // error of the difference of two
+      constexpr double kMore = 0.05, kErrors = 7;  // error of the difference between the two shares
       return o.otherwise - std::max(0.0, o.as_stored) - std::max(kMore, kErrors * o.error);
     };
     const bool swizzled = gain(f.swizzled) >= gain(f.transposed);
@@ -274,8 +277,8 @@ class Content {
               swizzled ? "the 128x4 order of a kernel" : "transposed");
   }
 
-  /// Checks float scales of rows, blocks or groups. Reports one scale for all if other matrices have several,
-  /// and a scale that is hundreds of times the others.
+  /// Checks float scales of rows, blocks or groups. Reports a single scale for all of them if other matrices
+  /// have several scales. Also reports a scale that is hundreds of times larger than the others.
   bool check_float_scales(const Member& m) {
     if (!has_float_scales(m)) return false;
     constexpr double kFarthest = 9;  // octaves
@@ -287,7 +290,7 @@ class Content {
                     "expected scales of one order of magnitude, found {:.3g} beside {:.3g}, their mean",
                     std::exp2(scales.log2_amax), std::exp2(scales.log2_mean));
     }
-    // In other formats all rows may have the matrix's scale.
+    // In other formats, all rows may have the scale of the whole matrix.
     if (m.figures->plan.kind != NumberKind::kInt4 || !is_flat(scales) || 8 * flat_ > scaled_) return false;
     return report(m, "odd-codes",
                   "expected scales that differ, as {} of {} matrices have, found {:.3g} for all",
@@ -308,7 +311,7 @@ class Content {
     if ((f.plan.kind != NumberKind::kE2m1 && !is_mx8) || f.sampled < 4 * kFewNumbers) return false;
     const MatrixFigures* scales = f.plan.scale_bytes > 0 ? &f : m.scale_figures;
     if (scales == nullptr) return false;
-    constexpr double kWidest = 3;  // standard deviation in octaves; less than 1 for trained weights
+    constexpr double kWidest = 3;  // standard deviation in octaves; trained weights have less than 1
     if (f.plan.scale_bytes > 0 && scales->scale_sd > kWidest) {
       return report(m, "odd-codes",
                     "expected block scales within a few octaves, found a standard deviation of {:.1f}, "
@@ -323,7 +326,7 @@ class Content {
                     "blocks, with {:.0f} % zero codes",
                     100 * scales->zero_share, 100 * f.zero_share);
     }
-    // Weights of one magnitude have one scale, and no codes between 0 and 6.
+    // If all weights have one magnitude, they have one scale, and no code is between 0 and 6.
     const auto between =
         static_cast<double>(1 - f.code_shares[0] - f.code_shares[7] - f.code_shares[8] - f.code_shares[15]);
     if (f.plan.kind == NumberKind::kE2m1 && scales->scale_values == 1 && between > 0.05)
@@ -334,13 +337,15 @@ class Content {
   const LintInput& s_;
   std::span<Member> members_;
   LintReporter& sink_;
-  /// Number of matrices of a kind, over layers and experts, and of those with zero rows or columns.
+  /// For one kind of matrix, the number of matrices in all layers and experts, and the number of those with
+  /// zero rows or columns.
   struct Zeros {
     size_t members = 0, with_lines = 0, with_columns = 0;
   };
   std::map<std::string, Zeros> zeros_;
-  size_t scaled_ = 0, flat_ = 0;  ///< matrices with float scales; those with one for all
-  size_t codes_ = 0, noisy_ = 0;  ///< matrices of codes; those of noise
+  /// Number of matrices with float scales; of these, number with only one scale.
+  size_t scaled_ = 0, flat_ = 0;
+  size_t codes_ = 0, noisy_ = 0;  ///< number of matrices of codes; of these, number that look like noise
 };
 
 }  // namespace

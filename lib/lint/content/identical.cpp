@@ -7,7 +7,7 @@
 namespace twofour {
 namespace {
 
-/// True for an embedding, or a head that is tied to it or copied for a draft.
+/// True for an embedding, and for a head that is tied to the embedding or copied for a draft.
 bool is_shared_by_design(const std::string& name) {
   for (const char* part : {"embed", "lm_head", "shared_head", "wte", "output"}) {
     if (name.find(part) != name.npos) return true;
@@ -16,7 +16,7 @@ bool is_shared_by_design(const std::string& name) {
 }
 
 bool is_constant(const Member& m) {
-  // If all numbers are equal, the RMS is the amax. With block scales the RMS may be unknown.
+  // If all numbers are equal, the RMS is equal to the amax. With block scales, the RMS may be unknown.
   const MatrixFigures& f = *m.figures;
   return !std::isfinite(f.log2_rms) || std::fabs(f.log2_rms - f.log2_amax) < 1e-6 || f.constant_share > 0.99;
 }
@@ -24,7 +24,7 @@ bool is_constant(const Member& m) {
 }  // namespace
 
 void lint_identical(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
-  constexpr uint64_t kLeastBytes = 64;  // fewer may be equal by chance, or by design
+  constexpr uint64_t kLeastBytes = 64;  // smaller matrices may be equal by chance or by design
   struct Key {
     uint64_t hash, bytes;
     auto operator<=>(const Key&) const = default;
@@ -47,7 +47,7 @@ void lint_identical(const LintInput& s, std::span<Member> members, LintReporter&
                    "expected weights of its own, found those of {}", same[0]->name);
     }
   }
-  // Codes of NVFP4 that were copied without their block scales.
+  // Codes of NVFP4 that were copied, though their block scales were not.
   std::map<Key, std::vector<const Member*>> codes;
   for (const auto& [key, same] : equal) {
     const MatrixFigures& f = *same[0]->figures;
@@ -60,7 +60,7 @@ void lint_identical(const LintInput& s, std::span<Member> members, LintReporter&
                    "expected codes of its own, found those of {} under other block scales", same[0]->name);
     }
   }
-  // Lines in another order: a row permutation of a sibling.
+  // Matrices with the same lines in another order: one is a row permutation of its sibling.
   std::map<Key, std::vector<const Member*>> permuted;
   for (const auto& [key, same] : equal) permuted[{same[0]->figures->unordered, key.bytes}].push_back(same[0]);
   for (const auto& [key, same] : permuted) {

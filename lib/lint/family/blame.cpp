@@ -16,9 +16,9 @@ void SizeVotes::add(std::string_view expression, int64_t found, size_t tensor, s
 
 namespace {
 
-constexpr int kMostKeys = 8;  ///< largest number of wrong keys; a config with more is of another model
+constexpr int kMostKeys = 8;  ///< a config with more wrong keys is of another model
 
-/// The size of more than half of all tensors, if there is one.
+/// Returns the size that more than half of all tensors have, if there is one.
 std::optional<int64_t> most_common(const SizeVotes::Votes& votes) {
   size_t all = 0, most = 0;
   int64_t size = 0;
@@ -37,14 +37,15 @@ struct Expression {
   const SizeVotes::Vote* vote;
 };
 
-/// The number of expressions that disagree with the size of most tensors.
+/// Returns the number of expressions whose size is not that of most tensors.
 size_t count_wrong(const std::vector<Expression>& all, const FamilySizes& sizes) {
   size_t count = 0;
   for (const Expression& e : all) count += sizes.size(*e.text) == e.found ? 0 : 1;
   return count;
 }
 
-/// Values of a key that give an expression the size found, if it is a product, a sum or a quotient.
+/// Returns values of a key for which an expression gives the size that was found. The expression may be a
+/// product, a sum or a quotient.
 std::vector<int64_t> solve(const Expression& e, const std::string& key, const FamilySizes& sizes) {
   std::vector<int64_t> values;
   FamilySizes tried = sizes;
@@ -61,7 +62,7 @@ std::vector<int64_t> solve(const Expression& e, const std::string& key, const Fa
   if (at_old && *at_old > 0) {
     const __int128 wanted = static_cast<__int128>(old) * e.found;
     if (wanted % *at_old == 0) values.push_back(static_cast<int64_t>(wanted / *at_old));
-    // A divisor: a smaller key gives a larger size.
+    // If the key is a divisor, a smaller key gives a larger size.
     const __int128 divided = static_cast<__int128>(old) * *at_old;
     if (e.found > 0 && divided % e.found == 0) values.push_back(static_cast<int64_t>(divided / e.found));
   }
@@ -95,7 +96,7 @@ std::vector<WrongKey> find_wrong_keys(const SizeVotes& votes, FamilySizes& sizes
       }
     }
     if (!best) break;
-    // Counts the tensors of every expression that the new value corrects.
+    // Counts the tensors of all expressions that the new value corrects.
     FamilySizes tried = sizes;
     tried.set(best->key, best->found);
     best->tensors = 0;

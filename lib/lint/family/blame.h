@@ -9,34 +9,36 @@
 
 namespace twofour {
 
-/// Sizes of tensors, by the expression of config keys that should give them.
+/// Votes of tensors on sizes. Each size is given by an expression of config keys.
 class SizeVotes {
  public:
-  /// Adds one dimension of one tensor. `weight`: the number of tensors that it stands for.
+  /// Adds a vote: one dimension of a tensor is `found`, and `expression` should give it. `weight` is the
+  /// number of tensors with this vote.
   void add(std::string_view expression, int64_t found, size_t tensor, size_t weight = 1);
 
   struct Vote {
-    size_t count = 0, first = 0;  ///< number of tensors, the first of them
+    size_t count = 0, first = 0;  ///< number of tensors, and the first of them
   };
   using Votes = std::map<int64_t, Vote>;
-  /// All votes by expression.
+  /// Returns all votes, by expression.
   const std::map<std::string, Votes, std::less<>>& all() const { return all_; }
 
  private:
   std::map<std::string, Votes, std::less<>> all_;
 };
 
-/// A key of the config with another number than the tensors have.
+/// A key of the config whose number contradicts the tensors.
 struct WrongKey {
   std::string key;
-  std::optional<int64_t> said;  ///< number in the config, or the family's default
+  std::optional<int64_t> said;  ///< number in the config; if it has none, the family's default
   int64_t found = 0;            ///< number with which all sizes agree
   size_t tensors = 0, first = 0;
-  std::string expression;  ///< expression of the first tensor
+  std::string expression;  ///< expression for the first tensor
 };
 
-/// The keys that are wrong if most tensors are right: the fewest keys whose correction makes the sizes of
-/// most tensors agree. Sets them in `sizes`. A tensor that still disagrees is itself wrong.
+/// Finds the wrong keys, on the assumption that most tensors are right. These are the fewest keys whose
+/// correction makes the sizes of most tensors agree. Sets the corrected numbers in `sizes`. A tensor that
+/// still disagrees is wrong itself.
 std::vector<WrongKey> find_wrong_keys(const SizeVotes& votes, FamilySizes& sizes);
 
 }  // namespace twofour

@@ -11,8 +11,8 @@
 namespace twofour {
 namespace {
 
-/// True if a config describes its model well enough for a comparison with tensors. Most hand-written configs
-/// state next to nothing.
+/// True if a config states enough about its model for a comparison with the tensors. Most hand-written
+/// configs state next to nothing.
 bool describes_model(const Json& config) {
   int said = 0;
   for (const char* key : {"hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads"})
@@ -20,7 +20,7 @@ bool describes_model(const Json& config) {
   return said >= 2;
 }
 
-/// Reports missing and unexpected tensors.
+/// Reports tensors that are missing, and tensors that the family does not have.
 class PresenceLint : public FamilyLint {
  public:
   using FamilyLint::FamilyLint;
@@ -37,7 +37,7 @@ class PresenceLint : public FamilyLint {
       if (has_term(row.when, "may") || row.is_alias || row.kind == ParameterKind::kAny ||
           !states_sizes(row) || there_.is_second_name(i))
         continue;
-      // An artifact stores linears in other parts.
+      // An artifact stores the parts of linears under other names.
       if (!s_.layout.empty() && (row.kind == ParameterKind::kLinear || row.is_expert_form())) continue;
       size_t missing = 0, wanted = 0;
       std::string first;
@@ -55,7 +55,7 @@ class PresenceLint : public FamilyLint {
                     shape_phrase(row), model_.model_type, more);
     }
   }
-  /// True if codes are missing beside a global scale, which is reported with the module.
+  /// True if only a global scale is there and the codes are missing. That is reported with the module.
   bool has_scale_alone(const FamilyRow& row, int64_t layer) const {
     if (row.kind > ParameterKind::kEmbedding || row.has_expert) return false;
     const std::string name = name_in_layer(row, layer);
@@ -63,7 +63,7 @@ class PresenceLint : public FamilyLint {
     return std::any_of(nvfp4_dialects().begin(), nvfp4_dialects().end(),
                        [&](const Nvfp4Dialect& d) { return s_.find(module + d.global_scale).has_value(); });
   }
-  /// True if the config itself states all sizes of a row. Otherwise it does not demand the row.
+  /// True if the config states all sizes of a row by itself. If not, a missing row is no fault.
   bool states_sizes(const FamilyRow& row) const {
     bool all = true;
     for (const std::string_view expression : {row.n, row.k}) {
@@ -98,7 +98,8 @@ class PresenceLint : public FamilyLint {
     if (model_.family->is_open || model_.is_nested) return check_unknown_in_layers();
     for (const UnknownTensors& u : there_.unknown()) report_unknown(u);
   }
-  /// Reports unknown tensors beside known modules of a layer, for models with further parts.
+  /// Reports unknown tensors beside known modules of a layer. This is for models that have further parts
+  /// elsewhere.
   void check_unknown_in_layers() {
     if (model_.family->is_open) return;
     for (const UnknownTensors& u : there_.unknown()) {
@@ -107,13 +108,13 @@ class PresenceLint : public FamilyLint {
   }
   void report_unknown(const UnknownTensors& u) {
     const TensorInfo& t = s_.tensors[u.first];
-    if (t.name.ends_with("_proj_bias")) return;  // reported with its stack
+    if (t.name.ends_with("_proj_bias")) return;  // it is reported with its stack
     reporter_.add("tensor-unknown", s_.at(u.first), "expected a name that models of {} have, found {}{}",
                   model_.model_type, describe(t), and_more(u.count, ", and {} more like it"));
   }
 };
 
-/// Reports a multimodal model's names under a config of a text-only model.
+/// Reports names of a multimodal model if the config is that of a text-only model.
 void check_prefix(const LintInput& s, const LanguageModel& model, LintReporter& reporter) {
   const std::vector<std::string> classes = strings_of(s.config, "architectures");
   const bool text_alone = std::any_of(classes.begin(), classes.end(),

@@ -8,21 +8,21 @@
 
 namespace twofour {
 
-/// Shared state of the checks of one family. They run in this order, and each corrects `sizes` by its
-/// findings, so that the next reports no consequences.
+/// The state that the checks of one family share. The checks run in the order below. Each corrects `sizes` by
+/// its findings, so that the next checks do not report their consequences.
 struct FamilySubject {
   const LintInput& input;
   const LanguageModel& model;
   const FamilyPresence& there;
-  bool is_own_class;               ///< by `architectures` and names; another class may differ
-  FamilySizes sizes;               ///< as config.json states them, then corrected
-  std::set<std::string> blamed{};  ///< reported keys
+  bool is_own_class;  ///< `architectures` and names show the family's own class; another class may differ
+  FamilySizes sizes;  ///< sizes as config.json states them, corrected by findings
+  std::set<std::string> blamed{};  ///< keys that were reported
   ModelFacts facts{};
 
   std::optional<int64_t> experts() const;
 };
 
-/// The input of all checks of a family.
+/// The base of all checks of a family.
 class FamilyLint {
  public:
   FamilyLint(FamilySubject& x, LintReporter& reporter)
@@ -37,22 +37,22 @@ class FamilyLint {
   LintReporter& reporter_;
 };
 
-/// Checks the number of layers and the kind of each.
+/// Checks how many layers there are, and the kind of each.
 void lint_family_layers(FamilySubject& subject, LintReporter& reporter);
-/// Checks keys that decide if a tensor exists.
+/// Checks keys that decide whether a tensor exists.
 void lint_family_switches(FamilySubject& subject, LintReporter& reporter);
-/// Compares keys that state sizes with all tensors, and tensors with most others.
+/// Compares keys that state sizes with all tensors, and each tensor with most others.
 void lint_family_sizes(FamilySubject& subject, LintReporter& reporter);
 
-/// The shape of a row's tensors by `sizes`.
+/// The shape that a row's tensors should have by `sizes`.
 struct ExpectedShape {
   std::optional<int64_t> e, n, k;
   bool is_known(const FamilyRow& row) const { return n && (row.k.empty() || k); }
-  /// "[N, K]", if known.
+  /// Returns "[N, K]" if the sizes are known.
   std::string text(const FamilyRow& row) const;
 };
 ExpectedShape expected_shape(const FamilySubject& subject, const FamilyRow& row, int64_t layer);
-/// A shape as text: "[128, 2048, 768]".
+/// Returns a shape as text: "[128, 2048, 768]".
 std::string shape_text(const LogicalShape& shape);
 
 }  // namespace twofour

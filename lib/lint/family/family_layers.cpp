@@ -44,7 +44,8 @@ class LayerLint : public FamilyLint {
     sizes_.set("num_hidden_layers", end);
   }
 
-  /// The class of `classes` with the most tensors in a layer that no other class has.
+  /// Returns the class whose own tensors are most numerous in a layer. A class's own tensors are those that
+  /// no other class of `classes` has.
   std::string class_found(int64_t layer, const std::set<std::string>& classes, size_t& first) const {
     std::string found;
     size_t most = 0;
@@ -75,7 +76,7 @@ class LayerLint : public FamilyLint {
     std::string message;
     for (const int64_t layer : there_.layers()) {
       if (!is_mlp && layer >= sizes_.number("num_hidden_layers").value_or(0))
-        continue;  // drafts have a mixer of their own
+        continue;  // a draft has its own kind of mixer
       const std::string wanted(is_mlp ? sizes_.mlp(layer) : sizes_.mixer(layer));
       size_t first = 0;
       const std::string found = class_found(layer, classes, first);

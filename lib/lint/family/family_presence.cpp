@@ -7,15 +7,17 @@
 namespace twofour {
 namespace {
 
-/// The form of a row that can be stored in several: experts in stacks, or single under one set of names or
-/// another; "either ...": one tensor under one name or another. Empty for a row with one form.
+/// Returns the form of a row if its tensors can be stored in several forms. Experts may be in stacks, or
+/// single under one of two sets of names. "either ..." stands for a tensor that has one of two names. Empty:
+/// the row has one form.
 std::string form_of(const FamilyRow& row) {
   if (row.kind == ParameterKind::kRouter) return "either " + std::string(row.n);
   if (row.kind == ParameterKind::kEmbedding && !row.has_layer) return "either embedding";
   if (row.name.ends_with(".attn.norm.weight") || row.name.ends_with(".kv_norm.weight")) return "either norm";
   if (row.name.starts_with("hc_head")) return "either " + row.name.substr(row.name.rfind('_'));
   if (row.name.ends_with("e_score_correction_bias")) return "either bias";
-  if (!row.is_expert_form() || row.kind == ParameterKind::kNorm) return {};  // norms by head
+  // Norms of single heads have one form.
+  if (!row.is_expert_form() || row.kind == ParameterKind::kNorm) return {};
   if (!row.has_expert) return "stacks";
   const std::string path = row.name.substr(0, row.name.rfind('#'));
   return path + (row.name[path.size() + 2] == 'w' ? "w" : "proj");
@@ -52,7 +54,7 @@ bool FamilyPresence::is_replaced(size_t row, int64_t layer) const {
   const std::string& form = forms_[row];
   const bool is_either = form.starts_with("either ");
   if (form.empty() || count(row, layer) > 0) return false;
-  std::string first;  // the usual form in the family's files
+  std::string first;  // the form that is usual in files of the family
   for (size_t i = 0; i < all_.rows.size(); ++i) {
     const std::string& other = forms_[i];
     if (other.empty() || (other.starts_with("either ") || is_either) != (other == form)) continue;
@@ -66,7 +68,7 @@ bool FamilyPresence::is_second_name(size_t row) const {
   const auto end = forms_.begin() + static_cast<std::ptrdiff_t>(row);
   return forms_[row].starts_with("either ") && std::find(forms_.begin(), end, forms_[row]) != end;
 }
-/// True if a layer has a tensor in a form. For "either ...", every row is its own form.
+/// True if a layer has a tensor in a form. For "either ...", each row is a form of its own.
 bool FamilyPresence::any_in(const std::string& form, size_t row, int64_t layer) const {
   if (form.starts_with("either ")) return count(row, layer) > 0;
   for (size_t i = 0; i < all_.rows.size(); ++i) {

@@ -8,7 +8,7 @@
 
 namespace twofour {
 
-/// The rows of a family that have tensors, layer by layer. Tensors outside of layers are in layer -1.
+/// Which rows of a family have tensors, for each layer. Tensors outside of layers count as layer -1.
 class FamilyPresence {
  public:
   FamilyPresence(const LintInput& input, const LanguageModel& model);
@@ -16,7 +16,7 @@ class FamilyPresence {
   const std::vector<FamilyRow>& rows() const { return all_.rows; }
   const std::vector<FamilyTensor>& tensors() const { return all_.tensors; }
   const std::vector<UnknownTensors>& unknown() const { return all_.unknown; }
-  /// The layers of the model and its drafts that have any tensor.
+  /// The layers, of the model and its drafts, that have any tensor.
   const std::vector<int64_t>& layers() const { return all_.layers; }
   /// The layers in which a row may have tensors.
   std::vector<int64_t> layers_of(const FamilyRow& row) const;
@@ -24,31 +24,31 @@ class FamilyPresence {
     return all_.rows[static_cast<size_t>(tensor.row)];
   }
 
-  /// The number of tensors of a row in a layer, and the first of them, which must exist.
+  /// The number of tensors of a row in a layer. first() returns the first of them, which must exist.
   size_t count(size_t row, int64_t layer) const;
   size_t first(size_t row, int64_t layer) const { return firsts_[row].at(layer); }
-  /// Numbers of tensors of a row by layer.
+  /// The number of tensors of a row for each layer that has any.
   const std::map<int64_t, size_t>& counts(size_t row) const { return counts_[row]; }
 
-  /// True if a layer has another form of a row, so that the row is not missing.
+  /// True if a layer has the tensors of another form of the row. The row is then not missing.
   bool is_replaced(size_t row, int64_t layer) const;
   /// True if an earlier row is the same tensor under another name.
   bool is_second_name(size_t row) const;
-  /// True if layers have the names of the family's own class. If the row is open, producers may write another
-  /// class's names.
+  /// True if the layers have names as in the family's own class. Of an open family, producers may write the
+  /// names of another class.
   bool has_own_names() const { return has_own_names_; }
 
  private:
   bool any_in(const std::string& form, size_t row, int64_t layer) const;
 
   FamilyTensors all_;
-  std::vector<std::map<int64_t, size_t>> counts_, firsts_;  ///< for each row by layer: number of tensors, the
-                                                            ///< first
-  std::vector<std::string> forms_;                          ///< form of each row
+  /// For each row: the number of its tensors, and the first of them, by layer.
+  std::vector<std::map<int64_t, size_t>> counts_, firsts_;
+  std::vector<std::string> forms_;  ///< form of each row
   bool has_own_names_ = true;
 };
 
-/// "model.layers.3.mlp.gate.weight"
+/// Returns a row's name in a layer: "model.layers.3.mlp.gate.weight".
 std::string name_in_layer(const FamilyRow& row, int64_t layer);
 
 }  // namespace twofour

@@ -58,12 +58,12 @@ class SizeLint : public FamilyLint {
     return depends;
   }
 
-  /// True if a shape agrees with the expected one.
+  /// True if a stored shape agrees with the expected shape.
   static bool agrees(const FamilyRow& row, const LogicalShape& s, const ExpectedShape& x) {
     const auto same = [](std::optional<int64_t> a, int64_t b) { return !a || *a == b; };
     if (!same(x.e, s.e)) return false;
     if (same(x.n, s.n) && same(x.k, s.k)) return true;
-    // A quantizer's stacks may be [E, N, K] or [E, K, N].
+    // A quantizer may store a stack as [E, N, K] or as [E, K, N].
     return row.is_stack() && has_term(row.when, "may") && same(x.n, s.k) && same(x.k, s.n);
   }
 
@@ -75,7 +75,7 @@ class SizeLint : public FamilyLint {
                                         : "none";
     const TensorInfo& first = s_.tensors[w.first];
     std::string more = and_more(w.tensors, " and {} more");
-    // The expression, if it has other factors than this key.
+    // The expression is shown if it has other factors than the key.
     const std::string by = w.expression == w.key ? "" : fmt::format(" ({})", w.expression);
     const bool is_vocab = w.key == "vocab_size";
     if (is_vocab && w.said && w.found > *w.said && w.found % 64 == 0 && w.found - *w.said < 1024) {
@@ -87,8 +87,8 @@ class SizeLint : public FamilyLint {
                   first.name, more, describe(first), by, found);
   }
 
-  /// True if another rule reports the fault: an expert differs from its siblings, a weight is stored twice, a
-  /// stack may be read in two ways.
+  /// True if another rule reports the fault: an expert differs from its siblings, a weight is stored twice,
+  /// or a stack can be read in two ways.
   bool is_reported_elsewhere(const FamilyTensor& t, const FamilyRow& row) {
     const std::string& name = s_.tensors[t.tensor].name;
     constexpr std::string_view kPacked = "_packed";
@@ -106,7 +106,7 @@ class SizeLint : public FamilyLint {
     return agree > 0 && agree < all;
   }
 
-  /// Reports tensors that disagree with most others.
+  /// Reports tensors whose sizes disagree with those of most others.
   void report_odd_tensors() {
     struct Odd {
       size_t first, count = 0;
@@ -159,11 +159,12 @@ class SizeLint : public FamilyLint {
                   x.text(row), row.n, row.k.empty() ? "" : " x ", row.k, describe(info));
   }
 
-  std::vector<bool> depends_on_layer_;  ///< for each row: the config lists sizes layer by layer
+  /// For each row: true if the config has a list with its size in each layer.
+  std::vector<bool> depends_on_layer_;
   std::optional<std::set<size_t>>
       uncertain_;  ///< stacks of gate and up for which the order of rows is unknown
-  std::map<std::pair<int32_t, int32_t>, std::pair<size_t, size_t>> alike_;  ///< number of experts, of those
-                                                                            ///< that agree
+  /// Number of experts, and number of those that agree.
+  std::map<std::pair<int32_t, int32_t>, std::pair<size_t, size_t>> alike_;
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace twofour {
 
 namespace {
 
-/// A text in lower case, without underscores.
+/// Returns a text in lower case, without underscores.
 std::string folded_class(std::string_view text) {
   std::string folded;
   for (const char c : text) {
@@ -22,7 +22,7 @@ std::string folded_class(std::string_view text) {
   return folded;
 }
 
-/// The beginning of class names of a model_type.
+/// Returns how the class names of a model_type begin.
 std::string class_of_type(std::string_view type) {
   if (type.ends_with("_text")) type.remove_suffix(5);
   if (type == "kimi_k2") type = "deepseek_v3";
@@ -57,7 +57,7 @@ namespace {
 
 using Kind = ParameterKind;
 
-/// Number of codes in a 32-bit word, by the config.
+/// Returns the number of codes in a 32-bit word, as the config states it.
 int64_t codes_in_word(const Json& quantization) {
   const auto bits_of = [](const Json& json, const char* key) -> int64_t {
     const auto at = json.is_object() ? json.find(key) : json.end();
@@ -76,7 +76,7 @@ int64_t codes_in_word(const Json& quantization) {
   return bits == 2 || bits == 8 ? 32 / bits : 8;
 }
 
-/// Matches names with the rows of a family, and caches names that differ only in numbers.
+/// Finds the row of a family for each name. It caches names that differ only in their numbers.
 class TensorMatcher {
  public:
   TensorMatcher(const LintInput& input, const LanguageModel& model, FamilyTensors& all)
@@ -111,7 +111,8 @@ class TensorMatcher {
  private:
   static constexpr int32_t kIgnored = -1;
 
-  /// The row of the folded name; kIgnored, or less for a name in `unknown`.
+  /// Returns the row of the folded name. The result is kIgnored, or a number below it for a name in
+  /// `unknown`.
   int32_t find() {
     auto at = known_.find(folded_.text);
     if (at == known_.end()) at = known_.emplace(folded_.text, look_up()).first;
@@ -131,7 +132,7 @@ class TensorMatcher {
   struct Known {
     int32_t row;
     bool has_layer, is_main;
-    std::span<const size_t> others;  ///< rows of the same name
+    std::span<const size_t> others;  ///< other rows with the same name
   };
   Known look_up() {
     const std::string name = text_model_name(folded_.text);
@@ -147,7 +148,7 @@ class TensorMatcher {
     return known(-1 - static_cast<int32_t>(all_.unknown.size()));
   }
 
-  /// True for towers, projectors and drafts, which have their own layers.
+  /// True for names of towers, projectors and drafts, which have layers of their own.
   static bool is_aside(const std::string& name) {
     for (const char* part : {"vision", "visual", "audio", "tower", "projector", "merge", "mtp", "nextn",
                              "draft", "eagle", "image", "speech", "mm_", "patch_", "ngram_embedding"}) {
@@ -155,7 +156,7 @@ class TensorMatcher {
     }
     return false;
   }
-  /// True for tensors of quantizers, caches and adapters beside a linear, which other rules check.
+  /// True for tensors of quantizers, caches and adapters that are beside a linear. Other rules check them.
   bool belongs_to_known(const std::string& name) const {
     const std::string_view leaf = leaf_of(name);
     for (const char* part :
@@ -190,7 +191,7 @@ class TensorMatcher {
       case Kind::kColumnStack: {
         if (name.ends_with("_blocks") && d.size() == 4) return LogicalShape{d[0], d[1], d[2] * d[3] * 2};
         if (d.size() != 3) return std::nullopt;
-        const int64_t codes = t.dtype == DType::kU8 ? 2 : 1;  // in a byte, along K
+        const int64_t codes = t.dtype == DType::kU8 ? 2 : 1;  // number of codes in a byte, along K
         if (row.kind == Kind::kColumnStack && codes == 2 && is_packed_along_rows(t))
           return LogicalShape{d[0], d[2] * codes, d[1]};
         if (row.kind == Kind::kRowStack) return LogicalShape{d[0], d[1], d[2] * codes};
@@ -200,7 +201,7 @@ class TensorMatcher {
         return matrix_shape(t);
     }
   }
-  /// True if the groups of a stack [E, K, N] lie along N, as ModelOpt's groups of 32 do.
+  /// True if a stack [E, K, N] has its groups along N, as with ModelOpt's groups of 32.
   bool is_packed_along_rows(const TensorInfo& t) const {
     const auto scale = s_.find(t.name + "_weight_scale");
     if (!scale) return false;
@@ -214,7 +215,7 @@ class TensorMatcher {
     if (name.ends_with(".qweight")) {
       const auto scales = s_.find(std::string(module_of(name)) + ".scales");
       if (!scales || s_.tensors[*scales].shape.size() != 2) return std::nullopt;
-      const bool along_k = s_.tensors[*scales].shape[1] == d[1];  // GPTQ's words; AWQ's are along N
+      const bool along_k = s_.tensors[*scales].shape[1] == d[1];  // GPTQ's words; AWQ's words are along N
       return along_k ? LogicalShape{-1, d[1], d[0] * pack_} : LogicalShape{-1, d[1] * pack_, d[0]};
     }
     if (t.dtype == DType::kI32) return LogicalShape{-1, d[0], d[1] * pack_};

@@ -11,40 +11,43 @@
 
 namespace twofour {
 
-/// True if `architectures` names a class of the family, or nothing. Another class may have other parameters
-/// than its model_type's.
+/// True if `architectures` names a class of the family, or names nothing. Another class may have other
+/// parameters than the classes of its model_type.
 bool is_class_of_family(const Json& config, const LanguageModel& model);
-/// The family of a class by its name without the task: "Qwen3Moe"; nullptr: none.
+/// Returns the family of a class, given the class's name without the task: "Qwen3Moe". nullptr: no family has
+/// it.
 const FamilyShapes* find_family_of_class(std::string_view stem);
 
-/// The logical shape of a matrix in any format: E for a stack, N and K. A vector has only N.
+/// The logical shape of a matrix in any format: E for a stack, N and K. A vector has only N. -1: there is
+/// none.
 struct LogicalShape {
   int64_t e = -1, n = -1, k = -1;
   bool operator==(const LogicalShape&) const = default;
 };
 
-/// A tensor of a row.
+/// A tensor that a row of the family describes.
 struct FamilyTensor {
   size_t tensor;
   int32_t row;
   int32_t layer = -1, expert = -1;
-  /// nullopt if the shape gives no sizes: in an artifact's layout, or (reported) of another rank.
+  /// nullopt: the stored shape shows no sizes. It is that of an artifact's layout, or it has another rank,
+  /// which is then reported.
   std::optional<LogicalShape> shape;
 };
 
-/// A name that no row has.
+/// A name that no row of the family has.
 struct UnknownTensors {
-  std::string name;  ///< with # for numbers
-  size_t first;      ///< tensor
-  size_t count = 0;
+  std::string name;  ///< name with # in place of numbers
+  size_t first;      ///< position of the first tensor with that name
+  size_t count = 0;  ///< number of tensors with that name
 };
 
-/// Every tensor of the checkpoint by the rows of its family.
+/// All tensors of a checkpoint, assigned to the rows of its family.
 struct FamilyTensors {
   std::vector<FamilyRow> rows;
-  std::vector<FamilyTensor> tensors;  ///< in the order of the files' tensors
+  std::vector<FamilyTensor> tensors;  ///< in the order of LintInput::tensors
   std::vector<UnknownTensors> unknown;
-  std::vector<int64_t> layers;  ///< layers with any tensor, in order
+  std::vector<int64_t> layers;  ///< layers that have any tensor, ascending
 };
 FamilyTensors find_family_tensors(const LintInput& input, const LanguageModel& model);
 

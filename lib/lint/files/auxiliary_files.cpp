@@ -16,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Checks code that `auto_map` names: "modeling_x.Class" means modeling_x.py, "repo--modeling_x.Class" a file
-/// in another repository.
+/// Checks that the code which `auto_map` names exists. "modeling_x.Class" is in the file modeling_x.py.
+/// "repo--modeling_x.Class" is in another repository.
 void check_auto_map(const LintInput& s, const char* file, const Json& map, LintReporter& reporter) {
   if (map.is_array() || map.is_object()) {
     for (const Json& entry : map) check_auto_map(s, file, entry, reporter);
@@ -34,7 +34,7 @@ void check_auto_map(const LintInput& s, const char* file, const Json& map, LintR
   reporter.add("missing-sidecar", {file, code}, "expected as auto_map names it ({}), found none", text);
 }
 
-/// Checks files that tokenizer_config.json names by plain names.
+/// Checks that files exist which tokenizer_config.json names by plain names.
 void check_tokenizer_files(const LintInput& s, const Json& config, LintReporter& reporter) {
   for (const char* key :
        {"tokenizer_file", "vocab_file", "merges_file", "spm_file", "sp_model_file", "chat_template_file"}) {
@@ -46,7 +46,7 @@ void check_tokenizer_files(const LintInput& s, const Json& config, LintReporter&
   }
 }
 
-/// True if there is a file with a tokenizer's vocabulary.
+/// True if there is a file with the vocabulary of a tokenizer.
 bool has_vocabulary(const LintInput& s) {
   std::error_code error;
   for (fs::directory_iterator it(s.path, error), end; !error && it != end; it.increment(error)) {
@@ -81,7 +81,7 @@ void check_templates(const LintInput& s, const Json& tokenizer, LintReporter& re
                "expected none beside chat_template.jinja or the same, found another");
 }
 
-/// The value of the first of these keys; null: none.
+/// Returns the value of the first key in `keys` that has one; null: none has.
 Json first_of(const Json& json, std::initializer_list<const char*> keys) {
   for (const char* key : keys) {
     if (json.contains(key)) return json[key];
@@ -89,7 +89,7 @@ Json first_of(const Json& json, std::initializer_list<const char*> keys) {
   return nullptr;
 }
 
-/// Compares quantize_config.json and quant_config.json of AutoGPTQ and AutoAWQ with config.json and the
+/// Compares quantize_config.json of AutoGPTQ and quant_config.json of AutoAWQ with config.json and the
 /// tensors.
 void check_side_configs(const LintInput& s, LintReporter& reporter) {
   const bool has_codes = std::any_of(s.tensors.begin(), s.tensors.end(),
@@ -119,7 +119,7 @@ void check_side_configs(const LintInput& s, LintReporter& reporter) {
   }
 }
 
-/// The problem at a path without a readable file; empty if there is one. Throws ReadError.
+/// Returns why the file at a path cannot be read; empty: it can. Throws ReadError.
 std::string why_unreadable(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -137,20 +137,20 @@ std::string why_unreadable(const fs::path& path) {
   return {};
 }
 
-/// Checks every file that no other rule opens.
+/// Checks that every file can be read which no other rule opens.
 void check_readable(const LintInput& s, LintReporter& reporter) {
   const auto ends = [](const std::string& name, std::initializer_list<const char*> all) {
     return std::any_of(all.begin(), all.end(), [&](const char* end) { return name.ends_with(end); });
   };
   std::error_code error;
-  // A folder that cannot be listed has nothing that engines load.
+  // A folder that cannot be listed has no files that engines load.
   fs::recursive_directory_iterator it(s.path, fs::directory_options::skip_permission_denied, error), end;
   for (; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
     const fs::path relative = it->path().lexically_relative(s.path);
     const bool is_top = !relative.has_parent_path();
     std::error_code ignored;
-    const bool is_folder = it->is_directory(ignored);  // or a link to one
+    const bool is_folder = it->is_directory(ignored);  // a folder, or a link to a folder
     if (is_folder &&
         (name.starts_with('.') || !ends(name, {".json", ".jinja", ".model", ".txt", ".tiktoken"}))) {
       if (name.starts_with('.')) it.disable_recursion_pending();
@@ -184,7 +184,7 @@ void check_links(const LintInput& s, LintReporter& reporter) {
     Findings ignored;
     links = find_auxiliary_files(s.path, Links::kInside, ignored).links_outside;
   } catch (const Error&) {
-    return;  // a folder that cannot be listed, or that has the name of a file: reported by other rules
+    return;  // other rules report a folder that cannot be listed, or that has the name of a file
   }
   for (const LinkOutside& link : links) {
     reporter.add("link-outside", {link.path.lexically_relative(s.path).string(), ""},

@@ -8,7 +8,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The model card; empty if there is none or it cannot be read.
+/// Reads the model card. Empty: there is none, or it cannot be read.
 std::string read_card(const LintInput& s) {
   constexpr uint64_t kLongest = 16u << 20;
   std::error_code error;
@@ -23,7 +23,7 @@ std::string read_card(const LintInput& s) {
   }
 }
 
-/// True if the card's front matter names a licence.
+/// True if the front matter of the model card names a licence.
 bool names_licence(const std::string& card) {
   if (!card.starts_with("---")) return false;
   const size_t end = card.find("\n---", 3);

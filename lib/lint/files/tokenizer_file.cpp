@@ -10,12 +10,12 @@
 #include "lib/lint/files/checks.h"
 #include "lib/source/checkpoint/model_config.h"
 
-// Compares token numbers in tokenizer.json and generation_config.json with the rows of the embedding.
+// Compares token ids in tokenizer.json and generation_config.json with the number of rows of the embedding.
 
 namespace twofour {
 namespace {
 
-/// The token numbers of a tokenizer.json: the model's tokens and added ones.
+/// Collects the token ids of a tokenizer.json: those of the model, and those of added tokens.
 class TokenEvents : public JsonEvents {
  public:
   bool has_vocabulary = false;
@@ -34,7 +34,7 @@ class TokenEvents : public JsonEvents {
   void begin_object() override { keys_.emplace_back(); }
   void end_object() override { keys_.pop_back(); }
   void begin_array() override {
-    // Unigram models list pairs of a piece and its score.
+    // Unigram models have a list of pairs. Each is a piece and its score.
     if (is_vocabulary(3)) last_of_model = pieces_++;
     keys_.emplace_back();
   }
@@ -54,7 +54,7 @@ class TokenEvents : public JsonEvents {
   uint64_t pieces_ = 0;
 };
 
-/// The vocab_size of the language model; nullopt if no config states it.
+/// Returns vocab_size of the language model; nullopt: no config states it.
 std::optional<uint64_t> find_vocabulary(const Json& config) {
   std::optional<uint64_t> size;
   for (const Json* said : model_settings(config, "vocab_size")) {
@@ -78,7 +78,7 @@ void check_vocabulary(const LintInput& s, const TokenEvents& tokens, LintReporte
     add(fmt::format("expected numbers below vocab_size, {}, found {}", *size, last));
     return;
   }
-  // Embeddings are padded to round sizes, and other inputs may have rows behind those of text.
+  // Embeddings are padded to round sizes. Behind the rows for text, they may also have rows for other inputs.
   constexpr uint64_t kFew = 1024;
   const auto model = find_language_model(s.config);
   if (model && !model->is_nested && *size > kFew && all < *size / 2)

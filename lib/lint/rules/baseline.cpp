@@ -15,17 +15,18 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMark = "{\"twofour_baseline\": 1, \"findings\": [";
-constexpr uint64_t kLongest = 256u << 20;  ///< bytes, for a million findings
+constexpr uint64_t kLongest = 256u << 20;  ///< bytes of the largest baseline, enough for a million findings
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// Bytes of the hash that begins here, of at least 16 hexadecimal digits; 0: there is none.
+/// Returns the length in bytes of the hash at the beginning of a text. A hash has at least 16 hexadecimal
+/// digits. 0: there is none.
 size_t hash_length(std::string_view text) {
   const size_t length = std::min(text.find_first_not_of("0123456789abcdef"), text.size());
   return length >= 16 ? length : 0;
 }
 
-/// Bytes of the number that begins with this digit: "12", "0.5", "1.5e-07", "4,096".
+/// Returns the length in bytes of the number at the beginning of a text: "12", "0.5", "1.5e-07", "4,096".
 size_t number_length(std::string_view text) {
   size_t length = 0;
   while (length < text.size()) {

@@ -10,33 +10,34 @@
 namespace twofour {
 namespace {
 
-/// The property that a cause and its consequence share.
+/// What a cause and its consequence must have in common.
 enum class Tie {
-  kDirectory,  ///< only the directory
-  kFile,       ///< the file
-  kModule,     ///< the module, or one is below the other
-  kKey,        ///< the config's key: the cause's name or key is the consequence's key
+  kDirectory,  ///< nothing but the directory
+  kFile,       ///< the same file
+  kModule,     ///< the same module, or one module is below the other
+  kKey,        ///< a key of the config: the cause's name or key is the consequence's key
 };
 
-/// Consequences of rules. Rules are globs of ids, separated by spaces.
+/// A row states which rules report consequences of which others. Rules are given as globs of ids, separated
+/// by spaces.
 struct CauseRow {
   const char* cause;
-  const char* file;  ///< file of the cause; "": any
+  const char* file;  ///< file that the cause must be about; "": any
   Tie tie;
   const char* consequences;
 };
 
-/// Rules about missing things.
+/// Rules about things that are missing.
 constexpr const char* kLacks = "*-missing missing-* incomplete-* unused-pattern";
-/// Rules about names and configs, which compare a module with its description.
+/// Rules about names and configs. They compare a module with its description.
 constexpr const char* kClaims =
     "no-quantization-config no-config config-* odd-* engine-* un*-ignored un*-pattern python-only-pattern "
     "quantized-* gate-up-order weight-term tied-head missing-input-scale";
-/// Rules about the numbers of a module.
+/// Rules about the numbers in a module.
 constexpr const char* kFigures =
     "suspicious-* unequal-* amax-* saturated-* subnormal-* zero-* *-swap manifest-hash";
 
-/// The first matching row decides.
+/// The first row that matches a finding decides.
 constexpr CauseRow kCauseRows[] = {
     {"unfinished-output", "", Tie::kDirectory,
      "missing-* *-missing incomplete-* bad-* file-size data-holes no-* index-* manifest-* dup* left*"},
@@ -46,7 +47,7 @@ constexpr CauseRow kCauseRows[] = {
     {"not-downloaded", "", Tie::kFile, "*"},
     {"missing-shard unreadable-file bad-header file-size data-holes", "", Tie::kFile,
      "manifest-hash not-finite"},
-    // The index is for other files, or a file has another name.
+    // The index belongs to other files, or a file has a wrong name.
     {"missing-shard", "", Tie::kDirectory, "leftover-file"},
     {"bad-config not-downloaded unfinished-download duplicate-key no-config unreadable-file", "config.json",
      Tie::kDirectory, kClaims},
@@ -77,11 +78,11 @@ constexpr CauseRow kCauseRows[] = {
     {"saturated-scales subnormal-scales", "", Tie::kModule, "amax-* unequal-*"},
 };
 
-/// Rules that report a file whose tensors are lost.
+/// Rules that report a file whose tensors cannot be read.
 constexpr const char* kDamage =
     "not-downloaded unfinished-download missing-shard unreadable-file bad-header duplicate-key file-size";
 
-/// The rules that some globs match, by position in lint_rules().
+/// For each rule in lint_rules(), tells whether one of these globs matches it.
 std::vector<bool> rules_of(std::string_view globs) {
   std::vector<bool> taken(lint_rules().size());
   while (!globs.empty()) {
@@ -93,8 +94,8 @@ std::vector<bool> rules_of(std::string_view globs) {
   return taken;
 }
 
-/// The module of a tensor: its name without the last part, if that is a part of modules. Otherwise the name
-/// itself.
+/// Returns the module of a tensor: its name without the last part, if modules have parts of that name.
+/// Otherwise returns the name itself.
 std::string module_named(const std::string& name) {
   const std::string_view part = leaf_of(name);
   const bool is_part = part.starts_with("weight") || part.ends_with("scale") || part.ends_with("bias") ||
@@ -105,7 +106,8 @@ std::string module_named(const std::string& name) {
   return std::string(is_part ? module_of(name) : name);
 }
 
-/// The first element of a sorted map at `name` or below it: "a.b" has "a.b" and "a.b.c" but not "a.bc".
+/// Returns the first element of a sorted map whose key is `name` or below it. For "a.b", the keys "a.b" and
+/// "a.b.c" count, but not "a.bc".
 template <class Map>
 auto find_at_or_below(const Map& map, const std::string& name) {
   const auto at = map.find(name);
@@ -115,12 +117,12 @@ auto find_at_or_below(const Map& map, const std::string& name) {
   return below != map.end() && std::string_view(below->first).starts_with(prefix) ? below : map.end();
 }
 
-/// The first finding of some rules, by the properties that other findings may share with it.
+/// The first finding of some rules for each property that other findings may share with it.
 struct CauseIndex {
   std::vector<bool> consequences;
   Tie tie;
   std::optional<size_t> first;
-  std::map<std::string, size_t, std::less<>> by_name;  ///< file, module or key
+  std::map<std::string, size_t, std::less<>> by_name;  ///< by file, module or key
 
   void add(size_t i, const LintFinding& f) {
     if (!first) first = i;
@@ -155,7 +157,7 @@ struct CauseIndex {
   }
 };
 
-/// Looks for the cause of each finding. A cause is given by its position among the findings.
+/// Finds the cause of each finding. A cause is given as its position among the findings.
 class CauseFinder {
  public:
   CauseFinder(const std::vector<LintFinding>& findings, const std::vector<LostFile>& lost)
@@ -180,7 +182,7 @@ class CauseFinder {
       const std::vector<bool> causes = rules_of(row.cause);
       CauseIndex index{rules_of(row.consequences), row.tie, std::nullopt, {}};
       for (size_t r = 0; r < causes.size(); ++r)
-        if (causes[r]) index.consequences[r] = false;  // equal in rank
+        if (causes[r]) index.consequences[r] = false;  // a rule in both lists is a cause
       for (size_t i = 0; i < findings_.size(); ++i) {
         const LintFinding& f = findings_[i];
         if (causes[f.rule] && (*row.file == '\0' || f.file == row.file)) index.add(i, f);
@@ -205,7 +207,7 @@ class CauseFinder {
     }
   }
 
-  /// The cause that the check itself stated.
+  /// Returns the cause that the check itself stated.
   std::optional<size_t> stated(const LintFinding& f) {
     if (f.facts.cause.empty()) return std::nullopt;
     if (stated_.empty()) {
@@ -225,14 +227,14 @@ class CauseFinder {
     return std::nullopt;
   }
 
-  /// The finding about a lost file, for a finding about one of its tensors.
+  /// Returns the finding about a lost file, if `f` is about one of its tensors.
   std::optional<size_t> of_lost(const LintFinding& f) {
     if (!any_) return std::nullopt;
     const std::string module = module_named(f.name);
     if (claims_[f.rule] && !module.empty()) {
       if (const auto itself = lost_tensors_.find(f.name); itself != lost_tensors_.end())
         return itself->second;
-      // Only findings about the module itself: its neighbours are judged by their own tensors.
+      // Only findings about the module itself count. Its neighbours are judged by their own tensors.
       const auto at = find_at_or_below(lost_tensors_, module);
       const bool own =
           at != lost_tensors_.end() && (at->first == module || module_named(at->first) == module);
@@ -243,7 +245,7 @@ class CauseFinder {
       const auto at = name.empty() ? lost_tensors_.end() : find_at_or_below(lost_tensors_, name);
       if (at != lost_tensors_.end()) return at->second;
     }
-    // A pattern, a key or the whole checkpoint belongs to no particular file.
+    // A pattern, a key or the whole checkpoint does not belong to a single file.
     return is_loose_[f.rule] || f.name.empty() ? any_ : unknown_;
   }
 
@@ -255,16 +257,16 @@ class CauseFinder {
     return std::nullopt;
   }
 
-  /// Counts findings by their messages without numbers. Many equal ones have one cause: a filter of names,
-  /// one formula for all scales.
+  /// Counts findings by their messages without numbers. If many have the same message, they have one cause: a
+  /// filter of names, for example, or one formula for all scales.
   void count_sayings() {
     for (const LintFinding& f : findings_) {
       if (f.facts.key.empty()) ++sayings_[finding_identity(lint_rules()[f.rule].id, "", f.message)].count;
     }
   }
 
-  /// The first finding that expects the same value of the same key; without a key, the first of many with the
-  /// same message.
+  /// Returns the first finding that expects the same value of the same key. If `f` has no key, returns the
+  /// first of many findings with the same message.
   std::optional<size_t> peer(size_t i, const LintFinding& f) {
     if (f.facts.key.empty()) {
       constexpr size_t kMany = 16;
@@ -279,10 +281,11 @@ class CauseFinder {
 
   const std::vector<LintFinding>& findings_;
   const std::vector<LostFile>& lost_;
-  std::vector<CauseIndex> rows_;  ///< rows with a cause
+  std::vector<CauseIndex> rows_;  ///< rows of kCauseRows whose cause was found
   std::map<std::string, std::vector<CauseIndex>> stated_;
-  std::map<std::string, size_t, std::less<>> lost_tensors_;  ///< by tensor: the finding about its file
-  std::optional<size_t> any_, unknown_;  ///< finding about a lost file; about one with unknown tensors
+  std::map<std::string, size_t, std::less<>> lost_tensors_;  ///< for each tensor, the finding about its file
+  /// A finding about a lost file, and a finding about a lost file whose tensors are unknown.
+  std::optional<size_t> any_, unknown_;
   const std::vector<bool> lacks_ = rules_of(kLacks),
                           claims_ = rules_of("module-shape manifest-hash config-* engine-*"),
                           is_loose_ = rules_of("unused-pattern mtp-missing head-missing");
@@ -294,7 +297,7 @@ class CauseFinder {
   std::map<std::string, Saying> sayings_;
 };
 
-/// The first cause in a chain of causes; nullopt if the chain is a circle.
+/// Returns the first cause in a chain of causes; nullopt: the chain is a circle.
 std::optional<size_t> root_of(size_t i, const std::vector<std::optional<size_t>>& causes) {
   size_t root = i;
   for (size_t steps = 0; causes[root]; ++steps) {

@@ -5,8 +5,8 @@
 
 namespace twofour {
 
-/// Puts each finding that follows from another below that one. `findings` stay in the order of the report. A
-/// finding is never put below one of lower severity.
+/// Moves each finding that follows from another finding below its cause. `findings` are in the order of the
+/// report and stay in it. A finding never moves below one of lower severity.
 void fold_consequences(std::vector<LintFinding>& findings, const std::vector<LostFile>& lost);
 
 }  // namespace twofour

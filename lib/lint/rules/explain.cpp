@@ -12,7 +12,8 @@ std::string level_name(const std::optional<Severity>& level) {
   return level ? std::string(severity_name(*level)) : "off";
 }
 
-/// A rule's severities, "warning; strict: error, serve: note". Profiles are named if they differ.
+/// Returns the severities of a rule: "warning; strict: error, serve: note". A profile is named only if it
+/// differs.
 std::string severities_of(const LintRule& rule) {
   const std::string own = level_name(rule.opt_in ? std::nullopt : std::optional(rule.severity));
   std::string text = own, comma = "; ";
@@ -26,7 +27,7 @@ std::string severities_of(const LintRule& rule) {
   return text;
 }
 
-/// Text escaped for Markdown: names of files and keys in rules are no markup.
+/// Escapes a text for Markdown: names of files and keys in rules must not become markup.
 std::string escaped(std::string_view text) {
   std::string safe;
   for (const char c : text) {

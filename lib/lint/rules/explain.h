@@ -5,10 +5,10 @@
 
 namespace twofour {
 
-/// A rule's id and severities, and three lines: what is wrong, what follows, what to do.
+/// Returns a rule's id and severities, and three lines: what is wrong, what follows from it, what to do.
 std::string explain_rule(const LintRule& rule);
 
-/// The same for every rule as a page in Markdown: RULES.md.
+/// Returns a page in Markdown that explains every rule: RULES.md.
 std::string lint_rules_page();
 
 }  // namespace twofour

@@ -19,14 +19,14 @@ constexpr LintProfile kProfiles[] = {
      "what users of a published checkpoint need is there: tokenizer, code, licence, model card, sizes"},
 };
 
-/// A rule's severities in profiles that differ from the table.
+/// The severities of a rule in the profiles, if they differ from the table.
 struct ProfileRow {
   const char* rule;
   Severity serve, publish;
 };
 
 constexpr ProfileRow kRows[] = {
-    // Files and index: engines that load by the index fail or go wrong, and hubs plan by sizes.
+    // Files and index. Engines that load by the index fail or go wrong, and hubs plan by sizes.
     {"dangling-link", kNote, kWarning},
     {"link-outside", kNote, kError},
     {"download-leftover", kNote, kWarning},
@@ -34,11 +34,12 @@ constexpr ProfileRow kRows[] = {
     {"no-index", kWarning, kError},
     {"index-incomplete", kError, kError},
     {"index-total-size", kNote, kError},
-    // Modules: others may serve formats that twofour does not read.
+    // Modules. Other programs may serve formats that twofour does not read.
     {"unsupported-format", kNote, kNote},
     {"tied-head", kNote, kWarning},
     {"mtp-missing", kWarning, kError},
-    // Configs: an engine that reads another format than the stored one does not start or computes garbage.
+    // Configs. If an engine reads another format than the stored one, it does not start, or it computes
+    // garbage.
     {"no-config", kError, kError},
     {"config-disagrees", kWarning, kError},
     {"engine-lookup", kError, kError},
@@ -53,7 +54,7 @@ constexpr ProfileRow kRows[] = {
     {"two-chat-templates", kWarning, kError},
 };
 
-/// Opt-in rules of a profile.
+/// The opt-in rules that a profile turns on.
 struct OptInRow {
   const char* rule;
   const char* profile;

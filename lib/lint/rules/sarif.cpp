@@ -10,7 +10,7 @@
 namespace twofour {
 namespace {
 
-/// A path as a URI reference: SARIF has no bare paths.
+/// Returns a path as a URI reference. SARIF has no plain paths.
 std::string uri_of(const std::string& path) {
   std::string uri;
   for (const char c : path) {
@@ -39,7 +39,7 @@ std::string message_of(const LintFinding& f) {
 
 Json location_of(const LintFinding& f, const std::filesystem::path& directory) {
   const auto file = f.file.empty() ? directory : directory / f.file;
-  // Code hosts require a line. A weight file has none, so it is always the first.
+  // Code hosts require a line number. A weight file has no lines, so the number is always 1.
   Json location = {
       {"physicalLocation",
        {{"artifactLocation", {{"uri", uri_of(file.generic_string())}}}, {"region", {{"startLine", 1}}}}}};
@@ -47,7 +47,7 @@ Json location_of(const LintFinding& f, const std::filesystem::path& directory) {
   return location;
 }
 
-/// The first consequences. Code hosts accept 1,000 locations of a result.
+/// Returns the first consequences of a finding. Code hosts accept at most 1,000 locations in a result.
 Json consequences_of(const LintFinding& f, const std::filesystem::path& directory) {
   constexpr size_t kMost = 900;
   Json locations = Json::array();
@@ -97,7 +97,8 @@ void write_sarif(const LintReport& report, const std::filesystem::path& path,
                          {"version", "2.1.0"},
                          {"runs", Json::array({run})}};
   const std::string frame = indented_json(document);
-  const size_t results = frame.rfind("[]") + 1;  // they end the run, which ends the document
+  // Results are the last member of the run, which is the last member of the document.
+  const size_t results = frame.rfind("[]") + 1;
   write(std::string_view(frame).substr(0, results));
   const std::string line_end = fmt::format("\n{:8}", "");
   const size_t fresh = report.findings.size(), count = fresh + report.known.size();

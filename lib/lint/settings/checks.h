@@ -8,19 +8,19 @@
 
 namespace twofour {
 
-/// Reports settings of config.json that model classes do not accept, or that contradict each other.
+/// Reports settings of config.json that model classes do not accept, and settings that contradict each other.
 void lint_settings(const LintInput& input, LintReporter& reporter);
 
-/// Checks the scaling of rotary embeddings.
+/// Checks the settings for scaling of rotary embeddings.
 void lint_rope(const LintInput& input, LintReporter& reporter);
 
-/// Checks settings with a choice of texts, and texts in place of a number or a boolean.
+/// Checks settings whose value is one of a few texts, and reports texts in place of a number or a boolean.
 void lint_choices(const LintInput& input, LintReporter& reporter);
 
-/// Checks the class that loaders choose, and that config.json describes it.
+/// Checks which class loaders choose, and whether config.json describes it.
 void lint_model_class(const LintInput& input, LintReporter& reporter);
 
-/// The input of all checks of settings, and the model that config.json describes.
+/// The base of all checks of settings: their input, and the model that config.json describes.
 class SettingLint {
  public:
   SettingLint(const LintInput& s, LintReporter& reporter)
@@ -34,7 +34,7 @@ class SettingLint {
     reporter_.add("odd-setting", {"config.json", place}, "expected {}, found {}", expected,
                   quoted_setting(found));
   }
-  /// The value of a key in the language model's config; nullptr: none.
+  /// Returns the value of a key in the language model's config; nullptr: it has none.
   const Json* said(std::string_view key) const {
     const Json& value = member(*config_, key);
     return value.is_null() ? nullptr : &value;
@@ -42,7 +42,7 @@ class SettingLint {
 
   const LintInput& s_;
   LintReporter& reporter_;
-  const std::optional<LanguageModel> model_;  ///< with the row of its family
+  const std::optional<LanguageModel> model_;  ///< the language model with the row of its family
   const Json* config_;
 };
 

@@ -13,7 +13,7 @@
 namespace twofour {
 namespace {
 
-/// A setting whose text model classes look up. Source: transformers 5.17, activations.py,
+/// A setting whose text the classes of models look up in a table. Source: transformers 5.17, activations.py,
 /// modeling_rope_utils.py, the routers of deepseek_v2, deepseek_v3 and deepseek_v4.
 struct Choice {
   const char* key;
@@ -23,7 +23,7 @@ const Choice kChoices[] = {
     {"scoring_func", {"softmax", "sigmoid", "sqrtsoftplus"}},
     {"topk_method", {"greedy", "group_limited_greedy", "noaux_tc", "gready"}},
 };
-/// Kinds of layers. Source: transformers 5.17, configuration_utils.py, with earlier names.
+/// The kinds of layers. Source: transformers 5.17, configuration_utils.py. Earlier names are included.
 constexpr std::string_view kLayerKinds[] = {"full_attention",
                                             "sliding_attention",
                                             "chunked_attention",
@@ -43,7 +43,7 @@ constexpr std::string_view kLayerKinds[] = {"full_attention",
                                             "sparse",
                                             "dense"};
 
-/// Parts of the names of settings that are numbers or booleans.
+/// Parts that the names of settings have if their value is a number or a boolean.
 constexpr std::string_view kOfNumbers[] = {
     "window", "layers",     "multiplier", "scaling", "scalar",  "softcapping", "epsilon",    "_eps",
     "_size",  "embeddings", "bias",       "_dim",    "heads",   "norm",        "interleave", "_prob",
@@ -80,8 +80,8 @@ class Choices : public SettingLint {
     return std::any_of(std::begin(texts), std::end(texts), [&](const auto& text) { return value == text; });
   }
 
-  /// Checks activations of known families. Others have their own functions. Source: transformers 5.17,
-  /// activations.py.
+  /// Checks the activations of known families. Other families have functions of their own. Source:
+  /// transformers 5.17, activations.py.
   void check_activations() {
     constexpr std::string_view kFunctions[] = {"gelu",          "gelu_10",     "gelu_fast",
                                                "gelu_new",      "gelu_python", "gelu_pytorch_tanh",
@@ -98,7 +98,7 @@ class Choices : public SettingLint {
     }
   }
 
-  /// Reports null for settings that model classes use as a number or a text.
+  /// Reports null in settings that model classes use as a number or a text.
   void check_nulls() {
     if (!model_) return;
     for (const char* key : {"hidden_act", "rms_norm_eps", "norm_epsilon", "hidden_size", "num_hidden_layers",
@@ -109,7 +109,7 @@ class Choices : public SettingLint {
     }
   }
 
-  /// Checks kinds of layers. A model with its own code may have its own kinds.
+  /// Checks the kinds of layers. A model with its own code may have kinds of its own.
   void check_layer_kinds() {
     if (!model_ || s_.config.contains("auto_map")) return;
     const Json* list = said("layer_types");
@@ -120,8 +120,8 @@ class Choices : public SettingLint {
     if (unknown != list->end()) odd("layer_types", "kinds of layers that loaders know", *unknown);
   }
 
-  /// Checks routing. Biases for the choice of experts belong to routers with sigmoid scores. Source: vLLM,
-  /// models/deepseek_v2.py.
+  /// Checks the settings of routers. A bias for the choice of experts belongs to a router with sigmoid
+  /// scores. Source: vLLM, models/deepseek_v2.py.
   void check_routing() {
     const Json *method = said("topk_method"), *score = said("scoring_func");
     const bool other_method = method != nullptr && *method != "noaux_tc";
@@ -137,8 +137,8 @@ class Choices : public SettingLint {
                   quoted_setting(other_method ? *method : *score));
   }
 
-  /// DeepSeek-V4: compares the ratio of each layer's compressor with the height of its table; 0: no
-  /// compressor.
+  /// Checks DeepSeek-V4's list of compression ratios. The ratio of each layer is compared with the height of
+  /// its compressor's table. A ratio of 0 means that the layer has no compressor.
   void check_ratios() {
     const Json* ratios = said("compress_ratios");
     if (s_.is_part || ratios == nullptr || !ratios->is_array()) return;
@@ -155,8 +155,7 @@ class Choices : public SettingLint {
     }
   }
 
-  /// LFM2: checks the width of an MLP, which follows from four keys. Source: transformers 5.17,
-  /// modeling_lfm2.py.
+  /// Checks the width of LFM2's MLP, which four keys determine. Source: transformers 5.17, modeling_lfm2.py.
   void check_width() {
     if (!model_ || model_->model_type != "lfm2") return;
     const Json* stated = said("intermediate_size");
@@ -183,7 +182,7 @@ class Choices : public SettingLint {
                   t.shape[0], t.name, width);
   }
 
-  /// Reports numbers and booleans in quotes: "false" is true in Python.
+  /// Reports numbers and booleans in quotes. In Python, "false" counts as true.
   void check_texts() {
     for (const Json* config : model_configs(s_.config)) {
       for (const auto& [key, value] : config->items()) {

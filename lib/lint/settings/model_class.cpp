@@ -9,7 +9,7 @@
 #include "lib/lint/settings/checks.h"
 #include "lib/source/checkpoint/model_config.h"
 
-// The settings by which loaders choose a model's class: model_type and architectures.
+// Checks of the settings by which loaders choose the class of a model: model_type and architectures.
 
 namespace twofour {
 namespace {
@@ -33,7 +33,7 @@ class ModelClass : public SettingLint {
     reporter_.add("odd-setting", {"config.json", key}, text, std::forward<Args>(args)...);
   }
 
-  /// True if the tensors are a decoder's, whose config loaders read.
+  /// True if the tensors are those of a decoder, whose config loaders read.
   bool is_decoder() const {
     if (s_.is_part) return false;
     bool has_layers = false, has_embedding = false;
@@ -45,7 +45,7 @@ class ModelClass : public SettingLint {
     return has_layers && has_embedding;
   }
 
-  /// Checks model_type. Models of diffusers state their class in another key.
+  /// Checks model_type. A model of diffusers states its class in another key.
   void check_type() {
     for (const Json* config : model_configs(s_.config)) {
       const auto at = config->find("model_type");
@@ -71,7 +71,7 @@ class ModelClass : public SettingLint {
     if (!is_list) odd("architectures", "expected a list of classes, found {}", quoted_setting(*at));
   }
 
-  /// Compares the class, by which vLLM chooses a model, with the type, by which transformers does.
+  /// Compares the class, by which vLLM chooses the model, with model_type, by which transformers does.
   void check_class() {
     if (!model_ || model_->is_nested || is_class_of_family(s_.config, *model_)) return;
     for (const std::string& name : strings_of(s_.config, "architectures")) {
@@ -85,7 +85,7 @@ class ModelClass : public SettingLint {
     }
   }
 
-  /// Checks the head. A class that scores texts has a score matrix and no vocabulary matrix.
+  /// Checks the head. A class that scores texts has a score matrix in place of a vocabulary matrix.
   void check_head() {
     const std::vector<std::string> classes = strings_of(s_.config, "architectures");
     const bool scores = std::any_of(classes.begin(), classes.end(), [](const std::string& name) {
@@ -97,7 +97,7 @@ class ModelClass : public SettingLint {
                   json_quote_short(classes[0]));
   }
 
-  /// Reports a config without sizes: loaders use the defaults of the family's first model.
+  /// Reports a config without sizes. Loaders then use the sizes of the family's first model.
   void check_described() {
     if (!model_ || !is_decoder()) return;
     for (const char* key : {"hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads"}) {

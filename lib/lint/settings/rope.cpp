@@ -10,8 +10,8 @@
 #include "lib/lint/settings/checks.h"
 #include "lib/source/checkpoint/model_config.h"
 
-// Rotary embeddings: the kind of scaling and the settings that it needs. Source: transformers 5.17,
-// modeling_rope_utils.py; vLLM, rotary_embedding/__init__.py.
+// Checks of rotary embeddings: the kind of their scaling, and the settings that this kind needs. Source:
+// transformers 5.17, modeling_rope_utils.py; vLLM, rotary_embedding/__init__.py.
 
 namespace twofour {
 namespace {
@@ -87,13 +87,13 @@ class Rope : public SettingLint {
     }
   }
 
-  /// The share of a head's numbers that is rotated; nullopt if it is no valid share.
+  /// Returns the share of a head's numbers that is rotated; nullopt: it is not a valid share.
   static std::optional<double> share_of(const Json& settings) {
     const auto share = number(settings, "partial_rotary_factor");
     return share && *share > 0 && *share <= 1 ? share : std::nullopt;
   }
 
-  /// Number of rotated pairs in a head, if the configuration states it.
+  /// Returns the number of rotated pairs in a head; nullopt: the configuration does not state it.
   std::optional<size_t> turned_pairs(const Json& rope) const {
     if (!model_) return std::nullopt;
     const FamilySizes sizes(*model_->family, *model_->config);
@@ -103,7 +103,7 @@ class Rope : public SettingLint {
     return static_cast<size_t>(static_cast<double>(*dim) * share / 2);
   }
 
-  /// Checks that lists have a factor for each of these pairs.
+  /// Checks that each list of factors has one factor for each rotated pair.
   void check_lists(const std::string& place, const Json& rope) {
     const auto length = [&](const char* key) -> std::optional<size_t> {
       const Json& list = member(rope, key);

@@ -21,8 +21,8 @@ enum class SettingKind {
   kSwitch,    ///< true or false
 };
 
-/// A setting that model classes read unchanged. Lists, one value a layer, are checked element by element;
-/// null is no value. Source: huggingface/transformers 5.17, configuration_*.py.
+/// A setting that model classes use without a check. If it is a list with a value for each layer, each
+/// element is checked. null counts as absent. Source: huggingface/transformers 5.17, configuration_*.py.
 struct Setting {
   const char* key;
   SettingKind kind;
@@ -30,7 +30,7 @@ struct Setting {
 using enum SettingKind;
 constexpr Setting kSettings[] = {
     {"hidden_size", kCount},
-    {"intermediate_size", kNumber},  // models without a dense layer have 0
+    {"intermediate_size", kNumber},  // 0 in models without a dense layer
     {"intermediate_size_mlp", kCount},
     {"moe_intermediate_size", kCount},
     {"shared_expert_intermediate_size", kNumber},
@@ -137,7 +137,7 @@ bool fits(const Json& value, SettingKind kind) {
   return std::isfinite(number) && number > 0 && (kind == kPositive || number <= 1);
 }
 
-/// The largest of the numbers for each layer.
+/// Returns the largest number in a list that has one for each layer.
 const Json* largest_of(const Json& list) {
   const Json* largest = nullptr;
   for (const Json& one : list) {
@@ -150,7 +150,7 @@ constexpr const char* kDtypes[] = {"bfloat16",      "float16",       "float32", 
                                    "half",          "float",         "float8_e4m3fn", "torch.bfloat16",
                                    "torch.float16", "torch.float32", "auto"};
 
-/// Checks of config.json alone, independent of the tensors.
+/// Checks of config.json that need no tensors.
 class Settings : public SettingLint {
  public:
   Settings(const LintInput& s, LintReporter& reporter) : SettingLint(s, reporter) {
@@ -173,7 +173,7 @@ class Settings : public SettingLint {
   void impossible(std::string key, fmt::format_string<Args...> text, Args&&... args) {
     reporter_.add("impossible-setting", {"config.json", std::move(key)}, text, std::forward<Args>(args)...);
   }
-  /// A count in the config or, by default, of its family.
+  /// Returns a number in the config; by default, that of its family.
   std::optional<int64_t> number(std::string_view key) const {
     if (const Json* value = said(key))
       return value->is_number_integer() && *value > 0 ? std::optional(value->get<int64_t>()) : std::nullopt;
@@ -181,7 +181,7 @@ class Settings : public SettingLint {
   }
 
   void check_kinds() {
-    // Settings that other commands refuse are reported with their messages.
+    // If other commands refuse a setting, it is reported with their message.
     for (const std::string& problem : find_odd_settings(s_.config)) {
       const size_t key = problem.find(": ");
       reported_.insert(problem.substr(0, key));
@@ -191,7 +191,7 @@ class Settings : public SettingLint {
       for (const Setting& setting : kSettings) {
         const auto at = config->find(setting.key);
         if (at == config->end()) continue;
-        // transformers writes the size of the rotated part, which is 0.
+        // As head_dim, transformers writes the size of the rotated part, which is 0 here.
         const auto turned = config->find("qk_rope_head_dim");
         if (setting.key == std::string_view("head_dim") && *at == 0 && turned != config->end() &&
             *turned == 0)
@@ -201,7 +201,7 @@ class Settings : public SettingLint {
                                        : fits(*at, setting.kind);
         if (!ok) odd_once(setting.key, expected_of(setting.kind), *at);
       }
-      // A boolean beside it states if there is a window.
+      // A boolean beside it states whether there is a window.
       const auto window = config->find("sliding_window");
       if (window != config->end() && *window == 0 && !config->contains("use_sliding_window"))
         odd_once("sliding_window", "a number of tokens or null", *window);
@@ -284,7 +284,7 @@ class Settings : public SettingLint {
       const Json* list = said(key);
       if (list == nullptr || !list->is_array()) continue;
       const auto count = static_cast<int64_t>(list->size());
-      // The list of layers without rotation may be longer, or empty.
+      // The list of layers without rotation may be empty, or longer than the number of layers.
       const bool may_differ = std::string_view(key) == "no_rope_layers" && (count == 0 || count > *layers);
       if (count == *layers || may_differ) continue;
       impossible(key, "expected {} entries as num_hidden_layers says, found {}", *layers, list->size());
@@ -312,7 +312,7 @@ class Settings : public SettingLint {
     }
   }
 
-  /// Compares synonyms of one setting: engines read one or the other.
+  /// Compares keys that are synonyms of one setting. Some engines read one key, some another.
   void check_synonyms() {
     constexpr const char* kSame[][4] = {
         {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"},

@@ -12,20 +12,23 @@
 namespace twofour {
 namespace {
 
-/// The largest numbers that scales of a matrix are made for: for NVFP4 6 * 448, 6 * 256 with four-over-six,
-/// and 448 if activations are FP8; for FP8 448. Numbers above 432 / 448 of it are rounded to it.
+/// The largest numbers for which the scales of a matrix are made. In NVFP4 it is 6 * 448, 6 * 256 with
+/// four-over-six, and 448 if activations are FP8. In FP8 it is 448. Numbers above 432 / 448 of it are rounded
+/// to it.
 constexpr double kFullNvfp4[] = {2688, 1536, 448}, kFullE4m3 = 448, kRounded = 432.0 / 448;
 constexpr size_t kFewest = 4;
-constexpr uint64_t kFewWeights = 2048;  ///< the largest of so few may be anything
+constexpr uint64_t kFewWeights = 2048;  ///< with fewer weights, the largest one may be anything
 constexpr uint64_t kFewScales = 4;
-/// Bytes of scales that two matrices do not share by chance.
+/// Numbers of bytes of scales that two matrices do not share by chance.
 constexpr uint64_t kFewE4m3 = 64, kFewExponents = 256, kFewFloats = 16;
 
 bool is_nvfp4(const Member& m) { return m.figures->module != MatrixFigures::kNone; }
 
-/// True if a matrix reaches the full scale of its single scale, as if the scale were its own.
+/// True if the largest number of a matrix is the full scale of its single scale, as if the scale were made
+/// for it.
 bool is_full(const Member& m) {
-  // Weights that are all near their maximum, as in a uniform distribution, share a scale without a copy.
+  // If all weights are near their maximum, as in a uniform distribution, matrices have equal scales without a
+  // copy.
   constexpr double kPeaked = 1.3;
   if (m.figures->log2_amax - m.figures->log2_rms <= kPeaked) return false;
   const double amax = std::exp2(m.figures->log2_amax);
@@ -64,15 +67,15 @@ class CopiedScales {
     return m.figures->plan.kind == NumberKind::kE4m3 && count_of(m.scale) == 1;
   }
 
-  /// The unit of a matrix. Linears that engines fuse share a scale: they are one unit, which reaches full
-  /// scale if a member does.
+  /// Returns the unit of a matrix. Linears that engines fuse share a scale, so they are one unit. A unit
+  /// reaches full scale if one of its members does.
   static std::string unit_of(const Member& m) {
     const auto group = fused_group(m.module);
     return group ? fmt::format("{} {}", group->first, group->second) : m.name;
   }
 
-  /// Checks units that share a scale. Only the one with the largest weight reaches full scale, and few others
-  /// come near. If all do, the scale was made for one of them and copied.
+  /// Checks units that share a scale. Only the unit with the largest weight reaches full scale, and few
+  /// others come near. If all units do, the scale was made for one of them and copied to the others.
   void check_single() {
     struct Scaled {
       Member* member;
@@ -100,7 +103,7 @@ class CopiedScales {
         if (2 * same.size() <= group.size()) continue;
         std::map<std::string_view, bool> units;
         std::set<uint64_t> contents;  // equal matrices have equal scales
-        std::set<size_t> tensors;     // a stack may have one
+        std::set<size_t> tensors;     // a stack may hold only one scale
         bool is_known = true;
         for (const Scaled* x : same) {
           const Member* m = x->member;
@@ -123,7 +126,7 @@ class CopiedScales {
     }
   }
 
-  /// True if float scales are powers of two. A few of these may be equal by chance.
+  /// True if float scales are powers of two. A few powers of two may be equal by chance.
   bool are_powers_of_two(size_t tensor) const {
     const std::vector<float> values = read_scales(s_, tensor);
     return !values.empty() && values.size() < kFewExponents && std::ranges::all_of(values, [](float x) {
@@ -132,7 +135,7 @@ class CopiedScales {
     });
   }
 
-  /// Reports equal block scales of two matrices with different codes.
+  /// Reports block scales that two matrices share although their codes differ.
   void check_blocks() {
     std::map<std::pair<uint64_t, uint64_t>, std::vector<Member*>> equal;
     for (Member& m : members_) {
@@ -140,7 +143,7 @@ class CopiedScales {
       if (m.reported || !m.is_linear || scales == nullptr) continue;
       const MatrixPlan& plan = scales->plan;
       const uint64_t bytes = plan.lines * (is_nvfp4(m) ? plan.scale_bytes : plan.line_bytes);
-      // Few different scales, such as powers of two, may be equal by chance.
+      // Scales with few different values, such as powers of two, may be equal by chance.
       const bool varied = is_nvfp4(m) || plan.kind == NumberKind::kE8m0
                               ? scales->scale_values >= 4 && scales->scale_sd > 0.25
                               : scales->log2_amax - scales->log2_rms > 0.01;
@@ -165,17 +168,18 @@ class CopiedScales {
     }
   }
 
-  /// Reports block scales of one row in all rows, or of one block in a whole row.
+  /// Reports matrices in which all rows have the block scales of one row, or all blocks of a row have one
+  /// scale.
   void check_lines() {
     constexpr uint64_t kFewLines = 16, kFewColumns = 8;
-    constexpr int kFewValues = 8;  // powers of two repeat by chance
+    constexpr int kFewValues = 8;  // with as few values, scales such as powers of two repeat by chance
     for (Member& m : members_) {
       const MatrixFigures& f = *m.figures;
       if (m.reported || !m.is_linear || f.plan.scale_bytes < kFewColumns || f.plan.lines < kFewLines)
         continue;
       const bool all = f.same_scale_lines + 1 == f.plan.lines && f.scale_values > 2;
       const bool same = all || (2 * f.same_scale_lines > f.plan.lines && f.scale_values >= kFewValues);
-      // If each block ends at 6, neighbours have equal scales only by chance.
+      // If the largest code of each block is 6, neighbouring blocks have equal scales only by chance.
       const auto between =
           static_cast<double>(1 - f.code_shares[0] - f.code_shares[7] - f.code_shares[8] - f.code_shares[15]);
       const bool flat = 2 * f.flat_scale_lines > f.plan.sampled() && f.full_blocks > 0.9 && between > 0.05;
@@ -190,7 +194,8 @@ class CopiedScales {
     }
   }
 
-  /// Reports one scale for all blocks or rows of FP8 if each reaches 448 as if the scale were its own.
+  /// Reports FP8 in which all blocks or rows have one scale, although each reaches 448 as if the scale were
+  /// made for it.
   void check_constant() {
     for (Member& m : members_) {
       if (m.reported || !m.is_linear || m.figures->plan.kind != NumberKind::kE4m3) continue;

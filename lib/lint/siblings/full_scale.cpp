@@ -11,16 +11,17 @@
 namespace twofour {
 namespace {
 
-/// The largest code * block scale of NVFP4 is near 2688, 1536 with four-over-six, or 448 if activations are
-/// FP8. The largest number of FP8 is 448, or above 224 if scales are powers of two.
+/// Lower limits of a matrix's largest number. For NVFP4, the largest code * block scale is near 2688, near
+/// 1536 with four-over-six, or near 448 if activations are FP8. For FP8, the largest number is 448, or above
+/// 224 if scales are powers of two.
 constexpr double kLeastNvfp4 = 400, kLeastE4m3 = 200;
 constexpr uint64_t kFewToFill = 4096;
-/// Octaves between the RMS and that of others of the kind, for a matrix that only splits its scales
-/// otherwise.
+/// The largest difference in octaves between the RMS of a matrix and that of others of its kind. Up to it, a
+/// matrix only divides its magnitude among its scales in another way.
 constexpr double kInLine = 0.9;
 
-/// Matrices with one scale. Producers share scales within a block of experts or a fused linear, so only the
-/// largest weight of these matrices must come near full scale.
+/// Matrices that have one scale in common. Producers share scales within a block of experts or a fused
+/// linear. So only the largest weight of all these matrices must come near full scale.
 struct Shared {
   double amax = 0;
   const Member* first = nullptr;
@@ -42,7 +43,7 @@ class FullScale {
     std::vector<const Shared*> low;
     for (const auto& [key, shared] : shared_) {
       const bool is_e2m1 = !is_nvfp4(*shared.first) && (shared.amax == 6 || shared.amax == 4);
-      if (is_e2m1) continue;  // four-bit codes in FP8, with their block scales
+      if (is_e2m1) continue;  // four-bit codes that are stored as FP8, with their block scales
       if (shared.amax < (is_nvfp4(*shared.first) ? kLeastNvfp4 : kLeastE4m3)) low.push_back(&shared);
     }
     const bool few = 4 * low.size() <= shared_.size();
@@ -58,8 +59,8 @@ class FullScale {
   }
 
  private:
-  /// Checks for codes of 6. If scales are made from each block's largest number, its code is 6, except in
-  /// matrices whose codes and scales do not belong together.
+  /// Checks that blocks have a code of 6. If a scale is made from the largest number of its block, the code
+  /// of that number is 6. It is not if codes and scales of a matrix do not belong together.
   void check_blocks() {
     constexpr double kAll = 0.985, kFew = 0.93;
     constexpr size_t kFewestMatrices = 6;
@@ -80,8 +81,9 @@ class FullScale {
   void add(const Member& m) {
     if (m.scale == MatrixFigures::kNone) return;
     const bool fp8 = m.figures->plan.kind == NumberKind::kE4m3;
-    if (!is_nvfp4(m) && (!fp8 || m.numbers < kFewToFill || m.log2_scale == 0)) return;  // 1: plain FP8
-    if (is_nvfp4(m) && m.figures->scale_mean < -6) return;  // subnormal block scales are reported
+    // A scale of 1 means plain FP8.
+    if (!is_nvfp4(m) && (!fp8 || m.numbers < kFewToFill || m.log2_scale == 0)) return;
+    if (is_nvfp4(m) && m.figures->scale_mean < -6) return;  // another rule reports subnormal block scales
     const size_t experts = m.name.find("experts.");
     const std::string block(experts != m.name.npos ? std::string_view(m.name).substr(0, experts)
                                                    : module_of(m.name));
@@ -90,7 +92,7 @@ class FullScale {
     shared.amax = std::max(shared.amax, std::exp2(m.figures->log2_amax));
   }
 
-  /// True if the weights are as large as others of the kind, so that only the split among scales differs.
+  /// True if the weights are as large as others of the kind. Then only the division among the scales differs.
   bool is_in_line(const Member& m) const {
     const std::vector<double>& all = kinds_.at(m.at.kind);
     constexpr size_t kFewestAlike = 4;
@@ -100,7 +102,7 @@ class FullScale {
   const LintInput& s_;
   LintReporter& sink_;
   std::map<std::string, std::vector<double>> kinds_;
-  std::vector<const Member*> coded_;  ///< matrices in E2M1 with block scales, not pruned
+  std::vector<const Member*> coded_;  ///< matrices in E2M1 with block scales that are not pruned
   std::map<std::tuple<std::string, bool, double>, Shared> shared_;
 };
 

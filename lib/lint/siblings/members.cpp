@@ -11,13 +11,14 @@
 namespace twofour {
 namespace {
 
-/// Scales of weights that are not NVFP4, as figures by tensor and expert.
+/// The figures of scales of weights that are not NVFP4, by tensor and expert.
 class ScaleFigures {
  public:
   explicit ScaleFigures(std::span<const MatrixFigures> figures) {
     for (const MatrixFigures& f : figures) by_place_[{f.tensor, f.expert}] = &f;
   }
-  /// The scales of one matrix. In a stack they may be for each expert or for all. nullptr: none are known.
+  /// Returns the figures of one matrix's scales. In a stack, scales may be for each expert or for all.
+  /// nullptr: no scales are known.
   const MatrixFigures* find(size_t tensor, int64_t expert) const {
     for (const int64_t e : {expert, int64_t{-1}}) {
       const auto at = by_place_.find({tensor, e});

@@ -12,27 +12,29 @@
 
 namespace twofour {
 
-/// A matrix or vector among its siblings.
+/// A matrix or vector that is compared with its siblings.
 struct Member {
   const MatrixFigures* figures = nullptr;
-  std::string module{};  ///< module, or tensor without ".weight"
-  std::string name{};    ///< the same, followed by " (expert 3)" in a stack
-  SiblingName at{};      ///< also with the expert in a stack
-  double log2_rms = std::numeric_limits<double>::quiet_NaN();   ///< of weights, with all scales applied
-  double log2_amax = std::numeric_limits<double>::quiet_NaN();  ///< NaN: a scale is missing or not valid
-  uint64_t numbers = 0;                                         ///< all numbers, not only sampled ones
-  bool is_linear = false;                        ///< a matrix of a linear, in a format with known numbers
-  size_t scale = MatrixFigures::kNone;           ///< the tensor of global scales, or of FP8 or MXFP4 scales
-  const MatrixFigures* scale_figures = nullptr;  ///< of FP8 or MXFP4 scales
-  double log2_scale = 0;                         ///< mean of these scales as multipliers, as log2
-  bool reported = false;                         ///< a finding names it with others
+  std::string module{};  ///< name of the module, or of the tensor without ".weight"
+  std::string name{};    ///< name of the module; in a stack it is followed by " (expert 3)"
+  SiblingName at{};      ///< place among its siblings; in a stack, with the expert
+  /// log2 of the RMS of the weights, with all scales applied.
+  double log2_rms = std::numeric_limits<double>::quiet_NaN();
+  /// log2 of the largest weight; NaN: a scale is missing or invalid.
+  double log2_amax = std::numeric_limits<double>::quiet_NaN();
+  uint64_t numbers = 0;                 ///< number of all weights, not only of sampled ones
+  bool is_linear = false;               ///< true for a matrix of a linear in a format whose numbers are known
+  size_t scale = MatrixFigures::kNone;  ///< the tensor of global scales, or of FP8 or MXFP4 scales
+  const MatrixFigures* scale_figures = nullptr;  ///< figures of the FP8 or MXFP4 scales
+  double log2_scale = 0;                         ///< log2 of the mean of these scales, as multipliers
+  bool reported = false;                         ///< a finding names it together with others
 };
 
-/// All weights among `figures`: linears, embeddings, norms and biases, but no scales.
+/// Returns all weights among `figures`: linears, embeddings, norms and biases. Scales are left out.
 std::vector<Member> list_members(const LintInput& input, std::span<const MatrixFigures> figures);
 
-/// Names with findings above "note". Anything that belongs to one of them, or contains one, is known to be
-/// wrong. Its other oddities follow from that, and it is no measure for its siblings.
+/// The names in warnings and errors. Anything that belongs to a named module, or contains it, is known to be
+/// wrong. Its other oddities follow from that, and its siblings are not compared with it.
 class Reported {
  public:
   explicit Reported(const LintReporter& reporter) : names_(reporter.reported_names()) {}
@@ -42,13 +44,14 @@ class Reported {
   std::set<std::string> names_;
 };
 
-/// Drops members with findings under their own name or together with others.
+/// Removes members that have findings, under their own name or together with others.
 void drop_reported(const LintReporter& reporter, std::vector<Member>& members);
 
-/// Middle and spread of some numbers, robust against a few outliers.
+/// The middle and the spread of some numbers. A few outliers hardly change them.
 struct RobustSpread {
   double median = 0;
-  double deviation = 0;  ///< 1.4826 times the median absolute deviation: the standard deviation of a Gaussian
+  /// 1.4826 times the median absolute deviation. For a Gaussian, this is the standard deviation.
+  double deviation = 0;
 };
 RobustSpread robust_spread(std::vector<double> values);
 

@@ -12,24 +12,26 @@
 namespace twofour {
 namespace {
 
-// Limits in octaves of the RMS of weights. The README states the margin of each on real weights.
-constexpr double kExpertFloor = 0.9;  ///< an expert against the others of its layer
-constexpr double kLayerFloor = 1.9;   ///< a layer against all others
-constexpr double kEdgeFloor = 3.5;    ///< the first and last two layers, which differ in sound models
-constexpr double kNormFloor = 5.0;    ///< a layer's norm against all others
-constexpr double kAllFloor = 7.0;     ///< a linear against all of the checkpoint
-constexpr double kDeviations = 6;     ///< and this many standard deviations
+// Limits for the RMS of weights, as differences in octaves. The README states the margin of each on real
+// weights.
+constexpr double kExpertFloor = 0.9;  ///< an expert differs from the other experts of its layer
+constexpr double kLayerFloor = 1.9;   ///< a layer differs from all others
+/// One of the first or last two layers, which differ even in sound models.
+constexpr double kEdgeFloor = 3.5;
+constexpr double kNormFloor = 5.0;  ///< a layer's norm differs from all others
+constexpr double kAllFloor = 7.0;   ///< a linear differs from all linears of the checkpoint
+constexpr double kDeviations = 6;   ///< the difference must also be this many standard deviations
 constexpr double kLargestRms = 3,
                  kSmallestRms = -21;  ///< 8 and 5e-7: no trained linear or embedding is beyond
-/// Larger than any linear, whatever its initialization.
+/// log2 of an RMS that no linear has, whatever its initialization.
 constexpr double kAbsurdRms = 12;
 constexpr double kLargestGate = 5;  ///< for routers and gates of shared experts, whose outputs are exponents
 constexpr double kLargestNorm = 9;  ///< 512
 constexpr double kLargestSink = 7;  ///< 128, an exponent
 constexpr double kLargestNumber = 14;  ///< 16384: no trained bias or norm is as large
-/// Smaller matrices are made by hand or belong to toy models, without a usual magnitude.
+/// Smaller matrices have no usual magnitude: they are made by hand, or belong to toy models.
 constexpr uint64_t kFewNumbers = 4096, kFewestNumbers = 256, kFewestOfGate = 32;
-/// With fewer layers than kSomeLayers, all count as first or last.
+/// In a model with fewer layers than kSomeLayers, every layer counts as first or last.
 constexpr size_t kFewestExperts = 4, kFewestLayers = 3, kSomeLayers = 6, kFewestLinears = 6;
 
 using Group = std::vector<Member*>;
@@ -56,7 +58,8 @@ class Outliers {
 
   void run() {
     check_implausible();
-    std::erase_if(linears_, [](const Member* m) { return m->reported; });  // no measure for the others
+    // Others are not compared with them.
+    std::erase_if(linears_, [](const Member* m) { return m->reported; });
     check_experts();
     check_layers(linears_, kLayerFloor, kEdgeFloor);
     Group norms = norms_;
@@ -75,7 +78,7 @@ class Outliers {
               std::exp2(expected), whose, std::exp2(m.log2_rms));
   }
 
-  /// The likely mistake in a scale; empty if none fits.
+  /// Returns the likely mistake in a scale; empty: no known mistake fits.
   std::string mistaken(const Member& m) const {
     if (m.scale == MatrixFigures::kNone) return "";
     std::string text = fmt::format("; its {} is {:.4g}", kind_of_scale(m), std::exp2(m.log2_scale));
@@ -90,7 +93,7 @@ class Outliers {
       }
     }
     const double full = m.figures->plan.kind == NumberKind::kE4m3 ? 448 : 2688;
-    constexpr double kLeast = -12, kMost = 0;  // RMS of an ordinary linear
+    constexpr double kLeast = -12, kMost = 0;  // range of log2 of the RMS of ordinary linears
     if (const double other = m.log2_rms - 2 * m.log2_scale; other > kLeast && other < kMost)
       return text + ", as if it were the reciprocal";
     if (const double other = m.log2_rms - std::log2(full); other > kLeast && other < kMost)
@@ -117,7 +120,7 @@ class Outliers {
                                                                    : kLargestRms))
         found.push_back(m);
     }
-    // If most scales are wrong, there is one cause.
+    // If most scales are wrong, they have one cause.
     const auto most = static_cast<size_t>(std::count_if(
         found.begin(), found.end(), [](const Member* m) { return m->scale != MatrixFigures::kNone; }));
     const bool together = most >= kFewestLinears && 2 * most > scaled;
@@ -149,7 +152,7 @@ class Outliers {
     }
   }
 
-  /// Compares layers by the median of their experts, so that one expert does not make its layer an outlier.
+  /// Compares layers by the median of their experts. One expert thus does not make its layer an outlier.
   void check_layers(const Group& members, double floor, double edge_floor) {
     std::map<std::string, std::map<int64_t, Group>> kinds;
     for (Member* m : members) {
@@ -185,7 +188,8 @@ class Outliers {
     }
   }
 
-  /// Reports norms of only zeros or only one number if others vary: memory that was never loaded.
+  /// Reports norms that have only zeros or only one number, if other norms vary. Such numbers are memory into
+  /// which nothing was loaded.
   void check_norms() {
     std::map<std::string, Group> kinds;
     for (Member* m : norms_) {
@@ -199,7 +203,7 @@ class Outliers {
     const auto varied = static_cast<size_t>(
         std::ranges::count_if(norms_, [&](const Member* m) { return m->at.layer >= 0 && !is_constant(*m); }));
     for (const Member* m : norms_) {
-      // Norms before or behind all layers are compared with those in layers.
+      // A norm before or behind all layers is compared with the norms in layers.
       if (m->at.layer >= 0 || !is_constant(*m) || varied < kFewestLinears || 4 * varied < 3 * of_layers)
         continue;
       sink_.add("layer-outlier", s_.at(m->figures->tensor, m->name),
@@ -219,8 +223,8 @@ class Outliers {
     }
   }
 
-  /// Checks norms of known families that multiply by their weights. Reports all zeros, or hardly any positive
-  /// weight. A trained norm may have both signs.
+  /// Checks norms of known families that multiply by their weights. Reports norms whose weights are all zero,
+  /// or hardly ever positive. A trained norm may have weights of both signs.
   void check_norm_signs() {
     const auto model = find_language_model(s_.config);
     if (!model || model->family->norms_add_one) return;
@@ -238,7 +242,7 @@ class Outliers {
                                    100 * m->figures->negative_share));
     }
   }
-  /// Checks embeddings, norms and biases by themselves.
+  /// Checks each embedding, norm and bias by itself.
   void check_others() {
     for (Member* m : others_) {
       const bool table = is_table_name(m->module) && m->numbers > 2 * kFewNumbers;

@@ -12,19 +12,19 @@
 namespace twofour {
 namespace {
 
-/// Octaves between input scales of one projection, over layers and experts. Activations vary, and one massive
-/// channel makes a layer's scale a hundred times another's.
+/// Limits in octaves for the differences between input scales of one projection, over layers and experts.
+/// Activations vary: one massive channel makes a layer's scale a hundred times larger than another's.
 constexpr double kInputFloor = 9, kInputDeviations = 8, kAllInputsFloor = 10;
-/// The same for a scale of exactly 1 among few, which no calibration gives.
+/// The limit if a scale is exactly 1 and few others are, which no calibration gives.
 constexpr double kDefaultFloor = 4;
-/// The same for scales of keys or of values, over layers.
+/// The limits for scales of keys, and for scales of values, over layers.
 constexpr double kCacheFloor = 7, kCacheDeviations = 8, kCacheDefaultFloor = 3;
 constexpr size_t kFewSiblings = 6;
-/// Limits for the median of inputs' amax over all linears, which no model exceeds.
+/// Limits for the median of the inputs' amax over all linears. No model exceeds them.
 constexpr double kLargestInput = 4096, kSmallestInput = 1e-3;
 constexpr double kFullScale = 2688, kLargestE4m3 = 448;
 
-/// An input scale, with the largest input that it was made for.
+/// An input scale, and the largest input for which it was made.
 struct InputScale {
   size_t tensor;
   std::string module;
@@ -70,7 +70,7 @@ class SiblingScales {
     const std::vector<float> values = read_scales(s_, tensor);
     for (size_t i = 0; i < values.size(); ++i) {
       const double multiplier = divides ? 1.0 / double{values[i]} : double{values[i]};
-      if (!(multiplier > 0) || !std::isfinite(multiplier)) continue;  // reported already
+      if (!(multiplier > 0) || !std::isfinite(multiplier)) continue;  // another rule reports this
       SiblingName at = sibling_name(module);
       if (values.size() > 1) at.expert = static_cast<int64_t>(i);
       inputs_.push_back({tensor, module, std::move(at), values[i], multiplier * full});
@@ -109,7 +109,7 @@ class SiblingScales {
     for (const auto& [kind, group] : kinds) {
       std::vector<double> octaves;
       for (const InputScale* x : group) octaves.push_back(std::log2(x->amax));
-      // A few siblings do not show their spread, so all inputs are used.
+      // Few siblings do not show how much they vary, so all inputs are used.
       const bool few = group.size() < kFewSiblings;
       const RobustSpread spread = few ? all : robust_spread(octaves);
       const double limit = std::max(few ? kAllInputsFloor : kInputFloor, kInputDeviations * spread.deviation);
@@ -125,7 +125,8 @@ class SiblingScales {
     }
   }
 
-  /// Reports one layer's scales in all others: one scale for each projection, though projections differ.
+  /// Reports a layer's scales that are in all other layers, too. Each projection has one scale then, though
+  /// projections differ.
   void check_copied_inputs() {
     struct Kind {
       std::set<int64_t> layers;
@@ -148,7 +149,7 @@ class SiblingScales {
            kinds.begin()->second.layers.size());
   }
 
-  /// Reports a divisor stored as a multiplier in every linear.
+  /// Reports input scales if all linears store a divisor where a multiplier is expected.
   void check_most_inputs() {
     std::vector<double> all;
     for (const InputScale& x : inputs_) all.push_back(x.amax);
@@ -162,7 +163,7 @@ class SiblingScales {
            kSmallestInput, kLargestInput, first->amax, inputs_.size(), median);
   }
 
-  /// Reports missing input scales if others of the kind have them. A config may exempt some modules.
+  /// Reports linears without an input scale if others of their kind have one. A config may state exceptions.
   void check_missing_inputs() {
     struct Kind {
       size_t with = 0;
@@ -197,9 +198,9 @@ class SiblingScales {
     }
   }
 
-  /// True if the config states unquantized inputs for a module: by its whole name, as ModelOpt's lists do, or
-  /// for some modules, as a group of compressed-tensors may. Jamba's dt_proj is never called as a linear, so
-  /// calibration cannot see its inputs.
+  /// True if the config states that a module's inputs are not quantized. It may name the whole module, as
+  /// ModelOpt's lists do, or be for some modules, as a group of compressed-tensors may. Jamba's dt_proj is
+  /// never called as a linear, so calibration cannot see its inputs.
   bool is_weight_only(const std::string& module) const {
     if (module.ends_with(".dt_proj")) return true;
     const Json& layer = member(member(s_.quantization, "quantized_layers"), module);
@@ -211,11 +212,11 @@ class SiblingScales {
     });
   }
 
-  /// Reports k without v, and layers without either if others have both.
+  /// Reports a scale of k without one of v. Also reports layers without either if other layers have both.
   void check_kv() {
     struct Layer {
       std::string attention;
-      size_t tensor = 0;  ///< of k or v
+      size_t tensor = 0;  ///< tensor of the scale of k or v
       bool k = false, v = false, scaled_k = false, scaled_v = false;
     };
     std::map<std::string, Layer> layers;  // by "model.layers.3.self_attn"
@@ -239,7 +240,8 @@ class SiblingScales {
         }
       }
     }
-    std::map<std::string, std::pair<size_t, size_t>> kinds;  // layers with scales, all layers
+    // By kind: number of layers with scales, number of all layers.
+    std::map<std::string, std::pair<size_t, size_t>> kinds;
     for (const auto& [name, layer] : layers) {
       auto& [with, all] = kinds[sibling_name(name).kind];
       with += layer.scaled_k && layer.scaled_v;
@@ -260,14 +262,14 @@ class SiblingScales {
     }
   }
 
-  /// Checks scales of keys and of values over all layers. Reports a divisor stored as a multiplier, and one
-  /// layer far from the others.
+  /// Checks scales of keys, and of values, over all layers. Reports a divisor where a multiplier is expected,
+  /// and a layer whose scale is far from the others.
   void check_cache_values() {
     for (const std::string_view suffix : {".k_scale", ".v_scale"}) {
       const std::vector<CacheScale> scales = list_cache(suffix);
       if (scales.size() < 2) continue;
       const CacheScale& first = scales[0];
-      // Engines use 1 without a stored scale.
+      // Without a stored scale, engines use 1.
       const bool same =
           std::ranges::all_of(scales, [&](const CacheScale& x) { return x.stored == first.stored; });
       if (scales.size() >= 3 && same && first.stored != 1)
@@ -286,7 +288,7 @@ class SiblingScales {
         continue;
       }
       if (scales.size() < 3) continue;
-      // A few scales do not show their spread.
+      // A few scales do not show how much they vary.
       const double limit = scales.size() < kFewSiblings
                                ? kCacheFloor
                                : std::max(kCacheFloor, kCacheDeviations * spread.deviation);
@@ -304,7 +306,7 @@ class SiblingScales {
     }
   }
 
-  /// A scale of keys or of values, with log2 of the largest number that it was made for.
+  /// A scale of keys or of values, and log2 of the largest number for which it was made.
   struct CacheScale {
     size_t tensor;
     float stored;

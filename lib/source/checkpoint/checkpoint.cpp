@@ -21,7 +21,8 @@ constexpr std::string_view kZeroPointsWords[] = {"stored", "symmetric", "v2"};
 
 namespace fs = std::filesystem;
 
-/// The index file to read: the one with the usual name, or the only one.
+/// Returns the index file to read: the one with the usual name, otherwise the only one. nullopt: there is
+/// none.
 std::optional<std::string> find_index(const fs::path& directory) {
   const auto names = list_files(directory, ".safetensors.index.json");
   if (names.empty()) return std::nullopt;
@@ -57,7 +58,7 @@ bool DescribedCodes::has(std::string_view module) const {
     return std::binary_search(names.begin(), names.end(), name, std::less<>());
   };
   if (all || is_in(shortened, module)) return true;
-  constexpr int kMostParts = 32;  // of a module's name
+  constexpr int kMostParts = 32;  // largest number of parts of a module's name
   for (int i = 0; i < kMostParts; ++i) {
     if (is_in(modules, module)) return true;
     const size_t dot = module.find('.');
@@ -69,7 +70,7 @@ bool DescribedCodes::has(std::string_view module) const {
 
 namespace {
 
-/// The module's name, "model.layers.0.mlp.up_proj", without the endings that an entry may give it.
+/// Returns a module's name, "model.layers.0.mlp.up_proj", without endings that an entry may add to it.
 std::string described_module(std::string name) {
   for (const char* suffix : {".weight", "."}) {
     if (name.ends_with(suffix)) name.resize(name.size() - std::string_view(suffix).size());
@@ -98,7 +99,7 @@ DescribedCodes described_codes(const std::string& key, const std::string& value,
       if (text.find_first_of("*?[(") != text.npos) return described;  // a pattern
       const std::string module = described_module(text);
       named.modules.push_back(module);
-      constexpr int kMostPrefixes = 3;  // "module.", "base_model.model."
+      constexpr int kMostPrefixes = 3;  // prefixes are like "module.", "base_model.model."
       std::string_view rest = module;
       for (int i = 0; i < kMostPrefixes && rest.find('.') != rest.npos; ++i) {
         rest.remove_prefix(rest.find('.') + 1);
@@ -109,14 +110,14 @@ DescribedCodes described_codes(const std::string& key, const std::string& value,
     std::sort(named.shortened.begin(), named.shortened.end());
     return named;
   } catch (const Error&) {
-    return described;  // text in no known form
+    return described;  // the text has no known form
   }
 }
 
-/// True if an entry of __metadata__ describes codes, by its key or by the configuration that it quotes.
+/// True if an entry of __metadata__ describes codes. Its key shows it, or the configuration that it quotes.
 bool is_on_codes(std::string key, const std::string& value) {
   for (char& c : key) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  // Author, date and tool tell nothing about the bytes.
+  // Keys with these endings tell nothing about the bytes.
   for (const char* end : {"_by", "_version", "_date", "_time", "_at", "_from", "_with", "_tool", "_url"}) {
     if (key.ends_with(end)) return false;
   }
@@ -152,7 +153,7 @@ void TensorSource::read_rows(size_t, const RowRange&, std::span<uint8_t>, std::s
 
 namespace {
 
-/// A config file as an object; null if it is absent.
+/// Reads a config file, which must be an object. Returns null if it is absent.
 Json read_object(const fs::path& folder, const char* name, Links links) {
   const fs::path path = folder / name;
   std::error_code error;
@@ -342,8 +343,8 @@ uint64_t Checkpoint::reader_bytes() const { return source_ ? source_->reader_byt
 const Json& Checkpoint::config() const { return *config_; }
 const Json& Checkpoint::hf_quant_config() const { return *hf_quant_config_; }
 
-/// Configs of a single file's folder, read when first requested: a file that is no checkpoint, such as
-/// statistics, may lie beside any config.
+/// The configs in the folder of a single file. They are read when they are first requested, since a file that
+/// is not a checkpoint, such as statistics, may lie beside any config.
 struct Checkpoint::Beside {
   std::once_flag once;
   Json config, hf_quant_config;

@@ -20,29 +20,29 @@
 
 namespace twofour {
 
-/// How the zero points of INT4 are read.
+/// The ways to read the zero points of INT4 weights.
 enum class ZeroPoints {
-  kAsStated,   ///< by the config's format; refused if the config contradicts stored ones
-  kStored,     ///< by the config's format, even if the config contradicts them
-  kSymmetric,  ///< always 8, whatever is stored
-  kV2,         ///< as stored, without the 1 that GPTQ's first version adds
+  kAsStated,   ///< as the config's format defines them; Error if the config contradicts stored zero points
+  kStored,     ///< as the config's format defines them, even if the config contradicts them
+  kSymmetric,  ///< all are 8, whatever is stored
+  kV2,         ///< as stored, without the 1 that the first version of GPTQ's format adds
 };
-/// "stored", "symmetric", "v2": the command line's values. kAsStated has none.
+/// The words on the command line for these ways: "stored", "symmetric", "v2". kAsStated has no word.
 std::span<const std::string_view> zero_points_words();
-/// The value's name; "" for kAsStated.
+/// The word for `zero_points`; "" for kAsStated.
 std::string_view zero_points_word(ZeroPoints zero_points);
-/// kAsStated for an empty word. Throws Error on an unknown word.
+/// The way that a word names; kAsStated for "". Throws Error on an unknown word.
 ZeroPoints parse_zero_points(std::string_view word);
 
-/// Codes that an entry of a file's __metadata__ describes in addition to types and shapes, for example
-/// ComfyUI's "_quantization_metadata". No reader of codes uses such an entry.
+/// Codes that an entry of a file's __metadata__ describes, such as ComfyUI's "_quantization_metadata". The
+/// entry adds something to the tensors' types and shapes. twofour's readers of codes use no such entry.
 struct DescribedCodes {
-  std::string key;  ///< the entry's key
+  std::string key;  ///< key of the entry
   bool all = true;  ///< the entry covers every module of the file
-  /// Otherwise it covers these modules, in any file, sorted. `shortened`: without prefixes that only the
-  /// entry may have.
+  /// If `all` is false, the modules that the entry covers, in any file, sorted. `shortened` has their names
+  /// without prefixes that only the entry may have.
   std::vector<std::string> modules{}, shortened{};
-  /// True if the entry covers a module, by its name or by its name without its first parts.
+  /// True if the entry covers a module, by the module's name or by this name without its first parts.
   bool has(std::string_view module) const;
 };
 
@@ -53,25 +53,27 @@ struct Shard {
   uint64_t data_begin;  ///< offset of the data in the file
   Hash128 header_hash;  ///< hash of everything before the data
   size_t tensor_count;
-  std::map<std::string, std::string> metadata;  ///< "format" and "twofour.layout", if present
+  /// The entries "format" and "twofour.layout" of the header's __metadata__, if they exist.
+  std::map<std::string, std::string> metadata;
   std::vector<DescribedCodes> described{};
   uint64_t data_bytes() const { return file.size() - data_begin; }
 };
 
-/// Reads descriptions of codes from __metadata__ and drops the entries that twofour does not use: a hostile
-/// file may have 100 MB of them.
+/// Reads the descriptions of codes from the shard's __metadata__ and drops all entries that twofour does not
+/// use. A hostile file may have 100 MB of them.
 void digest_metadata(Shard& shard);
 
 struct IndexFile;
 class Checkpoint;
 
-/// Rows [begin, end) of a matrix, inputs [k0, k1) of them.
+/// A block of a matrix: rows [begin, end), and of these rows the inputs [k0, k1).
 struct RowRange {
   int64_t begin, end, k0, k1;
 };
 
-/// The source of a checkpoint's tensors if they are not the bytes of its files: an artifact's layout, a
-/// choice of tensors from one or two checkpoints, or weights that are quantized as they are read.
+/// The source of a checkpoint's tensors if they are not simply the bytes of its files. It may be an
+/// artifact's layout, a selection of tensors from one or two checkpoints, or weights that are quantized as
+/// they are read.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
@@ -79,46 +81,48 @@ class TensorSource {
   virtual const Checkpoint& stored() const = 0;
   /// The files that hold the bytes.
   virtual const std::vector<Shard>& shards() const;
-  /// Checkpoint::check_same_files() for every checkpoint behind this source.
+  /// Calls Checkpoint::check_same_files() for every checkpoint behind this source.
   virtual void check_same_files() const;
-  /// Reads bytes [offset, offset + out.size()) of a tensor. Safe from several threads.
+  /// Reads bytes [offset, offset + out.size()) of a tensor. Several threads may call it at once.
   virtual void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const = 0;
   /// Bytes that each reading thread may allocate in addition to its own buffers.
   virtual uint64_t reader_bytes() const = 0;
-  /// True if this is another checkpoint than the one in the files, so that twofour.json beside them does not
-  /// describe it.
+  /// True if the tensors form another checkpoint than the one in the files. Then a twofour.json beside the
+  /// files does not describe these tensors.
   virtual bool is_another() const { return true; }
-  /// Bytes read to compute a tensor from others, together with its module's codes; nullopt for a stored
-  /// tensor.
+  /// The number of bytes that are read to compute a tensor from others, together with the codes of its
+  /// module; nullopt if the tensor is stored.
   virtual std::optional<uint64_t> computed_from(size_t) const { return std::nullopt; }
-  /// Reads rows of an NVFP4 module with computed codes, which identify it: `codes` [rows, (k1 - k0) / 2],
-  /// `scales` [rows, (k1 - k0) / 16]. Safe from several threads.
+  /// Reads rows of an NVFP4 module whose codes are computed; `codes_tensor` identifies the module. Fills
+  /// `codes` [rows, (k1 - k0) / 2] and `scales` [rows, (k1 - k0) / 16]. Several threads may call it at once.
   virtual void read_rows(size_t codes_tensor, const RowRange& rows, std::span<uint8_t> codes,
                          std::span<uint8_t> scales) const;
-  /// The result of computing a module, identified by its codes, as twofour.json records it. Available once
-  /// its rows were read; null: nothing to record.
+  /// What twofour.json records about computing the module with these codes. Available once all rows of the
+  /// module were read. null: there is nothing to record.
   virtual Json computed_result(size_t) const { return nullptr; }
-  /// Findings for people from the tensors computed so far.
+  /// Findings, for people, about the tensors computed so far.
   virtual Findings computed_findings() const { return {}; }
-  /// Config files with known bytes, by name. Others are written from their values.
+  /// The texts of config files whose bytes are known, by file name. Other config files are written from their
+  /// values.
   virtual std::map<std::string, std::string> config_texts() const { return {}; }
-  /// The record of the source in twofour.json in addition to its files, an object; null: nothing.
+  /// An object that twofour.json records about the source in addition to its files; null: none.
   virtual Json source_note() const { return nullptr; }
-  /// Checkpoint::links_outside() of every checkpoint behind this source.
+  /// Returns Checkpoint::links_outside() of every checkpoint behind this source.
   virtual std::vector<LinkOutside> links_outside() const;
 };
 
-/// A Hugging Face checkpoint: a directory, or one safetensors file. Opening reads and validates only headers
-/// and index, so every object is sound as far as these show. The files are never written.
+/// A Hugging Face checkpoint: a directory, or one safetensors file. Opening it reads and validates only
+/// headers and index. So every object is valid as far as headers and index show. The files are never written.
 class Checkpoint {
  public:
-  /// Throws Error if a header is wrong, if the index names a missing file or tensor or puts a tensor in
-  /// another file, if two files hold one name, and on directories that twofour left unfinished.
+  /// Throws Error if a header is invalid, if the index names a missing file or tensor, if it states another
+  /// file for a tensor than the one that has it, if two files have a tensor of one name, and on a directory
+  /// that twofour left unfinished.
   static Checkpoint open(const std::filesystem::path& path, Io io = Io::kCached,
                          ZeroPoints zero_points = ZeroPoints::kAsStated);
 
-  /// A checkpoint at `path`. `source` reads its tensors, which are sorted by name. `shards`: the file of each
-  /// tensor in `source`.
+  /// Makes a checkpoint at `path` of `source`, which reads the tensors. `tensors` are sorted by name.
+  /// `shards` has the position of each tensor's file in source->shards().
   static Checkpoint over(std::shared_ptr<const TensorSource> source, std::vector<TensorInfo> tensors,
                          std::vector<uint32_t> shards, Json config, Json hf_quant_config, Findings findings);
   /// True if the tensors come from a TensorSource that shows another checkpoint than the one in its files.
@@ -127,20 +131,21 @@ class Checkpoint {
   uint64_t reader_bytes() const;
 
   const std::filesystem::path& path() const { return path_; }
-  /// How zero points of INT4 are read. A view reads them as the checkpoint below it does.
+  /// The way in which zero points of INT4 are read. A view uses that of the checkpoint below it.
   ZeroPoints zero_points() const { return zero_points_; }
   bool is_directory() const { return is_directory_; }
   const std::vector<Shard>& shards() const;
-  /// Throws Error if a weight file was written to since it was opened.
+  /// Throws Error if a weight file was written to after it was opened.
   void check_unchanged() const;
-  /// Throws Error if a file of the directory was removed, replaced, written to or added since before the
-  /// checkpoint was opened. A caller that opens other files by name, or the checkpoint again, calls it to
+  /// Throws Error if a file of the directory was removed, replaced, written to or added since shortly before
+  /// the checkpoint was opened. A caller that opens other files by name, or the checkpoint again, calls it to
   /// know that all files are of one state.
   void check_same_files() const;
-  /// The states of the directory's files, or of the one file, before the first was opened; nullptr for a
+  /// The states of the directory's files, or of the one file, before the first file was opened; nullptr for a
   /// view.
   std::shared_ptr<const FileStates> states() const { return states_; }
-  /// Gives its files away. The checkpoint still has names and config, but its tensors cannot be read.
+  /// Moves the weight files out of this checkpoint. Afterwards it still has names and config, but its tensors
+  /// cannot be read.
   std::vector<Shard> take_shards() && { return std::move(shards_); }
   /// All tensors, sorted by name.
   std::span<const TensorInfo> tensors() const { return tensors_; }
@@ -149,39 +154,40 @@ class Checkpoint {
   std::optional<size_t> find(std::string_view name) const { return find_tensor(tensors_, name); }
   /// The NVFP4 modules, in the order of their global scales' names.
   const std::vector<Nvfp4Linear>& nvfp4_modules() const { return modules_; }
-  /// config.json; null if it is absent.
+  /// The content of config.json; null if the file is absent.
   const Json& config() const;
-  /// hf_quant_config.json; null if it is absent.
+  /// The content of hf_quant_config.json; null if the file is absent.
   const Json& hf_quant_config() const;
-  /// The two configs by which values are read: the checkpoint's own or, for a checkpoint of one file, the
-  /// configs of its folder, which belong to no output.
+  /// The two configs that define how values are read. These are the checkpoint's own configs or, for a
+  /// checkpoint of one file, those in the file's folder, which are not copied to an output.
   const Json& config_of_values() const;
   const Json& hf_quant_config_of_values() const;
-  /// Missing index entries, files the index doesn't name, modules that lack their global scale.
+  /// Findings about missing index entries, files that the index does not name, and modules without a global
+  /// scale.
   const Findings& findings() const { return findings_; }
-  /// Config files that were read through links out of the directory. Their values are used, but they are
-  /// copied into an output only with Links::kFollowed.
+  /// The config files that were read through links which lead out of the directory. Their values are used,
+  /// but they are copied into an output only with Links::kFollowed.
   const std::vector<LinkOutside>& links_outside() const { return links_outside_; }
-  /// Opens a file of the directory again. Throws Error if it now leads out of the directory.
+  /// Opens a file of the directory again. Throws Error if its path now leads out of the directory.
   InputFile open_again(const char* name) const;
 
-  /// "model-00003.safetensors: model.norm.weight", for messages.
+  /// Returns the place of a tensor, for messages: "model-00003.safetensors: model.norm.weight".
   std::string where(size_t tensor) const;
-  /// Reads bytes [offset, offset + out.size()) of a tensor. Safe from several threads.
+  /// Reads bytes [offset, offset + out.size()) of a tensor. Several threads may call it at once.
   void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const;
-  /// True if a module's tensors are computed as they are read. Planning reads none of them.
+  /// True if a module's tensors are computed as they are read. Planning does not read them.
   bool is_computed(const Nvfp4Linear& module) const { return computed_from(module).has_value(); }
-  /// Findings from the tensors computed so far: one of each kind, with the first module.
+  /// Findings about the tensors computed so far: one of each kind, with the first module that has it.
   Findings computed_findings() const { return source_ ? source_->computed_findings() : Findings{}; }
-  /// TensorSource::config_texts() and TensorSource::source_note(); empty without a source.
+  /// Return TensorSource::config_texts() and TensorSource::source_note(); empty if there is no source.
   std::map<std::string, std::string> config_texts() const;
   Json source_note() const { return source_ ? source_->source_note() : Json(nullptr); }
-  /// Bytes read to compute a module; nullopt if it is stored.
+  /// The number of bytes that are read to compute a module; nullopt if the module is stored.
   std::optional<uint64_t> computed_from(const Nvfp4Linear& module) const;
   /// Reads rows of a computed module as TensorSource::read_rows() does.
   void read_rows(const Nvfp4Linear& module, const RowRange& rows, std::span<uint8_t> codes,
                  std::span<uint8_t> scales) const;
-  /// TensorSource::computed_result() of a module.
+  /// Returns TensorSource::computed_result() of a module.
   Json computed_result(const Nvfp4Linear& module) const;
 
  private:
@@ -200,20 +206,21 @@ class Checkpoint {
   std::shared_ptr<Json> config_, hf_quant_config_;
   struct Beside;
   const Beside& beside() const;
-  std::shared_ptr<Beside> beside_;  ///< for a checkpoint of one file: the configs of its folder
+  std::shared_ptr<Beside> beside_;  ///< the configs in the folder of a checkpoint of one file
   std::shared_ptr<const FileStates> states_;
   Findings findings_;
   std::vector<LinkOutside> links_outside_;
   std::shared_ptr<const TensorSource> source_;
 };
 
-/// The journal, present from the first byte of a run to its last. A directory that has it is unfinished.
+/// The journal's name. The journal exists from the first byte of a run to its last. A directory that has it
+/// is unfinished.
 inline constexpr const char* kJournalName = ".twofour-unfinished";
-/// A folder in a destination that tasks write: their plan, a record of each finished weight file, and a
-/// folder for each running task. Removed before the journal.
+/// The folder in a destination that tasks write: it has their plan, a record of each finished weight file,
+/// and a folder for each running task. It is removed before the journal.
 inline constexpr const char* kTasksFolder = ".twofour-tasks";
-/// The one of these two names that marks a directory as unfinished; nullptr if the directory is complete or
-/// not written by twofour.
+/// Returns kJournalName or kTasksFolder, whichever marks a directory as unfinished. nullptr: the directory is
+/// complete or was not written by twofour.
 const char* find_unfinished(const std::filesystem::path& directory);
 inline constexpr const char* kIndexName = "model.safetensors.index.json";
 inline constexpr const char* kManifestName = "twofour.json";

@@ -22,7 +22,8 @@ bool has_any(std::string_view text, std::initializer_list<const char*> words) {
                      [&](const char* word) { return text.find(word) != text.npos; });
 }
 
-/// True if a setting asks for nothing: null, false, 0, "none", {}, or a list or object of only such values.
+/// True if a setting turns nothing on: null, false, 0, "none", {}, or a list or object that has only these
+/// values.
 bool asks_nothing(const Json& value) {
   if (value.is_object() || value.is_array())
     return std::all_of(value.begin(), value.end(), [](const Json& inner) { return asks_nothing(inner); });
@@ -34,15 +35,16 @@ bool is_transform_key(const std::string& key) {
   return has_any(lower(key), {"transform_config", "rotate", "rotation", "hadamard", "spinquant", "quarot"});
 }
 
-/// True for Quark's lists of steps before and during quantization.
+/// True for the keys of Quark's lists of steps before and during quantization.
 bool is_algorithm_key(const std::string& key) {
   return key == "algo_config" || key == "pre_quant_opt_config";
 }
 
-/// True if one of Quark's steps stores weights for rotated inputs. r4 does, and an online r1 does. Other
-/// weights undo an r1 that is not online, and r2. r3 rotates only queries and keys. A rotation that is not
-/// stated counts as done, since versions differ. Source: AMD Quark 0.13, algorithm/rotation/rotation.py,
-/// get_online_rotation_layers; vLLM, quantization/quark, which reads online_rotation_layers.
+/// True if a step of Quark stores weights for rotated inputs. A rotation r4 does, and an r1 that is online.
+/// For an r1 that is not online and for r2, other weights undo the rotation. r3 rotates only queries and
+/// keys. A rotation that the step does not state counts as done, since versions differ. Source: AMD Quark
+/// 0.13, algorithm/rotation/rotation.py, get_online_rotation_layers; vLLM, quantization/quark, which reads
+/// online_rotation_layers.
 bool rotates_inputs(const Json& step) {
   if (!has_any(lower(text_of(step, "name")), {"rotat", "quarot", "spinquant"})) return false;
   const Json& online = member(step, "online_config");

@@ -16,7 +16,7 @@ GateUpOrder find_gate_up_order(const Json& config, std::string_view block,
   const bool has_bias = exists(std::string(block) + ".gate_up_proj_bias");
   const char* bias = has_bias ? "gate_up_proj_bias" : "none";
   const ExpertStacks* stacks = nullptr;
-  std::string_view model_type;  // the model_type with these stacks
+  std::string_view model_type;  // model_type of a model with these stacks
   const Json* unknown = nullptr;
   for (const Json* type : model_settings(config, "model_type")) {
     const ExpertStacks* named =

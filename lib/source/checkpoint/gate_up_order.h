@@ -12,29 +12,30 @@
 
 namespace twofour {
 
-/// The order of rows in a stack of gate and up or, if it is uncertain, the reason.
+/// The order of the rows in a stack of gate and up, or the reason why it is uncertain.
 struct GateUpOrder {
   std::optional<GateUpRows> rows;
   std::string problem{};  ///< "expected X, found Y; what to do", without the place
 };
 
-/// The order of rows of the stack "P.gate_up_proj" of block P, decided only here, by the model_type of
-/// `config` or of its language model. A gate_up_proj_bias beside the stack must agree. Without a model_type
-/// the bias means interleaved, as in gpt-oss; without both the order is uncertain. `exists`: true if the
-/// checkpoint has a tensor of that name.
+/// Finds the order of the rows in the stack "P.gate_up_proj" of the block P = `block`. No other code decides
+/// it. The model_type of `config`, or of its language model, gives the order. If the stack has a
+/// gate_up_proj_bias beside it, the bias must agree. Without a model_type, the bias means interleaved rows,
+/// as in gpt-oss. Without both, the order is uncertain. `exists` tells whether the checkpoint has a tensor of
+/// a name.
 GateUpOrder find_gate_up_order(const Json& config, std::string_view block,
                                const std::function<bool(const std::string&)>& exists);
 GateUpOrder find_gate_up_order(const Checkpoint& checkpoint, std::string_view block);
 
-/// The same. Throws Error, naming the stack, if the order is uncertain.
+/// Returns the order for a stack of a checkpoint. Throws Error, naming the stack, if the order is uncertain.
 GateUpRows gate_up_order(const Checkpoint& checkpoint, std::string_view block);
 
-/// A stack of gate and up with an uncertain order of rows.
+/// A stack of gate and up whose order of rows is uncertain.
 struct UncertainStack {
-  size_t tensor;        ///< its weights
-  std::string problem;  ///< without the place
+  size_t tensor;        ///< the stack's weights
+  std::string problem;  ///< the reason: "expected X, found Y", without the place
 };
-/// Returns all uncertain stacks of any format. `tensors` are sorted by name.
+/// Returns all stacks with an uncertain order, in any format. `tensors` are sorted by name.
 std::vector<UncertainStack> find_uncertain_stacks(const Json& config, std::span<const TensorInfo> tensors);
 
 }  // namespace twofour

@@ -18,12 +18,12 @@
 namespace twofour {
 namespace {
 
-/// More than any model has. The names take no more memory than the text.
+/// Limits that no model exceeds. The names take no more memory than the text of the file.
 constexpr size_t kMaxEntries = 2'000'000, kMaxFiles = 1u << 16;
 constexpr uint64_t kMaxBytes = 128'000'000;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-/// Collects weight_map and metadata.total_size and skips everything else.
+/// Collects weight_map and metadata.total_size. Skips everything else.
 class IndexEvents : public JsonEvents {
  public:
   explicit IndexEvents(std::string_view where) : where_(where) {}
@@ -50,7 +50,7 @@ class IndexEvents : public JsonEvents {
   void string(std::string& text) override {
     if (at_total_size()) odd_total_size = json_quote_short(text);
     if (!in_map()) return;
-    const bool is_new = !files.contains(text);  // a hundred thousand tensors share few files
+    const bool is_new = !files.contains(text);  // many thousands of tensors share few files
     if (is_new) check_file_name(fmt::format("{}: {}", where_, json_quote(key_)), text);
     if (entries.size() == kMaxEntries) {
       throw Error(fmt::format("{}: expected at most {} tensors, found more", where_, kMaxEntries));
@@ -66,7 +66,7 @@ class IndexEvents : public JsonEvents {
                               json_quote_short(text)));
     }
     if (depth_ == 1) {
-      // A second copy of a section that is not read does no harm.
+      // A key that occurs twice does no harm in a section that is not read.
       bool* seen = text == "weight_map" ? &map_seen_ : text == "metadata" ? &metadata_seen_ : nullptr;
       if (seen != nullptr && std::exchange(*seen, true)) {
         throw Error(fmt::format("{}: {}: duplicate key", where_, json_quote(text)));
@@ -91,7 +91,7 @@ class IndexEvents : public JsonEvents {
  private:
   bool in_map() const { return depth_ == 2 && section_ == "weight_map"; }
   bool at_total_size() const { return depth_ == 2 && section_ == "metadata" && key_ == "total_size"; }
-  /// Ignores all values but the map's and the total size.
+  /// Ignores all values except those of the map and the total size.
   void unexpected(const std::string& found) override {
     if (at_total_size()) odd_total_size = found;
     if (!in_map()) return;
@@ -104,7 +104,8 @@ class IndexEvents : public JsonEvents {
   std::string section_, key_;
 };
 
-/// Sorts the entries and refuses a tensor that is named twice: choosing one of its files would be a guess.
+/// Sorts the entries by tensor. Throws Error if a tensor occurs twice, since any choice of its file would be
+/// a guess.
 void sort_entries(std::string_view where, IndexFile& index) {
   std::sort(index.entries.begin(), index.entries.end(),
             [](auto& a, auto& b) { return std::tie(a.tensor, a.file) < std::tie(b.tensor, b.file); });

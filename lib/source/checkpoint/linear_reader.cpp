@@ -22,9 +22,9 @@ namespace twofour {
 
 namespace {
 
-/// The largest code of an expert times its block scale.
+/// Returns the largest product of a code and its block scale in one expert.
 float largest_scaled_code(const Checkpoint& c, const Nvfp4Linear& m, int64_t expert) {
-  // If K is outer, eight rows of codes share a row of scales.
+  // If K is the outer dimension, eight rows of codes share a row of scales.
   const auto lines = static_cast<uint64_t>(m.k_outer ? m.k / kGroup : m.n);
   const auto width = static_cast<size_t>(m.k_outer ? m.n : m.k / kGroup);
   std::vector<uint8_t> scales(width), codes(8 * width);
@@ -73,7 +73,7 @@ constexpr std::array<float, 256> table_of(F value) {
 
 constexpr auto kE8m0 = table_of([](unsigned byte) { return e8m0_to_float(byte); });
 
-/// Transposes elements [rows, cols] to [cols, rows], by tiles that fit the L1 cache.
+/// Transposes a matrix [rows, cols] to [cols, rows], in tiles that fit the L1 cache.
 template <class T>
 void transpose(const uint8_t* in, int64_t rows, int64_t cols, uint8_t* out) {
   constexpr int64_t kTile = 64;
@@ -103,14 +103,14 @@ uint32_t word_at(std::span<const uint8_t> bytes, int64_t i) {
   return word;
 }
 
-/// The bit offset of row n in words that eight rows share.
+/// Returns the bit offset of row n in the words that eight rows share.
 int row_shift(const Linear& m, int64_t n) {
   constexpr int kAwqNibbles[kInt4Pack] = {0, 4, 1, 5, 2, 6, 3, 7};
   const int64_t place = n % kInt4Pack;
   return 4 * (m.packing == Int4Packing::kAwq ? kAwqNibbles[place] : static_cast<int>(place));
 }
 
-/// Splits bytes into nibbles, the lower first.
+/// Splits each byte into two nibbles, the lower first.
 void split_nibbles(const uint8_t* bytes, int64_t count, uint8_t* codes) {
   for (int64_t i = 0; i < count; ++i) {
     codes[2 * i] = bytes[i] & 15;
@@ -118,7 +118,7 @@ void split_nibbles(const uint8_t* bytes, int64_t count, uint8_t* codes) {
   }
 }
 
-/// Takes one nibble of each word.
+/// Takes the nibble at bit `shift` of each word.
 void take_nibbles(const uint8_t* words, int64_t count, int shift, uint8_t* codes) {
   for (int64_t i = 0; i < count; ++i) {
     uint32_t word = 0;
@@ -128,7 +128,7 @@ void take_nibbles(const uint8_t* words, int64_t count, int shift, uint8_t* codes
 }
 
 bool has_nan(std::span<const uint8_t> fp8) {
-  int largest = 0;  // magnitudes sort as their bits do, NaN above all
+  int largest = 0;  // magnitudes sort as their bits do, and NaN is above all
   for (const uint8_t byte : fp8) largest = std::max(largest, byte & 0x7F);
   return largest == kE4m3Nan;
 }
@@ -162,7 +162,7 @@ void WeightReader::read_row_block(const RowBlock& s, std::vector<uint8_t>& to) {
 
 void WeightReader::read_weights(const Linear& m, int64_t e, int64_t n0, int64_t n1) {
   if (m.format->integers) {
-    // Once transposed, GPTQ's words lie as in compressed-tensors, and AWQ's are [N/8, K].
+    // After the transposition, GPTQ's words are ordered as in compressed-tensors, and AWQ's are [N/8, K].
     const bool awq = m.packing == Int4Packing::kAwq;
     const int64_t per_row = awq ? kInt4Pack : 1;
     return read_row_block({m.weight, e, ceil_div(m.n, per_row), awq ? m.k : ceil_div(m.k, kInt4Pack),
@@ -177,7 +177,7 @@ void WeightReader::read_weights(const Linear& m, int64_t e, int64_t n0, int64_t 
 void WeightReader::read_scales(const Linear& m, int64_t e, int64_t n0, int64_t n1) {
   const TensorInfo& t = checkpoint_.tensors()[*m.scale];
   const int bytes = dtype_bits(t.dtype) / 8;
-  const bool shared = t.bytes() == static_cast<uint64_t>(bytes);  // all experts share one scale
+  const bool shared = t.bytes() == static_cast<uint64_t>(bytes);  // all experts have one scale
   read_row_block({*m.scale, shared ? 0 : e, ceil_div(m.n, m.scale_rows), scale_columns(m), bytes,
                   m.reads_across(), n0 / m.scale_rows, ceil_div(n1, m.scale_rows)},
                  scales_);
@@ -204,7 +204,7 @@ void WeightReader::read_rows(const Linear& m, int64_t e, int64_t n0, int64_t n1,
 
 int64_t WeightReader::scale_columns(const Linear& m) const {
   if (!m.format->integers) return ceil_div(m.k, m.scale_cols);
-  const auto& shape = checkpoint_.tensors()[*m.scale].shape;  // groups in any order may have any size
+  const auto& shape = checkpoint_.tensors()[*m.scale].shape;  // with a g_idx, groups may differ in size
   return m.reads_across() ? shape[0] : shape[1];
 }
 
@@ -267,7 +267,7 @@ void WeightReader::read_pairs(const Linear& m, int64_t e, int64_t n0, int64_t n1
   const float global = nvfp4 ? read_global_scale(m, e) : 1.0f;
   read_weights(m, e, n0, n1);
   read_scales(m, e, n0, n1);
-  const uint8_t last = nvfp4 ? 0x7E : 0xFE;  // greater bytes are negative numbers and NaN
+  const uint8_t last = nvfp4 ? 0x7E : 0xFE;  // greater bytes are negative numbers or NaN
   const auto bad = std::find_if(scales_.begin(), scales_.end(), [last](uint8_t s) { return s > last; });
   if (bad != scales_.end()) {
     const int64_t at = bad - scales_.begin();

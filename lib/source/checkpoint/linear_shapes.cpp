@@ -16,10 +16,10 @@ using Dims = std::vector<int64_t>;
 using Block = std::pair<int64_t, int64_t>;
 
 constexpr Block kMxBlock{1, kMxGroup};
-/// Block sizes in FP8 checkpoints: DeepSeek-V3, DeepSeek-V4.1, rows of tiles, MXFP8.
+/// The block sizes of known FP8 checkpoints: DeepSeek-V3, DeepSeek-V4.1, rows of tiles, MXFP8.
 constexpr Block kKnownBlocks[] = {{kFp8Block, kFp8Block}, {32, 32}, {1, kFp8Block}, kMxBlock};
 
-/// Number of pieces of that size; the last one may be smaller.
+/// The number of pieces of size `piece` in `all`. The last piece may be smaller.
 int64_t count_of(int64_t all, int64_t piece) { return all / piece + (all % piece != 0); }
 
 std::string blocks_text(std::span<const Block> blocks) {
@@ -34,7 +34,7 @@ std::string blocks_text(std::span<const Block> blocks) {
   return text;
 }
 
-/// True if two block sizes divide the matrix alike.
+/// True if two block sizes divide the matrix into the same blocks.
 bool cuts_alike(Block a, Block b, const Linear& m) {
   return std::min(a.first, m.n) == std::min(b.first, m.n) &&
          std::min(a.second, m.k) == std::min(b.second, m.k);
@@ -78,8 +78,8 @@ bool LinearShapes::read_mxfp4(Linear& m) {
   return expect_shape(*m.scale, tensor(*m.scale).dtype, scales);
 }
 
-/// Refuses a stated FP8 format other than E4M3, since codes of another FP8 format, and integers, look like
-/// E4M3.
+/// Refuses a stated FP8 format other than E4M3. Codes of other FP8 formats, and integers, look like E4M3 in
+/// the tensors.
 bool LinearShapes::check_fp8_words(const Linear& m) {
   const std::string& format = stated_.fp8_format;
   const bool is_other = format.find("e4m3") == format.npos || format.find("fnuz") != format.npos;
@@ -122,7 +122,7 @@ bool LinearShapes::read_fp8_scale(Linear& m) {
     found = b;
   }
   const bool powers = dtype_bits(scale.dtype) == 8;
-  if (!found && powers && fits(kMxBlock)) found = kMxBlock;  // MXFP8, although other blocks are stated
+  if (!found && powers && fits(kMxBlock)) found = kMxBlock;  // MXFP8, even if the config states other blocks
   const bool states = !stated_.blocks.empty() || !stated_.unread_blocks.empty();
   if (!found && !states) {
     const auto known = std::find_if(std::begin(kKnownBlocks), std::end(kKnownBlocks), fits);
@@ -226,7 +226,7 @@ bool LinearShapes::read_packed(Linear& m) {
   return read_group_size(m, scale[1]);
 }
 
-/// Reads the files beside config.json, which may describe GPTQ and AWQ, too.
+/// Reads the files beside config.json that AutoGPTQ and AutoAWQ write, which may describe GPTQ and AWQ, too.
 void LinearShapes::read_side() {
   if (has_read_side_) return;
   has_read_side_ = true;
@@ -235,7 +235,7 @@ void LinearShapes::read_side() {
     if (stated_.method.empty()) {
       stated_ = std::move(beside);
     } else if (stated_.method != beside.method) {
-      continue;  // from another run
+      continue;  // the file is from another run
     } else {
       stated_.has_order = stated_.has_order || beside.has_order;
       stated_.by_gptqmodel = stated_.by_gptqmodel || beside.by_gptqmodel;

@@ -10,18 +10,21 @@
 
 namespace twofour {
 
-/// Fills in a module's fields from its tensors' shapes: E, N, K, which weights share a scale, how codes are
-/// packed. Each function returns false and adds one problem if tensors disagree or are not supported.
+/// Fills in the fields of a module that follow from its tensors' shapes: E, N, K, which weights share a
+/// scale, and how codes are packed. Each function returns false and adds one problem if the tensors disagree
+/// or are not supported.
 class LinearShapes {
  public:
   LinearShapes(const Checkpoint& checkpoint, Problems& problems);
 
-  /// Codes [N, K/2], [E, N, K/2] or [E, N, K/32, 16], and their scales.
+  /// Reads the shapes of MXFP4 codes [N, K/2], [E, N, K/2] or [E, N, K/32, 16], and of their scales.
   bool read_mxfp4(Linear& module);
-  /// The scales of a module with known E, N and K: one, one a row, or blocks [N/b, K/b], also [N/b, 1, K/b,
-  /// 1]. Block sizes are those in the configuration or, if it states none, a known size.
+  /// Reads the shape of the scales of a module with known E, N and K. There may be one scale, one for each
+  /// row, or one for each block: [N/b, K/b] or [N/b, 1, K/b, 1], with b the block's size along N or K. The
+  /// configuration states the block size. If it states none, a size that known checkpoints have must fit.
   bool read_fp8_scale(Linear& module);
-  /// Four-bit codes, zero points and the order of groups in compressed-tensors, AWQ and GPTQ.
+  /// Reads the shapes of four-bit codes, zero points and the order of groups in compressed-tensors, AWQ and
+  /// GPTQ.
   bool read_int4(Linear& module);
 
  private:
@@ -37,7 +40,7 @@ class LinearShapes {
 
   void read_side();
   void read_zero_points(Linear& module);
-  /// True if the module's group in compressed-tensors agrees with the stored tensors.
+  /// True if the module's group in a compressed-tensors config agrees with the stored tensors.
   bool check_group(const Linear& module);
   bool check_fp8_words(const Linear& module);
 
@@ -45,9 +48,10 @@ class LinearShapes {
   Problems& problems_;
   StatedStorage stated_;
   SourceGroups said_;
-  std::vector<std::pair<std::string, SourceGroups>> said_beside_;  ///< by file
+  /// The entries of files beside config.json, with the file's name.
+  std::vector<std::pair<std::string, SourceGroups>> said_beside_;
   bool has_read_side_ = false;
-  std::string side_;  ///< why a file beside config.json contradicts the entry; empty: it does not
+  std::string side_;  ///< why a file beside config.json contradicts the entry; empty: no file does
 };
 
 }  // namespace twofour

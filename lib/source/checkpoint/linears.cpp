@@ -16,7 +16,7 @@ namespace {
 
 using Dims = std::vector<int64_t>;
 
-/// A tensor that holds a module's weights in some dialect.
+/// A tensor that may hold a module's weights in some dialect.
 struct Candidate {
   std::string name;  ///< the module's name
   const WeightDialect* dialect;
@@ -25,7 +25,7 @@ struct Candidate {
   bool stacked = false;
 };
 
-/// The weights of gate and up, and of down, in a block of stacked experts.
+/// The tensors with the weights of gate and up, and of down, in a block of stacked experts.
 struct Stacks {
   std::optional<size_t> gate_up, down;
 };
@@ -67,7 +67,7 @@ class Finder {
   void expect(size_t i, const std::string& expected) {
     problems_.add("{}: expected {}, found {}", c_.where(i), expected, described(i));
   }
-  /// True if a tensor of that rank and name is a linear's. A stack must have a known name.
+  /// True if a tensor of that rank and name may be a linear. A stack must have a known name.
   bool fits_rank(size_t rank, const WeightDialect& dialect, const std::string& name, bool& stacked) {
     if (std::string_view(dialect.weight) == "_blocks") return stacked = true, rank == 4;
     if (rank == 2) {
@@ -84,7 +84,7 @@ class Finder {
     const TensorInfo& t = tensor(i);
     if (t.shape.size() < 2) return std::nullopt;
     std::optional<Candidate> found;
-    const WeightDialect* lacking = nullptr;  // a dialect that would fit if the tensor had a scale
+    const WeightDialect* lacking = nullptr;  // a dialect that would fit if the tensor had a scale beside it
     for (const WeightDialect& dialect : dialects_) {
       if (!dialect.weight_types.has(t.dtype) || !t.name.ends_with(dialect.weight)) continue;
       Candidate candidate{t.name.substr(0, t.name.size() - std::string_view(dialect.weight).size()), &dialect,
@@ -118,14 +118,14 @@ class Finder {
     return found;
   }
 
-  /// True for ModelOpt's [N/2, K], two rows a byte, beside float scales.
+  /// True for ModelOpt's INT4 [N/2, K], where a byte holds two rows, beside float scales.
   bool is_modelopt_int4(const TensorInfo& t) const {
     if (t.dtype != DType::kU8 || t.shape.size() != 2 || !t.name.ends_with(".weight")) return false;
     const auto scale = c_.find(t.name + "_scale");
     return scale && is_float(tensor(*scale).dtype);
   }
 
-  /// The scale beside the weight or, for a piece of a table, beside the pieces.
+  /// Finds the scale beside a weight. For a piece of an embedding, finds the scale that its pieces share.
   std::optional<size_t> find_scale(const std::string& module, const WeightDialect& dialect) {
     const auto own = c_.find(module + dialect.scale);
     const std::string_view whole = table_of_piece(module);
@@ -136,7 +136,8 @@ class Finder {
                : std::nullopt;
   }
 
-  /// True for formats that are not read here: I8 without E8M0 scales is int8, U8 without U8 scales is NVFP4.
+  /// True for formats that are not read here. I8 without E8M0 scales is INT8, and U8 without U8 scales is
+  /// NVFP4.
   static bool is_other_format(const TensorInfo& t) {
     return t.dtype == DType::kI8 || (t.dtype == DType::kU8 && !t.name.ends_with("_blocks"));
   }
@@ -167,7 +168,7 @@ class Finder {
     return set_rows(module) ? std::optional(std::move(module)) : std::nullopt;
   }
 
-  /// Sets the order of rows in a stack of gate and up. False if it is uncertain.
+  /// Sets the order of the rows in a stack of gate and up. Returns false if the order is uncertain.
   bool set_rows(Linear& module) {
     const auto parsed = module.stacked ? parse_module_name(module.name) : std::nullopt;
     if (!parsed || parsed->projection != Projection::kGateUp) return true;
@@ -208,7 +209,8 @@ class Finder {
     return sound ? std::optional(std::move(m)) : std::nullopt;
   }
 
-  /// A module of floats. An FP8 scale beside them is refused, since loaders would differ on it.
+  /// Returns a module of floats. An FP8 scale beside it is refused, since loaders would differ on its
+  /// meaning.
   std::optional<Linear> without_scale(Linear m) {
     for (const char* suffix : {".weight_scale_inv", ".weight_scale"}) {
       if (!c_.find(m.name + suffix)) continue;
@@ -231,8 +233,9 @@ class Finder {
     return true;
   }
 
-  /// True if a stack is [E, K, N]. gate_up and down are [E, 2I, H] and [E, H, I], or [E, H, 2I] and [E, I,
-  /// H]. One alone may be square or transposed; both together decide.
+  /// True if a stack is [E, K, N], and false if it is [E, N, K]. With N first, gate_up is [E, 2I, H] and down
+  /// is [E, H, I]. With K first, they are [E, H, 2I] and [E, I, H]. One stack alone may be square, so both
+  /// together decide.
   std::optional<bool> is_k_outer(const Linear& m) {
     const auto parsed = parse_module_name(m.name);
     const Stacks& block = stacks_[std::string(parsed->block)];
@@ -255,7 +258,7 @@ class Finder {
                                    h ? fmt::format(", {},", *h) : ", which config.json does not say,"));
       return std::nullopt;
     }
-    return down == (shape[2] == *h);  // the hidden size is N of down and K of gate_up
+    return down == (shape[2] == *h);  // the hidden size H is N of down and K of gate_up
   }
 
   const Checkpoint& c_;

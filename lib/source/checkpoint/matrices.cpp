@@ -33,7 +33,7 @@ Matrices::Matrices(const Checkpoint& checkpoint, Findings& findings) : checkpoin
   };
   odd_ = problems.lines();
   for (const std::string& line : odd_) leave_out(line);
-  std::set<std::string> scopes;  // each is checked once
+  std::set<std::string> scopes;  // each scope is checked once
   for (WeightTerm& term : find_weight_terms(access_to(checkpoint))) {
     std::string why = fmt::format("{}: {}", checkpoint.where(term.tensor), term.problem);
     const bool is_new = !term.scope || scopes.insert(*term.scope).second;

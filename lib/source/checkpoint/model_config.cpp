@@ -79,7 +79,7 @@ void add_odd_count(std::string_view key, const Json& value, std::vector<std::str
   if (!fits) odd.push_back(odd_text(key, "a whole number that is not negative", value));
 }
 
-/// Numbers of experts may be at any depth, as in promised_experts().
+/// Adds invalid numbers of experts. They may be at any depth, as in promised_experts().
 void add_odd_expert_counts(const Json& config, std::vector<std::string>& odd) {
   if (!config.is_object()) return;
   for (const auto& [key, value] : config.items()) {
@@ -145,7 +145,7 @@ std::optional<LanguageModel> find_language_model(const Json& config) {
     if (type == (*at)->end() || !type->is_string()) continue;
     const std::string& name = type->get_ref<const std::string&>();
     if (const FamilyShapes* family = find_family_shapes(name)) {
-      // Nested sizes without a model_type belong to the model around them.
+      // Sizes in a nested config without a model_type belong to the model around it.
       const bool says_sizes = (*at)->contains("hidden_size") || all.back()->contains("model_type");
       const Json* own = says_sizes ? *at : all.back();
       return LanguageModel{own, family, name, own != all.front()};

@@ -16,10 +16,11 @@
 namespace twofour {
 namespace {
 
-/// A place where a config may have its entry. The first entry found counts. Multimodal checkpoints have it
-/// beside the language model's sizes, older compressed-tensors checkpoints under another key.
+/// A place where a config may have its quantization entry. The first place with an entry counts. Multimodal
+/// checkpoints have the entry beside the language model's sizes. Older compressed-tensors checkpoints have it
+/// under another key.
 struct EntryPlace {
-  const char* holder;  ///< within config.json; nullptr: at its top
+  const char* holder;  ///< key of the object that has the entry; nullptr: the top of config.json
   const char* key;
   std::string name() const { return holder ? fmt::format("{}.{}", holder, key) : key; }
 };
@@ -45,7 +46,7 @@ const Json* value_at(const Json& config, const EntryPlace& place) {
   return at.is_object() && at.contains(place.key) ? &at[place.key] : nullptr;
 }
 
-/// True if it is a nonempty object. Anything else is no entry.
+/// True if `entry` is an object that is not empty. Any other value is no entry.
 bool says_something(const Json* entry) { return entry != nullptr && entry->is_object() && !entry->empty(); }
 
 const EntryPlace* entry_place(const Json& config) {
@@ -55,13 +56,13 @@ const EntryPlace* entry_place(const Json& config) {
   return nullptr;
 }
 
-/// The config with this entry and no other, within `holder` or (nullptr) at its top.
+/// Returns the config with `entry` as its only entry, within `holder` or, if it is nullptr, at the top.
 Json with_entry(Json config, const char* holder, Json entry) {
   if (!config.is_object()) config = Json::object();
   for (const EntryPlace& place : entry_places()) {
     if (place.holder && !has_object(config, place.holder)) continue;
     Json& at = place.holder ? config[place.holder] : config;
-    // An entry that stays remains at its position.
+    // An entry that is replaced at its own place keeps its position among the keys.
     const bool stays = place.holder == holder && place.key == std::string_view("quantization_config");
     if (!stays || entry.is_null()) at.erase(place.key);
   }
@@ -69,7 +70,7 @@ Json with_entry(Json config, const char* holder, Json entry) {
   return config;
 }
 
-/// Throws if an entry is in a config within a config of a language model, where loaders do not look.
+/// Throws Error if an entry is nested deeper than in a language model's config, where loaders do not look.
 void refuse_deep_entries(const Checkpoint& source) {
   const Json& config = source.config();
   for (const Json* nested : model_configs(config)) {
@@ -101,12 +102,12 @@ Json config_with_layout(const Checkpoint& source, Json entry, const Json* base) 
   entry["base"] = base ? *base : source_quantization(source);
   const EntryPlace* place = entry_place(source.config());
   if (place && !is_usual(*place)) entry["base_place"] = place->name();
-  // Copies of the entry and empty entries.
+  // Keep copies of the entry, and empty entries.
   for (const EntryPlace& other : entry_places()) {
     const Json* value = value_at(source.config(), other);
     if (&other != place && value != nullptr) entry["beside_base"][other.name()] = *value;
   }
-  return with_entry(source.config(), nullptr, std::move(entry));  // where a reader of layouts looks
+  return with_entry(source.config(), nullptr, std::move(entry));  // readers of layouts look at the top
 }
 
 std::vector<SideConfig> read_side_configs(const std::filesystem::path& directory) {
@@ -148,7 +149,7 @@ std::string quantization_method(const Json& entry) {
 }
 
 void refuse_entries_that_cannot_be_kept(const Checkpoint& source) {
-  std::map<std::string_view, const EntryPlace*> firsts;  // by holder, the top first
+  std::map<std::string_view, const EntryPlace*> firsts;  // the first entry of each holder; the top is ""
   for (const EntryPlace& place : entry_places()) {
     if (says_something(value_at(source.config(), place)))
       firsts.try_emplace(place.holder ? place.holder : "", &place);
@@ -212,8 +213,8 @@ Json original_config(const Json& config, const Json& hf_quant_config) {
 
 namespace {
 
-/// True if the KV cache is FP8 in either dialect. Throws Error on any other format, which one of the two
-/// dialects cannot express.
+/// True if the KV cache is FP8 in either of the two dialects. Throws Error on any other format, which one of
+/// them cannot express.
 bool is_fp8_kv_cache(const Json& entry, const Json& hf_quant) {
   const Json& named = member(member(hf_quant, "quantization"), "kv_cache_quant_algo");
   const Json& algo = named.is_null() ? member(entry, "kv_cache_scheme") : named;
@@ -244,7 +245,7 @@ std::optional<Block> parse_block(const Json& stated) {
   return is_stated_size(block.first) && is_stated_size(block.second) ? std::optional(block) : std::nullopt;
 }
 
-/// Calls `f` with the integer of the first of `keys` that has one.
+/// Calls `f` with the integer of the first key in `keys` that has an integer.
 template <class F>
 void with_number(const Json& json, std::initializer_list<const char*> keys, F&& f) {
   for (const char* key : keys) {

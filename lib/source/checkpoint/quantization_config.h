@@ -17,31 +17,31 @@ struct QuantizationEntry {
   const Json& value;
   std::string place;
 };
-/// The entry that applies; nullopt if there is none or it is empty.
+/// The entry that applies; nullopt if a config has none or it is empty.
 std::optional<QuantizationEntry> quantization_entry(const Json& config);
 
-/// The files that AutoGPTQ and AutoAWQ write beside config.json, or in place of its entry.
+/// The names of the files that AutoGPTQ and AutoAWQ write beside config.json, or in place of its entry.
 inline constexpr const char* kSideConfigs[] = {"quantize_config.json", "quant_config.json"};
-/// One of these files, an object with `quant_method`.
+/// A file of kSideConfigs: a JSON object with `quant_method`.
 struct SideConfig {
   std::string file;
   Json value;
 };
-/// Reads the ones in a directory. Throws Error on one that is no JSON object.
+/// Reads the files of kSideConfigs in a directory. Throws Error if one is not a JSON object.
 std::vector<SideConfig> read_side_configs(const std::filesystem::path& directory);
 
-/// The quant_method of an entry with one name for all spellings: "gptq" for "gptq_marlin" and "gptqmodel",
-/// "awq" for "awq_marlin", "auto-round" for "auto_round" and "intel/auto-round", "compressed-tensors". Any
-/// other is returned as written; empty if there is none. Sources: vLLM, quantization/__init__.py; GPTQModel,
-/// quantization/config.py; AutoRound, export.
+/// Returns the quant_method of an entry, with one name for all spellings: "gptq" for "gptq_marlin" and
+/// "gptqmodel", "awq" for "awq_marlin", "auto-round" for "auto_round" and "intel/auto-round",
+/// "compressed-tensors". Any other method is returned as written. Empty: the entry has none. Sources: vLLM,
+/// quantization/__init__.py; GPTQModel, quantization/config.py; AutoRound, export.
 std::string quantization_method(const Json& entry);
 
-/// The storage of weights that a quantization entry states, for all modules together.
+/// The storage of weights as a quantization entry states it for all modules together.
 struct StatedStorage {
-  std::vector<std::pair<int64_t, int64_t>> blocks;  ///< block sizes of FP8, rows and columns
-  std::vector<std::string> unread_blocks;           ///< as written in the entry
-  std::vector<int64_t> group_sizes;                 ///< group sizes of integers
-  std::set<int64_t> bits;                           ///< bits of integers
+  std::vector<std::pair<int64_t, int64_t>> blocks;  ///< block sizes of FP8, in rows and columns
+  std::vector<std::string> unread_blocks;           ///< block sizes that cannot be read, as written
+  std::vector<int64_t> group_sizes;                 ///< group sizes of integer formats
+  std::set<int64_t> bits;                           ///< bits of integer formats
   std::string method;                               ///< result of quantization_method()
   std::string format;                               ///< checkpoint_format, version or packing_format
   std::string other_format;                         ///< another key's value that contradicts it
@@ -50,41 +50,45 @@ struct StatedStorage {
   bool by_gptqmodel = false;                        ///< GPTQ: meta.quantizer names GPTQModel
 };
 StatedStorage stated_storage(const Json& quantization);
-/// True if a number may be a size: so small that no product of two overflows.
+/// True if a stated number may be a size: it is so small that no product of two sizes overflows.
 bool is_stated_size(int64_t stated);
 
 /// Throws Error if config.json has one entry at its top and another in a language model's config, such as
-/// text_config, since an output can have only one. Throws Error if an entry is nested deeper than that.
+/// text_config: an output can have only one entry. Also throws Error if an entry is nested deeper than that.
 void refuse_entries_that_cannot_be_kept(const Checkpoint& source);
 
-/// The source's quantization entry, from config.json or hf_quant_config.json; null if it has none.
+/// Returns the source's quantization entry from config.json or hf_quant_config.json; null if neither has one.
 Json source_quantization(const Checkpoint& source);
 
-/// The same for the configuration by which values are read.
+/// Returns the quantization entry of the configs by which the source's values are read; null if they have
+/// none.
 Json quantization_of_values(const Checkpoint& source);
 
-/// The place of a key of that entry, for messages: "DIRECTORY/config.json:
+/// Returns the place of a key in the source's quantization entry, for messages: "DIRECTORY/config.json:
 /// text_config.quantization_config.KEY", for example, or "DIRECTORY/hf_quant_config.json: KEY".
 std::string quantization_place(const Checkpoint& source, const std::string& key);
 
-/// Restores the source's config.json from that of an artifact in a layout. The layout's `base` is the
-/// original quantization entry and `base_place` its path ("text_config.quantization_config", for example; by
-/// default the top). If `base` came from `hf_quant_config`, the source's own file, or is null, no entry is
-/// written. `beside_base` restores the others. Any other config is returned unchanged.
+/// Restores the source's config.json from the config.json of an artifact in a layout. The layout's entry
+/// holds the source's quantization entry in `base`, its path in `base_place`
+/// ("text_config.quantization_config", for example; by default the top of config.json), and the source's
+/// other entries in `beside_base`. If `base` is null or equals `hf_quant_config`, the source's own file, it
+/// is not written into config.json. A config without a layout's entry is returned unchanged.
 Json original_config(const Json& config, const Json& hf_quant_config);
 
-/// The source's config.json with that quantization_config and no other, at its top or where the source's
-/// entry is (in text_config, for example); null: without any.
+/// Returns the source's config.json with `entry` as its only quantization entry. The entry is where the
+/// source has its own (in text_config, for example), otherwise at the top. null: the result has no entry.
 Json config_with_quantization(const Checkpoint& source, Json entry);
-/// The same for a config.json.
+/// Returns `config`, a config.json, with `entry` as its only quantization entry, as
+/// config_with_quantization() does.
 Json with_quantization(Json config, Json entry);
 
-/// The config.json of an artifact in a layout: `entry` at its top, with the source's entry under `base`, its
-/// path if that is not the usual one, and the source's other entries. `base`: replaces the source's entry.
+/// Returns the config.json of an artifact in a layout, with `entry` at its top. Under `base` the entry holds
+/// the source's entry or, if it is given, `*base`. It also holds the path of the source's entry, if that is
+/// not the usual one, and the source's other entries.
 Json config_with_layout(const Checkpoint& source, Json entry, const Json* base = nullptr);
 
-/// True if the source's KV cache is FP8. Throws Error if it is quantized in a way that not every dialect can
-/// express.
+/// True if the source's KV cache is FP8. Throws Error if the cache is quantized in a way that not every
+/// dialect can express.
 bool has_fp8_kv_cache(const Checkpoint& source);
 
 }  // namespace twofour

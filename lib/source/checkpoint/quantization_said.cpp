@@ -40,8 +40,8 @@ std::string path_of_words(std::string place, bool is_nested) {
   return place.empty() ? place : place + '.';
 }
 
-/// True if an entry of "dynamic" or "extra_config" is for a module: its name, or an expression that matches
-/// anywhere in it.
+/// True if `text`, an entry of "dynamic" or "extra_config", is for a module. It may be the module's name, or
+/// an expression that matches anywhere in the name.
 bool is_for(const std::string& text, const std::string& module) {
   if (text == module) return true;
   const std::string expression = text.starts_with("+:") || text.starts_with("-:") ? text.substr(2) : text;
@@ -49,7 +49,7 @@ bool is_for(const std::string& text, const std::string& module) {
   return pattern.known() && pattern.matches(module);
 }
 
-/// "sym" of the exception for a module; nullopt if no exception has it.
+/// Returns "sym" of the exception for a module; nullopt if no exception states it.
 std::optional<bool> symmetry_of_exception(const Json& words, const std::string& module) {
   for (const char* key : {"dynamic", "extra_config"}) {
     for (const auto& [text, entry] : members_of(words, key)) {
@@ -71,7 +71,7 @@ QuantizationSaid::QuantizationSaid(const Json& config, std::string at)
       ignored_(ignored_of(*words, place)),
       targets_(*words) {
   method = method_of(quantization_method(config));
-  // If the inner form lacks a method, the missing method is the only problem.
+  // If the object below "quantization" has no method, this is the only fault. It is read as ModelOpt's.
   if (method == QuantMethod::kNone && (is_nested || !algorithm.empty())) method = QuantMethod::kModelOpt;
 }
 
@@ -106,7 +106,7 @@ SaidOfModule QuantizationSaid::find(const std::string& module, const std::string
     const auto layer = find_layer(module);
     if (!layer) return {};
     const Json& entry = *layer->second;
-    // DeepSeek-V4's entries have an older form, a string with the algorithm.
+    // An entry may also be a string with the algorithm, which is an older form of DeepSeek-V4.
     return {&entry, fmt::format("{}quantized_layers.{}", place, layer->first),
             entry.is_string() ? entry.get<std::string>() : lookups::algorithm_of(entry)};
   }

@@ -12,7 +12,7 @@
 namespace twofour {
 namespace {
 
-/// The widest type of T's kind.
+/// The widest type of T's kind: floating-point, signed or unsigned.
 template <class T>
 using Widest = std::conditional_t<std::is_floating_point_v<T>, double,
                                   std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>>;
@@ -64,8 +64,8 @@ namespace {
 
 constexpr uint64_t kPiece = 1u << 20;
 
-/// Calls `f(index, value)` for the integers of a tensor until it returns false. Returns false if the tensor
-/// holds no integers or `f` returned false.
+/// Calls `f(index, value)` for each integer of a tensor until `f` returns false. Returns false if `f` did, or
+/// if the tensor holds no integers.
 bool for_integers(const TensorInfo& t, const ReadBytes& read,
                   const std::function<bool(int64_t, int64_t)>& f) {
   const uint64_t width = static_cast<uint64_t>(dtype_bits(t.dtype)) / 8;
@@ -117,7 +117,7 @@ bool is_all_zero(const TensorInfo& t, const ReadBytes& read) {
 
 bool is_in_order(const TensorInfo& t, const ReadBytes& read) {
   const int64_t k = t.shape.empty() ? 1 : t.shape.back();
-  // All groups have the size of the first.
+  // All groups must have the size of the first group.
   int64_t size = k;
   bool unset = true, in_order = true;
   const bool integers = for_integers(t, read, [&](int64_t index, int64_t value) {

@@ -20,7 +20,8 @@
 namespace twofour {
 namespace {
 
-/// True if the decoder of these weights accounts for the term, whose name must be the one that it looks up.
+/// True if the decoder of `weight` accounts for the term `own`, which must have the name that the decoder
+/// looks up.
 bool is_decoded(const TensorInfo& weight, const TensorInfo& own, const PartName& name) {
   const ModulePart& term = *name.part;
   if (!term.decoder || own.name.size() != name.module.size() + 1 + term.name.size()) return false;
@@ -49,13 +50,13 @@ bool is_plain_float(DType type) {
   return type == DType::kBF16 || type == DType::kF16 || type == DType::kF32 || type == DType::kF64;
 }
 
-/// The linear, or stack of linears, whose codes the tensor holds.
+/// Returns the linear, or stack of linears, whose codes a tensor holds; nullopt if it holds none.
 std::optional<WeightName> codes_at(const TensorInfo& t) {
   return t.shape.size() < 2 || is_plain_float(t.dtype) ? std::nullopt : weight_name(t);
 }
 
-/// The scales that the reader of these codes uses, as suffixes of the linear's name, from the first matching
-/// row of the dialects. Empty: no row matches, and the scales are unknown.
+/// Returns the suffixes of the scales that the reader of these codes uses, from the first row of the dialects
+/// that matches. Empty: no row matches, and the scales are unknown.
 std::vector<std::string_view> scales_of(const TensorAccess& access, const WeightName& codes, DType type) {
   const auto find = [&](const char* suffix) { return find_tensor(access.tensors, codes.linear + suffix); };
   if (type == DType::kU8) {
@@ -112,7 +113,7 @@ class Terms {
     }
   }
 
-  /// Adds a tensor with a name on the list: a term, or a part of a missing linear.
+  /// Adds a tensor whose name is on the list of module_parts.h: as a term, or as a part of a missing linear.
   void add_listed(size_t i) {
     const auto name = parse_part_name(tensor(i).name);
     const PartKind kind = name ? name->part->kind : PartKind::kPart;
@@ -131,8 +132,8 @@ class Terms {
     add(i, weight, std::move(linear), "weight-term", std::move(problem));
   }
 
-  /// True if the tensor belongs to codes. Norms and blocks of towers have a "scale", too; scales of codes are
-  /// matrices or E8M0.
+  /// True if a tensor's name implies codes beside it. Norms and blocks of towers have a "scale", too. Scales
+  /// of codes are matrices or E8M0.
   bool shows_codes(size_t i, const PartName& name) const {
     if (name.part->needs_codes) return true;
     const TensorInfo& t = tensor(i);
@@ -143,7 +144,7 @@ class Terms {
     return has_method && t.shape.size() == 2 && is_linear_name(name.module);
   }
 
-  /// Adds terms of missing linears.
+  /// Adds the terms whose linears are missing.
   void add_lost() {
     for (const auto& [i, name] : lost_) {
       std::string scope = scope_of(name.module);
@@ -157,7 +158,8 @@ class Terms {
     }
   }
 
-  /// The nearest module or block above a name that has tensors; empty: there is none within the name's layer.
+  /// Returns the nearest module or block above a name that has tensors. Empty: there is none in the name's
+  /// layer.
   std::string scope_of(std::string_view module) const {
     const auto is_numbered = [](std::string_view name) {
       return any_part(name, [](std::string_view part) { return parse_index(part).has_value(); });
@@ -173,7 +175,7 @@ class Terms {
     return "";
   }
 
-  /// True for a table whose pieces share a scale beside them.
+  /// True for an embedding whose pieces share a scale beside them.
   bool is_of_table(std::string_view module) const {
     const std::string prefix = std::string(module) + ".";
     const auto at = std::lower_bound(access_.tensors.begin(), access_.tensors.end(), prefix,
@@ -185,7 +187,7 @@ class Terms {
   }
 
   void add_incomplete(size_t i, const PartName& name) {
-    // "X_weight_scale" of a stack, and other names with that ending, do not imply codes.
+    // Names that end like a stack's "X_weight_scale", without a dot, imply codes only for a stack.
     const bool is_dotted = tensor(i).name[name.module.size()] == '.';
     const bool is_stack = !is_dotted && parse_module_name(name.module).has_value();
     if (access_.is_part || (!is_dotted && !is_stack) || is_of_table(name.module)) return;
@@ -195,7 +197,7 @@ class Terms {
                     name.module));
   }
 
-  /// Adds experts that are one matrix, whose number is stated nowhere.
+  /// Adds experts that are stored as one matrix. Nothing states their number.
   void add_flattened(size_t i) {
     const TensorInfo& t = tensor(i);
     if (t.shape.size() != 2) return;
@@ -222,7 +224,7 @@ class Terms {
         fmt::format("expected a stack of experts {}{}, found {}", shape, count, describe(t)));
   }
 
-  /// Adds all other tensors under the name of a module with codes.
+  /// Adds all other tensors that are named as parts of a module with codes.
   void add_beside(size_t i, const WeightName& codes) {
     const std::vector<std::string_view> scales = scales_of(access_, codes, tensor(i).dtype);
     for (const char* separator : {".", "_"}) {
@@ -262,7 +264,7 @@ class Terms {
     }
   }
 
-  /// Adds a stored N and K that contradict the codes. For INT4 they are read with its words.
+  /// Adds a stored shape that contradicts the codes. For INT4, the reader of its words checks the shape.
   void add_odd_shape(size_t i, const WeightName& codes) {
     const TensorInfo& t = tensor(i);
     const auto at = find_tensor(access_.tensors, codes.linear + ".weight_shape");
@@ -285,7 +287,7 @@ class Terms {
 
   const TensorAccess& access_;
   std::vector<WeightTerm> found_;
-  std::set<std::string, std::less<>> incomplete_;  ///< modules found incomplete
+  std::set<std::string, std::less<>> incomplete_;  ///< modules that were found incomplete
   std::set<const Shard*> described_;               ///< files that describe codes
   std::vector<size_t> others_;                     ///< tensors that are no terms but parts of modules
   std::vector<std::pair<size_t, PartName>> lost_;  ///< terms without a linear
@@ -297,8 +299,8 @@ TensorAccess access_to(const Checkpoint& c) {
   TensorAccess access{c.tensors(), [&c](size_t tensor, uint64_t offset, std::span<uint8_t> out) {
                         c.read(tensor, offset, out);
                       }};
-  // A view has other codes than the headers of its files describe. Whoever opens the files checks their
-  // headers.
+  // A view has other codes than those that the headers of its files describe. The headers are checked by the
+  // code that opens the files.
   if (!c.is_view()) access.file = [&c](size_t tensor) -> const Shard& { return c.shard_of(tensor); };
   access.config = &c.config_of_values();
   for (const Nvfp4Linear& m : c.nvfp4_modules()) {
@@ -334,7 +336,7 @@ std::vector<size_t> find_quantizer_state(std::span<const TensorInfo> tensors) {
 
 namespace {
 
-/// Tells if a term without a linear may change any tensor that is read.
+/// Finds out whether a term without a linear may change any tensor that is read.
 class ReadScopes {
  public:
   ReadScopes(std::span<const TensorInfo> tensors, const std::function<bool(size_t)>& is_read)

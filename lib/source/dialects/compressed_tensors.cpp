@@ -38,7 +38,7 @@ Json group_of(const char* format, Json weights, Json activations) {
           {"weights", std::move(weights)}};
 }
 
-/// A group for these modules; the order of keys is the producer's.
+/// Returns a group with these targets. The keys are in the producer's order.
 Json with_targets(const Json& group, const std::vector<std::string>& targets) {
   Json full = Json::object();
   for (const auto& [key, value] : group.items()) {
@@ -66,9 +66,10 @@ Json float8_args(const char* strategy, bool dynamic) {
           {"group_size", nullptr}};
 }
 
-/// The group of an FP8 scheme, as in llm-compressor's FP8, FP8_DYNAMIC and FP8_BLOCK.
+/// Returns the group of an FP8 scheme, as llm-compressor's presets FP8, FP8_DYNAMIC and FP8_BLOCK write it.
 Json fp8_group(const Scheme& s) {
-  // Loaders of experts accept a scale a tensor for weights and inputs, or a scale a channel and a token.
+  // Loaders of experts accept one scale per tensor for weights and inputs, or one per channel of weights and
+  // one per token of inputs.
   const bool block = s.granularity == kBlock, tensor = s.granularity == kTensor;
   Json weights = float8_args(block ? "block" : tensor ? "tensor" : "channel", false);
   Json activations = float8_args(block    ? "group"
@@ -82,7 +83,7 @@ Json fp8_group(const Scheme& s) {
   return group_of("float-quantized", weights, activations);
 }
 
-/// The group of an MX format: groups of 32 with scales that are powers of two.
+/// Returns the group of an MX format. Each 32 weights share a scale, which is a power of two.
 Json mx_group(int bits, const char* format) {
   Json weights = {
       {"num_bits", bits},  {"type", "float"},  {"strategy", "group"},  {"group_size", 32},
@@ -90,7 +91,7 @@ Json mx_group(int bits, const char* format) {
   Json activations = weights;
   activations["dynamic"] = true;
   activations["observer"] = nullptr;
-  // Loaders of experts accept MXFP4 only for the weights.
+  // Loaders of experts accept MXFP4 only as a format of weights alone.
   if (bits == 4) activations = nullptr;
   return group_of(format, weights, activations);
 }
@@ -108,7 +109,7 @@ Json entry_of(const Scheme& s) {
 ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
   Json group = entry_of(s);
   if (s.is_mxfp8()) group["input_activations"] = nullptr;  // as in the preset for weights alone
-  // The class of linears includes no engine's class of heads.
+  // "Linear" does not include the class of heads of any engine.
   std::vector<std::string> targets = {"Linear"};
   for (const std::string& head : c.heads) targets.push_back(fmt::format("re:.*{}$", leaf_of(head)));
   return {

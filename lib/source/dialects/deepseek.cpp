@@ -12,7 +12,7 @@ using enum Granularity;
 ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
   Json unquantized = Json::array();
   for (std::string name : c.unquantized) {
-    if (name.ends_with('*')) name.pop_back();  // loaders look for names within names
+    if (name.ends_with('*')) name.pop_back();  // loaders look for the entry within a name
     unquantized.push_back(name);
   }
   const Json entry = {{"activation_scheme", "dynamic"},

@@ -10,7 +10,7 @@
 #include "lib/source/checkpoint/quantization_config.h"
 #include "lib/source/dialects/dialect_rows.h"
 
-// DeepSeek-V4's own form: block FP8 with E8M0 scales, and experts in MXFP4, NVFP4 or FP8. Sources:
+// DeepSeek-V4's own dialect: block FP8 with E8M0 scales, and experts in MXFP4, NVFP4 or FP8. Sources:
 // NVIDIA/Model-Optimizer, examples/deepseek/deepseek_v4/quantize_to_nvfp4.py; vLLM,
 // models/deepseek_v4/quant_config.py.
 
@@ -35,7 +35,7 @@ std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
   if (s.format->group == kMxGroup)
     return Spelling{".weight", DType::kI8, ".scale", DType::kF8E8M0, {n, k / kMxGroup}};
   if (!is_block(s)) return std::nullopt;
-  // The Base models' experts have F32 scales.
+  // In the Base models, the scales of experts are F32.
   const bool power = s.scale_type == DType::kF8E8M0 || s.scale_type == DType::kU8;
   Spelling spelling{".weight", DType::kF8E4M3, ".scale", power ? DType::kF8E8M0 : DType::kF32};
   spelling.scale_shape = {count_blocks(n, s.rows), count_blocks(k, s.cols)};
@@ -47,7 +47,7 @@ bool is_routed(const std::string& module) {
   return parsed && parsed->kind == BlockKind::kRoutedExperts;
 }
 
-/// The blocks of routed experts in NVFP4; mxfp4_drafts if experts of drafts are in MXFP4.
+/// Which blocks of routed experts are in NVFP4. mxfp4_drafts is true if experts of drafts are in MXFP4.
 struct Experts {
   std::set<std::string> nvfp4;
   bool mxfp4_drafts = false;
@@ -64,7 +64,7 @@ Experts experts_of(const WrittenModel& model) {
   return experts;
 }
 
-/// Throws Error if FP8 weights have several block sizes, since loaders know one for all.
+/// Throws Error if FP8 weights have different block sizes, since loaders use one size for all of them.
 void refuse_unlike_blocks(const WrittenModel& model) {
   const Json* first = nullptr;
   for (const Json& e : model.entries) {
@@ -78,7 +78,7 @@ void refuse_unlike_blocks(const WrittenModel& model) {
   }
 }
 
-/// The source's FP8 entry, or a new one, with the block size and scales of the output.
+/// Returns the source's FP8 entry, or a new one, with the output's block size and scales.
 Json fp8_entry(const WrittenModel& model) {
   Json entry = source_quantization(*model.source);
   if (!entry.is_object() || entry.value("quant_method", "") != "fp8") {
@@ -99,8 +99,8 @@ Json fp8_entry(const WrittenModel& model) {
 
 constexpr const char* kExpertDtype = "expert_dtype";
 
-/// "expert_dtype" of the model's experts: "fp4" for MXFP4 and NVFP4, which `moe_quant_algo` distinguishes,
-/// "fp8", or null for floats.
+/// Returns "expert_dtype" for the model's experts: "fp4" for MXFP4 and NVFP4, "fp8", or null for floats.
+/// `moe_quant_algo` tells MXFP4 from NVFP4.
 Json expert_dtype_of(const WrittenModel& model) {
   Json dtype = nullptr;
   for (const WrittenModule& m : model.modules) {
@@ -111,7 +111,8 @@ Json expert_dtype_of(const WrittenModel& model) {
   return dtype;
 }
 
-/// The setting beside the entry. The default is "fp4". DeepSeek-V4.1 has it in the entry, too.
+/// Returns expert_dtype as a member of config.json beside the entry. Its default is "fp4". DeepSeek-V4.1 has
+/// it in the entry, too.
 Json settings_of(const WrittenModel& model) {
   const Json dtype = expert_dtype_of(model);
   const Json& config = model.source->config();
@@ -119,7 +120,8 @@ Json settings_of(const WrittenModel& model) {
   return stated || dtype == "fp8" ? Json{{kExpertDtype, dtype}} : Json::object();
 }
 
-/// The scale type that vLLM reads: E8M0 throughout with four-bit experts, F32 throughout with FP8 experts.
+/// Returns the scale type that vLLM reads. With four-bit experts all FP8 scales are E8M0, with FP8 experts
+/// all are F32.
 std::optional<DType> fp8_scale_type(std::span<const Scheme> experts) {
   std::optional<DType> type;
   for (const Scheme& s : experts) {
@@ -130,7 +132,8 @@ std::optional<DType> fp8_scale_type(std::span<const Scheme> experts) {
   return type;
 }
 
-/// The source's entry with the keys that NVIDIA's exports add for experts in NVFP4. The method stays "fp8".
+/// Adds the keys that NVIDIA's exports add for experts in NVFP4 to the source's entry. The method stays
+/// "fp8".
 ConfigEntries mixed_config(const WrittenModel& model) {
   refuse_unlike_blocks(model);
   Json entry = fp8_entry(model);

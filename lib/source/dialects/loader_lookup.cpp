@@ -21,20 +21,20 @@ namespace {
 
 using Kind = EngineLayer::Kind;
 
-/// The engines' names of fused linears, by the groups of fused_group().
+/// The engines' names of fused linears, in the order of the groups of fused_group().
 constexpr const char* kFusedNames[] = {"gate_up_proj", "gate_up_proj", "qkv_proj", "fused_qkv_a_proj"};
 
-/// True for embeddings, which models' classes handle.
+/// True for an embedding. The classes of models handle embeddings themselves.
 bool is_table(std::string_view module) { return module.find("embed") != module.npos; }
 
-/// True for linears that models' classes build as floats, whatever a configuration says.
+/// True for a linear that the classes of models always build as floats, whatever the configuration says.
 bool is_built_as_float(const LoadedModule& m) {
   if (m.scheme.format->coded) return false;
   constexpr int64_t kAnyLayers = std::numeric_limits<int64_t>::max();
   return module_role(m.name, kAnyLayers) == ModuleRole::kRouter || leaf_of(m.name) == "eh_proj";
 }
 
-/// Layers by their unique names, in the order of their first modules.
+/// The layers by their names, in the order of their first modules.
 class Layers {
  public:
   void add(const LoadedModule& m) {
@@ -60,7 +60,7 @@ class Layers {
     for (EngineLayer& layer : layers_) {
       if (layer.kind == Kind::kFused) sort_parts(layer);
       if (layer.kind != Kind::kFused || layer.parts.size() > 1) continue;
-      layer.kind = Kind::kLinear;  // an up_proj without a gate
+      layer.kind = Kind::kLinear;  // an up_proj without a gate is a linear of its own
       layer.name = layer.parts[0];
       layer.parts.clear();
     }
@@ -73,7 +73,7 @@ class Layers {
     if (fresh) layers_.push_back({kind, name});
     return layers_[found->second];
   }
-  /// Sorts parts in the engines' order, which is that of the rows: q, k, v.
+  /// Sorts the parts of a fused layer in the engines' order of rows: q, k, v.
   static void sort_parts(EngineLayer& layer) {
     const auto rank = [](const std::string& part) {
       constexpr std::string_view kOrder[] = {"q_proj", "k_proj", "v_proj"};
@@ -94,12 +94,12 @@ bool is_split(const EngineLayer& layer) {
   });
 }
 
-/// True if a loader that expects `promised` reads the stored scheme.
+/// True if a loader that expects the scheme `promised` can read the stored scheme.
 bool is_read_as(const LoadedModule& stored, const Scheme& promised) {
   const Scheme& scheme = stored.scheme;
   if (scheme.format == WeightFormat::kOther || promised.format == WeightFormat::kOther)
     return scheme.format->coded && promised.format->coded;
-  // Loaders drop scales that they do not use.
+  // Loaders ignore scales that they do not use.
   if (scheme.format->global_scale && promised == schemes::kNvfp4WeightOnly) return true;
   if (stored.one_block && is_fp8_blocks(promised))
     return scheme.granularity == Granularity::kTensor || promised.rows <= 1;
@@ -206,7 +206,8 @@ std::vector<LookupFinding> check_lookups(const LoadedConfig& config, const std::
     }
     if (!lookup) continue;
     for (const EngineLayer& layer : layers) {
-      // DeepSeek-V4's class knows which linears are not quantized. No configuration states it.
+      // The class of DeepSeek-V4 itself knows which linears are not quantized, and no configuration states
+      // it.
       const bool is_known = config.deepseek_v4 && layer.kind != EngineLayer::Kind::kExperts &&
                             !layer.modules[0]->scheme.format->coded;
       if (!is_known) loader_lookup::check_layer(engine, *lookup, layer, findings);
@@ -218,7 +219,7 @@ std::vector<LookupFinding> check_lookups(const LoadedConfig& config, const std::
 namespace loader_lookup {
 namespace {
 
-/// The configuration faults of layers that are not split.
+/// Returns the faults of a configuration at layers that are not split.
 std::vector<std::string> conflicts_of(const LoadedConfig& config, const std::vector<LoadedModule>& modules) {
   std::vector<std::string> conflicts;
   for (const LookupFinding& f : check_lookups(config, modules)) {

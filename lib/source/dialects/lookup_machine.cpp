@@ -13,7 +13,7 @@ namespace {
 
 using Kind = EngineLayer::Kind;
 
-/// True if all parts of a fused layer pass, false if none does. Throws Error if only some do.
+/// True if all parts of a fused layer pass, false if none passes. Throws Error if only some pass.
 template <class F>
 bool all_or_none(const EngineLayer& layer, const char* engine, F&& passes) {
   const auto count = std::count_if(layer.parts.begin(), layer.parts.end(), passes);
@@ -24,7 +24,7 @@ bool all_or_none(const EngineLayer& layer, const char* engine, F&& passes) {
   return count != 0;
 }
 
-/// Names under which an engine looks for a prefix.
+/// Returns the prefixes under which an engine looks for a layer, beginning with `prefix` itself.
 std::vector<std::string> candidates(const std::string& prefix, const MixedRules& rules) {
   std::vector<std::string> names = {prefix};
   const auto try_under = [&](std::string_view from, const char* to) {
@@ -41,7 +41,7 @@ std::vector<std::string> candidates(const std::string& prefix, const MixedRules&
   return names;
 }
 
-/// The entry of fused linears, by the listed ones among them.
+/// Returns the entry of a fused layer. It is the entry of those fused linears that are listed.
 const Json* find_shards(const LayerMap& layers, const MixedRules& rules, const EngineLayer& layer) {
   const Json* found = nullptr;
   for (const std::string& part : layer.parts) {
@@ -58,8 +58,8 @@ const Json* find_shards(const LayerMap& layers, const MixedRules& rules, const E
   return found;
 }
 
-/// The result for a layer with `scheme`, whose name is `name`: the scheme or, without a loader for it, a
-/// limit.
+/// Returns the result for a layer with `scheme`, whose name in tables of loaders is `name`. It is the scheme;
+/// if there is no loader for it, also a limit.
 LookupResult load(const Loaders& loaders, const EngineLayer& layer, const Scheme& scheme,
                   std::string_view name) {
   if (!scheme.format->coded) return {};
@@ -83,7 +83,7 @@ class Steps : public LoaderLookup {
   std::vector<Step> steps_;
 };
 
-/// The group of a layer by an engine's rules.
+/// Finds the group of a layer by an engine's rules.
 class GroupFinder {
  public:
   GroupFinder(const GroupRules& rules, TargetGroups groups) : rules_(rules), groups_(std::move(groups)) {}

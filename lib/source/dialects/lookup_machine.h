@@ -14,25 +14,27 @@
 /// searches lists, maps and groups, and the steps by which it reads each method.
 namespace twofour::lookups {
 
-/// True if a name matches an entry of a list; empty if the entry is no pattern that we can evaluate.
+/// True if a name matches an entry of a list. The function is empty if the entry is a pattern that we cannot
+/// evaluate.
 using NameTest = std::function<bool(const std::string& name)>;
 
-/// How an engine searches a list of modules that are not quantized. One row each.
+/// How an engine searches a list of modules that are not quantized. Each engine has its own rules.
 struct ListRules {
   const char* engine;
-  /// True if an entry matches the name of a linear or of a part of a fused layer, whose parts must all match
-  /// or none. nullptr: entries are only patterns.
+  /// True if the entry `text` matches `name`, the name of a linear or of a part of a fused layer. Either all
+  /// parts of a fused layer must match or none. nullptr: all entries are patterns.
   bool (*takes)(std::string_view text, std::string_view name);
-  bool takes_fused = false;    ///< a fused layer's name is tried before its parts' names
-  bool takes_experts = false;  ///< an entry with "experts" matches the blocks that it names
-  /// The test for an entry as a pattern; nullptr: entries are no patterns.
+  bool takes_fused = false;  ///< the name of a fused layer is tried before the names of its parts
+  /// An entry that contains "experts" matches the blocks of experts that it names.
+  bool takes_experts = false;
+  /// Returns the test that an entry makes as a pattern; nullptr: entries are never patterns.
   NameTest (*pattern)(const std::string& text) = nullptr;
-  /// The names that are matched with patterns.
+  /// Returns the names of a layer that are compared with patterns.
   std::vector<std::string> (*names)(const EngineLayer& layer) = nullptr;
-  bool experts_by_pattern = false;  ///< blocks of experts are matched only with patterns
+  bool experts_by_pattern = false;  ///< blocks of experts are compared only with patterns
 };
 
-/// A list that is searched by such rules, which must outlive it.
+/// A list of modules that is searched by an engine's rules. The rules must outlive it.
 class ModuleList {
  public:
   ModuleList(const ListRules& rules, std::vector<std::string> texts);
@@ -48,80 +50,87 @@ class ModuleList {
   bool all_known_ = true;
 };
 
-/// An engine's loaders in a kind of configuration, by names of algorithms or, for groups, of formats.
+/// The formats for which an engine has loaders in one kind of configuration. They are names of algorithms or,
+/// for groups, of formats.
 struct Loaders {
   std::span<const std::string_view> linears, experts;
 };
 
-/// How an engine searches the groups of compressed-tensors. One row each.
+/// How an engine searches the groups of a compressed-tensors config. Each engine has its own rules.
 struct GroupRules {
   const char* engine;
-  std::string (*name_of)(const EngineLayer& layer);  ///< its name of a layer
-  const char* head_class;                            ///< nullptr: only a target quantizes a head
-  const char* experts_class;                         ///< class in addition to "Linear"
-  bool class_first;    ///< a fused layer's class goes before targets of its parts
-  bool files_names;    ///< an expert's matrices are looked up by their names in the files
-  bool ignores_ends;   ///< entries of `ignore` also match ends of names
-  bool needs_a_group;  ///< it fails at a linear without a group
+  std::string (*name_of)(const EngineLayer& layer);  ///< returns the engine's name of a layer
+  const char* head_class;     ///< class of heads for targets; nullptr: only a target by name quantizes a head
+  const char* experts_class;  ///< class of experts for targets, in addition to "Linear"
+  bool class_first;           ///< for a fused layer, its class is tried before targets that match its parts
+  bool files_names;           ///< an expert's matrices are looked up by their names in the files
+  bool ignores_ends;          ///< entries of `ignore` also match the ends of names
+  bool needs_a_group;         ///< the engine fails at a linear that is in no group
   Loaders loaders;
 };
 
-/// How an engine finds a layer in quantized_layers: by its own name, the names of its fused parts, or the
-/// first name below it.
+/// How an engine finds a layer's entry in quantized_layers. It looks for the layer's own name, for the names
+/// of its fused parts, or for the first name below it.
 struct MixedRules {
   const char* engine;
-  bool tries_model_prefix;  ///< "model.layers" also for "model.language_model.layers" and back
-  bool asks_parent;         ///< experts also use the first name beside them
+  bool tries_model_prefix;  ///< "model.layers" is also tried as "model.language_model.layers", and vice versa
+  bool asks_parent;         ///< experts also take the first entry that is beside them
 };
-/// Returns nullptr if the layer is not quantized. Throws Error if fused linears have several algorithms.
+/// Returns a layer's entry in quantized_layers; nullptr: the layer is not quantized. Throws Error if fused
+/// linears have different algorithms.
 const Json* find_mixed(const LayerMap& layers, const MixedRules& rules, const EngineLayer& layer);
 
-/// One step of an engine's lookup; an empty result: it goes on to the next step.
+/// One step of an engine's lookup. It returns nullopt if the next step decides.
 using Step = std::function<std::optional<LookupResult>(const EngineLayer& layer)>;
-/// The lookup by the first step with a result. A layer without a result is not quantized.
+/// Makes a lookup that takes the result of the first step that has one. A layer without a result is not
+/// quantized.
 std::unique_ptr<LoaderLookup> lookup_by(std::vector<Step> steps);
 
-/// Leaves the list's layers as floats.
+/// Makes a step that leaves the layers in the list unquantized.
 Step leave(ModuleList list);
-/// Reads every layer in that format.
+/// Makes a step that reads every layer in `format`.
 Step read_as(Scheme format);
-/// The same for ModelOpt's `algorithm`, as far as there are loaders for it.
+/// Makes a step that reads every layer in `format`, the format of ModelOpt's `algorithm`. A layer without a
+/// loader for the algorithm is a limit.
 Step read_algorithm(Loaders loaders, std::string algorithm, Scheme format);
-/// Reads the layers that `find` finds in quantized_layers, except the list's.
+/// Makes a step that reads each layer by the entry of quantized_layers that `find` returns. Layers in the
+/// list are left out.
 Step read_layers(Loaders loaders, std::function<const Json*(const EngineLayer&)> find,
                  std::optional<ModuleList> list = std::nullopt);
-/// Reads layers by their groups.
+/// Makes a step that reads each layer by its group.
 Step read_groups(const GroupRules& rules, TargetGroups groups);
-/// Returns a limit of the engine for layers of a kind.
+/// Makes a step that returns a limit of the engine for layers of one kind.
 Step limit_of(EngineLayer::Kind kind, std::string limit);
-/// Returns the limit for all layers.
+/// Makes a step that returns a limit of the engine for every layer.
 Step stop(std::string why);
 
-/// The format of the first routed expert, by which engines choose DeepSeek-V4's; floats if there is none.
+/// Returns the format of the first routed expert, by which engines choose the format of DeepSeek-V4's
+/// experts; floats if there are no experts.
 Scheme first_expert(const std::vector<LoadedModule>& modules);
 
-/// A configuration of ModelOpt, in either of its two forms.
+/// A configuration of ModelOpt in either of its two forms: flat, or nested below "quantization".
 struct ModelOptWords {
-  /// `ignore`: the flat form's keys that an engine reads for modules that are not quantized. The first
-  /// counts.
+  /// `ignore` has the keys of the flat form in which the engine looks for modules that are not quantized. It
+  /// reads the first key that exists.
   ModelOptWords(const Json& config, std::initializer_list<const char*> ignore);
-  const Json& words;                  ///< the flat form, or "quantization" of the other
-  std::string algorithm;              ///< in capitals
-  std::vector<std::string> excluded;  ///< patterns
+  const Json& words;                  ///< the flat form, or "quantization" of the nested form
+  std::string algorithm;              ///< the algorithm for all modules, in capitals
+  std::vector<std::string> excluded;  ///< patterns of modules that are not quantized
   const Json& layers() const { return member(words, "quantized_layers"); }
 };
 
-/// True if config.json's entry, or the other file's if there is none, is ModelOpt's.
+/// True if a quantization config is ModelOpt's.
 bool is_modelopt(const Json& config);
 
-/// The entry that an engine reads if it looks into config.json first.
+/// Returns the quantization config that an engine reads if it looks into config.json first and into
+/// hf_quant_config.json next.
 const Json& inline_first(const LoadedConfig& config);
 
-/// The strings of all these lists, or of the first list that exists.
+/// Returns the strings of all lists under `keys`, or only those of the first list that exists.
 std::vector<std::string> strings_of_all(const Json& config, std::initializer_list<const char*> keys);
 std::vector<std::string> strings_of_first(const Json& config, std::initializer_list<const char*> keys);
 
-// The rows of engines(), each in a file of its own.
+// These functions read a configuration by the rules of one engine. Each has its own file.
 std::unique_ptr<LoaderLookup> read_vllm(const LoadedConfig& config, const std::vector<LoadedModule>& modules);
 std::unique_ptr<LoaderLookup> read_sglang(const LoadedConfig& config,
                                           const std::vector<LoadedModule>& modules);

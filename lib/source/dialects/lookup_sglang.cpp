@@ -28,12 +28,12 @@ constexpr std::string_view kGroups[] = {"NVFP4",
                                         "FP8 by blocks",
                                         "INT4"};
 
-/// SGLang's name of a layer.
+/// Returns SGLang's name of a layer.
 std::string name_of(const EngineLayer& layer) {
   return layer.name.ends_with(".fused_qkv_a_proj") ? layer.name + "_with_mqa" : layer.name;
 }
 
-/// The name with and without a language model's prefix.
+/// Returns a layer's name with and without a language model's prefix.
 std::vector<std::string> names_of(const EngineLayer& layer) {
   constexpr std::string_view kModel = "language_model.";
   std::vector<std::string> names = {name_of(layer)};
@@ -41,7 +41,7 @@ std::vector<std::string> names_of(const EngineLayer& layer) {
   return names;
 }
 
-/// True if a listed name is whole parts of the path: "mlp.gate" is in "layers.0.mlp.gate", not in
+/// True if `listed` consists of whole parts of a name: "mlp.gate" is in "layers.0.mlp.gate", but not in
 /// "mlp.gate_proj".
 bool is_path_part(std::string_view listed, std::string_view name) {
   for (size_t at = name.find(listed); at != name.npos; at = name.find(listed, at + 1)) {
@@ -51,8 +51,8 @@ bool is_path_part(std::string_view listed, std::string_view name) {
   return false;
 }
 
-/// A pattern of ModelOpt's list: a regular expression except for dots and asterisks. It must match a whole
-/// name or a whole part between its dots.
+/// A pattern in ModelOpt's list. It is a regular expression in which dots are literal and asterisks match any
+/// text. It must match a whole name, or one whole part between dots.
 class Exclusion {
  public:
   explicit Exclusion(const std::string& text) : text_(text), expression_(expression_of(text)) {}
@@ -71,7 +71,7 @@ class Exclusion {
   bool matches_whole(const std::string& name) const {
     return name == text_ || (expression_.known() && expression_.matches(name));
   }
-  /// True if the pattern is for a part of the fused projections of latent attention.
+  /// True if the pattern matches a part of the fused projections of latent attention.
   bool matches_fused(const std::string& name) const {
     const std::string_view tail = leaf_of(text_);
     for (const char* part : {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}) {
@@ -84,7 +84,7 @@ class Exclusion {
   ConfigPattern expression_;
 };
 
-/// Rules for methods "fp8" and "mxfp8", and the first part of ModelOpt's rules.
+/// The rules for methods "fp8" and "mxfp8". ModelOpt's rules begin with them, too.
 constexpr ListRules kNames = {kEngine, is_path_part, false, true};
 constexpr ListRules kPatterns = {.engine = kEngine,
                                  .takes = is_path_part,
@@ -97,7 +97,8 @@ constexpr ListRules kPatterns = {.engine = kEngine,
                                  .names = names_of,
                                  .experts_by_pattern = true};
 
-/// Order: the first target that matches the name, then the class, then a target that matches all fused parts.
+/// A layer's group is that of the first target that matches its name; else of its class; else of a target
+/// that matches all fused parts.
 constexpr GroupRules kGroupRules = {.engine = kEngine,
                                     .name_of = name_of,
                                     .head_class = nullptr,
@@ -108,8 +109,8 @@ constexpr GroupRules kGroupRules = {.engine = kEngine,
                                     .needs_a_group = true,
                                     .loaders = {kGroups, kGroups}};
 
-/// ModelOpt with an algorithm a module. Without NVFP4 among them SGLang treats the checkpoint as another
-/// kind.
+/// Reads a ModelOpt configuration with an algorithm for each module. If none is NVFP4, SGLang treats the
+/// checkpoint as another kind.
 std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
   const LayerMap layers(words.layers());
   const bool has_nvfp4 = std::any_of(layers.entries().begin(), layers.entries().end(), [](const auto& layer) {
@@ -121,7 +122,7 @@ std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
   return lookup_by({read_layers({kMixed, kMixed}, find, ModuleList(kPatterns, words.excluded))});
 }
 
-/// The lookup by groups of compressed-tensors.
+/// Returns the lookup by groups of compressed-tensors.
 std::unique_ptr<LoaderLookup> read_groups_of(const Json& config) {
   TargetGroups groups(config);
   if (!groups.all_known()) return nullptr;
@@ -137,8 +138,8 @@ std::unique_ptr<LoaderLookup> read_groups_of(const Json& config) {
   }});
 }
 
-/// Reads DeepSeek-V4's experts by the type of the first, or as NVFP4 if the configuration states it and does
-/// not exclude them.
+/// Makes a step that reads DeepSeek-V4's experts. They are NVFP4 if the configuration states this and does
+/// not exclude them. Otherwise they are MXFP4, unless the first expert is in floats or in blocks of FP8.
 Step read_experts(const Json& config, Scheme first) {
   using namespace schemes;
   const bool is_fp4 = !is_fp8_blocks(first) && first != kFloat;
@@ -153,7 +154,8 @@ Step read_experts(const Json& config, Scheme first) {
   };
 }
 
-/// "fp8" and "mxfp8": reads all layers that are not listed, with and without the prefix "model.".
+/// Makes the steps of "fp8" and "mxfp8". They read all layers except the listed ones, whose names may have
+/// the prefix "model." or not.
 std::vector<Step> read_listed(Scheme format, const std::vector<std::string>& listed) {
   std::vector<std::string> texts;
   for (const std::string& text : listed) {

@@ -17,7 +17,7 @@ namespace {
 
 using Kind = EngineLayer::Kind;
 
-/// Names of known algorithms. TensorRT-LLM fails at any other.
+/// The algorithms that TensorRT-LLM knows. It fails at any other name.
 constexpr std::string_view kAlgorithms[] = {"FP8",
                                             "FP8_PER_CHANNEL_PER_TOKEN",
                                             "FP8_BLOCK_SCALES",
@@ -44,14 +44,14 @@ bool is_known(std::string_view algorithm) {
   return std::find(std::begin(kAlgorithms), std::end(kAlgorithms), algorithm) != std::end(kAlgorithms);
 }
 
-/// TensorRT-LLM's name of a layer. Fused projections of latent attention have the name of one part.
+/// Returns TensorRT-LLM's name of a layer. Fused projections of latent attention have the name of one part.
 std::string name_of(const EngineLayer& layer) {
   constexpr std::string_view kFused = ".fused_qkv_a_proj";
   if (!layer.name.ends_with(kFused)) return layer.name;
   return layer.name.substr(0, layer.name.size() - kFused.size()) + ".kv_a_proj_with_mqa";
 }
 
-/// A pattern that must match the whole name of a module or of anything above it.
+/// Makes the test of a pattern. It must match the whole name of a module, or of a module above it.
 NameTest pattern_of(const std::string& text) {
   if (text.starts_with("re:")) {
     const ConfigPattern whole(fmt::format("re:(?:{})$", text.substr(3)));
@@ -67,7 +67,8 @@ NameTest pattern_of(const std::string& text) {
   };
 }
 
-/// The names of a layer. An excluded linear excludes its fused layer, too.
+/// Returns the names of a layer that are compared with exclusions. An excluded linear excludes its fused
+/// layer, too.
 std::vector<std::string> names_of(const EngineLayer& layer) {
   std::vector<std::string> names = {name_of(layer)};
   if (layer.kind == Kind::kFused && names[0] == layer.name)
@@ -78,20 +79,21 @@ std::vector<std::string> names_of(const EngineLayer& layer) {
 constexpr ListRules kPatterns = {
     .engine = "TensorRT-LLM", .takes = nullptr, .pattern = pattern_of, .names = names_of};
 
-/// The lookup by these steps for all layers except heads, which are a limit.
+/// Returns a lookup by `steps` for all layers except heads. For heads it returns a limit.
 std::unique_ptr<LoaderLookup> lookup_beside_heads(std::vector<Step> steps) {
   steps.insert(steps.begin(), limit_of(Kind::kHead, "has no loader for heads in all of its versions"));
   return lookup_by(std::move(steps));
 }
 
-/// One format for all layers that are not excluded.
+/// Returns a lookup that reads all layers in one format, except excluded ones.
 std::unique_ptr<LoaderLookup> read_single(Scheme format, std::string algorithm, ModuleList excluded) {
   return lookup_beside_heads(
       {leave(std::move(excluded)), read_algorithm({kAlgorithms, kExperts}, std::move(algorithm), format)});
 }
 
-/// A layer's entry. For experts, it is the first name that contains the block's; for fused linears, the first
-/// that contains their first linear's; otherwise the same name.
+/// Returns a layer's entry. For experts, it is the entry of the first name that contains the block's name.
+/// For fused linears, it is that of the first name that contains the first linear's name. Any other layer
+/// must have the entry's name.
 const Json* find_layer(const LayerMap& layers, const EngineLayer& layer) {
   if (layer.kind == Kind::kExperts) return layers.first_with(layer.name);
   if (layer.kind != Kind::kFused ||
@@ -103,14 +105,15 @@ const Json* find_layer(const LayerMap& layers, const EngineLayer& layer) {
   return gate != nullptr ? gate : layers.first_with(above + ".gate_up_proj");
 }
 
-/// True if no class of TensorRT-LLM has fused linears with these names, such as w1 and w3 of LFM2 outside
+/// True if no class of TensorRT-LLM fuses linears with these names. Examples are w1 and w3 of LFM2 outside of
 /// experts.
 bool is_foreign(const EngineLayer& layer) {
   return layer.kind == Kind::kFused && layer.name.ends_with(".gate_up_proj") && !layer.parts.empty() &&
          layer.parts[0].ends_with(".w1");
 }
 
-/// An algorithm a module. Linears with foreign names have no class.
+/// Returns a lookup with an algorithm for each module. TensorRT-LLM has no class for linears with foreign
+/// names.
 std::unique_ptr<LoaderLookup> read_layers_of(std::function<const Json*(const EngineLayer&)> find,
                                              std::optional<ModuleList> excluded) {
   const Step refuse_foreign = [](const EngineLayer& layer) {
@@ -121,7 +124,7 @@ std::unique_ptr<LoaderLookup> read_layers_of(std::function<const Json*(const Eng
       {refuse_foreign, read_layers({kAlgorithms, kExperts}, std::move(find), std::move(excluded))});
 }
 
-/// The algorithm of a group of compressed-tensors; empty: TensorRT-LLM fails at it.
+/// Returns the algorithm of a group of compressed-tensors; empty: TensorRT-LLM fails at the group.
 std::string algorithm_of_group(const Json& group) {
   using namespace schemes;
   const Scheme format = said_scheme(group);
@@ -134,8 +137,9 @@ std::string algorithm_of_group(const Json& group) {
   return "";
 }
 
-/// Several groups of compressed-tensors: exact targets before expressions, both in the order of their text.
-/// TensorRT-LLM makes a map of modules from these and looks layers up as in ModelOpt's map.
+/// Reads several groups of compressed-tensors. Exact targets go before expressions, and both are in the order
+/// of their text. TensorRT-LLM makes a map of modules from the groups and looks layers up in it as in
+/// ModelOpt's map.
 std::unique_ptr<LoaderLookup> read_map_of(const TargetGroups& groups,
                                           const std::vector<LoadedModule>& modules) {
   std::vector<size_t> order(groups.groups.size());
@@ -160,14 +164,14 @@ std::unique_ptr<LoaderLookup> read_map_of(const TargetGroups& groups,
       std::nullopt);
 }
 
-/// The reason why TensorRT-LLM fails at these groups; empty: it does not.
+/// Returns the reason why TensorRT-LLM fails at these groups; empty: it does not fail.
 std::string stop_of(const TargetGroups& groups) {
   for (const Json* group : groups.all) {
     if (algorithm_of_group(*group).empty())
       return fmt::format("stops at a group of {}", said_name(said_scheme(*group), false));
   }
   for (const std::string& text : groups.targets.texts()) {
-    // A name without dots is a class.
+    // A target without dots is the name of a class.
     const bool is_class = !text.starts_with("re:") && text.find('.') == text.npos && text != "lm_head";
     if (groups.all.size() > 1 && is_class)
       return fmt::format("stops at the target {} of several groups, since it knows no classes", text);
@@ -188,8 +192,8 @@ std::unique_ptr<LoaderLookup> read_target_groups(const Json& config,
   return read_single(said_scheme(*groups.all[0]), algorithm_of_group(*groups.all[0]), std::move(excluded));
 }
 
-/// "fp8" in blocks of 128 x 128: reads all layers that are not listed, except those that TensorRT-LLM splits
-/// itself.
+/// Reads "fp8" in blocks of 128 x 128. All layers have this format, except listed ones and those that
+/// TensorRT-LLM splits itself.
 std::unique_ptr<LoaderLookup> read_fp8(const Json& config) {
   const Scheme format = said_scheme(config);
   if (is_fp8_blocks(format) && !(format.rows == 128 && format.cols == 128))
@@ -204,8 +208,8 @@ std::unique_ptr<LoaderLookup> read_fp8(const Json& config) {
   return lookup_beside_heads({take_apart, leave(std::move(listed)), read_as(format)});
 }
 
-/// Reads DeepSeek-V4's routed experts by the type of the first expert's weights, and drafts only if they are
-/// served.
+/// Reads DeepSeek-V4's routed experts in the format of the first expert's weights. Drafts are read only if
+/// they are served.
 std::unique_ptr<LoaderLookup> read_deepseek_v4(std::unique_ptr<LoaderLookup> rest, Scheme first) {
   using namespace schemes;
   const Step read_experts = [first](const EngineLayer& layer) -> std::optional<LookupResult> {
@@ -225,7 +229,7 @@ std::unique_ptr<LoaderLookup> read_deepseek_v4(std::unique_ptr<LoaderLookup> res
 std::unique_ptr<LoaderLookup> read_modelopt(const Json& config) {
   const ModelOptWords words(config, {"ignore"});
   const std::string said = text_of(words.words, "quant_algo");
-  // The only lower-case name that it knows.
+  // TensorRT-LLM knows this name alone in lower case.
   const std::string algorithm = said == "fp8_pb_wo" ? "FP8_BLOCK_SCALES" : said;
   const auto stop_at = [](const std::string& name) {
     return lookup_by({stop(fmt::format("stops at quant_algo {}", name))});
@@ -257,10 +261,10 @@ std::unique_ptr<LoaderLookup> read_entry(const Json& entry, const std::vector<Lo
 }  // namespace
 }  // namespace tensorrt_llm
 
-// hf_quant_config.json counts if it names an algorithm, otherwise config.json.
+// TensorRT-LLM reads hf_quant_config.json if it names an algorithm, otherwise config.json.
 std::unique_ptr<LoaderLookup> read_tensorrt_llm(const LoadedConfig& config,
                                                 const std::vector<LoadedModule>& modules) {
-  if (config.lists_ends) return nullptr;  // it has no class for Ling 3
+  if (config.lists_ends) return nullptr;  // TensorRT-LLM has no class for Ling 3
   const bool by_file = config.hf_quant_config.is_object() &&
                        !ModelOptWords(config.hf_quant_config, {"ignore"}).algorithm.empty();
   auto rest =

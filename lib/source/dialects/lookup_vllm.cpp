@@ -38,7 +38,7 @@ bool is_equal(std::string_view text, std::string_view name) { return text == nam
 std::string own_name(const EngineLayer& layer) { return layer.name; }
 std::vector<std::string> own_names(const EngineLayer& layer) { return {layer.name}; }
 
-/// A pattern that matches as a substring or as a glob.
+/// Makes the test of a pattern, which matches as a substring or as a glob.
 NameTest pattern_of(const std::string& text) {
   if (text.starts_with("re:"))
     return [text](const std::string& name) { return name.find(text) != name.npos; };
@@ -47,16 +47,17 @@ NameTest pattern_of(const std::string& text) {
   };
 }
 
-/// Rules for methods other than ModelOpt's. Source: utils/quant_utils.py, is_layer_skipped; for Ling's class
-/// with match_mode "suffix".
+/// The rules for all methods except ModelOpt's. Source: utils/quant_utils.py, is_layer_skipped; for Ling's
+/// class, with match_mode "suffix".
 constexpr ListRules kNames = {kEngine, is_equal, true, true};
 constexpr ListRules kEnds = {
     kEngine, [](std::string_view text, std::string_view name) { return ends_in(name, text); }, true};
-/// Rules for ModelOpt: names, then substrings of names, then globs. For fused linears, the last two use the
-/// fused layer's name.
+/// The rules for ModelOpt. They try names, then substrings of names, then globs. For fused linears,
+/// substrings and globs are compared with the fused layer's name.
 constexpr ListRules kPatterns = {kEngine, is_equal, true, true, pattern_of, own_names};
 
-/// Order: the first target that matches the name, then a target that matches all fused parts, then the class.
+/// A layer's group is that of the first target that matches its name; else of a target that matches all fused
+/// parts; else of its class.
 constexpr GroupRules kGroupRules = {.engine = kEngine,
                                     .name_of = own_name,
                                     .head_class = "ParallelLMHead",
@@ -67,7 +68,7 @@ constexpr GroupRules kGroupRules = {.engine = kEngine,
                                     .needs_a_group = false,
                                     .loaders = {kGroups, kGroups}};
 
-/// One algorithm for all layers that are not excluded.
+/// Returns a lookup that reads all layers by one algorithm, except excluded ones.
 std::unique_ptr<LoaderLookup> read_single(std::vector<std::string> excluded, const std::string& algorithm) {
   const Step leave_towers = [](const EngineLayer& layer) -> std::optional<LookupResult> {
     for (const char* part : {"vision_tower", "vision_model", "vit_large_projector"}) {
@@ -80,7 +81,8 @@ std::unique_ptr<LoaderLookup> read_single(std::vector<std::string> excluded, con
        read_algorithm({kLinears, kSingleExperts}, algorithm, said_scheme({{"quant_algo", algorithm}}))});
 }
 
-/// An algorithm a module. A module that is not listed is not quantized.
+/// Reads a ModelOpt configuration with an algorithm for each module. A module that is not listed is not
+/// quantized.
 std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
   const LayerMap layers(words.layers());
   if (layers.empty()) throw Error("quantized_layers: expected modules, which vLLM demands, found none");
@@ -100,7 +102,7 @@ std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
                     })});
 }
 
-/// Reads DeepSeek-V4's experts by config.json's expert_dtype.
+/// Makes a step that reads DeepSeek-V4's experts by expert_dtype of config.json.
 Step read_experts(const LoadedConfig& config) {
   const std::string dtype = config.expert_dtype.empty() ? "fp4" : config.expert_dtype;
   if (dtype != "fp4" && dtype != "fp8")
@@ -115,7 +117,7 @@ Step read_experts(const LoadedConfig& config) {
   };
 }
 
-/// "fp8": reads all layers that are not listed.
+/// Reads "fp8". All layers have this format, except listed ones.
 std::unique_ptr<LoaderLookup> read_fp8(const Json& entry, const LoadedConfig& config) {
   std::vector<std::string> listed = strings_of(entry, "ignored_layers");
   if (listed.empty()) listed = strings_of(entry, "modules_to_not_convert");
@@ -127,7 +129,7 @@ std::unique_ptr<LoaderLookup> read_fp8(const Json& entry, const LoadedConfig& co
   return lookup_by(std::move(steps));
 }
 
-/// The algorithm of all modules. NVFP4 without activations in any group is for weights alone.
+/// Returns the algorithm of all modules. NVFP4 is for weights alone if no group has activations.
 std::string single_algorithm(const ModelOptWords& words, const Json& config) {
   const bool nvfp4 = words.algorithm == "NVFP4";
   return nvfp4 && are_for_weights_alone(member(config, "config_groups")) ? "W4A16_NVFP4" : words.algorithm;

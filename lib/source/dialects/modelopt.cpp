@@ -15,10 +15,10 @@ namespace {
 
 using enum Granularity;
 
-/// quantize_nvfp4_row has this version's arithmetic. Loaders require the producer's name, too.
+/// The version of ModelOpt whose arithmetic quantize_nvfp4_row has. Loaders also require the producer's name.
 constexpr const char* kModelOptVersion = "0.45.0";
 
-/// `groups` and `group_size`: for NVFP4; null: none.
+/// Makes the entries. For NVFP4, `groups` and `group_size` are written; null: there are none.
 ConfigEntries modelopt_entries(const QuantizedConfig& c, const char* algorithm, const Json& groups,
                                const Json& group_size) {
   const Json producer = {{"name", "modelopt"}, {"version", kModelOptVersion}};
@@ -36,7 +36,7 @@ ConfigEntries modelopt_entries(const QuantizedConfig& c, const char* algorithm, 
   return {std::move(entry), {{"producer", producer}, {"quantization", std::move(file)}}};
 }
 
-/// False if all modules are MXFP8, since SGLang then looks for names alone.
+/// True if globs work in every engine. If all modules are MXFP8, SGLang looks for names alone.
 bool takes_globs_everywhere(const std::vector<Json>& entries) {
   return entries.size() != 1 || entries[0].value("quant_algo", "") != "MXFP8";
 }
@@ -47,7 +47,7 @@ Json float_weights(int bits, const Json& group_size) {
   return weights;
 }
 
-/// The description of a group of modules. Loaders read "quantized_layers" instead.
+/// Returns a description of a group of modules. Loaders read "quantized_layers" instead.
 Json group_of(const Json& entry) {
   const auto algorithm = entry.at("quant_algo").get<std::string>();
   const Json group_size = entry.value("group_size", Json());
@@ -59,13 +59,13 @@ Json group_of(const Json& entry) {
   return {{"input_activations", activations}, {"weights", weights}};
 }
 
-/// Uses DeepSeek's names for FP8 blocks of routed experts, as engines do.
+/// Gives FP8 blocks of routed experts DeepSeek's names, which engines look for.
 Scheme of_experts(Scheme s) {
   if (s.is_block(kFp8Block, kFp8Block)) s.scale = kScaleInverse;
   return s;
 }
 
-/// The entry in the map of quantized modules.
+/// Returns the entry of a scheme in the map of quantized modules.
 Json entry_of(const Scheme& s) {
   if (s.format->global_scale)
     return {{"quant_algo", s.has_input_scale ? "NVFP4" : "W4A16_NVFP4"}, {"group_size", kGroup}};
@@ -75,7 +75,7 @@ Json entry_of(const Scheme& s) {
   if (s.granularity == kTensor) return {{"quant_algo", "FP8"}};
   if (s.granularity == kRow) return {{"quant_algo", "FP8_PER_CHANNEL_PER_TOKEN"}};
   if (s.rows != kFp8Block || s.cols != kFp8Block) return nullptr;
-  // Loaders choose between the two spellings of blocks by the algorithm.
+  // Loaders choose between the two spellings of block scales by the algorithm.
   const char* algorithm = s.scale == kScaleInverse ? "FP8_BLOCK_SCALES" : "FP8_PB_WO";
   return {{"quant_algo", algorithm}, {"group_size", kFp8Block}};
 }
@@ -90,7 +90,7 @@ ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
   return modelopt_entries(c, algorithm.c_str(), {{"group_0", group}}, entry.at("group_size"));
 }
 
-/// ModelOpt exports the reduced axes, and vLLM requires them.
+/// Returns the shape of scales. ModelOpt exports the reduced axes with size 1, and vLLM requires them.
 std::vector<int64_t> scale_shape(int64_t n, int64_t k, Granularity granularity) {
   if (granularity == kRow) return {n};
   return {count_blocks(n, kFp8Block), 1, count_blocks(k, kFp8Block), 1};
@@ -101,7 +101,7 @@ std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
     return Spelling{".weight", DType::kU8, ".weight_scale", DType::kU8, {n, k / kMxGroup}};
   if (entry_of(s).is_null() || !s.format->tiles) return std::nullopt;
   Spelling spelling{".weight", DType::kF8E4M3, ".weight_scale", DType::kF32};
-  // Blocks with the vendor's name keep their name and shape.
+  // Block scales with DeepSeek's name keep their name and shape.
   if (s.scale == kScaleInverse && s.granularity == kBlock) spelling.scale = kScaleInverse;
   if (s.is_mxfp8()) {
     spelling.scale_type = DType::kU8;
@@ -118,8 +118,8 @@ std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
   return spelling;
 }
 
-/// Unquantized blocks of routed experts beside quantized linears. If experts are not named, vLLM gives them
-/// the format of the modules below their parent.
+/// Returns blocks of unquantized routed experts that are beside quantized linears. They must be named:
+/// otherwise vLLM gives them the format of the modules below their parent.
 std::vector<std::string> experts_beside_quantized(const WrittenModel& model) {
   std::set<std::string, std::less<>> blocks, parents;
   for (const WrittenModule& m : model.modules) {
@@ -138,9 +138,9 @@ std::vector<std::string> experts_beside_quantized(const WrittenModel& model) {
   return names;
 }
 
-/// The entries of all quantized modules by name, and groups of equal entries. Other modules are not
-/// quantized. A longer list of exclusions would exclude too much, since loaders match its names as
-/// substrings.
+/// Makes a configuration with an entry for each quantized module by name, and with groups of equal entries.
+/// Modules without an entry are not quantized. The list of exclusions is short, since loaders match its names
+/// as substrings and a longer list would exclude too much.
 ConfigEntries mixed_config(const WrittenModel& model) {
   Json layers = Json::object(), groups = Json::object();
   std::vector<Json> targets(model.entries.size(), Json::array());

@@ -36,7 +36,7 @@ std::span<const OutputDialect> output_dialects() {
 
 namespace {
 
-/// The stated quant_method; "" if there is none.
+/// Returns quant_method as the source states it; "" if it states none.
 std::string quant_method(const Checkpoint& source) {
   const auto entry = quantization_entry(source.config());
   const Json named = entry && entry->value.is_object() ? entry->value.value("quant_method", Json()) : Json();

@@ -14,9 +14,9 @@ namespace {
 using enum InputPromise;
 using namespace schemes;
 
-/// Sources: NVIDIA/Model-Optimizer, modelopt/torch/export/{model_config,quant_utils}.py; TensorRT-LLM,
-/// quantization/mode.py. The NVFP4 algorithms differ in their additional tensors and in the range of the
-/// global scale.
+/// The known algorithms. The NVFP4 algorithms differ in additional tensors and in the range of the global
+/// scale. Sources: NVIDIA/Model-Optimizer, modelopt/torch/export/{model_config,quant_utils}.py; TensorRT-LLM,
+/// quantization/mode.py.
 constexpr Algorithm kAlgorithms[] = {
     {"NVFP4", kNvfp4, kStatic},
     {"W4A16_NVFP4", kNvfp4WeightOnly, kFloats},
@@ -54,7 +54,7 @@ constexpr Algorithm kAlgorithms[] = {
     {"NO_QUANT", kOther, kFloats},
 };
 
-/// The scheme of an entry of ModelOpt or DeepSeek-V4.
+/// Returns the scheme of an algorithm in an entry of ModelOpt or DeepSeek-V4.
 Scheme of_algorithm(const std::string& name, const Json& entry) {
   const Algorithm* algorithm = find_algorithm(name);
   if (algorithm == nullptr || algorithm->scheme.format == WeightFormat::kOther) return kOther;
@@ -65,13 +65,13 @@ Scheme of_algorithm(const std::string& name, const Json& entry) {
   return fp8_blocks(size > 0 ? size : kFp8Block, size > 0 ? size : kFp8Block);
 }
 
-/// FP8 in blocks whose size is a list of two numbers.
+/// Returns FP8 in blocks. `sizes` is a list of the two numbers of a block's size.
 Scheme of_block(const Json& sizes) {
   const auto [rows, cols] = pair_of(sizes).value_or(std::pair<int64_t, int64_t>());
   return fp8_blocks(rows, cols);
 }
 
-/// The scheme of a group of compressed-tensors.
+/// Returns the scheme of a group of compressed-tensors.
 Scheme of_group(const Json& group) {
   const Json& weights = member(group, "weights");
   if (weights.is_null()) return kFloat;
@@ -90,7 +90,7 @@ Scheme of_group(const Json& group) {
   return strategy == "block" ? of_block(member(weights, "block_structure")) : kOther;
 }
 
-/// The scheme of method "fp8" of DeepSeek-V3 and transformers.
+/// Returns the scheme of an entry of method "fp8" of DeepSeek-V3 and transformers.
 Scheme of_fp8(const Json& entry) {
   const Json& block = member(entry, "weight_block_size");
   if (!block.is_null()) return of_block(block);

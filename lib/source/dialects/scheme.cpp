@@ -19,14 +19,14 @@ Scheme scheme_of(const Checkpoint& c, const Linear& m) {
   // Pieces of an embedding may share a scale beside them.
   s.scale = scale.name.substr(scale.name.starts_with(m.name + ".") || m.stacked ? m.name.size()
                                                                                 : scale.name.rfind('.'));
-  // A small matrix may be one block. The scale's name distinguishes it from a scale a tensor.
+  // A small matrix may be a single block. The scale's name tells it from a scale for the whole tensor.
   const bool is_block = scale.shape == std::vector<int64_t>{1, 1} && s.scale != ".weight_scale";
   if (is_block && m.n <= kFp8Block && m.k <= kFp8Block) {
     s.granularity = Granularity::kBlock;
     s.rows = s.cols = kFp8Block;
     return s;
   }
-  const bool is_mx = is_mxfp8(c, m);  // with K = 32 also a scale a row
+  const bool is_mx = is_mxfp8(c, m);  // if K is 32, also with one scale for each row
   if (!is_mx && m.scale_rows == m.n && m.scale_cols == m.k) return s;
   s.granularity =
       !is_mx && m.scale_rows == 1 && m.scale_cols == m.k ? Granularity::kRow : Granularity::kBlock;

@@ -9,17 +9,19 @@
 
 namespace twofour {
 
-/// The quantization of a module's weights, as far as its tensors show it. Modules with one scheme share an
-/// entry in a configuration.
+/// How the weights of a module are quantized, as far as the module's tensors show it. Modules with the same
+/// scheme share an entry in a configuration.
 struct Scheme {
   WeightFormat format = WeightFormat::kFloat;
-  Granularity granularity = Granularity::kTensor;  ///< of FP8 scales
-  int64_t rows = 0, cols = 0;  ///< weights that share a scale, for blocks and groups; otherwise 0
+  /// Weights that share an FP8 scale: a tensor, a row or a block.
+  Granularity granularity = Granularity::kTensor;
+  int64_t rows = 0, cols = 0;  ///< size of blocks or groups that share a scale; otherwise 0
   DType scale_type = DType::kF32;
-  std::string scale{};  ///< suffix of the scales, since one kind of FP8 has several: ".weight_scale_inv"
-  bool has_input_scale = false;  ///< activations have a stored scale
+  /// Suffix of the scales' name, since one kind of FP8 has several: ".weight_scale_inv".
+  std::string scale{};
+  bool has_input_scale = false;  ///< a scale for the inputs is stored
   bool operator==(const Scheme&) const = default;
-  /// True for FP8 blocks of that size.
+  /// True for FP8 in blocks of n x k weights.
   bool is_block(int64_t n, int64_t k) const {
     return format->tiles && granularity == Granularity::kBlock && rows == n && cols == k;
   }
@@ -28,10 +30,10 @@ struct Scheme {
   }
 };
 
-/// The scheme of a linear as a checkpoint stores it.
+/// Returns the scheme of a linear as the checkpoint stores it.
 Scheme scheme_of(const Checkpoint& checkpoint, const Linear& linear);
 
-/// A scheme for people: "FP8 by blocks of 128 x 128", "NVFP4 with input scales".
+/// Returns a scheme as text for people: "FP8 by blocks of 128 x 128", "NVFP4 with input scales".
 std::string describe(const Scheme& scheme);
 
 }  // namespace twofour

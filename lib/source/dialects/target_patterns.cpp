@@ -14,8 +14,8 @@
 namespace twofour {
 namespace {
 
-/// A name in the parts that make an expression for many names: numbers, and the part before "layers", are
-/// left open.
+/// A module's name in parts. An expression for many names leaves open the numbers and the part before
+/// "layers".
 struct Form {
   std::string before;  ///< "language_model" in "model.language_model.layers"
   std::string root;    ///< "layers", or "mtp" for DeepSeek-V4's draft
@@ -24,7 +24,7 @@ struct Form {
   std::string layer;
 };
 
-/// Splits a module's name. False if the module is in no layer.
+/// Splits a module's name into a form. Returns false if the module is in no layer.
 bool take_apart(std::string_view name, Form& form) {
   const std::vector<std::string_view> parts = name_parts(name);
   auto layers = std::find(parts.begin(), parts.end(), "layers");
@@ -40,10 +40,11 @@ bool take_apart(std::string_view name, Form& form) {
   return true;
 }
 
-/// The layers in which a group has modules of a form.
+/// For each group, the layers in which it has modules of one form.
 using Layers = std::map<size_t, std::set<std::string>>;
 
-/// The expression for the layers of one group; empty if other groups have the form in the same layers.
+/// Returns the expression for the layers of one group; empty if other groups have modules of the form in the
+/// same layers.
 std::string layers_expression(const Layers& layers, size_t group) {
   if (layers.size() == 1) return "\\d+";
   const std::set<std::string>& own = layers.at(group);
@@ -57,8 +58,8 @@ std::string layers_expression(const Layers& layers, size_t group) {
   return fmt::format("(?:{})", fmt::join(sorted, "|"));
 }
 
-/// The names that loaders use for a leaf in addition to its own. They look for a gate even in experts without
-/// one.
+/// Returns the names that loaders use for a leaf in addition to its own name. They look for a gate even in
+/// experts without one.
 std::vector<std::string_view> asked_as(std::string_view leaf, bool gated) {
   if (leaf == "w1") return {"gate_proj"};
   if (leaf == "w2") return {"down_proj"};
@@ -81,7 +82,7 @@ class Targets {
   }
 
   std::vector<std::string> of(const std::vector<std::string>& names, size_t group) const {
-    std::map<std::string, std::set<std::string>> leaves;  // by the part of the name before them
+    std::map<std::string, std::set<std::string>> leaves;  // the leaves, by the part of the name before them
     std::vector<std::string> targets;
     for (const std::string& name : names) {
       Form form;

@@ -18,7 +18,7 @@
 namespace twofour {
 namespace {
 
-/// Unquantized modules that could be quantized, by their weights' names.
+/// Returns the modules that could be quantized and are not, by the names of their weights.
 std::vector<std::string> unquantized_names(const Checkpoint& c) {
   std::vector<std::string> names;
   for (const TensorInfo& t : c.tensors()) {
@@ -28,8 +28,8 @@ std::vector<std::string> unquantized_names(const Checkpoint& c) {
   return names;
 }
 
-/// Replaces globs by the entries of `names` that they match, since vLLM matches globs with the fused layer's
-/// name: "*.q_proj" does not match "qkv_proj".
+/// Replaces globs by those `names` that they match. vLLM matches globs with the fused layer's name, and
+/// "*.q_proj" does not match "qkv_proj".
 std::vector<std::string> name_what_is_fused(const std::vector<std::string>& globs,
                                             const std::vector<std::string>& names) {
   std::vector<std::string> all;
@@ -50,14 +50,14 @@ std::vector<std::string> name_what_is_fused(const std::vector<std::string>& glob
   return all;
 }
 
-/// Removes duplicates from a list: several patterns may match one name.
+/// Removes duplicates from a list, since several patterns may match one name.
 std::vector<std::string> each_once(std::vector<std::string> all) {
   std::set<std::string> seen;
   std::erase_if(all, [&](const std::string& one) { return !seen.insert(one).second; });
   return all;
 }
 
-/// Throws Error on FP8 activations with NVFP4 weights, which the other dialect cannot express.
+/// Throws Error if activations are FP8 and weights NVFP4, which the other dialect cannot express.
 void refuse_fp8_activations(const Json& entry, const Json& hf_quant) {
   for (const Json* words : {&entry, QuantizationSaid(hf_quant).words}) {
     if (text_of(*words, "quant_algo") == "W4A8_NVFP4_FP8")

@@ -8,7 +8,7 @@
 namespace twofour {
 namespace {
 
-/// Linears that are listed as one if none of them is quantized: a block of routed experts, or latent
+/// Groups of linears that one glob lists if none of them is quantized: a block of routed experts, or latent
 /// attention.
 class Blocks {
  public:
@@ -21,7 +21,7 @@ class Blocks {
     }
   }
 
-  /// The block of a linear if none of the block's linears is quantized, otherwise "".
+  /// Returns the block of a linear if no linear of the block is quantized, otherwise "".
   std::string find_unquantized(const std::string& module) const {
     std::string block = find(module);
     return quantized_.count(block) ? "" : block;

@@ -31,7 +31,7 @@ std::string joined(const std::vector<std::string>& pieces, size_t first) {
   return path;
 }
 
-/// True for names that the Hub allows for organizations and repositories.
+/// True for a name that the Hub allows for organizations and repositories.
 bool is_repo_piece(std::string_view piece) {
   return !piece.empty() && piece.size() <= 96 && piece != "." && piece != ".." &&
          std::all_of(piece.begin(), piece.end(), [](char c) {
@@ -44,7 +44,7 @@ bool is_repo_piece(std::string_view piece) {
   throw Error(fmt::format("{}: expected {}", json_quote_short(shown_url(source)), expected));
 }
 
-/// True for names that git allows for branches and tags. Other names, such as "..", could lead to another
+/// True for a name that git allows for branches and tags. Other names, such as "..", could lead to another
 /// URL.
 bool is_revision(std::string_view name) {
   constexpr std::string_view kRefused = " ~^:?*[\\";
@@ -53,8 +53,9 @@ bool is_revision(std::string_view name) {
          });
 }
 
-/// Takes the revision that begins at `first`, and the path behind it. The only revisions with slashes are
-/// refs/pr/N and refs/convert/NAME, as in huggingface_hub; other slashes are written as %2F.
+/// Reads the revision that begins at piece `first`, and the path behind it. A revision may have slashes only
+/// if it is refs/pr/N or refs/convert/NAME, as in huggingface_hub. Other slashes of a revision are written as
+/// %2F.
 void take_revision(std::string_view source, const std::vector<std::string>& pieces, size_t first,
                    RemoteAddress& to) {
   if (first >= pieces.size() || pieces[first].empty()) refuse(source, "a revision, found none");
@@ -87,7 +88,7 @@ RemoteAddress parse_hub(std::string_view source, std::vector<std::string> pieces
   return address;
 }
 
-/// A page of the Hub; `pieces` are its path behind the endpoint's.
+/// Parses a page of the Hub. `pieces` are the parts of its path behind the endpoint's path.
 RemoteAddress parse_page(std::string_view source, const std::vector<std::string>& pieces) {
   if (pieces.size() > 2 && pieces[0] != "models" && pieces[0] != "datasets" && pieces[0] != "spaces") {
     RemoteAddress address = parse_hub(source, {pieces[0], pieces[1]});
@@ -104,7 +105,7 @@ RemoteAddress parse_page(std::string_view source, const std::vector<std::string>
 }  // namespace
 
 bool is_remote_address(std::string_view source) {
-  // With one slash it is a mistyped URL, or one that a program took for a path.
+  // With one slash, the text is a mistyped URL, or a URL that another program took for a path.
   return source.starts_with(kScheme) || source.starts_with("https:/") || source.starts_with("http:/");
 }
 

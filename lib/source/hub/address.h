@@ -6,21 +6,24 @@
 
 namespace twofour {
 
-/// True if a source begins with hf://, https:/ or http:/.
+/// True if the text of a source begins with hf://, https:/ or http:/.
 bool is_remote_address(std::string_view source);
 
-/// The target of an address: a repository of the Hub, a folder or a file of one, or something on another
+/// The target of an address: a repository of the Hub, a folder or file in it, or a file or folder on another
 /// server.
 struct RemoteAddress {
-  std::string repo;      ///< "org/name"; empty: on another server
+  std::string repo;      ///< "org/name"; empty: the address is on another server
   std::string revision;  ///< branch, tag or commit
-  std::string path;      ///< within the repository, without slashes at its ends; empty: all of it
-  Url url;               ///< on another server: of a safetensors file, or of a folder with a slash at its end
+  std::string path;      ///< path in the repository, without slashes at its ends; empty: the whole repository
+  /// The URL of a target on another server: of a safetensors file, or of a folder. A folder's URL ends in a
+  /// slash.
+  Url url;
 };
 
-/// Parses hf://org/name[@revision][/path], a page of the endpoint (ENDPOINT/org/name[/tree/REVISION[/path]],
-/// also with resolve or blob), or any other https:// URL. Throws Error on anything else, on http:// unless
-/// the endpoint is http://, and on datasets and spaces.
+/// Parses an address. It may be hf://org/name[@revision][/path], the URL of a page of the endpoint
+/// (ENDPOINT/org/name[/tree/REVISION[/path]], also with resolve or blob in place of tree), or any other
+/// https:// URL. Throws Error on anything else, on datasets and spaces, and on http:// unless the endpoint is
+/// http://.
 RemoteAddress parse_remote_address(std::string_view source, const HubSettings& settings);
 
 }  // namespace twofour

@@ -23,8 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLockName = ".twofour-cache";
-/// The largest number of downloads of one file: more would mean that files which are read together do not
-/// fit.
+/// The largest number of downloads of one file. More downloads would mean that files which are read together
+/// do not fit into the folder.
 constexpr int kMostDownloads = 2;
 constexpr uint64_t kPiece = 1u << 20;
 constexpr const char* kDownloading = "downloading";
@@ -36,8 +36,8 @@ void hash_begin(int fd, const fs::path& path, uint64_t bytes, ContentHasher& has
                  [&](uint64_t, std::span<const uint8_t> piece) { hasher.update(piece); });
 }
 
-/// Opens a complete file that an earlier run left; false if it is absent, has another size or hash, or
-/// nothing shows that its contents are still the object's.
+/// Opens a complete file that an earlier run left. Returns false if it is absent, if its size or hash
+/// differs, or if nothing shows that its contents are still the object's.
 bool open_left(const RemoteObject& object, const fs::path& path, int& fd) {
   if (!object.is_pinned()) return false;
   fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -61,7 +61,8 @@ fs::path path_of_lock(const fs::path& folder) {
   return folder / kLockName;
 }
 
-/// True if a file has a name that cached_name() returns, or the temporary name of such a file.
+/// True if a file's name is a result of cached_name(), or the temporary name of a file that is still being
+/// downloaded.
 bool is_cached_name(const std::string& name) {
   const std::string whole = name_of_temporary(name);
   const std::string& base = whole.empty() ? name : whole;
@@ -73,11 +74,11 @@ bool is_cached_name(const std::string& name) {
 }  // namespace
 
 std::string cached_name(const RemoteObject& object) {
-  // A SHA-256 identifies the contents; without one, the URL and what the server sends about them do.
+  // A SHA-256 identifies the contents. Without it, the URL and what the server sends about the contents do.
   const std::string contents = !object.sha256.empty() ? object.sha256
                                                       : fmt::format("{} {} {}", shown_url(object.url.text()),
                                                                     object.etag, object.modified);
-  // Only the beginning of a long name is used, so that the result is a name that any file system accepts.
+  // Only the beginning of a long name is used, so that any file system accepts the result.
   constexpr size_t kMostOfName = 100;
   return fmt::format("{}.{}", fs::path(object.name).filename().string().substr(0, kMostOfName),
                      hash_text(fmt::format("{} {}", contents, object.size)).hex());
@@ -86,9 +87,9 @@ std::string cached_name(const RemoteObject& object) {
 struct DownloadCache::File {
   enum class State { kAbsent, kLoading, kWhole };
   State state = State::kAbsent;
-  bool reserved = false;  ///< while it is loaded: space is reserved for it
-  uint64_t bytes = 0;     ///< that it takes up now or will take up
-  uint64_t last_use = 0;  ///< by DownloadCache::clock_
+  bool reserved = false;  ///< true while the file is loaded: space is reserved for it
+  uint64_t bytes = 0;     ///< space that the file takes up now, or will take up
+  uint64_t last_use = 0;  ///< DownloadCache::clock_ at the last use
   int readers = 0;
   int fd = -1;
   fs::path path;
@@ -141,7 +142,7 @@ void DownloadCache::remove(const RemoteObject& object) {
   files_.erase(name);
 }
 
-/// Removes unused files, the oldest first, until there is room for `object`.
+/// Removes unused files, the one that was used longest ago first, until there is room for `object`.
 void DownloadCache::make_room(std::unique_lock<std::mutex>& lock, const RemoteObject& object,
                               const std::string& name) {
   if (object.size > limit_) {
@@ -168,7 +169,7 @@ void DownloadCache::make_room(std::unique_lock<std::mutex>& lock, const RemoteOb
       fs::remove(folder_ / temporary_name(oldest->first), ignored);
       oldest->second->bytes = 0;
       if (oldest->second->state != File::State::kLoading)
-        files_.erase(oldest);  // else it waits for space, too
+        files_.erase(oldest);  // otherwise the file itself waits for space
       continue;
     }
     if (!others_move)
@@ -188,7 +189,8 @@ void DownloadCache::download(const RemoteObject& object, RedirectCache& redirect
   struct stat st {};
   if (::fstat(file.fd, &st) != 0) throw_io_error(begun, "look at", errno);
   uint64_t at = static_cast<uint64_t>(st.st_size);
-  if (at > object.size || !object.has_hash()) at = 0;  // without a hash, nothing proves the old bytes
+  // Without a hash, the bytes that are there cannot be checked.
+  if (at > object.size || !object.has_hash()) at = 0;
   if (::ftruncate(file.fd, static_cast<off_t>(at)) != 0) throw_io_error(begun, "resize", errno);
   ContentHasher hasher(object);
   Hasher contents;

@@ -16,30 +16,31 @@
 
 namespace twofour {
 
-/// Complete files in a folder, downloaded as they are needed and removed when others need the space. Files
-/// that an earlier run left, complete or not, are reused. Unpinned objects are the exception: their files are
-/// removed at the end. Only one run at a time may use a folder. Safe from several threads.
+/// A folder of downloaded files. Files are downloaded as they are needed, and removed when other files need
+/// the space. Files that an earlier run left, complete or not, are reused. The files of objects that nothing
+/// pins are removed at the end of the run. Only one run at a time may use a folder. Several threads may use
+/// the cache at once.
 class DownloadCache {
  public:
-  /// Creates the folder if it is absent. It holds at most `limit` bytes of files. Throws Error if another run
-  /// uses it.
+  /// Creates the folder if it does not exist. `limit` is the largest total size of its files in bytes. Throws
+  /// Error if another run uses the folder.
   DownloadCache(const std::filesystem::path& folder, uint64_t limit);
   ~DownloadCache();
   DownloadCache(const DownloadCache&) = delete;
   DownloadCache& operator=(const DownloadCache&) = delete;
 
-  /// Shows in the phase of `progress` that a file is being downloaded; nullptr: not shown. It must outlive
-  /// all reading.
+  /// Shows downloads as a phase of `progress`, which must outlive all reading; nullptr: downloads are not
+  /// shown.
   void show(Progress* progress) { progress_ = progress; }
 
-  /// Fills `out` from byte `offset` of an object, which is downloaded first if it is not in the cache. Its
-  /// hash is checked if it is known. If nothing pins an object and it is downloaded again, both downloads are
-  /// compared. Throws Error if it does not fit, or if it was removed for others and is needed again too
-  /// often.
+  /// Fills `out` with the bytes of an object from `offset` on. Downloads the object first if it is not in the
+  /// cache, and checks its hash if the hash is known. If nothing pins the object and it is downloaded again,
+  /// both downloads are compared. Throws Error if the object does not fit into the folder, or if it is needed
+  /// again too often after it made room for others.
   void read(const RemoteObject& object, RedirectCache& redirects, const Fetcher& fetcher, uint64_t offset,
             std::span<uint8_t> out);
 
-  /// Removes an object after its last reader; also a file that an earlier run left.
+  /// Removes an object after its last reader has finished. A file that an earlier run left is removed, too.
   void remove(const RemoteObject& object);
 
  private:
@@ -56,17 +57,18 @@ class DownloadCache {
   const LockedFile lock_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::string, std::shared_ptr<File>> files_;  ///< by name in the folder
-  std::map<std::string, int> downloads_;                ///< number of times that each was begun
-  /// Unpinned objects by name: the hash of their contents, once a download is complete.
+  std::map<std::string, std::shared_ptr<File>> files_;  ///< files, by name in the folder
+  std::map<std::string, int> downloads_;  ///< for each name, the number of times that a download began
+  /// For each name of an object that nothing pins: the hash of its contents, once a download is complete.
   std::map<std::string, std::optional<Hash128>> unpinned_;
   uint64_t clock_ = 0;
   Progress* progress_ = nullptr;
-  int active_ = 0;               ///< downloads
-  const char* phase_ = nullptr;  ///< the phase before them
+  int active_ = 0;               ///< number of running downloads
+  const char* phase_ = nullptr;  ///< phase of progress_ that the downloads interrupt
 };
 
-/// The name of an object in the folder: its own name and a hash that identifies its contents.
+/// Returns the name of an object's file in the folder. It consists of the object's own name and a hash that
+/// identifies the contents.
 std::string cached_name(const RemoteObject& object);
 
 }  // namespace twofour

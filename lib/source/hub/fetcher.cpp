@@ -20,9 +20,9 @@ namespace {
 using std::chrono::milliseconds, std::chrono::seconds;
 
 constexpr int kMostRedirects = 5;
-/// The Hub signs URLs of its storage for an hour.
+/// The age at which a redirect is forgotten. The Hub signs URLs of its storage for an hour.
 constexpr std::chrono::minutes kRedirectAge{10};
-/// A temporary failure.
+/// A temporary failure of a request.
 struct Passing {
   std::string what;
   std::optional<seconds> retry_after{};
@@ -34,7 +34,7 @@ bool is_redirect(int status) {
 bool is_passing(int status) { return status == 408 || status == 425 || status == 429 || status >= 500; }
 bool is_refused(int status) { return status == 401 || status == 403 || status == 404 || status == 410; }
 
-/// Passes on the answer behind redirects; of a redirect it takes only the location.
+/// Passes the final answer on. Of a redirect it keeps only the location.
 class RedirectReceiver : public HttpReceiver {
  public:
   using Look = std::function<void(const HttpHead&)>;
@@ -58,7 +58,7 @@ class RedirectReceiver : public HttpReceiver {
   const Look& look_;
 };
 
-/// Requests `url` and follows redirects; returns the last URL.
+/// Requests `url` and follows redirects. Returns the last URL.
 Url request(const HubSettings& settings, Url url, const std::vector<std::string>& fields,
             HttpReceiver& receiver, const RedirectReceiver::Look& look) {
   for (int i = 0; i <= kMostRedirects; ++i) {
@@ -75,15 +75,15 @@ Url request(const HubSettings& settings, Url url, const std::vector<std::string>
       fmt::format("{}: expected at most {} redirects, found more", shown_url(url.text()), kMostRedirects));
 }
 
-/// The repository of "hf://org/name@revision/path".
+/// Returns the repository in "hf://org/name@revision/path".
 std::string_view repo_of(std::string_view shown) {
   if (!shown.starts_with("hf://")) return {};
   shown.remove_prefix(5);
   return shown.substr(0, shown.find('@'));
 }
 
-/// True if a text contains a value of a query, which may be a signature. Values of up to three characters are
-/// ignored.
+/// True if a text contains a value of a URL's query, which may be a signature. Values of up to three
+/// characters are ignored.
 bool repeats(std::string_view text, std::string_view query) {
   while (!query.empty()) {
     const size_t end = std::min(query.find_first_of("?&"), query.size());
@@ -95,7 +95,7 @@ bool repeats(std::string_view text, std::string_view query) {
   return false;
 }
 
-/// The server's message about its refusal; empty if it contains secrets from the URLs of the request.
+/// Returns the server's message about its refusal. Empty: it contains secrets from the URLs of the request.
 std::string message_of(const HttpHead& head, std::initializer_list<Url> asked) {
   const std::string message = with_shown_urls(head.field("x-error-message"));
   for (const Url& url : asked) {
@@ -104,8 +104,8 @@ std::string message_of(const HttpHead& head, std::initializer_list<Url> asked) {
   return message;
 }
 
-/// Throws Error saying what an answer without content means and what to do about it; `asked` are the URLs
-/// that led there.
+/// Throws Error that says what an answer without content means and what to do about it. `asked` are the URLs
+/// of the request and its redirects.
 [[noreturn]] void refuse(const HubSettings& settings, const std::string& what, const HttpHead& head,
                          std::initializer_list<Url> asked) {
   const std::string code = head.field("x-error-code");
@@ -149,8 +149,8 @@ void wait_for(milliseconds time) {
   }
 }
 
-/// Calls `attempt` until it returns nothing. `progress` counts received bytes: failures are counted since the
-/// last byte.
+/// Calls `attempt` until it succeeds, which it shows by returning nothing. `progress` is the number of
+/// received bytes. Failures are counted anew after each received byte.
 template <class Attempt>
 void repeat(const RetryPolicy& policy, const std::string& what, const uint64_t& progress, Attempt&& attempt) {
   uint64_t before = progress;
@@ -177,7 +177,7 @@ void repeat(const RetryPolicy& policy, const std::string& what, const uint64_t& 
   }
 }
 
-/// Collects a small body.
+/// Collects the body of a small answer.
 class TextReceiver : public HttpReceiver {
  public:
   TextReceiver(const std::string& what, uint64_t limit) : what_(what), limit_(limit) {}
@@ -199,7 +199,7 @@ class TextReceiver : public HttpReceiver {
   const uint64_t limit_;
 };
 
-/// Takes only the head.
+/// Receives only the head of an answer.
 class HeadReceiver : public HttpReceiver {
  public:
   bool head(const HttpHead& head) override {
@@ -210,16 +210,16 @@ class HeadReceiver : public HttpReceiver {
   HttpHead answer;
 };
 
-/// The size of a file, from the answer to a request for its first byte; nullopt if the answer does not state
-/// it.
+/// Returns the size of a file from the answer to a request for its first byte; nullopt if the answer does not
+/// state it.
 std::optional<uint64_t> size_of_file(const HttpHead& head) {
-  if (head.status == 416) return 0;  // there is no first byte
+  if (head.status == 416) return 0;  // the file has no first byte
   if (head.status == 200) return number_of(head.field("content-length"));
   const auto range = parse_content_range(head.field("content-range"));
   return range ? range->total : std::nullopt;
 }
 
-/// Checks that an answer has the contents that the object was listed with, then passes it on.
+/// Checks that an answer is of the contents that were listed, then passes it on.
 class CheckedReceiver : public HttpReceiver {
  public:
   CheckedReceiver(RangeReceiver& to, const RemoteObject& object, RedirectCache& redirects, Url from)
@@ -230,7 +230,7 @@ class CheckedReceiver : public HttpReceiver {
   }
   bool body(std::span<const uint8_t> piece) override { return to_.body(piece); }
 
-  Url at;  ///< the URL that answers, behind the redirects so far
+  Url at;  ///< the URL behind the redirects so far
 
  private:
   void check(const HttpHead& head) const {
@@ -336,7 +336,7 @@ void Fetcher::read(const RemoteObject& object, RedirectCache& redirects, uint64_
       if (receiver.left() == 0) return std::nullopt;
       return Passing{fmt::format("an answer that ended {} bytes early", receiver.left())};
     }
-    if (!known.empty() && is_refused(status)) {  // its signature has expired
+    if (!known.empty() && is_refused(status)) {  // the URL's signature has expired
       redirects.forget();
       return Passing{fmt::format("status {}", status), seconds(0)};
     }

@@ -9,7 +9,7 @@
 
 namespace twofour {
 
-/// The connection failed or broke: another attempt may succeed.
+/// The connection failed or broke. Another attempt may succeed.
 struct ConnectionError : Error {
   using Error::Error;
 };
@@ -22,16 +22,15 @@ struct HttpRequest {
 /// Status and header fields of an answer.
 struct HttpHead {
   int status = 0;
-  std::map<std::string, std::string> fields{};  ///< by names in small letters
-  /// Empty if the answer has no such field.
+  std::map<std::string, std::string> fields{};  ///< header fields by name, in lower case
+  /// The value of a field; empty if the answer does not have it.
   std::string field(const std::string& name) const {
     const auto at = fields.find(name);
     return at == fields.end() ? "" : at->second;
   }
 };
 
-/// A receiver of an answer while it arrives. Both functions may throw, and end the transfer by returning
-/// false.
+/// Receives an answer while it arrives. Both functions may throw. Either returns false to end the transfer.
 class HttpReceiver {
  public:
   virtual ~HttpReceiver() = default;
@@ -40,9 +39,10 @@ class HttpReceiver {
   virtual bool body(std::span<const uint8_t> piece) = 0;
 };
 
-/// One GET by libcurl, which is loaded at the first call; redirects are not followed. Connections are reused
-/// by later requests. Safe from several threads. Throws ConnectionError if the connection fails, stalls for
-/// 60 s or ends before the announced length, Interrupted on Ctrl-C, and Error if there is no libcurl.
+/// Sends one GET request with libcurl, which is loaded at the first call. Redirects are not followed. Later
+/// requests reuse connections. Several threads may call it at once. Throws ConnectionError if the connection
+/// fails, stalls for 60 s or ends before the announced length; Interrupted on Ctrl-C; and Error if there is
+/// no libcurl.
 void http_get(const HttpRequest& request, HttpReceiver& receiver);
 
 }  // namespace twofour

@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kLibraries[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
 constexpr long kConnectSeconds = 30;
-/// A transfer counts as broken if it is slower than this many bytes a second for so many seconds.
+/// A transfer counts as broken if it has fewer than kSlowBytes bytes a second for kSlowSeconds seconds.
 constexpr long kSlowBytes = 1, kSlowSeconds = 60;
 
 /// The functions of libcurl that are called here.
@@ -77,7 +77,7 @@ const Curl& curl() {
   return opened;
 }
 
-/// Handles that are not in use, each with its open connections.
+/// A pool of handles that are not in use. Each keeps its open connections.
 class HandlePool {
  public:
   HandlePool() = default;
@@ -101,22 +101,22 @@ class HandlePool {
   Idle<CURL*> idle_;
 };
 
-/// Created after libcurl is loaded, so that connections end before the exit handlers of libcurl and its TLS
-/// library run.
+/// Returns the pool. It is created after libcurl is loaded, so that connections end before the exit handlers
+/// of libcurl and its TLS library run.
 HandlePool& pool() {
   curl();
   static HandlePool handles;
   return handles;
 }
 
-/// One transfer, as libcurl's callbacks see it. Exceptions are stored until libcurl has returned.
+/// One transfer, for libcurl's callbacks. An exception is stored until libcurl has returned.
 struct Transfer {
   HttpReceiver& receiver;
   HttpHead head{};
   bool head_given = false, ended = false;
   std::exception_ptr failure{};
 
-  /// Returns false to end the transfer.
+  /// Calls `f` and stores its exception. Returns false to end the transfer.
   template <class F>
   bool guarded(F&& f) {
     try {
@@ -134,7 +134,7 @@ size_t on_field(char* text, size_t size, size_t count, void* to) {
   auto& transfer = *static_cast<Transfer*>(to);
   std::string_view line(text, size * count);
   while (!line.empty() && (line.back() == '\r' || line.back() == '\n')) line.remove_suffix(1);
-  if (line.starts_with("HTTP/")) {  // an interim answer may come before
+  if (line.starts_with("HTTP/")) {  // an interim answer may come first
     transfer.head = {};
     return size * count;
   }
@@ -226,7 +226,8 @@ void http_get(const HttpRequest& request, HttpReceiver& receiver) {
   }
   if (code == CURLE_URL_MALFORMAT)
     throw Error(shown_url(request.url) + ": expected a URL, found none that libcurl takes");
-  // An offline user should not wait; a user whose network fails between two requests should.
+  // If no answer has ever come, the user is offline and should not wait. If the network fails later, waiting
+  // may help.
   static std::atomic<bool> any_answer{false};
   const bool is_unknown = code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_RESOLVE_PROXY;
   if (is_unknown && !any_answer) throw Error(failure + ": expected a network that leads there");

@@ -16,14 +16,15 @@ namespace {
 
 constexpr uint64_t kLongestList = 256u << 20;
 constexpr size_t kMostFiles = 100'000;
-/// Larger than any file of a checkpoint, and than some file systems allow.
+/// Upper limit of a file's size in bytes. No file of a checkpoint is larger, and some file systems allow
+/// less.
 constexpr uint64_t kLargestFile = uint64_t{1} << 43;
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
-/// Files beside a single file that determine how its values are read.
+/// Config files beside a single file. They determine how its values are read.
 constexpr const char* kConfigs[] = {"config.json", "hf_quant_config.json", "quantize_config.json",
                                     "quant_config.json"};
-/// Files to look for on a server without listings.
+/// Files that are looked for on a server without listings.
 constexpr const char* kUsualFiles[] = {"config.json",
                                        "hf_quant_config.json",
                                        "quantize_config.json",
@@ -44,7 +45,7 @@ constexpr const char* kUsualFiles[] = {"config.json",
                                        "README.md",
                                        "LICENSE"};
 
-/// Throws Error unless `name` stays in its folder, on any file system.
+/// Throws Error unless `name` stays in its folder on every file system.
 void check_relative(const std::string& where, const std::string& name) {
   bool sound = !name.empty() && name.size() < PATH_MAX && name.find('\0') == name.npos;
   for (size_t begin = 0; sound && begin <= name.size();) {
@@ -57,7 +58,7 @@ void check_relative(const std::string& where, const std::string& name) {
     throw Error(fmt::format("{}: expected names of files, found {}", where, json_quote_short(name)));
 }
 
-/// Throws Error unless each file can be stored under its name without conflicts.
+/// Throws Error if two files cannot be stored under their names side by side.
 void check_apart(const std::string& where, const std::vector<RemoteObject>& files) {
   std::set<std::string> names;
   for (const RemoteObject& file : files) {
@@ -81,7 +82,7 @@ bool is_digest(const std::string& text, size_t digits) {
   return text.size() == digits && text.find_first_not_of("0123456789abcdef") == text.npos;
 }
 
-/// One of "siblings", as the API lists them with blobs=true.
+/// Reads an element of "siblings", which the API lists with blobs=true.
 RemoteObject object_of(const std::string& where, const Json& entry) {
   RemoteObject object;
   object.name = text_of(entry, "rfilename");
@@ -93,7 +94,7 @@ RemoteObject object_of(const std::string& where, const Json& entry) {
                             json_quote_short(object.name), json_quote_short(object.sha256)));
   }
   const std::string blob = text_of(entry, "blobId");
-  if (!lfs.is_object()) object.git_sha1 = blob;  // else it is that of the LFS pointer
+  if (!lfs.is_object()) object.git_sha1 = blob;  // for a file of Git LFS, this hash is of the pointer
   if (!object.git_sha1.empty() && !is_digest(object.git_sha1, 40)) {
     throw Error(fmt::format("{}: {}: expected git's SHA-1 of 40 digits, found {}", where,
                             json_quote_short(object.name), json_quote_short(object.git_sha1)));
@@ -197,7 +198,7 @@ RemoteListing list_server(const RemoteAddress& a, const Fetcher& fetcher) {
     listing.file = object.name;
     listing.name.erase(listing.name.rfind('/'));
     listing.files.push_back(std::move(object));
-    if (!a.url.query.empty()) return listing;  // the query is for that file
+    if (!a.url.query.empty()) return listing;  // the query is for that file alone
     Url folder = a.url;
     folder.path.erase(folder.path.rfind('/') + 1);
     for (const char* name : kConfigs) {

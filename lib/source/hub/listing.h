@@ -8,18 +8,20 @@
 
 namespace twofour {
 
-/// The files behind an address, each pinned to its contents.
+/// The files at an address. Each is pinned to its contents.
 struct RemoteListing {
-  std::string name;  ///< "hf://org/name@COMMIT", with the path within it; a URL without its query
-  std::string file;  ///< the address names this one file; empty: a folder
-  Json note;         ///< for twofour.json: repository and commit, or the URL
+  /// Name of the address: "hf://org/name@COMMIT", followed by the path in the repository, or a URL without
+  /// its query.
+  std::string name;
+  std::string file;  ///< name of the only file, if the address names one; empty: the address is a folder
+  Json note;         ///< record for twofour.json: repository and commit, or the URL
   std::vector<RemoteObject> files;
 };
 
-/// Asks the Hub once for the commit, the files, their sizes and hashes; all later requests name the commit.
-/// On another server, which has no listing, looks for the usual files of checkpoints: configs, tokenizer,
-/// index and the files that it names. Throws Error if a request is refused, a name leaves the folder or there
-/// are more than 100,000 files.
+/// Lists the files at an address. The Hub is asked once for the commit, the files, their sizes and hashes,
+/// and all later requests name the commit. Other servers have no listing. There, the usual files of
+/// checkpoints are looked for: configs, tokenizer, index and the files that the index names. Throws Error if
+/// a request is refused, if a name leaves the folder, or if there are more than 100,000 files.
 RemoteListing list_remote(const RemoteAddress& address, const Fetcher& fetcher);
 
 }  // namespace twofour

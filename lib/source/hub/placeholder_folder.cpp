@@ -18,10 +18,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kBegin = "twofour-remote-";
-/// A folder is locked some moments after it is created.
+/// The age in seconds up to which an unlocked folder may be new: it is locked some moments after it is
+/// created.
 constexpr std::time_t kYoungSeconds = 60;
 
-/// Opens and locks an unlocked folder of this user; -1 for any other path.
+/// Opens and locks a folder of this user that nobody has locked; -1 for any other path.
 int lock_folder(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return -1;
@@ -36,7 +37,7 @@ bool is_young(int fd) {
   return ::fstat(fd, &st) != 0 || st.st_mtime + kYoungSeconds > std::time(nullptr);
 }
 
-/// Removes the folders of killed runs.
+/// Removes the folders that killed runs left.
 void remove_left(const fs::path& temporary) {
   std::error_code error;
   for (fs::directory_iterator it(temporary, error), end; !error && it != end; it.increment(error)) {

@@ -3,11 +3,12 @@
 
 namespace twofour {
 
-/// A new folder in the folder for temporary files, "twofour-remote-XXXXXX", for files that have names and
-/// sizes but not their bytes. The destructor removes it; the constructor removes the folders of killed runs.
+/// A new folder "twofour-remote-XXXXXX" in the system's temporary folder. Its files have names and sizes but
+/// not their bytes. The destructor removes it. The constructor also removes the folders that killed runs
+/// left.
 class PlaceholderFolder {
  public:
-  /// Throws Error if it cannot be created.
+  /// Throws Error if the folder cannot be created.
   PlaceholderFolder();
   ~PlaceholderFolder();
   PlaceholderFolder(const PlaceholderFolder&) = delete;
@@ -16,7 +17,7 @@ class PlaceholderFolder {
 
  private:
   std::filesystem::path path_;
-  int lock_ = -1;  ///< of the folder: held while it is in use
+  int lock_ = -1;  ///< descriptor whose lock marks the folder as in use
 };
 
 }  // namespace twofour

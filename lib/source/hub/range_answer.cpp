@@ -11,13 +11,13 @@
 namespace twofour {
 namespace {
 
-/// The most bytes that are read and dropped if an answer has the whole file in place of a range.
+/// The largest number of bytes that are read and dropped if an answer has the whole file instead of a range.
 constexpr uint64_t kMostSkipped = 16u << 20;
 
 }  // namespace
 
 ContentHasher::ContentHasher(const RemoteObject& object) : object_(object) {
-  const std::string head = fmt::format("blob {}", object.size);  // with the zero behind it
+  const std::string head = fmt::format("blob {}", object.size);  // followed by a zero byte
   sha1_.update({reinterpret_cast<const uint8_t*>(head.c_str()), head.size() + 1});
 }
 

@@ -25,18 +25,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Bytes that are requested together, and the least number in one request: most headers of weights are
-/// smaller.
+/// Bytes are fetched in blocks of kBlock, and at least kAtOnce bytes in one request. Most headers of weight
+/// files are smaller.
 constexpr uint64_t kBlock = 64u << 10, kAtOnce = 4 * kBlock;
 constexpr uint64_t kSmallFile = 1u << 20;
-/// Requests for headers that run at the same time.
+/// The number of headers that are requested at the same time.
 constexpr int kConnections = 8;
 
 constexpr std::string_view kWeights = ".safetensors";
 
 }  // namespace
 
-/// One file of a source. Bytes that were fetched by ranges are cached in the file of its name.
+/// One file of a remote source. Bytes that were fetched by ranges are stored in the placeholder file.
 class RemoteSourceFile : public RemoteFile {
  public:
   RemoteSourceFile(RemoteObject object, const fs::path& path, const Fetcher& fetcher, DownloadCache* cache)
@@ -68,8 +68,8 @@ class RemoteSourceFile : public RemoteFile {
   bool is_weights() const { return object_.name.ends_with(kWeights); }
   void read_whole() { whole_ = true; }
 
-  /// A failure says nothing about the content, so it becomes a ReadError, and no command takes it for damage
-  /// of the file.
+  /// Reads bytes. A failure tells nothing about the content, so it becomes a ReadError. No command takes it
+  /// for damage of the file.
   void read(uint64_t offset, std::span<uint8_t> out) override {
     try {
       read_bytes(offset, out);
@@ -80,13 +80,14 @@ class RemoteSourceFile : public RemoteFile {
     }
   }
 
-  /// Fetches the header of weights, and the bytes that come with it.
+  /// Fetches the header of a weight file, and the bytes that come with it.
   void read_header() {
     std::vector<uint8_t> head(std::min(object_.size, kSafetensorsPrefix));
     read(0, head);
     uint64_t length = 0;
     for (size_t i = head.size(); i-- > 0;) length = length << 8 | head[i];
-    if (head.size() < kSafetensorsPrefix || length > object_.size - head.size()) return;  // no safetensors
+    // The file is not safetensors.
+    if (head.size() < kSafetensorsPrefix || length > object_.size - head.size()) return;
     const std::lock_guard lock(mutex_);
     fetch(0, std::min(length, kSafetensorsMaxHeader) + head.size());
   }
@@ -106,7 +107,7 @@ class RemoteSourceFile : public RemoteFile {
     fetch(offset, out.size());
     read_at(fd_, path_, offset, out);
   }
-  /// Throws Error if the whole file has other bytes than its earlier ranges.
+  /// Throws Error if the whole downloaded file differs from ranges that were fetched earlier.
   void check_ranges() {
     const std::lock_guard lock(mutex_);
     std::vector<uint8_t> range(kBlock), whole(kBlock);
@@ -121,7 +122,7 @@ class RemoteSourceFile : public RemoteFile {
     is_compared_ = true;
   }
 
-  /// Fetches the missing ones of these bytes.
+  /// Fetches those bytes of the range that are missing.
   void fetch(uint64_t offset, uint64_t bytes) {
     const uint64_t end = (offset + bytes + kBlock - 1) / kBlock;
     for (uint64_t b = offset / kBlock; b < end; ++b) {
@@ -142,8 +143,8 @@ class RemoteSourceFile : public RemoteFile {
     }
   }
 
-  /// Compares the bytes with the listed hash once all of them are here: before any byte of a small file is
-  /// handed out.
+  /// Compares the bytes with the listed hash once all of them are fetched. For a small file, this happens
+  /// before any byte is returned.
   void check_whole() {
     if (!object_.has_hash()) return;
     ContentHasher hasher(object_);
@@ -166,8 +167,8 @@ class RemoteSourceFile : public RemoteFile {
   std::mutex mutex_;
   int fd_ = -1;
   std::vector<bool> here_;    ///< blocks that have been fetched
-  bool is_compared_ = false;  ///< these have been compared with the whole file
-  size_t missing_;            ///< blocks that have not
+  bool is_compared_ = false;  ///< these blocks have been compared with the whole file
+  size_t missing_;            ///< number of blocks that have not been fetched
 };
 
 RemoteSource::RemoteSource(const std::string& source, const std::optional<CacheOptions>& cache,

@@ -13,7 +13,7 @@
 
 namespace twofour {
 
-/// The folder of whole files, and the most bytes that they may take.
+/// The folder for whole downloaded files, and the largest number of bytes that they may take.
 struct CacheOptions {
   std::filesystem::path folder;
   uint64_t limit = 0;
@@ -21,13 +21,14 @@ struct CacheOptions {
 
 class RemoteSourceFile;
 
-/// A source as a path on this machine. For hf:// and https:// the path is a folder of files with the right
-/// names and sizes and no bytes; while this object lives, InputFile fetches the bytes that are read. The
-/// destructor removes the folder.
+/// A source that may be remote, as a path on this machine. For hf:// and https:// the path is a folder of
+/// files that have the right names and sizes but no bytes. While this object lives, InputFile fetches the
+/// bytes that are read. The destructor removes the folder.
 class RemoteSource {
  public:
-  /// Leaves a path as it is. For a URL, lists the files and reads the headers of weights, several at once.
-  /// Without `cache` only ranges are read. Throws Error, as list_remote() does.
+  /// A path is used as it is. For a URL, the constructor lists the files and reads the headers of weight
+  /// files, several at once. Without `cache`, only ranges of files are fetched. Throws Error like
+  /// list_remote().
   explicit RemoteSource(const std::string& source, const std::optional<CacheOptions>& cache = std::nullopt,
                         const RetryPolicy& policy = {});
   ~RemoteSource();
@@ -35,13 +36,13 @@ class RemoteSource {
   RemoteSource& operator=(const RemoteSource&) = delete;
 
   bool is_remote() const { return folder_ != nullptr; }
-  /// The directory or the file that the source names.
+  /// The directory or file that the source names.
   const std::filesystem::path& path() const { return path_; }
 
-  /// From now on, reads of a weight file, or of another file above 1 MiB, come from the cache, into which the
-  /// whole file is downloaded first. `progress` shows downloads and must outlive all reading.
+  /// From now on, reads come from the cache if they are of a weight file, or of another file above 1 MiB. The
+  /// whole file is downloaded into the cache first. `progress` shows downloads and must outlive all reading.
   void download_whole_files(Progress* progress = nullptr);
-  /// Removes this source's files from the cache when nothing needs them any more.
+  /// Removes this source's files from the cache. Call it when nothing reads them any more.
   void remove_downloads();
 
  private:
@@ -55,7 +56,8 @@ class RemoteSource {
   std::unique_ptr<RemoteFolder> folder_;
 };
 
-/// Throws Error, with advice, if `source` is a URL: for commands that read whole checkpoints.
+/// Throws Error, with advice, if `source` is a URL. Commands that read whole checkpoints call this function.
+/// `why` is the reason in the message.
 void refuse_remote(const std::string& source, const char* why);
 
 }  // namespace twofour

@@ -17,7 +17,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// True if a switch is on by the rules of huggingface_hub.
+/// True if an environment variable turns its switch on, by the rules of huggingface_hub.
 bool is_on(const char* name) {
   std::string value = variable(name);
   std::transform(value.begin(), value.end(), value.begin(),

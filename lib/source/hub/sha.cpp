@@ -82,7 +82,7 @@ template <size_t kWords>
 std::string BlockHash<kWords>::hex() {
   const uint64_t bits = 8 * bytes_;
   std::array<uint8_t, 72> end{0x80};
-  const size_t zeros = (119 - bytes_ % 64) % 64;  // so that 8 bytes fill the block
+  const size_t zeros = (119 - bytes_ % 64) % 64;  // so that the 8 bytes of the length fill the block
   for (size_t i = 0; i < 8; ++i) end[1 + zeros + i] = static_cast<uint8_t>(bits >> (56 - 8 * i));
   update(std::span(end).first(9 + zeros));
   std::string text;

@@ -7,17 +7,19 @@
 
 namespace twofour {
 
-/// A hash of FIPS 180-4 with blocks of 64 bytes and a state of 32-bit words, of bytes that arrive in pieces.
+/// Computes a hash of FIPS 180-4 that has blocks of 64 bytes and a state of kWords 32-bit words. The bytes
+/// may arrive in pieces.
 template <size_t kWords>
 class BlockHash {
  public:
   void update(std::span<const uint8_t> bytes);
-  /// The hash, 8 digits for each 32-bit word, in small letters. update() must not be called afterwards.
+  /// Returns the hash, 8 hexadecimal digits in lower case for each 32-bit word. update() must not be called
+  /// afterwards.
   std::string hex();
 
  protected:
   using State = std::array<uint32_t, kWords>;
-  /// Updates the state with 64 bytes.
+  /// A function that updates the state with 64 bytes.
   using Block = void (*)(State& state, const uint8_t* bytes);
   BlockHash(const State& begin, Block block) : state_(begin), block_(block) {}
 
@@ -30,14 +32,14 @@ class BlockHash {
 extern template class BlockHash<5>;
 extern template class BlockHash<8>;
 
-/// The hash by which the Hub names files of Git LFS: 64 digits.
+/// SHA-256, by which the Hub names files of Git LFS: 64 digits.
 class Sha256 : public BlockHash<8> {
  public:
   Sha256();
 };
 
-/// The hash by which git names all other files, 40 digits. It reveals a damaged file, but no longer one that
-/// was made to have the hash of another.
+/// SHA-1, by which git names all other files: 40 digits. It reveals a damaged file. It does not reveal a file
+/// that was made to have the same hash as another.
 class Sha1 : public BlockHash<5> {
  public:
   Sha1();

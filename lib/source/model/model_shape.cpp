@@ -14,8 +14,8 @@
 namespace twofour {
 namespace {
 
-/// No models are larger. Structures that are built before weights are read grow with these numbers, and later
-/// code multiplies a few of them.
+/// Limits that no model exceeds. Structures that are built before weights are read grow with these numbers,
+/// and later code multiplies a few of them.
 constexpr int64_t kMostLayers = 10000, kMostHeadSize = 1 << 16, kMostSize = 1 << 28;
 
 class ShapeReader {

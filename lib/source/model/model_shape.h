@@ -8,51 +8,53 @@
 
 namespace twofour {
 
-/// Norms of queries and keys before they are rotated.
+/// How queries and keys are normalized before they are rotated.
 enum class HeadNorm {
   kNone,
-  kEach,  ///< of each head
-  kAll,   ///< over all heads at once
+  kEach,  ///< each head by itself
+  kAll,   ///< all heads together
 };
 
-/// The attention of a layer. Latent attention (DeepSeek's) has kv_rank > 0: keys and values come through a
-/// low rank, and the rotated part of each head comes from the input, one key for all heads.
+/// The attention of a layer. Latent attention (DeepSeek's) has kv_rank > 0. There, keys and values are
+/// projected through a low rank. The rotated part of a key comes directly from the input, and all heads share
+/// it.
 struct AttentionShape {
   int64_t heads = 0, kv_heads = 0;
   int64_t head_size = 0, value_size = 0;
-  int64_t q_rank = 0, kv_rank = 0;      ///< 0: directly from the input
-  std::vector<float> frequencies = {};  ///< angles at position 1, for the pairs of a head that are rotated
-  float amplitude = 1;                  ///< of cosine and sine
-  bool interleaved = false;             ///< pairs are neighbours; otherwise one number of each half
-  int64_t rotated_from = 0;             ///< the first number of a head that is rotated
-  double scale = 0;                     ///< of q k
+  int64_t q_rank = 0, kv_rank = 0;  ///< rank of the low-rank projection; 0: projected directly from the input
+  std::vector<float> frequencies = {};  ///< angle at position 1 for each rotated pair of numbers in a head
+  float amplitude = 1;                  ///< factor of cosine and sine
+  bool interleaved = false;  ///< true: a pair is two neighbours; false: a pair has one number from each half
+  int64_t rotated_from = 0;  ///< position in a head of the first rotated number
+  double scale = 0;          ///< factor of the products q k
   HeadNorm norm = HeadNorm::kNone;
   bool has_sinks = false;
-  double clip = 0;  ///< bound that clamps queries, keys and values; 0: none
+  double clip = 0;  ///< limit to which queries, keys and values are clamped; 0: none
 };
 
-/// The gate function of an MLP: gate * sigmoid(slope * gate) * (up + offset), both clamped first.
+/// The gate function of an MLP: gate * sigmoid(slope * gate) * (up + offset). `limit` clamps gate and up
+/// first.
 struct GateShape {
   float slope = 1, offset = 0;
-  float limit = 0;  ///< gate at most limit, up within it; 0: neither
+  float limit = 0;  ///< gate is at most limit, |up| is at most limit; 0: no clamping
 };
 
-/// A decoder as described by its config.json: everything that defines its arithmetic, but no weights.
+/// A decoder as config.json describes it: everything that defines its arithmetic, except weights.
 struct ModelShape {
-  std::string family;  ///< its model_type
+  std::string family;  ///< model_type of the family
   int64_t layers = 0, hidden = 0, vocabulary = 0;
-  int64_t positions = 0;  ///< that it was trained for
-  double epsilon = 0;     ///< of norms
+  int64_t positions = 0;  ///< number of positions that the model was trained for
+  double epsilon = 0;     ///< epsilon of norms
   AttentionShape attention;
-  std::vector<int64_t> windows;  ///< of each layer: keys that a query sees; 0: all
-  std::vector<bool> sparse;      ///< of each layer: it has routed experts
-  int64_t width = 0;             ///< of dense MLPs
+  std::vector<int64_t> windows;  ///< for each layer, the number of keys that a query sees; 0: all
+  std::vector<bool> sparse;      ///< for each layer, true if it has routed experts
+  int64_t width = 0;             ///< width of dense MLPs
   int64_t experts = 0, top_k = 0, expert_width = 0;
-  int64_t shared_width = 0;  ///< of the shared expert; 0: no shared expert
+  int64_t shared_width = 0;  ///< width of the shared expert; 0: there is none
   bool has_shared_gate = false;
   RouterRule router;
   GateShape gate;
-  bool is_tied = false;  ///< the head is the embedding
+  bool is_tied = false;  ///< true if the head is the embedding
 };
 
 class Settings;

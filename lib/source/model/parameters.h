@@ -9,17 +9,18 @@
 
 namespace twofour {
 
-/// A parameter of a layer, from the row of its family.
+/// A parameter of a layer, as the family's row describes it.
 struct Parameter {
-  int64_t n, k;   ///< k is 1 of vectors
-  bool has_bias;  ///< there is also NAME.bias
+  int64_t n, k;   ///< shape [n, k]; k is 1 for a vector
+  bool has_bias;  ///< true if NAME.bias exists, too
 };
 
-/// The parameter of that name in the family's row, with # for numbers, in a layer (-1: outside of them).
-/// Nullopt if the row has no such name, or the layer does not have the parameter.
+/// Finds a parameter in the family's row. `name` has # in place of numbers. `layer` is the layer's number, or
+/// -1 outside of layers. Returns nullopt if the row has no such name, or if the layer does not have the
+/// parameter.
 std::optional<Parameter> find_parameter(const FamilySizes& sizes, std::string_view name, int64_t layer);
 
-/// The names of all routers of experts in a layer that the row defines, with # for its number.
+/// Returns the names of all routers of experts that the row defines for a layer, with # in place of numbers.
 std::vector<std::string> router_names(const FamilySizes& sizes, int64_t layer);
 
 }  // namespace twofour

@@ -9,12 +9,12 @@
 namespace twofour {
 namespace {
 
-/// The factor that YaRN's length scaling applies to attention.
+/// Returns the factor by which YaRN scales attention.
 double mscale(double factor, double slope) {
   return factor <= 1 ? 1.0 : 0.1 * slope * std::log(factor) + 1.0;
 }
 
-/// 1 / theta^(2i / size), in float32 as the models were trained.
+/// Returns the frequencies 1 / theta^(2i / size), in float32 like in the training of models.
 std::vector<float> plain_frequencies(double theta, int64_t size) {
   std::vector<float> f;
   for (int64_t i = 0; i < size / 2; ++i) {
@@ -62,12 +62,12 @@ void scale_yarn(const Settings& rope, double theta, int64_t size, double origina
 
 void read_rope(const Settings& settings, const FamilyTraits& family, int64_t size, int64_t positions,
                AttentionShape& a) {
-  // transformers uses the older key if both are there.
+  // If a config has both keys, transformers uses the older one.
   const char* key = "rope_scaling";
   const Json* said = settings.sizes().stated(key);
   if (said == nullptr || said->empty()) said = settings.sizes().stated(key = "rope_parameters");
   static const Json kNothing = Json::object();
-  // The scaling of gpt-oss if its config has none.
+  // The scaling that gpt-oss has if its config states none.
   static const Json kLong = {{"rope_type", "yarn"}, {"factor", 32.0},
                              {"beta_fast", 32.0},   {"beta_slow", 1.0},
                              {"truncate", false},   {"original_max_position_embeddings", 4096}};
@@ -90,7 +90,7 @@ void read_rope(const Settings& settings, const FamilyTraits& family, int64_t siz
                     settings.positive("partial_rotary_factor", a.kv_rank > 0 ? 1 : family.rotated));
   const Settings& of_part = rope.has("partial_rotary_factor") ? rope : settings;
   if (part > 1) of_part.refuse("partial_rotary_factor", "a number up to 1");
-  // Loaders disagree: transformers rotates whole heads nevertheless.
+  // Loaders disagree here: transformers rotates whole heads in any case.
   if (part < 1 && family.rotated == 1)
     of_part.refuse("partial_rotary_factor", fmt::format("1 for {}", settings.text("model_type")));
   const auto rotated = static_cast<int64_t>(static_cast<double>(size) * part);

@@ -5,8 +5,9 @@
 
 namespace twofour {
 
-/// Sets which of a head's `size` numbers are rotated and how far, and multiplies `scale` by the factor that
-/// latent attention takes from the scaling. Throws Error on an unknown rope type.
+/// Reads which of a head's `size` numbers are rotated, and by which angles. Multiplies attention.scale by the
+/// factor that latent attention takes from the scaling. `positions` is the number of positions that the model
+/// was trained for. Throws Error on an unknown rope type.
 void read_rope(const Settings& settings, const FamilyTraits& family, int64_t size, int64_t positions,
                AttentionShape& attention);
 

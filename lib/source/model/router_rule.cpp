@@ -16,7 +16,7 @@ constexpr const char* kGroupLimited = "group_limited_greedy";
 
 constexpr FamilyRouter kDescribed{.renormalized = Renormalized::kIfSaid};
 
-/// The names in config.json.
+/// Returns the name of a score function in config.json.
 const char* name_of(RouterScores scores) {
   switch (scores) {
     case RouterScores::kSoftmax:
@@ -50,7 +50,7 @@ bool is_renormalized(Renormalized rule, const Settings& s) {
   return rule != Renormalized::kNever && said;
 }
 
-/// Checks the settings of a family without groups.
+/// Throws Error on groups of experts in a config of a family that has no groups.
 void expect_no_groups(const Settings& s) {
   if (s.has("n_group") && s.count("n_group") != 1) s.refuse("n_group", "1, no groups of experts");
 }

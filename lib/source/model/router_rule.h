@@ -8,7 +8,8 @@
 
 namespace twofour {
 
-/// The router that a config.json itself describes by softmax and norm_topk_prob; nullptr if it does not.
+/// Returns the router that a config.json describes by softmax and norm_topk_prob; nullptr if it describes
+/// none.
 const FamilyRouter* find_described_router(const Json& config);
 
 /// True if a key of config.json determines how logits become scores: scoring_func,
@@ -16,8 +17,8 @@ const FamilyRouter* find_described_router(const Json& config);
 bool is_scoring_key(std::string_view key);
 
 class Settings;
-/// The rule of a router from its row and config.json. Throws Error on settings that describe another router
-/// and on impossible numbers.
+/// Reads a router's rule from the family's row and config.json. Throws Error on settings that describe
+/// another router, and on impossible numbers.
 RouterRule read_router_rule(const FamilyRouter& family, const Settings& settings, int64_t experts,
                             int64_t top_k);
 

@@ -8,29 +8,31 @@
 
 namespace twofour {
 
-/// The settings of a config.json, each checked as it is read. Functions throw Error on impossible values.
+/// The settings of a config.json. Each is checked as it is read. Functions throw Error on impossible values.
 class Settings {
  public:
-  /// `family` and `config` must outlive this. `where` names the file.
+  /// `family` and `config` must outlive this object. `where` names the file in messages.
   Settings(const FamilyShapes& family, const Json& config, std::string where);
 
   const FamilySizes& sizes() const { return sizes_; }
   const Json& config() const { return *config_; }
-  /// True if the config has the key, even as null.
+  /// True if the config has the key, even with the value null.
   bool has(std::string_view key) const;
-  /// A count of at least `least`; the family's value if the config has none.
+  /// Returns a whole number that must be at least `least`. If the config lacks it, the family's value for
+  /// `layer` applies.
   int64_t count(std::string_view key, int64_t least = 1, int64_t layer = -1) const;
-  /// A finite number above 0, with `zero` also 0; `otherwise` if the config has no such key.
+  /// Returns a finite number above 0 or, if `zero`, of at least 0. Returns `otherwise` if the config lacks
+  /// the key.
   double positive(std::string_view key, double otherwise, bool zero = false) const;
   bool yes(std::string_view key, bool otherwise) const;
-  /// Empty if the config has no such key.
+  /// Returns a text; empty if the config lacks the key.
   std::string text(std::string_view key) const;
 
-  /// "config.json: KEY: expected X, found Y". In a nested object, its name stands before the key:
-  /// "rope_scaling."
+  /// Throws Error "config.json: KEY: expected X, found Y". For a nested object, its name stands before the
+  /// key: "rope_scaling.".
   [[noreturn]] void refuse(std::string_view key, const std::string& expected) const;
 
-  /// The settings of an object in the config.
+  /// Returns the settings of a nested object.
   Settings below(std::string_view key) const;
 
  private:

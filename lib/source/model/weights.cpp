@@ -16,13 +16,13 @@
 namespace twofour {
 namespace {
 
-/// Rows of a matrix that a thread decodes at once: some 256 KB, a multiple of 16.
+/// The number of rows that a thread decodes at once: about 256 KB, and a multiple of 16.
 int64_t strip_rows(const Linear& module, const ModelMatrix& w) {
   if (module.reads_across()) return w.n;
   return std::clamp<int64_t>((int64_t{64} << 10) / w.k / 16 * 16, 16, 1024);
 }
 
-/// The number behind "model.layers.", or -1.
+/// Returns the number behind "model.layers."; -1: there is none.
 int64_t layer_of(std::string_view name) {
   constexpr std::string_view kLayers = "model.layers.";
   if (!name.starts_with(kLayers)) return -1;
@@ -232,7 +232,7 @@ void ModelWeights::multiply(const ModelMatrix& w, const float* x, int64_t m, flo
   const Stored from = stored(w);
   const int64_t rows = strip_rows(from.module, w);
   if (m == 0) return;
-  constexpr int64_t kFew = 16;  // rows of x, too few for a buffer of all weights to pay
+  constexpr int64_t kFew = 16;  // rows of x that are too few to make a buffer of all weights worthwhile
   if (m <= kFew) {
     parallel_workers(static_cast<size_t>((w.n + rows - 1) / rows), [&] {
       return [&, worker = std::make_shared<Worker>(checkpoint_)](size_t strip) {

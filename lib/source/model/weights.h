@@ -14,78 +14,81 @@
 
 namespace twofour {
 
-/// A matrix [N, K] of a model, in any format of the checkpoint, and its bias.
+/// A matrix [N, K] of a model and its bias, in any format of the checkpoint.
 struct ModelMatrix {
-  const Linear* module = nullptr;  ///< nullptr: there is none
+  const Linear* module = nullptr;  ///< the linear that holds the matrix; nullptr: the matrix does not exist
   StoredMatrix place{};
   int64_t n = 0, k = 0;
   bool has_bias = false;
-  std::string name = {};  ///< as in the files; for an expert in a stack, its own name
+  /// The matrix's name in the files. An expert in a stack has its own name.
+  std::string name = {};
   explicit operator bool() const { return module != nullptr; }
 };
 
-/// A vector of floats: `count` elements of a tensor, from `first` on, `step` apart.
+/// A vector of floats: `count` elements of a tensor, every `step`-th one from `first` on.
 struct ModelVector {
-  std::optional<size_t> tensor{};  ///< none: there is no such vector
+  std::optional<size_t> tensor{};  ///< nullopt: the vector does not exist
   int64_t first = 0, step = 1, count = 0;
   explicit operator bool() const { return tensor.has_value(); }
 };
 
-/// The weights of a model by their names, read from the checkpoint each time they are used. Weights in stacks
-/// have the names of separate experts: "model.layers.0.mlp.experts.3.gate_proj".
+/// The weights of a model, found by their names. They are read from the checkpoint each time they are used.
+/// Weights in a stack have the names of separate experts: "model.layers.0.mlp.experts.3.gate_proj".
 class ModelWeights {
  public:
-  /// Size of the buffers of decoded weights in multiply().
+  /// Size in bytes of the buffers for decoded weights in multiply().
   static constexpr int64_t kChunkBytes = 64 << 20;
 
-  /// `checkpoint` must outlive this. Throws Error if tensors beside linears change the meaning of these.
+  /// `checkpoint` must outlive this object. Throws Error if tensors beside linears change the meaning of the
+  /// linears' weights.
   explicit ModelWeights(const Checkpoint& checkpoint);
 
   bool has(const std::string& name) const { return matrices_.all().contains(name); }
-  /// Throws Error if the matrix is missing, has another size, lacks its bias or has one too many.
+  /// Returns a matrix. Throws Error if it is missing, has another size, lacks its bias, or has a bias and
+  /// `has_bias` is false.
   ModelMatrix matrix(const std::string& name, int64_t n, int64_t k, bool has_bias);
-  /// The first `n` rows of an embedding, which must have at least that many.
+  /// Returns the first `n` rows of an embedding. The embedding must have at least `n` rows.
   ModelMatrix table(const std::string& name, int64_t n, int64_t k);
   ModelVector vector(const std::string& name, int64_t count);
-  /// Names of experts' blocks of a layer, "model.layers.0.mlp.experts"; empty: there is none.
+  /// Returns the name of a layer's block of experts, "model.layers.0.mlp.experts"; empty: the layer has none.
   std::string expert_block(const std::string& layer) const;
-  /// Throws Error if the layers below `layers` have a matrix, a norm or a bias that has not been used: the
-  /// model computes something else.
+  /// Throws Error if a layer below `layers` has a matrix, a norm or a bias that has not been used. In that
+  /// case the model computes something else.
   void refuse_unused(int64_t layers) const;
 
   std::vector<float> read(const ModelVector& vector) const;
-  /// Rows [n0, n1) of a matrix, in float32.
+  /// Reads rows [n0, n1) of a matrix as float32.
   void read_rows(const ModelMatrix& matrix, int64_t n0, int64_t n1, std::span<float> out) const;
 
-  /// From now on matrices of `weights` replace those that have the same names in the files.
+  /// From now on, matrices of `weights` replace matrices of the same names.
   void replace(Checkpoint weights);
-  /// Restores all matrices of the model's own.
+  /// Ends all replacements.
   void restore() { replaced_.clear(); }
 
-  /// The place where the rows of a matrix are stored: in its replacement, or in the model's own files.
+  /// Where the rows of a matrix are stored: in its replacement, or in the model's own files.
   struct Stored {
     const Checkpoint& checkpoint;
     const Linear& module;
     StoredMatrix place;
   };
   Stored stored(const ModelMatrix& matrix) const;
-  /// The bias [N] of a matrix; empty: it has none.
+  /// Reads the bias [N] of a matrix; empty: it has none.
   std::vector<float> read_bias(const ModelMatrix& matrix) const;
 
-  /// The buffer and the reader of a thread.
+  /// The buffer and the reader that one thread uses.
   struct Worker {
     explicit Worker(const Checkpoint& checkpoint) : reader(checkpoint) {}
     WeightReader reader;
     std::vector<float> rows;
   };
   Worker make_worker() const { return Worker(checkpoint_); }
-  /// out = x w' + bias: `x` [m, K], `out` [m, N], on all threads.
+  /// Computes out = x w' + bias on all threads. `x` is [m, K], `out` [m, N], and w' the transposed matrix.
   void multiply(const ModelMatrix& matrix, const float* x, int64_t m, float* out) const;
-  /// The same on this thread.
+  /// Computes out = x w' + bias on the calling thread, with its `worker`.
   void multiply(Worker& worker, const ModelMatrix& matrix, const float* x, int64_t m, float* out) const;
 
  private:
-  /// A checkpoint whose matrices replace others.
+  /// A checkpoint whose matrices replace matrices of the model.
   struct Replacement {
     explicit Replacement(Checkpoint weights)
         : checkpoint(std::move(weights)), matrices(checkpoint, findings) {}
@@ -95,9 +98,10 @@ class ModelWeights {
   };
   void read_stored(WeightReader& reader, const Stored& from, int64_t n0, int64_t n1,
                    std::span<float> out) const;
-  /// Rows from n0 on of a matrix of floats if its file is mapped; nullptr: they must be read.
+  /// Returns the rows of a float matrix from n0 on if its file is mapped into memory; nullptr: they must be
+  /// read.
   const uint8_t* mapped(const Stored& from, int64_t n0) const;
-  /// Computes outputs [n0, n1) of `x`.
+  /// Computes outputs [n0, n1) for all m rows of `x`.
   void multiply_strip(Worker& worker, const ModelMatrix& matrix, int64_t n0, int64_t n1, const float* x,
                       int64_t m, float* out) const;
   void add_bias(const ModelMatrix& matrix, int64_t m, float* out) const;
@@ -105,7 +109,8 @@ class ModelWeights {
   const Checkpoint& checkpoint_;
   Findings findings_;
   Matrices matrices_;
-  std::vector<MappedBytes> files_;  ///< by shard; none if the checkpoint is not stored as it is
+  /// Mapped files, by shard; empty if tensors are not the bytes of the files.
+  std::vector<MappedBytes> files_;
   std::set<const Linear*> used_modules_;
   std::set<size_t> used_;
   std::vector<std::unique_ptr<Linear>> tables_;

@@ -7,7 +7,7 @@
 namespace twofour {
 namespace {
 
-/// \w of Rust's regular expressions, except that \p{Alphabetic} is written as its letters.
+/// A pattern of \w in Rust's regular expressions. \p{Alphabetic} is written as its letters.
 constexpr const char* kWord = R"([\p{L}\p{M}\p{Nl}\p{Nd}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9})"
                               R"(\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}])";
 
@@ -69,8 +69,8 @@ std::vector<TextPart> TokenFinder::find(std::string_view text) const {
     Span span{at, match.end};
     at = match.end;
     if (match.token->single_word && !is_single(text, span)) continue;
-    // A token may itself begin in white space that the previous token has taken. It is found nevertheless, as
-    // in `tokenizers`, unless it would take white space of its own and none is left.
+    // A token may begin with white space that the previous token has taken. As in `tokenizers`, it is found
+    // all the same, unless it takes white space itself and none is left.
     if (match.token->rstrip) {
       span.end = std::max(span.end, done);
       span.end += leading_spaces(text.substr(span.end));

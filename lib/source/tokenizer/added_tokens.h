@@ -11,32 +11,35 @@
 
 namespace twofour {
 
-/// A token that is found in a text before the model sees the rest.
+/// A token that is found in the text itself, before the model divides the rest into tokens.
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  bool single_word = false;             ///< not inside a word of text
-  bool lstrip = false, rstrip = false;  ///< takes the white space before or behind it
-  bool normalized = false;              ///< found in the normalized text, as its own normalized form
+  bool single_word = false;  ///< does not match inside a word
+  /// Also takes the white space before the token (lstrip) or behind it (rstrip).
+  bool lstrip = false, rstrip = false;
+  /// The token is searched in the normalized text, and its content is normalized, too.
+  bool normalized = false;
   bool special = false;
 };
 
-/// A piece of a text: a token or, if `token` is nullptr, other text.
+/// A part of a text. It is an added token or, if `token` is nullptr, other text.
 struct TextPart {
   Span span;
   const AddedToken* token;
 };
 
-/// Finds tokens in a text: the leftmost, and the longest of those that begin at one place.
+/// Finds added tokens in a text. The leftmost match is taken, and of several matches that begin at one place
+/// the longest.
 class TokenFinder {
  public:
-  /// All tokens are shorter.
+  /// Upper limit of a token's length in bytes.
   static constexpr size_t kMostBytes = 256;
 
-  /// `token` must outlive it. `text` is the text to look for, which is not empty. Returns false if the text
-  /// already stands for another token; then `token` will not be found.
+  /// Adds a token, which must outlive this object. `text` is the text to look for; it must not be empty.
+  /// Returns false if another token already has this text. `token` is then not found.
   bool add(const AddedToken& token, std::string_view text);
-  /// Parts of the whole text, in its order; none is empty.
+  /// Returns the parts of the whole text, in order. No part is empty.
   std::vector<TextPart> find(std::string_view text) const;
 
  private:
@@ -48,9 +51,9 @@ class TokenFinder {
   bool is_single(std::string_view text, Span span) const;
 
   std::array<bool, 256> begins_{};
-  std::unordered_map<uint64_t, uint32_t> edges_;  ///< of a tree: node and byte to node
-  std::vector<const AddedToken*> ends_{nullptr};  ///< of a node; nullptr: no token ends here
-  std::optional<Pattern> word_;                   ///< a character of words, if a token must be a word
+  std::unordered_map<uint64_t, uint32_t> edges_;  ///< edges of a prefix tree: from node and byte to node
+  std::vector<const AddedToken*> ends_{nullptr};  ///< for each node, the token that ends there; nullptr: none
+  std::optional<Pattern> word_;  ///< pattern of a word's character; set if any token has single_word
 };
 
 }  // namespace twofour

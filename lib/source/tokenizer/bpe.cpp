@@ -14,11 +14,11 @@ namespace {
 
 constexpr uint64_t kNoPair = UINT64_MAX;
 constexpr uint32_t kNoSymbol = UINT32_MAX;
-/// The number of characters of two bytes or less.
+/// The number of characters that UTF-8 writes in two bytes or less.
 constexpr size_t kShortCharacters = 0x800;
-/// Longer words are first cut at places that no merge can cross.
+/// A longer word, in bytes, is first cut at places that no merge can cross.
 constexpr size_t kLongWord = 64;
-/// The longest cached word, and the number of words that are cached with their ids.
+/// The length in bytes of the longest word that is cached, and the number of cached words.
 constexpr size_t kKnownBytes = 256, kKnownWords = 1 << 17;
 
 uint64_t pair_of(uint32_t left, uint32_t right) { return uint64_t{left} << 32 | right; }
@@ -89,7 +89,7 @@ Bpe::Bpe(BpeModel model) : fuse_unknown_(model.fuse_unknown), ignore_merges_(mod
   }
   if (model.byte_fallback) {
     for (int byte = 0; byte < 256; ++byte) bytes_.push_back(find(fmt::format("<0x{:02X}>", byte)));
-    // If some are missing, no supported family defines the handling of their bytes.
+    // If some byte tokens are missing, no supported family defines what to do with their bytes.
     const auto missing = std::find(bytes_.begin(), bytes_.end(), -1);
     if (missing != bytes_.end()) {
       throw Error(
@@ -119,7 +119,7 @@ const Bpe::Merge* Bpe::find_merge(int32_t left, int32_t right) const {
   }
 }
 
-/// If a pair comes twice the last one counts, as in `tokenizers`.
+/// Adds a merge. If a pair occurs twice, the last one counts, as in `tokenizers`.
 void Bpe::add_merge(const Merge& merge) {
   size_t at = place_of(merge.pair, merges_.size());
   while (merges_[at].pair != kNoPair && merges_[at].pair != merge.pair) at = (at + 1) & (merges_.size() - 1);
@@ -173,7 +173,7 @@ void Bpe::Encoder::encode_part(std::string_view part, std::vector<int32_t>& ids)
     ids.push_back(id);
   } else {
     symbols_.clear();
-    bool unknown = false;  // true if the last symbol is unknown
+    bool unknown = false;  // true if the last symbol is the unknown token
     for (size_t at = 0; at < part.size();) {
       const std::string_view character = part.substr(at, character_bytes(part[at]));
       at += character.size();
@@ -198,7 +198,7 @@ void Bpe::Encoder::encode_part(std::string_view part, std::vector<int32_t>& ids)
 
 void Bpe::Encoder::add(int32_t id) {
   const auto at = static_cast<uint32_t>(symbols_.size());
-  symbols_.push_back({id, at - 1, at + 1});  // before the first: kNoSymbol
+  symbols_.push_back({id, at - 1, at + 1});  // before the first symbol: kNoSymbol
 }
 
 void Bpe::Encoder::merge() {
@@ -223,9 +223,9 @@ void Bpe::Encoder::merge() {
     std::pop_heap(queue_.begin(), queue_.end(), later);
     queue_.pop_back();
     Symbol& left = symbols_[at];
-    if (left.id < 0) continue;  // merged away
+    if (left.id < 0) continue;  // the symbol was merged into another
     const Merge* merge = merge_at(at);
-    if (merge == nullptr || merge->rank != rank) continue;  // one of the two has changed meanwhile
+    if (merge == nullptr || merge->rank != rank) continue;  // one of the two symbols has changed meanwhile
     Symbol& right = symbols_[left.next];
     left.id = merge->id;
     left.next = right.next;

@@ -11,7 +11,8 @@ namespace {
 using Steps = std::vector<DecoderStep>;
 using Tokens = std::vector<std::string>;
 
-/// The bytes that a token of GPT-2's alphabet stands for; its own if it has other characters.
+/// Appends the bytes for which a token of GPT-2's alphabet stands. A token with other characters stands for
+/// itself.
 void append_bytes(const std::string& token, std::string& bytes) {
   const size_t before = bytes.size();
   for (size_t at = 0; at < token.size();) {
@@ -33,7 +34,7 @@ Steps make_byte_level(const Field&) {
   }};
 }
 
-/// The byte of "<0x0A>"; -1: it is no such token.
+/// Returns the byte of a token like "<0x0A>"; -1: the token is not of this form.
 int byte_of_token(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
   int byte = 0;
@@ -45,7 +46,8 @@ int byte_of_token(std::string_view token) {
   return byte;
 }
 
-/// If consecutive bytes together are not valid UTF-8, each becomes U+FFFD.
+/// Converts consecutive byte tokens to text. If their bytes together are not valid UTF-8, each byte becomes
+/// U+FFFD.
 Steps make_byte_fallback(const Field&) {
   return {[](Tokens& tokens) {
     Tokens out;

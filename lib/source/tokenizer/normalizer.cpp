@@ -100,7 +100,7 @@ Pattern read_pattern(const Field& field) {
 }
 
 std::string replace_matches(Pattern::Matcher& matcher, const std::string& text, const std::string& content) {
-  if (text.empty()) return text;  // nothing matches in it, not even an empty match, as in `tokenizers`
+  if (text.empty()) return text;  // as in `tokenizers`, nothing matches in it, not even an empty match
   std::string buffer, out;
   const std::string_view known = with_known_characters(text, buffer);
   size_t at = 0;

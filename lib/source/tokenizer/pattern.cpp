@@ -28,13 +28,13 @@ using MatchContext =
 using MatchData = std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data, pcre2_match_data_free>>;
 using JitStack = std::unique_ptr<pcre2_jit_stack, Deleter<pcre2_jit_stack, pcre2_jit_stack_free>>;
 
-/// The matcher first sees this many bytes, and takes few steps at a place. If a match needs more, that place
-/// is tried separately, and its work is counted. This catches both an expression that reads to the end of the
-/// text at every character and one that tries all ways to divide a word.
+/// At first, the matcher sees only kFirstWindow bytes and takes at most kFirstSteps steps at each place. If a
+/// match needs more, the place is tried separately, and the work there is counted. This limits an expression
+/// that reads to the end of the text at every character, and one that tries all ways to divide a word.
 constexpr size_t kFirstWindow = 1024, kFirstSteps = 1024, kGrowth = 4;
 constexpr size_t kStepsPerByte = 4, kMostSteps = 40'000'000;
-/// The limit of counted work for a text of n bytes, some seconds: a unit is the reading of a byte, up to 10
-/// ns.
+/// The limit of counted work for a text of n bytes. A unit of work is the reading of a byte, which takes up
+/// to 10 ns, so the limit is some seconds.
 constexpr uint64_t work_limit(size_t n) { return 500'000'000 + 50 * uint64_t{n}; }
 constexpr uint64_t kWorkPerStep = 8;
 constexpr size_t kJitStackFirst = 32 << 10, kJitStackMost = 64 << 20;
@@ -43,7 +43,7 @@ constexpr size_t kJitStackFirst = 32 << 10, kJitStackMost = 64 << 20;
 
 struct Pattern::Compiled {
   std::string where, expression;
-  Code code, anchored;  ///< anchored: matches only at its start
+  Code code, anchored;  ///< `anchored` matches only at the start of the text
 };
 
 namespace {
@@ -68,8 +68,8 @@ namespace {
 
 enum class Outcome { kMatch, kNone, kMoreText, kMoreSteps, kMoreStack, kFailed };
 
-/// Matches in text [from, end), with a limit on steps at each place. On kMoreText, `match` begins where more
-/// text was needed.
+/// Searches text [from, end) for a match, with a limit on the steps at each place. If it returns kMoreText,
+/// `match` begins at the place that needs more text.
 template <class State>
 Outcome run(State& s, const pcre2_code* code, std::string_view text, size_t from, size_t end, size_t steps,
             Span& match) {
@@ -96,9 +96,9 @@ Pattern::Matcher::Matcher(const Pattern& pattern, size_t bytes)
 
 Pattern::Matcher::~Matcher() = default;
 
-/// Finds the first match that begins at `from` or behind it.
+/// Finds the first match that begins at `from` or later.
 Pattern::Matcher::Result Pattern::Matcher::find(std::string_view text, size_t from, Span& match) {
-  size_t careful = from;  // places before it are tried one by one
+  size_t careful = from;  // places before this one are tried one by one
   for (;;) {
     if (from < careful) {
       if (const Result result = find_at(text, from, match); result != Result::kNone) return result;
@@ -112,7 +112,7 @@ Pattern::Matcher::Result Pattern::Matcher::find(std::string_view text, size_t fr
         return Result::kMatch;
       case Outcome::kNone:
         if (end == text.size()) return Result::kNone;
-        from = end;  // nothing begins before, or needs the text behind
+        from = end;  // no match begins earlier, or needs the text behind
         break;
       case Outcome::kMoreText:
         from = match.begin;

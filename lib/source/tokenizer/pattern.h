@@ -7,19 +7,20 @@
 
 namespace twofour {
 
-/// Bytes [begin, end) of a text.
+/// The bytes [begin, end) of a text.
 struct Span {
   size_t begin, end;
   bool empty() const { return begin == end; }
 };
 
-/// A regular expression of a tokenizer.json. These have Oniguruma's Ruby syntax; PCRE2 runs them. Only syntax
-/// that means the same to both is accepted; the rest is refused by name. Safe from several threads.
+/// A regular expression of a tokenizer.json. Its syntax is Oniguruma's for Ruby, and PCRE2 runs it. Only
+/// syntax that has the same meaning in both is accepted. Other syntax is refused with its name. Several
+/// threads may use a pattern at once.
 class Pattern {
  public:
-  /// Throws Error naming `where` on other syntax.
+  /// Throws Error naming `where` on syntax that is not accepted.
   Pattern(std::string_view where, std::string_view expression);
-  /// A pattern for a plain text, not an expression.
+  /// Makes a pattern that matches `text` literally.
   static Pattern literal(std::string_view where, std::string_view text);
   ~Pattern();
   Pattern(Pattern&&) noexcept;
@@ -35,14 +36,14 @@ class Pattern {
 /// Finds matches in the pieces of one text.
 class Pattern::Matcher {
  public:
-  /// `bytes` is the size of all pieces together, which bounds the work on them. `pattern` must outlive it.
+  /// `bytes` is the total size of all pieces; it bounds the work on them. `pattern` must outlive this object.
   Matcher(const Pattern& pattern, size_t bytes);
   ~Matcher();
   Matcher(Matcher&&) = delete;
 
-  /// All matches in `piece`, in their order, without an empty match directly behind another match; valid
-  /// until the next call. `piece` must come from with_known_characters(); lookarounds see no more than it.
-  /// Throws Error if that takes more work than any expression of a tokenizer needs.
+  /// Returns all matches in `piece`, in order. An empty match directly behind another match is left out. The
+  /// result is valid until the next call. `piece` must come from with_known_characters(). Lookarounds see
+  /// only `piece`. Throws Error if matching takes more work than any real tokenizer's expression needs.
   const std::vector<Span>& find_all(std::string_view piece);
 
  private:
@@ -57,8 +58,8 @@ class Pattern::Matcher {
   std::vector<Span> matches_;
 };
 
-/// The equivalent of `expression` for PCRE2, with PCRE2_UTF, PCRE2_UCP, PCRE2_MULTILINE and newlines of one
-/// line feed. Throws Error naming `where` on unsupported syntax.
+/// Translates `expression` for PCRE2 with the options PCRE2_UTF, PCRE2_UCP and PCRE2_MULTILINE, where a
+/// newline is one line feed. Throws Error naming `where` on unsupported syntax.
 std::string pcre2_expression(std::string_view where, std::string_view expression);
 
 }  // namespace twofour

@@ -11,7 +11,7 @@ namespace {
 
 using Steps = std::vector<PreTokenizerStep>;
 
-/// The treatment of matches, in the order of kBehaviors.
+/// What happens to matches. The order is that of kBehaviors.
 enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 const std::vector<std::string_view> kBehaviors = {"Removed", "Isolated", "MergedWithPrevious",
                                                   "MergedWithNext", "Contiguous"};
@@ -21,7 +21,7 @@ struct Part {
   bool is_match;
 };
 
-/// Lists the matches of a piece of `size` bytes and the parts between them.
+/// Lists the matches in a piece of `size` bytes, and the parts between them.
 void cut(const std::vector<Span>& matches, size_t size, bool invert, std::vector<Part>& parts) {
   parts.clear();
   size_t at = 0;
@@ -33,8 +33,8 @@ void cut(const std::vector<Span>& matches, size_t size, bool invert, std::vector
   if (at != size) parts.push_back({{at, size}, invert});
 }
 
-/// Merges neighbours by `behavior`. Neighbours of the same kind stay in order, except that of three matches
-/// in a row MergedWithPrevious merges the first, and MergedWithNext the last.
+/// Merges neighbouring parts by `behavior`. The parts stay in order. Of three matches in a row,
+/// MergedWithPrevious merges only the first, and MergedWithNext only the last.
 void merge(Behavior behavior, std::vector<Part>& parts) {
   if (behavior == Behavior::kRemoved) std::erase_if(parts, [](const Part& p) { return p.is_match; });
   if (behavior == Behavior::kRemoved || behavior == Behavior::kIsolated) return;
@@ -80,7 +80,7 @@ PreTokenizerStep make_splitter(Pattern pattern, Behavior behavior, bool invert) 
   };
 }
 
-/// Rewrites each piece: write(i, piece, out) appends to `out`.
+/// Rewrites each piece. write(i, piece, out) appends the new text of piece i to `out`.
 template <class Write>
 void rewrite(Pieces& pieces, Write&& write) {
   std::string text;
@@ -127,7 +127,7 @@ Steps make_byte_level(const Field& field) {
   return steps;
 }
 
-/// Numbers of Unicode 17.0; the last two ranges are in no other table of the library.
+/// The numbers of Unicode 17.0. No other table of the library has the last two ranges.
 constexpr const char* kNumber = R"([\p{N}\x{11DE0}-\x{11DE9}\x{16FF4}-\x{16FF6}])";
 
 Steps make_digits(const Field& field) {
@@ -196,7 +196,7 @@ namespace {
 
 bool is_printable(unsigned byte) { return (byte > ' ' && byte < 0x7F) || (byte > 0xA0 && byte != 0xAD); }
 
-/// The characters of bytes; characters for unprintable bytes begin at 256, in the order of the bytes.
+/// The characters that stand for bytes. Those of unprintable bytes begin at 256, in the order of the bytes.
 constexpr char32_t kUnprintable = 256;
 
 const std::array<char32_t, 256>& byte_characters() {

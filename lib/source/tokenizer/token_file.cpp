@@ -19,15 +19,15 @@ namespace {
 
 constexpr std::string_view kNpyMagic = "\x93NUMPY";
 constexpr uint64_t kMostNpyHeader = 1 << 20;
-/// 4 GiB of ids.
+/// The largest number of ids: 4 GiB of them.
 constexpr int64_t kMostTokens = 1 << 30;
 constexpr uint64_t kReadStep = 1 << 20;
 
-/// The place of the ids in a file.
+/// Where the ids are in a file.
 struct Ids {
   int64_t count = 0, width = 0;
   uint64_t begin = 0;
-  int bytes = 4;  ///< of an id
+  int bytes = 4;  ///< bytes of one id
 };
 
 std::string read_part(const InputFile& file, uint64_t offset, uint64_t bytes) {
@@ -48,7 +48,8 @@ Ids find_in_safetensors(const InputFile& file) {
   const auto bytes_of = [](const std::string& text) {
     return std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size());
   };
-  // A file that begins with letters in place of the header's length exceeds the longest header.
+  // In safetensors, the first bytes are the header's length. If a file begins with letters, they make a
+  // number above the largest header.
   if (head.size() < kSafetensorsPrefix ||
       little_endian(std::string_view(head).substr(0, kSafetensorsPrefix)) > kSafetensorsMaxHeader) {
     throw Error(
@@ -69,7 +70,8 @@ Ids find_in_safetensors(const InputFile& file) {
   return {tensor.shape[0], tensor.shape[1], begin + tensor.begin, tensor.dtype == DType::kI32 ? 4 : 8};
 }
 
-/// The text behind `key` in the dictionary of a .npy header, up to `end`; empty if the key is not there.
+/// Returns the text behind `key` in the dictionary of a .npy header, up to `end`; empty if the key is
+/// missing.
 std::string_view npy_value(std::string_view header, std::string_view key, char end) {
   const size_t at = header.find(key);
   if (at == std::string_view::npos) return {};

@@ -22,7 +22,7 @@ namespace twofour {
 namespace {
 
 constexpr uint64_t kMostFileBytes = 256u << 20;
-/// The most ids on each side of a text.
+/// The largest number of ids on each side of a text.
 constexpr size_t kMostAround = 1024;
 
 size_t bytes_of(const std::vector<std::string>& texts) {
@@ -31,7 +31,7 @@ size_t bytes_of(const std::vector<std::string>& texts) {
   return bytes;
 }
 
-/// The ids before and behind those of a text.
+/// The ids that stand before and behind those of a text.
 struct Frame {
   std::vector<int32_t> before, behind;
 };
@@ -69,7 +69,7 @@ void read_template(const Field& field, int32_t vocabulary_size, Frame& frame) {
   frame.behind.insert(frame.behind.end(), behind.begin(), behind.end());
 }
 
-/// The parts of a Sequence and of its nested Sequences, or the part itself.
+/// Returns the parts of a Sequence and of nested Sequences. If `field` is not a Sequence, returns it alone.
 std::vector<Field> parts_of(const Field& field, std::string_view list) {
   if (field.is_null()) return {};
   if (field.at("type").text() != "Sequence") return {field};
@@ -81,9 +81,9 @@ std::vector<Field> parts_of(const Field& field, std::string_view list) {
   return all;
 }
 
-/// Metaspace with prepend_scheme "first" depends on which piece begins the text. Without the place of each
-/// character in the source, that is only known if it is the first pre-tokenizer, and only behind normal
-/// forms, Lowercase and ByteLevel.
+/// Throws Error if the effect of Metaspace with prepend_scheme "first" is unknown. It depends on which piece
+/// begins the text. Without the place of each character in the source, this is only known if Metaspace is the
+/// first pre-tokenizer, and if the normalizers are normal forms, Lowercase and ByteLevel.
 void check_first_prepended(const Field& document) {
   const std::vector<Field> splits = parts_of(document.at("pre_tokenizer"), "pretokenizers");
   bool asks = false;
@@ -102,7 +102,7 @@ void check_first_prepended(const Field& document) {
   }
 }
 
-/// ByteLevel changes only offsets, which are not used here.
+/// Reads the ids around a text. ByteLevel changes only offsets, which are not used here.
 void read_post_processor(const Field& field, int32_t vocabulary_size, Frame& frame) {
   if (field.is_null()) return;
   switch (field.at("type").choice({"TemplateProcessing", "ByteLevel", "Sequence"})) {
@@ -122,9 +122,9 @@ struct Tokenizer::Parts {
   std::string where;
   std::vector<AddedToken> added;
   std::unordered_map<int32_t, size_t> added_by_id;
-  std::vector<std::string> added_texts;  ///< the texts of added tokens that a decoder sees
-  /// Contents of special tokens. A token that a normalizer changes is not special when it is decoded, as in
-  /// `tokenizers`.
+  std::vector<std::string> added_texts;  ///< texts of the added tokens, as a decoder sees them
+  /// The contents of special tokens. As in `tokenizers`, a token that a normalizer changes does not count as
+  /// special when ids are decoded.
   std::unordered_set<std::string> special_texts;
   Bpe bpe;
   std::vector<NormalizerStep> normalizer;
@@ -172,14 +172,14 @@ void Tokenizer::Parts::add_tokens() {
           fmt::format("{}: added_tokens[{}]: expected tokens that {} when they are normalized, found {}",
                       where, added_texts.size() - 1, expected, found));
     };
-    // For an empty token, `tokenizers` finds a match between any two characters, and divides the text there.
+    // With an empty token, `tokenizers` finds a match between any two characters and divides the text there.
     if (text.empty()) refuse("are not empty", json_quote_short(token.content));
     if (!(token.normalized ? in_normalized : in_text).add(token, text))
       refuse("differ", fmt::format("a second {}", json_quote_short(text)));
   }
 }
 
-/// Encodes a normalized text without added tokens.
+/// Encodes a normalized text that has no added tokens.
 void Tokenizer::Parts::encode_piece(std::string_view text, bool begins_text, Bpe::Encoder& encoder,
                                     std::vector<int32_t>& ids) const {
   Pieces pieces{std::string(text), {{0, text.size()}}, begins_text};

@@ -14,12 +14,12 @@
 namespace twofour {
 namespace {
 
-/// Limits: values besides vocabulary and merges; levels of nested objects and arrays.
+/// The largest number of values besides vocabulary and merges, and the deepest nesting of objects and arrays.
 constexpr size_t kMostValues = 1'000'000, kMostLevels = 64;
 constexpr size_t kMostMerges = 1 << 24;
 
-/// Takes vocabulary and merges while they are parsed, since they have millions of values, and builds a
-/// document of all other values.
+/// Parses a tokenizer.json. It stores vocabulary and merges directly, since they have millions of values, and
+/// builds a document of all other values.
 class TokenizerEvents : public JsonEvents {
  public:
   TokenizerEvents(std::string_view where, TokenizerFile& file) : where_(where), file_(file) {}
@@ -86,7 +86,7 @@ class TokenizerEvents : public JsonEvents {
   enum class Place { kTree, kVocabulary, kMerges, kPair };
   struct Level {
     Json value;
-    std::string key;  ///< in the level above
+    std::string key;  ///< key of this level in the level above
   };
 
   bool in_model() const { return place_ == Place::kTree && levels_.size() == 2 && levels_[1].key == "model"; }
@@ -96,7 +96,7 @@ class TokenizerEvents : public JsonEvents {
       throw Error(fmt::format("{}: model.{}: expected it once, found it twice", where_, key_));
   }
 
-  /// Takes "a b". A line with the version of the file that the merges were in is ignored.
+  /// Adds a merge "a b". Ignores a line with the version of the file in which the merges were stored.
   void add_merge(const std::string& text) {
     if (text.starts_with("#version")) return;
     const size_t space = text.find(' ');
@@ -147,7 +147,7 @@ class TokenizerEvents : public JsonEvents {
     key_ = std::move(level.key);
     add(std::move(level.value));
   }
-  /// Refuses a key that occurs twice: choosing one would be a guess.
+  /// Throws Error if a key occurs twice, since any choice would be a guess.
   void refuse_twice(const Level& level) const {
     std::vector<std::string_view> keys;
     for (const auto& [key, value] : level.value.items()) keys.push_back(key);
@@ -177,7 +177,8 @@ class TokenizerEvents : public JsonEvents {
   bool has_vocabulary_ = false, has_merges_ = false;
 };
 
-/// Refuses settings of other models, and settings that make ids random. Null, "" and 0 count as absent.
+/// Throws Error on settings of other models and on settings that make ids random. Null, "" and 0 count as
+/// absent.
 void refuse_other_models(const Field& model) {
   const Field type = model.at("type");
   if (!type.is_null()) type.choice({"BPE"});
@@ -199,7 +200,7 @@ void read_model(const Field& model, BpeModel& bpe) {
   bpe.fuse_unknown = model.at("fuse_unk").boolean(false);
   bpe.byte_fallback = model.at("byte_fallback").boolean(false);
   bpe.ignore_merges = model.at("ignore_merges").boolean(false);
-  for (const char* key : {"vocab", "merges"})  // here only if it is of another type
+  for (const char* key : {"vocab", "merges"})  // the document has these keys only if their type is wrong
     if (!model.at(key).is_null())
       model.at(key).refuse(key == std::string_view("vocab") ? "an object" : "an array");
   if (bpe.vocabulary.empty())
@@ -221,8 +222,8 @@ AddedToken read_added_token(const Field& field) {
   return token;
 }
 
-/// Takes ids from the vocabulary. The ids of other tokens follow its size one by one: `tokenizers` numbers
-/// them so and ignores the file's ids.
+/// Reads the added tokens. A token in the vocabulary has its id there. Other tokens get the next ids after
+/// the vocabulary's size, in order: `tokenizers` does the same and ignores the ids in the file.
 void read_added_tokens(const Field& field, TokenizerFile& file) {
   std::unordered_map<std::string_view, int32_t> ids;
   for (const auto& [token, id] : file.model.vocabulary) ids.emplace(token, id);

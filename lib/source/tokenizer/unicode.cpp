@@ -25,7 +25,7 @@ struct Composition {
 #include "lib/source/tokenizer/unicode_data.inc"
 
 constexpr char32_t kLastCharacter = 0x10FFFF;
-/// The blocks of 256 characters that are in some table.
+/// The set of blocks of 256 characters that have an entry in some table.
 using Pages = std::bitset<(kLastCharacter >> 8) + 1>;
 
 template <size_t N>
@@ -36,7 +36,7 @@ Pages pages_of(const Run (&runs)[N]) {
   return pages;
 }
 
-/// The run of a table that `c` is in; nullptr: none.
+/// Returns the run of a table that has `c`; nullptr: none has it.
 template <size_t N>
 const Run* find_run(const Run (&runs)[N], char32_t c) {
   const Run* run = std::lower_bound(std::begin(runs), std::end(runs), c,
@@ -51,7 +51,7 @@ constexpr char32_t kSyllableCount = kLeadCount * kVowelCount * kTailCount;
 
 bool is_syllable(char32_t c) { return c >= kSyllables && c < kSyllables + kSyllableCount; }
 
-/// True if no form changes anything around a character of this block.
+/// True if no normal form changes a character of this block or anything around it.
 bool has_no_forms(char32_t c) {
   static const Pages pages = [] {
     Pages all = pages_of(kCombining);
@@ -66,7 +66,7 @@ bool has_no_forms(char32_t c) {
 
 struct Element {
   char32_t c;
-  uint32_t order;  ///< combining class
+  uint32_t order;  ///< canonical combining class
 };
 
 void decompose(char32_t c, bool compatible, std::vector<Element>& out) {
@@ -90,7 +90,7 @@ void decompose(char32_t c, bool compatible, std::vector<Element>& out) {
   std::for_each(parts, parts + size, add);
 }
 
-/// The composition of two characters; 0: they do not compose.
+/// Returns the composition of two characters; 0: they do not compose.
 char32_t composed(char32_t a, char32_t b) {
   if (a >= kLeads && a < kLeads + kLeadCount && b >= kVowels && b < kVowels + kVowelCount)
     return kSyllables + ((a - kLeads) * kVowelCount + (b - kVowels)) * kTailCount;
@@ -113,7 +113,8 @@ void sort_marks(std::vector<Element>& text) {
 void compose(std::vector<Element>& text) {
   size_t size = 0, starter = SIZE_MAX;
   for (const Element e : text) {
-    // A character between this one and the starter blocks it, if its class is as high.
+    // A character between this one and the starter blocks the composition if its combining class is as high
+    // or higher.
     const bool adjacent = starter != SIZE_MAX && starter + 1 == size;
     const bool blocked = starter == SIZE_MAX || (!adjacent && text[size - 1].order >= e.order);
     if (const char32_t c = blocked ? 0 : composed(text[starter].c, e.c); c != 0) {
@@ -193,13 +194,14 @@ size_t trailing_spaces(std::string_view text) {
 std::string normalize(std::string_view text, NormalForm form) {
   const bool composes = form == NormalForm::kNfc || form == NormalForm::kNfkc;
   const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
-  // All characters below this one are unchanged and combine with nothing before them.
+  // The first character that may change. All characters below it stay as they are and combine with nothing
+  // before them.
   const char32_t plain = form == NormalForm::kNfc ? 0x300 : 0x80;
   std::string out;
   out.reserve(text.size());
   std::vector<Element> changing;
   for (size_t at = 0; at < text.size();) {
-    // The unchanged characters, except the last, which may combine with what follows.
+    // Copy the unchanged characters. The last of them is left out, since it may combine with what follows.
     const size_t begin = at;
     size_t last = at, after = at;
     char32_t c = 0;

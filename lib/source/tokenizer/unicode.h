@@ -6,13 +6,13 @@
 
 namespace twofour {
 
-/// Characters as in Hugging Face's `tokenizers`, by tables that were generated from it (unicode_data.py). All
-/// texts are UTF-8.
+/// Properties of characters as in Hugging Face's `tokenizers`. Their tables were generated from it
+/// (unicode_data.py). All texts are UTF-8.
 
-/// Position of the first byte that is not UTF-8; npos: all bytes are.
+/// Returns the position of the first byte that is not UTF-8; npos: the whole text is UTF-8.
 size_t find_not_utf8(std::string_view text);
 
-/// The character at `text[at]`; moves `at` behind it.
+/// Returns the character at `text[at]` and moves `at` behind it.
 inline char32_t next_character(std::string_view text, size_t& at) {
   const auto byte = [&](size_t i) { return static_cast<char32_t>(static_cast<uint8_t>(text[at + i])); };
   const char32_t lead = byte(0);
@@ -26,29 +26,29 @@ inline char32_t next_character(std::string_view text, size_t& at) {
 
 void append_character(std::string& out, char32_t c);
 
-/// `bytes` with U+FFFD for invalid UTF-8: one for each longest piece that may begin a character, as Unicode's
-/// section 3.9 recommends.
+/// Returns `bytes` with U+FFFD in place of invalid UTF-8. As section 3.9 of Unicode recommends, each longest
+/// piece that may begin a character gives one U+FFFD.
 std::string replace_not_utf8(std::string_view bytes);
 
-/// True for White_Space.
+/// True for characters with the property White_Space.
 bool is_space(char32_t c);
 
-/// Bytes of White_Space at the beginning and at the end.
+/// The number of bytes of white space at the beginning, and at the end.
 size_t leading_spaces(std::string_view text);
 size_t trailing_spaces(std::string_view text);
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
-/// Source: UAX #15.
+/// Normalizes a text. Source: UAX #15.
 std::string normalize(std::string_view text, NormalForm form);
 
-/// The text with each character in lower case by itself.
+/// Returns the text with each character converted to lower case by itself.
 std::string lower_case(std::string_view text);
 
-/// The text without combining marks.
+/// Returns the text without combining marks.
 std::string strip_accents(std::string_view text);
 
-/// The text for PCRE2, of the same length: a character that is newer than PCRE2's tables is replaced by a
-/// neighbour of its category. Returns `text` itself, or a view of `buffer`.
+/// Returns the text for PCRE2, with the same length. A character that is newer than PCRE2's tables is
+/// replaced by a neighbour of the same category. The result is `text` itself or a view of `buffer`.
 std::string_view with_known_characters(std::string_view text, std::string& buffer);
 
 }  // namespace twofour
