@@ -6,21 +6,21 @@
 
 namespace twofour {
 
-/// a / b, rounded up. `a` is 0 or more, `b` above 0.
+/// Returns a / b, rounded up. `a` is at least 0 and `b` is above 0.
 template <class A, class B>
 TWOFOUR_HD constexpr auto ceil_div(A a, B b) {
   return (a + b - 1) / b;
 }
 
-/// Weights along K that share one block scale.
+/// The number of weights along K that share one block scale.
 inline constexpr int kGroup = 16;
 
-/// The content of a stored byte.
+/// The kind of data in a stored byte.
 enum class ByteKind { kCodes, kMeta, kScale, kPadding };
 
-/// Sixteen dense weights of one row: NVFP4 as checkpoints store it, 4.5 bits a weight.
+/// Sixteen dense weights of one row in NVFP4, as checkpoints store them. A weight takes 4.5 bits.
 struct DenseGroup {
-  uint8_t codes[8];  ///< byte j: k = 2j in the low nibble, 2j + 1 in the high one
+  uint8_t codes[8];  ///< byte j has k = 2j in the low nibble and k = 2j + 1 in the high nibble
   uint8_t scale;     ///< E4M3 block scale
   static constexpr ByteKind kind(int byte) { return byte < 8 ? ByteKind::kCodes : ByteKind::kScale; }
 };
@@ -28,8 +28,8 @@ static_assert(sizeof(DenseGroup) == 9, "16 weights in 9 bytes: 4.5 bits a weight
 
 /// Sixteen weights of one row pruned to 2:4.
 struct SparseGroup {
-  uint8_t comp[4];  ///< quad q keeps two E2M1 codes, the lower k in the low nibble
-  uint8_t meta[2];  ///< 4 bits a quad, the even quad low: first | second << 2, first < second
+  uint8_t comp[4];  ///< two kept E2M1 codes for each quad, the lower k in the low nibble
+  uint8_t meta[2];  ///< 4 bits for each quad, the even quad low: first | second << 2, with first < second
   uint8_t scale;    ///< E4M3 block scale
   static constexpr ByteKind kind(int byte) {
     return byte < 4 ? ByteKind::kCodes : byte < 6 ? ByteKind::kMeta : ByteKind::kScale;
@@ -37,15 +37,15 @@ struct SparseGroup {
 };
 static_assert(sizeof(SparseGroup) == 7, "16 weights in 7 bytes: 3.5 bits a weight");
 
-/// Two kept codes of a quad and their places.
+/// The two kept codes of a quad and their positions.
 struct Quad24 {
-  uint8_t comp;  ///< lower k in the low nibble
+  uint8_t comp;  ///< the code of the lower k is in the low nibble
   uint8_t meta;  ///< first | second << 2
 };
 
-/// The 2:4 rule: the two largest magnitudes stay, on a tie the lower k. Kept codes are as stored; -0 counts
-/// as zero and stays -0. `quad` holds four codes, the lowest k in the low nibble. All four share a block
-/// scale, so the codes decide.
+/// The 2:4 rule: keeps the two largest magnitudes of a quad. If two are equal, the lower k is kept. Kept
+/// codes are unchanged; -0 counts as zero and stays -0. `quad` holds four codes, the lowest k in the low
+/// nibble. All four codes share a block scale, so comparing the codes is enough.
 TWOFOUR_HD constexpr Quad24 select_2_4(unsigned quad) {
   int first = 0;
   for (int i = 1; i < 4; ++i) {
@@ -60,7 +60,8 @@ TWOFOUR_HD constexpr Quad24 select_2_4(unsigned quad) {
           static_cast<uint8_t>(low | (high << 2))};
 }
 
-/// True if a tie decided which codes of a quad are kept: its second and third largest magnitudes are equal.
+/// True if a tie decided which codes of a quad are kept. This is so if the second and third largest
+/// magnitudes are equal.
 TWOFOUR_HD constexpr bool is_tied_2_4(unsigned quad) {
   const Quad24 kept = select_2_4(quad);
   const unsigned a = kept.comp & 7u, b = (kept.comp >> 4) & 7u, weakest = a < b ? a : b;
@@ -71,25 +72,27 @@ TWOFOUR_HD constexpr bool is_tied_2_4(unsigned quad) {
   return false;
 }
 
-/// Metadata nibbles with first < second: 4, 8, 9, C, D, E. The hardware leaves the rest undefined.
+/// True for metadata nibbles with first < second: 4, 8, 9, C, D and E. The hardware leaves the others
+/// undefined.
 TWOFOUR_HD constexpr bool is_legal_meta(unsigned nibble) { return (nibble & 3u) < ((nibble >> 2) & 3u); }
 
-/// Four dense codes from two kept ones; dropped codes are 0x0.
+/// Returns the four dense codes of a quad. Dropped codes become 0x0.
 TWOFOUR_HD constexpr unsigned expand_2_4(Quad24 kept) {
   return ((kept.comp & 15u) << 4 * (kept.meta & 3)) |
          (unsigned{kept.comp} >> 4 << 4 * ((kept.meta >> 2) & 3));
 }
 
-/// Energy of the two codes in a byte: the sum of their squared halves, 0 .. 288.
+/// The energy of the two codes in a byte: the sum of the squares of their values in halves, 0 to 288.
 TWOFOUR_HD constexpr int pair_energy(unsigned byte) {
   const int low = e2m1_halves(byte & 7u), high = e2m1_halves((byte >> 4) & 7u);
   return low * low + high * high;
 }
 
-/// The 4:8-paired rule: of the four aligned pairs of eight codes along K, the two with the most energy stay,
-/// on a tie the lower k. Kept pairs are as stored, zeros included. `octet` holds eight codes, the lowest k in
-/// the low nibble, so a pair is a byte. Returns which pairs stay, one bit each. FP4 sparse tensor cores take
-/// this pattern. Source: PTX ISA, mma.sp::ordered_metadata, kind::mxf4nvf4.
+/// The 4:8-paired rule: of the four aligned pairs in eight codes along K, keeps the two with the most energy.
+/// If two are equal, the lower k is kept. Kept pairs are unchanged, including their zeros. `octet` holds
+/// eight codes, the lowest k in the low nibble, so a pair is a byte. Returns the kept pairs, one bit for
+/// each. FP4 sparse tensor cores read this pattern. Source: PTX ISA, mma.sp::ordered_metadata,
+/// kind::mxf4nvf4.
 TWOFOUR_HD constexpr unsigned select_4_8(uint32_t octet) {
   unsigned kept = 0;
   for (int i = 0; i < 4; ++i) {
@@ -103,7 +106,8 @@ TWOFOUR_HD constexpr unsigned select_4_8(uint32_t octet) {
   return kept;
 }
 
-/// True if a tie decided which pairs of an octet are kept: its second and third largest energies are equal.
+/// True if a tie decided which pairs of an octet are kept. This is so if the second and third largest
+/// energies are equal.
 TWOFOUR_HD constexpr bool is_tied_4_8(uint32_t octet) {
   const unsigned kept = select_4_8(octet);
   for (int i = 0; i < 4; ++i) {
@@ -115,7 +119,7 @@ TWOFOUR_HD constexpr bool is_tied_4_8(uint32_t octet) {
   return false;
 }
 
-/// Eight codes with 0x0 in the pairs that `kept` does not name.
+/// Returns the eight codes of an octet with 0x0 in each pair whose bit in `kept` is 0.
 TWOFOUR_HD constexpr uint32_t mask_4_8(uint32_t octet, unsigned kept) {
   uint32_t mask = 0;
   for (int i = 0; i < 4; ++i) mask |= (kept >> i) & 1u ? 0xFFu << 8 * i : 0u;

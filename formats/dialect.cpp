@@ -11,7 +11,7 @@
 namespace twofour {
 namespace {
 
-// The first row whose global scale's suffix ends the tensor's name wins.
+// If several rows fit a tensor's name, the first row whose global-scale suffix ends the name counts.
 constexpr Nvfp4Dialect kDialects[] = {
     {"quark", "quark", ".weight", ".weight_scale", ".weight_scale_2", ".input_scale_2", false, false, true},
     {"modelopt", "modelopt", ".weight", ".weight_scale", ".weight_scale_2", ".input_scale", false, false},
@@ -27,7 +27,7 @@ constexpr Nvfp4Dialect kDialects[] = {
 
 bool is_scalar_or(const TensorInfo& t, int64_t e) {
   return t.shape.empty() || (t.shape.size() == 1 && (t.shape[0] == 1 || t.shape[0] == e)) ||
-         // ModelOpt writes [E, 1, 1] if it reduced a stack.
+         // ModelOpt writes [E, 1, 1] after a reduction over a stack.
          (t.shape.size() == 3 && t.shape[0] == e && t.shape[1] == 1 && t.shape[2] == 1);
 }
 
@@ -43,7 +43,7 @@ void read_shapes(Nvfp4Linear& m, std::span<const TensorInfo> tensors,
   if (std::count(codes.shape.begin(), codes.shape.end(), 0) > 0) {
     fail_shape(where(m.codes), codes, "at least one weight");
   }
-  // The shape is divided, never multiplied: a scale tensor without elements may claim any dimension.
+  // Divide dimensions and never multiply them: a scale tensor without elements may claim any dimension.
   const auto scales_along = [&](size_t k) {
     std::optional<std::vector<int64_t>> shape;
     if (codes.shape[k] % 8 == 0) shape = codes.shape, (*shape)[k] /= 8;
@@ -125,7 +125,7 @@ std::optional<Nvfp4Linear> read_nvfp4_module(std::span<const TensorInfo> tensors
 
 namespace {
 
-/// Tensors of formats that are known by name only. Source: torchao 0.18,
+/// Tensors of formats of which only the names are known. Source: torchao 0.18,
 /// prototype/mx_formats/nvfp4_tensor.py, and its flattening of tensor subclasses into safetensors.
 struct UnreadFormat {
   std::string_view codes, beside;  ///< suffixes behind the module's name

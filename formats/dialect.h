@@ -10,60 +10,64 @@
 
 namespace twofour {
 
-/// How a producer names the tensors of an NVFP4 module and what its global scale means.
+/// How a producer names the tensors of an NVFP4 module, and the meaning of the module's global scale.
 struct Nvfp4Dialect {
-  const char* name;                                ///< of the producer
-  const char* quant_method;                        ///< in config.json
-  const char *codes, *block_scale, *global_scale;  ///< suffixes behind the module's name
-  const char* input_scale;                         ///< of W4A4 checkpoints; the tensor may be absent
-  bool divides;                                    ///< the stored global scale divides: the multiplier is 1/G
-  /// Stacks of experts, [E, ...]; K may be the dimension before the last.
+  const char* name;                                ///< name of the producer
+  const char* quant_method;                        ///< quant_method in config.json
+  const char *codes, *block_scale, *global_scale;  ///< suffixes that follow the module's name
+  const char* input_scale;                         ///< suffix in W4A4 checkpoints; the tensor may be absent
+  bool divides;  ///< true if the stored global scale G is a divisor; the multiplier is then 1/G
+  /// True if modules are stacks of experts [E, ...]. K may then be the dimension before the last.
   bool stacked;
-  bool known_by_input = false;  ///< only its input scale distinguishes it from another row
+  bool known_by_input = false;  ///< true if only the input scale distinguishes this dialect from another row
 };
 
-/// Every NVFP4 dialect twofour reads. Sources: NVIDIA/Model-Optimizer, modelopt/torch/export/quant_utils.py;
-/// vllm-project/compressed-tensors, compressors/nvfp4/base.py; vLLM, quantization/quark.
+/// All NVFP4 dialects that twofour reads. Sources: NVIDIA/Model-Optimizer,
+/// modelopt/torch/export/quant_utils.py; vllm-project/compressed-tensors, compressors/nvfp4/base.py; vLLM,
+/// quantization/quark.
 std::span<const Nvfp4Dialect> nvfp4_dialects();
 
-/// The multiplier of a stored global scale: the scale itself or, if the dialect divides, 1/G (one IEEE
-/// float32 division).
+/// The multiplier for a stored global scale. This is the scale itself or, if the dialect divides by the scale
+/// G, 1/G in one IEEE float32 division.
 float global_scale_multiplier(const Nvfp4Dialect& dialect, float stored);
 
-/// One NVFP4 module as its tensors describe it. Indices count in the sequence given to find_nvfp4_modules.
+/// One NVFP4 module, described by its tensors. Indices refer to the sequence that find_nvfp4_modules() was
+/// given.
 struct Nvfp4Linear {
-  std::string name;  ///< without the dialect's suffix
+  std::string name;  ///< name of the module, without the dialect's suffix
   const Nvfp4Dialect* dialect;
   size_t codes, block_scale, global_scale;
   std::optional<size_t> input_scale;
   int64_t e = 1, n = 0, k = 0;
-  /// Codes are [E, K/2, N] and scales [E, K/16, N] (ModelOpt's stacked experts) instead of K contiguous.
+  /// True if codes are [E, K/2, N] and scales are [E, K/16, N], as in ModelOpt's stacked experts. Otherwise K
+  /// is contiguous.
   bool k_outer = false;
 };
 
-/// Finds the NVFP4 modules among tensors sorted by name, from their names, types and shapes alone. Throws
-/// Error if a module's tensors disagree: a code tensor of the wrong type, shapes that don't fit, K not a
-/// multiple of 16, a scale without its codes. `where` names the file of a tensor for messages.
+/// Finds the NVFP4 modules among tensors sorted by name. Reads only names, types and shapes. Throws Error if
+/// the tensors of a module do not fit: codes of the wrong type, different shapes, a K that is not a multiple
+/// of 16, or a scale without codes. `where` returns the file name of a tensor for messages.
 std::vector<Nvfp4Linear> find_nvfp4_modules(std::span<const TensorInfo> tensors,
                                             const std::function<std::string(size_t)>& where);
 
-/// The module of the tensor at `global_scale`; empty if that tensor is no global scale. Throws as above.
+/// Reads the module whose global scale is the tensor at index `global_scale`. Empty if this tensor is not a
+/// global scale. Throws like find_nvfp4_modules().
 std::optional<Nvfp4Linear> read_nvfp4_module(std::span<const TensorInfo> tensors, size_t global_scale,
                                              const std::function<std::string(size_t)>& where);
 
-/// The end of messages about weights in a format that is known and not read: they are not damaged.
+/// The end of messages about weights whose format is known but not read. Such weights are not damaged.
 inline constexpr const char* kNotSupported = ", which is not supported";
 
-/// Codes in a format that is known by its names only: they are reported, not read.
+/// Codes in a format of which only the names are known. They are reported, not read.
 struct UnreadCodes {
-  size_t tensor;       ///< the codes
-  std::string module;  ///< "model.layers.0.mlp.up_proj"
-  const char* format;  ///< "torchao's NVFP4Tensor"
+  size_t tensor;       ///< index of the tensor with the codes
+  std::string module;  ///< for example "model.layers.0.mlp.up_proj"
+  const char* format;  ///< for example "torchao's NVFP4Tensor"
 };
-/// All such codes; `tensors` are sorted by name.
+/// Finds all codes in formats that are not read. `tensors` are sorted by name.
 std::vector<UnreadCodes> find_unread_codes(std::span<const TensorInfo> tensors);
 
-/// Position of `name` among tensors sorted by name.
+/// Index of the tensor called `name`. `tensors` are sorted by name.
 std::optional<size_t> find_tensor(std::span<const TensorInfo> tensors, std::string_view name);
 
 }  // namespace twofour

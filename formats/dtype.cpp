@@ -10,7 +10,7 @@ struct Row {
   int bits;
 };
 
-// One row an enumerator, in the enumerators' order.
+// Each enumerator has one row, in the order of the enumerators.
 constexpr Row kRows[] = {
     {"U64", 64},        {"I64", 64},    {"F64", 64},    {"C64", 64},    {"F32", 32}, {"U32", 32},
     {"I32", 32},        {"BF16", 16},   {"F16", 16},    {"U16", 16},    {"I16", 16}, {"F8_E5M2FNUZ", 8},

@@ -5,8 +5,8 @@
 
 namespace twofour {
 
-/// Element types of a safetensors file, in the order in which its reference writer sorts tensors
-/// (descending), so that comparing enumerators compares write positions. Source: huggingface/safetensors,
+/// The element types of a safetensors file, in the order in which the reference writer sorts tensors
+/// (descending). So comparing enumerators compares write positions. Source: huggingface/safetensors,
 /// tensor.rs.
 enum class DType : uint8_t {
   kU64,
@@ -31,18 +31,18 @@ enum class DType : uint8_t {
   kF6E2M3,
   kF4,
   kBool,
-};  // clang-format keeps one line a width class above
+};  // clang-format keeps one line for each class of width above
 
-/// The name in the header, for example "F8_E4M3".
+/// The name of a type in the header of a file, for example "F8_E4M3".
 std::string_view dtype_name(DType dtype);
 std::optional<DType> dtype_from_name(std::string_view name);
 
-/// True for F32, BF16 and F16, the types of weights that are not quantized.
+/// True for F32, BF16 and F16, the types of unquantized weights.
 constexpr bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
 }
 
-/// Bits an element takes: 4 for F4, 6 for the F6 types, else a multiple of 8.
+/// The number of bits of an element: 4 for F4, 6 for the F6 types, and a multiple of 8 for others.
 int dtype_bits(DType dtype);
 
 }  // namespace twofour

@@ -6,11 +6,12 @@
 
 namespace twofour {
 
-/// E2M1: sign, two exponent bits, one mantissa bit. Code 0..7 is 0, 0.5, 1, 1.5, 2, 3, 4, 6; bit 3 is the
-/// sign. No infinities, no NaN. Source: OCP Microscaling Formats (MX) v1.0, 5.3.3.
+/// E2M1 has a sign, two exponent bits and one mantissa bit. Codes 0 to 7 are 0, 0.5, 1, 1.5, 2, 3, 4 and 6;
+/// bit 3 is the sign. There are no infinities and no NaN. Source: OCP Microscaling Formats (MX) v1.0, 5.3.3.
 inline constexpr float kE2m1Max = 6.0f;
 
-/// Magnitude of `code` in halves: 0, 1, 2, 3, 4, 6, 8, 12. Integers, so that sums of them are exact.
+/// The magnitude of `code` in halves: 0, 1, 2, 3, 4, 6, 8 or 12. It is an integer, so sums of magnitudes are
+/// exact.
 TWOFOUR_HD constexpr int e2m1_halves(unsigned code) {
   const unsigned exponent = (code >> 1) & 3u, mantissa = code & 1u;
   return static_cast<int>(exponent == 0 ? mantissa : (2u + mantissa) << (exponent - 1));
@@ -21,10 +22,11 @@ TWOFOUR_HD constexpr float e2m1_to_float(unsigned code) {
   return (code & 8u) ? -magnitude : magnitude;
 }
 
-/// Nearest code, ties to the even code, saturating at 6. The sign stays, even if the value rounds to zero.
-/// NaN gives code 7, as `cvt.rn.satfinite.e2m1x2` does (PTX ISA, cvt).
+/// Returns the nearest code, ties to the even code, saturating at 6. The sign is kept even if the value
+/// rounds to zero. NaN gives code 7, as with `cvt.rn.satfinite.e2m1x2` (PTX ISA, cvt).
 TWOFOUR_HD constexpr unsigned e2m1_from_float(float x) {
-  // Magnitudes sort as their bits do, NaN last. Without branches, loops over this become vectors.
+  // The bits of magnitudes sort like the magnitudes, with NaN last. Without branches, loops over this
+  // function are vectorized.
   const int32_t bits = std::bit_cast<int32_t>(x), magnitude = bits & 0x7FFFFFFF;
   const int code = (magnitude > std::bit_cast<int32_t>(0.25f)) +
                    (magnitude >= std::bit_cast<int32_t>(0.75f)) +

@@ -13,8 +13,8 @@ inline constexpr uint8_t kE4m3Nan = 0x7F;
 
 TWOFOUR_HD constexpr bool e4m3_is_nan(unsigned byte) { return (byte & 0x7Fu) == kE4m3Nan; }
 
-/// True if a block scale may be this byte: not NaN and not negative. -0 (0x80) is negative too: no producer
-/// writes it.
+/// True if a block scale may be this byte: the byte is neither NaN nor negative. -0 (0x80) counts as
+/// negative, since no producer writes it.
 TWOFOUR_HD constexpr bool e4m3_is_block_scale(unsigned byte) { return byte < kE4m3Nan; }
 
 TWOFOUR_HD constexpr float e4m3_to_float(unsigned byte) {
@@ -27,8 +27,8 @@ TWOFOUR_HD constexpr float e4m3_to_float(unsigned byte) {
   return std::bit_cast<float>(sign | ((exponent + 120u) << 23) | (mantissa << 20));
 }
 
-/// Nearest value, ties to even, saturating at 448 (torch's cast gives NaN above 464 instead; clamp before
-/// comparing with it). NaN stays NaN.
+/// Rounds to the nearest value, ties to even, saturating at 448. NaN stays NaN. torch's cast gives NaN above
+/// 464 instead, so clamp before comparing with it.
 TWOFOUR_HD constexpr uint8_t e4m3_from_float(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x), magnitude = bits & 0x7FFFFFFFu;
   const uint32_t sign = (bits >> 24) & 0x80u;
@@ -36,7 +36,7 @@ TWOFOUR_HD constexpr uint8_t e4m3_from_float(float x) {
   if (magnitude >= std::bit_cast<uint32_t>(kE4m3Max)) return static_cast<uint8_t>(sign | 0x7Eu);
   uint32_t code = 0;
   if (magnitude < std::bit_cast<uint32_t>(0x1p-6f)) {
-    // Adding 2^14 leaves a last place of 2^-9, so the addition itself rounds to a subnormal.
+    // The sum has 2^-9 as its last place, so the addition itself rounds to a subnormal.
     code =
         std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0x1p14f) - std::bit_cast<uint32_t>(0x1p14f);
   } else {
@@ -45,7 +45,8 @@ TWOFOUR_HD constexpr uint8_t e4m3_from_float(float x) {
   return static_cast<uint8_t>(sign | code);
 }
 
-/// The value as a whole number of 2^-9: 0 .. 229,376. Sums over scaled codes are exact integers in it.
+/// The value in units of 2^-9, an integer from 0 to 229,376. Sums over scaled codes are exact integers in
+/// this unit.
 TWOFOUR_HD constexpr uint32_t e4m3_units(unsigned byte) {
   const unsigned exponent = (byte >> 3) & 15u, mantissa = byte & 7u;
   return exponent == 0 ? mantissa : (8u + mantissa) << (exponent - 1);

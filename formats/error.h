@@ -4,16 +4,16 @@
 
 namespace twofour {
 
-/// Wrong input. The message reads "where: what, expected, found", is shown to the user unchanged, and the
-/// program ends with exit code 2.
+/// An error in the input. The message reads "where: what, expected, found" and is shown to the user
+/// unchanged. The program ends with exit code 2.
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The user pressed Ctrl-C; the program tidies up and ends with exit code 130.
+/// The user pressed Ctrl-C. The program tidies up and ends with exit code 130.
 struct Interrupted : std::runtime_error {
   Interrupted() : std::runtime_error("interrupted") {}
-  /// `what`: what the user should know about it.
+  /// `what` says what the user should know about the interruption.
   explicit Interrupted(const std::string& what) : std::runtime_error(what) {}
 };
 

@@ -19,32 +19,32 @@ class JsonItem;
 
 template <class T>
 concept JsonScalar = std::is_arithmetic_v<T>;
-/// A vector, set, span or map, but not a text or a path.
+/// A vector, set, span or map that is neither text nor a path.
 template <class C>
 concept JsonItems = !std::same_as<C, Json> && !std::same_as<typename C::value_type, C> &&
                     !std::same_as<typename C::value_type, char> && requires(const C& items) {
   items.begin() != items.end();
 };
 
-/// A JSON value of 16 bytes. Objects preserve the order of their keys, so that a rewritten config reads like
-/// its source, and look keys up by a linear search. A list of braces is an object if all its elements are
-/// pairs that begin with a string, otherwise an array. A null becomes an object or array if it is assigned to
-/// as one. Access as another type throws Json::exception.
+/// A JSON value of 16 bytes. Objects preserve the order of their keys, so a rewritten config reads like its
+/// source. Keys are looked up by a linear search. A braced list becomes an object if every element is a pair
+/// that begins with a string; otherwise it becomes an array. Assigning to a key or an element of a null turns
+/// the null into an object or array. Access as another type throws Json::exception.
 class Json {
  public:
   struct exception : std::runtime_error {
     using std::runtime_error::runtime_error;
   };
-  /// kRaw: NaN, Infinity, -Infinity or an integer of more than 64 bits, as its text.
+  /// kRaw holds NaN, Infinity, -Infinity, or an integer of more than 64 bits, as text.
   enum class Type : uint8_t { kNull, kBoolean, kSigned, kUnsigned, kFloat, kRaw, kString, kArray, kObject };
   using Array = std::vector<Json>;
   using Member = std::pair<std::string, Json>;
   using Object = std::vector<Member>;
-  /// dump() writes a raw number as a string that begins with this, a private-use character and our name, so
-  /// that the text is valid JSON.
+  /// dump() writes a raw number as a string with this prefix, so that the text is valid JSON. The prefix is a
+  /// private-use character followed by our name.
   static constexpr std::string_view kRawMark = "\xEF\xA3\xBFtwofour:";
 
-  /// Iterates over the elements of an array, the values of an object, or one value itself.
+  /// Iterates over the elements of an array, the values of an object, or a single value of another type.
   template <class J>
   class Iterator {
    public:
@@ -98,7 +98,7 @@ class Json {
   Json(std::string_view text) : Json(std::string(text)) {}
   Json(std::string text);
   Json(std::initializer_list<JsonItem> items);
-  /// An array of the items, or an object of the items of a map.
+  /// Makes an array of the items, or an object from the items of a map.
   template <JsonItems C>
   Json(const C& items) : Json(of_type(Type::kArray)) {
     if constexpr (requires { typename C::mapped_type; }) {
@@ -126,15 +126,15 @@ class Json {
   static Json array() { return of_type(Type::kArray); }
   static Json object(std::initializer_list<JsonItem> items);
   static Json object() { return of_type(Type::kObject); }
-  /// A number that has no other type; see kRaw.
+  /// Makes a number that no other type can hold; see kRaw.
   static Json raw_number(std::string text);
-  /// Parses one document that json_line() or dump() wrote; marked strings become numbers again. Objects of
-  /// any size preserve their order; nesting goes to 256 levels. Throws Json::exception if the text is not
-  /// JSON.
+  /// Parses one document that json_line() or dump() wrote. Marked strings become raw numbers again. Objects
+  /// of any size preserve their order. At most 256 levels may be nested. Throws Json::exception if the text
+  /// is not JSON.
   static Json parse(std::string_view text);
 
   Type type() const { return type_; }
-  /// null, boolean, number, string, array or object.
+  /// The name of the type: null, boolean, number, string, array or object.
   const char* type_name() const;
   bool is_null() const { return type_ == Type::kNull; }
   bool is_boolean() const { return type_ == Type::kBoolean; }
@@ -149,8 +149,9 @@ class Json {
   bool is_object() const { return type_ == Type::kObject; }
   bool is_structured() const { return is_array() || is_object(); }
 
-  /// The value as a bool, a number, a string, a container of these, or Json. Numbers are converted as in C++;
-  /// those that do not fit are refused. See whole_number() for numbers that must not be converted.
+  /// The value as a bool, a number, a string, a container of these types, or Json. Numbers are converted as
+  /// in C++; a number that does not fit T is refused. Use whole_number() for numbers that must not be
+  /// converted.
   template <class T>
   T get() const {
     if constexpr (std::same_as<T, Json>) {
@@ -176,9 +177,9 @@ class Json {
     return as_string();
   }
 
-  /// The value of a key; adds null if there is none.
+  /// The value under a key. Adds the key with null if it is missing.
   Json& operator[](std::string_view key);
-  /// As at(), since a const value cannot add a key.
+  /// Same as at(), since a const value cannot add a key.
   const Json& operator[](std::string_view key) const { return at(key); }
   Json& operator[](size_t index) { return at(index); }
   const Json& operator[](size_t index) const { return at(index); }
@@ -188,7 +189,7 @@ class Json {
   const Json& at(size_t index) const;
   Json& back() { return at(size() - 1); }
   const Json& back() const { return at(size() - 1); }
-  /// The value of `key` in an object, or `fallback` if it has none. Throws if this is no object.
+  /// The value under `key`, or `fallback` if the object lacks the key. Throws if this value is not an object.
   template <class T>
   T value(std::string_view key, const T& fallback) const {
     const Member* found = look_up(key);
@@ -197,7 +198,7 @@ class Json {
   std::string value(std::string_view key, const char* fallback) const {
     return value(key, std::string(fallback));
   }
-  /// The member of a key; end() if this is no object or has no such key.
+  /// The member with a key. Returns end() if this value is not an object or lacks the key.
   iterator find(std::string_view key);
   const_iterator find(std::string_view key) const;
   bool contains(std::string_view key) const { return find(key) != end(); }
@@ -206,25 +207,25 @@ class Json {
   bool empty() const { return size() == 0; }
 
   void push_back(Json value);
-  /// Returns the number of removed keys. Throws if this is no object.
+  /// Removes a key. Returns the number of removed keys. Throws if this value is not an object.
   size_t erase(std::string_view key);
-  /// Sets each member of `other`, which is an object, here.
+  /// Sets each member of the object `other` in this object.
   void update(const Json& other);
 
   iterator begin();
   iterator end();
   const_iterator begin() const;
   const_iterator end() const;
-  /// The members of an object: `for (const auto& [key, value] : json.items())`; none for null.
+  /// The members of an object, as in `for (const auto& [key, value] : json.items())`. A null has no members.
   Object& items() { return const_cast<Object&>(std::as_const(*this).items()); }
   const Object& items() const;
 
-  /// The value as text: without blanks and line ends, or with `indent` spaces for each level. Raw numbers are
-  /// marked strings, so that every reader accepts it; invalid UTF-8 is replaced, and floats that are not
-  /// finite are null.
+  /// The value as text. By default, the text has no blanks or line ends; otherwise each level is indented by
+  /// `indent` spaces. Raw numbers are written as marked strings, so that every reader accepts the text.
+  /// Invalid UTF-8 is replaced. Floats that are not finite are written as null.
   std::string dump(int indent = -1) const;
 
-  /// Objects are equal if their members are in the same order; numbers are compared by value.
+  /// Two objects are equal only if their members are in the same order. Numbers are compared by value.
   friend bool operator==(const Json& a, const Json& b) { return a.equals(b); }
   /// Compares two numbers as doubles. Throws on other types.
   friend std::partial_ordering operator<=>(const Json& a, const Json& b) {
@@ -250,7 +251,7 @@ class Json {
     int64_t signed_;
     uint64_t unsigned_ = 0;
     double float_;
-    std::string* string_;  ///< of kRaw, too
+    std::string* string_;  ///< the text of kString and kRaw
     Array* array_;
     Object* object_;
   };
@@ -262,7 +263,7 @@ class Json {
 template <class T>
 concept JsonValue = !std::same_as<std::remove_cvref_t<T>, JsonItem> && std::constructible_from<Json, T>;
 
-/// An item of a list of braces. Its value can be moved from; an item of an initializer_list cannot.
+/// An item of a braced list. Its value can be moved from, unlike an item of an initializer_list.
 class JsonItem {
  public:
   JsonItem() = default;
@@ -276,31 +277,33 @@ class JsonItem {
   mutable Json value_;
 };
 
-/// Parses one document. Throws Error naming `where` on syntax errors, on text that is not UTF-8, on nesting
-/// deeper than 64 and on more than 1,000,000 values. The last of duplicate keys counts, as in Python's
-/// loader. NaN, Infinity and -Infinity, which that loader accepts too and some configs have, become raw
-/// numbers, and so do integers of more than 64 bits. Keys of a text of more than 256 KiB are sorted.
+/// Parses one document. Throws Error naming `where` on syntax errors, on text that is not UTF-8, on more than
+/// 64 levels of nesting, and on more than 1,000,000 values. If a key is repeated, its last value counts, as
+/// in Python's loader. NaN, Infinity and -Infinity become raw numbers: Python's loader accepts them and some
+/// configs have them. Integers of more than 64 bits become raw numbers, too. Keys are sorted if the text is
+/// longer than 256 KiB.
 Json parse_json(std::string_view where, std::string_view text);
 
-/// The document as text, two spaces a level, with a newline at the end. Raw numbers are written unchanged.
+/// Formats a document as text, with two spaces for each level and a newline at the end. Raw numbers are
+/// written unchanged.
 std::string format_json(const Json& json);
-/// The document without blanks and line ends, for journals, records and messages, as dump() writes it.
+/// Formats a document without blanks and line ends, as dump() does. Journals, records and messages use it.
 std::string json_line(const Json& json);
 
-/// `json` as an integer, for int, int64_t, uint32_t and uint64_t. Throws Json::exception if it is no integer
-/// or does not fit T.
+/// Returns `json` as an integer. T is int, int64_t, uint32_t or uint64_t. Throws Json::exception if the value
+/// is not an integer or does not fit T.
 template <class T>
 T whole_number(const Json& json);
 
-/// The number of bytes of the first character of `text`. If that is not UTF-8, minus the number of bytes up
-/// to where a character may begin.
+/// Returns the number of bytes of the first character of `text`. If the text does not begin with valid UTF-8,
+/// returns minus the number of bytes to skip to where the next character may begin.
 int utf8_bytes(std::string_view text);
 
-/// `text` within JSON quotes.
+/// Returns `text` in JSON quotes.
 std::string json_quote(std::string_view text);
 
-/// The same for a message, which a hostile file must not make long: a text of more than 256 bytes is cut, and
-/// its length is given.
+/// Returns `text` in JSON quotes for a message. A text of more than 256 bytes is cut and its length is given,
+/// so that a hostile file cannot make the message long.
 std::string json_quote_short(std::string_view text);
 
 }  // namespace twofour

@@ -8,14 +8,14 @@
 
 namespace twofour {
 
-/// The events of a text while it is parsed, for texts too large to be stored as values. An event that is not
-/// overridden is refused.
+/// Receives the events of a text while it is parsed, for texts that are too large to be stored as values. An
+/// event whose function is not overridden is refused.
 class JsonEvents {
  public:
   virtual ~JsonEvents() = default;
   virtual void null() { unexpected("null"); }
   virtual void boolean(bool) { unexpected("a boolean"); }
-  /// A negative integer; all others go to `unsigned_number`.
+  /// A negative integer. All other integers go to `unsigned_number`.
   virtual void signed_number(int64_t value);
   virtual void unsigned_number(uint64_t value);
   virtual void float_number(double value, std::string_view text);
@@ -27,32 +27,34 @@ class JsonEvents {
   virtual void end_array() = 0;
 
  protected:
-  /// Throws Error: `found` is not what the reader expects here.
+  /// Throws Error, because the reader does not expect `found` here.
   virtual void unexpected(const std::string& found) = 0;
 };
 
-/// The next piece of a text, valid until the next call; an empty one ends it.
+/// Returns the next piece of a text, which is valid until the next call. An empty piece ends the text.
 using JsonPieces = std::function<std::string_view()>;
 
-/// Sends the contents of `text` to `events`. The parser does not recurse and stores one bit for each open
-/// level. Throws Error naming `where` on text that is not JSON, on zero bytes, and if a string, a number or
-/// the text between two takes more than 16 MiB: the parser stores all text since the last one began, and a
-/// string several times.
+/// Sends the contents of `text` to `events`. The parser does not recurse, and stores one bit for each open
+/// level. Throws Error naming `where` on text that is not JSON and on zero bytes. Also throws Error if a
+/// string, a number, or the text between two of them takes more than 16 MiB: the parser stores all text since
+/// the last of these began, and stores a string several times.
 void read_json(std::string_view where, std::string_view text, JsonEvents& events);
 void read_json_pieces(std::string_view where, const JsonPieces& next, JsonEvents& events);
 
-/// Throws Error as read_json() does on zero bytes and on long strings, numbers or gaps.
+/// Checks a text before it is parsed. Throws Error like read_json() on zero bytes and on strings, numbers or
+/// gaps that are too long.
 void check_json_text(std::string_view where, std::string_view text);
 
-/// The shortest text that reads back as `value`, which is finite: "0.1", "1.0", "1e-05".
+/// Returns the shortest text that reads back as `value`, such as "0.1", "1.0" or "1e-05". `value` is finite.
 std::string json_float(double value);
 
-/// Called with each object when it ends. If it returns false, the object is dropped from its array or object.
+/// A function that is called with each object when the object ends. If it returns false, the object is
+/// removed from its array or object.
 using KeepJson = std::function<bool(Json& object)>;
 
-/// Parses one document that dump() wrote, in pieces, so that only the objects that `keep` accepts need
-/// memory. Throws Error naming `where` as read_json() does and on nesting deeper than 80 levels; passes on
-/// exceptions of `keep`.
+/// Parses one document that dump() wrote, in pieces. Only the objects that `keep` accepts take memory. Throws
+/// Error naming `where` like read_json(), and on more than 80 levels of nesting. Passes on exceptions of
+/// `keep`.
 Json parse_json_pieces(std::string_view where, const JsonPieces& next, const KeepJson& keep);
 
 }  // namespace twofour

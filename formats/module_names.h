@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-// Names of modules and tensors as paths: parts with dots between them.
+// Functions on names of modules and tensors. A name is a path: its parts are separated by dots.
 
 namespace twofour {
 
@@ -19,7 +19,8 @@ constexpr std::string_view parent_of(std::string_view name) {
   return name.substr(0, dot == name.npos ? 0 : dot);
 }
 
-/// The module that a tensor belongs to: its name without the last part. A tensor without a dot is its own.
+/// The module of a tensor: the tensor's name without its last part. A name without a dot is returned
+/// unchanged.
 constexpr std::string_view module_of(std::string_view tensor) { return tensor.substr(0, tensor.rfind('.')); }
 
 /// True if `above` is a module above `name`.
@@ -27,13 +28,13 @@ constexpr bool is_below(std::string_view name, std::string_view above) {
   return name.size() > above.size() && name.starts_with(above) && name[above.size()] == '.';
 }
 
-/// True if a name is `path` or ends in it, part by part: "model.layers.0.mlp.gate" in "mlp.gate".
+/// True if a name equals `path` or ends in its parts: "model.layers.0.mlp.gate" ends in "mlp.gate".
 constexpr bool ends_in(std::string_view name, std::string_view path) {
   if (!name.ends_with(path)) return false;
   return name.size() == path.size() || name[name.size() - path.size() - 1] == '.';
 }
 
-/// True if `f` is true for any part of a name.
+/// True if `f` returns true for any part of a name.
 template <class F>
 constexpr bool any_part(std::string_view name, F&& f) {
   for (size_t at = 0; at < name.size();) {
@@ -44,12 +45,12 @@ constexpr bool any_part(std::string_view name, F&& f) {
   return false;
 }
 
-/// True if a part of a name is `part`.
+/// True if any part of a name equals `part`.
 constexpr bool has_part(std::string_view name, std::string_view part) {
   return any_part(name, [&](std::string_view own) { return own == part; });
 }
 
-/// True if `f` is true for a name or any module above it; tries the name first, then upwards.
+/// True if `f` returns true for a name or any module above it. Tries the name first, then goes upwards.
 template <class F>
 constexpr bool any_above(std::string_view name, F&& f) {
   for (;; name = parent_of(name)) {
@@ -58,7 +59,7 @@ constexpr bool any_above(std::string_view name, F&& f) {
   }
 }
 
-/// The parts, in order.
+/// The parts of a name, in order.
 inline std::vector<std::string_view> name_parts(std::string_view name) {
   std::vector<std::string_view> parts;
   for (size_t at = 0; at <= name.size();) {
@@ -69,12 +70,12 @@ inline std::vector<std::string_view> name_parts(std::string_view name) {
   return parts;
 }
 
-/// True if a part has only digits.
+/// True if a part consists of digits only.
 constexpr bool is_number_part(std::string_view part) {
   return !part.empty() && part.find_first_not_of("0123456789") == part.npos;
 }
 
-/// The number of a part: "0", "17"; empty for "017" and other text.
+/// Parses the number of a part, such as "0" or "17". Empty for "017" and other text.
 inline std::optional<int64_t> parse_index(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

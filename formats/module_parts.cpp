@@ -78,14 +78,15 @@ constexpr ModulePart kParts[] = {
     {"compressed", kTerm, false, Harmless::kNever, kSparse},
 };
 
-/// Only below a quantizer: ModelOpt's buffers before an export renames them.
+/// ModelOpt's buffers before an export renames them. They are found only below a quantizer.
 constexpr ModulePart kQuantizerState[] = {
     {"amax", kState},
     {"global_amax", kState},
     {"double_scale", kState},
 };
 
-/// PEFT's adapters: "X.lora_A.weight", "X.lora_B.default.weight", "X.ia3_l.default".
+/// The beginnings of the names of PEFT's adapters: "X.lora_A.weight", "X.lora_B.default.weight",
+/// "X.ia3_l.default".
 constexpr std::string_view kAdapters[] = {"lora_", "ia3_", "oft_", "boft_", "hada_", "lokr_", "vera_"};
 constexpr ModulePart kAdapter = {"adapter", kTerm, false, Harmless::kNever, "an adapter that was not merged"};
 constexpr ModulePart kUnknownPart = {"", kUnknown, false, Harmless::kNever, "which no reader of codes knows"};
@@ -97,8 +98,8 @@ const ModulePart* find_in(std::span<const ModulePart> list, std::string_view nam
 
 constexpr std::string_view kQuantizer = "_quantizer.";
 
-/// The row of a quantizer's buffer: "_amax", "pre_quant_scale" or, if it has several quantizers in sequence,
-/// "0._amax". nullptr: not known.
+/// The row of a quantizer's buffer, such as "_amax" or "pre_quant_scale". If the module has several
+/// quantizers in sequence, the name has a number, as in "0._amax". nullptr if the buffer is not known.
 const ModulePart* find_buffer(std::string_view buffer) {
   if (const size_t digits = buffer.find_first_not_of("0123456789");
       digits > 0 && digits < buffer.size() && buffer[digits] == '.')
@@ -109,8 +110,8 @@ const ModulePart* find_buffer(std::string_view buffer) {
   return part != nullptr && part->kind == kTerm ? part : nullptr;
 }
 
-/// The position of the dot or, for a stack's "X_lora_A.weight", of the underscore before an adapter's name;
-/// npos: none.
+/// The position of the dot before an adapter's name. In a stack, as in "X_lora_A.weight", it is the position
+/// of the underscore. npos if there is no adapter.
 size_t find_adapter(std::string_view tensor) {
   for (size_t dot = tensor.rfind('.'); dot != tensor.npos && dot > 0; dot = tensor.rfind('.', dot - 1)) {
     const std::string_view below = tensor.substr(dot + 1);
@@ -127,14 +128,14 @@ size_t find_adapter(std::string_view tensor) {
   return is_one ? at : tensor.npos;
 }
 
-/// The module of a quantizer, from the name before "_quantizer.": X for "X.input" and for a stack's
-/// "X_input".
+/// The module to which a quantizer belongs. `before` is the name before "_quantizer.". The result is X for
+/// "X.input" and for "X_input" of a stack.
 std::string_view module_of_quantizer(std::string_view before) {
   const size_t at = before.find_last_of("._");
   return before.substr(0, at == before.npos ? 0 : at);
 }
 
-/// The part with the longest name that the tensor's name ends in.
+/// The part whose name is the longest suffix of the tensor's name.
 const ModulePart* find_end(std::string_view tensor) {
   const ModulePart* longest = nullptr;
   for (const ModulePart& part : kParts) {
@@ -175,7 +176,7 @@ std::optional<PartName> parse_part_name(std::string_view tensor) {
   if (end == nullptr) return std::nullopt;
   const size_t size = tensor.size() - end->name.size();
   std::string_view module = tensor.substr(0, size > 0 ? size - 1 : 0);
-  // "X._pre_quant_scale", a buffer that was saved without its quantizer
+  // A buffer that was saved without its quantizer, such as "X._pre_quant_scale".
   if (end->kind == kTerm && module.ends_with('.')) module.remove_suffix(1);
   return PartName{module, end};
 }

@@ -7,52 +7,54 @@
 
 namespace twofour {
 
-/// The kind of a tensor under the name of a module with codes or scales.
+/// The kind of a tensor whose name follows the name of a module with codes or scales.
 enum class PartKind {
-  kPart,   ///< of its format, or about its inputs and outputs: it changes no weight
-  kScale,  ///< of its format: multiplies codes, so a module has only the scales of one dialect
-  kTerm,   ///< changes what the weights mean; refused unless a decoder accounts for it
-  kState,  ///< a quantizer's state: it changes nothing, and engines do not know the name
+  kPart,   ///< belongs to a format, or describes inputs or outputs; changes no weight
+  kScale,  ///< a scale of a format, which multiplies codes; a module has only the scales of one dialect
+  kTerm,   ///< changes the meaning of the weights; refused unless a decoder accounts for it
+  kState,  ///< the state of a quantizer; changes nothing, but engines do not know the name
   kUnknown,
 };
 
-/// Values of a term that change nothing.
+/// The values for which a term changes nothing.
 enum class Harmless { kNever, kZeros, kInOrder };
 
-/// One name behind a module's: "pre_quant_scale" of "X.pre_quant_scale" and of a stack's "X_pre_quant_scale".
+/// A name that follows a module's name: "pre_quant_scale" in "X.pre_quant_scale", and in "X_pre_quant_scale"
+/// of a stack.
 struct ModulePart {
   std::string_view name;
   PartKind kind;
-  /// True if the tensor implies codes: without them the module is incomplete.
+  /// True if this tensor needs codes: a module with the tensor but without codes is incomplete.
   bool needs_codes = false;
-  // For terms only.
+  // The values for which the tensor changes nothing. For terms only.
   Harmless harmless = Harmless::kNever;
   const char* effect = "";
-  /// The format whose decoder accounts for the term, and the suffix of its codes; beside other codes the term
-  /// is refused.
+  /// The format whose decoder accounts for the term. The suffix of the format's codes follows. With other
+  /// codes, the term is refused.
   std::optional<WeightFormat> decoder{};
   std::string_view codes{};
 };
 
-/// The complete list of such names, which every command uses. Any other name is kUnknown. Sources:
-/// compressed-tensors, compressors; NVIDIA/Model-Optimizer, export/quant_utils.py and
+/// The complete list of known parts, which every command uses. A name that is not in the list is kUnknown.
+/// Sources: compressed-tensors, compressors; NVIDIA/Model-Optimizer, export/quant_utils.py and
 /// nn/modules/tensor_quantizer.py; AutoGPTQ; AutoAWQ; vLLM, quantization/quark and kv_cache.py; Nunchaku;
 /// ComfyUI; Hugging Face transformers and PEFT, whose modules have these parameters.
 std::span<const ModulePart> module_parts();
 
-/// The row for a name after a module's, "input_quantizer._pre_quant_scale" for example. A quantizer's buffer
-/// is found by its own name; names that only quantizers have are found only below one. Terms are found as
-/// buffers without a quantizer, too: "_pre_quant_scale".
+/// The row for a name below a module, for example "input_quantizer._pre_quant_scale". A quantizer's buffer is
+/// found by its own name. Names that only quantizers have are found only below a quantizer. Terms such as
+/// "_pre_quant_scale" are also found without a quantizer.
 const ModulePart& find_module_part(std::string_view below);
 
-/// A tensor's name as a module, which need not exist, and a part on the list.
+/// A tensor's name, split into a module and a part of the list. The module need not exist.
 struct PartName {
   std::string_view module;
   const ModulePart* part;
 };
-/// "X.pre_quant_scale", "X_pre_quant_scale", "X.input_quantizer._pre_quant_scale", "X._pre_quant_scale" or
-/// "X.lora_A.default.weight" of X. A term with nothing before it, "comfy_quant", is of the module "". Empty
-/// if the tensor's name ends in no name on the list.
+/// Parses the name of a tensor that belongs to a module X, such as "X.pre_quant_scale", "X_pre_quant_scale",
+/// "X.input_quantizer._pre_quant_scale", "X._pre_quant_scale" or "X.lora_A.default.weight". If nothing
+/// precedes a term, as in "comfy_quant", the module is "". Empty if the tensor's name does not end in a name
+/// on the list.
 std::optional<PartName> parse_part_name(std::string_view tensor);
 
 }  // namespace twofour

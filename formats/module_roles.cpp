@@ -15,7 +15,7 @@ constexpr std::string_view kRoleNames[] = {
 
 using enum ModuleRole;
 
-/// The role of modules at or below these parts of their names; the first row that fits wins. The paths of
+/// The role of all modules whose names contain these parts. The first row that matches counts. The paths of
 /// experts and MLPs are in kRules.
 struct RoleRule {
   ModuleRole role;
@@ -37,7 +37,7 @@ constexpr RoleRule kRoles[] = {
     {kRouter, true, {"gate", "wg"}},  // "wg" is Hunyuan's, below the gate
     {kLinearAttention, false, {"linear_attn", "mamba"}},
     {kAttention, false, {"self_attn", "attn", "attention"}},
-    // Nemotron-H gives mixers of all kinds one name.
+    // Nemotron-H gives the same name to mixers of all kinds.
     {kAttention, true, {"q_proj", "k_proj", "v_proj", "o_proj"}},
     {kLinearAttention, true, {"in_proj", "out_proj"}},
     {kHead, true, {"lm_head", "head"}},
@@ -45,12 +45,12 @@ constexpr RoleRule kRoles[] = {
     {kMlp, false, {"mlp", "feed_forward", "ffn"}},
 };
 
-/// Parts of models that read no text, with layers and attention of their own.
+/// Parts of models that read something other than text. They have their own layers and attention.
 constexpr std::string_view kOtherInputs[] = {"vision_tower", "vision_model",          "visual",
                                              "audio_tower",  "audio_model",           "embed_vision",
                                              "embed_audio",  "multi_modal_projector", "mm_projector"};
 
-/// The number behind the first "layers." of a name; -1: none.
+/// The number after the first "layers." of a name, or -1 if there is none.
 int64_t layer_of(std::string_view module) {
   constexpr std::string_view kLayers = "layers.";
   const size_t at = module.find(kLayers);
@@ -73,7 +73,7 @@ std::optional<ModuleRole> role_from_name(std::string_view name) {
 
 namespace {
 
-/// The role of a module within its layer, a draft's or the model's.
+/// The role of a module within its layer. The layer may belong to a draft or to the model.
 std::optional<ModuleRole> role_in_layer(std::string_view module) {
   if (const auto known = parse_module_name(module)) {
     if (known->kind == BlockKind::kRoutedExperts) return kRoutedExperts;
@@ -92,7 +92,7 @@ std::optional<ModuleRole> module_role(std::string_view module, int64_t layers) {
   if (std::any_of(std::begin(kOtherInputs), std::end(kOtherInputs),
                   [&](std::string_view part) { return has_part(module, part); }))
     return std::nullopt;
-  // All modules of a draft are kMtp, whatever they are in its layers.
+  // All modules of a draft are kMtp, whatever their role within its layer.
   return kRoles[0].fits(module) || layer_of(module) >= layers ? kMtp : role_in_layer(module);
 }
 
@@ -106,7 +106,7 @@ namespace {
 /// Hunyuan 3's are below the router.
 constexpr std::string_view kRouterPaths[] = {"gate",    "router",      "router.layer",
                                              "gate.wg", "router.proj", "router.gate"};
-/// Modules whose gates do not choose experts.
+/// Attention modules. Their gates do not choose experts.
 constexpr std::string_view kAttentions[] = {"self_attn", "attn", "attention", "linear_attn"};
 /// Source: Hugging Face transformers, models; DeepSeek's, MiniMax's, ERNIE's and Ling's own code.
 constexpr std::string_view kRouterParts[] = {"gate",        "router",      "e_score_correction_bias",

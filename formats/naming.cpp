@@ -11,7 +11,7 @@ namespace twofour {
 
 namespace {
 
-// Rules are tried in order; the first that fits wins.
+// The rules are tried in this order. The first rule that matches counts.
 constexpr NamingRule kRules[] = {
     {"Qwen2-MoE, Qwen3-MoE, Qwen3-Next, Qwen3.5, gpt-oss", "mlp.experts", "mlp.shared_expert", "mlp",  //
      "gate_proj", "up_proj", "down_proj", "gate_up_proj", "down_proj"},
@@ -29,12 +29,12 @@ constexpr NamingRule kRules[] = {
      "gate_proj", "up_proj", "down_proj", "gate_up_proj", "down_proj"},
     {"Nemotron-H", "mixer.experts", "mixer.shared_experts", "mixer", nullptr, "up_proj", "down_proj",  //
      nullptr, nullptr},
-    // The experts are beside the dense MLP, not below it; # is a number.
+    // Gemma-4's experts are next to the dense MLP, not below it. # stands for a number.
     {"Gemma-4", "layers.#.experts", nullptr, nullptr,  //
      "gate_proj", "up_proj", "down_proj", "gate_up_proj", "down_proj"},
 };
 
-/// True if `path` is `container` or ends in ".container"; # stands for any number.
+/// True if `path` equals `container` or ends in ".container". # stands for any number.
 bool ends_with_path(std::string_view path, const char* container) {
   if (container == nullptr) return false;
   std::string_view tail(container);
@@ -48,10 +48,10 @@ bool ends_with_path(std::string_view path, const char* container) {
   return true;
 }
 
-/// The path of stacks below the layer.
+/// The path of stacks, relative to the layer.
 const char* stacks_of(const NamingRule& rule) { return rule.stacks != nullptr ? rule.stacks : rule.routed; }
 
-/// The rest of `routed` after the path of the stacks: "" or ".experts".
+/// The part of `routed` that follows the path of the stacks: "" or ".experts".
 std::string_view below_stacks(const NamingRule& rule) {
   return std::string_view(rule.routed).substr(std::string_view(stacks_of(rule)).size());
 }
@@ -111,7 +111,7 @@ std::string stack_tensor(std::string_view block, Projection projection) {
 
 namespace {
 
-/// A part of modules' names, between dots, that a loader renames.
+/// A part of module names that a loader renames. Parts are separated by dots.
 struct RenamedPart {
   std::string_view model_type;
   std::string_view in_files, in_loader;
@@ -145,7 +145,7 @@ constexpr RenamedPart kRenamedInVllm[] = {
     {"deepseek_v4", ".shared_experts.w2.", ".shared_experts.down_proj."},
 };
 
-/// A module's name with all parts renamed; empty if there are none.
+/// Returns a module's name with all parts renamed. Empty if no part is renamed.
 std::string rename(std::span<const RenamedPart> parts, std::string_view model_type, std::string_view module) {
   std::string name = fmt::format(".{}.", module);
   bool renamed = false;

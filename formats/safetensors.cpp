@@ -202,8 +202,8 @@ uint64_t tensor_bytes(std::string_view where, DType dtype, std::span<const int64
 
 namespace {
 
-/// The kind of file that begins with `first`, and what to do; "" if it is not known. A header's length has
-/// zeros in its upper bytes, so no text begins like one.
+/// Describes the kind of file that begins with `first`, and says what to do. "" if the kind is not known. The
+/// upper bytes of a safetensors header's length are zero, so no text begins like a header.
 std::string other_format(std::span<const uint8_t> first) {
   const std::string_view head(reinterpret_cast<const char*>(first.data()), first.size());
   const size_t text = std::min(head.find_first_not_of(" \t\r\n"), head.size());

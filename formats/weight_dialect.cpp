@@ -9,8 +9,8 @@ constexpr DTypes kNone{}, kFloats{DType::kBF16, DType::kF16, DType::kF32}, kF8{D
     kU8{DType::kU8}, kI8{DType::kI8}, kI32{DType::kI32}, kPowers{DType::kF8E8M0, DType::kU8},
     kAnyScales{DType::kBF16, DType::kF16, DType::kF32, DType::kF8E8M0, DType::kU8};
 
-// A row fits a tensor with the row's weight suffix and type, if a tensor with its scale suffix and type is
-// beside it.
+// A row matches a tensor if the tensor has the row's weight suffix and type, and a tensor with the row's
+// scale suffix and type exists, too.
 constexpr WeightDialect kWeightDialects[] = {
     {"gpt-oss", kMxfp4, "_blocks", kU8, "_scales", kPowers, nullptr, "_bias", false},
     {"compressed-tensors", kMxfp4, ".weight_packed", kU8, ".weight_scale", kPowers, nullptr, ".bias", false},

@@ -8,16 +8,16 @@
 
 namespace twofour {
 
-/// The weights of FP8 that share a scale.
+/// The set of FP8 weights that share a scale.
 enum class Granularity { kTensor, kRow, kBlock };
 
-/// How INT4 codes, 0 to 15, lie in I32 words, eight in each. Nibble 0 is the lowest four bits.
+/// How INT4 codes, 0 to 15, are packed in I32 words of eight codes. Nibble 0 is the lowest four bits.
 enum class Int4Packing {
-  kAlongK,  ///< compressed-tensors: words [N, K/8], nibble i holds k + i
-  kGptq,    ///< words [K/8, N], nibble i holds k + i
-  kAwq,     ///< words [K, N/8], nibbles hold n + 0, 2, 4, 6, 1, 3, 5, 7
+  kAlongK,  ///< compressed-tensors: words are [N, K/8], and nibble i holds k + i
+  kGptq,    ///< words are [K/8, N], and nibble i holds k + i
+  kAwq,     ///< words are [K, N/8], and the nibbles hold n + 0, 2, 4, 6, 1, 3, 5, 7
 };
-/// Codes in a word.
+/// The number of INT4 codes in a word.
 inline constexpr int64_t kInt4Pack = 8;
 
 /// A set of element types.
@@ -31,32 +31,33 @@ class DTypes {
   uint32_t bits_;
 };
 
-/// How a producer stores the weights of a linear, or of a stack of experts, in a format other than NVFP4
-/// (those are in formats/dialect.h). Suffixes follow the module's name.
+/// How a producer stores the weights of a linear or of a stack of experts in a format other than NVFP4. The
+/// dialects of NVFP4 are in formats/dialect.h. A suffix follows the module's name.
 struct WeightDialect {
   const char* producers;
   WeightFormat format;
-  const char* weight;  ///< suffix of values or codes
+  const char* weight;  ///< suffix of the tensor with values or codes
   DTypes weight_types;
-  const char* scale;  ///< suffix; nullptr: the format has none
+  const char* scale;  ///< suffix of the scale; nullptr if the format has no scale
   DTypes scale_types;
   const char* input_scale;  ///< the tensor may be absent
   const char* bias;         ///< the tensor may be absent
-  /// True if ".weight" is absent, so that only the module's name shows that it is a stack of experts.
+  /// True if the name has no ".weight". Then only the module's name shows that the tensor is a stack of
+  /// experts.
   bool bare;
-  // For INT4, suffixes of tensors that may be absent; nullptr: the dialect has none.
+  // Suffixes of tensors of INT4 that may be absent. nullptr if the dialect has no such tensor.
   const char* zero_points = nullptr;
   const char* group_index = nullptr;
-  const char* shape = nullptr;  ///< N and K
+  const char* shape = nullptr;  ///< suffix of the tensor that holds N and K
 };
 
-/// Every such dialect twofour reads. Sources: Hugging Face transformers,
+/// All dialects of formats other than NVFP4 that twofour reads. Sources: Hugging Face transformers,
 /// integrations/{mxfp4,finegrained_fp8}.py; vllm-project/compressed-tensors, compressors;
 /// NVIDIA/Model-Optimizer, modelopt/torch/export/quant_utils.py and examples/deepseek; AutoAWQ,
 /// awq/modules/linear/gemm.py; AutoGPTQ, auto_gptq/nn_modules/qlinear.
 std::span<const WeightDialect> weight_dialects();
 
-/// FP8: rows and columns of weights that share a scale, if blocks are written.
+/// The number of rows and of columns of weights that share a scale when FP8 is written in blocks.
 inline constexpr int64_t kFp8Block = 128;
 
 }  // namespace twofour

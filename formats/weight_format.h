@@ -3,30 +3,31 @@
 
 namespace twofour {
 
-/// A number format of weights, one row for each. Each property of a format is a column;
-/// lib/source/checkpoint/linear_reader.cpp decodes the bytes.
+/// A number format of weights. The constants below are the formats, and each member is a property of a
+/// format. lib/source/checkpoint/linear_reader.cpp decodes the bytes.
 struct WeightFormatRow {
   const char* name;           ///< for people
   const char* key;            ///< in twofour.json
-  bool coded = false;         ///< codes with scales beside them; else numbers by themselves
+  bool coded = false;         ///< true for codes with separate scales, false for plain numbers
   bool pairs = false;         ///< codes of E2M1, two in a byte
-  bool integers = false;      ///< codes less a zero point, eight in a word
-  bool global_scale = false;  ///< block scales are multiplied by one more scale
-  bool tiles = false;  ///< one byte for each weight; one scale for the matrix, a row or a block of any size
-  int64_t group = 0;   ///< weights along K that share a scale, if the format fixes it
-  // For formats with fixed groups, their names in compressed-tensors.
+  bool integers = false;      ///< eight codes in a word; a zero point is subtracted from each
+  bool global_scale = false;  ///< block scales are multiplied by a further scale of the whole matrix
+  bool tiles = false;  ///< one byte for each weight, with a scale for the matrix, for each row or for each
+                       ///< block of any size
+  int64_t group = 0;   ///< number of weights along K that share a scale; 0 if the format does not fix it
+  // The names of the format in compressed-tensors, if its groups have a fixed size.
   int bits = 0;
   const char* strategy = "";
   const char* packed_as = "";
-  /// Decodes a byte of a format of tiles; nullptr: E4M3.
+  /// Decodes one byte of a format with tiles. nullptr means E4M3.
   float (*number)(uint8_t byte) = nullptr;
 };
 
-/// A row, as a value.
+/// A number format, as a reference to its row.
 class WeightFormat {
  public:
   static const WeightFormat kFloat, kFp8, kMxfp4, kMxfp8, kNvfp4, kInt4, kOther;
-  constexpr WeightFormat();  ///< floats
+  constexpr WeightFormat();  ///< the format of floats
   constexpr explicit WeightFormat(const WeightFormatRow& row) : row_(&row) {}
   constexpr const WeightFormatRow* operator->() const { return row_; }
   bool operator==(const WeightFormat&) const = default;
@@ -35,7 +36,8 @@ class WeightFormat {
   const WeightFormatRow* row_;
 };
 
-/// MXFP4 and MXFP8: weights along K that share a scale. Source: OCP Microscaling Formats (MX) v1.0, 5.2.
+/// The number of weights along K that share a scale in MXFP4 and MXFP8. Source: OCP Microscaling Formats (MX)
+/// v1.0, 5.2.
 inline constexpr int64_t kMxGroup = 32;
 
 namespace weight_formats {
@@ -59,7 +61,8 @@ inline constexpr WeightFormatRow kNvfp4{.name = "NVFP4",
                                         .strategy = "tensor_group",
                                         .packed_as = "nvfp4-pack-quantized"};
 inline constexpr WeightFormatRow kInt4{.name = "INT4", .key = "int4", .coded = true, .integers = true};
-/// FP8 by groups. Configs and lint distinguish it from kFp8; for readers it is kFp8 with such tiles.
+/// FP8 with scales of groups. Configs and lint distinguish it from kFp8. Readers treat it as kFp8 with tiles
+/// of the group's size.
 inline constexpr WeightFormatRow kMxfp8{.name = "MXFP8",
                                         .key = "fp8",
                                         .coded = true,
@@ -68,7 +71,7 @@ inline constexpr WeightFormatRow kMxfp8{.name = "MXFP8",
                                         .bits = 8,
                                         .strategy = "group",
                                         .packed_as = "mxfp8-quantized"};
-/// Codes under an unknown name.
+/// Codes in a format whose name is not known.
 inline constexpr WeightFormatRow kOther{.name = "a format that is not known", .key = "", .coded = true};
 }  // namespace weight_formats
 

@@ -1,4 +1,4 @@
-// The kernels that this kind of processor runs.
+// Selects the kernels for processors of this kind.
 #include <algorithm>
 #include <vector>
 
@@ -12,7 +12,7 @@
 #include "kernels/solve/solve_ops.h"
 
 namespace twofour {
-// NEON is part of the architecture.
+// NEON is part of the architecture, so it is always available.
 std::span<const Isa> available_isas() {
   static constexpr Isa kIsas[] = {Isa::portable, Isa::neon};
   return kIsas;
@@ -27,7 +27,7 @@ const MoeStrips& moe_strips(Isa) { return kMoeStripsPortable; }
 
 PruneWords* wide_prune_words(Isa isa) { return isa == Isa::neon ? prune_words_neon : nullptr; }
 
-/// There are no vector kernels of quantization for this processor.
+/// Quantization has no vector kernels for this processor.
 const QuantizeOps* quantize_ops(Isa isa) {
   const std::span<const Isa> isas = available_isas();
   check(std::find(isas.begin(), isas.end(), isa) != isas.end(), "an instruction set that this processor has");

@@ -1,4 +1,4 @@
-// The kernels that this kind of processor runs.
+// Selects the kernels for processors of this kind.
 #include <algorithm>
 #include <vector>
 
@@ -19,8 +19,8 @@ bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
 }
 
-// True if the processor has every flag that the AVX-512 files are compiled with. Ice Lake and Zen 4 were the
-// first to have them all.
+// True if the processor has all features for which the AVX-512 files are compiled. Ice Lake and Zen 4 were
+// the first to have them all.
 bool has_avx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&

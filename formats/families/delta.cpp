@@ -4,9 +4,9 @@ namespace twofour {
 namespace families::delta {
 namespace {
 
-// Qwen3-Next, Qwen3.5 and Qwen4-Exp: linear attention between layers of full attention.
+// Qwen3-Next, Qwen3.5 and Qwen4-Exp. They have linear attention between layers of full attention.
 
-/// Attention that projects queries and their gates together. Words: the size of both.
+/// Attention that projects queries and their gates together. $1 is the size of both.
 constexpr const char* kGated = R"(
   if @full_attention
   .self_attn.q_proj      linear [$1, hidden_size]  bias=attention_bias
@@ -45,7 +45,7 @@ constexpr FamilyBlock kQwen35Delta{R"(
 
 std::string_view all_sparse(const FamilySizes&, int64_t) { return "sparse"; }
 
-// The tower that reads images. Sizes: vision_config.
+// The tower that reads images. Its sizes are in vision_config.
 constexpr FamilyBlock kVision{R"(
   . = model.visual.blocks.#
   Width = vision_config.hidden_size
@@ -78,8 +78,8 @@ constexpr FamilyPart draft(const FamilyBlock& parameters, const char* mlp) {
           .mixer = "full_attention"};
 }
 
-// Qwen4-Exp: several streams of residuals, an index of tokens, tables of n-grams. Names and sizes:
-// modeling_qwen4_exp.py.
+// Qwen4-Exp. It has several residual streams, an index of tokens, and tables of n-grams. Source of names and
+// sizes: modeling_qwen4_exp.py.
 constexpr const char* kHyperConnection = R"(
   Streams = hc_count*hidden_size
   .$1_hyper_connection.hc_norm                      norm [Streams]
@@ -105,7 +105,8 @@ constexpr FamilyBlock kQwen4{R"(
   .ple.conv1d                                               convolution [Streams, ple_conv_kernel_size]
   .ple.ple_embedding.{layer_multipliers,ngram_heads_offsets,ngram_heads_vocab_sizes}  any  may
 )"};
-/// Rows of the whole table: each head has a hash of about ngram_vocab_size_base values, a prime.
+/// Tables of n-grams. Rows refers to the whole table. The hash of each head has a prime number of values,
+/// about ngram_vocab_size_base.
 constexpr FamilyBlock kNgrams{R"(
   Rows = 2*heads_per_ngram*ngram_vocab_size_base/split_ngram_parts
   if ple_layer_ids:1
@@ -120,16 +121,17 @@ constexpr FamilyBlock kQwen4Draft{R"(
   mtp.hyper_connection_mixer.input_mix_weight_{down,~up}  linear [hc_lowrank, Streams]
 )"};
 
-// Linear attention by deltas between layers of latent attention: Kimi-Linear, Kimi-K3, Ling-3.0.
+// Kimi-Linear, Kimi-K3 and Ling-3.0. They have linear attention by deltas between layers of latent attention.
 
-/// Layers are counted from one in full_attn_layers.
+/// full_attn_layers counts layers from one.
 std::string_view kimi_mixer(const FamilySizes& sizes, int64_t layer) {
   if (const std::string_view said = sizes.text("layer_types", layer); !said.empty()) return said;
   return sizes.lists("linear_attn_config.full_attn_layers", layer + 1) ? "full_attention"
                                                                        : "linear_attention";
 }
 
-/// Source: modeling_kimi_linear.py; for Kimi-K3, whose gates have no low rank, its headers.
+/// Source: modeling_kimi_linear.py. Source for Kimi-K3, whose gates have no low rank: the headers of its
+/// files.
 constexpr FamilyBlock kKimiDelta{R"(
   Width = linear_num_heads*linear_head_dim
   if @linear_attention
@@ -168,7 +170,7 @@ constexpr FamilyBlock kKimiBlock{R"(
   if @sparse routed_expert_hidden_size
   .block_sparse_moe.experts.#.{w1,w3,~w2}         linear [moe_intermediate_size, routed_expert_hidden_size]
 )"};
-/// Kimi-K3: experts' inputs are narrower than the layer, and layers attend to residuals.
+/// Kimi-K3. The inputs of experts are narrower than the layer, and layers attend to residuals.
 constexpr FamilyBlock kKimiK3{R"(
   if attn_res_block_size
   model.output_attn_res_norm                 norm [hidden_size]
@@ -201,7 +203,7 @@ constexpr FamilyBlock kKimiVision{R"(
   .mlp.{fc0,~fc1}                          linear [vision_config.vt_intermediate_size, Width]
 )"};
 
-/// GLM-5.3-Flash: an index of tokens in layers of latent attention, streams of residuals. Source:
+/// GLM-5.3-Flash. It has an index of tokens in layers of latent attention, and residual streams. Source:
 /// modeling_glm5_next.py.
 std::string_view glm5_mixer(const FamilySizes& sizes, int64_t layer) {
   const std::string_view said = sizes.text("layer_types", layer);

@@ -21,7 +21,7 @@ constexpr FamilyBlock kGlm4Norms{
 constexpr FamilyBlock kHunyuanNorms{".self_attn.{query,key}_layernorm  norm [head_dim]"};
 constexpr FamilyBlock kBareUpDown{".mlp.{up,~down}_proj  linear [intermediate_size, hidden_size]"};
 
-/// Apertus's activation has two parameters in each layer.
+/// Apertus. Its activation has two parameters in each layer.
 constexpr FamilyBlock kApertus{R"(
   .{attention,feedforward}_layernorm  norm [hidden_size]
   .mlp.act_fn.alpha_{p,n}             vector [1]  hidden_act=xielu
@@ -32,8 +32,8 @@ constexpr FamilyBlock kBitnetNorms{R"(
   .mlp.ffn_sub_norm         norm [intermediate_size]
 )"};
 
-// Families whose layers differ from Llama's in norms: LayerNorm with a bias, one norm for attention and MLP,
-// norms without parameters.
+// Families that differ from Llama in the norms of their layers: LayerNorm with a bias, one norm for both
+// attention and MLP, or norms without parameters.
 
 constexpr FamilyBlock kBiasedFrame{R"(
   model.embed_tokens  embedding [vocab_size, hidden_size]

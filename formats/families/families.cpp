@@ -18,7 +18,7 @@ std::span<const FamilyShapes> family_shapes() {
 
 namespace {
 
-/// The row with this model_type or this outer_type.
+/// The row that has this text as a model_type or as its outer_type.
 const FamilyShapes* find_row(std::string_view model_type) {
   for (const FamilyShapes& family : family_shapes()) {
     if (family.outer_type != nullptr && model_type == family.outer_type) return &family;

@@ -11,19 +11,19 @@ namespace twofour {
 
 namespace {
 
-/// The names of the kinds, in the order of ParameterKind, and the number of sizes that a parameter of each
-/// has.
+/// The names of the kinds, in the order of ParameterKind, with the number of sizes of a parameter of each
+/// kind.
 constexpr std::pair<std::string_view, size_t> kKinds[] = {
     {"linear", 2},  {"router", 2},      {"embedding", 2},    {"norm", 1},         {"convolution", 2},
     {"patches", 2}, {"two_patches", 2}, {"vector", 1},       {"matrix", 2},       {"numbers", 2},
     {"grid", 2},    {"row_stack", 2},   {"column_stack", 2}, {"stack_vector", 1}, {"any", 0}};
 
-/// True if a number behind `path` counts experts, heads or parts, not blocks of a layer.
+/// True if a number after `path` counts experts, heads or pieces, and not blocks of a layer.
 bool counts_experts(std::string_view path) {
   return path.ends_with("experts.") || path.ends_with("norms.") || path.ends_with("_");
 }
 
-/// The bias of parameters that never have one.
+/// The bias text of parameters that never have a bias.
 constexpr std::string_view kNoBias = "!";
 
 void add_term(std::string& terms, std::string_view term) {
@@ -72,7 +72,7 @@ class BlockReader {
     }
   }
 
-  /// Reads a size of "[N, K]", which begins at the third word.
+  /// Reads one size of "[N, K]". The sizes begin at the third word.
   std::string read_size(const std::vector<std::string_view>& words, size_t i, bool first, bool last) const {
     std::string_view size = i < words.size() ? words[i] : std::string_view();
     if (first != size.starts_with('[') || !size.ends_with(last ? ']' : ',')) refuse("sizes as [N, K]");
@@ -102,7 +102,7 @@ class BlockReader {
     for (size_t i = 2 + sizes; i < words.size(); ++i) {
       if (words[i].starts_with('[') || words[i].ends_with(']')) refuse("as many sizes as its kind has");
       if (words[i] == "alias") {
-        row.is_alias = true;  // no message shows it
+        row.is_alias = true;  // no message shows the name
       } else if (words[i] == "bias" || words[i].starts_with("bias=")) {
         bias = words[i].substr(std::min<size_t>(5, words[i].size()));  // "" of "bias"
       } else {
@@ -142,7 +142,7 @@ class BlockReader {
     FamilyRow& weight = rows_.emplace_back(row);
     if (row.kind <= ParameterKind::kTwoPatches) weight.name += ".weight";
     if (bias != kNoBias) {
-      const bool may = !bias.empty() && row.when == "may";  // a bias implies its weight
+      const bool may = !bias.empty() && row.when == "may";  // the weight must exist where the bias does
       FamilyRow& own = rows_.emplace_back(row);
       own.is_bias = true;
       own.kind = ParameterKind::kVector;

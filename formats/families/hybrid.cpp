@@ -4,13 +4,14 @@ namespace twofour {
 namespace families::hybrid {
 namespace {
 
-/// LFM2: short convolutions between layers of attention.
+/// LFM2. It has short convolutions between layers of attention.
 std::string_view lfm2_mixer(const FamilySizes& sizes, int64_t layer) {
   if (const std::string_view said = sizes.text("layer_types", layer); !said.empty()) return said;
   const bool all = sizes.stated("full_attn_idxs") == nullptr;
   return all || sizes.lists("full_attn_idxs", layer) ? "full_attention" : "conv";
 }
-/// The width of the MLP follows from intermediate_size and three more keys, in fractions.
+/// The width of the MLP is left open, because it follows from intermediate_size and three more keys by
+/// fractions.
 constexpr FamilyBlock kLfm2Mlp{".feed_forward.{w1,w3,~w2}  linear [?, hidden_size]"};
 std::string_view lfm2_mlp(const FamilySizes& sizes, int64_t layer) {
   return layer < sizes.number("num_dense_layers").value_or(0) ? "dense" : "sparse";
@@ -41,7 +42,7 @@ constexpr FamilyBlock kLfm2Block{R"(
   .feed_forward.experts.#.{gate,up,~down}_proj  linear [moe_intermediate_size, hidden_size]
 )"};
 
-/// Gemma-4: sizes of attention also depend on per_layer_config or global_head_dim, and are left open.
+/// Gemma-4. The sizes of attention also depend on per_layer_config or global_head_dim, so they are left open.
 constexpr FamilyBlock kGemma4{R"(
   if hidden_size_per_layer_input
   .post_per_layer_input_norm           norm [hidden_size]
@@ -55,7 +56,7 @@ constexpr FamilyBlock kGemma4{R"(
   .experts.#.{gate,up,~down}_proj      linear [moe_intermediate_size, hidden_size]
 )"};
 
-/// Jamba: layers with attention and layers with experts each have a period.
+/// Jamba. Layers with attention and layers with experts recur with separate periods.
 bool in_period(const FamilySizes& sizes, int64_t layer, const char* period, const char* offset) {
   const int64_t every = std::max<int64_t>(sizes.number(period).value_or(1), 1);
   return layer % every == sizes.number(offset).value_or(0);
@@ -92,7 +93,7 @@ constexpr FamilyBlock kJambaMixer{R"(
   .mamba.{b,c}_layernorm  norm [mamba_d_state]
 )"};
 
-/// Granite 4: layers have mamba or attention, and experts or a shared MLP alone.
+/// Granite 4. A layer has either mamba or attention, and either experts or only a shared MLP.
 constexpr FamilyBlock kGraniteAttention{kAttention,
                                         {"bias=attention_bias", "bias=attention_bias", "@full_attention"}};
 constexpr FamilyBlock kGraniteHybrid{R"(
@@ -113,7 +114,7 @@ constexpr FamilyBlock kGraniteHybrid{R"(
   .shared_mlp.output_linear               linear [hidden_size, shared_intermediate_size]
 )"};
 
-/// Nemotron-H: each layer is one of mamba, attention, experts and an MLP.
+/// Nemotron-H. Each layer is either mamba, attention, experts or an MLP.
 std::string_view nemotron_mixer(const FamilySizes& sizes, int64_t layer) {
   const std::string_view pattern = sizes.text("hybrid_override_pattern");
   std::string_view said = sizes.text("layers_block_type", layer);
@@ -148,7 +149,7 @@ constexpr FamilyBlock kNemotronMamba{R"(
   .mixer.norm               norm [mamba_num_heads*mamba_head_dim]
   .mixer.out_proj           linear [hidden_size, mamba_num_heads*mamba_head_dim]  bias=mamba_proj_bias
 )"};
-/// If there is a latent size, experts' inputs are narrower than the layer.
+/// If the config has a latent size, the inputs of experts are narrower than the layer.
 constexpr FamilyBlock kNemotronExperts{R"(
   . = backbone.layers.#
   if @moe
@@ -159,7 +160,7 @@ constexpr FamilyBlock kNemotronExperts{R"(
   .mixer.{fc1,~fc2}_latent_proj          linear [moe_latent_size, hidden_size]  may
 )"};
 
-/// A draft is two layers: attention, then experts.
+/// A draft has two layers: attention first, then experts.
 constexpr FamilyBlock kNemotronDraftFirst{R"(
   . = mtp.layers.#
   .eh_proj        linear [hidden_size, 2*hidden_size]
@@ -169,7 +170,7 @@ constexpr FamilyBlock kNemotronDraftLast{"mtp.layers.#.final_layernorm  norm [hi
 
 // MiniMax-Text-01 and MiniMax-M3.
 
-/// MiniMax-Text-01: lightning attention between layers of full attention.
+/// MiniMax-Text-01. It has lightning attention between layers of full attention.
 constexpr FamilyBlock kFullAttention{kAttention, {"", "", "@full_attention"}};
 constexpr FamilyBlock kMiniMax{R"(
   .block_sparse_moe.gate                   router [num_local_experts, hidden_size]
@@ -181,8 +182,8 @@ constexpr FamilyBlock kMiniMax{R"(
   .self_attn.norm                          norm [num_attention_heads*head_dim]
 )"};
 
-/// MiniMax-M3: layers with an index of tokens, and a few dense layers. Names are as published; transformers
-/// renames them (conversion_mapping.py).
+/// MiniMax-M3. It has layers with an index of tokens, and a few dense layers. The names are those of the
+/// published files; transformers renames them (conversion_mapping.py).
 std::string_view m3_mixer(const FamilySizes& sizes, int64_t layer) {
   if (const std::string_view said = sizes.text("layer_types", layer); !said.empty()) return said;
   const bool sparse = sizes.number("sparse_attention_config.sparse_attention_freq", layer).value_or(0) != 0;
@@ -201,7 +202,8 @@ constexpr FamilyBlock kM3Block{R"(
   .block_sparse_moe.shared_experts.{gate,up,~down}_proj  linear [shared_intermediate_size, hidden_size]
   .block_sparse_moe.experts.#.{w1,w3,~w2}                linear [intermediate_size, hidden_size]
 )"};
-/// A draft's parameters beside its layer, which is a layer of experts. Source: vLLM 0.33, models/minimax_m3.
+/// The parameters of a draft other than those of its layer, which is a layer with experts. Source: vLLM 0.33,
+/// models/minimax_m3.
 constexpr FamilyBlock kM3Draft{R"(
   . = model.mtp.layers.#
   .{enorm,hnorm}    norm [hidden_size]

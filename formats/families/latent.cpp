@@ -4,15 +4,15 @@ namespace twofour {
 namespace families::latent {
 namespace {
 
-/// Some layers share the index of another.
+/// An index of latent attention. Some layers share the index of another layer.
 constexpr FamilyBlock kLatentIndexer{kIndexer, {"may", "bias=may"}};
 
-/// DeepSeek-V2's router; not every model has the correction.
+/// The router of DeepSeek-V2. Not every model has the correction.
 constexpr FamilyBlock kV2Gate{R"(
   .mlp.gate                          router [n_routed_experts, hidden_size]  @sparse
   .mlp.gate.e_score_correction_bias  vector [n_routed_experts]  @sparse topk_method=noaux_tc
 )"};
-/// A draft, numbered as a layer after the model's own.
+/// A draft. Its layer is numbered after the model's own layers.
 constexpr FamilyBlock kDraft{R"(
   if @draft
   .eh_proj                            linear [hidden_size, 2*hidden_size]
@@ -24,7 +24,7 @@ constexpr FamilyBlock kDraft{R"(
 
 constexpr FamilyBlock kQkNorms{".self_attn.{q,k}_norm  norm [head_dim]  use_qk_norm"};
 
-/// The first layers choose experts by tables of tokens, all others by scores.
+/// The first layers choose experts by tables of tokens. All other layers choose them by scores.
 std::string_view v4_mlp(const FamilySizes& sizes, int64_t layer) {
   const std::string_view said = sizes.text("mlp_layer_types", layer);
   const bool by_table =
@@ -42,8 +42,8 @@ constexpr FamilyBlock kV4Head{R"(
   hc_head.hc_base   vector [hc_mult]  alias
   hc_head.hc_scale  vector [1]  alias
 )"};
-/// Names of the reference inference code; compressors are left open. Heads are in groups, and each group has
-/// its own rank.
+/// Parameters with the names of the reference inference code. Compressors are left open. Attention heads are
+/// divided into groups, and each group has its own low rank.
 constexpr FamilyBlock kV4{R"(
   . = layers.#
   Shared = n_shared_experts*moe_intermediate_size
@@ -72,8 +72,8 @@ constexpr FamilyBlock kV4{R"(
   head                                 linear [vocab_size, hidden_size]  may
 )"};
 
-/// Compressors, which merge several tokens into one. A compressor of four tokens overlaps with its neighbour
-/// and is twice as wide.
+/// Compressors, which merge several tokens into one. A compressor of four tokens overlaps with its neighbour,
+/// so it is twice as wide.
 constexpr FamilyBlock kV4Compressors{R"(
   . = layers.#
   .attn.compressor.{wkv,wgate}          linear [head_dim, hidden_size]  compress_ratios=128
@@ -126,7 +126,7 @@ constexpr FamilyShapes kFamilies[] = {
        q_lora_rank=1536 qk_nope_head_dim=128 qk_rope_head_dim=64 v_head_dim=128 tie_word_embeddings=false)",
      .experts = {"n_routed_experts", "num_experts_per_tok", kApart},
      .mlp = {sparse_behind_first, "first_k_dense_replace, moe_layer_freq"},
-     // transformers ignores its norm_topk_prob.
+     // transformers ignores norm_topk_prob for this family.
      .router = {{.renormalized = Renormalized::kNever, .scaling = 1, .groups = ExpertGroups::kIfSaid}},
      .traits = {{.pairs = RopePairs::kNeighbours, .positions = 2048}}},
     {.model_types = {"deepseek_v3", "kimi_k2", "deepseek_v32"},
@@ -209,7 +209,8 @@ constexpr FamilyShapes kFamilies[] = {
                  .count = "num_nextn_predict_layers",
                  .repeats_layers = true,
                  .mlp = "sparse"}}}},
-    // Names: vLLM 0.33, models/deepseek_v41; its additions, a tower and tables of n-grams, are left open.
+    // Source of the names: vLLM 0.33, models/deepseek_v41. The additions of this model, a tower and tables of
+    // n-grams, are left open.
     {.model_types = {"deepseek_v41"},
      .parameters = {kV4, kV4Streams, kV4Head},
      .defaults = kV4Defaults,

@@ -8,13 +8,14 @@
 namespace twofour {
 namespace {
 
-/// The largest size; no model is near it. Products are checked in any case.
+/// The largest accepted size. No model comes near it. Products are checked nevertheless.
 constexpr int64_t kLargest = int64_t{1} << 40;
-/// The deepest nesting of defaults: a default is a size of keys, which may have defaults. The rows need three
-/// levels.
+/// The deepest nesting of defaults. A default may depend on keys that have defaults themselves. The rows need
+/// three levels.
 constexpr int kDeepest = 6;
 
-/// The size of a key that is null in a config, in any family. Source: __post_init__ of the configurations.
+/// The size to use, in any family, when a key is null in a config. Source: __post_init__ of the
+/// configurations.
 std::string_view taken_for_null(std::string_view key) {
   if (key == "num_key_value_heads") return "num_attention_heads";
   if (key == "head_dim") return "hidden_size/num_attention_heads";

@@ -12,36 +12,38 @@
 
 namespace twofour {
 
-/// A model of a family: its row, its config.json, and the family's defaults for keys that the config lacks.
+/// The sizes of a model. They follow from the row of its family, its config.json, and the family's defaults
+/// for keys that the config lacks.
 class FamilySizes {
  public:
-  /// `config` is the language model's. Multimodal models nest it in another, `whole`; if given, `whole` has
-  /// the keys that `config` lacks. Both must outlive this.
+  /// `config` is the config of the language model. A multimodal model nests it in another config, `whole`. If
+  /// `whole` is given, it supplies the keys that `config` lacks. Both must outlive this object.
   FamilySizes(const FamilyShapes& family, const Json& config, const Json* whole = nullptr);
   const FamilyShapes& family() const { return *family_; }
   const std::vector<FamilyRow>& rows() const { return *rows_; }
 
-  /// The number under a key, or the layer's if it is a list. Empty if the key is absent or holds text, a
-  /// fraction, a number below 0 or above 2^40.
+  /// The number under a key. If the value is a list, the number of `layer` in it. Empty if the key is absent
+  /// or holds text, a fraction, or a number below 0 or above 2^40.
   std::optional<int64_t> number(std::string_view key, int64_t layer = -1) const;
-  /// The value of an expression of a row. Empty if a key has no number or a quotient is not an integer.
+  /// The value of an expression in a row. Empty if a key has no number or a quotient is not an integer.
   std::optional<int64_t> size(std::string_view expression, int64_t layer = -1) const;
-  /// True if all terms of a condition hold; `may` always holds.
+  /// True if all terms of a condition hold. The term `may` always holds.
   bool holds(std::string_view condition, int64_t layer = -1) const;
-  /// The text under a key, or the layer's if it is a list; empty if there is none.
+  /// The text under a key. If the value is a list, the text of `layer` in it. Empty if there is no text.
   std::string_view text(std::string_view key, int64_t layer = -1) const;
-  /// True if the list under the key has the number.
+  /// True if the list under `key` contains `number`.
   bool lists(std::string_view key, int64_t number) const;
-  /// The value of a key in the config; "A.B" is B of the object A. nullptr: absent or null.
+  /// The value of a key in the config. "A.B" means key B of the object A. nullptr if the value is absent or
+  /// null.
   const Json* stated(std::string_view key) const;
   bool is_list(std::string_view key) const;
 
   /// The keys of the config that an expression depends on, directly or through defaults.
   std::vector<std::string> keys(std::string_view expression) const;
 
-  /// Overrides the config's number; `key` need not be in it.
+  /// Overrides the number under a key of the config. The config need not have the key.
   void set(std::string_view key, int64_t value) { numbers_[std::string(key)] = value; }
-  /// Overrides the class of a layer.
+  /// Overrides the class of one layer.
   void set_class(int64_t layer, bool is_mlp, std::string_view name) {
     classes_[{layer, is_mlp}] = std::string(name);
   }
@@ -63,7 +65,7 @@ class FamilySizes {
   std::map<std::pair<int64_t, bool>, std::string> classes_;
 };
 
-/// The defaults of a row as an object.
+/// The defaults of a row, as an object.
 Json family_defaults(const FamilyShapes& family);
 
 /// Calls `f` for each key and number of an expression.

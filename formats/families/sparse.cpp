@@ -24,14 +24,14 @@ constexpr FamilyBlock kRenamedBlock{R"(
   .mlp.gate                                         router [num_local_experts, hidden_size]  may alias
   .mlp.experts.#.{gate,up,~down}_proj               linear [intermediate_size, hidden_size]  alias
 )"};
-/// Phi's frame: its head has a bias, and so have its norms.
+/// Embedding, norms and head of Phi. The head and the norms have biases.
 constexpr FamilyBlock kPhiFrame{R"(
   model.embed_tokens                 embedding [vocab_size, hidden_size]
   model.norm                         norm [hidden_size]  bias
   lm_head                            linear [vocab_size, hidden_size]  may bias=lm_head_bias
   .{input,post_attention}_layernorm  norm [hidden_size]  bias
 )"};
-/// Phi's experts. llm-compressor writes the router under its name in the model.
+/// The experts of Phi. llm-compressor writes the router under the name that it has in the model.
 constexpr FamilyBlock kPhiExperts{R"(
   .mlp.experts.#.{w1,w3,~w2}  linear [intermediate_size, hidden_size]
   .mlp.router                 router [num_local_experts, hidden_size]  may

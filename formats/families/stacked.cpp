@@ -6,7 +6,7 @@ namespace twofour {
 namespace families::stacked {
 namespace {
 
-/// Qwen3-VL's stacks are transposed; quantizers split them.
+/// The stacks of Qwen3-VL are transposed. Quantizers split them.
 constexpr FamilyBlock kQwen3VlSparse{R"(
   .mlp.gate                  router [num_experts, hidden_size]  @sparse
   .mlp.experts.gate_up_proj  column_stack [2*moe_intermediate_size, hidden_size]  @sparse
@@ -36,7 +36,8 @@ constexpr FamilyBlock kGptOss{R"(
   .mlp.experts.#.{gate,up,~down}_proj  linear [intermediate_size, hidden_size]  alias bias=may
 )"};
 
-/// "sparse" for every interleave_moe_layer_step-th layer, or for those that moe_layers lists.
+/// The class "sparse" for the layers that moe_layers lists or, without that list, for every
+/// interleave_moe_layer_step-th layer.
 std::string_view llama4_mlp(const FamilySizes& sizes, int64_t layer) {
   if (sizes.is_list("moe_layers")) return sizes.lists("moe_layers", layer) ? "sparse" : "dense";
   const int64_t step = std::max<int64_t>(sizes.number("interleave_moe_layer_step").value_or(1), 1);
@@ -51,8 +52,9 @@ constexpr FamilyBlock kLlama4Block{R"(
   .feed_forward.experts.#.{gate,up,~down}_proj      linear [intermediate_size, hidden_size]  @sparse
 )"};
 
-/// Inkling: rows of gate and up alternate, shared experts have their own stacks, and convolutions follow
-/// keys, values, attention and MLP. Names: conversion_mapping.py; sizes: modeling_inkling.py.
+/// Inkling. Rows of gate and up alternate, and shared experts have their own stacks. Convolutions follow
+/// keys, values, attention and the MLP. Source of names: conversion_mapping.py. Source of sizes:
+/// modeling_inkling.py.
 std::string_view inkling_mixer(const FamilySizes& sizes, int64_t layer) {
   if (const std::string_view said = sizes.text("layer_types", layer); !said.empty()) return said;
   const bool local =
@@ -71,7 +73,7 @@ constexpr FamilyBlock kInklingFrame{R"(
   .{attn,mlp}_norm             norm [hidden_size]
   .{attn,mlp}_sconv            convolution [hidden_size, conv_kernel_size]
 )"};
-/// Words: a condition, the prefix of the sizes' keys, the number of relative positions.
+/// $1 is a condition, $2 is the prefix of the keys for sizes, and $3 is the number of relative positions.
 constexpr const char* kInklingAttention = R"(
   . = model.llm.layers.#
   Queries = $2num_attention_heads*$2head_dim

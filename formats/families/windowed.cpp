@@ -4,7 +4,7 @@ namespace twofour {
 namespace families::windowed {
 namespace {
 
-// Families whose window layers have sizes of their own, or gates behind attention.
+// Families whose window layers have different sizes, or whose attention is followed by gates.
 
 /// Hy3. Source: modeling_hy_v3.py.
 constexpr FamilyBlock kHyDense{kGatedMlp, {"@dense", "bias=mlp_bias"}};
@@ -16,7 +16,7 @@ constexpr FamilyBlock kHyBlock{R"(
   .mlp.shared_mlp.{gate,up,~down}_proj  linear [Shared, hidden_size]  num_shared_experts
 )"};
 
-/// Laguna: the number of heads differs by layer, and each head has a gate. Source: modeling_laguna.py.
+/// Laguna. The number of heads differs by layer, and each head has a gate. Source: modeling_laguna.py.
 constexpr FamilyBlock kLaguna{R"(
   Queries = num_attention_heads_per_layer*head_dim
   .self_attn.q_proj      linear [Queries, hidden_size]  bias=attention_bias
@@ -29,7 +29,7 @@ constexpr FamilyBlock kLaguna{R"(
   .mlp.shared_expert.{gate,up,~down}_proj  linear [shared_expert_intermediate_size, hidden_size]
 )"};
 
-/// The class in layer_types, or by the list of layers that have a window.
+/// The class in layer_types or, without it, by the list of layers that have a window.
 std::string_view mimo_mixer(const FamilySizes& sizes, int64_t layer) {
   if (const std::string_view said = sizes.text("layer_types", layer); !said.empty()) return said;
   if (!sizes.is_list("hybrid_layer_pattern"))
@@ -60,7 +60,7 @@ std::string_view step_mlp(const FamilySizes& sizes, int64_t layer) {
   if (const std::string_view said = sizes.text("mlp_layer_types", layer); !said.empty()) return said;
   const std::string_view all = sizes.text("moe_layers_enum");
   if (all.empty()) return layer > 0 ? "sparse" : "dense";
-  // "3,4,5"
+  // Reads numbers from a text such as "3,4,5".
   for (size_t at = 0; at < all.size();) {
     const size_t end = std::min(all.find(',', at), all.size());
     int64_t number = 0;
@@ -97,15 +97,16 @@ constexpr FamilyBlock kStep{R"(
 /// Muse-Glimmer. Source: modeling_muse_glimmer.py.
 constexpr FamilyBlock kMuseGate{".self_attn.gate_proj  linear [num_attention_heads*head_dim, hidden_size]"};
 
-// Families unlike any other: streams of residuals, several blocks in a layer, convolutions within attention.
+// Families with unusual structures: residual streams, several blocks in a layer, or convolutions within
+// attention.
 
-/// Experts in stacks, or apart after quantizers have split them.
+/// Experts in stacks, or separate after quantizers have split them.
 constexpr FamilyBlock kStackedExperts{kStacks};
 
 /// Mistral-4. Source: modeling_mistral4.py.
 constexpr FamilyBlock kMistral4Gate{".mlp.gate  router [n_routed_experts, hidden_size]  @sparse"};
 
-/// Hy4: an index of tokens, gates behind attention, streams of residuals. Source: modeling_hy_v4.py.
+/// Hy4. It has an index of tokens, gates after attention, and residual streams. Source: modeling_hy_v4.py.
 constexpr FamilyBlock kHy4Gate{R"(
   .self_attn.linear_gate           linear [num_attention_heads*v_head_dim, hidden_size]
   .self_attn.learnable_sink_param  vector [num_attention_heads]
@@ -129,7 +130,7 @@ constexpr FamilyBlock kHy4{R"(
   model.hc_pre.hc_head.hc_head_scale                    vector [1]
 )"};
 
-/// LongCat-Flash: two blocks of attention and MLP a layer, and experts that return their input. Source:
+/// LongCat-Flash. A layer has two blocks of attention and MLP. Some experts return their input. Source:
 /// modeling_longcat_flash.py.
 constexpr FamilyBlock kLongcatNorms{".{input,post_attention}_layernorm.#  norm [hidden_size]"};
 constexpr FamilyBlock kLongcatAttention{kLatent, {"self_attn.#", "bias=attention_bias"}};
@@ -141,11 +142,11 @@ constexpr FamilyBlock kLongcat{R"(
   .mlp.experts.#.{gate,up,~down}_proj  linear [expert_ffn_hidden_size, hidden_size]
 )"};
 
-/// Dots3-Note: window layers have sizes of their own. Source: vLLM 0.33, models/dots3_note.
+/// Dots3-Note. Window layers have different sizes. Source: vLLM 0.33, models/dots3_note.
 std::string_view dots_mixer(const FamilySizes& sizes, int64_t layer) {
   return sizes.text("layer_types", layer) == "sliding_attention" ? "sliding_attention" : "full_attention";
 }
-/// Words: the prefix of the sizes' keys, the class of the layers.
+/// $1 is the prefix of the keys for sizes, and $2 is the class of the layers.
 constexpr const char* kDots3 = R"(
   . = model.layers.#.self_attn
   Heads = $1num_attention_heads*$1qk_nope_head_dim+$1num_attention_heads*$1qk_rope_head_dim
@@ -166,7 +167,7 @@ constexpr const char* kDots3 = R"(
 constexpr FamilyBlock kDots3Full{kDots3, {"", "@full_attention"}};
 constexpr FamilyBlock kDots3Indexer{kIndexer, {"@full_attention may", "bias=may"}};
 constexpr FamilyBlock kDots3Window{kDots3, {"swa_", "@sliding_attention"}};
-/// Zaya: convolutions within attention, a router of several layers. Source: modeling_zaya.py.
+/// Zaya. It has convolutions within attention, and a router of several layers. Source: modeling_zaya.py.
 constexpr FamilyBlock kZayaAttention{R"(
   . = model.layers.#.self_attn
   Width = num_attention_heads*head_dim+num_key_value_heads*head_dim

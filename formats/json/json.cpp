@@ -147,7 +147,7 @@ bool Json::equals(const Json& other) const {
     case Type::kObject:
       return *object_ == *other.object_;
     default:
-      return true;  // null; numbers are above
+      return true;  // both are null; numbers are compared above
   }
 }
 

@@ -1,4 +1,5 @@
-// The uses of nlohmann-json: the events of a text, and the digits of a double.
+// This file contains all uses of nlohmann-json: it reads the events of a text, and formats the digits of a
+// double.
 #include <fmt/format.h>
 
 #include <array>
@@ -12,7 +13,7 @@
 namespace twofour {
 namespace {
 
-/// Refuses a zero byte, which the lexer takes for the end of the text, and long tokens: the lexer stores all
+/// Refuses zero bytes, which the lexer takes for the end of the text, and long tokens. The lexer stores all
 /// characters since the last string or number began.
 class TextGuard {
  public:
@@ -37,7 +38,7 @@ class TextGuard {
   }
 
  private:
-  /// `position`, if the token that began last may end there; throws Error if it is too long.
+  /// Returns `position`, a position where the last token may end. Throws Error if the token is too long.
   uint64_t checked(uint64_t position) const {
     constexpr uint64_t kMaxBytes = 16u << 20;
     if (position <= began_ + kMaxBytes + 1) return position;
@@ -59,7 +60,7 @@ class Characters {
   using pointer = const char*;
   using reference = char;
 
-  /// The end of the text.
+  /// Constructs the end of the text.
   Characters() = default;
   Characters(TextGuard& guard, const JsonPieces& next) : guard_(&guard), next_(&next) { fill(); }
   char operator*() const { return *at_; }
@@ -67,7 +68,7 @@ class Characters {
     if (++at_ == end_) fill();
     return *this;
   }
-  /// Only ever compared with the end.
+  /// Iterators are only ever compared with the end of the text.
   bool operator==(const Characters&) const { return at_ == end_; }
 
  private:
@@ -83,7 +84,7 @@ class Characters {
   const char *at_ = nullptr, *end_ = nullptr;
 };
 
-/// Hands nlohmann-json's events to JsonEvents.
+/// Passes the events of nlohmann-json to JsonEvents.
 class Handler final : public nlohmann::json_sax<nlohmann::json> {
  public:
   Handler(std::string_view where, JsonEvents& events) : where_(where), events_(events) {}
@@ -95,7 +96,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
     return events_.float_number(value, text), true;
   }
   bool string(string_t& text) override { return events_.string(text), true; }
-  bool binary(binary_t&) override { return false; }  // JSON has none
+  bool binary(binary_t&) override { return false; }  // JSON has no binary values
   bool start_object(std::size_t) override { return events_.begin_object(), true; }
   bool key(string_t& text) override { return events_.key(text), true; }
   bool end_object() override { return events_.end_object(), true; }

@@ -12,12 +12,12 @@ namespace twofour {
 namespace {
 
 constexpr std::string_view kNotFinite[] = {"NaN", "Infinity", "-Infinity"};
-/// An integer of fewer digits never needs more than 64 bits.
+/// The number of digits from which an integer may need more than 64 bits.
 constexpr size_t kWideDigits = 19;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// True if `token`, which may have a sign, is an integer of JSON that needs more than 64 bits.
+/// True if `token` is a JSON integer that needs more than 64 bits. It may have a sign.
 bool is_wide_integer(std::string_view token) {
   const bool negative = token.starts_with('-');
   const std::string_view digits = token.substr(negative);
@@ -27,7 +27,7 @@ bool is_wide_integer(std::string_view token) {
   return digits.size() != largest.size() ? digits.size() > largest.size() : digits > largest;
 }
 
-/// The raw number at the beginning of `text`; empty if there is none.
+/// The raw number at the beginning of `text`. Empty if there is none.
 std::string_view raw_number_of(std::string_view text) {
   for (const std::string_view token : kNotFinite) {
     if (text.starts_with(token)) return text.substr(0, token.size());
@@ -36,8 +36,8 @@ std::string_view raw_number_of(std::string_view text) {
   return is_wide_integer(token) ? token : std::string_view();
 }
 
-/// `text` with raw numbers as marked strings, which nlohmann-json's lexer accepts; adds their number to
-/// `count`.
+/// Returns `text` with raw numbers replaced by marked strings, which nlohmann-json's lexer accepts. Adds the
+/// number of replacements to `count`.
 std::string mark_numbers(std::string_view text, size_t& count) {
   std::string out;
   bool in_string = false;
@@ -52,7 +52,7 @@ std::string mark_numbers(std::string_view text, size_t& count) {
       ++count;
       continue;
     }
-    // An escaped quote does not end a string, and the rest of a number is skipped.
+    // An escaped quote does not end a string. The rest of a number is skipped.
     size_t take = in_string && c == '\\' ? 2 : 1;
     if (begins)
       take = std::max(take, std::min(text.find_first_not_of("0123456789+-.eE", i), text.size()) - i);
@@ -72,7 +72,7 @@ bool has_raw_numbers(std::string_view text) {
   return false;
 }
 
-/// Merges members with the same key: the last value, at the place of the first.
+/// Merges members with the same key. The last value takes the place of the first.
 void unite_keys(Json::Object& members) {
   constexpr size_t kFew = 16;
   bool has_twins = false;
@@ -111,7 +111,7 @@ class Builder final : public JsonEvents {
   Builder(std::string_view where, BuildLimits limits, const KeepJson* keep = nullptr)
       : where_(where), limits_(limits), keep_(keep) {}
   Json take() { return std::move(root_); }
-  /// The number of strings that begin with the mark; a key counts twice, since it is no number.
+  /// The number of strings that begin with the mark. A key counts twice, because it cannot be a number.
   size_t marks() const { return marks_; }
 
   void null() override { add_scalar(nullptr); }

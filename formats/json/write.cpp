@@ -13,7 +13,7 @@ int utf8_bytes(std::string_view text) {
   const auto lead = static_cast<uint8_t>(text[0]);
   if (lead < 0x80) return 1;
   const int bytes = lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
-  // The shortest encoding, no surrogate, nothing above U+10FFFF.
+  // Accept only the shortest encoding, no surrogates, and nothing above U+10FFFF.
   uint8_t least = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   uint8_t most = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (int i = 1; i < bytes; ++i) {
@@ -56,7 +56,8 @@ void write_quoted(std::string& out, std::string_view text) {
 
 class JsonWriter {
  public:
-  /// `indent`: spaces for each level, -1 for one line; `plain`: raw numbers are written unchanged.
+  /// `indent` is the number of spaces for each level, or -1 for one line. If `plain` is true, raw numbers are
+  /// written unchanged.
   JsonWriter(int indent, bool plain) : indent_(indent), plain_(plain) {}
   std::string take() { return std::move(out_); }
 

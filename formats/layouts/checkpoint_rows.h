@@ -29,7 +29,7 @@ struct CheckpointRows {
   }
 };
 
-/// As with_layout(), for layouts and for CheckpointRows.
+/// Same as with_layout(), but accepts CheckpointRows as well as layouts.
 template <class F>
 bool with_stored(std::string_view name, F&& f) {
   if (name != CheckpointRows::name) return with_layout(name, f);

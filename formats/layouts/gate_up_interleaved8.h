@@ -27,13 +27,13 @@ struct GateUpInterleaved8 {
 
   static constexpr Shape shape_of(int64_t e, int64_t rows, int64_t cols) { return {e, rows, 2 * cols}; }
 
-  /// The row of gate-then-up that stored row `r` holds.
+  /// The row that is stored as row `r`, counted in the order with all gate rows before all up rows.
   TWOFOUR_HD static constexpr int64_t source_row(Shape s, int64_t r) {
     if (!s.gated) return r;
     const int64_t b = r / 16, t = r % 16;
     return t < 8 ? 8 * b + t : s.n / 2 + 8 * b + t - 8;
   }
-  /// The stored row that holds row `n` of gate-then-up.
+  /// The stored row that holds row `n`, counted in the order with all gate rows before all up rows.
   TWOFOUR_HD static constexpr int64_t stored_row(Shape s, int64_t n) {
     if (!s.gated) return n;
     const int64_t i = n < s.n / 2 ? n : n - s.n / 2;

@@ -24,10 +24,10 @@ struct KMajorPlanes {
                     : Part{"scale", DType::kF8E4M3, s.k / 16, s.n};
   }
 
-  /// The shape whose first part has these rows and columns.
+  /// The shape of a matrix whose first part has these rows and columns.
   static constexpr Shape shape_of(int64_t e, int64_t rows, int64_t cols) { return {e, cols, 4 * rows}; }
 
-  /// The source of the byte at `at` of a part. This is the normative map.
+  /// The source of the byte at `at` of a part. This function is the normative map.
   TWOFOUR_HD static constexpr Source source(int part, Shape, Place at) {
     return part == 0   ? Source{at.e, at.col, at.row / 4, static_cast<int>(at.row % 4)}
            : part == 1 ? Source{at.e, at.col, at.row / 2, 4 + static_cast<int>(at.row % 2)}

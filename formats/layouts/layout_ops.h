@@ -5,9 +5,9 @@
 
 namespace twofour {
 
-/// Operations that follow from a layout's map alone, without code for each layout. They are slow: the
-/// reference that every fast path must equal, which `validate` also uses to derive a file again. All are for
-/// one expert (`shape.e == 1`).
+/// Operations that follow from a layout's map alone, without code for each layout. They are slow. They are
+/// the reference that every fast path must equal, and `validate` uses them to derive a file again. All of
+/// them work on one expert (`shape.e == 1`).
 
 template <class Layout>
 constexpr int64_t layout_bytes(Shape shape) {
@@ -16,7 +16,7 @@ constexpr int64_t layout_bytes(Shape shape) {
   return bytes;
 }
 
-/// The same without padding.
+/// The bytes of all parts of a layout without padding.
 template <class Layout>
 constexpr int64_t unpadded_bytes(Shape shape) {
   int64_t bytes = 0;
@@ -30,7 +30,7 @@ uint8_t atom_byte(const Atom& atom, int byte) {
   return reinterpret_cast<const uint8_t*>(&atom)[byte];
 }
 
-/// The byte at `at` of a part, from the atoms [N, K/16] of the expert. Padding is zero.
+/// Derives the byte at `at` of a part from the atoms [N, K/16] of the expert. A padding byte is zero.
 template <class Layout>
 uint8_t derive_byte(int part, Shape shape, Place at, std::span<const typename Layout::Atom> atoms) {
   const Source s = Layout::source(part, shape, at);

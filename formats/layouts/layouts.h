@@ -11,7 +11,7 @@
 
 namespace twofour {
 
-/// Every layout twofour ships. A new one is a header, a name in this list and a golden file.
+/// All layouts of twofour. To add a layout, write a header, add its name to this list, and add a golden file.
 using Layouts = std::tuple<KMajorPlanes, KMajorPacked, GateUpInterleaved8>;
 
 /// Calls `f.template operator()<Layout>()` for the layout called `name`; returns false if no layout has that
@@ -33,7 +33,7 @@ void for_each_layout(F&& f) {
   std::apply([&](auto... layout) { (f.template operator()<decltype(layout)>(), ...); }, Layouts{});
 }
 
-/// The sparsity pattern of a layout, "2:4"; "" for layouts that hold all weights and for unknown names.
+/// The sparsity pattern of a layout, "2:4". Empty for unknown names and for layouts that hold all weights.
 inline std::string_view layout_pattern(std::string_view name) {
   std::string_view pattern;
   with_layout(name, [&]<class L>() {
@@ -42,11 +42,11 @@ inline std::string_view layout_pattern(std::string_view name) {
   return pattern;
 }
 
-/// The largest number of parts that a layout has.
+/// The number of parts of the layout that has the most parts.
 inline constexpr int kMostParts =
     std::apply([](auto... layout) { return std::max({decltype(layout)::part_count...}); }, Layouts{});
 
-/// The names of all layouts for a message: "v7, v7-packed or g8".
+/// The names of all layouts as words for a message: "v7, v7-packed or g8".
 inline std::string layout_names() {
   std::string names;
   int left = std::tuple_size_v<Layouts>;

@@ -8,24 +8,24 @@
 
 namespace twofour {
 
-/// Neighbouring bytes of a part that hold bytes of one kind.
+/// Neighbouring bytes of a part that all hold the same kind of data.
 struct PartRun {
   ByteKind kind;
-  int64_t begin, count;  ///< bytes from the begin of a unit
+  int64_t begin, count;  ///< in bytes, from the beginning of a unit
   int64_t
       back;  ///< if a source byte is stored several times: bytes back to its first copy; 0: the first or only
   bool operator==(const PartRun&) const = default;
 };
 
 /// The contents of one part of an expert, as runs of bytes. The part has `units` units of `unit` bytes each.
-/// All have the same runs, except that padding may begin earlier in the last.
+/// All units have the same runs, except that padding may begin earlier in the last unit.
 struct PartMap {
   int64_t unit = 0, units = 0;
   std::vector<PartRun> runs, last;
   const std::vector<PartRun>& runs_of(int64_t index) const { return index == units - 1 ? last : runs; }
 };
 
-/// The runs of a whole part, by one call of the layout's `source` and `place` for each byte.
+/// Lists the runs of a whole part. Calls the layout's `source` and `place` once for each byte.
 template <class Layout>
 std::vector<PartRun> list_runs(int p, Shape shape) {
   const Part part = Layout::part(p, shape);
@@ -47,13 +47,13 @@ std::vector<PartRun> list_runs(int p, Shape shape) {
   return runs;
 }
 
-/// The map of part `p`, from the layout's own functions alone. A unit is the shortest period of the layout
-/// along its outer axis, at most kTileAlignment rows or inputs; copies of a byte are in the unit of the
-/// first. Empty for a part of no bytes.
+/// Returns the map of part `p`, derived from the layout's own functions alone. A unit is the shortest period
+/// of the layout along its outer axis, at most kTileAlignment rows or inputs. All copies of a byte are in the
+/// same unit as its first copy. The map is empty for a part without bytes.
 template <class Layout>
 PartMap map_part(int p, Shape shape) {
   constexpr bool along_k = Layout::outer == Axis::kK;
-  // Interleaving moves rows; it does not change the kinds of bytes in a row.
+  // Interleaving moves whole rows, so it does not change the kinds of bytes in a row.
   const auto cut = [&](Shape whole, int64_t size) {
     return along_k ? Shape{1, whole.n, size} : Shape{1, size, whole.k};
   };

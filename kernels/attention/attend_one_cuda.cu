@@ -10,9 +10,10 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
-/// Query heads of one key head in a block: each of four lanes has the weights of one head.
+/// The number of query heads in a block that share a key head. Each of four lanes has the weights of one
+/// head.
 constexpr int kHeads = 4;
-/// The most parts of a head, so that one warp has a lane for each.
+/// The largest number of parts of a head. One warp has a lane for each part.
 constexpr int kMostSplits = 32;
 
 struct SplitPlan {
@@ -24,16 +25,16 @@ SplitPlan split_plan(const DeviceAttention& in) {
   return {chunks, std::clamp(multiprocessors() / others, 1, kMostSplits)};
 }
 
-/// Shared memory of a block, for heads of at most 32 * kEach numbers. Code is short and uses few registers:
-/// in a model, instructions are fetched from far each time, and the product behind this kernel starts early
-/// if there is room.
+/// The shared memory of a block, for heads of at most 32 * kEach numbers. The code is short and uses few
+/// registers: in a running model, instructions must be fetched each time, and the product after this kernel
+/// starts early if there is room.
 template <int kEach>
 struct Shared {
   static constexpr int kSize = kEach * 32, kKeys = kEach <= 4 ? 72 : 48;
-  /// The stride of rows of keys lets eight rows be read at once.
+  /// The stride of rows of keys allows eight rows to be read at once.
   static constexpr int kKeyStride = kSize + 4;
-  /// Floats of a block's result for a head: the largest score, the sum of weights, and the values from the
-  /// fifth float on.
+  /// The number of floats of a block's result for a head: the largest score, the sum of weights, and from the
+  /// fifth float on the values.
   static constexpr int kPartStride = kSize + 4;
 
   float keys[kKeys][kKeyStride], values[kKeys][kSize];
@@ -44,8 +45,8 @@ struct Shared {
   int is_last;
 };
 
-/// Copies `rows` rows of `size` numbers, `from_stride` apart, to rows `to_stride` apart; one warp copies a
-/// row.
+/// Copies `rows` rows of `size` numbers. Source rows are `from_stride` numbers apart, and destination rows
+/// `to_stride`. One warp copies a row.
 __device__ __noinline__ void copy_rows(const float* from, int64_t from_stride, int rows, int size,
                                        uint32_t to, int to_stride) {
   const int lane = static_cast<int>(threadIdx.x) % 32, first = static_cast<int>(threadIdx.x) / 32;
@@ -61,7 +62,7 @@ __device__ __noinline__ void copy_rows(const float* from, int64_t from_stride, i
   commit_copies();
 }
 
-/// Computes the factor of each part of a head, 0 behind the last; one warp for each head.
+/// Computes the factor of each part of a head, and 0 for parts after the last. One warp works on each head.
 __device__ __forceinline__ void weigh_parts(const DeviceAttention& in, const float* parts, int head0,
                                             int heads, int splits, int stride,
                                             float (&found)[kHeads][kMostSplits]) {
@@ -79,13 +80,13 @@ __device__ __forceinline__ void weigh_parts(const DeviceAttention& in, const flo
   found[warp][lane] = factor * __frcp_rn(total);
 }
 
-/// Joins the results of all blocks for the heads; called by the last block.
+/// Reduces the results of all blocks for the heads. The last block calls it.
 template <int kEach>
 __device__ __forceinline__ void join_parts(const DeviceAttention& in, int head0, int heads, int splits,
                                            const float* parts, Shared<kEach>& shared, float* out) {
   constexpr int kSize = Shared<kEach>::kSize, kStride = Shared<kEach>::kPartStride;
   const int thread = static_cast<int>(threadIdx.x), value_size = static_cast<int>(in.value_size);
-  // A thread has two numbers of a head. It loads all their parts before it uses any.
+  // A thread has two numbers of a head. It loads all parts of these numbers before it uses any.
   constexpr int kAhead = 16, kPairs = kSize / 2, kRounds = (kHeads * kPairs + kThreads - 1) / kThreads;
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
@@ -123,8 +124,8 @@ __device__ __forceinline__ void join_parts(const DeviceAttention& in, int head0,
   }
 }
 
-/// One query of up to four heads of a group, and a share of the keys, a few at a time. The last block of the
-/// heads adds up the results of all.
+/// Computes one query of up to four heads of a group, over a share of the keys, a few keys at a time. The
+/// last block for these heads adds the results of all blocks.
 template <int kEach>
 __global__ void __launch_bounds__(kThreads, kEach <= 4 ? 2 : 1)
     attend_one_kernel(const __grid_constant__ DeviceAttention in, const __grid_constant__ PreparedHeads own,
@@ -138,13 +139,13 @@ __global__ void __launch_bounds__(kThreads, kEach <= 4 ? 2 : 1)
   const int heads = min(kHeads, group - first), head0 = kv * group + first;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int head_size = static_cast<int>(in.head_size), value_size = static_cast<int>(in.value_size);
-  // The position and the keys before it are complete: the preceding kernel let this one start after its own
-  // predecessors had ended.
+  // The position and the keys before it are complete, because the preceding kernel let this kernel start only
+  // after its own predecessors had ended.
   const int position = *in.position, keys = position + 1;
   const int from = in.window > 0 ? max(0, keys - static_cast<int>(in.window)) : 0;
   const int splits = static_cast<int>(gridDim.y), each = max((keys - from + splits - 1) / splits, 16);
   const int begin = from + static_cast<int>(blockIdx.y) * each, end = min(keys, begin + each);
-  const int own_key = position >= begin && position < end ? position - begin : -1;  // of the block's
+  const int own_key = position >= begin && position < end ? position - begin : -1;  // of the keys here
   const int64_t key_step = in.kv_heads * head_size, value_step = in.kv_heads * value_size;
   const auto copy_keys = [&](int key) {
     copy_rows(in.k + key * key_step + kv * head_size, key_step, min(kKeys, min(position, end) - key),
@@ -157,10 +158,10 @@ __global__ void __launch_bounds__(kThreads, kEach <= 4 ? 2 : 1)
   copy_keys(begin);
   copy_values(begin);
 
-  // The token's own heads: queries, then the key and the value, a warp each
+  // Prepare the heads of the token: the queries, then the key and the value, with one warp for each.
   static_assert(kHeads + 2 <= kWarps);
   {
-    // Zeros behind a head, and for heads that the group lacks
+    // Write zeros after a head, and for heads that the group lacks.
 #pragma unroll 1
     for (int i = thread; i < kHeads * kSize; i += kThreads) (&shared.q[0][0])[i] = 0;
 #pragma unroll 1
@@ -191,8 +192,8 @@ __global__ void __launch_bounds__(kThreads, kEach <= 4 ? 2 : 1)
     }
   }
 
-  // Four lanes share a key: each has a quarter of its numbers, and then the weight of one head. For the
-  // values, a thread has one number of all four heads, for some of the keys.
+  // Four lanes share a key. Each has a quarter of the key's numbers, and later the weight of one head. For
+  // the values, a thread has one number of all four heads, for some of the keys.
   constexpr int kTurns = kThreads / kSize, kPass = kThreads / 4;
   const int quarter = lane % 4, d = thread % kSize, turn = thread / kSize;
   const auto weight_of = [&](int key) -> float& {

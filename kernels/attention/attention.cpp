@@ -52,10 +52,10 @@ void rotate(const Rotary& rotary, float* x, int64_t m, int64_t stride, int64_t h
 
 namespace {
 
-/// Queries of a head that are multiplied at a time.
+/// The number of queries of a head that are multiplied at a time.
 constexpr int64_t kQueries = 128;
 
-/// One head's queries [q0, q1); `scores` holds [q1 - q0, keys].
+/// Computes queries [q0, q1) of one head. `scores` has room for [q1 - q0, keys].
 void attend_block(const Attention& in, int64_t head, int64_t q0, int64_t q1, float* scores, float* out,
                   const FloatOps& ops) {
   const int64_t first = in.keys - in.queries + q0, rows = q1 - q0;  // position of the first query
@@ -92,7 +92,7 @@ void attend(const Attention& in, float* out, Isa isa) {
   std::vector<float> scores(static_cast<size_t>(most * threads));
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
   for (int64_t item = 0; item < blocks * in.heads; ++item) {
-    const int64_t q0 = (blocks - 1 - item / in.heads) * kQueries;  // the longest first
+    const int64_t q0 = (blocks - 1 - item / in.heads) * kQueries;  // the longest come first
     attend_block(in, item % in.heads, q0, std::min(in.queries, q0 + kQueries),
                  scores.data() + omp_get_thread_num() * most, out, ops);
   }

@@ -10,10 +10,10 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kQueries = 64, kKeys = 64;
-/// Extra numbers in each row of shared memory, so that eight rows begin in different banks.
+/// The number of extra elements in each row of shared memory, so that eight rows begin in different banks.
 constexpr int kSkew = 8;
 
-/// 64 rows in shared memory, as sums of two BF16 numbers.
+/// 64 rows in shared memory. Each number is the sum of two BF16 numbers.
 struct Tile {
   __nv_bfloat16 *high, *low;
   int stride;
@@ -38,7 +38,8 @@ __device__ __forceinline__ void store_split(const Tile& to, int row, int column,
       make_uint2(bfloat2_of(rest[0], rest[1]), bfloat2_of(rest[2], rest[3]));
 }
 
-/// Rows [first, first + 64) of `rows`, of `size` numbers, zeros behind them and up to `padded`.
+/// Loads rows [first, first + 64) of `rows` rows with `size` numbers each. Zeros pad missing rows, and each
+/// row up to `padded` numbers.
 __device__ void load_tile(const float* from, int64_t stride, int64_t first, int64_t rows, int size,
                           int padded, const Tile& to) {
   const int fours = padded / 4;
@@ -94,7 +95,7 @@ constexpr size_t attend_shared() {
   return size_t{2} * 2 * (kQueries * (kHead + kSkew) + kKeys * (kHead + kSkew) + kKeys * (kValue + kSkew));
 }
 
-/// 64 queries of a head; 16 of each warp. kHead and kValue are the padded sizes.
+/// Computes 64 queries of a head, 16 in each warp. kHead and kValue are the padded sizes.
 template <int kHead, int kValue>
 __global__ void __launch_bounds__(kThreads)
     attend_kernel(const __grid_constant__ DeviceAttention in, float* out) {
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
   const Tile q = tile(kHeadStride), k = tile(kHeadStride), v = tile(kValueStride);
 
   const int64_t head = blockIdx.y, kv = head / (in.heads / in.kv_heads);
-  const int64_t q0 = (static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x) * kQueries;  // the longest first
+  const int64_t q0 = (static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x) * kQueries;  // the longest come first
   const int64_t before = in.keys - in.queries;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   load_tile(in.q + head * in.head_size, in.stride, q0, in.queries, static_cast<int>(in.head_size), kHead, q);
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(kThreads)
   float sums[2] = {in.sinks != nullptr && lane % 4 == 0 ? 1.0f : 0.0f, 0.0f};
   sums[1] = sums[0];
   float mixed[kValue / 8][4] = {};
-  const int64_t first_query = before + q0 + warp * 16 + lane / 4;  // and the one 8 behind it
+  const int64_t first_query = before + q0 + warp * 16 + lane / 4;  // and the query at a distance of 8
   const int64_t last = min(before + q0 + kQueries, in.keys);
   int64_t k0 = in.window > 0 ? max(int64_t{0}, before + q0 + 1 - in.window) / kKeys * kKeys : 0;
   for (; k0 < last; k0 += kKeys) {

@@ -7,7 +7,7 @@
 
 namespace twofour::cuda {
 
-/// Throws Error on heads that the kernels do not take.
+/// Throws Error on heads that the kernels do not support.
 inline void check_heads(const DeviceAttention& in) {
   expect(in.heads > 0 && in.kv_heads > 0 && in.heads % in.kv_heads == 0 && in.heads < 65536, "attention",
          "heads in groups", std::to_string(in.heads) + " of " + std::to_string(in.kv_heads));
@@ -17,7 +17,8 @@ inline void check_heads(const DeviceAttention& in) {
          std::to_string(std::max(in.head_size, in.value_size)));
 }
 
-/// Cosine and sine of an angle of any size up to 2^20, to 2^-20: a remainder of full turns first.
+/// The cosine and sine of an angle of magnitude up to 2^20, with an error of 2^-20. Full turns are subtracted
+/// first.
 __device__ __forceinline__ float2 cosine_and_sine(float angle) {
   constexpr float kTurn = 6.28318530717958648f, kRest = -1.74845553e-7f;  // together 2 pi to 2^-49
   const float turns = rintf(angle * (1 / kTurn));
@@ -25,7 +26,8 @@ __device__ __forceinline__ float2 cosine_and_sine(float angle) {
   return {__cosf(rest), __sinf(rest)};
 }
 
-/// A warp's data for a head of at most 32 * kEach numbers, apart from the head: it can be loaded earlier.
+/// The data of a warp for a head of at most 32 * kEach numbers, without the head itself. They can be loaded
+/// before the head.
 template <int kEach>
 struct HeadAhead {
   float norms[kEach];
@@ -46,7 +48,7 @@ struct HeadAhead {
   }
 };
 
-/// One head, by a warp: its norm, its clip and its rotation, into shared memory.
+/// Prepares one head in one warp: its norm, its clip and its rotation. Writes it to shared memory.
 template <int kEach>
 __device__ __forceinline__ void prepare_head(const HeadRows& h, const HeadAhead<kEach>& ahead, const float* x,
                                              float* own) {

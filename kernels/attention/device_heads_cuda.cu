@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(const __grid_con
   for (int64_t i = threadIdx.x; i < n.size; i += kNormThreads) out[i] = x[i] * factor * n.weight[i];
 }
 
-/// One warp prepares a head.
+/// Prepares one head in each warp.
 __global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant__ PreparedHeads all) {
   __shared__ float heads[kWarps][kMostHeadSize];
   release_successor();

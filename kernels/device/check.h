@@ -5,8 +5,8 @@
 
 namespace twofour {
 
-/// Stops the program on a bug of ours, in every build: a wrong byte in an artifact is worse than an abort.
-/// Not for errors in files or options, which throw Error.
+/// Stops the program on a bug in twofour, in every build, because a wrong byte in an artifact is worse than
+/// an abort. Do not use it for errors in files or options; these throw Error.
 inline void check(bool holds, const char* expectation,
                   std::source_location at = std::source_location::current()) {
   if (holds) [[likely]]

@@ -4,12 +4,11 @@
 
 #include <string>
 
-/// cuBLASLt, if the machine has it: the library is opened at run time, so that compiling needs only its
-/// header.
+/// cuBLASLt, if the machine has it. The library is opened at run time, so compiling needs only its header.
 
 namespace twofour::cuda {
 
-/// The functions of cuBLASLt that are used, from the machine's library.
+/// The functions of cuBLASLt that are used. They are loaded from the machine's library.
 struct CublasLt {
   decltype(&cublasLtCreate) create;
   decltype(&cublasLtDestroy) destroy;
@@ -24,7 +23,7 @@ struct CublasLt {
   decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
   decltype(&cublasLtMatmulAlgoGetHeuristic) choose;
   decltype(&cublasLtMatmul) multiply;
-  std::string missing;  ///< why functions are missing; empty: none is
+  std::string missing;  ///< why functions are missing; empty if none is missing
 
   CublasLt() {
     const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
@@ -53,7 +52,7 @@ struct CublasLt {
   }
 };
 
-/// The library; it stays open until the program ends.
+/// The library. It stays open until the program ends.
 inline const CublasLt& cublaslt() {
   static const CublasLt library;
   return library;

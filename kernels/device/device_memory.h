@@ -15,7 +15,7 @@ class DeviceStream;
 void free_device_memory(void* data) noexcept;
 void free_pinned_memory(void* data) noexcept;
 
-/// Memory with one owner; `kFree` frees it.
+/// Memory with one owner. `kFree` frees it.
 template <void (*kFree)(void*) noexcept>
 class OwnedMemory {
  public:
@@ -51,14 +51,14 @@ class DeviceMemory : public OwnedMemory<free_device_memory> {
     return static_cast<T*>(data_);
   }
 
-  /// Makes room for at least `bytes`. If memory grows, its contents are lost.
+  /// Allocates at least `bytes`. If the memory grows, its contents are lost.
   void reserve(size_t bytes) {
     if (bytes_ >= bytes) return;
     { const DeviceMemory freed = std::move(*this); }
     *this = DeviceMemory(bytes);
   }
 
-  void fill(int byte);  ///< on the default stream, then waits for it
+  void fill(int byte);  ///< on the default stream; waits until it is done
   void upload(const void* from, size_t bytes, size_t offset = 0);  ///< waits until the copy is complete
   template <class T>
   std::vector<T> download() const {
@@ -71,23 +71,23 @@ class DeviceMemory : public OwnedMemory<free_device_memory> {
   void read(void* to, size_t bytes) const;
 };
 
-/// Free bytes of the current device.
+/// The number of free bytes on the current device.
 uint64_t available_device_bytes();
 
-/// Advice for a device without free memory, as the end of an error.
+/// Advice for errors about a device without free memory. It is the end of the message.
 inline constexpr const char* kDeviceMemoryAdvice = ": end what else is on the device, or compute on the CPU";
 
-/// Copies from memory of the current device and waits, on the default stream.
+/// Copies from memory of the current device on the default stream, and waits.
 void copy_to_host(const void* from, void* to, size_t bytes);
 
-/// Copies after the work on a stream, and waits.
+/// Copies from device memory after the work on a stream, and waits.
 void copy_to_host(const void* from, void* to, size_t bytes, const DeviceStream& stream);
 void copy_to_device(const void* from, void* to, size_t bytes, const DeviceStream& stream);
-/// The same from device to device, and zeros; without waiting.
+/// Functions that copy from device to device, and that write zeros. They do not wait.
 void move_device_bytes(const void* from, void* to, size_t bytes, Stream stream);
 void clear_device_bytes(void* to, size_t bytes, Stream stream);
 
-/// Page-locked host memory: copies from and to the device run beside the program.
+/// Page-locked host memory. Copies between it and the device run while the program continues.
 class PinnedMemory : public OwnedMemory<free_pinned_memory> {
  public:
   PinnedMemory() = default;
@@ -95,11 +95,11 @@ class PinnedMemory : public OwnedMemory<free_pinned_memory> {
   uint8_t* data() const { return static_cast<uint8_t*>(data_); }
 };
 
-/// A stream of its own, which the default stream does not wait for.
+/// A CUDA stream for which the default stream does not wait.
 class DeviceStream {
  public:
   DeviceStream();
-  explicit DeviceStream(Stream made) : stream_(made) {}  ///< takes over a stream made elsewhere
+  explicit DeviceStream(Stream made) : stream_(made) {}  ///< takes ownership of the stream `made`
   DeviceStream(const DeviceStream&) = delete;
   DeviceStream& operator=(const DeviceStream&) = delete;
   ~DeviceStream();
@@ -110,7 +110,7 @@ class DeviceStream {
   Stream stream_ = nullptr;
 };
 
-/// A point in a stream.
+/// A point in the work of a stream.
 class DeviceEvent {
  public:
   DeviceEvent();
@@ -124,17 +124,18 @@ class DeviceEvent {
   void* event_ = nullptr;  ///< cudaEvent_t
 };
 
-/// Copies bytes to device memory through two page-locked buffers: one is filled while the other is copied.
-/// Throws Error with CUDA's message.
+/// Copies bytes to device memory through two page-locked buffers. One buffer is filled while the other is
+/// copied. Throws Error with CUDA's message.
 class DeviceUpload {
  public:
-  /// Two buffers of `bytes` each.
+  /// Allocates two buffers of `bytes` each.
   explicit DeviceUpload(size_t bytes);
   DeviceUpload(const DeviceUpload&) = delete;
   DeviceUpload& operator=(const DeviceUpload&) = delete;
   ~DeviceUpload();
 
-  /// `fill` is called with offsets from 0 to `bytes`, in order, and a buffer to fill for each; may throw.
+  /// Copies `bytes` to `to`. Calls `fill` in order with offsets from 0 to `bytes`, and with a buffer to fill
+  /// for each offset. `fill` may throw.
   void copy(void* to, size_t bytes, const std::function<void(size_t, std::span<uint8_t>)>& fill);
   /// Waits until all copies are complete.
   void finish();
@@ -149,7 +150,7 @@ class DeviceUpload {
   int next_ = 0;
 };
 
-/// The operations that `work` puts on a stream, recorded once to be replayed.
+/// The operations that `work` puts on a stream. They are recorded once, and can be replayed.
 class DeviceGraph {
  public:
   DeviceGraph(const DeviceStream& stream, const std::function<void()>& work);
@@ -162,11 +163,12 @@ class DeviceGraph {
   void* graph_ = nullptr;  ///< cudaGraphExec_t
 };
 
-/// Copies from device memory to device memory on a stream, with a kernel: the baseline of measurements.
-/// `bytes` is a multiple of 16.
+/// Copies from device memory to device memory on a stream, with a kernel. Measurements use it as their
+/// baseline. `bytes` is a multiple of 16.
 void copy_device(void* to, const void* from, size_t bytes, Stream stream);
 
-/// Seconds that `work` takes on the device, by events on the stream around it. Waits for its end.
+/// The time in seconds that `work` takes on the device, from events on the stream before and after it. Waits
+/// for the end of the work.
 double device_seconds(const DeviceStream& stream, const std::function<void()>& work);
 
 }  // namespace twofour::cuda

@@ -56,7 +56,7 @@ void copy_to_host(const void* from, void* to, size_t bytes) {
 uint64_t available_device_bytes() {
   size_t free = 0, all = 0;
   const cudaError_t error = cudaMemGetInfo(&free, &all);
-  if (error == cudaErrorMemoryAllocation)  // not even enough for CUDA itself
+  if (error == cudaErrorMemoryAllocation)  // CUDA itself does not find enough memory
     throw Error(std::string("device memory: CUDA: ") + cudaGetErrorString(error) + kDeviceMemoryAdvice);
   check_cuda(error, "device memory");
   return free;
@@ -107,7 +107,7 @@ DeviceUpload::DeviceUpload(size_t bytes) : bytes_(bytes) {
   for (Buffer& buffer : buffers_) buffer.memory = PinnedMemory(bytes);
 }
 
-// Waits, so that no copy reads freed memory.
+// Waits, so that no copy reads memory that was freed.
 DeviceUpload::~DeviceUpload() { cudaStreamSynchronize(stream_.get()); }
 
 void DeviceUpload::copy(void* to, size_t bytes, const std::function<void(size_t, std::span<uint8_t>)>& fill) {

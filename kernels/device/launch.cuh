@@ -14,7 +14,7 @@ inline void check_cuda(cudaError_t error, const char* where) {
   throw Error(std::string(where) + ": CUDA: " + cudaGetErrorString(error));
 }
 
-/// Throws Error unless `holds`.
+/// Throws Error unless `holds` is true.
 inline void expect(bool holds, const char* where, const std::string& expected, const std::string& found) {
   if (holds) return;
   std::string message = where;
@@ -22,14 +22,14 @@ inline void expect(bool holds, const char* where, const std::string& expected, c
   throw Error(message);
 }
 
-/// Parts of a workspace begin on multiples of this.
+/// The parts of a workspace begin at multiples of this number of bytes.
 inline constexpr int64_t kWorkspaceAlignment = 256;
 
 constexpr int64_t align_up(int64_t bytes) {
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
 
-/// Throws Error unless a workspace has `wanted` bytes and is aligned.
+/// Throws Error unless a workspace has at least `wanted` bytes and is aligned.
 inline void expect_workspace(const char* where, const void* workspace, size_t bytes, int64_t wanted) {
   expect(bytes >= static_cast<size_t>(wanted) &&
              reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment == 0,
@@ -55,13 +55,14 @@ inline int device_attribute(cudaDeviceAttr attribute) {
 
 inline int multiprocessors() { return device_attribute(cudaDevAttrMultiProcessorCount); }
 
-/// Multiprocessors for work on a stream: fewer than the device's if the stream is a green context's.
+/// The number of multiprocessors that work on a stream can use. It is smaller than the device's if the stream
+/// belongs to a green context.
 int multiprocessors(cudaStream_t stream);
 
-/// Shared memory that one block can have, bytes.
+/// The shared memory that one block can have, in bytes.
 inline int shared_memory_limit() { return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin); }
 
-/// Blocks of `threads` for `items`.
+/// The number of blocks of `threads` threads for `items` items.
 inline dim3 blocks_for(int64_t items, int threads) {
   return dim3(static_cast<unsigned>((items + threads - 1) / threads));
 }
@@ -81,8 +82,8 @@ template <class... Parameters, class... Arguments>
 cudaError_t start(cudaStream_t stream, const Launch& how, void (*kernel)(Parameters...),
                   Arguments... arguments) {
   if (how.shared > (48u << 10)) {
-    // The device's limit, not this launch's need: another thread may launch the kernel with more at the same
-    // time.
+    // Set the limit of the device, not what this launch needs: another thread may launch the kernel with more
+    // at the same time.
     const cudaError_t error =
         cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                              cudaFuncAttributeMaxDynamicSharedMemorySize, shared_memory_limit());
@@ -116,7 +117,7 @@ cudaError_t start(cudaStream_t stream, const Launch& how, void (*kernel)(Paramet
   return cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
 }
 
-/// Starts a kernel; `where` names it in errors.
+/// Starts a kernel. Throws Error with `where` and CUDA's message.
 template <class... Parameters, class... Arguments>
 void launch(const char* where, cudaStream_t stream, const Launch& how, void (*kernel)(Parameters...),
             Arguments... arguments) {

@@ -8,34 +8,37 @@
 
 namespace twofour::cuda {
 
-/// BF16 numbers [rows, K], rows `stride` numbers apart, or transposed: [K, rows].
+/// A matrix of BF16 numbers [rows, K]. Its rows are `stride` numbers apart. It may be stored transposed, as
+/// [K, rows].
 struct Bf16Plane {
   const void* data = nullptr;
   int64_t stride = 0;
   bool turned = false;
 };
 
-/// A product of planes: out[i, j] = scale * sum over k of a[i, k] b[j, k], added to `out` if `adds`.
+/// A product of planes: out[i, j] = scale * sum over k of a[i, k] b[j, k]. The result is added to `out` if
+/// `adds` is true.
 struct PlaneProduct {
   Bf16Plane a, b;
   int64_t m = 0, n = 0, k = 0;
   float* out = nullptr;
-  int64_t stride = 0;  ///< of rows of out
+  int64_t stride = 0;  ///< floats from one row of out to the next
   float scale = 1;
   bool adds = false;
 };
 
-/// Multiplies on CUDA cores alone, 64 x 64 results in each block.
+/// Multiplies on CUDA cores alone, in blocks of 64 x 64 results.
 void multiply_planes_plainly(const PlaneProduct& product, Stream stream);
 
-/// Products of planes by cuBLASLt, if the machine has it.
+/// Products of planes through cuBLASLt, if the machine has it.
 class LibraryProducts {
  public:
   LibraryProducts();
   ~LibraryProducts();
   LibraryProducts(const LibraryProducts&) = delete;
   LibraryProducts& operator=(const LibraryProducts&) = delete;
-  /// Multiplies with float32 sums. Returns false if there is no cuBLASLt or it does not take the shape.
+  /// Multiplies with float32 sums. Returns false if there is no cuBLASLt, or if it does not support the
+  /// shape.
   bool multiply(const PlaneProduct& product, Stream stream);
 
  private:
@@ -43,24 +46,25 @@ class LibraryProducts {
   std::unique_ptr<Plans> plans_;
 };
 
-/// Many rows times matrices. Rows and weights are sums of two BF16 numbers (error at most 2^-17 of a number),
-/// which tensor cores multiply with float32 sums; the product of both low numbers is left out. Holds the
-/// memory for this; for one stream at a time.
+/// Multiplies many rows by matrices. Each number of the rows and weights is the sum of a high and a low BF16
+/// number (error at most 2^-17 of the number). Tensor cores multiply these with float32 sums; the product of
+/// the two low numbers is left out. The object holds the memory for this. Use it with one stream at a time.
 class MatrixProducts {
  public:
-  /// Bytes of a plane of weights that are decoded at a time.
+  /// The number of bytes of a plane of weights that are decoded at a time.
   static constexpr int64_t kChunkBytes = int64_t{64} << 20;
 
-  /// Sets the rows for multiply(): x [m, K] in device memory, which may change afterwards.
+  /// Sets the rows for multiply(), x [m, K] in device memory. x may change after the call.
   void set_rows(const float* x, int64_t m, int64_t k, Stream stream);
-  /// out = x w' + bias, rows of out `stride` floats apart, added to `out` if `adds`.
+  /// Computes out = x w' + bias. Rows of out are `stride` floats apart. The result is added to `out` if
+  /// `adds` is true.
   void multiply(const DeviceMatrix& w, float* out, int64_t stride, bool adds, Stream stream);
-  /// The same for matrices whose results follow each other; matrices that also follow each other in memory
-  /// are one product.
+  /// Multiplies by several matrices, whose results follow each other in a row. Matrices that are also
+  /// adjacent in memory are multiplied as one.
   void multiply(std::span<const DeviceMatrix> matrices, float* out, int64_t stride, Stream stream);
-  /// sums += x' x of these rows, [K, K].
+  /// Computes sums += x' x, [K, K], for the rows that were set.
   void add_products(float* sums, Stream stream);
-  /// sums += a' x, [N, K], for `a` [m, N] and these rows.
+  /// Computes sums += a' x, [N, K], for `a` [m, N] and the rows that were set.
   void add_cross_products(const float* a, int64_t n, float* sums, Stream stream);
 
  private:

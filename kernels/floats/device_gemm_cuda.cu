@@ -14,8 +14,8 @@ __device__ float number_of(const Bf16Plane& p, int64_t row, int64_t k) {
   return __bfloat162float(static_cast<const __nv_bfloat16*>(p.data)[at]);
 }
 
-/// Loads rows [r0, r0 + 64) and columns [k0, k0 + 16) of a plane into shared memory, with zeros beyond the
-/// plane.
+/// Loads rows [r0, r0 + 64) and columns [k0, k0 + 16) of a plane into shared memory. Elements outside of the
+/// plane become zeros.
 __device__ void load_tile(const Bf16Plane& p, int64_t r0, int64_t rows, int64_t k0, int64_t k,
                           float (*to)[kTile + 4]) {
   for (int i = static_cast<int>(threadIdx.x); i < kTile * kStep; i += kThreads) {
@@ -65,8 +65,8 @@ void MatrixProducts::product(const PlaneProduct& p, Stream stream) {
   if (!library_.multiply(p, stream)) multiply_planes_plainly(p, stream);
 }
 
-/// Makes room for BF16 numbers; the old memory may be in use until the stream is done; freeing it waits for
-/// that.
+/// Makes room for BF16 numbers. The old memory may be in use until the stream is done; freeing the memory
+/// waits for that.
 void* MatrixProducts::room(DeviceMemory& memory, int64_t numbers) {
   const auto bytes = static_cast<size_t>(numbers) * 2;
   if (memory.bytes() < bytes) {

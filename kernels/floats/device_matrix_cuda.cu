@@ -17,7 +17,7 @@ struct RowArguments {
   RowOutput to;
 };
 
-/// A row of several matrices whose results follow each other.
+/// The position of a row among several matrices whose results follow each other.
 struct RowPlace {
   const DeviceMatrix* matrix;
   int64_t n;
@@ -28,15 +28,15 @@ __device__ __forceinline__ RowPlace place_of(const DeviceMatrix* matrices, int64
   return {matrices, n};
 }
 
-/// The matrices for a block's row of the input, or nullptr if it has none.
+/// The matrices for a block's row of the input. nullptr if the row has no matrices.
 __device__ __forceinline__ const DeviceMatrix* matrices_of(const RowArguments& a) {
   if (a.table == nullptr) return a.matrices;
   const int32_t id = a.ids[blockIdx.y];
   return id < 0 || id >= a.e ? nullptr : a.table + static_cast<int64_t>(id) * a.count;
 }
 
-/// Turns the sum of a warp's row, times the input's factor, into a result. One lane does this; `before` is
-/// the old value of the output.
+/// Turns the sum of a warp's row into a result, after multiplying it by the factor of the input. One lane
+/// calls this. `before` is the old value of the output.
 __device__ __forceinline__ void store_result(const RowArguments& a, const RowPlace& p, int64_t n, float sum,
                                              float before) {
   sum *= p.matrix->global_scale;
@@ -44,11 +44,11 @@ __device__ __forceinline__ void store_result(const RowArguments& a, const RowPla
   a.to.out[blockIdx.y * a.n + n] = a.to.adds ? before + sum : sum;
 }
 
-/// Pieces that a warp is copying or using.
+/// The number of pieces that a warp is copying or using.
 constexpr int kPieces = 2;
 
-/// Weights do not depend on preceding kernels, so each warp starts copying its first pieces before these end.
-/// The next kernel starts after they have ended.
+/// Weights do not depend on preceding kernels, so each warp starts to copy its first pieces before these
+/// kernels end. The next kernel starts after they have ended.
 template <MatrixFormat kFormat>
 __global__ void __launch_bounds__(kRowThreads, 3)
     multiply_row_kernel(const __grid_constant__ RowArguments a) {
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kRowThreads, 3)
   }
 }
 
-/// The same for matrices of several formats, without copies ahead.
+/// Does the same for matrices of several formats, without copying ahead.
 __global__ void __launch_bounds__(kRowThreads, 2)
     multiply_any_row_kernel(const __grid_constant__ RowArguments a) {
   extern __shared__ float4 shared[];
@@ -132,8 +132,8 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   }
 }
 
-/// The number of blocks on a multiprocessor that share the work of `each` blocks in turns, so that the last
-/// turn is nearly full.
+/// The number of blocks on a multiprocessor that share the work of `each` blocks in turns. It is chosen so
+/// that the last turn is nearly full.
 int64_t even_blocks(int64_t each, int64_t most) {
   int64_t best = most;
   double best_share = 0;
@@ -144,7 +144,7 @@ int64_t even_blocks(int64_t each, int64_t most) {
   return best;
 }
 
-/// `at_once`: blocks that a multiprocessor runs at a time.
+/// Starts a kernel for rows. `at_once` is the number of blocks that a multiprocessor runs at a time.
 void start_rows(void (*kernel)(RowArguments), int at_once, size_t shared, const RowArguments& a, int64_t rows,
                 Stream stream) {
   const int64_t blocks = (a.n + kRowWarps - 1) / kRowWarps, all = multiprocessors();
@@ -154,7 +154,7 @@ void start_rows(void (*kernel)(RowArguments), int at_once, size_t shared, const 
   launch("product of a row", stream, {grid, kRowThreads, shared, 1, true}, kernel, a);
 }
 
-/// Starts a kernel of one format, if there is one and room for it.
+/// Starts a kernel for one format. Returns false if no kernel or too little memory is available.
 template <MatrixFormat kFormat>
 bool start_piecewise(const RowArguments& a, int64_t rows, Stream stream) {
   using Piece = RowPiece<kFormat>;
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(kRowThreads)
   for (int64_t j = i; j < count; ++j) split(x[j], high[j], low[j]);
 }
 
-/// Each thread has eight weights of a row.
+/// Decodes eight weights of a row in each thread.
 template <class Store>
 __device__ void decode_eight(const DeviceMatrix& m, int64_t n, int64_t k, const Store& store) {
   float w[8];

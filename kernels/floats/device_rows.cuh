@@ -6,16 +6,17 @@
 #include "kernels/floats/device_matrix.h"
 #include "kernels/floats/input_row.cuh"
 
-/// Weights decoded in registers, times a row in shared memory.
+/// Multiplies weights, decoded in registers, by a row in shared memory.
 
 namespace twofour::cuda {
 
 __device__ __forceinline__ float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
 
-/// Eight E2M1 codes, the first in the low nibble, as floats times a scale.
+/// Decodes eight E2M1 codes to floats times a scale. The first code is in the low nibble.
 __device__ __forceinline__ void decode_codes(uint32_t codes, float scale, float (&to)[8]) {
-  // Exponent and mantissa of E2M1, in the place of FP16's, are the value times 2^-14, subnormals included.
+  // The exponent and mantissa of E2M1, put in the place of those of FP16, give the value times 2^-14,
+  // including subnormals.
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const uint32_t two = codes >> (4 * i);  // codes i and i + 4
@@ -25,8 +26,8 @@ __device__ __forceinline__ void decode_codes(uint32_t codes, float scale, float 
   }
 }
 
-/// The factor for codes from decode_codes(): a block scale of NVFP4, which is positive. Its exponent and
-/// mantissa, in the place of FP16's, are the value times 2^-8.
+/// The factor of codes from decode_codes() for a positive block scale of NVFP4. The exponent and mantissa of
+/// the scale, put in the place of those of FP16, give the value times 2^-8.
 __device__ __forceinline__ float scale_of_nvfp4(uint8_t byte) {
   constexpr float kFromHalf = 16384.0f * 256.0f;
   return kFromHalf * __half2float(__ushort_as_half(static_cast<unsigned short>(byte << 7)));
@@ -39,13 +40,13 @@ __device__ __forceinline__ void scaled_codes(uint32_t codes, uint8_t byte, float
   if constexpr (kFormat == MatrixFormat::nvfp4) return decode_codes(codes, scale_of_nvfp4(byte), to);
   const float scale = e8m0_to_float(byte);
   if (byte <= 200) return decode_codes(codes, kFromHalf * scale, to);
-  // 2^14 times such a scale may overflow, so both factors are applied in turn.
+  // 2^14 times a scale of MXFP4 may overflow, so both factors are applied one after the other.
   decode_codes(codes, kFromHalf, to);
 #pragma unroll
   for (float& v : to) v *= scale;
 }
 
-/// Eight BF16 or FP16 numbers.
+/// Decodes eight BF16 or FP16 numbers.
 template <MatrixFormat kFormat>
 __device__ __forceinline__ void decode_halves(const uint4& eight, float (&to)[8]) {
   const uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
@@ -62,8 +63,8 @@ __device__ __forceinline__ void decode_halves(const uint4& eight, float (&to)[8]
   }
 }
 
-/// Weights [k, k + 8) of row n, without the global scale; weights behind K are 0. `wide`: K is a multiple of
-/// 8.
+/// Loads weights [k, k + 8) of row n, without the global scale. Weights beyond K are 0. `wide` is true if K
+/// is a multiple of 8.
 template <MatrixFormat kFormat>
 __device__ __forceinline__ void load_weights(const DeviceMatrix& m, int64_t n, int64_t k, bool wide,
                                              float (&to)[8]) {
@@ -139,7 +140,7 @@ template <MatrixFormat kFormat>
 struct StoredEight {
   static constexpr bool kHasCodes = kFormat == MatrixFormat::nvfp4 || kFormat == MatrixFormat::mxfp4;
   static constexpr bool kHasHalves = kFormat == MatrixFormat::bf16 || kFormat == MatrixFormat::f16;
-  /// Pieces of a row that a lane loads before it uses the first.
+  /// The number of pieces of a row that a lane loads before it uses the first piece.
   static constexpr int kAhead = kHasCodes ? 16 : kHasHalves ? 8 : 2;
 
   uint4 halves;
@@ -179,7 +180,7 @@ struct StoredEight {
   }
 };
 
-/// The beginning of a row of weights in registers, loaded ahead of its use.
+/// The beginning of a row of weights in registers. It is loaded ahead of its use.
 template <MatrixFormat kFormat>
 struct RowAhead {
   using Eight = StoredEight<kFormat>;
@@ -208,7 +209,8 @@ struct RowAhead {
   }
 };
 
-/// Row n of a matrix times a row, without the global scale, by a warp that has fetched the row's beginning.
+/// The product of row n of a matrix and a row, without the global scale. A warp computes it that has already
+/// loaded the beginning of the row.
 template <MatrixFormat kFormat>
 __device__ __forceinline__ float dot_row(const DeviceMatrix& m, int64_t n, const SharedRow& x,
                                          RowAhead<kFormat>& ahead) {
@@ -222,7 +224,7 @@ __device__ __forceinline__ float dot_row(const DeviceMatrix& m, int64_t n, const
   }
 }
 
-/// Row n of a matrix of any format times a row, without the global scale.
+/// The product of row n of a matrix of any format and a row, without the global scale.
 __device__ __forceinline__ float dot_any_row(const DeviceMatrix& m, int64_t n, const SharedRow& x) {
   return with_format(m.format, [&]<MatrixFormat kFormat>() {
     RowAhead<kFormat> ahead;
@@ -231,9 +233,9 @@ __device__ __forceinline__ float dot_any_row(const DeviceMatrix& m, int64_t n, c
   });
 }
 
-/// A stored piece of a row of weights, copied to a warp's part of shared memory. The code is short: in a
-/// model it is fetched from far each time, since weights evict it from the caches. K must be a multiple of 8
-/// for BF16, of 64 for NVFP4.
+/// A stored piece of a row of weights, copied to a warp's part of shared memory. The code is short, because
+/// weights evict it from the caches of a running model and it must be fetched each time. K must be a multiple
+/// of 8 for BF16 and of 64 for NVFP4.
 template <MatrixFormat kFormat>
 struct RowPiece {
   static constexpr bool kHasCodes = kFormat == MatrixFormat::nvfp4;
@@ -245,7 +247,7 @@ struct RowPiece {
   /// True if rows of `k` numbers can be read in pieces.
   static bool takes(int64_t k) { return k % (kHasCodes ? 64 : 8) == 0; }
 
-  /// Starts the copies of numbers from `first` on; the caller commits them as a group.
+  /// Starts the copies of numbers from `first` on. The caller commits them as a group.
   static __device__ __forceinline__ void copy(const DeviceMatrix& m, int64_t n, int64_t first, uint8_t* to) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int count = static_cast<int>(min(int64_t{kSpan}, m.k - first));
@@ -262,7 +264,7 @@ struct RowPiece {
     }
   }
 
-  /// The sum of a lane's products with the same numbers of x.
+  /// The sum of the products of a lane's weights with the corresponding numbers of x.
   static __device__ __forceinline__ float dot(int64_t k, int64_t first, const uint8_t* piece,
                                               const SharedRow& x) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -272,7 +274,7 @@ struct RowPiece {
     for (int i = lane * 8; i < count; i += 256) {
       float w[8];
       if constexpr (kHasCodes) {
-        // All eight have one scale, which multiplies their sum.
+        // All eight codes have the same scale, which multiplies their sum.
         decode_codes(*reinterpret_cast<const uint32_t*>(piece + i / 2), 1.0f, w);
         sum += scale_of_nvfp4(piece[kWeights + i / 16]) * x.dot(first + i, w);
       } else {

@@ -11,7 +11,7 @@ __device__ __forceinline__ int64_t own_index() {
   return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
 }
 
-/// Calls `f(i)` for each of `count` numbers.
+/// Calls `f(i)` for each i below `count`.
 template <class F>
 __global__ void __launch_bounds__(kThreads) each_kernel(int64_t count, const __grid_constant__ F f) {
   release_successor();
@@ -84,7 +84,7 @@ struct AddWeighted {
   }
 };
 
-/// Joins the values of all threads of a block in a fixed order: within each warp, then across warps.
+/// Reduces the values of all threads of a block in a fixed order: first within each warp, then across warps.
 template <class T, class Join>
 __device__ T of_block(T x, const Join& join) {
   constexpr int kWarps = kRowThreads / 32;
@@ -115,7 +115,7 @@ __device__ double sum_of_block(double x) {
   return of_block(x, [](double a, double b) { return a + b; });
 }
 
-/// One block, since there are few rows at a time.
+/// Runs as one block, because there are few rows at a time.
 __global__ void __launch_bounds__(kRowThreads)
     norms_kernel(const float* x, const float* weights, int64_t m, int64_t n, double* out) {
   double sum = 0;
@@ -133,7 +133,7 @@ struct Top {
   int32_t index;
 };
 
-/// The larger of two values; the first one if they are equal.
+/// Takes the larger of two values, or the first value if they are equal.
 struct Better {
   __device__ Top operator()(Top a, Top b) const {
     return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
@@ -142,7 +142,7 @@ struct Better {
 
 constexpr int kChoiceBlocks = 128;
 
-/// The results of blocks for their shares of a row.
+/// The results of blocks, each for a share of a row.
 struct ChoiceParts {
   Top tops[kChoiceBlocks];
   double sums[kChoiceBlocks];  ///< of exp(x - top)
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const bool has_part = threadIdx.x < kChoiceBlocks;
   const Top own = has_part ? parts->tops[threadIdx.x] : Top{-INFINITY, static_cast<int32_t>(n)};
   top = of_block(own, Better());
-  // A block without numbers has no top.
+  // A block without numbers has no largest logit.
   const bool counts = has_part && own.index < n;
   sum =
       sum_of_block(counts ? parts->sums[threadIdx.x] * exp(static_cast<double>(own.value - top.value)) : 0.0);

@@ -1,5 +1,6 @@
-// The functions of a FloatOps, compiled for the instruction set of the file that includes this. That file
-// first renames Eigen's namespace, so that no template of one instruction set is linked into another.
+// The functions of a FloatOps, compiled for the instruction set of the file that includes this file. The
+// including file first renames Eigen's namespace, so that no template for one instruction set is linked into
+// code for another.
 #define EIGEN_DONT_PARALLELIZE
 #define EIGEN_NO_IO
 #define EIGEN_GEMM_TO_COEFFBASED_THRESHOLD 1  // for small products too, whatever their alignment
@@ -16,12 +17,12 @@ using Stride = Eigen::OuterStride<>;
 using ConstRows = Eigen::Map<const Matrix, Eigen::Unaligned, Stride>;
 using Rows = Eigen::Map<Matrix, Eigen::Unaligned, Stride>;
 
-/// Numbers that functions of arrays compute at a time. Eigen would treat the ends of a whole array
-/// separately, depending on its address.
+/// The number of elements that functions of arrays compute at a time. Eigen would treat the ends of a whole
+/// array separately, depending on its address.
 constexpr int64_t kBlock = 64;
 using Block = Eigen::Array<float, kBlock, 1>;
 
-/// Calls f(block, i, size) for blocks from x + i on; `filler` pads the last.
+/// Calls f(block, i, size) for the blocks that begin at x + i. `filler` pads the last block.
 template <class F>
 void for_each_block(const float* x, int64_t count, float filler, F&& f) {
   for (int64_t i = 0; i < count; i += kBlock) {
@@ -46,7 +47,8 @@ float largest_of(const float* x, int64_t count) {
   return largest;
 }
 
-/// Sizes of blocks of products depend on these; sums over K are cut at block borders.
+/// The cache sizes that Eigen is told. The sizes of its blocks depend on them, and sums over K are split at
+/// the borders of blocks.
 constexpr std::ptrdiff_t kCacheBytes[] = {32 << 10, 256 << 10, 2 << 20};
 
 void set_caches() {

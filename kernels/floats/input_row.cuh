@@ -2,15 +2,15 @@
 #include "kernels/device/ptx.cuh"
 #include "kernels/floats/device_matrix.h"
 
-/// A row of numbers in shared memory, which weights are multiplied by, and how it is loaded.
+/// A row of numbers in shared memory by which weights are multiplied, and how it is loaded.
 
 namespace twofour::cuda {
 
-/// Threads of a block that multiplies a row.
+/// The threads and warps of a block that multiplies a row.
 inline constexpr int kRowThreads = 256, kRowWarps = kRowThreads / 32;
 
-/// A row in shared memory: the first four of every eight numbers, then the other four of every eight, so that
-/// neighbouring lanes read neighbouring 16 bytes. Zeros up to a multiple of 8.
+/// A row in shared memory. It holds the first four of every eight numbers, then the last four of every eight,
+/// so that neighbouring lanes read adjacent 16 bytes. Zeros pad it to a multiple of 8.
 struct SharedRow {
   float* data;
   int64_t half;  ///< floats
@@ -46,8 +46,8 @@ __device__ __forceinline__ float square_of_four(const float4& v) {
   return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
 }
 
-/// A row of the input on its way into shared memory. The norm's factor multiplies the finished products, so
-/// that no product waits for it.
+/// Loads a row of the input into shared memory. The norm's factor multiplies the finished products, so that
+/// no product waits for it.
 class InputRow {
  public:
   __device__ __forceinline__ InputRow(const RowInput& in, int64_t row, int64_t k, const SharedRow& to)
@@ -59,14 +59,15 @@ class InputRow {
                 is_wide(in.norm) && is_wide(sum_);
   }
 
-  /// Starts loading the norm's weights, which do not depend on preceding kernels, and does not wait for them.
+  /// Starts loading the weights of the norm, which do not depend on preceding kernels, and does not wait for
+  /// them.
   __device__ __forceinline__ void prepare() {
     if (!is_short_ || in_.norm == nullptr) return;
 #pragma unroll
     for (int j = 0; j < kNormsAhead; ++j) norms_[j] = norm_at(j);
   }
 
-  /// Loads the row in the form to be multiplied, without factor().
+  /// Loads the row in the form in which it is multiplied, without factor().
   __device__ __forceinline__ void load() const {
     const float squares = is_short_ ? load_fours() : load_each();
     if (in_.norm != nullptr) {
@@ -76,7 +77,7 @@ class InputRow {
     __syncthreads();
   }
 
-  /// The factor of the row's products, once the row is loaded.
+  /// The factor of the products of the row. Call it after the row is loaded.
   __device__ __forceinline__ float factor() const {
     if (in_.norm == nullptr) return 1;
     float squares = 0;
@@ -97,7 +98,7 @@ class InputRow {
 
   __device__ __forceinline__ float* sums() const { return to_.data + 2 * to_.half; }  // [kRowWarps]
 
-  /// A thread loads all its numbers at once, four at a time.
+  /// Loads all numbers of a thread at once, four at a time.
   __device__ __forceinline__ float load_fours() const {
     const int padded = static_cast<int>(2 * to_.half), k = static_cast<int>(k_);
     float4 values[kFours] = {};
@@ -131,7 +132,7 @@ class InputRow {
     return squares;
   }
 
-  /// A thread loads one number after the other.
+  /// Loads the numbers of a thread one after the other.
   __device__ __forceinline__ float load_each() const {
     float squares = 0;
 #pragma unroll 1
@@ -156,7 +157,7 @@ class InputRow {
   bool is_short_ = false;
 };
 
-/// Shared memory that an InputRow takes for rows of `k` numbers, bytes.
+/// The shared memory that an InputRow takes for rows of `k` numbers, in bytes.
 constexpr size_t row_shared(int64_t k) {
   return static_cast<size_t>((k + 7) / 8 * 8) * sizeof(float) + kRowWarps * sizeof(float);
 }

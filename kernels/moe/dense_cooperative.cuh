@@ -6,18 +6,18 @@
 #include "kernels/multiply/expert_rows.cuh"
 #include "kernels/numbers/swiglu.cuh"
 
-/// The kernel: one block for each multiprocessor, all at once. Each block has tiles of 16 stored rows of gate
-/// and up, for one expert after another, then tiles of the result along the K of all experts. Its warps share
-/// the steps of both evenly; each has a run of steps. Shared memory has a stage for each step, so that a warp
-/// starts all copies at once: memory stays busy while blocks synchronize between the products. Tried without
-/// gain: more warps with fewer stages, and a ring of stages for larger layers.
+/// The kernel. There is one block for each multiprocessor, and all blocks run at once. First, each block
+/// multiplies tiles of 16 stored rows of gate and up, for one expert after another. Then it multiplies tiles
+/// of the result along the K of all experts. In both products, the warps of a block share the steps evenly,
+/// and each warp has a contiguous run of steps. Shared memory has a stage for each step, so a warp starts all
+/// copies at once, and memory stays busy while blocks synchronize between the products. Tried without gain:
+/// more warps with fewer stages, and a ring of stages for larger layers.
 
 namespace twofour::cuda {
 
 inline constexpr int kTokenThreads = 512, kTokenWarps = kTokenThreads / 32, kTokenStages = 5;
 
-/// The tiles of both products for block `b` of `blocks`, so that all blocks have nearly the same number of
-/// steps.
+/// The tiles of both products for block `b` of `blocks`. All blocks have nearly the same number of steps.
 struct TokenShare {
   int up_begin, up_end, down_begin, down_end;
   TWOFOUR_HD static constexpr int down_at(int b, int blocks, int tiles) { return tiles * b / blocks; }
@@ -34,10 +34,10 @@ struct TokenShare {
         down_end(down_at(b + 1, blocks, down_tiles)) {}
 };
 
-/// The first step of a warp among its block's.
+/// The first step of a warp among the steps of its block.
 TWOFOUR_HD constexpr int token_begin(int all, int warp) { return all * warp / kTokenWarps; }
 
-/// A warp's run of steps: step `at` of tile `tile`, with `left` steps left.
+/// The run of steps of a warp. The next step is `at` of tile `tile`, and `left` steps are left.
 struct TokenRun {
   int tile, at, left;
   __device__ __forceinline__ TokenRun(int tiles, int steps, int warp) : tile(0), at(0), left(0) {
@@ -68,7 +68,7 @@ struct TokenCopies {
   }
 };
 
-/// The sum of all warps' sums of stored row `row` of tile `tile`, in the order of warps.
+/// The sum over all warps of their sums for stored row `row` of tile `tile`, in the order of warps.
 __device__ __forceinline__ float token_sum(const float* sums, int tiles, int steps, int tile, int row) {
   const int all = tiles * steps, first = tile * steps;
   if (all == 0) return 0;
@@ -80,7 +80,7 @@ __device__ __forceinline__ float token_sum(const float* sums, int tiles, int ste
   return sum;
 }
 
-/// Eight stored numbers of hidden; zeros behind K.
+/// Eight stored numbers of hidden. Numbers beyond K are zeros.
 struct HiddenUnit {
   uint32_t words[8] = {};
 
@@ -98,8 +98,8 @@ struct HiddenUnit {
   }
 };
 
-/// Writes hidden to shared memory as units; `first` is the unit that the thread has loaded. Returns the
-/// factor of products. `scratch` has a number for each warp.
+/// Writes hidden to shared memory as units. `first` is the unit that the thread has already loaded. Returns
+/// the factor of products. `scratch` has one number for each warp.
 template <class Weights>
 __device__ __forceinline__ float stage_hidden(const CooperativeDenseArgs& a, const HiddenUnit& first,
                                               uint4* to, uint32_t* scratch) {
@@ -151,10 +151,11 @@ __global__ void __launch_bounds__(kTokenThreads)
   auto* x = reinterpret_cast<uint4*>(shared + a.shared.x);
   auto* sums = reinterpret_cast<float*>(shared + a.shared.sums);
 
-  // Loaded first, since everything waits for it: behind the weights it would come last
+  // Load hidden first, since everything waits for it. If it were loaded after the weights, it would arrive
+  // last.
   const HiddenUnit hidden(a, thread);
 
-  // Experts that are on this device, one in each lane, in their order, and their rows
+  // Find the experts that are on this device, and their rows. Each lane has one of them, in their order.
   int own_expert = lane < topk ? local_expert(a.rows, lane) : -1;
   const uint32_t here = __ballot_sync(0xFFFFFFFFu, own_expert >= 0);
   const int segments = __popc(here);
@@ -171,14 +172,14 @@ __global__ void __launch_bounds__(kTokenThreads)
   }
   const auto of_segment = [](auto value, int segment) { return __shfl_sync(0xFFFFFFFFu, value, segment); };
 
-  // The block's tiles, the warp's runs of steps
+  // Find the tiles of the block and the runs of steps of the warp.
   const int up_steps = a.up.steps, down_steps = a.down.steps * segments;
   const TokenShare share(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), a.up.tiles * segments,
                          up_steps, a.down.tiles, down_steps);
   const int up_tiles = share.up_end - share.up_begin, down_tiles = share.down_end - share.down_begin;
   const TokenRun up_run(up_tiles, up_steps, warp), down_run(down_tiles, down_steps, warp);
 
-  // Copies, in the order of use
+  // Start the copies in the order of their use.
   const uint8_t* stages = shared + warp * kTokenStages * kDenseStageBytes;
   {
     TokenRun next = up_run;
@@ -201,11 +202,12 @@ __global__ void __launch_bounds__(kTokenThreads)
       commit_copies();
     }
   }
-  release_successor();  // its copies ahead come after these
+  release_successor();  // the copies that the next kernel starts ahead come after these
   const float x_factor = stage_hidden<Weights>(a, hidden, x, reinterpret_cast<uint32_t*>(sums));
   __syncthreads();
 
-  // Gate and up. A warp's sums of a tile are at slot tile + warp: neighbouring warps share one at most.
+  // Multiply by gate and up. The sums of a warp for a tile are at slot tile + warp, because neighbouring
+  // warps share at most one tile.
   const auto next_stage = [&] {
     wait_copies<kTokenStages - 1>();
     commit_copies();
@@ -246,7 +248,7 @@ __global__ void __launch_bounds__(kTokenThreads)
     }
   }
 
-  // Blocks synchronize; then all of gate times up replaces hidden.
+  // Synchronize all blocks. Then all of gate times up replaces hidden.
   auto grid = cooperative_groups::this_grid();
   grid.sync();
   for (int i = thread; i < down_steps * 32; i += kTokenThreads) {

@@ -3,31 +3,32 @@
 
 #include "kernels/multiply/dense_launch.h"
 
-/// The g8 layer of one token in one launch.
+/// Computes a g8 layer for one token in one launch.
 
 namespace twofour::cuda {
 
-/// Weights of g8, with the bytes from one expert, step and 128 stored rows to the next.
+/// Weights in g8. Strides are in bytes: from one expert to the next, from one step to the next, and from 128
+/// stored rows to the next.
 struct CooperativeDenseWeights {
   const uint8_t *codes, *scales;
   const float* global_scale;  ///< [E]
   const float* row_weight;    ///< [topk], or nullptr
   int64_t code_expert, scale_expert, scale_step, scale_rows_128;
-  int32_t n, k, steps;  ///< steps of 256 k
-  int32_t tiles;        ///< of 16 stored rows of an expert
+  int32_t n, k, steps;  ///< a step is 256 k
+  int32_t tiles;        ///< tiles of 16 stored rows in an expert
 };
 
-/// Bytes from the start of a block's shared memory.
+/// Positions in a block's shared memory, in bytes from its start.
 struct CooperativeDensePlan {
-  int32_t x;      ///< hidden, later gate times up, as units
+  int32_t x;      ///< hidden, and later gate times up, as units
   int32_t sums;   ///< [slots][16]
-  int32_t bytes;  ///< of all
+  int32_t bytes;  ///< number of bytes in total
 };
 
 struct CooperativeDenseArgs {
   RowIds rows;
   const void* x;  ///< [H]
-  Float type;     ///< of x and out
+  Float type;     ///< type of x and out
   float limit;
   CooperativeDenseWeights up, down;
   uint4* active;  ///< [topk, steps of I, 32]: gate times up as BF16 units
@@ -35,13 +36,13 @@ struct CooperativeDenseArgs {
   CooperativeDensePlan shared;
 };
 
-/// True if launch_cooperative() can compute the layer of one token on this device. `up` and `down` are
-/// described already.
+/// True if launch_cooperative() can compute the layer of one token on this device. `up` and `down` must
+/// already describe the weights.
 bool fits_cooperative(const DenseArgs& up, const DenseArgs& down);
 
-/// Both products, `up` with hidden and ids, `down` with the result; cuts need not be set. Returns false, and
-/// does nothing, on a stream with fewer multiprocessors than the device (a green context's) and if CUDA
-/// refuses the launch.
+/// Computes both products: `up` from hidden and ids, then `down` from the result. Their tilings need not be
+/// set. Returns false, and does nothing, if CUDA refuses the launch or if the stream has fewer
+/// multiprocessors than the device, as in a green context.
 bool launch_cooperative(const DenseArgs& up, const DenseArgs& down, const void* hidden, Float type,
                         Stream stream);
 

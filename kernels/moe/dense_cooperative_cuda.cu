@@ -12,14 +12,14 @@ CooperativeDenseWeights describe(const DenseArgs& a) {
           a.steps,        a.tiles};
 }
 
-/// The number of blocks: one for each multiprocessor, but so few that no block's part of the second product
-/// exceeds an even share of both.
+/// The number of blocks. There is one for each multiprocessor, but so few that the part of a block in the
+/// second product does not exceed an even share of both products.
 int blocks_of(const DenseArgs& up, const DenseArgs& down) {
   const int most = up.tiles * up.steps / down.steps + 1;
   return std::min(multiprocessors(), most);
 }
 
-/// The most tiles of a block, in both products.
+/// The largest number of tiles of a block in each product.
 struct MostTiles {
   int64_t up, down;
   MostTiles(const DenseArgs& a, const DenseArgs& b, int blocks) {
@@ -40,7 +40,7 @@ CooperativeDensePlan plan_shared(const DenseArgs& up, const DenseArgs& down, int
   return plan;
 }
 
-/// True if each warp has a stage for each of its steps; this also holds if fewer experts are on this device.
+/// True if each warp has a stage for each of its steps. This also holds if fewer experts are on this device.
 bool fits_stages(const DenseArgs& up, const DenseArgs& down, int blocks) {
   const int64_t topk = up.rows.rows, down_tiles = down.tiles, down_steps = down.steps * topk;
   const int64_t all = topk * up.tiles * up.steps + down_tiles * down_steps;
@@ -66,8 +66,8 @@ bool fits_cooperative(const DenseArgs& up, const DenseArgs& down) {
 
 bool launch_cooperative(const DenseArgs& up, const DenseArgs& down, const void* hidden, Float type,
                         Stream stream) {
-  // CUDA refuses a launch with too few multiprocessors, but not a captured one: its blocks would wait for
-  // each other for ever.
+  // CUDA refuses a launch with too few multiprocessors. It does not refuse a captured launch, whose blocks
+  // would wait for each other for ever.
   if (multiprocessors(stream) < multiprocessors()) return false;
   const int blocks = blocks_of(up, down);
   CooperativeDenseArgs a{};

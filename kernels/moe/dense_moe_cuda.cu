@@ -13,24 +13,25 @@ namespace {
 
 constexpr const char* kWhere = "dense_moe";
 
-/// Tokens that are computed at a time: this bounds the workspace, and the rows by the size of a grid along y.
+/// The number of tokens that are computed at a time. It bounds the workspace, and keeps the number of rows
+/// within the limit of a grid along y.
 int64_t most_tokens(int64_t topk) { return std::clamp<int64_t>(65535 / std::max<int64_t>(topk, 1), 1, 1024); }
 
-/// Rows of the first multiplication that share one row of hidden. None do if hidden is quantized after the
-/// router's weights.
+/// The number of rows of the first multiplication that share a row of hidden. Rows share none if hidden is
+/// quantized after it was multiplied by the router's weights.
 int64_t rows_per_hidden(const DenseMoe& moe, int64_t topk) {
   return moe.w13_input_scale && moe.weight_on_input ? 1 : topk;
 }
 
-/// Rows for each expert from which the many-row kernel is faster.
+/// The number of rows for each expert from which the kernel for many rows is faster.
 constexpr int64_t kManyRowsFrom = 5;
 
-/// As sparse_moe: with this many experts for each row, rows are not sorted.
+/// The number of experts for each row from which rows are not sorted, as in sparse_moe.
 constexpr int64_t kExpertsPerRow = 4;
 
 LayerSizes sizes_of(const DenseMoe& moe, int64_t topk) { return {moe.w13.e, moe.w2.n, moe.w2.k, topk, true}; }
 
-/// True if the many-row kernel takes the layer: W4A16.
+/// True if the kernel for many rows supports the layer, which must be W4A16.
 bool knows_many_rows(const DenseMoe& moe, int64_t topk) {
   return !moe.w13_input_scale && fits_many_rows(moe.w13) && fits_many_rows(moe.w2) &&
          knows_many_rows(sizes_of(moe, topk));
@@ -42,7 +43,8 @@ ExpertRows rows_of(int64_t rows, int64_t rows_per_x) {
   return r;
 }
 
-/// W4A4: hidden and active are activations with the size of hidden and of the second multiplication's input.
+/// The workspace for W4A4. `hidden` and `active` are activations, with the size of hidden and of the second
+/// multiplication's input.
 struct QuantizedWorkspace {
   int64_t hidden_codes, hidden_scales, products, active_codes, active_scales, y, multiply, multiply_bytes,
       bytes;
@@ -63,7 +65,7 @@ struct QuantizedWorkspace {
   }
 };
 
-/// W4A16 with few rows for each expert.
+/// The workspace for W4A16 with few rows for each expert.
 struct FewRowsWorkspace {
   int64_t route, sorted, x, factors, active, y, bytes;
   FewRowsWorkspace(const DenseMoe& moe, int64_t m, int64_t topk) {
@@ -112,7 +114,7 @@ RowIds ids_of(const DenseMoe& moe, const MoeTokens& in) {
           in.error};
 }
 
-/// The sum of each token's rows. Rows without an expert are not written, and not read.
+/// Adds the rows of each token. Rows without an expert are neither written nor read.
 void combine(const DenseMoe& moe, const MoeTokens& in, const void* y, Stream stream) {
   RowIds rows = ids_of(moe, in);
   rows.error = nullptr;
@@ -121,7 +123,7 @@ void combine(const DenseMoe& moe, const MoeTokens& in, const void* y, Stream str
                  stream);
 }
 
-/// W4A4 for tokens that are computed at a time.
+/// Computes W4A4 for the tokens of one pass.
 void run_quantized(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stream stream) {
   const QuantizedWorkspace at(moe, in.m, in.topk);
   const int64_t rows = in.m * in.topk, h = moe.w13.k, i = moe.w2.k;
@@ -150,7 +152,7 @@ void run_quantized(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stre
   options.expert_map = moe.expert_map, options.map_size = moe.map_size;
   dense_multiply(moe.w13, up, base + at.multiply, static_cast<size_t>(at.multiply_bytes), stream, options);
 
-  // Down. Rows without an expert are not written; their results are not read.
+  // Down. Rows without an expert are not written, and their results are not read.
   q = {};
   q.x = base + at.products, q.type = Float::bf16, q.m = rows, q.k = i;
   q.interleaved = !moe.fused;
@@ -166,7 +168,7 @@ void run_quantized(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stre
   combine(moe, in, base + at.y, stream);
 }
 
-/// Both products before their launches are chosen.
+/// Both products, before their launches are chosen.
 struct Products {
   DenseArgs up{}, down{};
   Products(const DenseMoe& moe, const MoeTokens& in) {
@@ -178,8 +180,8 @@ struct Products {
   }
 };
 
-/// W4A16 with few rows for each expert, for tokens that are computed at a time: rows are sorted and prepared
-/// once, and the first product writes gate times up in the form that the second reads.
+/// Computes W4A16 with few rows for each expert, for the tokens of one pass. Rows are sorted and prepared
+/// once, and the first product writes gate times up in the form that the second product reads.
 void run_few(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stream stream) {
   const FewRowsWorkspace at(moe, in.m, in.topk);
   Products products(moe, in);
@@ -235,7 +237,8 @@ void run_few(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stream str
   combine(moe, in, base + at.y, stream);
 }
 
-/// Computes tokens by the many-row kernel; returns false if another is faster or the weights do not fit it.
+/// Computes tokens with the kernel for many rows. Returns false if another kernel is faster or the weights do
+/// not fit.
 bool run_many(const DenseMoe& moe, const MoeTokens& in, void* workspace, Stream stream) {
   const LayerSizes sizes = sizes_of(moe, in.topk);
   const bool wanted = moe.many_rows == ManyRowsUse::chosen ? many_rows_pay(sizes, in.m, kManyRowsFrom)

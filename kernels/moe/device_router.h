@@ -7,30 +7,30 @@
 
 namespace twofour::cuda {
 
-/// The rule of one layer on the device; no kernel has kSqrtSoftplus.
+/// The routing rule of one layer on the device. No kernel supports kSqrtSoftplus.
 struct RouterRule : twofour::RouterRule {
   int64_t experts = 0, top_k = 0;
-  bool sigmoid = false;               ///< scores == kSigmoid
+  bool sigmoid = false;               ///< true if `scores` is kSigmoid
   const float* correction = nullptr;  ///< [experts] in device memory, added only for the choice; or nullptr
 };
-/// The most experts of a router.
+/// The largest number of experts of a router.
 inline constexpr int64_t kMostRouted = 1024;
 
-/// Chooses experts by logits [m, experts]: ids and weights [m, top_k]. The lowest of equal scores wins.
-/// Logits that are not finite set *error, which the caller clears.
+/// Chooses experts by their logits [m, experts]. Writes ids and weights [m, top_k]. If scores are equal, the
+/// lowest id is chosen. Logits that are not finite set *error, which the caller clears.
 void choose_experts(const RouterRule& rule, const float* logits, int64_t m, int32_t* ids, float* weights,
                     int32_t* error, Stream stream);
 
-/// The routing of one token, from its row to its experts, in one launch.
+/// Arguments for routing one token in one launch, from its row to its experts.
 struct RoutedToken {
   RouterRule rule;
-  DeviceMatrix router;       ///< [experts, H]; a row fits shared memory beside 32 KB
-  RowInput in;               ///< the token
-  float* normed = nullptr;   ///< [H], receives the multiplied row
-  uint64_t* sent = nullptr;  ///< [experts], zeros before the first call and after each: logits on their way
+  DeviceMatrix router;       ///< [experts, H]; shared memory must hold a row and another 32 KB
+  RowInput in;               ///< the row of the token
+  float* normed = nullptr;   ///< [H], receives the row that is multiplied
+  uint64_t* sent = nullptr;  ///< [experts] logits in transit; zeros before and after each call
   int32_t* ids = nullptr;    ///< [top_k]
   float* weights = nullptr;  ///< [top_k]
-  int32_t* error = nullptr;  ///< as in choose_experts
+  int32_t* error = nullptr;  ///< as for choose_experts
 };
 void route_token(const RoutedToken& token, Stream stream);
 

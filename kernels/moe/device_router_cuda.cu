@@ -9,13 +9,14 @@ namespace {
 
 constexpr int kMostGroups = 64;
 
-/// Integers that sort as the floats do; 0 is below all of them.
+/// Maps floats to integers that sort in the same order. 0 is below all of them.
 __device__ __forceinline__ uint32_t ordered(float x) {
   const uint32_t bits = __float_as_uint(x);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-/// The place of the largest of `count` keys in shared memory, the first of equal ones; that key becomes 0.
+/// The index of the largest of `count` keys in shared memory. If keys are equal, the lowest index is taken.
+/// Sets the key to 0.
 __device__ int take_largest(uint32_t* keys, int count) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   uint32_t most = 0;
@@ -31,7 +32,7 @@ __device__ int take_largest(uint32_t* keys, int count) {
   return place;
 }
 
-/// Removes experts from the choice if their group is not among the best. `groups`: room for the groups' keys.
+/// Excludes experts whose group is not among the best groups. `groups` has room for the keys of the groups.
 __device__ void keep_groups(const RouterRule& r, const float* choice, uint32_t* keys, uint32_t* groups) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int size = static_cast<int>(r.experts / r.groups), count = static_cast<int>(r.groups);
@@ -56,7 +57,8 @@ __device__ void keep_groups(const RouterRule& r, const float* choice, uint32_t* 
   __syncwarp();
 }
 
-/// Scores of all experts, by a warp: for the weights, for the choice, and as sortable keys.
+/// The scores of all experts, computed by one warp. They are stored for the weights, for the choice, and as
+/// sortable keys.
 struct Scores {
   float weights[kMostRouted], choice[kMostRouted];
   alignas(16) uint32_t keys[kMostRouted];
@@ -101,8 +103,9 @@ __device__ void score_experts(const RouterRule& r, const Load& load, Scores& s, 
   if (r.groups > 1) keep_groups(r, s.choice, s.keys, s.groups);
 }
 
-/// The choice for one token, by a block. An expert's place is the number of experts that have a larger key,
-/// or the same and come earlier. `load(from, to)` loads the logits from + 32 i, and 0 behind the last.
+/// Chooses the experts of one token, in one block. The rank of an expert is the number of experts with a
+/// larger key, or with the same key and a lower id. `load(from, to)` loads the logits from + 32 i, and 0 for
+/// those after the last.
 template <class Load>
 __device__ void choose_for_token(const RouterRule& r, const Load& load, int32_t* ids, float* weights,
                                  int32_t* error, Scores& s) {
@@ -155,11 +158,12 @@ __global__ void __launch_bounds__(kChooseThreads)
   choose_for_token(r, load, ids + token * r.top_k, weights + token * r.top_k, error, scores);
 }
 
-/// Sends a logit to the warp that chooses. It has arrived if the upper half is not zero.
+/// Sends a logit to the warp that chooses. The logit has arrived when the upper half of its word is not zero.
 __device__ __forceinline__ void send_logit(uint64_t* to, float logit) {
   store_relaxed(to, uint64_t{1} << 32 | __float_as_uint(logit));
 }
-/// Receives four logits, 32 apart, of `count` from `from` on; 0 behind the last. They are loaded together.
+/// Receives four of `count` logits, 32 apart, beginning at `from`. Logits after the last are 0. All four are
+/// loaded together.
 __device__ __forceinline__ void receive_logits(uint64_t* from, int count, float (&to)[4]) {
   uint64_t words[4];
   bool are_there;
@@ -177,12 +181,12 @@ __device__ __forceinline__ void receive_logits(uint64_t* from, int count, float 
   }
 }
 
-/// Shared memory of a block beside the token's row: a piece for each warp, then the scores.
+/// The shared memory of a block without the row of the token: a piece for each warp, and later the scores.
 constexpr int kRouteShared =
     std::max(kRowWarps * RowPiece<MatrixFormat::bf16>::kBytes, static_cast<int>(sizeof(Scores)));
 static_assert(kRouteShared % 16 == 0);
 
-/// One warp computes each logit; the first block chooses. Copies of the first weights start before the
+/// Each warp computes one logit, and the first block chooses. Copies of the first weights start before the
 /// preceding kernels end.
 template <bool kIsBf16>
 __global__ void __launch_bounds__(kRowThreads) route_kernel(const __grid_constant__ RoutedToken t) {
@@ -190,7 +194,7 @@ __global__ void __launch_bounds__(kRowThreads) route_kernel(const __grid_constan
   using Piece = RowPiece<MatrixFormat::bf16>;
   release_successor();
   const int64_t e = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32, k = t.router.k;
-  auto& scores = *reinterpret_cast<Scores*>(shared);  // where the pieces were
+  auto& scores = *reinterpret_cast<Scores*>(shared);  // in the memory of the pieces
   uint8_t* piece = reinterpret_cast<uint8_t*>(shared) + threadIdx.x / 32 * Piece::kBytes;
   const auto copy = [&](int64_t first) {
     Piece::copy(t.router, e, first, piece);

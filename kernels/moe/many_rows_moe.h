@@ -5,7 +5,8 @@
 #include "kernels/moe/sparse_moe.h"
 #include "kernels/multiply/many_rows.h"
 
-/// A layer of many tokens: rows sorted by expert, two launches of the many-row kernel, a sum.
+/// Computes a layer for many tokens: sorts rows by expert, launches the kernel for many rows twice, and adds
+/// the rows of each token.
 
 namespace twofour::cuda {
 
@@ -15,27 +16,28 @@ struct LayerSizes {
   bool gated;
 };
 
-/// Tokens that are computed at a time: this bounds the workspace.
+/// The largest number of tokens that are computed at a time. It bounds the workspace.
 inline constexpr int64_t kManyTokens = 16384;
 
-/// True if the current device has the many-row kernel and the kernel takes these sizes.
+/// True if the current device can run the kernel for many rows and the kernel accepts these sizes.
 bool knows_many_rows(const LayerSizes& layer);
 
-/// True if it is faster for `m` tokens: more than one, and `crossing` or more rows for each expert on
-/// average.
+/// True if the kernel for many rows is faster for `m` tokens. This needs more than one token, and on average
+/// at least `crossing` rows for each expert.
 bool many_rows_pay(const LayerSizes& layer, int64_t m, int64_t crossing);
 
-/// Bytes of workspace for up to `m` tokens, of which at most kManyTokens are computed at a time.
+/// The number of bytes of workspace for up to `m` tokens. At most kManyTokens tokens are computed at a time.
 int64_t many_rows_moe_bytes(const LayerSizes& layer, int64_t m, Float type);
 
-/// The launches of both products of a layer.
+/// The functions that launch both products of a layer.
 struct ManyRowsLaunches {
-  /// True if weights are g8: pairs of blocks can multiply by them, and their k is in the order of permuted_k.
+  /// True if weights are g8. Pairs of blocks can then multiply by them, and their k is in the order of
+  /// permuted_k.
   bool g8 = false;
   std::function<void(const ManyRows&)> up, down;
 };
 
-/// The layer for at most kManyTokens tokens. `rows` are the same for both products.
+/// Computes the layer for at most kManyTokens tokens. `rows` are the same for both products.
 void many_rows_moe(const LayerSizes& layer, const MoeOptions& options, const MoeTokens& tokens,
                    const RowIds& rows, const ManyRowsLaunches& launches, void* workspace, Stream stream);
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Products of a row: BF16 if the result is BF16, else float32.
+/// The type of the products of a row: BF16 if the result is BF16, otherwise float32.
 Float product_type(Float type) { return type == Float::bf16 ? Float::bf16 : Float::f32; }
 
 struct Workspace {
@@ -39,9 +39,9 @@ struct SumArgs {
   bool wide;  ///< out is on a multiple of 16 bytes
 };
 
-/// out[m] = the sum of the token's rows that have an expert on this device, in their order; eight columns for
-/// each thread. Tried without gain: sums by the block that multiplies a token's last row; it comes at the
-/// very end.
+/// Computes out[m], the sum of those rows of a token whose experts are on this device, in their order. Each
+/// thread has eight columns. Tried without gain: the block that multiplies a token's last row computes the
+/// sum, because that row comes at the very end.
 template <Float kProducts>
 __global__ void __launch_bounds__(kThreads) sum_kernel(const __grid_constant__ SumArgs a) {
   __shared__ bool here[kMaxSegments];
@@ -101,7 +101,7 @@ void many_rows_moe(const LayerSizes& l, const MoeOptions& options, const MoeToke
   const int most = rows_of_record(rows.rows, l.e, std::min(l.gated ? 2 * l.i : l.i, l.h), launches.g8);
   launch_route_many({rows, most, in.topk_weights, route, sorted, weights, ready, 2 * ready_each}, stream);
 
-  // Sorted x shares its memory with the second product's rows, which are written after x was read
+  // Sorted x shares memory with the rows of the second product, which are written after x was read.
   const bool sorts_x = most == kMostRows;
   auto* x = reinterpret_cast<uint16_t*>(base + (sorts_x ? at.y : at.x));
   const auto topk = static_cast<int32_t>(l.topk);

@@ -26,15 +26,15 @@ void check(const MoeInput& in, const WeightRows& w13, const WeightRows& w2) {
   }
 }
 
-/// Numbers and, if rounding is tracked, for each the sum of squared bounds on its roundings.
+/// Numbers. If rounding is tracked, each number has the sum of the squared bounds on its roundings.
 struct Numbers {
   std::vector<double> values, squares;
   Numbers(int64_t count, bool follow)
       : values(static_cast<size_t>(count)), squares(static_cast<size_t>(follow ? count : 0)) {}
 };
 
-/// out[n][p] = w[n] . x[p] for all rows of one expert; x [pairs, K], out [N, pairs]. `sum_rounding`:
-/// MoeRounding::sum.
+/// Computes out[n][p] = w[n] . x[p] for all rows of one expert. x is [pairs, K] and out is [N, pairs].
+/// `sum_rounding` is MoeRounding::sum.
 void multiply(const WeightRows& w, const Numbers& x, int64_t pairs, double sum_rounding, Numbers& out) {
 #pragma omp parallel
   {
@@ -71,7 +71,7 @@ double activate(const MoeInput& in, double gate, double up) {
 
 double squared(double x) { return x * x; }
 
-/// The largest slope of silu is 1.0999.
+/// A bound on the slope of silu, whose largest value is 1.0999.
 constexpr double kSiluSlope = 1.1;
 
 Numbers moe(const MoeInput& in, const WeightRows& w13, const WeightRows& w2, const MoeRounding* rounding) {

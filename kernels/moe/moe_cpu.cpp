@@ -18,19 +18,20 @@
 namespace twofour::cpu {
 namespace {
 
-/// Tokens that are computed at a time: this bounds the memory.
+/// The number of tokens that are computed at a time. It bounds the memory.
 constexpr int64_t kMaxTokens = 512;
 
-/// Offset of a byte of the atom at (n, group) in its part of one expert.
+/// The offset of byte `byte` of the atom at (n, group) in its part of one expert.
 template <class L>
 int64_t offset_of(const Shape& one, int64_t n, int64_t group, int byte) {
   const Stored s = L::place(one, {0, n, group, byte});
   return s.at.row * L::part(s.part, one).cols + s.at.col;
 }
 
-/// True if strips describe how a layout stores its rows. For 2:4: each byte of an atom in one part, rows
-/// adjacent, groups at a fixed step. For dense layouts: codes of a row without gaps, scales of four groups at
-/// a fixed step, and tiles of four groups at another.
+/// True if strips can describe how a layout stores its rows. A 2:4 layout must store each byte of an atom in
+/// one part, with adjacent rows and a fixed step from group to group. A dense layout must store the codes of
+/// a row without gaps, and its scales with one fixed step within four groups and another from four groups to
+/// the next.
 template <class L>
 constexpr bool has_strips(bool gated) {
   const Shape one{1, 96, 160, gated};
@@ -60,7 +61,7 @@ constexpr bool has_strips(bool gated) {
   return true;
 }
 
-/// Multiplies rows [n0, n0 + rows) of expert `e` with some tokens; out [tokens, kStripRows].
+/// Multiplies rows [n0, n0 + rows) of expert `e` by some tokens. out is [tokens, kStripRows].
 using MultiplyRows = void(const Experts& w, const MoeStrips& ops, int64_t e, int64_t n0, int rows,
                           const float* const* x, int tokens, float* out);
 
@@ -98,8 +99,8 @@ void multiply_dense_rows(const Experts& w, const MoeStrips& ops, int64_t e, int6
   ops.dense(strip, x, tokens, out);
 }
 
-/// The function that multiplies rows of a layout; `even_first` if it needs the even k of each group before
-/// the odd ones.
+/// The function that multiplies rows of a layout. `even_first` is true if it needs the even k of each group
+/// before the odd k.
 struct Multiplier {
   MultiplyRows* multiply = nullptr;
   bool even_first = false;
@@ -157,7 +158,7 @@ void store(void* out, cuda::Float type, int64_t at, float value) {
   }
 }
 
-/// The rows of some tokens whose expert is on this device, grouped by expert.
+/// The rows of some tokens whose experts are on this device, grouped by expert.
 class Rows {
  public:
   Rows(const Moe& layer, const cuda::MoeTokens& in) : layer_(layer), in_(in) {
@@ -225,7 +226,7 @@ class Rows {
   const RoutedRow& row(int64_t r) const { return rows_[static_cast<size_t>(r)]; }
   float weight_of(const RoutedRow& r) const { return in_.topk_weights[r.m * in_.topk + r.t]; }
 
-  /// Activations as float32, [M, H] or, if each row has its own weight, [rows, H].
+  /// Returns activations as float32: [M, H], or [rows, H] if each row has its own weight.
   std::vector<float> prepare_hidden(bool even_first) const {
     const int64_t h = layer_.w13.shape.k, bytes = cuda::size_of(in_.type);
     const int64_t count = layer_.weight_on_input ? static_cast<int64_t>(rows_.size()) : in_.m;
@@ -240,7 +241,7 @@ class Rows {
     return to;
   }
 
-  /// Calls `f` for every strip of `n` rows of each expert, with up to kStripTokens of its tokens.
+  /// Calls `f` for every strip of `n` rows of each expert, with up to kStripTokens tokens of the expert.
   template <class F>
   void for_strips(int64_t n, const F& f) const {
     const int64_t strips = (n + kStripRows - 1) / kStripRows;
@@ -256,7 +257,7 @@ class Rows {
     }
   }
 
-  /// out[m] = the sum of the token's rows, in their order.
+  /// Computes out[m], the sum of the rows of a token in their order.
   void combine(const std::vector<float>& y) const {
     const int64_t h = layer_.w2.shape.n;
 #pragma omp parallel for schedule(static)

@@ -8,11 +8,11 @@
 
 namespace twofour::cpu {
 
-/// Experts as an artifact stores them, in host memory at any alignment.
+/// Experts in host memory, stored as in an artifact. They need no alignment.
 struct Experts {
-  std::string_view layout;                ///< a name of formats/layouts/layouts.h
-  Shape shape{};                          ///< k a multiple of 16
-  const uint8_t* parts[kMostParts] = {};  ///< as many as the layout has
+  std::string_view layout;                ///< name of a layout in formats/layouts/layouts.h
+  Shape shape{};                          ///< k is a multiple of 16
+  const uint8_t* parts[kMostParts] = {};  ///< the parts of the layout
   const float* global_scale = nullptr;    ///< [E], multipliers
 };
 
@@ -22,15 +22,16 @@ struct Moe : MoeOptions {
   Experts w2;   ///< [E, H, I]
 };
 
-/// out[m] = sum over t of topk_weights[m,t] * w2[e] act(w13[e] hidden[m]), as moe_reference of
-/// kernels/moe/moe.h, in float32: decoded weights are multiplied as they are read, and values between the
-/// multiplications stay float32. Tokens that share an expert read it once, up to 64 of them. Pointers of
-/// `tokens` are to host memory; its `error` is not used. Results don't depend on threads or instruction set.
-/// Throws Error on shapes that disagree and on ids outside of the map or the experts.
+/// Computes out[m] = sum over t of topk_weights[m,t] * w2[e] act(w13[e] hidden[m]), like moe_reference of
+/// kernels/moe/moe.h, but in float32. Weights are decoded and multiplied as they are read. Values between the
+/// multiplications stay in float32. Up to 64 tokens that share an expert read it once. Pointers in `tokens`
+/// refer to host memory; `tokens.error` is not used. Results do not depend on the number of threads or the
+/// instruction set. Throws Error on shapes that disagree and on ids outside of the map or the experts.
 void moe(const Moe& layer, const cuda::MoeTokens& tokens, Isa isa = best_isa());
 
-/// out[r] = w[ids[r]] x[r], x [rows, K] and out [rows, N] of `type`, in float32 sums as moe(). Rows of a
-/// gated w13 are gate then up. Throws Error on impossible shapes and on ids outside of the experts.
+/// Computes out[r] = w[ids[r]] x[r]. x [rows, K] and out [rows, N] are of `type`. Sums are in float32 as in
+/// moe(). If w13 is gated, its gate rows come before its up rows. Throws Error on impossible shapes and on
+/// ids outside of the experts.
 void multiply(const Experts& w, int64_t rows, cuda::Float type, const void* x, const int32_t* ids, void* out,
               Isa isa = best_isa());
 

@@ -3,18 +3,19 @@
 
 #include "formats/atom.h"
 
-// Included by files that are compiled for one instruction set: all of it is inlined, so that the linker has
-// no copies to mix up.
+// Files that are compiled for one instruction set include this file. All functions here are inlined, so that
+// the linker cannot confuse copies of different instruction sets.
 
 namespace twofour {
 
 enum class Isa;
 
-/// Rows of an expert that are multiplied at a time, and the most tokens for each strip.
+/// The number of rows of an expert that are multiplied at a time, and the largest number of tokens for each
+/// strip.
 inline constexpr int kStripRows = 64, kStripTokens = 64;
 
-/// Some rows of an expert pruned to 2:4, K outermost: byte b of the atom of row r and group g is at bytes[b]
-/// + g * steps[b] + r.
+/// Some rows of an expert pruned to 2:4, with K outermost. Byte b of the atom of row r and group g is at
+/// bytes[b] + g * steps[b] + r.
 struct SparseStrip {
   const uint8_t* bytes[sizeof(SparseGroup)];
   int64_t steps[sizeof(SparseGroup)];
@@ -22,8 +23,8 @@ struct SparseStrip {
   int64_t groups;
 };
 
-/// Some rows of a dense expert, K contiguous: the codes of row r and group g are eight bytes at codes[r] +
-/// 8g, its scale is at scales[r] + g / 4 * scale_tile + g % 4 * scale_step.
+/// Some rows of a dense expert, with K contiguous. The codes of row r and group g are eight bytes at codes[r]
+/// + 8g. Their scale is at scales[r] + g / 4 * scale_tile + g % 4 * scale_step.
 struct DenseStrip {
   const uint8_t* codes[kStripRows];
   const uint8_t* scales[kStripRows];
@@ -32,16 +33,16 @@ struct DenseStrip {
   int64_t groups;
 };
 
-/// out[t][r] = row r times x[t] for `tokens` tokens, out [tokens, kStripRows]. All instruction sets add in
-/// one order and fuse nothing, so they give the same floats. `dense` needs x with the even k of each group
-/// before the odd ones.
+/// Computes out[t][r], row r times x[t], for `tokens` tokens. out is [tokens, kStripRows]. All instruction
+/// sets add in the same order and do not fuse operations, so they give the same floats. `dense` needs an x in
+/// which the even k of each group come before the odd k.
 struct MoeStrips {
   void (*sparse)(const SparseStrip& strip, const float* const* x, int tokens, float* out);
   void (*dense)(const DenseStrip& strip, const float* const* x, int tokens, float* out);
 };
 
 extern const MoeStrips kMoeStripsPortable, kMoeStripsAvx2;
-/// The functions of an instruction set.
+/// The functions for an instruction set.
 const MoeStrips& moe_strips(Isa isa);
 
 /// The sum of the eight partial sums of a dense row.

@@ -2,7 +2,8 @@
 
 #include "kernels/moe/moe_strips.h"
 
-// Compiled for AVX2. It computes eight rows of a 2:4 expert at a time, or eight pairs of a dense row.
+// This file is compiled for AVX2. It computes eight rows of a 2:4 expert at a time, or eight pairs of a dense
+// row.
 
 namespace twofour {
 namespace {
@@ -11,7 +12,7 @@ namespace {
   return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
 }
 
-/// E2M1 of the low three bits of each lane, with the sign from the top bit of `sign`.
+/// Decodes E2M1 from the low three bits of each lane, with the sign in the top bit of `sign`.
 [[gnu::always_inline]] inline __m256 decode(__m256i code, __m256i sign) {
   const __m256 magnitudes = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
   const __m256i top = _mm256_set1_epi32(INT32_MIN);
@@ -25,7 +26,7 @@ namespace {
   return decode(_mm256_srli_epi32(byte, 4), _mm256_slli_epi32(byte, 24));
 }
 
-/// Decodes E4M3 block scales, which are not negative, through multiples of 2^-9.
+/// Decodes E4M3 block scales, which are not negative, as multiples of 2^-9.
 [[gnu::always_inline]] inline __m256 decode_scales(__m256i byte) {
   const __m256i exponent = _mm256_srli_epi32(byte, 3),
                 mantissa = _mm256_and_si256(byte, _mm256_set1_epi32(7));
@@ -36,14 +37,14 @@ namespace {
   return _mm256_mul_ps(_mm256_cvtepi32_ps(units), _mm256_set1_ps(0x1p-9f));
 }
 
-/// Rows [r, r + 8) and all tokens.
+/// Multiplies rows [r, r + 8) by all tokens.
 template <bool one_token>
 [[gnu::always_inline]] inline void multiply_eight(const SparseStrip& s, int64_t g, int r,
                                                   const float* const* x, int tokens, float* out) {
   const auto bytes = [&](int b) { return load8(s.bytes[b] + g * s.steps[b] + r); };
   // Decode
   __m256 values[8];
-  __m256i places[4];  // of the lower code in bits 0 and 1, of the higher in 2 and 3
+  __m256i places[4];  // lower code's place in bits 0 and 1, higher code's in bits 2 and 3
   for (int q = 0; q < 4; ++q) {
     const __m256i comp = bytes(q);
     values[2 * q] = decode_low(comp);
@@ -55,7 +56,7 @@ template <bool one_token>
   for (int t = 0; t < (one_token ? 1 : tokens); ++t) {
     __m256 sum = _mm256_setzero_ps();
     for (int q = 0; q < 4; ++q) {
-      // The quad is in both halves, so the third bit of a place does not matter.
+      // Both halves hold the quad, so the third bit of a place does not matter.
       const __m256 quad = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(x[t] + g * kGroup + 4 * q));
       const __m256 first = _mm256_permutevar8x32_ps(quad, places[q]);
       const __m256 second = _mm256_permutevar8x32_ps(quad, _mm256_srli_epi32(places[q], 2));
@@ -70,7 +71,7 @@ template <bool one_token>
 void multiply_sparse(const SparseStrip& s, const float* const* x, int tokens, float* out) {
   const int whole = s.rows / 8 * 8;
   if (whole < s.rows) {
-    // Only the last rows; the rows before them are written below.
+    // Only the last rows remain. The rows before them are written below.
     SparseStrip rest = s;
     for (const uint8_t*& byte : rest.bytes) byte += whole;
     rest.rows = s.rows - whole;
@@ -92,7 +93,7 @@ void multiply_sparse(const SparseStrip& s, const float* const* x, int tokens, fl
   }
 }
 
-/// Four rows side by side, so that their sums do not wait for each other.
+/// Multiplies four adjacent rows at a time, so that their sums do not wait for each other.
 template <int rows>
 [[gnu::always_inline]] inline void multiply_rows(const DenseStrip& s, int r, const float* x, float* out) {
   __m256 sums[rows];

@@ -27,7 +27,7 @@ void score(RouterScores scores, std::vector<double>& x) {
   }
 }
 
-/// The places of the `count` largest scores; the first of equal scores wins.
+/// The indices of the `count` largest scores. If scores are equal, the lowest index comes first.
 std::vector<int32_t> largest_of(const std::vector<double>& scores, int64_t count) {
   std::vector<int32_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
@@ -40,7 +40,7 @@ std::vector<int32_t> largest_of(const std::vector<double>& scores, int64_t count
   return order;
 }
 
-/// Removes experts from the choice if their group is not among the best.
+/// Excludes experts whose group is not among the best groups.
 void keep_groups(const RouterRule& rule, std::vector<double>& choice) {
   const size_t size = choice.size() / static_cast<size_t>(rule.groups);
   std::vector<double> groups;

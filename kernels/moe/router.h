@@ -7,16 +7,16 @@
 
 namespace twofour {
 
-/// How a router turns logits into experts and weights.
+/// The rule by which a router turns logits into experts and weights.
 struct RouterRule {
   RouterScores scores = RouterScores::kSoftmax;
   bool renormalized = false;            ///< weights of the chosen experts are normalized to a sum of 1
-  double scaling = 1;                   ///< of all weights
+  double scaling = 1;                   ///< factor of all weights
   int64_t groups = 1, kept_groups = 1;  ///< experts are chosen only from the best groups
-  bool sums_two = false;                ///< a group's score is the sum of its best two experts; else its best
+  bool sums_two = false;  ///< true: a group's score is the sum of its two best scores; false: its best score
 };
 
-/// The chosen experts of tokens.
+/// The experts that a router chose for tokens.
 struct ExpertChoice {
   std::vector<int32_t> ids;    ///< [M, top_k], the best first
   std::vector<float> weights;  ///< [M, top_k]
@@ -24,8 +24,9 @@ struct ExpertChoice {
 
 namespace cpu {
 
-/// Chooses experts by the finite logits [M, experts] of a router, in double. The lower of two experts with
-/// equal scores wins. `correction` [experts] is added only for the choice; empty: none.
+/// Chooses experts by the finite logits [M, experts] of a router, in double. If two experts have equal
+/// scores, the lower id is chosen. `correction` [experts] is added to scores only to choose experts; it may
+/// be empty.
 ExpertChoice choose_experts(const RouterRule& rule, std::span<const float> logits, int64_t experts,
                             int64_t top_k, std::span<const float> correction);
 

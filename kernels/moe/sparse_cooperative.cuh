@@ -18,10 +18,10 @@
 namespace twofour::cuda {
 
 inline constexpr int kClusterBlocks = 8, kCooperativeThreads = 512;
-/// An intermediate step in the mailbox: 64 halves, eight bytes in each word, and their factor. The other
-/// eight bytes of a word become kSent when it is sent: sixteen bytes are written and read at once. Arbitrary
-/// contents of a workspace equal kSent once in 2^64 words, and the block that reads a word clears it for the
-/// next launch.
+/// An intermediate step in the mailbox: 64 halves and their factor. Each word holds eight bytes of them. The
+/// other eight bytes of a word become kSent when it is sent; all sixteen bytes are written and read at once.
+/// Arbitrary contents of a workspace equal kSent once in 2^64 words. The block that reads a word clears it
+/// for the next launch.
 inline constexpr int kMailboxWords = 17;
 inline constexpr uint2 kSent = {0x5EA7C0DEu, 0x9B1D3F62u};
 
@@ -43,7 +43,7 @@ __device__ __forceinline__ uint4 read_word(const uint4* from) {
   return v;
 }
 
-/// Waits until at most `pending` groups of this thread's copies are under way, or three.
+/// Waits until at most `pending` groups of this thread's copies are in progress, or at most three.
 __device__ __forceinline__ void wait_copies_but(int pending) {
   asm volatile(
       "{ .reg .pred p; setp.ge.s32 p, %0, 3; @p cp.async.wait_group 3; setp.eq.s32 p, %0, 2;\n"
@@ -52,14 +52,14 @@ __device__ __forceinline__ void wait_copies_but(int pending) {
       : "memory");
 }
 
-/// The source of a lane's copies, as LaneCursor: 16 columns of quad t of 16 k, and metadata and scale of
-/// group t (t = lane / 8).
+/// The addresses from which a lane copies, as in LaneCursor: 16 columns of quad t of 16 k, and the metadata
+/// and scales of group t (t = lane / 8).
 struct CooperativeCursor {
   uint32_t comp, meta, scale;
   __device__ __forceinline__ CooperativeCursor(const CooperativeWeights& w, int column, int t)
       : comp(w.comp_quad[t] + column), meta(t * w.meta_group + column), scale(t * w.scale_group + column) {}
 
-  /// Starts the copies of a step into a stage. `more`: columns.
+  /// Starts the copies of a step into a stage. `more` is added to the number of the first column.
   __device__ __forceinline__ void copy(const CooperativeWeights& w, int e, int step, int more, uint32_t stage,
                                        int lane) const {
     const uint32_t to = stage + static_cast<uint32_t>(lane / 8 * kWarpColumns + chunk_at(lane % 8, lane / 8));
@@ -76,7 +76,7 @@ struct CooperativeCursor {
   }
 };
 
-/// Stores the warp's sums of 128 columns over a step that it has multiplied.
+/// Stores the sums of 128 columns over a step that the warp has multiplied.
 __device__ __forceinline__ void store_sums(const float (&sums)[8][1][4], int lane, uint8_t* stage) {
   const int t = lane % 4;
   float4 mine{};
@@ -88,7 +88,7 @@ __device__ __forceinline__ void store_sums(const float (&sums)[8][1][4], int lan
   *reinterpret_cast<float4*>(stage + column * 4) = mine;
 }
 
-/// Adds up the sums of `count` warps, `stride` bytes apart: four columns in each lane.
+/// Adds the sums of `count` warps, which are `stride` bytes apart. Each lane adds four columns.
 __device__ __forceinline__ float4 add_up(const uint8_t* stage, int lane, int count, int stride) {
   float4 sum{};
 #pragma unroll 4
@@ -109,7 +109,8 @@ __device__ __forceinline__ void multiply_step(const uint8_t* stage, int lane, co
   }
 }
 
-/// As load_pair, but leaves the conversion, which has to wait for the numbers, to pair_of.
+/// Loads like load_pair, but leaves the conversion to pair_of, because the conversion has to wait for the
+/// numbers.
 __device__ __forceinline__ uint2 load_bits(const void* x, Float type, int i) {
   uint2 bits{};
   if (type == Float::f32) {
@@ -121,8 +122,8 @@ __device__ __forceinline__ uint2 load_bits(const void* x, Float type, int i) {
 }
 __device__ __forceinline__ float2 pair_of(uint2 bits, Float type) { return load_pair(&bits, type, 0); }
 
-/// Turns 64 neighbours along k, two in each lane, into the lane's fragment for 8 equal rows. Returns the
-/// factor of the products.
+/// Turns 64 adjacent numbers along k, two in each lane, into the lane's fragment for 8 equal rows. Returns
+/// the factor of the products.
 __device__ __forceinline__ float fragment_of(float2 x, int t, uint4 (&b)[2][1]) {
   const uint32_t largest =
       __reduce_max_sync(0xFFFFFFFFu, max(__float_as_uint(fabsf(x.x)), __float_as_uint(fabsf(x.y))));
@@ -138,7 +139,7 @@ __device__ __forceinline__ float fragment_of(float2 x, int t, uint4 (&b)[2][1]) 
   return factor;
 }
 
-/// The same from the mailbox, which it clears.
+/// Does the same for numbers from the mailbox, and clears them there.
 __device__ __forceinline__ float receive(uint4* mailbox, int lane, uint4 (&b)[2][1]) {
   uint4 word{};
   if (lane < kMailboxWords) {
@@ -159,14 +160,14 @@ __device__ __forceinline__ float receive(uint4* mailbox, int lane, uint4 (&b)[2]
   return __uint_as_float(__shfl_sync(0xFFFFFFFFu, word.x, 16));
 }
 
-/// Sums of 128 columns.
+/// The bytes of the sums of 128 columns.
 inline constexpr int kItem = kWarpColumns * 4;
-/// Bytes of the barriers, then of each expert's factors in both products.
+/// The bytes of the barriers and of each expert's factors in both products, which follow them.
 inline constexpr int kCooperativeHead = 128 + 2 * 32 * 4;
-/// Cycles between the starts of copies of four jobs, one for each scheduler, and of the next four. If all
-/// jobs started at once, the first would arrive hardly before the last, and nothing would be multiplied
-/// meanwhile. With this delay, copies still request more than twice memory's bandwidth; 200 and 400 take the
-/// same time, 0 takes 0.3 us more.
+/// The number of cycles between the starts of copies of four jobs, one for each scheduler, and of the next
+/// four. If all jobs started at once, the first copies would arrive hardly before the last, and nothing would
+/// be multiplied meanwhile. With this delay, copies still request more than twice the bandwidth of memory.
+/// 200 and 400 take the same time, and 0 takes 0.3 us more.
 inline constexpr int kTurn = 300;
 
 __global__ void __launch_bounds__(kCooperativeThreads)
@@ -178,7 +179,7 @@ __global__ void __launch_bounds__(kCooperativeThreads)
   const int cluster = static_cast<int>(blockIdx.y), clusters = static_cast<int>(gridDim.y);
   const int t = lane % 4, g = lane / 4;
 
-  // Barriers: sums of the first product, of the second
+  // The barriers for the sums of the first and of the second product.
   const uint32_t base = shared_address(shared), up_barrier = base, down_barrier = base + 8;
   if (threadIdx.x == 0) {
     begin_barrier(up_barrier);
@@ -186,12 +187,12 @@ __global__ void __launch_bounds__(kCooperativeThreads)
   }
   arrive_at_cluster();
   wait_for_predecessor();
-  // Loaded first, since everything waits for it
+  // Load x first, since everything waits for it.
   const int topk = a.rows.rows;
   const int id = lane < topk ? a.rows.ids[lane] : 0;
   const int part = warp & ((1 << a.parts_log2) - 1), parts = 1 << a.parts_log2;
   const int part_step = part * kClusterBlocks + rank, stride = parts * kClusterBlocks;
-  // A step of x for the warp, the next of this job or the first of its next job
+  // A step of x for the warp. It is the next step of this job, or the first step of the next job.
   const auto load_x = [&](int step) {
     return load_bits(a.x, a.type, min(step, a.up_steps - 1) * kStepK + 2 * lane);
   };
@@ -204,10 +205,10 @@ __global__ void __launch_bounds__(kCooperativeThreads)
     return static_cast<int>(static_cast<uint64_t>(static_cast<uint32_t>(unit)) * a.strip_multiplier >> 36);
   };
   int units = topk * a.strips, first_unit = a.first_unit[cluster], last_unit = a.first_unit[cluster + 1];
-  // The warp's next job; known before the ids if all experts are on this device
+  // The next job of the warp. It is known before the ids if all experts are on this device.
   int unit = first_unit + (warp >> a.parts_log2), segment = segment_of(unit);
 
-  // Experts, one in each lane: those on this device, in their order
+  // The experts on this device, one in each lane, in their order.
   int own_expert = lane < topk ? local_expert_of(a.rows, id) : -1;
   const uint32_t here = __ballot_sync(0xFFFFFFFFu, own_expert >= 0);
   const int segments = __popc(here);
@@ -216,15 +217,15 @@ __global__ void __launch_bounds__(kCooperativeThreads)
     row = lane < segments ? static_cast<int>(__fns(here, 0, lane + 1)) : 0;
     own_expert = __shfl_sync(0xFFFFFFFFu, own_expert, row);
   }
-  // Factors of the products. One warp loads them before the weights: behind them they would come last.
+  // The factors of the products. One warp loads them before the weights; otherwise they would arrive last.
   float up_scale = 0, up_weight = 1, down_scale = 0, down_weight = 1;
   if (warp == warps - 1 && lane < segments) {
     up_scale = a.up.global_scale[own_expert], down_scale = a.down.global_scale[own_expert];
     if (a.up.row_weight) up_weight = a.up.row_weight[row];
     if (a.down.row_weight) down_weight = a.down.row_weight[row];
   }
-  float* scales = reinterpret_cast<float*>(shared + 128);  // first product, second
-  // A cluster's units of the first product, a block's steps of the second
+  float* scales = reinterpret_cast<float*>(shared + 128);  // factors of the first product, then of the second
+  // The units of a cluster in the first product, and the steps of a block in the second.
   if (segments < topk) {
     units = segments * a.strips;
     first_unit = first_unit * segments / topk, last_unit = last_unit * segments / topk;
@@ -234,8 +235,8 @@ __global__ void __launch_bounds__(kCooperativeThreads)
   const int first_step = units * rank / kClusterBlocks;
   const int own_steps = units * (rank + 1) / kClusterBlocks - first_step;
 
-  // Copy. Each step of the block has a stage: first the steps of the first product by job, then those of the
-  // second
+  // Start the copies. Each step of the block has a stage: first the steps of the first product, by job, and
+  // then those of the second.
   uint8_t* stages = shared + a.stages;
   uint8_t* down_stages = stages + (own_units << a.parts_log2) * a.job_steps * kStageBytes;
   int pending = 0;
@@ -251,7 +252,8 @@ __global__ void __launch_bounds__(kCooperativeThreads)
       up_cursor.copy(a.up, e, step, (unit - segment * a.strips) * 64, to, lane);
     unit += warps >> a.parts_log2, segment = segment_of(unit);
   }
-  // Splits a job of the second product into tile and step; all steps of a tile come before the next tile's
+  // Splits a job of the second product into a tile and a step. All steps of a tile come before those of the
+  // next tile.
   const auto split = [&](int job, int& tile, int& step) {
     for (tile = 0; job >= own_steps; ++tile) job -= own_steps;
     tile = cluster + tile * clusters, step = first_step + job;
@@ -296,7 +298,7 @@ __global__ void __launch_bounds__(kCooperativeThreads)
   wait_for_cluster();
   __syncthreads();
 
-  // Add up, in the block that finishes the unit
+  // Add the sums, in the block that finishes the unit.
 #pragma unroll 1
   for (int i = warp; i < own_units; i += warps) {
     const auto to = static_cast<uint32_t>(i % kClusterBlocks);
@@ -306,7 +308,7 @@ __global__ void __launch_bounds__(kCooperativeThreads)
                   cluster_address(up_barrier, to));
   }
 
-  // Most weights have arrived: the next kernel's copies ahead hardly delay the others.
+  // Most weights have arrived, so the copies that the next kernel starts ahead hardly delay the others.
   release_successor();
 
   // Activation
@@ -327,7 +329,7 @@ __global__ void __launch_bounds__(kCooperativeThreads)
     const auto [to_half, factor] = half_scale(__reduce_max_sync(0xFFFFFFFFu, largest));
     const uint32_t p0 = half2_of(v.x * to_half, v.y * to_half);
     const uint32_t p1 = half2_of(v.z * to_half, v.w * to_half);
-    // Word 4c + t: pairs of k 8c + t and 8c + t + 4, which lane t of a fragment of x needs together
+    // Word 4c + t holds the pairs of k 8c + t and 8c + t + 4, which lane t of a fragment of x needs together.
     const int low = lane % 16 / 4 * 4 + t / 2;
     const uint32_t a0 = __shfl_sync(0xFFFFFFFFu, p0, low), a1 = __shfl_sync(0xFFFFFFFFu, p1, low);
     const uint32_t b0 = __shfl_sync(0xFFFFFFFFu, p0, low + 2), b1 = __shfl_sync(0xFFFFFFFFu, p1, low + 2);
@@ -365,7 +367,7 @@ __global__ void __launch_bounds__(kCooperativeThreads)
   }
   __syncthreads();
 
-  // Add up; finish 16 columns of a tile
+  // Add the sums, and finish 16 columns of a tile.
   if (warp >= own_tiles) return;
 #pragma unroll 1
   for (int tile = warp; tile < own_tiles; tile += warps) {
@@ -384,7 +386,7 @@ __global__ void __launch_bounds__(kCooperativeThreads)
       sum = sum4(sum, {__shfl_xor_sync(0xFFFFFFFFu, sum.x, d), __shfl_xor_sync(0xFFFFFFFFu, sum.y, d),
                        __shfl_xor_sync(0xFFFFFFFFu, sum.z, d), __shfl_xor_sync(0xFFFFFFFFu, sum.w, d)});
     }
-    // All lanes have the same sums: lane (g, t) stores column 4t + g
+    // All lanes have the same sums. Lane (g, t) stores column 4t + g.
     const float mine = g == 0 ? sum.x : g == 1 ? sum.y : g == 2 ? sum.z : sum.w;
     const int column = (cluster + tile * clusters) * kWarpColumns + rank * 16 + 4 * t + g;
     if (g < 4) store_float(a.out, a.type, column, mine);

@@ -12,7 +12,7 @@ namespace twofour::cuda {
 namespace {
 
 constexpr const char* kWhere = "sparse_moe, one launch";
-/// Shared memory of a block, on the device with most.
+/// The shared memory of a block on the device that has the most.
 constexpr int kMostShared = 227 << 10;
 
 struct Cut {
@@ -21,7 +21,7 @@ struct Cut {
 };
 
 /// Gives every cluster the same number of steps: clusters with one more tile have fewer units. A block has
-/// sixteen warps; up to four share the K of a unit, as long as each has a step.
+/// sixteen warps. Up to four share the K of a unit, as long as each has a step.
 Cut cut(int64_t h, int64_t i, int64_t topk, int clusters, const SparsePlan& plan) {
   Cut c{};
   const int tiles = static_cast<int>(h / kWarpColumns), k_steps = static_cast<int>(h / kStepK);
@@ -45,7 +45,7 @@ Cut cut(int64_t h, int64_t i, int64_t topk, int clusters, const SparsePlan& plan
     most = std::max(most, (last - first) * unit_steps + own_tiles * tile_steps);
     most_units = std::max(most_units, last - first);
   }
-  // Head, sums of the first product, of the second
+  // The head comes first, then the sums of the first product, then those of the second.
   c.stages = kCooperativeHead +
              (ceil_div(most_units, kClusterBlocks) * kClusterBlocks + ceil_div(tiles, c.clusters)) * kItem;
   c.bytes = c.stages + most * kStageBytes;
@@ -58,7 +58,8 @@ int64_t mailbox_bytes(int64_t h, int64_t i, int64_t topk) {
   return fits ? h / kWarpColumns * topk * (i / kStepK) * kMailboxWords * 16 : 0;
 }
 
-/// Clusters that the device runs at once, one block for each multiprocessor; the driver is asked once.
+/// The number of clusters that the device runs at once, with one block for each multiprocessor. The driver is
+/// asked only once.
 int clusters_at_once() {
   static std::mutex mutex;
   static std::map<int, int> known;
@@ -80,7 +81,7 @@ int clusters_at_once() {
     config.dynamicSmemBytes = static_cast<size_t>(bytes);
     config.attrs = &cluster, config.numAttrs = 1;
     if (cudaOccupancyMaxActiveClusters(&count, cooperative_kernel, &config) != cudaSuccess) {
-      count = 0;  // no such cluster on this device
+      count = 0;  // this device supports no such cluster
       (void)cudaGetLastError();
     }
   }
@@ -117,8 +118,8 @@ bool fits_cooperative(const SparseArgs& up, const SparseArgs& down, const Sparse
 
 bool launch_cooperative(const SparseArgs& up, const SparseArgs& down, SparseLayout layout, void* mailbox,
                         const SparsePlan& plan, Stream stream) {
-  // CUDA refuses a launch with too few multiprocessors, but not a captured one: its clusters would wait for
-  // each other for ever.
+  // CUDA refuses a launch with too few multiprocessors. It does not refuse a captured launch, whose clusters
+  // would wait for each other for ever.
   if (multiprocessors(stream) < multiprocessors()) return false;
   const int clusters = std::min(clusters_at_once(), kMostClusters);
   const Cut c = cut(down.n, down.k, down.segments, clusters, plan);

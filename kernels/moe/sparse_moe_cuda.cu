@@ -10,16 +10,16 @@ namespace twofour::cuda {
 namespace {
 
 constexpr const char* kWhere = "sparse_moe";
-/// Tokens that are computed at a time: this bounds the workspace.
+/// The number of tokens that are computed at a time. It bounds the workspace.
 constexpr int64_t kMaxTokens = 1024;
-/// With this many experts for each row, so few are shared that reading them again, mostly from the L2 cache,
-/// costs less than sorting.
+/// The number of experts for each row from which rows are not sorted. So few experts are then shared that
+/// reading them again, mostly from the L2 cache, costs less than sorting.
 constexpr int64_t kExpertsPerRow = 4;
 
-/// Rows for each expert from which the many-row kernel is faster.
+/// The number of rows for each expert from which the kernel for many rows is faster.
 constexpr int64_t kManyRowsFrom = 5;
 
-/// out[m] = the sum of the token's rows, in their order.
+/// Computes out[m], the sum of the rows of a token in their order.
 __global__ void __launch_bounds__(256) combine_kernel(const __grid_constant__ CombineArgs a) {
   __shared__ bool here[kMaxSegments];
   const int64_t m = blockIdx.y;
@@ -104,7 +104,7 @@ void check(const SparseMoe& moe, const MoeTokens& in, void* workspace, size_t by
   if (in.m > 0) expect_workspace(kWhere, workspace, bytes, Workspace(moe, in.m, in.topk).bytes);
 }
 
-/// True if the many-row kernel can read the weights.
+/// True if the kernel for many rows can read the weights.
 bool fits_many_rows(const SparseMoe& moe) {
   SparseArgs up{}, down{};
   describe_weights(moe.w13, moe.w13.n == 2 * moe.w2.k, kWhere, up);
@@ -112,8 +112,8 @@ bool fits_many_rows(const SparseMoe& moe) {
   return cuda::fits_many_rows(up) && cuda::fits_many_rows(down);
 }
 
-/// Computes tokens m0 to m0 + m - 1 by the many-row kernel; returns false if another is faster or the weights
-/// do not fit it.
+/// Computes tokens m0 to m0 + m - 1 with the kernel for many rows. Returns false if another kernel is faster
+/// or the weights do not fit.
 bool run_many(const SparseMoe& moe, const MoeTokens& tokens, int64_t m0, int64_t m, void* workspace,
               Stream stream, const SparseMoePlan& plan) {
   const LayerSizes sizes = sizes_of(moe, tokens.topk);
@@ -187,7 +187,7 @@ void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, 
              "one that it does not");
     }
 
-    // Few rows hardly share experts: they are not sorted, and the multiplying blocks sum a token's rows.
+    // Few rows hardly share experts. They are not sorted, and the multiplying blocks add the rows of a token.
     const bool distinct = m == 1 || rows * kExpertsPerRow <= moe.w13.e;
     auto* route = reinterpret_cast<Route*>(base + at.route);
     auto* sorted = reinterpret_cast<int32_t*>(base + at.sorted);

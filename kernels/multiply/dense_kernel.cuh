@@ -3,17 +3,18 @@
 #include "kernels/multiply/expert_rows.cuh"
 #include "kernels/numbers/swiglu.cuh"
 
-/// The kernel for few rows of each expert: a block of eight warps multiplies tiles of 16 stored rows with few
-/// rows of x. A tile has one warp or several.
+/// The kernel for few rows for each expert. A block of eight warps multiplies tiles of 16 stored rows by few
+/// rows of x. One or several warps work on a tile.
 
 namespace twofour::cuda {
 
 inline constexpr int kDenseThreads = 256, kDenseWarps = kDenseThreads / 32, kDenseStages = 3;
 
-/// Bytes of sums of a block's warps, of eight rows of x.
+/// The bytes of the sums of a block's warps, for eight rows of x.
 inline constexpr int kDenseSumBytes = kDenseWarps * 32 * 16;
 
-/// Bytes of a block: stages of weights for each warp, then stages of x, then sums of warps that share K.
+/// The bytes of shared memory of a block. It holds stages of weights for each warp, then stages of x, then
+/// the sums of warps that share K.
 __host__ __device__ constexpr int dense_shared(int tile_m, int warps_k) {
   return kDenseStages * (kDenseWarps * kDenseStageBytes + tile_m * warps_k * kDenseRowBytes) +
          (warps_k > 1 ? (tile_m <= 8    ? 1
@@ -23,7 +24,8 @@ __host__ __device__ constexpr int dense_shared(int tile_m, int warps_k) {
                       : 0);
 }
 
-/// Adds up the sums of warps that share K, in their order, in the first of them. `shared` is unused memory.
+/// Reduces the sums of warps that share K, in their order, into the first of these warps. `shared` is unused
+/// memory.
 template <int kTiles>
 __device__ __forceinline__ void add_up_warps(float (&sums)[kTiles][4], int warps_k, int warp, int lane,
                                              uint8_t* shared) {
@@ -42,8 +44,8 @@ __device__ __forceinline__ void add_up_warps(float (&sums)[kTiles][4], int warps
   }
 }
 
-/// Stores the sums of a tile. A lane has rows g and g + 8, which are gate and up in g8, for rows of x 8q + 2t
-/// and 8q + 2t + 1.
+/// Stores the sums of a tile. A lane has rows g and g + 8, which are gate and up in g8, for rows 8q + 2t and
+/// 8q + 2t + 1 of x.
 template <int kTiles, class RowOf>
 __device__ __forceinline__ void store_sums(const DenseArgs& a, const float (&sums)[kTiles][4],
                                            float expert_scale, const DenseTile& tile, int m, int lane,
@@ -117,7 +119,7 @@ __global__ void __launch_bounds__(kDenseThreads, kTiles == 1 ? 3 : 2)
 #pragma unroll 1
   for (int first = 0; first < record.count; first += a.tile_m) {
     const int m = min(record.count - first, a.tile_m);
-    // The next weights
+    // Load the next weights.
     DenseLoader<kAccess> loader(a, lane);
     int fill_turn = 0, fill_tile = warp_tile;
     const auto fill_weights = [&](int slot) {
@@ -126,7 +128,7 @@ __global__ void __launch_bounds__(kDenseThreads, kTiles == 1 ? 3 : 2)
       if (loader.left() > 0) loader.fill(stages + slot * kDenseStageBytes, a.warps_k);
       if (++fill_turn == turns) fill_turn = 0, fill_tile += warps_n;
     };
-    // Copy ahead: weights first, since they depend on no other kernel
+    // Copy ahead. Weights come first, because they depend on no other kernel.
 #pragma unroll
     for (int s = 0; s < kDenseStages - 1; ++s)
       if (s < all_turns) fill_weights(s);
@@ -135,7 +137,7 @@ __global__ void __launch_bounds__(kDenseThreads, kTiles == 1 ? 3 : 2)
       release_successor();
       waited = true;
     }
-    // A warp copies every eighth row of x, one unit in each lane
+    // Each warp copies every eighth row of x, one unit in each lane.
     const uint4* x_from[kTiles];
 #pragma unroll
     for (int q = 0; q < kTiles; ++q) {
@@ -174,7 +176,7 @@ __global__ void __launch_bounds__(kDenseThreads, kTiles == 1 ? 3 : 2)
 #pragma unroll 1
     for (int i = 0; i < all_turns; ++i) {
       wait_copies<kDenseStages - 2>();
-      __syncthreads();  // x of this turn has arrived; the slot of the last turn is free
+      __syncthreads();  // x of this turn has arrived; the slot of the previous turn is free
       if (i + kDenseStages - 1 < all_turns) {
         fill_weights(free_slot);
         fill_x(free_slot);

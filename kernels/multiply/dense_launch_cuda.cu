@@ -11,17 +11,19 @@ namespace {
 
 constexpr const char* kWhere = "dense_multiply";
 constexpr int kPrepareThreads = 512;
-/// The largest number of rows of x times warps that share K: each warp has its own steps of x in shared
-/// memory.
+/// The largest product of the number of rows of x and the number of warps that share K. Each warp has its own
+/// steps of x in shared memory.
 constexpr int kMostSteps = 32;
-/// The turns that are enough for a block, and the blocks for each multiprocessor.
+/// The number of turns that are enough work for a block, and the number of blocks wanted for each
+/// multiprocessor.
 constexpr int kTurnsOfBlock = 8, kBlocksWanted = 6;
-/// Turns that a block takes to start.
+/// The time that a block takes to start, in turns.
 constexpr int kTurnsToStart = 3;
-/// Turns of a warp below which K is not shared further: adding up would cost more than more warps save.
+/// The smallest number of turns of a warp for which K is shared further. Below it, the reduction would cost
+/// more than further warps save.
 constexpr int kTurnsOfWarp = 4;
 
-/// Writes units of a row from NVFP4, as halves: exact.
+/// Converts a row from NVFP4 to halves, exactly, and writes it as units.
 __device__ void prepare_nvfp4(const PrepareDenseArgs& a, int64_t row, uint4* to) {
   for (int u = static_cast<int>(threadIdx.x); u < a.k / 8; u += kPrepareThreads) {
     const float scale = e4m3_to_float(a.nvfp4.scales[row * (a.k / kGroup) + u / 2]);
@@ -34,10 +36,10 @@ __device__ void prepare_nvfp4(const PrepareDenseArgs& a, int64_t row, uint4* to)
   if (threadIdx.x == 0) a.to.factors[row] = *a.nvfp4.global_scale * 0x1p14f;
 }
 
-/// Block 0 sorts if that is asked for; each of the others prepares a row.
+/// Block 0 sorts rows if requested. Each other block prepares one row.
 __global__ void __launch_bounds__(kPrepareThreads)
     prepare_dense_kernel(const __grid_constant__ PrepareDenseArgs a) {
-  extern __shared__ int counts[];  // [E], later the place of the next row of an expert
+  extern __shared__ int counts[];  // [E] counts, later the position of the next row of each expert
   release_successor();
   if (a.route && blockIdx.x == 0) return sort_rows<kPrepareThreads>(a.rows, *a.route, a.sorted, counts);
   const int64_t row = blockIdx.x - (a.route ? 1 : 0), first = row * a.k;
@@ -87,8 +89,8 @@ auto kernel_for(const DenseArgs& a) {
                     : kernel_for<Weights, DenseAccess::rows>(a);
 }
 
-/// Warps that share K if rows are multiplied one by one: the number that minimizes the turns of the
-/// multiprocessor with most blocks. More warps share K as long as some multiprocessor has no block.
+/// The number of warps that share K if rows are multiplied one by one. It minimizes the turns of the
+/// multiprocessor with the most blocks. More warps share K as long as some multiprocessor has no block.
 int single_warps_k(int64_t tiles, int64_t steps, int64_t slots) {
   const int64_t all = multiprocessors();
   int best = 1;
@@ -102,7 +104,7 @@ int single_warps_k(int64_t tiles, int64_t steps, int64_t slots) {
   return best;
 }
 
-/// The same if experts have several rows: more warps if there are few experts.
+/// The number of warps that share K if experts have several rows. It is larger if there are few experts.
 int routed_warps_k(const DenseArgs& a, int slots) {
   const int64_t wanted = int64_t{multiprocessors()} * 24;
   int warps_k = 1;
@@ -112,7 +114,8 @@ int routed_warps_k(const DenseArgs& a, int slots) {
   return warps_k;
 }
 
-/// Groups of tiles that a block computes: several if it would end soon, as long as there are enough blocks.
+/// The number of groups of tiles that a block computes. It is more than one if the block would end soon and
+/// enough blocks remain.
 int groups_of(const DenseArgs& a, int slots) {
   const int warps_n = kDenseWarps / a.warps_k;
   int groups = 1;
@@ -122,8 +125,8 @@ int groups_of(const DenseArgs& a, int slots) {
   return groups;
 }
 
-/// Starts a kernel with a chosen cut, for `slots` rows, tokens or experts, with `shared` bytes of shared
-/// memory.
+/// Starts a kernel with a chosen tiling for `slots` rows, tokens or experts. Each block has `shared` bytes of
+/// shared memory.
 void launch_cut(void (*kernel)(DenseArgs), const DenseArgs& a, int slots, int shared, bool overlap,
                 Stream stream) {
   expect(shared <= shared_memory_limit(), kWhere, "a cut that fits shared memory",
@@ -164,7 +167,7 @@ bool fits_dense_single(const DenseArgs& a) { return single_shared(a.steps) <= sh
 void launch_dense(DenseArgs a, int warps_k, Stream stream) {
   a.route_from_predecessor = a.route_from_predecessor && a.route;
   const int slots = a.route ? std::min(a.rows.rows, a.e) : a.rows.rows;
-  // The mean number of rows of an expert at a time
+  // Use the mean number of rows of an expert as the number of rows at a time.
   a.tile_m = a.route ? std::min(tile_of_mean(a.rows.rows / slots), a.rows.rows) : 1;
   if (!a.aligned) a.tile_m = std::min(a.tile_m, 8);
   a.warps_k = warps_k   ? warps_k

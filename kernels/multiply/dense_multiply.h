@@ -6,7 +6,7 @@
 
 namespace twofour::cuda {
 
-/// The storage of dense NVFP4 weights on the device: as in a checkpoint, or g8.
+/// How dense NVFP4 weights are stored on the device: as in a checkpoint, or as g8.
 enum class DenseLayout { rows, g8 };
 
 /// Dense experts in device memory.
@@ -18,40 +18,41 @@ struct DenseWeights {
   DenseLayout layout = DenseLayout::rows;
   const uint8_t* codes = nullptr;
   const uint8_t* scales = nullptr;
-  int64_t e = 0, n = 0, k = 0;          ///< k a multiple of 16
-  bool gated = false;                   ///< rows are gate then up, which g8 interleaves
+  int64_t e = 0, n = 0, k = 0;          ///< k is a multiple of 16
+  bool gated = false;                   ///< gate rows come before up rows; g8 interleaves them
   const float* global_scale = nullptr;  ///< F32 [E], multipliers
 };
 
-/// Activations in NVFP4, for W4A4; they take the place of ExpertRows::x.
+/// Activations in NVFP4, for W4A4. They are used instead of ExpertRows::x.
 struct Nvfp4Rows {
   const uint8_t* codes = nullptr;       ///< [R / rows_per_x, K/2]
   const uint8_t* scales = nullptr;      ///< [R / rows_per_x, K/16] E4M3
-  const float* global_scale = nullptr;  ///< [1], the multiplier
+  const float* global_scale = nullptr;  ///< [1], a multiplier
 };
 
-/// The output of the products.
+/// The output of a launch.
 enum class DenseEpilogue {
-  rows,    ///< out [R, N], gate then up
+  rows,    ///< out [R, N], gate rows before up rows
   stored,  ///< out [R, N] in the order of stored rows, which g8 interleaves
   swiglu,  ///< out [R, N/2]: silu(gate) * up, row_weight in both; g8 and gated only, since both are then in
            ///< one lane
 };
 
 struct DenseOptions {
-  const Nvfp4Rows* nvfp4 = nullptr;  ///< W4A4 instead of W4A16
+  const Nvfp4Rows* nvfp4 = nullptr;  ///< if given, W4A4 instead of W4A16
   DenseEpilogue epilogue = DenseEpilogue::rows;
-  float limit = 0;                      ///< clamp of gate and up; 0: none
-  const int32_t* expert_map = nullptr;  ///< [map_size] of ids to experts, -1: not here; nullptr: identity
+  float limit = 0;                      ///< limit to which gate and up are clamped; 0: none
+  const int32_t* expert_map = nullptr;  ///< [map_size] from ids to experts, -1: not here; nullptr: identity
   int64_t map_size = 0;
-  int warps_k = 0;  ///< warps of a block that share K: 1, 2, 4 or 8; 0: chosen
+  int warps_k = 0;  ///< warps of a block that share K: 1, 2, 4 or 8; 0: chosen automatically
 };
 
 size_t dense_multiply_workspace(const DenseWeights& weights, const ExpertRows& rows);
 
-/// out[r] = row_weight[r] * w[ids[r]] x[r / rows_per_x] by the tensor cores: exact products of decoded
-/// weights and activations, summed in float32 in a fixed order. BF16 and NVFP4 activations are exact; F16 and
-/// F32 are rounded to FP16 under one power of two for each row. The rest is as in sparse_multiply.
+/// Computes out[r] = row_weight[r] * w[ids[r]] x[r / rows_per_x] on tensor cores. Products of decoded weights
+/// and activations are exact, and are summed in float32 in a fixed order. BF16 and NVFP4 activations are
+/// exact. F16 and F32 activations are rounded to FP16 after scaling each row by a power of two. Everything
+/// else is as in sparse_multiply.
 void dense_multiply(const DenseWeights& weights, const ExpertRows& rows, void* workspace,
                     size_t workspace_bytes, Stream stream, const DenseOptions& options = {});
 

@@ -11,19 +11,20 @@ namespace {
 
 constexpr const char* kWhere = "dense_multiply";
 
-/// Rows for each expert from which the many-row kernel is faster.
+/// The number of rows for each expert from which the kernel for many rows is faster.
 constexpr int64_t kManyRowsFrom = 5;
 
-/// True if the many-row kernel can multiply such weights at all.
+/// True if the kernel for many rows can multiply by these weights.
 bool knows_many_rows(const DenseWeights& w) { return !w.gated && fits_many_rows(w) && has_many_rows(); }
 
-/// True if the many-row kernel takes such products: W4A16 whose result has the order of stored rows.
+/// True if the kernel for many rows can compute these products: W4A16 with results in the order of stored
+/// rows.
 bool takes_many_rows(const DenseWeights& w, const DenseOptions& options) {
   return !options.nvfp4 && options.warps_k == 0 && knows_many_rows(w);
 }
 
-/// Depends on the shape of weights only: their addresses may differ from those that the workspace was
-/// computed with.
+/// The result depends only on the shape of the weights. Their addresses may differ from those for which the
+/// workspace was computed.
 int64_t many_rows_bytes(const DenseWeights& w, const ExpertRows& rows) {
   DenseWeights anywhere = w;
   anywhere.codes = anywhere.scales = nullptr;

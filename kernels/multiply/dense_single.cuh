@@ -1,19 +1,19 @@
 #pragma once
 #include "kernels/multiply/dense_kernel.cuh"
 
-/// The kernel for rows that share no expert: it multiplies one row of x at a time.
+/// The kernel for rows that do not share experts. It multiplies one row of x at a time.
 
 namespace twofour::cuda {
 
-/// Shared memory of a block: stages of weights for each warp; all of x (rows one by one), or a step of it for
-/// each stage (tokens).
+/// The number of stages in a block's shared memory. It holds stages of weights for each warp. If rows are
+/// multiplied one by one, it also holds all of x; with tokens, it holds one step of x for each stage.
 inline constexpr int kSingleStages = 3, kTokensStages = 4;
 __host__ __device__ constexpr int single_shared(int steps) {
   return kDenseWarps * kSingleStages * kDenseStageBytes + steps * kDenseRowBytes;
 }
 inline constexpr int kTokensShared = kDenseWarps * kTokensStages * (kDenseStageBytes + kDenseRowBytes);
 
-/// Writes a whole row of x to shared memory, as units.
+/// Writes a whole row of x to shared memory as units.
 __device__ __forceinline__ void stage_row_of_x(const DenseArgs& a, int64_t row, uint4* to) {
   constexpr int kAtOnce = 4;
   const int units = a.k / 8;
@@ -74,7 +74,8 @@ __global__ void __launch_bounds__(kDenseThreads, kTokens ? 2 : 3)
   uint8_t* x = shared + kDenseWarps * kStages * kDenseStageBytes;
   if (kTokens) x += warp * kStages * kDenseRowBytes;
 
-  // Segments that follow each other: the token's experts, one in each lane, or tiles of one expert
+  // Segments are processed one after another. They are the experts of the token, one in each lane, or the
+  // tiles of one expert.
   int segments = 0, own_row = index, own_expert = 0;
   float own_factor = 0;
   if constexpr (kTokens) {
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(kDenseThreads, kTokens ? 2 : 3)
   } else {
     own_expert = local_expert(a.rows, index);
     if (own_expert < 0) {
-      wait_for_predecessor();  // so that this kernel does not end before its predecessors
+      wait_for_predecessor();  // this kernel must not end before its predecessors
       return;
     }
     segments = min(a.groups, (a.tiles - tile + warps_n - 1) / warps_n);
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(kDenseThreads, kTokens ? 2 : 3)
   struct At {
     int segment, step;
     __device__ __forceinline__ At(int of_all, int steps) : segment(of_all / steps), step(of_all % steps) {}
-    /// Returns true if it enters another segment.
+    /// Advances by `by` steps. Returns true if it enters another segment.
     __device__ __forceinline__ bool advance(int by, int steps) {
       if ((step += by) < steps) return false;
       do step -= steps, ++segment;
@@ -110,7 +111,7 @@ __global__ void __launch_bounds__(kDenseThreads, kTokens ? 2 : 3)
   const int all_steps = segments * a.steps;
   const int steps = tile < a.tiles && warp_k < all_steps ? (all_steps - warp_k - 1) / a.warps_k + 1 : 0;
 
-  // Copies are ahead of products; weights first, since they depend on no other kernel
+  // Copy ahead of the products. Weights come first, because they depend on no other kernel.
   At next(warp_k, a.steps);
   DenseLoader<kAccess> loader(a, lane);
   const auto aim_weights = [&] {

@@ -4,21 +4,22 @@
 #include "kernels/multiply/dense_launch.h"
 #include "kernels/numbers/bf16_codes.cuh"
 
-/// The work of one warp of the dense multiplication: steps of 16 stored rows by 256 k, m16n8k16. The order of
-/// k within a step is free as long as both sides share it: lane t of a quad (t = lane % 4) takes 64
-/// neighbours, two chunks of 16 bytes of codes, and each 8 of them, a word, are two fragments. A word gives
-/// codes i and i + 4 at once, so x has its 8 numbers in the order 0, 4, 1, 5, 2, 6, 3, 7.
+/// The work of one warp of the dense multiplication: steps of 16 stored rows by 256 k, with m16n8k16. The
+/// order of k within a step does not matter as long as weights and x have the same order. Lane t of a quad (t
+/// = lane % 4) reads 64 adjacent k, two chunks of 16 bytes of codes. Each 8 of the k are a word, which makes
+/// two fragments. A word gives codes i and i + 4 at once, so the 8 numbers of x have the order 0, 4, 1, 5, 2,
+/// 6, 3, 7.
 
 namespace twofour::cuda {
 
 inline constexpr int kDenseStepK = 256, kDenseTileRows = 16;
 inline constexpr int kDenseCodeBytes = kDenseTileRows * kDenseStepK / 2;
-/// A stage holds 16 rows of codes, then of block scales.
+/// The bytes of a stage. It holds the codes of 16 rows, followed by their block scales.
 inline constexpr int kDenseStageBytes = kDenseCodeBytes + kDenseTileRows * kDenseStepK / kGroup;
-/// Bytes of a step of a row of x.
+/// The bytes of one step of a row of x.
 inline constexpr int kDenseRowBytes = kDenseStepK * 2;
 
-/// Eight BF16 along k, in the order of two fragments.
+/// Reorders eight BF16 along k into the order of two fragments.
 __device__ __forceinline__ uint4 permuted_unit(const uint4& x) {
   return {__byte_perm(x.x, x.z, 0x5410), __byte_perm(x.x, x.z, 0x7632), __byte_perm(x.y, x.w, 0x5410),
           __byte_perm(x.y, x.w, 0x7632)};
@@ -27,21 +28,22 @@ __device__ __forceinline__ uint4 permuted_unit(const uint32_t* from) {
   return permuted_unit(uint4{from[0], from[1], from[2], from[3]});
 }
 
-/// The place of number i of gate times up as BF16, in a row whose next multiplication has `steps` steps.
+/// The place of number i of gate times up, as BF16. Its row is the input of the next multiplication, which
+/// has `steps` steps.
 __device__ __forceinline__ int64_t active_place(int64_t row, int64_t steps, int i) {
   return (row * steps * 32 + unit_place(i / 8)) * 8 + i % 4 * 2 + i / 4 % 2;
 }
 
-/// Both sides of the tensor cores are halves: weights times 2^-14, x under a factor of its row.
+/// Both operands of the tensor cores are FP16: weights times 2^-14, and x times a factor of its row.
 struct HalfWeights {
   static constexpr float kFactor = 1;
 
-  /// Block scales of two groups, for decode.
+  /// The block scales of two groups, in the form that decode reads.
   __device__ static __forceinline__ uint2 scales_of(uint32_t pair) {
     const uint32_t halves = half2_of_e4m3(pair);
     return {halves & 0xFFFFu, halves >> 16};
   }
-  /// Eight codes as pairs of codes i and i + 4.
+  /// Decodes eight codes as pairs of codes i and i + 4.
   __device__ static __forceinline__ void decode(uint32_t w, uint32_t scale, uint32_t (&out)[4]) {
     out[0] = ((w << 12) & 0x80008000u) | ((w << 9) & 0x0E000E00u);
     out[1] = ((w << 8) & 0x80008000u) | ((w << 5) & 0x0E000E00u);
@@ -59,7 +61,7 @@ struct HalfWeights {
   }
 };
 
-/// Both sides are BF16: weights times 2^-7, and x unchanged.
+/// Both operands are BF16: weights times 2^-7, and x unchanged.
 struct Bf16Weights {
   static constexpr float kFactor = 0x1p7f;
 
@@ -82,7 +84,7 @@ struct Bf16Weights {
   }
 };
 
-/// Offset of the scale of group `group` of stored row `row`.
+/// The offset of the scale of group `group` in stored row `row`.
 __host__ __device__ __forceinline__ int64_t dense_scale_at(const DenseArgs& a, int e, int row, int group) {
   if (!a.g8) return (static_cast<int64_t>(e) * a.n + row) * (a.k / kGroup) + group;
   const Shape shape{a.e, a.n, a.k};
@@ -91,25 +93,26 @@ __host__ __device__ __forceinline__ int64_t dense_scale_at(const DenseArgs& a, i
   return (s.at.e * part.rows + s.at.row) * part.cols + s.at.col;
 }
 
-/// Tiles of an expert.
+/// The number of tiles of an expert.
 TWOFOUR_HD constexpr int dense_tiles(int n, bool g8) {
   if (!g8) return (n + kDenseTileRows - 1) / kDenseTileRows;
   const int rest = n % 128;
   return n / 128 * 8 + (rest == 0 ? 0 : rest <= 16 ? 4 : 8);
 }
 
-/// How stored weights are read: in wide pieces, of rows as in a checkpoint or of g8; or byte by byte.
+/// How stored weights are read: with wide reads of rows as in a checkpoint, with wide reads of g8, or byte by
+/// byte.
 enum class DenseAccess { rows, g8, bytes };
 
-/// True if weights are g8; a compile-time constant unless kAccess is bytes.
+/// True if weights are g8. This is a compile-time constant unless kAccess is bytes.
 template <DenseAccess kAccess>
 __device__ __forceinline__ bool is_g8(const DenseArgs& a) {
   return kAccess == DenseAccess::bytes ? a.g8 : kAccess == DenseAccess::g8;
 }
 
-/// The 16 stored rows of a tile, as rows of a fragment; gate and up are rows g and g + 8. In g8, four rows of
-/// a tile are 32 apart: their block scales of four groups are 16 neighbouring bytes. If N ends within 128
-/// rows, some of a tile's rows are behind N.
+/// The 16 stored rows of a tile, as rows of a fragment. Gate and up are rows g and g + 8. In g8, four rows of
+/// a tile are 32 rows apart, so their block scales of four groups are 16 adjacent bytes. If N ends within 128
+/// rows, some rows of a tile are beyond N.
 struct DenseTile {
   int first, apart;
 
@@ -119,24 +122,26 @@ struct DenseTile {
   __device__ __forceinline__ int row(int g) const { return first + g / 2 % 4 * apart + g / 8 * 8 + g % 2; }
 };
 
-/// The place of row `g` of a fragment in a stage. Rows have 128 bytes and the order 0, 1, 8, 9, 2, 3, 10, 11
-/// and so on.
+/// The place of row `g` of a fragment in a stage. The stage has the rows in the order 0, 1, 8, 9, 2, 3, 10,
+/// 11 and so on. Rows take 128 bytes.
 __device__ __forceinline__ int stage_row(int g) { return g / 2 % 4 * 4 + g / 8 * 2 + g % 2; }
-/// The row of a fragment at place `i` of a stage.
+/// The row of a fragment that is at place `i` of a stage.
 __device__ __forceinline__ int row_of_stage(int i) { return i / 4 * 2 + i / 2 % 2 * 8 + i % 2; }
-/// The place of chunk `chunk` (32 k) of row `i` of a stage, spread so that lanes that read together use
-/// different banks.
+/// The place of chunk `chunk` (32 k) of row `i` in a stage. Places are chosen so that lanes that read
+/// together use different banks.
 __device__ __forceinline__ int dense_code_place(int i, int chunk) {
   return i * (kDenseStepK / 2) + (chunk ^ i % 2) * 16;
 }
-/// The place of block scales 4 * `four` to 4 * `four` + 3 of row `i` of a stage, as in the 128x4 tiles of g8.
+/// The place of block scales 4 * `four` to 4 * `four` + 3 of row `i` in a stage. The order is that of the
+/// 128x4 tiles of g8.
 __device__ __forceinline__ int dense_scale_place(int i, int four) {
   return kDenseCodeBytes + four * 64 + i % 4 * 16 + i / 4 * 4;
 }
 
-/// The sources of a lane's copies of a tile's steps. Codes are chunk lane % 8 of stage rows 4i + lane / 8. In
-/// g8, only lanes l below 16 copy block scales, 16 bytes each: groups 4(l / 4) to 4(l / 4) + 3 of stage rows
-/// l % 4 + 4i. Else lane l copies groups 4(l % 4) to 4(l % 4) + 3 of stage rows 8i + l / 4.
+/// The addresses from which a lane copies the steps of a tile. A lane copies chunk lane % 8 of the codes of
+/// stage rows 4i + lane / 8. In g8, only lanes l below 16 copy block scales, 16 bytes each: groups 4(l / 4)
+/// to 4(l / 4) + 3 of stage rows l % 4 + 4i. In other layouts, lane l copies groups 4(l % 4) to 4(l % 4) + 3
+/// of stage rows 8i + l / 4.
 template <bool kG8>
 struct DenseCopies {
   const uint8_t *codes, *scales;  ///< of the next step
@@ -161,8 +166,8 @@ struct DenseCopies {
     last = kG8 ? (n - 1 - tile.first) / 32 : 3;
   }
 
-  /// Copies a step into a stage, with zeros behind K, and moves on by `steps`. Rows behind N are not copied:
-  /// their products are ignored.
+  /// Copies a step into a stage, with zeros beyond K, and advances by `steps`. Rows beyond N are not copied,
+  /// because their products are ignored.
   __device__ __forceinline__ void copy(uint32_t stage, int k, int steps, int64_t scale_step, int lane) {
     const uint32_t code_bytes = lane % 8 * 32 < left ? 16 : 0;
     const uint32_t to = stage + dense_code_place(lane / 8, lane % 8);
@@ -189,7 +194,7 @@ struct DenseCopies {
   }
 };
 
-/// Copies steps of a warp's tiles into stages. Numbers behind K become zero.
+/// Copies steps of the tiles of a warp into stages. Numbers beyond K become zero.
 template <DenseAccess kAccess>
 struct DenseLoader {
   static constexpr bool kWide = kAccess != DenseAccess::bytes;
@@ -200,7 +205,7 @@ struct DenseLoader {
 
   __device__ __forceinline__ DenseLoader(const DenseArgs& args, int lane_) : a(args), lane(lane_) {}
 
-  /// Moves to a tile of an expert, to step `first_step`.
+  /// Moves to step `first_step` of a tile of an expert.
   __device__ __forceinline__ void aim(int expert, int tile_of_expert, int first_step) {
     tile = DenseTile(tile_of_expert, is_g8<kAccess>(a));
     e = expert, step = first_step;
@@ -208,10 +213,10 @@ struct DenseLoader {
       from.aim(a.codes + e * a.code_expert, a.scales + e * a.scale_expert, tile, a.n, a.k, a.scale_step,
                a.scale_rows_128, step, lane);
   }
-  /// Remaining k, from the next step on.
+  /// The number of remaining k, including the next step.
   __device__ __forceinline__ int left() const { return kWide ? from.left : a.k - step * kDenseStepK; }
 
-  /// Copies a step and moves on by `steps`.
+  /// Copies a step and advances by `steps`.
   __device__ __forceinline__ void fill(uint8_t* stage, int steps) {
     if constexpr (kWide) {
       from.copy(shared_address(stage), a.k, steps, a.scale_step, lane);
@@ -221,7 +226,7 @@ struct DenseLoader {
     }
   }
 
-  /// Copies for any shape and alignment.
+  /// Copies a step byte by byte, for any shape and alignment.
   __device__ void fill_bytes(uint8_t* stage) const {
     const int byte = step * (kDenseStepK / 2) + lane % 8 * 16, pitch = a.k / 2, groups = a.k / kGroup;
     for (int i = lane / 8; i < kDenseTileRows; i += 4) {
@@ -241,12 +246,12 @@ struct DenseLoader {
   }
 };
 
-/// The places of a lane's rows of x in a step: kTiles times eight rows of kDenseRowBytes each.
+/// The positions of a lane's rows of x in a step. There are kTiles times eight rows of kDenseRowBytes each.
 template <int kTiles>
 struct DenseInput {
   int at[kTiles];  ///< bytes to the unit of the lane's first word
 
-  /// `m` rows exist; other rows read the last one, and their products are ignored.
+  /// There are `m` rows. Other rows read the last of these, and their products are ignored.
   __device__ __forceinline__ DenseInput(int m, int lane) {
 #pragma unroll
     for (int q = 0; q < kTiles; ++q) {
@@ -254,20 +259,20 @@ struct DenseInput {
       at[q] = row * kDenseRowBytes + shared_unit(row, lane % 4);
     }
   }
-  /// The place of unit `place` of a step of row `row`, spread so that rows that lanes read together use
-  /// different banks.
+  /// The position of unit `place` in a step of row `row`. Positions are chosen so that rows that lanes read
+  /// together use different banks.
   __device__ static __forceinline__ int shared_unit(int row, int place) { return (place ^ row % 2 * 4) * 16; }
-  /// The unit (see unit_place) of a word of the lane's codes.
+  /// Reads the unit (see unit_place) that belongs to a word of the lane's codes.
   __device__ __forceinline__ uint4 read(const uint8_t* x, int q, int word) const {
     return *reinterpret_cast<const uint4*>(x + (word % 2 == 0 ? at[q] : at[q] ^ 64) + word / 2 * 128);
   }
 };
 
-/// The unit (k / 8) of a step that unit_place puts at `place`.
+/// The unit (k / 8) of a step that unit_place puts at `place`. This is the inverse of unit_place.
 __device__ __forceinline__ int unit_at(int place) { return place % 4 * 8 + place / 4; }
 
-/// sums += a stage of weights times a step of x. Products of the same sums wait for each other, so there are
-/// kChains independent sums.
+/// Adds to `sums` the product of a stage of weights and a step of x. Products for the same sums wait for each
+/// other, so there are kChains independent sums.
 template <class Weights, int kChains, int kTiles>
 __device__ __forceinline__ void multiply_dense_step(const uint8_t* stage, const uint8_t* x,
                                                     const DenseInput<kTiles>& input, int lane,
@@ -276,7 +281,7 @@ __device__ __forceinline__ void multiply_dense_step(const uint8_t* stage, const 
   const uint8_t* codes_at[2] = {stage + dense_code_place(row, 2 * t),
                                 stage + dense_code_place(row, 2 * t + 1)};
   const uint8_t* scales_at = stage + dense_scale_place(row, t);
-  uint2 scale[2][2];  // for rows g and g + 8, and for a word's half of the four groups
+  uint2 scale[2][2];  // for rows g and g + 8, and for the half of the four groups that a word uses
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const auto four = *reinterpret_cast<const uint32_t*>(scales_at + r * 32);

@@ -7,7 +7,7 @@
 
 namespace twofour::cuda {
 
-/// The device kernels' name of a 2:4 layout; empty: no kernel reads it.
+/// The SparseLayout of a 2:4 layout. Empty if no kernel reads the layout.
 template <class Layout>
 inline constexpr std::optional<SparseLayout> kSparseLayout = std::nullopt;
 template <>
@@ -15,7 +15,7 @@ inline constexpr std::optional<SparseLayout> kSparseLayout<KMajorPlanes> = Spars
 template <>
 inline constexpr std::optional<SparseLayout> kSparseLayout<KMajorPacked> = SparseLayout::packed;
 
-/// The same for a dense layout.
+/// The DenseLayout of a dense layout. Empty if no kernel reads the layout.
 template <class Layout>
 inline constexpr std::optional<DenseLayout> kDenseLayout = std::nullopt;
 template <>
@@ -23,8 +23,8 @@ inline constexpr std::optional<DenseLayout> kDenseLayout<GateUpInterleaved8> = D
 template <>
 inline constexpr std::optional<DenseLayout> kDenseLayout<CheckpointRows> = DenseLayout::rows;
 
-/// Calls `f.template operator()<Layout>()` for the kernels' layout `layout`. Only this function distinguishes
-/// them.
+/// Calls `f.template operator()<Layout>()` with the layout that belongs to `layout`. Only this function
+/// distinguishes the values of SparseLayout.
 template <class F>
 auto with_sparse_layout(SparseLayout layout, F&& f) {
   switch (layout) {

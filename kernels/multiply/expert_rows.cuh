@@ -6,12 +6,12 @@
 #include "kernels/device/ptx.cuh"
 #include "kernels/multiply/sparse_launch.h"
 
-/// Rows of activations by expert: the workspace of a multiplication, the expert of a row, its numbers as the
-/// 2:4 kernel reads them.
+/// Rows of activations sorted by expert: the workspace of a multiplication, the expert of a row, and the
+/// numbers of a row as the 2:4 kernel reads them.
 
 namespace twofour::cuda {
 
-/// The workspace of a multiplication of rows by experts, in bytes from its start.
+/// The workspace of a multiplication of rows by experts, as bytes from its start.
 struct MultiplyWorkspace {
   int64_t halves, factors;  ///< activations as its kernel reads them
   int64_t route, sorted;    ///< rows by expert: Route, and the rows in its order
@@ -26,11 +26,12 @@ struct MultiplyWorkspace {
   }
 };
 
-/// Rows that a kernel multiplies at a time if experts have `mean` rows on average. Measured over layers of
-/// both shapes of tools/bench/README.md, in which the numbers of rows vary around the mean.
+/// The number of rows that a kernel multiplies at a time, if experts have `mean` rows on average. It was
+/// measured on layers of both shapes in tools/bench/README.md, in which the numbers of rows vary around the
+/// mean.
 constexpr int tile_of_mean(int mean) { return mean <= 6 ? 8 : mean <= 16 ? 16 : 32; }
 
-/// The local expert of an id, or -1.
+/// The local expert for an id, or -1.
 __device__ __forceinline__ int local_expert_of(const RowIds& a, int e) {
   bool known = static_cast<unsigned>(e) < static_cast<unsigned>(a.known);
   if (a.expert_map && known) {
@@ -43,13 +44,13 @@ __device__ __forceinline__ int local_expert_of(const RowIds& a, int e) {
   return -1;
 }
 
-/// The local expert of a row, or -1.
+/// The local expert for a row, or -1.
 __device__ __forceinline__ int local_expert(const RowIds& a, int row) {
   return local_expert_of(a, a.ids[row]);
 }
 
-/// The sum of a value over the threads of a block of kWarps warps up to and including this one; `total` is
-/// the sum over all.
+/// The sum of a value over the threads of a block, up to and including this thread. The block has kWarps
+/// warps. `total` becomes the sum over all threads.
 template <int kWarps>
 __device__ __forceinline__ int block_scan(int value, int* warp_sums, int& total) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -70,8 +71,8 @@ __device__ __forceinline__ int block_scan(int value, int* warp_sums, int& total)
   return before + sum;
 }
 
-/// Sorts rows by expert, in one block; `counts` [E] in shared memory. The order of rows within an expert is
-/// arbitrary: no result depends on it.
+/// Sorts rows by expert, in one block. `counts` [E] is in shared memory. The order of rows within an expert
+/// is arbitrary, and no result depends on it.
 template <int kThreads>
 __device__ void sort_rows(const RowIds& a, Route& route, int32_t* sorted, int* counts) {
   constexpr int kWarps = kThreads / 32;
@@ -105,7 +106,7 @@ __device__ void sort_rows(const RowIds& a, Route& route, int32_t* sorted, int* c
   }
 }
 
-/// Writes 64 k of a row; each lane of a warp has two neighbours.
+/// Writes 64 k of a row. Each lane of a warp has two adjacent numbers.
 __device__ __forceinline__ void prepare_step(const PreparedRows& to, int64_t row, int steps, int step,
                                              int lane, float2 x) {
   const int64_t at = row * steps + step;

@@ -5,32 +5,33 @@
 #include "kernels/multiply/dense_multiply.h"
 #include "kernels/multiply/sparse_launch.h"
 
-/// Products with many rows of an expert, by the warpgroup instructions of sm_90a: weights are decoded once
+/// Products with many rows for each expert, on the warpgroup instructions of sm_90a. Weights are decoded once
 /// for up to kMostRows rows.
 
 namespace twofour::cuda {
 
-/// The most rows of a record of the route, chosen by the average rows of experts. kMostRows is for g8 only:
-/// tensor cores multiply 2:4 weights twice as fast, and shared memory could not supply rows of x in time.
+/// The possible limits of rows for a record of the route. The limit is chosen by the average number of rows
+/// of an expert. kMostRows is for g8 only: tensor cores multiply 2:4 weights twice as fast, and shared memory
+/// could not supply rows of x in time.
 inline constexpr int kMostRows = 256, kWideRows = 128, kMiddleRows = 48, kNarrowRows = 32;
 
-/// The best of these for `rows` rows of `experts` experts with `columns` columns. `pairs`: pairs of blocks
-/// can multiply the weights, as with g8.
+/// The best of these limits for `rows` rows of `experts` experts with `columns` columns. `pairs` is true if
+/// pairs of blocks can multiply the weights, as with g8.
 int rows_of_record(int64_t rows, int64_t experts, int64_t columns, bool pairs);
 
-/// Rows by expert and the output of their products. Both operands are BF16, in which a weight is exact.
+/// Rows sorted by expert, and the output of their products.
 struct ManyRows {
-  int32_t most;                ///< rows of a record: rows_of_record
-  const Route* route;          ///< their records
-  const int32_t* sorted;       ///< [R], rows in the order of the route
-  const float* sorted_weight;  ///< [R], factors of those rows, or nullptr
+  int32_t most;                ///< largest number of rows of a record, from rows_of_record
+  const Route* route;          ///< records of the rows
+  const int32_t* sorted;       ///< [R] rows in the order of the route
+  const float* sorted_weight;  ///< [R] factors of the sorted rows, or nullptr
   const uint16_t* x;           ///< [.., K] BF16, on a multiple of 16 bytes
   bool x_is_sorted;  ///< x has a row for each of `sorted`, in its order; required if `most` is kMostRows.
                      ///< Else row r has x[r / rows_per_x]
-  int64_t x_rows;    ///< rows of sorted x, at least as many as in all records
+  int64_t x_rows;    ///< rows of sorted x, at least as many as the rows of all records
   int32_t rows_per_x;
   uint64_t x_multiplier;      ///< ceil(2^36 / rows_per_x) if rows_per_x is above 1
-  const float* x_factor;      ///< [1], multiplies all of x, or nullptr
+  const float* x_factor;      ///< [1] a factor of all of x, or nullptr
   const float* global_scale;  ///< [E]
   int32_t e, n, k;
   bool gated;   ///< columns c and n / 2 + c are gate and up
@@ -39,58 +40,59 @@ struct ManyRows {
   float limit;
   void* out;  ///< on a multiple of 16 bytes
   Float out_type;
-  float* parts;          ///< ManyRowsParts: sums of items that several blocks multiply
-  int32_t* parts_ready;  ///< zeros; each product has its own
+  float* parts;          ///< the sums of ManyRowsParts, for items that several blocks multiply
+  int32_t* parts_ready;  ///< zeroed counters; each product has its own
 };
 
-/// The most multiplying warps of a block, and their most sums: for 256 columns and kWideRows rows, for more
-/// columns and fewer rows, or for fewer columns and more rows.
+/// The largest number of multiplying warps in a block, and the largest number of sums in a block. The sums
+/// are for 256 columns and kWideRows rows, for more columns and fewer rows, or for fewer columns and more
+/// rows.
 inline constexpr int kBlockWarps = 16, kBlockSums = 256 * kWideRows;
 
-/// The memory where blocks of the current device exchange sums.
+/// The memory in which blocks of the current device exchange sums.
 struct ManyRowsParts {
-  int64_t sum_bytes;  ///< shared by products that follow each other
-  int64_t ready;      ///< numbers of a product
+  int64_t sum_bytes;  ///< size of the sums, which consecutive products share
+  int64_t ready;      ///< number of counters of one product
   ManyRowsParts();
 };
 
-/// The most experts that launch_route_many sorts for.
+/// The largest number of experts for which launch_route_many sorts rows.
 inline constexpr int64_t kMostRoutedExperts = 8192;
 
-/// Sorts rows into records.
+/// Arguments for sorting rows into records.
 struct RouteMany {
   RowIds rows;
-  int32_t most;             ///< rows of a record
-  const float* row_weight;  ///< [R], or nullptr
-  Route* route;             ///< route_many_bytes
+  int32_t most;             ///< largest number of rows of a record
+  const float* row_weight;  ///< [R] factors, or nullptr
+  Route* route;             ///< has route_many_bytes bytes
   int32_t* sorted;          ///< [R]
-  float* sorted_weight;     ///< [R], with row_weight
-  int32_t* zeros;           ///< numbers to set to 0
+  float* sorted_weight;     ///< [R], used with row_weight
+  int32_t* zeros;           ///< counters to set to 0
   int64_t zero_count;
 };
 int64_t route_many_bytes(int64_t rows, int64_t experts);
 void launch_route_many(const RouteMany& args, Stream stream);
 
-/// The place of k in x for g8 weights, permuted within each 64.
+/// The place of k in the x of a product with g8 weights. The k of each 64 are permuted.
 TWOFOUR_HD constexpr int64_t permuted_k(int64_t k) {
   const auto t = k % 64 / 16, v = k % 16 / 8, b = k % 8 / 4, j = k % 4 / 2, r = k % 2;
   return k / 64 * 64 + 16 * (2 * v + j) + 8 * r + 2 * t + b;
 }
 
-/// Rows of x to gather in the kernel's order.
+/// Arguments for gathering rows of x in the order that the kernel reads.
 struct GatherRows {
   const void* x;  ///< [.., K], K a multiple of 64
   Float type;
-  int64_t rows, k;     ///< the most rows to write
-  bool permuted;       ///< in the order of permuted_k
+  int64_t rows, k;     ///< `rows` is the largest number of rows to write
+  bool permuted;       ///< true to write in the order of permuted_k
   const Route* route;  ///< nullptr: rows of x in their order; else a row for each of `sorted`, in its order:
   const int32_t* sorted;  ///< row r is of x[r / rows_per_x]
   int32_t rows_per_x;
 };
-/// Writes the rows in BF16.
+/// Writes the gathered rows in BF16.
 void launch_gather(const GatherRows& args, uint16_t* to, Stream stream);
 
-/// The workspace of a multiplication with many rows, in bytes from its start.
+/// The parts of the workspace of a product with many rows, as bytes from its start.
 struct ManyRowsWorkspace {
   int64_t route, sorted, weights, ready, parts, x, bytes;
   ManyRowsWorkspace(int64_t rows, int64_t experts, int64_t x_numbers);
@@ -99,13 +101,13 @@ struct ManyRowsWorkspace {
 ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, int64_t experts, int64_t columns,
                         bool pairs, void* workspace, Stream stream);
 
-/// Writes the x of a product with g8 weights into its workspace, sorted if required.
+/// Writes the x of a product with g8 weights into its workspace. Sorts the rows if the product requires it.
 void gather_rows(const ExpertRows& rows, void* workspace, ManyRows& product, Stream stream);
 
-/// True if experts have `crossing` or more rows on average, in BF16 and aligned for the kernel.
+/// True if rows are BF16, aligned for the kernel, and at least `crossing` for each expert on average.
 bool are_many_rows(const ExpertRows& rows, int64_t experts, int64_t crossing);
 
-/// Sorts rows and describes their products with weights [E, N, K] that have `global_scale`.
+/// Sorts rows and describes their products with the weights `w` [E, N, K], which have a `global_scale`.
 template <class Weights>
 ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, const Weights& w, bool pairs,
                         void* workspace, Stream stream) {
@@ -115,16 +117,16 @@ ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, const Weights
   return product;
 }
 
-/// True if the current device runs such kernels.
+/// True if the current device can run the kernels for many rows.
 bool has_many_rows();
 
-/// True if launch_many_rows can multiply by the weights: it reads 16 columns and a step of K at a time.
+/// True if launch_many_rows can multiply by the weights. It reads 16 columns and one step of K at a time.
 bool fits_many_rows(const SparseArgs& weights);
 
 bool fits_many_rows(const DenseWeights& weights);
 
 void launch_many_rows(const SparseArgs& weights, SparseLayout layout, const ManyRows& rows, Stream stream);
-/// For g8; `rows.x` is in the order of permuted_k.
+/// Multiplies by g8 weights. `rows.x` must be in the order of permuted_k.
 void launch_many_rows(const DenseWeights& weights, const ManyRows& rows, Stream stream);
 
 }  // namespace twofour::cuda

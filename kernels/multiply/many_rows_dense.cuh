@@ -22,7 +22,7 @@
 
 namespace twofour::cuda {
 
-/// Addresses and strides of g8 weights.
+/// The addresses and strides of g8 weights.
 struct DenseStrides {
   const uint8_t *codes, *scales;
   int64_t code_expert, scale_expert;  ///< bytes from expert to expert
@@ -31,9 +31,9 @@ struct DenseStrides {
   int64_t scale_step;                 ///< bytes from 64 k to the next; scales of 128 rows are neighbours
 };
 
-/// Passes the sums of one m-tile to `store`. A lane has rows g and g + 8 of it: neighbouring columns, the
-/// first being `column`, or a gate and its up. If gated, a lane and its neighbour in g each take every other
-/// row of x, with both gates and both ups; the first column is `column`.
+/// Passes the sums of one m-tile to `store`. A lane has rows g and g + 8 of the tile. They are adjacent
+/// columns that begin at `column`, or a gate and its up. If gated, a lane and the lane next to it in g take
+/// every other row of x, each with both gates and both ups; the first column is `column`.
 template <int kCount, class Store>
 __device__ __forceinline__ void give_tile(const float (&sums)[kCount], const Store& store, int g, int t,
                                           int column) {
@@ -55,27 +55,29 @@ __device__ __forceinline__ void give_tile(const float (&sums)[kCount], const Sto
 template <int kTiles>
 struct DenseTiles : DenseStrides {
   static constexpr int kStepK = 64;
-  /// True if all sums start at zero, false if only those of the width do. No result depends on it, but the
-  /// compiler's order of the loop does: the other value takes 3 % longer in layers.
+  /// True if all sums start at zero; false if only the sums of the used width start at zero. No result
+  /// depends on it, but the order in which the compiler arranges the loop does. The other value takes 3 %
+  /// longer in layers.
   static constexpr bool kClearAll = false;
   static constexpr int kCodes = 0;                  ///< [128 rows][place of a row][32]
   static constexpr int kRawScales = kTiles * 4096;  ///< [128 rows][32][16] E4M3
-  /// [128 rows][warp][half][lane] pairs of BF16, times 2^119. With 256 rows they overlap raw scales that are
-  /// read before.
+  /// The position of the converted scales, [128 rows][warp][half][lane], pairs of BF16 times 2^119. With 256
+  /// rows, they overlap raw scales that are read before.
   static constexpr int kScales = kTiles == 2 ? 9088 : 4608;
   static constexpr int kTileScales = 136;  ///< bytes of a warp's m-tile: two banks more than its lanes use
   static constexpr int kBytes = kScales + kTiles * 8 * kTileScales;  ///< of a stage
   static constexpr float kDecodedFactor = 0x1p7;
   using Layout = GateUpInterleaved8;
 
-  /// The place of a row within 128.
+  /// The place of a row within its 128 rows.
   __device__ static constexpr int place_of_row(bool gated, int row) {
     if (kTiles == 2) return gated ? row / 32 + row % 32 * 4 : row / 4 % 4 + row % 4 * 4 + row / 16 * 16;
     return gated ? row / 4 % 2 + row / 32 * 2 + row / 8 % 2 * 8 + row % 4 * 16 + row / 16 % 2 * 64
                  : row / 2 % 8 + row % 2 * 8 + row / 16 * 16;
   }
-  /// The owner of a row within 128: the half that is an m-tile of one warpgroup, or a warpgroup's only one; 1
-  /// if MMA row g + 8; warp and g.
+  /// The owner of a row within its 128 rows. `half` selects one of the two m-tiles of a warpgroup or, if each
+  /// warpgroup has one m-tile, the warpgroup. `lower` is 1 for MMA row g + 8. `warp` and `g` are the warp and
+  /// quad.
   struct RowOwner {
     int half, lower, warp, g;
   };
@@ -88,15 +90,16 @@ struct DenseTiles : DenseStrides {
                  : RowOwner{row / 64, row % 2, row / 16 % 4, row / 2 % 8};
   }
 
-  /// The copies of one of 128 threads for a stage: half the codes of two rows of each 128 and, in one warp
-  /// for each 128 rows, 16 block scales. Rows are assigned to threads so that a warp's copies go to all
-  /// banks.
+  /// The copies of one of 128 threads for a stage: half of the codes of two rows in each 128. One warp for
+  /// each 128 rows also copies 16 block scales. Rows are assigned to threads so that the copies of a warp use
+  /// all banks.
   struct Copier {
     const uint8_t *codes, *scales;
     int present;  ///< rows from the thread's first on
     bool has_scales;
 
-    /// The thread's first row, and the distance to its second; its other rows are 128 rows on.
+    /// The first row of the thread, and the distance to its second row. Its other rows follow at a distance
+    /// of 128 rows.
     __device__ static constexpr int first_row(bool gated, int thread) {
       if (!gated) return thread / 2;
       if (kTiles == 2) return thread / 2 % 4 * 32 + thread / 8;
@@ -116,7 +119,7 @@ struct DenseTiles : DenseStrides {
       scales = w.scales + e * w.scale_expert + block * w.scale_block + step * w.scale_step + lane * 16;
     }
 
-    /// Copies codes to the places of place_of_row.
+    /// Copies codes to the places that place_of_row gives.
     template <bool kGated>
     __device__ __forceinline__ void copy_codes(const DenseTiles& w, uint32_t stage, int thread) const {
       const auto to = static_cast<uint32_t>(kCodes + place_of_row(kGated, first_row(kGated, thread)) * 32 +
@@ -130,7 +133,7 @@ struct DenseTiles : DenseStrides {
       }
     }
 
-    /// Starts the copies of a stage and moves on to the next.
+    /// Starts the copies of a stage and advances to the next stage.
     __device__ __forceinline__ void copy(const DenseTiles& w, uint32_t stage, int thread, bool gated) {
       if (gated) {
         copy_codes<true>(w, stage, thread);
@@ -142,15 +145,15 @@ struct DenseTiles : DenseStrides {
     }
   };
 
-  /// The place of the block scale in byte `byte` of the scales of 128 rows and 64 k. It is a sum over the
-  /// bits of `byte`.
+  /// The place of the block scale that is byte `byte` among the scales of 128 rows and 64 k. The place is a
+  /// sum over the bits of `byte`.
   __device__ static constexpr int place_of_scale(bool gated, int byte) {
     const Source s = Layout::source(1, Shape{1, 128, 64}, {0, byte / 4, byte % 4});
     const RowOwner o = owner_of_row(gated, static_cast<int>(s.n));
     return (o.warp * 2 + o.half) * kTileScales + (o.g * 4 + static_cast<int>(s.group)) * 4 + o.lower * 2;
   }
 
-  /// Converts four scales, beginning at byte `byte` of the scales of 128 rows.
+  /// Converts four scales, which begin at byte `byte` of the scales of 128 rows.
   template <bool kGated>
   __device__ static __forceinline__ void convert_four(uint8_t* scales, uint32_t raw, int byte) {
     const uint2 h = halves_of_e4m3(raw);
@@ -163,8 +166,8 @@ struct DenseTiles : DenseStrides {
           __float2bfloat16_rn(four[b] * 0x1p119f);
   }
 
-  /// Converts scales by one warp, 16 scales of each 128 rows in a thread; for a unit of 128 rows by two
-  /// warps, 8 in a thread.
+  /// Converts the scales of a stage. One warp converts, and each thread converts 16 scales in each 128 rows.
+  /// For a unit of 128 rows, two warps convert, with 8 scales in each thread.
   template <bool kGated>
   __device__ static __forceinline__ void convert_scales(uint8_t* stage, int thread) {
     if constexpr (kTiles == 1) {
@@ -190,7 +193,7 @@ struct DenseTiles : DenseStrides {
     gated ? convert_scales<true>(stage, thread) : convert_scales<false>(stage, thread);
   }
 
-  /// The places of a lane's data, from the start of a stage's weights.
+  /// The positions of a lane's data, relative to the start of the weights in a stage.
   struct Reader {
     uint32_t codes, scales;
     int32_t to_tile, to_lower;  ///< bytes from m-tile 0 to 1, from MMA row g to g + 8
@@ -211,13 +214,14 @@ struct DenseTiles : DenseStrides {
     }
   };
 
-  /// Half (j) of eight codes, as pairs of BF16 of codes i and i + 4: E2M1 times E4M3 times 2^-7, exactly.
+  /// Decodes half `j` of eight codes as pairs of BF16 of codes i and i + 4. Each is E2M1 times E4M3 times
+  /// 2^-7, exactly.
   __device__ static __forceinline__ uint2 decode(uint32_t w, int j, uint32_t scale) {
     const uint32_t v = w >> 8 * j;
     return {multiply_bf16(low_codes(v), scale), multiply_bf16(high_codes(v), scale)};
   }
 
-  /// A lane's data of a stage.
+  /// The data of a lane in a stage.
   struct Raw {
     uint2 codes[kTiles][2];   ///< [m-tile][MMA row g or g + 8]
     uint32_t scales[kTiles];  ///< of both rows
@@ -232,7 +236,7 @@ struct DenseTiles : DenseStrides {
     }
   };
 
-  /// The A operand of 16 k (i) of a step and an m-tile.
+  /// The A operand for 16 k (number i) of a step and an m-tile.
   __device__ static __forceinline__ void decode(const Raw& raw, int i, int tile, uint32_t (&a)[4]) {
     const uint32_t scales = raw.scales[tile];
     const uint2 upper = raw.codes[tile][0], lower = raw.codes[tile][1];
@@ -242,7 +246,7 @@ struct DenseTiles : DenseStrides {
     settle(a);
   }
 
-  /// As SparseTiles::multiply.
+  /// Multiplies like SparseTiles::multiply.
   template <int kRows, int kCount, class Next>
   __device__ static __forceinline__ void multiply(const Raw& raw, uint32_t x, float (&sums)[kTiles][kCount],
                                                   const Next& next) {
@@ -269,7 +273,7 @@ struct DenseTiles : DenseStrides {
     wait_wgmma<0>();
   }
 
-  /// The registers that the instructions for a step of one m-tile read.
+  /// The registers that the instructions for one step of an m-tile read.
   struct Decoded {
     uint32_t a[4][4];  ///< [16 k]
     __device__ __forceinline__ void decode(const Raw& raw) {
@@ -281,7 +285,7 @@ struct DenseTiles : DenseStrides {
       for (const auto& four : a) cuda::keep_until_here(never, four);
     }
   };
-  /// Begins sums[0] += a decoded step times kRows rows of x.
+  /// Begins to add the product of a decoded step and kRows rows of x to sums[0].
   template <int kRows, int kCount>
   __device__ static __forceinline__ void begin(const Decoded& decoded, uint32_t x, float (&sums)[1][kCount]) {
     begin_wgmma();
@@ -291,8 +295,8 @@ struct DenseTiles : DenseStrides {
     commit_wgmma();
   }
 
-  /// As SparseTiles::give_sums. If gated, two columns at a time, which are neighbours in the order of
-  /// permuted_k; `column` is the first one's place there.
+  /// Passes sums to `store` like SparseTiles::give_sums. If gated, it passes two columns at a time, which are
+  /// adjacent in the order of permuted_k. `column` is the place of the first of them in this order.
   template <int kCount, class Store>
   __device__ static __forceinline__ void give_sums(const float (&sums)[kTiles][kCount], const Store& store,
                                                    int warpgroup, int warp, int lane) {

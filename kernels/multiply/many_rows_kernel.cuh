@@ -3,25 +3,25 @@
 
 #include "kernels/multiply/many_rows_parts.cuh"
 
-/// The many-row kernel: a block multiplies columns of an expert, up to 128 for each warpgroup that
-/// multiplies, with up to Width::kMost of its rows, and moves on to the next such item. Some warps copy
-/// weights and rows of x ahead into a ring of stages. Some convert block scales there and look up rows.
-/// Warpgroups decode the weights of their columns into registers and multiply.
+/// The kernel for many rows. A block multiplies columns of an expert, up to 128 for each multiplying
+/// warpgroup, by up to Width::kMost of the expert's rows. Then it continues with its next item. Some warps
+/// copy weights and rows of x ahead into a ring of stages. Some warps convert the block scales in the stages
+/// and look up rows. Warpgroups decode the weights of their columns into registers and multiply.
 
 namespace twofour::cuda {
 
-/// Warpgroups of a block that copy and convert; threads of a block.
+/// The number of warpgroups of a block that copy and convert, and the number of threads of a block.
 template <class Width>
 inline constexpr int kHelpers = (Width::kCopyWarps + Width::kConvertWarps) / 4;
 template <class Width>
 inline constexpr int kManyRowsThreads = (kHelpers<Width> + Width::kWarpgroups) * kWarpgroup;
-/// Registers of a thread when the block starts. The registers of its warpgroups must add up to them, or the
-/// block would wait for more for ever.
+/// The registers of a thread when the block starts. The registers of the block's warpgroups must add up to
+/// the same total; otherwise the block would wait for more for ever.
 template <class Width>
 inline constexpr int kStartRegisters = 65536 / kManyRowsThreads<Width> / 8 * 8;
 inline constexpr int kRowBytes = 128;  ///< of 64 k of a row of x
 
-/// Offsets in shared memory.
+/// Offsets in shared memory, in bytes.
 template <class Tiles, class Width>
 struct ManyRowsShared {
   static constexpr int kX = 0;  ///< of a stage: for each 64 k Width::kMost rows
@@ -30,8 +30,8 @@ struct ManyRowsShared {
   static constexpr int kStage = (kWeights + kUnits * Tiles::kBytes + 1023) / 1024 * 1024;
   static constexpr int kParts = 256;  ///< of the head, after the barriers
   static constexpr int kHead = kParts + PartRing<Width>::kBytes;
-  /// Turns of converting warps. The number of stages is a multiple, so that a stage always has the same
-  /// warps.
+  /// The number of turns of converting warps. The number of stages is a multiple of it, so a stage is always
+  /// converted by the same warps.
   static constexpr int kTurns = Width::kConvertWarps / Width::kConvertTogether;
   static constexpr int kStages = ((227 << 10) - 1024 - kHead) / kStage / kTurns * kTurns;
   static constexpr int kBytes = kStages * kStage + kHead + 1024;  ///< to begin on a multiple of 1024
@@ -39,7 +39,7 @@ struct ManyRowsShared {
   static_assert(kStages >= 4 && Width::kMost % 16 == 0);
 };
 
-/// The block's u-th unit of weights in an item.
+/// The unit of weights that is number u of the block in an item.
 template <class Width>
 __device__ __forceinline__ int unit_of(int column_tile, int u) {
   if constexpr (Width::kBlocks > 1)
@@ -47,7 +47,7 @@ __device__ __forceinline__ int unit_of(int column_tile, int u) {
   return column_tile * (Width::kWarpgroups / 2) + u;
 }
 
-/// Copies rows of x from any places; a thread copies 16 bytes of every sixteenth row.
+/// Copies rows of x from any addresses. A thread copies 16 bytes of every sixteenth row.
 template <class Width>
 struct ScatteredRows {
   static constexpr int kApart = 16, kEach = Width::kMost / kApart;
@@ -77,7 +77,7 @@ struct ScatteredRows {
     x = reinterpret_cast<const uint8_t*>(rows.x) + step * kRowBytes + chunk * 16;
     count = record.count - row / 4 * 4;
   }
-  /// Starts the copies of a step and moves on to the next.
+  /// Starts the copies of a step and advances to the next step.
   __device__ __forceinline__ void copy(uint32_t stage, uint32_t /*landed*/) {
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
@@ -87,8 +87,8 @@ struct ScatteredRows {
   }
 };
 
-/// Copies sorted rows by TMA, in boxes: each block of a pair copies every other box to both. One thread
-/// starts the copies. Rows behind the record's are copied too.
+/// Copies sorted rows by TMA in boxes. Each block of a pair copies every other box to both blocks. One thread
+/// starts the copies. Rows after those of the record are copied, too.
 struct SortedRows {
   static constexpr int kBoxRows = 64, kBoxBytes = kBoxRows * kRowBytes, kBlocks = PairedRows::kBlocks;
   static constexpr uint16_t kBoth = (1 << kBlocks) - 1;
@@ -118,17 +118,17 @@ struct SortedRows {
   }
 };
 
-/// Copies steps ahead of the warpgroups that multiply.
+/// Copies steps ahead of the multiplying warpgroups.
 template <class Tiles, class Width>
 __device__ __forceinline__ void copy_ahead(const ManyRowsArgs<Tiles>& a, const Schedule& schedule,
                                            uint8_t* stages, uint32_t landed, uint32_t empty) {
   using Shared = ManyRowsShared<Tiles, Width>;
   static_assert(Tiles::kStepK == 64, "a row of x in a stage is 128 bytes");
-  constexpr int kShares = kWarpgroup / kCopyThreads<Width>;  // of 128, for each thread
+  constexpr int kShares = kWarpgroup / kCopyThreads<Width>;  // parts of 128 threads' copies for each thread
   const int thread = static_cast<int>(threadIdx.x);
   std::conditional_t<Width::kBlocks == 1, ScatteredRows<Width>, SortedRows> rows(a, thread);
   uint32_t first_stage[1] = {shared_address(stages)};
-  settle(first_stage);  // or its address would be recomputed in each step
+  settle(first_stage);  // otherwise its address would be recomputed in each step
   Item next = item_of(a, schedule, 0);
   RingPlace ring;
 #pragma unroll 1
@@ -164,9 +164,8 @@ __device__ __forceinline__ void copy_ahead(const ManyRowsArgs<Tiles>& a, const S
   }
 }
 
-/// Converts block scales of stages after their copies have landed; warps, or groups of
-/// Width::kConvertTogether warps, take stages in turn. Passes stages and parts to the warpgroups that
-/// multiply.
+/// Converts the block scales of stages after their copies have arrived. Single warps, or groups of
+/// Width::kConvertTogether warps, take stages in turn. Passes stages and parts to the multiplying warpgroups.
 template <class Tiles, class Width>
 __device__ __forceinline__ void convert_stages(const ManyRowsArgs<Tiles>& a, const Schedule& schedule,
                                                uint8_t* stages, uint32_t landed, uint32_t full,
@@ -189,7 +188,7 @@ __device__ __forceinline__ void convert_stages(const ManyRowsArgs<Tiles>& a, con
       for (int u = 0; u < Shared::kUnits; ++u)
         Tiles::finish(stages + ring.slot * Shared::kStage + Shared::kWeights + u * Tiles::kBytes,
                       thread % kTogether, a.rows.gated);
-      if constexpr (Width::kBlocks == 1) fence_for_wgmma();  // TMA's copies need none
+      if constexpr (Width::kBlocks == 1) fence_for_wgmma();  // copies by TMA need no fence
       arrive(full + ring.slot * 8);
       ring.advance(kApart, Shared::kStages);
     }
@@ -228,7 +227,7 @@ __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, cons
       }
     };
     if constexpr (Width::kTiles == 1) {
-      // The next step is decoded while one is multiplied; this was slower for up to 128 rows
+      // Decode the next step while a step is multiplied. This was slower for up to 128 rows.
       typename Tiles::Decoded now;
       now.decode(raw);
 #pragma unroll 1
@@ -236,7 +235,7 @@ __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, cons
         const int slot = ring.slot;
         ring.advance(1, Shared::kStages);
         Tiles::template begin<kRows>(now, shared_address(stages + slot * Shared::kStage), sums);
-        typename Tiles::Decoded then = now;  // without these copies registers do not suffice (C7511)
+        typename Tiles::Decoded then = now;  // without these copies, there are not enough registers (C7511)
         if (left > 1) load_next(), then.decode(raw);
         wait_wgmma<0>();
         now.keep_until_here(r.k == 0);
@@ -268,7 +267,7 @@ __device__ __forceinline__ void multiply_part(const ManyRowsArgs<Tiles>& a, cons
   });
 }
 
-/// Multiplies the parts of the block when they are ready.
+/// Multiplies the parts of the block as soon as they are ready.
 template <class Tiles, class Width>
 __device__ __forceinline__ void multiply_parts(const ManyRowsArgs<Tiles>& a, int warpgroup, uint8_t* stages,
                                                uint32_t full, uint32_t empty, const PartRing<Width>& parts) {
@@ -277,7 +276,7 @@ __device__ __forceinline__ void multiply_parts(const ManyRowsArgs<Tiles>& a, int
   for (;;) {
     wait_phase(parts.made + place.slot * 8, place.parity);
     const SharedPart<Width>& part = parts.parts[place.slot];
-    const int steps = __shfl_sync(0xFFFFFFFFu, part.steps, 0);  // for the compiler, the same in all lanes
+    const int steps = __shfl_sync(0xFFFFFFFFu, part.steps, 0);  // tells the compiler: equal in all lanes
     if (steps == 0) return;
     multiply_part<Tiles, Width>(a, part, steps, warpgroup, stages, full, empty, ring);
     arrive(parts.done + place.slot * 8);
@@ -311,8 +310,8 @@ __global__ void __launch_bounds__(kManyRowsThreads<Width>, 1)
   const PartRing<Width> parts(head + Shared::kParts);
   if (threadIdx.x == 0) {
     for (int s = 0; s < Shared::kStages; ++s) {
-      // Arrivals: copying threads and the one that starts TMA; converting threads; multiplying threads, and a
-      // lane of each multiplying warp of the other block
+      // Arrivals at the three barriers: copying threads and the thread that starts TMA; converting threads;
+      // multiplying threads, and one lane of each multiplying warp of the other block.
       init_barrier(landed + s * 8, kCopyThreads<Width> + kOthers);
       init_barrier(full + s * 8, 32 * Width::kConvertTogether);
       init_barrier(empty + s * 8, Width::kWarpgroups * (kWarpgroup + 4 * kOthers));
@@ -338,7 +337,7 @@ __global__ void __launch_bounds__(kManyRowsThreads<Width>, 1)
       convert_stages<Tiles, Width>(a, schedule, stages, landed, full, parts);
     }
   }
-  if constexpr (Width::kBlocks > 1) meet<Width>();  // no block ends while the other writes to it
+  if constexpr (Width::kBlocks > 1) meet<Width>();  // no block may end while another block writes to it
 }
 
 }  // namespace twofour::cuda

@@ -4,7 +4,7 @@
 #include "kernels/multiply/many_rows_store.cuh"
 #include "kernels/multiply/many_rows_width.cuh"
 
-/// The work of a block of the many-row kernel, and its distribution to warps.
+/// The work of a block of the kernel for many rows, and how its warps divide it.
 
 namespace twofour::cuda {
 
@@ -16,20 +16,20 @@ struct ManyRowsArgs {
   CUtensorMap boxes;  ///< of sorted x, with PairedRows
 };
 
-/// Steps of an item that a block multiplies.
+/// The steps of an item that one block multiplies.
 struct ItemPart {
   int item, begin, end;
 };
 
-/// The work of a block, or of a pair of blocks: items in turn with the other blocks, then an equal share of
-/// the steps of the last items. It starts with the last of these steps, so that their sums are ready when the
-/// block behind it finishes the rest of that item and adds them.
+/// The work of a block, or of a pair of blocks. Blocks take whole items in turn. The steps of the last items
+/// are divided equally among all blocks. Within its share, a block starts with the last item, so that its
+/// sums are ready when the next block finishes the rest of that item and adds them.
 struct Schedule {
   static constexpr int kWorthSteps = 8;  ///< steps that sharing must save for each block
   static constexpr int kLeastSteps = 8;  ///< of a block
   int steps, block, blocks, rounds, first, begin, end, last, parts;
 
-  /// The schedule of block (or pair) `block_` of `blocks_`.
+  /// The schedule of block (or pair) number `block_` of `blocks_`.
   __device__ __forceinline__ Schedule(int items, int steps_, int block_, int blocks_)
       : steps(steps_), block(block_), blocks(blocks_) {
     const int rest = items % blocks;
@@ -56,7 +56,7 @@ struct Schedule {
   }
 };
 
-/// The position of a warp in a ring.
+/// The position of a warp in a ring of stages.
 struct RingPlace {
   int slot = 0;
   uint32_t parity = 0;
@@ -66,13 +66,13 @@ struct RingPlace {
   }
 };
 
-/// An item: a tile of columns and the rows of a record.
+/// An item is a tile of columns with the rows of a record.
 struct Item {
   int column_tile;
   Route::Record record;
 };
 
-/// The item of the block's part i, or an empty one.
+/// The item of part i of the block, or an empty item.
 template <class Tiles>
 __device__ __forceinline__ Item item_of(const ManyRowsArgs<Tiles>& a, const Schedule& schedule, int i) {
   if (i >= schedule.parts) return {};
@@ -80,8 +80,8 @@ __device__ __forceinline__ Item item_of(const ManyRowsArgs<Tiles>& a, const Sche
   return {item - record * a.column_tiles, a.rows.route->records[record]};
 }
 
-/// The description of a part of an item for the multiplying warps, in shared memory. Converting warps look it
-/// up ahead, since multiplying warps would idle meanwhile.
+/// Describes a part of an item to the multiplying warps, in shared memory. Converting warps prepare it ahead,
+/// because multiplying warps would be idle meanwhile.
 template <class Width>
 struct alignas(16) SharedPart {
   int32_t steps;  ///< 0 after the last part
@@ -91,7 +91,8 @@ struct alignas(16) SharedPart {
   alignas(16) StoredRow rows[Width::kMost];
 };
 
-/// A ring of parts. Each has two barriers: one when it is made, one when it is no longer needed.
+/// A ring of parts. Each part has two barriers: the first completes when the part is written, the second when
+/// it is no longer needed.
 template <class Width>
 struct PartRing {
   static constexpr int kSize = 3;
@@ -103,7 +104,7 @@ struct PartRing {
       : parts(reinterpret_cast<SharedPart<Width>*>(at)),
         made(shared_address(parts + kSize)),
         done(made + kSize * 8) {}
-  /// Initializes the barriers, by one thread.
+  /// Initializes the barriers. One thread calls it.
   __device__ __forceinline__ void init() const {
     for (int i = 0; i < kSize; ++i) {
       init_barrier(made + i * 8, kConvertThreads<Width>);
@@ -112,7 +113,7 @@ struct PartRing {
   }
 };
 
-/// Makes the parts of a block. Converting warps do this; a thread looks up some rows.
+/// Writes the parts of a block. Converting warps do this, and each thread looks up some rows.
 template <class Tiles, class Width>
 struct PartMaker {
   const ManyRowsArgs<Tiles>& args;
@@ -129,7 +130,7 @@ struct PartMaker {
     load_rows();
   }
 
-  /// The thread's index among the converting threads.
+  /// The index of the thread among the converting threads.
   __device__ static __forceinline__ int thread() {
     return static_cast<int>(threadIdx.x) % kConvertThreads<Width>;
   }
@@ -148,7 +149,7 @@ struct PartMaker {
     }
   }
 
-  /// Makes the block's part i; behind the last part, the end mark.
+  /// Writes part i of the block. After the last part, writes the end mark.
   __device__ __forceinline__ void make(int i) {
     const ItemPart part = i < schedule.parts ? schedule.at(i) : ItemPart{};
     wait_phase(ring.done + place.slot * 8, place.parity ^ 1);
@@ -169,8 +170,8 @@ struct PartMaker {
   }
 };
 
-/// Sums of a part of an item on their way from block to block: for each warp and each eight rows, a float4
-/// from every lane.
+/// The sums of a part of an item that one block passes to another: a float4 from every lane, for each warp
+/// and each eight rows.
 template <class Width>
 struct SharedSums {
   float4* sums;    ///< of this warp
@@ -196,7 +197,7 @@ struct SharedSums {
     __syncwarp();
     if (lane == 0) store_release(ready, 1);
   }
-  /// Waits for the other block's sums and adds them.
+  /// Waits for the sums of the other block and adds them.
   __device__ __forceinline__ void receive(Sums<Width>& mine, int count, int lane) const {
     if (lane == 0) {
       while (load_acquire(ready) == 0) {

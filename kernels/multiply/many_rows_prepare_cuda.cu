@@ -11,16 +11,17 @@ namespace {
 constexpr uintptr_t kManyRowsAlignment = 16;
 constexpr int kThreads = 512, kWarps = kThreads / 32;
 
-/// Average rows of an expert up to which records of kNarrowRows, kMiddleRows and kWideRows are best. With 40
-/// rows on average, about 10 % of experts have more than 48; with 120, about 20 % have more than 128.
+/// The largest average numbers of rows of an expert for which records of kNarrowRows, kMiddleRows and
+/// kWideRows are best. With 40 rows on average, about 10 % of experts have more than 48; with 120, about 20 %
+/// have more than 128.
 constexpr int64_t kNarrowUpTo = 20, kMiddleUpTo = 40, kWideUpTo = 120;
-/// Blocks that sort many rows: a cluster of blocks that read each other's counts. Up to kFewRows, one block
-/// sorts.
+/// The number of blocks that sort many rows. They are a cluster of blocks that read each other's counts. Up
+/// to kFewRows rows, a single block sorts.
 constexpr int kSorters = 8, kFewRows = 1024;
-/// Rows that a lane loads at once.
+/// The number of rows that a lane loads at once.
 constexpr int kLoads = 8;
 
-/// Counters of a sorting block, and its warps with counters: each needs one for every expert.
+/// The number of counters of a sorting block. Each warp with counters needs one for every expert.
 constexpr int kCounters = 16384;
 static_assert(2 * kMostRoutedExperts <= kCounters);
 int sorting_warps(int experts) {
@@ -29,8 +30,8 @@ int sorting_warps(int experts) {
   return warps;
 }
 
-/// Calls `use(row, its local expert or -1, its weight)` with a warp's rows in their order, 32 at a time;
-/// lanes behind the last row have none.
+/// Calls `use(row, its local expert or -1, its weight)` for the rows of a warp in their order, 32 at a time.
+/// Lanes after the last row have no row.
 template <bool kWeights, class Use>
 __device__ __forceinline__ void for_rows_of_warp(const RouteMany& a, int begin, int end, const Use& use) {
   for (int first = begin; first < end; first += 32 * kLoads) {
@@ -52,9 +53,10 @@ __device__ __forceinline__ void for_rows_of_warp(const RouteMany& a, int begin, 
   }
 }
 
-/// Sorts rows by expert and keeps the order within an expert: if an expert has several records, the last bits
-/// of a row depend on its record. Each warp of the kBlocks blocks has a share of neighbouring rows. It counts
-/// its rows of each expert; from the counts of all warps it computes the place of its first row of an expert.
+/// Sorts rows by expert and keeps their order within an expert: if an expert has several records, the last
+/// bits of a row depend on its record. Each warp of the kBlocks blocks has a contiguous share of the rows,
+/// and counts its rows for each expert. From the counts of all warps, it computes the position of its first
+/// row for each expert.
 template <int kBlocks>
 __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__ RouteMany a, int warps) {
   extern __shared__ int counts[];  // [E] of this block's rows, [E] places of its first, [kWarps], [warps][E]
@@ -84,7 +86,7 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__
     counts[e] = sum;
   }
   if constexpr (kBlocks > 1) cluster_sync();
-  // Not earlier: the cluster would wait for these stores
+  // Do not clear these earlier, because the cluster would wait for the stores.
   for (int64_t i = rank * kThreads + thread; i < a.zero_count; i += kBlocks * kThreads) a.zeros[i] = 0;
   int rows_before = 0, records_before = 0;
   for (int e0 = 0; e0 < experts; e0 += kThreads) {
@@ -109,7 +111,7 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__
     const int record = records_before + block_scan<kWarps>(tiles, warp_sums, records) - tiles;
     if (e < experts) first[e] = at + of_earlier;
     if (rank == 0 && count > 0) {
-      // Tiles of nearly the same size, multiples of eight
+      // Divide the rows into tiles of nearly the same size, a multiple of eight.
       const int size = ((count + tiles - 1) / tiles + 7) / 8 * 8;
       for (int t = 0; t < tiles; ++t)
         a.route->records[record + t] = {e, at + t * size, min(count - t * size, size), 0};
@@ -135,11 +137,11 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__
     }
     __syncwarp();
   });
-  if constexpr (kBlocks > 1) wait_for_cluster();  // no block ends while another reads its counts
+  if constexpr (kBlocks > 1) wait_for_cluster();  // no block may end while another reads its counts
 }
 
-/// Each thread has 16 numbers. For the order of permuted_k, four threads exchange their numbers, so that each
-/// writes neighbours.
+/// Gathers rows; each thread has 16 numbers. For the order of permuted_k, four threads exchange their
+/// numbers, so that each thread writes adjacent numbers.
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(const __grid_constant__ GatherRows a, bool wide, uint16_t* to) {
   constexpr int kPitch = 72;  // numbers from one 64 to the next, on other banks
@@ -170,7 +172,7 @@ __global__ void __launch_bounds__(kThreads)
   uint16_t* shared = places + threadIdx.x / 4 * kPitch;
 #pragma unroll
   for (int j = 0; j < 16; ++j) {
-    // Numbers four apart become neighbours
+    // Numbers at a distance of four become adjacent.
     if (j % 8 < 4) *reinterpret_cast<uint32_t*>(shared + permuted_k(k % 64 + j)) = bfloat2_of(v[j], v[j + 4]);
   }
   __syncwarp();
@@ -181,7 +183,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 int rows_of_record(int64_t rows, int64_t experts, int64_t columns, bool pairs) {
-  constexpr int64_t kColumns = 512;  // of a block: fewer active blocks would cost more than this saves
+  constexpr int64_t kColumns = 512;  // of a block; fewer active blocks would cost more than this saves
   const int64_t served = std::min(rows, experts);
   if (pairs && rows > kWideUpTo * served) return kMostRows;
   if (rows > kMiddleUpTo * served || served * (columns / kColumns) < multiprocessors()) return kWideRows;

@@ -17,8 +17,9 @@ namespace twofour::cuda {
 
 struct SparseTiles {
   static constexpr int kStepK = 64;
-  /// True if all sums start at zero, false if only those of the width do. No result depends on it, but the
-  /// compiler's order of the loop does: the other value takes 10 to 18 % longer.
+  /// True if all sums start at zero; false if only the sums of the used width start at zero. No result
+  /// depends on it, but the order in which the compiler arranges the loop does. The other value takes 10 to
+  /// 18 % longer.
   static constexpr bool kClearAll = true;
   static constexpr int kComp = 0;          ///< [warpgroup][group of 16 k][quad][128]
   static constexpr int kMeta = 4096;       ///< [warpgroup][odd quads][group][128]
@@ -30,9 +31,9 @@ struct SparseTiles {
   const uint8_t *comp, *meta, *scale;  ///< as in SparseArgs
   int64_t comp_quad[4], comp_expert, meta_expert, scale_expert, comp_group, meta_group, scale_group, meta_odd;
 
-  /// The copies of one of 128 threads for a stage. From its warp's group of 16 k: the codes of 16 columns
-  /// (chunk lane % 8) of quad lane / 8 for both warpgroups, 16 columns of metadata and, in half the warps, 16
-  /// scales.
+  /// The copies of one of 128 threads for a stage. They come from the group of 16 k of the thread's warp: the
+  /// codes of 16 columns (chunk lane % 8) of quad lane / 8 for both warpgroups, the metadata of 16 columns
+  /// and, in half of the warps, 16 scales.
   struct Copier {
     const uint8_t *comp, *meta, *scale;
     int32_t to_second;  ///< columns from the first warpgroup's to the second's
@@ -53,7 +54,7 @@ struct SparseTiles {
       scale = w.scale + e * w.scale_expert + (group + t) * w.scale_group + at + warp % 2 * to_second;
     }
 
-    /// Starts the copies of a stage and moves on to the next.
+    /// Starts the copies of a stage and advances to the next stage.
     __device__ __forceinline__ void copy(const SparseTiles& w, uint32_t stage, int thread, bool /*gated*/) {
       const int warp = thread / 32, lane = thread % 32, chunk = lane % 8, t = lane / 8;
       const uint32_t at = stage + static_cast<uint32_t>(t * 128 + (chunk ^ t) * 16);
@@ -68,7 +69,7 @@ struct SparseTiles {
     }
   };
 
-  /// Converts block scales of a stage: for four columns, the scales of the even ones come first.
+  /// Converts the block scales of a stage. For each four columns, the scales of the even columns come first.
   __device__ static __forceinline__ void finish(uint8_t* stage, int lane, bool /*gated*/) {
     const int chunk = lane % 8, group = lane / 8;
 #pragma unroll
@@ -91,7 +92,7 @@ struct SparseTiles {
     }
   }
 
-  /// The places of a lane's data, from the start of a stage's weights.
+  /// The positions of a lane's data, relative to the start of the weights in a stage.
   struct Reader {
     uint32_t codes, meta, scales;
     __device__ __forceinline__ Reader(int warpgroup, int warp, int lane, bool /*gated*/) {
@@ -103,7 +104,8 @@ struct SparseTiles {
     }
   };
 
-  /// A quad's codes of four columns, as a pair of BF16 for each column: E2M1 times E4M3 times 2^-7, exactly.
+  /// Decodes the codes of a quad in four columns to a pair of BF16 for each column. Each number is E2M1 times
+  /// E4M3 times 2^-7, exactly.
   __device__ static __forceinline__ void decode(uint32_t w, uint2 scale, uint32_t (&out)[4]) {
     const uint32_t v = w >> 8;
     const uint32_t low02 = multiply_bf16(low_codes(w), scale.x),
@@ -116,7 +118,7 @@ struct SparseTiles {
     out[3] = __byte_perm(low13, high13, 0x7632);
   }
 
-  /// A lane's data of a stage.
+  /// The data of a lane in a stage.
   struct Raw {
     uint32_t codes[4], meta[2];
     uint2 scales[4];
@@ -130,8 +132,8 @@ struct SparseTiles {
     }
   };
 
-  /// sums[m-tile] += a stage's weights times kRows rows of x. Calls `next` when all products have started and
-  /// `raw` is no longer needed.
+  /// Adds to sums[m-tile] the product of the weights of a stage and kRows rows of x. Calls `next` when all
+  /// products have started and `raw` is no longer needed.
   template <int kRows, int kCount, class Next>
   __device__ static __forceinline__ void multiply(const Raw& raw, uint32_t x, float (&sums)[2][kCount],
                                                   const Next& next) {
@@ -171,9 +173,10 @@ struct SparseTiles {
     wait_wgmma<0>();
   }
 
-  /// Calls `store(row, its StoredRow, column, four, ups)` with the sums of four neighbouring columns at a
-  /// time: `row` of the item, `column` the first of the four among the warpgroup's. If gated, the lane with
-  /// the gates and the lane with the ups each take every other row, with both.
+  /// Calls `store(row, its StoredRow, column, four, ups)` with the sums of four adjacent columns at a time.
+  /// `row` is the row in the item, and `column` is the first of the four columns among those of the
+  /// warpgroup. If gated, the lane with the gates and the lane with the ups take every other row, each with
+  /// both gates and ups.
   template <int kCount, class Store>
   __device__ static __forceinline__ void give_sums(const float (&sums)[2][kCount], const Store& store,
                                                    int /*warpgroup*/, int warp, int lane) {

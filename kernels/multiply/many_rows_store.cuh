@@ -5,16 +5,16 @@
 #include "kernels/multiply/many_rows.h"
 #include "kernels/numbers/swiglu.cuh"
 
-/// Stores the sums of an item. The multiplying warps do nothing else meanwhile, so there are no branches from
-/// one number to the next: numbers are computed in parallel.
+/// Stores the sums of an item. The multiplying warps do nothing else meanwhile, so there are no branches
+/// between numbers: they are computed in parallel.
 
 namespace twofour::cuda {
 
-/// The function from sums to results: silu(gate) * up or relu(x)^2, both in BF16, or the sums themselves in
-/// BF16 or another type.
+/// How sums become results. `gated` is silu(gate) * up and `squared` is relu(x)^2, both in BF16. `bf16` and
+/// `other` are the sums themselves in BF16 or in another type.
 enum class Finish { gated, squared, bf16, other };
 
-/// Calls `f.template operator()<kFinish>()`.
+/// Calls `f.template operator()<kFinish>()` with the Finish of a product.
 template <class F>
 __device__ __forceinline__ void with_finish(const ManyRows& r, const F& f) {
   if (r.gated) return f.template operator()<Finish::gated>();
@@ -23,14 +23,14 @@ __device__ __forceinline__ void with_finish(const ManyRows& r, const F& f) {
   f.template operator()<Finish::other>();
 }
 
-/// The output of a row of an item: a row of the result, and a factor.
+/// The output for a row of an item: the row of the result, and a factor.
 struct StoredRow {
   uint32_t id;
   float factor;
 };
 
-/// Loads a lane's rows of an item, 2t and 2t + 1 of each eight, ahead of their use. Calls `use(b, 8b + 2t,
-/// that row, the next row)`.
+/// Loads a lane's rows of an item ahead of their use: rows 2t and 2t + 1 of each eight. Calls `use(b, 8b +
+/// 2t, that row, the next row)`.
 template <int kMost, class Use>
 __device__ __forceinline__ void for_stored_rows(const StoredRow* rows, int count, int t, const Use& use) {
   const uint32_t at = shared_address(rows + 2 * t);
@@ -54,7 +54,7 @@ struct StoreSums {
   void* out;
   Float type;
 
-  /// For the `count` rows of `rows` and columns from `first` on.
+  /// Stores sums for the `count` rows of `rows` and columns from `first` on.
   __device__ __forceinline__ StoreSums(const ManyRows& r, const StoredRow* rows_, int count_, int first_)
       : rows(rows_),
         count(count_),
@@ -74,7 +74,7 @@ struct StoreSums {
     return uint64_t{to.id} * static_cast<uint32_t>(columns) + static_cast<uint32_t>(column);
   }
 
-  /// Stores four neighbouring columns; `up` has the ups of gated ones.
+  /// Stores four adjacent columns. If they are gated, `v` has the gates and `up` has the ups.
   __device__ __forceinline__ void operator()(int row, StoredRow to, int column, float4 v, float4 up) const {
     column += first;
     const bool here = row < count && column < columns;
@@ -89,8 +89,8 @@ struct StoreSums {
     }
   }
 
-  /// Stores two neighbouring columns; `up` has the ups of gated ones. For g8, neighbours are in the order of
-  /// permuted_k.
+  /// Stores two adjacent columns. If they are gated, `v` has the gates and `up` has the ups. In g8, columns
+  /// are adjacent in the order of permuted_k.
   __device__ __forceinline__ void operator()(int row, StoredRow to, int column, float2 v, float2 up) const {
     column += first;
     const bool here = row < count && column < columns;

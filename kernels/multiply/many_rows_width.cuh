@@ -3,16 +3,17 @@
 
 #include "kernels/multiply/many_rows.h"
 
-/// The number of rows of x that the instructions of an item take.
+/// How the instructions of an item depend on the number of rows of x.
 
 namespace twofour::cuda {
 
-/// The cut of a block. Up to 256 rows: two warpgroups multiply 64 columns each, one m-tile, so that each
-/// thread has registers for all sums; two blocks, a cluster, have neighbouring columns, and each copies half
-/// of the rows of x to both. Up to 128: two warpgroups multiply two m-tiles each. Up to 48: four warpgroups
-/// do, since decoding is then most of the work. Up to 32: they have fewer rows to copy. All widths are loops
-/// of one kernel; pending work from one step to the next would make the compiler serialize wgmma (C7512).
-/// Tried without gain: widths 40, 56 and 80, and four warpgroups of one m-tile for up to 96 rows.
+/// How a block is divided. For up to 256 rows, two warpgroups multiply 64 columns each, one m-tile, so that
+/// each thread has registers for all sums. Two blocks, a cluster, have adjacent columns, and each copies half
+/// of the rows of x to both. For up to 128 rows, two warpgroups multiply two m-tiles each. For up to 48 rows,
+/// four warpgroups do, since decoding is then most of the work. For up to 32 rows, they have fewer rows to
+/// copy. All widths are loops of one kernel. Work that is pending from one step to the next would make the
+/// compiler serialize wgmma (C7512). Tried without gain: widths 40, 56 and 80, and four warpgroups of one
+/// m-tile for up to 96 rows.
 struct PairedRows {
   static constexpr int kMost = kMostRows, kWarpgroups = 2, kTiles = 1, kBlocks = 2;
   static constexpr int kCopyWarps = 2, kConvertWarps = 2, kConvertTogether = 2;
@@ -40,16 +41,16 @@ inline constexpr int kCopyThreads = Width::kCopyWarps * 32;
 template <class Width>
 inline constexpr int kConvertThreads = Width::kConvertWarps * 32;
 
-/// Columns of an item, in units of 128 (if gated, 64 with their ups).
+/// The number of columns of an item, in units of 128. If gated, a unit is 64 gates with their ups.
 template <class Width>
 inline constexpr int kItemColumns = (Width::kBlocks * Width::kWarpgroups * Width::kTiles) / 2;
 
-/// Groups of 16 k of a step that a warp decodes before it multiplies them: as many as registers allow, since
-/// warps of a warpgroup wait for each other at each multiplication.
+/// The number of groups of 16 k in a step that a warp decodes before it multiplies them. It is as large as
+/// registers allow, because the warps of a warpgroup wait for each other at each multiplication.
 template <int kMost>
 inline constexpr int k16Together = kMost > kMiddleRows ? 4 : 2;
 
-/// A warpgroup's sums, for each m-tile and row.
+/// The sums of a warpgroup, for each m-tile and row.
 template <class Width>
 using Sums = float[Width::kTiles][Width::kMost / 2];
 
@@ -69,7 +70,8 @@ __device__ __forceinline__ void clear(float (&sums)[kTiles][kCount]) {
   }
 }
 
-/// Calls `f.template operator()<kRows>()` with the smallest width for `rows` rows, at most kMost.
+/// Calls `f.template operator()<kRows>()` with the smallest width for `rows` rows. The width is at most
+/// kMost.
 template <int kMost,
           int kRows = kMost <= kMiddleRows ? 8
                       : kMost <= kWideRows ? 16

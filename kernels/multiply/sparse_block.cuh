@@ -2,26 +2,29 @@
 #include "kernels/multiply/sparse_warp.cuh"
 
 /// Data that the warps of a block of the 2:4 multiplication share: the layout of shared memory, a converted
-/// row of x, the experts of a token.
+/// row of x, and the experts of a token.
 
 namespace twofour::cuda {
 
 inline constexpr int kStages = 3;
 inline constexpr int kMaxThreads = 256;
-/// The largest K of a converted row of x; a larger row would leave too little shared memory for stages.
+/// The largest K for a converted row of x. A longer row would leave too little shared memory for stages.
 inline constexpr int kMaxRawK = 16384;
 
-/// The source of a warp's x: PreparedRows; raw activations, which are converted; or PreparedRows of several
-/// experts along K (Epilogue::tokens).
+/// Where the x of a warp comes from: from PreparedRows, from raw activations, which are converted, or from
+/// PreparedRows of several experts along K (Epilogue::tokens).
 enum class RowSource { prepared, raw, tokens };
 
-/// The number of eights of rows that a kernel for `tile_m` rows multiplies, existing or not: 1, 2 or 4.
+/// The number of tiles of eight rows that a kernel for `tile_m` rows multiplies, including missing rows: 1, 2
+/// or 4.
 __host__ __device__ constexpr int row_tiles(int tile_m) { return tile_m <= 8 ? 1 : tile_m <= 16 ? 2 : 4; }
 
-/// Tiles of 128 columns that a block finishes: gate and up are one.
+/// The number of tiles of 128 columns that a block finishes. A tile of gates and the tile of their ups count
+/// as one.
 __host__ __device__ inline int parts_of(const SparseArgs& a) { return a.gated ? a.warps_n / 2 : a.warps_n; }
 
-/// Lays out the shared memory of a block. A warp's sums overwrite its own stages after these are read.
+/// Plans the shared memory of a block. The sums of a warp overwrite the warp's own stages after these are
+/// read.
 inline SharedPlan plan_shared(const SparseArgs& a) {
   SharedPlan plan{};
   const int warps = a.warps_k * a.warps_n, factors = row_tiles(a.tile_m) * 32;
@@ -37,15 +40,15 @@ inline SharedPlan plan_shared(const SparseArgs& a) {
   plan.scales = plan.received;
   if (a.cluster > 1)
     plan.scales += (sums + a.cluster - 1) / a.cluster * a.cluster * (a.gated ? 2 : 1) * kWarpColumns * 4;
-  // If rows of x take the memory that a fourth block of an SM would need, every lane converts the scales it
-  // needs.
+  // If rows of x take the memory that a fourth block of a multiprocessor would need, every lane converts the
+  // scales that it needs.
   plan.stages = plan.scales + (a.raw || a.epilogue == Epilogue::tokens ? warps * kScaleBytes : 0);
   plan.stage = kStageBytes + (a.raw ? 0 : a.tile_m * kStepK * 2 + factors);
   plan.bytes = plan.stages + warps * kStages * plan.stage;
   return plan;
 }
 
-/// Converts a block's row of x: the steps of 64 k that its warps take, all warps together.
+/// Converts a row of x for a block: the steps of 64 k that its warps multiply. All warps work together.
 __device__ __forceinline__ void convert_row(const SparseArgs& a, uint8_t* shared, int row, int rank) {
   const int eighth = static_cast<int>(threadIdx.x % 8), turn = static_cast<int>(blockDim.x / 8);
   const int steps = (a.least_steps + (a.one_more > 0 ? 1 : 0)) * a.warps_k;
@@ -61,7 +64,7 @@ __device__ __forceinline__ void convert_row(const SparseArgs& a, uint8_t* shared
     const uint4 bits = next;
     next = after, after = load(at + 2 * turn);
     const uint32_t pairs[4] = {bits.x, bits.y, bits.z, bits.w};
-    uint32_t most = 0;  // of magnitudes, which sort as their bits do
+    uint32_t most = 0;  // the largest magnitude; magnitudes sort as their bits do
 #pragma unroll
     for (int t = 0; t < 4; ++t) most = __vmaxu2(most, pairs[t] & 0x7FFF7FFFu);
 #pragma unroll
@@ -81,8 +84,8 @@ __device__ __forceinline__ void convert_row(const SparseArgs& a, uint8_t* shared
   }
 }
 
-/// Finds the rows of a token whose expert is on this device: `list`, and their `experts`. Returns their
-/// number.
+/// Finds the rows of a token whose experts are on this device. Writes the rows to `list` and their experts to
+/// `experts`. Returns their number.
 __device__ __forceinline__ int find_segments(const SparseArgs& a, int* list, int* experts,
                                              int* count_of_all) {
   if (threadIdx.x < 32) {
@@ -105,7 +108,7 @@ __device__ __forceinline__ int find_segments(const SparseArgs& a, int* list, int
   return *count_of_all;
 }
 
-/// The factors of the segments' products.
+/// Computes the factors of the products of segments.
 __device__ __forceinline__ void weigh_segments(const SparseArgs& a, const int* list, const int* experts,
                                                int segments, float* weights) {
   for (int s = static_cast<int>(threadIdx.x); s < segments; s += static_cast<int>(blockDim.x))
@@ -113,7 +116,7 @@ __device__ __forceinline__ void weigh_segments(const SparseArgs& a, const int* l
   __syncthreads();
 }
 
-/// The position of a warp's next step: segment (expert along K) and K step in it.
+/// The position of the next step of a warp: the segment (an expert along K), and the K step in the segment.
 struct StepCursor {
   int segment, step;
   __device__ __forceinline__ void advance(int by, int steps) {

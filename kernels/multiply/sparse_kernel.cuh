@@ -10,8 +10,8 @@
 
 namespace twofour::cuda {
 
-/// Multiplies kTiles times 8 rows of x at a time; kAligned: 16 columns and 64 k exist and can be copied at
-/// once.
+/// Multiplies kTiles times 8 rows of x at a time. kAligned means that 16 columns and 64 k always exist and
+/// can be copied at once.
 template <class Layout, int kTiles, bool kAligned, RowSource kSource>
 __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
     sparse_kernel(const __grid_constant__ SparseArgs a) {
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
   int* experts = reinterpret_cast<int*>(shared + plan.experts);
   float* weights = reinterpret_cast<float*>(shared + plan.weights);
   int expert = 0, count = 1, segments = 1;
-  const int* rows = nullptr;  // nullptr: only row grid.z
+  const int* rows = nullptr;  // nullptr: the only row is grid.z
   bool waited = false;
   if (a.route_from_predecessor) {
     wait_for_predecessor();
@@ -55,13 +55,13 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
   } else {
     expert = local_expert(a.rows, static_cast<int>(blockIdx.z));
     if (expert < 0) {
-      wait_for_predecessor();  // so that this kernel does not end before its predecessors
+      wait_for_predecessor();  // this kernel must not end before its predecessors
       return;
     }
   }
   const float expert_scale = kTokens ? 1.0f : a.global_scale[expert];
 
-  // Each block has a barrier for the sums of other blocks of the cluster.
+  // Each block has a barrier for the sums that other blocks of the cluster send.
   const uint32_t barrier = shared_address(shared + plan.state + 8);
   if (cluster > 1) {
     if (threadIdx.x == 0) begin_barrier(barrier);
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
   for (int first_row = 0; first_row < max(count, 1); first_row += a.tile_m) {
     const int m = min(count - first_row, a.tile_m);
 
-    // The weights of the next step; by pointers if one expert has all of K
+    // The weights of the next step. They are addressed by pointers if one expert has all of K.
     StepCursor next{0, 0};
     next.advance(first_step, k_steps);
     LaneCursor cursor = begin;
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
       if constexpr (kTokens || !kAligned) at.advance(stride, k_steps);
     };
 
-    // Copy ahead: weights first, since they depend on no other kernel
+    // Copy ahead. Weights come first, because they depend on no other kernel.
     StepCursor at = next, next_x = next;
 #pragma unroll 1
     for (int s = 0; s < kStages; ++s) {
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
 
     if constexpr (kTokens) weigh_segments(a, list, experts, segments, weights);
 
-    // The rows of x of the next step, 8 lanes each, and a factor
+    // The rows of x of the next step, 8 lanes for each, and a factor.
     constexpr int kCopies = 2 * kTiles;
     const uint4* x_from[kCopies];
     const float* factor_from = a.x.factors + first_step;
@@ -172,7 +172,8 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
     int slot = 0;
 #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
-      // Unless raw, the first group has the weights of all stages and the first stage's x.
+      // Unless x is raw, the first group of copies has the weights of all stages and the x of the first
+      // stage.
       wait_copies<kStages - 1>();
       __syncwarp();
       const uint8_t* stage = stages + slot * plan.stage;
@@ -228,7 +229,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
     wait_copies<0>();
     __syncwarp();
 
-    // The warp's sums, over its stages
+    // Store the warp's sums over its stages.
     const int warp_sums = kStages * plan.stage / 4;
     float* block_sums = reinterpret_cast<float*>(shared + plan.stages);
 #pragma unroll
@@ -247,8 +248,8 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
     }
     __syncthreads();
 
-    // Add up the warps that share K, in their order. In a cluster, rank i finishes sums i, i + cluster, ...
-    // of 128 columns of a row; all blocks send it theirs.
+    // Reduce the sums of warps that share K, in their order. In a cluster, rank i finishes sums i, i +
+    // cluster, ... of 128 columns of a row, and all other blocks send their sums to it.
     const int items = parts * m, kinds = a.gated ? 2 : 1, item_bytes = cluster * kinds * kWarpColumns * 4;
     const auto block_sum = [&](int n, int row) {
       const float* from = block_sums + n * a.warps_k * warp_sums + row * kWarpColumns + 4 * lane;
@@ -310,7 +311,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
       }
       prepare_columns(a, out_row, out_column, columns - out_column, lane, value);
     }
-    // Wait before the next rows: no warp may overwrite sums that another still reads.
+    // Wait before the next rows. No warp may overwrite sums that another warp still reads.
     if (first_row + a.tile_m < count) {
       cluster > 1 ? cluster_sync() : __syncthreads();
     }

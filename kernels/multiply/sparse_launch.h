@@ -16,25 +16,25 @@ struct PreparedRows {
 };
 constexpr int64_t prepared_steps(int64_t k) { return (k + 63) / 64; }
 
-/// Rows by expert. Written by launch_prepare.
+/// Rows sorted by expert. launch_prepare writes it.
 struct Route {
-  int32_t active;  ///< records in use
+  int32_t active;  ///< number of records in use
   int32_t unused[3];
   struct Record {
     int32_t expert, begin, count, unused;
   } records[1];  ///< [min(rows, E)]
 };
 
-/// The expert of each row.
+/// The ids of the experts of rows.
 struct RowIds {
-  const int32_t* ids;         ///< [rows]
-  const int32_t* expert_map;  ///< [known], or nullptr
-  int32_t rows, known;        ///< ids are below `known`
-  int32_t e;                  ///< experts on this device
-  int32_t* error;             ///< or nullptr
+  const int32_t* ids;         ///< [rows] ids of experts
+  const int32_t* expert_map;  ///< [known] from ids to experts on this device, or nullptr
+  int32_t rows, known;        ///< ids are less than `known`
+  int32_t e;                  ///< number of experts on this device
+  int32_t* error;             ///< set to 1 on a wrong id; or nullptr
 };
 
-/// The use of a block's sums.
+/// What a block does with its sums.
 enum class Epilogue : int32_t {
   rows,        ///< out[r] of [R, N]
   activation,  ///< prepared[r] of [R, I]: silu(gate) * up, or relu(x)^2
@@ -43,28 +43,28 @@ enum class Epilogue : int32_t {
 
 /// Offsets in a block's shared memory, in bytes from its start.
 struct SharedPlan {
-  int32_t list, experts, weights, state;  ///< of the rows of a token
-  int32_t x, x_factors;                   ///< of a raw row, converted
-  int32_t received;                       ///< sums that blocks of a cluster send each other
-  int32_t scales;                         ///< of the warps' steps, converted
-  int32_t stages, stage;                  ///< a stage: weights and, unless raw, rows of x and factors
+  int32_t list, experts, weights, state;  ///< for the rows of a token
+  int32_t x, x_factors;                   ///< a converted raw row and its factors
+  int32_t received;                       ///< sums that blocks of a cluster send to each other
+  int32_t scales;                         ///< converted scales of the warps' steps
+  int32_t stages, stage;  ///< a stage holds weights and, unless x is raw, rows of x and factors
   int32_t bytes;
 };
 
-/// Arguments of the kernel of sparse_multiply and sparse_moe.
+/// Arguments of the kernel that sparse_multiply and sparse_moe launch.
 struct SparseArgs {
   // Weights
   const uint8_t* parts[3];
   const float* global_scale;  ///< [E]
   int32_t e, n, k;
-  const uint8_t *comp, *meta, *scale;              ///< of expert 0, column 0, k from 0
-  int64_t comp_quad[4];                            ///< bytes from quad 0 of 16 k to each
-  int64_t comp_expert, meta_expert, scale_expert;  ///< bytes from expert to expert
-  int64_t comp_group, meta_group, scale_group;     ///< bytes from 16 k to the next
-  int64_t comp_stride, meta_stride, scale_stride;  ///< bytes from a warp's step to its next
-  int64_t meta_odd;                                ///< from the even quads' metadata to the odd's
-  bool gated;                                      ///< columns c and n / 2 + c go to the same block
-  bool aligned;                                    ///< 16 columns and 64 k can be copied at once
+  const uint8_t *comp, *meta, *scale;              ///< at expert 0, column 0 and k = 0
+  int64_t comp_quad[4];                            ///< bytes from quad 0 of 16 k to each quad
+  int64_t comp_expert, meta_expert, scale_expert;  ///< bytes from one expert to the next
+  int64_t comp_group, meta_group, scale_group;     ///< bytes from a group of 16 k to the next
+  int64_t comp_stride, meta_stride, scale_stride;  ///< bytes from a step of a warp to its next step
+  int64_t meta_odd;  ///< bytes from the metadata of even quads to that of odd quads
+  bool gated;        ///< columns c and n / 2 + c go to the same block
+  bool aligned;      ///< 16 columns and 64 k can be copied at once
   // Rows
   RowIds rows;
   int32_t rows_per_x;
@@ -72,15 +72,15 @@ struct SparseArgs {
   PreparedRows x;         ///< written by the preceding kernel, unless raw
   const void* raw;        ///< [rows / rows_per_x, K] of bf16 or f16, on 16 bytes, with distinct; or nullptr
   Float raw_type;
-  const float* row_weight;  ///< [rows], or nullptr
-  bool distinct;            ///< every row is multiplied on its own
-  const Route* route;       ///< unless distinct
-  const int32_t* sorted;    ///< [rows], with route
+  const float* row_weight;  ///< [rows] factors, or nullptr
+  bool distinct;            ///< each row is multiplied separately
+  const Route* route;       ///< used unless `distinct`
+  const int32_t* sorted;    ///< [rows] in the order of the route
   bool route_from_predecessor;
-  // Cut
+  // Tiling
   int32_t warps_k, warps_k_log2, warps_n, cluster, tile_m;
-  int32_t segments;  ///< experts along K: topk with Epilogue::tokens, else 1
-  int32_t k_steps;   ///< of one expert
+  int32_t segments;  ///< experts along K: topk with Epilogue::tokens, otherwise 1
+  int32_t k_steps;   ///< number of steps for one expert
   int32_t least_steps,
       one_more;  ///< steps of a warp; one more for warps before `one_more`. Not with Epilogue::tokens
   // Epilogue
@@ -88,22 +88,23 @@ struct SparseArgs {
   float limit;
   void* out;
   Float out_type;
-  bool wide_out;  ///< on a multiple of 16 bytes
+  bool wide_out;  ///< `out` is on a multiple of 16 bytes
   PreparedRows prepared;
   SharedPlan shared;
 };
 
-/// The most experts of a token.
+/// The largest number of experts of a token.
 inline constexpr int kMaxSegments = 512;
 
-/// Chooses the cut if `plan` leaves it open and starts the kernel over `args`; its cut need not be set.
-/// `overlap`: it may start before the preceding kernel ends, which must be one of ours.
+/// Chooses the tiling if `plan` leaves it open, and starts the kernel with `args`, whose tiling need not be
+/// set. If `overlap` is true, the kernel may start before the preceding kernel ends; that kernel must be one
+/// of ours.
 void launch_sparse(SparseArgs args, SparseLayout layout, SparsePlan plan, bool overlap, Stream stream);
 
-/// True if launch_sparse can take raw activations.
+/// True if launch_sparse can read the activations `x` without preparation.
 bool takes_raw(const SparseArgs& args, const void* x, Float type);
 
-/// Checks the weights and fills the fields of `args` that describe them.
+/// Checks the weights and sets the fields of `args` that describe them.
 void describe_weights(const SparseExperts& experts, bool gated, const char* where, SparseArgs& args);
 
 struct PrepareArgs {
@@ -112,19 +113,20 @@ struct PrepareArgs {
   int32_t rows_x, k;
   PreparedRows to;
   RowIds rows;
-  Route* route;     ///< nullptr: no sorting
+  Route* route;     ///< nullptr: rows are not sorted
   int32_t* sorted;  ///< [rows]
 };
 
 struct CombineArgs {
   RowIds rows;
-  const float* y;  ///< [M * topk, H], weighted
+  const float* y;  ///< [M * topk, H], multiplied by the row weights
   int32_t m, topk, h;
   void* out;  ///< [M, H]
   Float type;
 };
 
-/// out[m] = the sum of the token's rows whose expert is on this device, in their order.
+/// Computes out[m], the sum over the rows of a token whose experts are on this device, in the order of the
+/// rows.
 void launch_combine(const CombineArgs& args, Stream stream);
 
 /// Prepares activations and sorts rows by expert, in one launch.

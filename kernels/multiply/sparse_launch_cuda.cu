@@ -17,27 +17,28 @@ int power_of_two_up_to(int x) {
   return p;
 }
 
-/// Blocks along z.
+/// The number of blocks along z.
 int slots_of(const SparseArgs& a) {
   return a.epilogue == Epilogue::tokens ? a.rows.rows / a.segments
          : a.route                      ? std::min(a.rows.rows, a.e)
                                         : a.rows.rows;
 }
 
-/// Splits K until a warp has few steps, which balances blocks, and gives columns to the remaining warps of a
-/// block.
+/// Splits K until a warp has few steps, which balances blocks. The remaining warps of a block get further
+/// columns.
 SparsePlan choose(const SparseArgs& a, int tiles, SparsePlan plan) {
   const int k_steps = (a.k + kStepK - 1) / kStepK * a.segments;
   const int slots = slots_of(a);
   const int64_t warps_wanted = int64_t{multiprocessors()} * 16;
   if (plan.tile_m == 0) {
     const int rows_a_slot = a.rows.rows / slots;
-    // Four if rows hardly share experts: then four blocks of four warps fit an SM with room to spare.
+    // Use four rows if rows hardly share experts. Four blocks of four warps then fit a multiprocessor with
+    // room to spare.
     plan.tile_m = a.rows.rows <= a.e ? 4 : tile_of_mean(rows_a_slot);
   }
   const int halves = a.gated ? 2 : 1;
-  // Distinct rows: warps side by side share a converted row, and K is split over a cluster until an SM has
-  // eleven warps (fifteen if K is short and warps end soon), all at once.
+  // If rows are distinct, adjacent warps share a converted row. K is split over a cluster until a
+  // multiprocessor has eleven warps (fifteen if K is short and warps end soon), which all run at once.
   const bool is_short = k_steps <= 32;
   const int64_t warps_at_once = int64_t{multiprocessors()} * (is_short ? 15 : 11);
   const auto split =
@@ -53,8 +54,8 @@ SparsePlan choose(const SparseArgs& a, int tiles, SparsePlan plan) {
       plan.warps_n = std::min((few ? 1 : is_short ? 4 / halves : 2 / halves), tiles) * halves;
     return plan;
   }
-  // Eight steps for each warp; fewer if there is too little work, more if there is plenty: blocks of gate and
-  // up then need no cluster.
+  // Use eight steps for each warp; fewer if there is too little work, and more if there is plenty. Blocks of
+  // gate and up then need no cluster.
   const int64_t most = int64_t{tiles} * halves * slots * k_steps / warps_wanted;
   const bool little = most < 8, plenty = a.gated && most >= 16;
   const int steps = little ? std::max(static_cast<int>(most), 2) : plenty ? 16 : 8;
@@ -65,7 +66,7 @@ SparsePlan choose(const SparseArgs& a, int tiles, SparsePlan plan) {
   }
   if (plan.cluster == 0) {
     plan.cluster = std::clamp(power_of_two_up_to(warps / plan.warps_k), 1, 4);
-    // All blocks at once: two blocks of eight warps on each SM.
+    // Let all blocks run at once: two blocks of eight warps on each multiprocessor.
     if (a.epilogue == Epilogue::tokens) {
       const int64_t at_once = multiprocessors() * 16 / (int64_t{plan.warps_k} * tiles * slots);
       plan.cluster = std::clamp(static_cast<int>(std::min<int64_t>(warps / plan.warps_k, at_once)), 1, 8);
@@ -129,7 +130,7 @@ void launch_sparse(SparseArgs a, SparseLayout layout, SparsePlan plan, bool over
   if (a.epilogue != Epilogue::tokens) a.segments = 1;
   a.route_from_predecessor = a.route_from_predecessor && a.route;
   plan = choose(a, tiles, plan);
-  // At most as many rows of x at a time as an expert can have.
+  // Multiply at most as many rows of x at a time as an expert can have.
   a.tile_m = std::min({a.route ? a.rows.rows : 1, a.aligned ? plan.tile_m : 8, 32});
   expect(a.tile_m > 0, kWhere, "1 to 32 rows at a time", std::to_string(plan.tile_m));
   expect(plan.warps_k >= 1 && std::has_single_bit(static_cast<unsigned>(plan.warps_k)) && plan.warps_n >= 1 &&
@@ -141,7 +142,7 @@ void launch_sparse(SparseArgs a, SparseLayout layout, SparsePlan plan, bool over
   a.warps_n = plan.warps_n, a.cluster = plan.cluster;
   a.k_steps = (a.k + kStepK - 1) / kStepK;
   cut(a, plan.warps_k);
-  // Rows and warps take room in shared memory.
+  // Rows and warps take space in shared memory.
   const int room = shared_memory_limit();
   while (a.shared.bytes > room && (a.tile_m > 4 || a.warps_k > 1)) {
     const bool rows_first = a.tile_m > 4;

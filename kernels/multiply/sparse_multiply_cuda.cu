@@ -14,9 +14,9 @@ namespace {
 
 constexpr int kPrepareThreads = 512, kPrepareWarps = kPrepareThreads / 32;
 
-/// Block 0 sorts if that is asked for; each warp of the others prepares 64 k of a row.
+/// Block 0 sorts rows if requested. Each warp of the other blocks prepares 64 k of a row.
 __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_constant__ PrepareArgs a) {
-  extern __shared__ int counts[];  // [E], later the place of the next row of an expert
+  extern __shared__ int counts[];  // [E] counts, later the position of the next row of each expert
   release_successor();
   if (a.route && blockIdx.x == 0) return sort_rows<kPrepareThreads>(a.rows, *a.route, a.sorted, counts);
   const int lane = static_cast<int>(threadIdx.x) % 32, steps = (a.k + 63) / 64;
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
 
 constexpr const char* kWhere = "sparse_multiply";
 
-/// Computes one output: 16 weights at a time through the layout's map.
+/// Computes one output. Reads 16 weights at a time through the layout's map.
 template <class Layout>
 __global__ void reference_kernel(SparseExperts w, ExpertRows rows) {
   const int64_t n = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, r = blockIdx.y;
@@ -72,10 +72,10 @@ void check_rows(const ExpertRows& rows) {
   expect_aligned(kWhere, "x", rows.x, 2 * size_of(rows.x_type));
 }
 
-/// Rows for each expert from which the many-row kernel is faster.
+/// The number of rows for each expert from which the kernel for many rows is faster.
 constexpr int64_t kManyRowsFrom = 8;
 
-/// True if the many-row kernel is faster and takes such rows.
+/// True if the kernel for many rows is faster and supports these rows.
 bool wants_many_rows(const SparseArgs& a, const ExpertRows& rows, const SparsePlan& plan) {
   const bool planned = plan.warps_k || plan.warps_n || plan.cluster || plan.tile_m;
   return !planned && fits_many_rows(a) && are_many_rows(rows, a.e, kManyRowsFrom);

@@ -20,12 +20,13 @@ namespace twofour::cuda {
 inline constexpr int kStepK = 64;
 inline constexpr int kStepGroups = kStepK / kGroup;
 inline constexpr int kWarpColumns = 128;
-/// A stage holds, for each group of 16 k, the 4 rows of comp; then, for all groups, the even rows of meta,
-/// the odd ones and the scales: 28 rows of 128 bytes. Eight lanes copy a row, one cache line at once.
+/// The bytes of a stage. It holds 28 rows of 128 bytes: 4 rows of comp for each group of 16 k, and then, for
+/// all groups, the even rows of meta, the odd rows of meta, and the scales. Eight lanes copy a row, which is
+/// one cache line, at once.
 inline constexpr int kStageBytes = 28 * kWarpColumns;
 
-/// The place of the 16 columns of quad g in rows 4i + t of a stage, spread so that lanes that read together
-/// use different banks.
+/// The place of the 16 columns of quad g in rows 4i + t of a stage. Places are chosen so that lanes that read
+/// together use different banks.
 __device__ __forceinline__ int chunk_at(int g, int t) { return (g ^ (2 * t)) * 16; }
 
 template <class Layout>
@@ -37,7 +38,7 @@ __device__ __forceinline__ const uint8_t* byte_at(const SparseArgs& a, int e, in
   return a.parts[s.part] + (s.at.e * part.rows + s.at.row) * part.cols + s.at.col;
 }
 
-/// Computes the addresses and strides of LaneCursor from the layout's map.
+/// Computes the addresses and strides for LaneCursor from the layout's map.
 template <class Layout>
 __host__ void measure_strides(SparseArgs& a) {
   const Shape shape{a.e, a.n, a.k};
@@ -63,8 +64,8 @@ __host__ void measure_strides(SparseArgs& a) {
   a.meta_odd = offset(0, 0, 5) - offset(0, 0, 4);
 }
 
-/// The source of a lane's copies: 16 columns (g = lane % 8) of quad t, and metadata and scale of group t (t =
-/// lane / 8).
+/// The addresses from which a lane copies: 16 columns (g = lane % 8) of quad t, and the metadata and scales
+/// of group t (t = lane / 8).
 struct LaneCursor {
   const uint8_t *comp, *meta, *scale;
 
@@ -81,7 +82,7 @@ struct LaneCursor {
     scale += e * a.scale_expert + groups * a.scale_group;
   }
 
-  /// Moves to the warp's next step.
+  /// Advances to the next step of the warp.
   __device__ __forceinline__ void advance(const SparseArgs& a) {
     comp += a.comp_stride, meta += a.meta_stride, scale += a.scale_stride;
   }
@@ -98,8 +99,8 @@ struct LaneCursor {
   }
 };
 
-/// The same byte by byte, for missing columns (`count` of 16 exist), groups behind the last, and any
-/// alignment. Missing weights become zeros with legal metadata.
+/// Copies a step byte by byte, for missing columns (`count` of 16 exist), groups after the last group, and
+/// any alignment. Missing weights become zeros with legal metadata.
 template <class Layout>
 __device__ __noinline__ void copy_bytes(const SparseArgs& a, uint8_t* stage, int lane, int e, int step,
                                         int column, int count) {
@@ -115,7 +116,7 @@ __device__ __noinline__ void copy_bytes(const SparseArgs& a, uint8_t* stage, int
   }
 }
 
-/// Decodes one quad of four columns, as two halves for each column: E2M1 times 2^-14.
+/// Decodes one quad of four columns to two halves for each column: E2M1 times 2^-14.
 __device__ __forceinline__ void decode4(uint32_t codes, uint32_t (&out)[4]) {
   const uint32_t high = ((codes >> 3) & 0x0E0E0E0Eu) | (codes & 0x80808080u);
   const uint32_t low = ((codes << 1) & 0x0E0E0E0Eu) | ((codes << 4) & 0x80808080u);
@@ -136,11 +137,11 @@ __device__ __forceinline__ void mma_sparse(float (&d)[4], uint32_t a0, uint32_t 
         "n"(kSelector));
 }
 
-/// Bytes of a warp for the block scales of a step as halves: for each group of 16 k, the first 8 columns of
-/// the quads, then the others.
+/// The bytes in which a warp stores the block scales of a step as halves. For each group of 16 k, they hold
+/// the first 8 columns of all quads, then the other columns.
 inline constexpr int kScaleBytes = kStepGroups * 2 * kWarpColumns;
 
-/// Converts the block scales of a step, each once.
+/// Converts each block scale of a step once.
 __device__ __forceinline__ void convert_scales(const uint8_t* stage, uint8_t* scales, int lane) {
   const int g = lane / 4, t = lane % 4, chunk = chunk_at(g, t);
   const uint4 bytes = *reinterpret_cast<const uint4*>(stage + 3072 + t * kWarpColumns + chunk);
@@ -151,7 +152,7 @@ __device__ __forceinline__ void convert_scales(const uint8_t* stage, uint8_t* sc
   *reinterpret_cast<uint4*>(to + kWarpColumns) = {c.x, c.y, d.x, d.y};
 }
 
-/// Half of a lane's share of a step in registers: 8 of its 16 columns. Every other pair of quads begins with
+/// Half of a lane's share of a step in registers, 8 of its 16 columns. Every other pair of quads begins with
 /// the upper half, which avoids a bank conflict; see first_column.
 struct Fragment {
   uint2 codes[4];   ///< quad t of group i
@@ -175,7 +176,7 @@ struct Fragment {
       scales[i] = {low.x, low.y, high.x, high.y};
     }
   }
-  /// Reads scales from the warp's convert_scales.
+  /// Reads scales that convert_scales of the warp wrote.
   __device__ __forceinline__ void read_scales(const uint8_t* converted, int lane, int half) {
     const uint8_t* mine = converted + (half ^ (lane >> 3 & 1)) * kWarpColumns;
 #pragma unroll
@@ -184,17 +185,17 @@ struct Fragment {
   }
 };
 
-/// The column, of the warp's 128, in MMA row g of m-tile j; MMA row g + 8 has the next.
+/// The column, among the 128 of the warp, in MMA row g of m-tile j. MMA row g + 8 has the next column.
 __device__ __forceinline__ int first_column(int lane, int j) {
   return lane / 4 * 16 + ((j * 2) ^ ((lane >> 3 & 1) * 8));
 }
 
-/// Four of a lane's 16 columns, decoded, as mma.sp takes them.
+/// Four of a lane's 16 columns, decoded to the form that mma.sp reads.
 struct Quarter {
   uint32_t a[4][4];  ///< [group][column]
   uint32_t metadata[2];
 
-  /// The first or second (w = 1) four of the fragment's eight.
+  /// Decodes the first four (w = 0) or last four (w = 1) of the eight columns of the fragment.
   __device__ __forceinline__ Quarter(const Fragment& f, int w) {
     const uint32_t m0 = w ? f.meta[0].y : f.meta[0].x, m1 = w ? f.meta[1].y : f.meta[1].x;
     metadata[0] = __byte_perm(m0, m1, 0x5140), metadata[1] = __byte_perm(m0, m1, 0x7362);
@@ -202,7 +203,7 @@ struct Quarter {
     for (int i = 0; i < 4; ++i) {
       decode4(w ? f.codes[i].y : f.codes[i].x, a[i]);
       const uint32_t s01 = w ? f.scales[i].z : f.scales[i].x, s23 = w ? f.scales[i].w : f.scales[i].y;
-      // Exact: six significant bits, at least 2^-24.
+      // The product is exact: it has six significant bits and is at least 2^-24.
       a[i][0] = multiply_low(a[i][0], s01);
       a[i][1] = multiply_high(a[i][1], s01);
       a[i][2] = multiply_low(a[i][2], s23);
@@ -211,8 +212,9 @@ struct Quarter {
   }
 };
 
-/// sums[j][q] += factor[q] * (32 of 128 columns by 64 k) x, for kTiles times 8 rows of x. b[h][q] holds the
-/// lane's 8 halves of x for k from 32h; factor[q] the factors of rows 8q + 2t and 8q + 2t + 1.
+/// Adds to sums[j][q] the product of 32 of the 128 columns by 64 k with x, times factor[q], for kTiles times
+/// 8 rows of x. b[h][q] holds the lane's 8 halves of x for k from 32h on. factor[q] holds the factors of rows
+/// 8q + 2t and 8q + 2t + 1.
 template <int kTiles>
 __device__ __forceinline__ void multiply_quarter(const Quarter& f, const uint4 (&b)[2][kTiles],
                                                  const float2 (&factor)[kTiles], float (*sums)[kTiles][4]) {
@@ -234,7 +236,7 @@ __device__ __forceinline__ void multiply_quarter(const Quarter& f, const uint4 (
   }
 }
 
-/// The same for the 64 columns of a fragment.
+/// Does the same for the 64 columns of a fragment.
 template <int kTiles>
 __device__ __forceinline__ void multiply_half(const Fragment& f, const uint4 (&b)[2][kTiles],
                                               const float2 (&factor)[kTiles], float (*sums)[kTiles][4]) {
@@ -246,7 +248,7 @@ __device__ __forceinline__ float4 sum4(const float4& a, const float4& b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }
 
-/// Stores the first `present` of four neighbours.
+/// Stores the first `present` of four adjacent numbers.
 __device__ __forceinline__ void store_four(const SparseArgs& a, int64_t at, int present, const float4& v) {
   if (present >= 4 && a.n % 4 == 0 && a.wide_out) {
     if (a.out_type == Float::f32) {
@@ -264,7 +266,7 @@ __device__ __forceinline__ void store_four(const SparseArgs& a, int64_t at, int 
   if (present > 3) store_float(a.out, a.out_type, at + 3, v.w);
 }
 
-/// Turns 128 neighbours, four in each lane, into two steps of the next multiplication. `present` of the
+/// Turns 128 adjacent numbers, four in each lane, into two steps of the next multiplication. `present` of the
 /// lane's four exist.
 __device__ __forceinline__ void prepare_columns(const SparseArgs& a, int64_t row, int column, int present,
                                                 int lane, float4 v) {
@@ -280,7 +282,7 @@ __device__ __forceinline__ void prepare_columns(const SparseArgs& a, int64_t row
   const int64_t at = row * (steps + 1) + step;
   const auto [scale, factor] = half_scale(largest);
   auto* halves = reinterpret_cast<uint32_t*>(a.prepared.halves + at * 8);
-  const int pair = lane % 16 * 2;  // of 32
+  const int pair = lane % 16 * 2;  // among 32
   halves[pair / 16 * 16 + pair % 4 * 4 + pair % 16 / 4] = half2_of(v.x * scale, v.y * scale);
   halves[pair / 16 * 16 + (pair + 1) % 4 * 4 + pair % 16 / 4] = half2_of(v.z * scale, v.w * scale);
   if (lane % 16 == 0) a.prepared.factors[at] = factor;

@@ -33,7 +33,7 @@ constexpr size_t kCodeBytes = 16;  // of a block
 constexpr int kBias = 127;
 constexpr int kLowest = -9, kHighest = 8;  // powers of two in E4M3
 
-/// Codes as E4M3, by their block's shift.
+/// Tables of codes as E4M3, for each shift of a block.
 struct ShiftedCodes {
   uint8_t bytes[Mxfp4Shift::kCount][16];      ///< bytes of E4M3
   unsigned rounded[Mxfp4Shift::kCount] = {};  ///< bit c: code c is rounded
@@ -62,8 +62,8 @@ const std::array<float, 256>& e4m3_values() {
   return values;
 }
 
-/// The largest of 16 E2M1 codes without their signs. Bits of the magnitudes are compared from the highest on,
-/// in all codes at once: if any code has the bit, only codes with it stay.
+/// The largest of 16 E2M1 codes without their signs. Compares the bits of all magnitudes at once, beginning
+/// with the highest bit. If any code has the bit, only codes with the bit remain.
 unsigned largest_magnitude_code(uint64_t codes) {
   static_assert(sizeof(codes) * 2 == kGroup);
   unsigned largest = 0;
@@ -288,7 +288,7 @@ void cast_mxfp4_scales(std::span<const uint8_t> scales, int exponent, uint8_t* o
 
 namespace {
 
-/// Codes after their block's scale was raised by powers of two.
+/// Tables of codes after the scale of their block was raised by powers of two.
 struct RaisedCodes {
   static constexpr int kMost = 6;  ///< from here on, every code is zero
   uint8_t codes[kMost + 1][16];

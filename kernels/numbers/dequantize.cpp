@@ -14,7 +14,8 @@ uint16_t weight(unsigned code, unsigned scale, float global_scale) {
   return bf16_from_float(e2m1_to_float(code) * e4m3_to_float(scale) * global_scale);
 }
 
-/// The weights of all codes and block scales under one global scale: 4 KB, so it stays in the L1 cache.
+/// A table of the weights of all codes and block scales under one global scale. It takes 4 KB, so it stays in
+/// the L1 cache.
 struct WeightTable {
   uint16_t of[128][16];
   explicit WeightTable(float global_scale) {

@@ -1,6 +1,6 @@
 #pragma once
 
-/// The choices of a quantizer to NVFP4. The proof may include this file: it has no code.
+/// The choices of a quantizer to NVFP4. The proof may include this file, because it contains no code.
 
 namespace twofour {
 

@@ -16,10 +16,11 @@ namespace {
 
 constexpr float kSmallestScale = 0x1p-9f;
 constexpr uint8_t kLargestScaleByte = 0x7E;
-/// four_over_six: the largest block scale of a block with a largest weight that becomes 6.
+/// For four_over_six: the largest block scale if the largest weight of a block becomes 6.
 constexpr float kScaleMaxOfSix = 256.0f;
 
-// Magnitudes sort as their bits do, NaN above all, so that a NaN weight makes the scale NaN.
+// The largest magnitude. Magnitudes sort as their bits do, with NaN above all numbers, so a NaN weight makes
+// the scale NaN.
 float largest_of(const float* x, int64_t count, int32_t largest = 0) {
 #pragma omp simd reduction(max : largest)
   for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::bit_cast<int32_t>(x[i]) & 0x7FFFFFFF);
@@ -39,18 +40,18 @@ float round_to(DType type, float x) {
 
 float smallest_normal(DType type) { return type == DType::kF16 ? 0x1p-14f : 0x1p-126f; }
 
-/// The largest block scale of a block with a largest weight that becomes 6.
+/// The largest block scale, if the largest weight of a block becomes 6.
 float scale_max(const QuantizeRule& rule) {
   return rule.block_scale == BlockScale::four_over_six ? kScaleMaxOfSix : kE4m3Max;
 }
 
-/// E4M3 of a scale within its range. NaN stays.
+/// Rounds a scale within the range of E4M3. NaN stays NaN.
 uint8_t cast_scale(float scale) {
   if (scale < kSmallestScale) scale = kSmallestScale;
   return e4m3_from_float(scale);
 }
 
-/// |x| / step rounded to a value of E2M1, `ratio` not negative. Adding 1.5 * 2^23 units rounds to units.
+/// Rounds |x| / step to a value of E2M1. `ratio` is not negative. Adding 1.5 * 2^23 units rounds to units.
 float nearest_e2m1(float ratio) {
   const float magic = ratio < 2.0f ? 0x1.8p22f : ratio < 4.0f ? 0x1.8p23f : 0x1.8p24f;
   const float value = (ratio + magic) - magic;
@@ -72,21 +73,21 @@ float squared_error(const float* x, float step) {
          ((square[4] + square[5]) + (square[6] + square[7]));
 }
 
-/// The value of code 1.0 under each block scale. Positive ones grow with the byte.
+/// The value of code 1.0 under each block scale. For positive block scales, it grows with the byte.
 using Steps = std::array<float, kLargestScaleByte + 1>;
 
-/// The stored block scale for each result of the sweep, and three spare bytes.
+/// The block scale to store for each result of the sweep. Three spare bytes follow.
 using Chosen = std::array<uint8_t, kLargestScaleByte + 4>;
 
-/// The byte with the least squared error, the smallest of equal ones; the search begins at `near`. A byte is
-/// skipped only if its error is known not to be smaller.
+/// The byte with the least squared error. If errors are equal, the smallest byte is chosen. The search begins
+/// at `near`. A byte is skipped only if its error cannot be smaller.
 uint8_t sweep(const float* x, float amax, int near, const Steps& steps) {
   const int start = std::clamp(near, 1, int{kLargestScaleByte});
   int best = start;
   float least = squared_error(x, steps[static_cast<size_t>(start)]);
   for (int byte = start - 1; byte >= 1; --byte) {
     const float step = steps[static_cast<size_t>(byte)], cut = amax - kE2m1Max * step;
-    // The largest weight alone has the error that the largest code cuts off, and smaller steps cut off more.
+    // The largest weight alone has the error that the largest code cuts off. Smaller steps cut off more.
     if (cut > 0 && cut * cut > least) break;
     const float error = squared_error(x, step);
     if (error <= least) least = error, best = byte;
@@ -100,13 +101,13 @@ uint8_t sweep(const float* x, float amax, int near, const Steps& steps) {
   return static_cast<uint8_t>(best);
 }
 
-/// ModelOpt's block scales. Every line rounds as in the producer's code.
+/// The block scales of ModelOpt. Every line rounds as in the producer's code.
 struct ModelOpt {
   const QuantizeRule& rule;
   float stored, global_amax;
   float six_g = kE2m1Max * stored;
   float sixth = global_amax / kE2m1Max;  ///< of a block with the largest weight, before the global scale
-  // four_over_six tries scales that ModelOpt's fake quantization rounds in its own way.
+  // four_over_six tries scales that ModelOpt's fake quantization rounds in a different way.
   float tried_max = global_amax * (kE4m3Max / kScaleMaxOfSix) / kE2m1Max;
   float to_e4m3 = (1.0f / (tried_max <= 0x1p-24f ? 1.0f : tried_max)) * kE4m3Max;
   float from_e4m3 = 1.0f / to_e4m3;
@@ -120,19 +121,19 @@ struct ModelOpt {
 
   uint8_t max(float amax) const {
     float scale = amax / six_g;
-    // The producer tests the quotient for zero, not the block.
+    // The producer compares the quotient with zero, not the block.
     if (scale == 0.0f) scale = 1.0f;
     return cast_scale(scale);
   }
 
-  /// The block scale of a calibrated largest magnitude.
+  /// The block scale for a calibrated largest magnitude.
   uint8_t static_scale(float amax) const {
     float scale = amax / kE2m1Max;
     if (scale == 0.0f) scale = 1.0f;
     return cast_scale(scale * scale_max(rule) / sixth);
   }
 
-  /// The scales that the producer's sweep tries, as parts of the largest one.
+  /// The scales that the producer's sweep tries, as fractions of the largest scale.
   static float part(size_t byte) { return e4m3_to_float(static_cast<unsigned>(byte)) / kE4m3Max; }
 
   Steps tried_steps() const {
@@ -153,8 +154,8 @@ struct ModelOpt {
   float tried_error(const float* x, float amax) const {
     const float scaled = std::min(amax / kE2m1Max * to_e4m3, kE4m3Max);
     const float scale = e4m3_to_float(e4m3_from_float(scaled)) * from_e4m3;
-    // If the scale is zero, all codes are zero, as under an infinite step; a step of 4 amax gives the same
-    // without overflow.
+    // If the scale is zero, all codes are zero, as under an infinite step. A step of 4 amax gives the same
+    // result without overflow.
     return squared_error(x, scale == 0.0f ? 4.0f * amax : scale);
   }
 
@@ -165,7 +166,7 @@ struct ModelOpt {
   }
 };
 
-/// compressed-tensors' block scales.
+/// The block scales of compressed-tensors.
 struct CompressedTensors {
   const QuantizeRule& rule;
   float stored;
@@ -211,7 +212,7 @@ void quantize_portably(const Producer& producer, const Choose& choose, const flo
     }
     const uint8_t scale = choose(x, amax);
     const float step = producer.step(scale);
-    // + 0 removes the sign of -0 only: both producers take the sign from x / step < 0.
+    // Adding 0 removes only the sign of -0: both producers take the sign from x / step < 0.
     unsigned code[kGroup];
 #pragma omp simd
     for (int i = 0; i < kGroup; ++i) code[i] = e2m1_from_float(x[i] / step + 0.0f);
@@ -226,7 +227,7 @@ struct Blocks {
   uint8_t *codes, *scales;
 };
 
-/// Vectors first, if there are any, then the rest.
+/// Quantizes blocks with vectors first, if vectors are available, and then the remaining blocks.
 template <class Producer, class Choose>
 void quantize_blocks(const Producer& producer, BlockScaleChoice plan, const QuantizeOps* ops,
                      const Blocks& blocks, const Choose& choose) {
@@ -261,7 +262,7 @@ void quantize_as(const Producer& producer, BlockScaleChoice plan, const Quantize
       for (size_t byte = 1; byte < steps.size(); ++byte) chosen[byte] = producer.chosen(byte);
       plan.steps = steps.data();
       plan.chosen = chosen.data();
-      // The range that quantize_sweep.h needs.
+      // The range for which quantize_sweep.h is valid.
       const bool even = steps[1] >= 0x1p-60f && steps.back() <= 0x1p60f;
       return quantize_blocks(producer, plan, even ? ops : nullptr, blocks,
                              [&](const float* x, float amax) { return producer.mse(x, amax, steps); });
@@ -312,7 +313,7 @@ void quantize_nvfp4(const QuantizeRule& rule, const GlobalScale& global, std::sp
                     uint8_t* codes, uint8_t* scales, Isa isa) {
   check(weights.size() % kGroup == 0, "K a multiple of 16");
   const Blocks blocks{weights, codes, scales};
-  // Only the portable loop gives the signs of NaN under other global scales.
+  // Under other global scales, only the portable loop gives the right signs of NaN.
   const bool usual = is_positive_finite(global.stored) && is_positive_finite(global.amax);
   const QuantizeOps* ops = usual ? quantize_ops(isa) : nullptr;
   BlockScaleChoice plan{};

@@ -4,8 +4,8 @@
 
 #include "kernels/numbers/quantize_numbers.h"
 
-// Compiled for AVX2, without FMA. Everything here has internal linkage, and so has every function
-// instantiated from it.
+// This file is compiled for AVX2, without FMA. Everything here has internal linkage, including every function
+// that is instantiated from it.
 
 namespace twofour {
 namespace {
@@ -26,7 +26,7 @@ struct Avx2 {
   [[gnu::always_inline]] static F all(float x) { return _mm256_set1_ps(x); }
   [[gnu::always_inline]] static I all(int x) { return ints(_mm256_set1_epi32(x)); }
 
-  // Minimum and maximum give the second operand if one is NaN.
+  // If one operand is NaN, minimum and maximum return the second operand.
   [[gnu::always_inline]] static F min(F a, F b) { return _mm256_min_ps(a, b); }
   [[gnu::always_inline]] static F max(F a, F b) { return _mm256_max_ps(a, b); }
   [[gnu::always_inline]] static D max(D a, D b) { return _mm256_max_pd(a, b); }
@@ -52,11 +52,13 @@ struct Avx2 {
   }
   [[gnu::always_inline]] static I or_if(M m, I x, int bits) { return x | (m & bits); }
 
-  /// One of three values by size: below 2, below 4, and up to 8. Any of them for larger sizes and NaN.
+  /// Returns one of three values by size: below 2, below 4, or up to 8. Returns any of them for larger sizes
+  /// and for NaN.
   [[gnu::always_inline]] static F by_exponent(F size, float below2, float below4, float below8) {
     return by_low_exponent(max(size, all(1.0f)), below2, below4, below8);
   }
-  /// The same, but also any for a size below 2^-5: it depends on three bits of the exponent.
+  /// Does the same, but also returns any value for a size below 2^-5, because it depends on three bits of the
+  /// exponent.
   [[gnu::always_inline]] static F by_low_exponent(F size, float below2, float below4, float below8) {
     const F table = {below4, below8, below2, below2, below2, below2, below2, below2};
     return _mm256_permutevar8x32_ps(table, _mm256_srli_epi32(_mm256_castps_si256(size), 23));
@@ -79,7 +81,7 @@ struct Avx2 {
   [[gnu::always_inline]] static F gather(const float* table, I index) {
     return _mm256_i32gather_ps(table, raw(index), 4);
   }
-  /// Looks up bytes in a table with three spare bytes.
+  /// Looks up bytes in a table that has three spare bytes at its end.
   [[gnu::always_inline]] static I gather_bytes(const uint8_t* table, I index) {
     return ints(_mm256_i32gather_epi32(reinterpret_cast<const int*>(table), raw(index), 1)) & 0xFF;
   }
@@ -93,7 +95,7 @@ struct Avx2 {
     const __m128i low = _mm256_castsi256_si128(bytes), high = _mm256_extracti128_si256(bytes, 1);
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_unpacklo_epi32(low, high));
   }
-  /// low[0], high[0], low[1], ...
+  /// Stores low[0], high[0], low[1], ...
   [[gnu::always_inline]] static void store_interleaved(uint8_t* p, I low, I high) {
     const __m256i a = _mm256_unpacklo_epi32(raw(low), raw(high)),
                   b = _mm256_unpackhi_epi32(raw(low), raw(high));
@@ -113,7 +115,7 @@ struct Avx2 {
   [[gnu::always_inline]] static I quads(int a, int b, int c, int d) {
     return ints(_mm256_setr_epi32(a, b, c, d, a, b, c, d));
   }
-  /// Lane i gets lane i + places of its quad.
+  /// Lane i gets the value of lane i + places of its quad.
   template <int places>
   [[gnu::always_inline]] static I rotate_quads(I x) {
     return ints(_mm256_shuffle_epi32(raw(x), places == 1 ? 0x39 : places == 2 ? 0x4E : 0x93));
@@ -128,7 +130,7 @@ struct Avx2 {
     return as_float(as_int(_mm256_permutevar8x32_ps(values, code)) | sign);
   }
 
-  /// Looks up 32 codes, two from a byte, the lower first, in a table of 16 bytes.
+  /// Looks up 32 codes in a table of 16 bytes. A byte holds two codes, the lower first.
   [[gnu::always_inline]] static void look_up_codes(const uint8_t* table, const uint8_t* codes, uint8_t* out) {
     const __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
     const __m256i nibbles =

@@ -4,8 +4,9 @@
 
 #include "kernels/numbers/quantize_numbers.h"
 
-// Compiled for AVX-512 F, BW, VL and DQ. AVX-512 F comes with FMA, so this relies on -ffp-contract=off.
-// Everything here has internal linkage, and so has every function instantiated from it.
+// This file is compiled for AVX-512 F, BW, VL and DQ. AVX-512 F includes FMA, so the code relies on
+// -ffp-contract=off. Everything here has internal linkage, including every function that is instantiated from
+// it.
 
 namespace twofour {
 namespace {
@@ -26,7 +27,7 @@ struct Avx512 {
   [[gnu::always_inline]] static F all(float x) { return _mm512_set1_ps(x); }
   [[gnu::always_inline]] static I all(int x) { return ints(_mm512_set1_epi32(x)); }
 
-  // Minimum and maximum give the second operand if one is NaN.
+  // If one operand is NaN, minimum and maximum return the second operand.
   [[gnu::always_inline]] static F min(F a, F b) { return _mm512_min_ps(a, b); }
   [[gnu::always_inline]] static F max(F a, F b) { return _mm512_max_ps(a, b); }
   [[gnu::always_inline]] static D max(D a, D b) { return _mm512_max_pd(a, b); }
@@ -52,11 +53,13 @@ struct Avx512 {
     return ints(_mm512_mask_or_epi32(raw(x), m, raw(x), _mm512_set1_epi32(bits)));
   }
 
-  /// One of three values by size: below 2, below 4, and up to 8. Any of them for larger sizes and NaN.
+  /// Returns one of three values by size: below 2, below 4, or up to 8. Returns any of them for larger sizes
+  /// and for NaN.
   [[gnu::always_inline]] static F by_exponent(F size, float below2, float below4, float below8) {
     return by_low_exponent(max(size, all(1.0f)), below2, below4, below8);
   }
-  /// The same, but also any for a size below 2^-13: it depends on four bits of the exponent.
+  /// Does the same, but also returns any value for a size below 2^-13, because it depends on four bits of the
+  /// exponent.
   [[gnu::always_inline]] static F by_low_exponent(F size, float below2, float below4, float below8) {
     const F table = {below4, below8, below2, below2, below2, below2, below2, below2,
                      below2, below2, below2, below2, below2, below2, below2, below2};
@@ -85,7 +88,7 @@ struct Avx512 {
   [[gnu::always_inline]] static F gather(const float* table, I index) {
     return _mm512_i32gather_ps(raw(index), table, 4);
   }
-  /// Looks up bytes in a table with three spare bytes.
+  /// Looks up bytes in a table that has three spare bytes at its end.
   [[gnu::always_inline]] static I gather_bytes(const uint8_t* table, I index) {
     return ints(_mm512_i32gather_epi32(raw(index), table, 1)) & 0xFF;
   }
@@ -95,7 +98,7 @@ struct Avx512 {
   [[gnu::always_inline]] static void store_bytes(uint8_t* p, I x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(raw(x)));
   }
-  /// low[0], high[0], low[1], ...
+  /// Stores low[0], high[0], low[1], ...
   [[gnu::always_inline]] static void store_interleaved(uint8_t* p, I low, I high) {
     const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const __m512i second = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
@@ -118,7 +121,7 @@ struct Avx512 {
   [[gnu::always_inline]] static I quads(int a, int b, int c, int d) {
     return ints(_mm512_setr4_epi32(a, b, c, d));
   }
-  /// Lane i gets lane i + places of its quad.
+  /// Lane i gets the value of lane i + places of its quad.
   template <int places>
   [[gnu::always_inline]] static I rotate_quads(I x) {
     return ints(_mm512_shuffle_epi32(raw(x), static_cast<_MM_PERM_ENUM>(places == 1   ? 0x39
@@ -138,7 +141,7 @@ struct Avx512 {
     return _mm512_permutexvar_ps(_mm512_srlv_epi32(spread, places), values);
   }
 
-  /// Looks up 32 codes, two from a byte, the lower first, in a table of 16 bytes.
+  /// Looks up 32 codes in a table of 16 bytes. A byte holds two codes, the lower first.
   [[gnu::always_inline]] static void look_up_codes(const uint8_t* table, const uint8_t* codes, uint8_t* out) {
     const __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
     const __m256i nibbles =

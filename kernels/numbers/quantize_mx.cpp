@@ -41,7 +41,7 @@ const float* limits_of_logs() {
   return limits.data();
 }
 
-/// `largest`: the format's largest number; `offset`: the exponent of its largest power of two.
+/// `largest` is the largest number of the format, and `offset` is the exponent of its largest power of two.
 MxPlan plan_of(const MxRule& rule, float largest, int offset) {
   MxPlan plan{};
   plan.compressed_tensors = rule.arithmetic == Arithmetic::compressed_tensors;
@@ -82,7 +82,7 @@ unsigned code_of(const MxPlan& plan, float ratio) {
   return code | (ratio > 0 ? 0u : 8u);
 }
 
-/// Calls encode(block, inverse of its scale) for the blocks from `done` on, and stores the scales.
+/// Calls encode(block, inverse of its scale) for the blocks from `done` on, and stores their scales.
 template <class F>
 void for_each_block(const MxPlan& plan, std::span<const float> weights, size_t done, uint8_t* scales,
                     F&& encode) {

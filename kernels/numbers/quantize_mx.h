@@ -26,23 +26,25 @@ namespace twofour {
 /// A power p that FP16 lacks (from 57344 on) is used nevertheless; compressed-tensors writes infinity there.
 struct MxRule {
   Arithmetic arithmetic = Arithmetic::modelopt;
-  DType weight_type = DType::kF32;  ///< F32, BF16 or F16; ModelOpt's bytes don't depend on it
+  DType weight_type = DType::kF32;  ///< F32, BF16 or F16; does not change ModelOpt's bytes
 };
 
-/// Quantizes whole rows: `weights` [n, k], finite, k a multiple of 32, with values that `rule.weight_type`
-/// represents. Writes `values` [n, k], bytes of E4M3, and `scales` [n, k/32], E8M0.
+/// Quantizes whole rows. `weights` is [n, k] and finite, k is a multiple of 32, and `rule.weight_type`
+/// represents every weight. Writes `values` [n, k] as E4M3 bytes, and `scales` [n, k/32] as E8M0.
 void quantize_mxfp8(const MxRule& rule, std::span<const float> weights, uint8_t* values, uint8_t* scales,
                     Isa isa = best_isa());
-/// The same with `codes` [n, k/2], two of E2M1 in each byte, the lower k in the low nibble.
+/// Does the same for MXFP4. Writes `codes` [n, k/2], two E2M1 codes in each byte, the lower k in the low
+/// nibble.
 void quantize_mxfp4(const MxRule& rule, std::span<const float> weights, uint8_t* codes, uint8_t* scales,
                     Isa isa = best_isa());
 
-/// The number of weights other than 0 that become 0 because FP16 has no power of two for their block: with
-/// compressed_tensors in F16, in blocks below 2^-14. `back`: the values that were written for them; whole
-/// blocks of 32.
+/// Counts the weights other than 0 that become 0 because FP16 has no power of two for their block. They are
+/// in blocks below 2^-14, with compressed_tensors in F16. `back` holds the values that were written for the
+/// weights. Both spans hold whole blocks of 32.
 uint64_t count_lost_mx(const MxRule& rule, std::span<const float> weights, std::span<const float> back);
 
-/// The values of whole blocks of 32: number times 2^e, rounded once if float32 needs it.
+/// Computes the values of whole blocks of 32. A value is a number times 2^e, rounded once if float32 does not
+/// represent it.
 void dequantize_mxfp8(std::span<const uint8_t> values, std::span<const uint8_t> scales, float* out,
                       Isa isa = best_isa());
 void dequantize_mxfp4(std::span<const uint8_t> codes, std::span<const uint8_t> scales, float* out,

@@ -2,19 +2,19 @@
 #include "kernels/numbers/quantize_ops.h"
 #include "kernels/numbers/quantize_vector.h"
 
-// Included by files that are compiled for one instruction set; see quantize_ops.h. MXFP8 and MXFP4,
-// `V::kLanes` halves of blocks at once: lanes 2i and 2i + 1 are one block of 32.
+// MXFP8 and MXFP4 for `V::kLanes` half blocks at once. Lanes 2i and 2i + 1 hold one block of 32. Files that
+// are compiled for one instruction set include this file; see quantize_ops.h.
 
 namespace twofour {
 
-/// Lane i gets lane i ^ 1.
+/// Lane i gets the value of lane i ^ 1.
 template <class V>
 [[gnu::always_inline]] inline typename V::I swap_neighbours(typename V::I x) {
   const auto odd = V::equal(V::quads(0, 1, 0, 1), V::all(1));
   return V::select(odd, V::template rotate_quads<3>(x), V::template rotate_quads<1>(x));
 }
 
-/// The scale's byte of blocks with largest magnitudes `amax`.
+/// The byte of the scale for blocks whose largest magnitudes are `amax`.
 template <class V>
 [[gnu::always_inline]] inline typename V::I mx_scale(const MxPlan& plan, typename V::I amax) {
   using F = typename V::F;
@@ -31,7 +31,7 @@ template <class V>
   return V::select(V::greater(V::all(0x38400000), amax), V::all(127), normal);
 }
 
-/// Loads sixteen weights into each lane, transposed; returns the scales of their blocks.
+/// Loads sixteen weights into each lane, transposed. Returns the scales of their blocks.
 template <class V>
 [[gnu::always_inline]] inline typename V::I load_mx_blocks(const MxPlan& plan, const float* weights,
                                                            typename V::F (&x)[16]) {
@@ -42,7 +42,7 @@ template <class V>
   return mx_scale<V>(plan, V::max(largest, swap_neighbours<V>(largest)));
 }
 
-/// Eight codes of E2M1 in each lane.
+/// The eight E2M1 codes of each lane.
 template <class V>
 [[gnu::always_inline]] inline typename V::I mx_codes(const MxPlan& plan, const typename V::F* x,
                                                      typename V::F inverse) {
@@ -52,7 +52,7 @@ template <class V>
   for (int i = 7; i >= 0; --i) {
     const F ratio = x[i] * inverse;
     const F size = V::min(V::as_float(V::as_int(ratio) & INT32_MAX), V::all(6.0f));
-    // As in codes_of().
+    // The addend rounds, as in codes_of().
     const F sum = size + V::by_exponent(size, 0x1p22f, 0x1p23f + 2, 0x1p24f + 8);
     I code = V::as_int(sum) & 7;
     if (plan.compressed_tensors) {
@@ -67,7 +67,7 @@ template <class V>
   return word;
 }
 
-/// Stores every second lane.
+/// Stores the scales of every second lane.
 template <class V>
 [[gnu::always_inline]] inline void store_mx_scales(uint8_t* scales, typename V::I byte) {
   uint8_t twice[V::kLanes];
@@ -81,7 +81,7 @@ int64_t quantize_mxfp4(const MxPlan& plan, const float* x, int64_t blocks, uint8
   using I = typename V::I;
   constexpr int kBlocks = V::kLanes / 2;
   const int64_t whole = blocks / kBlocks * kBlocks;
-  const MxPlan fixed = plan;  // in registers
+  const MxPlan fixed = plan;  // keeps the plan in registers
   for (int64_t i = 0; i < whole; i += kBlocks) {
     F weights[16];
     const I byte = load_mx_blocks<V>(fixed, x + 32 * i, weights);
@@ -93,7 +93,7 @@ int64_t quantize_mxfp4(const MxPlan& plan, const float* x, int64_t blocks, uint8
   return whole;
 }
 
-/// The byte of E4M3.
+/// The E4M3 byte of a ratio.
 template <class V>
 [[gnu::always_inline]] inline typename V::I mx_value(const MxPlan& plan, typename V::F ratio) {
   const auto byte = round_to_e4m3<V>(ratio).byte;

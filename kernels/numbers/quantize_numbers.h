@@ -3,8 +3,8 @@
 #include "kernels/numbers/quantize_ops.h"
 #include "kernels/numbers/quantize_vector.h"
 
-// Included by files that are compiled for one instruction set; see quantize_ops.h. Operations on single
-// numbers; `V` as in quantize_vector.h.
+// Operations on single numbers. `V` is as in quantize_vector.h. Files that are compiled for one instruction
+// set include this file; see quantize_ops.h.
 
 namespace twofour {
 
@@ -24,7 +24,7 @@ int64_t widen_f16(const uint8_t* bytes, int64_t count, float* out) {
   for (int64_t i = 0; i < whole; i += V::kLanes) {
     const I half = V::load_u16(bytes + 2 * i), magnitude = half & 0x7FFF;
     const I normal = (magnitude << 13) + (112 << 23);
-    // The sum has a last place of 2^-24; then the addend is subtracted.
+    // The sum has 2^-24 as its last place. Then the addend is subtracted.
     const I subnormal = V::as_int(V::as_float((magnitude << 13) + (113 << 23)) - V::all(0x1p-14f));
     I bits = V::select(V::greater(V::all(0x400), magnitude), subnormal, normal);
     bits = V::select(V::greater(magnitude, V::all(0x7BFF)), bits | 0x7F800000, bits);
@@ -40,7 +40,7 @@ int64_t round_to_bf16(const float* x, int64_t count, uint8_t* out) {
   for (int64_t i = 0; i < whole; i += V::kLanes) {
     const I bits = V::as_int(V::load(x + i)), upper = (bits >> 16) & 0xFFFF;
     const auto nan = V::greater(bits & INT32_MAX, V::all(0x7F800000));
-    // The carry of the lower half alone: the sum of all bits may overflow.
+    // Computes the carry of the lower half alone, because the sum of all bits may overflow.
     const I rounded = upper + (((bits & 0xFFFF) + 0x7FFF + (upper & 1)) >> 16);
     V::store_u16(out + 2 * i, V::select(nan, upper | 0x40, rounded));
   }
@@ -114,13 +114,13 @@ int64_t dequantize_blocks(const float* step, const uint8_t* codes, const uint8_t
   return blocks;
 }
 
-/// Lane i of a quad becomes zero if two others beat it: a lane above it must be larger, a lane below at least
-/// as large.
+/// Sets lane i of a quad to zero if two other lanes beat it. A higher lane beats it if its magnitude is
+/// larger; a lower lane beats it if its magnitude is at least as large.
 template <class V>
 int64_t prune_2_4(float* x, int64_t count) {
   using I = typename V::I;
   const int64_t whole = count / V::kLanes * V::kLanes;
-  // 1 if the lane 1, 2 or 3 places on wraps to a lower one of the quad.
+  // A lane has 1 if the lane 1, 2 or 3 places further wraps around to a lower lane of the quad.
   const I wraps1 = V::quads(0, 0, 0, 1), wraps2 = V::quads(0, 0, 1, 1), wraps3 = V::quads(0, 1, 1, 1);
   for (int64_t i = 0; i < whole; i += V::kLanes) {
     const I bits = V::as_int(V::load(x + i)), size = bits & INT32_MAX;
@@ -133,7 +133,7 @@ int64_t prune_2_4(float* x, int64_t count) {
   return whole;
 }
 
-/// A product of floats is exact in double, so that fusing it with the addition would change nothing.
+/// A product of floats is exact in double, so fusing it with the addition changes nothing.
 template <class V>
 int64_t add_errors(const float* weights, const float* values, int64_t count, ErrorLanes& sums) {
   using D = typename V::D;

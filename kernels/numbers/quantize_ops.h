@@ -1,8 +1,9 @@
 #pragma once
 #include <cstdint>
 
-// Included by files that are compiled for one instruction set: nothing here may emit a function, or the
-// linker might keep the copy that only the newest processors can run. So no standard headers but <cstdint>.
+// Files that are compiled for one instruction set include this file. Nothing here may emit a function: the
+// linker might keep the copy that only the newest processors can run. So <cstdint> is the only standard
+// header.
 
 namespace twofour {
 
@@ -11,70 +12,70 @@ enum class Isa;
 /// The type to which compressed-tensors rounds the quotient of a block's largest magnitude.
 enum class RoundTo { f32, bf16, f16 };
 
-/// A QuantizeRule and a GlobalScale in the form for instruction sets. The global scale is positive and
+/// A QuantizeRule and a GlobalScale in the form that instruction sets use. The global scale is positive and
 /// finite.
 struct BlockScaleChoice {
   enum Choice { max, mse, four_over_six };
 
   bool compressed_tensors;
-  bool keeps_zero;  ///< ZeroBlock::zero
+  bool keeps_zero;  ///< true for ZeroBlock::zero
   Choice choice;
   RoundTo quotient;
   float stored;  ///< the global scale
-  // ModelOpt: names and meanings as in quantize.cpp.
+  // For ModelOpt. Names and meanings are as in quantize.cpp.
   float six_g, sixth, scale_max, to_e4m3, from_e4m3;
-  // mse: by the byte of a block scale, 1 .. 126.
+  // Tables for mse, indexed by the byte of a block scale, 1 .. 126.
   const float* steps;     ///< the value of code 1.0: E4M3 times a number, rounded three times at most, within
                           ///< 2^-60 .. 2^60
-  const uint8_t* chosen;  ///< the block scale to store if it wins, and three spare bytes
+  const uint8_t* chosen;  ///< the block scale to store if the index wins; three spare bytes follow
   /// Quantizes one block, for the few that the vectors skip.
   void (*one_block)(const void* context, const float* x, uint8_t* codes, uint8_t* scale);
   const void* context;
 };
 
-/// An MxRule in the form for instruction sets.
+/// An MxRule in the form that instruction sets use.
 struct MxPlan {
   bool compressed_tensors, is_half;
-  float largest;  ///< of the numbers: 6 or 448
+  float largest;  ///< the largest number of the format: 6 or 448
   const float*
       limits;  ///< ModelOpt: by exponent bits of a quotient, the largest that does not take the next scale
-  int offset;  ///< compressed-tensors: the exponent of the largest power of two of the numbers
-  float smallest;  ///< compressed-tensors: quotients of at most that magnitude have no sign
+  int offset;  ///< compressed-tensors: exponent of the format's largest power of two
+  float smallest;  ///< compressed-tensors: quotients up to this magnitude lose their sign
 };
 
-/// Sums as in QuantizeError by lanes: number i goes to lane i % 16.
+/// Sums like those of QuantizeError, in lanes. Number i goes to lane i % 16.
 struct ErrorLanes {
   double weights[16], errors[16], products[16], largest[16];
 };
 
-/// The functions of an instruction set. All give the same bytes as the portable loops. Each processes as many
-/// of the `count` (numbers, or blocks of sixteen) as fill its vectors, from the first, and returns their
-/// number.
+/// The functions for one instruction set. All give the same bytes as the portable loops. Each function
+/// processes as many of the `count` items (numbers, or blocks of sixteen) as fill its vectors, beginning with
+/// the first. It returns the number of processed items.
 struct QuantizeOps {
   int64_t (*widen_bf16)(const uint8_t* bytes, int64_t count, float* out);
   int64_t (*widen_f16)(const uint8_t* bytes, int64_t count, float* out);
   int64_t (*round_to_bf16)(const float* x, int64_t count, uint8_t* out);
-  /// Processes whole groups if they fill vectors; see casts.h.
+  /// Processes whole groups if groups fill vectors; see casts.h.
   int64_t (*decode_int4)(const uint8_t* codes, int64_t count, int64_t group, const float* zero_points,
                          const float* scales, float* out);
-  /// Raises `largest`, the bits of a magnitude.
+  /// Raises `largest` to the largest magnitude. Both are the bits of floats.
   int64_t (*largest_magnitude)(const float* x, int64_t count, int32_t& largest);
   int64_t (*quantize)(const BlockScaleChoice& plan, const float* x, int64_t blocks, uint8_t* codes,
                       uint8_t* scales);
-  /// `step` of each of the 256 block scales.
+  /// `step` holds the step of each of the 256 block scales.
   int64_t (*dequantize)(const float* step, const uint8_t* codes, const uint8_t* scales, int64_t blocks,
                         float* out);
   int64_t (*add_errors)(const float* weights, const float* values, int64_t count, ErrorLanes& sums);
-  /// ErrorLanes::weights alone.
+  /// Adds to ErrorLanes::weights alone.
   int64_t (*add_squares)(const float* weights, int64_t count, double* sums);
   int64_t (*encode_fp8)(const float* x, int64_t count, float scale, uint8_t* out);
   int64_t (*decode_fp8)(const uint8_t* bytes, int64_t count, float scale, float* out);
-  /// Blocks of 32 codes through tables of 16 bytes, each through table which[block].
+  /// Looks up blocks of 32 codes in tables of 16 bytes. Block i uses table which[i].
   int64_t (*look_up_codes)(const uint8_t* tables, const uint8_t* codes, const uint8_t* which, int64_t blocks,
                            uint8_t* out);
-  /// `count` a multiple of four.
+  /// `count` is a multiple of four.
   int64_t (*prune_2_4)(float* x, int64_t count);
-  /// Blocks of 32.
+  /// Functions that process blocks of 32.
   int64_t (*quantize_mxfp8)(const MxPlan& plan, const float* x, int64_t blocks, uint8_t* values,
                             uint8_t* scales);
   int64_t (*quantize_mxfp4)(const MxPlan& plan, const float* x, int64_t blocks, uint8_t* codes,
@@ -84,7 +85,8 @@ struct QuantizeOps {
 extern const QuantizeOps kQuantizeAvx2;
 extern const QuantizeOps kQuantizeAvx512;
 
-/// The vectors for `isa`, which must be available; none for the portable one and NEON.
+/// The vector functions for `isa`, which must be available. nullptr for the portable instruction set and
+/// NEON.
 const QuantizeOps* quantize_ops(Isa isa);
 
 }  // namespace twofour

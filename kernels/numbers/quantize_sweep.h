@@ -1,31 +1,32 @@
 #pragma once
 #include <cstdint>
 
-// Included by files that are compiled for one instruction set; see quantize_ops.h.
+// Files that are compiled for one instruction set include this file; see quantize_ops.h.
 
 namespace twofour {
 
-/// e4m3_to_float of scales that are neither NaN nor negative.
+/// Returns e4m3_to_float of scales that are neither NaN nor negative.
 template <class V>
 [[gnu::always_inline]] inline typename V::F value_of(typename V::I byte) {
   const typename V::F subnormal = V::as_float((byte << 20) + (121 << 23)) - V::all(0x1p-6f);
   return V::select(V::greater(V::all(8), byte), subnormal, V::as_float((byte << 20) + (120 << 23)));
 }
 
-/// A ratio below 7 that is not negative, rounded to a value of E2M1, as by nearest_e2m1 in quantize.cpp.
+/// Rounds a ratio to a value of E2M1, like nearest_e2m1 in quantize.cpp. The ratio must be below 7 and not
+/// negative.
 template <class V>
 [[gnu::always_inline]] inline typename V::F nearest_below_7(typename V::F ratio) {
   const auto magic = V::by_low_exponent(ratio, 0x1.8p22f, 0x1.8p23f, 0x1.8p24f);
   return (ratio + magic) - magic;
 }
 
-/// The same for any ratio that is not negative. NaN stays.
+/// Rounds any ratio that is not negative to a value of E2M1. NaN stays NaN.
 template <class V>
 [[gnu::always_inline]] inline typename V::F nearest_e2m1(typename V::F ratio) {
   return V::min(V::all(6.0f), nearest_below_7<V>(ratio));
 }
 
-/// The squared error of one block in each lane, added in the order of choices.h.
+/// The squared error of the block in each lane, added in the order of choices.h.
 template <class V>
 [[gnu::always_inline]] inline typename V::F squared_error(const typename V::F (&x)[16], typename V::F step) {
   using F = typename V::F;
@@ -67,19 +68,19 @@ template <class V>
 //
 // This needs a within 2^-40 .. 2^40, s within 2^-60 .. 2^60, and a / s below 2^40, so that nothing overflows.
 
-/// The lanes whose largest magnitude is in the sweep's range.
+/// The lanes whose largest magnitude is in the range for which the sweep is valid.
 template <class V>
 [[gnu::always_inline]] inline typename V::M sweepable(typename V::F amax, const float* steps) {
-  // The smallest step is 2^-18 of the largest.
+  // The smallest step is 2^-18 of the largest step.
   const float most = steps[126] * 0x1p20f;
   return V::both(V::less(V::all(0x1p-40f), amax), V::less(amax, V::all(most < 0x1p40f ? most : 0x1p40f)));
 }
 
-/// Sums of (r - v)^2 over some of the sixteen weights.
+/// Sums of (r - v)^2 over some of the sixteen weights of a block.
 template <class V>
 struct Estimate {
-  typename V::F all;    ///< of every r
-  typename V::F below;  ///< of r < 1/2
+  typename V::F all;    ///< sum over all r
+  typename V::F below;  ///< sum over r < 1/2
 };
 
 enum class Ratios { any, below_7 };
@@ -100,8 +101,8 @@ template <class V, Ratios ratios, bool with_below, int first = 0, int end = 16>
   return {all[0] + all[1], below[0] + below[1]};
 }
 
-/// The block scale with the least squared error, the smallest of equal ones, for the lanes in `lanes`. The
-/// search begins at `near`, 1 .. 126.
+/// The block scale with the least squared error, for the lanes in `lanes`. If errors are equal, the smallest
+/// scale is chosen. The search begins at `near`, 1 .. 126.
 template <class V>
 [[gnu::always_inline]] inline typename V::I sweep(const typename V::F (&x)[16], typename V::F amax,
                                                   typename V::I near, const float* steps,
@@ -110,9 +111,9 @@ template <class V>
   using I = typename V::I;
   using M = typename V::M;
   constexpr int kLast = 126;
-  // kFar: so far above `near`, half the terms of most estimates already exceed the limit. kFirstAsked,
-  // kAskEvery: where, and how often, the sweep tests whether larger steps can win at all. Only speed depends
-  // on these.
+  // Only speed depends on these constants. kFar: this far above `near`, half of the terms of most estimates
+  // exceed the limit. kFirstAsked: the step after which the sweep first tests whether larger steps can win.
+  // kAskEvery: the number of steps between two tests.
   constexpr int kFar = 6, kFirstAsked = 8, kAskEvery = 3;
   const F endless = V::all(0x1.FFFFFEp127f);
   const F slack = amax * amax * V::all(0x1p-18f);
@@ -175,7 +176,7 @@ template <class V>
     active = goes_on;
   }
 
-  // Compute the remaining ones, from the smallest: often one in each lane.
+  // Compute the remaining errors, from the smallest scale on. Often only one remains in each lane.
   const F limit = limit_of(least);
   const I none = V::all(0);
   F least_error = endless;

@@ -2,11 +2,11 @@
 #include "kernels/numbers/quantize_ops.h"
 #include "kernels/numbers/quantize_sweep.h"
 
-// Included by files that are compiled for one instruction set; see quantize_ops.h.
+// Files that are compiled for one instruction set include this file; see quantize_ops.h.
 
 namespace twofour {
 
-/// Loads and transposes `V::kLanes` blocks of sixteen weights: register `weight[i]` has weight i of each
+/// Loads and transposes `V::kLanes` blocks of sixteen weights. Register `weight[i]` holds weight i of each
 /// block.
 template <class V>
 [[gnu::always_inline]] inline void load_blocks(const float* x, typename V::F (&weight)[16]) {
@@ -23,14 +23,14 @@ template <class V>
   }
 }
 
-/// A number as E4M3.
+/// A block scale as an E4M3 byte and its value.
 template <class V>
 struct ScaleOf {
   typename V::I byte;
   typename V::F value;  ///< the value of the byte
 };
 
-/// Rounds by e4m3_from_float and e4m3_to_float.
+/// Rounds to E4M3 and back, like e4m3_from_float and e4m3_to_float.
 template <class V>
 [[gnu::always_inline]] inline ScaleOf<V> round_to_e4m3(typename V::F x) {
   using F = typename V::F;
@@ -48,7 +48,7 @@ template <class V>
   return {byte | ((bits >> 24) & 0x80), V::as_float(V::as_int(value) | sign)};
 }
 
-/// Rounds a number that is not negative by bf16_from_float or fp16_from_float, and back.
+/// Rounds a number that is not negative to BF16 or FP16 and back, like bf16_from_float or fp16_from_float.
 template <class V>
 [[gnu::always_inline]] inline typename V::F round_to_half(RoundTo type, typename V::F x) {
   using I = typename V::I;
@@ -66,7 +66,7 @@ template <class V>
   return V::select(nan, x, V::as_float(rounded));
 }
 
-/// The choice of block scales; every line rounds as in quantize.cpp. F and I have one block in each lane.
+/// The choice of block scales. Every line rounds as in quantize.cpp. F and I hold one block in each lane.
 template <class V, BlockScaleChoice::Choice choice>
 struct Producer {
   using F = typename V::F;
@@ -110,7 +110,7 @@ struct Producer {
     const F wide = amax * V::all(1.5f);
     if (!plan.compressed_tensors) {
       const auto four = V::less(squared_error<V>(x, tried_step(wide)), squared_error<V>(x, tried_step(amax)));
-      // The error of a block of zeros is NaN, so it takes its own largest magnitude.
+      // The error of a block of zeros is NaN, so such a block takes its own largest magnitude.
       return static_scale(V::select(four, wide, amax));
     }
     const ScaleOf<V> of_four = max(wide), of_six = max(amax);
@@ -128,10 +128,10 @@ template <class V>
   I word = V::all(0);
   for (int i = 7; i >= 0; --i) {
     const F ratio = x[i] / step;
-    // NaN becomes 6: min gives its second operand.
+    // NaN becomes 6, because min returns its second operand.
     const F size = V::min(V::as_float(V::as_int(ratio) & INT32_MAX), V::all(6.0f));
-    // The addend rounds to units, and its low part makes the last bits the code: 2 size up to 2, size + 2 up
-    // to 4, size / 2 + 4 beyond. The low part is even, so ties stay ties.
+    // The addend rounds to units. Its low part makes the last bits equal to the code: 2 size for sizes up to
+    // 2, size + 2 up to 4, and size / 2 + 4 above. The low part is even, so ties stay ties.
     const F sum = size + V::by_exponent(size, 0x1p22f, 0x1p23f + 2, 0x1p24f + 8);
     const I code = V::as_int(sum) & 7;
     word = (word << 4) | V::or_if(V::less(ratio, V::all(0.0f)), code, 8);
@@ -188,7 +188,7 @@ template <class V, BlockScaleChoice::Choice choice>
 [[gnu::always_inline]] inline int64_t quantize_batches(const BlockScaleChoice& plan, const float* x,
                                                        int64_t blocks, uint8_t* codes, uint8_t* scales) {
   const int64_t whole = blocks / V::kLanes * V::kLanes;
-  const BlockScaleChoice fixed = plan;  // in registers: stored bytes may alias the original
+  const BlockScaleChoice fixed = plan;  // in registers, because stored bytes may alias the original
   for (int64_t i = 0; i < whole; i += V::kLanes) {
     quantize_batch<V, choice>(fixed, x + 16 * i, codes + 8 * i, scales + i);
   }

@@ -2,13 +2,13 @@
 
 namespace twofour::cuda {
 
-/// The smaller of two numbers, or NaN if one is NaN, which fminf would ignore.
+/// The smaller of two numbers. Returns NaN if one of them is NaN, which fminf would ignore.
 __device__ __forceinline__ float least(float a, float b) {
   float r;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
   return r;
 }
-/// 2^x, zero below 2^-126.
+/// Returns 2^x. Results below 2^-126 become zero.
 __device__ __forceinline__ float power_of_two(float x) {
   float r;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
@@ -20,10 +20,10 @@ __device__ __forceinline__ float power_of_two(float x) {
 __device__ __forceinline__ float swiglu(float gate, float up, float limit) {
   const float most = limit > 0 ? limit : __int_as_float(0x7F800000);
   gate = least(gate, most), up = -least(-least(up, most), most);
-  return __fdividef(gate, 1.0f + power_of_two(-1.44269504f * gate)) * up;  // right to some 2^-21
+  return __fdividef(gate, 1.0f + power_of_two(-1.44269504f * gate)) * up;  // the error is about 2^-21
 }
 
-/// relu(x)^2.
+/// Returns relu(x)^2.
 __device__ __forceinline__ float square_of_positive(float x) {
   const float relu = x < 0 ? 0.0f : x;  // NaN stays NaN
   return relu * relu;

@@ -11,7 +11,7 @@
 namespace twofour {
 namespace {
 
-/// Groups with adjacent block scales in the 128x4 order.
+/// The number of groups whose block scales are adjacent in the 128x4 order.
 constexpr int64_t kScaleRun = 4;
 
 /// The offset of a byte of row `n` in its part.
@@ -32,7 +32,7 @@ uint64_t dense_pack(const DenseRows& rows, Shape shape, int64_t n0, std::span<ui
   uint64_t bad = 0;
   for (int64_t r = 0; r < rows.n; ++r) {
     const int64_t n = n0 + r;
-    // Codes of a row are one run.
+    // The codes of a row are one run.
     const Stored head = Layout::place(shape, {0, n, 0, 0});
     const int64_t first = offset_of<Layout>(shape, n, 0, 0);
     check(offset_of<Layout>(shape, n, groups - 1, 7) == first + rows.k / 2 - 1,
@@ -40,7 +40,7 @@ uint64_t dense_pack(const DenseRows& rows, Shape shape, int64_t n0, std::span<ui
     std::memcpy(parts[static_cast<size_t>(head.part)] + first, rows.codes + r * rows.codes_pitch,
                 static_cast<size_t>(rows.k / 2));
 
-    // Scales of a row are runs of four at equal distances.
+    // The scales of a row are runs of four at equal distances.
     const uint8_t* scales = rows.scales + r * rows.scales_pitch;
     uint8_t* to = parts[static_cast<size_t>(Layout::place(shape, {0, n, 0, 8}).part)] +
                   offset_of<Layout>(shape, n, 0, 8);
@@ -60,7 +60,8 @@ uint64_t dense_pack(const DenseRows& rows, Shape shape, int64_t n0, std::span<ui
   return bad;
 }
 
-// Never called: taking the address instantiates the function for every dense layout of the list.
+// This function is never called. It takes addresses, which instantiates dense_pack for every dense layout of
+// the list.
 std::vector<DensePackFunction*> dense_pack_functions() {
   std::vector<DensePackFunction*> functions;
   for_each_layout([&]<class Layout>() {

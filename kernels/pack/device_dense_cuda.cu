@@ -19,7 +19,7 @@ void check_dense(const char* where, const DenseMatrices& d) {
          where, "K a multiple of 16", std::to_string(d.n) + " x " + std::to_string(d.k));
 }
 
-/// Copies rows of codes to their places in the layout, 16 bytes (kWide) or one at a time.
+/// Copies rows of codes to their places in the layout, 16 bytes at a time (kWide) or one byte at a time.
 template <bool kWide>
 __global__ void __launch_bounds__(kThreads) pack_codes_kernel(DenseMatrices d, Shape shape, uint8_t* weight) {
   constexpr uint32_t kPiece = kWide ? 16 : 1;
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads) pack_codes_kernel(DenseMatrices d, S
   }
 }
 
-/// Four scales of a row are adjacent: a thread writes them, and padding.
+/// Writes four scales of a row, which are adjacent, in each thread. Writes padding, too.
 __global__ void __launch_bounds__(kThreads) pack_scales_kernel(DenseMatrices d, Shape shape, uint8_t* scale) {
   const Part part = Layout::part(1, shape);
   const int64_t offset = (blockIdx.x * int64_t{kThreads} + threadIdx.x) * 4, e = blockIdx.y;
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) pack_scales_kernel(DenseMatrices d, 
   for (int i = 0; i < 4; ++i) to[i] = four[i];
 }
 
-/// The eight code bytes of a group, at any alignment.
+/// Loads the eight code bytes of a group, at any alignment.
 __device__ __forceinline__ uint64_t load_codes(const uint8_t* from) {
   if (reinterpret_cast<uintptr_t>(from) % 8 == 0) return *reinterpret_cast<const uint64_t*>(from);
   uint64_t codes = 0;
@@ -60,7 +60,8 @@ __device__ __forceinline__ uint64_t load_codes(const uint8_t* from) {
   return codes;
 }
 
-/// A thread dequantizes 16 weights. kFp8: to E4M3 with a scale for each row, else to BF16.
+/// Dequantizes 16 weights in each thread. With kFp8, the result is E4M3 with a scale for each row; otherwise
+/// it is BF16.
 template <bool kFp8>
 __global__ void __launch_bounds__(kThreads)
     dequantize_kernel(DenseMatrices d, const float* global_scale, const float* row_scale, uint8_t* out) {
@@ -72,7 +73,8 @@ __global__ void __launch_bounds__(kThreads)
   const auto weight = [&](unsigned code) { return __fmul_rn(__fmul_rn(e2m1_to_float(code), scale), g); };
   uint32_t words[kFp8 ? 4 : 8] = {};
   if constexpr (kFp8) {
-    // Eight magnitudes; a byte permutation picks the magnitudes of four codes; signs are added afterwards.
+    // Compute eight magnitudes. A byte permutation picks the magnitudes of four codes, and signs are added
+    // afterwards.
     const float divisor = row_scale[row];
     uint32_t table[2] = {};
 #pragma unroll
@@ -110,13 +112,13 @@ void dequantize(const char* where, const DenseMatrices& d, const float* global_s
          row_scale, static_cast<uint8_t*>(out));
 }
 
-/// A thread quantizes 16 activations of a row.
+/// Quantizes 16 activations of a row in each thread.
 __global__ void __launch_bounds__(kThreads) quantize_kernel(const __grid_constant__ QuantizeActivations a) {
   const int64_t item = blockIdx.x * int64_t{kThreads} + threadIdx.x, groups = a.k / kGroup;
   if (item >= a.m * groups) return;
   const int64_t row = item / groups, group = item % groups;
 
-  // Which matrix
+  // Find the matrix.
   int64_t e = 0, first = 0, tile_row = 0;
   if (a.experts > 1) {
     int64_t end = a.experts;

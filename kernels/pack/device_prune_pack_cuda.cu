@@ -7,8 +7,8 @@ namespace {
 
 constexpr const char* kWhere = "prune_pack";
 constexpr int kThreads = 256;
-/// A block prunes 128 rows by 256 k: a thread prunes 4 rows by 32 k, which become words of four neighbouring
-/// rows.
+/// The size of a block, 128 rows by 256 k. A thread prunes 4 rows by 32 k, which become words of four
+/// adjacent rows.
 constexpr int kRows = 128, kK = 256, kGroups = kK / kGroup;
 
 struct PackArgs {
@@ -18,8 +18,8 @@ struct PackArgs {
   bool wide_in, wide_out;
 };
 
-/// Prunes both quads of eight codes at once, in 16-bit lanes: kept codes in bits 0-7 of a lane, their places
-/// in bits 8-11.
+/// Prunes both quads of eight codes at once, in 16-bit lanes. Kept codes are in bits 0-7 of a lane, and their
+/// places in bits 8-11.
 __device__ __forceinline__ uint32_t select_two(uint32_t codes) {
   uint32_t key[4];  // sorts by magnitude, then by the lower place; the sign is only carried along
 #pragma unroll
@@ -30,7 +30,7 @@ __device__ __forceinline__ uint32_t select_two(uint32_t codes) {
   const uint32_t a = __vmaxu2(key[0], key[1]), b = __vminu2(key[0], key[1]);
   const uint32_t c = __vmaxu2(key[2], key[3]), d = __vminu2(key[2], key[3]);
   const uint32_t first = __vmaxu2(a, c), second = __vmaxu2(__vminu2(a, c), __vmaxu2(b, d));
-  // The place in the bits above the code, so that this sorts by place
+  // Put the place in the bits above the code, so that keys sort by place.
   const auto turn = [](uint32_t k) {
     return (k >> 3 & 0x00070007u) | (k << 3 & 0x00080008u) | (~k << 3 & 0x00300030u);
   };
@@ -39,7 +39,7 @@ __device__ __forceinline__ uint32_t select_two(uint32_t codes) {
          (high << 6 & 0x0C000C00u);
 }
 
-/// The index of a word in 32 rows of words in shared memory; the source chunk of 32 k spreads words over
+/// The index of a word in 32 rows of words in shared memory. The source chunk of 32 k spreads words over
 /// banks.
 __device__ __forceinline__ int word_at(int row, int chunk, int word) {
   return row * 32 + (word ^ (chunk * 4));
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads) prune_pack_kernel(const __grid_const
 #pragma unroll
     for (int r = 0; r < 4; ++r)
       kept[r] = select_two(i == 0 ? codes[r].x : i == 1 ? codes[r].y : i == 2 ? codes[r].z : codes[r].w);
-    // Bytes of four rows side by side
+    // Put bytes of four rows next to each other.
     const uint32_t first = __byte_perm(kept[0], kept[1], 0x6240),
                    second = __byte_perm(kept[2], kept[3], 0x6240);
     comp[word_at(chunk * 8 + i * 2, chunk, word)] = __byte_perm(first, second, 0x5410);

@@ -18,7 +18,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "byte j of a row is byte j of a word");
 
-/// Sums of squared halves by block scale: exact, with one addition for each block.
+/// Sums of squared halves, separate for each block scale. They are exact and need one addition for each
+/// block.
 struct Energies {
   std::array<uint64_t, 256> all{}, kept{};
   void add_to(PruneStats& stats) const {
@@ -54,7 +55,7 @@ uint64_t word_energy(uint64_t codes) {
   return sum;
 }
 
-/// Prunes sixteen codes of one output, as one word.
+/// Prunes the sixteen codes of one output as one word.
 uint64_t prune_word(bool pairs, uint64_t codes, uint64_t& tied) {
   if (!pairs) return codes & keep_two<4>(codes & 0x7777777777777777u, tied);
   uint64_t ranks = 0;
@@ -74,7 +75,7 @@ void prune_words_portable(bool pairs, const uint8_t* codes, int64_t count, uint8
   }
 }
 
-/// Transposes the bytes of eight words of eight bytes.
+/// Transposes a matrix of eight words with eight bytes each.
 void transpose(std::array<uint64_t, 8>& w) {
   const auto swap = [&](size_t step, int bits, uint64_t mask) {
     for (size_t i = 0; i < 8; ++i) {
@@ -89,7 +90,7 @@ void transpose(std::array<uint64_t, 8>& w) {
   swap(1, 8, 0x00FF00FF00FF00FFu);
 }
 
-/// Prunes runs of words and sums their energies by block scale.
+/// Prunes runs of words and adds their energies by block scale.
 class Pruner {
  public:
   Pruner(bool pairs, Isa isa) : pairs_(pairs), wide_(wide_prune_words(isa)) {}
@@ -122,7 +123,8 @@ class Pruner {
   std::array<uint64_t, kRun> all_, kept_;
 };
 
-/// Prunes one block of many outputs, transposed so that each output's sixteen codes are a word, and back.
+/// Prunes one block of many outputs. Transposes it so that the sixteen codes of each output are a word, and
+/// transposes the result back.
 void prune_turned(const uint8_t* from, const uint8_t* scales, int64_t n, uint8_t* to, Pruner& pruner) {
   constexpr int64_t kColumns = 256;
   std::array<uint64_t, kColumns> words;

@@ -10,21 +10,23 @@
 namespace twofour {
 namespace {
 
-// 128 rows give every output row two whole lines at a time. 512 groups hold a K of 8192 in one piece, since
-// reading pieces of rows is slower. Together the scratch is 400 KiB, which fits an L2 of 512 KiB.
+// 128 rows give two whole lines at a time for every output row. 512 groups hold a K of 8192 in one piece,
+// because reading pieces of rows is slower. The scratch memory is 400 KiB in total, which fits an L2 cache of
+// 512 KiB.
 constexpr int64_t kBlockRows = 128;
 constexpr int64_t kChunkGroups = 512;
-// The distance by which codes are prefetched ahead of the selection; half and four times this distance are
+// The distance by which codes are prefetched ahead of the selection. Half and four times this distance are
 // measurably slower.
 constexpr int64_t kPrefetchBytes = 2048;
 static_assert(kChunkGroups <= kMaxRunGroups);
 
-// An odd number of cache lines for each row: the 64 rows of a tile are then in different sets of the cache.
+// Pads a row to an odd number of cache lines, so that the 64 rows of a tile are in different sets of the
+// cache.
 constexpr int64_t padded_pitch(int64_t bytes) { return ((bytes + kSelectSlack) / 64 | 1) * 64; }
 constexpr int64_t kCompPitch = padded_pitch(kChunkGroups * 4);
 constexpr int64_t kMetaPitch = padded_pitch(kChunkGroups * 2);
 
-/// Selected rows on their way to the transpose.
+/// Memory for selected rows before they are transposed.
 struct Scratch {
   alignas(64) uint8_t comp[kBlockRows * kCompPitch];
   alignas(64) uint8_t meta[kBlockRows * kMetaPitch];
@@ -87,8 +89,8 @@ SparseGroup prune_counted(const DenseGroup& dense, PruneStats& stats) {
 }
 
 std::vector<KChunk> k_chunks(int64_t groups) {
-  // Chunks of nearly equal size, since a short last one would have short tiles. They are multiples of 16
-  // groups, which the widest selection processes at once.
+  // Use chunks of nearly equal size, since a short last chunk would have short tiles. Sizes are multiples of
+  // 16 groups, which the widest selection processes at once.
   const int64_t count = (groups + kChunkGroups - 1) / kChunkGroups;
   std::vector<KChunk> chunks;
   for (int64_t g0 = 0; g0 < groups;) {
@@ -109,7 +111,7 @@ PruneStats pack_chunk(const DenseRows& rows, KChunk chunk, std::span<const PackS
 
   const int64_t rows_ahead = (kPrefetchBytes + chunk.groups * 8 - 1) / (chunk.groups * 8);
 
-  // A short first block aligns the destination to a cache line; later blocks stay aligned.
+  // A short first block aligns the destination to a cache line. Later blocks then stay aligned.
   const int64_t head = (64 - misalignment(sweeps.front().rows.front())) % 64;
   for (int64_t n = 0, size = 0; n < rows.n; n += size) {
     size = std::min(n == 0 && head != 0 ? head : kBlockRows, rows.n - n);
@@ -139,7 +141,8 @@ PruneStats pack_chunk(const DenseRows& rows, KChunk chunk, std::span<const PackS
   return stats;
 }
 
-// Never called: taking the addresses instantiates both functions for every 2:4 layout of the list.
+// This function is never called. It takes addresses, which instantiates both functions for every 2:4 layout
+// of the list.
 std::vector<PackFunctions> prune_pack_functions() {
   std::vector<PackFunctions> functions;
   for_each_layout([&]<class Layout>() {

@@ -4,7 +4,7 @@
 
 #include "kernels/pack/prune_pack_ops.h"
 
-// Compiled for AVX2 and POPCNT. Everything here has internal linkage.
+// This file is compiled for AVX2 and POPCNT. Everything here has internal linkage.
 
 namespace twofour {
 namespace {
@@ -26,12 +26,12 @@ constexpr int64_t kStepGroups = 8;  // 64 bytes of codes make a register of comp
                          lookup(kPlaceAndCodeOfLow, low_nibbles(key)));
 }
 
-/// Bits from `yes` if `mask` has a one, else from `no`.
+/// Takes bits from `yes` where `mask` has a one, and from `no` elsewhere.
 [[gnu::always_inline]] inline __m256i merge(__m256i mask, __m256i yes, __m256i no) {
   return _mm256_or_si256(_mm256_and_si256(mask, yes), _mm256_andnot_si256(mask, no));
 }
 
-/// 16-bit lanes that fit a byte, in order: packus alone interleaves the halves.
+/// Packs 16-bit lanes whose values fit a byte, in order. packus alone would interleave the halves.
 [[gnu::always_inline]] inline __m256i pack_bytes(__m256i a, __m256i b) {
   return _mm256_permute4x64_epi64(_mm256_packus_epi16(a, b), 0xD8);
 }
@@ -41,7 +41,7 @@ struct Tally {
   uint64_t tied, bad_scales;
 };
 
-/// Adds sum * units^2 of eight groups, both 32 bits wide, to four sums.
+/// Adds sum * units^2 of eight groups to four sums. Both factors are 32 bits wide.
 [[gnu::always_inline]] inline __m256i add_energy(__m256i total, __m256i sums, __m256i units,
                                                  __m256i odd_units) {
   const __m256i odd_sums = _mm256_srli_epi64(sums, 32);
@@ -50,15 +50,15 @@ struct Tally {
   return _mm256_add_epi64(total, _mm256_add_epi64(even, odd));
 }
 
-/// Sums of the squares of eight bytes' codes, in the low half of each 64-bit lane.
+/// The sums of the squares of the codes in eight bytes, in the low half of each 64-bit lane.
 [[gnu::always_inline]] inline __m256i sums_of_eight(__m256i codes) {
   const __m256i zero = _mm256_setzero_si256();
   return _mm256_add_epi64(_mm256_sad_epu8(lookup(kSquares, low_nibbles(codes)), zero),
                           _mm256_sad_epu8(lookup(kSquares, high_nibbles(codes)), zero));
 }
 
-/// Selects eight groups: 32 bytes of comp and 16 of meta. `live` groups exist; the codes and scales of others
-/// are zero.
+/// Selects eight groups: 32 bytes of comp and 16 bytes of meta. Only `live` groups exist; the codes and
+/// scales of the others are zero.
 [[gnu::always_inline]] inline void select_step(const uint8_t* codes, const uint8_t* scales, int64_t live,
                                                uint8_t* comp_out, uint8_t* meta_out, Tally& tally) {
   const __m256i codes0 = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
@@ -142,8 +142,7 @@ RunTally select(const uint8_t* codes, const uint8_t* scales, int64_t groups, con
 
 // --- Transpose ---
 
-/// Within each 128-bit lane, sixteen rows of sixteen bytes become sixteen columns: four rounds of perfect
-/// shuffles.
+/// Transposes sixteen rows of sixteen bytes within each 128-bit lane, in four rounds of perfect shuffles.
 [[gnu::always_inline]] inline void transpose_lanes(__m256i (&v)[16]) {
   __m256i t[16];
   for (int round = 0; round < 2; ++round) {
@@ -169,8 +168,8 @@ struct StreamingStore {
   }
 };
 
-/// 64 rows of 16 columns. Rows 16 apart share a register; both halves of a destination line are stored
-/// together, since half a line written around the cache costs as much as a whole one.
+/// Transposes 64 rows of 16 columns. Rows at a distance of 16 share a register. Both halves of a destination
+/// line are stored together, because half a line written around the cache costs as much as a whole line.
 template <class Store>
 [[gnu::always_inline]] inline void transpose_64x16(const uint8_t* src, int64_t pitch, uint8_t* const* dst,
                                                    int64_t offset, Store store) {
@@ -190,7 +189,7 @@ template <class Store>
   }
 }
 
-/// Transposes any tile of at most 64 rows and 16 columns, through a full tile.
+/// Transposes a tile of at most 64 rows and 16 columns, by way of a full tile.
 [[gnu::noinline]] void transpose_edge(const uint8_t* src, int64_t pitch, int64_t rows, int64_t cols,
                                       uint8_t* const* dst, int64_t offset) {
   alignas(64) uint8_t padded[64][16], columns[16][64];

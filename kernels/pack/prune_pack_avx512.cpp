@@ -4,15 +4,16 @@
 
 #include "kernels/pack/prune_pack_ops.h"
 
-// Compiled for AVX-512 F, BW, VL, DQ, VBMI, IFMA, VNNI and for GFNI. Everything here has internal linkage.
+// This file is compiled for AVX-512 F, BW, VL, DQ, VBMI, IFMA and VNNI, and for GFNI. Everything here has
+// internal linkage.
 
 namespace twofour {
 namespace {
 
 constexpr int64_t kStepGroups = 16;  // 128 bytes of codes make a register of comp
 
-/// The matrix for gf2p8affine that sets bit i of each byte to its bit from[i], or to zero if from[i] is
-/// negative.
+/// The matrix for gf2p8affine that sets bit i of each byte to bit from[i] of the byte. The bit becomes zero
+/// if from[i] is negative.
 constexpr int64_t bit_matrix(const int (&from)[8]) {
   uint64_t matrix = 0;
   for (int i = 0; i < 8; ++i) {
@@ -23,7 +24,7 @@ constexpr int64_t bit_matrix(const int (&from)[8]) {
 // A sort key is magnitude << 5 | (3 - place) << 3 | sign: it sorts by magnitude, then by the lower place.
 constexpr int64_t kKeyOfLowNibble = bit_matrix({3, -1, -1, -1, -1, 0, 1, 2});
 constexpr int64_t kKeyOfHighNibble = bit_matrix({7, -1, -1, -1, -1, 4, 5, 6});
-// From a key to place << 6 | code; the exclusive or with 0xC0 turns 3 - place into place.
+// Turns a key into place << 6 | code. The exclusive or with 0xC0 turns 3 - place into place.
 constexpr int64_t kPlaceAndCode = bit_matrix({5, 6, 7, 0, -1, -1, 3, 4});
 
 struct ByteIndices {
@@ -38,8 +39,8 @@ constexpr ByteIndices kIndices = [] {
   return indices;
 }();
 
-/// The squares, repeated eight times: vpermb reads six bits of its index, of which the lower three are the
-/// code's magnitude.
+/// The squares, repeated eight times: vpermb reads six bits of its index, and the lower three of these are
+/// the magnitude of the code.
 struct SquareTable {
   alignas(64) uint8_t squares[64];
 };
@@ -61,16 +62,16 @@ struct Tally {
   return _mm512_dpbusd_epi32(total, _mm512_permutexvar_epi8(_mm512_srli_epi16(codes, 4), table), ones);
 }
 
-/// Adds sums of squares of sixteen groups, 32 bits each, to eight totals, times the squared units of the even
-/// and of the odd groups. No product needs more than 47 of the 52 bits.
+/// Adds sums of squares of sixteen groups to eight totals. Sums are 32 bits wide. They are multiplied by the
+/// squared units of the even and of the odd groups. No product needs more than 47 of the 52 bits.
 [[gnu::always_inline]] inline __m512i add_energy(__m512i total, __m512i sums, __m512i even_weights,
                                                  __m512i odd_weights) {
   total = _mm512_madd52lo_epu64(total, _mm512_and_si512(sums, _mm512_set1_epi64(0xFFFFFFFF)), even_weights);
   return _mm512_madd52lo_epu64(total, _mm512_srli_epi64(sums, 32), odd_weights);
 }
 
-/// Selects sixteen groups: 64 bytes of comp and 32 of meta. `live` has a bit for each group that exists; the
-/// codes of others are zero.
+/// Selects sixteen groups: 64 bytes of comp and 32 bytes of meta. `live` has a bit for each group that
+/// exists; the codes of others are zero.
 [[gnu::always_inline]] inline void select_step(__m512i codes0, __m512i codes1, __m128i scales, __mmask16 live,
                                                __mmask64 live_quads, uint8_t* comp_out, uint8_t* meta_out,
                                                Tally& tally) {
@@ -154,8 +155,7 @@ RunTally select(const uint8_t* codes, const uint8_t* scales, int64_t groups, con
 
 // --- Transpose ---
 
-/// Within each 128-bit lane, sixteen rows of sixteen bytes become sixteen columns: four rounds of perfect
-/// shuffles.
+/// Transposes sixteen rows of sixteen bytes within each 128-bit lane, in four rounds of perfect shuffles.
 [[gnu::always_inline]] inline void transpose_lanes(__m512i (&v)[16]) {
   __m512i t[16];
   for (int round = 0; round < 2; ++round) {
@@ -183,7 +183,7 @@ struct MaskedStore {
   [[gnu::always_inline]] void operator()(uint8_t* p, __m512i v) const { _mm512_mask_storeu_epi8(p, mask, v); }
 };
 
-/// Transposes 64 rows of 64 columns. `load(r)` gives row r, `store(c, v)` takes column c.
+/// Transposes 64 rows of 64 columns. `load(r)` returns row r, and `store(c, v)` receives column c.
 template <class Load, class Store>
 [[gnu::always_inline]] inline void transpose_64x64(Load load, Store store) {
   __m512i t[4][16];
@@ -191,7 +191,7 @@ template <class Load, class Store>
     for (int i = 0; i < 16; ++i) t[b][i] = load(16 * b + i);
     transpose_lanes(t[b]);
   }
-  // Lane l of t[b][i] holds column 16 l + i of rows 16 b...: a transpose of lanes remains.
+  // Lane l of t[b][i] holds column 16 l + i of rows 16 b and on. It remains to transpose lanes.
   for (int i = 0; i < 16; ++i) {
     const __m512i low01 = _mm512_shuffle_i32x4(t[0][i], t[1][i], 0x44);
     const __m512i high01 = _mm512_shuffle_i32x4(t[0][i], t[1][i], 0xEE);
@@ -204,7 +204,8 @@ template <class Load, class Store>
   }
 }
 
-/// 64 rows of 16 columns: rows a quarter apart share a register, so no lanes remain to be moved.
+/// Transposes 64 rows of 16 columns. Rows at a distance of a quarter share a register, so no lanes need to be
+/// moved.
 template <class Store>
 [[gnu::always_inline]] inline void transpose_64x16(const uint8_t* src, int64_t pitch, Store store) {
   __m512i v[16];
@@ -231,7 +232,7 @@ void transpose_full_rows(const uint8_t* src, int64_t pitch, int64_t cols, uint8_
   }
 }
 
-/// Any tile of at most 64 rows and columns.
+/// Transposes a tile of at most 64 rows and columns.
 [[gnu::noinline]] void transpose_edge(const uint8_t* src, int64_t pitch, int64_t rows, int64_t cols,
                                       uint8_t* const* dst, int64_t offset) {
   const __mmask64 live_cols = cols == 64 ? ~__mmask64{0} : (__mmask64{1} << cols) - 1;

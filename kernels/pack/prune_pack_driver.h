@@ -11,46 +11,47 @@
 #include "kernels/pack/prune_pack.h"
 #include "kernels/pack/prune_pack_ops.h"
 
-/// The packer for any layout of SparseGroups that stores neighbouring rows in neighbouring bytes. It knows no
-/// layout: whole rows are selected into scratch, and the scratch is transposed to the places of
-/// `Layout::place`.
+/// The packer for all layouts of SparseGroups that store neighbouring rows in neighbouring bytes. It does not
+/// depend on the layout: it selects whole rows into scratch memory, and transposes this memory to the places
+/// that `Layout::place` gives.
 
 namespace twofour {
 
-/// Bytes of SparseGroup that the selection writes as a separate array: row r, column group * count + i.
+/// Bytes of SparseGroup that the selection writes to a separate array. In row r, group g and byte i of the
+/// run are at column g * count + i.
 struct AtomRun {
   int first, count;
 };
 inline constexpr AtomRun kAtomRuns[] = {{0, 4}, {4, 2}, {6, 1}};  // comp, meta, scale
 static_assert(offsetof(SparseGroup, meta) == 4 && offsetof(SparseGroup, scale) == 6);
 
-/// Groups [g0, g0 + groups) of every row: the part of K that is selected before it is transposed.
+/// Groups [g0, g0 + groups) of every row. This part of K is selected before it is transposed.
 struct KChunk {
   int64_t g0, groups;
 };
 
-/// One stored copy of one run over a chunk of K: `rows[c]` is the destination of column c, for row n0.
+/// One stored copy of a run over a chunk of K. `rows[c]` is the destination of column c for row n0.
 struct PackSweep {
-  int run;  ///< index into kAtomRuns
+  int run;  ///< index in kAtomRuns
   std::vector<uint8_t*> rows;
 };
 
-/// Divides the groups of a row into chunks, so that the scratch of a block of rows fits the L2 cache.
+/// Divides the groups of a row into chunks, so that the scratch memory of a block of rows fits the L2 cache.
 std::vector<KChunk> k_chunks(int64_t groups);
 
 /// Prunes a chunk of all rows and writes it to `sweeps`.
 PruneStats pack_chunk(const DenseRows& rows, KChunk chunk, std::span<const PackSweep> sweeps,
                       const PrunePackOps& ops, Stores stores);
 
-/// Prunes one group and adds its statistics to `stats`: their definition.
+/// Prunes one group and adds to `stats`. This function defines the statistics.
 SparseGroup prune_counted(const DenseGroup& dense, PruneStats& stats);
 
-/// The primitives for `isa`, which must be available.
+/// The functions for `isa`, which must be available.
 const PrunePackOps& prune_pack_ops(Isa isa);
 
 void check_prune_pack(const DenseRows& rows, Shape shape, int64_t n0, size_t given_parts, int layout_parts);
 
-/// Finds the destinations of a chunk by the layout's map, and checks that the rows of a column are neighbours
+/// Finds the destinations of a chunk by the layout's map. Checks that the rows of a column are neighbours
 /// there.
 template <class Layout>
 std::vector<PackSweep> pack_sweeps(Shape shape, int64_t n0, int64_t n, KChunk chunk,
@@ -75,8 +76,8 @@ std::vector<PackSweep> pack_sweeps(Shape shape, int64_t n0, int64_t n, KChunk ch
             return at.part == head.part && at.at == Place{head.at.e, head.at.row, head.at.col + i};
           };
           bool neighbours = is_neighbour(n - 1);
-          // Check every row of the first group, then only the last row: mapping all rows would cost as much
-          // as packing.
+          // Check every row of the first group, and only the last row of other groups: mapping all rows would
+          // cost as much as packing.
           for (int64_t i = 0; group == chunk.g0 && i < n; ++i) neighbours = neighbours && is_neighbour(i);
           check(neighbours, "a layout that keeps row n + 1 in the byte after row n");
           check(head.at.e == 0 && head.at.row >= 0 && head.at.row < part.rows && head.at.col >= 0 &&
@@ -131,7 +132,7 @@ PruneStats prune_pack_reference(const DenseRows& rows, Shape shape, int64_t n0,
   return stats;
 }
 
-/// The two functions above for one layout.
+/// prune_pack and prune_pack_reference for one layout.
 struct PackFunctions {
   PruneStats (*fast)(const DenseRows&, Shape, int64_t, std::span<uint8_t* const>, Isa, Stores);
   PruneStats (*reference)(const DenseRows&, Shape, int64_t, std::span<uint8_t* const>);

@@ -28,15 +28,15 @@ struct Tally {
 };
 static_assert(2 * (kMaxRunGroups / kStepGroups + 1) <= UINT16_MAX);
 
-/// Adds sum * units^2 of four groups. A sum is at most 16 * 144 and units at most 229376: their product has
-/// 32 bits.
+/// Adds sum * units^2 of four groups. A sum is at most 16 * 144 and units are at most 229376, so their
+/// product fits 32 bits.
 uint64x2_t add_energy(uint64x2_t total, uint32x4_t sums, uint32x4_t units) {
   const uint32x4_t product = vmulq_u32(sums, units);
   total = vmlal_u32(total, vget_low_u32(product), vget_low_u32(units));
   return vmlal_high_u32(total, product, units);
 }
 
-/// Sums of two neighbouring bytes' codes, squared.
+/// Sums of the squares of the codes in two adjacent bytes.
 uint16x8_t sums_of_two(uint8x16_t codes) {
   return vpadalq_u8(vpaddlq_u8(lookup(kSquares, low_nibbles(codes))), lookup(kSquares, high_nibbles(codes)));
 }
@@ -108,7 +108,7 @@ RunTally select(const uint8_t* codes, const uint8_t* scales, int64_t groups, con
 
 // --- Transpose ---
 
-/// Turns sixteen rows of sixteen bytes into sixteen columns: four rounds of perfect shuffles.
+/// Transposes sixteen rows of sixteen bytes in four rounds of perfect shuffles.
 void transpose_16x16(const uint8_t* src, int64_t pitch, uint8_t* const* dst, int64_t offset) {
   uint8x16_t v[16], t[16];
   for (int i = 0; i < 16; ++i) v[i] = vld1q_u8(src + i * pitch);
@@ -128,7 +128,7 @@ void transpose_16x16(const uint8_t* src, int64_t pitch, uint8_t* const* dst, int
 /// These processors detect by themselves that whole lines are overwritten, so `streaming` has no effect.
 void transpose(const uint8_t* src, int64_t pitch, int64_t rows, int64_t cols, uint8_t* const* dst,
                int64_t offset, bool /*streaming*/) {
-  // A destination line is filled before the next columns begin.
+  // A destination line is filled before the next columns are begun.
   constexpr int64_t kLine = 64;
   const int64_t whole_rows = rows / 16 * 16, whole_cols = cols / 16 * 16;
   for (int64_t r0 = 0; r0 < whole_rows; r0 += kLine) {

@@ -1,12 +1,13 @@
 #pragma once
 #include <cstdint>
 
-// Included by files that are compiled for one instruction set: nothing here may emit a function, or the
-// linker might keep the copy that only the newest processors can run. So no standard headers but <cstdint>.
+// Files that are compiled for one instruction set include this file. Nothing here may emit a function: the
+// linker might keep the copy that only the newest processors can run. So <cstdint> is the only standard
+// header.
 
 namespace twofour {
 
-/// Statistics of pruning a run of groups of one row, in the terms of PruneStats.
+/// Statistics of pruning a run of groups of one row, in the units of PruneStats.
 struct RunTally {
   uint64_t tied;
   uint64_t bad_scales;
@@ -14,17 +15,17 @@ struct RunTally {
   uint64_t kept_energy;
 };
 
-/// The most groups of a run: 64 bits then hold its energy, at most 16 * 12^2 * 229376^2 < 2^47 for each
-/// group.
+/// The largest number of groups in a run. 64 bits then hold its energy, which is at most 16 * 12^2 * 229376^2
+/// < 2^47 for each group.
 inline constexpr int64_t kMaxRunGroups = 1 << 16;
 
-/// Bytes that `select` may write past the end of `comp` and of `meta`.
+/// The number of bytes that `select` may write after the end of `comp` and of `meta`.
 inline constexpr int64_t kSelectSlack = 64;
 
-/// The square of an E2M1 magnitude in halves, by its three low bits.
+/// The square of an E2M1 magnitude in halves, indexed by the three low bits of the code.
 inline constexpr uint8_t kHalvesSquared[8] = {0, 1, 4, 9, 16, 36, 64, 144};
 
-/// The functions of an instruction set; prune_pack builds the rest from these. All give the same bytes and
+/// The functions for one instruction set, from which prune_pack is built. All give the same bytes and
 /// tallies.
 struct PrunePackOps {
   /// Prunes a run of groups of one row to 2:4 in the order of K.
@@ -39,7 +40,7 @@ struct PrunePackOps {
   void (*transpose)(const uint8_t* src, int64_t pitch, int64_t rows, int64_t cols, uint8_t* const* dst,
                     int64_t offset, bool streaming);
 
-  /// Orders streaming stores before the store that signals another thread that they are done.
+  /// Orders streaming stores before a store that tells another thread that they are done.
   void (*fence)();
 };
 
@@ -48,12 +49,13 @@ extern const PrunePackOps kPrunePackAvx2;
 extern const PrunePackOps kPrunePackAvx512;
 extern const PrunePackOps kPrunePackNeon;
 
-/// A table in which a byte shuffle looks up nibbles.
+/// A table of 16 bytes, in which a byte shuffle looks up nibbles.
 struct Table16 {
   alignas(16) uint8_t entry[16];
 };
 
-/// Sort keys by code: magnitude << 5 | (3 - place) << 3 | sign sorts by magnitude, then by the lower place.
+/// Sort keys of codes: magnitude << 5 | (3 - place) << 3 | sign. They sort by magnitude, then by the lower
+/// place.
 consteval Table16 key_table(int place) {
   Table16 table{};
   for (int code = 0; code < 16; ++code) {
@@ -63,7 +65,7 @@ consteval Table16 key_table(int place) {
 }
 inline constexpr Table16 kKeys[4] = {key_table(0), key_table(1), key_table(2), key_table(3)};
 
-/// Tables from the nibbles of a key to place << 6 | code, one part from each nibble.
+/// Two tables that turn a key into place << 6 | code. Each gives one part, from one nibble of the key.
 inline constexpr Table16 kPlaceAndCodeOfHigh = []() consteval {
   Table16 table{};  // magnitude << 1 | upper bit of 3 - place
   for (int i = 0; i < 16; ++i) table.entry[i] = static_cast<uint8_t>(i >> 1 | (i & 1 ? 0 : 0x80));
@@ -77,7 +79,7 @@ inline constexpr Table16 kPlaceAndCodeOfLow = []() consteval {
 }
 ();
 
-/// The square of a code in halves.
+/// The squares of codes in halves.
 inline constexpr Table16 kSquares = []() consteval {
   Table16 table{};
   for (int code = 0; code < 16; ++code) table.entry[code] = kHalvesSquared[code & 7];

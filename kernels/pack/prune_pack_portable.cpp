@@ -5,7 +5,7 @@
 #include "formats/e4m3.h"
 #include "kernels/pack/prune_pack_ops.h"
 
-// Plain loops over arrays of bytes, which compilers turn into the processor's vectors.
+// Plain loops over arrays of bytes, which compilers vectorize for the processor.
 
 namespace twofour {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 constexpr int kStepGroups = 16;
 constexpr int kStepQuads = 4 * kStepGroups;
 
-// Sums of two squares by code byte: separate nibbles would take twice the look-ups.
+// Sums of the two squares for each byte of codes. Separate nibbles would take twice as many look-ups.
 constexpr std::array<uint16_t, 256> kByteSquares = [] {
   std::array<uint16_t, 256> squares{};
   for (unsigned byte = 0; byte < 256; ++byte) {
@@ -31,12 +31,12 @@ static_assert([] {
   return true;
 }());
 
-// Sorts by magnitude, then by the lower place; the sign is only carried along.
+// A key that sorts by magnitude, then by the lower place. It also carries the sign.
 constexpr uint8_t sort_key(unsigned code, unsigned place) {
   return static_cast<uint8_t>((code & 7u) << 5 | (3 - place) << 3 | (code >> 3 & 1u));
 }
 
-// The place in bits 6 and 7 and the code below it, so that sorting by this puts the lower place first.
+// Puts the place in bits 6 and 7 and the code below it, so that sorting puts the lower place first.
 constexpr uint8_t place_and_code(unsigned key) {
   return static_cast<uint8_t>((key >> 5) | (key & 1u) << 3 | ((~key << 3) & 0xC0u));
 }
@@ -48,7 +48,7 @@ int select_step(const uint8_t* codes, uint8_t* comp, uint8_t* meta) {
     const unsigned even = codes[2 * q], odd = codes[2 * q + 1];
     const uint8_t k0 = sort_key(even & 15u, 0), k1 = sort_key(even >> 4, 1);
     const uint8_t k2 = sort_key(odd & 15u, 2), k3 = sort_key(odd >> 4, 3);
-    // Two sorted pairs; the larger head is first, and second and third are among the rest.
+    // Sort two pairs. The larger head is first, and second and third are among the rest.
     const uint8_t a = std::max(k0, k1), b = std::min(k0, k1), c = std::max(k2, k3), d = std::min(k2, k3);
     const uint8_t p = std::min(a, c), r = std::max(b, d);
     const uint8_t first = place_and_code(std::max(a, c)), second = place_and_code(std::max(p, r));
@@ -94,7 +94,7 @@ RunTally select(const uint8_t* codes, const uint8_t* scales, int64_t groups, con
 
 void transpose(const uint8_t* src, int64_t pitch, int64_t rows, int64_t cols, uint8_t* const* dst,
                int64_t offset, bool /*streaming*/) {
-  // Tiles let the L1 cache hold the lines that neighbouring columns share.
+  // Tiles let the L1 cache hold the lines that adjacent columns share.
   constexpr int64_t kTile = 64;
   for (int64_t c0 = 0; c0 < cols; c0 += kTile) {
     for (int64_t r0 = 0; r0 < rows; r0 += kTile) {

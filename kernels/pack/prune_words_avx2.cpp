@@ -3,7 +3,7 @@
 #include "kernels/pack/prune_pack_ops.h"
 #include "kernels/pack/prune_words.h"
 
-// Compiled for AVX2.
+// This file is compiled for AVX2.
 
 namespace twofour {
 namespace {
@@ -13,7 +13,7 @@ using Words = uint64_t __attribute__((vector_size(32)));
 [[gnu::always_inline]] inline Words words(__m256i x) { return reinterpret_cast<Words>(x); }
 [[gnu::always_inline]] inline __m256i bytes(Words x) { return reinterpret_cast<__m256i>(x); }
 
-/// Squared halves of the low or the high codes of each byte.
+/// The squares, in halves, of the low or of the high codes of each byte.
 [[gnu::always_inline]] inline __m256i squares(__m256i nibbles) {
   const __m128i table = _mm_load_si128(reinterpret_cast<const __m128i*>(kSquares.entry));
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), nibbles);
@@ -25,7 +25,7 @@ using Words = uint64_t __attribute__((vector_size(32)));
   return squares(_mm256_and_si256(_mm256_srli_epi16(x, 4), _mm256_set1_epi8(15)));
 }
 
-/// Sums by word.
+/// The sums of squares of each word.
 [[gnu::always_inline]] inline __m256i energy_of(__m256i low, __m256i high) {
   const __m256i zero = _mm256_setzero_si256();
   return _mm256_add_epi64(_mm256_sad_epu8(low, zero), _mm256_sad_epu8(high, zero));

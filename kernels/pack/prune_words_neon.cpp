@@ -11,12 +11,12 @@ using Words = uint64_t __attribute__((vector_size(16)));
 Words words(uint16x8_t x) { return reinterpret_cast<Words>(x); }
 Words words(uint8x16_t x) { return reinterpret_cast<Words>(x); }
 
-/// Squared halves of the low or the high codes of each byte.
+/// The squares, in halves, of the low or of the high codes of each byte.
 uint8x16_t squares(uint8x16_t nibbles) { return vqtbl1q_u8(vld1q_u8(kSquares.entry), nibbles); }
 uint8x16_t low_squares(uint8x16_t x) { return squares(vandq_u8(x, vdupq_n_u8(15))); }
 uint8x16_t high_squares(uint8x16_t x) { return squares(vshrq_n_u8(x, 4)); }
 
-/// Sums by word.
+/// The sums of squares of each word.
 uint64x2_t energy_of(uint8x16_t low, uint8x16_t high) {
   return vpaddlq_u32(vpaddlq_u16(vpadalq_u8(vpaddlq_u8(low), high)));
 }

@@ -6,19 +6,19 @@
 
 namespace twofour::cuda {
 
-/// The factors of a damped Hessian on the current device: the bits of damped_hessian and DampedInverse. It
-/// reuses its memory from one Hessian to the next; a k of 2048 takes 32 MiB. Every function throws Error with
-/// CUDA's message.
+/// The factors of a damped Hessian on the current device. They have the same bits as those of damped_hessian
+/// and DampedInverse. The object reuses its memory from one Hessian to the next; for k = 2048 it takes 32
+/// MiB. Every function throws Error with CUDA's message.
 class DeviceFactor {
  public:
-  /// Factorizes a mean H [k, k] on the device; reads its upper triangle. lambda is DampedHessian's. Throws
-  /// Error like damped_hessian if Hd is not positive definite.
+  /// Factorizes a mean H [k, k] on the device. Reads only its upper triangle. `lambda` is as in
+  /// DampedHessian. Throws Error like damped_hessian if Hd is not positive definite.
   void factorize(const float* mean, int64_t k, double lambda);
   /// Writes U of DampedHessian to `factor` [k, k] on the device, with zeros below the diagonal.
   void write_factor(float* factor);
-  /// DampedInverse::multiply: `rows` [n, k] on the host, in place.
+  /// Multiplies `rows` [n, k] on the host in place, like DampedInverse::multiply.
   void multiply(std::span<float> rows);
-  /// Bytes of device memory, without the small arrays.
+  /// The number of bytes of device memory, without the small arrays.
   size_t bytes() const { return numbers_.bytes() + columns_.bytes(); }
 
  private:

@@ -6,18 +6,19 @@
 #include "kernels/solve/device_products.cuh"
 #include "kernels/solve/hessian.h"
 
-// Cholesky of hessian.cpp on the device, in the same order for each number and without fused products
-// (-fmad=false), so that the bits are those of the CPU. Panels of 32 rows: one block factors a panel's
-// corner, each thread takes one column through it, and tiles update the numbers before or after.
+// The Cholesky factorization of hessian.cpp on the device. Each number is computed in the same order and
+// without fused products (-fmad=false), so the bits are those of the CPU. Rows are divided into panels of 32.
+// One block factors the corner of a panel, each thread takes one column through the panel, and tiles update
+// the numbers before or after it.
 
 namespace twofour::cuda {
 namespace {
 
-constexpr int kPanel = 32;  // rows of a factor that are found together
+constexpr int kPanel = 32;  // rows of a factor that are computed together
 constexpr int kThreads = 64;
 constexpr const char* kWhere = "factor";
 
-/// Writes the damped H, columns and rows reversed, to the upper triangle.
+/// Writes the damped H, with columns and rows reversed, to the upper triangle.
 __global__ void reverse_kernel(const float* mean, int64_t k, double lambda, double* numbers) {
   const int64_t j = int64_t{blockIdx.y} * blockDim.x + threadIdx.x, i = blockIdx.x;
   if (j < i || j >= k) return;
@@ -25,13 +26,13 @@ __global__ void reverse_kernel(const float* mean, int64_t k, double lambda, doub
   numbers[i * k + j] = i == j ? (h == 0 ? 1 : double{h}) + lambda : double{h};
 }
 
-/// A pivot that is not above 0.
+/// A pivot that was refused because it is not above 0.
 struct Refused {
   int64_t at;  ///< -1: none
   double pivot;
 };
 
-/// Computes rows and columns [first, first + kPanel) of the factor, by one block.
+/// Computes rows and columns [first, first + kPanel) of the factor, in one block.
 __global__ void __launch_bounds__(1024)
     corner_kernel(double* numbers, int64_t k, int64_t first, double* diagonal, Refused* refused) {
   __shared__ double corner[kPanel][kPanel + 1];
@@ -58,8 +59,8 @@ __global__ void __launch_bounds__(1024)
   if (is_there) numbers[(first + row) * k + first + column] = own;
 }
 
-/// The corner of a panel above its diagonal, which is stored separately; behind the last row, the unit
-/// matrix.
+/// The corner of a panel above its diagonal, which is stored separately. After the last row, it continues as
+/// the identity matrix.
 struct Corner {
   double numbers[kPanel][kPanel], diagonal[kPanel];
 
@@ -72,7 +73,7 @@ struct Corner {
     for (int i = threadIdx.x; i < kPanel; i += kThreads) diagonal[i] = i < size ? all[first + i] : 1;
     __syncthreads();
   }
-  /// Takes a column through the panel, from its first row on.
+  /// Takes a column through the panel, beginning with its first row.
   __device__ void down(double (&column)[kPanel]) const {
 #pragma unroll
     for (int i = 0; i < kPanel; ++i) {
@@ -92,7 +93,7 @@ struct Corner {
   }
 };
 
-/// Takes columns of `to` [rows, columns] through a panel, from `begin` on.
+/// Takes columns of `to` [rows, columns] through a panel, beginning at column `begin`.
 __global__ void __launch_bounds__(kThreads)
     panel_kernel(const double* numbers, int64_t k, int64_t first, const double* diagonal, double* to,
                  int64_t width, int64_t begin, int64_t end, bool is_down) {
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Writes U from L^-1, which is below the diagonal and on it: rows and columns reversed.
+/// Writes U from L^-1, which is on and below the diagonal. Rows and columns are reversed.
 __global__ void factor_kernel(const double* numbers, int64_t k, float* factor) {
   const int64_t row = blockIdx.x, column = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
   if (column >= k) return;
@@ -146,7 +147,8 @@ __global__ void factor_kernel(const double* numbers, int64_t k, float* factor) {
       column < row ? 0 : static_cast<float>(numbers[(k - 1 - row) * k + k - 1 - column]);
 }
 
-/// Transposes rows [n, k] to columns [k, width], reversed, with zeros behind the last row; and back.
+/// Transposes rows [n, k] to columns [k, width], reversed, with zeros after the last row. Does the opposite
+/// if `is_back` is true.
 __global__ void columns_kernel(float* rows, int64_t n, int64_t k, double* columns, int64_t width,
                                bool is_back) {
   __shared__ double part[32][33];

@@ -11,20 +11,20 @@
 
 namespace twofour::cuda {
 
-/// The parts of a Hessian that solvers read, in memory of the current device. It reuses its memory from one
-/// Hessian to the next.
+/// The parts of a Hessian that solvers read, in memory of the current device. The object reuses its memory
+/// from one Hessian to the next.
 class DeviceHessian {
  public:
-  /// `maps` as for solve_rows; nullptr: none. `mean` [k, k] is for factorize and quadratic_forms; empty:
-  /// none.
+  /// Loads a Hessian. `maps` are as for solve_rows; they may be nullptr. `mean` [k, k] is for factorize and
+  /// quadratic_forms; it may be empty.
   void load(const DampedHessian& hessian, const GroupMaps* maps, std::span<const float> mean);
-  /// Computes the factor if it was not loaded, for solving by joint, the inverse for multiply_inverse, or
-  /// both. `lambda` is DampedHessian's. Throws Error like damped_hessian.
+  /// Computes a factor that was not loaded, for solving by `joint`, or the inverse for multiply_inverse, or
+  /// both. `lambda` is as in DampedHessian. Throws Error like damped_hessian.
   void factorize(double lambda, bool with_factor, bool with_inverse);
-  /// DampedInverse::multiply.
+  /// Multiplies rows like DampedInverse::multiply.
   void multiply_inverse(std::span<float> rows);
   int64_t k() const { return k_; }
-  /// The factor [k, k], loaded or computed.
+  /// The factor [k, k], either loaded or computed.
   std::vector<float> factor() const;
 
  private:
@@ -33,7 +33,7 @@ class DeviceHessian {
   bool has_factor_ = false, has_maps_ = false, has_mean_ = false, has_inverse_ = false;
   std::optional<PrunePattern> pattern_;
   DeviceMemory matrix_, factor_, maps_, diagonal_, mean_;
-  std::unique_ptr<DeviceFactor> inverse_;  ///< once it factorized
+  std::unique_ptr<DeviceFactor> inverse_;  ///< set after factorize() computed the inverse
 };
 
 }  // namespace twofour::cuda

@@ -3,13 +3,13 @@
 
 #include "kernels/device/launch.cuh"
 
-/// Matrix products whose bits are those of the CPU: each sum adds its products in order, without fusing
+/// Matrix products with the same bits as on the CPU. Each sum adds its products in order, without fusing
 /// (-fmad=false).
 
 namespace twofour::cuda {
 
-/// c [rows, columns] -= sum over t in [0, count) of a(t, row) b(t, column), t in order. The strides are in
-/// numbers, from one t to the next and from row to row; columns are neighbours.
+/// Computes c [rows, columns] -= sum over t in [0, count) of a(t, row) b(t, column), with t in order. Strides
+/// are in numbers: from one t to the next, and from one row to the next. Columns are adjacent.
 template <class Number>
 struct Products {
   const Number* a;
@@ -23,10 +23,10 @@ struct Products {
   bool starts_at_0 = false;  ///< c starts at 0
 };
 
-inline constexpr int kProductRows = 32, kProductColumns = 64;  // of a tile
+inline constexpr int kProductRows = 32, kProductColumns = 64;  // size of a tile
 inline constexpr int kProductThreads = 128, kProductDepth = 16;
 
-/// Each block computes a tile of c; each thread has four rows by four columns.
+/// Subtracts products. Each block computes a tile of c, and each thread has four rows by four columns.
 template <class Number>
 __global__ void __launch_bounds__(kProductThreads)
     subtract_products_kernel(const __grid_constant__ Products<Number> p) {
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kProductThreads)
   for (int64_t t = p.is_lower ? first_column : 0; t < p.count; t += kProductDepth) {
 #pragma unroll
     for (int i = thread; i < kProductDepth * kProductRows; i += kProductThreads) {
-      const bool by_row = p.a_row == 1;  // neighbours for neighbouring threads
+      const bool by_row = p.a_row == 1;  // neighbouring threads load neighbouring numbers
       const int depth = by_row ? i / kProductRows : i % kProductDepth,
                 r = by_row ? i % kProductRows : i / kProductDepth;
       const bool is_there = t + depth < p.count && first_row + r < p.rows;

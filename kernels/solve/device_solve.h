@@ -9,8 +9,8 @@
 
 namespace twofour::cuda {
 
-/// Solves rows on the current device, on a stream of its own. Use one for each thread. Every function throws
-/// Error with CUDA's message.
+/// Solves rows on the current device, on its own stream. Use one solver for each thread. Every function
+/// throws Error with CUDA's message.
 class DeviceSolver {
  public:
   DeviceSolver();
@@ -18,10 +18,10 @@ class DeviceSolver {
   DeviceSolver& operator=(const DeviceSolver&) = delete;
   ~DeviceSolver();
 
-  /// solve_rows by joint or diagonal: the same bytes as on a CPU.
+  /// Solves rows like solve_rows by `joint` or `diagonal`. Gives the same bytes as on a CPU.
   void solve(const SolveRule& rule, const DeviceHessian& hessian, float stored, const SolveInput& in,
              const SolveOutput& out);
-  /// quadratic_forms under the mean that was loaded: the same numbers as on a CPU.
+  /// Computes quadratic_forms under the loaded mean. Gives the same numbers as on a CPU.
   std::vector<double> quadratic_forms(const DeviceHessian& hessian, std::span<const float> rows);
 
  private:

@@ -12,9 +12,9 @@
 #include "kernels/solve/solve_blocks.h"
 #include "kernels/solve/solve_plan.h"
 
-// The tiles of solve_tile.h, one for each block of threads. Each thread of the first warp has one row, like a
-// lane of the CPU's vectors; all warps share the products with the rest of a matrix. Compiled without fused
-// products (-fmad=false), so that the bits are those of the CPU.
+// The tiles of solve_tile.h, with one block of threads for each. Each thread of the first warp has one row,
+// like a lane of the CPU's vectors. All warps share the products with the rest of a matrix. This file is
+// compiled without fused products (-fmad=false), so the bits are those of the CPU.
 
 namespace twofour::cuda {
 namespace {
@@ -46,7 +46,7 @@ struct OneRow {
   }
 };
 
-/// The tiles of a launch. In each array, one follows the other.
+/// The tiles of a launch. In each array, the tiles follow one another.
 struct Tiles {
   SolvePlan plan;  ///< pointers of the device; step, inverse: null
   float step[kScaleCodes], inverse[kScaleCodes];
@@ -62,10 +62,11 @@ struct Tiles {
   uint8_t zero_scale;
 };
 
-/// Columns `from` and later of `to` [k, 32] -= errors [16, 32] times rows [first, first + 16) of a matrix.
+/// For columns `from` and later, computes `to` [k, 32] -= errors [16, 32] times rows [first, first + 16) of a
+/// matrix.
 __device__ void subtract_columns(const float* matrix, int64_t k, int64_t first, int64_t from,
                                  const float* errors, float* to) {
-  constexpr int kColumns = 8;  // of a warp, which loads all numbers before it uses one
+  constexpr int kColumns = 8;  // columns of a warp, which loads all numbers before it uses one
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   float e[kSolveBlock];
 #pragma unroll
@@ -97,7 +98,7 @@ __device__ void subtract_columns(const float* matrix, int64_t k, int64_t first, 
   }
 }
 
-/// As subtract_columns, by all threads, which wait before and after. Does nothing if all errors are 0.
+/// Does subtract_columns with all threads, which wait before and after. Does nothing if all errors are 0.
 __device__ void subtract_block(const float* matrix, int64_t k, int64_t first, int64_t from,
                                const float* errors, float* to) {
   __syncthreads();
@@ -107,7 +108,7 @@ __device__ void subtract_block(const float* matrix, int64_t k, int64_t first, in
   __syncthreads();
 }
 
-/// Transposes rows [first, first + 32) of `from` [rows, k] to `to` [k, 32], with zeros behind the last row.
+/// Transposes rows [first, first + 32) of `from` [rows, k] to `to` [k, 32], with zeros after the last row.
 __device__ void load_columns(const float* from, int64_t rows, int64_t first, int64_t k, float* to) {
   __shared__ float part[32][33];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -135,7 +136,7 @@ __device__ void start_rows(const Tiles& p, const SolvePlan& plan, const SolveTil
   }
 }
 
-/// Writes (W - Q) Hd to the gradient. Returns, in each thread of the first warp, the loss of its row.
+/// Writes (W - Q) Hd to the gradient. Returns to each thread of the first warp the loss of its row.
 __device__ float start_descent(const SolvePlan& plan, const SolveTile& tile, const float* target) {
   const int64_t k = plan.k;
   for (int64_t i = threadIdx.x; i < k * kSolveRows; i += kThreads) tile.gradient[i] = 0;
@@ -234,7 +235,7 @@ __global__ void __launch_bounds__(kThreads) solve_kernel(const __grid_constant__
   store_rows(p, plan, tile, first);
 }
 
-/// Transposes rows [n, k] to -rows [k, width], with zeros behind the last row.
+/// Transposes rows [n, k] to -rows [k, width], with zeros after the last row.
 __global__ void negated_columns_kernel(const float* rows, int64_t n, int64_t k, float* columns,
                                        int64_t width) {
   __shared__ float part[32][33];
@@ -248,7 +249,7 @@ __global__ void negated_columns_kernel(const float* rows, int64_t n, int64_t k, 
   }
 }
 
-/// Computes e H e' for each row e, in double, from -e and e H [k, width], in which each row is a column.
+/// Computes e H e' in double for each row e, from -e and e H [k, width]. Each row is a column there.
 __global__ void forms_kernel(const float* negated, const float* products, int64_t n, int64_t k, int64_t width,
                              double* forms) {
   const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -260,7 +261,7 @@ __global__ void forms_kernel(const float* negated, const float* products, int64_
   forms[row] = sum;
 }
 
-/// The numbers of the masks, in whole tiles [k / group, 32].
+/// The mask numbers of whole tiles, [k / group, 32].
 std::vector<int32_t> tile_masks(std::span<const uint8_t> kept, int64_t k, int group) {
   const int64_t rows = static_cast<int64_t>(kept.size()) / k, groups = k / group;
   std::vector<int32_t> masks(static_cast<size_t>((rows + kSolveRows - 1) / kSolveRows * kSolveRows * groups));

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kPanel = 64;  // rows of a factor that are computed together, and columns for one thread
 
-/// Calls f(first, last) for parts of [begin, end) that no two threads share.
+/// Calls f(first, last) for ranges that divide [begin, end) among threads.
 template <class F>
 void for_each_panel(int64_t begin, int64_t end, int threads, F&& f) {
   const int64_t parts = (end - begin + kPanel - 1) / kPanel;
@@ -37,7 +37,8 @@ double damping_of(std::span<const float> diagonal, int64_t stride, int64_t k, do
 
 double damped(float d, double lambda) { return (d == 0 ? 1 : double{d}) + lambda; }
 
-/// The reversed Hd = L L' of order k in one array [k, k]: L' in the upper triangle, diagonals separate.
+/// The factorization L L' of the reversed Hd of order k. One array [k, k] holds L' in the upper triangle.
+/// Diagonals are stored separately.
 class Cholesky {
  public:
   Cholesky(std::span<const float> hessian, int64_t k, double lambda, int threads, Isa isa)
@@ -56,7 +57,7 @@ class Cholesky {
   double& at(int64_t i, int64_t j) { return numbers_[static_cast<size_t>(i * k_ + j)]; }
   const double& at(int64_t i, int64_t j) const { return numbers_[static_cast<size_t>(i * k_ + j)]; }
 
-  /// Writes L^-1 to the lower triangle, with the diagonal.
+  /// Writes L^-1 to the lower triangle, including the diagonal.
   void invert() {
     for (int64_t first = 0; first < k_; first += kPanel) {
       const int64_t last = std::min(first + kPanel, k_);
@@ -65,7 +66,8 @@ class Cholesky {
     }
   }
 
-  /// x := (L L')^-1 x for kVectors vectors [k, kVectors]: known numbers are subtracted at once.
+  /// Computes x := (L L')^-1 x for kVectors vectors [k, kVectors]. Several known numbers are subtracted at
+  /// once.
   void solve(double* x) const {
     for (int64_t first = 0; first < k_; first += kPanel) {
       const int64_t last = std::min(first + kPanel, k_);
@@ -86,7 +88,7 @@ class Cholesky {
     }
   }
 
-  /// U of DampedHessian, after invert(): L^-1 transposed and reversed.
+  /// Returns U of DampedHessian: L^-1, transposed and reversed. Call invert() before.
   std::vector<float> factor() const {
     std::vector<float> out(numbers_.size());
     for (int64_t i = 0; i < k_; ++i) {
@@ -99,18 +101,18 @@ class Cholesky {
   int64_t k() const { return k_; }
   int threads() const { return threads_; }
 
-  static constexpr int64_t kVectors = 64;  // that are solved together
+  static constexpr int64_t kVectors = 64;  // number of vectors that are solved together
 
  private:
-  /// Subtracts from rows [first, last), columns [left, right) the sum over rows t in [begin, end) of number
-  /// `row` of t times number `column` of t.
+  /// Subtracts a sum from rows [first, last) and columns [left, right). The sum is over rows t in [begin,
+  /// end) of number `row` of t times number `column` of t.
   void subtract(int64_t begin, int64_t end, int64_t first, int64_t last, int64_t left, int64_t right) {
     ops_.subtract_products({&at(begin, first), k_, 1, &at(begin, left), k_, &at(first, left), k_, end - begin,
                             last - first, right - left});
   }
 
-  /// Subtracts `count` known numbers of each vector, from i on upwards or downwards (`step` 1 or -1), from
-  /// its numbers [first, last).
+  /// Subtracts `count` known numbers of each vector from its numbers [first, last). The known numbers begin
+  /// at i and go upwards or downwards (`step` 1 or -1).
   void subtract_known(double* x, int64_t i, int64_t count, int64_t step, int64_t first, int64_t last) const {
     if (first >= last) return;
     const bool is_below = step > 0;  // of (i, row), or (row, i)
@@ -160,7 +162,7 @@ class Cholesky {
     }
     if (left < first) {
       const int64_t corner = std::min(right, first);
-      for (int64_t t = left; t < corner; ++t) {  // if the rows above end within these columns
+      for (int64_t t = left; t < corner; ++t) {  // the rows above may end within these columns
         subtract(t, t + 1, first, last, left, t + 1);
       }
       if (corner < first) subtract(corner, first, first, last, left, right);
@@ -189,7 +191,7 @@ void check_shape(std::span<const float> hessian, int64_t k) {
 }  // namespace
 
 void mirror_upper(std::span<float> square, int64_t k) {
-  constexpr int64_t kTile = 32;  // the L1 cache holds its rows and columns
+  constexpr int64_t kTile = 32;  // the L1 cache holds the rows and columns of a tile
   for (int64_t first = 0; first < k; first += kTile) {
     for (int64_t left = 0; left <= first; left += kTile) {
       for (int64_t i = first; i < std::min(first + kTile, k); ++i) {

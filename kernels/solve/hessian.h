@@ -8,10 +8,10 @@
 
 namespace twofour {
 
-/// The damped form of a Hessian H [k, k] (the mean over tokens of x x') that solvers read: Hd = H + lambda I
-/// with lambda = damping * mean(diag H); a diagonal of 0 counts as 1 before that. Source: Frantar et al.,
-/// GPTQ (2210.17323) and SparseGPT (2301.00774), whose arithmetic this is, except for its order; see
-/// README.md.
+/// The damped form Hd of a Hessian H [k, k], which solvers read. H is the mean over tokens of x x'. Hd = H +
+/// lambda I, with lambda = damping * mean(diag H). A diagonal element of 0 is first replaced by 1. Source:
+/// Frantar et al., GPTQ (2210.17323) and SparseGPT (2301.00774). The arithmetic is theirs, except for its
+/// order; see README.md.
 struct DampedHessian {
   int64_t k = 0;
   double lambda = 0;
@@ -19,29 +19,31 @@ struct DampedHessian {
   std::vector<float> factor;  ///< U [k, k], upper, U'U = Hd^-1; empty if not asked for
 };
 
-/// Damps a symmetric H [k, k]; reads its upper triangle. Throws Error if a number is NaN or infinite, a
-/// diagonal is negative, or Hd is not positive definite in double: H is then no sum of x x'.
+/// Damps a symmetric H [k, k]. Reads only its upper triangle. Throws Error if a number is NaN or infinite, if
+/// a diagonal element is negative, or if Hd is not positive definite in double. In the last case, H is not a
+/// sum of x x'.
 DampedHessian damped_hessian(std::span<const float> hessian, int64_t k, double damping, bool with_factor,
                              int threads = 1, Isa isa = best_isa());
 
 /// Copies the upper triangle of `square` [k, k] to the lower one.
 void mirror_upper(std::span<float> square, int64_t k);
 
-/// Throws the Error of an Hd that is not positive definite.
+/// Throws the Error for an Hd that is not positive definite.
 [[noreturn]] void throw_indefinite(int64_t column, double pivot);
 
-/// diag Hd [k] from diag H [k]; throws like damped_hessian.
+/// Computes diag Hd [k] from diag H [k]. Throws like damped_hessian.
 std::vector<float> damped_diagonal(std::span<const float> diagonal, double damping);
 
-/// (H + lambda I)^-1, as a factor in double. It throws like damped_hessian.
+/// The inverse (H + lambda I)^-1, stored as a factor in double. The constructor throws like damped_hessian.
 class DampedInverse {
  public:
   DampedInverse(std::span<const float> hessian, int64_t k, double damping, int threads = 1,
                 Isa isa = best_isa());
   ~DampedInverse();
-  /// Multiplies each row of `rows` [n, k], in place: from C it gives X with X (H + lambda I) = C.
+  /// Multiplies each row of `rows` [n, k] by the inverse in place. From C, this gives X with X (H + lambda I)
+  /// = C.
   void multiply(std::span<float> rows) const;
-  /// `factor` of damped_hessian, from the same factor.
+  /// Returns the `factor` of damped_hessian, computed from this factor.
   std::vector<float> factor();
 
  private:
@@ -49,8 +51,8 @@ class DampedInverse {
   std::unique_ptr<Factor> factor_;
 };
 
-/// e H e' for each row e of `rows` [n, k], under a symmetric H [k, k]. e H is a float32 sum over k ascending;
-/// its product with e is summed in double.
+/// Computes e H e' for each row e of `rows` [n, k], under a symmetric H [k, k]. e H is a float32 sum in
+/// ascending order of k. Its product with e is summed in double.
 std::vector<double> quadratic_forms(std::span<const float> hessian, int64_t k, std::span<const float> rows,
                                     int threads = 1, Isa isa = best_isa());
 

@@ -29,7 +29,7 @@ class Tile {
         masks_(static_cast<size_t>(k / group * kSolveRows)),
         moves_(kSolveRows) {}
 
-  /// Loads rows [first, first + count), with rows of zeros behind them.
+  /// Loads rows [first, first + count). Missing rows become zeros.
   void load(const SolveInput& in, std::optional<PrunePattern> pattern, int64_t first, int64_t count) {
     count_ = count;
     is_given_ = pattern && !in.mask.empty();
@@ -112,7 +112,7 @@ class Tile {
   std::vector<int32_t> scales_, masks_, moves_;
 };
 
-/// The inverse of the kept part of Hd, by elimination without pivoting, since it is positive definite.
+/// Inverts the kept part of Hd by elimination. It needs no pivoting, because the matrix is positive definite.
 void invert_small(double* a, int n) {
   for (int p = 0; p < n; ++p) {
     const double pivot = 1 / a[p * n + p];
@@ -147,7 +147,7 @@ std::vector<float> maps_of(const DampedHessian& hessian) {
       invert_small(inverse, n);
       for (const double p : inverse) out.push_back(static_cast<float>(p));
       for (const bool backwards : {false, true}) {
-        double rest[n * n];  // the rest of the inverse after earlier columns are fixed
+        double rest[n * n];  // remaining inverse after earlier columns are fixed
         for (int i = 0; i < n; ++i) {
           for (int j = 0; j < n; ++j)
             rest[i * n + j] = backwards ? inverse[(n - 1 - i) * n + n - 1 - j] : inverse[i * n + j];

@@ -21,17 +21,18 @@ enum class SolveMethod { joint, diagonal };
 
 struct SolveRule {
   SolveMethod method = SolveMethod::joint;
-  std::optional<PrunePattern> pattern;           ///< none: dense
-  Arithmetic arithmetic = Arithmetic::modelopt;  ///< the arithmetic of a block's step
-  uint8_t zero_scale = 0x38;                     ///< the block scale of a block of zero codes
-  int sweeps = 0;                                ///< of descent, after the method; needs Hd
-  float min_gain = 0.005f;  ///< a row stops after a sweep that removes a smaller part of its loss
+  std::optional<PrunePattern> pattern;           ///< empty for dense weights
+  Arithmetic arithmetic = Arithmetic::modelopt;  ///< the arithmetic of the steps of blocks
+  uint8_t zero_scale = 0x38;                     ///< the block scale of a block in which all codes are zero
+  int sweeps = 0;           ///< number of sweeps of descent after the method; they need Hd
+  float min_gain = 0.005f;  ///< a row stops after a sweep that removes less than this part of its loss
 };
 
-/// Rows to solve: [rows, k], k a multiple of 16.
+/// The rows to solve, [rows, k]. k is a multiple of 16.
 struct SolveInput {
-  std::span<const float> weights;  ///< finite
-  /// Columns that stay, 1, or become zero, 0: [rows, k], exactly of the pattern. Empty: the solver chooses.
+  std::span<const float> weights;  ///< all weights are finite
+  /// The columns to keep: [rows, k] with 1 for a column that stays and 0 for one that becomes zero. It must
+  /// match the pattern exactly. If it is empty, the solver chooses the columns.
   std::span<const uint8_t> mask = {};
 };
 
@@ -40,7 +41,7 @@ struct SolveOutput {
   uint8_t* scales;  ///< [rows, k/16]
 };
 
-/// The numbers from Hd that descent reads for each group of columns of a mask.
+/// The numbers that descent reads for each group of columns. They are computed from Hd.
 class GroupMaps {
  public:
   GroupMaps(const DampedHessian& hessian, std::optional<PrunePattern> pattern);
@@ -52,21 +53,21 @@ class GroupMaps {
   std::vector<float> numbers_;
 };
 
-/// The block scale of a block of zeros by a rule and a global scale, as quantize_nvfp4 writes it.
+/// The block scale of a block of zeros, by a rule and a global scale, as quantize_nvfp4 writes it.
 uint8_t zero_scale_of(const QuantizeRule& rule, const GlobalScale& global);
 
-/// True if rows can be solved under a global scale: its steps and their reciprocals are normal numbers. Other
-/// scales belong to weights so small that quantize_nvfp4 must be used.
+/// True if rows can be solved under a global scale. This requires that its steps and their reciprocals are
+/// normal numbers. For other global scales, whose weights are very small, quantize_nvfp4 must be used.
 bool is_solvable(Arithmetic arithmetic, float stored_global_scale);
 
-/// Solves rows under a Hessian; `stored` is the global scale as in the checkpoint and is not changed. `maps`
-/// are read if rule.sweeps > 0 and must be of the same Hessian and pattern. Writes codes and scales; zero
-/// codes are 0x0. The same bytes for any number of threads, any division of rows over calls, and any
-/// instruction set.
+/// Solves rows under a Hessian. `stored` is the global scale as in the checkpoint; it is not changed. `maps`
+/// are read if rule.sweeps > 0, and must belong to the same Hessian and pattern. Writes codes and scales;
+/// zero codes are 0x0. The bytes do not depend on the number of threads, the division of rows over calls, or
+/// the instruction set.
 void solve_rows(const SolveRule& rule, const DampedHessian& hessian, const GroupMaps* maps, float stored,
                 const SolveInput& in, const SolveOutput& out, int threads = 1, Isa isa = best_isa());
 
-/// Solves rows by the diagonal of a Hessian alone: SolveMethod::diagonal, no sweeps.
+/// Solves rows with the diagonal of a Hessian alone, by SolveMethod::diagonal without sweeps.
 void solve_rows_by_diagonal(const SolveRule& rule, std::span<const float> diagonal, float stored,
                             const SolveInput& in, const SolveOutput& out, int threads = 1,
                             Isa isa = best_isa());

@@ -4,14 +4,14 @@
 #include "formats/hd.h"
 #include "kernels/solve/solve_numbers.h"
 
-// The steps of solvers for a block of 16 columns, for the rows of one `L` from `lane` on. Changes of values
-// that affect other columns are stored in the tile's errors.
+// The steps of solvers for one block of 16 columns. They work on the rows of one `L`, beginning at row
+// `lane`. Changes of values that affect other columns are stored in the tile's errors.
 
 namespace twofour {
 namespace {
 
-/// OBS of a block of 16 columns for the rows from `lane` on: scale, masks and codes chosen together. Errors
-/// are stored for later columns.
+/// OBS for a block of 16 columns. Scale, masks and codes are chosen together. Errors are stored for later
+/// columns.
 template <class Pattern, class L>
 TWOFOUR_HD void joint_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane) {
   using F = typename L::F;
@@ -61,7 +61,8 @@ TWOFOUR_HD void joint_block(const SolvePlan& plan, const SolveTile& tile, int64_
   }
 }
 
-/// Chooses masks of a block by squares times the diagonal, if `masked`, then its scale and codes by squares.
+/// Chooses the masks of a block by squared weights times the diagonal if `masked` is true. Then chooses its
+/// scale and its codes by squared errors.
 template <class Pattern, class L>
 TWOFOUR_HD void round_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane,
                             bool masked, bool weighted) {
@@ -86,7 +87,7 @@ TWOFOUR_HD void round_block(const SolvePlan& plan, const SolveTile& tile, int64_
   }
 }
 
-/// Descent in a block: its scale, then its groups.
+/// Descent in one block: first its scale, then its groups.
 template <class Pattern, class L>
 TWOFOUR_HD void sweep_block(const SolvePlan& plan, const SolveTile& tile, int64_t first, int lane) {
   using F = typename L::F;

@@ -3,13 +3,13 @@
 
 #include "kernels/solve/solve_ops.h"
 
-// Included by one file for each instruction set; nothing here may emit a function that another file could
-// share, hence the parameter W everywhere.
+// One file for each instruction set includes this file. Nothing here may emit a function that another file
+// could share, so everything has the parameter W.
 
 namespace twofour {
 namespace {
 
-/// A vector with a number of each of W rows.
+/// A vector with one number for each of W rows.
 template <int W>
 struct Lanes {
   typedef float F __attribute__((vector_size(4 * W)));
@@ -39,7 +39,7 @@ struct Lanes {
     for (int lane = 0; lane < W; ++lane) out[lane] = table[places[lane]];
     return load(out);
   }
-  /// The block scale nearest to each number of `want`.
+  /// The block scale that is nearest to each number in `want`.
   static I nearest_scales(const SolvePlan& plan, F want) {
     float wants[W];
     int32_t out[W];
@@ -49,7 +49,7 @@ struct Lanes {
   }
 };
 
-/// `kColumns` columns of subtract_block.
+/// Does the work of subtract_block for `kColumns` columns.
 template <int W, int kColumns>
 void subtract_columns(const float* matrix, int64_t k, const float* errors, float* to) {
   using L = Lanes<W>;
@@ -73,7 +73,7 @@ void subtract_columns(const float* matrix, int64_t k, const float* errors, float
 template <int W>
 void subtract_block(const float* matrix, int64_t k, int64_t first, int64_t from, const float* errors,
                     float* to) {
-  constexpr int kColumns = W / 4;  // as many sums as fit in registers
+  constexpr int kColumns = W / 4;  // the number of sums that fit in registers
   matrix += first * k;
   int64_t t = from;
   for (; t + kColumns <= k; t += kColumns)

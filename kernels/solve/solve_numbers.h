@@ -5,14 +5,15 @@
 #include "kernels/solve/group_maps.h"
 #include "kernels/solve/solve_ops.h"
 
-// The arithmetic of solvers. `L` defines a number: a vector with one of each of W rows (solve_lanes.h), or a
-// number of one row, as in a thread of a GPU (device_solve_cuda.cu). Rows do not influence each other, so the
-// bits are the same. L is local to the file that includes this, so no function is emitted twice.
+// The arithmetic of solvers. `L` defines what a number is. It is either a vector with one number for each of
+// W rows (solve_lanes.h), or a number of one row, as in a thread of a GPU (device_solve_cuda.cu). Rows do not
+// influence each other, so the bits are the same. L is local to the file that includes this file, so no
+// function is emitted twice.
 
 namespace twofour {
 namespace {
 
-/// The nearest E2M1 value, ties to the even code, at most 6 in magnitude.
+/// The nearest E2M1 value, ties to the even code, with a magnitude of at most 6.
 template <class L>
 TWOFOUR_HD typename L::F nearest_unit(typename L::F x) {
   using F = typename L::F;
@@ -32,8 +33,8 @@ TWOFOUR_HD typename L::I clamp_scale(typename L::I code) {
   return L::pick(code > L::splat(126), L::splat(126), code);
 }
 
-/// The block scale with the least weighted square error, from 12 below to 2 above the scale of the largest
-/// magnitude; the first of equal ones.
+/// The block scale with the least weighted squared error. It is searched from 12 below to 2 above the scale
+/// of the largest magnitude. If errors are equal, the lowest scale is chosen.
 template <class L>
 TWOFOUR_HD typename L::I search_scale(const SolvePlan& plan, const typename L::F* x, const float* weights) {
   using F = typename L::F;
@@ -61,7 +62,7 @@ TWOFOUR_HD typename L::I search_scale(const SolvePlan& plan, const typename L::F
   return best;
 }
 
-/// The lanes whose mask keeps column i.
+/// The lanes whose masks keep column i.
 template <class Pattern, class L>
 TWOFOUR_HD typename L::I keeps(typename L::I mask, int i) {
   typename L::I kept = {};
@@ -75,7 +76,7 @@ TWOFOUR_HD typename L::I keeps(typename L::I mask, int i) {
   return kept;
 }
 
-/// The mask with the largest sum of scores; the first of equal ones.
+/// The mask with the largest sum of scores. If sums are equal, the mask with the lowest number is chosen.
 template <class Pattern, class L>
 TWOFOUR_HD typename L::I best_mask(const typename L::F* scores) {
   typename L::I best = {};
@@ -92,7 +93,8 @@ TWOFOUR_HD typename L::I best_mask(const typename L::F* scores) {
   return best;
 }
 
-/// The masks of a block's groups: the given masks, else those with the largest sum of x^2 times weights.
+/// The masks of a block's groups. If masks are given, they are used. Otherwise each group gets the mask with
+/// the largest sum of x^2 times weights.
 template <class Pattern, class L>
 TWOFOUR_HD void choose_masks(const SolveTile& tile, int64_t first, int lane, const typename L::F* x,
                              const float* weights, typename L::I* masks) {
@@ -112,7 +114,7 @@ TWOFOUR_HD void choose_masks(const SolveTile& tile, int64_t first, int lane, con
   }
 }
 
-/// x if its column stays, else 0.
+/// Keeps x in columns that stay, and sets the others to 0.
 template <class Pattern, class L>
 TWOFOUR_HD void keep_masked(const typename L::F* x, const typename L::I* masks, typename L::F* out) {
   TWOFOUR_UNROLL
@@ -122,7 +124,8 @@ TWOFOUR_HD void keep_masked(const typename L::F* x, const typename L::I* masks, 
   }
 }
 
-/// A group of OBS under one mask: values and errors of its columns, and the sum of squares of the errors.
+/// OBS for a group under one mask. Computes the values and errors of the group's columns. Returns the sum of
+/// the squared errors.
 template <class Pattern, class L>
 TWOFOUR_HD typename L::F solve_group(const typename L::F* x, const float* factor, int64_t k, int mask,
                                      typename L::F step, typename L::F inverse, typename L::F* values,
@@ -145,8 +148,8 @@ TWOFOUR_HD typename L::F solve_group(const typename L::F* x, const float* factor
   return loss;
 }
 
-/// Moves a block's scale to the best neighbour of the least-squares scale of its codes. Returns the change of
-/// the loss.
+/// Moves the scale of a block to the best neighbour of the scale that fits its codes by least squares.
+/// Returns the change of the loss.
 template <class L>
 TWOFOUR_HD typename L::F move_scale(const SolvePlan& plan, const float* h, typename L::F* x, typename L::F* g,
                                     typename L::I& scale) {
@@ -191,8 +194,8 @@ TWOFOUR_HD typename L::F move_scale(const SolvePlan& plan, const float* h, typen
   return gain;
 }
 
-/// Gives a group the mask and the codes with the least loss, with all others fixed. `h` is Hd at the group.
-/// Returns the change of the loss.
+/// Gives a group the mask and the codes with the least loss, while all other groups are fixed. `h` is Hd at
+/// the group. Returns the change of the loss.
 template <class Pattern, class L>
 TWOFOUR_HD typename L::F move_group(const SolvePlan& plan, const float* h, const float* maps,
                                     const typename L::I* given, typename L::F step, typename L::F inverse,

@@ -8,25 +8,25 @@
 
 namespace twofour {
 
-/// The value of code 1.0 under each block scale, and its reciprocal.
+/// The value of code 1.0 under each block scale, and the reciprocal of this value.
 struct ScaleSteps {
   std::array<float, kScaleCodes> step{}, inverse{};
   ScaleSteps(Arithmetic arithmetic, float stored);
 };
 
-/// Columns of a mask: 4 or 8.
+/// The number of columns of a group, which share a mask: 4 or 8.
 inline int group_of(std::optional<PrunePattern> pattern) {
   return pattern == PrunePattern::k4of8Paired ? 8 : 4;
 }
 
-/// The number of the mask that keeps these columns of a group (1: stays); masks are in the order of their
-/// kept columns.
+/// The number of the mask that keeps the given columns of a group. `kept` has 1 for a kept column and 0 for
+/// others. Masks are numbered in the order of their kept columns.
 int32_t mask_of(const uint8_t* kept, int group);
 
-/// The plan that rows of k columns share, without the Hessian. `steps` must outlive it.
+/// The part of the plan that all rows of k columns share, without the Hessian. `steps` must outlive the plan.
 SolvePlan plan_of(const SolveRule& rule, const ScaleSteps& steps, int64_t k, float stored);
 
-/// Checks a caller's input against the requirements of solve_rows.
+/// Checks the input of a caller against the requirements of solve_rows.
 void check_input(const SolveRule& rule, int64_t k, const SolveInput& in);
 
 }  // namespace twofour

@@ -4,8 +4,8 @@
 #include "kernels/solve/solve_blocks.h"
 #include "kernels/solve/solve_lanes.h"
 
-// Solvers for a tile of rows, `W` of them in the lanes of a vector. Included by one file for each instruction
-// set.
+// Solvers for a tile of rows. Each lane of a vector holds one of `W` rows. One file for each instruction set
+// includes this file.
 
 namespace twofour {
 namespace {
@@ -34,7 +34,7 @@ void sweep(const SolvePlan& plan, const SolveTile& tile) {
   }
 }
 
-/// Calls f<Pattern> by the plan's pattern.
+/// Calls f<Pattern> for the pattern of the plan.
 #define TWOFOUR_BY_PATTERN(plan, f, ...)                   \
   ((plan).is_dense     ? f<AllOfFour, kWidth>(__VA_ARGS__) \
    : (plan).group == 4 ? f<TwoOfFour, kWidth>(__VA_ARGS__) \

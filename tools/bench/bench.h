@@ -19,31 +19,32 @@ std::function<int()> setup_bench_open(Arguments& args, const Common& common);
 std::function<int()> setup_bench_plan(Arguments& args, const Common& common);
 std::function<int()> setup_bench_solve(Arguments& args, const Common& common);
 
-/// Smallest, median and largest of some measurements.
+/// The smallest, the median and the largest of some measurements.
 struct Spread {
   double min = 0, median = 0, max = 0;
 };
 Spread spread_of(std::vector<double> values);
 Json spread_to_json(const Spread& spread);
-/// "1.24 (0.63 to 2.23)"
+/// A Spread as text: "1.24 (0.63 to 2.23)".
 std::string spread_text(const Spread& spread);
 
-/// Time and memory of a whole command.
+/// The time and memory of a whole command.
 struct ProcessRun {
   double seconds = 0;
   uint64_t max_rss = 0;  ///< bytes
 };
 
-/// Starts a program, waits for it, throws Error unless it ends with 0.
+/// Starts a program and waits for it. Throws Error unless it ends with exit code 0.
 ProcessRun run_process(const std::vector<std::string>& arguments);
 
-/// The path of the measured program twofour, which is beside this one. Throws Error if it is missing.
+/// The path of the measured program twofour, which is in the directory of this program. Throws Error if it is
+/// missing.
 std::filesystem::path twofour_program();
 
-/// Layouts and formats that a conversion may write.
+/// The layouts and formats that a conversion can write.
 std::vector<std::string> convert_targets();
 
-/// A directory of ours below `work`, removed at the end.
+/// A new directory below `work`, which is removed at the end.
 class WorkDirectory {
  public:
   explicit WorkDirectory(const std::filesystem::path& work);

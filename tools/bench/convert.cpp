@@ -23,14 +23,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Pruning and packing in memory on one core, compared with memcpy of the same buffer in the same round.
+/// The speed of pruning and packing in memory on one core. It is compared with memcpy of the same buffer in
+/// the same round.
 struct PackBench {
   Isa isa;
   Spread ratio;                    ///< input bytes/s divided by those of memcpy
   double input_gb_s, memcpy_gb_s;  ///< medians
 };
 
-/// A command of twofour compared with one of the system, alternating in each round.
+/// A command of twofour, compared with a command of the system. They alternate in each round.
 struct CommandBench {
   uint64_t bytes = 0;             ///< that the system's command copies or reads
   Spread seconds, other_seconds;  ///< of ours and of the system's
@@ -50,7 +51,7 @@ struct ConvertBenchOptions {
   int rounds = 10;
 };
 
-/// A buffer whose pages exist before the clock starts.
+/// A buffer whose pages are allocated before the clock starts.
 class Pages {
  public:
   explicit Pages(size_t bytes)
@@ -66,7 +67,7 @@ class Pages {
   uint8_t* data_;
 };
 
-/// Fills a buffer with random bytes; for scales, only with valid block scales.
+/// Fills a buffer with random bytes. `mask` selects the bits that may be 1; 0x3F gives valid block scales.
 void fill_random(uint8_t* to, size_t bytes, uint64_t seed, uint8_t mask) {
   for (size_t i = 0; i < bytes; ++i) {
     seed ^= seed << 13;
@@ -84,8 +85,8 @@ uint64_t directory_bytes(const fs::path& directory) {
   return bytes;
 }
 
-/// `round()` runs both commands and returns our run and the other's seconds; the first round warms the page
-/// cache.
+/// Runs `round()` several times. Each call runs both commands, and returns the run of our command and the
+/// seconds of the other. The first round warms the page cache and does not count.
 template <class F>
 CommandBench bench_commands(int rounds, F&& round) {
   CommandBench result;
@@ -104,7 +105,8 @@ CommandBench bench_commands(int rounds, F&& round) {
   return result;
 }
 
-/// Packs `bytes` of random codes and scales of [n, k] matrices as v7 to fresh cache lines, `rounds` times.
+/// Packs `bytes` bytes of random codes and scales of [n, k] matrices as v7, to cache lines that are not in
+/// the cache, `rounds` times.
 std::vector<PackBench> bench_pack(uint64_t bytes, int64_t n, int64_t k, int rounds) {
   const auto code_bytes = static_cast<size_t>(n * k / 2), scale_bytes = static_cast<size_t>(n * k / kGroup);
   const size_t experts = std::max<size_t>(1, bytes / (code_bytes + scale_bytes));
@@ -122,7 +124,7 @@ std::vector<PackBench> bench_pack(uint64_t bytes, int64_t n, int64_t k, int roun
   for (const Isa isa : available_isas()) {
     std::vector<double> ratios, pack_rates, copy_rates;
     const double total = static_cast<double>(experts * in_expert);
-    for (int round = -1; round < rounds; ++round) {  // the first is not counted
+    for (int round = -1; round < rounds; ++round) {  // round -1 is not counted
       check_interrupt();
       Stopwatch watch;
       std::memcpy(copy.data(), in.data(), experts * in_expert);
@@ -161,7 +163,7 @@ CommandBench bench_convert(const ConvertBenchOptions& o) {
     if (o.sync) run.seconds += run_process({"sync", "-f", o.work.string()}).seconds;
     return run;
   };
-  // A copy of the source comes first, and each command starts with the memory that the other released.
+  // Copy the source first. Each command starts with the memory that the other command released.
   const auto copy = [&] {
     const double seconds = timed(cp).seconds;
     fs::remove_all(copied);
@@ -180,8 +182,8 @@ CommandBench bench_convert(const ConvertBenchOptions& o) {
   return result;
 }
 
-/// Compares lint of a sound checkpoint with `cat` of its weight files to /dev/null. `program` is twofour,
-/// `source` a directory.
+/// Compares lint of a valid checkpoint with `cat` of its weight files to /dev/null. `program` is twofour and
+/// `source` is a directory.
 CommandBench bench_lint(const fs::path& program, const fs::path& source, int jobs, int rounds) {
   uint64_t bytes = 0;
   std::vector<std::string> cat{"sh", "-c", "cat \"$@\" >/dev/null", "cat"};
@@ -210,7 +212,7 @@ struct ConvertBenchArguments {
 };
 
 Json bench_packing(const ConvertBenchArguments& o, const Common& common) {
-  constexpr uint64_t kBytes = 288u << 20;  // 256 MiB of codes: beyond any cache
+  constexpr uint64_t kBytes = 288u << 20;  // 256 MiB of codes, more than any cache holds
   constexpr int64_t kN = 1024, kK = 2048;  // gate and up of a Qwen3-Next expert
   Json list = Json::array();
   for (const PackBench& b : bench_pack(kBytes, kN, kK, o.rounds)) {
@@ -225,7 +227,7 @@ Json bench_packing(const ConvertBenchArguments& o, const Common& common) {
   return list;
 }
 
-/// Figures of our command and of the one it is compared with, each by its name.
+/// The figures of our command and of the command it is compared with, under the names `ours` and `other`.
 Json command_to_json(const CommandBench& b, const std::string& ours, const std::string& other) {
   return {{"bytes", b.bytes},
           {ours + "_seconds", spread_to_json(b.seconds)},
@@ -234,7 +236,8 @@ Json command_to_json(const CommandBench& b, const std::string& ours, const std::
           {"max_rss", b.max_rss}};
 }
 
-/// "2.10 GB/s, cp of the source (1.70 GB) 1.90: 1.10 (1.05 to 1.15) of cp, peak memory 100 MB"
+/// A comparison as text: "2.10 GB/s, cp of the source (1.70 GB) 1.90: 1.10 (1.05 to 1.15) of cp, peak memory
+/// 100 MB".
 std::string command_text(const CommandBench& b, const char* other, const char* what) {
   const double gb = static_cast<double>(b.bytes) / 1e9;
   return fmt::format("{:.2f} GB/s, {} of the {} ({:.2f} GB) {:.2f}: {} of {}, peak memory {}",
@@ -242,7 +245,7 @@ std::string command_text(const CommandBench& b, const char* other, const char* w
                      spread_text(b.ratio), other, format_bytes(b.max_rss));
 }
 
-/// The command that makes the layout or format, without directories.
+/// The arguments of the command that writes the layout or format, without directories.
 std::vector<std::string> command_for(const ConvertBenchArguments& o) {
   const bool own_command = o.layout == "prune" || o.layout == "quantize";
   std::vector<std::string> command{own_command ? o.layout : "convert"};
@@ -254,7 +257,7 @@ std::vector<std::string> command_for(const ConvertBenchArguments& o) {
 Json bench_converting(const ConvertBenchArguments& o, const Common& common, const fs::path& source,
                       const fs::path& work) {
   Json list = Json::array();
-  // Formats larger than the source's are compared with a copy of the output.
+  // A format that is larger than the source's is compared with a copy of the output.
   const bool copy_output = o.layout == "bf16" || o.layout == "fp8";
   for (const bool verify : {false, true}) {
     ConvertBenchOptions options;
@@ -279,7 +282,7 @@ Json bench_converting(const ConvertBenchArguments& o, const Common& common, cons
   return list;
 }
 
-/// Makes the weights of `source` in BF16, the input of quantizing.
+/// Converts the weights of `source` to BF16, as input for quantization.
 fs::path dequantized(const fs::path& source, const fs::path& work, const Common& common) {
   const fs::path to = work / "bf16";
   run_process({twofour_program().string(), "convert", source.string(), to.string(), "--to", "bf16", "--jobs",
@@ -287,7 +290,7 @@ fs::path dequantized(const fs::path& source, const fs::path& work, const Common&
   return to;
 }
 
-/// The named checkpoint, or one made for the measurement.
+/// The checkpoint that was named, or a checkpoint made for the measurement.
 fs::path source_for(const ConvertBenchArguments& o, const fs::path& work, const Common& common) {
   if (!o.source.empty()) return o.source;
   const fs::path source = work / "source";
@@ -321,7 +324,7 @@ int run_convert(const ConvertBenchArguments& o, const Common& common) {
     fs::remove_all(source);
     source = to;
   }
-  // Whole commands come first: a child's peak memory includes that of the process that started it.
+  // Measure whole commands first: the peak memory of a child includes that of the process that started it.
   json["convert"] = bench_converting(o, common, source, work.path());
   if (!o.skip_pack) json["pack"] = bench_packing(o, common);
   if (common.json) print_json(json);

@@ -19,7 +19,7 @@ struct DecoderArguments {
   int rounds = 5;
 };
 
-/// GB/s of a copy on the device, bytes read plus written.
+/// The speed of a copy on the device in GB/s, counting bytes read plus bytes written.
 double copy_speed() {
   constexpr size_t kBytes = size_t{1} << 30;
   const cuda::DeviceStream stream;

@@ -12,34 +12,35 @@
 
 namespace twofour {
 
-/// Bytes that benches rotate through: several times the L2 cache of any device.
+/// The number of bytes through which benches rotate. It is several times the L2 cache of any device.
 inline constexpr int64_t kRotation = 1'400'000'000;
 
-/// How many times `bytes` fill kRotation, at least 2.
+/// How many copies of `bytes` bytes fill kRotation. At least 2.
 int rotations(int64_t bytes);
 
-/// Random bytes of a kind, as a repeated pattern; equal cache lines are far apart.
+/// Random bytes from the function `byte`, as a repeated pattern. Equal cache lines are far apart.
 cuda::DeviceMemory random_bytes(int64_t bytes, const std::function<uint8_t(uint32_t)>& byte, unsigned seed);
 
 uint8_t any_byte(uint32_t random);
 uint8_t scale_byte(uint32_t random);  ///< an E4M3 block scale in the range of models
 uint8_t legal_meta(uint32_t random);
 
-/// Numbers from 0.5 to 2, either sign.
+/// Random numbers with magnitudes from 0.5 to 2 and either sign.
 cuda::DeviceMemory random_bf16(int64_t count, unsigned seed);
 
-/// Bytes of one expert that a multiplication reads: 7 for 16 weights in both 2:4 layouts, 9 in NVFP4.
+/// The bytes of one expert that a multiplication reads: 7 for 16 weights in both 2:4 layouts, and 9 in NVFP4.
 constexpr int64_t sparse_bytes(int64_t n, int64_t k) { return n * k / 16 * 7; }
 constexpr int64_t dense_bytes(int64_t n, int64_t k) { return n * k / 16 * 9; }
 
-/// Random experts. Rows of v7-packed are drawn as metadata, which is legal for all four kinds of its bytes.
+/// Random 2:4 experts. Bytes of v7-packed are drawn as metadata, which is legal for all four kinds of its
+/// bytes.
 struct RandomSparse {
   std::vector<cuda::DeviceMemory> parts;
   cuda::DeviceMemory global_scale;
   cuda::SparseExperts experts;
 
   RandomSparse(cuda::SparseLayout layout, int64_t e, int64_t n, int64_t k);
-  /// Experts l * e to (l + 1) * e - 1.
+  /// The experts of layer l: l * e to (l + 1) * e - 1.
   cuda::SparseExperts of_layer(int64_t l, int64_t e) const;
 };
 
@@ -47,13 +48,13 @@ struct RandomSparse {
 struct RandomDense {
   cuda::DeviceMemory codes, scales, global_scale;
   cuda::DenseWeights weights;
-  int64_t code_bytes, scale_bytes;  ///< of a layer
+  int64_t code_bytes, scale_bytes;  ///< bytes of one layer
 
   RandomDense(int64_t layers, int64_t e, int64_t n, int64_t k, bool gated);
   cuda::DenseWeights of_layer(int64_t l) const;
 };
 
-/// Different experts for each of `tokens` tokens, token by token.
+/// Draws different experts for each of `tokens` tokens. Results are ordered by token.
 std::vector<int32_t> random_experts(std::mt19937& random, int experts, int tokens, int topk);
 
 }  // namespace twofour

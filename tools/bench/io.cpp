@@ -48,7 +48,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Bytes that no disk can compress.
+/// Random bytes, which no disk can compress.
 std::vector<uint8_t> random_bytes(uint64_t count) {
   std::vector<uint8_t> bytes(count);
   uint64_t state = 88172645463325252u;
@@ -59,7 +59,7 @@ std::vector<uint8_t> random_bytes(uint64_t count) {
   return bytes;
 }
 
-/// The input to read: the first `limit` bytes of some files.
+/// A file to read, and the number of bytes to read from its beginning.
 struct Input {
   fs::path path;
   uint64_t bytes;
@@ -121,7 +121,7 @@ void drop_inputs(const std::vector<Input>& inputs) {
   for (const Input& input : inputs) drop_pages(InputFile(input.path).descriptor());
 }
 
-/// Reads files one after another, like cat.
+/// Reads files one after another, like cat. Returns the seconds.
 double read_plainly(const std::vector<Input>& inputs, std::vector<uint8_t>& buffer) {
   drop_inputs(inputs);
   const auto start = Clock::now();
@@ -139,7 +139,7 @@ double read_plainly(const std::vector<Input>& inputs, std::vector<uint8_t>& buff
   return seconds_since(start);
 }
 
-/// Seconds, or nothing if the files cannot be read that way.
+/// Reads files. Returns the seconds, or an empty value if the files cannot be read in this way.
 std::optional<double> read_all(const std::vector<Input>& inputs, Io io, int in_flight, uint64_t step) {
   drop_inputs(inputs);
   const auto start = Clock::now();
@@ -180,9 +180,10 @@ std::optional<double> write_all(const fs::path& path, uint64_t bytes, const std:
   return seconds_since(start);
 }
 
-/// Reads files whose pages were dropped before, and writes files to the disk, fsync included, through the
-/// page cache and past it, by 1, 2, 4 and 8 requests at a time, in alternating rounds. File systems that
-/// refuse direct I/O have no such rates. The pages of `source` are not in the page cache afterwards.
+/// Measures reading and writing in alternating rounds, through the page cache and past it, with 1, 2, 4 and 8
+/// requests at a time. Pages of the read files are dropped from the page cache before; writing includes
+/// fsync. A file system that refuses direct I/O has no rates for it. Afterwards, the pages of `source` are
+/// not in the page cache.
 IoBench bench_io(const IoBenchOptions& o) {
   std::vector<uint8_t> data = random_bytes(o.request), buffer(o.request);
   const fs::path made = o.work / "read", written = o.work / "written";

@@ -45,12 +45,13 @@ std::string multiply_name(Fp8Scaling scaling) {
                      scaling == Fp8Scaling::tensor ? "tensor" : "row");
 }
 
-/// Operations of products with `stored` weights by `rows` activations each: a multiplication and an addition.
+/// The number of operations in products of `stored` weights with `rows` activations each. A product counts as
+/// a multiplication and an addition.
 double flops_of(int64_t stored, int64_t rows) {
   return 2.0 * static_cast<double>(stored) * static_cast<double>(rows);
 }
 
-/// Rows of activations, equally many for each expert of a layer.
+/// Rows of activations. Each expert of a layer has the same number of rows.
 struct Rows {
   int layers;
   DeviceMemory ids, x, out;
@@ -71,7 +72,7 @@ struct Rows {
   int launches() const { return std::min(layers, kMostLaunches); }
 };
 
-/// Tokens of several launches; each launch has its own experts.
+/// The tokens of several launches. Each launch has its own experts.
 struct Tokens {
   int m, topk, launches;
   DeviceMemory ids, weights, hidden, out;
@@ -103,8 +104,8 @@ struct Tokens {
   }
 };
 
-/// The number of layers that launches rotate through, so that the L2 cache has lost a layer before its next
-/// launch.
+/// The number of layers through which launches rotate. It is so large that a layer is no longer in the L2
+/// cache at its next launch.
 int layers_of(const MoeShape& s, const std::vector<int>& tokens, int64_t expert_bytes) {
   constexpr int64_t kMostCache = 128 << 20;
   const int fewest = *std::min_element(tokens.begin(), tokens.end());
@@ -207,7 +208,7 @@ KernelBench KernelBenches::fp8_multiply(Fp8Scaling scaling, int64_t n, int64_t k
                    out.as<uint8_t>() + e * per_expert * n * 2, workspace.as(), stream);
     }
   };
-  launch(0, stream_.get());  // loads the kernels, so that a capture need not wait for them
+  launch(0, stream_.get());  // loads the kernels, so that the capture need not wait for them
   stream_.synchronize();
   return result(multiply_name(scaling), shape_text(n, k, active, static_cast<int>(rows)),
                 {static_cast<double>(bytes), flops_of(n * k, rows)}, time(std::min(sets, 40), launch));
@@ -292,7 +293,8 @@ std::vector<KernelBench> KernelBenches::run() {
     }
     for (const int rows : fp8) {
       for (const Fp8Scaling scaling : {Fp8Scaling::tensor, Fp8Scaling::row}) {
-        // These need a launch for each expert, which would dominate the time of many experts.
+        // Scales of rows need one launch for each expert. With many experts, the launches would dominate the
+        // time.
         if (!has_cublaslt || (scaling == Fp8Scaling::row && active > 10)) continue;
         add(multiply_name(scaling), shape_text(n, k, active, active * rows),
             [&] { return fp8_multiply(scaling, n, k, active, rows); });

@@ -11,17 +11,17 @@
 
 namespace twofour {
 
-/// One kernel on one shape.
+/// The result of one kernel on one shape.
 struct KernelBench {
   std::string name, shape;
   double bytes;         ///< bytes to move: weights in products, input and output in conversions
-  Spread microseconds;  ///< of a launch
+  Spread microseconds;  ///< time of one launch
   double gb_s;          ///< bytes divided by the median time
-  double copy_share;    ///< gb_s divided by that of a copy on the same device, bytes read and written
-  double tflop_s;       ///< of the products with stored weights; 0 without products
+  double copy_share;    ///< gb_s divided by the GB/s of a copy on the same device, read plus written
+  double tflop_s;       ///< TFLOP/s of the products with stored weights; 0 without products
 };
 
-/// The routed experts of a model's layer.
+/// The shape of the routed experts of a model's layer.
 struct MoeShape {
   std::string model;
   int64_t h, i;
@@ -34,18 +34,18 @@ struct KernelBenchOptions {
 };
 
 /// Compares the kernels with the speed of a copy on the device. Every measurement replays a CUDA graph of
-/// launches that rotate through kRotation bytes of weights, one layer each, as in a model: kernels choose
-/// their tiles by the rows and experts of the given layer.
+/// launches. They rotate through kRotation bytes of weights, one layer for each launch, as in a model:
+/// kernels choose their tiles by the rows and experts of the given layer.
 class KernelBenches {
  public:
   /// Measures the copy. Throws Error if there is no CUDA device.
   explicit KernelBenches(const KernelBenchOptions& options);
 
   double copy_gb_s() const { return copy_gb_s_; }
-  /// Throws Error if the filter leaves nothing.
+  /// Runs all benches that the filter selects. Throws Error if it selects none.
   std::vector<KernelBench> run();
 
-  /// Seconds of one of `launches` calls of `launch(i)`, replayed as a graph.
+  /// The time in seconds of one of `launches` calls of `launch(i)`, replayed as a graph.
   Spread time(int launches, const std::function<void(int, cuda::Stream)>& launch) const;
   bool wanted(const std::string& name, const std::string& shape) const;
   struct Work {
@@ -53,24 +53,27 @@ class KernelBenches {
   };
   KernelBench result(std::string name, std::string shape, Work work, Spread seconds) const;
 
-  /// sparse_multiply with `active` different experts and `per_expert` rows each.
+  /// Measures sparse_multiply with `active` different experts and `per_expert` rows for each.
   KernelBench sparse_multiply(cuda::SparseLayout layout, int64_t n, int64_t k, int active, int per_expert,
                               const cuda::SparsePlan& plan = {}) const;
-  /// dense_multiply of g8, the same way: the speed that 2:4 has to exceed.
+  /// Measures dense_multiply of g8 with the same numbers of rows. 2:4 has to exceed its speed.
   KernelBench dense_multiply(int64_t n, int64_t k, int active, int per_expert) const;
-  /// Fp8Multiply of neighbouring experts, with BF16 output: all at once, or one by one with scales of rows.
+  /// Measures Fp8Multiply of neighbouring experts with BF16 output. With one scale for each tensor, all
+  /// experts are multiplied at once; with scales of rows, one by one.
   KernelBench fp8_multiply(cuda::Fp8Scaling scaling, int64_t n, int64_t k, int active, int per_expert) const;
-  /// sparse_moe of a model's layers, one after another; every token draws new experts.
+  /// Measures sparse_moe on a model's layers, one after another. Every token draws new experts.
   void add_sparse_layers(std::vector<KernelBench>& results, const MoeShape& shape, cuda::SparseLayout layout,
                          std::span<const int> tokens) const;
-  /// dense_moe the same way, W4A4 (`quantized`) or W4A16, SwiGLU fused or not.
+  /// Measures dense_moe in the same way: W4A4 if `quantized` is true, otherwise W4A16. SwiGLU is fused or
+  /// not.
   void add_dense_layers(std::vector<KernelBench>& results, const MoeShape& shape, bool quantized, bool fused,
                         std::span<const int> tokens) const;
-  /// The numbers in `tokens` that the filter leaves.
+  /// The numbers in `tokens` that the filter selects.
   std::vector<int> wanted_tokens(const std::string& name, const MoeShape& shape,
                                  std::span<const int> tokens) const;
 
-  /// Pruning and packing, dequantization and quantization of `experts` [n, k]; bytes read and written.
+  /// Measures pruning and packing, dequantization and quantization of `experts` matrices [n, k]. Bytes read
+  /// and written count.
   void add_conversions(std::vector<KernelBench>& results, int64_t n, int64_t k, int experts) const;
   void add_quantization_of_products(std::vector<KernelBench>& results) const;
 

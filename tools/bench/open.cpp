@@ -21,8 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Opening a checkpoint of many tensors, compared with the JSON library's time to read and parse its headers
-/// into documents. In alternating rounds; ratios are to that time, by round.
+/// The time to open a checkpoint of many tensors, compared with the time in which the JSON library reads and
+/// parses its headers into documents. Both alternate in rounds. Ratios are to the time of the JSON library in
+/// the same round.
 struct OpenBench {
   uint64_t tensors = 0, files = 0, header_bytes = 0, index_bytes = 0;
   Spread json_seconds;
@@ -35,7 +36,7 @@ constexpr uint64_t kFiles = 16, kExperts = 128;
 
 std::string file_name(uint64_t i) { return fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, kFiles); }
 
-/// The four tensors of one small matrix, as ModelOpt stores it.
+/// Adds the four tensors of one small matrix, as ModelOpt stores it.
 void add_matrix(const std::string& module, std::vector<TensorInfo>& to) {
   constexpr int64_t kN = 64, kK = 128;
   to.push_back({module + ".weight", DType::kU8, {kN, kK / 2}});
@@ -44,7 +45,7 @@ void add_matrix(const std::string& module, std::vector<TensorInfo>& to) {
   to.push_back({module + ".input_scale", DType::kF32, {}});
 }
 
-/// Writes the headers of files with layers of routed experts. Returns the number of tensors.
+/// Writes the headers of files that have layers of routed experts. Returns the number of tensors.
 uint64_t write_headers(const fs::path& directory, uint64_t tensors) {
   const uint64_t matrices = std::max(kFiles, tensors / 4);
   nlohmann::json map;
@@ -71,7 +72,7 @@ uint64_t write_headers(const fs::path& directory, uint64_t tensors) {
   return made;
 }
 
-/// Reads and parses every header into a document; returns their bytes.
+/// Reads and parses every header into a document. Returns the bytes of the headers.
 uint64_t parse_made_headers(const fs::path& directory) {
   uint64_t bytes = 0;
   for (uint64_t i = 0; i < kFiles; ++i) {
@@ -94,8 +95,8 @@ double seconds_of(F&& f) {
   return watch.seconds();
 }
 
-/// Makes a checkpoint of NVFP4 experts of about `tensors` tensors in 16 files below `work`, with holes that
-/// take no space as data, and opens it.
+/// Makes a checkpoint of NVFP4 experts and opens it. The checkpoint has about `tensors` tensors in 16 files
+/// below `work`. The files are sparse: their data take no space.
 OpenBench bench_open(const fs::path& work, uint64_t tensors, int rounds) {
   const fs::path directory = work / "headers";
   fs::create_directory(directory);
@@ -104,7 +105,7 @@ OpenBench bench_open(const fs::path& work, uint64_t tensors, int rounds) {
   bench.files = kFiles;
   bench.index_bytes = fs::file_size(directory / kIndexName);
   std::vector<double> json, open, lint_headers, inspected;
-  for (int round = -1; round < rounds; ++round) {  // the first is not counted
+  for (int round = -1; round < rounds; ++round) {  // round -1 is not counted
     const double base = seconds_of([&] { bench.header_bytes = parse_made_headers(directory); });
     const double opened = seconds_of([&] { Checkpoint::open(directory); });
     Progress progress;

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Planning alone, for a checkpoint whose files hold only headers and scalars.
+/// The time of planning alone, for a checkpoint whose files hold only headers and scalars.
 struct PlanBench {
   size_t tensors = 0, shards = 0, outputs = 0;  ///< tensors and files of the source, files of the artifact
   uint64_t source_bytes = 0, header_bytes = 0;
@@ -29,7 +29,7 @@ struct PlanBench {
   double balance = 0, overhead = 0;
 };
 
-/// Reads the headers and parses them with the JSON library.
+/// Reads the headers of a checkpoint and parses them with the JSON library.
 void parse_source_headers(const Checkpoint& source) {
   std::string text;
   for (const Shard& shard : source.shards()) {
@@ -81,7 +81,8 @@ struct PlanBenchArguments {
   int rounds = 5;
 };
 
-/// Makes a checkpoint of headers only in another process, so that its memory does not count for planning.
+/// Makes a checkpoint of headers only. Another process does this, so that its memory does not count for
+/// planning.
 void synth_headers(const PlanBenchArguments& o, const fs::path& to) {
   std::vector<std::string> command{
       twofour_program().string(), "synth",          to.string(), "--shape", o.shape, "--layers",

@@ -19,7 +19,7 @@ struct SolveArguments {
   int rounds = 5;
 };
 
-/// Rows of weights and the mean of x x' of correlated inputs.
+/// A problem: rows of weights, and the mean of x x' over correlated inputs.
 struct SolveProblem {
   int64_t rows, k;
   std::vector<float> weights, hessian;
@@ -40,7 +40,7 @@ struct SolveProblem {
   }
 };
 
-/// One instruction set on one problem: times of one thread, in alternating rounds.
+/// The times of one instruction set on one problem, with one thread in alternating rounds.
 struct SolveTimes {
   Spread product, prepare, dense, pattern;  ///< seconds; the last two are divided by the time of one product
 };
@@ -69,8 +69,8 @@ SolveTimes measure(const SolveProblem& p, Isa isa, int rounds) {
   return {spread_of(product), spread_of(prepare), spread_of(dense), spread_of(pattern)};
 }
 
-/// Seconds to solve many rows at once on a CUDA device, and the share of rows whose bytes differ from the
-/// CPU's.
+/// The time in seconds in which a CUDA device solves many rows at once, and the share of rows whose bytes
+/// differ from the CPU's.
 struct DeviceTimes {
   Spread dense, pattern;
   int64_t rows;
@@ -78,7 +78,7 @@ struct DeviceTimes {
 };
 
 DeviceTimes measure_on_device(const SolveProblem& p, int rounds) {
-  constexpr int64_t kCopies = 8;  // of the problem's rows: a device needs many
+  constexpr int64_t kCopies = 8;  // copies of the problem's rows, because a device needs many rows
   std::vector<float> weights;
   for (int64_t i = 0; i < kCopies; ++i) weights.insert(weights.end(), p.weights.begin(), p.weights.end());
   std::vector<uint8_t> codes(weights.size() / 2), scales(weights.size() / 16),

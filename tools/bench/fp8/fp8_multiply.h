@@ -15,39 +15,39 @@ namespace twofour::cuda {
 /// here has a scale for each row; for scaling by tensor, they are all the same.
 enum class Fp8Scaling { tensor, row };
 
-/// Scales of NVFP4 weights in E4M3, F32 [E, N], for dequantize_to_fp8: fp8_scale_of (kernels/fp8.h) of the
-/// largest weight of the row or of all. Weights must be finite.
+/// Computes E4M3 scales F32 [E, N] of NVFP4 weights, for dequantize_to_fp8. A scale is fp8_scale_of
+/// (kernels/numbers/casts.h) of the largest weight of the row or of all rows. Weights must be finite.
 void fp8_scales_of_weights(const DenseMatrices& dense, const float* global_scale, Fp8Scaling scaling,
                            float* scales, Stream stream);
 
-/// Activations to quantize to E4M3, as encode_fp8 of kernels/fp8.h does.
+/// Activations to quantize to E4M3, as encode_fp8 of kernels/numbers/casts.h does.
 struct QuantizeToFp8 {
   const void* x = nullptr;  ///< [M, K] on a multiple of 16 bytes
   Float type = Float::bf16;
-  int64_t m = 0, k = 0;  ///< k a multiple of 16
+  int64_t m = 0, k = 0;  ///< k is a multiple of 16
   Fp8Scaling scaling = Fp8Scaling::row;
   uint8_t* codes = nullptr;  ///< [M, K]
   float* scales = nullptr;   ///< [M]
 };
 void quantize_to_fp8(const QuantizeToFp8& args, Stream stream);
 
-/// Numbers in E4M3 with the scales of their rows, both on multiples of 16 bytes.
+/// Numbers in E4M3 with the scales of their rows. Both arrays are aligned to 16 bytes.
 struct Fp8Rows {
   const uint8_t* codes = nullptr;
   const float* scales = nullptr;
 };
 
-/// Products of one shape: out[e, m, n] = sum over k of w[e, n, k] x[e, m, k], for `e` experts of `m` rows
+/// The shape of products out[e, m, n] = sum over k of w[e, n, k] x[e, m, k], for `e` experts of `m` rows
 /// each.
 struct Fp8Shape {
   int64_t e = 1;                ///< 1 with scales of rows, since cuBLASLt takes no batches of them on sm_90
-  int64_t m = 0, n = 0, k = 0;  ///< n and k multiples of 16
+  int64_t m = 0, n = 0, k = 0;  ///< n and k are multiples of 16
   Fp8Scaling scaling = Fp8Scaling::tensor;
   Float out_type = Float::bf16;  ///< f32 or bf16
 };
 
-/// The reason why there is no cuBLASLt; empty if there is. The first call opens it, so that programs start
-/// without it.
+/// The reason why cuBLASLt is missing. Empty if it is available. The first call opens the library, so
+/// programs start without it.
 std::string no_cublaslt_reason();
 
 /// cuBLASLt set up for a shape.
@@ -57,7 +57,7 @@ std::string no_cublaslt_reason();
 /// With CUBLASLT_MATMUL_DESC_FAST_ACCUM off, sums of at most 128 k are then added in float32.
 class Fp8Multiply {
  public:
-  /// Throws Error if there is no cuBLASLt, or if it does not take the shape.
+  /// Throws Error if there is no cuBLASLt, or if it does not support the shape.
   explicit Fp8Multiply(const Fp8Shape& shape);
   Fp8Multiply(const Fp8Multiply&) = delete;
   Fp8Multiply& operator=(const Fp8Multiply&) = delete;
@@ -65,8 +65,8 @@ class Fp8Multiply {
 
   size_t workspace_bytes() const;
 
-  /// `weights` [E, N, K], `x` [E, M, K], `out` [E, M, N]. Can be captured in a CUDA graph. One thread at a
-  /// time.
+  /// Multiplies `weights` [E, N, K] by `x` [E, M, K] and writes `out` [E, M, N]. Can be captured in a CUDA
+  /// graph. Only one thread may call it at a time.
   void run(const Fp8Rows& weights, const Fp8Rows& x, void* out, void* workspace, Stream stream) const;
 
  private:

@@ -27,7 +27,8 @@ cudaDataType_t data_type(Float type) { return type == Float::f32 ? CUDA_R_32F : 
 
 }  // namespace
 
-/// Matrices are column-major in cuBLASLt's terms: weights K x N, transposed, times x K x M give out N x M.
+/// The cuBLASLt objects for a shape. cuBLASLt reads matrices as column-major: weights K x N, transposed,
+/// times x K x M gives out N x M.
 struct Fp8Multiply::Plan {
   template <class T>
   using Owned = std::unique_ptr<std::remove_pointer_t<T>, cublasStatus_t (*)(T)>;
@@ -58,7 +59,7 @@ struct Fp8Multiply::Plan {
     choose();
   }
 
-  /// Creates an object that `destroy` destroys.
+  /// Creates an object of cuBLASLt. `destroy` will destroy it.
   template <class T, class... Arguments>
   static Owned<T> make(cublasStatus_t (*destroy)(T), const char* what,
                        cublasStatus_t (*create)(T*, Arguments...),
@@ -94,7 +95,7 @@ struct Fp8Multiply::Plan {
     check_cublas(lt.set_preference(preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                    &kMostWorkspace, sizeof kMostWorkspace),
                  "a preference");
-    // The choice depends on the presence of scales, not on their addresses.
+    // The algorithm depends on whether scales are given, not on their addresses.
     set_scales(reinterpret_cast<const float*>(256), reinterpret_cast<const float*>(256));
     int found = 0;
     const cublasStatus_t status = lt.choose(handle.get(), product.get(), weights.get(), x.get(), out.get(),

@@ -5,8 +5,8 @@
 #include "kernels/device/ptx.cuh"
 #include "tools/bench/fp8/fp8_multiply.h"
 
-/// Quantization for the FP8 route, in three steps: the largest magnitude of each row, stored in place of its
-/// scale; the scales; the codes.
+/// Quantization for the FP8 route has three steps: find the largest magnitude of each row and store it in
+/// place of the scale, turn it into a scale, and encode the numbers.
 
 namespace twofour::cuda {
 namespace {
@@ -17,7 +17,7 @@ __device__ __forceinline__ float largest_magnitude(float mine) {
   return __uint_as_float(block_largest<kThreads>(__float_as_uint(mine)));
 }
 
-/// A block finds the largest weight of a row. Products are rounded as in dequantize_to_fp8.
+/// Finds the largest weight of a row, by one block. Products are rounded as in dequantize_to_fp8.
 __global__ void __launch_bounds__(kThreads)
     largest_weight_kernel(DenseMatrices d, const float* global_scale, float* largest) {
   const int64_t row = blockIdx.x, groups = d.k / kGroup;
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads)
   float mine = 0;
   for (int64_t group = threadIdx.x; group < groups; group += kThreads) {
     const uint8_t* codes = d.codes + (row * groups + group) * 8;
-    unsigned code = 0;  // magnitudes sort as codes without their sign do
+    unsigned code = 0;  // magnitudes sort like their codes without the sign
     for (int i = 0; i < 8; ++i) code = max(code, max(codes[i] & 7u, codes[i] >> 4 & 7u));
     const float scale = e4m3_to_float(d.scales[row * groups + group]);
     mine = fmaxf(mine, fabsf(__fmul_rn(__fmul_rn(e2m1_to_float(code), scale), g)));
@@ -53,7 +53,7 @@ __device__ __forceinline__ float scale_of(float largest) {
   return scale == 0.0f ? 1.0f : scale;
 }
 
-/// Turns largest magnitudes into scales. For scaling by tensor, in one block.
+/// Turns largest magnitudes into scales. For scaling by tensor, a single block does this.
 __global__ void __launch_bounds__(kThreads) scales_kernel(float* scales, int64_t rows, bool tensor) {
   const int64_t first = blockIdx.x * int64_t{kThreads} + threadIdx.x, stride = int64_t{gridDim.x} * kThreads;
   float of_tensor = 0;
@@ -71,7 +71,7 @@ void launch_scales(const char* where, float* scales, int64_t rows, Fp8Scaling sc
          rows, tensor);
 }
 
-/// A thread encodes 8 numbers.
+/// Encodes 8 numbers in each thread.
 __global__ void __launch_bounds__(kThreads) encode_kernel(QuantizeToFp8 a) {
   const int64_t item = blockIdx.x * int64_t{kThreads} + threadIdx.x;
   if (item >= a.m * (a.k / 8)) return;

@@ -1,7 +1,7 @@
 #include "formats/error.h"
 #include "tools/bench/fp8/fp8_multiply.h"
 
-// For builds without cuBLASLt's header.
+// Functions for builds without cuBLASLt's header.
 
 namespace twofour::cuda {
 

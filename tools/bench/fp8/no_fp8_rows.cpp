@@ -1,7 +1,7 @@
 #include "formats/error.h"
 #include "tools/bench/fp8/fp8_multiply.h"
 
-// The FP8 route of a build without CUDA.
+// Functions of the FP8 route for builds without CUDA.
 
 namespace twofour::cuda {
 
