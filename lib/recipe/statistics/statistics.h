@@ -76,7 +76,8 @@ class Statistics {
   /// The mean over tokens of x x' [k, k], for a kFull or kBlocks entry. For kBlocks, all numbers outside of
   /// the blocks are 0.
   std::vector<float> read_hessian(const StatisticsEntry& entry) const;
-  /// The mean over tokens of e x x' [k, k], where e is the weight of a token, for an entry with `fisher`.
+  /// The mean over tokens of e x x' [k, k], where e is the mean over outputs of the squared gradient, for an
+  /// entry with `fisher`.
   std::vector<float> read_fisher(const StatisticsEntry& entry) const;
   /// The mean over tokens of x^2 [k], for any entry.
   std::vector<float> read_diagonal(const StatisticsEntry& entry) const;
