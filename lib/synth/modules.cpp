@@ -31,7 +31,7 @@ std::vector<NamePattern> globs_of(std::string_view text) {
 
 /// A layer whose modules are generated.
 struct Layer {
-  int64_t number;  ///< in names
+  int64_t number;  ///< its number in names
   int64_t place;   ///< index in lists of the config; -1 outside of layers
   int64_t asked;   ///< the argument of SynthWhere
   int64_t parts;   ///< number of experts, or of parts of a table

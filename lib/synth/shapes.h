@@ -30,7 +30,7 @@ struct SynthOption {
 /// A row that gives modules of a publication their format. The first row that matches a module decides.
 struct SynthFormatRule {
   const char* modules;        ///< glob
-  const SynthFormat* format;  ///< nullptr: floats
+  const SynthFormat* format;  ///< nullptr for floats
   SynthWhere where = nullptr;
 };
 

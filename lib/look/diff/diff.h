@@ -108,8 +108,9 @@ struct DiffResult {
   uint64_t renamed = 0;                         ///< entries whose tensors have different names in A and B
   uint64_t same_bytes = 0;                      ///< entries that are equal byte for byte
   std::vector<DiffFile> files;                  ///< by name; not counted anywhere
-  std::vector<MovedWeights> moved{};  ///< weights that differ, but are elsewhere or in another order in B
-  Findings findings;                  ///< from opening both, and about unreadable modules
+  std::vector<MovedWeights>
+      moved{};        ///< weights that differ, but are elsewhere in B or in another order there
+  Findings findings;  ///< from opening both, and about unreadable modules
   uint64_t count(DiffClass cls) const { return counts[static_cast<size_t>(cls)]; }
 };
 
