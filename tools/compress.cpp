@@ -36,7 +36,8 @@ struct CompressArguments {
   std::optional<int64_t> limit;
 };
 
-/// Throws Error if the statistics file would be removed with a folder, or would replace an input.
+/// Throws Error if the statistics file to keep is in a folder that will be removed, or would replace an
+/// input.
 void check_kept(const CompressArguments& o) {
   const auto canonical = [](const fs::path& path) {
     std::error_code error;
@@ -83,7 +84,7 @@ void check_options(const CompressArguments& o) {
   }
 }
 
-/// The rules of the options, or those that a budget chose, without statistics.
+/// The rules that the options ask for or that a budget chooses, without statistics.
 Recipe rules_of(const CompressArguments& o, Device device, const Common& common) {
   RecipeOptions words = o.recipe;
   if (words.layout == "nvfp4") words.layout = "quantize";
@@ -136,8 +137,8 @@ int show_plan(const CompressArguments& o, const Compression& compression, Device
   return kDone;
 }
 
-/// Calls work(). If an input changed meanwhile, throws Error about the change instead of the error that it
-/// caused.
+/// Calls work(). If an input changed meanwhile, throws Error about the change instead of the error that the
+/// change caused.
 template <class Work>
 int with_inputs(const FileStates& inputs, Work&& work) {
   try {

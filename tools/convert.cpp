@@ -23,7 +23,7 @@ struct ConvertArguments {
   std::optional<uint64_t> tasks;
 };
 
-/// Runs one task of a plan.
+/// Runs one task of a plan file.
 int run_planned(const ConvertArguments& o, const Common& common) {
   const TaskNumber number = find_task(o.task, o.tasks.value_or(0));
   const TaskFile tasks = parse_task_plan(o.plan, read_text(o.plan));

@@ -33,7 +33,7 @@ Json counts_to_json(const std::array<uint64_t, kDiffClasses>& counts) {
   return json;
 }
 
-/// The first values that differ, exact if floats would round them.
+/// The values in A and B at the first difference. They are exact even if floats would round them.
 std::array<ElementValue, 2> values_of(const WeightDifference& at, const FirstValues& first) {
   return first.value_or(std::array<ElementValue, 2>{double{at.expected}, double{at.found}});
 }
@@ -43,7 +43,7 @@ Json value_to_json(const ElementValue& value) {
   return std::visit([](auto v) { return Json(v); }, value);
 }
 
-/// As many digits as distinguish the value from all others of its type.
+/// A value with as many digits as distinguish it from all other values of its type.
 std::string value_text(const ElementValue& value, bool exact) {
   const double* number = std::get_if<double>(&value);
   if (number && !exact) return fmt::format("{}", static_cast<float>(*number));
@@ -162,8 +162,8 @@ std::string entry_text(const DiffEntry& e) {
   return v.error > 0 ? fmt::format("{}; {}", text, figures_text(v)) : text;
 }
 
-/// Prints removed and added entries by folded names, and entries of other classes one per line, at most
-/// `shown`.
+/// Prints the entries of a class, at most `shown` lines. Removed and added entries are printed by folded
+/// names, and entries of other classes one per line.
 void print_class(const DiffResult& r, DiffClass cls, size_t shown) {
   std::vector<std::string> lines, names;
   for (const DiffEntry& e : r.entries) {
@@ -185,7 +185,7 @@ void print_class(const DiffResult& r, DiffClass cls, size_t shown) {
   print_stdout("\n");
 }
 
-/// Prints layers and projections that have figures.
+/// Prints the rows (layer and projection) that have figures, at most `shown`.
 void print_rows(const DiffResult& r, size_t shown) {
   std::vector<const DiffRow*> rows;
   size_t width = 0;
@@ -208,7 +208,7 @@ void print_rows(const DiffResult& r, size_t shown) {
   print_stdout("\n");
 }
 
-/// Prints the differing tensors whose content B has elsewhere.
+/// Prints the tensors that differ and whose content B has elsewhere, at most `shown`.
 void print_moved(const DiffResult& r, size_t shown) {
   if (r.moved.empty()) return;
   print_stdout("elsewhere, or in another order, in B\n");

@@ -29,7 +29,7 @@ struct EvalArguments {
 };
 
 double perplexity(const MeanFigure& loss) { return std::exp(loss.mean); }
-/// The error of the perplexity to first order, since errors of losses are small.
+/// The error of the perplexity, to first order. This suffices, since errors of losses are small.
 double perplexity_error(const MeanFigure& loss) { return std::exp(loss.mean) * loss.error; }
 
 /// The windows that the options ask for.
@@ -45,7 +45,7 @@ std::vector<EvalWindow> windows_of(const EvalArguments& o, const Decoder& model)
   return windows;
 }
 
-/// Texts of tokens, if the model has a known tokenizer.
+/// Gives the texts of tokens, if the model has a known tokenizer.
 class TokenTexts {
  public:
   /// Opens the tokenizer if its texts are `wanted`.
@@ -58,7 +58,8 @@ class TokenTexts {
     }
   }
   bool exist() const { return tokenizer_.has_value(); }
-  /// The text of tokens [begin, end) of a window. Single tokens could lose characters and spaces.
+  /// The text of tokens [begin, end) of a window. They are decoded together, since single tokens could lose
+  /// characters and spaces.
   std::string of(const EvalWindow& window, int64_t begin, int64_t end) const {
     begin = std::max<int64_t>(begin, 0);
     const auto tokens = std::span(window.tokens).subspan(static_cast<size_t>(begin));
@@ -70,7 +71,7 @@ class TokenTexts {
   std::optional<Tokenizer> tokenizer_;
 };
 
-/// Number of tokens before a place that are shown with it.
+/// The number of tokens before a place that are shown with the place.
 constexpr int64_t kShownTokens = 12;
 
 Json place_to_json(const EvalPlace& p, bool against, const EvalWindow& window, const TokenTexts& texts) {
@@ -240,7 +241,8 @@ int run_eval(const EvalArguments& o, const Common& common) {
     model.use_cuda();
     if (other) other->use_cuda();
   }
-  // Opened before the weights are read, so that everything is of one state of the model.
+  // The tokenizer is opened before the weights are read, so that everything belongs to one state of the
+  // model.
   const TokenTexts texts(o.model, common.json || common.verbose || !o.html.empty());
   const Stopwatch watch;
   EvalFigures figures;

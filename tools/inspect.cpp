@@ -68,8 +68,8 @@ Json group_to_json(const ModuleGroup& m) {
   return json;
 }
 
-/// Prints the document with one group per line: as one document they would take several times the report's
-/// memory.
+/// Prints the document with one group per line. As one document in memory, the groups would take several
+/// times the report's memory.
 void print_report_json(const InspectReport& r) {
   const Json head = {{"what", r.what},
                      {"files", r.file_count},
@@ -102,7 +102,7 @@ void print_stats(const WeightStats& s) {
                s.global_max);
 }
 
-/// Prints tensors as a tree; returns the bytes shown.
+/// Prints tensors as a tree. Returns the number of bytes of the tensors in it.
 uint64_t print_tree(const InspectReport& r) {
   std::vector<std::pair<std::string, uint64_t>> names;
   for (const TensorGroup& g : r.tensors) names.emplace_back(g.name, g.bytes);
@@ -178,8 +178,8 @@ void print_report(const Common& common, const InspectReport& r, const std::strin
   }
 }
 
-/// Prints values of dimension `depth` from `next` on in brackets, with one line per innermost row, like
-/// NumPy.
+/// Prints the values of dimension `depth`, from value `next` on, in brackets like NumPy, with one line per
+/// innermost row.
 void print_values(const SliceValues& s, size_t depth, size_t width, size_t& next) {
   if (depth == s.shape.size()) {
     print_stdout("{:>{}}", fmt::format("{:g}", s.values[next++]), depth == 0 ? 0 : width);

@@ -31,7 +31,7 @@ LintLevels chosen_levels(const LintArguments& o) {
   return levels_of({o.profile, parse_lint_levels(o.levels), o.select, o.ignore});
 }
 
-/// A text on the data that was read, and the speed.
+/// A text about the amount of data that was read, and the speed.
 std::string read_text_of(const LintArguments& o, const LintReport& r) {
   if (o.headers_only) return "headers only";
   return fmt::format("{} read at {:.1f} GB/s", format_bytes(r.bytes),

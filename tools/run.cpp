@@ -35,7 +35,7 @@ struct RunArguments {
   std::optional<float> limit;
 };
 
-/// Tokens of a run and the source of their routing.
+/// The tokens of a run, and the source of their routing.
 struct RoutedTokens {
   ActivationFile tokens;
   const char* routing;  ///< "given", "router" or "random"
@@ -64,7 +64,7 @@ size_t find_layer(const RuntimeArtifact& artifact, const std::string& name) {
   throw Error(fmt::format("--layer {}: expected one layer, found {}", name, fmt::join(meant, ", ")));
 }
 
-/// Throws Error if the result would replace the input, or a file that no run wrote.
+/// Throws Error if the output would replace the input, or a file that is not the output of a run.
 void check_output(const RunArguments& o) {
   check_output_file(o.output, "output of run", is_output_file);
   std::error_code ignored;
@@ -104,8 +104,7 @@ RoutedTokens tokens_of(const RunArguments& o, const RuntimeArtifact& artifact, s
   return {std::move(tokens), "router"};
 }
 
-/// Handles SIGBUS from reading a mapped file that was truncated. There is time for one message, not for
-/// cleaning up.
+/// Handles SIGBUS, which reading a truncated mapped file raises. It can print a message, but not clean up.
 void on_bus_error(int) {
   constexpr std::string_view kMessage =
       "twofour: a file of the artifact was cut while its weights were read\n";

@@ -32,14 +32,14 @@ struct StatsArguments {
   std::optional<int64_t> limit;
 };
 
-/// Entries of the same kind, K and data beside their sums.
+/// Counts of the entries that have the same kind, the same K and the same data beside their sums.
 struct EntryGroup {
   std::string what;
   size_t entries = 0, linears = 0;
   int64_t least = 0, most = 0;  ///< tokens
 };
 
-/// True if a linear of the entry has another target than its weights.
+/// True if the target of a linear that the entry serves is not the linear's own weights.
 bool has_targets(const Statistics& s, const StatisticsEntry& e) {
   return std::any_of(e.members.begin(), e.members.end(),
                      [&](auto& m) { return s.find(m) == &e && s.target_offset(m); });
@@ -140,7 +140,7 @@ int check_statistics(const StatsArguments& o, const Common& common) {
   return sound ? kDone : kFound;
 }
 
-/// Refuses an output that exists; with --force, an earlier output of the same kind is allowed.
+/// Throws Error if the output exists. With --force, an earlier output of the same kind may exist.
 void refuse_earlier(const StatsArguments& o, const std::string& out, const std::string& advice) {
   std::error_code error;
   if (!o.force && std::filesystem::exists(out, error))
@@ -171,7 +171,7 @@ int import_statistics(const StatsArguments& o, const Common& common) {
   return inspect_statistics(o.paths[0], common);
 }
 
-/// The windows of collect: texts cut into adjacent pieces.
+/// The input of collect. Its windows are adjacent pieces of the texts.
 CollectInput collect_input(const StatsArguments& o, const Decoder& model) {
   CollectInput input;
   input.text = std::filesystem::path(o.input.file()).filename().string();
@@ -224,7 +224,7 @@ int collect(const StatsArguments& o, const Common& common) {
   return common.quiet && !common.json ? kDone : inspect_statistics(o.output, common);
 }
 
-/// Options that only collect has.
+/// Throws Error for options that only collect has, if the action is not collect.
 void check_collect_options(const StatsArguments& o) {
   const bool collects = o.action == "collect";
   const auto refuse = [&](const char* option) {

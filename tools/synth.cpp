@@ -18,7 +18,7 @@ struct SynthArguments {
   SynthOptions synth;
 };
 
-/// The help of --experts: each shape has its own least number.
+/// The help of --experts, with the smallest number of each shape.
 std::string experts_help() {
   std::string least;
   for (const std::string& shape : synth_shapes()) {

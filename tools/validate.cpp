@@ -26,7 +26,7 @@ struct ValidateArguments {
   std::string statistics, masks;
 };
 
-/// The options by --tokens, --all-layers and --seed, with defaults.
+/// The options of validate() that --tokens, --all-layers and --seed give, with defaults for omitted ones.
 ValidateOptions validate_options(const ValidateArguments& o, const Common& common, Device device) {
   ValidateOptions options;
   options.jobs = common.jobs;
@@ -51,7 +51,7 @@ Json coverage_to_json(const LayerCoverage& c) {
   return {{"found", c.found}, {"not_sampled", c.not_sampled}, {"not_run", not_run}};
 }
 
-/// The sample taken of all layers found; null is no bound.
+/// The bounds of the sample that is taken of all layers, as JSON. Null stands for no bound.
 Json sample_to_json(const ValidateOptions& o) {
   const auto bound = [](int64_t most) { return most == 0 ? Json(nullptr) : Json(most); };
   return {{"seed", o.seed}, {"tokens", o.tokens}, {"experts", bound(o.experts)}, {"layers", bound(o.layers)}};
@@ -122,7 +122,7 @@ Json report_to_json(const ValidateReport& r, bool with_source, const ValidateOpt
   return json;
 }
 
-/// The loss by pruning over all matrices.
+/// A text about the loss by pruning over all matrices.
 std::string total_text(const ValidateReport& r) {
   Quality all;
   EncodeError chosen;
@@ -147,14 +147,14 @@ std::string total_text(const ValidateReport& r) {
                      100 * zeros / weights, rest, of_chosen);
 }
 
-/// The difference of all modules together from the source's.
+/// A text about the difference of all modules together from the source's modules.
 std::string total_text(const std::vector<ValueReport>& values) {
   ValueError all;
   for (const ValueReport& v : values) all += v.error;
   return fmt::format("{}: {}", counted(values.size(), "matrix", "matrices"), value_error_text(all));
 }
 
-/// ", 1 not run, 44 not in the sample"; empty if every layer was run.
+/// A text about layers that were not run: ", 1 not run, 44 not in the sample". Empty if every layer was run.
 std::string left_out_text(const LayerCoverage& c) {
   std::string text;
   if (!c.not_run.empty()) text += fmt::format(", {} not run", c.not_run.size());

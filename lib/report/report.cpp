@@ -21,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// If there are more places of one rule, or rows of one table, the rest is only counted: the page stays
-/// small.
+/// The largest number of places of one rule, or of rows of one table, on a page. The rest is only counted, so
+/// that the page stays small.
 constexpr size_t kMostPlaces = 2000;
 /// The mark by which an earlier report is recognized.
 constexpr std::string_view kMark = "<!doctype html>\n<!-- twofour report -->\n";
@@ -30,7 +30,7 @@ constexpr std::string_view kMark = "<!doctype html>\n<!-- twofour report -->\n";
 constexpr const char* kUnits[] = {"share", "number", "ratio", "dB", "cosine", "count"};
 constexpr const char* kCells[] = {"max", "min", "mean", "sum"};
 
-/// The text between the numbers in names of one kind.
+/// The texts between the numbers in names of one kind.
 Json kind_parts(const std::string& name_template) {
   Json parts = Json::array();
   for (size_t begin = 0;;) {
@@ -48,7 +48,8 @@ Json short_number(double value, ReportUnit unit) {
   return std::stod(fmt::format("{:.{}g}", value, unit == ReportUnit::kCosine ? 7 : 4));
 }
 
-/// Rows as columns: a kind, its numbers, the figures. Names of a kind are written once.
+/// Converts rows to JSON columns: the kind of each name, the numbers in the name, and the figures. The texts
+/// of a kind are written once.
 Json rows_to_json(const Report& r, std::map<std::string, size_t>& kinds) {
   Json kind = Json::array(), numbers = Json::array(), figures = Json::array();
   for (const ReportRow& row : r.rows) {
@@ -74,7 +75,7 @@ Json histograms_to_json(const Report& r, std::map<std::string, size_t>& kinds) {
   return list;
 }
 
-/// Values of codes and block scales, as the axes show them.
+/// The values of all codes and block scales, for the axes of histograms.
 Json number_formats() {
   Json codes = Json::array(), scales = Json::array();
   for (unsigned code = 0; code < 16; ++code) codes.push_back(e2m1_to_float(code));
@@ -165,7 +166,7 @@ Json report_to_json(const Report& r) {
           {"curves", curves_to_json(r)}};
 }
 
-/// JSON for a script element: no '<', so that no name ends the element or begins a comment.
+/// JSON for a script element. It contains no '<', so that no name ends the element or begins a comment.
 std::string script_json(const Json& json) {
   std::string text;
   for (const char c : json_line(json)) {

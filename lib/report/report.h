@@ -24,10 +24,10 @@ struct ReportMetric {
   std::string id, label;
   ReportUnit unit;
   ReportCell cell;
-  bool bad = false;  ///< more of it (for kSmallest: less) is worse, so it is drawn as a warning
+  bool bad = false;  ///< drawn as a warning: more (for kSmallest, less) is worse
 };
 
-/// A module, matrix or layer with a figure for each metric; not a number: none.
+/// A module, matrix or layer with a figure for each metric. A missing figure is NaN.
 struct ReportRow {
   std::string name;
   std::vector<double> figures;
@@ -43,11 +43,11 @@ struct ReportFinding {
   size_t rule;  ///< in Report::rules
   Severity severity;
   std::string file, name, message;
-  std::vector<std::string> consequences{};  ///< the first of them: "rule: where: message"
+  std::vector<std::string> consequences{};  ///< the first consequences: "rule: where: message"
   size_t consequence_count = 0;
 };
 
-/// A line of the head: a count, bytes, or a text if `text` is not empty.
+/// A line in the head of the page. It shows `text` or, if that is empty, a count or a number of bytes.
 struct ReportFact {
   std::string label;
   double number = 0;
@@ -64,11 +64,11 @@ struct ReportTable {
 /// A curve over another axis than layers.
 struct ReportCurve {
   std::string title, x_title;
-  ReportUnit unit;  ///< of y
+  ReportUnit unit;  ///< unit of y
   std::vector<double> x, y;
 };
 
-/// The content of a page of --html.
+/// The content of the page that --html writes.
 struct Report {
   std::string command, subject;
   bool failed = false;
@@ -89,21 +89,21 @@ Report lint_report(const LintReport& report, const std::filesystem::path& path);
 Report validate_report(const ValidateReport& report, const std::filesystem::path& artifact,
                        const std::filesystem::path& source);
 
-/// `failed`: number of differences that make the comparison fail.
+/// `failed` is the number of differences that make the comparison fail.
 Report diff_report(const DiffResult& result, uint64_t failed);
 
-/// `against` may be empty; `worst` has the texts of the worst predictions, or none.
+/// `against` may be empty. `worst` has the texts of the worst predictions and may be empty.
 Report eval_report(const EvalFigures& figures, const std::filesystem::path& model,
                    const std::filesystem::path& against, const std::vector<std::string>& worst);
 
-/// Throws Error if this build has no plotting library, or if `file` cannot become a report: its directory is
-/// missing, or the existing file is not a report. Call it before the work is done.
+/// Throws Error if this build has no plotting library, if the directory of `file` is missing, or if `file`
+/// exists and is not a report. Call it before the work is done.
 void check_report_file(const std::filesystem::path& file);
 
-/// The page: one HTML file that needs nothing else. Names are data in it, never code.
+/// The page of a report, which is one HTML file that needs no other file. Names in it are data, never code.
 std::string report_html(const Report& report);
 
-/// Writes the complete page or nothing; replaces only an earlier report.
+/// Writes the page completely or not at all. Replaces an existing file only if it is a report.
 void write_report(const std::filesystem::path& file, const Report& report);
 
 }  // namespace twofour

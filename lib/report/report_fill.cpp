@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-/// Adds metrics and rows of the weights that were read.
+/// Adds the metrics and rows of the weights that were read to a report.
 void add_figures(const Figures& figures, Report& report) {
   if (figures.modules.empty()) return;
   report.metrics = {{"zero_share", "zero codes", ReportUnit::kShare, ReportCell::kMean},
@@ -48,8 +48,8 @@ void add_findings(const Findings& findings, Report& report) {
   }
 }
 
-/// Counts findings by the rows that they are about: the module itself, the module of a tensor, or all modules
-/// below a name. A name with a layer but no row gets a row.
+/// Counts findings by the rows that they are about. The rows are those of the module itself, of the module
+/// that a tensor belongs to, or of all modules below a name. A name that has a layer but no row gets a row.
 class FindingCounter {
  public:
   explicit FindingCounter(Report& report) : report_(report) {
@@ -59,7 +59,8 @@ class FindingCounter {
     for (ReportRow& row : report.rows) row.figures.insert(row.figures.begin(), 0);
   }
 
-  /// `fused`: only modules that engines fuse with others count below a name.
+  /// Counts a finding about `name`. If `fused`, only modules that engines fuse with others count among the
+  /// modules below `name`.
   void count(const std::string& name, bool fused) {
     if (count_one(name) || count_one(std::string(module_of(name)))) return;
     bool below = false;
@@ -119,7 +120,7 @@ std::vector<std::string> first_consequences(const LintFinding& f) {
 
 bool is_equal(const DiffEntry& e) { return e.cls == DiffClass::kEqual || e.cls == DiffClass::kReciprocal; }
 
-/// The report's text on an entry that is not equal.
+/// The report's text about an entry that is not equal.
 std::string difference_text(const DiffEntry& e) {
   if (e.cls == DiffClass::kAdded || e.cls == DiffClass::kRemoved) return "";
   if (!e.has_figures()) return e.message;

@@ -28,7 +28,8 @@ using enum SynthCodes;
 using enum SynthPart;
 using enum DType;
 
-/// The product of the largest code and the largest block scale, for a global scale of 1.
+/// The largest value of NVFP4 with a global scale of 1, which is the largest code times the largest block
+/// scale.
 constexpr float kNvfp4Most = kE2m1Max * kE4m3Max;
 constexpr QuantizeRule kFourOverSix{Arithmetic::modelopt, BlockScale::four_over_six, ZeroBlock::producer,
                                     kF32};
@@ -39,7 +40,7 @@ int64_t tile_columns(const SynthMatrix& m, const SynthFormat& f) { return f.colu
 int64_t tiles(int64_t n, int64_t tile) { return (n + tile - 1) / tile; }
 bool has_single_scale(const SynthFormat& f) { return f.rows == 0 && f.columns == 0; }
 
-/// Puts E in front of a shape if the matrix is a stack.
+/// Puts the number of experts in front of a shape if the matrix is a stack.
 std::vector<int64_t> stacked(const SynthMatrix& m, std::vector<int64_t> shape) {
   if (m.e > 0) shape.insert(shape.begin(), m.e);
   return shape;
@@ -77,7 +78,7 @@ void append(std::vector<uint8_t>& bytes, T value) {
   bytes.insert(bytes.end(), raw.begin(), raw.end());
 }
 
-/// A scale as stored in `type`, which may also be F16.
+/// Rounds a scale to `type`, which may also be F16.
 float stored_scale(DType type, float scale) {
   return type == kF16 ? fp16_to_float(fp16_from_float(scale)) : round_scale(type, scale);
 }
@@ -111,10 +112,10 @@ float tile_scale(const SynthFormat& f, float amax) {
 
 struct Tiles {
   std::vector<float> scales;    ///< [rows / tile, columns / tile]
-  std::vector<unsigned> zeros;  ///< of kUint4
+  std::vector<unsigned> zeros;  ///< for kUint4
 };
 
-/// Scales of the tiles of `weights` [rows, k].
+/// Chooses the scales of the tiles of `weights` [rows, k].
 Tiles choose_scales(const SynthMatrix& m, const SynthFormat& f, std::span<const float> weights, float amax) {
   Tiles out;
   const int64_t rows = static_cast<int64_t>(weights.size()) / m.k, height = std::min(tile_rows(m, f), rows),
@@ -140,7 +141,7 @@ Tiles choose_scales(const SynthMatrix& m, const SynthFormat& f, std::span<const 
   return out;
 }
 
-/// One code, of 4 or 8 bits. INT4 is stored with 8 added.
+/// The code of a weight, which has 4 or 8 bits. INT4 is stored with 8 added.
 unsigned encode_weight(const SynthFormat& f, float weight, float scale, unsigned zero) {
   const float x = weight / scale;
   switch (f.encoding) {
@@ -155,7 +156,7 @@ unsigned encode_weight(const SynthFormat& f, float weight, float scale, unsigned
   }
 }
 
-/// Codes of 4 bits, the first of two in the low half of a byte.
+/// Packs codes of 4 bits, two in a byte. The first is in the low half.
 std::vector<uint8_t> pack_nibbles(const std::vector<uint8_t>& codes) {
   std::vector<uint8_t> bytes(codes.size() / 2);
   for (size_t i = 0; i < bytes.size(); ++i)
@@ -163,8 +164,8 @@ std::vector<uint8_t> pack_nibbles(const std::vector<uint8_t>& codes) {
   return bytes;
 }
 
-/// [n, k] as [k, n]; eight codes along n form a 32-bit word in AWQ's order, or eight along k in their own
-/// order.
+/// Transposes codes [n, k] to [k, n] and packs eight codes into a 32-bit word. For AWQ, these are eight codes
+/// along n in AWQ's order. For GPTQ, they are eight codes along k in plain order.
 std::vector<uint8_t> pack_transposed(const std::vector<uint8_t>& codes, int64_t n, int64_t k,
                                      SynthCodes how) {
   constexpr std::array<int64_t, 8> kAwqOrder = {0, 2, 4, 6, 1, 3, 5, 7};
@@ -202,7 +203,8 @@ std::vector<SynthBytes> encode_nvfp4(const SynthMatrix& m, const SynthFormat& f,
   return {{kCodes, before / 2, std::move(codes)}, {kScales, before / kGroup, std::move(scales)}};
 }
 
-/// Zero points [K/g, N/8], packed like the codes. GPTQ's first format stores each minus one.
+/// Packs zero points to [K/g, N/8], where g is the group size, like the codes. GPTQ's first format stores
+/// each zero point minus one.
 std::vector<uint8_t> pack_zeros(const SynthMatrix& m, const SynthFormat& f, const Tiles& tiles_of) {
   const int64_t groups = m.k / f.columns;
   std::vector<uint8_t> zeros(static_cast<size_t>(m.n * groups));
@@ -212,7 +214,7 @@ std::vector<uint8_t> pack_zeros(const SynthMatrix& m, const SynthFormat& f, cons
       zeros[i] = f.codes == kGptq ? uint8_t{7} : static_cast<uint8_t>(tiles_of.zeros[i]);
     }
   }
-  // Along N in both: in AWQ's order of columns, or in plain order for GPTQ.
+  // Zero points are packed along N in both formats, in AWQ's order of columns or, for GPTQ, in plain order.
   if (f.codes == kAwq) return pack_transposed(zeros, m.n, groups, kAwq);
   std::vector<uint8_t> rows;
   for (int64_t g = 0; g < groups; ++g) {

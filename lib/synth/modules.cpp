@@ -19,8 +19,8 @@ using enum ParameterKind;
 
 /// A parameter of a shape.
 struct Parameter {
-  FamilyRow row;       ///< with # for numbers
-  SynthModule module;  ///< template for layers, with # in its name and without sizes
+  FamilyRow row;       ///< its name has # for numbers
+  SynthModule module;  ///< template for layers: # in its name, no sizes
 };
 
 std::vector<NamePattern> globs_of(std::string_view text) {
@@ -31,14 +31,14 @@ std::vector<NamePattern> globs_of(std::string_view text) {
 
 /// A layer whose modules are generated.
 struct Layer {
-  int64_t number;  ///< in names
-  int64_t place;   ///< in lists of the config; -1: in no layer
+  int64_t number;  ///< its number in names
+  int64_t place;   ///< index in lists of the config; -1 outside of layers
   int64_t asked;   ///< the argument of SynthWhere
-  int64_t parts;   ///< experts, or parts of a table
+  int64_t parts;   ///< number of experts, or of parts of a table
   bool is_table = false;
 };
 
-/// Emits modules layer by layer, in the order of the family's row.
+/// Calls a function for each module, layer by layer and in the order of the family's row.
 class Walk {
  public:
   Walk(const SynthModel& model, const std::function<void(std::span<const SynthModule>)>& f)
@@ -139,7 +139,7 @@ class Walk {
     return false;
   }
 
-  /// Emits the modules of a layer, or those outside of layers.
+  /// Adds the modules of a layer, or the modules outside of layers.
   void emit(const std::vector<Parameter>& parameters, const Layer& layer) {
     std::vector<std::pair<const Parameter*, SynthModule>> parts;
     for (const Parameter& p : parameters) {
@@ -169,7 +169,7 @@ class Walk {
     return at == name.npos ? name : fmt::format("{}{}{}", name.substr(0, at), number, name.substr(at + 1));
   }
 
-  /// Calls `f_` for a module, or stores it until the modules that share its scale are there.
+  /// Calls `f_` for a module, or stores the module until all modules that share its scale are there.
   void add(SynthModule m, const Layer& layer) {
     set_format(m, layer);
     if (layer.is_table) {
@@ -206,7 +206,7 @@ class Walk {
   size_t count_ = 0;
 };
 
-/// "*.mlp.gate" for "model.layers.3.mlp.gate", "lm_head" for "lm_head".
+/// The glob for a module: "*.mlp.gate" for "model.layers.3.mlp.gate", and "lm_head" for "lm_head".
 std::string glob_of(const std::string& module) {
   FoldedName folded;
   folded.fold(module);

@@ -18,7 +18,7 @@ namespace {
 
 using enum ParameterKind;
 
-/// Type and shape of a tensor of floats or numbers.
+/// The type and shape of a tensor of floats or whole numbers.
 std::pair<DType, std::vector<int64_t>> plain_tensor(const SynthModule& m, DType floats) {
   const auto& [name, e, n, k] = m.matrix;
   const DType type = m.is_f32 ? DType::kF32 : floats;
@@ -176,7 +176,7 @@ void write_headers(const std::filesystem::path& directory, const SynthFiles& pla
   for (const SynthShard& shard : plan.shards()) {
     files.emplace_back(directory / shard.name);
     files.back().write(0, shard.header);
-    // Unlike resize(), this does not reserve the space.
+    // Unlike resize(), this write does not reserve the space.
     if (shard.data_bytes > 0) files.back().write(shard.header.size() + shard.data_bytes - 1, {"\0", 1});
   }
   constexpr auto kOne = std::bit_cast<std::array<uint8_t, sizeof(float)>>(1.0f);

@@ -13,7 +13,7 @@ namespace twofour {
 /// One weight file of a synthetic checkpoint.
 struct SynthShard {
   std::string name;
-  std::string header;  ///< everything before the data
+  std::string header;  ///< the bytes before the data
   uint64_t data_bytes;
 };
 
@@ -23,8 +23,8 @@ struct SynthPlace {
   uint64_t offset;  ///< in the file
 };
 
-/// Every file, tensor and offset of a synthetic checkpoint, fixed before a byte is written. Tensors fill one
-/// shard after another in natural order of their names.
+/// All files, tensors and offsets of a synthetic checkpoint, which are fixed before a byte is written.
+/// Tensors fill one shard after another in natural order of their names.
 class SynthFiles {
  public:
   SynthFiles(const SynthModel& model, uint64_t max_shard_size);
@@ -32,9 +32,9 @@ class SynthFiles {
   const std::vector<SynthShard>& shards() const { return shards_; }
   size_t tensor_count() const { return tensors_.size(); }
   uint64_t data_bytes() const { return data_bytes_; }
-  /// The place of a tensor, which must be one of the plan's.
+  /// The place of a tensor, which must be in the plan.
   SynthPlace find(std::string_view tensor) const;
-  /// Text of the index, its names sorted.
+  /// The text of the index, with sorted names.
   std::string index() const;
 
  private:
@@ -49,15 +49,17 @@ class SynthFiles {
   uint64_t data_bytes_ = 0;
 };
 
-/// The tensors of a module. If modules share a scale, the `first` has it.
+/// The tensors of a module. If modules share a scale, only the module with `first` has its tensor. `floats`
+/// is the type of unquantized tensors.
 std::vector<SynthTensor> module_tensors(const SynthModule& module, bool first, DType floats);
 
-/// The files beside the weights, name and text: the published configuration, and a tokenizer of one token,
-/// which is enough for loaders to start.
+/// The names and texts of the files beside the weights. They are the published configuration, and a tokenizer
+/// with one token, which is enough for loaders to start.
 std::vector<std::pair<std::string, std::string>> synth_auxiliary_files(const SynthModel& model);
 
-/// Writes the weight files of a synthetic checkpoint with true headers, sizes and scales of matrices (all 1),
-/// but holes in place of weights: terabytes that take almost no space, for programs that read only headers.
+/// Writes the weight files of a synthetic checkpoint as sparse files, for programs that read only headers.
+/// Headers and sizes are true, the scales of matrices are all 1, and weights are holes, so that terabytes
+/// take almost no space.
 void write_headers(const std::filesystem::path& directory, const SynthFiles& plan, const SynthModel& model);
 
 }  // namespace twofour

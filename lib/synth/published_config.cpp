@@ -13,7 +13,8 @@ struct KeyedFormat {
   const SynthFormat* format;
 };
 
-/// "P.experts" for "P.experts.7.w1", the parent for a part of a table; otherwise the name.
+/// The container of a module: "P.experts" for "P.experts.7.w1", and the parent for a part of a table. For any
+/// other module, it is the module's own name.
 std::string container_of(const SynthModule& module) {
   const std::string& name = module.name();
   if (module.format->shared) return std::string(module_of(name));
@@ -32,15 +33,16 @@ std::vector<KeyedFormat> keyed_formats(const SynthListing& listing, bool contain
   return keys;
 }
 
-/// MiniMax's script omits group_size for MXFP8, ModelOpt for formats without groups.
+/// The entry of a module in quantized_layers. MiniMax's script omits group_size for MXFP8, and ModelOpt omits
+/// it for formats without groups.
 Json layer_entry(const SynthFormat& f) {
   Json entry = {{"quant_algo", f.algorithm}};
   if (f.columns > 0 && f.encoding != SynthEncoding::kMxfp8) entry["group_size"] = f.columns;
   return entry;
 }
 
-/// The groups that ModelOpt writes: activations of 4 bits even for weight-only formats, nothing for blocks of
-/// FP8.
+/// The config_groups that ModelOpt writes. They state activations of 4 bits even for weight-only formats, and
+/// they omit FP8 blocks.
 Json config_groups(const std::vector<KeyedFormat>& keys) {
   std::vector<const SynthFormat*> formats;
   for (const KeyedFormat& k : keys) {

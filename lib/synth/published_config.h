@@ -9,22 +9,23 @@
 
 namespace twofour {
 
-/// ModelOpt's MIXED_PRECISION: quantized_layers of both files, and config_groups if config.json has any. A
-/// key is a linear, or the container of a layer's experts. Source: NVIDIA/Model-Optimizer,
-/// modelopt/torch/export/quant_utils.py, convert_hf_config.py.
+/// Fill the configs of ModelOpt's MIXED_PRECISION: quantized_layers of both files, and config_groups if
+/// config.json has any. A key of quantized_layers is a linear or, in the second function, the container of a
+/// layer's experts. Source: NVIDIA/Model-Optimizer, modelopt/torch/export/quant_utils.py,
+/// convert_hf_config.py.
 void fill_modelopt_linears(const SynthListing& listing, Json& quantization, Json& hf_quant);
 void fill_modelopt_containers(const SynthListing& listing, Json& quantization, Json& hf_quant);
 
 /// The names of unquantized linears that `pattern` matches.
 std::vector<std::string> float_modules(const SynthListing& listing, const std::string& pattern);
 
-/// compressed-tensors: adds the scheme NVFP4 of llm-compressor to a group that has targets.
+/// Adds the scheme NVFP4, as llm-compressor writes it, to a group of compressed-tensors that has targets.
 void fill_nvfp4_scheme(Json& group);
 
-/// compressed-tensors: adds every unquantized linear outside drafts to `ignore`.
+/// Adds every unquantized linear outside of drafts to `ignore` of compressed-tensors.
 void fill_ignored_names(const SynthListing& listing, Json& quantization, Json& hf_quant);
 
-/// Adds names to an array.
+/// Adds names to a JSON array.
 void append_names(Json& list, const std::vector<std::string>& names);
 
 }  // namespace twofour

@@ -11,7 +11,7 @@ using enum DType;
 using enum SynthCodes;
 using enum SynthEncoding;
 
-/// NVFP4 under ModelOpt's names.
+/// NVFP4 with ModelOpt's tensor names.
 constexpr SynthFormat nvfp4(SynthEncoding encoding, const char* input, const char* algorithm) {
   return {.encoding = encoding,
           .codes = kNibbles,
@@ -25,7 +25,7 @@ constexpr SynthFormat nvfp4(SynthEncoding encoding, const char* input, const cha
           .input = input,
           .algorithm = algorithm};
 }
-/// FP8 with a scale for each tile of `size` rows and columns; 0: a single scale.
+/// FP8 with a scale for each tile of `size` rows and `size` columns. If `size` is 0, there is a single scale.
 constexpr SynthFormat fp8(const char* scale, DType scale_type, int64_t size, const char* algorithm) {
   return {.encoding = kFp8,
           .codes = kBytes,

@@ -21,7 +21,8 @@ const SynthShape& find_shape(const std::string& name) {
       fmt::format("synth: expected a shape of {}, found '{}'", fmt::join(synth_shapes(), ", "), name));
 }
 
-/// A shape may have several rows, each with other modules.
+/// Finds the row and the publication of a choice. A shape may have several rows, which have different
+/// modules.
 std::pair<const SynthShape*, const SynthPublication*> find_publication(const SynthChoice& choice) {
   const SynthShape& first = find_shape(choice.shape);
   for (const SynthShape& shape : synth_shape_table()) {
@@ -51,7 +52,7 @@ void patch(Json& base, const SynthJson& changes) {
   }
 }
 
-/// A count of the config; 0 if it has none.
+/// The count under a key of the config; 0 if the key is absent.
 int64_t count(const Json& config, std::string_view key) {
   return config.contains(key) ? config.at(key).get<int64_t>() : 0;
 }
@@ -133,7 +134,7 @@ std::vector<std::string> synth_shapes() {
 
 namespace {
 
-/// Dialects of the shapes that `wanted` accepts, once each.
+/// The dialects of the shapes that `wanted` accepts, each once.
 template <class F>
 std::vector<std::string> dialects_of(F wanted) {
   std::vector<std::string> names;

@@ -37,9 +37,9 @@ constexpr SynthFormatRule kReleasedModules[] = {
     {"*.attn.w*", &kDeepSeekV4Fp8},         {"*.attn.indexer.wq_b", &kDeepSeekV4Fp8},
     {"mtp.*.[eh]_proj", &kDeepSeekV4Fp8},
 };
-/// The Base models: FP8 experts, and F32 scales throughout (NVIDIA-NeMo/Automodel#2034; vLLM,
-/// models/deepseek_v4/quant_config.py). It is inferred from scale_fmt of the others that these are powers of
-/// two.
+/// The Base models have FP8 experts, and all scales are F32 (NVIDIA-NeMo/Automodel#2034; vLLM,
+/// models/deepseek_v4/quant_config.py). That scales are powers of two is inferred from scale_fmt of the other
+/// models.
 constexpr SynthFormatRule kBaseModules[] = {
     {"*.ffn.experts.*", &kDeepSeekV4BaseFp8}, {"*.ffn.shared_experts.*", &kDeepSeekV4BaseFp8},
     {"*.attn.w*", &kDeepSeekV4BaseFp8},       {"*.attn.indexer.wq_b", &kDeepSeekV4BaseFp8},
@@ -59,7 +59,7 @@ constexpr SynthOption kReleasedOptions[] = {{"*.attn.indexer.*", compresses_by_4
 // Models with multi-head latent attention: DeepSeek-V3 and models derived from it.
 
 bool is_dense_of_three(int64_t layer, int64_t) { return layer < 3; }
-/// Layers of GLM-5.2 with their own index of tokens; its draft has one, too.
+/// True for the layers of GLM-5.2 that have their own index of tokens. The draft is one of them.
 bool has_index(int64_t layer, int64_t) { return layer < 3 || layer % 4 == 2 || layer == kDraftLayer; }
 bool is_draft(int64_t layer, int64_t) { return layer == kDraftLayer; }
 constexpr const char* kCorrection = "*.e_score_correction_bias";

@@ -66,9 +66,9 @@ constexpr const char* kSmallNemotron = R"({
   "ssm_state_size": 32})";
 constexpr const char* kSmallNemotronLatent = R"({"moe_latent_size": 128})";
 
-/// Routed experts NVFP4; shared experts, in_proj and out_proj of mamba FP8. Source: NVIDIA/Model-Optimizer,
-/// modelopt_recipes/huggingface/models/nvidia. The keys and lists of Super and Ultra are copied from
-/// Lightning's published config.
+/// Routed experts are NVFP4. Shared experts, and in_proj and out_proj of mamba, are FP8. Source:
+/// NVIDIA/Model-Optimizer, modelopt_recipes/huggingface/models/nvidia. The keys and lists of Super and Ultra
+/// are copied from Lightning's published config.
 constexpr SynthFormatRule kSuperModules[] = {
     {"mtp.*", nullptr},
     {"*.mixer.experts.*", &kModelOptNvfp4},

@@ -6,7 +6,7 @@ namespace {
 
 // Shared parts of checkpoints of Qwen3.5 and of models derived from it.
 
-/// Every fourth layer has full attention, the others linear attention.
+/// True for a layer with full attention, which is every fourth layer. The others have linear attention.
 bool is_full(int64_t layer, int64_t) { return layer % 4 == 3; }
 
 /// Sets layer_types of config.json.
@@ -25,7 +25,7 @@ constexpr const char* kQwenVisionConfig = R"({"vision_config": {
   "num_position_embeddings": 2304, "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2},
   "image_token_id": 248056, "video_token_id": 248057, "vision_end_token_id": 248054,
   "vision_start_token_id": 248053, "tie_word_embeddings": false})";
-/// Changes for --small.
+/// The changes to the config for --small.
 constexpr const char* kSmallQwen = R"({
   "text_config": {"hidden_size": 256, "head_dim": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
     "linear_key_head_dim": 32, "linear_num_key_heads": 4, "linear_num_value_heads": 8,
@@ -100,7 +100,7 @@ const SynthPublication kFlashNextPublications[] = {
 
 // Qwen3.5, dense and with experts. Names and sizes: transformers, models/qwen3_5_moe.
 
-/// The layers whose MLP is FP8 in Qwen3.8-27B in NVFP4: the last eighth.
+/// True for the layers whose MLP is FP8 in the NVFP4 publication of Qwen3.8-27B, which are the last eighth.
 bool is_late(int64_t layer, int64_t layers) { return layer >= layers - layers / 8; }
 
 // Qwen3.6-35B-A3B. Config: nvidia/Qwen3.6-35B-A3B-NVFP4, as published: the two files name two versions of

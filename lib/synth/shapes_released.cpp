@@ -46,7 +46,7 @@ void set_m3_lists(Json& text, int64_t layers) {
   text["sparse_attention_config"]["sparse_disable_index_value"] = sparse;
   text["sparse_attention_config"]["sparse_attention_freq"] = sparse;
 }
-/// The file's names without prefixes, then the routers.
+/// The excluded modules: the names in the published file without prefixes, then the routers.
 std::vector<std::string> m3_excludes(const SynthListing& listing) {
   std::vector<std::string> names = {"lm_head", "model.embed_tokens", "vision_tower", "multi_modal_projector",
                                     "patch_merge_mlp"};

@@ -83,7 +83,7 @@ constexpr const char* kLlamaSmall =
     R"({"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_attention_heads": 4,
   "num_key_value_heads": 2, "num_hidden_layers": 2})";
 
-/// Configs as quantizers of one format write them.
+/// Fills the configs as a quantizer that uses a single format writes them.
 void fill_single_format(const SynthListing& listing, Json& quantization, Json& hf_quant) {
   const OutputDialect& written = output_dialect(listing.model.publication->dialect, true);
   const Scheme scheme{.format = WeightFormat::kNvfp4, .has_input_scale = true};
@@ -106,7 +106,7 @@ const SynthPublication kSingleFormat[] = {
     {"modelopt", kMostModules<kModelOptNvfp4>, "{}", nullptr, fill_single_format},
     {"compressed-tensors", kMostModules<kCtNvfp4>, "{}", nullptr, fill_single_format},
 };
-/// The same and the configs of AutoAWQ and GPTQModel.
+/// The same publications, and those with the configs of AutoAWQ and GPTQModel.
 const SynthPublication kLlamaPublications[] = {
     kSingleFormat[0],
     kSingleFormat[1],

@@ -21,15 +21,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Weights that one thread generates at once: its buffers fit the L2 cache.
+/// The number of weights that one thread generates at once. Their buffers fit the L2 cache.
 constexpr int64_t kItemWeights = 128 << 10;
-/// Weights of a batch, between two points where threads synchronize.
+/// The number of weights in a batch. Threads synchronize between batches.
 constexpr int64_t kBatchWeights = 64 << 20;
 /// BF16 tensors are drawn as rows of this length, regardless of their shape.
 constexpr int64_t kFlatRow = SynthWeights::kPiece;
-/// Generates the tensors and writes them to their planned places. Modules are gathered into batches; all
-/// magnitudes of a batch are known before anything is quantized, because gate and up share their global
-/// scale.
+/// Generates the tensors and writes them to their planned places. Modules are gathered into batches. The
+/// largest magnitudes of a batch are measured before anything is quantized, because gate and up share their
+/// global scale.
 class Writer {
  public:
   Writer(const fs::path& directory, const SynthFiles& plan, const SynthModel& model,
@@ -48,7 +48,7 @@ class Writer {
     }
   }
 
-  /// Adds modules that share a scale, or one module.
+  /// Adds modules that share a scale, or a single module.
   void add(std::span<const SynthModule> modules) {
     const bool measured = modules[0].format != nullptr && needs_amax(*modules[0].format);
     groups_.push_back({measured, SynthWeights(seed_, modules[0].name() + ".input").key()});
@@ -94,15 +94,15 @@ class Writer {
     bool measured;
     uint64_t key;
     float amax = 0;
-    /// The largest magnitude of activations: 4 to 16.
+    /// The largest magnitude of activations, from 4 to 16.
     float input_amax() const { return static_cast<float>(64 + key % 192) / 16.0f; }
   };
   struct Matrix {
     SynthModule module;
     SynthWeights weights;
-    int64_t rows;  ///< of a tensor of floats: rows of kFlatRow
-    int64_t k;     ///< of a tensor of floats: all elements
-    DType type;    ///< of codes or floats
+    int64_t rows;  ///< for floats, the number of rows of kFlatRow
+    int64_t k;     ///< for floats, the number of all elements
+    DType type;    ///< type of codes or floats
     std::vector<std::pair<SynthPart, SynthPlace>> places;
     size_t group = 0;
     SynthPlace place(SynthPart part) const {
@@ -195,7 +195,7 @@ class Writer {
     write(m.place(SynthPart::kCodes), static_cast<uint64_t>(begin) * width, out);
   }
 
-  /// The ids of a row are consecutive and start at a place that depends on the row.
+  /// Writes ids of experts. The ids of a row are consecutive, and the first id depends on the row.
   void write_expert_ids(const Matrix& m, const Item& item) {
     const int64_t begin = item.row * kFlatRow, end = std::min(m.k, begin + item.rows * kFlatRow);
     std::vector<int64_t> ids;

@@ -13,21 +13,22 @@ namespace {
 
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
 
-/// Finalizer of SplitMix64: every bit of the result depends on every bit of `x`.
+/// The finalizer of SplitMix64. Every bit of the result depends on every bit of `x`.
 uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
   return x ^ (x >> 31);
 }
 
-/// A draw is 16 random bits: a sign and the number of a quantile, which is the magnitude.
+/// A draw is 16 random bits: a sign and the index of a quantile. The quantile is the magnitude.
 constexpr unsigned kMagnitudes = 1u << 15;
 constexpr unsigned kMagnitudeMask = kMagnitudes - 1;
 
-/// Quantiles of |t| with 6 degrees of freedom, scaled to variance 1, as float bits. With s = t / sqrt(t^2 +
-/// 6) the distribution of |t| is s (15 - 10 s^2 + 3 s^4) / 8, so that basic operations and a root suffice:
-/// these give the same result on any machine, unlike a library's sine or logarithm. Each statement has one
-/// operation, because a compiler may fuse a product and a sum within one and round differently.
+/// The quantiles of |t| for Student's t with 6 degrees of freedom, scaled to variance 1, as float bits. With
+/// s = t / sqrt(t^2 + 6), the distribution function of |t| is s (15 - 10 s^2 + 3 s^4) / 8, so basic
+/// operations and a square root suffice. Unlike a library's sine or logarithm, these give the same result on
+/// any machine. Each statement has one operation, because a compiler may fuse a product and a sum within one
+/// statement and round differently.
 std::array<uint32_t, kMagnitudes> make_quantiles() {
   std::array<uint32_t, kMagnitudes> bits{};
   double s = 0;
@@ -59,7 +60,7 @@ const std::array<uint32_t, kMagnitudes>& quantiles() {
   return bits;
 }
 
-/// Standard deviation of a row: 0.02 times 0.75 .. 1.25.
+/// The standard deviation of a row, which is 0.02 times a factor from 0.75 to 1.25.
 float row_scale(uint64_t row_key) {
   const auto factor = static_cast<float>(49152 + (mix(~row_key) & 32767));
   return factor * (0.02f / 65536.0f);
@@ -67,8 +68,8 @@ float row_scale(uint64_t row_key) {
 
 using Draws = std::array<uint16_t, SynthWeights::kPiece>;
 
-/// Draws `first` .. `first + count` of a row, four from each 64-bit word; `count` is rounded up to such a
-/// word.
+/// Makes draws [first, first + count) of a row, four from each 64-bit word. `count` is rounded up to a
+/// multiple of four.
 void draw_bits(uint64_t row_key, int64_t first, int64_t count, Draws& draws) {
   static_assert(std::endian::native == std::endian::little, "draws fill a word from its low bits up");
   const uint64_t start = row_key + static_cast<uint64_t>(first / 4) * kGolden;
@@ -110,7 +111,7 @@ float SynthWeights::row_amax(int64_t row, int64_t count) const {
       top = std::max(top, static_cast<int16_t>(draws[i] & kMagnitudeMask));
     }
   }
-  // Quantiles rise, and their products with a positive scale rise, too, whether rounded or not.
+  // Quantiles rise with their index, and so do their rounded products with a positive scale.
   return std::bit_cast<float>(quantiles()[static_cast<size_t>(top)]) * row_scale(key);
 }
 

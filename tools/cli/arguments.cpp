@@ -61,7 +61,8 @@ std::string range_problem(const std::string& text, T least, T most, const std::s
   return fmt::format("expected {}, found '{}'", expected, text);
 }
 
-/// The parser's message, replaced by a plainer text of ours if there is one. ": " ends the argument's name.
+/// The text for an error of the parser. It is a plainer text of ours if we have one, otherwise the parser's
+/// message. In these messages, ": " ends the argument's name.
 std::string plain_message(const CLI::ParseError& error) {
   const std::string message = error.what();
   if (message == "A subcommand is required") return "expected a command, found none";
@@ -80,15 +81,15 @@ std::string plain_message(const CLI::ParseError& error) {
 }  // namespace
 
 struct Arguments::State {
-  std::unique_ptr<CLI::App> owned;  ///< of the program itself
+  std::unique_ptr<CLI::App> owned;  ///< only for the program itself
   CLI::App* app = nullptr;
   Arguments* parent = nullptr;
   std::vector<std::unique_ptr<Arguments>> commands;
   std::vector<std::unique_ptr<Argument>> arguments;
   std::vector<std::vector<std::string>> exactly_one;
-  std::function<void(Arguments&)> define;  ///< empty once it ran
+  std::function<void(Arguments&)> define;  ///< empty after it was called
   CommandEntry entry;
-  std::string group;  ///< of arguments that are being added
+  std::string group;  ///< the group of arguments that are being added
 };
 
 Argument::Argument(CLI::Option* option, ArgumentEntry entry) : option_(option), entry_(std::move(entry)) {}
@@ -207,7 +208,7 @@ void Arguments::command(const std::string& name, const std::string& summary,
   command(name, summary).state_->define = std::move(define);
 }
 
-/// Defines the arguments of the command of that name; without a name, of each command.
+/// Defines the arguments of the command with the name `only` or, if it is empty, of each command.
 void Arguments::define(std::string_view only) const {
   for (const auto& command : state_->commands) {
     if (!only.empty() && command->name() != only) continue;
@@ -310,13 +311,13 @@ CommandEntry Arguments::entry() const {
   return entry;
 }
 
-/// The error of a command line that could not be parsed, and the help to read.
+/// The error for a command line that could not be parsed, with a line that names the help to read.
 ErrorLines Arguments::usage_error(const std::string& message) const {
   const Arguments* command = chosen();
   const Arguments& at = command != nullptr ? *command : *this;
   const std::string help =
       fmt::format("See {} {}--help.", name(), command != nullptr ? command->name() + " " : "");
-  // An unknown option explains a required one that is missing, so it is reported first.
+  // An unknown option may explain why a required option is missing, so it is reported first.
   const std::vector<std::string> rest = at.state_->app->remaining(true);
   for (const std::string& word : rest) {
     if (!word.starts_with("-")) continue;
@@ -332,7 +333,7 @@ ErrorLines Arguments::usage_error(const std::string& message) const {
   return ErrorLines({message, help});
 }
 
-/// The error in the combination of arguments; empty if there is none.
+/// The error in the combination of arguments. Empty if the combination is valid.
 std::string Arguments::problem_together() const {
   const auto excludes = [](const Argument& a, const Argument& b) {
     return std::find(a.excluded_.begin(), a.excluded_.end(), b.name()) != a.excluded_.end();
@@ -357,8 +358,8 @@ std::string Arguments::problem_together() const {
   return "";
 }
 
-/// Refuses an option with an empty value, for example from a variable that is not set: such a run would do
-/// less than it was asked to do.
+/// Throws Error for an option with an empty value, for example from a shell variable that is not set. A run
+/// with an empty value would do less than the user asked for.
 void Arguments::check_empty_values() const {
   for (const auto& argument : state_->arguments) {
     for (const std::string& value : argument->option_->results()) {

@@ -17,13 +17,13 @@ struct ErrorLines;
 /// An option, a flag or (without names) a positional argument, for help, completion and manual pages.
 struct ArgumentEntry {
   std::vector<std::string> names;  ///< "-j", "--jobs"
-  std::string value;               ///< "FILE", "N"; the name of a positional; empty: a flag
+  std::string value;               ///< "FILE", "N", or a positional's name; empty for a flag
   std::vector<std::string> choices;
-  std::string description, range, default_text;  ///< range: "1 to 4096"
+  std::string description, range, default_text;  ///< a range is "1 to 4096"
   bool path = false;                             ///< the value is, or may be, a file or directory
   bool required = false, repeated = false;
   bool common = false;     ///< every command has it
-  std::string group = {};  ///< its subject, if several commands have it: see ArgumentGroup
+  std::string group = {};  ///< subject shared by commands, see ArgumentGroup
   bool operator==(const ArgumentEntry&) const = default;
 };
 
@@ -38,23 +38,26 @@ struct CommandEntry {
 class Argument {
  public:
   Argument& required(bool is_required = true);
-  /// Allows only these words; words of `unlisted` are taken, too, but not shown. A word that ends with ":N"
-  /// takes any whole number for N.
+  /// Allows only `words` and `unlisted` as values. Words of `unlisted` are not shown in the help. A word that
+  /// ends with ":N" stands for every whole number in place of N.
   Argument& one_of(std::vector<std::string> words, const std::vector<std::string>& unlisted = {});
   /// Allows only whole numbers, or any numbers, from `least` to `most`.
   Argument& range(int least, int most);
   Argument& range(double least, double most);
-  /// `problem` returns the error of a value ("expected ..., found ..."), or an empty text.
+  /// Checks values. `problem` returns the error of a value ("expected ..., found ..."), or an empty text for
+  /// a valid value.
   Argument& check(std::function<std::string(const std::string&)> problem);
   /// Refuses the argument together with the option of that name ("--force"), in any order.
   Argument& excludes(const std::string& name);
-  /// Sets the name of the value; FILE, DIRECTORY and PATH are completed as such.
+  /// Sets the name of the value. Values named FILE, DIRECTORY and PATH are completed as files, directories
+  /// and paths.
   Argument& value_name(const std::string& name);
   /// Sets the default to show, if it is not the bound variable's own value.
   Argument& default_text(const std::string& text);
-  /// A list may also be given as one value with this character between its items.
+  /// Also allows a list as one value with `separator` between its items.
   Argument& separated_by(char separator);
-  /// The value is a text that may mention URLs but is no address: GivenUrls does not change it.
+  /// Marks a value that may mention URLs but is not an address. parse() gets it as the user typed it, without
+  /// the changes of GivenUrls.
   Argument& as_given();
   /// Marks an argument that every command has.
   Argument& common();
@@ -65,7 +68,7 @@ class Argument {
   std::string name() const;
   bool is_given() const;
 
-  CLI::Option* option_;  ///< of the parser, which owns it
+  CLI::Option* option_;  ///< owned by the parser
   ArgumentEntry entry_;
   std::vector<std::string> excluded_;
 };
@@ -73,7 +76,7 @@ class Argument {
 /// The arguments of a program or of one of its commands, bound to variables that must outlive parse().
 class Arguments {
  public:
-  /// The request of a command line.
+  /// What a command line asks for.
   enum class Request { kRun, kHelp, kVersion };
 
   Arguments(const std::string& program, const std::string& summary);
@@ -81,23 +84,24 @@ class Arguments {
   Arguments& operator=(const Arguments&) = delete;
   ~Arguments();
 
-  /// A command below this one.
+  /// Adds a subcommand and returns its arguments.
   Arguments& command(const std::string& name, const std::string& summary);
-  /// A command whose arguments `define` defines when a command line names it or all commands are listed.
+  /// Adds a subcommand whose arguments are defined later: `define` is called when a command line names the
+  /// subcommand, or when all commands are listed.
   void command(const std::string& name, const std::string& summary, std::function<void(Arguments&)> define);
 
-  /// An option ("-o,--output") or, without dashes ("SRC"), a positional argument. T: std::string, int,
-  /// int64_t, uint64_t, float, double, std::optional of one, or std::vector<std::string>, which may be given
-  /// again. The present value of `to` is shown as the default.
+  /// Adds an option ("-o,--output") or, without dashes ("SRC"), a positional argument. T is std::string, int,
+  /// int64_t, uint64_t, float, double, a std::optional of one of these, or std::vector<std::string> for an
+  /// argument that may be repeated. The present value of `to` is shown as the default.
   template <class T>
   Argument& option(const std::string& names, T& to, const std::string& description);
-  /// An option without a value.
+  /// Adds an option without a value.
   Argument& flag(const std::string& names, bool& to, const std::string& description);
 
-  /// A defined argument by its name: "--to", "SRC".
+  /// The argument with a name: "--to", "SRC". It must be defined already.
   Argument& at(const std::string& name);
-  /// `name` replaces every argument defined so far, except those of `besides`: none is required, and none is
-  /// allowed together with it.
+  /// Makes the argument `name` replace every argument that is defined so far, except those in `besides`. With
+  /// `name`, the replaced arguments are not required and not allowed.
   void replaces_all(const std::string& name, const std::vector<std::string>& besides);
   /// Requires exactly one of these options in a command line.
   void exactly_one_of(const std::vector<std::string>& names);
@@ -105,15 +109,15 @@ class Arguments {
   /// Adds a text to the end of the help.
   void footer(const std::string& text);
 
-  /// Parses a command line, the program's name first, with one of the commands. Throws Error (two lines: the
-  /// error, the help to read) on an invalid one.
+  /// Parses a command line, which begins with the program's name. Throws Error on an invalid command line,
+  /// with two lines: the error and the help to read.
   Request parse(const std::vector<std::string>& words);
-  /// The command that the command line named, once parsed; nullptr without one.
+  /// After parse(), the command that the command line names; nullptr if it names no command.
   const Arguments* chosen() const;
 
   const std::string& name() const;
   const Arguments& root() const;
-  /// All arguments and commands in their order.
+  /// All arguments and commands, in the order of their definition.
   CommandEntry entry() const;
 
  private:
@@ -129,8 +133,8 @@ class Arguments {
   std::unique_ptr<State> state_;
 };
 
-/// While it lives, arguments that are added to a command belong to the group of that title. tools/README.md
-/// describes arguments of several commands under it.
+/// While this object lives, arguments that are added to `args` belong to the group `title`. tools/README.md
+/// describes arguments of several commands under that title.
 class ArgumentGroup {
  public:
   ArgumentGroup(Arguments& args, const char* title);

@@ -29,7 +29,7 @@ std::string progress_line(const Progress& progress, double seconds) {
   return line;
 }
 
-/// Shows progress from a separate thread until destroyed.
+/// Shows progress from a separate thread until this object is destroyed.
 class ProgressPrinter {
  public:
   explicit ProgressPrinter(const Progress& progress)
@@ -89,7 +89,7 @@ void show_one_device(const Common& common) {
   const auto index = std::stoul(common.device.substr(kPrefix.size()));
   std::string shown = std::to_string(index);
   if (const char* visible = std::getenv(kVisible)) {
-    // A list of some devices: the index counts in it
+    // If the variable lists some devices, the index counts within that list.
     std::string_view rest = visible;
     for (unsigned long i = 0; i < index; ++i) {
       const size_t comma = rest.find(',');

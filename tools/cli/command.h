@@ -14,7 +14,7 @@ namespace twofour {
 class Argument;
 class Arguments;
 
-/// Exit codes of the program; kFound is only for commands that search for findings.
+/// The exit codes of the program. Only commands that search for findings return kFound.
 enum ExitCode { kDone = 0, kFound = 1, kTrouble = 2, kInterrupted = 130 };
 
 /// Options that every command has.
@@ -27,7 +27,7 @@ struct Common {
   std::string command;  ///< the command that runs
 };
 
-/// The work of a command that a CUDA device can do.
+/// The part of a command's work that a CUDA device can do.
 enum class CudaWork { kNone, kSolvers, kAll };
 
 /// One command of a program. `setup` defines its arguments and returns the function that runs it.
@@ -36,7 +36,7 @@ struct Command {
   const char* summary;
   std::function<int()> (*setup)(Arguments& args, const Common& common);
   const char* example;        ///< a command line, without the program's name
-  bool has_findings = false;  ///< findings or differences end it with 1
+  bool has_findings = false;  ///< exits with 1 on findings or differences
   CudaWork cuda = CudaWork::kNone;
 };
 
@@ -64,37 +64,38 @@ std::function<int()> setup_run(Arguments& args, const Common& common);
 std::function<int()> setup_synth(Arguments& args, const Common& common);
 std::function<int()> setup_validate(Arguments& args, const Common& common);
 
-/// Throws Error if --device asks for cuda: `command` runs on the CPU alone. Does not start the driver, which
-/// takes longer than a small command.
+/// Throws Error if --device asks for cuda, for a command that runs only on the CPU. Does not start the
+/// driver, which takes longer than a small command.
 void check_device(const Common& common, const std::string& command);
 
-/// Hides all CUDA devices but the one of --device cuda:N from CUDA, so that every thread uses it. CUDA must
-/// not have started yet.
+/// Hides all CUDA devices except that of --device cuda:N from CUDA, so that every thread uses it. Must be
+/// called before CUDA starts.
 void show_one_device(const Common& common);
 
-/// The device of a command with CUDA code, by --device; auto is a CUDA device if there is one. Throws Error
-/// if --device asks for cuda and there is no device.
+/// Chooses the device of a command with CUDA code by --device. "auto" is a CUDA device if there is one.
+/// Throws Error if --device asks for cuda and there is no CUDA device.
 Device choose_device(const Common& common);
 
-/// The device of a command whose solvers alone have CUDA code; `solves`: they run. Throws Error also if
-/// --device asks for cuda and they do not run.
+/// Chooses the device of a command that has CUDA code only for its solvers. `solves` tells whether the
+/// solvers run. Throws Error like choose_device(), and also if --device asks for cuda and the solvers do not
+/// run.
 Device choose_solver_device(const Common& common, bool solves);
 
-/// The device for people: "cpu" or "cuda (NVIDIA H200)".
+/// The name of a device for people: "cpu" or "cuda (NVIDIA H200)".
 std::string device_text(Device device);
-/// The same for a command that auto would run on a device, with the reason if it does not: "cpu (no CUDA
-/// device: ...)".
+/// The name of a device, for a command that "auto" would run on a CUDA device. If it runs on the CPU, the
+/// reason is added: "cpu (no CUDA device: ...)".
 std::string device_text(const Common& common, Device device);
 
-/// Runs `work` while showing its progress on stderr: a line that is updated on a terminal, a plain line now
-/// and then elsewhere, nothing with --quiet. A CapturedConsole gets the progress instead.
+/// Runs `work` and shows its progress on stderr. On a terminal, this is a line that is updated; elsewhere, it
+/// is a plain line now and then. With --quiet, nothing is shown. A CapturedConsole gets the progress instead.
 void with_progress(const Common& common, const std::function<void(Progress&)>& work);
 
-/// Prints findings on stderr, one per line; notes only with --verbose.
+/// Prints findings on stderr, one per line. Notes are printed only with --verbose.
 void print_findings(const Common& common, const Findings& findings);
 Json findings_to_json(const Findings& findings);
 
-/// Adds --html to a command: the file of its report.
+/// Adds --html to a command. Its value is the file of the report.
 Argument& add_html_option(Arguments& args, std::string& file);
 
 }  // namespace twofour

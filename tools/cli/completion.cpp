@@ -9,7 +9,7 @@
 namespace twofour {
 namespace {
 
-/// `text` within single quotes of a shell.
+/// Quotes `text` with single quotes for a shell.
 std::string shell_quoted(std::string_view text) {
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -22,7 +22,8 @@ std::string joined_names(const std::vector<CommandEntry>& commands) {
   return names;
 }
 
-/// Adds the cases of one command: the values of each option, and the other words.
+/// Adds the cases of one command: those for the values of each option to `values`, and those for other words
+/// to `words`.
 void add_bash_cases(const CommandEntry& c, const std::string& path, std::string& values, std::string& words) {
   std::string options;
   for (const ArgumentEntry& o : c.options) {
@@ -55,7 +56,7 @@ void add_parents(const CommandEntry& c, const std::string& path, std::string& ca
   }
 }
 
-/// The value of an option or a positional, as _arguments takes it.
+/// The value of an option or a positional argument, in the form that zsh's _arguments takes.
 std::string zsh_value(const ArgumentEntry& o) {
   const auto escaped = [](const std::string& text) {
     std::string out;
@@ -100,7 +101,7 @@ void add_zsh_function(const CommandEntry& c, const std::string& function, std::s
   for (const CommandEntry& sub : c.commands) add_zsh_function(sub, function + "_" + sub.name, out);
 }
 
-/// `path`: the words of the commands above, in order.
+/// Adds fish's lines for a command. `path` has the names of the commands above it, in order.
 void add_fish_lines(const CommandEntry& c, const std::vector<std::string>& path, std::string& out) {
   std::string here = path.empty() ? "__fish_use_subcommand" : "";
   for (const std::string& word : path)
@@ -140,8 +141,8 @@ std::string bash_completion(const CommandEntry& root) {
   std::string values, words, parents;
   add_bash_cases(root, "", values, words);
   add_parents(root, "", parents);
-  // The script splits the line at blanks, since bash's own words end at ':' and '=', which 2:4 and --to=v7
-  // have.
+  // The script splits the line at blanks. bash's own words end at ':' and '=', which occur in 2:4 and
+  // --to=v7.
   return fmt::format(R"(# bash completion of twofour; `twofour completion bash` wrote it.
 _twofour() {{
   local line=${{COMP_LINE:0:COMP_POINT}} command= after= options= plain= files=0 word i
@@ -187,7 +188,8 @@ complete -F _twofour twofour
 std::string zsh_completion(const CommandEntry& root) {
   std::string out = "#compdef twofour\n# zsh completion of twofour; `twofour completion zsh` wrote it.\n\n";
   add_zsh_function(root, "_twofour", out);
-  // As a file of fpath, its first call completes; when sourced, it only registers itself.
+  // If zsh loads the script from fpath, the first call completes. If the script is sourced, it only registers
+  // itself.
   return out +
          "if [[ $funcstack[1] == _twofour ]]; then\n  _twofour \"$@\"\nelse\n  compdef _twofour "
          "twofour\nfi\n";

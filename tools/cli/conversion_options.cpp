@@ -139,7 +139,7 @@ Recipe recipe_as_said(const RecipeOptions& options, const ConversionOptions& o) 
   return recipe;
 }
 
-/// Reads the input scales of a file into the recipe.
+/// Reads the input scales of a rule from the file that the rule names.
 void take_input_scales(Rule& rule, const std::string& destination) {
   using Kind = InputScale::Kind;
   const Kind kind = rule.input_scale.kind();
@@ -202,7 +202,7 @@ void check_inputs_apart(const std::string& destination, const std::vector<InputO
   if (!to.has_filename()) to = to.parent_path();
   for (const auto& [option, file] : inputs) {
     if (file.empty() || !fs::exists(fs::symlink_status(file, error))) continue;
-    // A link would be removed with its directory, too.
+    // A link in the directory would also be removed.
     const fs::path given = fs::absolute(file, error);
     if (is_within(fs::weakly_canonical(given, error), to) ||
         is_within(fs::weakly_canonical(given.parent_path(), error) / given.filename(), to)) {

@@ -14,23 +14,23 @@
 
 namespace twofour {
 
-/// Options of every command that writes a checkpoint from a checkpoint.
+/// The options of every command that makes a checkpoint from another checkpoint.
 struct ConversionOptions {
-  std::string zero_points;                          ///< empty: the recipe's
-  std::string source, destination, max_shard_size;  ///< an empty size: the recipe's
+  std::string zero_points;                          ///< if empty, the recipe's
+  std::string source, destination, max_shard_size;  ///< an empty size stands for the recipe's
   std::vector<std::string> include, exclude, also;
   std::string io = "buffered";
   bool dry_run = false, no_verify = false, check = false, force = false, resume = false;
   bool follow_links = false;
   RemoteOptions remote{};
-  RemoteSource* opened = nullptr;      ///< SRC, if it may be a URL; `source` is then its local path
-  const FileStates* inputs = nullptr;  ///< files that were opened before, see ConvertOptions
+  RemoteSource* opened = nullptr;      ///< set if SRC may be a URL; `source` is then its local path
+  const FileStates* inputs = nullptr;  ///< files that are already open, see ConvertOptions
 };
 
-/// Adds the options to a command; `takes_urls`: SRC may be a URL.
+/// Adds the options to a command. With `takes_urls`, SRC may be a URL.
 void add_conversion_options(Arguments& args, ConversionOptions& options, bool takes_urls = true);
-/// Adds the options for writing the destination; `with_check`: also --check, which reads SRC first;
-/// `takes_urls`: also the cache for the files of a URL.
+/// Adds the options for writing the destination. With `with_check`, adds --check, which reads SRC first. With
+/// `takes_urls`, adds the options of the cache for the files of a URL.
 void add_writing_options(Arguments& args, ConversionOptions& options, bool with_check, bool takes_urls);
 
 /// Adds --follow-links, an option of every command that copies files of a checkpoint.
@@ -44,40 +44,45 @@ Io parse_io(const std::string& io);
 /// Adds SRC, DST and the options that choose modules and files for a recipe.
 void add_source_and_selection(Arguments& args, ConversionOptions& options, bool takes_urls = true);
 
-/// The recipe of the options: from a file or shipped, or one rule with the chosen modules.
+/// Makes the recipe that the options ask for. It comes from a file, is a built-in recipe, or is one rule with
+/// the chosen modules.
 Recipe make_recipe(const RecipeOptions& recipe, const ConversionOptions& options);
 
-/// The reference checkpoint of the options; nullptr if there is none. Its global scales go into the recipe.
+/// Opens the reference checkpoint that the recipe names, and puts its global scales into the recipe. nullptr
+/// if the recipe names none.
 std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(Recipe& recipe);
 
-/// Device and speed of a run, as a line with its end: "cpu, 0.21 s: 0.50 GB/s read, ...".
+/// The device and speed of a run, as a line with a line end: "cpu, 0.21 s: 0.50 GB/s read, ...".
 std::string speed_text(Device device, double seconds, uint64_t read, uint64_t written, bool verified);
 
-/// The changes of the weights by a run, as complete lines.
+/// A text about how a run changed the weights, as complete lines.
 std::string weights_text(const ConvertResult& result, bool verbose);
 Json result_to_json(const Plan& plan, const ConvertResult& result, Device device);
 
-/// Converts by the options or, with --dry-run, only plans, and reports. Returns the exit code.
+/// Converts a checkpoint as the options say or, with --dry-run, only plans the conversion. Prints the result.
+/// Returns the exit code.
 int run_conversion(const ConversionOptions& options, const RecipeOptions& recipe, const Common& common);
 
-/// Adds the options of a command whose rule is always `to`. Returns the function that converts.
+/// Adds the options of a command whose rule always has the target `to`. Returns the function that runs the
+/// command.
 std::function<int()> add_conversion(Arguments& args, const Common& common, const char* to,
                                     RuleCommand command);
 
-/// The solver on that device, with all threads of --jobs.
+/// The solver on a device, with all threads of --jobs.
 Compute solver_of(const Common& common, Device device);
 
-/// An option, and the file that it names; empty: none.
+/// An option and the file that it names. The file is empty if the option is not given.
 using InputOption = std::pair<std::string, std::string>;
 
-/// Throws Error if an input file is in the directory to write, which --force would empty. Names that are no
-/// existing file, such as a shipped recipe's, are allowed.
+/// Throws Error if an input file is in the directory to write, which --force would empty. Names without an
+/// existing file, such as the name of a built-in recipe, are allowed.
 void check_inputs_apart(const std::string& destination, const std::vector<InputOption>& inputs);
 
-/// The destination, with existing files treated by --force and --resume. Throws Error like Destination.
+/// Claims the destination. --force and --resume decide what happens to existing files. Throws Error like
+/// Destination.
 Destination claim_destination(const ConversionOptions& options);
 
-/// The options of convert() by those of the command.
+/// The options of convert() that follow from the options of the command.
 ConvertOptions convert_options(const ConversionOptions& options, Device device, const Common& common);
 
 /// Compares the source's tensors with the hashes in its twofour.json, for --check.

@@ -9,10 +9,10 @@
 
 namespace twofour {
 
-/// Options of graft and drop, without the files that are read and written.
+/// The options of graft and drop. The files that are read and written are not among them.
 struct EditOptions {
   std::string donor;                       ///< graft
-  std::vector<std::string> take, modules;  ///< graft; drop
+  std::vector<std::string> take, modules;  ///< graft has `take`, drop has `modules`
   std::string experts, by;                 ///< drop
   bool is_given() const { return !take.empty() || !modules.empty() || !experts.empty(); }
 };
@@ -22,8 +22,9 @@ Argument& add_take_option(Arguments& args, EditOptions& options, const std::stri
 /// Adds --modules, --experts and --by.
 void add_drop_options(Arguments& args, EditOptions& options);
 
-/// The recipe with the edit of a source by these options; one of --take, --modules and --experts is given.
-/// Throws Error on options that contradict each other and on invalid values of --by and of a list of experts.
+/// Makes the recipe that edits a source as the options say. One of --take, --modules and --experts must be
+/// given. Throws Error on options that contradict each other, and on invalid values of --by and of a list of
+/// experts.
 Recipe edit_recipe(const EditOptions& options, const ConversionOptions& common);
 
 }  // namespace twofour

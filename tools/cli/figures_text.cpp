@@ -58,13 +58,14 @@ Json encode_error_to_json(const EncodeError& e) {
 
 namespace {
 
-/// The gain of pruning first. Both errors are relative to the original weights.
+/// A text about the gain of pruning before quantizing. Both errors are relative to the original weights.
 std::string gain_text(const EncodedResult& r) {
   return fmt::format("; pruned after quantizing: {}; gain {:.2f} dB", error_text(r.pruned_after),
                      r.error.snr_db() - r.pruned_after.snr_db());
 }
 
-/// ", output error 3.100 % (relative loss 0.000961), held out 3.3 % (0.00109)"; empty without statistics.
+/// A text about the output error: ", output error 3.100 % (relative loss 0.000961), held out 3.3 %
+/// (0.00109)". Empty without statistics.
 std::string output_text(const OutputLoss& loss) {
   if (loss.method.empty()) return "";
   std::string text = fmt::format(", output error {:.3f} % (relative loss {:.3g})",

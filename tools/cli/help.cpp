@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kWidth = 100, kColumn = 28;
 
-/// A line of text from a column on, wrapped; later lines have its indentation.
+/// Wraps a line of text that begins at `column`. Further lines get the same indentation.
 std::string wrapped_line(const std::string& line, size_t column) {
   const size_t indent = std::min(line.find_first_not_of(' '), line.size());
   // In a list ("  name  text") the text has its own column.
@@ -42,7 +42,7 @@ std::string wrapped_line(const std::string& line, size_t column) {
   return out;
 }
 
-/// Several lines, wrapped.
+/// Wraps each line of a text.
 std::string wrapped(const std::string& text, size_t column = 0) {
   std::string out;
   for (size_t at = 0; at <= text.size();) {
@@ -54,7 +54,8 @@ std::string wrapped(const std::string& text, size_t column = 0) {
   return out;
 }
 
-/// "{a,b,c}" from `column` on, continued on further lines if it is too long for one.
+/// The choices of an argument as "{a,b,c}", beginning at `column`. They continue on further lines if one line
+/// is too short.
 std::string choices_text(const std::vector<std::string>& choices, size_t column) {
   std::string text = "{";
   size_t used = column + 1;
@@ -134,7 +135,7 @@ namespace {
 
 using Entries = std::vector<ArgumentEntry>;
 
-/// `text` with Markdown's markup characters escaped.
+/// Escapes Markdown's markup characters in `text`.
 std::string markdown(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -144,7 +145,7 @@ std::string markdown(const std::string& text) {
   return out;
 }
 
-/// "- `--jobs N`: Number of threads (1 to 4096)"
+/// The list item of an argument: "- `--jobs N`: Number of threads (1 to 4096)".
 std::string markdown_item(const ArgumentEntry& entry) {
   const std::string value =
       entry.choices.empty() ? entry.value : fmt::format("{{{}}}", fmt::join(entry.choices, ","));
@@ -169,7 +170,7 @@ std::vector<std::string> divided(const std::string& text, const std::string& by)
   return parts;
 }
 
-/// A list from lines "  name  text"; a list of short lines becomes one line.
+/// Converts lines "  name  text" to a Markdown list. If all lines are short, they become one line.
 std::string markdown_list(const std::vector<std::string>& lines) {
   constexpr size_t kShort = 80;
   const bool is_short =
@@ -184,7 +185,8 @@ std::string markdown_list(const std::vector<std::string>& lines) {
   return out;
 }
 
-/// A paragraph of a footer: sentences become one line, lists stay, other indented lines become code.
+/// Converts a paragraph of a footer to Markdown. Sentences become one line, lists stay lists, and other
+/// indented lines become code.
 std::string markdown_paragraph(const std::string& paragraph) {
   enum class Kind { kSentence, kItem, kCode };
   const auto kind_of = [](const std::string& line) {
@@ -212,9 +214,9 @@ size_t count(const Entries& entries, const ArgumentEntry& entry) {
   return static_cast<size_t>(std::count(entries.begin(), entries.end(), entry));
 }
 
-/// Options that the page describes once: options of every command (without a group), and options of a group
-/// that several commands have. If a group has several options of one name, the one that most commands have,
-/// the first of equal ones.
+/// The options that the page describes only once. These are the options of every command, which have no
+/// group, and the options of a group that several commands have. If options of a group share a name but
+/// differ, the page describes the variant that most commands have. Ties go to the first variant.
 Entries shared_options(const std::vector<CommandEntry>& commands) {
   Entries all;
   for (const CommandEntry& c : commands) all.insert(all.end(), c.options.begin(), c.options.end());
@@ -250,7 +252,7 @@ std::string items_of(const Entries& entries, const std::string& group) {
   return items;
 }
 
-/// A command's own arguments, then for each group the names of the command's options in it.
+/// The Markdown items of a command: its own arguments, then the names of its shared options by group.
 std::string items_of(const CommandEntry& command, const Entries& shared) {
   std::string items;
   for (const ArgumentEntry& entry : command.positionals) items += markdown_item(entry);
@@ -271,7 +273,7 @@ std::string items_of(const CommandEntry& command, const Entries& shared) {
 
 constexpr std::string_view kExample = "Example:\n  ", kExitCodes = "Exit codes: ";
 
-/// Paragraphs of a command's footer, without the example and the exit codes.
+/// The paragraphs of a command's footer, without the example and the exit codes.
 std::vector<std::string> notes_of(const CommandEntry& command) {
   std::vector<std::string> notes;
   for (const std::string& paragraph : divided(command.footer, "\n\n")) {
@@ -281,7 +283,7 @@ std::vector<std::string> notes_of(const CommandEntry& command) {
   return notes;
 }
 
-/// Paragraphs that several commands have in their footers.
+/// The paragraphs that the footers of several commands share.
 std::vector<std::string> shared_notes(const std::vector<CommandEntry>& commands) {
   std::vector<std::string> all, shared;
   for (const CommandEntry& c : commands) {

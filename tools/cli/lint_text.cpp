@@ -41,7 +41,7 @@ std::string where_and_message(const LintFinding& f) {
   return where + (where.empty() ? "" : ": ") + f.message;
 }
 
-/// Prints the consequences of a finding, `shown` of each rule.
+/// Prints the consequences of a finding, at most `shown` for each rule.
 void print_consequences(const LintFinding& f, size_t shown) {
   size_t of_rule = 0;
   for (size_t i = 0; i < f.consequences.size(); ++i) {
@@ -54,7 +54,7 @@ void print_consequences(const LintFinding& f, size_t shown) {
   }
 }
 
-/// Prints one rule's findings, a few or all.
+/// Prints the findings [begin, end) of one rule: a few, or with `all` every one.
 void print_rule(const LintReport& r, size_t begin, size_t end, bool all) {
   constexpr size_t kFew = 5, kFewConsequences = 2;
   const size_t shown = all ? end - begin : kFew;

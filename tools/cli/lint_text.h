@@ -6,15 +6,16 @@
 
 namespace twofour {
 
-/// Prints every rule: its severity by `levels`, its subject, the reason, the remedy, an incident.
+/// Prints every rule, with its severity by `levels`, its subject, the reason, the remedy and an incident.
+/// Returns the exit code.
 int print_lint_rules(const Common& common, const LintLevels& levels);
 
-/// Prints subject, reason and remedy of the rules of `glob`; for "all" as a page in Markdown. Throws
-/// ErrorLines if no rule has such an id.
+/// Prints the subject, reason and remedy of the rules whose ids match `glob`, or of all rules as a page in
+/// Markdown if it is "all". Returns the exit code. Throws ErrorLines if no id matches.
 int explain_lint_rules(const Common& common, const std::string& glob);
 
-/// Prints a report for people: each rule's first findings, each with its first consequences; all with
-/// --verbose. `read` is a text on the data that was read.
+/// Prints a report for people. It has the first findings of each rule with their first consequences or, with
+/// --verbose, all of them. `read` is a text about the data that was read.
 void print_lint_report(const Common& common, const LintReport& report, const std::string& path,
                        const std::string& read);
 void print_lint_json(const LintReport& report, const std::string& path);

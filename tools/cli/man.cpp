@@ -13,7 +13,7 @@
 namespace twofour {
 namespace {
 
-/// `text` for roff, with markup escaped.
+/// Escapes roff's markup in `text`.
 std::string roff(std::string_view text) {
   std::string out;
   bool line_start = true;
@@ -55,7 +55,7 @@ std::string option_text(const ArgumentEntry& o) {
   return text + ".\n";
 }
 
-/// The lines of a footer, unchanged.
+/// roff that shows the lines of a footer unchanged.
 std::string literal(const std::string& text) { return ".nf\n" + roff(text) + "\n.fi\n"; }
 
 std::string page(const CommandEntry& c, const std::string& path, const CommandEntry& root) {

@@ -49,7 +49,7 @@ std::optional<size_t> parse_number(std::string_view text) {
   return number;
 }
 
-/// The number in an environment variable; nothing if it is not set.
+/// The number in an environment variable; nullopt if it is not set.
 std::optional<size_t> number_of(const char* variable) {
   const char* text = std::getenv(variable);
   if (text == nullptr) return std::nullopt;
@@ -58,7 +58,7 @@ std::optional<size_t> number_of(const char* variable) {
   return number;
 }
 
-/// The value of a variable that counts tasks.
+/// The number of tasks in an environment variable; nullopt if it is not set. Throws Error if it is 0.
 std::optional<size_t> count_of(const char* variable) {
   const auto count = number_of(variable);
   if (count == 0u) throw Error(fmt::format("{}: expected a number of tasks, found 0", variable));
@@ -85,7 +85,7 @@ TaskNumber from_option(const std::string& text, size_t tasks) {
   return checked({*index, *count, "--task"});
 }
 
-/// The task by SLURM_ARRAY_TASK_ID, for an array such as 0-7, 1-8 or 0-14:2.
+/// The task that SLURM_ARRAY_TASK_ID stands for, in an array such as 0-7, 1-8 or 0-14:2.
 TaskNumber from_array(size_t id, size_t tasks) {
   constexpr const char* kFrom = "SLURM_ARRAY_TASK_ID";
   if (count_of("SLURM_NTASKS").value_or(1) > 1) {

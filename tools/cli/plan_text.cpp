@@ -12,7 +12,8 @@ namespace twofour {
 
 namespace {
 
-/// The decision on a tensor for --dry-run; for a recipe with the rule that decided: "rule 2 (experts): v7".
+/// The decision on a tensor for --dry-run. For a recipe file, it includes the rule that decided: "rule 2
+/// (experts): v7".
 std::string decision_text(const Plan& plan, const OutputTensor& t) {
   const Transformation& writer = *plan.transformations[t.transformation];
   const bool labelled = std::any_of(plan.recipe.rules.begin(), plan.recipe.rules.end(),
@@ -128,7 +129,7 @@ void check_budget(const RecipeOptions& o) {
 
 namespace {
 
-/// A unit with the sums over all units up to it.
+/// A unit, with sums over this unit and all units before it.
 struct CurvePoint {
   const PruningUnit& unit;
   double share, loss;

@@ -4,22 +4,23 @@
 
 namespace twofour {
 
-/// The document of a plan for --dry-run.
+/// The JSON document that describes a plan, for --dry-run.
 Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs, Device device);
 /// Prints the output of --dry-run.
 void print_planned(const Checkpoint& source, const Plan& plan, Device device, const Common& common);
 
-/// Throws Error on options that give no valid budget.
+/// Throws Error if the options do not give a valid budget.
 void check_budget(const RecipeOptions& options);
 
-/// Measures the cost of each unit, gives the recipe the rules that prune the units that the budget pays for,
-/// and writes --html.
+/// Measures the cost of pruning each unit, and gives `recipe` rules that prune the units that the budget pays
+/// for. Writes the report of --html.
 BudgetChoice take_budget(const ConversionOptions& options, const RecipeOptions& recipe_options, Device device,
                          const Common& common, Recipe& recipe);
 
-/// A line on the pruned units, without a line end.
+/// A line about the pruned units, without a line end.
 std::string budget_summary(const BudgetChoice& choice);
-/// Prints the output of --dry-run: the cost of each unit, and the summary. Returns the exit code.
+/// Prints the output of --dry-run with a budget, which is the cost of each unit and the summary. Returns the
+/// exit code.
 int show_budget(const Checkpoint& source, const Plan& plan, const BudgetChoice& choice, Device device,
                 const Common& common);
 

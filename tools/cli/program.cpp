@@ -77,7 +77,7 @@ std::string version_text(const Program& program) {
                      cuda == "none" ? "none" : fmt::format("{}; {}", cuda, here), library_versions());
 }
 
-/// "interrupted" and, if files stay, a line on them.
+/// The lines of a message: "interrupted" and, if files stay, a line about them.
 std::vector<std::string> lines_of(const Interrupted& e) {
   const std::string text = e.what();
   const size_t end = text.find('\n');
@@ -85,8 +85,8 @@ std::vector<std::string> lines_of(const Interrupted& e) {
   return {text.substr(0, end), text.substr(end + 1)};
 }
 
-/// The end of a command, with the message if it failed. The message has no terminal control characters and no
-/// secrets of URLs.
+/// The outcome of a command, with the message if it failed. The message has no terminal control characters
+/// and no secrets of URLs.
 struct Outcome {
   int code = kDone;
   std::vector<std::string> lines = {};
@@ -106,7 +106,7 @@ void report_error(const Program& program, const Common& common, const Outcome& o
 }
 
 /// Opens standard input, output and error if they are closed, so that no file of a checkpoint gets their
-/// numbers and receives messages. Writing to them fails.
+/// descriptor numbers and receives messages. Writes to descriptors that were opened here fail.
 bool open_standard_files() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDONLY) != fd) return false;
@@ -114,7 +114,7 @@ bool open_standard_files() {
   return true;
 }
 
-/// True if main() ends the program. OpenMP's runtime ends it if it cannot start a thread: it prints a message
+/// True once main() ends the program itself. If OpenMP's runtime cannot start a thread, it prints a message
 /// and exits with 1, which would mean findings.
 bool ends_by_itself = false;
 
@@ -122,10 +122,10 @@ void correct_exit_code() {
   if (!ends_by_itself) ::_exit(kTrouble);
 }
 
-/// Time between two calls of a watch.
+/// The time between two calls of a CallWatch.
 constexpr auto kWatchPeriod = std::chrono::milliseconds(50);
 
-/// The exit code, unless stdout failed: output that was written only in part must not count as done.
+/// Returns `code`, or kTrouble if a write to stdout failed, because incomplete output must not count as done.
 int checked(const Program& program, int code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   print_stderr("{}: cannot write to standard output\n", program.name);
@@ -135,7 +135,7 @@ int checked(const Program& program, int code) {
 /// Runs the command of a command line, whose first word is the program's name.
 Outcome run(std::vector<std::string> words, const Program& program, Common& common) {
   const GivenUrls urls(words);
-  // Errors in the command line itself are reported by --json, too, at any position.
+  // --json at any position also applies to errors in the command line itself.
   common.json = std::find(words.begin(), words.end(), "--json") != words.end();
   Arguments root(program.name, program.summary);
   root.footer(program.footer);
@@ -178,8 +178,8 @@ Outcome run(std::vector<std::string> words, const Program& program, Common& comm
   }
 }
 
-/// Makes signals ask the run to tidy up. A second Ctrl-C ends the program at once; many shells send a hangup
-/// twice.
+/// Makes signals ask the run to clean up. A second Ctrl-C ends the program at once. A second hangup does not,
+/// since many shells send it twice.
 void catch_signals() {
   struct sigaction action {};
   action.sa_handler = [](int) { request_interrupt(); };
@@ -190,7 +190,7 @@ void catch_signals() {
   action.sa_flags = 0;
   sigaction(SIGHUP, nullptr, &before);
   if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // ignored under nohup
-  // Writing beyond the file size limit is an error of write(), and must not end the program.
+  // A write beyond the file size limit must be an error of write() and must not end the program.
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
@@ -200,7 +200,7 @@ int run_program(int argc, char** argv, const Program& program) {
   if (!open_standard_files()) return kTrouble;
   std::atexit(correct_exit_code);
   catch_signals();
-  // All shards of a checkpoint stay open, which may be more than a thousand.
+  // All shards of a checkpoint stay open, and there may be more than a thousand.
   struct rlimit files {};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
     files.rlim_cur = files.rlim_max;

@@ -16,38 +16,40 @@ struct Program {
   const char* name;
   const char* summary;
   std::span<const Command> commands;
-  std::string footer;  ///< of its help
+  std::string footer;  ///< the end of its help
 };
 
-/// The work of main(): parses the command line, runs the command, reports errors on stderr (with --json on
-/// stdout, too) and returns the exit code. A first SIGINT, SIGTERM or SIGHUP asks the command to tidy up and
-/// end.
+/// Does the work of main(). Parses the command line, runs the command, reports errors on stderr (with --json,
+/// also on stdout) and returns the exit code. The first SIGINT, SIGTERM or SIGHUP asks the command to clean
+/// up and end.
 int run_program(int argc, char** argv, const Program& program);
 
 /// The result of a command that was called as a function.
 struct CallResult {
   int code = 0;      ///< an ExitCode
-  std::string text;  ///< its output on stdout, or the message if it failed
+  std::string text;  ///< the output on stdout, or an error message
 };
 
-/// Receives the progress of a call. Returns true if the call shall continue.
+/// A function that receives the progress of a call. It returns true to continue the call and false to stop
+/// it.
 using CallWatch = std::function<bool(const ShownProgress&)>;
 
-/// Runs a command inside a process of another program: `words` are its name and arguments. Prints nothing and
-/// handles no signals. `watch` is called on this thread: before the command, about 20 times a second while
-/// the command runs on another thread, and after it. One call runs at a time; a further one waits. Throws
-/// Error if no thread can be started.
+/// Runs a command inside a process of another program. `words` are the command's name and arguments. Prints
+/// nothing and handles no signals. The command runs on another thread. This thread calls `watch` before the
+/// command, about 20 times a second while it runs, and after it. Only one call runs at a time; further calls
+/// wait. Throws Error if no thread can be started.
 CallResult call_program(const Program& program, std::vector<std::string> words, const CallWatch& watch);
 
 /// The text of --help, for a command or (without a name) for the program. Throws Error on an unknown command.
 std::string help_text(const CommandEntry& root, const std::string& command);
 
-/// The help of the program and all its commands in Markdown: tools/README.md.
+/// The help of the program and all its commands in Markdown. It is the text of tools/README.md.
 std::string markdown_text(const CommandEntry& root);
 
 /// The text after the name of a program or command: "COMMAND [OPTIONS]", "[OPTIONS] SRC [DST]".
 std::string usage_text(const CommandEntry& entry);
-/// " (1 to 4096; default: 4)": the limits of an argument, to follow its description; empty if it has none.
+/// The limits of an argument as a text to follow the description: " (1 to 4096; default: 4)". Empty if the
+/// argument has no limits.
 std::string limits_text(const ArgumentEntry& entry);
 
 /// Scripts that complete the program's command line in a shell.

@@ -20,7 +20,7 @@
 namespace twofour {
 namespace {
 
-/// The values of --to, one per line.
+/// The help text about the values of --to, with one value per line.
 std::string layouts_text(bool all) {
   std::string text = "--to writes:";
   const auto add = [&](const char* name, const char* summary) {
@@ -67,7 +67,7 @@ void add_word(Arguments& args, RecipeOptions& o, RuleCommand command, const Rule
   if (!fallback.empty()) added.default_text(fallback);
 }
 
-/// The given value of a setting in the type of its row; null if none was given.
+/// The value that was given for a setting, with the type of the setting's row. JSON null if none was given.
 Json value_of(const RecipeOptions& o, const RuleWord& word) {
   const auto at = o.words.find(word.key);
   if (at == o.words.end()) return {};
@@ -164,7 +164,7 @@ void exclude_rule_words(Arguments& args, const std::string& option) {
 
 namespace {
 
-/// Gives a rule the statistics of --stats, if they apply to it.
+/// Gives a rule the statistics of --stats, if the rule can use them.
 void take_statistics(const RecipeOptions& o, const std::shared_ptr<const Statistics>& statistics,
                      Rule& rule) {
   rule.strict_statistics = o.strict_statistics;

@@ -8,7 +8,8 @@
 namespace twofour {
 namespace {
 
-/// Edits between two words: insert, drop, replace, swap of neighbours (optimal string alignment).
+/// The number of edits between two words by optimal string alignment. An edit inserts, drops or replaces a
+/// character, or swaps neighbours.
 size_t edits(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) d[i][0] = i;

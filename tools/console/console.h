@@ -8,14 +8,14 @@
 
 namespace twofour {
 
-/// The progress of a command: a phase of Progress, and bytes.
+/// The progress of a command: the phase, as in Progress, and the numbers of bytes.
 struct ShownProgress {
   const char* phase = "starting";
   uint64_t done = 0, total = 0;
 };
 
-/// Captures the output of a command that is called as a function, on the thread that made this object:
-/// standard output as text; standard error is dropped.
+/// Captures the output of a command that is called as a function. It captures what the thread that made this
+/// object writes to standard output, and drops what it writes to standard error.
 class CapturedConsole {
  public:
   CapturedConsole();
@@ -23,12 +23,13 @@ class CapturedConsole {
   CapturedConsole(const CapturedConsole&) = delete;
   CapturedConsole& operator=(const CapturedConsole&) = delete;
 
-  /// The console of this thread; nullptr if the thread prints to the process's standard output.
+  /// The CapturedConsole of this thread. nullptr if the thread prints to the process's standard output.
   static CapturedConsole* current();
 
   void write(std::string_view text) { text_ += text; }
   std::string take_text() { return std::move(text_); }
-  /// Sets the progress that progress() reports from now on; nullptr: the last values stay.
+  /// Sets the Progress that progress() reports from now on. With nullptr, progress() keeps reporting the last
+  /// values.
   void watch(const Progress* progress);
   /// Safe from any thread.
   ShownProgress progress() const;
@@ -42,7 +43,7 @@ class CapturedConsole {
 
 /// Writes to standard output or to this thread's CapturedConsole. main() reports a failed write at the end.
 void write_stdout(std::string_view text);
-/// Writes to standard error; with a CapturedConsole, nothing. A failed write is ignored.
+/// Writes to standard error, or does nothing if this thread has a CapturedConsole. A failed write is ignored.
 void write_stderr(std::string_view text);
 
 }  // namespace twofour

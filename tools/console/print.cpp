@@ -8,7 +8,7 @@
 namespace twofour {
 namespace {
 
-/// A character of UTF-8, or a byte that begins none.
+/// A UTF-8 character, or a byte that begins no valid character.
 struct Character {
   uint32_t code;
   size_t bytes = 1;
@@ -32,15 +32,15 @@ Character first_character(std::string_view text) {
   return {code, bytes};
 }
 
-/// True for C1 controls, soft hyphen, and Unicode's format characters and separators that are invisible or
-/// change the text's direction.
+/// True for C1 controls, the soft hyphen, and those of Unicode's format characters and separators that are
+/// invisible or change the text's direction.
 bool is_unseen(uint32_t c) {
   return (c >= 0x80 && c < 0xA0) || c == 0xAD || c == 0x61C || c == 0x180E || (c >= 0x200B && c <= 0x200F) ||
          (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF ||
          (c >= 0xFFF9 && c <= 0xFFFB) || (c >= 0xE0000 && c <= 0xE007F);
 }
 
-/// `text` with control characters and invisible characters spelled out; line ends, too, unless
+/// Replaces control characters and invisible characters of `text` by escapes. Also replaces line ends, unless
 /// `keep_line_ends`.
 std::string spelled_out(std::string_view text, bool keep_line_ends) {
   std::string out;

@@ -22,7 +22,8 @@ struct Finding {
 };
 using Findings = std::vector<Finding>;
 
-/// "1 file", "3 files"; `nouns` is the plural if it takes more than an s.
+/// A count with its noun: "1 file", "3 files". `nouns` is the plural, needed only if it is not `noun` with an
+/// s.
 inline std::string counted(uint64_t count, const std::string& noun, const std::string& nouns = "") {
   if (count == 1) return "1 " + noun;
   return std::to_string(count) + " " + (nouns.empty() ? noun + "s" : nouns);

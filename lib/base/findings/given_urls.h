@@ -5,13 +5,13 @@
 
 namespace twofour {
 
-/// Hides the secrets of URLs on a command line: signatures in queries, users and passwords. Commands,
-/// messages, documents and files see a URL only in the form that people may see. RemoteSource alone asks for
-/// the whole URL.
+/// Hides the secrets of URLs on a command line, which are signatures in queries, users and passwords.
+/// Commands, messages, documents and files get a URL only in the form of shown_url(). Only RemoteSource asks
+/// for the whole URL.
 class GivenUrls {
  public:
-  /// Replaces each URL, which ends with its argument, by what shown_url() returns. If two URLs become equal,
-  /// "#2" distinguishes the second.
+  /// Replaces each URL in `words` by what shown_url() returns. A URL extends to the end of its argument. If
+  /// two different URLs become equal, the second ends in "#2".
   explicit GivenUrls(std::span<std::string> words);
   /// Forgets the URLs.
   ~GivenUrls();

@@ -25,12 +25,13 @@ class OptionName {
   char text_[32] = {'-', '-'};
 };
 
-/// A setting as its author wrote it: --exact or exact; with a value --exact strict or exact: strict.
+/// A setting as its author wrote it: "--exact" at the prompt, "exact" in a file. With a value it is "--exact
+/// strict" or "exact: strict".
 std::string spelled(std::string_view key, Author author);
 std::string spelled(std::string_view key, std::string_view value, Author author);
 
-/// Options whose names or values messages of lib mention, besides the settings of rules (lib/recipe/words).
-/// The program defines them; a test checks that it has each.
+/// The options whose names or values appear in messages of lib, besides the settings of rules
+/// (lib/recipe/words). The program defines these options, and a test checks that it defines each of them.
 namespace options {
 inline constexpr OptionName kAgainst = "against", kAlso = "also", kAt = "at", kBudget = "budget",
                             kCache = "cache", kCacheSize = "cache_size", kDialect = "dialect",

@@ -9,8 +9,8 @@
 
 namespace twofour {
 
-/// An Error about several things, one line each. Only the line ends between them start a new line when the
-/// message is shown: line ends within a line, which may hold names from files, do not.
+/// An Error about several problems, with one line for each. When the message is shown, only the line ends
+/// between problems start a new line. Line ends within a problem do not, since it may hold names from files.
 struct ErrorLines : Error {
   explicit ErrorLines(std::vector<std::string> all)
       : Error(fmt::format("{}", fmt::join(all, "\n"))), lines(std::move(all)) {}
@@ -29,19 +29,19 @@ class Problems {
   void add(std::string message) {
     if (++count_ <= kShown) shown_.push_back(std::move(message));
   }
-  /// Adds a message that is yet to be formatted.
+  /// Formats a message and adds it.
   template <class... Args>
   void add(fmt::format_string<Args...> text, Args&&... args) {
     if (++count_ <= kShown) shown_.push_back(fmt::format(text, std::forward<Args>(args)...));
   }
   bool empty() const { return count_ == 0; }
-  /// The list, one line each.
+  /// The problems, with one line for each of the first 20 and one that counts the rest.
   std::vector<std::string> lines() const {
     std::vector<std::string> lines = shown_;
     if (count_ > kShown) lines.push_back(fmt::format("... and {} more", count_ - kShown));
     return lines;
   }
-  /// Throws an Error with the list if there is one.
+  /// Throws an Error with lines() if there are problems.
   void refuse() const {
     if (count_ > 0) throw ErrorLines(lines());
   }

@@ -13,7 +13,8 @@ bool is_of_scheme(char c) {
   return is_digit(c) || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '+' || c == '-' || c == '.';
 }
 
-/// True if the text behind the last colon is no port: it may be part of a password that ends somewhere else.
+/// True if the text behind the last colon is not a port. It may be part of a password that ends somewhere
+/// else.
 bool has_odd_port(std::string_view host) {
   const size_t colon = host.rfind(':');
   if (colon == host.npos || host.ends_with(']')) return false;

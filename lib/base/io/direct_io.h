@@ -5,20 +5,21 @@
 
 namespace twofour {
 
-/// Smaller pieces go through the page cache even if larger ones bypass it: a request costs the disk more than
-/// so few bytes.
+/// The smallest piece, in bytes, that bypasses the page cache. For fewer bytes, the request costs the disk
+/// more than the transfer.
 inline constexpr uint64_t kDirectMinimum = 64u << 10;
-/// The size of the aligned buffer of each thread that reads or writes directly.
+/// The size in bytes of the aligned buffer of each thread that uses direct I/O.
 inline constexpr uint64_t kDirectBuffer = 1u << 20;
 
-/// A second descriptor of an open file, for transfers that bypass the page cache. Their offsets, lengths and
-/// memory are whole pages, so bytes pass through an aligned buffer, one per thread. Safe from several
-/// threads.
+/// A second descriptor of an open file, for transfers that bypass the page cache. Direct transfers need
+/// offsets, lengths and memory in whole pages, so bytes pass through an aligned buffer, one per thread. Safe
+/// from several threads.
 class DirectFile {
  public:
   DirectFile() = default;
-  /// Opens the file at `path` a second time; `fd` has it open. Is not open afterwards if the file system has
-  /// no direct I/O. A read tests this, since some file systems accept the flag and refuse the transfer.
+  /// Opens the file at `path`, which `fd` has open, a second time. If the file system has no direct I/O,
+  /// is_open() is false afterwards. A read tests this, since some file systems accept the flag and refuse the
+  /// transfer.
   DirectFile(const std::filesystem::path& path, int fd, bool writable);
   DirectFile(DirectFile&& other) noexcept;
   DirectFile& operator=(DirectFile&& other) noexcept;

@@ -34,7 +34,7 @@ int64_t modified_at(const struct stat& st) { return nanoseconds(st.st_mtim); }
 
 constexpr std::string_view kTemporaryEnd = ".unfinished";
 
-/// Reads the part that direct I/O can read; `offset` and `out` become the rest.
+/// Reads as much as direct I/O can. Afterwards, `offset` and `out` describe the rest.
 void read_directly(const DirectFile& direct, const fs::path& path, uint64_t& offset,
                    std::span<uint8_t>& out) {
   if (!direct.is_open() || out.size() < kDirectMinimum) return;

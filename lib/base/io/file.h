@@ -19,17 +19,17 @@ namespace twofour {
 
 class RemoteFile;
 
-/// An I/O error: the system could not open or read an existing file. It is not a malformed file: code that
-/// tolerates damaged files must let this one through.
+/// An I/O error: the system could not open or read an existing file. The file need not be malformed, so code
+/// that tolerates damaged files must not catch this error.
 struct ReadError : Error {
   using Error::Error;
   /// "PATH: cannot read: input/output error", from errno.
   ReadError(const std::filesystem::path& path, int error, const char* doing = "read");
 };
 
-/// A regular file open for reading; symbolic links to one are followed, FIFOs and devices refused. Reads
-/// never map the file, so one that shrinks meanwhile is an Error, not a SIGBUS. The bytes of a RemoteFile are
-/// read from their server. Reading is safe from several threads.
+/// A regular file that is open for reading. Symbolic links to a regular file are followed; FIFOs and devices
+/// are refused. Reads never map the file, so a file that shrinks meanwhile causes an Error, not a SIGBUS. The
+/// bytes of a RemoteFile are read from their server. Reading is safe from several threads.
 class InputFile {
  public:
   /// `windows` is shared by files that are read together; by default a file has its own.
@@ -41,17 +41,17 @@ class InputFile {
 
   const std::filesystem::path& path() const { return path_; }
   uint64_t size() const { return size_; }
-  /// True if its bytes are elsewhere, so that its descriptor has none.
+  /// True if the bytes come from a RemoteFile. The descriptor then does not have them.
   bool is_remote() const { return remote_ != nullptr; }
-  /// True if something distinguishes its contents from others of the same name and size, in this run or
-  /// another: its times, or an ETag of the server.
+  /// True if the contents can be told apart from other contents of the same name and size, in this run or
+  /// another. The times of the file or the server's ETag do this.
   bool is_pinned() const;
   /// For mmap; the file still owns it.
   int descriptor() const { return fd_; }
-  /// The time of the last write to it, as of its opening: nanoseconds since 1970.
+  /// The time of the last write to the file before it was opened, in nanoseconds since 1970.
   int64_t modified() const { return modified_; }
-  /// The time of the last change of its contents or status, as of its opening, likewise. No program can set
-  /// it, so it reveals a write that was followed by restoring modified().
+  /// The time of the last change of the contents or status before the file was opened, in nanoseconds since
+  /// 1970. No program can set it, so it reveals a write after which modified() was restored.
   int64_t status_changed() const { return status_changed_; }
   /// The way in which bytes are read: kCached if the file system has no direct I/O or the file is in memory.
   Io io() const;
@@ -66,9 +66,9 @@ class InputFile {
   uint64_t size_ = 0;
   int64_t modified_ = 0, status_changed_ = 0;  ///< nanoseconds
   DirectFile direct_;
-  std::shared_ptr<ReadWindows> windows_;  ///< none: the page cache retains the pages that are read
+  std::shared_ptr<ReadWindows> windows_;  ///< if null, the page cache retains the pages that are read
   std::vector<bool> resident_;            ///< windows that were in the page cache when the file was opened
-  std::shared_ptr<RemoteFile> remote_;    ///< the source of the bytes; none: this file
+  std::shared_ptr<RemoteFile> remote_;    ///< the source of the bytes; if null, the file itself
 };
 
 /// The temporary name of an unfinished file: ".NAME.unfinished", in the same folder.
@@ -80,7 +80,8 @@ std::string name_of_temporary(std::string_view name);
 /// folder, which the destructor removes. Never writes through a link. Writing is safe from several threads.
 class AtomicFile {
  public:
-  /// Unless it is cached, resize() must come before the first byte, and each byte is written once.
+  /// Unless `io` is kCached, resize() must be called before the first write, and each byte must be written
+  /// once.
   explicit AtomicFile(const std::filesystem::path& path, Io io = Io::kCached);
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
@@ -92,10 +93,11 @@ class AtomicFile {
   void resize(uint64_t size);
   void write(uint64_t offset, std::span<const uint8_t> bytes);
   void write(uint64_t offset, std::string_view bytes);
-  /// Flushes to disk. Unless it is cached, the file's pages are dropped from the page cache, so that read()
+  /// Flushes to disk. Unless io() is kCached, also drops the file's pages from the page cache, so that read()
   /// returns what the disk holds.
   void flush();
-  /// Reads written bytes back; unless it is cached, bypasses the page cache if the file system supports it.
+  /// Reads written bytes back. Unless io() is kCached, bypasses the page cache if the file system supports
+  /// it.
   void read(uint64_t offset, std::span<uint8_t> out) const;
   /// Flushes the bytes that flush() did not, then renames. If that fails, removes the temporary file and
   /// throws Error.
@@ -126,24 +128,26 @@ bool same_contents(const std::filesystem::path& a, const std::filesystem::path& 
 /// Flushes a directory's entries (created, renamed and removed names) to disk.
 void sync_directory(const std::filesystem::path& directory);
 
-/// The status of a path; symbolic links are followed. Throws Error if nothing is there, ReadError if the
-/// system does not report it.
+/// The status of a path; symbolic links are followed. Throws Error if nothing exists at the path, and
+/// ReadError if the system does not report its status.
 std::filesystem::file_status status_of(const std::filesystem::path& path);
 
-/// True if nothing is there; false if the system does not report it, so that opening it reports why.
+/// True if nothing exists at a path. False if the system does not report its status, so that opening the path
+/// reports why.
 bool is_absent(const std::filesystem::path& path);
 
 /// The folder for temporary files: TMPDIR, else /tmp. Throws Error if it is no folder.
 std::filesystem::path temporary_folder();
 
-/// Throws Error: "PATH: cannot read: input/output error".
+/// Throws Error with a message such as "PATH: cannot read: input/output error". `doing` is the verb; `error`
+/// is an errno.
 [[noreturn]] void throw_io_error(const std::filesystem::path& path, const char* doing, int error);
 
-/// "permission denied", from errno.
+/// The system's message for an errno, such as "permission denied".
 std::string system_message(int error);
 
-/// Passes `bytes` bytes through one buffer of `step` bytes: read(at, piece) fills it, use(at, piece) receives
-/// it.
+/// Passes `bytes` bytes through one buffer of `step` bytes, piece by piece. read(at, piece) fills a piece
+/// that begins at byte `at`, and use(at, piece) receives it.
 template <class Read, class Use>
 void read_in_pieces(uint64_t bytes, uint64_t step, Read&& read, Use&& use) {
   std::vector<uint8_t> buffer(std::min(step, bytes));
@@ -155,8 +159,8 @@ void read_in_pieces(uint64_t bytes, uint64_t step, Read&& read, Use&& use) {
   }
 }
 
-/// Every regular file, or link to one, below a directory: relative names, with sizes. Links to directories
-/// are not followed. Throws Error if a directory cannot be listed.
+/// The sizes in bytes, by relative path, of all regular files below a directory and of links to regular
+/// files. Links to directories are not followed. Throws Error if a directory cannot be listed.
 std::map<std::string, uint64_t> files_below(const std::filesystem::path& directory);
 
 /// Names in a directory that end in `suffix` and do not begin with a dot, sorted. Files that cannot be opened

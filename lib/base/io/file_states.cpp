@@ -21,7 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// FUSE and SMB may give a file a new inode number when nothing has it open.
+/// True if the file system keeps the inode numbers of files. FUSE and SMB may give a file a new number when
+/// nothing has it open.
 bool has_lasting_inodes(const fs::path& path) {
   constexpr uint32_t kFuse = 0x65735546, kCifs = 0xff534d42, kSmb2 = 0xfe534d42;
   struct statfs system {};

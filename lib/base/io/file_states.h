@@ -7,20 +7,21 @@
 
 namespace twofour {
 
-/// The state of files at one moment: size, times and inode by name. A run that opens files by name at several
-/// moments compares states to be sure that it has read one state of them. It omits names that begin with a
-/// dot, unless an index of the directory lists them; files that this program prints into; and files behind a
-/// URL, since each answer identifies their contents.
+/// The sizes, times and inodes of files at one moment, by name. A run that opens files by name at several
+/// moments compares these states to be sure that no file changed between its reads. Three kinds of files are
+/// omitted: names that begin with a dot, unless an index of the directory lists them; files that this program
+/// prints into; and files behind a URL, since each answer of the server identifies their contents.
 class FileStates {
  public:
-  /// Takes files below directories, and files that are given themselves. Links to files are followed; links
-  /// to directories are followed only for files of an index. Empty and absent paths have no files. Throws
-  /// Error if a directory cannot be listed.
+  /// Each path is a file, or a directory whose files are taken at any depth. Links to files are followed.
+  /// Links to directories are followed only for files that an index lists. Empty and absent paths have no
+  /// files. Throws Error if a directory cannot be listed.
   explicit FileStates(std::vector<std::filesystem::path> paths);
   /// Ignores a file that the run itself writes.
   void leave_out(const std::filesystem::path& file);
-  /// Throws Error naming the first file that has been removed, replaced, written to or touched since, with
-  /// `advice` at the end; also for a new file that loaders would read by its name, *.safetensors or *.json.
+  /// Throws Error that names the first file that has been removed, replaced, written to or touched since
+  /// construction. Also throws for a new file that loaders would read because of its name, *.safetensors or
+  /// *.json. `advice` is the end of the message.
   void check_unchanged(const std::string& advice = "run it again once nothing writes there") const;
 
  private:

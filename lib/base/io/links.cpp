@@ -22,7 +22,8 @@ bool is_in_skipped(const fs::path& target, const fs::path& root) {
   return std::any_of(below.begin(), below.end(), is_skipped_folder);
 }
 
-/// The `blobs` folder of the Hub's cache for a snapshot or a folder in one; empty for all others.
+/// The `blobs` folder of the Hub's cache for a snapshot or a folder within a snapshot; empty for all other
+/// folders.
 fs::path blobs_of(const fs::path& folder) {
   for (fs::path at = folder; at.has_relative_path(); at = at.parent_path()) {
     if (at.parent_path().filename() == "snapshots") return at.parent_path().parent_path() / "blobs";

@@ -15,36 +15,36 @@ enum class Links {
   kFollowed,  ///< all links (--follow-links)
 };
 
-/// True if a folder of that name is not part of a checkpoint, at any depth: ".git", whose config may hold a
-/// password, and ".cache".
+/// True if a folder of that name, at any depth, is not part of a checkpoint. These are ".git", whose config
+/// may hold a password, and ".cache".
 bool is_skipped_folder(const std::filesystem::path& name);
 
-/// A path of a checkpoint that leads out of it by a link.
+/// A path in a checkpoint that leads out of the checkpoint by a link.
 struct LinkOutside {
-  std::filesystem::path path;    ///< of the checkpoint
+  std::filesystem::path path;    ///< the path in the checkpoint
   std::filesystem::path target;  ///< the target, without links
 };
 
-/// The link by which `path`, which is below `folder`, leads out of it; nullopt if it stays inside or nothing
-/// is there. A skipped folder of it counts as outside. The files directly in `blobs` of a Hub's cache are
-/// inside each of its `snapshots/REVISION`; files in a `blobs` beside the folder are inside if hashes name
-/// them, as in a snapshot that was moved together with them.
+/// The link by which `path`, which is below `folder`, leads out of `folder`. nullopt if the path stays inside
+/// or nothing exists there. A skipped folder in `folder` counts as outside. The files directly in `blobs` of
+/// a Hub's cache are inside each of its `snapshots/REVISION`; files in a `blobs` beside the folder are inside
+/// if hashes name them, as in a snapshot that was moved together with them.
 std::optional<LinkOutside> link_outside(const std::filesystem::path& folder,
                                         const std::filesystem::path& path);
 
 /// "SRC/notes.txt: expected a file within the checkpoint, found a link out of it to ...; --follow-links ..."
 std::string text_of(const LinkOutside& link);
 
-/// Opens a file below a folder. With kInside, throws Error if it is outside; the check looks at the opened
-/// file, so that no link can be changed in between.
+/// Opens a file below a folder. With kInside, throws Error if the path leads out of the folder. The check
+/// looks at the opened file, so that no link can be changed in between.
 InputFile open_below(const std::filesystem::path& folder, const std::filesystem::path& path, Links links);
 
 /// Describes a link to nothing: "a link to ../../blobs/x, which is not there (copied without -L?)". Empty for
-/// all others.
+/// all other paths.
 std::string dangling_link(const std::filesystem::path& path);
 
-/// True if `inner` is `outer` or below it; both are absolute and without links. Nothing is within an empty
-/// path.
+/// True if `inner` is `outer` or below it. Both must be absolute and without links. Nothing is within an
+/// empty path.
 bool is_within(const std::filesystem::path& inner, const std::filesystem::path& outer);
 
 }  // namespace twofour

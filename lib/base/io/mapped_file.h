@@ -7,8 +7,8 @@
 
 namespace twofour {
 
-/// Bytes of a file, mapped for reading. Access to pages that the file has lost by truncation raises SIGBUS:
-/// call InputFile::check_unchanged() first.
+/// Bytes of a file, mapped for reading. Access to pages that the file has lost by truncation raises SIGBUS,
+/// so call InputFile::check_unchanged() first.
 class MappedBytes {
  public:
   MappedBytes() = default;
@@ -22,7 +22,7 @@ class MappedBytes {
 
  private:
   void* pages_ = nullptr;
-  size_t length_ = 0;  ///< of the pages
+  size_t length_ = 0;  ///< bytes that are mapped at pages_
   std::span<const uint8_t> bytes_;
 };
 

@@ -13,7 +13,8 @@
 namespace twofour {
 namespace {
 
-/// Bytes that are handed to write-back at once, and the largest number of such windows in flight.
+/// The size in bytes of a window that is handed to write-back at once, and the largest number of windows in
+/// flight.
 constexpr uint64_t kWriteWindow = 8u << 20;
 constexpr size_t kWritesUnderway = 4;
 

@@ -8,11 +8,11 @@
 
 namespace twofour {
 
-/// The way that the bytes of large files take.
+/// The way in which the bytes of large files are read and written.
 enum class Io {
   kCached,    ///< through the page cache, which retains them
   kBuffered,  ///< through the page cache, which drops pages that it did not hold before
-  kDirect,    ///< bypassing the page cache (O_DIRECT), except for small pieces; otherwise as kBuffered
+  kDirect,    ///< bypassing the page cache (O_DIRECT) where possible; small pieces as with kBuffered
 };
 
 /// True if an open file is in memory only, with nothing to write back and nothing to drop.
@@ -22,18 +22,18 @@ bool is_in_memory(int fd);
 /// folios of up to this size, aligned to their size, and drops only whole folios.
 inline constexpr uint64_t kCacheWindow = 2u << 20;
 
-/// The windows of a file that have a page in the page cache, by cachestat(2); nullopt if the kernel has no
-/// such call (before Linux 6.5).
+/// Tells for each window of a file whether the page cache has a page of it, by cachestat(2). nullopt if the
+/// kernel lacks that call (before Linux 6.5).
 std::optional<std::vector<bool>> resident_by_cachestat(int fd, uint64_t size);
-/// The same, by mincore(2), which looks at every page.
+/// Tells the same by mincore(2), which looks at every page.
 std::vector<bool> resident_by_mincore(int fd, uint64_t size);
-/// The same, by the fastest way that works. If we neither own a file nor may write to it, the kernel reports
-/// nothing: then all windows count as resident.
+/// Tells the same by the fastest call that works. If we neither own the file nor may write to it, the kernel
+/// reports nothing, and all windows count as resident.
 std::vector<bool> resident_windows(int fd, uint64_t size);
 
-/// Windows of files that reading brought into the page cache, in the order of reading. Beyond `limit` bytes
-/// the oldest are dropped. Bytes that are soon read again, and pages that two pieces share, come from the
-/// disk only once. Safe from several threads.
+/// The windows of files that reads brought into the page cache, in the order of reading. Beyond `limit`
+/// bytes, the oldest windows are dropped from the page cache. The disk thus delivers bytes that are soon read
+/// again, and pages that two pieces share, only once. Safe from several threads.
 class ReadWindows {
  public:
   explicit ReadWindows(uint64_t limit = 256u << 20) : limit_(limit / kCacheWindow) {}
@@ -52,9 +52,9 @@ class ReadWindows {
   std::deque<Window> recent_;
 };
 
-/// Starts writing a file to the disk, each window as soon as it is full, and drops the pages of the windows
-/// that arrived: only a few windows of the file wait in the page cache. Each byte must be written once. Safe
-/// from several threads.
+/// Starts writing each window of a file to the disk as soon as it is full, and drops the pages of windows
+/// that have reached the disk. Only a few windows of the file thus wait in the page cache. Each byte must be
+/// written once. Safe from several threads.
 class WriteWindows {
  public:
   explicit WriteWindows(uint64_t file_size);
@@ -63,7 +63,7 @@ class WriteWindows {
 
  private:
   const uint64_t size_;
-  std::vector<std::atomic<uint32_t>> filled_;  ///< bytes of each window
+  std::vector<std::atomic<uint32_t>> filled_;  ///< bytes written so far, by window
   std::mutex mutex_;
   std::deque<uint64_t> underway_;
 };

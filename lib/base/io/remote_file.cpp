@@ -15,7 +15,8 @@ struct Entry {
 };
 
 std::mutex mutex;
-/// Read without the lock by the many calls that open files while there are no remote folders.
+/// True once there has been a remote folder. The many calls that open files read it without the lock, so that
+/// they are fast without remote folders.
 std::atomic<bool> any{false};
 
 std::vector<Entry>& entries() {
@@ -23,7 +24,8 @@ std::vector<Entry>& entries() {
   return all;
 }
 
-/// Sets `rest` to the part of `path` behind the folder, "/config.json"; false if the path is elsewhere.
+/// Sets `rest` to the part of `path` behind the folder, "/config.json". Returns false if the path is not
+/// below the folder.
 bool is_below(const std::string& folder, const std::string& path, std::string& rest) {
   if (!path.starts_with(folder)) return false;
   rest = path.substr(folder.size());

@@ -51,8 +51,8 @@ int create_temporary(const fs::path& temporary) {
       remove_left(temporary);
       continue;
     }
-    // Without locks, only its creation makes the file ours. Another process may have taken it for an
-    // abandoned one before it was locked.
+    // On a file system without locks, the file is ours because we created it. With locks, another process may
+    // have taken the file for an abandoned one before we locked it.
     const LockState lock = lock_file(fd);
     if (lock == LockState::kNone || (lock == LockState::kHeld && has_name(fd, temporary))) return fd;
     ::close(fd);

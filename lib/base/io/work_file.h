@@ -9,8 +9,8 @@ namespace twofour {
 /// resumes this one. Safe from several threads.
 class WorkFile {
  public:
-  /// Opens a file of `size` bytes; an existing file keeps its bytes, a new one has zeros that take no room
-  /// until they are written. Never follows a link.
+  /// Opens a file of `size` bytes. An existing file keeps its bytes; a new file is sparse and reads as zeros.
+  /// Never follows a link.
   WorkFile(const std::filesystem::path& path, uint64_t size);
   WorkFile(const WorkFile&) = delete;
   WorkFile& operator=(const WorkFile&) = delete;

@@ -16,15 +16,15 @@ void add_literal(std::string& regex, char c) {
   regex += c;
 }
 
-/// The end of the character class that begins with the "[" at `open`; npos: it is a plain bracket. A "]" that
-/// comes first is a member.
+/// The position of the "]" that ends the character class which begins with the "[" at `open`. npos if that
+/// "[" is a plain bracket. A "]" that comes first is a member of the class.
 size_t class_end(std::string_view glob, size_t open) {
   const bool negated = glob.substr(open + 1).starts_with('!');
   return glob.find(']', open + (negated ? 3 : 2));
 }
 
-/// Adds a class of these members. A range that runs backwards is empty to Python's fnmatch; in its regular
-/// expressions it is an error.
+/// Adds a character class of these members to `regex`. A range that runs backwards is empty in Python's
+/// fnmatch and an error in Python's regular expressions.
 void add_class(std::string& regex, std::string_view members, bool negated) {
   std::string all;
   const auto add = [&](char c) {
@@ -142,7 +142,7 @@ bool may_be_pythons(std::string_view text) {
     const char c = text[i];
     if (c == '\\' && one_of(++i, "AZ123456789")) return true;  // anchors, references to groups
     if (c == '(' && one_of(i + 1, "?")) return true;
-    if (c == '{' && count_length(text.substr(i)) == 0) return true;  // itself, {,4}, or a large count
+    if (c == '{' && count_length(text.substr(i)) == 0) return true;  // a plain "{", {,4}, or large counts
   }
   return false;
 }

@@ -11,12 +11,12 @@
 
 namespace twofour {
 
-/// Globs as regular expressions that match the same names: "*.mlp.gate" as "re:.*\\.mlp\\.gate$". Exact names
-/// stay.
+/// Converts globs to regular expressions that match the same names: "*.mlp.gate" becomes
+/// "re:.*\\.mlp\\.gate$". Exact names stay.
 std::vector<std::string> globs_to_regexes(const std::vector<std::string>& globs);
 
-/// Ignore patterns of compressed-tensors as globs that match the same names. A regular expression that no
-/// glob can express is replaced by the `names` that it matches.
+/// Converts ignore patterns of compressed-tensors to globs that match the same names. A regular expression
+/// that no glob can express is replaced by those of `names` that it matches.
 std::vector<std::string> regexes_to_globs(const std::vector<std::string>& patterns,
                                           const std::vector<std::string>& names);
 
@@ -36,7 +36,8 @@ bool may_be_pythons(std::string_view text);
 class ConfigPattern {
  public:
   explicit ConfigPattern(const std::string& text);
-  /// True if we can evaluate it. Other expressions, which Python may accept, are only reported as present.
+  /// True if we can evaluate the pattern. If not, Python may still accept it, and callers only report that it
+  /// is there.
   bool known() const { return pattern_.has_value(); }
   bool tells_digits() const { return tells_digits_; }
   bool matches(std::string_view name) const;

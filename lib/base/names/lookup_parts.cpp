@@ -119,7 +119,7 @@ TargetGroups::TargetGroups(const Json& config) {
     for (const std::string& text : texts) {
       const size_t place = targets.add(text);
       groups.resize(std::max(groups.size(), place + 1));
-      groups[place] = &group;  // of two equal targets the last counts, in the place of the first
+      groups[place] = &group;  // for equal targets, the last group at the first position
     }
   }
 }

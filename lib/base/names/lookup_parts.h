@@ -9,23 +9,24 @@
 #include "formats/json/access.h"
 #include "lib/base/names/config_pattern.h"
 
-/// Building blocks of the rules of several engines. Configurations must outlive them.
+/// Building blocks for the rules by which several engines look up the quantization of a module. Each refers
+/// to its configuration, which must outlive it.
 namespace twofour::lookups {
 
-/// True if there are groups and none quantizes activations: ModelOpt's NVFP4 of such a config is for weights
-/// alone.
+/// True if there are groups and none of them quantizes activations. ModelOpt's NVFP4 of a config with such
+/// groups is for weights alone.
 bool are_for_weights_alone(const Json& groups);
 /// "quant_algo" in capitals, as loaders compare it; empty if there is none.
 std::string algorithm_of(const Json& entry);
 
-/// The exact names of quantized_layers, in the order of the file. A configuration of more than 256 KiB is
-/// sorted by name.
+/// The entries of "quantized_layers", which have exact names, in the order of the file. A configuration of
+/// more than 256 KiB is sorted by name.
 class LayerMap {
  public:
   explicit LayerMap(const Json& layers);
   bool empty() const { return entries_.empty(); }
   const std::vector<std::pair<std::string_view, const Json*>>& entries() const { return entries_; }
-  /// The entry of a name; nullptr: none.
+  /// The entry of a name; nullptr if there is none.
   const Json* find(const std::string& name) const;
   /// The entry of the first name below `name`.
   const Json* first_below(const std::string& name) const;
@@ -34,8 +35,8 @@ class LayerMap {
 
  private:
   struct Head {
-    std::string_view name;  ///< of experts, without number and matrix, since there are many
-    const Json* entry;      ///< that of the first
+    std::string_view name;  ///< for an expert, without its number and its matrix, since experts are many
+    const Json* entry;      ///< the entry of the first name with this head
     bool cut;
   };
   std::vector<std::pair<std::string_view, const Json*>> entries_;
@@ -46,14 +47,14 @@ class LayerMap {
 /// Names and regular expressions ("re:...") that match from the start, as compressed-tensors lists them.
 class TargetList {
  public:
-  /// Appends a text, or finds its place if it is already there.
+  /// Appends a text, unless it is already in the list. Returns its position.
   size_t add(const std::string& text);
-  /// True if all expressions can be evaluated; Python has some that we cannot.
+  /// True if we can evaluate all expressions. Some of Python's expressions we cannot.
   bool all_known() const { return all_known_; }
-  /// The place of the first text that matches.
+  /// The position of the first text that matches the name.
   std::optional<size_t> find(const std::string& name) const;
   bool matches(const std::string& name) const { return find(name).has_value(); }
-  /// True if it is listed as a name.
+  /// True if the list has this text as a name.
   bool has_name(const std::string& name) const { return places_.count(name) > 0; }
   const std::vector<std::string>& texts() const { return texts_; }
 
@@ -71,16 +72,17 @@ class TargetList {
   mutable std::unordered_map<std::string, bool> seen_;
 };
 
-/// The groups of a compressed-tensors config: targets in the order of the file, and the group of each.
+/// The groups of a compressed-tensors config. `targets` are in the order of the file; `groups` has the group
+/// of each.
 struct TargetGroups {
   explicit TargetGroups(const Json& config);
   TargetList targets, ignored;
-  std::vector<const Json*> groups;  ///< of each target
-  std::vector<const Json*> all;     ///< each once
+  std::vector<const Json*> groups;  ///< the group of each target, in the order of `targets`
+  std::vector<const Json*> all;     ///< all groups, each once
   bool all_known() const { return targets.all_known() && ignored.all_known(); }
-  /// The group that targets a class, such as "Linear"; nullptr: none.
+  /// The group that targets a class, such as "Linear"; nullptr if no group does.
   const Json* of_class(std::string_view name) const;
-  /// The group of a linear that no engine fuses with others; nullptr: none.
+  /// The group of a linear that no engine fuses with others; nullptr if it has none.
   const Json* find(const std::string& module) const;
 };
 

@@ -29,8 +29,8 @@ std::string ranges(const std::set<int64_t>& numbers) {
 using Member = std::pair<std::vector<int64_t>, size_t>;  // numbers of a name, its index
 using Group = std::vector<Member>;
 
-/// Splits a group into parts that are equal except for the number at `place`: layers with the same experts.
-/// Numbers are compared in place, since names may hold thousands.
+/// Splits a group into parts whose names are equal except for the number at `place`, for example into layers
+/// with the same experts. Numbers are compared in place, since a name may hold thousands.
 std::vector<Group> split_at(size_t place, Group group) {
   const auto at = static_cast<std::ptrdiff_t>(place);
   const auto others_less = [at](const Member* a, const Member* b) {
@@ -69,9 +69,9 @@ struct Part {
   Group group;
 };
 
-/// Names the parts with numbers that form all combinations; splits the others at their depth and deeper.
-/// Names may hold thousands of numbers, and each may split again: parts wait in a list, not on the call
-/// stack.
+/// Names each part whose numbers form all combinations, and splits every other part at its depth and deeper.
+/// A name may hold thousands of numbers, and each may split a part again, so parts wait in a list and not on
+/// the call stack.
 void fold(const std::string& name_template, Group whole,
           std::vector<std::pair<std::string, std::vector<size_t>>>& out) {
   const size_t places = whole[0].first.size();

@@ -28,14 +28,14 @@ bool natural_less(std::string_view a, std::string_view b) {
       if (m.size() != n.size()) return m.size() < n.size();
       if (m != n) return m < n;
     } else if (x[0] != y[0]) {
-      return std::string_view::traits_type::lt(x[0], y[0]);  // as unsigned, on every processor
+      return std::string_view::traits_type::lt(x[0], y[0]);  // unsigned on every processor
     } else {
       x.remove_prefix(1);
       y.remove_prefix(1);
     }
   }
   if (x.empty() != y.empty()) return x.empty();
-  return a < b;  // equal except for leading zeros
+  return a < b;  // the names are equal except for leading zeros
 }
 
 NumberedName split_numbers(const std::string& name) {

@@ -6,10 +6,10 @@
 
 namespace twofour {
 
-/// Orders names with runs of digits compared as numbers: layer 2 before layer 10. A total order.
+/// Orders names so that runs of digits compare as numbers: layer 2 is before layer 10. The order is total.
 bool natural_less(std::string_view a, std::string_view b);
 
-/// Stands for a number in a name_template. It is no byte of UTF-8, so no name has it.
+/// Stands for a number in a name_template. UTF-8 has no such byte, so no name contains it.
 inline constexpr char kNumberMark = '\xFF';
 
 /// A name cut at its dots, with its numbers split off: "layers.3.norm" is "layers.\xFF.norm" and 3. Numbers

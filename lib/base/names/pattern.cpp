@@ -24,7 +24,8 @@ constexpr auto kBounded = std::regex::ECMAScript;
 /// The only inline flag of Python's expressions that lists of modules use; std::regex knows none.
 constexpr std::string_view kAnyCase = "(?i)";
 
-/// True if it has one of Python's anchors, "\\A" or "\\Z", which std::regex would take for a letter.
+/// True if a regular expression has one of Python's anchors, "\\A" or "\\Z". std::regex would take it for a
+/// letter.
 bool has_letter_anchor(std::string_view regex) {
   for (size_t i = 0; i + 1 < regex.size(); ++i) {
     if (regex[i] == '\\' && (regex[++i] == 'A' || regex[i] == 'Z')) return true;
@@ -32,7 +33,7 @@ bool has_letter_anchor(std::string_view regex) {
   return false;
 }
 
-/// True if it has a back-reference, which no matcher with linear time supports.
+/// True if a regular expression has a back-reference, which no matcher with linear time supports.
 bool has_back_reference(std::string_view regex) {
   for (size_t i = 0; i + 1 < regex.size(); ++i) {
     if (regex[i] == '\\' && regex[++i] >= '1' && regex[i] <= '9') return true;
@@ -40,7 +41,8 @@ bool has_back_reference(std::string_view regex) {
   return false;
 }
 
-/// The length of the repetition that begins there, without the "?" that makes it lazy. 0: none begins there.
+/// The length in bytes of the repetition at the beginning of `at`, without the "?" that makes it lazy. 0 if
+/// `at` begins with no repetition.
 size_t repetition_length(std::string_view at) {
   if (at.starts_with('{')) return count_length(at);
   return at.starts_with('*') || at.starts_with('+') || at.starts_with('?') ? 1 : 0;

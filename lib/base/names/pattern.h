@@ -16,12 +16,12 @@ class NamePattern {
   // Expressions also come from config.json, and each state of the matcher may be a level of recursion.
   static constexpr size_t kLongestRegex = 4096;  ///< bytes
   static constexpr std::ptrdiff_t kMostGroups = 256;
-  static constexpr size_t kLongestName = 4096;  ///< bytes, of a name that a regular expression matches
+  static constexpr size_t kLongestName = 4096;  ///< bytes of a name, if the pattern is a regex
 
   explicit NamePattern(std::string text);     ///< throws Error if the regular expression is not valid
   bool matches(std::string_view name) const;  ///< throws Error on names too long for a regular expression
   const std::string& text() const { return text_; }
-  /// True if it is an exact name, which nothing else matches.
+  /// True if the pattern is an exact name, which matches only itself.
   bool is_exact() const;
 
  private:
@@ -35,12 +35,12 @@ class NamePattern {
 /// are two members in Python and the beginning of a class name in std::regex.
 bool has_ambiguous_class(std::string_view regex);
 
-/// Bytes of the count that begins at a "{", if both Python and std::regex take it for one: {3}, {3,}, {3,4},
-/// none large. 0: they do not.
+/// The length in bytes of the repetition count that begins at a "{": {3}, {3,} or {3,4}, without large
+/// numbers. 0 if Python or std::regex does not read it as a count.
 size_t count_length(std::string_view brace);
 
-/// A repetition that is repeated without parentheses. std::regex accepts it; in Python "a*+" is possessive,
-/// and others are errors.
+/// A repetition that is repeated without parentheses. std::regex accepts it. In Python, "a*+" is possessive,
+/// and all others are errors.
 enum class Repeated { kNo, kPossessive, kWrong };
 Repeated repeated_repetition(std::string_view regex);
 
@@ -53,11 +53,11 @@ std::vector<NamePattern> parse_patterns(const std::vector<std::string>& texts);
 /// True if any of `patterns` matches.
 bool any_matches(const std::vector<NamePattern>& patterns, std::string_view name);
 
-/// Matches names against patterns and remembers which patterns matched: a pattern that matches nothing is an
-/// error.
+/// Matches names against patterns and remembers which patterns matched, because a pattern that matches
+/// nothing is an error.
 class Matcher {
  public:
-  /// `patterns` must outlive it.
+  /// `patterns` must outlive the matcher.
   explicit Matcher(const std::vector<NamePattern>& patterns);
   bool matches(std::string_view name);
   /// Throws Error for the first pattern that matched nothing: "OPTION 'x': expected to match EXPECTED".

@@ -9,7 +9,8 @@ namespace {
 
 bool is_layer_number(std::string_view piece) { return is_number_part(piece) && piece.size() < 10; }
 
-/// The places where the numbers of layer and expert begin; npos: there is none.
+/// The positions in a name at which the numbers of layer and expert begin; npos for a number that it does not
+/// have.
 struct NumberPlaces {
   size_t layer = std::string_view::npos, expert = std::string_view::npos;
 };

@@ -14,8 +14,9 @@ struct SiblingName {
 /// The first number of a name is the layer's; a number behind "experts" is the expert's.
 SiblingName sibling_name(std::string_view name);
 
-/// The part before the number of the expert, "model.layers.3.mlp.experts", or of the layer, "model.layers".
-/// The whole name if it has no such number.
+/// experts_of() returns the part before the number of the expert, "model.layers.3.mlp.experts". layers_of()
+/// returns the part before the number of the layer, "model.layers". A name without that number is returned
+/// whole.
 std::string experts_of(const std::string& name);
 std::string layers_of(const std::string& name);
 

@@ -28,7 +28,7 @@ std::string common_path(std::string_view a, std::string_view b) {
   return std::string(a);
 }
 
-/// Another tensor of the linear itself.
+/// Finds weights of the same linear in another format.
 std::optional<size_t> find_other_format(std::span<const TensorInfo> tensors, size_t i,
                                         const WeightName& own) {
   for (const std::string_view suffix :
@@ -39,7 +39,7 @@ std::optional<size_t> find_other_format(std::span<const TensorInfo> tensors, siz
   return std::nullopt;
 }
 
-/// The same matrix by another family's name: "w1" beside "gate_proj".
+/// Finds the same matrix under another family's name: "w1" beside "gate_proj".
 std::optional<size_t> find_other_name(std::span<const TensorInfo> tensors, const WeightName& own) {
   const auto name = parse_module_name(own.linear);
   if (!name || own.is_stack) return std::nullopt;
@@ -49,7 +49,7 @@ std::optional<size_t> find_other_name(std::span<const TensorInfo> tensors, const
                                                              : rule.down;
     if (leaf == nullptr || leaf == leaf_of(own.linear)) continue;
     const std::string linear = std::string(parent_of(own.linear)) + "." + leaf;
-    if (linear > own.linear) continue;  // the search for that one finds this one
+    if (linear > own.linear) continue;  // the search for the other name finds this pair
     const auto other = parse_module_name(linear);
     if (!other || other->kind != name->kind || other->projection != name->projection) continue;
     if (const auto at = find_weight(tensors, linear)) return at;
@@ -57,7 +57,7 @@ std::optional<size_t> find_other_name(std::span<const TensorInfo> tensors, const
   return std::nullopt;
 }
 
-/// A separate expert with weights that a stack holds, too.
+/// Finds a separate expert whose weights are also in the stack.
 std::optional<size_t> find_expert(std::span<const TensorInfo> tensors, const WeightName& stack) {
   const auto own = parse_module_name(stack.linear);
   const std::string below = own->block + ".";

@@ -13,23 +13,24 @@ namespace twofour {
 struct WeightName {
   std::string linear;
   std::string_view suffix;  ///< ".weight", ".qweight", "_blocks" of a stack, "" of a stack
-  bool is_stack;            ///< its parts are behind "_", too
+  bool is_stack;            ///< the suffixes of its parts may also begin with "_"
 };
-/// Suffixes of weights behind a linear's name; a stack has none or "_blocks", too.
+/// The suffixes of weights behind a linear's name. A stack may also have no suffix or "_blocks".
 inline constexpr std::string_view kWeightSuffixes[] = {".weight", ".weight_packed", ".qweight"};
 
-/// Decided by name and rank; empty if the name is not one of weights, or is a norm's.
+/// Recognizes a tensor of weights by its name and rank. Returns nullopt if the name is not that of weights,
+/// or is that of a norm.
 std::optional<WeightName> weight_name(const TensorInfo& tensor);
-/// The weights of a linear, in any format. `tensors` are sorted by name.
+/// The position of the weights of a linear, in any format. `tensors` must be sorted by name.
 std::optional<size_t> find_weight(std::span<const TensorInfo> tensors, const std::string& linear);
 
-/// Weights that two tensors hold: in two formats, under the names of two families, or in a stack and in
-/// separate experts. Readers take one or the other.
+/// The same weights in two tensors: in two formats, under the names of two families, or in a stack and in
+/// separate experts. A reader takes one of the two.
 struct SecondHome {
   size_t tensor, other;
   std::string above;  ///< the module or block that holds both
 };
-/// All second homes, one for each tensor; `tensors` are sorted by name.
+/// All second homes, at most one for each tensor. `tensors` must be sorted by name.
 std::vector<SecondHome> find_second_homes(std::span<const TensorInfo> tensors);
 
 }  // namespace twofour

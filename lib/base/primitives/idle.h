@@ -7,17 +7,19 @@
 
 namespace twofour {
 
-/// Objects that threads use one at a time. A thread makes one only if none is idle. Safe from several
-/// threads.
+/// A pool of objects, each used by one thread at a time. A thread makes a new object only if none is idle.
+/// Safe from several threads.
 template <class T>
 class Idle {
  public:
-  /// The object that was given back last, if one is idle. The caller has it alone.
+  /// Takes the object that was given back last; nullopt if none is idle. No other thread uses the object
+  /// until the caller gives it back.
   std::optional<T> take() {
     const std::lock_guard lock(mutex_);
     return idle_.empty() ? std::nullopt : take_at(idle_.end() - 1);
   }
-  /// The first idle object that satisfies `wanted`, or the one that has been idle longest.
+  /// Takes the first idle object for which `wanted` returns true. If there is none, takes the object that has
+  /// been idle longest; nullopt if none is idle.
   template <class Wanted>
   std::optional<T> take(const Wanted& wanted) {
     const std::lock_guard lock(mutex_);

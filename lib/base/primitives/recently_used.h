@@ -10,14 +10,16 @@ namespace twofour {
 template <class Key, class Value>
 class RecentlyUsed {
  public:
-  /// The value of a key, which becomes the most recently used one, or nullptr.
+  /// Returns the value of a key and makes it the most recently used one. Returns nullptr if the key is
+  /// absent.
   Value* find(const Key& key) {
     const auto at = std::find_if(held_.begin(), held_.end(), [&](auto& held) { return held.first == key; });
     if (at == held_.end()) return nullptr;
     held_.splice(held_.begin(), held_, at);
     return &held_.front().second;
   }
-  /// Adds a value under a key that is not present. Its address stays valid until it is taken out.
+  /// Adds a value under a key that is not present. The address of the value stays valid until the value is
+  /// taken out.
   Value& add(Key key, Value value) { return held_.emplace_front(std::move(key), std::move(value)).second; }
   /// Takes out the value that was used least recently; there must be one.
   Value take_oldest() {

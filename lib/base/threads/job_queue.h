@@ -11,8 +11,8 @@
 
 namespace twofour {
 
-/// Runs jobs in order on some threads. A job may add further jobs, which come before the waiting ones. The
-/// first exception stops the rest, and run() throws it.
+/// Runs jobs in order on several threads. A job may add further jobs, which run before the waiting ones. The
+/// first exception stops the queue, and run() throws it.
 template <class Job>
 class JobQueue {
  public:
@@ -24,9 +24,9 @@ class JobQueue {
     changed_.notify_one();
   }
 
-  /// `make_worker()` is called on each thread and returns the function that runs a job there. `on_error` is
-  /// called once, before waiting threads are joined, to wake jobs that wait for others. Throws Error if the
-  /// system starts fewer threads.
+  /// Calls `make_worker()` on each thread; it returns the function that runs a job there. After the first
+  /// exception, calls `on_error` once, before it joins the threads: `on_error` must wake jobs that wait for
+  /// other jobs. Throws Error if the system starts fewer than `threads` threads.
   void run(int threads, const std::function<std::function<void(const Job&)>()>& make_worker,
            const std::function<void()>& on_error) {
     const auto note_error = [&] {

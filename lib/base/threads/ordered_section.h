@@ -7,12 +7,12 @@
 
 namespace twofour {
 
-/// Lets ranges of one sequence through in their order, no matter which thread finishes first, so that a
-/// tensor is hashed from front to back. Never deadlocks if ranges are begun in order.
+/// Lets byte ranges of one sequence pass in their order, no matter which thread finishes first, so that a
+/// tensor is hashed from front to back. It never deadlocks if threads begin the ranges in order.
 class OrderedSection {
  public:
-  /// Waits until all bytes before `begin` went through, runs `f`, then lets the range behind these `bytes`
-  /// in. Does nothing after release(); throws Interrupted after stop().
+  /// Waits until all bytes before `begin` have passed, runs `f`, then lets the range pass that begins at
+  /// `begin` + `bytes`. Does nothing after release(). Throws Interrupted after stop().
   template <class F>
   void pass(uint64_t begin, uint64_t bytes, F&& f) {
     std::unique_lock lock(mutex_);
@@ -25,13 +25,14 @@ class OrderedSection {
     next_ += bytes;
     changed_.notify_all();
   }
-  /// Wakes all threads that wait; they throw Interrupted.
+  /// Wakes all threads that wait in pass(), which then throws Interrupted.
   void stop() {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
     changed_.notify_all();
   }
-  /// Gives up the order, which is no longer needed: wakes all threads that wait.
+  /// Gives up the order when it is no longer needed. All threads that wait in pass() return without calling
+  /// `f`.
   void release() {
     const std::lock_guard lock(mutex_);
     released_ = true;

@@ -17,8 +17,8 @@
 
 namespace twofour {
 
-/// Runs `f` on a thread of its own. Throws Error if the system starts none: limits on processes count
-/// threads, too.
+/// Runs `f` on a thread of its own. Throws Error if the system cannot start a thread: a limit on processes
+/// also counts threads.
 template <class F>
 std::jthread start_thread(F&& f) {
   try {
@@ -30,8 +30,8 @@ std::jthread start_thread(F&& f) {
   }
 }
 
-/// Runs `loop` on this many threads, including the caller's, and waits for all. `loop` must not throw. If the
-/// system starts too few, calls `stop`, which must end the running ones, and throws Error.
+/// Runs `loop` on `threads` threads, one of which is the caller's, and waits for all. `loop` must not throw.
+/// If the system starts too few threads, calls `stop`, which must end the running loops, and throws Error.
 template <class Loop, class Stop>
 void run_on_threads(int threads, const Loop& loop, const Stop& stop) {
   std::vector<std::jthread> pool;
@@ -44,7 +44,7 @@ void run_on_threads(int threads, const Loop& loop, const Stop& stop) {
   loop();
 }
 
-/// While it lives, OpenMP's loops on this thread run on this thread alone.
+/// While this object lives, OpenMP loops that its thread starts run on that thread alone.
 class SingleThreaded {
  public:
   SingleThreaded() { omp_set_num_threads(1); }
@@ -56,10 +56,10 @@ class SingleThreaded {
   int before_ = omp_get_max_threads();
 };
 
-/// Calls work(i) for i < count on as many threads as OpenMP would use, each as soon as one is free;
-/// `make_worker()` gives each thread its own `work`. Makes all calls, then throws the exception of the first
-/// call that failed, which is the same for any number of threads. Throws Error if the system starts too few
-/// threads; OpenMP's runtime would end the program.
+/// Calls work(i) for every i < count on as many threads as OpenMP would use. A thread takes the next i as
+/// soon as it is free. Each thread calls `make_worker()` once, which returns its `work`. Makes all calls,
+/// then throws the exception of the failed call with the lowest i, which is the same for any number of
+/// threads. Throws Error if the system starts too few threads, where OpenMP's runtime would end the program.
 template <class MakeWorker>
 void parallel_workers(size_t count, MakeWorker&& make_worker) {
   std::atomic<size_t> next{0};
@@ -101,7 +101,7 @@ void parallel_workers(size_t count, MakeWorker&& make_worker) {
   if (error) std::rethrow_exception(error);
 }
 
-/// The same for calls of f(i) that need no state of their thread.
+/// Calls f(i) for every i < count like parallel_workers(), for an `f` that needs no state of its thread.
 template <class F>
 void parallel_for(size_t count, F&& f) {
   parallel_workers(count, [&] { return [&](size_t i) { f(i); }; });

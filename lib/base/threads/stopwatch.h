@@ -9,7 +9,7 @@ class Stopwatch {
  public:
   /// Seconds since construction or since the last lap.
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-  /// The same, and starts the next lap.
+  /// Returns seconds() and starts the next lap.
   double lap() {
     const auto now = Clock::now();
     return std::chrono::duration<double>(now - std::exchange(start_, now)).count();

@@ -25,7 +25,8 @@ struct EntryPlace {
   int64_t expert = -1;
 };
 
-/// The first number of a name is the layer's; a number behind "experts" is an expert's.
+/// Splits the name of an entry. The first number is that of the layer, and a number behind "experts" is that
+/// of an expert.
 EntryPlace place_of(const std::string& name) {
   EntryPlace place;
   std::string_view previous;
@@ -48,7 +49,7 @@ EntryPlace place_of(const std::string& name) {
   return place;
 }
 
-/// Leaves only the pairs that the options select.
+/// Removes the pairs that the options do not select.
 void restrict_to(const Matrices& a, const Matrices& b, const DiffOptions& options,
                  std::vector<DiffPair>& pairs) {
   if (options.include.empty() && options.exclude.empty()) return;
@@ -106,7 +107,7 @@ void add_rows(DiffResult& result) {
   }
 }
 
-/// All files except those of tensors, caches and version control.
+/// The sizes, by name, of all files except those of tensors, caches and version control.
 std::map<std::string, uint64_t> other_files(const Checkpoint& c) {
   if (!c.is_directory()) return {};
   auto files = files_below(c.path());
@@ -116,7 +117,7 @@ std::map<std::string, uint64_t> other_files(const Checkpoint& c) {
   return files;
 }
 
-/// True if --headers-only reads a file beside the weights.
+/// True if --headers-only compares the contents of a file of this size, which has no weights.
 bool is_small(uint64_t bytes) {
   constexpr uint64_t kMost = 64u << 20;
   return bytes <= kMost;
@@ -142,7 +143,7 @@ void compare_files(const Checkpoint& a, const Checkpoint& b, bool headers_only, 
   }
 }
 
-/// Searches elsewhere in B for matrices that differ.
+/// Searches all of B for matrices of A that differ from B's matrices of the same name.
 void find_elsewhere(const Matrices& ours, const Matrices& theirs, const std::vector<DiffPair>& pairs,
                     DiffResult& result) {
   std::map<const StoredMatrix*, const std::string*> names;
@@ -189,7 +190,7 @@ DiffResult diff(const Checkpoint& a, const Checkpoint& b, const DiffOptions& opt
   for (const Checkpoint* c : {&a, &b}) {
     result.findings.insert(result.findings.end(), c->findings().begin(), c->findings().end());
   }
-  Findings odd;  // modules with tensors that disagree: compared tensor by tensor
+  Findings odd;  // about inconsistent modules, which are compared by tensor
   Matrices ours(a, odd), theirs(b, odd);
   ours.add_tables_of(theirs);
   theirs.add_tables_of(ours);

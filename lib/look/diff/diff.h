@@ -16,33 +16,33 @@
 
 namespace twofour {
 
-/// The result of comparing the two sides of a name, in value space: 0 equals -0, NaN equals NaN.
+/// The result of comparing the values of the two sides of a name. 0 equals -0, and NaN equals NaN.
 enum class DiffClass {
   kEqual,
-  kReciprocal,  ///< equal except for multipliers that are neighbours in float32, as 1/(1/g) may be g's
-  kWithin,      ///< every difference within the tolerance
+  kReciprocal,  ///< equal except that multipliers are neighbours in float32, like g and 1/(1/g)
+  kWithin,      ///< every difference is within the tolerance
   kDifferent,
-  kShape,       ///< unlike shapes
-  kType,        ///< types whose values cannot be compared: integers and floats
-  kUnreadable,  ///< on at least one side: scales that are NaN, and so on
-  kRemoved,     ///< only in A
-  kAdded,       ///< only in B
-  kUnread,      ///< equal by headers; nothing else was compared
+  kShape,       ///< different shapes
+  kType,        ///< types whose values cannot be compared, such as integers and floats
+  kUnreadable,  ///< at least one side cannot be read: NaN scales, and so on
+  kRemoved,     ///< the name is only in A
+  kAdded,       ///< the name is only in B
+  kUnread,      ///< the headers are equal; nothing else was compared
 };
 inline constexpr size_t kDiffClasses = 10;
 /// "equal", "reciprocal", "within-tolerance", "different", "unlike-shape", "unlike-type", "unreadable",
 /// "removed", "added", "not-read".
 const char* diff_class_name(DiffClass cls);
 
-/// The kind of an entry. The weights of a linear take two or three tensors in most formats.
+/// The kind of an entry. In most formats, kWeights stands for two or three tensors.
 enum class DiffKind { kWeights, kBias, kInputScale, kTensor };
 const char* diff_kind_name(DiffKind kind);
 
 /// One side of an entry.
 struct DiffSide {
-  std::string tensor;  ///< as stored there: for weights the tensor of values or codes
-  std::string format;  ///< "NVFP4", "MXFP4", "FP8", or the type of its elements; empty: nothing is there
-  std::vector<int64_t> shape;  ///< [N, K] of one expert for weights, in any form of storage
+  std::string tensor;          ///< its name in that checkpoint; for weights, that of values or codes
+  std::string format;          ///< "NVFP4", "MXFP4", "FP8" or an element type; empty if absent
+  std::vector<int64_t> shape;  ///< for weights, [N, K] of one expert in any form of storage
   bool is_there() const { return !format.empty(); }
 };
 
@@ -51,22 +51,25 @@ using FirstValues = std::optional<std::array<ElementValue, 2>>;
 
 /// One matrix of weights, or one tensor that is not part of a matrix.
 struct DiffEntry {
-  /// As in the files, A's before B's; for a matrix in a stack, as if each expert were separate:
-  /// "model.layers.3.mlp.experts.7.up_proj". Matrices are paired across dialects, layouts and stacks.
+  /// The name in the files; if the two differ, A's. For a matrix in a stack, it is the name that a separate
+  /// expert would have: "model.layers.3.mlp.experts.7.up_proj". Matrices are paired across dialects, layouts
+  /// and stacks.
   std::string name;
   DiffKind kind = DiffKind::kTensor;
   DiffClass cls = DiffClass::kEqual;
   DiffSide a, b;
   size_t row = 0;           ///< in DiffResult::rows
-  int64_t expert = -1;      ///< the expert that it belongs to; -1: none
+  int64_t expert = -1;      ///< its expert; -1 if it belongs to none
   bool same_bytes = false;  ///< equality was found without decoding
-  /// For kWithin and kDifferent; A's weights are the source's. `beyond` counts differences, `first` is the
-  /// place of the first (e: the expert, or 0). For kReciprocal only `weights`. Integers are compared exactly,
-  /// with any tolerance; figures of types that are neither integer nor float are NaN.
+  /// The error, for kWithin and kDifferent. A is the source. `beyond` counts differences, and `first` is the
+  /// place of the first difference, where e is the expert or 0. For kReciprocal, only `weights` is set.
+  /// Integers are compared exactly, whatever the tolerance. Figures of types that are neither integer nor
+  /// float are NaN.
   ValueError error;
-  /// For types without float values: the values at `error.first` in A and in B, which floats would round.
+  /// For types without float values, the exact values at `error.first` in A and in B, which floats would
+  /// round.
   FirstValues first{};
-  std::string message;  ///< of kShape, kType and kUnreadable: expected and found
+  std::string message;  ///< for kShape, kType and kUnreadable: expected and found
 
   /// True if `error` has figures.
   bool has_figures() const { return cls == DiffClass::kDifferent || cls == DiffClass::kWithin; }
@@ -75,17 +78,17 @@ struct DiffEntry {
 
 /// The entries of one layer and projection, all experts together.
 struct DiffRow {
-  std::string layer;       ///< "model.layers.3"; empty: belongs to none
-  std::string projection;  ///< the rest of the name without numbers of experts: "mlp.experts.up_proj"
+  std::string layer;                            ///< "model.layers.3"; empty if it belongs to no layer
+  std::string projection;                       ///< the rest without expert numbers: "mlp.experts.up_proj"
   std::array<uint64_t, kDiffClasses> counts{};  ///< of entries, by class
-  ValueError error;                             ///< of entries with figures (kWithin, kDifferent) together
-  FirstValues first{};                          ///< as of an entry
-  size_t worst = 0;                             ///< entry of the smallest SNR, if there are figures
+  ValueError error;                             ///< over all entries with figures (kWithin, kDifferent)
+  FirstValues first{};                          ///< as in DiffEntry
+  size_t worst = 0;                             ///< entry with the smallest SNR, if there are figures
   uint64_t entries() const;
   uint64_t count(DiffClass cls) const { return counts[static_cast<size_t>(cls)]; }
 };
 
-/// A file that is no tensor: config, tokenizer, and so on.
+/// A file without tensors: config, tokenizer, and so on.
 struct DiffFile {
   enum class State { kSame, kDifferent, kOnlyA, kOnlyB };
   std::string name;
@@ -102,29 +105,30 @@ struct DiffResult {
   std::vector<DiffEntry> entries;               ///< in natural order of names
   std::vector<DiffRow> rows;                    ///< in natural order of layer, then projection
   std::array<uint64_t, kDiffClasses> counts{};  ///< of entries, by class
-  uint64_t renamed = 0;         ///< entries with tensors that have other names on the other side
-  uint64_t same_bytes = 0;      ///< equal entries that are equal byte for byte
-  std::vector<DiffFile> files;  ///< by name; not counted anywhere
+  uint64_t renamed = 0;                         ///< entries whose tensors have different names in A and B
+  uint64_t same_bytes = 0;                      ///< entries that are equal byte for byte
+  std::vector<DiffFile> files;                  ///< by name; not counted anywhere
   std::vector<MovedWeights>
-      moved{};        ///< different weights that are elsewhere in B, or in another order there
-  Findings findings;  ///< of opening both, and of modules that cannot be read
+      moved{};        ///< weights that differ, but are elsewhere in B or in another order there
+  Findings findings;  ///< from opening both, and about unreadable modules
   uint64_t count(DiffClass cls) const { return counts[static_cast<size_t>(cls)]; }
 };
 
 /// Selection and precision of a comparison.
 struct DiffOptions {
   std::vector<NamePattern> include{},
-      exclude{};  ///< over names, modules and stored tensors; empty: everything
-  /// A value differs if the difference is larger than this times A's value (2^-126 for subnormal values);
-  /// integers differ if there is any difference.
+      exclude{};  ///< match names, modules and stored tensors; empty for everything
+  /// A value differs if the difference is larger than `tolerance` times the magnitude of A's value (2^-126
+  /// for subnormal values). Integers differ if there is any difference.
   double tolerance = 0;
-  /// Compare only names, shapes and formats, without reading weights; unlike formats are kType.
+  /// If true, only names, shapes and formats are compared, without reading weights. Different formats are
+  /// kType.
   bool headers_only = false;
 };
 
-/// Compares the tensors of two checkpoints or artifacts as numbers, by bounded reads on OpenMP's threads; the
-/// result is the same for any number of them. Open both with open_source. Throws Error if a pattern matches
-/// nothing.
+/// Compares the tensors of two checkpoints or artifacts as numbers, by bounded reads on OpenMP's threads. The
+/// result is the same for any number of threads. Open both with open_source. Throws Error if a pattern
+/// matches nothing.
 DiffResult diff(const Checkpoint& a, const Checkpoint& b, const DiffOptions& options, Progress& progress);
 
 }  // namespace twofour

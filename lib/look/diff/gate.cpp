@@ -24,7 +24,8 @@ namespace {
                   options::kFailOn, classes.substr(classes.find(',') + 2), word));
 }
 
-/// The number of "NAME<number", in [least, most].
+/// Parses the limit in a word such as "cosine<0.9", which must be in [least, most]. nullopt if the word does
+/// not begin with `name`.
 std::optional<double> limit_of(const std::string& word, std::string_view name, double least, double most) {
   if (!word.starts_with(name)) return std::nullopt;
   double value = 0;

@@ -11,21 +11,22 @@ namespace twofour {
 /// The conditions under which a comparison fails.
 struct DiffGate {
   std::array<bool, kDiffClasses> classes{};
-  std::optional<double> cosine_below, snr_below, max_abs_above;  ///< of any entry with figures
+  std::optional<double> cosine_below, snr_below, max_abs_above;  ///< for any entry with figures
 
   bool asks_for_figures() const { return cosine_below || snr_below || max_abs_above; }
   bool fails(const DiffEntry& entry) const;
-  /// Entries that fail.
+  /// The number of entries that fail.
   uint64_t count(const DiffResult& result) const;
 };
 
-/// Fails on every entry except those that are equal, up to a reciprocal's last bit or within the tolerance,
-/// and those that were not read.
+/// The default gate. An entry passes if it is equal, equal up to a reciprocal's last bit, within the
+/// tolerance, or was not read. Every other entry fails.
 DiffGate default_diff_gate();
 
-/// Parses words that users type, each a class, "any" (the default), "none", "cosine<X", "snr<DB" or
-/// "max-abs>X", in place of the default; an entry fails if it fails any of them. Throws Error on other words,
-/// and on limits that are no number or that no figure can pass or fail.
+/// Parses the words that users type in place of the default gate. A word is a class, "any" (the default),
+/// "none", "cosine<X", "snr<DB" or "max-abs>X". An entry fails if it fails by any of the words. Throws Error
+/// on other words, on limits that are not numbers, and on limits that every figure passes or every figure
+/// fails.
 DiffGate parse_diff_gate(const std::vector<std::string>& words);
 
 }  // namespace twofour

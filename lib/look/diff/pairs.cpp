@@ -8,10 +8,10 @@
 namespace twofour {
 namespace {
 
-/// One side's content under a name.
+/// The content of one checkpoint under a name.
 struct Item {
-  std::string name;  ///< as in the files, or the key if they have none
-  bool is_stored;    ///< the files have it
+  std::string name;  ///< as in the files; the key if the files lack it
+  bool is_stored;    ///< true if the files have the name
   DiffSide side;
   const StoredMatrix* matrix = nullptr;
   std::optional<TensorPart> part{};
@@ -30,8 +30,8 @@ int64_t element_count(const TensorInfo& t) {
   return static_cast<int64_t>(t.bytes()) / element_bytes(t.dtype);
 }
 
-/// Lists the contents of a checkpoint: weights by matrix with their biases and input scales, then the other
-/// tensors.
+/// Lists the contents of a checkpoint. Weights come first, by matrix, with their biases and input scales. The
+/// other tensors follow.
 class Lister {
  public:
   Lister(const Matrices& ours, const Matrices& theirs)
@@ -56,7 +56,8 @@ class Lister {
  private:
   const TensorInfo& tensor(size_t i) const { return c_.tensors()[i]; }
 
-  /// True if the other side has no such matrix but something else under its tensor's name.
+  /// True if the other checkpoint does not have the matrix `name`, but has something else under the name of
+  /// its tensor.
   bool is_tensor_there(const std::string& name, const StoredMatrix& matrix) const {
     const Linear& m = ours_.module_of(matrix);
     return !m.stacked && !theirs_.all().contains(name) &&

@@ -8,27 +8,27 @@
 
 namespace twofour {
 
-/// Elements first, first + step, ... of a tensor.
+/// The elements first, first + step, ... of a tensor, `count` in all.
 struct TensorPart {
   size_t tensor;
   int64_t first, step, count;
   bool nvfp4 = false;    ///< an input scale of NVFP4
-  bool divides = false;  ///< and stored as the reciprocal of the multiplier
+  bool divides = false;  ///< it is stored as the multiplier's reciprocal
 };
 
-/// The two sides that are compared under one name; each side has matrices or a part, or nothing.
+/// The two sides that are compared under one name. Each side is a matrix, a part of a tensor, or absent.
 struct DiffPair {
   DiffEntry entry;
   MatrixPair matrices{nullptr, nullptr};
   std::optional<TensorPart> a, b;
 };
 
-/// Everything that both checkpoints hold, in natural order of names: each tensor is in at least one pair.
-/// Entries have name, kind and sides.
+/// Pairs up everything that the two checkpoints hold, in natural order of names. Each tensor is in at least
+/// one pair. The entries get their name, kind and sides.
 std::vector<DiffPair> pair_up(const Matrices& a, const Matrices& b);
 
-/// Gives every pair's entry its class and figures. Stored bytes are compared first; only pairs that differ
-/// there are compared as numbers.
+/// Gives the entry of each pair its class and figures. Stored bytes are compared first. Only pairs whose
+/// bytes differ are compared as numbers.
 void compare_pairs(const Matrices& a, const Matrices& b, const DiffOptions& options, Progress& progress,
                    std::vector<DiffPair>& pairs);
 

@@ -13,13 +13,13 @@
 namespace twofour {
 namespace {
 
-/// Elements of a tensor that a thread compares at once.
+/// The number of elements of a tensor that a thread compares at once.
 constexpr int64_t kBlockElements = 1 << 20;
-/// Products of equal codes and scales with neighbouring multipliers differ by at most this: the multipliers'
-/// last bit and two roundings.
+/// The largest relative difference between products of equal codes and scales with neighbouring multipliers.
+/// It covers the multipliers' last bit and two roundings.
 constexpr double kReciprocalTolerance = 0x1p-22;
 
-/// The relation of two multipliers.
+/// The relation of two multipliers. kNeighbours are adjacent float32 numbers.
 enum class Multipliers { kSame, kNeighbours, kOther };
 
 Multipliers relate(float a, float b) {
@@ -36,7 +36,7 @@ class PartReader {
 
   DType dtype(const TensorPart& part) const { return checkpoint_.tensors()[part.tensor].dtype; }
 
-  /// Elements [begin, end) of a part, in their stored form.
+  /// The bytes of elements [begin, end) of a part, in their stored form.
   std::span<const uint8_t> bytes(const TensorPart& part, int64_t begin, int64_t end) {
     const int64_t width = element_bytes(dtype(part));
     const int64_t first = part.first + begin * part.step, last = part.first + (end - 1) * part.step + 1;
@@ -50,7 +50,7 @@ class PartReader {
     return std::span(bytes_).first(static_cast<size_t>((end - begin) * width));
   }
 
-  /// Values of a type that has float values; input scales as multipliers.
+  /// The float values of elements [begin, end) of a part. Input scales become multipliers.
   std::span<const float> values(const TensorPart& part, int64_t begin, int64_t end) {
     const auto stored = bytes(part, begin, end);
     values_.resize(static_cast<size_t>(end - begin));
@@ -67,7 +67,8 @@ class PartReader {
   std::vector<float> values_;
 };
 
-/// A place in a tensor of any rank: the last dimension is k, the one before it n, all others e.
+/// Converts a position in a tensor of any rank to a place. The last dimension is k, the dimension before it
+/// is n, and all others together are e.
 void place_in(const std::vector<int64_t>& shape, WeightDifference& at) {
   if (at.e < 0 || shape.size() < 2) return;
   const int64_t k = shape.back(), n = shape[shape.size() - 2], i = at.k;
@@ -233,7 +234,7 @@ class Comparison {
     return settle(e, DiffClass::kReciprocal);
   }
 
-  /// A difference up to this is not counted.
+  /// The tolerance for a pair. A difference up to it is not counted.
   double tolerance_of(size_t i) const {
     if (pairs_[i].entry.kind == DiffKind::kInputScale) return 0;  // its only value is compared at the end
     const bool reciprocal = states_[i].multipliers == Multipliers::kNeighbours;

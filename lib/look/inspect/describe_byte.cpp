@@ -50,8 +50,8 @@ std::string dense_byte_text(const Source& s, uint8_t byte) {
                      code_text(byte >> 4));
 }
 
-/// In an artifact: names the target and the part of a tensor and, through the layout's map, the weights of a
-/// byte.
+/// Describes a byte of an artifact: the target and the part that the tensor is and, through the layout's map,
+/// the weights that the byte holds.
 std::optional<std::string> describe_artifact_byte(const Checkpoint& c, const TensorInfo& t,
                                                   const std::string& layout, uint64_t offset, uint8_t byte) {
   std::optional<std::string> text;
@@ -100,7 +100,8 @@ std::optional<std::string> describe_module_byte(const Checkpoint& c, size_t tens
   return std::nullopt;
 }
 
-/// The layout of a tensor in an artifact with several layouts; empty if the tensor belongs to none.
+/// The layout of a tensor in an artifact with several layouts. Empty if the tensor does not belong to a
+/// layout.
 std::string layout_of(const Checkpoint& artifact, size_t tensor) {
   for (const ArtifactMatrix& m : read_artifact_modules(artifact).matrices) {
     const bool is_part = std::find(m.parts.begin(), m.parts.end(), tensor) != m.parts.end();

@@ -23,7 +23,7 @@
 namespace twofour {
 namespace {
 
-/// Groups by a tensor's properties other than its name, so that only equal ones fold together.
+/// Folds the names of items that have the same `key`, so that only items with equal properties share a group.
 template <class Key, class Name, class Make>
 void fold_by(size_t count, Key key, Name name, Make make) {
   std::map<std::string, std::vector<size_t>> kinds;
@@ -59,7 +59,8 @@ std::string describe_scales(const Checkpoint& c, const Linear& m) {
   return fmt::format("blocks of {} x {}, {} scales", m.scale_rows, m.scale_cols, type);
 }
 
-/// Adds quantized modules in formats other than NVFP4; counts all formats. Unreadable modules become notes.
+/// Adds quantized modules in formats other than NVFP4, and counts the modules of all formats. Modules that
+/// cannot be read become notes.
 void add_other_modules(const Checkpoint& c, const std::vector<Linear>& all,
                        const std::function<bool(const Linear&)>& wanted, InspectReport& report) {
   std::vector<const Linear*> modules;
@@ -103,10 +104,10 @@ std::optional<Checkpoint> open_view(const Checkpoint& c, Findings& findings) {
   return std::nullopt;
 }
 
-/// The bytes of modules in the files: for an artifact in a layout, their share of its tensors.
+/// The sizes in bytes of modules in the files. For an artifact in a layout, it is their share of its tensors.
 class ModuleSizes {
  public:
-  /// `view` is the source of `c`; nullptr: `c` is in no layout.
+  /// `view` is the source of `c`; nullptr if `c` is not in a layout.
   ModuleSizes(const Checkpoint& c, const Checkpoint* view) : source_(view != nullptr ? *view : c) {
     if (view == nullptr) return;
     const ArtifactModules own = read_artifact_modules(c);
@@ -129,7 +130,8 @@ class ModuleSizes {
   std::unordered_map<std::string, uint64_t> bytes_;
 };
 
-/// Adds sizes of the default set; none if nothing of the checkpoint could be converted.
+/// Adds the sizes of the default set in each layout. Adds nothing if nothing in the checkpoint can be
+/// converted.
 void add_layout_sizes(const Checkpoint& c, const ModuleSizes& sizes, InspectReport& report) {
   try {
     const auto targets = select_matrices(c, {});

@@ -27,7 +27,7 @@ namespace {
 /// Matrices that were made by the same method.
 struct Made {
   size_t matrices = 0;
-  std::map<std::string, std::vector<double>> figures;  ///< by name, one for each matrix
+  std::map<std::string, std::vector<double>> figures;  ///< by figure name, one number for each matrix
 };
 
 struct Facts {
@@ -36,7 +36,7 @@ struct Facts {
   uint64_t tensor_bytes = 0;
 };
 
-/// The bytes of a tensor that a manifest lists; 0 for an unknown type.
+/// The size in bytes of a tensor that a manifest lists; 0 for an unknown type.
 uint64_t bytes_of(const Json& tensor) {
   const auto dtype = dtype_from_name(tensor.at("dtype").get<std::string>());
   uint64_t bits = dtype ? static_cast<uint64_t>(dtype_bits(*dtype)) : 0;
@@ -80,7 +80,7 @@ Facts read_facts(const fs::path& artifact) {
   return facts;
 }
 
-/// A value of the front matter of a README.md, by its key; empty if it is no single word.
+/// The value of a key in the front matter of a README.md. Empty if it is not a single word.
 std::string front_matter_value(std::string text, const std::string& key) {
   std::erase(text, '\r');
   if (!text.starts_with("---\n")) return {};
@@ -96,8 +96,8 @@ std::string front_matter_value(std::string text, const std::string& key) {
   }
 }
 
-/// `text` as a YAML string in double quotes, in ASCII: JSON does not escape DEL, nor separators and controls
-/// above ASCII, which YAML forbids or takes for ends of lines.
+/// `text` as a YAML string in double quotes and in ASCII. JSON's escapes do not suffice: JSON does not escape
+/// DEL, nor separators and controls above ASCII, which YAML forbids or takes for ends of lines.
 std::string yaml_quote(const std::string& text) {
   const std::string json = json_quote(text);
   std::string quoted;
@@ -131,14 +131,14 @@ std::string markdown_text(const std::string& text) {
   return shown;
 }
 
-/// The longest run of backticks.
+/// The length of the longest run of backticks.
 size_t longest_run(const std::string& text) {
   size_t longest = 0, run = 0;
   for (const char c : text) longest = std::max(longest, run = c == '`' ? run + 1 : 0);
   return longest;
 }
 
-/// The same as code, for a cell of a table.
+/// `text` as Markdown code, for a cell of a table.
 std::string code(const std::string& text) {
   std::string shown;
   for (const char c : text) {
@@ -150,7 +150,7 @@ std::string code(const std::string& text) {
   return fence + space + shown + space + fence;
 }
 
-/// A rule without its empty settings, and with the length of long lists in place of the lists.
+/// A rule without its empty settings. Each long list is replaced by its length.
 Json short_rule(const Json& rule) {
   constexpr size_t kLongest = 32;
   Json said = Json::object();

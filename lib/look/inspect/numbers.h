@@ -12,12 +12,12 @@
 
 namespace twofour {
 
-/// Weights that have a name: a module's, or those of one of its matrices.
+/// Weights under a name, which is that of a module or of one of its matrices.
 struct NamedWeights {
   std::string name, format;              ///< "NVFP4", "FP8", "BF16", ...
-  std::vector<int64_t> shape;            ///< [E, N, K] of a stack, otherwise [N, K]
+  std::vector<int64_t> shape;            ///< [E, N, K] for a stack, otherwise [N, K]
   size_t module = 0;                     ///< in Matrices::modules()
-  const StoredMatrix* matrix = nullptr;  ///< nullptr: the whole module
+  const StoredMatrix* matrix = nullptr;  ///< nullptr for the whole module
 };
 
 /// Decoded weights of a checkpoint by name, in any format. Safe from several threads.
@@ -28,21 +28,22 @@ class NamedNumbers {
       : checkpoint_(checkpoint), matrices_(checkpoint, findings_) {}
 
   const Matrices& matrices() const { return matrices_; }
-  /// A module, or one of its matrices ("P.3.up_proj"); nullopt if none has that name. Throws Error, with the
-  /// reason, if the weights do not follow from codes and scales alone.
+  /// Finds a module, or one of its matrices ("P.3.up_proj"), by name. nullopt if there is none. Throws Error,
+  /// with the reason, if the weights do not follow from codes and scales alone.
   std::optional<NamedWeights> find(std::string_view name) const;
-  /// The weights in `ranges`, one for each dimension, in row-major order. Throws Error as
-  /// WeightReader::read_rows.
+  /// Reads the weights in `ranges`, which has a range for each dimension, in row-major order. Throws Error
+  /// like WeightReader::read_rows.
   void read(const NamedWeights& weights, std::span<const SliceRange> ranges, std::span<float> out) const;
 
  private:
   const Checkpoint& checkpoint_;
-  Findings findings_;  ///< of modules that cannot be read
+  Findings findings_;  ///< about modules that cannot be read
   Matrices matrices_;
 };
 
-/// Elements of a tensor in `ranges`, one for each dimension, in row-major order. A type with values gives
-/// doubles, any other type the unsigned numbers of its bytes. Throws Error on elements that share bytes.
+/// Reads the elements of a tensor in `ranges`, which has a range for each dimension, in row-major order.
+/// Elements of a numeric type become doubles. Elements of any other type become the unsigned numbers in their
+/// bytes. Throws Error on elements that share bytes.
 std::vector<double> read_elements(const Checkpoint& checkpoint, size_t tensor,
                                   std::span<const SliceRange> ranges);
 

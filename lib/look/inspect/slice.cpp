@@ -63,7 +63,7 @@ int64_t count_of(const std::vector<SliceRange>& ranges) {
   return count;
 }
 
-/// The ranges of a slice. Stores its shape in `out`; refuses slices that are too large.
+/// Parses the ranges of a slice and stores its shape in `out`. Throws Error if the slice is too large.
 std::vector<SliceRange> begin_slice(const SliceText& text, SliceValues& out) {
   const auto ranges = parse_slice(text.name, text.ranges, out.whole);
   if (count_of(ranges) > kMaxSliceValues) {

@@ -23,7 +23,7 @@ double dot(const float* a, const float* b, int64_t count) {
   return sum;
 }
 
-/// NaN if one of them is zero.
+/// NaN if one row is zero.
 double cosine(const float* a, const float* b, int64_t count) {
   const double aa = dot(a, a, count), bb = dot(b, b, count);
   return aa > 0 && bb > 0 ? dot(a, b, count) / std::sqrt(aa * bb) : std::nan("");
@@ -56,11 +56,11 @@ Rows read_rows(const Matrices& m, WeightReader& reader, const Located& p, const 
 
 namespace {
 
-constexpr int64_t kAllRows = 1024;  ///< each row is found in matrices with at most this many rows
+constexpr int64_t kAllRows = 1024;  ///< up to this many rows, every row is searched
 constexpr int64_t kWidth = 128, kMostLines = 1 << 16, kMostSquare = 1 << 14;
 
-/// Finds lines of `x` among those of `y`, both [count, width]. Returns nullopt unless nearly all are found,
-/// some of them elsewhere.
+/// Finds the lines of `x` among the lines of `y`, which are both [count, width]. Returns nullopt unless
+/// nearly all lines are found and some of them are in another place.
 std::optional<MovedMatrix> find_lines(Moved how, const Rows& x, const std::vector<int64_t>& lines,
                                       const Rows& y, int64_t count, int64_t width) {
   MovedMatrix moved{.how = how, .count = count};
@@ -79,7 +79,7 @@ std::optional<MovedMatrix> find_lines(Moved how, const Rows& x, const std::vecto
       const double own = norms[static_cast<size_t>(j)];
       if (own == 0) continue;
       const double c = dot(line, y.data() + j * width, width) / (norm * own);
-      // Among equal lines, the one in the same place comes first.
+      // Among equal lines of `y`, the line in the same place wins.
       if (c > best + 1e-6 || (j == lines[i] && c >= best - 1e-6)) best = c, place = j;
     }
     if (place < 0) continue;
@@ -91,7 +91,7 @@ std::optional<MovedMatrix> find_lines(Moved how, const Rows& x, const std::vecto
   return moved;
 }
 
-/// Some rows, or the first `n`, with `width` columns spread over all columns.
+/// Reads the given rows and takes `width` columns of each, spread over all columns.
 Rows narrow(const Matrices& m, WeightReader& reader, const Located& p, const std::vector<int64_t>& rows,
             int64_t width) {
   Rows out, row(static_cast<size_t>(p.k));
@@ -116,7 +116,7 @@ Rows narrow(const Matrices& m, WeightReader& reader, const Located& p, int64_t n
   return out;
 }
 
-/// Finds the rows in another order.
+/// Finds whether `own` has the rows of `other` in another order.
 std::optional<MovedMatrix> find_rows(const Located& own, const Located& other, std::vector<int64_t> rows,
                                      LineSource a, LineSource b) {
   if (own.n < 2 || own.n > kMostLines) return std::nullopt;
@@ -131,7 +131,7 @@ std::optional<MovedMatrix> find_rows(const Located& own, const Located& other, s
   return find_lines(Moved::kRows, x, rows, narrow(b.matrices, b.reader, other, own.n, width), own.n, width);
 }
 
-/// Some rows of both matrices, evenly spread over all rows.
+/// The numbers of some rows, evenly spread over all rows.
 std::vector<int64_t> spread_rows(const Located& own) {
   std::vector<int64_t> rows(static_cast<size_t>(std::min(own.n, kWidth)));
   for (size_t r = 0; r < rows.size(); ++r)
@@ -139,7 +139,7 @@ std::vector<int64_t> spread_rows(const Located& own) {
   return rows;
 }
 
-/// Finds the columns in another order.
+/// Finds whether `own` has the columns of `other` in another order.
 std::optional<MovedMatrix> find_columns(const Located& own, const Located& other, LineSource a,
                                         LineSource b) {
   constexpr int64_t kSomeColumns = 32;
@@ -164,7 +164,7 @@ std::optional<MovedMatrix> find_columns(const Located& own, const Located& other
   return find_lines(Moved::kColumns, from, some, to, own.k, height);
 }
 
-/// Finds the rows as the other's columns, in a square matrix.
+/// Finds whether the rows of `own`, a square matrix, are the columns of `other`.
 std::optional<MovedMatrix> find_transposed(const Located& own, const Located& other,
                                            const std::vector<int64_t>& rows, LineSource a, LineSource b) {
   if (own.n != own.k || own.n > kMostSquare) return std::nullopt;

@@ -13,17 +13,17 @@ namespace twofour {
 
 using Rows = std::vector<float>;  ///< [rows, K]
 
-/// Rounding to four bits leaves a cosine of 0.99, pruning 0.85; only one in ten thousand pairs of unrelated
-/// rows of 32 numbers exceeds it.
+/// The smallest cosine of rows that count as similar. Rounding to four bits leaves a cosine of 0.99, and
+/// pruning leaves 0.85. Of unrelated rows of 32 numbers, only one pair in ten thousand exceeds this limit.
 inline constexpr double kLike = 0.6;
-inline constexpr int64_t kFewColumns = 16;  ///< with fewer numbers a cosine is meaningless
+inline constexpr int64_t kFewColumns = 16;  ///< with fewer numbers, a cosine is meaningless
 inline constexpr int64_t kLookedAt = 16;    ///< rows that are compared in each matrix
 
 double dot(const float* a, const float* b, int64_t count);
-/// NaN if one of them is zero.
+/// The cosine of the angle between two rows of `count` numbers. NaN if one row is zero.
 double cosine(const float* a, const float* b, int64_t count);
 
-/// A matrix of one side.
+/// A matrix of one checkpoint.
 struct Located {
   const std::string* name;
   const StoredMatrix* matrix;
@@ -32,19 +32,21 @@ struct Located {
   Rows sketch{};  ///< [kSketchRows, kSketchColumns]; empty if unreadable
 };
 
-/// The rows to compare, the same for all matrices of a shape: pseudo-random ones, so that they do not
-/// coincide with a pattern, and `extra`. They are adjacent if a row takes many reads.
+/// Chooses the rows to compare, which are the same for all matrices of a shape. They are pseudo-random rows,
+/// so that they do not coincide with a pattern, and the row `extra`. With `together`, which suits rows that
+/// take many reads, they are adjacent.
 std::vector<int64_t> choose_rows(int64_t n, int64_t k, bool together, int64_t extra);
 
 Rows read_rows(const Matrices& m, WeightReader& reader, const Located& p, const std::vector<int64_t>& rows);
 
-/// One side of a search: a checkpoint's matrices, and the thread's own reader.
+/// One checkpoint of a search: its matrices, and the thread's own reader.
 struct LineSource {
   const Matrices& matrices;
   WeightReader& reader;
 };
-/// The order in which `own` has the lines of `other`, which has the same shape: of rows, of columns, or
-/// transposed. `rows`: the rows to compare. Nothing if its lines are others, or are in the same places.
+/// Finds the order in which `own` has the rows or columns of `other`, a matrix of the same shape, or whether
+/// `own` is `other` transposed. `rows` are the rows to compare. nullopt if the rows and columns are
+/// different, or if they are in the same order.
 std::optional<MovedMatrix> find_order(const Located& own, const Located& other,
                                       const std::vector<int64_t>& rows, LineSource a, LineSource b);
 

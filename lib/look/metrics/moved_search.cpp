@@ -12,8 +12,9 @@
 namespace twofour {
 namespace {
 
-constexpr int64_t kSketchRows = 4, kSketchColumns = 64;  ///< of the sketch of each matrix
-/// Experts that grew from one ancestor are similar; moved weights are much more similar.
+constexpr int64_t kSketchRows = 4, kSketchColumns = 64;  ///< size of a matrix's sketch
+/// The largest distance (1 - cosine) of a match, as a multiple of the distance of the matrix of the same
+/// name. Experts that grew from one ancestor are similar, but moved weights are much more similar.
 constexpr double kCloser = 0.3;
 constexpr size_t kMostOrders = 256;  ///< matrices in which the order of rows and columns is searched
 constexpr size_t kMostCandidates = 4096;
@@ -45,7 +46,7 @@ class Search {
     for (size_t i = 0; i < unlike_.size(); ++i) {
       if (!found[i] && unlike_[i].other) rest.push_back(i);
     }
-    // For two models that have nothing in common, every matrix is unlike.
+    // If two models have nothing in common, all their matrices get here, so only some are searched.
     const size_t step = (rest.size() + kMostOrders - 1) / kMostOrders;
     parallel_workers(step > 0 ? rest.size() / step : 0, [&] {
       return [&, a = WeightReader(a_.checkpoint()), b = WeightReader(b_.checkpoint())](size_t i) mutable {
@@ -69,7 +70,7 @@ class Search {
  private:
   struct Unlike {
     size_t own;
-    std::optional<size_t> other;  ///< of the same name and shape
+    std::optional<size_t> other;  ///< the matrix of the same name and shape
     bool some = false;            ///< most rows are similar
   };
 
@@ -80,7 +81,7 @@ class Search {
     } catch (const ReadError&) {
       throw;
     } catch (const Error&) {
-      return std::nullopt;  // invalid scales, which have their own findings
+      return std::nullopt;  // the scales are invalid, which other findings report
     }
   }
 
@@ -110,8 +111,8 @@ class Search {
     return sketch;
   }
 
-  /// Compares every matrix with the one of its name. Matrices that neither match nor differ by signs or
-  /// nibbles are added to unlike_.
+  /// Compares every matrix with the matrix of its name in B. Matrices that neither match nor differ only by
+  /// signs or nibbles are added to unlike_.
   void compare_names(size_t& compared) {
     struct Result {
       std::optional<Unlike> unlike;
@@ -134,8 +135,8 @@ class Search {
           const Rows y = read_rows(b_, b, others_[other->second], rows);
           others_[other->second].sketch = sketch_of(others_[other->second], y);
           compare_rows(own, rows, x, y, i, other->second, results[i].unlike, results[i].moved);
-          // Noise changes the sizes of blocks a little; a matrix without scales may have been decoded with
-          // wrong ones.
+          // Noise changes the sizes of blocks a little. A matrix without scales may have been decoded with
+          // wrong scales.
           const Linear& module = a_.module_of(*own.matrix);
           const bool has_blocks = module.scale && module.scale_cols > 0 && module.scale_cols < module.k;
           const bool scales = results[i].moved && results[i].moved->how == Moved::kScales;
@@ -196,7 +197,8 @@ class Search {
   }
   static constexpr double kUnrelated = 0.5;
 
-  /// Rounding leaves sizes unchanged, and pruning leaves at least four fifths of each.
+  /// The smallest factor between sizes that counts as a change. Rounding leaves sizes unchanged, and pruning
+  /// leaves at least four fifths of each.
   static constexpr double kFactor = 1.6;
   static double factor_of(const Rows& x, const Rows& y) {
     const auto count = static_cast<int64_t>(x.size());
@@ -204,7 +206,8 @@ class Search {
     return other > 0 ? std::sqrt(dot(x.data(), x.data(), count) / other) : 1;
   }
 
-  /// The correlation of logarithms of sizes; 1 if there are few blocks, or all of one size.
+  /// The correlation of the logarithms of block sizes. 1 if there are few blocks, or if all have the same
+  /// size.
   static double size_correlation(const Rows& x, const Rows& y) {
     constexpr size_t kFewBlocks = 256;
     constexpr double kVaried = 0.1;
@@ -221,7 +224,7 @@ class Search {
     return va > kVaried * kVaried && vb > kVaried * kVaried ? covariance / std::sqrt(va * vb) : 1;
   }
 
-  /// Sketches the matrices of B that share no name with one of A in the same shape.
+  /// Sketches the matrices of B for which A has no matrix of the same name and shape.
   void sketch_others() {
     if (unlike_.empty()) return;
     std::vector<size_t> missing;
@@ -243,8 +246,8 @@ class Search {
     }
   }
 
-  /// Candidates, the most likely first: the other experts of the layer, the same expert in other layers,
-  /// other projections beside it, all experts of all layers.
+  /// Groups of candidates, the most likely group first. The order is the other experts of the layer, the same
+  /// expert in other layers, other projections beside the matrix, and all experts of all layers.
   std::vector<std::vector<size_t>> candidates_of(const Located& own) const {
     std::vector<std::vector<size_t>> groups(3);
     const auto kind = by_kind_.find(own.at.kind);
@@ -306,7 +309,7 @@ class Search {
     return std::nullopt;
   }
 
-  /// The mean over rows that are not zero; nullopt if too few rows are similar.
+  /// The mean cosine over rows that are not zero. nullopt if too few rows are similar.
   static std::optional<double> mean_cosine(const Located& own, const Rows& x, const Rows& y, size_t rows) {
     double sum = 0;
     size_t known = 0, like = 0;

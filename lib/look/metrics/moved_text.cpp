@@ -18,7 +18,7 @@ std::string plural(const char* what, const std::set<int64_t>& numbers) {
                              : fmt::format("{}s {}, which are alike", what, fmt::join(numbers, " and "));
 }
 
-/// Describes the rule that lines follow, or lists some of them.
+/// Describes the rule that moved lines (rows or columns) follow, or lists some of them.
 std::string describe_lines(const char* what, const MovedMatrix& m, const std::string& b) {
   const int64_t n = m.count;
   const auto follows = [&](auto place) {
@@ -36,8 +36,8 @@ std::string describe_lines(const char* what, const MovedMatrix& m, const std::st
     return fmt::format("its {} {} are in reverse order", n, what);
   if (follows([](int64_t i) { return i ^ 1; }))
     return fmt::format("neighbours among its {} {} are exchanged", n, what);
-  // The two halves of each head, as rotary embeddings pair its rows, or of all rows: consecutive or
-  // interleaved.
+  // Rotary embeddings pair the rows of the two halves of each head, or of all rows. The halves may be
+  // consecutive or interleaved.
   std::set<int64_t> sizes = {n};
   for (const int64_t head : {32, 64, 80, 96, 128, 192, 256}) sizes.insert(head);
   for (const int64_t size : sizes) {

@@ -52,7 +52,8 @@ class Grouping {
   }
 
  private:
-  /// Matches of `name` that differ from it only in the expert or only in the layer.
+  /// The numbers of those matches of `name` whose names differ from it only in the expert, or only in the
+  /// layer.
   std::set<int64_t> numbers_of(const std::string& name, const MovedMatrix& m, bool expert) const {
     std::set<int64_t> numbers;
     const SiblingName own = sibling_name(name);
@@ -65,7 +66,8 @@ class Grouping {
     return numbers;
   }
 
-  /// Adds the matches that all of `names` have in common to `numbers`; the names are then done.
+  /// Adds the matches that all of `names` have in common to `numbers`. Returns true if there are any; the
+  /// names then need no other explanation.
   bool agree(const std::vector<std::string>& names, bool expert, int64_t own, MovedNumbers& numbers) const {
     std::set<int64_t> common;
     for (size_t i = 0; i < names.size(); ++i) {
@@ -108,8 +110,8 @@ class Grouping {
     }
   }
 
-  /// The router whose rows moved with the experts: the row of each moved expert is that of its match, and all
-  /// other rows are unchanged.
+  /// Finds the router whose rows moved with the experts. The row of each moved expert must equal the row of
+  /// its match, and all other rows must be unchanged.
   std::optional<std::string> router_of(const std::string& block, const MovedNumbers& numbers) const {
     const std::string parent(module_of(block));
     for (const std::string_view leaf : router_paths()) {
@@ -137,7 +139,7 @@ class Grouping {
       MovedNumbers numbers;
       std::vector<std::string> done;
       for (const auto& [layer, names] : layers) {
-        // Most of the layer suffices: a matrix may be too small to tell, or equal in both.
+        // Most matrices of the layer suffice, since a matrix may be too small to match, or equal in A and B.
         if (2 * names.size() <= of_layer_.at({prefix, layer})) continue;
         if (agree(names, false, layer, numbers)) done.insert(done.end(), names.begin(), names.end());
       }
@@ -152,7 +154,7 @@ class Grouping {
     }
   }
 
-  /// Removes `done` from the remaining names, and adds their pairs name by name.
+  /// Removes the names in `done` from the remaining names, and adds a pair to `moved` for each of them.
   void add_pairs(const std::vector<std::string>& done, const MovedNumbers& numbers, bool expert,
                  MovedWeights& moved) {
     const auto chosen = choose_numbers(numbers);
@@ -191,7 +193,7 @@ class Grouping {
     }
   }
 
-  /// Adds the rest one by one, but a text that applies to several experts only once.
+  /// Adds the remaining names one by one. A text that applies to several experts is added only once.
   void group_rest() {
     std::map<std::tuple<int, std::string, int64_t, std::string>, std::vector<std::string>> alike;
     for (const auto& [name, m] : found_) {
@@ -230,8 +232,8 @@ class Grouping {
   std::vector<MovedWeights> moved_;
 };
 
-/// The slices of a tensor along its first dimension, as bytes; empty if the other checkpoint has another
-/// tensor.
+/// The bytes of each slice of a tensor along its first dimension. Empty if the other checkpoint has a
+/// different tensor.
 std::vector<std::vector<uint8_t>> slices_of(const Checkpoint& c, size_t tensor) {
   const TensorInfo& t = c.tensors()[tensor];
   const auto count = static_cast<size_t>(t.shape[0]);
@@ -240,8 +242,8 @@ std::vector<std::vector<uint8_t>> slices_of(const Checkpoint& c, size_t tensor) 
   return slices;
 }
 
-/// Withdraws the statement that a model computes the same if other tensors that are indexed by expert did not
-/// move: biases of the router, of the choice of experts, of stacks.
+/// Withdraws the statement that the model computes the same if other tensors that are indexed by expert did
+/// not move. These are biases of the router, of the choice of experts and of stacks.
 void check_renumbered(const Checkpoint& a, const Checkpoint& b, const std::string& b_name,
                       MovedWeights& moved) {
   const std::string parent(module_of(moved.name));

@@ -68,7 +68,7 @@ double EncodeError::snr_db() const {
 
 namespace {
 
-/// A figure with `digits` significant digits.
+/// A figure, rounded to `digits` significant digits. JSON null if it is not finite.
 Json figure(double value, int digits) {
   if (!std::isfinite(value)) return nullptr;
   return std::strtod(fmt::format("{:.{}g}", value, digits).c_str(), nullptr);

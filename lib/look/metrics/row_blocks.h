@@ -11,7 +11,7 @@
 
 namespace twofour {
 
-/// Part [begin, end) of an item that is processed in pieces.
+/// The part [begin, end) of an item that is processed in pieces.
 struct RowBlock {
   size_t item;
   int64_t begin, end;
@@ -20,13 +20,13 @@ struct RowBlock {
 /// An item that is cut into row blocks.
 struct RowBlockItem {
   size_t item;
-  int64_t length, step;  ///< row blocks of `step`, the last one shorter
+  int64_t length, step;  ///< blocks have `step` rows; the last may have fewer
 };
 
-/// Cuts items into row blocks, processes these on OpenMP's threads and merges the results in order, so that
-/// sums do not depend on the number of threads. `make_worker()` is called on each thread and returns a
-/// function of RowBlock that returns a Result; an Error that it throws becomes the result's `failure`; a
-/// ReadError or another exception ends the run.
+/// Cuts items into row blocks and processes these on OpenMP's threads. It merges the results in order, so
+/// that sums do not depend on the number of threads. `make_worker()` is called on each thread and returns a
+/// function that makes a Result from a RowBlock. An Error of that function becomes the `failure` of the
+/// Result. A ReadError or another exception ends the run.
 template <class Result, class MakeWorker, class Merge>
 void for_each_row_block(const std::vector<RowBlockItem>& items, MakeWorker make_worker, Merge merge) {
   constexpr size_t kBatch = 4096;  // results that are collected before they are merged

@@ -23,7 +23,7 @@ bool is_beyond(float a, double difference, double tolerance) {
   return difference != 0 && !(std::abs(difference) <= tolerance * size);
 }
 
-/// The larger value; NaN stays once it is there.
+/// The larger of two values. NaN if one of them is NaN.
 double larger(double a, double b) { return ((a >= b) | (a != a)) ? a : b; }
 
 double sum(const double (&lanes)[kLanes]) {
@@ -106,7 +106,8 @@ double ValueError::cosine() const {
 
 namespace {
 
-/// The distance of two integers is computed before rounding, so that neighbours are never 0 apart.
+/// The distance of two integers. It is computed before rounding, so that the distance of different integers
+/// is never 0.
 template <std::integral T>
 double distance(T a, T b) {
   const auto x = static_cast<uint64_t>(std::max(a, b)), y = static_cast<uint64_t>(std::min(a, b));

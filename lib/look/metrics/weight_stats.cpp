@@ -15,14 +15,15 @@
 namespace twofour {
 namespace {
 
-/// Mask of the non-zero codes among the four codes in two bytes.
+/// A mask of 4 bits that marks the non-zero codes of a quad, which is four codes in two bytes.
 unsigned non_zero_mask(unsigned quad) {
   unsigned mask = 0;
   for (int i = 0; i < 4; ++i) mask |= static_cast<unsigned>(((quad >> 4 * i) & 7u) != 0) << i;
   return mask;
 }
 
-/// For each pair of code bytes, a quad: the number of non-zero codes, and of non-zero aligned pairs.
+/// A table of all quads, which are pairs of code bytes. An entry has the number of non-zero codes and the
+/// number of non-zero aligned pairs.
 struct QuadTable {
   struct Entry {
     uint8_t codes, pairs;
@@ -37,7 +38,8 @@ struct QuadTable {
   }
 };
 
-/// Counts `count` octets; the four bytes of octet i are `stride` bytes apart, octets `next` bytes.
+/// Counts `count` octets. The four bytes of an octet are `stride` bytes apart, and octets begin `next` bytes
+/// apart.
 void count_octets(const uint8_t* bytes, int64_t count, int64_t stride, int64_t next, WeightStats& stats) {
   static const QuadTable table;
   for (int64_t i = 0; i < count; ++i) {
@@ -64,7 +66,7 @@ WeightStats& WeightStats::operator+=(const WeightStats& other) {
   quads_2_4 += other.quads_2_4;
   octets += other.octets;
   octets_4_8_paired += other.octets_4_8_paired;
-  // Modules come in any order, so the result must not depend on when one with NaN comes.
+  // Modules are added in any order, so the result must not depend on the position of a module with NaN.
   global_min = modules == 0 ? other.global_min : std::fmin(global_min, other.global_min);
   global_max = modules == 0 ? other.global_max : std::fmax(global_max, other.global_max);
   modules += other.modules;

@@ -26,7 +26,7 @@ bool is_method(std::string_view name) {
                   where, place, expected, found));
 }
 
-/// A string below a key; throws Error if there is another value or none.
+/// The string under a key. Throws Error if the key is absent or its value is not a string.
 std::string text_at(std::string_view where, const std::string& place, const Json& json, const char* key) {
   const auto at = json.find(key);
   if (at == json.end()) disagree(where, place, fmt::format("{} as a string", key), "none");
@@ -51,7 +51,7 @@ void check_known(const std::string& where, const std::string& place, const Json&
   }
 }
 
-/// A layout's group in twofour.json.
+/// The names that the group of one layout in twofour.json lists.
 class GroupNames {
  public:
   GroupNames(std::string_view where, std::string place, const Json& group) {
@@ -108,7 +108,7 @@ class GroupNames {
 
  private:
   std::string place_;
-  std::map<std::string, bool, std::less<>> names_;  ///< by name: true if a module has it
+  std::map<std::string, bool, std::less<>> names_;  ///< by listed name, whether a module has it
   std::vector<std::pair<NamePattern, bool>> globs_;
 };
 

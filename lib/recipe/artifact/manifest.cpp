@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Takes the manifest's entry for the source of a target or of a rewritten module.
+/// Takes an entry for the source of a target or of a rewritten module into the manifest.
 void take_source(const std::string& where, const Json& json, Manifest& manifest) {
   const Json& bits = json.at("global_scale_bits");
   if (!bits.is_array()) {
@@ -43,7 +43,7 @@ void take_source(const std::string& where, const Json& json, Manifest& manifest)
       shape("input_scale_shape")};
 }
 
-/// Takes the manifest's types of the scales of a converted linear.
+/// Takes the original types of the scales of a converted linear into the manifest.
 void take_scale_types(const Json& json, Manifest& manifest) {
   const auto type = [&](const char* key) -> std::optional<DType> {
     return json.contains(key) ? dtype_from_name(json.at(key).get<std::string>()) : std::nullopt;
@@ -94,8 +94,8 @@ std::string integrity_error(const InputFile& file) {
 Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
   const std::string where = path.string();
   Manifest manifest;
-  // Each tensor and module is taken and dropped while it is parsed, so the document is never held as a whole.
-  // The number of remaining objects is limited.
+  // Each tensor and module is taken and dropped during parsing, so the whole document is never in memory. The
+  // number of remaining objects is limited.
   constexpr int kMaxKept = 20'000;
   int kept = 0;
   const auto keep = [&](Json& json) {
@@ -142,7 +142,8 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
     manifest.commit = json.at("tool").at("commit").get<std::string>();
     manifest.recipe = std::move(text.recipe);
     for (Rule& rule : manifest.recipe.rules) {
-      // FP8 of versions that quantized every source as floats, and permitted blocks of any shape.
+      // An FP8 rule without a scale type comes from a version that quantized every source as floats and
+      // permitted blocks of any shape.
       if (rule.to != "fp8" || !rule.scale_dtype.empty()) continue;
       rule.exact = Exact::kOff;
       rule.odd_blocks = OddBlocks::kWrite;
@@ -167,7 +168,7 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
 }
 
 ManifestText parse_manifest_text(const fs::path& path, size_t tensors, const KeepJson& keep) {
-  // A tensor has a line of about 200 bytes, and some more if it is a source.
+  // A tensor takes a line of about 200 bytes, and a source takes some more.
   constexpr uint64_t kBase = 256u << 20, kPerTensor = 1024;
   constexpr size_t kObjects = 1'000'000, kObjectsPerTensor = 4;
   const InputFile file(path);

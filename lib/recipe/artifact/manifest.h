@@ -20,31 +20,32 @@
 
 namespace twofour {
 
-/// Changes if a reader of older manifests would misunderstand a newer one. New settings of rules do not
-/// change it: readers refuse unknown ones.
+/// The format of manifests. It increases if a reader of older manifests would misunderstand a newer manifest.
+/// New settings of rules do not change it, since readers refuse unknown settings.
 inline constexpr int kManifestFormat = 4;
-/// The oldest format that is read: one rule in the recipe, no shapes of scalars.
+/// The oldest format that is read. Its recipe is one rule, and it has no shapes of scalars.
 inline constexpr int kOldestManifestFormat = 2;
 /// Since this format, the text of a manifest follows from source and recipe.
 inline constexpr int kFirstDerivedFormat = 3;
 /// Since this format, unknown keys are refused in parts that decide bytes.
 inline constexpr int kFirstStrictFormat = 4;
 
-/// A manifest ends with the hash of the text before it. Returns an empty string if that hash matches,
-/// otherwise the expected and the found hash: then no field of the manifest can be trusted.
+/// Checks the hash at the end of a manifest, which is the hash of the text before it. Returns an empty string
+/// if the hash matches. Otherwise returns the expected and the found hash, and no field of the manifest can
+/// be trusted.
 std::string integrity_error(const InputFile& file);
 /// The end of a manifest: the hash of the text before it.
 std::string manifest_seal(const Hash128& hash);
 
-/// The record of a graft's base in twofour.json, if nothing of it was replaced: dropping everything that came
-/// restores the base.
+/// The record of a graft's base in twofour.json, for a graft that replaced nothing of the base. Dropping
+/// everything that the graft added restores the base.
 struct GraftBase {
   Hash128 tensors;                           ///< hash_descriptions() of the base
-  std::map<std::string, std::string> texts;  ///< its config files, byte for byte
+  std::map<std::string, std::string> texts;  ///< the base's config files, by name
 };
-/// The hash of names, types and shapes.
+/// The hash of the names, types and shapes of tensors.
 Hash128 hash_descriptions(std::span<const TensorInfo> tensors);
-/// As stored under "source", for read_manifest.
+/// The JSON of a base that is stored under "source" and that read_manifest() reads.
 Json graft_base_to_json(const GraftBase& base);
 
 /// The parts of a manifest that validation needs.
@@ -62,18 +63,19 @@ struct Manifest {
   std::string version, commit;
   std::string integrity_error;  ///< see integrity_error
   Recipe recipe;
-  std::vector<SourceFile> sources;      ///< its weight files
+  std::vector<SourceFile> sources;      ///< weight files of the source
   std::string source_content;           ///< hash over all bytes that were read
-  Json remote;                          ///< URL etc. of a remote source; null for others
-  std::optional<GraftBase> graft_base;  ///< of a graft that replaced nothing
-  std::vector<uint32_t> raw_bits;       ///< of the source's global scales: for targets, then modules
-  /// A module as the source stored it: bits of its scales; 0 for an input scale if none became a reciprocal.
+  Json remote;                          ///< URL and so on of a remote source; otherwise null
+  std::optional<GraftBase> graft_base;  ///< for a graft that replaced nothing
+  std::vector<uint32_t> raw_bits;       ///< float32 bits of the source's global scales: targets, then modules
+  /// A module as the source stored it, with the float32 bits of its scales. The input scale is 0 if no input
+  /// scale became a reciprocal.
   struct Original {
     std::string dialect;
     uint32_t global_scale = 0, input_scale = 0;
     std::optional<std::vector<int64_t>> global_scale_shape = {}, input_scale_shape = {};  ///< since format 3
   };
-  /// Original types of the scales of a linear in another format than NVFP4, if they were converted.
+  /// The original types of the scales of a linear in a format other than NVFP4, if they were converted.
   struct ScaleTypes {
     std::optional<DType> scale = {}, input_scale = {};
   };
@@ -82,36 +84,38 @@ struct Manifest {
   std::map<std::string, Output> outputs;          ///< by tensor
   std::map<std::string, Hash128> files;           ///< as in ConversionRecord
   size_t folds = 0;                               ///< matrices with folded global scales
-  std::map<std::string, Shape> shapes;         ///< by target, rewritten module or quantized matrix: "P.w13"
-  std::map<std::string, std::string> layouts;  ///< likewise; the method of a module in no layout
+  std::map<std::string, Shape> shapes;            ///< of targets, rewritten modules and quantized matrices
+  std::map<std::string, std::string> layouts;     ///< by the same names; a method if it is not in a layout
 };
 
-/// Reads the manifest of an artifact of `tensors` tensors. Throws Error as parse_manifest_text does, and if
-/// its layouts disagree or are unknown (check_layout_names). A damaged manifest is read, so that its contents
-/// can be reported.
+/// Reads the manifest of an artifact with `tensors` tensors. Throws Error like parse_manifest_text(), and if
+/// layouts disagree or are unknown (see check_layout_names()). It reads even a damaged manifest, so that the
+/// contents can be reported.
 Manifest read_manifest(const std::filesystem::path& path, size_t tensors);
 
-/// Parses a twofour.json of an artifact of that many tensors piece by piece, so that it needs memory only for
-/// objects that `keep` accepts. Returns the rest, with the result of integrity_error(). Throws Error naming
-/// the file if it is longer than any manifest of such an artifact, has too many other objects, is not JSON,
-/// or has a format or a recipe that this version does not read; Json::exception if it is no manifest; passes
-/// on exceptions of `keep`.
+/// The result of parse_manifest_text(), which parses the twofour.json of an artifact with `tensors` tensors
+/// piece by piece. It needs memory only for objects that `keep` accepts, and returns these with the result of
+/// integrity_error(). Throws Error that names the file if the file is longer than any manifest with so many
+/// tensors, has too many other objects, is not JSON, or has a format or a recipe that this version does not
+/// read. Throws Json::exception if the file is not a manifest. Passes on the exceptions of `keep`.
 struct ManifestText {
   Json json;
   std::string integrity_error;
   int format;
   Recipe recipe;
-  /// For keys outside of the recipe that decide bytes.
+  /// The treatment of unknown keys outside of the recipe, in parts that decide bytes.
   UnknownKeys unknown_keys;
 };
 ManifestText parse_manifest_text(const std::filesystem::path& path, size_t tensors, const KeepJson& keep);
 
-/// The bits of a float32, from eight hexadecimal digits. Throws Error naming `where` on anything else.
+/// Parses the bits of a float32 from eight hexadecimal digits. Throws Error that names `where` on anything
+/// else.
 uint32_t parse_bits(std::string_view where, const Json& json);
 
-/// Compares the tensors of an artifact whose names begin with `prefix` (empty: all of them) with the hashes
-/// in its twofour.json, on all threads. Throws Error on the first difference by name, if twofour.json itself
-/// was changed, and if `path` is no artifact.
+/// Compares the tensors of an artifact with the hashes in its twofour.json, on all threads. Only tensors
+/// whose names begin with `prefix` are compared; an empty `prefix` selects all. Throws Error that names the
+/// first tensor, by name, that differs. Also throws Error if twofour.json itself was changed, and if `path`
+/// is not an artifact.
 void check_tensor_hashes(const std::filesystem::path& path, const std::string& prefix, Progress& progress);
 
 }  // namespace twofour

@@ -16,13 +16,13 @@
 namespace twofour {
 namespace {
 
-/// The largest dimension of a matrix: up to it no product overflows.
+/// The largest dimension of a matrix. Up to this, no product of dimensions overflows.
 constexpr int64_t kMaxDimension = int64_t{1} << 40;
 
 /// A source of one expert of a matrix, as twofour.json records it.
 struct SourceEntry {
   std::string module, dialect;
-  int64_t expert = -1;  ///< -1: no stack
+  int64_t expert = -1;  ///< -1 if it is not in a stack
   bool k_outer = false;
   int64_t first = 0, step = 0, count = 0;
   std::vector<int64_t> global_scale_shape;
@@ -66,8 +66,8 @@ SourceEntry parse_source(const Json& json) {
   return s;
 }
 
-/// Takes each source and tensor, and drops it while it is parsed, so that the document is never held as a
-/// whole. Modules in no layout are as in the artifact's source.
+/// Parses twofour.json. It takes each source and tensor and drops it during parsing, so that the whole
+/// document is never in memory. Modules without a layout are as in the artifact's source.
 Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
   Parsed parsed;
   std::vector<Json> sources;  // of the module that is being read
@@ -120,13 +120,13 @@ Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
   } catch (const Json::exception&) {
     refuse("something else");
   } catch (const Error& e) {
-    if (std::string_view(e.what()).starts_with(where)) throw;  // is about the file itself
+    if (std::string_view(e.what()).starts_with(where)) throw;  // the error is about the file itself
     refuse(fmt::format("none ({})", e.what()));
   }
   return parsed;
 }
 
-/// Turns the parsed entries into matrices and modules, and checks all of them.
+/// Converts the parsed entries to matrices and modules, and checks all of them.
 class Builder {
  public:
   explicit Builder(const Checkpoint& artifact)
@@ -169,7 +169,7 @@ class Builder {
     add_modules(entry);
   }
 
-  /// The tensor of a matrix with this suffix, which must have this type and shape.
+  /// Finds the tensor of a matrix that has this suffix. It must have this type and shape.
   size_t find_part(const MatrixEntry& entry, const char* suffix, DType dtype,
                    const std::vector<int64_t>& shape) {
     for (const std::string& name : entry.tensors) {
@@ -265,7 +265,7 @@ class Builder {
     return count;
   }
 
-  /// The row runs must cover the module's rows once.
+  /// Checks that the row runs cover each row of the module once.
   void check_module(const SourceLinear& m) {
     std::vector<bool> covered(static_cast<size_t>(m.n));
     for (const RowRun& run : m.rows) {
@@ -277,8 +277,9 @@ class Builder {
     }
   }
 
-  /// The stored bits of each source's global scale: its own or, if it was folded into the larger of gate and
-  /// up, the other's. The artifact's own global scales must agree with them.
+  /// The stored bits of each source's global scale. They are the source's own bits or, if the scale was
+  /// folded into the larger scale of gate and up, the other's bits. Throws Error if the artifact's global
+  /// scales disagree with them.
   std::vector<uint32_t> shown_bits(const MatrixEntry& entry) {
     const size_t each = entry.shape.gated ? 2 : 1, experts = entry.sources.size() / each;
     const ArtifactMatrix& matrix = result_.matrices.back();

@@ -18,11 +18,11 @@ namespace twofour {
 struct ArtifactMatrix {
   std::string name, layout;
   Shape shape;
-  std::vector<size_t> parts;  ///< by part of the layout: tensors of the artifact
-  size_t global_scale;        ///< likewise
+  std::vector<size_t> parts;  ///< tensors of the artifact, by part of the layout
+  size_t global_scale;        ///< tensor of the artifact
 };
 
-/// Row `first + i * step` of a module is row `n0 + i` of its matrix.
+/// A run of rows: row `first + i * step` of a module is row `n0 + i` of its matrix, for i < count.
 struct RowRun {
   int64_t first, step, count, n0;
 };
@@ -32,25 +32,26 @@ struct SourceLinear {
   std::string name;
   const Nvfp4Dialect* dialect;
   size_t matrix;             ///< in ArtifactModules::matrices
-  int64_t e, n, k;           ///< [E, N, K]; E = 1 if it is no stack
-  int64_t first_expert;      ///< the expert of the matrix that its expert 0 is
-  bool k_outer;              ///< a stack stored as [E, K/2, N]
-  std::vector<RowRun> rows;  ///< cover its rows once
+  int64_t e, n, k;           ///< [E, N, K]; E = 1 if it is not a stack
+  int64_t first_expert;      ///< number of its expert 0 in the matrix
+  bool k_outer;              ///< true for a stack that is stored as [E, K/2, N]
+  std::vector<RowRun> rows;  ///< cover each row of the module once
   std::vector<int64_t> global_scale_shape;
-  std::vector<uint32_t> global_scale_bits;  ///< as many as that shape has
+  std::vector<uint32_t> global_scale_bits;  ///< one float32 for each element of that shape
 };
 
-/// The layout and the source of an artifact, from twofour.json.
+/// The matrices of an artifact and the modules of its source, from twofour.json.
 struct ArtifactModules {
   std::vector<ArtifactMatrix> matrices;
   std::vector<SourceLinear> modules;
   std::set<std::string> copied;                 ///< tensors that passed through, by name
-  std::shared_ptr<const Json> hf_quant_config;  ///< of the source; JSON's null if it had none
-  Findings findings;                            ///< gate and up that were folded
+  std::shared_ptr<const Json> hf_quant_config;  ///< the source's; JSON null if it had none
+  Findings findings;                            ///< about folded global scales of gate and up
 };
 
-/// Reads twofour.json of an artifact in a layout and compares it with the artifact's tensors. If gate and up
-/// were folded, the changed module gets the stored bits of the other. Throws Error if they do not match.
+/// Reads twofour.json of an artifact in a layout. If global scales of gate and up were folded, the changed
+/// module gets the stored bits of the other. Throws Error if twofour.json does not match the artifact's
+/// tensors.
 ArtifactModules read_artifact_modules(const Checkpoint& artifact);
 
 }  // namespace twofour

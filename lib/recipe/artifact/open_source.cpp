@@ -30,10 +30,10 @@ class ArtifactView : public TensorSource {
  public:
   struct Tensor {
     TensorInfo info;
-    uint32_t shard;  ///< of the artifact, with the tensor or most of its bytes
-    // One of these:
-    size_t stored;  ///< copied: the artifact's tensor
-    size_t module;  ///< unpacked: in ArtifactModules::modules
+    uint32_t shard;  ///< of the artifact; has most of the tensor's bytes
+    // `kind` tells which of these two is set.
+    size_t stored;  ///< if copied, the artifact's tensor
+    size_t module;  ///< if unpacked, in ArtifactModules::modules
     enum class Kind { kStored, kCodes, kBlockScales, kGlobalScale } kind;
   };
 
@@ -47,7 +47,7 @@ class ArtifactView : public TensorSource {
   Json config() const;
   const Json& hf_quant_config() const { return *modules_.hf_quant_config; }
   Findings findings() const;
-  /// As Checkpoint::read; also throws Error if the artifact's bytes violate its layout.
+  /// Reads like Checkpoint::read. Also throws Error if the artifact's bytes violate its layout.
   void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const override;
   /// As Checkpoint::reader_bytes.
   uint64_t reader_bytes() const override;
@@ -69,8 +69,8 @@ class ArtifactView : public TensorSource {
   mutable Idle<std::unique_ptr<Reader>> idle_;
 };
 
-/// The smallest and the largest number of lines that are unpacked to read a few: runs of an artifact's bytes
-/// are as long as a tile has rows.
+/// The smallest and the largest number of lines in a tile, which is unpacked to read a few lines. Runs of an
+/// artifact's bytes are as long as a tile has rows.
 constexpr int64_t kMinTileLines = 16, kMaxTileLines = 256;
 /// Columns of a tile begin and end with whole groups of codes.
 constexpr int64_t kTileGrain = 8;
@@ -83,7 +83,7 @@ std::vector<int64_t> stored_shape(const SourceLinear& m, int64_t width) {
 
 }  // namespace
 
-/// Lines [first, last), and bytes [c0, c1) of each, of an expert's codes or block scales.
+/// A part of an expert's codes or block scales: lines [first, last), and bytes [c0, c1) of each.
 struct ArtifactView::Tile {
   const SourceLinear* module = nullptr;
   Field field = Field::kCodes;
@@ -194,7 +194,7 @@ void ArtifactView::read_expert(const Tensor& t, int64_t e, int64_t begin, std::s
     return std::min(lines, std::clamp(fit, kMinTileLines, kMaxTileLines));
   };
   Tile tile{&m, field, e, 0, lines, 0, pitch};
-  if (last - first == 1 && 2 * (end - begin) < pitch) {  // a piece of a line, and others will follow
+  if (last - first == 1 && 2 * (end - begin) < pitch) {  // one piece of a line, likely followed by others
     tile.c0 = (begin - first * pitch) / kTileGrain * kTileGrain;
     tile.c1 = std::min(pitch, (end - first * pitch + kTileGrain - 1) / kTileGrain * kTileGrain);
   } else if (2 * (last - first) >= tile_lines(pitch)) {
@@ -213,7 +213,7 @@ void ArtifactView::read_expert(const Tensor& t, int64_t e, int64_t begin, std::s
   }
 }
 
-/// Reads bytes of a tile from `begin` on. Unpacks the tile unless some reader still has it.
+/// Reads bytes of a tile from byte `begin` on. Unpacks the tile unless an idle reader still has it.
 void ArtifactView::read_tile(const Tile& tile, int64_t begin, std::span<uint8_t> out) const {
   auto reader = take_reader(tile);
   if (reader->tile != tile) {
@@ -231,7 +231,8 @@ void ArtifactView::read_tile(const Tile& tile, int64_t begin, std::span<uint8_t>
   idle_.give_back(std::move(reader));
 }
 
-/// An idle reader, if possible one that has the tile. The caller has it alone until giving it back.
+/// Takes an idle reader, if possible one that has the tile. No other thread uses it until the caller gives it
+/// back.
 std::unique_ptr<ArtifactView::Reader> ArtifactView::take_reader(const Tile& tile) const {
   if (auto reader = idle_.take([&](auto& r) { return r->tile == tile; })) return std::move(*reader);
   return std::unique_ptr<Reader>(new Reader{ArtifactUnpacker(artifact_, modules_, limits_.load)});

@@ -6,8 +6,9 @@
 
 namespace twofour {
 
-/// The way to unpack weights from an artifact's layout: by loops that are specific to it, or byte by byte
-/// through the layout's map, so that a proof shares no code with the conversion that it proves.
+/// The way to unpack weights from an artifact's layout. kFast uses loops that are specific to the layout.
+/// kReference goes byte by byte through the layout's map, so that a proof shares no code with the conversion
+/// that it proves.
 enum class ReadPath { kFast, kReference };
 
 /// Buffer sizes for reading an artifact. Tests use other sizes.
@@ -18,9 +19,10 @@ struct ViewLimits {
 };
 
 /// Opens a checkpoint as Checkpoint::open does. For an artifact in a layout, returns the tensors and the
-/// config of the checkpoint that it was made from, unpacked as they are read: weights as far as the layout
-/// preserves them, everything else unchanged. Throws Error if twofour.json doesn't match the artifact; read()
-/// throws on metadata without two ascending positions, on padding that is not zero and on copies that differ.
+/// config of the checkpoint that the artifact was made from. Reads unpack the weights as far as the layout
+/// preserves them; everything else is unchanged. Throws Error if twofour.json does not match the artifact.
+/// read() throws Error on metadata that are not two ascending positions, on padding that is not zero and on
+/// copies that differ.
 Checkpoint open_source(const std::filesystem::path& path, ReadPath how = ReadPath::kFast,
                        const ViewLimits& limits = {}, Io io = Io::kCached,
                        ZeroPoints zero_points = ZeroPoints::kAsStated);

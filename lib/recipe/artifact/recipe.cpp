@@ -10,7 +10,8 @@
 namespace twofour {
 namespace {
 
-/// Opens the file that rules were made with.
+/// Opens the file, described by `what`, that rules were made with. The hash is the rule's `hash`, and the
+/// opened file goes to the rule's `to`.
 template <class File>
 void open_file_of_rules(Recipe& recipe, const std::filesystem::path& file, OptionName option,
                         const char* what, std::string Rule::*hash, std::shared_ptr<const File> Rule::*to) {

@@ -15,43 +15,47 @@
 
 namespace twofour {
 
-/// Everything that decides the bytes of an artifact. Jobs, device and paths do not belong to it. The first
-/// rule that takes a module decides; modules that no rule takes are unchanged.
+/// Everything that decides the bytes of an artifact, which excludes the number of jobs, the device and paths.
+/// The first rule that takes a module decides what the module becomes. Modules that no rule takes stay
+/// unchanged.
 struct Recipe {
-  Edit edit = {};                      ///< before any rule
-  std::vector<Rule> rules = {Rule{}};  ///< the default: the default set to v7
-  /// Of the whole output; "source": the source's own; empty: the settings of single rules decide.
+  Edit edit = {};                      ///< applied before the rules
+  std::vector<Rule> rules = {Rule{}};  ///< by default, the default set to v7
+  /// The dialect of the whole output. "source" stands for the source's dialect. If it is empty, each rule
+  /// decides.
   std::string dialect = {};
-  ZeroPoints zero_points = ZeroPoints::kAsStated;  ///< of the source's INT4
+  ZeroPoints zero_points = ZeroPoints::kAsStated;  ///< how the source's INT4 stores them
   uint64_t max_shard_size = 5'000'000'000;
-  /// The links of the source whose targets are copied. twofour.json does not record this, but lists the
-  /// copied files.
+  /// The links in the source whose targets are copied. twofour.json does not record this choice, but lists
+  /// the copied files.
   Links links = Links::kInside;
 
   Recipe() = default;
   explicit Recipe(Rule rule) : rules{std::move(rule)} {}
   Recipe(Rule rule, uint64_t size) : rules{std::move(rule)}, max_shard_size(size) {}
-  /// Without rules: all tensors stay as the edit leaves them.
+  /// Makes a recipe without rules: all tensors stay as the edit leaves them. `size` is max_shard_size.
   Recipe(Edit change, uint64_t size) : edit(std::move(change)), rules{}, max_shard_size(size) {}
-  /// "v7" if all rules make the same, else "mixed"; without rules "graft" or "drop".
+  /// What the recipe makes: "v7" or another target if all rules make the same, otherwise "mixed". Without
+  /// rules, it is "graft" or "drop".
   std::string what() const;
 };
 
-/// Opens the statistics file that rules were made with. Throws Error if its hash is different, if it is
-/// needed and `file` is empty, and if it is given and not needed.
+/// Opens the statistics file that rules were made with. Throws Error if the file's hash is different, if
+/// rules need a file and `file` is empty, and if `file` is given but no rule needs it.
 void open_statistics(Recipe& recipe, const std::filesystem::path& file);
 
-/// The same for the file of masks.
+/// Does the same for the file of masks.
 void open_masks(Recipe& recipe, const std::filesystem::path& file);
 
 /// The recipe as JSON for twofour.json, plan.json and resume.
 Json recipe_to_json(const Recipe& recipe);
-/// The inverse. If unknown keys are ignored, a single rule is also read as a recipe, as in format 2 of
-/// twofour.json. Throws Error naming `where` on anything else, and on settings that this version does not
-/// know.
+/// Reads what recipe_to_json() returns. If unknown keys are ignored, it also reads a single rule as a recipe,
+/// as in format 2 of twofour.json. Throws Error that names `where` on anything else, and on settings that
+/// this version does not know.
 Recipe recipe_from_json(std::string_view where, const Json& json, UnknownKeys unknown = UnknownKeys::kRefuse);
 
-/// `size` bytes, decimal: "5GB", "500MB", "1234". Throws Error.
+/// Parses a number of bytes with an optional decimal unit: "5GB", "500MB", "1234". Throws Error on other
+/// texts.
 uint64_t parse_size(const std::string& text);
 
 }  // namespace twofour

@@ -15,10 +15,10 @@
 namespace twofour {
 namespace {
 
-/// A target of a rule in a recipe file.
+/// A value of `to` in a rule of a recipe file.
 struct TargetRow {
-  std::string_view to;      ///< in a file
-  std::string_view method;  ///< of Rule
+  std::string_view to;      ///< the value in the file
+  std::string_view method;  ///< the value in Rule::to
   unsigned kinds;           ///< MethodKind
 };
 
@@ -47,7 +47,7 @@ bool is_pattern(std::string_view text) {
   return text.starts_with("re:") || text.find_first_of("*?[") != text.npos;
 }
 
-/// Adds one element of `match`.
+/// Adds one element of `match` to a selection. `known` has the elements before it.
 void add_match(const YamlPlace& place, Selection& selection, std::set<std::string>& known) {
   const std::string& text = place.text(kMatches);
   if (!known.insert(text).second)
@@ -63,7 +63,8 @@ void add_match(const YamlPlace& place, Selection& selection, std::set<std::strin
   }
 }
 
-/// A role chooses by itself; a glob or expression restricts the default set, a name adds to it.
+/// Reads `match`. A role chooses modules by itself, a glob or expression restricts the default set, and a
+/// name adds to the default set.
 Selection read_match(const YamlPlace& place) {
   Selection selection;
   std::set<std::string> known;
@@ -78,7 +79,7 @@ Selection read_match(const YamlPlace& place) {
   return selection;
 }
 
-/// "rule 2 (experts, *.mlp.*)"
+/// The label of a rule for messages: "rule 2 (experts, *.mlp.*)".
 std::string label_of(size_t index, const Selection& s) {
   std::vector<std::string> names;
   for (const ModuleRole role : s.roles) names.emplace_back(role_name(role));
@@ -97,7 +98,7 @@ std::vector<std::string> names_of(const std::vector<RecipeKey>& keys) {
   return names;
 }
 
-/// The value of a setting, in its form.
+/// Reads the value of a setting in the form that the setting has.
 Json read_value(const YamlPlace& place, const AskedWord& asked) {
   switch (asked.form) {
     case AskedWord::Form::kChoice:
@@ -113,7 +114,7 @@ Json read_value(const YamlPlace& place, const AskedWord& asked) {
   return place.text(either(asked.values(kConverts)));
 }
 
-/// Reads a setting; refuses one that belongs only to other targets.
+/// Reads a setting of a rule. Throws Error if the setting does not belong to the rule's target.
 void read_asked(const YamlPlace& place, const RuleWord& word, const TargetRow& target, Rule& rule) {
   const AskedWord& asked = word.asked;
   if (!(asked.methods & asked.files & target.kinds))

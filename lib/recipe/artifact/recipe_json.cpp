@@ -10,7 +10,7 @@
 namespace twofour {
 namespace {
 
-/// An edit is a command with one setting.
+/// A kind of edit in JSON: its command and the key of its only setting.
 struct EditWord {
   Edit::Kind kind;
   const char *command, *key;

@@ -12,13 +12,13 @@
 namespace twofour {
 namespace {
 
-/// A piece of an expert, cut along the layout's outermost axis: rows [r0, r0 + rows) as stored, inputs [k0,
-/// k0 + k). It is itself a matrix.
+/// A piece of an expert, cut along the layout's outermost axis: rows [r0, r0 + rows) as stored, and inputs
+/// [k0, k0 + k). The piece is itself a matrix.
 struct Cut {
   int64_t r0, rows, k0, k;
 };
 
-/// Approximate bytes of all parts that are read at once.
+/// The approximate number of bytes, of all parts together, that are read at once.
 constexpr int64_t kPieceBytes = 1 << 20;
 /// The smallest number of bytes or weights that is worth starting a team of threads.
 constexpr int64_t kTeamWork = 1 << 16;
@@ -36,7 +36,7 @@ std::vector<Cut> cuts_of(Shape s) {
   return cuts;
 }
 
-/// The row of the whole matrix for row `n` of a piece.
+/// The row of the whole matrix that is row `n` of a piece.
 int64_t whole_row(Shape whole, const Cut& cut, int64_t n) {
   if (!whole.gated) return cut.r0 + n;
   const int64_t half = cut.rows / 2;
@@ -51,7 +51,8 @@ bool is_legal(const SparseGroup& group) {
 DenseGroup dense(const DenseGroup& group) { return group; }
 DenseGroup dense(const SparseGroup& group) { return expand(group); }
 
-/// True if a stored byte is valid by its map: zero for padding, otherwise equal to the first copy.
+/// True if a stored byte is valid by the layout's map. Padding must be zero, and any other byte must equal
+/// its first copy.
 template <class L>
 bool is_sound(const std::vector<std::span<const uint8_t>>& parts, Shape shape, int p, Place at) {
   const auto byte_at = [&](const Stored& s) {

@@ -11,16 +11,16 @@
 
 namespace twofour {
 
-/// The slow path from an artifact's parts to the bytes that a module stored, byte by byte through the
-/// layout's map. ArtifactUnpacker must give equal results.
+/// Converts an artifact's parts to the bytes that a module stored, by the slow path: byte by byte through the
+/// layout's map. ArtifactUnpacker must give the same results.
 class ReferenceUnpacker {
  public:
   ReferenceUnpacker(const Checkpoint& artifact, const ArtifactModules& modules, uint64_t bytes)
       : artifact_(artifact), modules_(modules), bytes_(static_cast<int64_t>(bytes)) {}
 
-  /// Fills `out` with bytes from `begin` on of expert `e`'s codes or block scales, as the module stores them.
-  /// Throws Error if the artifact's bytes violate its layout. Safe from several threads, which run one at a
-  /// time.
+  /// Fills `out` with the bytes of expert `e`'s codes or block scales from byte `begin` on, as the module
+  /// stores them. Throws Error if the artifact's bytes violate its layout. Safe from several threads, but
+  /// calls run one at a time.
   void read(const SourceLinear& module, Field field, int64_t e, int64_t begin, std::span<uint8_t> out);
 
  private:
@@ -38,8 +38,8 @@ class ReferenceUnpacker {
   const ArtifactModules& modules_;
   int64_t bytes_;
   std::mutex mutex_;
-  // Some rows of an expert of a matrix or, for a stack with K outermost, all rows of some groups; dense,
-  // [rows, width].
+  // The cached groups [rows, width] of an expert of a matrix, in dense form. They are some rows or, for a
+  // stack whose outermost dimension is K, all rows of some groups.
   size_t matrix_ = SIZE_MAX;
   int64_t e_ = 0, n0_ = 0, rows_ = 0, g0_ = 0, width_ = 0;
   std::vector<DenseGroup> groups_;

@@ -60,7 +60,8 @@ void ArtifactUnpacker::unpack(const SourceLinear& m, Field field, int64_t e, con
   }
 }
 
-/// Writes rows [i, i + count) by columns [col, col + cols); K is contiguous in `from`.
+/// Writes rows [i, i + count) and columns [col, col + cols) from `from`, in which K is contiguous and rows
+/// are `pitch` bytes apart.
 void ArtifactUnpacker::put_block(const Rows& rows, int64_t i, int64_t count, int64_t col, int64_t cols,
                                  const uint8_t* from, int64_t pitch, const OutputRange& range) const {
   if (!range.k_outer) {

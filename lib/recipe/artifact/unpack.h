@@ -8,23 +8,23 @@
 
 namespace twofour {
 
-/// A tensor of a module.
+/// The tensors of a module that are unpacked.
 enum class Field { kCodes, kBlockScales };
 
-/// Bytes of one expert's codes ([N, K/2]) or block scales ([N, K/16]): rows [r0, r1), columns [c0, c1), in
-/// any order of storage.
+/// A box of the bytes of one expert's codes ([N, K/2]) or block scales ([N, K/16]): rows [r0, r1) and columns
+/// [c0, c1). It does not depend on the order of storage.
 struct Box {
   int64_t r0, r1, c0, c1;
 };
 
-/// The destination of unpacked bytes: a run of bytes of an expert's codes or block scales, or of a part of
-/// its lines. A line is a row or, with `k_outer`, a column. Bytes outside of the run are left out.
+/// The destination of unpacked bytes. It is a run of bytes of an expert's codes or block scales, or of a part
+/// of its lines. A line is a row or, with `k_outer`, a column. Unpacked bytes outside of the run are dropped.
 struct OutputRange {
   uint8_t* to;
-  int64_t begin, end;    ///< of the run, counted from byte `first` of line `line`
-  int64_t pitch;         ///< bytes from line to line
+  int64_t begin, end;    ///< the run, in bytes from byte `first` of line `line`
+  int64_t pitch;         ///< bytes from the start of a line to the next
   int64_t line, first;   ///< the origin of begin and end
-  bool k_outer = false;  ///< the module's
+  bool k_outer = false;  ///< the module stores K as the outer dimension
 
   /// Writes `count` bytes along K of a row.
   void put_row(int64_t row, int64_t col, const uint8_t* from, int64_t count) const;
@@ -32,7 +32,8 @@ struct OutputRange {
   void put_column(int64_t row, int64_t step, int64_t col, const uint8_t* from, int64_t count) const;
 };
 
-/// The fast path from an artifact's parts to the bytes that a module stored. Use one per thread.
+/// Converts an artifact's parts to the bytes that a module stored, by the fast path. Each thread needs its
+/// own unpacker.
 class ArtifactUnpacker {
  public:
   ArtifactUnpacker(const Checkpoint& artifact, const ArtifactModules& modules, uint64_t load)
@@ -42,16 +43,16 @@ class ArtifactUnpacker {
   void unpack(const SourceLinear& module, Field field, int64_t e, const Box& box, const OutputRange& range);
 
  private:
-  /// Rows of a matrix, and the same rows in a module.
+  /// A run of rows of a matrix, and the same rows in a module.
   struct Rows {
     const ArtifactMatrix& matrix;
     Field field;
-    int64_t e, n;       ///< of the matrix: its expert and the first row
-    int64_t row, step;  ///< of the module: the first row and the distance to the next
-    int64_t count;      ///< of either
+    int64_t e, n;       ///< the expert and the first row in the matrix
+    int64_t row, step;  ///< the first row in the module, and its step
+    int64_t count;      ///< number of rows
     int64_t c0, c1;     ///< columns of the field
   };
-  // 2:4: every byte of the atoms is stored in lines along N.
+  // In 2:4 layouts, each byte of the atoms is stored in lines along N.
   template <class L>
   void unpack_sparse(const Rows& rows, const OutputRange& range);
   template <class L>
@@ -60,7 +61,7 @@ class ArtifactUnpacker {
   void check_lines(const Rows& rows, int64_t g0, int64_t g1) const;
   void put_sparse_codes(const Rows& rows, int64_t g0, int64_t g1, const OutputRange& range);
   void put_sparse_scales(const Rows& rows, int64_t g0, int64_t g1, int copies, const OutputRange& range);
-  // Dense: every row of codes is one run, block scales are runs of four.
+  // In dense layouts, each row of codes is contiguous, and so are four block scales.
   template <class L>
   void unpack_dense_codes(const Rows& rows, const OutputRange& range);
   template <class L>
@@ -77,13 +78,13 @@ class ArtifactUnpacker {
   const ArtifactModules& modules_;
   int64_t load_;
   std::vector<uint8_t> loaded_, rows_;
-  std::vector<const uint8_t*> lines_;  ///< 2:4: loaded lines, one for each byte of an atom and copy
+  std::vector<const uint8_t*> lines_;  ///< loaded 2:4 lines, by byte of an atom and copy
 };
 
-/// Rows and columns that are transposed at once: they stay in the L1 cache.
+/// The numbers of rows and columns that are transposed at once, so that they stay in the L1 cache.
 inline constexpr int64_t kBlockRows = 32, kBlockCols = 64;
 
-/// Offset of a source byte in its part of one expert.
+/// The offset of a source byte in its part of one expert.
 template <class L>
 int64_t offset_of(Shape shape, int64_t n, int64_t group, int byte, int copy = 0) {
   const Stored s = L::place(shape, {0, n, group, byte}, copy);
@@ -96,7 +97,8 @@ int part_of(int byte, int copy = 0) {
   return L::place(Shape{1, kTileAlignment, kTileAlignment}, {0, 0, 0, byte}, copy).part;
 }
 
-/// Bytes of part `p` of an expert before a piece; `before` is the shape of the rows there.
+/// The number of bytes in part `p` of an expert before a piece. `before` is the shape of the rows before the
+/// piece.
 template <class L>
 int64_t bytes_before(int p, Shape before) {
   return before.n == 0 || before.k == 0 ? 0 : L::part(p, before).bytes();

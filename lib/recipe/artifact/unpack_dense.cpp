@@ -18,7 +18,7 @@ void ArtifactUnpacker::unpack_dense_codes(const Rows& rows, const OutputRange& r
   const int64_t width = all.k / 2, expert = rows.e * L::part(part_of<L>(0), one).bytes();
   const auto offset = [&](int64_t i) { return offset_of<L>(one, rows.n + i, 0, 0); };
   const bool whole = rows.c0 == 0 && rows.c1 == width;
-  /// The number of rows from i on, at most `most`, that are one run in the artifact.
+  /// The number of rows from row i on, at most `most`, that are contiguous in the artifact.
   const auto run_from = [&](int64_t i, int64_t most) {
     int64_t count = 1;
     while (whole && count < most && offset(i + count) == offset(i) + count * width) ++count;
@@ -62,7 +62,7 @@ void ArtifactUnpacker::unpack_dense_scales(const Rows& rows, const OutputRange& 
   const int p = part_of<L>(kByte);
   const size_t tensor = rows.matrix.parts[static_cast<size_t>(p)];
   const int64_t expert = rows.e * L::part(p, {1, all.n, all.k, all.gated}).bytes();
-  // Stored rows alternate between gate and up, so a piece of them has as many of each.
+  // Stored rows alternate between gate and up, so a piece of them has the same number of each.
   const int64_t share = all.gated ? 2 : 1, half = rows.n >= all.n / share ? 1 : 0;
   const int64_t grain = L::part(p, {1, kTileAlignment, all.k, all.gated}).bytes();
   const int64_t step = std::max<int64_t>(1, load_ / grain) * kTileAlignment, cols = rows.c1 - rows.c0;
@@ -92,14 +92,14 @@ void ArtifactUnpacker::unpack_dense_scales(const Rows& rows, const OutputRange& 
   }
 }
 
-/// `first`: offset of the loaded piece in its expert's part.
+/// Throws Error on padding that is not zero. `first` is the offset of the loaded piece in its expert's part.
 template <class L>
 void ArtifactUnpacker::check_padding(const ArtifactMatrix& matrix, int64_t e, int64_t first,
                                      Shape shape) const {
   const int p = part_of<L>(sizeof(DenseGroup) - 1);
   const Part part = L::part(p, shape);
   if (part.bytes() == shape.n * shape.groups()) return;
-  // The places that a matrix without padding would fill, in an order that pairs no rows.
+  // The positions that a matrix without padding would fill. This shape is not gated, so it pairs no rows.
   const Shape filled{1, part.rows, part.cols * kGroup};
   for (int64_t n = 0; n < part.rows; ++n) {
     for (int64_t g = n < shape.n ? shape.groups() : 0; g < part.cols; ++g) {

@@ -13,13 +13,13 @@
 namespace twofour {
 namespace {
 
-/// Pieces along K begin at multiples of these.
+/// Pieces along K begin at multiples of this number of groups.
 constexpr int64_t kGroupGrain = kTileAlignment / kGroup;
 /// Bytes of a SparseGroup that hold codes: comp and meta.
 constexpr int kCodeBytes = 6;
 constexpr int kScaleByte = sizeof(SparseGroup) - 1;
 
-/// Four codes, by metadata nibble and stored codes.
+/// The four codes of a quad in 16 bits, by its metadata nibble and its byte of stored codes.
 constexpr auto kExpanded = [] {
   std::array<std::array<uint16_t, 256>, 16> table{};
   for (unsigned meta = 0; meta < 16; ++meta) {
@@ -37,8 +37,8 @@ constexpr bool is_legal_meta_byte(unsigned byte) {
 
 }  // namespace
 
-/// Points lines_ at the lines of groups [g0, g1) that the field needs: one for each byte of a group, and
-/// copy.
+/// Points lines_ at the lines of groups [g0, g1) that the field needs. There is a line for each byte of a
+/// group and each copy of it.
 template <class L>
 void ArtifactUnpacker::load_lines(const Rows& rows, int64_t g0, int64_t g1) {
   const bool codes = rows.field == Field::kCodes;
@@ -89,7 +89,7 @@ void ArtifactUnpacker::load_lines(const Rows& rows, int64_t g0, int64_t g1) {
   }
 }
 
-/// Refuses metadata without two ascending positions, and copies of a block scale that differ.
+/// Throws Error on metadata that are not two ascending positions, and on copies of a block scale that differ.
 template <class L>
 void ArtifactUnpacker::check_lines(const Rows& rows, int64_t g0, int64_t g1) const {
   const Shape one{1, rows.matrix.shape.n, rows.matrix.shape.k, rows.matrix.shape.gated};
@@ -124,7 +124,8 @@ void ArtifactUnpacker::check_lines(const Rows& rows, int64_t g0, int64_t g1) con
   }
 }
 
-/// Writes four codes of a quad, low and high byte: row by row in blocks, or line by line if K is outermost.
+/// Writes the codes of each quad, which are a low and a high byte. Goes row by row in blocks, or line by line
+/// if K is the outermost dimension of the module.
 void ArtifactUnpacker::put_sparse_codes(const Rows& rows, int64_t g0, int64_t g1, const OutputRange& range) {
   const auto lines_of = [&](int64_t g) { return &lines_[static_cast<size_t>((g - g0) * kCodeBytes)]; };
   if (range.k_outer) {
@@ -194,7 +195,7 @@ template <class L>
 void ArtifactUnpacker::unpack_sparse(const Rows& rows, const OutputRange& range) {
   const bool codes = rows.field == Field::kCodes;
   const Shape all = rows.matrix.shape;
-  // Bytes that load_lines takes at once, of all parts.
+  // The smallest number of bytes, of all parts together, that load_lines loads at once.
   const Shape grain{1, 2 * rows.count < all.n ? rows.count : all.n, kTileAlignment, all.gated};
   int64_t grain_bytes = 0;
   for (int p = 0; p < L::part_count; ++p) grain_bytes += L::part(p, grain).bytes();

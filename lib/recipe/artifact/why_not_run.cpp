@@ -15,8 +15,8 @@
 namespace twofour {
 namespace {
 
-/// The linear of a block above a tensor whose name is on no list: "P.0.gate_proj" for
-/// "P.0.gate_proj.smooth_scale". Empty: none.
+/// The linear of a block that a tensor with an unknown suffix belongs to: "P.0.gate_proj" for
+/// "P.0.gate_proj.smooth_scale". Empty if the tensor belongs to no linear.
 std::string_view linear_of_block(std::string_view tensor, std::string_view block) {
   for (size_t dot = tensor.find('.', block.size() + 1); dot != tensor.npos; dot = tensor.find('.', dot + 1)) {
     const auto name = parse_module_name(tensor.substr(0, dot));
@@ -33,12 +33,12 @@ std::optional<std::string> find_term(const Checkpoint& c, const std::string& blo
                              [](const TensorInfo& t, const std::string& p) { return t.name < p; });
   for (; at != tensors.end() && at->name.starts_with(prefix); ++at) {
     const auto tensor = static_cast<size_t>(at - tensors.begin());
-    // An artifact has the terms of its source, but not the weights.
+    // An artifact has the terms beside its source's linears, but not their weights.
     const auto part = parse_part_name(at->name);
     std::string linear(part ? part->module : linear_of_block(at->name, block));
     const auto name = parse_module_name(linear);
     if (!name || name->block != block) {
-      // A term of no linear, but of the block itself, for example.
+      // The term belongs to no linear, but to the block itself, for example.
       const bool is_lost = part && part->part->kind == PartKind::kTerm &&
                            part->part->harmless == Harmless::kNever && !part->part->decoder;
       if (!is_lost) continue;

@@ -25,7 +25,7 @@ bool is_control(char c) {
   return (static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7F;
 }
 
-/// A text with the places of its lines.
+/// A text with the offsets at which its lines begin.
 class TextLines {
  public:
   explicit TextLines(std::string_view text) : text_(text), starts_{0} {
@@ -33,7 +33,7 @@ class TextLines {
       if (text[i] == '\n') starts_.push_back(i + 1);
     }
   }
-  /// A node at a place as the parser counts it: both numbers from 0, columns in bytes.
+  /// A node at the parser's line and column, which both count from 0. The parser counts columns in bytes.
   YamlNode node(int line, int column) const {
     const size_t l = std::min(static_cast<size_t>(std::max(line, 0)), starts_.size() - 1);
     const std::string_view before =
@@ -139,7 +139,7 @@ class TreeBuilder : public YAML::EventHandler {
     }
     auto& [parent, names] = open_.back();
     if (parent.kind != YamlNode::Kind::kMap || parent.keys.size() > parent.items.size()) {
-      // The parser does not report the place of a missing value.
+      // The parser does not report the place of an empty value, so the place of its key or parent serves.
       if (child.kind == YamlNode::Kind::kNull) {
         const YamlNode& near = parent.keys.empty() ? parent : parent.keys.back();
         child.line = near.line, child.column = near.column;
@@ -190,7 +190,7 @@ YamlNode parse_yaml(std::string_view where, std::string_view text) {
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   const TextLines lines(text);
   check_text(where, text, lines);
-  // An explicit end of the document; without it the parser accepts a quote that is open at the end.
+  // The explicit end of the document makes the parser refuse a quote that is still open at the end.
   std::istringstream stream(std::string(text) + "\n...\n");
   TreeBuilder builder(where, lines);
   try {

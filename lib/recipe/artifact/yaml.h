@@ -12,31 +12,31 @@
 
 namespace twofour {
 
-/// A value of a YAML document, with its place for messages.
+/// A value of a YAML document, with its line and column for messages.
 struct YamlNode {
   enum class Kind { kNull, kScalar, kSequence, kMap };
   Kind kind = Kind::kNull;
-  bool quoted = false;  ///< a scalar that is a string even if it looks otherwise
+  bool quoted = false;  ///< a scalar in quotes, which is always a string
   size_t line = 1;
   size_t column = 1;                 ///< in characters
-  std::string text = {};             ///< of a scalar
-  std::vector<YamlNode> items = {};  ///< of a sequence; the values of a map
-  std::vector<YamlNode> keys = {};   ///< of a map, all scalars and different
+  std::string text = {};             ///< the value of a scalar
+  std::vector<YamlNode> items = {};  ///< elements of a sequence, or values of a map
+  std::vector<YamlNode> keys = {};   ///< keys of a map: different scalars
 };
 
 inline constexpr size_t kLongestYaml = 1u << 20;  ///< bytes
 inline constexpr size_t kDeepestYaml = 16;        ///< levels of lists and maps
 
-/// The only document of a text; JSON is YAML, too. Throws Error "WHERE:LINE:COLUMN: ..." on text that is not
-/// YAML in UTF-8, on control characters, on keys that are repeated or no text, on aliases, anchors, tags and
-/// a second document, and beyond the limits above.
+/// Parses a text with one YAML document; JSON is also YAML. Throws Error "WHERE:LINE:COLUMN: ..." on text
+/// that is not YAML in UTF-8, on control characters, on keys that are repeated or not texts, on aliases,
+/// anchors and tags, on a second document, and on text that exceeds a limit above.
 YamlNode parse_yaml(std::string_view where, std::string_view text);
 
-/// Throws Error with a place.
+/// Throws Error "WHERE:LINE:COLUMN: PROBLEM" with the place of a node.
 [[noreturn]] void yaml_error(std::string_view where, const YamlNode& at, const std::string& problem);
 
-/// A value with its path, "rules[2].granularity". Its functions throw Error "WHERE:LINE:COLUMN: PATH:
-/// expected ..., found ..." if the value is something else.
+/// A value of a document with its path, "rules[2].granularity". If the value is not what a function expects,
+/// the function throws Error "WHERE:LINE:COLUMN: PATH: expected ..., found ...".
 struct YamlPlace {
   std::string_view where;
   std::string path;
@@ -47,12 +47,12 @@ struct YamlPlace {
 
   YamlPlace child(std::string_view key, const YamlNode& value) const;
   YamlPlace element(size_t i) const;
-  /// A key of a map; nullopt if it is absent.
+  /// The value of a key of a map; nullopt if the key is absent.
   std::optional<YamlPlace> find(std::string_view key) const;
   YamlPlace required(std::string_view key) const;
 
   const std::string& text(std::string_view what) const;
-  /// Returns one of some words.
+  /// Returns the text, which must be one of `words`.
   template <class Words>
   const std::string& word(const Words& words) const {
     const std::string& given = text(either(words));
@@ -60,9 +60,9 @@ struct YamlPlace {
     return given;
   }
   bool boolean() const;
-  /// A whole number from `least` to `most`.
+  /// Returns the value as a whole number, which must be from `least` to `most`.
   int64_t integer(int64_t least, int64_t most) const;
-  /// A map with some of these keys and no others.
+  /// Checks that the value is a map without other keys than `keys`. `what` names the map in messages.
   void check_map(std::string_view what, const std::vector<std::string>& keys) const;
 };
 

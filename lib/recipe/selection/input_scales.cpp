@@ -21,8 +21,8 @@ constexpr float kNvfp4Range = 2688;  ///< 6 * 448: the scale is amax divided by 
 
 bool is_scale(float value) { return std::isfinite(value) && value > 0 && std::isfinite(1 / value); }
 
-/// The projection of a layer that a module belongs to: gate and up of experts are one, and so are linears
-/// that engines fuse.
+/// The projection of a layer that a module belongs to. Gate and up of experts count as one projection, and so
+/// do linears that engines fuse.
 std::string projection_of(const std::string& module) {
   const auto parsed = parse_module_name(module);
   if (!parsed || parsed->kind != BlockKind::kRoutedExperts) return module;
@@ -30,7 +30,8 @@ std::string projection_of(const std::string& module) {
                      parsed->projection == Projection::kDown ? "down" : "gate and up");
 }
 
-/// The name of the linears that engines fuse with it, or the module's own.
+/// The common name of all linears that engines fuse with a module, or the module's own name if there are
+/// none.
 std::string fused_name(const std::string& module) {
   const auto fused = fused_group(module);
   return fused ? fmt::format("{} {}", fused->first, fused->second) : module;

@@ -11,43 +11,43 @@
 
 namespace twofour {
 
-/// A rule's settings for input scales and the modules that they apply to. The proof reads them by code of its
-/// own.
+/// A rule's settings for input scales, and the modules that they apply to. The proof has its own code to read
+/// these settings.
 struct InputScaleRule {
   struct Module {
-    std::string name;  ///< an expert of a stack has a name of its own
+    std::string name;  ///< each expert of a stack has its own name
     std::shared_ptr<const Linear> source;
-    int64_t expert = 0;       ///< of a stack
-    bool is_written = false;  ///< the rule writes it in NVFP4; else it is only a neighbour
+    int64_t expert = 0;       ///< position in a stack
+    bool is_written = false;  ///< in NVFP4 by this rule; otherwise only a neighbour
   };
   InputScale words = {};  ///< as Rule::input_scale
   Author author = Author::kPrompt;
   bool one_a_layer = false;
   bool is_needed = false;        ///< loaders of the dialect need input scales
-  FixedGlobalScales given = {};  ///< with "given": amax
+  FixedGlobalScales given = {};  ///< amax by module, for "given"
   std::vector<Module> modules = {};
 };
 
 /// True if a rule gives input scales to modules of the source that have none.
 bool adds_input_scales(const Rule& rule);
-/// True if a rule requires other input scales than those of the source's NVFP4 modules.
+/// True if a rule requires input scales that differ from those of the source's NVFP4 modules.
 bool changes_input_scales(const Rule& rule);
 
-/// The input scale of a written module, as a multiplier (amax / 2688); 0: none. `is_own`: the source's,
-/// unchanged.
+/// The input scale of a written module as a multiplier, which is amax / 2688. The multiplier is 0 if there is
+/// no input scale. `is_own` is true if it is the source's input scale, unchanged.
 struct ChosenInputScale {
   float multiplier = 0;
   bool is_own = false;
 };
 
-/// The input scale of each module, by the settings of the rule. Gate and up of one expert or MLP, and other
-/// linears that engines fuse, get the largest of their scales. A scale that the settings cannot provide is a
-/// problem.
+/// Chooses the input scale of each module by the settings of the rule. Gate and up of an expert or MLP, and
+/// other linears that engines fuse, share the largest of their scales. Adds a problem for each scale that the
+/// settings cannot provide.
 std::vector<ChosenInputScale> choose_input_scales(const Checkpoint& source, const InputScaleRule& rule,
                                                   Problems& problems);
 
-/// Largest magnitudes from a safetensors file: `M.amax` F32 [] is that of module M's inputs. Throws Error on
-/// other tensors and on numbers that are not positive and finite.
+/// Reads the largest magnitudes of modules' inputs from a safetensors file, in which module M has `M.amax`
+/// F32 []. Throws Error on other tensors and on numbers that are not positive and finite.
 FixedGlobalScales read_amax_file(const std::string& path);
 
 }  // namespace twofour

@@ -16,7 +16,7 @@
 namespace twofour {
 namespace {
 
-/// The matrices of one expert; positions in Checkpoint::nvfp4_modules().
+/// The matrices of one expert, as positions in Checkpoint::nvfp4_modules().
 struct Expert {
   std::optional<size_t> gate, up, down;
 };
@@ -24,8 +24,8 @@ struct Expert {
 /// A feed-forward block as the checkpoint names it.
 struct Block {
   BlockKind kind;
-  std::map<int64_t, Expert> experts;                    ///< each expert its own matrices; key 0 of an MLP
-  std::optional<size_t> stacked_gate_up, stacked_down;  ///< or all in one
+  std::map<int64_t, Expert> experts;                    ///< experts with separate matrices; key 0 for an MLP
+  std::optional<size_t> stacked_gate_up, stacked_down;  ///< or stacks of all experts
 };
 
 struct NaturalOrder {
@@ -57,7 +57,8 @@ Blocks find_blocks(const Checkpoint& c) {
 
 std::string shape_text(const Nvfp4Linear& m) { return fmt::format("[{}, {}]", m.n, m.k); }
 
-/// Checks that the experts are 0 .. E-1, each complete and all of one shape, and collects problems.
+/// Checks that a block has experts 0 .. E-1, that each is complete and that all have the same shapes.
+/// Collects problems.
 class BlockCheck {
  public:
   BlockCheck(const Checkpoint& c, const std::string& name, const Block& block, Problems& problems)
@@ -101,7 +102,8 @@ class BlockCheck {
     if (!found.rows) problems_.add(fmt::format("{}: {}", up.name, found.problem));
   }
 
-  /// No expert of another format may follow the ones found: "P.512.gate_proj.weight" beside 512 of them.
+  /// Adds a problem if an expert in another format follows the experts that were found, such as
+  /// "P.512.gate_proj.weight" beside 512 experts.
   void check_beyond(int64_t count) {
     if (block_.kind != BlockKind::kRoutedExperts) return;
     const std::string prefix = name_ + ".";
@@ -160,8 +162,8 @@ class BlockCheck {
     return block_.kind == BlockKind::kRoutedExperts ? fmt::format("{}.{}", name_, expert) : name_;
   }
 
-  /// True if there is a gate in any format: experts without gates in NVFP4 are not gateless if they have
-  /// gates in other formats.
+  /// True if there is a gate in any format. Experts without a gate in NVFP4 are not gateless if they have a
+  /// gate in another format.
   bool has_gate_tensor(const std::string& where) const {
     const auto tensors = checkpoint_.tensors();
     return std::any_of(naming_rules().begin(), naming_rules().end(), [&](const NamingRule& rule) {
@@ -233,7 +235,7 @@ std::string_view module_of_tensor(std::string_view name) {
   return name;
 }
 
-/// Notes the blocks in other formats, which stay as they are.
+/// Tells `chooser` about the blocks in other formats, which stay as they are.
 void add_other_blocks(const Checkpoint& checkpoint, Chooser& chooser) {
   for (const TensorInfo& t : checkpoint.tensors()) {
     if (const auto name = parse_module_name(module_of_tensor(t.name))) chooser.add_other(name->block);

@@ -21,8 +21,8 @@ namespace {
 constexpr size_t kShownMissing = 5;
 constexpr size_t kReadAtOnce = 1 << 18;  // numbers
 
-/// A matrix that statistics may describe: a linear, or one linear of an expert in a stack. Its row i is row
-/// `first + i * step` of the expert's.
+/// A matrix that statistics may describe: a linear, or one linear of an expert in a stack. Row i of the
+/// matrix is row `first + i * step` of the expert.
 struct Part {
   std::string name;
   int64_t n, k;
@@ -62,7 +62,8 @@ std::map<std::string, Part> names_of(const std::vector<Linear>& linears) {
   return names;
 }
 
-/// The entry that serves a part of a linear: its own, or that of the whole stack if its own has no tokens.
+/// The entry that serves a part of a linear. It is the part's own entry, or the entry of the whole stack if
+/// the part's own entry has no tokens.
 const StatisticsEntry* entry_of(const Statistics& s, const Linear& m, const Part& part) {
   const StatisticsEntry* own = s.find(part.name);
   if ((own != nullptr && own->count > 0) || part.name == m.name) return own;
@@ -87,7 +88,7 @@ void hold_entries(const std::vector<StatisticsEntry>& entries, const std::map<st
   }
 }
 
-/// Reads a tensor as choosing weights would.
+/// Reads and factorizes a tensor in the way that choosing weights would.
 void check_products(const Statistics& s, const StatisticsEntry& e, bool fisher, int threads) {
   std::vector<float> mean = fisher ? s.read_fisher(e) : s.read_hessian(e);
   take_unit(mean, e.k);
@@ -180,13 +181,13 @@ void check_sums(const Statistics& s, int threads, Problems& problems) {
 
 namespace {
 
-/// Reads weights and targets, row block by row block; caches the inverse of the last entry.
+/// Reads weights and computes targets, one row block after another. Caches the inverse of the last entry.
 class TargetCheck {
  public:
   TargetCheck(const Statistics& s, const Checkpoint& checkpoint, int threads)
       : s_(s), reader_(checkpoint), threads_(threads) {}
 
-  /// The reason why a part's targets cannot be used to choose weights; empty if they can.
+  /// The reason why the targets of a part are too large to choose weights by; empty if they are not.
   std::string find_excess(const Linear& m, const Part& part, size_t tensor, const StatisticsEntry& entry) {
     prepare(entry);
     TargetExtent extent;

@@ -25,13 +25,13 @@ constexpr uint64_t kMostItems = 1u << 20, kMostText = 1u << 20;
 constexpr uint32_t kGgufVersion = 3, kGgufF32 = 0, kGgufString = 8, kGgufArray = 9, kGgufU32 = 4;
 constexpr uint64_t kGgufAlignment = 32;
 
-/// A tensor of a GGUF file, with the innermost extent first as in the file.
+/// A tensor of a GGUF file. Extents are in the file's order, the innermost first.
 struct GgufTensor {
   std::vector<uint64_t> extents;
   uint64_t begin = 0, count = 0;  ///< offset in the file, elements
 };
 
-/// Reads the part of a GGUF file before its data, item by item. Little endian.
+/// Reads the part of a little-endian GGUF file before its data, item by item.
 class GgufReader {
  public:
   explicit GgufReader(const std::filesystem::path& path) : file_(path) {}
@@ -92,7 +92,7 @@ class GgufReader {
     at_ += length;
     return value;
   }
-  /// Bytes of a value of a type with a fixed size.
+  /// The size in bytes of a value of a GGUF type that has a fixed size.
   uint64_t width_of(uint32_t type) const {
     constexpr uint64_t kWidths[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
     if (type >= std::size(kWidths) || kWidths[type] == 0)
@@ -152,8 +152,8 @@ class GgufReader {
   std::string type_;
 };
 
-/// The name by which ggml calls a linear of a layer. Source: ggml-org/llama.cpp, gguf-py/gguf/constants.py,
-/// tensor_mapping.py.
+/// The name of a linear of a layer, and ggml's name for it. Source: ggml-org/llama.cpp,
+/// gguf-py/gguf/constants.py, tensor_mapping.py.
 struct GgmlName {
   std::string_view leaf, ggml;
 };
@@ -165,7 +165,8 @@ constexpr GgmlName kGgmlNames[] = {
     {"self_attn.kv_b_proj", "attn_kv_b"}, {"linear_attn.in_proj_qkvz", "ssm_in"},
     {"linear_attn.in_proj_ba", "ssm_ba"}, {"linear_attn.out_proj", "ssm_out"}};
 
-/// "blk.3.ffn_gate_exps", and the expert; empty if no name in ggml is known.
+/// The name of a module in ggml, such as "blk.3.ffn_gate_exps", and its expert (-1 if it is not an expert).
+/// The name is empty if ggml has no known name for the module.
 std::pair<std::string, int64_t> ggml_name(const std::string& module) {
   if (module == "lm_head") return {"output", -1};
   const size_t layers = module.find("layers.");
@@ -196,13 +197,13 @@ std::pair<std::string, int64_t> ggml_name(const std::string& module) {
   return {};
 }
 
-/// A linear that is served: its sums are row `row` of a tensor.
+/// A linear that the matrix serves. Its sums are row `row` of a tensor.
 struct ServedLinear {
   std::string name;
   int64_t k, row;
 };
 
-/// Linears by their names, with stacks split into experts.
+/// The names of all linears, with stacks split into experts, and their K.
 std::vector<std::pair<std::string, int64_t>> linears_of(const Checkpoint& c) {
   Problems ignored;
   std::vector<std::pair<std::string, int64_t>> all;

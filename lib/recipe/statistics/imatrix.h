@@ -6,18 +6,19 @@
 
 namespace twofour {
 
-/// The contents of llama.cpp's importance matrix that went into a statistics file.
+/// Counts what an import took from llama.cpp's importance matrix.
 struct ImportedMatrix {
-  size_t entries = 0;  ///< linears that it serves
-  size_t empty = 0;    ///< of them experts that saw no token
+  size_t entries = 0;  ///< linears that the matrix serves
+  size_t empty = 0;    ///< of these, experts that saw no token
   size_t unknown = 0;  ///< tensors that belong to no linear of the checkpoint
 };
 
-/// Writes the sums of squares of an importance matrix in GGUF (llama.cpp, tools/imatrix: `NAME.in_sum2` F32
-/// [E, K] and `NAME.counts` F32 [E]) as a statistics file of `checkpoint`: `sum_squares` of each linear. It
-/// has no hash of weights. Throws Error on a file that is no such matrix, on a K that disagrees with the
-/// checkpoint's, on sums that are negative or not finite, and if no linear is served. The output appears
-/// completely or not at all. Source: ggml-org/llama.cpp, tools/imatrix/imatrix.cpp; ggml, docs/gguf.md.
+/// Converts an importance matrix to a statistics file of `checkpoint`, with `sum_squares` of each linear and
+/// without a hash of weights. The matrix is a GGUF file of llama.cpp's tools/imatrix, with `NAME.in_sum2` F32
+/// [E, K] and `NAME.counts` F32 [E]. Throws Error on any other file, on a K that differs from the
+/// checkpoint's, on sums that are negative or not finite, and if the matrix serves no linear. The output
+/// appears completely or not at all. Source: ggml-org/llama.cpp, tools/imatrix/imatrix.cpp; ggml,
+/// docs/gguf.md.
 ImportedMatrix import_imatrix(const std::filesystem::path& file, const Checkpoint& checkpoint,
                               const std::filesystem::path& out);
 

@@ -14,8 +14,9 @@
 
 namespace twofour {
 
-/// Masks that another program chose, such as MaskLLM: a safetensors file with `M.mask`, or `M`, U8 or BOOL
-/// [N, K], for each module M; 1 keeps a weight, 0 prunes it. Reading is safe from several threads.
+/// A file of masks that another program, such as MaskLLM, chose. It is a safetensors file with a tensor
+/// `M.mask` or `M`, U8 or BOOL [N, K], for each module M. A 1 keeps a weight, and a 0 prunes it. Reading is
+/// safe from several threads.
 class MaskFile {
  public:
   /// Throws Error on other types and shapes, and on a module with two masks.
@@ -29,12 +30,12 @@ class MaskFile {
   /// The position of a module's mask; nullopt if the file has none.
   std::optional<size_t> find(std::string_view module) const;
   const TensorInfo& info(size_t mask) const { return file_.tensors()[mask]; }
-  /// Names of all modules.
+  /// The names of all modules that have a mask.
   std::vector<std::string> modules() const;
-  /// Rows [first, first + out.size() / K) of a mask.
+  /// Reads rows [first, first + out.size() / K) of a mask.
   void read(size_t mask, int64_t first, std::span<uint8_t> out) const;
-  /// Throws Error unless all values are 0 or 1, and exactly half of each group is kept: two of four, or two
-  /// aligned pairs of eight.
+  /// Throws Error unless all values are 0 or 1 and the mask keeps exactly half of each group: two weights of
+  /// four, or two aligned pairs of eight weights.
   void check(size_t mask, PrunePattern pattern) const;
 
  private:

@@ -17,8 +17,8 @@ namespace {
 
 constexpr size_t kAtOnce = 1 << 18;  // numbers that are added together
 
-/// Adds a number of one file to the sum, or takes the larger of both. Returns false if the sum overflows its
-/// type.
+/// Adds the number `more` of one file to `sum`, or, with `takes_larger`, sets `sum` to the larger of both.
+/// Returns false if the sum overflows its type.
 bool combine(double& sum, double more, bool takes_larger) {
   sum = takes_larger ? std::max(sum, more) : sum + more;
   return true;
@@ -34,7 +34,7 @@ bool is_number(int64_t) { return true; }
                           tensor, element));
 }
 
-/// Refuses a file that is given twice, or a copy of one: its tokens would count twice.
+/// Refuses a file that is given twice, and a copy of another file, because its tokens would count twice.
 void refuse_repeated(const std::vector<Statistics>& files) {
   std::map<uint64_t, std::vector<std::pair<std::string, const Statistics*>>> by_size;
   for (const Statistics& s : files) {
@@ -159,7 +159,7 @@ void merge_statistics(const std::vector<std::filesystem::path>& paths,
   auto metadata = first.metadata();
   metadata["tokens"] = std::to_string(tokens);
   metadata["text"] = texts;
-  metadata["input"] = hash_text(inputs).hex();  // the hash of no single run
+  metadata["input"] = hash_text(inputs).hex();  // differs from the hash of any single run
   const std::string header = format_safetensors_header(tensors, metadata);
   AtomicFile out(out_path);
   out.resize(header.size() + (tensors.empty() ? 0 : tensors.back().end));

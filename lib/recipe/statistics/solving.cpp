@@ -13,7 +13,7 @@ constexpr int kPatternSweeps = 4, kDenseSweeps = 2;
 constexpr int64_t kEnough = 4;  // tokens per input from which descent improves the output on other tokens
 constexpr double kDamping = 0.01, kDampingOfFew = 0.1;
 
-/// The number of inputs that are multiplied with each other.
+/// The number of inputs of which an entry has all products: K, or the order of a block.
 int64_t order_of(const StatisticsEntry& e) { return e.kind == StatisticsKind::kBlocks ? e.block : e.k; }
 
 }  // namespace
@@ -122,8 +122,8 @@ uint64_t solving_bytes(const Solving& s) {
   const uint64_t tiles = kSolverThreads * 6 * 32 * n * sizeof(float) +
                          (heldout_pairs + s.entry->fisher.has_value()) * 2 * n * n * sizeof(float);
   if (!reads_all) return tiles;
-  // For two entries: the mean, the damped mean, its factor, and the factor of a target in double; one more
-  // during preparation.
+  // For each of two entries, a worker keeps the mean, the damped mean, its factor and, in double, the factor
+  // of a target. Preparation needs one more matrix in double.
   const uint64_t kept = 3 * sizeof(float) + (s.target_offset ? sizeof(double) : 0);
   return n * n * (2 * kept + sizeof(double)) + tiles;
 }

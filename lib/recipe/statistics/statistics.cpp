@@ -32,7 +32,8 @@ constexpr Leaf kLeaves[] = {{".hessian", DType::kF32},
                             {".amax", DType::kF32},
                             {kSaliency, DType::kF32}};
 
-/// The order of a symmetric matrix, from the shape of its tensor; 0: it is no such shape.
+/// The order of a symmetric matrix, from the shape of its tensor. 0 if a symmetric matrix cannot have that
+/// shape.
 int64_t order_of(std::span<const int64_t> shape) {
   if (shape.size() == 2) return shape[0] == shape[1] ? shape[0] : 0;
   if (shape.size() != 1) return 0;
@@ -43,7 +44,8 @@ int64_t order_of(std::span<const int64_t> shape) {
   return 0;
 }
 
-/// The order of the matrix with diagonal blocks [k / b, b, b]; 0: it is no such shape.
+/// The order k of a matrix that is stored as diagonal blocks [k / b, b, b]. 0 if the shape is not that of
+/// diagonal blocks.
 int64_t order_of_blocks(std::span<const int64_t> shape) {
   return shape.size() == 3 && shape[1] == shape[2] ? shape[0] * shape[1] : 0;
 }

@@ -15,39 +15,39 @@
 
 namespace twofour {
 
-/// The format of a file in its metadata, and the format of a file that its run has not filled yet: equally
-/// long, so that one can replace the other.
+/// The format that the metadata of a complete file states, and the format of a file that its run has not
+/// filled yet. Both are equally long, so that one can replace the other in place.
 inline constexpr std::string_view kStatisticsFormat = "twofour statistics 1";
 inline constexpr std::string_view kUnfinishedStatistics = "twofour statistics 0";
 static_assert(kStatisticsFormat.size() == kUnfinishedStatistics.size());
 
-/// The part of sum(x x') that an entry holds.
+/// The part of sum(x x') that an entry holds: the whole matrix, blocks on its diagonal, or its diagonal. The
+/// sum is over tokens, and x is the input of a linear.
 enum class StatisticsKind { kFull, kBlocks, kDiagonal };
 
 /// "hessian", "hessian_blocks" or "sum_squares".
 std::string_view statistics_kind_name(StatisticsKind kind);
 
-/// The sums of one input, or of one linear; README.md describes its tensors.
+/// The sums of one input or of one linear. README.md describes the tensors.
 struct StatisticsEntry {
   std::string name;
   std::vector<std::string> members;  ///< linears that it serves, in the file's order
   StatisticsKind kind = StatisticsKind::kFull;
   int64_t k = 0;
-  int64_t block = 0;  ///< order of kBlocks
+  int64_t block = 0;  ///< order of a block, for kBlocks
   int64_t count = 0;  ///< tokens
   size_t sums = 0;    ///< position in Statistics::tensors()
   std::optional<size_t> fisher{};
 };
 
 /// An open statistics file. Opening reads and validates the header, the counts and all other single numbers.
-/// Sums are read on demand; a number that is NaN or infinite, a negative diagonal, and a product beyond the
-/// root of its two squares are Errors then. Reading is safe from several threads.
+/// Sums are read on demand. A read throws Error on a number that is NaN or infinite, on a negative diagonal,
+/// and on a product that exceeds the root of its two squares. Reading is safe from several threads.
 class Statistics {
  public:
-  /// Throws Error on a file that is no valid statistics file: names, types, shapes, counts, groups,
-  /// structure.
+  /// Throws Error on invalid names, types, shapes, counts, groups and `structure`.
   static Statistics open(const std::filesystem::path& path) { return open(path, false); }
-  /// Also opens a file that its run may not have filled yet; for that run.
+  /// Also opens a file that is not filled yet. Only the run that fills it uses this.
   static Statistics open_unfinished(const std::filesystem::path& path) { return open(path, true); }
 
   const std::filesystem::path& path() const { return file_->path(); }
@@ -57,36 +57,42 @@ class Statistics {
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
   /// A value of the metadata; empty if it is absent.
   std::string metadata(const std::string& key) const;
-  /// The machine that collected it, if the file states it: "cpu, avx512".
+  /// The machine that collected the sums, if the file states it: "cpu, avx512".
   std::string collected_on() const;
   /// XXH3-128 of the whole file, by bounded reads.
   Hash128 hash() const;
 
-  /// In order of their names; entries under `heldout.` are separate.
+  /// All entries in the order of their names. Entries of held-out tokens, under `heldout.`, are in a separate
+  /// list.
   const std::vector<StatisticsEntry>& entries() const { return entries_; }
   const std::vector<StatisticsEntry>& heldout_entries() const { return heldout_; }
-  /// The entry that serves a linear: among several, the first with tokens, its own name before others.
-  /// nullptr: none.
+  /// The entry that serves a linear; nullptr if there is none. Entries with tokens take precedence over
+  /// entries without, and among them the linear's own entry over others.
   const StatisticsEntry* find(std::string_view linear) const { return find_in(served_, entries_, linear); }
   const StatisticsEntry* find_heldout(std::string_view linear) const {
     return find_in(heldout_served_, heldout_, linear);
   }
 
-  /// The mean over tokens of x x' [k, k], for a kFull entry, or for kBlocks with zeros outside of the blocks.
+  /// The mean over tokens of x x' [k, k], for a kFull or kBlocks entry. For kBlocks, all numbers outside of
+  /// the blocks are 0.
   std::vector<float> read_hessian(const StatisticsEntry& entry) const;
-  /// The mean of e x x', for an entry with `fisher`.
+  /// The mean over tokens of e x x' [k, k], where e is the mean over outputs of the squared gradient, for an
+  /// entry with `fisher`.
   std::vector<float> read_fisher(const StatisticsEntry& entry) const;
   /// The mean over tokens of x^2 [k], for any entry.
   std::vector<float> read_diagonal(const StatisticsEntry& entry) const;
-  /// True if the sums of an entry are all 0, judged by their diagonal: no input was there. Reads up to the
-  /// first number that is not 0. False for a file that its run has not filled.
+  /// True if the diagonal of an entry's sums is 0, so that all its inputs were 0. Reads up to the first
+  /// number that is not 0. False for a file that its run has not filled.
   bool is_zero(const StatisticsEntry& entry) const;
-  /// The position in tensors() of a linear's C; none: its target is its weights.
+  /// The position in tensors() of a linear's target offset C. nullopt if the linear's target is its own
+  /// weights.
   std::optional<size_t> target_offset(std::string_view linear) const;
-  /// C / count for rows [first, first + out.size() / k), from a tensor of a linear that `entry` serves.
+  /// Reads C / count for rows [first, first + out.size() / k). `tensor` is the target offset of a linear that
+  /// `entry` serves.
   void read_target_offset(size_t tensor, const StatisticsEntry& entry, int64_t first,
                           std::span<float> out) const;
-  /// Elements [first, first + out.size()) of an F32 tensor. A number that is not finite is an Error.
+  /// Reads elements [first, first + out.size()) of an F32 tensor. Throws Error on a number that is not
+  /// finite.
   void read(size_t tensor, uint64_t first, std::span<float> out) const;
 
  private:
@@ -118,7 +124,7 @@ class Statistics {
 /// True if a file claims to be a statistics file, valid or not.
 bool is_statistics_file(const std::filesystem::path& path);
 
-/// The value of `structure`: a hash of the linears by name, with their K.
+/// The value of `structure` in the metadata: a hash of the names of the linears and their K.
 std::string structure_of(const std::map<std::string, int64_t>& linears);
 
 }  // namespace twofour

@@ -9,7 +9,7 @@
 
 namespace twofour {
 
-/// "a, b or c"
+/// Joins names to a text for messages: "a, b or c".
 template <class Names>
 std::string either(const Names& names) {
   std::string text;
@@ -26,7 +26,7 @@ struct ValueWord {
   std::string_view word;
   T value;
 };
-/// The words for values of a type, the default first; values.h defines them for each type.
+/// The words for the values of a type. The default is the first. values.h defines the words for each type.
 template <class T>
 inline constexpr std::array<ValueWord<T>, 0> kValueWords = {};
 
@@ -37,7 +37,7 @@ std::vector<std::string_view> value_words() {
   return words;
 }
 
-/// Returns nullopt for any other word.
+/// The value that a word stands for; nullopt for an unknown word.
 template <class T>
 std::optional<T> find_value(std::string_view word) {
   for (const ValueWord<T>& one : kValueWords<T>) {
@@ -54,16 +54,16 @@ std::string_view word_of(const T& value) {
   return "";
 }
 
-/// Throws Error: "expected EXPECTED, found 'FOUND'".
+/// Throws Error with the message "expected EXPECTED, found 'FOUND'".
 [[noreturn]] void refuse_value(const std::string& expected, std::string_view found);
 
-/// The value of a setting, or none, which leaves the choice to the rule's method.
+/// The value of a setting, if it is given. If it is not given, the rule's method chooses the value.
 template <class T>
 class Chosen {
  public:
   Chosen() = default;
   Chosen(T value) : value_(value) {}  // NOLINT: a value stands for itself
-  /// Takes the value of a word; "" is none. Throws Error on other words.
+  /// Takes the value that a word stands for; "" gives no value. Throws Error on unknown words.
   template <std::convertible_to<std::string_view> Word>
   Chosen(const Word& text) {  // NOLINT: a word stands for its value
     const std::string_view word = text;

@@ -8,12 +8,12 @@
 
 namespace twofour {
 
-/// The treatment of unknown keys in places where keys decide bytes.
+/// The treatment of unknown keys in parts of a file whose keys decide bytes of an artifact.
 enum class UnknownKeys { kRefuse, kIgnore };
 
-/// Throws Error if `json` has a key that is not among `keys`, unless unknown keys are ignored. The Error
-/// names `where`, the path there ("recipe.rules[0]") and the key, and gives advice. Throws Json::exception if
-/// `json` is no object.
+/// Throws Error if `json` has a key that is not among `keys`, unless `unknown` ignores unknown keys. The
+/// Error names the file `where`, the path `path` in it ("recipe.rules[0]") and the key, and gives advice.
+/// Throws Json::exception if `json` is not an object.
 void check_keys(std::string_view where, std::string_view path, const Json& json,
                 std::span<const std::string_view> keys, UnknownKeys unknown);
 
@@ -22,23 +22,25 @@ struct JsonPlace {
   std::string_view where;
   std::string path;  ///< "recipe.rules[0]"
   UnknownKeys unknown;
-  bool is_recipe_file = false;  ///< written by users; else twofour.json, or at the prompt
+  bool is_recipe_file = false;  ///< otherwise twofour.json or the prompt
   JsonPlace below(std::string_view key) const;
-  /// Throws Error: a setting that decides bytes must not be taken for another.
+  /// Throws Error that the place was expected to hold `expected`, and that `found` was found. A setting that
+  /// decides bytes must not be taken for another.
   [[noreturn]] void refuse(std::string_view expected, const Json& found) const;
 };
 
-/// A key of a T in twofour.json; its row serves for writing, reading and recognizing it.
+/// A key of a T in twofour.json. Its row is used to write, read and recognize the key.
 template <class T>
 struct JsonWord {
   const char* key;
-  Json (*write)(const T&);  ///< null: not written, since a T without it is equal
+  Json (*write)(const T&);  ///< returns JSON null for a default, which is not written
   void (*read)(const JsonPlace&, const Json&, T&);
   bool is_required = false;
   static constexpr bool is_recorded = true;
 };
 
-/// `words`: a range of rows with the members of JsonWord; unrecorded rows are not in twofour.json.
+/// Writes a T as a JSON object. `words` is a range of rows with the members of JsonWord. Rows whose
+/// is_recorded is false are not in twofour.json.
 template <class T>
 Json write_words(const auto& words, const T& value) {
   Json json = Json::object();

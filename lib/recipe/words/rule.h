@@ -16,10 +16,11 @@ namespace twofour {
 
 class EncodedBefore;
 
-/// Given scales, of weights (from another checkpoint, reused when weights are quantized again) or of inputs;
-/// by the modules' names, with stacks split into experts.
+/// Scales that are given instead of computed, by the names of modules, with stacks split into experts. They
+/// are either global scales of weights, reused from another checkpoint when weights are quantized again, or
+/// input scales.
 struct FixedGlobalScales {
-  bool divides = false;  ///< as compressed-tensors stores them; else multipliers
+  bool divides = false;  ///< as in compressed-tensors; otherwise they multiply
   struct Scale {
     std::string name;
     uint32_t bits;  ///< float32
@@ -31,18 +32,18 @@ struct FixedGlobalScales {
 
 /// The modules that a command works on.
 struct Selection {
-  std::vector<NamePattern> include;  ///< restrict the default set; empty: all of it
+  std::vector<NamePattern> include;  ///< restricts the default set, unless empty
   std::vector<NamePattern> exclude;
-  std::vector<NamePattern> also;  ///< add to the default set
-  /// True if modules of the default set are chosen although no role names them. Then `include` restricts that
-  /// set; otherwise only `also` and `roles` choose modules.
+  std::vector<NamePattern> also;  ///< adds to the default set
+  /// If true, modules of the default set are chosen although no role names them, and `include` restricts that
+  /// set. If false, only `also` and `roles` choose modules.
   bool from_default = true;
-  std::vector<ModuleRole> roles = {};  ///< likewise: modules that have one of them
+  std::vector<ModuleRole> roles = {};  ///< adds the modules that have one of these roles
   Chosen<DraftExperts> draft_experts = {};
-  bool is_match = false;  ///< of a recipe file, for messages; decides nothing
+  bool is_match = false;  ///< comes from a recipe file; only messages use it
 };
 
-/// Keys of rule settings that messages name.
+/// The keys of rule settings that appear in messages.
 namespace keys {
 inline constexpr std::string_view kTo = "to", kPattern = "pattern", kDialect = "dialect",
                                   kGranularity = "granularity", kBlock = "block", kScaleDtype = "scale_dtype",
@@ -53,39 +54,40 @@ inline constexpr std::string_view kTo = "to", kPattern = "pattern", kDialect = "
                                   kKeepGlobalScale = "keep_global_scale";
 }  // namespace keys
 
-/// Which modules become what. make_plan() completes omitted settings. rule_words.h has a row for each field.
+/// A rule: a choice of modules, and what they become. make_plan() completes omitted settings. rule_words.h
+/// has a row for each field.
 struct Rule {
   std::string to = "v7";                 ///< a layout or another method: see lib/write/plan/method.h
-  Chosen<PrunePattern> pattern = {};     ///< prune; quantize: none or before
+  Chosen<PrunePattern> pattern = {};     ///< prune; in quantize, pruned before encoding
   std::string dialect = {};              ///< nvfp4, fp8, quantize: of the output
   Chosen<Granularity> granularity = {};  ///< fp8
   Chosen<WeightBlock> block = {};        ///< fp8 by blocks
-  Chosen<DType> scale_dtype = {};        ///< fp8: of its scales
+  Chosen<DType> scale_dtype = {};        ///< fp8: the type of the scales
   Chosen<OddBlocks> odd_blocks = {};     ///< fp8 by blocks
-  Chosen<Exact> exact = {};              ///< of quantized sources
+  Chosen<Exact> exact = {};              ///< for quantized sources
   Chosen<Arithmetic> arithmetic = {};    ///< quantize: by default the dialect's
   Chosen<BlockScale> block_scale = {};   ///< quantize
   Chosen<ZeroBlock> zero_block = {};     ///< quantize
   FixedGlobalScales kept = {};           ///< quantize: given global scales
   std::string keep_global_scale = {};    ///< the checkpoint that `kept` comes from, before it is read
   Chosen<SolveBy> method = {};           ///< quantize: by default the best that the statistics permit
-  int sweeps = -1;                       ///< of descent; below 0: the method's own
-  bool strict_statistics = false;        ///< refuse statistics of other weights of the model; decides no byte
-  bool awaits_statistics = false;        ///< they are collected before any weight is chosen
-  std::string statistics_hash = {};      ///< XXH3-128 of the file; empty: none
+  int sweeps = -1;                       ///< sweeps of descent; below 0, the method's default
+  bool strict_statistics = false;        ///< refuse statistics of other weights; decides no byte
+  bool awaits_statistics = false;        ///< statistics are collected before weights are chosen
+  std::string statistics_hash = {};      ///< XXH3-128 of the file; empty without a file
   std::string statistics_from = {};      ///< device and instruction set that collected them, if known
   std::string statistics_input = {};     ///< XXH3-128 of the model's input, if known
   std::shared_ptr<const Statistics> statistics = {};  ///< the file, see open_statistics()
-  std::shared_ptr<const EncodedBefore> encoded = {};  ///< groups whose weights it chose; null: none
-  std::string mask_hash = {};  ///< with a pattern: XXH3-128 of a file of masks; empty: masks are computed
+  std::shared_ptr<const EncodedBefore> encoded = {};  ///< groups that are encoded already, or null
+  std::string mask_hash = {};                  ///< XXH3-128 of a file of masks; if empty, masks are computed
   std::shared_ptr<const MaskFile> masks = {};  ///< the file, see open_masks()
   InputScale input_scale = {};
   FixedGlobalScales input_scales = {};   ///< with "given": multipliers
-  bool one_input_scale_a_layer = false;  ///< experts of a layer share the largest of each projection
+  bool one_input_scale_a_layer = false;  ///< experts of a layer share the largest, by projection
   Selection selection = {};
   Fold fold = Fold::kLarger;
-  std::string label = {};           ///< of a recipe file, for people: "rule 2 (experts)"; decides nothing
-  Author author = Author::kPrompt;  ///< for messages; decides nothing
+  std::string label = {};           ///< "rule 2 (experts)" of a recipe file; for messages only
+  Author author = Author::kPrompt;  ///< for messages only
 
   /// True if there are statistics, or will be.
   bool has_statistics() const { return awaits_statistics || !statistics_hash.empty(); }

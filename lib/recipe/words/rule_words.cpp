@@ -6,7 +6,7 @@
 namespace twofour {
 namespace {
 
-constexpr unsigned kEncodes = kToNvfp4 | kToLayout;  // layouts take NVFP4, made of other formats first
+constexpr unsigned kEncodes = kToNvfp4 | kToLayout;  // a layout takes NVFP4, which other formats become first
 constexpr unsigned kConverting = kConverts | kPlans, kWriting = kConverting | kQuantizes;
 constexpr const char* kInputScales = "keep, none, constant, constant=NUMBER, neighbours or from FILE";
 constexpr const char* kDialectFallback =
@@ -58,7 +58,8 @@ RuleWord input_scale_word(AskedWord asked) {
           std::move(asked)};
 }
 
-/// A path, until its scales are read; then the scales are recorded.
+/// The setting is a path until the scales of that checkpoint are read. Afterwards the scales are recorded
+/// instead.
 RuleWord keep_global_scale_word(AskedWord asked) {
   asked.form = AskedWord::Form::kText;
   RuleWord word = asked_word<&Rule::keep_global_scale>("keep_global_scale", std::move(asked));

@@ -24,26 +24,26 @@ enum MethodKind : unsigned {
 };
 inline constexpr unsigned kEveryMethod = ~0u, kNoMethod = 0;
 
-/// The text about a setting in the help of some commands; parts are joined. "{block}" is the option of that
-/// name.
+/// A part of the help text of a setting, for some commands. The help of a command is the concatenation of its
+/// parts. "{block}" in a text stands for the option of that name.
 struct HelpPart {
   unsigned commands;
   const char* text;
-  const char* fallback = "";  ///< the value without the setting
+  const char* fallback = "";  ///< the value if the setting is not given
 };
 
 /// The form of a setting for users, at the prompt and in recipe files.
 struct AskedWord {
   enum class Form { kNone, kChoice, kFlag, kNumber, kText };
-  unsigned methods = kEveryMethod;  ///< that take it
-  unsigned files = kEveryMethod;    ///< of these, methods that take it in a recipe file
+  unsigned methods = kEveryMethod;  ///< methods that take it
+  unsigned files = kEveryMethod;    ///< of `methods`, those that take it in recipe files
   struct Places {
     int option = 0, file = 0;
-  } place = {};                     ///< in help of commands, and of recipes
-  std::vector<HelpPart> help = {};  ///< a command without a part does not have the option
+  } place = {};                     ///< position in the help of commands, and of recipes
+  std::vector<HelpPart> help = {};  ///< a command that has no part lacks the option
   const char* file_help = "";
-  const char* file_fallback = "";  ///< "": the fallback of the first part
-  const char* value_name = "";     ///< commands do not check a value that has a name
+  const char* file_fallback = "";  ///< if empty, the first part's fallback
+  const char* value_name = "";     ///< if set, commands do not check the value
   std::vector<std::string> (*values)(unsigned command) = nullptr;  ///< of text, how recipes describe it
   std::string (*expected)(std::string_view found, bool is_file) = nullptr;  ///< of a text that is no value
   Form form = Form::kChoice;
@@ -53,39 +53,41 @@ struct AskedWord {
   bool leaves_default = false;       ///< the default in a file leaves the rule without the setting
 };
 
-/// A field of a rule: its key, its form in twofour.json, and its form for users. The row defines the option,
-/// the key of recipe files, the field of twofour.json, the argument in Python and the help; a method that
-/// does not take the setting refuses it.
+/// A row of the table of settings, which describes a field of a rule: its key, its form in twofour.json, and
+/// its form for users. The row defines the option, the key of recipe files, the field of twofour.json, the
+/// argument in Python and the help. A method that does not take the setting refuses it.
 struct RuleWord {
   const char* key;
-  Json (*write)(const Rule&);  ///< null: the rule does not set it
-  /// Takes a text, number or boolean as it was written; false: the setting has no such value.
+  Json (*write)(const Rule&);  ///< JSON null if the rule does not set it
+  /// Sets the field from a text, number or boolean as it was written. Returns false if the setting has no
+  /// such value.
   bool (*take)(const JsonPlace&, const Json&, Rule&);
   AskedWord asked = {.form = AskedWord::Form::kNone};
   bool is_required = false;
-  bool is_recorded = true;  ///< in twofour.json
+  bool is_recorded = true;  ///< twofour.json has it
 
   void read(const JsonPlace& place, const Json& json, Rule& rule) const;
   bool is_asked() const { return asked.form != AskedWord::Form::kNone; }
   bool has_option(unsigned command) const;
-  /// The value of the setting in a rule; "": none.
+  /// The text of the setting's value in a rule; "" if the rule does not set it.
   std::string given(const Rule& rule) const;
   std::string option_help(unsigned command) const;
   std::string option_fallback(unsigned command) const;
   std::string file_help() const;
-  /// "a, b or c"
+  /// The values in recipe files, as "a, b or c".
   std::string file_values() const;
 };
 
-/// The table, in the order of twofour.json; tests add rows.
+/// The table of settings, in the order of twofour.json. Tests add rows.
 std::vector<RuleWord>& rule_words();
-/// The row of a key.
+/// The row with this key.
 const RuleWord& rule_word(std::string_view key);
-/// Settings for users, in the order of the help of commands or of recipes.
+/// The settings that users can give, in the order of the help: for the options of a command, and for recipe
+/// files.
 std::vector<const RuleWord*> words_of_options(unsigned command);
 std::vector<const RuleWord*> words_of_files();
 
-/// True if rules have the same settings, except for the modules that they take.
+/// True if two rules have the same settings. The modules that they take are not compared.
 bool same_words(const Rule& a, const Rule& b);
 
 }  // namespace twofour

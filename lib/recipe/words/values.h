@@ -11,31 +11,32 @@
 #include "lib/recipe/statistics/solving.h"
 #include "lib/recipe/words/chosen.h"
 
-/// Values of rule settings. Nothing else of the product compares their texts; the proof reads them by code of
-/// its own.
+/// The values of rule settings. Only this code compares the words for them, except for the proof, which has
+/// its own code for that.
 
 namespace twofour {
 
-/// Rows and inputs that share an FP8 scale.
+/// The size of a block of weights that share an FP8 scale: rows (outputs) and columns (inputs).
 struct WeightBlock {
   int64_t rows, cols;
   bool operator==(const WeightBlock&) const = default;
 };
 
-/// The treatment of quantized sources: the new format preserves values if it can; every value must be
-/// preserved; values are taken as floats.
+/// The treatment of quantized sources. kBest: the new format preserves values if it can. kStrict: every value
+/// must be preserved. kOff: values are quantized as floats.
 enum class Exact { kBest, kStrict, kOff };
 
-/// The treatment of linears whose N or K is not a multiple of the FP8 block: refuse them, leave them as they
-/// are, or write them, as DeepSeek does, for loaders that accept them.
+/// The treatment of linears whose N or K is not a multiple of the FP8 block. kRefuse: they are errors. kKeep:
+/// they stay as they are. kWrite: they are written as DeepSeek does, for loaders that accept them.
 enum class OddBlocks { kRefuse, kKeep, kWrite };
 
-/// The treatment of unequal global scales of gate and up: fold them to the larger, and refuse if that does
-/// harm; refuse them; fold at any cost.
+/// The treatment of different global scales of gate and up. kLarger: both are folded to the larger scale, and
+/// harm is an error. kStrict: different scales are an error. kAny: they are folded at any cost.
 enum class Fold { kLarger, kStrict, kAny };
 
-/// The treatment of routed experts in layers that predict further tokens: leave them as they are, or choose
-/// them like the others. By default they are chosen by name, and not by the role of experts.
+/// The treatment of routed experts in layers that predict further tokens. kKeep: they stay as they are.
+/// kCast: they are chosen like other experts. By default, a name can choose them, but the role of experts
+/// does not.
 enum class DraftExperts { kKeep, kCast };
 
 template <>
@@ -47,7 +48,7 @@ inline constexpr auto kValueWords<Granularity> = std::to_array<ValueWord<Granula
 template <>
 inline constexpr auto kValueWords<WeightBlock> = std::to_array<ValueWord<WeightBlock>>(
     {{"128x128", {128, 128}}, {"32x32", {32, 32}}, {"1x128", {1, 128}}});
-/// Types of FP8 scales.
+/// The words for types of FP8 scales.
 template <>
 inline constexpr auto kValueWords<DType> =
     std::to_array<ValueWord<DType>>({{"f32", DType::kF32}, {"bf16", DType::kBF16}, {"e8m0", DType::kF8E8M0}});
@@ -83,18 +84,18 @@ template <>
 inline constexpr auto kValueWords<DraftExperts> =
     std::to_array<ValueWord<DraftExperts>>({{"keep", DraftExperts::kKeep}, {"cast", DraftExperts::kCast}});
 
-/// The source of input scales: "keep", "none", "constant", "constant=0.5", "neighbours", "from FILE", or
-/// "given" when the file has been read.
+/// The source of input scales: "keep", "none", "constant", "constant=0.5", "neighbours" or "from FILE". "from
+/// FILE" becomes "given" when the file has been read.
 class InputScale {
  public:
   enum class Kind { kUnsaid, kKeep, kNone, kConstant, kNeighbours, kFile, kGiven };
   InputScale() = default;
-  /// Throws Error on other words; "" sets nothing.
+  /// Parses one of the words above; "" leaves the setting unset. Throws Error on other words.
   template <std::convertible_to<std::string_view> Word>
   InputScale(const Word& text) {  // NOLINT: a word stands for its value
     read(text);
   }
-  /// Returns nullopt for other words.
+  /// Parses one of the words above. Returns nullopt for other words.
   static std::optional<InputScale> parse(std::string_view word);
   /// The expected values, for a message about an unknown word.
   static std::string expected(std::string_view word);

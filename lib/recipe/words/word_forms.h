@@ -11,11 +11,11 @@
 #include "formats/error.h"
 #include "lib/recipe/words/rule_words.h"
 
-/// Kinds of rows of the table of settings.
+/// Functions that make rows for the table of settings.
 
 namespace twofour {
 
-/// Names, float32 bits and their meaning.
+/// The keys of fixed global scales in twofour.json: names, float32 bits and whether they divide.
 inline constexpr JsonWord<FixedGlobalScales> kScaleWords[] = {
     {"divides", [](const FixedGlobalScales& s) { return Json(s.divides); },
      [](const JsonPlace&, const Json& json, FixedGlobalScales& s) { s.divides = json.get<bool>(); }, true},
@@ -80,7 +80,8 @@ Json value_json(const Chosen<T>& field) {
   return field.empty() ? Json() : Json(field.text());
 }
 
-/// The inverse; false: there is no such value.
+/// Sets a field to the value that value_json() made `json` from. Returns false if the field has no such
+/// value.
 template <class T>
 bool take_value(const Json& json, T& field) {
   field = json.get<T>();
@@ -98,7 +99,7 @@ bool take_value(const Json& json, Chosen<T>& field) {
   return value.has_value();
 }
 
-/// The words of a type, for every command.
+/// The words of all values of a type. They are the same for every command.
 template <class T>
 std::vector<std::string> all_words(unsigned) {
   const auto words = value_words<T>();
@@ -120,7 +121,8 @@ auto& field_of(Rule& rule) {
   return rule.*kField;
 }
 
-/// A setting for the field that `kAt` returns; the field's type determines its form.
+/// The row of a setting whose value is the field that `kAt` returns. The field's type determines the
+/// setting's form.
 template <auto kAt>
 RuleWord word_at(const char* key, AskedWord asked) {
   Rule rule;
@@ -133,7 +135,7 @@ template <auto kField>
 RuleWord asked_word(const char* key, AskedWord asked) {
   return word_at<field_of<kField>>(key, std::move(asked));
 }
-/// A setting that only twofour.json has.
+/// The row of a setting that users cannot give and that only twofour.json has.
 template <auto kField>
 RuleWord record_word(const char* key) {
   return asked_word<kField>(key, {.form = AskedWord::Form::kNone});
