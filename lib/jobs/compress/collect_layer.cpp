@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The last of some stages within a half of a layer.
+/// The last of the given stages that is in one half of a layer.
 std::optional<LayerStage> last_of(const std::vector<LayerStage>& stages, LayerHalf half) {
   std::optional<LayerStage> last;
   for (const LayerStage s : stages) {
@@ -21,7 +21,7 @@ std::optional<LayerStage> last_of(const std::vector<LayerStage>& stages, LayerHa
   return last;
 }
 
-/// True if a stage's linears are the last of a half.
+/// True if the linears of a stage are the last in a half.
 bool ends_half(LayerStage stage) {
   return stage == LayerStage::kAttentionOutput || stage == LayerStage::kDown;
 }
@@ -126,7 +126,7 @@ void Compression::see_half(int64_t layer, LayerHalf half, const Round& round, co
   ExpertChoice chosen;
   if (is_sequential()) {
     residual = difference(dense, compressed);
-    // In a round of a whole layer, the second half sees the first half's output with dense linears.
+    // In a round of a whole layer, the second half gets the output of the first half with dense linears.
     const bool goes_on = half == LayerHalf::kAttention && last_of(round, LayerHalf::kFeedForward);
     compressed_.run_half(
         layer, half, parts, compressed,
@@ -135,7 +135,7 @@ void Compression::see_half(int64_t layer, LayerHalf half, const Round& round, co
   HalfRun run{.watcher = &of_dense};
   if (!ends_half(last)) run.last = last;
   if (is_sequential() && last == LayerStage::kDown && experts_of(groups) > 0) {
-    // In the dense model, experts see the tokens that the compressed model sends them.
+    // In the dense model, each expert gets the tokens that the compressed model routes to it.
     dense_.run_half(layer, half, parts, dense, {.watcher = &of_dense, .last = last, .given = &chosen});
     run.watcher = nullptr;
   }

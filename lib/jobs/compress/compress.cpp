@@ -28,7 +28,7 @@ constexpr const char* kSolved = "solved-";
 /// Stands for the hash of statistics that are not complete yet.
 const std::string kNoHash(32, '0');
 
-/// A folder that is removed with its object.
+/// A folder that the destructor removes.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -48,7 +48,7 @@ class TemporaryFolder {
   fs::path path_;
 };
 
-/// Removes the solved linears of layer `first` and later ones, which are solved again.
+/// Removes the solved linears of layer `first` and later layers, which are solved again.
 void remove_solved(const fs::path& work, int64_t first) {
   std::vector<fs::path> gone;
   for (const auto& entry : fs::directory_iterator(work)) {
@@ -105,7 +105,7 @@ Compression::Compression(const fs::path& model, const Recipe& recipe, CompressIn
   for (int64_t layer = 0; layer <= layers(); ++layer) {
     for (const InputGroup& g : groups_of(layer)) all.insert(g.linears.begin(), g.linears.end());
   }
-  // First for all linears, to find which of them the recipe takes.
+  // Entries are first planned for all linears, to find out which of them the recipe takes.
   const auto plan_entries = [&](const std::set<std::string>& linears, bool apart) {
     entries_.clear();
     for (int64_t layer = 0; layer <= layers(); ++layer)
@@ -152,7 +152,7 @@ int64_t Compression::expected_count(const LayerEntry& e, int64_t layer) const {
   return std::max<int64_t>(1, routed / experts_of(groups));
 }
 
-/// Statistics of all entries without sums; their counts are estimates.
+/// Statistics with all entries but without sums. Their counts are estimates.
 std::shared_ptr<const Statistics> Compression::planning_statistics() const {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / kStatistics;
@@ -183,7 +183,8 @@ uint64_t Compression::bytes_per_token() const {
         static_cast<uint64_t>(dense_.shape().top_k * std::max<int64_t>(0, dense_.shape().expert_width));
     widest = std::max(widest, seen + routed);
   }
-  // Inputs of both models, a copy while they are added, and streams before and after the layer.
+  // Memory for the inputs of both models, a copy of these while they are added up, and the streams before and
+  // after the layer.
   return dense_.bytes_per_token() +
          (4 * widest + 6 * static_cast<uint64_t>(dense_.shape().hidden)) * sizeof(float);
 }
@@ -210,7 +211,7 @@ CompressNeeds Compression::needs() const {
   return needs;
 }
 
-/// The model, its input and the order of collecting.
+/// Describes the model, its input and the order of collecting.
 Json Compression::describe_input() const {
   return {{"weights", final_norm_hash(dense_.checkpoint())},
           {"tokens", hash_tokens(input_.windows).hex()},
@@ -220,7 +221,7 @@ Json Compression::describe_input() const {
 
 std::string Compression::input_hash() const { return hash_text(describe_input().dump()).hex(); }
 
-/// The data that decides the statistics, without paths and times.
+/// What decides the statistics, without paths and times.
 Json Compression::find_identity() const {
   Json identity = describe_input();
   identity.update({{"text", input_.text},
@@ -267,7 +268,7 @@ uint64_t Compression::bytes_of_streams() const {
   return Streams::bytes(models(), static_cast<uint64_t>(tokens_), dense_.shape().hidden);
 }
 
-/// Throws Error unless a work folder is of this run and unchanged.
+/// Throws Error unless a work folder belongs to this run and is unchanged.
 void Compression::check_left(const WorkState& left, uint64_t statistics_bytes) const {
   check_fingerprint((work_ / WorkState::kName).string(), left.run, run_);
   if (left.layers < 1 || left.layers > steps() || std::cmp_not_equal(left.statistics.size(), left.layers))
@@ -329,7 +330,7 @@ void Compression::start(const fs::path& work) {
 void Compression::keep_layer() {
   streams_->flush();
   file_->flush();
-  check_unchanged();  // else the layer may be of two models
+  check_unchanged();  // otherwise one layer could have data of two models
   state_.statistics.push_back(hash_statistics(state_.layers));
   ++state_.layers;
   const bool is_last = state_.layers == steps();

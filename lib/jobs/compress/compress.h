@@ -18,74 +18,78 @@
 
 namespace twofour {
 
-/// The model that gives the inputs of a linear: the dense one; one whose earlier layers are compressed, with
-/// its error by then in the targets; or one whose earlier groups of linears are compressed.
+/// Which model gives the inputs of a linear. kNone: the dense model. kLayers: a model whose earlier layers
+/// are compressed; targets include its error up to the linear. kGroups: a model whose earlier groups of
+/// linears are compressed.
 enum class Sequential { kNone, kLayers, kGroups };
 
 /// The input by which a model is compressed.
 struct CompressInput {
-  /// Cuts texts into at most `most` windows of `context` tokens. Throws Error that names the file of the
-  /// texts if there are no windows.
+  /// Cuts texts into at most `most` windows of `context` tokens. Throws Error if there are no windows. The
+  /// Error names `file`, the file of the texts.
   void cut(const std::vector<std::vector<int32_t>>& texts, int64_t context, int64_t most,
            const std::filesystem::path& file);
 
-  std::vector<std::vector<int32_t>> windows;  ///< of tokens, each an independent text
-  std::string text;                           ///< description of the windows, for the file
-  std::filesystem::path token_weights{};      ///< see TokenWeights; empty: all tokens count 1
+  std::vector<std::vector<int32_t>> windows;  ///< tokens of each window; windows are independent texts
+  std::string text;                           ///< description of the windows, which is stored in the file
+  std::filesystem::path token_weights{};      ///< see TokenWeights; if empty, every token has weight 1
   Sequential sequential = Sequential::kNone;
 };
 
-/// The needs of collecting, known before it begins.
+/// What collecting needs. It is known before collecting begins.
 struct CompressNeeds {
-  uint64_t peak_memory = 0;  ///< bytes, beside the program itself and mapped files
+  uint64_t peak_memory = 0;  ///< bytes, without the program itself and mapped files
   uint64_t statistics_bytes = 0;
-  uint64_t work_bytes = 0;  ///< of the work folder, with the statistics
+  uint64_t work_bytes = 0;  ///< bytes of the work folder, statistics included
   int64_t tokens = 0;
   size_t entries = 0;
 };
 
-/// Statistics for the linears whose weights a recipe chooses by them, collected layer by layer while the
-/// earlier layers are compressed. Results are stored in a work folder after each layer, for a run that
-/// resumes.
+/// Collects statistics for the linears whose weights a recipe chooses by them. It works layer by layer, and
+/// compresses each layer before the next. After each layer it stores the results in a work folder, so that
+/// another run can resume.
 class Compression {
  public:
-  /// Opens the model and plans the recipe. Throws Error if the model cannot be run or the recipe solves none
-  /// of its linears.
+  /// Opens the model and plans the recipe. Throws Error if the model cannot be run, or if the recipe solves
+  /// none of its linears.
   Compression(const std::filesystem::path& model, const Recipe& recipe, CompressInput input,
               const Compute& compute, int jobs);
 
   const SolvedLinears& linears() const { return *planned_; }
   CompressNeeds needs() const;
-  /// XXH3-128, 32 digits, of the data that decides the statistics beside the recipe: the norm before the head
-  /// (as a mark of the model), the tokens, their weights and the order of collecting.
+  /// A hash (XXH3-128, 32 digits) of all input that decides the statistics, except the recipe: the norm
+  /// before the head, which identifies the model, the tokens, their weights, and the order of collecting.
   std::string input_hash() const;
   int64_t layers() const { return dense_.shape().layers; }
-  /// Runs both models, and adds up their inputs, on the current CUDA device from now on.
+  /// From now on both models run on the current CUDA device, and their inputs are summed there.
   void use_cuda();
-  /// Collects into `work`, which is made, or resumed after its last complete layer if a run of the same
-  /// model, tokens and recipe left it. Ends before layer `end`; a head that the recipe takes counts as a
-  /// layer. Throws Error if the folder is of another run or damaged, and like check_unchanged(), which it
-  /// calls before it reopens files and before it stores a layer. Throws Interrupted.
+  /// Collects into `work`. Creates the folder, or resumes after its last complete layer if a run of the same
+  /// model, tokens and recipe left it. Stops before layer `end`; the head counts as a layer if the recipe
+  /// takes it. Throws Error if the folder is damaged or belongs to another run. Throws Error like
+  /// check_unchanged(), which is called before files are opened again and before a layer is stored. Throws
+  /// Interrupted.
   void collect(const std::filesystem::path& work, Progress& progress, int64_t end = INT64_MAX);
-  /// Throws Error if a file of the model, or of token weights, has changed since before the first was opened.
+  /// Throws Error if a file of the model, or the file of token weights, has changed since before the first of
+  /// them was opened.
   void check_unchanged() const { inputs_.check_unchanged(); }
-  /// The statistics in a work folder, once they are collected.
+  /// The path of the statistics in a work folder, after they are collected.
   static std::filesystem::path statistics_of(const std::filesystem::path& work);
-  /// The linears in a work folder that were solved while it was made.
+  /// The linears in a work folder that were solved while statistics were collected.
   static std::shared_ptr<const EncodedBefore> encoded(const std::filesystem::path& work);
-  /// The number of complete layers in a work folder; the head counts as one. Nothing if it has no state.
+  /// The number of complete layers in a work folder, where the head counts as a layer. Nothing if the folder
+  /// has no state.
   static std::optional<int64_t> layers_done(const std::filesystem::path& work);
-  /// True if a folder holds only files of collect().
+  /// True if a folder has only files that collect() makes.
   static bool is_work_folder(const std::filesystem::path& work);
 
  private:
-  /// Stages whose linears see the same compressed model.
+  /// Stages whose linears have inputs from the same compressed model.
   using Round = std::vector<LayerStage>;
 
-  /// The linears of a layer by their inputs. The layer after the last is the head, if it is a separate
-  /// linear.
+  /// The linears of a layer, grouped by input. The index after the last layer is the head, if it is a
+  /// separate linear.
   const std::vector<InputGroup>& groups_of(int64_t layer) const;
-  /// Number of layers that are collected, with the head if the recipe takes it.
+  /// Number of layers that are collected. The head counts as one if the recipe takes it.
   int64_t steps() const { return layers() + (entries_.back().empty() ? 0 : 1); }
   void plan_file();
   int64_t expected_count(const LayerEntry& entry, int64_t layer) const;
@@ -106,11 +110,12 @@ class Compression {
   void collect_layer(int64_t layer);
   void collect_head();
   void collect_round(int64_t layer, const Round& round);
-  /// Runs one half of a layer on a batch: collects both models' inputs and the dense stream after it.
+  /// Runs one half of a layer on a batch. Collects the inputs of both models, and the dense residual stream
+  /// after the half.
   void see_half(int64_t layer, LayerHalf half, const Round& round, const TokenBatch& batch,
                 std::vector<float>& dense, std::vector<float>& compressed,
                 const std::vector<const LayerEntry*>& entries, std::vector<EntrySums>& sums);
-  /// Adds a batch to the sums of an entry, its tokens by their weights.
+  /// Adds a batch to the sums of an entry, with the weights of its tokens.
   void add_seen(const TokenBatch& batch, SeenBatch seen, const LayerEntry& entry, EntrySums& sums) const;
   void write_round(int64_t layer, const std::vector<const LayerEntry*>& entries,
                    std::vector<EntrySums>& sums);
@@ -124,22 +129,22 @@ class Compression {
   Compute compute_;
   int jobs_;
   Decoder dense_, compressed_;
-  std::unique_ptr<DeviceSums> device_sums_;  ///< if they run on a CUDA device
+  std::unique_ptr<DeviceSums> device_sums_;  ///< set if the models run on a CUDA device
   std::unique_ptr<SolvedLinears> planned_;
-  std::vector<InputGroup> head_;                  ///< the head's group, or none
-  std::vector<std::vector<LayerEntry>> entries_;  ///< by layer, the head's last
+  std::vector<InputGroup> head_;                  ///< the group of the head, or empty
+  std::vector<std::vector<LayerEntry>> entries_;  ///< by layer; the head's entries are last
   std::vector<TokenBatch> batches_;
   StatisticsWriter writer_;
   int64_t tokens_ = 0;
   Json identity_;
-  Json run_;  ///< data that must be equal in a run that resumes
+  Json run_;  ///< what must be equal in a run that resumes
   std::optional<TokenWeights> weights_;
 
   std::filesystem::path work_;
   WorkState state_;
   std::unique_ptr<WorkFile> file_;
   std::unique_ptr<Streams> streams_;
-  int solved_ = 0;  ///< number of rounds of the layer that were solved
+  int solved_ = 0;  ///< number of solved rounds of the layer
 };
 
 }  // namespace twofour

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Copies statistics to their file, which may be on another file system.
+/// Copies statistics to the user's file, which may be on another file system.
 void copy_statistics(const fs::path& from, const fs::path& to) {
   const InputFile in(from);
   AtomicFile out(to);
@@ -48,7 +48,7 @@ CompressedCheckpoint::CompressedCheckpoint(const fs::path& source, const Destina
       options_(options),
       compression_(source, recipe_, std::move(input), compute(), options.jobs) {}
 
-/// Prepares the work folder: a run that resumes uses the files of an earlier run, a run that replaces removes
+/// Prepares the work folder. A run that resumes uses the files of an earlier run. A run that replaces removes
 /// them.
 void CompressedCheckpoint::prepare_work() {
   if (!is_absent(work_) && !Compression::is_work_folder(work_))
@@ -77,7 +77,7 @@ void CompressedCheckpoint::collect(Progress& progress) {
                                   counted(static_cast<uint64_t>(compression_.layers()), "layer"),
                                   options::kResume));
   } catch (...) {
-    // Without a complete layer nothing can be resumed.
+    // Without a complete layer there is nothing to resume.
     if (!Compression::layers_done(work_) && Compression::is_work_folder(work_)) folder_->remove();
     throw;
   }
@@ -115,7 +115,7 @@ void CompressedCheckpoint::check_kept_hash(const Manifest& manifest) const {
   }
 }
 
-/// The recipe with the statistics that a complete artifact names, which must be of this model and input.
+/// The recipe with the statistics that a complete artifact names. These must belong to this model and input.
 Recipe CompressedCheckpoint::recipe_of_complete() const {
   const fs::path& artifact = destination_.path();
   if (!keep_.empty() && is_absent(keep_))

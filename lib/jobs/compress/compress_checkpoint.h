@@ -12,31 +12,32 @@
 
 namespace twofour {
 
-/// The folder of statistics and streams until an artifact is complete: DESTINATION.compressing, beside it.
+/// The folder that has statistics and streams until an artifact is complete. It is DESTINATION.compressing,
+/// beside the destination.
 std::filesystem::path work_folder_of(const std::filesystem::path& destination);
 
-/// Compresses a whole checkpoint: collects statistics, chooses weights by them and writes the artifact.
+/// Compresses a whole checkpoint: collects statistics, chooses weights by them, and writes the artifact.
 class CompressedCheckpoint {
  public:
-  /// Opens the model and plans. `recipe` is without statistics; `keep` is the file in which to store them, or
-  /// empty. `jobs`, `isa` and `device` of `options` apply to solving, too, and `io` to reading the source.
+  /// Opens the model and plans. `recipe` must have no statistics. `keep` is the file in which to store them,
+  /// or empty. `jobs`, `isa` and `device` of `options` also apply to solving, and `io` to reading the source.
   /// Throws Error like Compression.
   CompressedCheckpoint(const std::filesystem::path& source, const Destination& destination, Recipe recipe,
                        CompressInput input, std::filesystem::path keep, const ConvertOptions& options);
 
   const Compression& compression() const { return compression_; }
 
-  /// The result of writing, and its plan.
+  /// The result of writing the artifact, and its plan.
   struct Written {
     Plan plan;
     ConvertResult result;
   };
   /// Collects into the work folder, which exists until the artifact is complete. A run that resumes continues
-  /// after the last complete layer; a complete artifact needs no collecting. Throws Error, and Interrupted,
-  /// after which another run can resume.
+  /// after the last complete layer. A complete artifact needs no collecting. Throws Error and Interrupted;
+  /// another run can resume after either.
   void collect(Progress& progress);
-  /// Writes the artifact once everything is collected. A complete artifact is verified, and its source,
-  /// recipe and input are compared with these. Throws like collect().
+  /// Writes the artifact after everything is collected. If the artifact is complete, it is verified, and its
+  /// source, recipe and input are compared with those of this object. Throws like collect().
   Written write(Progress& progress);
 
  private:
@@ -46,7 +47,7 @@ class CompressedCheckpoint {
   Compute compute() const { return {options_.isa, options_.device, options_.jobs}; }
 
   std::filesystem::path source_, work_, keep_;
-  std::unique_ptr<WorkFolder> folder_;  ///< none for a complete artifact
+  std::unique_ptr<WorkFolder> folder_;  ///< nullptr for a complete artifact
   Destination destination_;
   Recipe recipe_;
   ConvertOptions options_;

@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kPiece = 4 << 20;
 
-/// The data that decides a group's bytes, beside the rule, the weights and the statistics.
+/// What decides the bytes of a group, except the rule, the weights and the statistics.
 Json describe(const QuantizedGroup& group) {
   Json all = Json::array();
   for (const EncodedMatrix& m : group.matrices()) {
@@ -24,11 +24,11 @@ Json describe(const QuantizedGroup& group) {
 }
 
 struct PartPlace {
-  uint64_t begin, bytes;  ///< in the file
+  uint64_t begin, bytes;  ///< range of bytes in the file
   std::string hash;
 };
 
-/// Calls f(). Returns true if files were as they were written; throws errors of reading them.
+/// Calls f(). Returns false if files differ from what was written. Errors of reading them are thrown.
 template <class F>
 bool unless_damaged(F&& f) {
   try {
@@ -42,7 +42,7 @@ bool unless_damaged(F&& f) {
   return false;
 }
 
-/// The hash of bytes of a file, which `see` gets piece by piece.
+/// The hash of a range of bytes of a file. `see` receives the bytes piece by piece.
 std::string hash_part(const InputFile& file, uint64_t begin, uint64_t bytes,
                       const std::function<void(std::span<const uint8_t>)>& see) {
   Hasher hasher;
@@ -150,7 +150,7 @@ std::optional<std::vector<EncodedResult>> EncodedLinears::read(const QuantizedGr
     }
     for (const Json& r : note.at("results")) results.push_back(encoded_from_json(r));
     file.emplace(folder / note.at("file").get<std::string>());
-    // Compare all parts before the first is written.
+    // All parts are compared before the first is written.
     is_same = std::all_of(parts.begin(), parts.end(), [&](const PartPlace& part) {
       return hash_part(*file, part.begin, part.bytes, [](auto) {}) == part.hash;
     });

@@ -17,24 +17,25 @@
 
 namespace twofour {
 
-/// The tensors of groups as one file, written group by group; each group comes from one thread.
+/// A file with the tensors of groups, written group by group. Each group is written by one thread.
 class GroupFile {
  public:
   explicit GroupFile(const std::filesystem::path& path) : file_(path) {}
-  /// Adds a group, before begin(). Groups and the checkpoint that they read outlive this.
+  /// Adds a group. Call this before begin(). The groups, and the checkpoint that they read, must outlive this
+  /// object.
   void plan(const QuantizedGroup& group, const Checkpoint& source);
   void begin();
-  /// Takes the bytes of the parts of group `number`, each front to back.
+  /// Takes the bytes of the parts of group `number`, each part from front to back.
   EncodedBefore::Write writer(size_t number);
-  /// Gives the file its name.
+  /// Gives the file its final name.
   void commit() { file_.commit(); }
-  /// The note of a group that EncodedLinears reads.
+  /// The note on a group for EncodedLinears.
   Json note(size_t number, const std::vector<EncodedResult>& results) const;
 
  private:
   struct Part {
     std::string tensor;
-    uint64_t begin, bytes;  ///< in the file
+    uint64_t begin, bytes;  ///< range of bytes in the file
     uint64_t written = 0;
     Hasher hasher = {};
   };
@@ -48,30 +49,30 @@ class GroupFile {
   std::vector<Group> groups_;
 };
 
-/// Groups that compress encoded while it collected, in folders of its work folder. Damaged groups count as
-/// missing.
+/// Groups that were encoded while statistics were collected. They are in folders of the work folder. Damaged
+/// groups count as missing.
 class EncodedLinears : public EncodedBefore {
  public:
-  static constexpr const char* kNotes = "groups.json";  ///< of a folder, written last
-  /// Writes the notes of a folder's groups, as GroupFile gives them, with their hash.
+  static constexpr const char* kNotes = "groups.json";  ///< a file in each folder; it is written last
+  /// Writes the notes of a folder's groups, which GroupFile::note() made, and their hash.
   static void write_notes(const std::filesystem::path& folder, Json groups);
-  /// Takes the complete folders in `work`.
+  /// Uses the complete folders in `work`.
   explicit EncodedLinears(const std::filesystem::path& work);
   std::optional<std::vector<EncodedResult>> read(const QuantizedGroup& group,
                                                  const Write& write) const override;
 
  private:
-  /// Number of folders whose notes are cached; all notes would fill memory.
+  /// Number of folders whose notes are cached. The notes of all folders would need too much memory.
   static constexpr size_t kHeldNotes = 4;
   struct Place {
-    size_t folder, number;  ///< in its notes
+    size_t folder, number;  ///< index of the folder, and index in its notes
   };
   std::shared_ptr<const Json> notes_of(size_t folder) const;
 
   std::vector<std::filesystem::path> folders_;
-  std::map<std::string, Place> places_;  ///< by the name of a group's first matrix
+  std::map<std::string, Place> places_;  ///< by name of the first matrix of a group
   mutable std::mutex mutex_;
-  mutable RecentlyUsed<size_t, std::shared_ptr<const Json>> held_;  ///< by folder
+  mutable RecentlyUsed<size_t, std::shared_ptr<const Json>> held_;  ///< by index of the folder
 };
 
 }  // namespace twofour

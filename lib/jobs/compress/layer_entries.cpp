@@ -10,13 +10,13 @@
 namespace twofour {
 namespace {
 
-/// Rows of a target offset that are computed at a time.
+/// Number of rows of a target offset that are computed in one go.
 constexpr int64_t kTargetRows = 512;
 
-/// The rows of a group's inputs that count, of one model or of both.
+/// The rows of a group's inputs that count, for one model or for both.
 struct CountedRows {
   std::vector<float> x, d, r;  ///< [rows, k], [rows, k], [rows, n]
-  std::vector<float> roots;    ///< square roots of weights; empty: 1
+  std::vector<float> roots;    ///< square roots of weights; if empty, every weight is 1
 };
 
 void append_row(std::vector<float>& to, std::span<const float> rows, size_t row, size_t width) {
@@ -24,7 +24,7 @@ void append_row(std::vector<float>& to, std::span<const float> rows, size_t row,
   to.insert(to.end(), from, from + static_cast<int64_t>(width));
 }
 
-/// The rows with weights above 0.
+/// The rows whose weights are above 0.
 CountedRows weighted_rows(const LayerEntry& e, const SeenBatch& batch) {
   CountedRows counted;
   const std::vector<float>& x = batch.compressed->input(e.group);
@@ -47,12 +47,12 @@ void scale_rows(std::vector<float>& rows, const std::vector<float>& factors) {
   for (size_t i = 0; i < rows.size() && !factors.empty(); ++i) rows[i] *= factors[i / width];
 }
 
-/// True if it is less work to add up differences of outputs than of inputs.
+/// True if summing differences of outputs is less work than summing differences of inputs.
 bool adds_outputs(const LayerEntry& e) {
   return e.adds && !e.planned.targets.empty() && e.planned.targets[0].n < e.planned.k;
 }
 
-/// lacking [rows, n] += differences [rows, k] W'.
+/// Adds differences [rows, k] W' to `lacking` [rows, n].
 void add_outputs(const LayerEntry& e, const Decoder& dense, const std::vector<float>& differences,
                  DeviceSums* device, std::vector<float>& lacking) {
   const PlannedEntry::Target& t = e.planned.targets[0];

@@ -13,42 +13,44 @@
 
 namespace twofour {
 
-/// An entry of the statistics of a layer.
+/// An entry in the statistics of a layer.
 struct LayerEntry {
   static constexpr size_t kShared = SIZE_MAX;
   PlannedEntry planned;
   LayerStage stage;
-  size_t group = kShared;  ///< among the layer's groups; kShared: of the downs of all experts together
-  bool adds = false;       ///< see InputGroup
+  size_t group = kShared;  ///< index among the layer's groups; kShared is for the common entry of the downs
+                           ///< of all experts
+  bool adds = false;       ///< see InputGroup::adds
 };
 
-/// The entries of the linears in `linears` that are in a layer's groups, or the head's. Linears with the same
-/// input share an entry; with `apart` (needed if tokens have weights) each linear has its own. With `targets`
-/// they have target offsets, too.
+/// The entries of the linears in `linears` that are in groups of a layer or of the head. Linears with the
+/// same input share an entry. With `apart` each linear has its own entry, which is needed if tokens have
+/// weights. With `targets` the entries include target offsets.
 std::vector<LayerEntry> layer_entries(const Decoder& model, const std::vector<InputGroup>& groups,
                                       const std::set<std::string>& linears, bool apart, bool targets);
 
-/// The sums of an entry: of inputs x (of the compressed model if there is one), and of differences to the
-/// outputs of the dense model, whose inputs are d.
+/// The sums of an entry. `input` sums the inputs x, which are those of the compressed model if there is one.
+/// The others sum differences to the outputs of the dense model, whose inputs are d.
 struct EntrySums {
   InputSums input;
-  std::vector<float> differences;  ///< sum of w x (d - x)' [K, K]; W turns it into the target offset
-  /// Sum of w r x' [N, K] with r, the dense residual stream minus the compressed one; r includes W (d - x) if
-  /// that is less work.
+  std::vector<float> differences;  ///< sum of w x (d - x)', [K, K], where w is the weight of a token; W turns
+                                   ///< it into the target offset
+  /// Sum of w r x', [N, K]. The row r is the dense residual stream minus the compressed one. It includes W (d
+  /// - x) if that is less work.
   std::vector<float> outputs;
 
   EntrySums() = default;
-  /// `device` adds up; nullptr: the CPU adds up.
+  /// `device` computes the sums, or the CPU if it is nullptr.
   explicit EntrySums(DeviceSums* device) { input.device = device; }
-  /// Copies sums from the device, after the last batch.
+  /// Copies the sums from the device. Call this after the last batch.
   void finish();
   cuda::DeviceMemory device_differences{}, device_outputs{};  ///< on the device until finish()
 };
 
-/// The inputs of a batch that a run showed, by group.
+/// The inputs of the groups in a batch, as a run of the model showed them.
 class SeenInputs : public LayerWatcher {
  public:
-  /// Stores the inputs of the groups that `wanted` marks.
+  /// Stores the inputs of those groups that `wanted` marks.
   explicit SeenInputs(std::vector<bool> wanted)
       : wanted_(std::move(wanted)), inputs_(wanted_.size()), tokens_(wanted_.size()) {}
   void see_input(size_t group, std::span<const float> x, std::span<const int64_t> tokens) override {
@@ -66,22 +68,24 @@ class SeenInputs : public LayerWatcher {
   std::vector<std::vector<int64_t>> tokens_;
 };
 
-/// The inputs of a batch in both models; `dense` is nullptr and `residual` empty if there is one model.
+/// The inputs of a batch in both models. If there is only one model, `dense` is nullptr and `residual` is
+/// empty.
 struct SeenBatch {
   const SeenInputs* compressed;
   const SeenInputs* dense;
-  std::span<const float> residual;  ///< [rows, N], the dense stream minus the compressed one
-  std::span<const float> weights;   ///< of all tokens of the batch, for this entry; empty: 1
+  std::span<const float> residual;  ///< [rows, N]: the dense residual stream minus the compressed one
+  std::span<const float> weights;   ///< weights of all tokens of the batch for this entry; if empty, every
+                                    ///< weight is 1
 };
-/// Adds a batch to the sums of an entry, with the weights of `dense`.
+/// Adds a batch to the sums of an entry. `dense` provides the weights W of the linears.
 void add_batch(const LayerEntry& entry, const SeenBatch& batch, const Decoder& dense, EntrySums& sums);
 
-/// Writes the entry and the target offsets of its linears, with W of `dense`. Throws Error on sums that are
-/// not finite.
+/// Writes the entry and the target offsets of its linears. `dense` provides the weights W. Throws Error if
+/// sums are not finite.
 void write_entry(const StatisticsWriter& writer, const Decoder& dense, const LayerEntry& entry,
                  const EntrySums& sums);
 
-/// Bytes that the sums of an entry take.
+/// Size in bytes of the sums of an entry.
 uint64_t bytes_of_sums(const LayerEntry& entry);
 
 }  // namespace twofour

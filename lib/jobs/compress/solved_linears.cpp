@@ -109,7 +109,8 @@ Checkpoint SolvedLinears::solve(const std::set<std::string>& names, const fs::pa
 }
 
 uint64_t SolvedLinears::bytes() const {
-  constexpr uint64_t kTensorWords = 512, kMatrixWords = 1024;  // approximate size of headers and notes
+  constexpr uint64_t kTensorWords = 512, kMatrixWords = 1024;  // approximate number of bytes in headers for a
+                                                               // tensor, and in notes for a matrix
   uint64_t bytes = 0;
   for (const Source& s : sources_) {
     for (const QuantizedGroup* g : s.groups) {

@@ -15,41 +15,41 @@
 
 namespace twofour {
 
-/// A recipe with these statistics for every rule that can be solved by them. Groups in `encoded` are not
+/// Returns a recipe that has `statistics` for every rule that they can solve. Groups in `encoded` are not
 /// solved again.
 Recipe with_statistics(Recipe recipe, std::shared_ptr<const Statistics> statistics, const std::string& hash,
                        std::shared_ptr<const EncodedBefore> encoded = {});
-/// A recipe whose rules have no statistics, as before a model is compressed.
+/// Returns a recipe whose rules have no statistics, like a recipe from before a model is compressed.
 Recipe without_statistics(Recipe recipe);
 
-/// The linears of a checkpoint that a recipe gives another number format, in groups that share a scale.
+/// The linears of a checkpoint to which a recipe gives another number format, in groups that share a scale.
 class SolvedLinears {
  public:
-  /// `recipe` has statistics, from with_statistics(). Throws the errors of planning a conversion.
+  /// `recipe` must have statistics, from with_statistics(). Throws Error like make_plan().
   SolvedLinears(const std::filesystem::path& source, const Recipe& recipe, const Compute& compute);
   SolvedLinears(const SolvedLinears&) = delete;
   SolvedLinears& operator=(const SolvedLinears&) = delete;
 
-  /// The linears by the names that are written; stacks have one name per expert.
+  /// The linears by the names under which they are written. A stack has one name for each expert.
   const std::set<std::string>& all() const { return all_; }
   /// The linears whose weights statistics choose.
   const std::set<std::string>& by_statistics() const { return by_statistics_; }
-  /// The conversion that the recipe asks for.
+  /// The conversion that the recipe describes.
   const Plan& plan() const { return plan_; }
   const Checkpoint& source() const { return source_.shown; }
-  /// Largest number of bytes that encoding takes, beside the program.
+  /// Most bytes of memory that encoding needs, without the program.
   uint64_t peak_memory(int jobs) const;
 
-  /// Bytes of all linears, as solve() writes them.
+  /// Size in bytes of all linears, as solve() writes them.
   uint64_t bytes() const;
 
-  /// Encodes the groups that have a linear among `names` and writes them to `folder`, a checkpoint of these
-  /// linears alone, which EncodedLinears reads, too.
+  /// Encodes the groups that have a linear in `names`, and writes them to `folder`. The result is a
+  /// checkpoint of these linears alone. EncodedLinears can read the folder as well.
   Checkpoint solve(const std::set<std::string>& names, const std::filesystem::path& folder, int jobs,
                    Progress& progress) const;
 
  private:
-  /// Groups, the checkpoint that they read and the config files that name their formats.
+  /// Groups, the checkpoint that they read, and the config files that name their formats.
   struct Source {
     const Checkpoint* checkpoint;
     const std::map<std::string, std::string>* texts;

@@ -11,21 +11,21 @@
 
 namespace twofour {
 
-/// The weight of each token for each linear: a safetensors file with `M.token_weights` F32 [windows, length]
-/// of each linear M, as examples/statistics/collect.py --token-weights writes it.
+/// The weight of each token for each linear. It is a safetensors file with a tensor `M.token_weights` F32
+/// [windows, length] for each linear M. examples/statistics/collect.py --token-weights writes such files.
 class TokenWeights {
  public:
-  /// Throws Error on a damaged file, on a tensor of another name, type or shape, and if a linear has no
-  /// weights. `tokens`: number in all windows.
+  /// Throws Error if the file is damaged, if a tensor has another name, type or shape, or if a linear has no
+  /// weights. `tokens` is the number of tokens in all windows.
   static TokenWeights open(const std::filesystem::path& path, int64_t tokens,
                            const std::set<std::string>& linears);
-  /// The weights of all tokens for a linear. Throws Error on a weight that is not finite or below 0.
+  /// The weights of all tokens for a linear. Throws Error if a weight is negative or not finite.
   std::vector<float> read(const std::string& linear) const;
 
  private:
   explicit TokenWeights(Checkpoint file) : file_(std::move(file)) {}
   Checkpoint file_;
-  std::map<std::string, size_t> tensors_;  ///< by linear
+  std::map<std::string, size_t> tensors_;  ///< by name of the linear
 };
 
 }  // namespace twofour

@@ -42,8 +42,8 @@ void WorkFolder::clear() const {
   for (const auto& entry : fs::directory_iterator(path_)) {
     if (entry.path().filename() != kLock) (entry.is_directory() ? folders : files).push_back(entry.path());
   }
-  // Folders come first: they take longest, and a run that is killed meanwhile can still be resumed. The state
-  // is removed last.
+  // Folders come first, since they take longest. A run that is killed meanwhile can still be resumed. The
+  // state is removed last.
   std::sort(files.begin(), files.end(), std::greater<>());
   for (const auto* all : {&folders, &files}) {
     for (const fs::path& one : *all) fs::remove_all(one);
@@ -52,7 +52,7 @@ void WorkFolder::clear() const {
 
 void WorkFolder::remove() const {
   clear();
-  std::error_code another;  // another process may have made a new lock by now
+  std::error_code another;  // another process may have made a new lock in the meantime
   fs::remove(path_ / kLock, another);
   fs::remove(path_, another);
 }

@@ -10,14 +10,14 @@
 namespace twofour {
 namespace {
 
-/// Pieces of at least this many bytes are written at once.
+/// Pieces of at least this many bytes are written immediately.
 constexpr uint64_t kLargeWrite = 64u << 10;
-/// Written tensors are read back in pieces of this many bytes, which stay in the L2 cache; small tensors are
-/// read together, up to kVerifyBatch.
+/// Written tensors are read back in pieces of this many bytes, which stay in the L2 cache. Small tensors are
+/// read together, up to kVerifyBatch bytes.
 constexpr uint64_t kVerifyBytes = 512u << 10;
 constexpr uint64_t kVerifyBatch = 32u << 20;
 
-/// Reads back the header of a flushed file and checks it.
+/// Reads the header of a flushed file back and checks it.
 void check_header(const AtomicFile& file, std::string_view header) {
   const auto read = [&](uint64_t at, std::span<uint8_t> piece) { file.read(at, piece); };
   read_in_pieces(header.size(), 1u << 20, read, [&](uint64_t at, std::span<const uint8_t> piece) {
@@ -31,17 +31,17 @@ void check_header(const AtomicFile& file, std::string_view header) {
 
 }  // namespace
 
-/// The state of a thread, reused for each job.
+/// The state of a thread. All jobs of the thread share it.
 struct Conversion::Thread {
   Worker worker;
-  std::vector<uint8_t> pending;  ///< small consecutive pieces of a file
+  std::vector<uint8_t> pending;  ///< small consecutive pieces of a file that are not written yet
   uint32_t pending_file = 0;
   uint64_t pending_begin = 0;
   std::vector<uint8_t> buffer;  ///< for verify()
 };
 
-/// Collects the output of one thread's units, and passes it to the files, small pieces together, and to the
-/// hashes.
+/// Collects the output of the units of one thread. Passes it to the hashes and to the files. Small pieces are
+/// written together.
 class Conversion::UnitSink : public Sink {
  public:
   UnitSink(Conversion& conversion, Thread& thread) : conversion_(conversion), thread_(thread) {}
@@ -58,7 +58,7 @@ class Conversion::UnitSink : public Sink {
       c.hash(i, offset, bytes);
       return;
     }
-    // With the page cache a file takes one write at a time: a thread that would wait hashes first.
+    // With the page cache, a file accepts one write at a time. A thread that would have to wait hashes first.
     AtomicFile& file = c.open(t.file);
     std::unique_lock turn(c.files_[t.file].writing, std::defer_lock);
     const bool waits = file.io() != Io::kDirect && !turn.try_lock();
@@ -94,7 +94,7 @@ class Conversion::UnitSink : public Sink {
   void refuse(const std::string& problem) override {
     {
       const std::lock_guard lock(conversion_.refused_mutex_);
-      // Matrices that share statistics share their errors.
+      // Matrices that share statistics have the same errors.
       if (conversion_.seen_problems_.insert(problem).second) conversion_.problems_.add(problem);
     }
     conversion_.refuse();
@@ -244,7 +244,7 @@ void Conversion::hash(size_t tensor, uint64_t offset, std::span<const uint8_t> b
   ordered->order.pass(offset, bytes.size(), [&] { ordered->hasher.update(bytes); });
 }
 
-/// From now on units only look for further errors, and no unit waits until another has written.
+/// From now on units only look for further errors, and no unit waits for another to write.
 void Conversion::refuse() {
   if (refused_.exchange(true)) return;
   {
@@ -307,7 +307,7 @@ void Conversion::write_done(uint32_t f) {
   const size_t end = file.first_tensor + file.tensor_count;
   for (size_t i = file.first_tensor; i < end; ++i) {
     const std::lock_guard lock(hashes_mutex_);
-    if (!hashes_[i]) continue;  // hashed in one piece
+    if (!hashes_[i]) continue;  // the tensor was hashed in one piece
     outputs_[i] = hashes_[i]->hasher.digest();
     hashes_[i].reset();
   }
@@ -315,7 +315,7 @@ void Conversion::write_done(uint32_t f) {
     commit(f);
     return;
   }
-  open(f).flush();  // so that reads come from the disk, not the page cache
+  open(f).flush();  // so that data is read from the disk rather than the page cache
   std::vector<Job> checks;
   for (size_t i = file.first_tensor; i < end;) {
     Job job{Job::Kind::kVerify, i, 0};

@@ -26,27 +26,27 @@ namespace twofour {
 /// Writes the weight files of a conversion, from the first unit of work to the last record.
 class Conversion {
  public:
-  /// Receives the record of a file once the file has its final name; never called concurrently.
+  /// Receives the record of a file after the file got its final name. Calls are never concurrent.
   using Finished = std::function<void(ShardRecord&&)>;
 
-  /// Writes the files of the plan into `directory`; `wanted` has one entry per file of the plan.
+  /// Writes files of the plan into `directory`. `wanted` has one entry for each file of the plan and is true
+  /// for files to write.
   Conversion(const Checkpoint& source, const Plan& plan, const ConvertOptions& options,
              std::filesystem::path directory, Progress& progress, std::vector<bool> wanted,
              Finished finished);
 
-  /// Throws Error on I/O errors, bad block scales, hashes that differ and like check_inputs(), Interrupted on
-  /// Ctrl-C. Files that were finished before stay.
+  /// Throws Error like check_inputs(), and on I/O errors, bad block scales and different hashes; Interrupted
+  /// on Ctrl-C. Files that were finished before stay.
   void run();
-  /// Throws Error if a file of the source or of a rule was written to since it was opened, or if one of
+  /// Throws Error if a file of the source or of a rule was written to since it was opened, or if a file of
   /// ConvertOptions::inputs has changed.
   void check_inputs() const;
 
-  /// Bytes that run() will read from source and files, approximately.
+  /// Approximate number of bytes that run() will read, from the source and from written files.
   uint64_t total_bytes() const { return total_bytes_; }
-  /// True if the source was refused: it has block scales that are not valid, or weights that cannot be
-  /// written.
+  /// True if the source was refused, since it has invalid block scales or weights that cannot be written.
   bool refused() const { return refused_; }
-  /// Notes on files that went through the page cache although direct I/O was requested.
+  /// Notes on files that used the page cache although direct I/O was requested.
   Findings io_findings() const;
   uint64_t bytes_read() const { return bytes_read_; }
   uint64_t bytes_verified() const { return bytes_verified_; }
@@ -57,21 +57,22 @@ class Conversion {
     enum class Kind { kMake, kVerify } kind;
     size_t first, count;
   };
-  /// One output file while it is written.
+  /// One output file that is being written.
   struct OpenFile {
     std::mutex mutex;
     std::mutex writing;  ///< held while a large piece is written through the page cache
     std::optional<AtomicFile> file;
     std::atomic<size_t> writes_left{0}, checks_left{0};
-    /// Steps that its record waits for: the rename of the file, and the results of transformations that begin
-    /// in it.
+    /// Number of steps that the record of the file waits for: the rename of the file, and the results of
+    /// transformations whose part 0 is in it.
     std::atomic<size_t> results_left{1};
   };
-  /// One transformation while its units run.
+  /// One transformation whose units are running.
   struct Running {
     std::mutex mutex;
     std::shared_ptr<Work> work;
-    std::atomic<size_t> units_left{0}, results_left{0};  ///< results: of units that write part 0 or none
+    std::atomic<size_t> units_left{0}, results_left{0};  ///< results_left counts units that write part 0 or
+                                                         ///< no part
   };
   struct OrderedHash {
     OrderedSection order;
@@ -108,17 +109,18 @@ class Conversion {
   std::deque<OpenFile> files_;
   std::deque<Running> running_;  ///< one for each transformation
   std::mutex hashes_mutex_;
-  std::vector<std::shared_ptr<OrderedHash>> hashes_;  ///< of tensors that are written in several pieces
+  std::vector<std::shared_ptr<OrderedHash>> hashes_;  ///< for tensors that are written in several pieces
   std::vector<Hash128> outputs_;                      ///< one for each tensor of the plan
   std::mutex results_mutex_;
-  std::map<uint32_t, Json> results_;  ///< by transformation
+  std::map<uint32_t, Json> results_;  ///< by index of the transformation
   std::mutex refused_mutex_;
-  /// The first block scale that was refused in each tensor and expert, and its place for people.
+  /// The first block scale that was refused in each tensor and expert, and a description of its place for
+  /// people.
   std::map<std::pair<size_t, int64_t>, std::pair<BadScale, std::string>> bad_scales_;
   Problems problems_;
   std::set<std::string> seen_problems_;
   std::atomic<bool> refused_{false}, stopped_{false};
-  std::atomic<bool> wrote_cached_{false};  ///< though it should have been direct
+  std::atomic<bool> wrote_cached_{false};  ///< although direct I/O was requested
   std::atomic<uint64_t> bytes_read_{0}, bytes_verified_{0};
 };
 

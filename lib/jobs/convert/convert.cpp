@@ -34,7 +34,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// More files than this are flushed together: flushing a file waits for the disk, even if it is small.
+/// If there are more files than this, all are flushed together. Flushing a single file waits for the disk,
+/// even if the file is small.
 constexpr size_t kFlushedAlone = 32;
 
 /// Copies the content of `in` by calls of write(at, piece).
@@ -64,9 +65,9 @@ Hash128 copy_unflushed(const InputFile& in, const fs::path& to) {
   return hash;
 }
 
-/// Copies files, given by relative names, from a directory into one that is being written, on all threads,
-/// and returns the hash of each. All of them are on disk when this returns: few are flushed one by one, many
-/// together. Throws Error if one cannot be read or written.
+/// Copies files from a directory into one that is being written, on all threads, and returns the hash of
+/// each. `names` are relative names. When this returns, all of them are on disk. A few files are flushed one
+/// by one, many are flushed together. Throws Error if a file cannot be read or written.
 std::map<std::string, Hash128> copy_files(const fs::path& from, const std::vector<std::string>& names,
                                           Links links, OutputDirectory& to) {
   std::vector<fs::path> paths;
@@ -78,16 +79,16 @@ std::map<std::string, Hash128> copy_files(const fs::path& from, const std::vecto
     const InputFile in = open_below(from, from / names[i], links);
     hashes[i] = alone ? copy_flushed(in, paths[i]) : copy_unflushed(in, paths[i]);
   });
-  // A crash before this leaves the directory's journal, so files that are not on disk are never taken for
-  // whole.
+  // If the machine crashes before this, the directory still has its journal. So files that are not on disk
+  // never count as complete.
   if (!alone) flush_file_system(to.path());
   std::map<std::string, Hash128> copied;
   for (size_t i = 0; i < names.size(); ++i) copied[names[i]] = hashes[i];
   return copied;
 }
 
-/// Reads files back, on all threads and from the disk rather than the page cache. Throws Error that names the
-/// first file, by name, that is not as it was written.
+/// Reads files back, on all threads and from the disk rather than the page cache. Throws Error if a file
+/// differs from what was written. The Error names the first such file by name.
 void verify_files(const fs::path& directory, const std::map<std::string, Hash128>& files) {
   std::vector<const std::pair<const std::string, Hash128>*> all;
   for (const auto& file : files) all.push_back(&file);
@@ -95,7 +96,7 @@ void verify_files(const fs::path& directory, const std::map<std::string, Hash128
     check_interrupt();
     const auto& [name, expected] = *all[i];
     const InputFile file(directory / name);
-    // All of them are flushed: reads must come from the disk, not the page cache.
+    // All files are flushed. Dropping the pages makes reads come from the disk rather than the page cache.
     if (!is_in_memory(file.descriptor())) drop_pages(file.descriptor());
     const Hash128 found = hash_range(file, 0, file.size(), [](uint64_t) {});
     if (found == expected) return;
@@ -115,7 +116,7 @@ void report_folds(const std::vector<ModuleReport>& modules, Findings& findings) 
   }
 }
 
-/// The path that names a checkpoint: its directory, or its one file.
+/// The path that names a checkpoint: its directory or, if it has only one file, that file.
 std::filesystem::path given_path(const Checkpoint& checkpoint) {
   return checkpoint.is_directory() ? checkpoint.path() : checkpoint.path() / checkpoint.shards().front().name;
 }
@@ -129,7 +130,7 @@ bool has_changed(const Conversion& conversion) {
   return false;
 }
 
-/// Reports weights that a producer's arithmetic turns to 0 for lack of a scale.
+/// Reports weights that became 0 since a producer's arithmetic has no scale for them.
 void report_lost(const std::vector<ModuleReport>& results, const Recipe& recipe, Findings& findings) {
   uint64_t lost = 0;
   size_t matrices = 0;
@@ -148,9 +149,9 @@ void report_lost(const std::vector<ModuleReport>& results, const Recipe& recipe,
                    recipe.rules[0].name(keys::kArithmetic, "modelopt"))});
 }
 
-/// Reports the findings of single matrices, and the comparison of matrices with given scales.
+/// Reports the findings of single matrices, and the comparison of matrices that have given scales.
 void report_encoded(const std::vector<ModuleReport>& results, Findings& findings) {
-  constexpr size_t kShown = 20;  // the manifest has all
+  constexpr size_t kShown = 20;  // the manifest has all of them
   uint64_t bytes = 0, wrong = 0;
   size_t modules = 0;
   for (const ModuleReport& one : results) {
@@ -173,8 +174,8 @@ void report_encoded(const std::vector<ModuleReport>& results, Findings& findings
                    bytes - wrong, bytes, wrong > 0 ? fmt::format(", {} modules differ", modules) : "")});
 }
 
-/// Writes the missing files of `directory`, index and twofour.json last. The directory remains to be
-/// finished.
+/// Writes the missing files of `directory`; the index and twofour.json come last. It does not call finish()
+/// of the directory.
 ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, const ConvertOptions& options,
                                 OutputDirectory& directory, std::vector<ShardRecord>& records,
                                 Progress& progress, ConvertResult& result) {
@@ -203,7 +204,7 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
   }
   Conversion conversion(source, plan, options, directory.path(), progress, wanted, [&](ShardRecord&& record) {
     directory.note(format_shard_record(plan, record));
-    if (is_pinned(source)) directory.keep();  // else no run could resume
+    if (is_pinned(source)) directory.keep();  // otherwise no run could resume
     result.bytes_written += plan.files[record.file].size();
     records.push_back(std::move(record));
   });
@@ -211,7 +212,7 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
   try {
     conversion.run();
   } catch (const Error&) {
-    // Output of a bad source, or of one that changed, is useless.
+    // Output is useless if its source is bad or has changed.
     if (conversion.refused() || has_changed(conversion)) directory.discard();
     throw;
   }
@@ -228,7 +229,7 @@ ConversionRecord write_artifact(const Checkpoint& source, const Plan& plan, cons
   record.remote = remote_note(source.path());
   files[kManifestName] = write_manifest(directory.add(kManifestName), source, plan, record);
   if (options.verify) {
-    for (const OutputFile& file : plan.files) files.erase(file.name);  // verified when each was finished
+    for (const OutputFile& file : plan.files) files.erase(file.name);  // each was verified before
     verify_files(directory.path(), files);
   }
   return record;

@@ -19,50 +19,53 @@ namespace twofour {
 struct ConvertOptions {
   int jobs = 1;
   bool verify = true;                     ///< read the output back and compare hashes
-  Existing existing = Existing::kRefuse;  ///< of a destination that is not claimed before
+  Existing existing = Existing::kRefuse;  ///< for a destination that is not claimed yet
   Isa isa = Isa::portable;
-  Device device = Device::cpu;  ///< of solvers
-  Io io = Io::kBuffered;        ///< how output is written; the source has its own
+  Device device = Device::cpu;  ///< the device of solvers
+  Io io = Io::kBuffered;        ///< how the output is written; the source has a separate setting
   const ReferenceCheckpoint* kept =
-      nullptr;  ///< quantize: the checkpoint of the recipe's given scales, to compare with
-  const FileStates* inputs = nullptr;  ///< must not change until the end of the run
+      nullptr;  ///< for quantize: the checkpoint of the recipe's given scales, whose codes are compared
+  const FileStates* inputs = nullptr;  ///< files that must not change until the end of the run
 };
 
 struct ConvertResult {
-  uint64_t source_bytes = 0;    ///< whole weight files of the source
-  uint64_t bytes_read = 0;      ///< of them; a byte counts each time it is read
-  uint64_t bytes_written = 0;   ///< whole weight files, headers included
-  uint64_t bytes_verified = 0;  ///< read back
-  bool was_complete = false;    ///< resumed: everything was finished and was only verified; the rest is empty
-  size_t files_kept = 0;        ///< resumed: weight files that were finished
-  uint64_t bytes_kept = 0;      ///< bytes of these files, verified too
+  uint64_t source_bytes = 0;    ///< size of all weight files of the source
+  uint64_t bytes_read = 0;      ///< bytes of these files that were read; a byte counts each time it is read
+  uint64_t bytes_written = 0;   ///< size of all weight files that were written, with headers
+  uint64_t bytes_verified = 0;  ///< bytes that were read back
+  bool was_complete = false;    ///< a resumed run found everything finished and only verified it; the other
+                                ///< figures are empty
+  size_t files_kept = 0;        ///< number of weight files that were finished before a run resumed
+  uint64_t bytes_kept = 0;      ///< size of these files, which were verified too
   double seconds = 0;
-  std::vector<ModuleReport> modules;  ///< modules that were made, in the plan's order
-  Findings findings;                  ///< of the plan and of the run
+  std::vector<ModuleReport> modules;  ///< modules that were made, in the order of the plan
+  Findings findings;                  ///< findings of the plan and of the run
 };
 
-/// A file of an artifact that holds no weights.
+/// A file of an artifact that has no weights.
 struct PlannedFile {
   std::string name;
   uint64_t bytes;
-  bool exact = true;  ///< twofour.json has figures that only the run finds
+  bool exact = true;  ///< false for twofour.json, whose figures only the run finds
 };
-/// All files without weights, as convert() will write them.
+/// All files without weights that convert() will write.
 std::vector<PlannedFile> planned_files(const Checkpoint& source, const Plan& plan);
 
-/// Writes the artifact that `plan` describes, expert by expert, in bounded memory; files appear by rename,
-/// the index and twofour.json last. Throws Error on I/O errors, bad block scales and hashes that differ,
-/// Interrupted on Ctrl-C. Weight files that are finished by then stay for a run that resumes, in a directory
-/// that is marked as unfinished. Nothing stays if no file was finished or the source is refused.
+/// Writes the artifact that `plan` describes, expert by expert, in bounded memory. Files appear under their
+/// names by rename; the index and twofour.json come last. Throws Error on I/O errors, bad block scales and
+/// different hashes, and Interrupted on Ctrl-C. Weight files that are finished by then stay, in a directory
+/// that is marked as unfinished, so that another run can resume. Nothing stays if no file was finished or if
+/// the source was refused.
 ConvertResult convert(const Checkpoint& source, const Plan& plan, const Destination& destination,
                       const ConvertOptions& options, Progress& progress);
-/// Claims the destination first. Throws Error like Destination, and if it overlaps the reference checkpoint.
+/// Claims the destination first and then converts as above. Throws Error like Destination, and if the
+/// destination overlaps the reference checkpoint.
 ConvertResult convert(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
                       const ConvertOptions& options, Progress& progress);
 
-/// Completes an artifact that has all its weight files in `directory` and a record of each: writes the other
-/// files, the index and twofour.json. The directory remains to be finished. Throws Error like join_records()
-/// and on I/O errors.
+/// Completes an artifact whose weight files are all in `directory`. `records` has a record of each. It writes
+/// the other files, the index and twofour.json, but does not call finish() of the directory. Throws Error
+/// like join_records(), and on I/O errors.
 ConvertResult complete_artifact(const Checkpoint& source, const Plan& plan, OutputDirectory& directory,
                                 std::vector<ShardRecord> records, Progress& progress);
 

@@ -21,12 +21,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Modification times can be put back, ctime cannot: it differs if content changed in place.
+// The entry of a file. It includes ctime, which changes whenever the content changes. A modification time can
+// be set back; ctime cannot.
 Json file_entry(const InputFile& file) {
   return {{"bytes", file.size()}, {"modified", file.modified()}, {"ctime", file.status_changed()}};
 }
 
-/// The entry of a checkpoint's weight files.
+/// The entry of the weight files of a checkpoint.
 Json weights_entry(const Checkpoint& checkpoint) {
   Json files = Json::object();
   for (const Shard& s : checkpoint.shards()) {
@@ -52,8 +53,8 @@ struct Change {
   Json then, now;
 };
 
-/// The first place where two documents differ: keys of the first document come before keys that only the
-/// second has.
+/// The first place where two documents differ. Keys of the first document come before keys that only the
+/// second document has.
 std::optional<Change> first_change(const Json& then, const Json& now, const std::string& where) {
   if (then == now) return std::nullopt;
   if (then.is_array() && now.is_array() && then.size() == now.size()) {
@@ -72,18 +73,18 @@ std::optional<Change> first_change(const Json& then, const Json& now, const std:
       if (auto change = below(key)) return change;
     }
   }
-  return std::nullopt;  // the same in another order
+  return std::nullopt;  // both have the same keys in different order
 }
 
-/// The part of a fingerprint that a finished artifact has too.
+/// The part of a fingerprint that a finished artifact also stores.
 Json lasting_fingerprint(const Recipe& recipe, const std::vector<Manifest::SourceFile>& files) {
   Json source = Json::object();
   for (const auto& f : files) source[f.name] = {{"bytes", f.bytes}, {"header", f.header.hex()}};
   return {{"recipe", recipe_to_json(recipe)}, {"source", std::move(source)}};
 }
 
-/// Checks that the global scales that planning read, and folds by, are those from which the artifact was
-/// made.
+/// Checks that the global scales which planning read, and which decide folding, are those from which the
+/// artifact was made.
 void check_stored_bits(const std::string& where, const std::vector<uint32_t>& then, const Checkpoint& source,
                        const Plan& plan) {
   size_t at = 0;
@@ -101,7 +102,7 @@ void check_stored_bits(const std::string& where, const std::vector<uint32_t>& th
   }
 }
 
-/// Refuses a directory with files but an empty journal.
+/// Throws Error on a directory that has files but an empty journal.
 void refuse_without_journal(const fs::path& directory) {
   Problems problems;
   for (const auto& entry : fs::directory_iterator(directory)) {
@@ -113,7 +114,7 @@ void refuse_without_journal(const fs::path& directory) {
   problems.refuse();
 }
 
-/// True if a journal's line is of a run, not of synth, of tasks or of their merge.
+/// True if a journal line is the line of a run. Lines of synth, of tasks and of their merge are not.
 bool is_fingerprint(const std::string& line) { return line.starts_with('{'); }
 
 }  // namespace
@@ -124,7 +125,7 @@ Json fingerprint(const Checkpoint& source, const Plan& plan, const ReferenceChec
     std::set<std::string> others{kIndexName, kManifestName, "config.json", "hf_quant_config.json"};
     for (const auto& [name, bytes] : plan.auxiliary_files) others.insert(name);
     for (const Shard& s : source.shards()) others.erase(s.name);
-    // operator[] would search all names each time.
+    // operator[] would search all names for each file.
     Json::Object& entries = files.items();
     for (const std::string& name : others) {
       std::error_code error;
@@ -190,7 +191,8 @@ std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Check
   const std::string journal = (directory.path() / kJournalName).string();
   check_fingerprint(where, Json::parse(lines.front()), now);
   check_pinned(source);
-  std::map<uint32_t, ShardRecord> last;  // a file that an earlier resume found damaged was written again
+  std::map<uint32_t, ShardRecord> last;  // if an earlier resume found a file damaged, the file was written
+                                         // again
   for (size_t i = 1; i < lines.size(); ++i) {
     ShardRecord record = parse_shard_record(journal, plan, lines[i]);
     last.insert_or_assign(record.file, std::move(record));

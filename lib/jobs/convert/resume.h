@@ -15,32 +15,34 @@
 
 namespace twofour {
 
-/// The data that must be equal in two runs so that one can use the other's files: tool, recipe, and for every
-/// file of the source its name, size, times of last change and, for weights, header. The same for the
-/// reference checkpoint, if there is one. Times are recorded only in the journal of an unfinished directory
-/// and in the plan of tasks, which see one file system.
+/// What must be equal in two runs so that one can use files of the other: the tool, the recipe, and the files
+/// of the source. Each file of the source has its name, size and times of last change; a weight file also has
+/// its header. The same applies to the reference checkpoint, if there is one. Times are stored only in the
+/// journal of an unfinished directory and in the plan of tasks, whose runs see one file system.
 Json fingerprint(const Checkpoint& source, const Plan& plan, const ReferenceCheckpoint* kept);
 
-/// True if another run can know that the source's weight files are unchanged. It cannot if a server sends
-/// neither ETag nor Last-Modified.
+/// True if another run can find out whether the source's weight files are unchanged. That is impossible if a
+/// server sends neither ETag nor Last-Modified.
 bool is_pinned(const Checkpoint& source);
-/// Throws Error unless is_pinned().
+/// Throws Error unless is_pinned() is true.
 void check_pinned(const Checkpoint& source);
 
-/// Throws Error naming `where`, the first change and what to do, unless both are the same.
+/// Throws Error unless both fingerprints are equal. The Error names `where` and the first change, and gives
+/// `advice`.
 void check_fingerprint(const std::string& where, const Json& then, const Json& now,
                        const std::string& advice = fmt::format("{} starts afresh", options::kForce));
 
-/// Begins the journal of a run, or resumes an interrupted one: re-reads the files that it finished, removes
-/// its other files and returns the records of the sound ones. Throws Error if source, recipe or tool have
-/// changed, or if another program put files there; then nothing was removed.
+/// Begins the journal of a run, or resumes an interrupted run. To resume, it reads the finished files again,
+/// removes the other files of that run, and returns the records of the undamaged files. Throws Error if
+/// source, recipe or tool have changed, or if another program put files there. In these cases it removes
+/// nothing.
 std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Checkpoint& source,
                                          const Plan& plan, const ReferenceCheckpoint* kept,
                                          Progress& progress);
 
-/// Compares a complete artifact with its manifest, and with source and recipe by headers and files without
-/// weights. Returns the bytes read. Throws Error if a run would write another artifact, or if it was changed
-/// since.
+/// Compares a complete artifact with its manifest. Also compares it with source and recipe, by headers and
+/// files without weights. Returns the number of bytes read. Throws Error if a run would write another
+/// artifact, or if the artifact was changed since.
 uint64_t verify_complete(const std::filesystem::path& artifact, const Checkpoint& source, const Plan& plan,
                          int jobs, Progress& progress);
 

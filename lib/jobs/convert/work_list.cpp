@@ -5,18 +5,18 @@
 namespace twofour {
 namespace {
 
-/// Neighbouring units that together write fewer bytes than this are one batch and one write.
+/// Neighbouring units that together write fewer bytes than this form one batch, which is written by one call.
 constexpr uint64_t kBatchBytes = 4u << 20;
-/// Transformations of a single unit with at least 1 / kLargeShare of the work come first, so that none is
-/// left for the end.
+/// Transformations that have a single unit with at least 1 / kLargeShare of the work come first, so that none
+/// of them remains for the end.
 constexpr uint64_t kLargeShare = 16;
 
 }  // namespace
 
 WorkList::WorkList(const Checkpoint& source, const Plan& plan, const std::vector<bool>& wanted)
     : plan_(plan), wanted_(wanted) {
-  // File by file, so that few are open at a time. A transformation that writes all of its parts at once is
-  // done with its first part.
+  // Units are ordered by file, so that few files are open at the same time. A transformation that writes all
+  // of its parts at once is placed with its first part.
   std::vector<bool> begun(plan.transformations.size());
   uint64_t all = 0;
   for (const OutputTensor& tensor : plan.tensors) {

@@ -15,18 +15,18 @@ class WorkList {
     uint32_t transformation;
     Unit unit;
   };
-  /// Items first to first + count - 1.
+  /// The items with indices from `first` to `first + count - 1`.
   struct Batch {
     size_t first, count;
   };
 
-  /// `wanted` has one entry per file of the plan; both outlive the list.
+  /// `wanted` has one entry for each file of the plan. `plan` and `wanted` must outlive the list.
   WorkList(const Checkpoint& source, const Plan& plan, const std::vector<bool>& wanted);
 
   const std::vector<Item>& items() const { return items_; }
-  /// The batches that threads compute: a unit, or small neighbouring units together.
+  /// The batches that threads compute. A batch is one unit, or several small neighbouring units.
   std::vector<Batch> batches() const;
-  /// Wanted files that an item writes to, each once.
+  /// The wanted files that an item writes to, without repetition.
   std::vector<uint32_t> files_of(const Item& item) const;
 
  private:

@@ -20,10 +20,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The journal's line for a complete artifact; only the tasks' own files remain to be removed.
+/// The journal line for a complete artifact, from which only the tasks' own files remain to be removed.
 constexpr const char* kMerged = "merged";
 
-/// The last line of the journal; empty if there is none.
+/// The last line of the journal. Empty if there is none.
 std::string last_note(const fs::path& destination) {
   const JournalState state = journal_state(destination);
   if (state != JournalState::kOurs && state != JournalState::kMarked) return {};
@@ -31,7 +31,8 @@ std::string last_note(const fs::path& destination) {
   return journal.lines().empty() ? std::string() : journal.lines().back();
 }
 
-/// Throws Error if there is no usable record: the file's task has to run again.
+/// Reads the record of a file. Throws Error if there is no usable record; the task of that file must then run
+/// again.
 ShardRecord read_record(const Plan& plan, const TaskFile& tasks, uint32_t file) {
   const std::string& name = plan.files[file].name;
   const std::string where = (tasks.destination / name).string();
@@ -45,7 +46,8 @@ ShardRecord read_record(const Plan& plan, const TaskFile& tasks, uint32_t file) 
   return record;
 }
 
-/// Throws Error if something else has the name of a weight file: the finished file could not get its name.
+/// Throws Error if something that is not a file has the name of a weight file, since the finished file could
+/// not get its name.
 void check_places(const Plan& plan, const fs::path& destination, const std::vector<uint32_t>& files) {
   Problems problems;
   std::error_code error;
@@ -59,7 +61,7 @@ void check_places(const Plan& plan, const fs::path& destination, const std::vect
   problems.refuse();
 }
 
-/// Marks the files to write: the given ones, without those that are finished and sound.
+/// Marks the files to write. These are the given files, except those that are finished and undamaged.
 std::vector<bool> unfinished(const Plan& plan, const TaskFile& tasks, const std::vector<uint32_t>& files,
                              Progress& progress) {
   std::vector<bool> wanted(plan.files.size());
@@ -137,11 +139,11 @@ ConvertResult merge_tasks(const PlannedSource& planned, const TaskFile& tasks, P
   }
   problems.refuse();
   check_task_files(directory.path());
-  // Removes files of a merge that was killed.
+  // Removes the files of a merge that was killed.
   directory.clear(artifact_files(plan), names);
   ConvertResult result = complete_artifact(source, plan, directory, std::move(records), progress);
-  // A directory without a journal must not have the tasks' folder, and one without the folder must be
-  // recognized.
+  // A directory without a journal must not have the tasks' folder. A directory without the tasks' folder must
+  // be recognized by this line.
   directory.note(kMerged);
   remove_task_files(directory.path());
   directory.finish();

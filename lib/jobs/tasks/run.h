@@ -10,28 +10,29 @@ namespace twofour {
 
 /// The result of one task.
 struct TaskResult {
-  size_t files = 0, files_kept = 0;  ///< weight files written, and found finished and sound
+  size_t files = 0, files_kept = 0;  ///< number of weight files that were written, and of those that were
+                                     ///< found finished and undamaged
   uint64_t bytes_read = 0, bytes_written = 0, bytes_verified = 0;
   double seconds = 0;
-  Findings findings;  ///< on files that were not read or written as asked
+  Findings findings;  ///< files that were not read or written in the requested way
 };
 
-/// Writes the files of a shared conversion that a task is given (positions in Plan::files). Files that are
-/// finished already are read and compared with their hashes instead. Throws Error like convert(), if the
-/// destination is not this plan's, and if something that is no file has the name of one; files that are
-/// finished by then stay.
+/// Writes the files of a shared conversion that one task is given. `files` are indices in Plan::files. Files
+/// that are finished already are read and compared with their hashes instead. Throws Error like convert(), if
+/// the destination belongs to another plan, and if something other than a file has the name of one. Files
+/// that are finished by then stay.
 TaskResult run_task(const PlannedSource& planned, const TaskFile& plan, const std::vector<uint32_t>& files,
                     const ConvertOptions& options, Progress& progress);
 
-/// Completes a destination after all its tasks: compares their records and the files with the plan, then
+/// Completes a destination after all its tasks. It compares their records and files with the plan, and then
 /// writes the files without weights, the index and twofour.json. Weights are not read. Throws Error if a task
-/// is running, if a weight file has no sound record or not its planned size and header, if records disagree,
-/// and if there is a file that no task writes. If it is killed at any moment, it can be called again, or
-/// finish_merge().
+/// is running, if a weight file has no valid record or differs from its planned size and header, if records
+/// disagree, and if there is a file that no task writes. If the process is killed at any moment, this
+/// function or finish_merge() can be called again.
 ConvertResult merge_tasks(const PlannedSource& planned, const TaskFile& plan, Progress& progress);
 
-/// Finishes a merge that was killed while removing the tasks' own files. False if `destination` is not in
-/// that state.
+/// Finishes a merge that was killed while it removed the tasks' own files. Returns false if `destination` is
+/// not in that state.
 bool finish_merge(const std::filesystem::path& destination);
 
 }  // namespace twofour

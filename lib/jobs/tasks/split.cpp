@@ -11,11 +11,12 @@
 namespace twofour {
 namespace {
 
-/// The cost of writing an output file.
+/// What it costs to write an output file.
 struct FileCost {
-  uint64_t own = 0;  ///< bytes written, and bytes read for this file alone
-  /// Transformations that have tensors in the file, with the bytes read for each: once if one task writes all
-  /// of their files, else once by each of the tasks.
+  uint64_t own = 0;  ///< bytes that are written, and bytes that are read only for this file
+  /// The transformations that have tensors in the file, and the bytes that each of them reads. These bytes
+  /// are read once if one task writes all files of the transformation. Otherwise each of its tasks reads
+  /// them.
   std::map<size_t, uint64_t> shared;
   uint64_t alone() const {
     return std::accumulate(shared.begin(), shared.end(), own,
@@ -45,7 +46,7 @@ std::vector<FileCost> file_costs(const Checkpoint& source, const Plan& plan) {
   return files;
 }
 
-/// Files that one task gets together.
+/// Files that the same task gets.
 struct Bundle {
   std::vector<uint32_t> files;
   FileCost cost;
@@ -64,13 +65,14 @@ std::vector<Bundle> bundle_singly(const std::vector<FileCost>& files) {
 
 /// Puts files that share a transformation into one bundle.
 std::vector<Bundle> bundle_connected(const std::vector<FileCost>& files) {
-  std::vector<uint32_t> first(files.size());  // a file of the same bundle, or itself
+  std::vector<uint32_t> first(files.size());  // for each file, another file of the same bundle, or the file
+                                              // itself
   std::iota(first.begin(), first.end(), 0u);
   const auto root = [&](uint32_t f) {
     while (first[f] != f) f = first[f] = first[first[f]];
     return f;
   };
-  std::unordered_map<size_t, uint32_t> seen;  // a file with the unit
+  std::unordered_map<size_t, uint32_t> seen;  // for each unit, a file that has it
   for (uint32_t f = 0; f < files.size(); ++f) {
     for (const auto& unit : files[f].shared) {
       const auto [at, is_new] = seen.try_emplace(unit.first, f);
@@ -84,7 +86,7 @@ std::vector<Bundle> bundle_connected(const std::vector<FileCost>& files) {
   return list;
 }
 
-/// Gives bundles to tasks, one by one, and counts the bytes that each task reads and writes.
+/// Assigns bundles to tasks one by one, and counts the bytes that each task reads and writes.
 class Dealer {
  public:
   explicit Dealer(size_t tasks) : already_(tasks) {
@@ -92,7 +94,7 @@ class Dealer {
     split_.bytes.resize(tasks);
   }
 
-  /// Selects a bundle, which load_with() then evaluates and give() assigns.
+  /// Selects a bundle for load_with() and give().
   void take(const Bundle& bundle) {
     bundle_ = &bundle;
     alone_ = bundle.cost.alone();
@@ -101,7 +103,7 @@ class Dealer {
       for (const size_t task : readers_[unit]) already_[task] += bytes;
     }
   }
-  /// Bytes of a task if it also gets the bundle.
+  /// The bytes of a task if it also gets the selected bundle.
   uint64_t load_with(size_t task) const { return split_.bytes[task] + alone_ - already_[task]; }
   void give(size_t task) {
     split_.bytes[task] = load_with(task);
@@ -120,13 +122,15 @@ class Dealer {
 
  private:
   TaskSplit split_;
-  std::unordered_map<size_t, std::vector<size_t>> readers_;  ///< tasks, of transformations
-  std::vector<uint64_t> already_;  ///< bytes of the bundle that each task already reads for its other files
+  std::unordered_map<size_t, std::vector<size_t>> readers_;  ///< for each transformation, the tasks that read
+                                                             ///< it
+  std::vector<uint64_t> already_;  ///< for each task, the bytes of the bundle that it already reads for its
+                                   ///< other files
   const Bundle* bundle_ = nullptr;
   uint64_t alone_ = 0;
 };
 
-/// Deals the largest bundles first, each to the task with the least bytes after it.
+/// Assigns the largest bundles first. Each goes to the task that has the least bytes after getting it.
 TaskSplit deal_by_size(std::vector<Bundle> bundles, size_t tasks) {
   std::stable_sort(bundles.begin(), bundles.end(),
                    [](const Bundle& a, const Bundle& b) { return a.cost.alone() > b.cost.alone(); });
@@ -142,7 +146,8 @@ TaskSplit deal_by_size(std::vector<Bundle> bundles, size_t tasks) {
   return dealer.finish();
 }
 
-/// Deals neighbours together, up to `most` bytes per task; the last task gets the rest.
+/// Assigns neighbouring bundles to the same task, up to `most` bytes for each task. The last task gets the
+/// rest.
 TaskSplit deal_in_order(const std::vector<Bundle>& bundles, size_t tasks, uint64_t most) {
   Dealer dealer(tasks);
   size_t task = 0;
@@ -154,7 +159,7 @@ TaskSplit deal_in_order(const std::vector<Bundle>& bundles, size_t tasks, uint64
   return dealer.finish();
 }
 
-/// Deals neighbours together, with the largest task as small as possible.
+/// Assigns neighbouring bundles to the same task, so that the largest task is as small as possible.
 TaskSplit deal_in_order(const std::vector<Bundle>& bundles, size_t tasks) {
   uint64_t high = 0;
   for (const Bundle& bundle : bundles) high += bundle.cost.alone();
@@ -185,8 +190,8 @@ TaskSplit split_tasks(const Checkpoint& source, const Plan& plan, size_t tasks) 
   check(tasks > 0, "a task");
   const std::vector<FileCost> files = file_costs(source, plan);
   const std::vector<Bundle> singles = bundle_singly(files);
-  // Bundles of whole matrices divide well if there are many, single files if matrices are large; neighbours
-  // share most.
+  // Three ways are compared. Bundles of whole matrices divide well if there are many of them. Single files
+  // divide well if matrices are large. Neighbouring files share the most.
   TaskSplit split = deal_by_size(bundle_connected(files), tasks);
   for (TaskSplit other : {deal_in_order(singles, tasks), deal_by_size(singles, tasks)}) {
     if (other.largest() < split.largest()) split = std::move(other);

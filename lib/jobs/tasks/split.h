@@ -7,21 +7,23 @@
 
 namespace twofour {
 
-/// A plan's output files, dealt out to tasks that may run on different machines.
+/// The output files of a plan, divided among tasks that may run on different machines.
 struct TaskSplit {
-  std::vector<std::vector<uint32_t>> files;  ///< of each task, positions in Plan::files, ascending
-  std::vector<uint64_t> bytes;               ///< of each task, read from the source and written
-  uint64_t alone = 0;                        ///< bytes that one task would read and write
+  std::vector<std::vector<uint32_t>> files;  ///< for each task, ascending indices in Plan::files
+  std::vector<uint64_t> bytes;               ///< for each task, the bytes that it reads from the source plus
+                                             ///< those that it writes
+  uint64_t alone = 0;                        ///< bytes that a single task would read and write
   uint64_t largest() const;                  ///< bytes of the largest task
-  /// The largest task's bytes divided by the mean; 1 is perfect.
+  /// The bytes of the largest task divided by the mean of all tasks. The best value is 1.
   double balance() const;
-  /// Bytes of all tasks divided by those of one task alone: the cost of matrices with parts in two tasks'
-  /// files, which both read.
+  /// The bytes of all tasks divided by those of a single task. It is above 1 if parts of a matrix are in
+  /// files of two tasks, since both read the matrix.
   double overhead() const;
 };
 
-/// Deals the files of `plan` out to `tasks` tasks (one at least) of about equally many bytes read and
-/// written. The same plan and count give the same split on any machine. Tasks may end up without files.
+/// Divides the files of `plan` among `tasks` tasks, at least one, so that they read and write about equally
+/// many bytes. The same plan and number of tasks give the same result on any machine. Some tasks may get no
+/// files.
 TaskSplit split_tasks(const Checkpoint& source, const Plan& plan, size_t tasks);
 
 }  // namespace twofour

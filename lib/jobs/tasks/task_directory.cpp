@@ -17,10 +17,10 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPlanName = "plan.json";
 constexpr const char* kRecordEnd = ".json";
-constexpr const char* kTaskFolder = "task-";  ///< begins the name of a task's own folder
-/// Largest plan in bytes: it holds a line or two for each file of the source.
+constexpr const char* kTaskFolder = "task-";  ///< the name of a task's own folder begins with this
+/// Largest size of a plan in bytes. A plan has one or two lines for each file of the source.
 constexpr uint64_t kMaxPlan = 256u << 20;
-/// Largest record in bytes: it holds a hash for each tensor and slice.
+/// Largest size of a record in bytes. A record has a hash for each tensor and slice.
 constexpr uint64_t kMaxRecord = 1u << 30;
 
 fs::path record_in(const fs::path& destination, const std::string& file) {
@@ -103,7 +103,7 @@ void TaskDirectory::join(const TaskFile& plan) {
     of_tasks = true;
     for (const auto& entry : fs::directory_iterator(path_))
       of_tasks = of_tasks && entry.path().filename() == kJournalName;
-    // The files may be of a task that joined meanwhile: it makes the folder of tasks first.
+    // The files may belong to a task that entered meanwhile. It makes the folder of tasks first.
     of_tasks = of_tasks || fs::exists(tasks_, error);
   }
   if (!of_tasks || !journal_->is_current() || !journal_->lines().empty()) {
@@ -124,7 +124,7 @@ void TaskDirectory::join(const TaskFile& plan) {
   try {
     const fs::path shared = task_plan_in(path_);
     if (!fs::exists(shared, error)) {
-      // Tasks that reach this at the same time write the same.
+      // Tasks that reach this at the same time write the same text.
       write_text(own_ / kPlanName, format_task_plan(plan));
       rename_or_throw(own_ / kPlanName, shared);
       sync_directory(tasks_);
@@ -142,7 +142,7 @@ TaskDirectory::~TaskDirectory() {
 }
 
 void TaskDirectory::publish(const std::string& file, const std::string& record) {
-  // The record must not be on disk before the file's name.
+  // The name of the file must be on disk before the record.
   rename_or_throw(own_ / file, path_ / file);
   sync_directory(path_);
   const fs::path to = record_in(path_, file);

@@ -8,35 +8,35 @@
 
 namespace twofour {
 
-/// The path of the tasks' plan in a destination.
+/// The path of the task plan in a destination.
 std::filesystem::path task_plan_in(const std::filesystem::path& destination);
 
-/// A task's record of a finished weight file; nothing if there is none. Throws Error if it is damaged or of
-/// another plan.
+/// The record that a task made of a finished weight file, or nothing if there is none. Throws Error if it is
+/// damaged or belongs to another plan.
 std::optional<std::string> read_task_record(const std::filesystem::path& destination, const TaskFile& plan,
                                             const std::string& file);
 
-/// Throws Error naming the files in a destination that are not the tasks' own.
+/// Throws Error if a destination has files that are not the tasks' own. The Error names these files.
 void check_task_files(const std::filesystem::path& destination);
-/// Removes the tasks' own files from a destination, after that check.
+/// Calls check_task_files(), then removes the tasks' own files from a destination.
 void remove_task_files(const std::filesystem::path& destination);
 
-/// A destination that several tasks write at the same time, on one machine or on many: they share only the
-/// file system. A file appears under its name when it is complete and on disk, and its record after that. So
-/// a task may be killed at any moment, and may run twice, even at the same time.
+/// A destination that several tasks write at the same time, on one machine or on many. The tasks share only
+/// the file system. A file gets its name when it is complete and on disk; its record follows. So a task may
+/// be killed at any moment. It may also run twice, even at the same time.
 class TaskDirectory {
  public:
-  /// Creates the directory, or joins tasks of the same plan. Throws Error if it belongs to anything else, and
-  /// while it is merged.
+  /// Creates the directory, or enters it beside other tasks of the same plan. Throws Error if it belongs to
+  /// anything else, and while it is being merged.
   explicit TaskDirectory(const TaskFile& plan);
   TaskDirectory(const TaskDirectory&) = delete;
   TaskDirectory& operator=(const TaskDirectory&) = delete;
   ~TaskDirectory();
 
-  /// A folder of this task alone, in which files are written before they are published. It is removed with
-  /// this object.
+  /// The folder of this task alone. Files are written there before they are published. This object's
+  /// destructor removes it.
   const std::filesystem::path& own() const { return own_; }
-  /// Gives a finished file of own() its name in the destination and notes its record.
+  /// Gives a finished file in own() its name in the destination, and then stores its record.
   void publish(const std::string& file, const std::string& record);
 
  private:

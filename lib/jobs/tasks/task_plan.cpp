@@ -20,21 +20,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Format number; it changes when an older program would misunderstand the plan.
+/// The number of the format. It changes when an older program would misunderstand the plan.
 constexpr int kPlanFormat = 4;
 
 fs::path whole_path(const fs::path& path) {
   const fs::path whole = fs::weakly_canonical(fs::absolute(path));  // only the file system knows what
-                                                                    // "link/.." is
+                                                                    // "link/.." means
   return whole.has_filename() ? whole : whole.parent_path();
 }
 
-/// The path that names a checkpoint: its directory, or its one file.
+/// The path that names a checkpoint: its directory or, if it has only one file, that file.
 fs::path given_path(const Checkpoint& checkpoint) {
   return checkpoint.is_directory() ? checkpoint.path() : checkpoint.path() / checkpoint.shards().front().name;
 }
 
-/// Throws Error unless a plan ends with the hash of the text before it.
+/// Throws Error unless the text of a plan ends with the hash of the preceding text.
 void check_seal(std::string_view where, std::string_view text) {
   const size_t length = plan_seal("").size();
   const std::string_view before = text.substr(0, text.size() - std::min(length, text.size()));
@@ -45,7 +45,7 @@ void check_seal(std::string_view where, std::string_view text) {
       where, hash_text(before).hex()));
 }
 
-/// The name of a source in a plan.
+/// The name that a source has in a plan.
 fs::path name_of_source(const Checkpoint& source) {
   const std::string remote = remote_name(given_path(source));
   return remote.empty() ? whole_path(given_path(source)) : fs::path(remote);
@@ -64,7 +64,7 @@ Hash128 hash_outputs(const Plan& plan) {
   return hasher.digest();
 }
 
-/// The file that rules use; empty if there is none.
+/// The file that the rules use. Empty if there is none.
 template <class File>
 fs::path file_of_rules(const Recipe& recipe, std::shared_ptr<const File> Rule::*file) {
   for (const Rule& rule : recipe.rules) {

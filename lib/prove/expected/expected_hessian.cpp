@@ -28,14 +28,14 @@ Vector diagonal_of(std::span<const float> hessian, size_t k) {
   return xt::view(xt::adapt(hessian.data(), {k * k}), xt::range(size_t{0}, k * k, k + 1));
 }
 
-/// diag(H + lambda I) and lambda of diag H [k], in which 0 counts as 1.
+/// The diagonal of H + lambda I, and lambda. `diagonal` is that of H [k]; a 0 in it counts as 1.
 std::pair<Vector, double> damped(const Vector& diagonal, double damping) {
   const Vector own = xt::where(xt::equal(diagonal, 0.0), 1.0, diagonal);
   const double lambda = damping * xt::mean(own)();
   return {own + lambda, lambda};
 }
 
-/// H + lambda I and lambda, of the upper triangle of H [k, k].
+/// H + lambda I, and lambda. `hessian` has the upper triangle of H [k, k].
 std::pair<Matrix, double> damped(std::span<const float> hessian, size_t k, double damping) {
   const auto h = xt::adapt(hessian.data(), {k, k});
   const auto [diagonal, lambda] = damped(diagonal_of(hessian, k), damping);
@@ -48,7 +48,7 @@ std::pair<Matrix, double> damped(std::span<const float> hessian, size_t k, doubl
   return {std::move(out), lambda};
 }
 
-/// Upper R with R'R = A [k, k], of the upper triangle of A, which R replaces.
+/// Replaces the upper triangle of A [k, k] by the upper triangular R with R'R = A.
 void factorize(Matrix& a) {
   const size_t k = a.shape(0);
   for (size_t p = 0; p < k; ++p) {
@@ -58,8 +58,8 @@ void factorize(Matrix& a) {
   }
 }
 
-/// The inverse of R' for an upper R [k, k], row by row. It is lower and replaces R's diagonal and the
-/// elements below it.
+/// Computes the inverse of R', row by row, for an upper triangular R [k, k]. The result is lower triangular.
+/// It replaces the diagonal of R and the elements below it.
 void invert_transposed(Matrix& r) {
   for (size_t i = 0; i < r.shape(0); ++i) {
     auto own = row_of(r, i, 0, i);
@@ -79,7 +79,7 @@ ExpectedMean expect_mean(std::vector<float> numbers, int64_t k) {
   const Vector diagonal =
       numbers.size() == n ? Vector(xt::adapt(numbers.data(), {n})) : diagonal_of(numbers, n);
   const auto seen = static_cast<double>(xt::count_nonzero(diagonal)());
-  double average = xt::sum(diagonal)() / seen;  // NaN without numbers
+  double average = xt::sum(diagonal)() / seen;  // NaN if there are no numbers
   ExpectedMean out{std::move(numbers)};
   if (!(average < 1 / kFarFromOne || average > kFarFromOne)) return out;
   for (; average >= 4; average /= 4) out.unit /= 4;
@@ -93,7 +93,7 @@ ExpectedHessian expect_hessian(std::span<const float> hessian, int64_t k, double
   ExpectedHessian out{k, lambda, std::vector<float>(a.size()), {}};
   xt::noalias(xt::adapt(out.matrix.data(), {k, k})) = xt::cast<float>(a);
   if (!with_factor) return out;
-  std::reverse(a.begin(), a.end());  // rows and columns
+  std::reverse(a.begin(), a.end());  // reverses rows and columns
   factorize(a);
   invert_transposed(a);
   std::reverse(a.begin(), a.end());
@@ -133,7 +133,7 @@ void ExpectedInverse::multiply(std::span<float> row) const {
 double expect_float_form(std::span<const float> hessian, std::span<const float> e) {
   const auto h = xt::adapt(hessian.data(), {e.size(), e.size()});
   const auto given = xt::adapt(e.data(), {e.size()});
-  // Numbers that float32 cannot square are scaled by a power of two, which is exact.
+  // Numbers whose squares exceed the range of float32 are scaled by a power of two, which is exact.
   int power = 0;
   const float largest = xt::amax(xt::abs(given))();
   if (largest > 1e9f || (largest > 0 && largest < 1e-9f)) std::frexp(largest, &power);

@@ -5,30 +5,31 @@
 
 namespace twofour {
 
-/// The data of a Hessian H [k, k] that a solver reads, from kernels/solve/README.md alone: plain loops over
-/// the definitions in double, which share no code with the solver.
+/// The data of a Hessian H [k, k] that a solver reads. It is derived from kernels/solve/README.md alone, by
+/// plain loops over the definitions in double. It shares no code with the solver.
 struct ExpectedHessian {
   int64_t k = 0;
   double lambda = 0;
-  std::vector<float> matrix;  ///< H + lambda I [k, k]
-  std::vector<float> factor;  ///< upper U [k, k] with U'U its inverse; empty if not requested
+  std::vector<float> matrix;  ///< H + lambda I, [k, k]
+  std::vector<float> factor;  ///< upper triangular U, [k, k], where U'U is the inverse of `matrix`; empty if
+                              ///< it was not requested
 };
 
 /// A mean over tokens [k, k], or its diagonal [k], in the unit that lib/recipe/statistics/README.md defines.
 struct ExpectedMean {
   std::vector<float> numbers;
-  double unit = 1;  ///< factor by which the numbers were multiplied
+  double unit = 1;  ///< the factor by which the numbers were multiplied
 };
 ExpectedMean expect_mean(std::vector<float> numbers, int64_t k);
 
-/// Reads the upper triangle of a finite, positive semidefinite H.
+/// Derives the data from the upper triangle of H, which must be finite and positive semidefinite.
 ExpectedHessian expect_hessian(std::span<const float> hessian, int64_t k, double damping, bool with_factor);
 
-/// diag(H + lambda I) of diag H.
+/// The diagonal of H + lambda I. `diagonal` is the diagonal of H.
 std::vector<float> expect_diagonal(std::span<const float> diagonal, double damping);
 
-/// Multiplies a row by (H + lambda I)^-1, in double: forwards, then backwards through the factor of the
-/// reversed matrix.
+/// Multiplies a row by (H + lambda I)^-1 in double. It solves forwards and then backwards through the factor
+/// of the reversed matrix.
 class ExpectedInverse {
  public:
   ExpectedInverse(std::span<const float> hessian, int64_t k, double damping);
@@ -38,11 +39,11 @@ class ExpectedInverse {
   std::vector<double> factor_;  ///< [k, k]
 };
 
-/// e H e': e H is added up in float32 over ascending k, its product with e in double. Rows far from 1 give
-/// the result of rows near 1.
+/// e H e'. The row e H is summed in float32 over ascending k, its product with e in double. Rows far from 1
+/// lose no precision compared with rows near 1.
 double expect_float_form(std::span<const float> hessian, std::span<const float> e);
 
-/// e H e' in double, e H as well.
+/// e H e', computed entirely in double.
 double expect_form(std::span<const float> hessian, std::span<const float> e);
 
 }  // namespace twofour

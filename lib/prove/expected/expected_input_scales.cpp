@@ -11,14 +11,14 @@
 namespace twofour {
 namespace {
 
-/// A module while its scale is derived.
+/// A module whose scale is being derived.
 struct Candidate {
   const InputScaleRule::Module* module;
   float own = 0, scale = 0;
   std::string projection = {}, fused = {};
 };
 
-/// The source's input scale of a module, as the divisor of activations; 0 if there is none.
+/// The input scale of a module in the source, as the divisor of activations; 0 if there is none.
 float stored_scale(const Checkpoint& source, const InputScaleRule::Module& module) {
   const Linear& m = *module.source;
   if (!m.input_scale) return 0;
@@ -27,12 +27,12 @@ float stored_scale(const Checkpoint& source, const InputScaleRule::Module& modul
   const size_t at = bytes.size() > sizeof(float) ? static_cast<size_t>(module.expert) * sizeof(float) : 0;
   float value = 0;
   std::memcpy(&value, &bytes[at], sizeof(value));
-  if (!m.nvfp4) return static_cast<float>(static_cast<double>(value) / 6);  // amax / 448
+  if (!m.nvfp4) return static_cast<float>(static_cast<double>(value) / 6);  // the stored value is amax / 448
   return source.nvfp4_modules()[*m.nvfp4].dialect->divides ? 1.0f / value : value;
 }
 
-/// Names a module's groups: experts of a block form two, down and the others; other modules are with those
-/// that engines fuse.
+/// Names the groups of a module. The experts of a block form two groups: their downs, and their other
+/// linears. Other modules are grouped with those that engines fuse with them.
 void name_groups(Candidate& one) {
   const std::string& name = one.module->name;
   const auto fused = fused_group(name);
@@ -43,7 +43,7 @@ void name_groups(Candidate& one) {
     one.projection = parsed->block + (parsed->projection == Projection::kDown ? " down" : " gate and up");
 }
 
-/// Calls f(first, last) for each run of candidates with one key.
+/// Calls f(first, last) for each range of candidates that have the same key.
 void for_each_group(std::vector<Candidate>& all, std::string Candidate::*key,
                     const std::function<void(std::span<Candidate>)>& f) {
   std::stable_sort(all.begin(), all.end(),
@@ -54,7 +54,7 @@ void for_each_group(std::vector<Candidate>& all, std::string Candidate::*key,
   }
 }
 
-/// Gives the written modules that have a scale the largest of their scales.
+/// Gives written modules that have a scale the largest of their scales.
 void level(std::span<Candidate> group) {
   float most = 0;
   for (const Candidate& one : group) {
@@ -65,7 +65,7 @@ void level(std::span<Candidate> group) {
   }
 }
 
-/// Gives the written modules without a scale the largest scale of all, or `otherwise`.
+/// Gives written modules without a scale the largest scale of the group, or `otherwise` if there is none.
 void fill(std::span<Candidate> group, float otherwise) {
   float most = 0;
   for (const Candidate& one : group) most = std::max(most, one.own);

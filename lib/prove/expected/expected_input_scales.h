@@ -9,16 +9,17 @@
 
 namespace twofour {
 
-/// Input scales of NVFP4 by the settings of rules and the source, derived without the code that chose them.
+/// Input scales of NVFP4, derived from the settings of rules and the source. Shares no code with the code
+/// that chose them.
 class ExpectedInputScales {
  public:
   explicit ExpectedInputScales(const Checkpoint& source) : source_(source) {}
 
   struct Scale {
-    float multiplier = 0;  ///< amax / 2688; 0: none
-    bool is_own = false;   ///< the source's, unchanged
+    float multiplier = 0;  ///< amax / 2688, or 0 if there is no input scale
+    bool is_own = false;   ///< the source's input scale is kept unchanged
   };
-  /// The scale of a module that a rule writes. Safe from several threads.
+  /// The input scale of a module that a rule writes. Safe to call from several threads.
   Scale of(const InputScaleRule& rule, const std::string& module);
 
  private:

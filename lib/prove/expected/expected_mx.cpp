@@ -19,7 +19,8 @@ namespace {
   throw Error(fmt::format("{}: expected {}, found '{}': no proof of it is known", what, expected, found));
 }
 
-/// ModelOpt: the smallest power of two that is not below largest / range, by the logarithm in float32.
+/// ModelOpt's exponent: that of the smallest power of two which is at least largest / range. The logarithm is
+/// in float32.
 int modelopt_exponent(float largest, float range) {
   const float quotient = largest / range;
   if (quotient == 0) return -127;
@@ -27,30 +28,30 @@ int modelopt_exponent(float largest, float range) {
   return static_cast<int>(std::max(std::ceil(logarithm), -127.0f));
 }
 
-/// compressed-tensors: the exponent of the power of two below the largest weight, or above it from 1.75 on,
-/// minus the exponent of the format's largest number.
+/// compressed-tensors' exponent: that of the power of two below the largest weight, or above it if the weight
+/// is at least 1.75 times the lower power; minus the exponent of the format's largest number.
 int compressed_tensors_exponent(float largest, DType type, int of_format) {
   const bool half = type == DType::kF16;
   const int smallest = half ? -14 : -126;
   int exponent = 0;
-  const double fraction = std::frexp(double{largest}, &exponent);  // in [0.5, 1)
+  const double fraction = std::frexp(double{largest}, &exponent);  // the fraction is in [0.5, 1)
   int power = fraction >= 0.875 ? exponent : exponent - 1;
   if (largest < std::ldexp(1.0, smallest)) {
-    // A subnormal number becomes the smallest normal one or zero.
+    // A subnormal number becomes the smallest normal number or zero.
     if (largest < std::ldexp(0.75, smallest)) return half ? 0 : -127;
     power = smallest;
   }
   return std::max(power - of_format, -127);
 }
 
-/// Ties go to zero, and zeros are negative.
+/// Ties go to the smaller magnitude, and zeros are negative.
 uint8_t modelopt_code(double ratio) {
   int code = 0;
   for (const double bound : {0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0}) code += std::fabs(ratio) > bound;
   return static_cast<uint8_t>(ratio > 0 ? code : code + 8);
 }
 
-/// A quotient in the weights' type.
+/// A quotient, rounded to the weights' type.
 double quotient_in(DType type, double x) {
   const auto single = static_cast<float>(x);
   if (type == DType::kBF16) return double{bf16_to_float(bf16_from_float(single))};
@@ -60,7 +61,7 @@ double quotient_in(DType type, double x) {
 
 bool is_power(DType type) { return type == DType::kF8E8M0 || type == DType::kU8; }
 
-/// Log2 of the smallest power of two that is not below x.
+/// Log2 of the smallest power of two that is at least x.
 int power_above(double x) {
   int exponent = static_cast<int>(std::floor(std::log2(x))) - 1;
   while (std::ldexp(1.0, exponent) < x) ++exponent;
@@ -93,7 +94,7 @@ uint8_t expect_mx_block(ExpectedMx format, std::string_view arithmetic, DType ty
     }
     const auto ratio = static_cast<float>(quotient_in(type, exact));
     const unsigned code = fp8 ? e4m3_from_float(ratio) : e2m1_from_float(ratio);
-    codes[i] = static_cast<uint8_t>(ratio == 0 ? 0 : code);  // a zero loses its sign
+    codes[i] = static_cast<uint8_t>(ratio == 0 ? 0 : code);  // zeros lose their sign
   }
   return static_cast<uint8_t>(exponent + 127);
 }

@@ -30,22 +30,23 @@ constexpr auto kValues = [] {
   return values;
 }();
 
-/// The largest block scale of a block whose largest weight becomes 6.
+/// The block scale of a block whose largest weight becomes 6, which is the largest block scale.
 float largest_scale_of(const ExpectedRule& rule) {
   return rule.choice == ExpectedRule::Choice::kFourOverSix ? kFourOverSixScale : kMaxScale;
 }
 
-/// ModelOpt clamps a block scale from below; E4M3 saturates above.
+/// ModelOpt limits a block scale from below; E4M3 saturates above.
 uint8_t clamped_scale(float scale) { return e4m3_from_float(scale < 0x1p-9f ? 0x1p-9f : scale); }
 
-/// The value of the code that |x| / step rounds to, by E2M1's decision points: on a tie the even code.
+/// The value of the code to which |x| / step is rounded, by the decision points of E2M1. Ties go to the even
+/// code.
 float nearest_value(float ratio) {
   const int below_2 = (ratio > 0.25f) + (ratio >= 0.75f) + (ratio > 1.25f) + (ratio >= 1.75f);
   const int below_4 = (ratio > 2.5f) + (ratio >= 3.5f), six = ratio > 5.0f;
   return 0.5f * static_cast<float>(below_2 + 2 * below_4 + 4 * six);
 }
 
-/// The producers' order of summation: weights eight apart, then neighbours.
+/// Sums in the order of the producers: first weights that are eight apart, then neighbours.
 float sum_of(const float (&squares)[kGroup]) {
   float sums[8];
   for (int i = 0; i < 8; ++i) sums[i] = squares[i] + squares[i + 8];
@@ -62,7 +63,7 @@ float error_under(std::span<const float, 16> x, float step) {
   return sum_of(squares);
 }
 
-/// For each of four magnitudes, true if it stays: fewer than two others beat it.
+/// For each of four magnitudes, true if it stays. It stays if fewer than two others are ahead of it.
 template <class T>
 std::array<bool, 4> largest_two(const std::array<T, 4>& m) {
   const int beaten0 = (m[1] > m[0]) + (m[2] > m[0]) + (m[3] > m[0]);
@@ -107,7 +108,7 @@ bool expects_2_4(std::string_view pattern) {
 ExpectedGlobal producer_global(const ExpectedRule& rule, float amax) {
   const float range = kE2m1Max * largest_scale_of(rule);
   if (!rule.compressed_tensors) return {amax / range, amax, amax / range};
-  // 1 / a and its product with the range, each rounded to the weights' type.
+  // 1 / a, and the product of that with the range. Each is rounded to the weights' type.
   const float smallest = rule.weight_type == DType::kF16 ? 0x1p-14f : 0x1p-126f;
   const float reciprocal = rounded_to(rule.weight_type, 1.0f / std::max(amax, smallest));
   float divisor = rounded_to(rule.weight_type, reciprocal * range);
@@ -137,7 +138,8 @@ ExpectedNvfp4::ExpectedNvfp4(const ExpectedRule& rule, const ExpectedGlobal& glo
       tried_[byte] = step(byte);
       stored_[byte] = byte;
     } else {
-      // The sweep calibrates a largest magnitude for the block: a part of the matrix's.
+      // The sweep tries a largest magnitude for the block, which is a part of the largest magnitude of the
+      // matrix.
       const float part = e4m3_to_float(byte) / kMaxScale, tried = part * global.amax / kE2m1Max;
       tried_[byte] = tried == 0 ? 1 : tried;
       stored_[byte] = static_scale(global.amax * part);
@@ -147,20 +149,20 @@ ExpectedNvfp4::ExpectedNvfp4(const ExpectedRule& rule, const ExpectedGlobal& glo
       std::is_sorted(tried_.begin() + 1, tried_.end()) && tried_[1] >= 0x1p-100f && tried_.back() <= 0x1p100f;
 }
 
-/// The value of code 1.0.
+/// The value of code 1.0 under a block scale.
 float ExpectedNvfp4::step(uint8_t scale) const {
   return rule_.compressed_tensors ? e4m3_to_float(scale) / global_.scale
                                   : e4m3_to_float(scale) * global_.scale;
 }
 
-/// The block scale that maps `amax` to 6, before it is clamped and rounded.
+/// The block scale that maps `amax` to 6, before it is limited and rounded.
 float ExpectedNvfp4::unrounded(float amax) const {
   if (rule_.compressed_tensors) return global_.scale * rounded_to(rule_.weight_type, amax / kE2m1Max);
   if (rule_.choice == ExpectedRule::Choice::kMax) return amax / (kE2m1Max * global_.scale);
   return amax / kE2m1Max * largest_scale_ / (global_.amax / kE2m1Max);
 }
 
-/// The block scale of the largest magnitude, as each producer stores it.
+/// The block scale for the largest magnitude, as each producer stores it.
 uint8_t ExpectedNvfp4::scale_of(float amax) const {
   if (rule_.compressed_tensors) {
     const uint8_t scale = e4m3_from_float(unrounded(amax));
@@ -170,16 +172,17 @@ uint8_t ExpectedNvfp4::scale_of(float amax) const {
   return clamped_scale(scale == 0 ? 1.0f : scale);
 }
 
-/// ModelOpt's export of a calibrated largest magnitude.
+/// The block scale that ModelOpt exports for a calibrated largest magnitude.
 uint8_t ExpectedNvfp4::static_scale(float amax) const {
   const float sixth = amax / kE2m1Max;
   return clamped_scale((sixth == 0 ? 1.0f : sixth) * largest_scale_ / (global_.amax / kE2m1Max));
 }
 
-/// The block scale with the least squared error; the smallest of equal ones.
+/// The block scale with the least squared error. On a tie the smallest is taken.
 uint8_t ExpectedNvfp4::sweep(Block x, float amax) const {
   int byte = kLastScale;
-  // Under steps of 4 amax and more all codes are zero and errors equal: the smallest such step is enough.
+  // If the step is 4 amax or more, all codes are zero and all errors are equal. So the smallest such step is
+  // enough.
   if (rising_)
     byte = static_cast<int>(std::lower_bound(tried_.begin() + 1, tried_.end(), 4 * amax) - tried_.begin());
   byte = std::min(byte, int{kLastScale});
@@ -187,7 +190,7 @@ uint8_t ExpectedNvfp4::sweep(Block x, float amax) const {
   float least = error_under(x, tried_[static_cast<size_t>(byte)]);
   for (--byte; byte >= 1; --byte) {
     const float step = tried_[static_cast<size_t>(byte)], cut = amax - kE2m1Max * step;
-    // Clipping the largest weight to 6 is a part of the error, and smaller steps clip more.
+    // The error includes what is clipped from the largest weight, and smaller steps clip more.
     if (rising_ && cut > 0 && cut * cut > least) break;
     const float error = error_under(x, step);
     if (!(error <= least)) continue;
@@ -197,7 +200,8 @@ uint8_t ExpectedNvfp4::sweep(Block x, float amax) const {
   return stored_[static_cast<size_t>(best)];
 }
 
-/// Four over six, ModelOpt: the error if `amax` becomes 6, with scales rounded as in its fake quantization.
+/// For ModelOpt's four over six: the error if `amax` becomes 6. Scales are rounded as in ModelOpt's fake
+/// quantization.
 float ExpectedNvfp4::error_of_mapping(Block x, float amax) const {
   const float largest = global_.amax * (kMaxScale / kFourOverSixScale) / kE2m1Max;
   const float to_e4m3 = 1.0f / (largest <= 0x1p-24f ? 1.0f : largest) * kMaxScale;

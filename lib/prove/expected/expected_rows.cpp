@@ -16,10 +16,10 @@
 namespace twofour {
 namespace {
 
-/// Weights that share a block scale in MXFP4.
+/// Number of weights that share a block scale in MXFP4.
 constexpr int64_t kCastBlock = 32;
 
-/// Every `step`-th of rows of `width` numbers, from the first to the last.
+/// Every `step`-th row from the first to the last. Rows have `width` numbers.
 template <class T>
 std::vector<T> every(std::span<const T> all, int64_t width, int64_t step) {
   const auto columns = static_cast<size_t>(width), by = static_cast<size_t>(step);

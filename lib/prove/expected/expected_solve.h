@@ -8,25 +8,26 @@
 
 namespace twofour {
 
-/// The method of solving a row, as kernels/solve/README.md defines it.
+/// How a row is solved, as kernels/solve/README.md defines it.
 struct ExpectedSolver {
   enum class Method { kJoint, kDiagonal };
   Method method = Method::kJoint;
-  int group = 4;              ///< columns of a mask: 8 for 4:8-paired
-  bool dense = false;         ///< all columns stay
-  bool divides = false;       ///< compressed-tensors' arithmetic: a step is a scale divided by the global one
-  float global = 1;           ///< as the checkpoint stores it
-  uint8_t zero_scale = 0x38;  ///< of a block of zero codes
-  int sweeps = 0;             ///< of descent
-  float min_gain = 0.005f;    ///< of a sweep, as a share of the row's loss before
+  int group = 4;              ///< number of columns of a mask; 8 for 4:8-paired
+  bool dense = false;         ///< no column is pruned
+  bool divides = false;       ///< compressed-tensors' arithmetic: a step is the block scale divided by the
+                              ///< global scale
+  float global = 1;           ///< the global scale as the checkpoint stores it
+  uint8_t zero_scale = 0x38;  ///< the block scale of a block whose codes are all zero
+  int sweeps = 0;             ///< number of sweeps of descent
+  float min_gain = 0.005f;    ///< least gain of a sweep, as a share of the row's loss before it
 };
 
 struct ExpectedRow {
-  std::vector<uint8_t> codes;   ///< [k], one each
+  std::vector<uint8_t> codes;   ///< [k], one code to an element
   std::vector<uint8_t> scales;  ///< [k/16]
 };
 
-/// Solves one row. `mask` [k] has 1 for columns that stay; empty if none is given.
+/// Solves one row. `mask` [k] has 1 for columns that stay. It is empty if no mask is given.
 ExpectedRow expect_row(const ExpectedSolver& solver, const ExpectedHessian& hessian,
                        std::span<const float> weights, std::span<const uint8_t> mask = {});
 /// Solves a row by the diagonal alone: Method::kDiagonal without sweeps.

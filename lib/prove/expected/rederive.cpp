@@ -20,10 +20,10 @@
 namespace twofour {
 namespace {
 
-/// Some rows of one expert's slice of a stored tensor, for a part of K; `per_byte` weights share a byte.
+/// Rows of one expert in a stored tensor, or a part of K of them. `per_byte` weights share a byte.
 struct Slice {
   std::vector<uint8_t> bytes;
-  int64_t first, n, width;  ///< rows [first, first + n) of the module; width: bytes along K
+  int64_t first, n, width;  ///< rows [first, first + n) of the module; `width` is the number of bytes along K
   bool k_outer;
   uint8_t at(int64_t row, int64_t i) const {
     return bytes[static_cast<size_t>(k_outer ? i * n + row - first : (row - first) * width + i)];
@@ -49,7 +49,7 @@ Slice read_slice(const Checkpoint& c, const Nvfp4Linear& m, size_t tensor, int64
   return s;
 }
 
-/// The atom of a group as a layout stores it.
+/// A group as the atom that a layout stores.
 template <class Atom>
 Atom stored_atom(const DenseGroup& group) {
   if constexpr (std::is_same_v<Atom, SparseGroup>) {
@@ -62,7 +62,7 @@ Atom stored_atom(const DenseGroup& group) {
 DenseGroup dense_atom(const SparseGroup& group) { return expand(group); }
 [[maybe_unused]] DenseGroup dense_atom(const DenseGroup& group) { return group; }
 
-/// First weight along K that a byte of an atom belongs to, within the atom.
+/// The first weight along K that a byte of an atom belongs to, counted within the atom.
 template <class Atom>
 int64_t weight_of_byte(int byte) {
   if constexpr (std::is_same_v<Atom, SparseGroup>) {
@@ -84,7 +84,7 @@ float float_at(DType type, std::span<const uint8_t> bytes, size_t i) {
   return type == DType::kBF16 ? bf16_to_float(half) : fp16_to_float(half);
 }
 
-/// Scales of blocks: E4M3 in NVFP4, powers of two in MXFP4 and MXFP8, floats of other FP8.
+/// The scales of blocks. They are E4M3 in NVFP4, powers of two in MXFP4 and MXFP8, and floats in other FP8.
 std::vector<float> decode_scales(const Checkpoint& source, const Linear& m, std::span<const uint8_t> bytes) {
   const DType type = source.tensors()[*m.scale].dtype;
   const auto width = static_cast<size_t>(dtype_bits(type)) / 8;
@@ -109,7 +109,7 @@ struct Words {
   }
 };
 
-/// Rows [row, row + rows) of columns [begin, end) of a tensor.
+/// Reads rows [row, row + rows) of columns [begin, end) of a tensor.
 Words read_words(const Checkpoint& c, size_t tensor, int64_t row, int64_t rows, int64_t begin, int64_t end) {
   const int64_t pitch = c.tensors()[tensor].shape[1];
   Words out{std::vector<uint32_t>(static_cast<size_t>(rows * (end - begin))), begin, end - begin};
@@ -122,7 +122,7 @@ Words read_words(const Checkpoint& c, size_t tensor, int64_t row, int64_t rows, 
   return out;
 }
 
-/// The nibble of a row in the I32 words that eight rows share.
+/// The nibble that a row has in an I32 word, which eight rows share.
 int nibble_of(Int4Packing packing, int64_t row) {
   constexpr int kAwqRows[] = {0, 2, 4, 6, 1, 3, 5, 7};
   const auto place = static_cast<int>(row % 8);
@@ -130,7 +130,7 @@ int nibble_of(Int4Packing packing, int64_t row) {
   return static_cast<int>(std::find(kAwqRows, kAwqRows + 8, place) - kAwqRows);
 }
 
-/// INT4 derived from its tensors, element by element.
+/// INT4 weights, derived element by element from their tensors.
 class DerivedInt4 {
  public:
   DerivedInt4(const Checkpoint& c, const Linear& m, int64_t n0, int64_t n1) : c_(c), m_(m), n0_(n0) {
@@ -198,7 +198,7 @@ class DerivedInt4 {
       put(g * m_.n + n0_, n1 - n0_, [&](int64_t i) { return i * groups_ + g; });
   }
 
-  /// Reads the group of each input: from the file, or in order if the file has only -1 or nothing.
+  /// Reads the group of each input from the file. If the file has only -1 or nothing, groups are consecutive.
   void read_groups() {
     groups_of_k_.assign(static_cast<size_t>(m_.k), -1);
     if (m_.group_index) {

@@ -14,7 +14,7 @@ namespace {
 using Row = xt::xtensor<float, 1>;
 using Square = xt::xtensor<double, 2>;
 
-/// The inverse of A [n, n], by elimination in the order of its columns.
+/// The inverse of A [n, n], by elimination of its columns in ascending order.
 Square inverse_of(Square a) {
   for (size_t p = 0; p < a.shape(0); ++p) {
     const double pivot = 1 / std::exchange(a(p, p), 1.0);
@@ -118,7 +118,7 @@ float RowSolver::best_codes(size_t first, std::span<const float> g, std::vector<
       best[a] = x_[first + columns[a]];
       for (size_t c = 0; c < n; ++c) best[a] += pull(columns[c]) * static_cast<float>(inverted(a, c));
     }
-    for (int order = 0; order < 2; ++order) {  // of columns: ascending, then descending
+    for (int order = 0; order < 2; ++order) {  // columns in ascending, then in descending order
       Square rest = inverted;
       std::vector<float> y = best, now(group);
       for (size_t i = 0; i < group; ++i) now[i] = -x_[first + i];
@@ -143,7 +143,7 @@ float RowSolver::best_codes(size_t first, std::span<const float> g, std::vector<
       }
       std::reverse(columns.begin(), columns.end());
       std::reverse(best.begin(), best.end());
-      std::reverse(inverted.begin(), inverted.end());  // rows and columns
+      std::reverse(inverted.begin(), inverted.end());  // reverses rows and columns
     }
   }
   return least;

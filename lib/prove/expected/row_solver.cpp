@@ -12,7 +12,7 @@ namespace {
 constexpr float kHuge = std::numeric_limits<float>::infinity();
 constexpr double kUnits[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
 
-/// The index of the nearest of ascending numbers, ties to the even index.
+/// The index of the nearest among ascending numbers. Ties go to the even index.
 template <class Number>
 int nearest_of(int first, int last, double x, Number&& number) {
   int best = first;
@@ -200,7 +200,7 @@ ExpectedRow RowSolver::written() const {
 
 namespace {
 
-/// A row and its global scale. If the scale is far from 1, both are in a unit of a power of two, so that no
+/// A row and its global scale. If the scale is far from 1, both are scaled by a power of two, so that no
 /// square underflows or overflows.
 struct RowInUnits {
   ExpectedSolver solver;
@@ -209,7 +209,8 @@ struct RowInUnits {
 
 RowInUnits in_units(const ExpectedSolver& solver, std::span<const float> weights) {
   RowInUnits out{solver, {weights.begin(), weights.end()}};
-  int exponent = 0;  // the global scale is in [2^exponent, 2^(exponent + 1)); for a divisor, its inverse is
+  int exponent = 0;  // the global scale is in [2^exponent, 2^(exponent + 1)); if it is a divisor, its inverse
+                     // is
   std::frexp(solver.global, &exponent);
   exponent = solver.divides ? 1 - exponent : exponent - 1;
   if (exponent >= -40 && exponent <= 24) return out;

@@ -9,10 +9,10 @@
 
 namespace twofour {
 
-/// One row while it is solved. Sums are evaluated in the written order.
+/// One row that is being solved. Sums are evaluated in the order in which they are written.
 class RowSolver {
  public:
-  /// `hessian` is null if the diagonal decides.
+  /// `hessian` is null if the row is solved by the diagonal alone.
   RowSolver(const ExpectedSolver& solver, const ExpectedHessian* hessian, std::span<const float> diagonal,
             std::span<const float> weights, std::span<const uint8_t> mask);
   ExpectedRow solve();
@@ -33,10 +33,10 @@ class RowSolver {
   float u(size_t i, size_t j) const { return h_->factor[i * k_ + j]; }
   float hd(size_t i, size_t j) const { return h_->matrix[i * k_ + j]; }
 
-  /// The mask with the largest sum of x^2 weights, the first of equal ones, or the given mask.
+  /// The given mask, or the mask with the largest sum of x^2 weights. On a tie the first mask is taken.
   size_t mask_of(size_t first, std::span<const float> weights) const;
   int search(std::span<const float> x, std::span<const float> weights) const;
-  /// Subtracts the error of a column from columns [from, until).
+  /// Subtracts the effect of a column's error from columns [from, until).
   void pass_on(size_t column, float error, size_t from, size_t until);
   void joint();
   void by_diagonal();
@@ -45,11 +45,11 @@ class RowSolver {
 
   // In row_descent.cpp: sweeps that improve the codes.
   void descend();
-  /// Returns the change of the loss. `g` is the gradient of the block.
+  /// Improves block `b` and returns the change of the loss. `g` is the gradient of the block.
   float improve_block(size_t b, std::span<float> g);
   float move_scale(size_t b, std::span<float> g);
-  /// Finds the best codes of a group, as changes: the first of least loss below 0, over all masks and both
-  /// orders.
+  /// Finds the best codes of a group over all masks and both orders, and stores their changes in `delta`. The
+  /// best codes have the least change of the loss, below 0. On a tie the first are taken.
   float best_codes(size_t first, std::span<const float> g, std::vector<float>& delta) const;
 
   const ExpectedSolver& s_;

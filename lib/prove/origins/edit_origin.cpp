@@ -18,7 +18,7 @@ std::string without_last_part(std::string_view name) {
   return std::string(name.substr(0, std::min(name.rfind('.'), name.size())));
 }
 
-/// The number at the beginning of a text, before a dot; -1: none.
+/// The number at the beginning of a text, before a dot; -1 if there is none.
 int64_t number_before_dot(std::string_view text) {
   const size_t dot = text.find('.');
   if (dot == text.npos || dot == 0 || text.substr(0, dot).find_first_not_of("0123456789") != text.npos)
@@ -46,7 +46,7 @@ EditOrigins::EditOrigins(const Edit& edit, const Checkpoint& base, const Checkpo
   std::sort(taken_modules_.begin(), taken_modules_.end());
 }
 
-/// A pattern matches the tensor's module, the tensor itself or, for a KV scale, the projection beside it.
+/// A pattern may match the tensor's module, the tensor itself or, for a KV scale, the projection beside it.
 bool EditOrigins::matches(std::string_view tensor, int64_t layers) const {
   std::vector<std::pair<std::string, std::string>> names{{without_last_part(tensor), std::string(tensor)}};
   for (const char kind : {'k', 'v', 'q'}) {
@@ -92,7 +92,7 @@ std::optional<TensorOrigin> EditOrigins::of(const std::string& name) const {
   return std::nullopt;
 }
 
-/// The block of experts that a tensor is in or beside.
+/// The block of experts that a tensor belongs to or is beside.
 const std::string* EditOrigins::block_at(const std::string& name) const {
   for (const auto& [block, kept] : edit_.experts) {
     if (name.starts_with(block + ".")) return &block;
@@ -108,7 +108,8 @@ const std::string* EditOrigins::block_at(const std::string& name) const {
   return nullptr;
 }
 
-/// The number of experts of a block in the source: the highest number plus one, or the slices of a stack.
+/// The number of experts that a block has in the source: the highest number plus one, or the number of slices
+/// of a stack.
 int64_t EditOrigins::experts_of(const std::string& block) const {
   int64_t highest = -1, stacked = -1;
   const std::string prefix = block + ".";
@@ -141,7 +142,7 @@ std::optional<TensorOrigin> EditOrigins::of_experts(const std::string& name) con
   const TensorInfo& t = base_.tensors()[*at];
   TensorOrigin origin{&base_, *at, nullptr, 1, t.shape};
   if (block == nullptr || single) return origin;
-  // Slices are along the outermost dimension larger than one.
+  // Slices are along the outermost dimension that is larger than one.
   const int64_t experts = experts_of(*block);
   const auto outer = std::find_if(origin.shape.begin(), origin.shape.end(), [](int64_t d) { return d != 1; });
   const bool of_router = !name.starts_with(*block + ".");

@@ -11,25 +11,26 @@
 
 namespace twofour {
 
-/// The source of the bytes of a tensor in an edited checkpoint.
+/// Where the bytes of a tensor in an edited checkpoint come from.
 struct TensorOrigin {
-  const Checkpoint* from;  ///< base or donor
-  size_t tensor;           ///< in its tensors()
-  /// Equal slices of it, one after the other; null: all of it.
+  const Checkpoint* from;  ///< the base or the donor
+  size_t tensor;           ///< its index in from->tensors()
+  /// Indices of the slices of the tensor that are taken, one after the other. All slices have the same size.
+  /// Null: the whole tensor is taken.
   const std::vector<int64_t>* slices = nullptr;
-  int64_t of = 1;              ///< number of slices in it
+  int64_t of = 1;              ///< number of slices in the tensor
   std::vector<int64_t> shape;  ///< shape in the result
 };
 
-/// The meaning of an edit: traces the names of its result back to those of its sources, without code of
+/// The meaning of an edit. It traces names in the result back to names in the sources, without code of
 /// lib/graft.
 class EditOrigins {
  public:
-  /// `donor` is null except for a graft.
+  /// `donor` is null unless the edit is a graft.
   EditOrigins(const Edit& edit, const Checkpoint& base, const Checkpoint* donor);
-  /// The origin of a tensor of that name; nullopt if the result must not have it.
+  /// The origin of the tensor with this name, or nullopt if the result must not have the tensor.
   std::optional<TensorOrigin> of(const std::string& name) const;
-  /// True if a tensor of base or donor must be in the result.
+  /// True if this tensor of base or donor must be in the result.
   bool stays(const Checkpoint& source, size_t tensor) const;
 
  private:
@@ -42,8 +43,9 @@ class EditOrigins {
   const Checkpoint& base_;
   const Checkpoint* donor_;
   int64_t base_layers_, donor_layers_;
-  std::vector<std::optional<NamePattern>> patterns_;  ///< by pattern; none: a role
-  std::vector<bool> taken_;                           ///< of the donor
+  std::vector<std::optional<NamePattern>> patterns_;  ///< one for each pattern of the edit; nothing if the
+                                                      ///< pattern is a role
+  std::vector<bool> taken_;                           ///< for each tensor of the donor, whether it was taken
   std::vector<std::string> taken_modules_;            ///< sorted
 };
 

@@ -41,7 +41,7 @@ void read_origin(const TensorOrigin& origin, uint64_t begin, std::span<uint8_t> 
   }
 }
 
-/// Describes bytes that differ; empty if none does.
+/// Describes the bytes that differ. Empty if none differs.
 std::string compare_with_origin(const Checkpoint& artifact, size_t tensor, const TensorOrigin& origin,
                                 Progress& progress) {
   const uint64_t bytes = artifact.tensors()[tensor].bytes();
@@ -107,7 +107,7 @@ void prove_tensors_of_edit(const Checkpoint& artifact, const EditOrigins& origin
   }
 }
 
-/// Checks that the index names exactly the tensors of the files, and their size.
+/// Checks that the index names exactly the tensors in the files, and states their size.
 void check_index_of_edit(const Checkpoint& artifact, EditProof& proof) {
   const auto path = artifact.path() / kIndexName;
   const Json index = parse_json(path.string(), read_text(path, 1u << 30));
@@ -125,7 +125,7 @@ void check_index_of_edit(const Checkpoint& artifact, EditProof& proof) {
     differ(proof, "index", "metadata.total_size", fmt::format("expected {}, found another value", bytes));
 }
 
-/// The settings of a config and of its language model's config, without quantization.
+/// The settings of a config and of its language model's config, except quantization.
 std::map<std::string, Json> settings_of(const Json& config, const std::string& prefix = "") {
   std::map<std::string, Json> settings;
   if (!config.is_object()) return settings;
@@ -142,7 +142,8 @@ std::map<std::string, Json> settings_of(const Json& config, const std::string& p
   return settings;
 }
 
-/// Layers that occur in names: of the language model and, at or beyond `layers` or below "mtp.", of drafts.
+/// The numbers of layers that occur in names. They are layers of the language model, or layers of drafts,
+/// which have numbers from `layers` on or are below "mtp.".
 struct ShownLayers {
   std::set<std::string> main, drafts;
 };
@@ -157,7 +158,7 @@ ShownLayers shown_layers(const Checkpoint& c, int64_t layers) {
     } else {
       const size_t at = t.name.find("layers.");
       if (at == t.name.npos || (at > 0 && t.name[at - 1] != '.')) continue;
-      if (module_role(t.name, 0) != ModuleRole::kMtp) continue;  // a tower's
+      if (module_role(t.name, 0) != ModuleRole::kMtp) continue;  // this is a layer of a tower
       rest = rest.substr(at + 7);
     }
     const std::string number(rest.substr(0, rest.find('.')));
@@ -173,13 +174,13 @@ int64_t stated_layers(const Checkpoint& c) {
   return count.is_number_integer() ? count.get<int64_t>() : INT64_MAX;
 }
 
-/// The value of a key in the outermost config that has it; null: none has it.
+/// The value of a key in the outermost config that has it. Null if no config has it.
 Json first_setting(const Checkpoint& c, const std::string& key) {
   const auto all = model_settings(c.config(), key);
   return all.empty() ? Json() : *all.front();
 }
 
-/// True if a list is the first entries of another, or that one followed by the last entries of a donor's.
+/// True if `now` is the beginning of `before`, or is `before` followed by the last entries of `donor`.
 bool is_resized(const Json& now, const Json& before, const Json& donor) {
   const auto text = [](const Json& list, size_t from, size_t count) {
     if (list.is_string()) return list.get<std::string>().substr(from, count);
@@ -194,7 +195,7 @@ bool is_resized(const Json& now, const Json& before, const Json& donor) {
   const size_t n = length(now), m = length(before);
   if (n <= m) {
     if (text(now, 0, n) == text(before, 0, n)) return true;
-    // In a list of layers' numbers, those of the remaining layers stay.
+    // In a list of layer numbers, the numbers of the remaining layers stay.
     return now.is_array() && std::all_of(now.begin(), now.end(), [&](const Json& x) {
              return std::find(before.begin(), before.end(), x) != before.end();
            });
@@ -203,8 +204,8 @@ bool is_resized(const Json& now, const Json& before, const Json& donor) {
          text(now, m, n) == text(donor, m, n);
 }
 
-/// Checks that settings are the base's, except for counts and lists of layers and experts and for switches,
-/// which must agree with the tensors.
+/// Checks that settings equal the base's. Exceptions are counts and lists of layers and experts, and
+/// switches; these must agree with the tensors.
 void check_settings_of_edit(const Checkpoint& artifact, const Edit& edit, const Checkpoint& base,
                             const Checkpoint* donor, EditProof& proof) {
   const auto before = settings_of(base.config()), now = settings_of(artifact.config());
@@ -237,7 +238,7 @@ void check_settings_of_edit(const Checkpoint& artifact, const Edit& edit, const 
       if (edit.kind == Edit::Kind::kDropExperts && count)
         wrong(key, fmt::format("{}", edit.experts.begin()->second.size()), found);
     } else if (switches.explains(leaf, a == before.end() ? Json() : a->second, found ? *found : Json())) {
-      // The modules that the key announces went, or came.
+      // The modules that the key announces were dropped or added.
     } else if (edit.kind == Edit::Kind::kDropExperts) {
       const bool right = a != before.end() && found && *found == Json(edit.experts.begin()->second.size()) &&
                          leaf.find("experts") != leaf.npos;
@@ -250,7 +251,7 @@ void check_settings_of_edit(const Checkpoint& artifact, const Edit& edit, const 
 
 std::string module_name_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
 
-/// True if loaders treat a module in floats that no list names as not quantized.
+/// True if loaders treat a module in floats as not quantized, although no list names it.
 bool is_known_float(SaidOfModules& now, SaidOfModules* donor, const std::string& module) {
   if (!now.is_target(module)) return true;
   if (donor == nullptr || !now.is_fp8() || !donor->is_fp8()) return false;
@@ -258,8 +259,9 @@ bool is_known_float(SaidOfModules& now, SaidOfModules* donor, const std::string&
   return std::find(listed.begin(), listed.end(), true) == listed.end();
 }
 
-/// Checks that the config describes the quantization of modules from the base as the base does and of modules
-/// from the donor as their tensors show it, and that no entry is of an absent module.
+/// Checks the config's statements about the quantization of modules. Modules from the base must have the
+/// base's entries. Modules from the donor must have entries that agree with their tensors. No entry may be
+/// for an absent module.
 void check_words_of_edit(const Checkpoint& artifact, const EditOrigins& origins, const Checkpoint& base,
                          const Checkpoint* donor, EditProof& proof) {
   SaidOfModules before(base), now(artifact);
@@ -305,7 +307,7 @@ void check_words_of_edit(const Checkpoint& artifact, const EditOrigins& origins,
   }
 }
 
-/// The bytes of a checkpoint's config files, by name.
+/// The bytes of a checkpoint's config files, by file name.
 std::map<std::string, std::string> read_config_files(const Checkpoint& c) {
   std::map<std::string, std::string> texts;
   std::error_code error;
@@ -323,7 +325,7 @@ std::optional<GraftBase> noted_base(const Checkpoint& c) {
   return read_manifest(path, c.tensors().size()).graft_base;
 }
 
-/// Checks that the base recorded by a graft is the base.
+/// Checks that `base` is the base that the graft recorded.
 void check_noted_base(const Checkpoint& artifact, const Checkpoint& base, EditProof& proof) {
   const auto noted = noted_base(artifact);
   if (!noted) return;
@@ -333,8 +335,8 @@ void check_noted_base(const Checkpoint& artifact, const Checkpoint& base, EditPr
     differ(proof, "manifest", "source.base.texts", "expected the base's config files, found others");
 }
 
-/// True if everything that a graft brought was dropped, so that the result is its base: config files must
-/// then equal the base's bytes.
+/// True if everything that a graft added was dropped, so that the result is the base of the graft. The config
+/// files must then equal those of that base, byte for byte.
 bool is_graft_undone(const Checkpoint& artifact, const Edit& edit, const Checkpoint& source,
                      EditProof& proof) {
   if (edit.kind != Edit::Kind::kDropModules) return false;

@@ -10,13 +10,15 @@ namespace twofour {
 
 /// The result of proving an edit.
 struct EditProof {
-  Findings differences;                           ///< any makes the result wrong
-  uint64_t source_tensors = 0, source_bytes = 0;  ///< accounted for: in the result, or dropped by the edit
+  Findings differences;                           ///< a single one makes the result wrong
+  uint64_t source_tensors = 0, source_bytes = 0;  ///< tensors and bytes that are in the result, or that the
+                                                  ///< edit dropped
 };
 
-/// Compares a grafted or reduced checkpoint with the checkpoints that it was made from: every byte of its
-/// tensors, all tensors of the sources, the index, counts and lists in config.json, and the quantization of
-/// modules in configs. Shares no code with lib/graft. `donor` is null except for a graft.
+/// Compares a grafted or reduced checkpoint with the checkpoints from which it was made. It compares every
+/// byte of the tensors, all tensors of the sources, the index, the counts and lists in config.json, and the
+/// quantization of modules in configs. It shares no code with lib/graft. `donor` is null unless the edit is a
+/// graft.
 EditProof prove_edit(const Checkpoint& artifact, const Edit& edit, const Checkpoint& base,
                      const Checkpoint* donor, Progress& progress);
 

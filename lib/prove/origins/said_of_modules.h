@@ -10,28 +10,28 @@
 
 namespace twofour {
 
-/// The quantization of modules in the config files of a checkpoint, looked up by name. Must not outlive the
-/// checkpoint.
+/// What the config files of a checkpoint state about the quantization of modules, by name. It must not
+/// outlive the checkpoint.
 class SaidOfModules {
  public:
   explicit SaidOfModules(const Checkpoint& checkpoint);
   bool is_mixed() const { return !entries_.empty(); }
-  /// Loaders of FP8 recognize modules in floats that no list names.
+  /// True if the method is FP8. Its loaders recognize modules in floats that no list names.
   bool is_fp8() const { return method_ == "fp8"; }
-  /// For each of the files that have lists, true if it lists a module as not quantized.
+  /// For each config file with lists: true if it lists the module as not quantized.
   std::vector<bool> listed(const std::string& module);
-  /// True if loaders take a module that no list names for quantized: groups may have targets.
+  /// True if loaders assume that a module is quantized when no list names it. Groups may have targets.
   bool is_target(const std::string& module);
-  /// Each file's entry for a module, or for one above it; null: none.
+  /// For each config file, its entry for a module or for a module that contains it; null if there is none.
   std::vector<Json> entries(const std::string& module) const;
   const std::vector<std::map<std::string, Json>>& maps() const { return entries_; }
-  /// True if that is the whole name of a tensor, or of a module above one.
+  /// True if `name` is the whole name of a tensor, or of a module that contains one.
   bool is_known(const std::string& name) const;
 
  private:
   struct Lists {
     PatternList patterns;
-    std::vector<std::string> parts;  ///< of names: "mlp.gate"
+    std::vector<std::string> parts;  ///< parts of names, as "mlp.gate"
   };
   void take(const Json& holder);
   void take_targets(const Json& holder);
@@ -39,7 +39,7 @@ class SaidOfModules {
   const Checkpoint& c_;
   std::string method_;
   std::vector<Lists> lists_;
-  std::optional<PatternList> targets_;  ///< of compressed-tensors
+  std::optional<PatternList> targets_;  ///< the targets of compressed-tensors
   bool is_any_linear_ = false;
   std::vector<std::map<std::string, Json>> entries_;
 };

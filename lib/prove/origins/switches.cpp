@@ -27,7 +27,7 @@ bool is_number(const std::string& part) {
   return !part.empty() && part.find_first_not_of("0123456789") == part.npos;
 }
 
-/// The name without the prefix before the language model's own names, and with # for numbers.
+/// The name without the prefix of the language model, and with # in place of numbers.
 std::string own_name(std::string_view tensor) {
   std::string name;
   bool is_prefix = true;
@@ -44,7 +44,7 @@ std::set<std::string> own_names(const Checkpoint& c) {
   return names;
 }
 
-/// True if a name is that of a parameter, or of a tensor which holds its values.
+/// True if a name is the name of a parameter, or of a tensor that stores its values.
 bool is_of(const std::string& name, const std::string& parameter) {
   return name.starts_with(parameter) &&
          (name.size() == parameter.size() || name[parameter.size()] == '.' || name[parameter.size()] == '_');

@@ -9,14 +9,15 @@
 
 namespace twofour {
 
-/// Changes that an edit may make to settings which announce modules: the switches of a family, and
-/// DeepSeek-V4's list of compressors. All arguments must outlive this.
+/// The changes that an edit may make to settings which announce modules. These are the switches of a family,
+/// and DeepSeek-V4's list of compressors. All arguments must outlive this object.
 class Switches {
  public:
-  /// `donor`: nullptr if nothing is added.
+  /// `donor` is nullptr if the edit adds nothing.
   Switches(const Checkpoint& base, const Checkpoint& artifact, const Checkpoint* donor);
-  /// True if a key may have the value `now` where the base has `before` (null: nothing): because no such
-  /// module remains, or because the first ones came from the donor, which has this value.
+  /// True if `key` may have the value `now` in the result although it is `before` in the base. A null means
+  /// that the key is absent. There are two reasons: no module of this kind remains, or the first modules of
+  /// this kind came from the donor, which has this value.
   bool explains(const std::string& key, const Json& before, const Json& now) const;
 
  private:
@@ -26,7 +27,7 @@ class Switches {
   const Checkpoint &base_, &artifact_;
   const Checkpoint* donor_;
   std::optional<LanguageModel> model_;
-  std::set<std::string> before_, now_;  ///< names of tensors with # in place of numbers
+  std::set<std::string> before_, now_;  ///< names of tensors, with # in place of numbers
 };
 
 }  // namespace twofour

@@ -12,32 +12,33 @@
 
 namespace twofour {
 
-/// The parts of one piece of an expert as an artifact holds them.
+/// Reads the parts of one piece of an expert from an artifact.
 class PieceReader {
  public:
-  /// The artifact must hold all parts of the matrix.
+  /// The artifact must have all parts of the matrix.
   PieceReader(const Checkpoint& artifact, const LayoutMatrix& matrix);
   PieceReader(const Proof& proof, const LayoutMatrix& matrix) : PieceReader(proof.artifact, matrix) {}
-  /// Reads a piece of expert `e`; valid until the next call.
+  /// Reads a piece of expert `e`. The result is valid until the next call.
   std::span<const std::span<const uint8_t>> read(int64_t e, const Piece& piece);
 
  private:
   const Checkpoint& artifact_;
   const LayoutMatrix& matrix_;
-  std::vector<size_t> tensors_;  ///< of the artifact, one for each part
+  std::vector<size_t> tensors_;  ///< indices of the artifact's tensors, one for each part
   std::vector<std::vector<uint8_t>> storage_;
   std::vector<std::span<const uint8_t>> parts_;
 };
 
-/// Experts larger than this are not unpacked at once: their atoms alone would exceed the promised memory.
+/// Largest number of weights of an expert that is unpacked in one go. The groups of a larger expert alone
+/// would exceed the promised memory.
 inline constexpr int64_t kMaxUnpackedWeights = 192 << 20;
 
-/// A matrix of an artifact as numbers, one expert at a time, by the slow path of rederive.h.
+/// A matrix of an artifact as numbers, one expert at a time. It is read by the slow path of rederive.h.
 class ArtifactRows {
  public:
-  /// `matrix` is one of read_artifact_modules(artifact).
+  /// `matrix` must be an element of read_artifact_modules(artifact).
   ArtifactRows(const Checkpoint& artifact, const ArtifactMatrix& matrix);
-  /// The rows, gate then up; they refer to this object.
+  /// The rows, gate before up. They refer to this object.
   WeightRows rows();
 
  private:
@@ -46,7 +47,7 @@ class ArtifactRows {
   const Checkpoint& artifact_;
   const ArtifactMatrix& matrix_;
   std::vector<float> global_scales_;
-  double global_scale_ = 0;  ///< of the expert
+  double global_scale_ = 0;  ///< of the expert that is loaded
   std::vector<DenseGroup> groups_;
 };
 

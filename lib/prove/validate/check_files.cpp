@@ -38,7 +38,8 @@ void check_names(const Checkpoint& artifact, const Manifest& manifest, ValidateR
       differ(report, "missing-tensor", name, "listed in twofour.json, found in no file");
   }
   for (const Finding& f : artifact.findings()) {
-    // An artifact may have the source's incomplete modules; other findings are of our index and files.
+    // An artifact may have the incomplete modules of its source. Other findings concern our own index and
+    // files.
     if (f.id != "incomplete-module") differ(report, f.id.c_str(), f.where, f.message);
   }
 }
@@ -106,7 +107,7 @@ void check_files(const Checkpoint& artifact, const Checkpoint& source, const Pla
 
 namespace {
 
-/// Some of a line around the byte at `at`.
+/// A part of a line, around the byte at `at`.
 std::string excerpt(std::string_view text, size_t at) {
   constexpr size_t kBefore = 40, kLength = 80;
   const size_t newline = text.rfind('\n', at == 0 ? 0 : at - 1);
@@ -131,7 +132,7 @@ void check_manifest(const Checkpoint& artifact, const Checkpoint& source, const 
     return;
   }
   ConversionRecord record;
-  // Tensors and files were compared with these hashes already.
+  // Tensors and files were compared with these hashes before.
   for (const OutputTensor& t : plan.tensors) record.outputs.push_back(manifest.outputs.at(t.info.name).hash);
   record.files = manifest.files;
   record.remote = manifest.remote;
@@ -162,7 +163,7 @@ void check_manifest(const Checkpoint& artifact, const Checkpoint& source, const 
 
 namespace {
 
-/// Modules that engines read in other formats than the tensors have, without limits of engines.
+/// Modules that engines read in another format than the tensors have. Limits of engines do not count.
 std::vector<LookupFinding> find_conflicts(const Checkpoint& c) {
   std::vector<LookupFinding> conflicts;
   if (holds_layout(c)) return conflicts;
@@ -183,7 +184,7 @@ std::vector<LookupFinding> find_conflicts(const Checkpoint& c) {
 void check_engines(const Checkpoint& artifact, const Checkpoint* source, ValidateReport& report) {
   const std::vector<LookupFinding> conflicts = find_conflicts(artifact);
   if (conflicts.empty()) return;
-  // A conversion keeps errors of its source's config.
+  // A conversion keeps errors that its source's config has.
   const bool is_ours = source != nullptr && find_conflicts(*source).empty();
   for (const LookupFinding& f : conflicts) {
     const std::string where = f.module.empty() ? "config.json" : f.module;

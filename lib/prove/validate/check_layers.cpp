@@ -24,7 +24,7 @@ namespace {
 
 enum class Weights { kDense, kPruned, kArtifact };
 
-/// One expert of a matrix, unpacked, with the global scale of each of its rows.
+/// One expert of a matrix, unpacked, with the global scale of each row.
 class ExpertWeights {
  public:
   ExpertWeights(const Checkpoint& artifact, const Checkpoint& source, const LayoutMatrix& matrix,
@@ -73,13 +73,13 @@ class ExpertWeights {
   Weights which_;
   PieceReader reader_;
   int64_t expert_ = 0;
-  double computed_scale_ = 0;  ///< of the expert, if it is quantized as it is read
+  double computed_scale_ = 0;  ///< global scale of the expert, if the expert is quantized when it is read
   std::vector<DenseGroup> groups_;
 };
 
-/// Matrices larger than this are not held in float32: they would exceed the promised memory.
+/// Most weights of a matrix that is converted to float32. Larger matrices would exceed the promised memory.
 constexpr int64_t kMaxWeights = 80 << 20;
-/// Weights that a thread reads at once.
+/// Number of weights that a thread reads in one go.
 constexpr int64_t kBlockWeights = 1 << 18;
 
 using Experts = std::map<int64_t, StoredExpert>;
@@ -90,7 +90,7 @@ struct BlockShape {
   bool operator==(const BlockShape&) const = default;
 };
 
-/// The shape of a block if its experts are complete, alike and numbered from 0.
+/// The shape of a block, if its experts are complete, have equal shapes and are numbered from 0.
 std::optional<BlockShape> shape_of(const Matrices& matrices, const Experts& experts) {
   std::optional<BlockShape> shape;
   for (const auto& [number, x] : experts) {
@@ -107,7 +107,7 @@ std::optional<BlockShape> shape_of(const Matrices& matrices, const Experts& expe
   return shape;
 }
 
-/// The weights of a block, one matrix at a time: w13 and w2 take turns in one buffer.
+/// The weights of a block, one matrix at a time. w13 and w2 use the same buffer in turn.
 class StoredBlock {
  public:
   StoredBlock(const Matrices& matrices, const Experts& experts, const BlockShape& shape)
@@ -133,7 +133,7 @@ class StoredBlock {
  private:
   struct RowBlock {
     const StoredMatrix* matrix;
-    int64_t n0, n1, at;  ///< rows, and their first row in the buffer
+    int64_t n0, n1, at;  ///< range of rows, and the place of the first row in the buffer
   };
 
   void load(std::initializer_list<const StoredMatrix*> parts, int64_t k) {
@@ -180,7 +180,7 @@ bool is_chosen(const Checkpoint& source, const OutputMatrix& matrix) {
   });
 }
 
-/// The output of a block as it is stored; empty if it cannot be run.
+/// The output of a block with its stored weights. Empty if the block cannot be run.
 std::vector<double> stored_output(const Matrices& matrices, const std::string& block, const Tokens& tokens) {
   const auto at = matrices.blocks().find(block);
   if (at == matrices.blocks().end()) return {};
@@ -198,8 +198,8 @@ bool is_picked(const Matrices& matrices, const Experts& experts, const ModuleFil
   return false;
 }
 
-/// `count` distinct numbers of [0, all), by the seed; the standard does not fix the results of std::sample
-/// and std::shuffle.
+/// `count` distinct numbers in [0, all), drawn by the seed. The standard does not fix the results of
+/// std::sample and std::shuffle, so they are not used.
 std::vector<size_t> draw_distinct(size_t count, size_t all, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<size_t> deck(all);
@@ -246,7 +246,8 @@ void run_stored_layers(const Matrices& source, const Matrices& other, const Modu
   for (const size_t i : sample) {
     const auto& [name, ours, theirs, shape] = runnable[i];
     const int64_t topk = experts_per_token(source.checkpoint().config(), shape.e);
-    // The seeds are numbered as in check_layers, which counts w2 and w13, so that figures can be compared.
+    // The seeds are numbered as in check_layers, which counts w2 and w13 separately. So figures can be
+    // compared.
     const Tokens tokens = sample_tokens(options, shape.h, shape.e, topk, options.seed + 1 + 2 * i);
     LayerReport layer{
         .block = name, .tokens = options.tokens, .experts_used = tokens.experts_used(), .reference = false};
@@ -266,7 +267,7 @@ void run_stored_layers(const Matrices& source, const Matrices& other, const Modu
 void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
                   const Checkpoint& original, const ValidateOptions& options, ValidateReport& report) {
   const std::vector<const LayoutMatrix*> matrices = plan.transformations.of<LayoutMatrix>();
-  std::map<std::string, size_t> downs;  // w2 of each block
+  std::map<std::string, size_t> downs;  // w2 of each block, by name
   for (size_t t = 0; t < matrices.size(); ++t) {
     if (matrices[t]->target.name.ends_with(".w2")) downs[matrices[t]->target.block] = t;
   }
@@ -284,7 +285,7 @@ void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Pl
     }
     runnable.push_back(t);
   }
-  Findings unread;  // of the original, from which the plan was made
+  Findings unread;  // findings on the original; the plan was made from it
   std::optional<Matrices> dense_source;
   const std::vector<size_t> sample = sample_layers(runnable.size(), options);
   report.coverage.not_sampled += runnable.size() - sample.size();
@@ -300,8 +301,8 @@ void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Pl
       return moe_reference(input, a.rows(), b.rows());
     };
     const auto pruned = forward(Weights::kPruned), ours = forward(Weights::kArtifact);
-    // If statistics or a mask chose weights, the source of the plan holds the chosen weights, not the dense
-    // ones.
+    // If statistics or a mask chose weights, the plan's source has the chosen weights rather than the dense
+    // weights.
     std::vector<double> dense;
     if (is_chosen(source, w13) || is_chosen(source, matrices[down]->target)) {
       if (!dense_source) dense_source.emplace(original, unread);

@@ -11,33 +11,35 @@
 
 namespace twofour {
 
-/// Runs each block of the plan that has w13 and w2 in a layout on seeded activations: with the source's
-/// weights, with them pruned, and with the artifact's weights, all in double. Adds to `report`. If statistics
-/// or masks chose the weights of `source`, those of `original` are the source's weights.
+/// Runs each block of the plan that has w13 and w2 in a layout on seeded activations, in double. It runs
+/// three times: with the source's weights, with these weights after pruning, and with the artifact's weights.
+/// Adds to `report`. If statistics or masks chose the weights of `source`, the weights of `original` count as
+/// the source's.
 void check_layers(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
                   const Checkpoint& original, const ValidateOptions& options, ValidateReport& report);
 
-/// Runs the feed-forward blocks of two checkpoints on seeded tokens through moe_reference and compares their
-/// outputs: options sample the blocks that have a module in `filter`. Only experts that a token visits are
-/// read. Biases and a model's own variant of the activation are left out. Blocks that are incomplete, differ
-/// in shape or are too large for the promised memory are findings, and so are tensors that hold no weights
-/// (severity error). Throws ReadError.
+/// Runs the feed-forward blocks of two checkpoints on seeded tokens through moe_reference, and compares their
+/// outputs. `options` sample the blocks that have a module in `filter`. Only experts that a token visits are
+/// read. Biases and model-specific activations are left out. Blocks that are incomplete, have different
+/// shapes or are too large for the promised memory are findings. Tensors that do not contain weights are
+/// findings with severity error. Throws ReadError.
 void run_stored_layers(const Matrices& source, const Matrices& other, const ModuleFilter& filter,
                        const ValidateOptions& options, Findings& findings, std::vector<LayerReport>& layers,
                        LayerCoverage& coverage);
 
-/// Sets the layer's cosine and relative error between `ours` and `dense`.
+/// Sets the cosine and the relative error of `layer`, which compare `ours` with `dense`.
 void compare_outputs(const std::vector<double>& dense, const std::vector<double>& ours, LayerReport& layer);
 
-/// Positions of the layers to run, out of `count` that can be run, in order: all, or options.layers of them:
-/// the first, the last and, by the seed, some between.
+/// The indices of the layers to run, in order. `count` layers can be run. Runs all of them, or options.layers
+/// of them: the first, the last, and some between them that the seed chooses.
 std::vector<size_t> sample_layers(size_t count, const ValidateOptions& options);
 
-/// options.tokens tokens of a layer with `experts` experts and a router that picks `topk`. Unless
-/// options.experts is 0, they are routed only among that many experts, drawn by `seed`.
+/// Draws options.tokens tokens for a layer with `experts` experts and a router that picks `topk` of them.
+/// Unless options.experts is 0, the tokens use only that many experts, which `seed` chooses.
 Tokens sample_tokens(const ValidateOptions& options, int64_t h, int64_t experts, int64_t topk, uint64_t seed);
 
-/// The reason why a layer of an artifact, with w13 of that shape, is not run in double; nothing if it is run.
+/// The reason why a layer of an artifact is not run in double. Nothing if it is run. `w13` is the shape of
+/// its w13.
 std::optional<std::string> why_not_referenced(const Checkpoint& checkpoint, const std::string& block,
                                               const Shape& w13);
 

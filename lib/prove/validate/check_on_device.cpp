@@ -23,26 +23,27 @@
 namespace twofour {
 namespace {
 
-/// Share of the device's memory that a layer may take: the context and other programs need the rest.
+/// Share of the device's memory that a layer may use. The context and other programs need the rest.
 constexpr double kMemoryShare = 0.9;
 
-/// Weights that are dequantized at once.
+/// Number of weights that are dequantized in one go.
 constexpr int64_t kPieceWeights = 8 << 20;
 
-/// The rounding of the layers' kernels, derived from their number types, not from observed results.
+/// The rounding of the layers' kernels. It is derived from their number types, not from observed results.
 MoeRounding rounding_of(const std::string& layout, bool to_bf16) {
-  // Sums are float32, of 24 bits; tensor cores truncate instead of rounding, so a whole last place. Between
-  // the multiplications numbers are FP16 (11 bits) or, for dense layouts, BF16 (8 bits), rounded to nearest;
-  // exp is exact to 2^-21 before. With many rows per expert, they and each row's result are BF16.
+  // Sums are float32 with 24 bits. Tensor cores truncate instead of rounding, so the error is a whole unit in
+  // the last place. Numbers between the multiplications are FP16 (11 bits) or, for dense layouts, BF16 (8
+  // bits), rounded to nearest. Before that, exp is exact to 2^-21. With many rows per expert, these numbers
+  // and the result of each row are BF16.
   bool dense = false;
   with_layout(layout, [&]<class L>() { dense = std::is_same_v<typename L::Atom, DenseGroup>; });
   return {0x1p-23, (dense || to_bf16 ? 0x1p-8 : 0x1p-11) + 0x1p-20, to_bf16 ? 0x1p-8 : 0.0};
 }
 
-/// The rounding of output that is rounded to nearest.
+/// The error of rounding output to the nearest number.
 double output_rounding(cuda::Float type) { return type == cuda::Float::bf16 ? 0x1p-8 : 0x1p-24; }
 
-/// Compares a run's output with the reference's first rows.
+/// Compares the output of a run with the first rows of the reference.
 void compare_run(const MoeTolerance& want, double rounding, const std::vector<float>& found, int64_t h,
                  DeviceLayerReport& layer) {
   for (size_t i = 0; i < found.size(); ++i) {
@@ -61,10 +62,10 @@ DeviceLayerReport check_layer(const Checkpoint& artifact, const RuntimeArtifact&
   const LayerInfo& info = runtime.layers()[index];
   const int64_t topk = experts_per_token(artifact.config(), info.e);
   Tokens tokens = sample_tokens(options, info.h, info.e, topk, options.seed + index);
-  // BF16 holds them exactly, so that every kind of activation starts from the same numbers.
+  // BF16 represents the results exactly, so that every type of activations starts from the same numbers.
   for (float& x : tokens.hidden) x = bf16_to_float(bf16_from_float(x));
   const MoeInput input = tokens.input();
-  Tokens first = tokens;  // another kernel handles a single token
+  Tokens first = tokens;  // a single token uses another kernel
   first.m = 1;
   first.hidden.resize(static_cast<size_t>(info.h));
   first.ids.resize(static_cast<size_t>(first.topk));
@@ -83,7 +84,7 @@ DeviceLayerReport check_layer(const Checkpoint& artifact, const RuntimeArtifact&
     const std::vector<float> found = layer.run(input, type).out;
     compare_run(want, output_rounding(type), found, info.h, report);
     compare_run(want, output_rounding(type), layer.run(first.input(), type).out, info.h, report);
-    LayerReport figures;  // BF16's figures are reported, since engines run BF16
+    LayerReport figures;  // the figures of BF16 are reported, since engines run BF16
     compare_outputs(want.out, std::vector<double>(found.begin(), found.end()), figures);
     report.cosine = figures.cosine;
     report.relative_error = figures.relative_error;
@@ -165,7 +166,7 @@ std::vector<cuda::DeviceMemory> pack_on_device(const std::string& layout, Shape 
     uint8_t* to[3] = {};
     for (int p = 0; p < L::part_count; ++p) {
       parts.emplace_back(static_cast<size_t>(L::part(p, shape).bytes()));
-      parts.back().fill(0xA5);  // a byte that no kernel writes differs
+      parts.back().fill(0xA5);  // a byte that no kernel writes will differ
       to[p] = parts.back().as<uint8_t>();
     }
     if constexpr (std::is_same_v<L, KMajorPlanes>) {
@@ -220,7 +221,8 @@ void check_dequantized_on_cuda(const Checkpoint& artifact, const Checkpoint& sou
     uint64_t wrong = 0, first = 0;
     for (int64_t row = 0, count = 0; row < rows; row += count) {
       check_interrupt();
-      count = std::min({step, rows - row, m.n - row % m.n});  // of one expert, so under one multiplier
+      count = std::min({step, rows - row, m.n - row % m.n});  // the rows belong to one expert, so they have
+                                                              // one multiplier
       const auto read = [&](const Checkpoint& from, size_t tensor, int64_t row_bytes) {
         std::vector<uint8_t> bytes(static_cast<size_t>(count * row_bytes));
         from.read(tensor, static_cast<uint64_t>(row * row_bytes), bytes);
@@ -251,7 +253,7 @@ void check_layers_on_cuda(const Checkpoint& artifact, const ValidateOptions& opt
   try {
     run_layers(artifact, options, report);
   } catch (const Error& e) {
-    // If the artifact is already known to be damaged, the error is a difference; else it is thrown.
+    // If the artifact is already known to be damaged, the error becomes a difference. Otherwise it is thrown.
     if (report.differences.empty()) throw;
     differ(report, "device-layer", artifact.path().string(), e.what());
   }

@@ -13,18 +13,19 @@
 
 namespace twofour {
 
-/// Packs a target on the CUDA device by the kernels of device_pack.h and compares it with an artifact, piece
-/// by piece: the device holds one piece at a time. The weights come from the slow path.
+/// Packs a target on the CUDA device by the kernels of device_pack.h, and compares it with an artifact. It
+/// works piece by piece, so that the device has one piece at a time. The weights come from the slow path.
 class DeviceDerivation {
  public:
-  /// `layout` is one of formats/layouts/layouts.h. Throws Error if there is no CUDA device.
+  /// `layout` is a name in formats/layouts/layouts.h. Throws Error if there is no CUDA device.
   explicit DeviceDerivation(std::string layout);
 
-  /// Compares a piece of expert `e`, `shape.e == 1`. `groups` are its weights [N, K/16], gate then up, with
-  /// block scales folded; `parts[p]` is part p of the piece in the artifact. Throws Error on CUDA's errors.
+  /// Compares a piece of expert `e`; `shape.e` must be 1. `groups` holds its weights [N, K/16], rows of gate
+  /// before rows of up, with folded block scales. `parts[p]` is part p of the piece in the artifact. Throws
+  /// Error on errors of CUDA.
   void compare(int64_t e, Shape shape, std::span<const DenseGroup> groups,
                std::span<const std::span<const uint8_t>> parts);
-  /// A text on the differences of all pieces; nothing if there are none.
+  /// A text on the differences of all pieces, or nothing if there are none.
   std::optional<std::string> finish() const;
 
  private:
@@ -34,14 +35,14 @@ class DeviceDerivation {
   int64_t first_expert_ = 0;
 };
 
-/// Dequantizes modules of the source on the CUDA device and compares the bytes with an artifact in BF16.
-/// Stacks with K outer, which no kernel reads, become a note.
+/// Dequantizes modules of the source on the CUDA device, and compares the bytes with an artifact in BF16. No
+/// kernel reads stacks whose K is outermost; they become a note.
 void check_dequantized_on_cuda(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
                                ValidateReport& report);
 
-/// Runs an artifact's layers in a layout, as sampled by the options, on the CUDA device with seeded
-/// activations. Compares their output with the reference in double over the weights as they are stored. Adds
-/// to `report`.
+/// Runs layers of an artifact that are in a layout on the CUDA device, with seeded activations. `options`
+/// sample the layers. Compares their output with the reference in double over the stored weights. Adds to
+/// `report`.
 void check_layers_on_cuda(const Checkpoint& artifact, const ValidateOptions& options, ValidateReport& report);
 
 }  // namespace twofour

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Checks the weight files of the source: they must be those that twofour.json names, with its hashes of
+/// Checks that the weight files of the source are those that twofour.json names, with the same hashes of
 /// headers.
 void check_sources(const Checkpoint& source, const Manifest& manifest, ValidateReport& report) {
   for (const Manifest::SourceFile& f : manifest.sources) {
@@ -34,7 +34,7 @@ void check_sources(const Checkpoint& source, const Manifest& manifest, ValidateR
   }
 }
 
-/// True if a tensor belongs to a module that was made: "P.w13_comp" to "P.w13", "P.q_proj.weight" to
+/// True if a tensor belongs to a module that was made: "P.w13_comp" belongs to "P.w13", "P.q_proj.weight" to
 /// "P.q_proj".
 bool is_made(const std::string& tensor, const Manifest& manifest) {
   for (size_t end = tensor.find_last_of("._"); end != tensor.npos && end > 0;
@@ -44,7 +44,7 @@ bool is_made(const std::string& tensor, const Manifest& manifest) {
   return false;
 }
 
-/// Checks that kept tensors are the source's, byte for byte.
+/// Checks that kept tensors equal the source's, byte for byte.
 void check_kept(const Checkpoint& source, const Manifest& manifest, Progress& progress,
                 ValidateReport& report) {
   std::vector<std::pair<size_t, const Manifest::Output*>> kept;
@@ -68,7 +68,7 @@ void check_kept(const Checkpoint& source, const Manifest& manifest, Progress& pr
   }
 }
 
-/// The recipe's pattern of a module; empty: none.
+/// The pattern that the recipe gives to a module. Empty if it gives none.
 std::string pattern_of(const Recipe& recipe, std::vector<Chooser>& choosers, const std::string& module) {
   for (size_t i = 0; i < recipe.rules.size(); ++i) {
     if (!choosers[i].chooses(module, true)) continue;
@@ -80,9 +80,9 @@ std::string pattern_of(const Recipe& recipe, std::vector<Chooser>& choosers, con
   return {};
 }
 
-/// The first group with more nonzero codes than its pattern allows; -1: none.
+/// The index of the first group with more nonzero codes than its pattern allows, or -1.
 int64_t first_too_full(std::span<const uint8_t> codes, bool pairs) {
-  const size_t bytes = pairs ? 4 : 2;  // of a group
+  const size_t bytes = pairs ? 4 : 2;  // bytes of a group
   for (size_t i = 0; i + bytes <= codes.size(); i += bytes) {
     int held = 0;
     for (size_t b = 0; b < bytes; ++b) {
@@ -94,8 +94,8 @@ int64_t first_too_full(std::span<const uint8_t> codes, bool pairs) {
   return -1;
 }
 
-/// Checks the codes of modules that were made, read through their layout's map: no more nonzero ones than the
-/// pattern allows.
+/// Checks that modules that were made have no more nonzero codes than the pattern allows. Their codes are
+/// read through the map of their layout.
 void check_patterns(const Checkpoint& shown, const Manifest& manifest, ValidateReport& report) {
   const int64_t layers = model_layers(shown.config());
   std::vector<Chooser> choosers;
@@ -108,7 +108,7 @@ void check_patterns(const Checkpoint& shown, const Manifest& manifest, ValidateR
     const TensorInfo& t = shown.tensors()[m.codes];
     for (uint64_t at = 0; at < t.bytes(); at += kPiece) {
       codes.resize(std::min(kPiece, t.bytes() - at));
-      shown.read(m.codes, at, codes);  // refuses bytes that the layout does not allow
+      shown.read(m.codes, at, codes);  // throws Error on bytes that the layout does not allow
       if (pattern.empty() || !is_made(t.name, manifest)) continue;
       const int64_t wrong = first_too_full(codes, pattern == "4:8-paired");
       if (wrong < 0) continue;

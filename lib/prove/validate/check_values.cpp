@@ -47,8 +47,9 @@ class Comparison {
   }
 
   std::vector<ValueReport> run() {
-    std::set<size_t> failed;              // modules of the source; one failure each is reported
-    std::map<size_t, ValueError> errors;  // by the source's module, which are in natural order
+    std::set<size_t> failed;              // modules of the source that failed; one failure of each is
+                                          // reported
+    std::map<size_t, ValueError> errors;  // by index of the source's module; modules are in natural order
     const auto make_worker = [&] {
       return
           [this, reader = PairReader(source_, other_)](const RowBlock& s) mutable { return work(reader, s); };
@@ -74,7 +75,7 @@ class Comparison {
     const int64_t rows = s.end - s.begin;
     progress_.done += stored_bytes(source_, *pair.a, rows) + stored_bytes(other_, *pair.b, rows);
     RowBlockResult result{reader.compare(pair, s.begin, s.end, tolerance_), {}};
-    // The place in the source's module, gate and up of a stack together.
+    // The place is in the source's module, where gate and up of a stack are together.
     if (result.error.first.e >= 0) {
       result.error.first.n = pair.a->first + result.error.first.n * pair.a->step;
     }

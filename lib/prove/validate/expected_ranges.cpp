@@ -9,14 +9,14 @@
 #include "lib/write/methods/module_rewrite.h"
 #include "lib/write/plan/tensor_rewrite.h"
 
-// The expected ranges of tensors, one class for each way of rewriting a tensor.
+// The expected ranges of tensors. There is one class for each way of rewriting a tensor.
 
 namespace twofour {
 namespace {
 
 uint64_t width_of(DType dtype) { return static_cast<uint64_t>(dtype_bits(dtype)) / 8; }
 
-/// Some bytes of a tensor of the source.
+/// A range of bytes of a tensor of the source.
 class SourceBytes {
  public:
   SourceBytes(const Checkpoint& source, size_t tensor) : source_(source), tensor_(tensor) {}
@@ -44,8 +44,8 @@ class ExpectedCopy : public ExpectedRange {
   SourceBytes bytes_;
 };
 
-/// Codes after pruning, chunk by chunk: a quad of 2:4 is two bytes, an octet of 4:8-paired four, consecutive
-/// along K.
+/// Codes after pruning, chunk by chunk. Chunks are consecutive along K: a quad of 2:4 has two bytes, an octet
+/// of 4:8-paired has four.
 class ExpectedPruned : public ExpectedRange {
  public:
   ExpectedPruned(const Checkpoint& source, const Nvfp4Linear& m, bool pairs)
@@ -56,7 +56,7 @@ class ExpectedPruned : public ExpectedRange {
         scales_(source, m.block_scale) {}
 
   void load(uint64_t begin, uint64_t end) override {
-    // Sixteen inputs of some outputs are eight lines of codes and one of scales.
+    // Sixteen inputs of some outputs occupy eight lines of codes and one line of scales.
     const uint64_t block = 8 * line_, first = begin / block, last = (end + block - 1) / block;
     codes_.load(first * block, last * block);
     scales_.load(first * line_, last * line_);
@@ -94,7 +94,7 @@ class ExpectedPruned : public ExpectedRange {
  private:
   struct Chunk {
     uint32_t codes;
-    int place, bytes;  ///< of a byte in it
+    int place, bytes;  ///< the place of a byte in the chunk, and the chunk's size in bytes
   };
   Chunk chunk_at(uint64_t i) const {
     const uint64_t line = i / line_, column = i % line_, lines = pairs_ ? 4 : 2;
@@ -124,7 +124,8 @@ class ExpectedWeights : public ExpectedRange {
         scales_(source, m.block_scale) {}
 
   void load(uint64_t begin, uint64_t end) override {
-    // Sixteen inputs of some outputs are sixteen lines of weights, eight of codes and one of scales.
+    // Sixteen inputs of some outputs occupy sixteen lines of weights, eight lines of codes and one line of
+    // scales.
     const uint64_t block = 32 * line_, first = begin / block, last = (end + block - 1) / block;
     codes_.load(first * 8 * line_, last * 8 * line_);
     scales_.load(first * line_, last * line_);
@@ -161,7 +162,7 @@ class ExpectedScalars : public ExpectedRange {
     uint32_t bits = std::bit_cast<uint32_t>(value);
     if (reciprocal_) bits = remembered_ != 0 ? remembered_ : std::bit_cast<uint32_t>(1.0f / value);
     if (to_ == DType::kBF16) bits = bf16_from_float(value);
-    if (to_ == DType::kF8E8M0) bits = bits >> 23;  // the exponent; 2^-127, which is subnormal, has 0
+    if (to_ == DType::kF8E8M0) bits = bits >> 23;  // the exponent; it is 0 for the subnormal 2^-127
     return static_cast<uint8_t>(bits >> 8 * (i % width));
   }
 
@@ -181,7 +182,8 @@ class ExpectedScalars : public ExpectedRange {
   uint32_t remembered_;
 };
 
-/// BF16 weights of a linear in any format, some rows at a time, or one expert at a time if K is outer.
+/// BF16 weights of a linear in any format. They are derived some rows at a time, or one expert at a time if K
+/// is the outer dimension.
 class ExpectedWidened : public ExpectedRange {
  public:
   ExpectedWidened(const Checkpoint& source, const Linear& m) : source_(source), module_(m), reader_(source) {}

@@ -15,16 +15,16 @@
 namespace twofour {
 namespace {
 
-/// The order of derived bytes, chosen so that the map of a layout has long runs: bytes of one kind are
-/// consecutive for neighbouring rows (if K is outer) or for neighbouring groups of a row. All but the last
-/// byte of an atom, which is its scale, are evenly spaced.
+/// The order of derived bytes. It is chosen so that the map of a layout has long runs. Bytes of one kind are
+/// consecutive for neighbouring rows if K is outer, otherwise for neighbouring groups of a row. The last byte
+/// of an atom is its scale; all other bytes are evenly spaced.
 template <class Layout>
 struct DerivedOrder {
   using Atom = typename Layout::Atom;
   static constexpr bool kOuter = Layout::outer == Axis::kK;
   static constexpr bool kSparse = std::is_same_v<Atom, SparseGroup>;
   static constexpr int kBytes = sizeof(Atom);
-  /// Number of bytes in an atom's field, and of bytes before the field.
+  /// Number of bytes in an atom's field. The next function has the number of bytes before the field.
   static constexpr int width(int byte) { return byte < kBytes - 1 ? kBytes - 1 : 1; }
   static constexpr int before(int byte) { return byte < kBytes - 1 ? 0 : kBytes - 1; }
   static int64_t at(Shape s, int64_t n, int64_t group, int byte) {
@@ -33,21 +33,22 @@ struct DerivedOrder {
   }
 };
 
-/// The result of the 2:4 rule for four codes. The rule depends on magnitudes alone, so 4096 entries suffice,
-/// which fit a core's first cache. The fields share one 64-bit number: a sum of entries has the sums of the
-/// fields below kMeta.
+/// The result of the 2:4 rule for four codes. The rule depends only on magnitudes, so 4096 entries suffice,
+/// which fit into a core's first cache. The fields share one 64-bit number. Adding entries adds the fields
+/// below kMeta.
 struct Quad {
   static constexpr int kKept = 16, kTied = 32, kZeros = 40, kMeta = 48;
   uint64_t bits;
   uint32_t meta() const { return static_cast<uint32_t>(bits >> kMeta); }
-  /// The codes of `codes`, this entry's index, that stay: the lower k in the low nibble.
+  /// The codes that stay among `codes`, whose magnitudes are the index of this entry. The code with lower k
+  /// is in the low nibble.
   uint32_t comp(uint32_t codes) const {
     const uint32_t first = 4 * (meta() & 3u), second = 4 * (meta() >> 2);
     return ((codes >> first) & 15u) | ((codes >> second) & 15u) << 4;
   }
 };
 
-/// The magnitudes of four quads of 16 bits: 12 bits in the place of each quad.
+/// The magnitudes of four quads of 16 bits. Each quad becomes 12 bits in its place.
 uint64_t magnitudes(uint64_t codes) {
   const uint64_t pairs = (codes & 0x0707070707070707u) | (codes >> 1 & 0x3838383838383838u);
   return (pairs & 0x003F003F003F003Fu) | (pairs >> 2 & 0x0FC00FC00FC00FC0u);
@@ -72,13 +73,14 @@ const std::array<Quad, 4096>& quad_table() {
   return table;
 }
 
-/// Rows [first, first + n) of a module's expert, or part of K of them, as they are stored.
+/// Rows [first, first + n) of an expert of a module, or a part of K of them, as they are stored.
 struct StoredSlice {
   const uint8_t* bytes;
-  int64_t row_step, k_step;  ///< from a row to the next, and from a byte along K to the next
+  int64_t row_step, k_step;  ///< distance of a row from the next row, and of a byte along K from the next
+                             ///< byte
 };
 
-/// Reads the rows of a piece; with one read if they are one run of bytes.
+/// Reads the rows of a piece. Uses a single read if they are contiguous.
 StoredSlice read_stored(const Checkpoint& c, const Nvfp4Linear& m, size_t tensor, int64_t per_byte,
                         const SourceRows& rows, const Piece& piece, std::vector<uint8_t>& to) {
   const int64_t n = (rows.count - 1) * rows.step + 1, width = piece.k / per_byte, all = m.k / per_byte;
@@ -96,7 +98,7 @@ StoredSlice read_stored(const Checkpoint& c, const Nvfp4Linear& m, size_t tensor
   return m.k_outer ? StoredSlice{to.data(), rows.step, n} : StoredSlice{to.data(), rows.step * width, 1};
 }
 
-/// Codes and block scales of the rows of a piece.
+/// The codes and block scales of the rows of a piece.
 std::pair<StoredSlice, StoredSlice> read_both(const Checkpoint& c, const Nvfp4Linear& m,
                                               const SourceRows& rows, const Piece& piece,
                                               std::vector<uint8_t>& codes, std::vector<uint8_t>& scales) {
@@ -104,14 +106,15 @@ std::pair<StoredSlice, StoredSlice> read_both(const Checkpoint& c, const Nvfp4Li
     return {read_stored(c, m, m.codes, 2, rows, piece, codes),
             read_stored(c, m, m.block_scale, kGroup, rows, piece, scales)};
   }
-  // Sources that are quantized as they are read have their rows one after another.
+  // Sources that are quantized when they are read have their rows one after the other.
   codes.resize(static_cast<size_t>(rows.count * piece.k / 2));
   scales.resize(static_cast<size_t>(rows.count * piece.k / kGroup));
   c.read_rows(m, {rows.first, rows.first + rows.count, piece.k0, piece.k0 + piece.k}, codes, scales);
   return {{codes.data(), piece.k / 2, 1}, {scales.data(), piece.k / kGroup, 1}};
 }
 
-/// Figures of some rows. Squared halves are summed by block scale: exact, and multiplied by the scale once.
+/// Figures of some rows. The squares of halves are summed for each block scale, which is exact. Each sum is
+/// multiplied by the scale once.
 struct RowSums {
   std::array<uint64_t, 256> energy{}, kept{};
   uint64_t tied = 0, zeros = 0;
@@ -126,15 +129,15 @@ struct RowSums {
   }
 };
 
-/// One group of some neighbouring rows: its codes and block scales, and the places of its bytes: byte j of
-/// row r goes to `out[j * byte_step + r * row_step]`.
+/// One group of several neighbouring rows: its codes, its block scales, and the places of its bytes. Byte j
+/// of row r goes to `out[j * byte_step + r * row_step]`.
 struct GroupOfRows {
   StoredSlice codes, scales;
   int64_t rows;
   uint8_t* out;
   int64_t byte_step, row_step;
-  uint8_t* scale_out;  ///< of row 0
-  int64_t scale_step;  ///< from a row to the next
+  uint8_t* scale_out;  ///< for row 0
+  int64_t scale_step;  ///< distance of a row from the next row
 };
 
 uint64_t load_codes(const StoredSlice& codes, int64_t row) {
@@ -248,7 +251,8 @@ bool LayoutRuns::hold(std::span<const uint8_t> derived,
 template <class Layout>
 void PieceCheck::derive(int64_t e, const Piece& piece, std::span<Figures> figures) {
   using Order = DerivedOrder<Layout>;
-  constexpr int64_t kRows = 32;  // a block of rows: their lines fit a cache in which few share a set
+  constexpr int64_t kRows = 32;  // number of rows in a block; their lines fit into a cache, and few of them
+                                 // share a set
   const OutputMatrix& target = matrix_.target;
   const OutputScales& scales = matrix_.scales;
   const Shape shape = piece_shape(target, piece);

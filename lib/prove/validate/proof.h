@@ -18,14 +18,15 @@ namespace twofour {
 struct ProofFindings {
   Findings differences;
   std::vector<WeightReport> weights;
-  uint64_t solved_rows = 0, rows_not_drawn = 0;  ///< of matrices that were solved by statistics
+  uint64_t solved_rows = 0, rows_not_drawn = 0;  ///< rows of matrices that statistics solved, and those of
+                                                 ///< them that were not solved again
 };
 
-/// The input of the proof of one transformation, source and artifact, and its report.
+/// The proof of one transformation: its input, which is source and artifact, and its report.
 class Proof {
  public:
-  /// `parts` are the tensors of the artifact that the transformation made. `found` takes the findings. Proofs
-  /// that run at the same time each have their own `found` and share one `expected`.
+  /// `parts` are the artifact's tensors that the transformation made. `found` receives the findings. Proofs
+  /// that run at the same time have separate `found` and a common `expected`.
   Proof(const Checkpoint& made_from, const Checkpoint& made, std::vector<const TensorInfo*> parts,
         ExpectedInputScales& expected, Progress& on_the_way, ProofFindings& found)
       : source(made_from),
@@ -39,26 +40,27 @@ class Proof {
   const Checkpoint& artifact;
   ExpectedInputScales& input_scales;
   Progress& progress;
-  bool on_device = false;           ///< a CUDA device derives the bytes, too
-  bool all_rows = false;            ///< all rows of solved matrices are solved again, not 64 of each
-  bool zeros_are_positive = false;  ///< a sparse layout holds no negative zeros within a pattern
-  std::shared_ptr<SolvedHessians> hessians = {};  ///< of solved matrices
+  bool on_device = false;           ///< a CUDA device derives the bytes as well
+  bool all_rows = false;            ///< solve all rows of solved matrices again, rather than 64 of each
+  bool zeros_are_positive = false;  ///< the artifact's sparse layout cannot store negative zeros within a
+                                    ///< pattern
+  std::shared_ptr<SolvedHessians> hessians = {};  ///< statistics of solved matrices
 
   const TensorInfo& info(int part) const { return *parts_[static_cast<size_t>(part)]; }
-  /// Reads bytes of a part from the artifact. Safe from several threads.
+  /// Reads bytes of a part from the artifact. Safe to call from several threads.
   void read(int part, uint64_t offset, std::span<uint8_t> out) const;
-  /// Compares bytes of a part from `offset` on with the expected ones, and notes where they differ.
+  /// Compares the bytes of a part that begin at `offset` with the expected bytes, and notes differences.
   void hold(int part, uint64_t offset, std::span<const uint8_t> expected);
-  /// Adds a difference of a part, or of another place.
+  /// Add a difference of a part, or of another place.
   void differ(int part, std::string what);
   void differ(const char* id, std::string where, std::string what);
-  /// Counts rows of a solved matrix, and how many of them were not solved again.
+  /// Counts `rows` rows of a solved matrix, of which `not_drawn` were not solved again.
   void add_solved(uint64_t rows, uint64_t not_drawn) {
     found_.solved_rows += rows;
     found_.rows_not_drawn += not_drawn;
   }
   void add(WeightReport weights) { found_.weights.push_back(std::move(weights)); }
-  /// Reports the notes of hold(): a difference for each part.
+  /// Reports what hold() noted, as one difference for each part.
   void finish();
 
  private:
@@ -72,7 +74,7 @@ class Proof {
   std::vector<Wrong> wrong_;  ///< by part
 };
 
-/// The hash of some bytes of a tensor of the source.
+/// The hash of a range of bytes of a tensor of the source.
 Hash128 hash_range_of(const Proof& proof, size_t tensor, uint64_t begin, uint64_t bytes);
 
 }  // namespace twofour

@@ -27,10 +27,10 @@ struct PieceResult {
   Mismatch mismatch;
 };
 
-/// Derives all pieces of a matrix again, as many at a time as the promised memory has room for.
+/// Derives all pieces of a matrix again. As many are derived at a time as the promised memory has room for.
 std::vector<PieceResult> check_pieces(const Proof& proof, const LayoutMatrix& matrix) {
   constexpr int64_t kRoom = 192 << 20;
-  constexpr int64_t kCopies = 3;  // from the source, derived, and found in the artifact
+  constexpr int64_t kCopies = 3;  // copies of a piece: from the source, derived, and found in the artifact
   const OutputMatrix& target = matrix.target;
   std::vector<PieceResult> results;
   int64_t largest = 1;
@@ -51,7 +51,7 @@ std::vector<PieceResult> check_pieces(const Proof& proof, const LayoutMatrix& ma
         r.figures.resize(target.sources_per_expert);
         const auto parts = reader.read(r.e, r.piece);
         if (!check.run(r.e, r.piece, *LayoutRuns::of(matrix.layout, shape), parts, r.figures)) {
-          // Byte by byte, so that the first one is named.
+          // The comparison is repeated byte by byte, so that the report names the first wrong byte.
           const auto groups = read_dense_groups(proof.source, target, matrix.scales, r.e, r.piece, true);
           r.mismatch = compare_piece(matrix.layout, shape, groups, parts);
           r.mismatch.k += r.mismatch.k < 0 ? 0 : r.piece.k0;
@@ -63,7 +63,7 @@ std::vector<PieceResult> check_pieces(const Proof& proof, const LayoutMatrix& ma
   return results;
 }
 
-/// Packs the matrix on a CUDA device and adds the differences.
+/// Packs the matrix on a CUDA device, compares it and adds the differences.
 void check_on_device(Proof& proof, const LayoutMatrix& matrix, const std::vector<PieceResult>& pieces) {
   PieceReader reader(proof, matrix);
   DeviceDerivation device(matrix.layout);
@@ -75,8 +75,8 @@ void check_on_device(Proof& proof, const LayoutMatrix& matrix, const std::vector
   if (auto wrong = device.finish()) proof.differ("device-bytes", matrix.target.name, std::move(*wrong));
 }
 
-/// Hashes of all sources of a target. `known` are hashes of sources that were read whole. Gate and up of one
-/// stack are one slice, which is read once.
+/// The hashes of all sources of a target. `known` has hashes of sources that were read as a whole. Gate and
+/// up of one stack are one slice, which is read once.
 std::vector<LayoutResult::Slice> hash_sources(const Proof& proof, const OutputMatrix& target,
                                               const std::vector<std::optional<LayoutResult::Slice>>& known) {
   const auto same_as_last = [&](size_t s) {
@@ -107,7 +107,7 @@ std::vector<LayoutResult::Slice> hash_sources(const Proof& proof, const OutputMa
   return slices;
 }
 
-/// The change by folding one source, weight by weight, with sums by block scale.
+/// The change that folding makes to one source, weight by weight, with sums for each block scale.
 Quality fold_of(const Checkpoint& source, const LayoutMatrix& matrix, size_t s) {
   Quality quality;
   const OutputMatrix& target = matrix.target;
@@ -150,7 +150,7 @@ bool is_dense(const std::string& layout) {
 
 Json LayoutMatrix::prove(Proof& proof) const {
   WeightReport weights{target.name, target.shape, {}, 0};
-  std::vector<PruneStats> stats(target.sources.size());  // summed in the packers' order, so that even the
+  std::vector<PruneStats> stats(target.sources.size());  // sums in the order of the packers, so that even the
                                                          // last bit is equal
   std::vector<std::optional<LayoutResult::Slice>> slices(target.sources.size());
   Mismatch first;
@@ -200,7 +200,7 @@ Json LayoutMatrix::prove(Proof& proof) const {
     Quality one;
     one.add(stats[i], folded[i / target.sources_per_expert]);
     weights.quality += one;
-    // Conversion measures only pruning.
+    // Conversion measures pruning only.
     Quality written = is_dense(layout) ? Quality{} : one;
     written += fold_of(proof.source, *this, i);
     result.quality += written;

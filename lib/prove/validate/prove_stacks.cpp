@@ -14,7 +14,7 @@
 namespace twofour {
 namespace {
 
-/// The form of a family's stacks: true if rows of gate and up alternate, and if columns are outermost.
+/// The form of a family's stacks: whether rows of gate and up alternate, and whether columns are outermost.
 struct StackForm {
   bool in_turn = false, columns_first = false;
 };
@@ -49,7 +49,8 @@ class StackCheck {
     for (int64_t e = 0; e < e_; ++e) {
       for (int64_t at = 0; at < lines; at += step) {
         const Hash128 hash = check_lines(e, at, std::min(lines, at + step));
-        // The number of columns at a time depends on memory, so all rows are hashed with the first columns.
+        // The number of columns in one go depends on memory, so all rows are hashed together with the first
+        // columns.
         if (!form_.columns_first || at == 0) hasher.update(hash.hex());
       }
     }
@@ -59,13 +60,13 @@ class StackCheck {
   }
 
  private:
-  /// The row of the expert's N for a row of gate (0), up (1) or, alone, down (0).
+  /// The row of the expert's N that has a row of gate (0) or up (1), or of down (0) in a stack of downs.
   int64_t place(size_t which, int64_t row) const {
     if (stack_.per_expert == 1) return row;
     return form_.in_turn ? 2 * row + static_cast<int64_t>(which) : row + (which == 1 ? rows_ : 0);
   }
 
-  /// Checks lines [begin, end) of an expert: rows of N or columns of K.
+  /// Checks lines [begin, end) of an expert. Lines are rows of N or columns of K.
   Hash128 check_lines(int64_t e, int64_t begin, int64_t end) {
     const int64_t length = form_.columns_first ? n_ : k_;
     std::vector<uint8_t> expected(static_cast<size_t>((end - begin) * length) * 2);
@@ -73,7 +74,7 @@ class StackCheck {
     for (size_t which = 0; which < stack_.per_expert; ++which) {
       for (int64_t row = 0; row < rows_;) {
         check_interrupt();
-        // Runs of rows that are in these lines.
+        // Rows outside of these lines are skipped. The other rows are read in ranges.
         const auto outside = [&](int64_t r) {
           return !form_.columns_first && (place(which, r) < begin || place(which, r) >= end);
         };

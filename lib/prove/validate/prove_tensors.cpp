@@ -11,14 +11,14 @@
 namespace twofour {
 namespace {
 
-/// Figures of pruning a tensor, by the slow path.
+/// Figures of pruning a tensor, derived by the slow path.
 struct PrunedFigures {
   uint64_t zeros = 0;
-  std::vector<PruneStats> stats;  ///< one per expert
+  std::vector<PruneStats> stats;  ///< one for each expert
 };
 
-/// Compares a part with its expected bytes, in ranges that fit the memory promised. Returns the range's hash
-/// of its source.
+/// Compares a part with its expected bytes, in ranges that fit into the promised memory. Returns the hash of
+/// the source of all ranges.
 std::string hold_part(Proof& proof, int part, const TensorRewrite& rewrite,
                       PrunedFigures* figures = nullptr) {
   const std::unique_ptr<ExpectedRange> range = rewrite.expect(proof.source);
@@ -50,7 +50,7 @@ std::string hold_part(Proof& proof, int part, const TensorRewrite& rewrite,
   return range->source_hash();
 }
 
-/// Compares a copy, without a loop over its bytes.
+/// Compares a copied part, without a loop over its bytes.
 void hold_copy(Proof& proof, int part, size_t tensor) {
   std::vector<uint8_t> expected;
   const uint64_t bytes = proof.info(part).bytes();
@@ -83,7 +83,7 @@ Json KeptTensor::prove(Proof& proof) const {
   return nullptr;
 }
 
-/// Checks the input scale that the rule's settings give, or that the source's stays.
+/// Checks that the input scale is the one that the rule's settings give, or the source's if it stays.
 void ModuleRewrite::prove_input_scale(Proof& proof) const {
   const ExpectedInputScales::Scale expected = proof.input_scales.of(*input_scale_.rule, module_.name);
   const bool has = input_scale_part_ >= 0, own = expected.is_own;

@@ -11,17 +11,17 @@
 
 namespace twofour {
 
-/// Proofs of groups that statistics or masks chose before a layout packed them. Only the solver makes all of
-/// their rows, so the rows are taken from the artifact: unpacked byte by byte through its layout, they are
-/// compared with the source like output of `quantize` and `prune`. The proof of the layout then derives the
-/// artifact's bytes from them.
+/// Proofs of groups whose weights statistics or masks chose before a layout packed them. Only the solver can
+/// make all rows of such a group, so the rows are taken from the artifact. They are unpacked byte by byte
+/// through the layout, and compared with the source like output of `quantize` and `prune`. The proof of the
+/// layout then derives the artifact's bytes from these rows.
 class SolvedGroupProofs {
  public:
   SolvedGroupProofs(std::filesystem::path artifact, Io io, bool all_rows, Progress& progress)
       : path_(std::move(artifact)), io_(io), all_rows_(all_rows), progress_(progress) {}
 
-  /// The bytes of a group of `source` and their results. Differences are stored for findings(), once for each
-  /// group. Throws Error if the artifact holds no such tensors.
+  /// The bytes and results of a group of `source`. Differences are stored for findings(), once for each
+  /// group. Throws Error if the artifact does not have the group's tensors.
   QuantizedRows prove(const Checkpoint& source, const QuantizedGroup& group);
   /// The findings of all groups so far.
   const ProofFindings& findings() const { return found_; }
@@ -35,7 +35,7 @@ class SolvedGroupProofs {
   std::unique_ptr<const Checkpoint> unpacked_;
   std::unique_ptr<ExpectedInputScales> input_scales_;
   const std::shared_ptr<SolvedHessians> hessians_ = std::make_shared<SolvedHessians>();
-  std::map<std::string, Json> results_;  ///< by group
+  std::map<std::string, Json> results_;  ///< by name of the group
   ProofFindings found_;
 };
 

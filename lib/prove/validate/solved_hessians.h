@@ -10,17 +10,18 @@
 
 namespace twofour {
 
-/// The part of an entry of the statistics that the proof of solved matrices reads.
+/// The part of a statistics entry that the proof of solved matrices reads.
 struct SolvedHessian {
-  ExpectedMean mean;            ///< of x x' [k, k], or of x^2 [k] if the diagonal decides
-  ExpectedMean heldout;         ///< of the entry, over other tokens, likewise [k, k] or [k]; empty: none
-  ExpectedMean fisher;          ///< the mean of e x x' [k, k]; empty: none
-  std::vector<float> diagonal;  ///< damped; empty if the whole Hessian is used
+  ExpectedMean mean;            ///< mean of x x', [k, k], or of x^2, [k], if the diagonal decides
+  ExpectedMean heldout;         ///< the same mean over held-out tokens; empty if there are none
+  ExpectedMean fisher;          ///< mean of e x x', [k, k]; empty if there is none
+  std::vector<float> diagonal;  ///< damped diagonal; empty if the whole Hessian is used
   ExpectedHessian hessian;
-  std::optional<ExpectedInverse> inverse;  ///< for entries with another target than the weights
+  std::optional<ExpectedInverse> inverse;  ///< set for entries whose target is not the weights
 };
 
-/// The entries that proofs used last, cached since experts share entries. Safe from several threads.
+/// The entries that proofs used last. They are cached since experts share entries. Safe to use from several
+/// threads.
 class SolvedHessians {
  public:
   std::shared_ptr<const SolvedHessian> of(const Statistics& statistics, const Solving& solving);

@@ -51,7 +51,7 @@ void check_tensor(const Manifest& manifest, const TensorInfo& t, const Hash128& 
   }
 }
 
-/// True if the artifact has every tensor of the plan, as planned; otherwise nothing else can be compared.
+/// True if the artifact has every tensor of the plan, as planned. If not, nothing else can be compared.
 bool check_tensors(const Checkpoint& artifact, const Plan& plan, ValidateReport& report) {
   bool sound = true;
   for (const OutputTensor& t : plan.tensors) {
@@ -90,14 +90,14 @@ void add_found(const ProofFindings& found, ValidateReport& report) {
   report.rows_not_drawn += found.rows_not_drawn;
 }
 
-/// Derives every byte again: several transformations at a time if there are many and the promised memory has
-/// room, else one after the other, since each uses all threads itself. Returns the results that the record
-/// must hold.
+/// Derives every byte again, and returns the results that the record must have. Several transformations run
+/// at the same time if there are many of them and the promised memory has room. Otherwise they run one after
+/// the other, since each of them uses all threads.
 std::map<uint32_t, Json> prove_all(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
                                    bool on_device, bool all_rows, Progress& progress,
                                    ValidateReport& report) {
   const auto hessians = std::make_shared<SolvedHessians>();
-  constexpr uint64_t kCopies = 4;  // of a unit's buffers: source, expected and found
+  constexpr uint64_t kCopies = 4;  // number of buffers of a unit's size: source, expected and found
   const size_t count = plan.transformations.size();
   const auto threads = static_cast<uint64_t>(omp_get_max_threads());
   std::vector<ProofFindings> found(count);
@@ -142,7 +142,7 @@ std::map<uint32_t, Json> prove_all(const Checkpoint& artifact, const Checkpoint&
 void check_hashes(const Checkpoint& artifact, const Manifest& manifest, Progress& progress,
                   ValidateReport& report) {
   std::vector<Hash128> found(artifact.tensors().size());
-  // The largest come first, so that no thread begins one when the others have finished.
+  // The largest come first, so that no thread begins a large one when the others have finished.
   std::vector<size_t> order(found.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -168,7 +168,8 @@ Checkpoint open_artifact(const fs::path& path, Io io) {
   return artifact;
 }
 
-/// Validates output of graft or drop: its tensors by their origins, its other files by deriving them again.
+/// Validates output of graft or drop. Tensors are compared with their origins. The other files are derived
+/// again.
 void validate_edit(const Checkpoint& artifact, const Manifest& manifest, const fs::path& source,
                    const ValidateOptions& options, Progress& progress, ValidateReport& report) {
   const Edit& edit = manifest.recipe.edit;
@@ -300,7 +301,8 @@ ValidateReport check_by_source(const fs::path& path, const fs::path& source_path
   return report;
 }
 
-/// Calls check(). Throws Error if one of the files changed meanwhile: the report would mix two states.
+/// Calls check(). Throws Error if one of the files changed during the call, since the report would mix two
+/// states.
 template <class Check>
 ValidateReport check_one_state(std::vector<fs::path> files, Check&& check) {
   const Stopwatch watch;

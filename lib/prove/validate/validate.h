@@ -17,21 +17,23 @@ namespace twofour {
 
 struct ValidateOptions {
   int jobs = 1;
-  int64_t tokens = 2;  ///< on which a layer is run; 0: no layer is run
-  uint64_t seed = 0;   ///< of the sample: layers, experts, activations and routing
-  /// With Device::cuda, the device also checks source and artifact; the CPU's checks remain.
+  int64_t tokens = 2;  ///< number of tokens on which a layer is run; 0: no layer is run
+  uint64_t seed = 0;   ///< seed of the sample of layers and experts, and of activations and routing
+  /// With Device::cuda, the device checks source and artifact too, in addition to the CPU's checks.
   Device device = Device::cpu;
   Io io = Io::kBuffered;  ///< how artifact and source are read
-  int64_t experts = 4;    ///< most experts of a layer that its tokens go to; 0: all that its router may pick
-  int64_t layers = 4;     ///< most layers that are run, see sample_layers(); 0: all
-  std::filesystem::path donor = {};       ///< the checkpoint that was grafted, beside the source
-  std::filesystem::path statistics = {};  ///< by which weights were chosen
-  std::filesystem::path masks = {};       ///< likewise
-  bool all_rows = false;                  ///< all rows of solved matrices are solved again, not 64 of each
+  int64_t experts = 4;    ///< largest number of experts of a layer that its tokens use; 0: as many as its
+                          ///< router may pick
+  int64_t layers = 4;     ///< largest number of layers that are run, see sample_layers(); 0: all
+  std::filesystem::path donor = {};       ///< the checkpoint that was grafted onto the source, if there is
+                                          ///< one
+  std::filesystem::path statistics = {};  ///< the statistics by which weights were chosen
+  std::filesystem::path masks = {};       ///< the masks by which weights were chosen
+  bool all_rows = false;                  ///< solve all rows of solved matrices again, rather than 64 of each
 };
 
-/// Counts of layers that were not run. The rest of `found` was run: one LayerReport or DeviceLayerReport
-/// each.
+/// How many layers were found and why some were not run. All others were run and have one LayerReport or
+/// DeviceLayerReport each.
 struct LayerCoverage {
   struct NotRun {
     std::string block, why;
@@ -45,66 +47,69 @@ struct LayerCoverage {
 struct LayerReport {
   std::string block;
   int64_t tokens = 0, experts_used = 0;
-  bool reference = true;      ///< the source was also run pruned; else `exact` has no meaning
-  bool exact = false;         ///< artifact and pruned source give the same doubles
-  double cosine = 0;          ///< between the layer's output with dense and with the artifact's weights
-  double relative_error = 0;  ///< in Frobenius norm, likewise
+  bool reference = true;      ///< the pruned source was run as well; if not, `exact` has no meaning
+  bool exact = false;         ///< the artifact and the pruned source give exactly the same doubles
+  double cosine = 0;          ///< between the layer's outputs with dense weights and with the artifact's
+                              ///< weights
+  double relative_error = 0;  ///< of the same outputs, in Frobenius norm
 };
 
 /// The comparison of a layer on the CUDA device with the reference in double over the same weights. The
-/// device runs float32 and BF16 activations, of one token and of all.
+/// device runs float32 and BF16 activations, once for one token and once for all tokens.
 struct DeviceLayerReport {
   std::string block, layout;
   int64_t tokens = 0, experts_used = 0;
-  double cosine = 0, relative_error = 0;  ///< of BF16 activations and output
-  uint64_t beyond = 0;  ///< numbers further from the reference than roundings explain: see moe_tolerance()
+  double cosine = 0, relative_error = 0;  ///< for BF16 activations and output
+  uint64_t beyond = 0;  ///< count of numbers that differ from the reference by more than rounding explains,
+                        ///< see moe_tolerance()
   struct {
-    double share = 0;  ///< error divided by the allowed error; infinite for NaN
+    double share = 0;  ///< the error divided by the allowed error; infinite for NaN
     int64_t token = 0, column = 0;
     double expected = 0, found = 0;
   } worst;
 };
 
-/// The loss of one matrix by pruning.
+/// What pruning changed in one matrix.
 struct WeightReport {
   std::string target;
   Shape shape;
   Quality quality;
-  double zero_share = 0;  ///< codes of magnitude 0 in the source
-  /// The change if statistics or masks chose all its weights. `quality` has no meaning then, since packing
-  /// drops none of the chosen weights.
+  double zero_share = 0;  ///< share of codes with magnitude 0 in the source
+  /// The change if statistics or masks chose all weights of the matrix. `quality` then has no meaning, since
+  /// packing drops none of the chosen weights.
   std::optional<EncodeError> chosen = {};
 };
 
 struct ValidateReport {
-  Findings differences;  ///< any makes the artifact wrong
+  Findings differences;  ///< a single one makes the artifact wrong
   Findings notes;
-  uint64_t tensors = 0, bytes = 0;                ///< of the artifact, checked
-  uint64_t source_tensors = 0, source_bytes = 0;  ///< accounted for
-  std::vector<WeightReport> weights;              ///< with a source, of pruned matrices
-  std::vector<ValueReport> values;                ///< with a source, of other rewritten modules
-  std::vector<LayerReport> layers;                ///< with a source
-  LayerCoverage coverage;                         ///< of `layers`
-  std::vector<DeviceLayerReport> device_layers;   ///< on Device::cuda, of the layouts
-  LayerCoverage device_coverage;                  ///< of `device_layers`
-  uint64_t solved_rows = 0;                       ///< of matrices that were solved by statistics
-  uint64_t rows_not_drawn = 0;      ///< solved rows of which only the pattern and the loss were derived again
+  uint64_t tensors = 0, bytes = 0;                ///< tensors and bytes of the artifact that were checked
+  uint64_t source_tensors = 0, source_bytes = 0;  ///< tensors and bytes of the source that are accounted for
+  std::vector<WeightReport> weights;              ///< of pruned matrices, if a source is given
+  std::vector<ValueReport> values;                ///< of other rewritten modules, if a source is given
+  std::vector<LayerReport> layers;                ///< empty without a source
+  LayerCoverage coverage;                         ///< belongs to `layers`
+  std::vector<DeviceLayerReport> device_layers;   ///< of layers in a layout, with Device::cuda
+  LayerCoverage device_coverage;                  ///< belongs to `device_layers`
+  uint64_t solved_rows = 0;                       ///< rows of matrices that statistics solved
+  uint64_t rows_not_drawn = 0;      ///< solved rows for which only the pattern and the loss were derived
+                                    ///< again
   bool without_statistics = false;  ///< the artifact is solved, but no row was solved again
   double seconds = 0;
 };
 
-/// The verdict on an artifact without differences.
+/// The verdict in words on an artifact without differences.
 std::string sound_verdict(const ValidateReport& report, bool with_source);
 
-/// Compares an artifact with the hashes of its own manifest. Both functions throw Error if a file changed
-/// meanwhile.
+/// Compares an artifact with the hashes in its manifest. This function and the next throw Error if a file
+/// changes during the run.
 ValidateReport validate(const std::filesystem::path& artifact, const ValidateOptions& options,
                         Progress& progress);
 
-/// Proves an artifact from its source: same files and headers, every byte derived again through the slow
-/// path, every source tensor accounted for, twofour.json derived again, layers compared with the reference in
-/// double. If statistics chose weights and `options` names none: hashes, kept tensors, pattern and layout
-/// alone.
+/// Proves an artifact from its source. Files and headers must be the planned ones. Every byte is derived
+/// again through the slow path. Every tensor of the source is accounted for. twofour.json is derived again.
+/// Layers are compared with the reference in double. If statistics chose weights and `options` names no
+/// statistics, the proof covers only hashes, kept tensors, pattern and layout.
 ValidateReport validate(const std::filesystem::path& artifact, const std::filesystem::path& source,
                         const ValidateOptions& options, Progress& progress);
 

@@ -13,8 +13,8 @@
 
 using namespace twofour;
 
-/// `stored` has the tensors of the files, `view` the modules; modules of an artifact in a layout have their
-/// source's names.
+/// `stored` has the tensors of the files, `view` has the modules. Modules of an artifact in a layout have the
+/// names of its source.
 struct twofour_checkpoint {
   twofour_checkpoint(const char* path, ZeroPoints zero_points)
       : stored(Checkpoint::open(path)),
@@ -27,7 +27,7 @@ struct twofour_checkpoint {
 
 namespace {
 
-/// A tensor by name: in the files or, for an artifact in a layout, in its source.
+/// A tensor that is found by name. It is in the files or, for an artifact in a layout, in its source.
 struct Found {
   const Checkpoint& checkpoint;
   size_t tensor;

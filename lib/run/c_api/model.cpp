@@ -15,8 +15,8 @@ using namespace twofour;
 
 struct twofour_model {
   Decoder decoder;
-  int cuda_device = -1;  ///< its index; -1: the CPU
-  /// For CUDA, where sequences share the device's runner.
+  int cuda_device = -1;  ///< index of the CUDA device; -1: the CPU
+  /// for CUDA, where sequences share one DeviceRun
   mutable std::mutex turn{};
 
   /// Runs `work` on the model's device, one call at a time.

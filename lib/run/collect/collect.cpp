@@ -15,10 +15,10 @@ namespace {
 
 size_t at(int64_t i) { return static_cast<size_t>(i); }
 
-/// Sums of one layer.
+/// The sums of one layer.
 class LayerSums : public LayerWatcher {
  public:
-  /// `device` adds up products; nullptr: the CPU adds up.
+  /// `device` computes the products, or the CPU if it is nullptr.
   LayerSums(const std::vector<InputGroup>& groups, DeviceSums* device)
       : groups_(groups), sums_(groups.size()), saliency_(at(experts_of(groups))) {
     for (InputSums& s : sums_) s.device = device;
@@ -152,7 +152,7 @@ void collect_statistics(const Decoder& model, const CollectInput& input, const s
     if (input.held_out > 0) write_all(entries_of(groups), held_out, kHeldOut);
   }
   model.checkpoint().check_same_files();
-  // Written last, so that no file of a killed run looks complete.
+  // The header is written last, so that a file of a killed run never looks complete.
   writer.write_header();
   file.flush();
   file.commit();

@@ -9,31 +9,33 @@
 
 namespace twofour {
 
-/// Sums over the tokens of an entry, on the CPU or by `device`.
+/// The sums over the tokens of an entry. The CPU or `device` adds them up.
 struct InputSums {
-  std::vector<float> products;  ///< sum of w x x' [K, K], the upper triangle; empty: no token
-  int64_t count = 0;            ///< tokens
+  std::vector<float> products;  ///< sum of w x x', [K, K], upper triangle only; empty if there was no token
+  int64_t count = 0;            ///< number of tokens
   float amax = 0;
-  double weights = 0, squares = 0;  ///< sums of w and w^2
-  DeviceSums* device = nullptr;     ///< adds up products; nullptr: the CPU does
-  cuda::DeviceMemory on_device{};   ///< products until finish()
+  double weights = 0, squares = 0;  ///< sums of w and of w^2, where w is the weight of a token
+  DeviceSums* device = nullptr;     ///< computes `products`, or the CPU if it is nullptr
+  cuda::DeviceMemory on_device{};   ///< products on the device until finish()
 
-  /// Adds rows `x` [rows, k] with weight 1, or with `roots`, the square roots of their weights, above 0.
+  /// Adds rows `x` [rows, k]. `roots` holds the square roots of the weights of the rows, which are above 0.
+  /// If it is empty, every weight is 1.
   void add(std::span<const float> x, int64_t k, std::span<const float> roots = {});
   void add(const InputSums& other);
-  /// Copies products from the device, after the last rows.
+  /// Copies the products from the device. Call this after the last rows.
   void finish();
-  /// The divisor of w that makes its mean 1. Throws Error naming `entry` if it is no number.
+  /// The number by which weights w are divided to make their mean 1. Throws Error, which names `entry`, if it
+  /// is not a number.
   double mean_weight(const std::string& entry) const;
 };
 
-/// One entry of a statistics file to be made.
+/// An entry of a statistics file that is to be written.
 struct PlannedEntry {
   std::string name;
   std::vector<std::string> linears;
   int64_t k = 0;
-  int64_t times = 1;  ///< how often each token counts
-  /// Linears with a target offset [N, K], and their N.
+  int64_t times = 1;  ///< how many times each token counts
+  /// A linear that has a target offset [n, K].
   struct Target {
     std::string linear;
     int64_t n;
@@ -41,12 +43,12 @@ struct PlannedEntry {
   std::vector<Target> targets = {};
 };
 
-/// The entries of a layer: one for each of its groups, in order, and, if it has experts, one that serves the
-/// downs of experts without tokens.
+/// The entries of a layer. There is one for each group, in order. If the layer has experts, there is one more
+/// for the downs of experts without tokens.
 std::vector<PlannedEntry> entries_of(const std::vector<InputGroup>& groups);
-/// The number of experts among groups.
+/// The number of experts in the groups.
 int64_t experts_of(const std::vector<InputGroup>& groups);
-/// The name of the experts' block; empty without experts.
+/// The name of the experts' block. Empty if there are no experts.
 std::string block_of(const std::vector<InputGroup>& groups);
 
 }  // namespace twofour

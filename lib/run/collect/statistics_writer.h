@@ -16,17 +16,17 @@ namespace twofour {
 /// Prefix of the names of sums over held-out tokens.
 inline constexpr const char* kHeldOut = "heldout.";
 
-/// The metadata that identifies a run in a statistics file: `weights`, `tokens`, `text` and `weighting`, see
-/// lib/recipe/statistics/README.md.
+/// The metadata that identifies a run in a statistics file. The keys are `weights`, `tokens`, `text` and
+/// `weighting`, see lib/recipe/statistics/README.md.
 using StatisticsMetadata = std::map<std::string, std::string>;
 
-/// A statistics file; all its tensors are known before the first is written.
+/// Writes a statistics file. All of its tensors must be planned before the first is written.
 class StatisticsWriter {
  public:
-  /// Takes bytes of the file from an offset on.
+  /// Takes bytes of the file that begin at `offset`.
   using Put = std::function<void(uint64_t offset, std::span<const uint8_t> bytes)>;
 
-  /// Plans an entry, and again under `heldout.` if there are such sums.
+  /// Plans an entry. With `held_out`, plans a second one under `heldout.`.
   void plan(const PlannedEntry& entry, bool held_out = false);
   void plan_saliency(const std::string& block, int64_t experts);
   size_t entries() const { return entries_; }
@@ -34,16 +34,16 @@ class StatisticsWriter {
   /// Ends planning. Returns the size of the whole file in bytes.
   uint64_t begin(StatisticsMetadata metadata, Put put);
   void write_header() const;
-  /// Writes a header in the same place that marks the file as unfinished.
+  /// Writes a header of the same size that marks the file as unfinished.
   void write_unfinished_header() const;
-  /// Writes a planned entry. `prefix`: "" or "heldout.". Throws Error on sums that are not finite.
+  /// Writes a planned entry. `prefix` is "" or "heldout.". Throws Error if sums are not finite.
   void write(const PlannedEntry& entry, const InputSums& sums, const std::string& prefix = "") const;
-  /// Writes the count of an entry alone.
+  /// Writes only the count of an entry.
   void write_count(const PlannedEntry& entry, int64_t count) const;
-  /// Writes rows of a target offset from `row` on; a sum over tokens.
+  /// Writes rows of a target offset, from row `row` on. They are sums over tokens.
   void write_target(const std::string& linear, int64_t row, int64_t k, std::span<const float> rows) const;
   void write_saliency(const std::string& block, const std::vector<double>& sums) const;
-  /// The places of an entry's data in the file, without sums under `heldout.`: offsets and bytes.
+  /// The offsets and sizes in bytes of an entry's data in the file, without sums under `heldout.`.
   std::vector<std::pair<uint64_t, uint64_t>> places(const PlannedEntry& entry) const;
 
  private:

@@ -6,7 +6,7 @@
 namespace twofour {
 namespace {
 
-/// Keys, values and queries of the tokens of a batch.
+/// Queries, keys and values of the tokens of a batch.
 struct Heads {
   std::vector<float> q;  ///< [tokens, heads, head_size]
   std::vector<float> k;  ///< [tokens, kv_heads, head_size]
@@ -23,7 +23,7 @@ class AttentionBlock {
   AttentionBlock(const DecoderState& state, int64_t layer, int64_t tokens, const HalfRun& run)
       : s_(state), a_(state.shape.attention), w_(state.layers[at(layer)].attention), m_(tokens), run_(run) {}
 
-  /// Heads of the input [tokens, H], before rotation; none if the run ends before.
+  /// The heads of the input [tokens, H], before rotation. Nothing if the run ends before they are complete.
   std::optional<Heads> project(const std::vector<float>& x) const {
     see(w_.input_group, x);
     if (run_.last == LayerStage::kAttentionInput) return std::nullopt;
@@ -110,7 +110,7 @@ class AttentionBlock {
   const HalfRun& run_;
 };
 
-/// Appends keys or values of `count` tokens to a cache, and returns all of it.
+/// Appends keys or values of `count` tokens to a cache, and returns the whole cache.
 const float* append(std::vector<float>& cache, const float* rows, int64_t begin, int64_t count,
                     int64_t width) {
   cache.resize(at(begin * width));

@@ -11,7 +11,7 @@
 namespace twofour {
 namespace {
 
-/// Count of numbers of two matrices that are compared at a time.
+/// Number of weights of two matrices that are compared in one go.
 constexpr int64_t kCompared = 1 << 20;
 
 /// The weights of one layer.
@@ -34,7 +34,7 @@ class LayerBinder {
     return find_parameter(sizes_, "model.layers.#." + name, layer_);
   }
   bool has_row(const std::string& name) const { return row(name).has_value(); }
-  /// The parameter that the family's row must have in this layer.
+  /// The parameter that the row of the family must have in this layer.
   Parameter expected(const std::string& name) const {
     if (const auto found = row(name)) return *found;
     throw Error(fmt::format("{}: expected the size of {}{} in it, found none",
@@ -121,7 +121,7 @@ class LayerBinder {
                               s_.shape.experts));
   }
 
-  /// Adds a group of the matrices that exist.
+  /// Adds a group with those of the given matrices that exist.
   size_t add_group(std::vector<InputGroup>& groups, LayerStage stage,
                    std::initializer_list<const ModelMatrix*> matrices, bool adds = false) const {
     InputGroup group;
@@ -175,8 +175,8 @@ class LayerBinder {
   std::string prefix_;
 };
 
-/// Throws Error if a stored head differs from the embedding that it is tied to: loaders disagree on which of
-/// them counts.
+/// Throws Error if a stored head differs from the embedding to which it is tied, since loaders disagree on
+/// which of them counts.
 void check_tied_head(DecoderState& s) {
   const ModelWeights& w = s.weights;
   if (!w.has("lm_head") && !s.checkpoint.find("lm_head.weight")) return;
@@ -206,7 +206,7 @@ void bind_weights(DecoderState& s, const FamilySizes& sizes) {
   if (s.shape.is_tied) check_tied_head(s);
   if (!s.shape.is_tied) {
     s.head = s.weights.table("lm_head", s.shape.vocabulary, s.shape.hidden);
-    ModelMatrix stored = s.head;  // with rows beyond the vocabulary
+    ModelMatrix stored = s.head;  // includes rows beyond the vocabulary
     stored.n = stored.module->n;
     s.linears.emplace(stored.name, stored);
   }

@@ -36,7 +36,7 @@ std::unique_ptr<DecoderState> make_state(Checkpoint checkpoint) {
                             decoder_families(), found));
   }
   auto state = std::make_unique<DecoderState>(std::move(checkpoint));
-  // The earlier model pointed into a checkpoint that has moved.
+  // The earlier model pointed into a checkpoint that was moved since.
   const Settings settings(*model->family, state->checkpoint.config(), where + ": ");
   state->shape = read_model_shape(settings, model->model_type);
   bind_weights(*state, settings.sizes());

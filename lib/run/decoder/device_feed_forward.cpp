@@ -49,7 +49,7 @@ void DeviceRun::run_mlp(const DeviceLayer& w, const FeedForwardWeights& f, float
 void DeviceRun::run_each_expert(const DeviceLayer& w, const FeedForwardWeights& f, const ExpertChoice& chosen,
                                 float* x, float* hidden, int64_t m, const HalfRun& run) {
   const int64_t h = state_.shape.hidden, i = state_.shape.expert_width, top_k = state_.shape.top_k;
-  // The rows of each expert, sorted by expert.
+  // For each expert, its rows.
   std::vector<std::vector<std::pair<int32_t, float>>> rows(f.experts.size());
   for (size_t r = 0; r < chosen.ids.size(); ++r)
     rows[static_cast<size_t>(chosen.ids[r])].emplace_back(static_cast<int64_t>(r) / top_k, chosen.weights[r]);

@@ -14,7 +14,8 @@ void DeviceRun::run_half(int64_t layer, LayerHalf half, std::span<const Sequence
   const DeviceLayer& w = weights_.layer(layer);
   const bool is_looked_into = run.watcher != nullptr || run.last || run.chosen != nullptr;
   if (half == LayerHalf::kFeedForward && is_looked_into && (w.mlp.block || w.experts.block))
-    return twofour::run_feed_forward(state_, layer, hidden, run);  // a layout has no inputs of down
+    return twofour::run_feed_forward(state_, layer, hidden, run);  // a layout does not show the inputs of
+                                                                   // down
   const auto m = static_cast<int64_t>(hidden.size()) / state_.shape.hidden;
   float* rows = hidden_.of<float>(static_cast<int64_t>(hidden.size()));
   cuda::copy_to_device(hidden.data(), rows, hidden.size_bytes(), stream_);
@@ -29,7 +30,7 @@ void DeviceRun::run_half(int64_t layer, LayerHalf half, std::span<const Sequence
     run_feed_forward(layer, rows, m, run);
   }
   weights_.leave(layer, stream_);
-  // The next layer is read while this one runs.
+  // The next layer is read while this layer runs.
   if (half == LayerHalf::kFeedForward && !weights_.is_resident())
     weights_.layer((layer + 1) % state_.shape.layers);
   if (half == LayerHalf::kFeedForward) check_routers();
@@ -56,7 +57,7 @@ std::vector<cuda::LogitFigures> DeviceRun::score(std::span<const float> hidden,
   float* logits = logits_.of<float>(m * vocabulary);
   run_head(rows, m, logits);
   auto* figures = figures_.of<cuda::LogitFigures>(m);
-  // The other model has waited for its own figures.
+  // The other model has already waited for its own figures.
   cuda::logit_figures(
       logits, m, vocabulary, device_tokens, other != nullptr ? other->logits_.last<float>() : nullptr,
       other != nullptr ? other->figures_.last<cuda::LogitFigures>() : nullptr, figures, stream_.get());

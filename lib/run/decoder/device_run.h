@@ -14,10 +14,10 @@
 
 namespace twofour {
 
-/// Memory of a device that grows with the requested size.
+/// Device memory that grows to the requested size.
 class DeviceRoom {
  public:
-  /// Room for `count` values, uninitialized.
+  /// Memory for `count` values, which are not initialized.
   template <class T>
   T* of(int64_t count) {
     const auto bytes = static_cast<size_t>(count) * sizeof(T);
@@ -27,7 +27,7 @@ class DeviceRoom {
     }
     return memory_.as<T>();
   }
-  /// The room of the last request.
+  /// The memory of the last request.
   template <class T>
   const T* last() const {
     return memory_.as<T>();
@@ -37,14 +37,14 @@ class DeviceRoom {
   cuda::DeviceMemory memory_;
 };
 
-/// Tokens of one sequence in a batch on the device.
+/// Consecutive tokens of one sequence in a batch on the device.
 struct DevicePart {
   int64_t count = 0, begin = 0;
-  float *keys = nullptr, *values = nullptr;  ///< caches of this layer; nullptr: none
+  float *keys = nullptr, *values = nullptr;  ///< caches of the layer that runs; nullptr if there are none
 };
 
-/// Runs layers of a model on the current CUDA device, like lib/run/decoder on the CPU, in float32 between
-/// products. The implementation of Decoder; for one thread at a time.
+/// Runs layers of a model on the current CUDA device, like lib/run/decoder on the CPU. Values between
+/// products are float32. It implements Decoder. Only one thread at a time may use it.
 class DeviceRun {
  public:
   DeviceRun(const DecoderState& state, uint64_t memory) : state_(state), weights_(state, memory) {}
@@ -52,24 +52,25 @@ class DeviceRun {
   DeviceWeights& weights() { return weights_; }
   const cuda::DeviceStream& stream() const { return stream_; }
 
-  /// Like Decoder's functions, on host memory.
+  /// These are like Decoder's functions, on host memory.
   void run_half(int64_t layer, LayerHalf half, std::span<const SequencePart> batch, std::span<float> hidden,
                 const HalfRun& run);
   void run_head(std::span<const float> hidden, std::span<float> logits);
 
-  /// The figures for `tokens` of the logits after `hidden` [rows, H], and their distance from the logits that
-  /// `other` scored last, of equally many rows.
+  /// The figures for `tokens` of the logits after `hidden` [rows, H]. They include the distance from the
+  /// logits that `other` scored last, which must have the same number of rows.
   std::vector<cuda::LogitFigures> score(std::span<const float> hidden, std::span<const int32_t> tokens,
                                         const DeviceRun* other);
 
   /// Runs both halves of a layer on `hidden` [m, H] in device memory, in place.
   void run_layer(int64_t layer, std::span<const DevicePart> parts, float* hidden, int64_t m);
-  /// Logits [m, vocabulary] of `hidden` [m, H], which is normalized into other memory first.
+  /// Computes logits [m, vocabulary] of `hidden` [m, H]. The last norm of `hidden` is computed in other
+  /// memory.
   void run_head(const float* hidden, int64_t m, float* logits);
-  /// Throws Error if a router met logits that are not finite; waits for the device.
+  /// Waits for the device. Throws Error if a router met logits that are not finite.
   void check_routers();
 
-  /// Parts of a layer that running token by token uses, too.
+  /// Settings of a layer, which DeviceSequence uses as well.
   cuda::RouterRule router_rule(const DeviceLayer& layer) const;
   cuda::GateUnits gate_units() const;
   cuda::HeadRows head_rows(const DeviceLayer& layer, bool are_keys) const;
@@ -79,7 +80,8 @@ class DeviceRun {
   void run_attention(int64_t layer, std::span<const DevicePart> parts, float* hidden, int64_t m,
                      const HalfRun& run);
   void run_feed_forward(int64_t layer, float* hidden, int64_t m, const HalfRun& run);
-  /// Queries, keys and values before rotation; false: the run ends before.
+  /// Queries, keys and values before rotation. project_plain() and project_latent() return false if the run
+  /// ends before these are complete.
   struct Heads {
     float *q = nullptr, *k = nullptr, *v = nullptr;
     int64_t q_stride = 0, k_stride = 0, v_stride = 0;
@@ -95,7 +97,7 @@ class DeviceRun {
                        float* x, float* hidden, int64_t m, const HalfRun& run);
   void run_block(const RuntimeLayer& block, const float* x, int64_t m, int64_t top_k, const int32_t* ids,
                  const float* weights, float* out);
-  /// Shows a watcher the input of a group, rows [m, k].
+  /// Shows the input of a group, rows [m, k], to the watcher.
   void see(const HalfRun& run, size_t group, const float* x, int64_t m, int64_t k,
            std::span<const int64_t> tokens = {});
   template <class T>

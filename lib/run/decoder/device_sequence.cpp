@@ -93,8 +93,8 @@ std::vector<cuda::LogitFigures> DeviceSequence::extend(int64_t begin, int64_t co
 }
 
 void DeviceSequence::replay() {
-  // The first run loads kernels, which a graph cannot. A token's kernels read results of the previous token
-  // before the kernels in between end, so the host waits outside of graphs.
+  // The first run loads kernels, which a graph cannot do. Kernels of a token read results of the previous
+  // token before the kernels in between end. So the host waits when no graph is used.
   if (!run_.weights().is_resident() || !is_warm_) {
     step();
     run_.stream().synchronize();

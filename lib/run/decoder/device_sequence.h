@@ -8,22 +8,23 @@
 
 namespace twofour {
 
-/// One sequence on the device, with its keys and values. A token after others is one CUDA graph if all
-/// weights stay on the device: its inputs from the sequence are in device memory.
+/// One sequence on the device, with its keys and values. If all weights stay on the device, a token after the
+/// first runs as one CUDA graph. The graph reads the token and its position from device memory.
 class DeviceSequence {
  public:
   DeviceSequence(const DecoderState& state, DeviceRun& run);
 
-  /// Makes room for `tokens` tokens.
+  /// Makes room for `tokens` tokens in total.
   void reserve(int64_t tokens);
-  /// Appends tokens after `begin` others. Returns the logits of each, or of the last alone.
+  /// Appends tokens to a sequence of `begin` tokens. Returns the logits after each of them if `all`,
+  /// otherwise only after the last.
   std::vector<float> append(std::span<const int32_t> tokens, int64_t begin, bool all);
-  /// Appends the most probable token `count` times after `begin` others. Returns the figures of the logits
-  /// before the first and after each, count + 1 rows.
+  /// Appends the most probable token `count` times to a sequence of `begin` tokens. Returns count + 1 rows:
+  /// the figures of the logits before the first of these tokens, and after each of them.
   std::vector<cuda::LogitFigures> extend(int64_t begin, int64_t count);
 
  private:
-  /// Buffers of one token.
+  /// Buffers for one token.
   struct Buffers {
     cuda::DeviceMemory hidden, other_hidden, routed, normed, heads, low, latent, both, keys, values, mixed,
         attention, gates, out, added, gate_logit, ids, weights, one_id, one_weight, workspace, logits, choice,
@@ -33,7 +34,7 @@ class DeviceSequence {
   float* values_of(int64_t layer) const;
   void make_buffers();
   void upload_state(int32_t token, int64_t position);
-  /// Puts the work of one token on the stream.
+  /// Puts the work for one token on the stream.
   void step();
   cuda::RowInput normed_input(const float* norm);
   void step_attention(int64_t layer, const DeviceLayer& w);
@@ -52,7 +53,8 @@ class DeviceSequence {
   Buffers b_;
   std::unique_ptr<cuda::DeviceGraph> graph_;
   bool is_warm_ = false;
-  // While a step is put on the stream: the residual stream, and the values to be added to it.
+  // Set while a step is put on the stream: the residual stream, and the values that are still to be added to
+  // it.
   float *hidden_of_token_ = nullptr, *pending_ = nullptr;
 };
 

@@ -5,8 +5,9 @@
 
 namespace twofour {
 
-// A token is one CUDA graph of short kernels, each of which starts while the previous one ends. Tried without
-// gain: all layers in one launch, prefetching weights of the next layer, more blocks per multiprocessor.
+// Runs one token as a CUDA graph of short kernels. Each kernel starts while the previous one ends. These were
+// tried without gain: all layers in one launch, prefetching weights of the next layer, more blocks per
+// multiprocessor.
 void DeviceSequence::step() {
   const cuda::Stream stream = run_.stream().get();
   const ModelShape& s = state_.shape;
@@ -26,8 +27,8 @@ void DeviceSequence::step() {
                      history_.as<cuda::LogitFigures>(), stream);
 }
 
-/// The input of the next product: the residual stream plus pending output of a runtime layer, with a norm.
-/// The stream is in other memory from then on.
+/// The input of the next product: the residual stream plus the pending output of a runtime layer, with a
+/// norm. From then on the stream is in other memory.
 cuda::RowInput DeviceSequence::normed_input(const float* norm) {
   cuda::RowInput in{.x = hidden_of_token_, .norm = norm, .epsilon = state_.shape.epsilon};
   if (pending_ == nullptr) return in;
@@ -107,7 +108,7 @@ void DeviceSequence::step_block(const RuntimeLayer& block, int64_t top_k, const 
   block.forward(tokens, b_.workspace.as(), b_.workspace.bytes(), run_.stream().get());
 }
 
-/// The dense MLP or the shared expert.
+/// Runs the dense MLP or the shared expert.
 void DeviceSequence::step_mlp(const DeviceLayer& w) {
   const cuda::Stream stream = run_.stream().get();
   const int64_t h = state_.shape.hidden;

@@ -20,20 +20,20 @@ namespace twofour {
 namespace {
 
 constexpr size_t kStaging = size_t{16} << 20;
-/// Part of the device's free memory that is left for activations, keys and values, libraries.
+/// Bytes of the device's free memory that are reserved for activations, keys and values, and libraries.
 constexpr uint64_t kRoom = uint64_t{3} << 30;
 constexpr uint64_t kAlignment = 256;
 
-/// The form of a matrix on the device.
+/// The form that a matrix has on the device.
 struct StoredAs {
   cuda::MatrixFormat format = cuda::MatrixFormat::f32;
   int bits = 32;
   int64_t group = 0;    ///< of FP4
-  uint8_t last = 0xFF;  ///< the largest scale of FP4 that is a number and not negative
+  uint8_t last = 0xFF;  ///< largest FP4 scale that is a number and not negative
 };
 
-/// The form of a stored matrix: F32 if the device does not read its format, or if its scales do not follow
-/// its rows.
+/// The form of a stored matrix on the device. It is F32 if the device cannot read the format, or if the
+/// scales do not match the rows.
 StoredAs stored_as(const ModelWeights::Stored& from) {
   const Linear& m = from.module;
   const auto tensors = from.checkpoint.tensors();
@@ -57,13 +57,13 @@ StoredAs stored_as(const ModelWeights::Stored& from) {
   return {cuda::MatrixFormat::fp8, 8};
 }
 
-/// Scales of FP8 as float32.
+/// Scales of FP8, as float32.
 std::vector<float> read_fp8_scales(const ModelWeights::Stored& from) {
   const Linear& m = from.module;
   const TensorInfo& t = from.checkpoint.tensors()[*m.scale];
   const auto size = static_cast<uint64_t>(dtype_bits(t.dtype) / 8);
   const int64_t columns = ceil_div(m.k, m.scale_cols), rows = ceil_div(from.place.count, m.scale_rows);
-  const bool shared = t.bytes() == size;  // all experts share one scale value
+  const bool shared = t.bytes() == size;  // all experts share one value
   const int64_t first =
       shared ? 0 : from.place.e * ceil_div(m.n, m.scale_rows) + from.place.first / m.scale_rows;
   std::vector<uint8_t> bytes(static_cast<size_t>(rows * columns) * size);
@@ -88,19 +88,19 @@ float global_scale_of(const ModelWeights::Stored& from) {
 
 }  // namespace
 
-/// Places weights one after another in a block of device memory, or only counts their bytes.
+/// Places weights one after the other in one allocation of device memory, or only counts their bytes.
 class DeviceWeights::Placer {
  public:
   explicit Placer(const ModelWeights& weights) : weights_(weights) {}
   Placer(const ModelWeights& weights, cuda::DeviceMemory& memory)
       : weights_(weights), base_(memory.as<uint8_t>()), upload_(std::in_place, kStaging) {}
 
-  /// Bytes of the block, of weights beside it, and of experts.
+  /// Bytes in the allocation. The next functions have the bytes of weights outside of it, and of experts.
   uint64_t bytes() const { return at_; }
   uint64_t elsewhere() const { return elsewhere_; }
   uint64_t of_experts() const { return of_experts_; }
   void add_elsewhere(uint64_t bytes) { elsewhere_ += bytes; }
-  /// Marks the begin and end of placing experts.
+  /// Mark the beginning and the end of placing experts.
   void begin_experts() { of_experts_ -= bytes() + elsewhere(); }
   void end_experts() { of_experts_ += bytes() + elsewhere(); }
   bool places() const { return base_ != nullptr; }
@@ -157,7 +157,7 @@ class DeviceWeights::Placer {
     std::memcpy(to.data(), from.data(), to.size());
   }
 
-  /// The stored bytes of rows [n0, n1), with the rows stored between them.
+  /// The stored bytes of rows [n0, n1), and of rows that are stored between them.
   static StoredRows read(WeightReader& reader, const ModelWeights::Stored& from, int64_t n0, int64_t n1) {
     const StoredMatrix& p = from.place;
     return reader.read_stored(from.module, p.e, p.first + n0 * p.step, p.first + (n1 - 1) * p.step + 1);
@@ -168,7 +168,7 @@ class DeviceWeights::Placer {
     for (size_t i = 0; i < static_cast<size_t>(rows); ++i)
       std::memcpy(to.data() + i * row, bytes.data() + i * static_cast<size_t>(step) * row, row);
   }
-  /// Throws Error for NaN: reading the weights as numbers names the place.
+  /// Throws Error if there is a NaN. Reading the weights as numbers finds its place.
   void refuse_nan(const ModelMatrix& w, int64_t n0, int64_t n1, const std::vector<uint8_t>& bytes) const {
     if (std::none_of(bytes.begin(), bytes.end(), [](uint8_t b) { return (b & 0x7F) == 0x7F; })) return;
     refuse_numbers(w, n0, n1);
@@ -178,12 +178,12 @@ class DeviceWeights::Placer {
     weights_.read_rows(w, n0, n1, values);
   }
 
-  /// Fills any bytes of a matrix by whole rows, which `read(n0, n1, bytes)` gives.
+  /// Fills a range of bytes of a matrix by whole rows. `read(n0, n1, bytes)` provides the rows.
   template <class Read>
   static Fill by_rows(uint64_t row, Read read) {
     return [row, read](size_t begin, std::span<uint8_t> to) {
       check_interrupt();
-      // At most as much at a time as caches hold.
+      // reads at most as many bytes at a time as fit into caches
       const uint64_t most = std::max<uint64_t>(1, (uint64_t{1} << 20) / row);
       std::vector<uint8_t> bytes;
       for (uint64_t at = begin, end = begin + to.size(); at < end;) {
@@ -236,8 +236,8 @@ void DeviceWeights::place_ends(Placer& placer) {
   ends_.frequencies = placer.values(state_.shape.attention.frequencies);
 }
 
-/// The artifact's layer that can run as it is stored. Empty if no layer has these sizes, or if the model
-/// computes something else between its matrices.
+/// The index of the artifact's layer that can run in its stored form. Nothing if no layer has these sizes, or
+/// if the model computes something else between the matrices.
 std::optional<size_t> DeviceWeights::find_block(const std::string& name, int64_t experts,
                                                 int64_t width) const {
   const GateShape& gate = state_.shape.gate;

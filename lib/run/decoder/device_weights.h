@@ -12,17 +12,17 @@
 
 namespace twofour {
 
-/// Gate, up and down of an MLP in device memory, or a runtime layer instead.
+/// Gate, up and down of an MLP in device memory, or a runtime layer in their place.
 struct DeviceMlp {
   cuda::DeviceMatrix gate, up, down;
   std::shared_ptr<const RuntimeLayer> block;
   explicit operator bool() const { return block != nullptr || gate.n > 0; }
 };
 
-/// The routed experts of a layer: matrices of each, or a runtime layer instead.
+/// The routed experts of a layer: the matrices of each, or a runtime layer in their place.
 struct DeviceExperts {
   std::vector<DeviceMlp> each;
-  cuda::ExpertMatrices gate_up, down;  ///< the same for products of single rows
+  cuda::ExpertMatrices gate_up, down;  ///< the same matrices in the form for products of single rows
   std::shared_ptr<const RuntimeLayer> block;
   explicit operator bool() const { return block != nullptr || !each.empty(); }
 };
@@ -33,37 +33,39 @@ struct DeviceLayer {
   const float *attention_norm = nullptr, *q_norm = nullptr, *k_norm = nullptr, *q_a_norm = nullptr,
               *kv_a_norm = nullptr, *sinks = nullptr;
   const float *feed_forward_norm = nullptr, *correction = nullptr;
-  DeviceMlp mlp;  ///< dense, or the shared expert
+  DeviceMlp mlp;  ///< the dense MLP or the shared expert
   cuda::DeviceMatrix router, shared_gate;
   DeviceExperts experts;
 };
 
-/// The weights outside of the layers.
+/// The weights that do not belong to a layer.
 struct DeviceEnds {
   cuda::DeviceMatrix embedding, head;
   const float *norm = nullptr, *frequencies = nullptr;
 };
 
-/// The weights of a model on the current CUDA device, as its directory stores them: all of them, or two
-/// layers at a time if not all fit. INT4, and FP8 in blocks that its rows do not follow, become float32.
+/// The weights of a model on the current CUDA device, as its directory stores them. The device has all of
+/// them, or if they do not fit two layers at a time. INT4 becomes float32, and so does FP8 whose blocks do
+/// not match the rows.
 class DeviceWeights {
  public:
-  /// `state` outlives this. At most `memory` bytes of weights are on the device at a time; 0: its free memory
-  /// minus some room. Throws Error if one layer does not fit.
+  /// `state` must outlive this object. `memory` is the limit in bytes for weights on the device at the same
+  /// time; 0 means its free memory minus a reserve. Throws Error if one layer does not fit.
   DeviceWeights(const DecoderState& state, uint64_t memory);
 
   /// True if all weights stay on the device.
   bool is_resident() const { return is_resident_; }
   const DeviceEnds& ends() const { return ends_; }
-  /// Loads a layer unless it is there. If layers do not stay, it is valid until two others are requested.
+  /// Returns a layer, and loads it if it is not on the device. If layers do not stay on the device, the
+  /// result is valid until two other layers are requested.
   const DeviceLayer& layer(int64_t layer);
-  /// Notes that all work with a layer is on the stream: the layer that replaces it waits for that work.
+  /// Notes that all work that reads a layer is on the stream. The layer that replaces it waits for that work.
   void leave(int64_t layer, const cuda::DeviceStream& stream);
-  /// Bytes of all weights on the device.
+  /// Bytes of all weights.
   uint64_t bytes() const { return ends_memory_.bytes() + layer_bytes_; }
-  /// Bytes of them that one token reads: its experts and the head.
+  /// Bytes of the weights that are read for one token, which include its experts and the head.
   uint64_t bytes_of_token() const { return token_bytes_; }
-  /// Drops all layers, since the model's weights have changed; each is loaded again when used.
+  /// Drops all layers, since the weights of the model have changed. Each is loaded again when it is used.
   void forget();
 
  private:
@@ -83,12 +85,12 @@ class DeviceWeights {
   std::shared_ptr<const RuntimeLayer> place_block(Placer& placer, size_t index) const;
 
   const DecoderState& state_;
-  std::optional<RuntimeArtifact> artifact_;  ///< if the model has layers in a layout
+  std::optional<RuntimeArtifact> artifact_;  ///< set if the model has layers in a layout
   bool is_resident_ = false, is_changed_ = false;
   uint64_t layer_bytes_ = 0, token_bytes_ = 0;
   cuda::DeviceMemory ends_memory_;
   DeviceEnds ends_;
-  std::vector<std::unique_ptr<Placed>> placed_;  ///< one for each layer, or one or two
+  std::vector<std::unique_ptr<Placed>> placed_;  ///< one for each layer, or one or two in total
 };
 
 }  // namespace twofour

@@ -24,7 +24,7 @@ void apply_gate(const GateShape& g, float* gate, float* up, int64_t count) {
   float_ops(best_isa()).gate_units(gate, up, count, g.slope, g.offset);
 }
 
-/// The MLP of `x` [m, H], on all threads; nothing if the run ends before down.
+/// The output of the MLP for `x` [m, H], computed on all threads. Empty if the run ends before down.
 std::vector<float> run_mlp(const DecoderState& s, const MlpWeights& w, const float* x, int64_t m,
                            size_t down_group, const HalfRun& run) {
   std::vector<float> gate(at(m * w.gate.n)), up(gate.size()), out(at(m * w.down.n));
@@ -40,20 +40,20 @@ std::vector<float> run_mlp(const DecoderState& s, const MlpWeights& w, const flo
   return out;
 }
 
-/// A thread's state for running experts.
+/// The state of a thread that runs experts.
 struct ExpertWorker {
   ModelWeights::Worker weights;
   std::vector<float> x, gate, up;
   std::vector<int64_t> tokens;
 };
 
-/// A token and its weight at one of its experts.
+/// A token, and the weight of one of its experts.
 struct Routed {
   int64_t token;
   float weight;
 };
 
-/// The MLP of one expert on its tokens, [rows, H]; nothing if the run ends before down.
+/// The output of the MLP of one expert for its tokens, [rows, H]. Empty if the run ends before down.
 std::vector<float> run_expert(const DecoderState& s, const MlpWeights& w, const float* x,
                               const std::vector<Routed>& rows, size_t down_group, const HalfRun& run,
                               ExpertWorker& worker) {
@@ -78,8 +78,8 @@ std::vector<float> run_expert(const DecoderState& s, const MlpWeights& w, const 
   return out;
 }
 
-/// Sum of the norms of an expert's contributions to its tokens: its results [rows, H] times the router's
-/// weights.
+/// The sum of the norms of an expert's contributions to its tokens. A contribution is a row of `results`
+/// [rows, H] times the router's weight.
 double sum_of_norms(const float* results, const std::vector<Routed>& rows, int64_t h) {
   double sum = 0;
   for (const Routed& row : rows) {
@@ -92,7 +92,8 @@ double sum_of_norms(const float* results, const std::vector<Routed>& rows, int64
   return sum;
 }
 
-/// Experts that run at a time: their results are added to the tokens in the order of experts.
+/// Number of experts that run at the same time. Their results are added to the tokens in the order of
+/// experts.
 constexpr size_t kExpertsAtOnce = 32;
 
 /// The experts that the router of a layer chooses for each token.

@@ -54,7 +54,7 @@ void score_some(std::span<const int32_t> tokens, size_t begin, size_t count, Sco
   });
 }
 
-/// Scores the same rows on the device.
+/// Scores rows [begin, begin + count) on the device.
 void score_on_device(std::span<const int32_t> tokens, size_t begin, size_t count, ScoredRows& rows,
                      ScoredRows* other) {
   const auto part = [&](const ScoredRows& r) {
@@ -92,7 +92,7 @@ void score_tokens(std::span<const int32_t> tokens, ScoredRows& rows, ScoredRows*
       score_some(tokens, begin, count, rows, other);
     }
   }
-  for (TokenScore& s : rows.scores) s.divergence = std::max(s.divergence, 0.0);  // below 0 by rounding alone
+  for (TokenScore& s : rows.scores) s.divergence = std::max(s.divergence, 0.0);  // below 0 only by rounding
 }
 
 }  // namespace twofour

@@ -11,18 +11,19 @@ namespace twofour {
 
 class FamilySizes;
 
-/// An index of a vector.
+/// Converts an index to size_t.
 inline size_t at(int64_t i) { return static_cast<size_t>(i); }
 
-/// Norms of latents have an epsilon of their own in the models' code.
+/// The norms of latents have a separate epsilon in the code of the models.
 inline constexpr double kLatentEpsilon = 1e-6;
 
 struct AttentionWeights {
   ModelVector norm;
-  ModelMatrix q, k, v, o;            ///< latent attention has q only without a rank
-  ModelMatrix q_a, q_b, kv_a, kv_b;  ///< for latent attention
+  ModelMatrix q, k, v, o;            ///< latent attention has q only if it has no rank for q
+  ModelMatrix q_a, q_b, kv_a, kv_b;  ///< only for latent attention
   ModelVector q_norm, k_norm, q_a_norm, kv_a_norm, sinks;
-  size_t input_group = 0, q_group = 0, latent_group = 0, output_group = 0;  ///< in LayerWeights::groups
+  size_t input_group = 0, q_group = 0, latent_group = 0, output_group = 0;  ///< indices in
+                                                                            ///< LayerWeights::groups
 };
 
 /// Gate, up and down of an MLP.
@@ -32,12 +33,13 @@ struct MlpWeights {
 
 struct FeedForwardWeights {
   ModelVector norm;
-  MlpWeights mlp;  ///< dense, or the shared expert
+  MlpWeights mlp;  ///< the dense MLP or the shared expert
   ModelMatrix router, shared_gate;
   ModelVector correction;
   std::vector<MlpWeights> experts;
-  size_t input_group = 0, expert_group = 0, down_group = 0;  ///< in LayerWeights::groups
-  size_t first_expert = 0;                                   ///< the down of expert 0; others follow
+  size_t input_group = 0, expert_group = 0, down_group = 0;  ///< indices in LayerWeights::groups
+  size_t first_expert = 0;                                   ///< index of the group of expert 0's down; those
+                                                             ///< of the other experts follow
 };
 
 struct LayerWeights {
@@ -53,15 +55,15 @@ struct DecoderState {
   ModelWeights weights;
   ModelShape shape;
   std::vector<LayerWeights> layers;
-  std::map<std::string, ModelMatrix> linears;  ///< of the layers' groups and the head's, by name
+  std::map<std::string, ModelMatrix> linears;  ///< by name: the linears of the layers' groups and of the head
   ModelMatrix embedding, head;
   ModelVector norm;
 };
 
-/// Finds the weights of every layer by the rows of the family. Throws Error if they do not fit.
+/// Finds the weights of every layer by the rows of the family. Throws Error if they do not fit the model.
 void bind_weights(DecoderState& state, const FamilySizes& sizes);
 
-/// hidden += attention(norm(hidden)), and the same with the MLP or the experts.
+/// hidden += attention(norm(hidden)), and the same with the MLP or the experts instead of the attention.
 void run_attention(const DecoderState& state, int64_t layer, std::span<const SequencePart> batch,
                    std::span<float> hidden, const HalfRun& run);
 void run_feed_forward(const DecoderState& state, int64_t layer, std::span<float> hidden, const HalfRun& run);

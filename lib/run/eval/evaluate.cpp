@@ -11,7 +11,7 @@
 namespace twofour {
 namespace {
 
-/// Bytes of activations of the windows that run together.
+/// Bytes for the activations of windows that run together.
 constexpr uint64_t kBatchBytes = 512 << 20;
 constexpr int64_t kPositionGroups = 16;
 constexpr size_t kWorst = 10;
@@ -37,8 +37,8 @@ void check_window(const Decoder& decoder, int64_t longest) {
                   decoder.checkpoint().path().string(), decoder.shape().positions, longest));
 }
 
-/// The mean of a figure of places. The error sums squares of deviations from the mean: squares of the figures
-/// themselves would cancel if all are nearly the same.
+/// The mean of a figure over all places. The error sums squares of deviations from the mean. Squares of the
+/// figures themselves would cancel if all figures are nearly equal.
 template <class Figure>
 MeanFigure mean_of(std::span<const EvalPlace> places, Figure figure) {
   if (places.empty()) return {};
@@ -50,7 +50,7 @@ MeanFigure mean_of(std::span<const EvalPlace> places, Figure figure) {
   return {mean, places.size() > 1 ? std::sqrt(squares / (n * (n - 1))) : 0.0};
 }
 
-/// Sums over tokens of the agreement of two residual streams.
+/// Sums over tokens, from which the agreement of two residual streams is computed.
 struct LayerSums {
   double cosines = 0, difference = 0, other = 0;
   void add(std::span<const float> a, std::span<const float> b) {
@@ -123,7 +123,7 @@ class Evaluation {
       layers_[index(layer)].add(std::span(a).subspan(i, h), std::span(b).subspan(i, h));
   }
 
-  /// Rows of hidden states.
+  /// Selects rows of hidden states.
   static std::vector<float> rows_of(const std::vector<float>& hidden, const std::vector<size_t>& rows,
                                     size_t width) {
     std::vector<float> some(rows.size() * width);
@@ -168,7 +168,7 @@ class Evaluation {
       if (!other) continue;
       place.other_loss = other->scores[i].loss, place.other_top = other->scores[i].top;
       check_finite(*other_, place, other->scores[i]);
-      // With a logit of -inf, all figures except the divergence are finite.
+      // If a logit is -inf, all figures except the divergence are finite.
       if (!std::isfinite(s.divergence))
         refuse_logits(model_.checkpoint().path().string() + " or " + other_->checkpoint().path().string(),
                       place);
@@ -244,7 +244,7 @@ class Evaluation {
   const Decoder* other_;
   std::span<const EvalWindow> windows_;
   Progress& progress_;
-  std::vector<uint64_t> layer_bytes_;  ///< of each model, the mean
+  std::vector<uint64_t> layer_bytes_;  ///< mean bytes of a layer, for each model
   std::vector<LayerSums> layers_;
   std::vector<EvalPlace> places_;
   size_t tokens_ = 0;
@@ -278,7 +278,7 @@ EvalPlan plan_evaluation(const Decoder& model, const Decoder* other, std::span<c
       std::min(plan.windows_at_once, std::max<int64_t>(1, static_cast<int64_t>(windows.size())));
   const auto batches = (windows.size() + index(plan.windows_at_once) - 1) / index(plan.windows_at_once);
   plan.peak_memory = window * static_cast<uint64_t>(plan.windows_at_once) + fixed + logits;
-  // All windows and predictions stay in memory, and predictions are copied as they grow.
+  // All windows and predictions stay in memory. The list of predictions is copied when it grows.
   for (const EvalWindow& w : windows) {
     plan.peak_memory += sizeof(EvalWindow) + w.tokens.size() * sizeof(int32_t) +
                         static_cast<uint64_t>(w.predictions()) * 3 * sizeof(EvalPlace);

@@ -10,41 +10,44 @@
 
 namespace twofour {
 
-/// A mean over predictions and its standard error, as if predictions did not depend on each other.
+/// A mean over predictions and its standard error, which treats predictions as independent.
 struct MeanFigure {
   double mean = 0, error = 0;
 };
 
-/// Predictions at some positions of their windows.
+/// The predictions at some positions of their windows.
 struct PositionFigures {
   int64_t begin = 0, end = 0;
   int64_t predictions = 0;
   double loss = 0;                       ///< mean
-  double divergence = 0, agreement = 0;  ///< with another model
+  double divergence = 0, agreement = 0;  ///< compared with another model
 };
 
 /// One prediction.
 struct EvalPlace {
-  int64_t window = 0, position = 0;  ///< of the token that is predicted
-  int32_t token = 0;                 ///< the token in the text
-  int32_t top = 0, other_top = 0;    ///< the most probable token of both models
+  int64_t window = 0, position = 0;  ///< index of the window, and position in it of the token that is
+                                     ///< predicted
+  int32_t token = 0;                 ///< the actual token of the text
+  int32_t top = 0, other_top = 0;    ///< the most probable token of the model and of the other model
   double loss = 0, other_loss = 0, divergence = 0;
 };
 
 /// The residual stream after a layer, compared with that of another model.
 struct LayerAgreement {
   double cosine = 0;          ///< mean over tokens
-  double relative_error = 0;  ///< norm of the difference divided by the other's norm, over all tokens
+  double relative_error = 0;  ///< norm of the difference divided by the norm of the other model's stream,
+                              ///< over all tokens
 };
 
-/// The comparison of a model with another, which counts as the truth.
+/// The comparison of a model with another model, which serves as the reference.
 struct AgainstFigures {
-  MeanFigure loss;        ///< of the other
-  MeanFigure difference;  ///< of losses, model - other, prediction by prediction
+  MeanFigure loss;        ///< the loss of the other model
+  MeanFigure difference;  ///< loss of the model minus loss of the other, for each prediction
   MeanFigure divergence;  ///< KL(other || model) in nats
   double divergence_p99 = 0;
-  double agreement = 0;                ///< share of predictions with the same most probable token
-  std::vector<LayerAgreement> layers;  ///< empty if the models' layers or widths differ
+  double agreement = 0;                ///< share of predictions for which both models have the same most
+                                       ///< probable token
+  std::vector<LayerAgreement> layers;  ///< empty if the models differ in layers or width
 };
 
 struct EvalFigures {
@@ -52,20 +55,22 @@ struct EvalFigures {
   MeanFigure loss;  ///< negative log-likelihood in nats
   std::optional<AgainstFigures> against;
   std::vector<PositionFigures> positions;
-  std::vector<EvalPlace> worst;  ///< by divergence, or without another model by loss
+  std::vector<EvalPlace> worst;  ///< the worst predictions by divergence, or by loss if there is no other
+                                 ///< model
 };
 
-/// The needs of an evaluation, known before it begins.
+/// What an evaluation needs. It is known before the evaluation begins.
 struct EvalPlan {
   int64_t windows_at_once = 1;
-  uint64_t peak_memory = 0;   ///< bytes, beside the program itself and mapped files
-  uint64_t weights_read = 0;  ///< bytes
+  uint64_t peak_memory = 0;   ///< bytes, without the program itself and mapped files
+  uint64_t weights_read = 0;  ///< in bytes
 };
-/// Throws Error if a window is longer than a model's positions, or if the models' vocabularies differ.
+/// Throws Error if a window has more tokens than a model has positions, or if the vocabularies of the models
+/// differ.
 EvalPlan plan_evaluation(const Decoder& model, const Decoder* other, std::span<const EvalWindow> windows);
 
-/// Runs windows through a model, and through another one at the same time, layer by layer. The figures are
-/// the same for any number of threads. Throws Error if a model's logits are not finite.
+/// Runs windows through a model, and through another model at the same time if there is one, layer by layer.
+/// The number of threads does not change the figures. Throws Error if logits of a model are not finite.
 EvalFigures evaluate(const Decoder& model, const Decoder* other, std::span<const EvalWindow> windows,
                      Progress& progress);
 

@@ -14,7 +14,7 @@ namespace twofour {
 
 Generation generate(const Decoder& model, std::span<const int32_t> prompt, int64_t most,
                     std::span<const int32_t> ends) {
-  // On a device, several tokens are chosen at a time, so that it does not wait for the host.
+  // On a device, several tokens are chosen in one go, so that the device does not wait for the host.
   const int64_t at_once = model.device() == Device::cuda ? 8 : 1;
   Generation made;
   DecoderSequence sequence(model);

@@ -15,16 +15,17 @@ struct GeneratedToken {
 
 struct Generation {
   std::vector<GeneratedToken> tokens;
-  bool is_ended = false;  ///< the last token ends the text; else the number of tokens was reached
+  bool is_ended = false;  ///< true: the last token ends the text; false: the number of tokens was reached
 };
 
-/// Continues a prompt of at least one token with the most probable token each time, the lowest of equal ones,
-/// up to `most` tokens or the model's positions. Throws Error if logits are not finite.
+/// Continues a prompt of at least one token by greedy decoding; ties go to the lowest id. Stops after `most`
+/// tokens, at the end of the model's positions, or after a token in `ends`. Throws Error if logits are not
+/// finite.
 Generation generate(const Decoder& model, std::span<const int32_t> prompt, int64_t most,
                     std::span<const int32_t> ends);
 
-/// The tokens that end a text, from generation_config.json beside the model, or from config.json. Throws
-/// Error on an eos_token_id that is neither a token nor a list of them.
+/// The tokens that end a text, from generation_config.json beside the model or else from config.json. Throws
+/// Error if eos_token_id is neither a token nor a list of tokens.
 std::vector<int32_t> ending_tokens(const Checkpoint& checkpoint);
 
 }  // namespace twofour

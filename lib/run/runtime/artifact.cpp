@@ -24,7 +24,7 @@ uint64_t bytes_of(const Checkpoint& artifact, const LayerMatrix& matrix) {
   return bytes;
 }
 
-/// The number in "model.layers.3.mlp.experts": the first part of the name that is a number.
+/// The first part of a name that is a number: "3" in "model.layers.3.mlp.experts".
 std::string_view number_of(std::string_view name) {
   while (!name.empty()) {
     const std::string_view part = name.substr(0, name.find('.'));
@@ -76,7 +76,7 @@ RuntimeArtifact RuntimeArtifact::open(const std::filesystem::path& path) {
     }
   }
   for (const auto& [name, block] : blocks) {
-    // If only one of them was converted there is no layer to run.
+    // If only one of w13 and w2 was converted, there is no layer to run.
     if (block[0] == none || block[1] == none) continue;
     const auto &w13 = modules.matrices[block[0]], &w2 = modules.matrices[block[1]];
     if (w13.layout != w2.layout) {

@@ -14,48 +14,50 @@ namespace twofour {
 
 struct ArtifactState;
 
-/// An artifact in a layout, open for running. Opening reads headers, index, config.json and
-/// twofour.json, no weights.
+/// An artifact in a layout that is open for running. Opening reads headers, the index, config.json and
+/// twofour.json, but no weights.
 class RuntimeArtifact {
  public:
-  /// Throws Error if the path is no artifact in a layout, its tensors do not fit together or a count in its
-  /// config.json is invalid.
+  /// Throws Error if the path does not lead to an artifact in a layout, if its tensors do not fit together,
+  /// or if a count in its config.json is invalid.
   static RuntimeArtifact open(const std::filesystem::path& path);
   RuntimeArtifact(RuntimeArtifact&&) noexcept;
   RuntimeArtifact& operator=(RuntimeArtifact&&) noexcept;
   ~RuntimeArtifact();
 
   const std::filesystem::path& path() const;
-  /// The layers in natural order of their names.
+  /// The layers, in natural order of their names.
   std::span<const LayerInfo> layers() const;
-  /// Positions in layers() that `name` means: the prefix, the prefix without its last part, or the layer's
-  /// number ("3": all blocks of "model.layers.3"). Empty if it means none.
+  /// Indices in layers() of the layers that `name` stands for. `name` is the prefix of a layer, the prefix
+  /// without its last part, or the layer's number ("3" stands for all blocks of "model.layers.3"). Empty if
+  /// there is no such layer.
   std::vector<size_t> find(std::string_view name) const;
 
-  /// Bytes of device memory that a layer takes on CUDA, known before it is loaded.
+  /// Bytes of device memory that a layer needs on CUDA. This is known before it is loaded.
   uint64_t device_bytes(size_t layer, const LayerOptions& options = {}) const;
-  /// Bytes of pinned host memory that load() uses for CUDA while it copies.
+  /// Bytes of pinned host memory that load() needs for CUDA while it copies.
   static constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
 
-  /// Puts a layer on a device. Checks every stored byte once: throws Error on data that kernels must not
-  /// read, metadata that is not two places in order and block scales that are NaN or negative. For CUDA the
-  /// file is read in pieces into pinned buffers that are copied while the next is read; no second host copy
-  /// exists. Throws Error if a file changes meanwhile.
+  /// Puts a layer on a device. Checks every stored byte once. Throws Error on data that kernels must not
+  /// read: metadata that is not two ascending positions, and block scales that are NaN or negative. For CUDA
+  /// the file is read in pieces into pinned buffers; one piece is copied while the next is read. There is no
+  /// second copy on the host. Throws Error if a file changes during the call.
   RuntimeLayer load(size_t layer, Device device, const LayerOptions& options = {}) const;
 
-  /// Throws Error if the model computes more in this layer than products with its weights and silu (relu(x)^2
-  /// without a gate): see why_not_run(). load() calls it, too.
+  /// Throws Error if the model computes more in this layer than products with its weights and silu, or
+  /// without a gate relu(x)^2. See why_not_run(). load() calls this function, too.
   void check_layer(size_t layer) const;
-  /// The clamp of gate and up that config.json names; 0: none.
+  /// The limit in config.json to which gate and up are clamped; 0 if there is none.
   float swiglu_limit() const;
-  /// Experts per token by config.json: 1 for a dense MLP, 0 if it does not state them. Throws Error on
-  /// impossible values.
+  /// Experts per token according to config.json: 1 for a dense MLP, 0 if config.json has no such number.
+  /// Throws Error on impossible values.
   int64_t experts_per_token(size_t layer) const;
-  /// Runs the layer's router on the host: logits gate.weight hidden, summed up in float64, then `topk`
-  /// experts and weights by the model's row of formats/families and config.json. `hidden` is [M, H]. A dense
-  /// MLP has its one expert with weight 1. Throws Error if the layer has no `gate.weight` [E, H] of floats,
-  /// tensors that its row does not have, or fewer experts in config.json; and on a model_type without a row,
-  /// unless config.json has both scoring_func softmax and norm_topk_prob.
+  /// Runs the layer's router on the host. The logits are gate.weight hidden, summed in float64. Then `topk`
+  /// experts and their weights follow from config.json and the model's row in formats/families. `hidden` is
+  /// [M, H]. A dense MLP has a single expert with weight 1. Throws Error if the layer has no `gate.weight`
+  /// [E, H] of floats, has tensors that the row does not have, or has more experts than config.json. Throws
+  /// Error on a model_type without a row, unless config.json has both scoring_func softmax and
+  /// norm_topk_prob.
   ExpertChoice route(size_t layer, std::span<const float> hidden, int64_t m, int64_t topk) const;
 
  private:

@@ -8,21 +8,22 @@
 #include "formats/error.h"
 #include "kernels/device/device.h"
 
-/// Helpers of the C interface: they catch errors at its border and check arguments.
+/// Helpers of the C interface. They catch errors before these reach the caller, and check arguments.
 
 namespace twofour {
 
-/// Runs `work`. Returns TWOFOUR_OK, or TWOFOUR_ERROR if it throws, with the message for twofour_last_error().
+/// Runs `work`. Returns TWOFOUR_OK, or TWOFOUR_ERROR if it throws. In that case it stores the message for
+/// twofour_last_error().
 int guarded(const std::function<void()>& work) noexcept;
 
-/// The object that a caller's pointer points to. Throws Error naming `what` on NULL.
+/// The object that a caller's pointer points to. Throws Error, which names `what`, if the pointer is NULL.
 template <class T>
 T& given(T* pointer, const char* what) {
   if (pointer == nullptr) throw Error(fmt::format("{}: expected a pointer, found NULL", what));
   return *pointer;
 }
 
-/// A caller's struct. Throws Error if it is smaller than the one that this library knows.
+/// A caller's struct. Throws Error if it is smaller than the struct that this library knows.
 template <class T>
 T& sized(T* pointer, const char* what) {
   T& value = given(pointer, what);
@@ -31,11 +32,11 @@ T& sized(T* pointer, const char* what) {
   return value;
 }
 
-/// The device of TWOFOUR_CPU, TWOFOUR_CUDA or TWOFOUR_CUDA_DEVICE(index), which sets `index`; the others
-/// leave it. Throws Error on other values.
+/// The device that TWOFOUR_CPU, TWOFOUR_CUDA or TWOFOUR_CUDA_DEVICE(index) stands for. Only the last sets
+/// `index`. Throws Error on other values.
 Device device_of(int device, int& index);
 
-/// A copy for twofour_free().
+/// A copy of a text, which the caller frees by twofour_free().
 char* copied(const std::string& text);
 
 }  // namespace twofour

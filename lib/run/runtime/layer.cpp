@@ -96,7 +96,7 @@ void RuntimeLayer::forward(const cuda::MoeTokens& tokens, void* workspace, size_
 LayerRun RuntimeLayer::run(const MoeInput& in, cuda::Float type, bool warm_up) const {
   check_input(*state_, in);
   if (in.m == 0) return {};
-  // The device reports an id out of range only at the end.
+  // Ids are checked on the host first, since the device reports an id out of range only at the end.
   route_rows(in.topk_ids, in.topk, info().e, in.expert_map);
   const std::vector<uint8_t> hidden = to_float_bytes(in.hidden, type);
   cuda::MoeTokens tokens;
@@ -123,7 +123,7 @@ LayerRun RuntimeLayer::run(const MoeInput& in, cuda::Float type, bool warm_up) c
   const cuda::DeviceStream stream;
   const auto once = [&] { forward(tokens, workspace.as(), workspace.bytes(), stream.get()); };
   if (warm_up) once();
-  // A single measurement includes the host, which is easily delayed.
+  // A single measurement includes the host, which may be delayed.
   std::vector<double> rounds(warm_up ? 9 : 1);
   for (double& seconds : rounds) seconds = cuda::device_seconds(stream, once);
   const auto median = rounds.begin() + static_cast<std::ptrdiff_t>(rounds.size() / 2);

@@ -70,7 +70,7 @@ void map_layer(const ArtifactState& state, const std::array<LayerMatrix, 2>& mat
                 layer.options.expert_map.empty() ? nullptr : layer.options.expert_map.data());
 }
 
-/// Places tensors one after another in a block of device memory.
+/// Places tensors one after the other in one allocation of device memory.
 class Uploader {
  public:
   Uploader(const ArtifactState& state, LayerState& layer)

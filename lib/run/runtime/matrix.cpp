@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kPiece = size_t{32} << 20;
 
-/// Calls `see(offset, bytes)` for all bytes of a part, on the host.
+/// Calls `see(offset, bytes)` on the host for all bytes of a part.
 template <class See>
 void see_bytes(const uint8_t* at, uint64_t bytes, Device device, const See& see) {
   if (device == Device::cpu) return see(0, std::span(at, static_cast<size_t>(bytes)));

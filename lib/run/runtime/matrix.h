@@ -10,28 +10,30 @@
 
 namespace twofour {
 
-/// The description of a stack of matrices [E, N, K]; a linear is a stack of one.
+/// The description of a stack of matrices [E, N, K]. A linear is a stack with E = 1.
 struct MatrixInfo {
   std::string name;    ///< for messages: "model.layers.0.mlp.w13"
-  std::string layout;  ///< name of the layout: "v7"
+  std::string layout;  ///< name of the layout, as "v7"
   Shape shape{};
 };
 
-/// Throws Error if the layout is unknown or does not take the sizes, on missing parts, and on stored bytes
-/// that kernels must not read.
+/// Throws Error if the layout is unknown or does not support the sizes, if parts are missing, and on stored
+/// bytes that kernels must not read.
 void check_placed(const MatrixInfo& info, const PlacedMatrix& at, Device device);
 
-/// A stack of matrices in a layout on a device, over memory that the caller holds.
+/// A stack of matrices in a layout on a device. The caller owns the memory.
 class RuntimeMatrix {
  public:
-  /// `cuda_device` is the device's index, -1 the current one. Throws Error like check_placed().
+  /// `cuda_device` is the index of the device, or -1 for the current device. Throws Error like
+  /// check_placed().
   static RuntimeMatrix over(MatrixInfo info, const PlacedMatrix& at, Device device, int cuda_device = -1);
 
   const MatrixInfo& info() const { return info_; }
-  /// Bytes of workspace for `rows` rows; 0 on the CPU.
+  /// Bytes of workspace for `rows` rows. 0 on the CPU.
   size_t workspace_bytes(int64_t rows) const;
-  /// out[r] = w[ids[r]] x[r], x [rows, K] and out [rows, N] of `type`, all in memory of the device. On CUDA,
-  /// ids out of range leave their row unchanged; else it works like RuntimeLayer::forward().
+  /// Computes out[r] = w[ids[r]] x[r]. x is [rows, K] and out is [rows, N], both of `type`; everything is in
+  /// memory of the device. On CUDA the rows of ids out of range do not change. Otherwise it works like
+  /// RuntimeLayer::forward().
   void multiply(int64_t rows, cuda::Float type, const void* x, const int32_t* ids, void* out, void* workspace,
                 size_t bytes, cuda::Stream stream = nullptr) const;
 

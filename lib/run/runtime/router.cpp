@@ -20,13 +20,14 @@ namespace {
 
 std::string config_path(const Checkpoint& artifact) { return (artifact.path() / "config.json").string(); }
 
-/// Like model_setting().
+/// Works like model_setting().
 const Json& setting_of(const Checkpoint& artifact, std::string_view key) {
   return model_setting(artifact.config(), key, config_path(artifact));
 }
 
-/// True if a tensor, by its name below the block, is a term of a router besides gate.weight. Families call it
-/// gate.e_score_correction_bias, e_score_correction_bias, moe_statics.e_score_correction_bias, expert_bias.
+/// True if a tensor is a term of a router other than gate.weight. `name` is its name below the block.
+/// Families call the term gate.e_score_correction_bias, e_score_correction_bias,
+/// moe_statics.e_score_correction_bias or expert_bias.
 bool is_router_term(std::string_view name) {
   if (name.starts_with("gate.")) return name != "gate.weight";
   constexpr std::string_view kWords[] = {"correction_bias", "moe_statics", "expert_bias", "routing_bias",
@@ -35,7 +36,7 @@ bool is_router_term(std::string_view name) {
                      [&](std::string_view word) { return name.find(word) != name.npos; });
 }
 
-/// The settings of the language model's router, from all its configs.
+/// The settings of the language model's router, from all of the model's configs.
 Json router_settings(const Json& config, const std::string& where) {
   constexpr std::string_view kKeys[] = {"norm_topk_prob", "routed_scaling_factor", "topk_method", "n_group",
                                         "topk_group"};
@@ -50,9 +51,9 @@ Json router_settings(const Json& config, const std::string& where) {
   return said;
 }
 
-/// The row of the router of a language model whose settings are `said`.
+/// The row for the router of a language model. `said` are the router's settings in the configs.
 const FamilyRouter& family_router(const Json& config, const Json& said, const std::string& where) {
-  // The outer model_type is of the whole model, which may also read images.
+  // The outer model_type is that of the whole model, which may also read images.
   const auto types = model_settings(config, "model_type");
   const FamilyRouter* family = nullptr;
   if (!types.empty() && types.back()->is_string())
@@ -65,7 +66,7 @@ const FamilyRouter& family_router(const Json& config, const Json& said, const st
                   where, types.empty() ? "none" : quoted_setting(*types.back())));
 }
 
-/// Throws Error on terms of a router that its row does not have.
+/// Throws Error if a router has terms that its row does not have.
 void check_terms(const Checkpoint& artifact, const std::string& block, const char* correction) {
   for (const TensorInfo& t : artifact.tensors()) {
     const std::string_view name = t.name;
@@ -81,12 +82,13 @@ void check_terms(const Checkpoint& artifact, const std::string& block, const cha
 /// The rule by which a layer chooses experts.
 struct LayerRouter {
   RouterRule rule;
-  const char* correction;  ///< its name below the block; nullptr: none
+  const char* correction;  ///< name of the correction below the block, or nullptr if there is none
 };
 
 LayerRouter router_of(const Checkpoint& artifact, const LayerInfo& info, const std::string& block,
                       int64_t topk) {
-  // The router would choose among experts that the model does not have.
+  // If config.json has fewer experts than the layer, the router would choose among experts that the model
+  // does not have.
   if (const int64_t promised = promised_experts(artifact.config()); promised > 0 && promised < info.e)
     throw Error(
         fmt::format("{}: expected {} experts as config.json says, found {}", info.name, promised, info.e));
@@ -99,7 +101,7 @@ LayerRouter router_of(const Checkpoint& artifact, const LayerInfo& info, const s
   return {read_router_rule(family, settings, info.e, topk), family.correction};
 }
 
-/// Reads a tensor of floats of that shape.
+/// Reads a tensor of floats that must have the given shape.
 std::vector<float> read_floats(const Checkpoint& artifact, const std::string& name,
                                const std::vector<int64_t>& shape) {
   const auto tensor = artifact.find(name);
@@ -116,7 +118,7 @@ std::vector<float> read_floats(const Checkpoint& artifact, const std::string& na
   return values;
 }
 
-/// weight [E, H] times hidden [M, H], summed up in double.
+/// The products of weight [E, H] and hidden [M, H], summed in double.
 std::vector<float> router_logits(const std::vector<float>& weight, std::span<const float> hidden,
                                  int64_t experts, int64_t h) {
   const int64_t m = static_cast<int64_t>(hidden.size()) / h;

@@ -13,7 +13,7 @@
 
 namespace twofour {
 
-/// Tensors of one matrix of a layer, by position in the artifact.
+/// The tensors of one matrix of a layer, as indices in the artifact.
 struct LayerMatrix {
   Shape shape;
   std::vector<size_t> parts;
@@ -24,7 +24,7 @@ struct LayerMatrix {
 struct ArtifactState {
   Checkpoint artifact;
   std::vector<LayerInfo> layers;
-  std::vector<std::array<LayerMatrix, 2>> matrices;  ///< w13 and w2 of each
+  std::vector<std::array<LayerMatrix, 2>> matrices;  ///< w13 and w2 of each layer
 };
 
 /// The state of a RuntimeLayer.
@@ -34,13 +34,13 @@ struct LayerState {
   Device device = Device::cpu;
   LayerOptions options;
 
-  // On the CPU: mapped parts of w13 and w2, their global scales, and the layer that points at them.
+  // On the CPU: the mapped parts of w13 and w2, their global scales, and the layer that refers to them.
   std::vector<MappedBytes> mapped;
   std::vector<const InputFile*> files;
   std::vector<float> global_scales[2];
   cpu::Moe cpu;
 
-  // On CUDA: all in one block.
+  // On CUDA: all data is in one allocation.
   cuda::DeviceMemory memory;
   int cuda_device = -1;
   bool is_dense = false;

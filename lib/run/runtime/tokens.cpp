@@ -34,7 +34,8 @@ int64_t experts_per_token(const Json& config, int64_t experts) {
 }
 
 Tokens draw_tokens(int64_t m, int64_t h, int64_t experts, int64_t topk, uint64_t seed) {
-  std::mt19937_64 random(seed);  // its sequence is fixed by the standard; the distributions' are not
+  std::mt19937_64 random(seed);  // the standard fixes the sequence of this generator, but not the results of
+                                 // its distributions
   const auto uniform = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
   Tokens t{{}, {}, {}, m, h, topk};
   for (int64_t i = 0; i < m * h; ++i) {
@@ -151,7 +152,7 @@ void write_output_file(const std::filesystem::path& path, std::span<const float>
   AtomicFile file(path);
   file.resize(header.size() + bytes.size());
   file.write(header.size(), bytes);
-  // Written last, so that no file of a killed run looks complete.
+  // The header is written last, so that a file of a killed run never looks complete.
   file.write(0, header);
   file.commit();
 }
@@ -162,7 +163,7 @@ Findings find_not_finite(const std::filesystem::path& path, std::span<const floa
   size_t count = 0, first = 0;
   float number = 0;
   for (size_t begin = 0; begin < output.size(); begin += width) {
-    // Large numbers may become infinite in the file's type.
+    // Large numbers may become infinite in the type of the file.
     const std::vector<float> row = from_float_bytes(to_float_bytes(output.subspan(begin, width), type), type);
     for (size_t i = 0; i < width; ++i) {
       if (std::isfinite(row[i])) continue;

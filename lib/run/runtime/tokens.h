@@ -22,42 +22,43 @@ struct Tokens {
   int64_t experts_used() const;
 };
 
-/// Experts per token by a config.json; two if it does not state them.
+/// Experts per token according to a config.json; two if it has no such number.
 int64_t experts_per_token(const Json& config, int64_t experts);
 
-/// Draws by a seed: nearly normal activations (a sum of uniform draws), random distinct experts, weights that
-/// add up to 1.
+/// Draws activations and routing from a seed. Activations are nearly normal (sums of uniform draws). Each
+/// token has random distinct experts, with weights that sum to 1.
 Tokens draw_tokens(int64_t m, int64_t h, int64_t experts, int64_t topk, uint64_t seed);
 
-/// Converts numbers to bytes of a type, rounded to nearest, ties to even, and back.
+/// Convert numbers to bytes of a type, rounded to the nearest, ties to even; and back.
 std::vector<uint8_t> to_float_bytes(std::span<const float> values, cuda::Float type);
 std::vector<float> from_float_bytes(std::span<const uint8_t> bytes, cuda::Float type);
 
 /// Activations and routing from a safetensors file.
 struct ActivationFile {
-  cuda::Float type = cuda::Float::f32;  ///< of hidden in the file
+  cuda::Float type = cuda::Float::f32;  ///< the type of hidden in the file
   int64_t m = 0;
-  int64_t topk = 0;            ///< 0: without ids
+  int64_t topk = 0;            ///< 0 if the file has no ids
   std::vector<float> hidden;   ///< [M, H]
   std::vector<int32_t> ids;    ///< [M, topk]
   std::vector<float> weights;  ///< [M, topk]
 };
 
-/// Reads `hidden` F32, BF16 or F16 [M, H] and, both or neither, `topk_ids` I32 and `topk_weights` F32 [M, T].
-/// Throws Error on anything else, on another H than the layer's and on other tensors.
+/// Reads `hidden` F32, BF16 or F16 [M, H]. The file may also have both `topk_ids` I32 and `topk_weights` F32,
+/// [M, T]. Throws Error if it has only one of them, if it has other tensors, types or shapes, or if H is not
+/// the layer's.
 ActivationFile read_activation_file(const std::filesystem::path& path, const LayerInfo& layer);
 
-/// Marks a run's output in a file's metadata.
+/// A key in a file's metadata that marks the output of a run.
 inline constexpr const char* kOutputMark = "twofour.run";
 /// True if write_output_file() wrote the file.
 bool is_output_file(const std::filesystem::path& path);
 
-/// Writes `output` [M, H] as a complete safetensors file or not at all.
+/// Writes `output` [M, H] as a safetensors file, either completely or not at all.
 void write_output_file(const std::filesystem::path& path, std::span<const float> output, int64_t h,
                        cuda::Float type);
 
-/// A warning if numbers of an output [M, H] are NaN or infinite in the type that is written: their count, and
-/// the first of them.
+/// A warning if numbers of an output [M, H] are NaN or infinite in the type that is written. It gives their
+/// count and the first of them.
 Findings find_not_finite(const std::filesystem::path& path, std::span<const float> output, int64_t h,
                          cuda::Float type);
 

@@ -27,7 +27,7 @@
 namespace twofour {
 namespace {
 
-/// The layout that holds all weights. Gate and up have the same rows in it as in a layout for a pattern.
+/// The layout that holds all weights. In it, gate and up have the same rows as in a layout for a pattern.
 std::string dense_layout() {
   std::string name;
   for_each_layout([&]<class L>() {
@@ -36,7 +36,7 @@ std::string dense_layout() {
   return name;
 }
 
-/// The same rule without a pattern and masks, and with the corresponding method for dense weights.
+/// The same rule without pattern and masks. Its method is the corresponding one for dense weights.
 Rule dense_rule(Rule rule) {
   rule.pattern = {};
   rule.masks = nullptr;
@@ -50,12 +50,12 @@ Rule dense_rule(Rule rule) {
 /// True if a rule prunes NVFP4 and changes nothing else.
 bool is_in_place(const Rule& rule) { return rule.to == "prune"; }
 
-/// True if a rule takes MLPs and the experts of a layer as a whole.
+/// True if a rule takes an MLP, or the experts of a layer, as a whole.
 bool is_by_blocks(const Rule& rule) { return is_in_place(rule) || makes_layout(rule); }
 
-/// The unit that a matrix belongs to: all routed experts of a layer are one unit, other matrices are with
-/// their group, "model.layers.0.self_attn.k_proj+q_proj+v_proj".
-/// For rules that take experts and MLPs as a whole, the unit is the block.
+/// The name of the unit that a matrix belongs to. All routed experts of a layer are one unit. Other matrices
+/// are in one unit with their group, as "model.layers.0.self_attn.k_proj+q_proj+v_proj". For rules that take
+/// MLPs and experts as a whole, the unit is the block.
 std::string unit_of(const EncodedMatrix& m, const std::vector<EncodedMatrix>& group, bool by_blocks) {
   const auto name = parse_module_name(m.name);
   if (name && by_blocks) return name->block;
@@ -73,8 +73,9 @@ uint64_t bytes_of_matrix(const EncodedMatrix& m) {
   return weights / 2 + weights / kGroup;
 }
 
-/// The number of tokens that a matrix sees: the model's loss by a change is a sum over them. Experts that
-/// share an entry get the count of their own down's entry, if there is one, else an equal part.
+/// The number of tokens that a matrix sees. The loss of the model by a change is a sum over these tokens. If
+/// experts share an entry, each gets the count in the entry of its own down, or an equal part if there is no
+/// such entry.
 double tokens_of(const Statistics& s, const EncodedMatrix& m) {
   const StatisticsEntry& entry = *m.solving.entry;
   const auto all = static_cast<double>(entry.count);
@@ -96,7 +97,7 @@ double tokens_of(const Statistics& s, const EncodedMatrix& m) {
   return all / static_cast<double>(shared);
 }
 
-/// The number of tokens that the model saw: the count of any linear that sees all of them.
+/// The number of tokens that the model saw. It is the count of any linear that sees all tokens.
 double tokens_of_model(const Statistics& s) {
   int64_t all = 0, of_experts = 0;
   for (const StatisticsEntry& e : s.entries()) {
@@ -132,10 +133,10 @@ void check_fisher(const std::vector<GroupEncoding>& groups, const Statistics& st
       statistics.path().string(), counted(all, "matrix", "matrices"), without, first));
 }
 
-/// Refuses matrices without statistics: they would be pruned by magnitude, at no known cost.
+/// Refuses matrices without statistics. They would be pruned by magnitude, at an unknown cost.
 void check_all_solved(const Plan& plan, const Checkpoint& source, const Statistics& statistics) {
   const auto groups = plan.transformations.of<QuantizedGroup>();
-  auto solved = groups.begin();  // in the same order
+  auto solved = groups.begin();  // groups are in the same order
   for (const auto& one : plan.transformations) {
     const bool is_solved = solved != groups.end() && *solved == one.get();
     if (is_solved) ++solved;
@@ -162,8 +163,8 @@ void take_modules(const BudgetChoice& choice, Selection& selection) {
   selection.exclude.clear();
 }
 
-/// Selects units as prune does: blocks by default, other linears in addition. The rule's include and exclude
-/// patterns stay.
+/// Selects units as prune does: blocks are the default, other linears are added. The rule's include and
+/// exclude patterns stay.
 void take_blocks(const BudgetChoice& choice, Selection& selection) {
   selection.also.clear();
   for (size_t i = 0; i < choice.units.size(); ++i) {
@@ -234,7 +235,7 @@ std::vector<PruningUnit> units_of(const std::vector<GroupEncoding>& pruned,
     for (const GroupEncoding& g : groups) {
       for (size_t i = 0; i < g.results.size(); ++i) {
         const EncodedMatrix& m = g.group->matrices()[i];
-        // A matrix that is not solved, such as one of zeros, has no loss.
+        // A matrix that is not solved, for example a matrix of zeros, has no loss.
         const double mean = g.results[i].output.expected_loss;
         f(unit_of(m, g.group->matrices(), by_blocks), m,
           mean == 0 ? 0 : mean * tokens_of(statistics, m) / tokens);
@@ -258,15 +259,15 @@ std::vector<PruningUnit> units_of(const std::vector<GroupEncoding>& pruned,
   return listed;
 }
 
-/// A plan to measure by; nothing is written.
+/// A plan for measuring; nothing is written.
 Plan plan_to_measure(const Checkpoint& source, const Rule& rule) {
   Recipe recipe(rule);
   recipe.links = Links::kFollowed;
   return make_plan(source, recipe);
 }
 
-/// Quantizes each matrix that the rule takes, with its pattern and without, and adds up the costs. A
-/// `quantize` rule gets the dialect of the output.
+/// Quantizes each matrix that the rule takes, once with its pattern and once without, and adds up the costs.
+/// A `quantize` rule gets the dialect of the output.
 std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, const BudgetRun& run,
                                        Progress& progress) {
   Plan pruned_plan, dense_plan;
@@ -288,7 +289,7 @@ std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, con
     if (dense_groups) dense = groups_of(dense_groups->planned);
   } else {
     pruned_plan = plan_to_measure(source, rule);
-    // Matrices that are not pruned in place stay as they are, without a loss.
+    // Matrices that are not pruned in place stay unchanged and have no loss.
     if (is_in_place(rule)) {
       check_all_solved(pruned_plan, source, *rule.statistics);
     } else {
@@ -347,7 +348,7 @@ BudgetChoice prune_by_budget(const std::filesystem::path& path, Recipe& recipe, 
   budget.check();
   const Checkpoint source = open_source(path, ReadPath::kFast, {}, run.io, recipe.zero_points);
   Findings ignored;
-  copied_files(source, recipe.links, ignored);  // refuses links before the long part
+  copied_files(source, recipe.links, ignored);  // throws Error on bad links before the long part
   Rule& rule = recipe.rules[0];
   BudgetChoice choice = choose_units(measure_units(source, rule, run, progress), budget);
   recipe.rules = budget_rules(rule, choice);

@@ -14,7 +14,7 @@
 namespace twofour {
 namespace {
 
-/// Reports statistics of other weights of the same model, which are less accurate.
+/// Reports statistics that were collected with other weights of the same model, since they are less accurate.
 void hold_weights(const Statistics& s, bool strict, Planner& planner) {
   const std::string text = other_weights(s, planner.source, strict);
   if (text.empty()) return;
@@ -26,7 +26,7 @@ void hold_weights(const Statistics& s, bool strict, Planner& planner) {
   }
 }
 
-/// True if an entry fits its matrix; adds a problem if not.
+/// True if an entry fits its matrix. Otherwise adds a problem.
 bool fits(const EncodedMatrix& m, const Solving& solving, const EncodeRule& rule, Problems& problems) {
   const Statistics& s = *rule.statistics;
   if (solving.entry != nullptr && solving.entry->k != m.k) {
@@ -47,7 +47,7 @@ bool fits(const EncodedMatrix& m, const Solving& solving, const EncodeRule& rule
   return true;
 }
 
-/// Adds a problem for masks of matrices that the checkpoint lacks: they are of another model.
+/// Adds a problem for masks of matrices that the checkpoint lacks, since such masks belong to another model.
 void hold_masks(const MaskFile& masks, Planner& planner) {
   std::set<std::string, std::less<>> names;
   for (const Linear& m : planner.linears()) {
@@ -64,7 +64,7 @@ void hold_masks(const MaskFile& masks, Planner& planner) {
   }
 }
 
-/// The mask of a matrix; nothing, and a problem, if none fits.
+/// The index of the mask of a matrix. If no mask fits, returns nothing and adds a problem.
 std::optional<size_t> mask_for(const EncodedMatrix& m, const MaskFile& masks, PrunePattern pattern,
                                Problems& problems) {
   const auto mask = masks.find(m.name);
@@ -107,7 +107,7 @@ UnsolvedByReason choose_solvings(const EncodeRule& rule, bool strict_statistics,
       Solving solving = choose(m.name);
       if (solving.entry == nullptr && m.source->stacked) {
         Solving shared = choose(m.source->name);
-        // An expert's own entry without tokens is better than no entry.
+        // An expert's own entry is better than no entry, even if it saw no tokens.
         if (shared.entry != nullptr || s->find(m.name) == nullptr) solving = std::move(shared);
       }
       if (!fits(m, solving, rule, planner.problems)) continue;

@@ -10,8 +10,8 @@ namespace {
 
 constexpr const char* kDefaultFp8Dialect = "compressed-tensors";
 
-/// Gives a setting its value: the rule's, or the first that the dialect has. Throws Error if the dialect does
-/// not have it.
+/// Sets a setting to the rule's value, or else to the first value that the dialect supports. Throws Error if
+/// the dialect does not support the value.
 template <class T, class Has>
 T choose_word(const Rule& rule, std::string_view key, Chosen<T>& said, const OutputDialect& dialect,
               const Has& has) {
@@ -28,7 +28,7 @@ T choose_word(const Rule& rule, std::string_view key, Chosen<T>& said, const Out
   return *said;
 }
 
-/// Refuses settings of statistics that contradict each other.
+/// Throws Error on settings of statistics that contradict each other.
 void check_solving_words(const Rule& r) {
   const bool prunes = !r.pattern.empty(), solves = r.has_statistics(),
              plain = r.method == SolveBy::kMagnitude;
@@ -59,7 +59,7 @@ void check_solving_words(const Rule& r) {
   }
 }
 
-/// The settings of a rule, with every default, that the encoder and the proof read.
+/// The settings of a rule with every default, as the encoder and the proof read them.
 std::shared_ptr<const Rule> words_of(const Rule& rule) {
   Rule words = rule;
   words.selection = {};
@@ -68,7 +68,7 @@ std::shared_ptr<const Rule> words_of(const Rule& rule) {
   return std::make_shared<const Rule>(std::move(words));
 }
 
-/// The settings of a rule for MXFP8 or MXFP4; fills in its defaults.
+/// The settings of a rule for MXFP8 or MXFP4. Fills in its defaults.
 EncodeRule mx_rule(Rule& r, WeightFormat format) {
   if (r.dialect.empty()) r.dialect = output_dialects()[0].name;
   EncodeRule rule;

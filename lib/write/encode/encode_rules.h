@@ -4,19 +4,19 @@
 
 namespace twofour {
 
-/// The number format that a rule makes, by its settings. Each function fills in missing settings, and throws
-/// Error if a value is unknown or the dialect has no such format.
+/// The number format that a rule makes, according to its settings. Each function fills in missing settings.
+/// It throws Error if a value is unknown or the dialect has no such format.
 EncodeRule fp8_rule(Rule& rule);
 EncodeRule mxfp8_rule(Rule& rule);
 EncodeRule mxfp4_rule(Rule& rule);
 EncodeRule nvfp4_rule(Rule& rule);
-/// The rule for pruning NVFP4 of a dialect by statistics, which gives NVFP4 with the same settings.
+/// The rule by which NVFP4 of a dialect is pruned by statistics. The result is NVFP4 with the same settings.
 EncodeRule prune_rule(const Rule& rule, std::string_view dialect);
 
-/// Fills in a layout rule's settings for linears that are quantized first.
+/// Fills in the settings of a layout's rule that apply to linears which are quantized first.
 void complete_quantize_words(Rule& rule);
 
-/// True if a dialect writes a scheme unchanged.
+/// True if a dialect can store a scheme unchanged.
 bool holds(const OutputDialect& dialect, const Scheme& scheme);
 
 }  // namespace twofour

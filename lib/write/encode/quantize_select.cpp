@@ -19,9 +19,10 @@
 namespace twofour {
 namespace {
 
-/// Modules that producers do not quantize, by any part of the name. Source: NVIDIA/Model-Optimizer,
-/// modelopt_recipes, default disabled quantizers; vLLM, modelopt.py, for vision, models/kimi_k3, which makes
-/// five without quantization, and deepseek_v4, compressor.py, which takes no quantized weights.
+/// Modules that producers do not quantize, by any part of the name. Sources: NVIDIA/Model-Optimizer,
+/// modelopt_recipes, quantizers that are disabled by default; vLLM, modelopt.py, for vision; vLLM,
+/// models/kimi_k3, which makes five modules without quantization; vLLM, deepseek_v4, compressor.py, which
+/// takes no quantized weights.
 constexpr std::string_view kLeftAlone[] = {"lm_head",
                                            "head",
                                            "embed_tokens",
@@ -50,7 +51,8 @@ constexpr std::string_view kLeftAlone[] = {"lm_head",
                                            "output_attn_res_proj",
                                            "compressor"};
 
-/// Leaves that engines multiply as one. Source: vLLM, packed_modules_mapping; llm-compressor, observers.
+/// Last parts of the names of linears that engines multiply as one. Sources: vLLM, packed_modules_mapping;
+/// llm-compressor, observers.
 constexpr std::array<std::array<std::string_view, 3>, 8> kFused = {{{"gate_proj", "up_proj", ""},
                                                                     {"w1", "w3", ""},
                                                                     {"q_proj", "k_proj", "v_proj"},
@@ -59,7 +61,7 @@ constexpr std::array<std::array<std::string_view, 3>, 8> kFused = {{{"gate_proj"
                                                                     {"in_proj_qkv", "in_proj_z", ""},
                                                                     {"in_proj_b", "in_proj_a", ""},
                                                                     {"wq_a", "wkv", ""}}};
-/// The leaves fused in DeepSeek-V4's compressor, which has another wkv.
+/// The linears that engines fuse in DeepSeek-V4's compressor. Its wkv differs from the wkv above.
 constexpr std::array<std::string_view, 2> kFusedInCompressor = {"wkv", "wgate"};
 
 bool is_left_alone(std::string_view name) {
@@ -69,8 +71,8 @@ bool is_left_alone(std::string_view name) {
   });
 }
 
-/// True for layers after the model's own, which predict further tokens: "model.layers.61" of 61, in
-/// DeepSeek-V3 and similar models.
+/// True for layers after the model's own layers, which predict further tokens. An example is
+/// "model.layers.61" of DeepSeek-V3 with 61 layers.
 bool is_beyond_layers(std::string_view name, int64_t layers) {
   bool after_layers = false;
   return any_part(name, [&](std::string_view part) {
@@ -83,8 +85,8 @@ bool is_beyond_layers(std::string_view name, int64_t layers) {
   });
 }
 
-/// Routed experts must be 0 to E - 1, each with the same matrices in the same shapes; stacks must have both
-/// projections.
+/// Checks that routed experts are numbered 0 to E - 1, and that each has the same matrices in the same
+/// shapes. Stacks must have both projections.
 void check_experts(const std::vector<Linear>& modules, Problems& problems) {
   struct ExpertBlock {
     std::map<int64_t, std::map<Projection, const Linear*>> experts;
@@ -151,7 +153,7 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
   const int64_t layers = model_layers(c.config());
   Chooser chooser(selection, layers);
   std::vector<bool> is_chosen(modules.size());
-  size_t refused = 0;  // NVFP4 to quantize
+  size_t refused = 0;  // number of NVFP4 modules to quantize
   const Linear* nvfp4 = nullptr;
   for (size_t i = 0; i < modules.size(); ++i) {
     const Linear& m = modules[i];
@@ -161,12 +163,12 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
     const bool usual =
         is_float ? !left_alone && (rule.is_nvfp4() || !quantized) : !rule.is_nvfp4() || !m.nvfp4;
     if (m.is_table) continue;
-    // DeepSeek-V4's own form has four bits for experts alone.
+    // DeepSeek-V4's own form stores only experts in four bits.
     const bool holds = rule.dialect->name != "deepseek-v4" || rule.is_tiled() || casts_draft ||
                        module_role(m.name, layers) == ModuleRole::kRoutedExperts;
     is_chosen[i] = chooser.chooses(m.name, usual && holds);
     if (is_float && chooser.chose_by_role() && is_left_of_role(m.name, layers)) is_chosen[i] = false;
-    // A recipe names modules that become NVFP4. Modules that are NVFP4 already stay, but are refused if they
+    // A recipe names modules that become NVFP4. Modules that are NVFP4 already stay. They are refused if they
     // are to be pruned.
     if (!selection.from_default && m.nvfp4 && rule.is_nvfp4() && !rule.prune) is_chosen[i] = false;
     if (is_chosen[i] && !is_float && m.k % rule.group() != 0) {
@@ -225,12 +227,12 @@ std::vector<std::vector<size_t>> fused_groups(const std::vector<Linear>& modules
 
 namespace {
 
-/// How loaders of a dialect treat blocks that do not divide N or K.
+/// How loaders of a dialect treat blocks whose size does not divide N or K.
 struct OddBlockRow {
   std::string_view dialect;
   const char* loaders;
 };
-/// Tried with vLLM 0.33 and transformers 5.17; formats/README.md, "What loads where".
+/// Tested with vLLM 0.33 and transformers 5.17; formats/README.md, "What loads where".
 constexpr OddBlockRow kOddBlocks[] = {
     {"compressed-tensors", "vLLM refuses others, and transformers loads and cannot run them"},
     {"modelopt", "vLLM refuses others"},
@@ -238,7 +240,7 @@ constexpr OddBlockRow kOddBlocks[] = {
     {"deepseek-v4", "no engine was seen to load others"},
 };
 
-/// Rows of the matrices that a linear becomes.
+/// Number of rows of the matrices that a linear becomes.
 int64_t matrix_rows(const Linear& m) {
   const auto name = parse_module_name(m.name);
   return name && name->projection == Projection::kGateUp ? m.n / 2 : m.n;
@@ -253,7 +255,7 @@ bool is_routed(const Linear& m) {
   return name && name->kind == BlockKind::kRoutedExperts;
 }
 
-/// Refuses routed experts in ModelOpt's FP8 by rows or blocks.
+/// Adds a problem for routed experts in ModelOpt's FP8 by rows or blocks.
 void refuse_experts(const Checkpoint& c, const std::vector<Linear>& modules, const EncodeRule& rule,
                     const std::vector<size_t>& chosen, Problems& problems) {
   if (rule.dialect->name != std::string_view("modelopt") || rule.scheme.granularity == Granularity::kTensor)
@@ -270,7 +272,7 @@ void refuse_experts(const Checkpoint& c, const std::vector<Linear>& modules, con
       rule.words->name(keys::kDialect, "compressed-tensors")));
 }
 
-/// Odd linears among the chosen, with the linears that engines fuse with them.
+/// The chosen linears with odd sizes, and the linears that engines fuse with them.
 std::set<size_t> odd_groups(const std::vector<Linear>& modules, const EncodeRule& rule,
                             const std::vector<size_t>& chosen) {
   std::vector<Linear> own;

@@ -11,29 +11,30 @@
 
 namespace twofour {
 
-/// Chooses by the recipe's patterns, which apply to modules as the source names them. By default it excludes
+/// Chooses modules by the recipe's patterns, which apply to the names in the source. By default it leaves out
 /// modules in floats that producers do not quantize: embeddings, heads, routers, norms, convolutions, vision
-/// and prediction of further tokens. FP8 takes floats by default only if the source is not quantized at all,
-/// and no format takes modules that have it already. Returns positions in `modules`. Modules that cannot be
-/// encoded go into `problems`; throws Error on patterns that match nothing.
+/// and prediction of further tokens. FP8 takes floats by default only if nothing in the source is quantized.
+/// No format takes modules that already have it. Returns indices in `modules`. Modules that cannot be encoded
+/// become problems. Throws Error if a pattern matches nothing.
 std::vector<size_t> select_encoded(const Checkpoint& source, const std::vector<Linear>& modules,
                                    const Selection& selection, const EncodeRule& rule, Findings& findings,
                                    Problems& problems);
 
-/// True if producers leave a linear in floats, by its name: embeddings, heads, routers, vision, and layers
+/// True if producers leave a linear with this name in floats: embeddings, heads, routers, vision, and layers
 /// from number `layers` on, which predict further tokens.
 bool is_left_in_floats(std::string_view name, int64_t layers);
-/// True if even a rule that names a linear's role leaves it in floats, as engines need it: the gate of a
-/// shared expert, the compressor of an attention.
+/// True if a linear stays in floats even if a rule names its role, since engines require it. Examples are the
+/// gate of a shared expert and the compressor of an attention.
 bool is_left_of_role(std::string_view name, int64_t layers);
 
-/// Groups of positions of modules that engines multiply as one, so that they share a global scale: gate and
-/// up, w1 and w3, q, k and v. Each stack is its own group. Sorted by their first module.
+/// Groups of modules that engines multiply as one matrix, and which therefore share a global scale: gate and
+/// up, w1 and w3, q, k and v. Each stack is a group by itself. A group holds indices in `modules`; groups are
+/// sorted by their first module.
 std::vector<std::vector<size_t>> fused_groups(const std::vector<Linear>& modules);
 
-/// Checks by shapes and names that loaders of the dialect take the linears that become FP8; linears that they
-/// refuse are problems. Removes linears that must stay, and the linears that engines fuse with them, from
-/// `chosen`, positions in `modules`, with a note.
+/// Checks by shapes and names whether loaders of the dialect accept the linears that become FP8. Linears that
+/// they refuse are problems. Linears that must stay, and those that engines fuse with them, are removed from
+/// `chosen` and noted in `findings`. `chosen` holds indices in `modules`.
 void apply_loader_limits(const Checkpoint& source, const std::vector<Linear>& modules, const EncodeRule& rule,
                          std::vector<size_t>& chosen, Findings& findings, Problems& problems);
 

@@ -15,7 +15,7 @@ namespace {
 /// Most bytes that the first pass over a matrix stores for each row.
 constexpr uint64_t kRowBytes = 8;
 
-/// Bytes that it stores for each FP8 tile.
+/// Bytes that the first pass stores for each FP8 tile.
 constexpr uint64_t kTileBytes = 32;
 
 Json solver_entry(const EncodedMatrix& m, const EncodedResult& found) {
@@ -57,7 +57,7 @@ void QuantizedGroup::add_part(size_t matrix, EncodedPart part, TensorInfo info) 
 
 int64_t QuantizedGroup::strip_rows(const Linear& m) const {
   const auto most = static_cast<int64_t>(limits_.piece / kQuantizeStripBytes);
-  // A row that lies across is read in K pieces, so many rows are read at once.
+  // A row that is stored across the file is read in K pieces, so many rows are read in one go.
   const int64_t strip = rule_.statistics ? limits_.solved_weights : kQuantizeStripWeights;
   const int64_t weights = m.reads_across() ? most : std::min(most, strip);
   return std::clamp<int64_t>(weights / m.k, 1, m.n);
@@ -69,7 +69,7 @@ std::vector<Unit> QuantizedGroup::units(const Checkpoint& source) const {
     const Linear& from = *m.source;
     const uint64_t bytes = source.tensors()[from.weight].bytes() * static_cast<uint64_t>(m.rows) /
                            static_cast<uint64_t>(from.e * from.n);
-    // A row block at a time: once for the scales and once more to quantize.
+    // Row blocks are read once for the scales, and once more to quantize.
     read += strip_rows(from) < from.n ? 2 * bytes : bytes;
   }
   return {{.read = read}};
@@ -159,7 +159,7 @@ Json QuantizedGroup::entries(const Checkpoint& source, const Json& result,
       from["expert"] = m.expert;
       from["rows"] = {{"first", m.first}, {"step", m.step}};
     }
-    from["weights_xxh3_128"] = found.source.hex();  // as float32
+    from["weights_xxh3_128"] = found.source.hex();  // the hash of the weights in float32
     entry["sources"] = Json::array({std::move(from)});
     all.push_back(std::move(entry));
   }

@@ -15,7 +15,7 @@
 namespace twofour {
 namespace {
 
-/// The input scale of an expert as a multiplier of E4M3 (amax / 448); 0 if the source has none.
+/// The input scale of an expert as a multiplier for E4M3 (amax / 448), or 0 if the source has none.
 float fp8_input_scale(const Checkpoint& c, const Linear& m, int64_t e, Problems& problems) {
   if (!m.input_scale) return 0;
   const TensorInfo& t = c.tensors()[*m.input_scale];
@@ -31,7 +31,7 @@ float fp8_input_scale(const Checkpoint& c, const Linear& m, int64_t e, Problems&
   float scale = 0;
   std::memcpy(&scale, bytes, sizeof(scale));
   if (m.nvfp4) {
-    // amax / 2688, or its reciprocal.
+    // The stored scale is amax / 2688 or its reciprocal.
     scale = global_scale_multiplier(*c.nvfp4_modules()[*m.nvfp4].dialect, scale) * kE2m1Max;
   }
   if (!std::isfinite(scale) || scale <= 0) {
@@ -76,19 +76,19 @@ class GroupBuilder {
       begin_group();
       for (const size_t i : members) {
         const auto one = i == members[0] ? first : std::make_shared<const Linear>(linears[i]);
-        // Only NVFP4 has a scale to share.
+        // Only matrices in NVFP4 share a scale.
         if (!rule_.is_nvfp4() && i != members[0]) begin_group();
         add_matrix({one->name, one, 0, 0, 1, one->n, one->k});
         consume(*one);
       }
     }
-    if (!is_known) problems_.refuse();  // else they would be reported again, as linears that stay
+    if (!is_known) problems_.refuse();  // otherwise they would be reported again as linears that stay
     for (auto& group : formed_.groups) group->set_weight_type(weight_type(*group));
     return std::move(formed_);
   }
 
  private:
-  /// Global scales of the source's NVFP4 in the rule's dialect.
+  /// The global scales of the source's NVFP4, in the rule's dialect.
   FixedGlobalScales own_scales() const {
     FixedGlobalScales own;
     own.divides = dialect_.nvfp4->divides;
@@ -101,7 +101,7 @@ class GroupBuilder {
     return own;
   }
 
-  /// Gives a gate and its up the larger of their global scales.
+  /// Gives a gate and its up the larger of their two global scales.
   static void fold_pairs(FixedGlobalScales& own) {
     const auto pair_of = [](const FixedGlobalScales::Scale& s) {
       const auto name = parse_module_name(s.name);
@@ -109,7 +109,7 @@ class GroupBuilder {
           name && (name->projection == Projection::kGate || name->projection == Projection::kUp);
       return pairs ? fmt::format("{}.{}", name->block, name->expert) : s.name;
     };
-    std::map<std::string, uint32_t> folded;  // float32 bits of positive numbers sort as these do
+    std::map<std::string, uint32_t> folded;  // positive numbers have the same order as their float32 bits
     for (const FixedGlobalScales::Scale& s : own.scales) {
       uint32_t& bits = folded.try_emplace(pair_of(s), s.bits).first->second;
       bits = own.divides ? std::min(bits, s.bits) : std::max(bits, s.bits);

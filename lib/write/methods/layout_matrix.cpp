@@ -27,7 +27,7 @@ LayoutMatrix::LayoutMatrix(OutputMatrix what, std::string as, OutputScales under
 
 namespace {
 
-/// The bits of a source's global scale: as planning read them, or as the work found them.
+/// The bits of the global scale of a source: those that planning read, or those that the work found.
 uint32_t raw_bits_of(const OutputScales& scales, const LayoutResult& found, size_t source) {
   return scales.is_computed(source) ? found.global_scales[source] : scales.raw_bits[source];
 }
@@ -61,8 +61,9 @@ std::vector<Unit> LayoutMatrix::units(const Checkpoint& source) const {
     return bytes / static_cast<uint64_t>(target.shape.n) * static_cast<uint64_t>(rows) *
            static_cast<uint64_t>(k) / static_cast<uint64_t>(target.shape.k);
   };
-  // The unit of expert e and piece p has the index e * (pieces + 1) + p. The unit after an expert's pieces
-  // hashes its sources, which cannot be hashed on the way if they are read in pieces.
+  // The unit for expert e and piece p has the index e * (pieces + 1) + p. After the pieces of an expert there
+  // is one more unit, which hashes its sources. Sources that are read in pieces cannot be hashed while they
+  // are packed.
   const auto pieces = pieces_of(target, tiling);
   std::vector<Unit> all;
   for (int64_t e = 0; e < target.shape.e; ++e) {
@@ -76,7 +77,7 @@ std::vector<Unit> LayoutMatrix::units(const Checkpoint& source) const {
                      .read = bytes_of(e, target.shape.n, target.shape.k)});
     }
   }
-  // Global scales that the work finds are written with their experts.
+  // Global scales that the work finds are written by the units of their experts.
   if (!scales.computed.empty()) return all;
   const uint64_t scale_bytes = static_cast<uint64_t>(target.shape.e) * sizeof(float);
   all.push_back({.index = 0, .part = part_count_, .begin = 0, .end = scale_bytes});
@@ -105,10 +106,10 @@ void LayoutMatrix::check_result(const Json& result) const {
 
 namespace {
 
-/// Adds the result of a source whose weights were chosen, for twofour.json.
+/// Adds the result of a source whose weights were chosen to its entry in twofour.json.
 void add_solved(const Json& note, Json& source) {
   const EncodedResult found = encoded_from_json(note.at("result"));
-  source["weights_xxh3_128"] = found.source.hex();  // as float32
+  source["weights_xxh3_128"] = found.source.hex();  // the hash of the weights in float32
   Json quality = error_figures(found.error);
   if (!found.output.method.empty()) add_loss_figures(found.output, quality);
   source["quality"] = std::move(quality);
@@ -184,7 +185,7 @@ std::vector<ModuleReport> LayoutMatrix::report(const Checkpoint&, const Json& re
   for (const Json& note : found.solved) {
     if (!note.is_null()) add_result(note, report.encoded);
   }
-  // Packing drops no weights that were chosen before.
+  // Packing drops none of the weights that were chosen before.
   if (found.chosen()) report.quality.reset();
   return {std::move(report)};
 }
@@ -223,7 +224,7 @@ Json LayoutResult::to_json() const {
 
 LayoutResult LayoutResult::from_json(const Json& json) {
   LayoutResult found{quality_from_json(json.at("quality")), {}};
-  constexpr size_t kDigits = 32;  // of a hash
+  constexpr size_t kDigits = 32;  // digits of a hash
   const auto text = json.at("slices").get<std::string>();
   for (size_t at = 0; at + 2 * kDigits <= text.size(); at += 2 * kDigits) {
     found.slices.push_back({parse_hash("slices", text.substr(at, kDigits)),
@@ -274,7 +275,7 @@ Shape piece_shape(const OutputMatrix& target, const Piece& piece) {
 }
 
 SourceRows piece_rows(const SourceRows& source, const OutputMatrix& target, const Piece& piece) {
-  // Stored rows of a gated matrix alternate between gate and up, so a run has equally many of each.
+  // Stored rows of a gated matrix alternate between gate and up, so a range has equally many rows of each.
   const int64_t share = target.shape.gated ? 2 : 1;
   SourceRows rows = source;
   rows.first += piece.r0 / share * source.step;
@@ -284,7 +285,7 @@ SourceRows piece_rows(const SourceRows& source, const OutputMatrix& target, cons
 }
 
 int64_t piece_offset(const std::string& layout, int p, const OutputMatrix& target, const Piece& piece) {
-  // The rows before the piece are themselves a matrix, cut at the outermost axis.
+  // The rows before the piece also form a matrix, since the cut is along the outermost axis.
   const Shape s = target.shape;
   const int64_t rows = piece.r0 > 0 ? part_bytes(layout, p, {1, piece.r0, s.k, s.gated}) : 0;
   const int64_t inputs = piece.k0 > 0 ? part_bytes(layout, p, {1, s.n, piece.k0, s.gated}) : 0;
@@ -297,25 +298,26 @@ int64_t piece_bytes(const std::string& layout, int p, const OutputMatrix& target
 
 namespace {
 
-/// Codes of one row block: they should still be in the L2 cache when they are packed.
+/// Bytes of codes in one row block. They should still be in the L2 cache when they are packed.
 constexpr int64_t kStripTarget = 512 << 10;
-/// Fewest rows of a row block: the packer writes runs as long as a row block has rows.
+/// Least number of rows of a row block. The runs that the packer writes are as long as a row block has rows.
 constexpr int64_t kMinStripRows = 256;
-/// Steps along K fall on whole 64-group tiles of the packer.
+/// Steps along K are multiples of the packer's tiles, which have 64 groups.
 constexpr int64_t kStepGrain = 1024;
 
-/// Bytes of a worker's buffers for one piece of an expert, without the row block that it reads.
+/// Size of a worker's buffers for one piece of an expert, in bytes. The row block that it reads does not
+/// count.
 uint64_t buffer_bytes(const OutputMatrix& target, const std::string& layout, const Tiling& t, bool k_outer) {
   int64_t bytes = 0;
   with_layout(layout, [&]<class L>() {
     bytes = layout_bytes<L>({1, t.row_step, t.k_step, target.shape.gated});
   });
-  // Codes and scales of all rows, as stored and transposed.
+  // Codes and scales of all rows, once as stored and once transposed.
   if (k_outer) bytes += 2 * t.row_step * (t.k_step / 2 + t.k_step / 16);
   return static_cast<uint64_t>(bytes);
 }
 
-/// Half of `step`, up to a multiple of `grain`.
+/// Half of `step`, rounded up to a multiple of `grain`.
 int64_t halve(int64_t step, int64_t grain) { return (step / 2 + grain - 1) / grain * grain; }
 
 }  // namespace

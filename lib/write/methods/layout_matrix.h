@@ -12,30 +12,34 @@
 
 namespace twofour {
 
-/// Global scales of a target, as multipliers. All are [E][sources_per_expert] but `folded`, which is [E].
+/// Global scales of a target, as multipliers. `folded` has one for each expert, [E]. The others have one for
+/// each source of each expert, [E][sources_per_expert].
 struct OutputScales {
-  std::vector<uint32_t> raw_bits;  ///< float32 bits as the source has them
+  std::vector<uint32_t> raw_bits;  ///< float32 bits as the source stores them
   std::vector<float> own;
-  std::vector<float> folded;  ///< the larger of gate and up: what the artifact stores
-  /// Sources whose global scale only the work finds, since they are quantized as they are read: all of an
-  /// expert or none. Their `raw_bits` are 0 here, `own` and `folded` 1. Empty: none.
+  std::vector<float> folded;  ///< the larger of gate and up, which the artifact stores
+  /// True for sources that are quantized when they are read, so that only the work finds their global scale.
+  /// Either all sources of an expert are computed, or none is. Their `raw_bits` are 0, their `own` and
+  /// `folded` are 1. An empty list means that no source is computed.
   std::vector<bool> computed = {};
   bool is_computed(size_t source) const { return !computed.empty() && computed[source]; }
 };
 
-/// How a target's experts are cut into pieces that fit the memory promised.
+/// How the experts of a target are cut into pieces that fit into the promised memory. Pieces are whole
+/// experts, except for giant experts.
 struct Tiling {
-  int64_t k_step;      ///< inputs of a piece
-  int64_t row_step;    ///< stored rows of a piece; all inputs and rows except for giant experts
-  int64_t strip_rows;  ///< rows of a module read at once
-  uint64_t bytes;      ///< a worker's buffers
+  int64_t k_step;      ///< number of inputs of a piece
+  int64_t row_step;    ///< number of stored rows of a piece
+  int64_t strip_rows;  ///< number of rows of a module that are read in one go
+  uint64_t bytes;      ///< size of a worker's buffers, in bytes
 };
 
-/// A matrix with all its experts in one of the layouts: a tensor for each part of the layout, then global
-/// scales.
+/// A matrix with all its experts in one of the layouts. It has a tensor for each part of the layout, and then
+/// one with the global scales.
 class LayoutMatrix : public Transformation {
  public:
-  /// `fold_word`: the setting that allows a fold with a larger error, for messages; empty if the rule has it.
+  /// `fold_word` is the setting that allows a fold with a larger error; messages name it. It is empty if the
+  /// rule has that setting.
   LayoutMatrix(OutputMatrix target, std::string layout, OutputScales scales, Tiling tiling,
                std::string fold_word, std::vector<size_t> tensors, std::vector<size_t> global_scales);
 
@@ -43,7 +47,8 @@ class LayoutMatrix : public Transformation {
   const std::string layout;
   const OutputScales scales;
   const Tiling tiling;
-  /// Largest relative norm by which a fold may change a matrix of an expert; larger changes are refused.
+  /// Largest relative norm of the change that a fold may make to a matrix of an expert. Larger changes are
+  /// refused.
   static constexpr double kMostFoldError = 0.1;
   const std::string fold_word;
   int part_count() const { return part_count_; }
@@ -64,45 +69,46 @@ class LayoutMatrix : public Transformation {
   std::vector<StoredScale> stored_scales() const override;
   std::vector<ModuleReport> report(const Checkpoint& source, const Json& result) const override;
 
-  /// True if an expert's sources are quantized as they are read.
+  /// True if the sources of an expert are quantized when they are read.
   bool is_computed(int64_t expert) const {
     return scales.is_computed(static_cast<size_t>(expert) * target.sources_per_expert);
   }
 
  private:
-  std::vector<size_t> tensors_;        ///< of the source, that go into it
-  std::vector<size_t> global_scales_;  ///< of the source, one for each source of the target
-  int part_count_ = 0;                 ///< of the layout; the global scales are one more
+  std::vector<size_t> tensors_;        ///< the source's tensors from which the matrix is made
+  std::vector<size_t> global_scales_;  ///< the source's tensors with the global scales, one for each source
+                                       ///< of the target
+  int part_count_ = 0;                 ///< number of the layout's parts, without the tensor of global scales
 };
 
-/// The result of the work on a LayoutMatrix: figures of all, and hashes of each source's codes and block
-/// scales.
+/// The result of the work on a LayoutMatrix: figures for the whole matrix, and hashes of the codes and block
+/// scales of each source.
 struct LayoutResult {
   Quality quality;
   struct Slice {
     Hash128 codes, scales;
   };
-  std::vector<Slice> slices;  ///< one a source of the target
-  /// One for each source: bits of the global scales that the work found, 0 of others; empty if it found none.
+  std::vector<Slice> slices;  ///< one for each source of the target
+  /// For each source, the bits of the global scale that the work found, or 0. Empty if the work found none.
   std::vector<uint32_t> global_scales = {};
-  /// One for each source: the result of choosing weights by statistics or masks, as
-  /// Checkpoint::computed_result; null for others. Empty: no source has one.
+  /// For each source, the result of choosing its weights by statistics or masks, as
+  /// Checkpoint::computed_result returns it, or null. Empty if no source has a result.
   std::vector<Json> solved = {};
-  /// The total change by choosing weights; nothing unless weights of all sources were chosen.
+  /// The total change that choosing weights made. Nothing unless weights of all sources were chosen.
   std::optional<EncodedResult> chosen() const;
-  /// Takes `solved` of all sources, once their rows were read.
+  /// Sets `solved` for all sources. Call this after their rows were read.
   void take_solved(const Checkpoint& source, const OutputMatrix& target);
   Json to_json() const;
   static LayoutResult from_json(const Json& json);
 };
 
-/// The computed global scale of source `source` of a matrix, from a checkpoint that computes it. Throws Error
-/// if its weights cannot be quantized.
+/// The global scale of source `source` of a matrix, from a checkpoint that computes it. Throws Error if its
+/// weights cannot be quantized.
 SourceScale read_computed_scale(const Checkpoint& checkpoint, const LayoutMatrix& matrix, size_t source);
 
-/// The part of an expert that is packed at once: inputs [k0, k0 + k) of stored rows [r0, r0 + rows); all of
-/// it except for giant experts. A piece is one run of bytes in each part, and the layout's map describes it
-/// as a separate matrix.
+/// The part of an expert that is packed in one go: inputs [k0, k0 + k) of stored rows [r0, r0 + rows). It is
+/// the whole expert, except for giant experts. A piece is a contiguous range of bytes in each part of the
+/// layout. The layout's map describes it as a separate matrix.
 struct Piece {
   int64_t k0, k, r0, rows;
 };
@@ -110,23 +116,23 @@ struct Piece {
 /// The pieces of an expert in the order of their bytes.
 std::vector<Piece> pieces_of(const OutputMatrix& target, const Tiling& tiling);
 
-/// The whole expert as one piece.
+/// The piece that is the whole expert.
 Piece whole_piece(const OutputMatrix& target);
 
-/// The shape of the piece as a separate matrix.
+/// The shape of a piece as a separate matrix.
 Shape piece_shape(const OutputMatrix& target, const Piece& piece);
 
-/// The rows of a source that belong to a piece; `n0` counts in the piece.
+/// The rows of a source that belong to a piece. Their `n0` counts from the beginning of the piece.
 SourceRows piece_rows(const SourceRows& source, const OutputMatrix& target, const Piece& piece);
 
-/// Where the piece begins in part `p` of its expert.
+/// Offset in bytes of a piece in part `p` of its expert.
 int64_t piece_offset(const std::string& layout, int p, const OutputMatrix& target, const Piece& piece);
 
-/// Bytes of the piece in part `p`.
+/// Size in bytes of a piece in part `p`.
 int64_t piece_bytes(const std::string& layout, int p, const OutputMatrix& target, const Piece& piece);
 
-/// Cuts a target's experts into pieces. `k_outer`: its modules are stacks with K along the dimension before
-/// the last.
+/// Cuts the experts of a target into pieces. `k_outer` is true if its modules are stacks whose dimension
+/// before the last is K.
 Tiling make_tiling(const OutputMatrix& target, const std::string& layout, bool k_outer,
                    const MemoryLimits& limits);
 

@@ -5,7 +5,7 @@
 
 namespace twofour {
 
-/// The makers in the rows of methods(); each has its own file.
+/// The makers in the rows of methods(). Each is defined in its own file.
 std::unique_ptr<Method> make_to_layout(Rule& rule);
 std::unique_ptr<Method> make_keep(Rule& rule);
 std::unique_ptr<Method> make_prune(Rule& rule);

@@ -9,7 +9,7 @@
 namespace twofour {
 namespace {
 
-/// The hash of the source of a module's part; that of the part itself if it was copied.
+/// The hash of the source of a module's part. If the part was copied, it is the hash of the part itself.
 std::string source_hash(const Json& result, const char* key, const Hash128& output) {
   return result.is_object() && result.contains(key) ? result.at(key).get<std::string>() : output.hex();
 }
@@ -49,7 +49,7 @@ std::vector<Unit> PartedRewrite::units(const Checkpoint&) const {
 uint64_t PartedRewrite::worker_bytes() const {
   uint64_t most = 0;
   for (const Part& part : parts_) {
-    // Codes and scales that are read, and bytes that are written.
+    // The buffers hold the codes and scales that are read, and the bytes that are written.
     const uint64_t out = std::min(part.rewrite->step(), std::max<uint64_t>(part.info.bytes(), 1));
     most = std::max(most, 2 * out + out / 4);
   }
@@ -174,7 +174,7 @@ Json LinearRewrite::entries(const Checkpoint& source, const Json& result,
                {"format", module_.format->key},
                {"dtype", dtype_name(source.tensors()[module_.weight].dtype)}};
   if (widens()) {
-    from["weights_xxh3_128"] = result;  // as float32
+    from["weights_xxh3_128"] = result;  // the hash of the weights in float32
   } else {
     for (const auto& [key, tensor] :
          {std::pair{"scale_dtype", module_.scale}, {"input_scale_dtype", module_.input_scale}}) {

@@ -10,23 +10,23 @@
 
 namespace twofour {
 
-/// A module that remains a module under the model's own names, rewritten tensor by tensor.
+/// A module that stays a module with the model's own names. It is rewritten tensor by tensor.
 class PartedRewrite : public Transformation {
  public:
   struct Part {
     TensorInfo info;
-    size_t source;  ///< main tensor of the source that it is made from
+    size_t source;  ///< the main tensor of the source from which it is made
     std::unique_ptr<const TensorRewrite> rewrite;
-    bool changes = false;  ///< it is more than a copy, for --dry-run
+    bool changes = false;  ///< it is more than a copy; for --dry-run
   };
-  /// `becomes` is the rule's `to`. `tolerance`: as in ValueComparison.
+  /// `becomes` is the value of Rule::to. `tolerance` is as in ValueComparison.
   PartedRewrite(std::string becomes, std::optional<double> tolerance)
       : becomes_(std::move(becomes)), tolerance_(tolerance) {
     set_rule("belongs to a module to convert");
   }
   /// Adds the next part.
   void add(Part part) { parts_.push_back(std::move(part)); }
-  /// A tensor of the source that goes into part 0 or is dropped.
+  /// Adds a tensor of the source that part 0 is made from, or that is dropped.
   void consume(size_t tensor) { consumed_.push_back(tensor); }
   bool drop(size_t tensor) override {
     consume(tensor);
@@ -34,9 +34,9 @@ class PartedRewrite : public Transformation {
   }
   const std::vector<Part>& parts() const { return parts_; }
   const std::string& becomes() const { return becomes_; }
-  /// True if a tensor of the source is written byte for byte.
+  /// True if a tensor of the source is written unchanged, byte for byte.
   bool passes(size_t tensor) const;
-  /// True if a tensor of the source is written in another type.
+  /// True if a tensor of the source is written with another type.
   bool converts(const Checkpoint& source, size_t tensor) const;
 
   std::vector<TensorInfo> outputs(const Checkpoint& source) const override;
@@ -48,7 +48,7 @@ class PartedRewrite : public Transformation {
   std::optional<ValueComparison> value_comparison() const override { return ValueComparison{tolerance_}; }
 
  protected:
-  /// The parts' entries, with the names of their source tensors if they differ.
+  /// The entries of the parts. They have the names of the source's tensors if these differ.
   Json part_entries(const Checkpoint& source, const std::vector<Json>& tensors) const;
 
  private:
@@ -58,25 +58,27 @@ class PartedRewrite : public Transformation {
   std::vector<size_t> consumed_;
 };
 
-/// A rule's choice of the input scale of a module; null: none.
+/// The choice of a rule for the input scale of a module. `rule` is null if there is no choice.
 struct InputScaleChoice {
   std::shared_ptr<const InputScaleRule> rule = {};
   ChosenInputScale scale = {};
 };
 
-/// An NVFP4 module: pruned, in another dialect or in BF16. Part 0 is made from the codes.
+/// An NVFP4 module that is pruned, written in another dialect, or widened to BF16. Part 0 is made from the
+/// codes.
 class ModuleRewrite : public PartedRewrite {
  public:
   struct Scales {
-    std::vector<uint32_t> raw_bits;  ///< float32 bits of the global scales, one, or one per expert
-    std::vector<float> multipliers;  ///< one per expert
-    uint32_t input_scale_bits = 0;   ///< of the input scale, if it is written anew
+    std::vector<uint32_t> raw_bits;  ///< float32 bits of the global scales: one for the module, or one for
+                                     ///< each expert
+    std::vector<float> multipliers;  ///< one for each expert
+    uint32_t input_scale_bits = 0;   ///< bits of the input scale if it is written anew, else 0
   };
 
-  /// `prunes`: part 0 are pruned codes.
+  /// `prunes` is true if part 0 holds pruned codes.
   ModuleRewrite(const Nvfp4Linear& module, std::string becomes, Scales scales, bool prunes,
                 std::optional<double> tolerance);
-  /// The input scale is chosen by a rule; -1: no part holds one.
+  /// Sets the input scale that a rule chose. `part` is the part that holds it, or -1 if there is none.
   void choose_input_scale(InputScaleChoice choice, int part) {
     input_scale_ = std::move(choice);
     input_scale_part_ = part;
@@ -106,13 +108,13 @@ class ModuleRewrite : public PartedRewrite {
   int input_scale_part_ = -1;
 };
 
-/// A linear in any other format: in a dialect's spelling, or in BF16.
+/// A linear in another format than NVFP4, written in a dialect's spelling or as BF16.
 class LinearRewrite : public PartedRewrite {
  public:
   LinearRewrite(Linear module, std::string becomes, std::optional<double> tolerance)
       : PartedRewrite(std::move(becomes), tolerance), module_(std::move(module)) {}
   const Linear& module() const { return module_; }
-  /// True if part 0 holds the weights in BF16: then the result is the hash of the source's weights in
+  /// True if part 0 holds the weights in BF16. The result is then the hash of the source's weights in
   /// float32.
   bool widens() const { return becomes() == "bf16"; }
 
@@ -129,8 +131,8 @@ class LinearRewrite : public PartedRewrite {
   Linear module_;
 };
 
-/// Weights of a linear in any format as BF16: in float32, each product rounded once, then rounded to the
-/// nearest BF16, ties to even.
+/// The weights of a linear in any format as BF16. They are computed in float32, where each product is rounded
+/// once, and then rounded to the nearest BF16, ties to even.
 class WidenedWeights : public TensorRewrite {
  public:
   explicit WidenedWeights(const Linear& module) : module_(module) {}
@@ -144,10 +146,10 @@ class WidenedWeights : public TensorRewrite {
   Linear module_;
 };
 
-/// Some rows of one expert of a stack, byte for byte.
+/// A copy of some rows of one expert of a stack, byte for byte.
 class GatheredRows : public TensorRewrite {
  public:
-  /// Row i is the `row_bytes` from byte `first + i * step` of the tensor on.
+  /// Row i consists of `row_bytes` bytes of the tensor, from byte `first + i * step` on.
   GatheredRows(size_t tensor, uint64_t row_bytes, uint64_t first, uint64_t step)
       : tensor_(tensor), row_bytes_(row_bytes), first_(first), step_(step) {}
   uint64_t grain() const override { return row_bytes_; }

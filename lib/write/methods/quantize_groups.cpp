@@ -46,7 +46,8 @@ class GroupPlanner {
     for (const size_t i : chosen) choose(all[i]);
     if (modules_.empty() && nvfp4_without_scale().empty()) {
       problems_.refuse();
-      // In a recipe, linears that have the format already stay; a match that finds nothing was refused.
+      // In a recipe, linears that already have the format stay. A pattern that matches nothing was refused
+      // before.
       if (!planner_.is_single) return planner_.config.keep();
       const bool done = !all.empty() && std::all_of(all.begin(), all.end(),
                                                     [](const Linear& m) { return m.nvfp4.has_value(); });
@@ -81,7 +82,8 @@ class GroupPlanner {
   }
 
  private:
-  /// Stacks of floats under names that no rule knows stay as they are, and the configuration lists them.
+  /// Reports stacks of floats whose names no naming rule knows. They stay as they are, and the configuration
+  /// lists them.
   void note_unknown_stacks(const std::vector<Linear>& all) {
     std::set<size_t> known;
     for (const Linear& m : all) known.insert({m.weight, m.bias.value_or(m.weight)});
@@ -108,8 +110,9 @@ class GroupPlanner {
     modules_.push_back(m);
   }
 
-  /// Chooses input scales of NVFP4 by the rule's settings, also for modules that are NVFP4 already and have
-  /// none. Without settings the source's are dropped, except for DeepSeek-V4, whose loaders need them.
+  /// Chooses input scales of NVFP4 by the rule's settings. This includes modules that are NVFP4 already but
+  /// have no input scale. Without settings, the source's input scales are dropped. DeepSeek-V4 is the
+  /// exception, since its loaders need them.
   void choose_nvfp4_input_scales() {
     if (!rule_.is_nvfp4() || rule_.in_place) return;
     input_scales_ = std::make_shared<InputScaleRule>(input_scale_rule(words_, dialect_));
@@ -144,7 +147,7 @@ class GroupPlanner {
     formed_.input_scales_dropped = 0;
   }
 
-  /// Linears that a rule matches and that lack only the input scale that it asks for.
+  /// Linears that the rule matches, and that lack only the input scale that the rule asks for.
   std::vector<Linear> nvfp4_without_scale() const {
     std::vector<Linear> matched;
     if (!rule_.is_nvfp4() || words_.selection.from_default || !adds_input_scales(words_)) return matched;
@@ -214,12 +217,12 @@ class GroupPlanner {
   Problems& problems_;
   const EncodeRule& rule_;
   const OutputDialect& dialect_;
-  std::vector<Linear> modules_;  ///< that are quantized
+  std::vector<Linear> modules_;  ///< linears that are quantized
   FormedGroups formed_;
   std::shared_ptr<InputScaleRule> input_scales_;
-  std::vector<ChosenInputScale> chosen_;  ///< of its modules
-  size_t already_nvfp4_ = 0;              ///< the first of the modules that is NVFP4 already
-  UnsolvedByReason unsolved_;             ///< matrices that statistics do not suffice for
+  std::vector<ChosenInputScale> chosen_;  ///< input scales of its modules
+  size_t already_nvfp4_ = 0;              ///< index of the first module that is NVFP4 already
+  UnsolvedByReason unsolved_;             ///< matrices whose statistics do not suffice
 };
 
 }  // namespace

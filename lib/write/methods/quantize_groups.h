@@ -8,32 +8,33 @@
 
 namespace twofour {
 
-/// Plans the quantization by `encode` of the linears that `rule` takes: groups that share a scale, their
-/// tensors, input scales and entries. Problems and findings go to the planner. Throws Error if there is
-/// nothing to quantize.
+/// Plans the quantization of the linears that `rule` takes, by the settings of `encode`: the groups that
+/// share a scale, their tensors, input scales and entries. Problems and findings go to the planner. Throws
+/// Error if there is nothing to quantize.
 void plan_quantized_groups(const EncodeRule& encode, const Rule& rule, Planner& planner);
 
-/// Plans NVFP4 modules of the source that statistics or masks prune under their own names and scales, by the
-/// settings of `rule`; stacks are problems. `folds_pairs`: as in EncodeRule.
+/// Plans NVFP4 modules of the source that statistics or masks prune by the settings of `rule`. They keep
+/// their names and scales. Stacks are problems. `folds_pairs` is as in EncodeRule.
 void plan_pruned_groups(const Rule& rule, const std::vector<size_t>& modules, bool folds_pairs,
                         Planner& planner);
 
-/// Linears as groups of matrices that share a scale, with figures to report.
+/// Linears as groups of matrices that share a scale, with figures for reports.
 struct FormedGroups {
   QuantizedGroups groups;
   size_t matrices = 0;
-  size_t without_kept = 0;         ///< matrices without a global scale among the given ones
-  std::string first_without_kept;  ///< the first of them
-  size_t without_input_scale = 0;  ///< FP8 matrices whose source has none, though loaders need one
+  size_t without_kept = 0;         ///< number of matrices that have no global scale in `kept`
+  std::string first_without_kept;  ///< name of the first of them
+  size_t without_input_scale = 0;  ///< number of FP8 matrices whose source has no input scale, though loaders
+                                   ///< need one
   size_t input_scales_dropped = 0;
-  size_t rounded_twice = 0;  ///< linears that were quantized already
-  bool has_experts = false;  ///< routed ones
+  size_t rounded_twice = 0;  ///< number of linears that were quantized before
+  bool has_experts = false;  ///< some linears are routed experts
 };
 
-/// Forms the groups of linears: their matrices (each expert of a stack has its own), the tensors of each
-/// under the names of the rule's dialect, and the tensors of the source that go into them. `kept`: global
-/// scales that are given, as Rule::kept. Invalid scales of the source are problems of the planner; throws
-/// Error with all problems on stacks of unknown names.
+/// Forms the groups of linears. Each expert of a stack has its own matrices. Each matrix has its tensors,
+/// under the names of the rule's dialect, and each group the tensors of the source from which it is made.
+/// `kept` has global scales that are given, as in Rule::kept. Invalid scales of the source become problems of
+/// the planner. Throws Error with all problems if stacks have unknown names.
 FormedGroups form_groups(const EncodeRule& encode, const FixedGlobalScales& kept,
                          const std::vector<Linear>& linears, Planner& planner);
 

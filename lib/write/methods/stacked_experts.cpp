@@ -17,7 +17,7 @@ namespace {
 /// Bytes of a weight in BF16.
 constexpr int64_t kWidth = 2;
 
-/// The tensors of a linear that go into a stack; a stack's own bias stays as it is.
+/// The tensors of a linear from which a stack is made. The bias of a linear that is a stack stays as it is.
 std::vector<size_t> tensors_of(const Linear& m) {
   std::vector<size_t> all = m.tensors();
   if (!m.stacked && m.bias) all.push_back(*m.bias);
@@ -33,7 +33,7 @@ StackedExperts::StackedExperts(ExpertStack stack, const MemoryLimits& limits)
 
 int64_t StackedExperts::unit_lines() const {
   if (!stack_.by_columns) return std::clamp<int64_t>(kStackUnitWeights / stack_.k, 1, stack_.n());
-  // Each unit reads all rows, so the fewer the better.
+  // Each unit reads all rows, so fewer units are better.
   const auto most = static_cast<int64_t>(limits_.piece) / (kWidth * stack_.n());
   return std::clamp<int64_t>(most, 1, stack_.k);
 }
@@ -90,7 +90,7 @@ std::vector<Unit> StackedExperts::units(const Checkpoint& source) const {
 
 uint64_t StackedExperts::worker_bytes() const {
   const int64_t line = stack_.by_columns ? stack_.n() : stack_.k;
-  // The bytes that are written; rows as stored, twice, and as floats.
+  // The buffers hold the bytes that are written, the stored rows twice, and the rows as floats.
   const auto made = static_cast<uint64_t>(unit_lines() * line * kWidth);
   return made + static_cast<uint64_t>(strip_rows() * stack_.k) * kQuantizeStripBytes;
 }
@@ -114,7 +114,7 @@ Json StackedExperts::entries(const Checkpoint& source, const Json& result,
                 {"gated", false}};
   entry["tensors"] = tensors;
   const Linear& first = stack_.matrix(0, 0);
-  entry["sources"] = Json::array({{{"module", first.name},  // and the modules that follow it
+  entry["sources"] = Json::array({{{"module", first.name},  // the first module and the modules after it
                                    {"format", first.format->name},
                                    {"dtype", dtype_name(source.tensors()[first.weight].dtype)},
                                    {"weights_xxh3_128", result.at("weights")}}});
@@ -133,15 +133,15 @@ std::vector<ModuleReport> StackedExperts::report(const Checkpoint&, const Json&)
 
 namespace {
 
-/// Single experts of a block, or stacks of another form; positions among the modules.
+/// Experts of a block that are single, or in stacks of another form, as indices of modules.
 struct ExpertBlock {
   std::map<int64_t, std::map<Projection, size_t>> experts;
   std::map<Projection, size_t> stacks;
 };
 
-/// A family that has stacks in its files.
+/// A family whose files have stacks.
 struct StackingFamily {
-  const ExpertStacks* stacks = nullptr;  ///< nullptr: there is none
+  const ExpertStacks* stacks = nullptr;  ///< nullptr if the family has none
   std::string model_type;
 };
 StackingFamily stacking_family(const Json& config) {
@@ -184,7 +184,7 @@ class StackPlanner {
   }
 
  private:
-  /// Blocks that have a matrix to be widened.
+  /// Finds the blocks that have a matrix to widen.
   std::map<std::string, ExpertBlock> find_blocks() const {
     std::map<std::string, ExpertBlock> blocks;
     std::set<std::string> widened;
@@ -197,7 +197,7 @@ class StackPlanner {
       const bool is_chosen = chosen_.contains(i) && !planner_.is_taken(m.weight);
       if (is_chosen) widened.insert(name->block);
       if (name->expert >= 0 && !m.stacked) blocks[name->block].experts[name->expert][name->projection] = i;
-      // Other stacks stay in their form, which is the family's.
+      // Other stacks keep their form, which is that of the family.
       if (m.stacked && is_chosen && by_columns_ && !m.k_outer)
         blocks[name->block].stacks[name->projection] = i;
     }
@@ -205,7 +205,7 @@ class StackPlanner {
     return blocks;
   }
 
-  /// Why the experts of a block cannot become stacks; empty: they can.
+  /// The reason why the experts of a block cannot become stacks. Empty if they can.
   std::string why_apart(const std::string& name, const ExpertBlock& block) const {
     const auto count = static_cast<int64_t>(block.experts.size());
     if (block.experts.rbegin()->first != count - 1) {
@@ -267,7 +267,7 @@ class StackPlanner {
     planner_.add(std::make_unique<StackedExperts>(std::move(stack), planner_.limits));
   }
 
-  /// Plans a stack that is stored in rows, as MXFP4 is, of a family that has columns outermost in floats.
+  /// Plans a stack that is stored by rows, like MXFP4, if the family stores stacks of floats by columns.
   void plan_turned(const std::string& name, Projection projection, size_t i) {
     const Linear& m = modules_[i];
     ExpertStack stack = make_stack(name, projection, m.e, m.n, m.k, 1);

@@ -13,16 +13,19 @@
 
 namespace twofour {
 
-/// One tensor that a family's files hold for all experts of a block, and the linears that it is made from.
+/// A tensor that the files of a family hold for all experts of a block, and the linears from which it is
+/// made.
 struct ExpertStack {
-  Projection projection;           ///< gate with up, or down
-  TensorInfo weights;              ///< BF16, [E, N, K] or, with columns outermost, [E, K, N]
+  Projection projection;           ///< gate and up together, or down
+  TensorInfo weights;              ///< BF16, [E, N, K], or [E, K, N] if `by_columns`
   std::optional<TensorInfo> bias;  ///< [E, N]
-  bool by_columns = false;         ///< [E, K, N]
-  bool interleaved = false;        ///< rows of gate and up alternate, else gate's come before up's
-  int64_t e = 0, rows = 0, k = 0;  ///< of one matrix; N = rows * per_expert
-  size_t per_expert = 1;           ///< 2: gate and up
-  /// [E][per_expert]; a linear that is itself a stack is the same for all E.
+  bool by_columns = false;         ///< columns come before rows: [E, K, N]
+  bool interleaved = false;        ///< rows of gate and up alternate; otherwise all rows of gate come before
+                                   ///< those of up
+  int64_t e = 0, rows = 0, k = 0;  ///< number of experts; rows and inputs of one matrix; N = rows *
+                                   ///< per_expert
+  size_t per_expert = 1;           ///< 2 if the stack holds gate and up
+  /// The linears, [E][per_expert]. A linear that is itself a stack appears for every expert.
   std::vector<std::shared_ptr<const Linear>> matrices;
 
   int64_t n() const { return rows * static_cast<int64_t>(per_expert); }
@@ -31,15 +34,16 @@ struct ExpertStack {
   }
 };
 
-/// Linears of single experts as one tensor in BF16, written by rows or columns of one expert at a time.
+/// Linears of single experts that become one BF16 tensor. A unit of work writes rows, or columns, of one
+/// expert.
 class StackedExperts : public Transformation {
  public:
   StackedExperts(ExpertStack stack, const MemoryLimits& limits);
 
   const ExpertStack& stack() const { return stack_; }
-  /// Rows of an expert [N, K] or, by columns, columns that one unit writes.
+  /// Number of rows that one unit writes of an expert [N, K]; by columns, number of columns.
   int64_t unit_lines() const;
-  /// Rows of a matrix that are read at once.
+  /// Number of rows of a matrix that are read in one go.
   int64_t strip_rows() const;
 
   std::string name(const Checkpoint&) const override { return stack_.weights.name; }
@@ -68,14 +72,14 @@ class StackedExperts : public Transformation {
   MemoryLimits limits_;
 };
 
-/// Approximate number of weights in a unit of rows; each unit has a hash of the source.
+/// Approximate number of weights in a unit of rows. Each unit has a hash of the source.
 inline constexpr int64_t kStackUnitWeights = 4 << 20;
 
-/// Plans stacks for the experts among `modules` in blocks that a rule widens to BF16, if the model's family
-/// has stacks in its files; `chosen` are positions of the widened modules. Returns the positions that were
-/// taken, sorted. Blocks that are chosen in part, or that lack experts, are left, with a warning: loaders of
-/// the family do not know single experts. Experts with biases are a problem if the family has none, and the
-/// reverse.
+/// Plans stacks for the experts that a rule widens to BF16, if files of the model's family have stacks.
+/// `chosen` holds the indices in `modules` of all modules that the rule widens. Returns the sorted indices of
+/// the modules that became part of a stack. A block is left, with a warning, if only some of its experts are
+/// chosen or if it lacks experts, since loaders of the family do not know single experts. It is a problem if
+/// experts have biases and the family has none, or the reverse.
 std::vector<size_t> plan_stacks(Planner& planner, const std::vector<Linear>& modules,
                                 std::span<const size_t> chosen);
 

@@ -62,7 +62,7 @@ void refuse_unknown_weights(Planner& planner) {
     const bool few_bits = dtype_bits(t.dtype) <= 8 && t.dtype != DType::kBool;
     if (!few_bits || t.shape.size() < 2 || known.count(i)) continue;
     const auto part = parse_part_name(t.name);
-    // Terms are judged by their values; zero points of inputs and outputs do not change weights.
+    // Terms are checked by their values. Zero points of inputs and outputs do not change weights.
     if (part && (part->part->kind == PartKind::kTerm || part->part->name.ends_with("zero_point"))) continue;
     planner.problems.add(fmt::format("{}: expected weights in floats, FP8, MXFP4, NVFP4 or INT4, found {}",
                                      c.where(i), describe(t.dtype, t.shape)));
@@ -76,7 +76,8 @@ class ToBf16 : public Method {
  public:
   void plan(Rule& rule, Planner& planner) const override {
     const Checkpoint& c = planner.source;
-    // The modules that stay are described one by one, and the engines' rules are checked.
+    // The modules that stay are described one by one, and the configuration is checked against the engines'
+    // rules.
     const bool has_words = source_dialect(c) != nullptr || is_foreign(c);
     const bool general = has_other_formats(c) || !planner.is_single ||
                          (has_words && chosen_modules(c, rule.selection).size() < c.nvfp4_modules().size());
@@ -89,10 +90,10 @@ class ToBf16 : public Method {
   }
 
  private:
-  static constexpr double kTolerance = 0x1p-8;  ///< half a last bit
+  static constexpr double kTolerance = 0x1p-8;  ///< half a unit in the last place
 
   static void stack_experts(const std::vector<size_t>& modules, Planner& planner) {
-    Problems others;  // of modules that stay as they are
+    Problems others;  // problems of modules that stay as they are
     const std::vector<Linear> all = find_weight_modules(planner.source, others);
     std::vector<size_t> chosen;
     for (size_t i = 0; i < all.size(); ++i) {
@@ -102,7 +103,7 @@ class ToBf16 : public Method {
     plan_stacks(planner, all, chosen);
   }
 
-  /// Widens a source that has no format but NVFP4. Returns the number of input scales that are dropped.
+  /// Widens a source whose only format is NVFP4. Returns the number of input scales that are dropped.
   static size_t widen_nvfp4(const Rule& rule, Planner& planner) {
     const Checkpoint& c = planner.source;
     std::vector<std::string> names;
@@ -137,7 +138,7 @@ class ToBf16 : public Method {
     for (const size_t i : chosen) {
       const Linear& m = planner.linears()[i];
       if (std::binary_search(stacked.begin(), stacked.end(), i)) {
-        // It is written with the others of its block.
+        // This module is written with the others of its block.
       } else if (m.nvfp4) {
         add(rule, c.nvfp4_modules()[*m.nvfp4], planner);
       } else {
@@ -156,7 +157,8 @@ class ToBf16 : public Method {
     return input_scales;
   }
 
-  /// Refuses a part of the pieces of an embedding that share a scale: they are widened together.
+  /// Adds a problem if only some pieces of an embedding are chosen and all pieces share a scale, since they
+  /// must be widened together.
   static void refuse_split_tables(Planner& planner, const std::vector<size_t>& chosen) {
     for (size_t i = 0; i < planner.linears().size(); ++i) {
       const Linear& m = planner.linears()[i];
@@ -168,7 +170,7 @@ class ToBf16 : public Method {
     }
   }
 
-  /// Adds weights of the source's tensor `from`, in BF16, as a module's first part.
+  /// Adds the weights in the source's tensor `from`, as BF16, as the first part of a module.
   static void add_weights(PartedRewrite& module, std::string name, std::vector<int64_t> shape, size_t from,
                           std::unique_ptr<const TensorRewrite> weights, Planner& planner) {
     refuse_large(*weights, from, planner);
@@ -182,12 +184,12 @@ class ToBf16 : public Method {
     std::vector<int64_t> shape = {m.n, m.k};
     if (m.k_outer) std::swap(shape[0], shape[1]);
     if (m.stacked) shape.insert(shape.begin(), m.e);
-    // A stack's weights have the stack's own name.
+    // The weights of a stack have the name of the stack.
     const bool is_bare = m.stacked && !planner.source.tensors()[m.weight].name.ends_with(".weight");
     add_weights(*module, is_bare ? m.name : m.name + ".weight", std::move(shape), m.weight,
                 std::make_unique<WidenedWeights>(m), planner);
     for (const size_t tensor : m.tensors()) {
-      // The scale that pieces of an embedding share goes with the first of them.
+      // The scale that pieces of an embedding share belongs to the first piece.
       if (tensor != m.weight && !(m.is_table && planner.is_taken(tensor))) module->consume(tensor);
     }
     planner.add(std::move(module));

@@ -16,14 +16,15 @@
 namespace twofour {
 namespace {
 
-constexpr double kScaleTolerance = 0x1p-22;  ///< a last bit of the multiplier and two roundings
+constexpr double kScaleTolerance = 0x1p-22;  ///< one unit in the last place of the multiplier, and two
+                                             ///< roundings
 
 /// A float32 scalar of the new dialect.
 TensorInfo scalar_info(std::string name, std::vector<int64_t> shape) {
   return {std::move(name), DType::kF32, std::move(shape), 0, sizeof(float)};
 }
 
-/// The stored bits of an input scale, which must be a number that has a reciprocal.
+/// The stored bits of an input scale. It must be a number that has a reciprocal.
 uint32_t stored_input_scale(const Checkpoint& c, size_t tensor, Problems& problems) {
   const TensorInfo& t = c.tensors()[tensor];
   if (t.dtype != DType::kF32 || t.bytes() != sizeof(float)) {
@@ -35,7 +36,7 @@ uint32_t stored_input_scale(const Checkpoint& c, size_t tensor, Problems& proble
   c.read(tensor, 0, bytes);
   float value = 0;
   std::memcpy(&value, bytes, sizeof(value));
-  const float reciprocal = 1.0f / value;  // its own reciprocal must be finite, too
+  const float reciprocal = 1.0f / value;  // the reciprocal of that reciprocal must be finite, too
   if (!std::isfinite(value) || value <= 0 || !std::isfinite(reciprocal) || reciprocal <= 0 ||
       !std::isfinite(1.0f / reciprocal)) {
     problems.add(
@@ -45,22 +46,23 @@ uint32_t stored_input_scale(const Checkpoint& c, size_t tensor, Problems& proble
   return std::bit_cast<uint32_t>(value);
 }
 
-/// The bits to go back to. A reciprocal's reciprocal may be another number, so a stored scale that is the
-/// reciprocal of `remembered` returns to it. 0 if nothing is remembered or the stored scale was changed.
+/// The bits that the converted scale returns to. The reciprocal of a reciprocal may differ from the original
+/// number. So if the stored scale is the reciprocal of `remembered`, the result is `remembered`. It is 0 if
+/// nothing is remembered or the stored scale was changed.
 uint32_t remembered_bits(uint32_t remembered, uint32_t stored) {
   if (remembered == 0) return 0;
   return std::bit_cast<uint32_t>(1.0f / std::bit_cast<float>(remembered)) == stored ? remembered : 0;
 }
 
-/// The original of a module in a source that twofour wrote, if it was of that dialect.
+/// The original form of a module, if twofour wrote the source and the original had this dialect.
 Manifest::Original original_of(const Manifest* written, const std::string& name, const Nvfp4Dialect& to) {
   if (written == nullptr) return {};
   const auto at = written->originals.find(name);
   return at != written->originals.end() && at->second.dialect == to.name ? at->second : Manifest::Original{};
 }
 
-/// Checks that readers of `to` get a number from the reciprocal. A value that is no scale was reported
-/// before.
+/// Checks that readers of `to` get a number from the reciprocal. Values that are not valid scales were
+/// reported before.
 void check_reciprocal(const Checkpoint& c, const Nvfp4Linear& m, const ModuleRewrite::Scales& scales,
                       const Nvfp4Dialect& to, Problems& problems) {
   const float stored = std::bit_cast<float>(scales.raw_bits[0]), written = 1.0f / stored;
@@ -223,12 +225,12 @@ class ToDialect : public Method {
       note_same(rule, planner);
       return planner.config.keep();
     }
-    // A source of other formats needs no NVFP4 if the dialect is named.
+    // A source with other formats needs no NVFP4 if the rule names a dialect.
     if (c.nvfp4_modules().empty() && has_other_formats(c) && !rule.dialect.empty())
       return keep_all(rule, output_dialect(rule.dialect, true), planner);
     std::vector<size_t> modules = all_modules(c, rule);
     if (rule.dialect.empty()) {
-      // A checkpoint gets the other dialect, an artifact its own.
+      // A checkpoint gets the other dialect. An artifact gets the dialect of its source.
       const std::string_view own = c.nvfp4_modules()[modules[0]].dialect->name;
       for (const std::string& name : output_dialect_names(true)) {
         if ((name == own) == c.is_view() && rule.dialect.empty()) rule.dialect = name;
@@ -239,7 +241,7 @@ class ToDialect : public Method {
     const auto is_kept = [&](size_t m) {
       return std::string_view(c.nvfp4_modules()[m].dialect->name) == dialect.nvfp4->name;
     };
-    // A configuration of a foreign tool, such as Quark's, is written anew for each module.
+    // A configuration of another tool, as Quark's, is written anew for each module.
     const bool is_anew =
         has_other_formats(c) || changes_input_scales(rule) || is_foreign(c) || dialect.name == "deepseek-v4";
     if (!is_anew && std::all_of(modules.begin(), modules.end(), is_kept)) {
@@ -264,12 +266,12 @@ class ToDialect : public Method {
          fmt::format("is in the {} dialect already: everything is copied", rule.dialect)});
   }
 
-  /// Writes every quantized linear in the dialect, in any format.
+  /// Writes all quantized linears, in any format, in the dialect.
   static void keep_all(const Rule& rule, const OutputDialect& dialect, Planner& planner) {
     planner.config.set_dialect(dialect);
     planner.config.rewrite();
     refuse_part(rule, planner);
-    const auto fp8_scale_type = planner.fp8_scale_type(dialect);  // this rule takes all experts that are left
+    const auto fp8_scale_type = planner.fp8_scale_type(dialect);  // this rule takes all remaining experts
     std::vector<Linear> rescaled;
     for (const Linear& m : planner.linears()) {
       if (planner.is_taken(m.weight)) continue;
@@ -282,13 +284,14 @@ class ToDialect : public Method {
     if (!rescaled.empty()) change_input_scales(rule, rescaled, planner);
   }
 
-  /// Writes the source of an artifact in its own dialect, which may be one that twofour only reads.
+  /// Writes the source of an artifact in its own dialect. This may be a dialect that twofour otherwise only
+  /// reads.
   static void keep_source(const Rule& rule, const std::vector<size_t>& modules, Planner& planner) {
     for (const size_t m : modules) keep(rule, planner.source.nvfp4_modules()[m], planner);
     planner.config.set_texts(original_texts(planner.source));
   }
 
-  /// Throws Error unless the selection has every quantized linear: they all have one dialect.
+  /// Throws Error unless the selection has every quantized linear, since all of them must have one dialect.
   static void refuse_part(const Rule& rule, Planner& planner) {
     Chooser chooser(rule.selection, planner.layers());
     size_t chosen = 0, all = 0;

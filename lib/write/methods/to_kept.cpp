@@ -15,7 +15,7 @@
 namespace twofour {
 namespace {
 
-/// True if a linear's tensors have the names, types and shapes of `to` already.
+/// True if the tensors of a linear already have the names, types and shapes of `to`.
 bool is_spelled(const Checkpoint& c, const Linear& m, const Spelling& to) {
   if (m.stacked || (to.needs_input_scale && !m.input_scale)) return false;
   const TensorInfo &weight = c.tensors()[m.weight], &scale = c.tensors()[*m.scale];
@@ -24,14 +24,14 @@ bool is_spelled(const Checkpoint& c, const Linear& m, const Spelling& to) {
          scale.shape == to.scale_shape;
 }
 
-/// The scheme in a dialect of a linear that has `scheme`.
+/// The scheme that a linear with `scheme` has in a dialect.
 Scheme scheme_in(const OutputDialect& dialect, const Scheme& scheme, const Linear& m) {
   const auto name = parse_module_name(m.name);
   const bool routed = name && name->kind == BlockKind::kRoutedExperts;
   return routed && dialect.of_experts != nullptr ? dialect.of_experts(scheme) : scheme;
 }
 
-/// True if another type holds all F32 values of a tensor exactly.
+/// True if `type` can represent all F32 values of a tensor exactly.
 bool holds_exactly(const Checkpoint& c, size_t tensor, DType type) {
   if (type != DType::kBF16) return false;
   std::vector<uint32_t> bits(c.tensors()[tensor].bytes() / sizeof(float));
@@ -39,7 +39,7 @@ bool holds_exactly(const Checkpoint& c, size_t tensor, DType type) {
   return std::all_of(bits.begin(), bits.end(), [](uint32_t b) { return (b & 0xFFFF) == 0; });
 }
 
-/// Plans a linear in a dialect's spelling; stacks become single experts, as engines need them.
+/// Plans a linear in the spelling of a dialect. Stacks become single experts, since engines need these.
 class Respelling {
  public:
   Respelling(const std::string& becomes, const Linear& m, const Scheme& scheme, Planner& planner)
@@ -50,7 +50,7 @@ class Respelling {
         scheme_(scheme_in(*planner.config.dialect(), scheme, m)),
         made_(std::make_unique<LinearRewrite>(m, becomes, 0.0)) {}
 
-  /// Plans the tensors of each matrix, under the matrix's name.
+  /// Plans the tensors of each matrix under the name of the matrix.
   void run() {
     if (!m_.stacked) {
       add_matrix(m_.name, 0, {"", 0, 1, m_.n});
@@ -78,7 +78,7 @@ class Respelling {
     made_->add({std::move(info), source, std::move(rewrite), true});
   }
 
-  /// Rows of a tensor that has one for each `rows_each` rows of weights.
+  /// Rows of a tensor that has one row for each `rows_each` rows of weights.
   std::unique_ptr<const TensorRewrite> rows_of(size_t tensor, int64_t rows_each, int64_t e,
                                                const StackPart& part) const {
     if (!m_.stacked) return std::make_unique<CopiedTensor>(tensor, false);
@@ -95,7 +95,7 @@ class Respelling {
   void add_matrix(const std::string& name, int64_t e, const StackPart& part) {
     planner_.config.add(name, m_.weight, scheme_);
     const auto spelling = dialect_.spelling(scheme_, part.rows, m_.k);
-    if (!spelling) return;  // reported
+    if (!spelling) return;  // the problem was reported
     const int64_t width = m_.format->pairs ? m_.k / 2 : m_.k;
     add(name + spelling->weight, spelling->weight_type, {part.rows, width}, m_.weight,
         rows_of(m_.weight, 1, e, part));
@@ -128,7 +128,7 @@ class Respelling {
     add(name + spelling.scale, type, spelling.scale_shape, *m_.scale, std::move(rewrite));
   }
 
-  /// Adds a problem if a scale is not a power of two, the only values of E8M0.
+  /// Adds a problem if a scale is not a power of two, since E8M0 has no other values.
   void check_powers(size_t tensor) {
     constexpr uint64_t kPiece = 1u << 20;
     std::vector<float> some(kPiece / sizeof(float));
@@ -168,8 +168,8 @@ class Respelling {
     }
   }
 
-  /// The type that a tensor of scales had before twofour wrote the source, if it holds all values; else the
-  /// present type.
+  /// The type that a tensor of scales had before twofour wrote the source, if that type can represent all
+  /// values. Otherwise the present type.
   DType remembered(std::optional<DType> Manifest::ScaleTypes::*which, size_t tensor) const {
     const DType own = c_.tensors()[tensor].dtype;
     if (planner_.written == nullptr || own != DType::kF32 || m_.stacked) return own;
@@ -187,23 +187,23 @@ class Respelling {
   std::unique_ptr<LinearRewrite> made_;
 };
 
-/// True if a linear is a piece of an embedding with one scale for all pieces. No dialect can describe it:
-/// models that have such pieces read them by their own code.
+/// True if a linear is a piece of an embedding and all pieces share one scale. No dialect can describe that.
+/// Models with such pieces read them by their own code.
 bool shares_scale(const Checkpoint& c, const Linear& m) {
   return m.is_table && m.scale && !c.tensors()[*m.scale].name.starts_with(m.name + ".");
 }
 
-/// The scheme in the planner's dialect of a linear that keeps its format and values.
+/// The scheme in the planner's dialect of a linear whose format and values stay.
 Scheme kept_scheme(const Checkpoint& source, const Linear& m, std::optional<DType> fp8_scale_type) {
   Scheme scheme = scheme_of(source, m);
   if (!m.format->tiles || m.stacked) return scheme;
-  // U8 and E8M0 are one type.
+  // U8 and E8M0 count as one type.
   const DType type = fp8_scale_type.value_or(scheme.scale_type);
   if (dtype_bits(type) != dtype_bits(scheme.scale_type)) scheme.scale_type = type;
   return scheme;
 }
 
-/// True if a linear of this scheme is in the planner's dialect already.
+/// True if a linear of this scheme has the planner's dialect already.
 bool is_own(const Linear& m, const Scheme& scheme, const Planner& planner) {
   const OutputDialect* to = planner.config.dialect();
   if (to == nullptr) return true;
@@ -233,13 +233,13 @@ void keep_linear(const std::string& becomes, const Linear& m, std::optional<DTyp
 
 namespace {
 
-/// Keeps format and values, with the names and shapes of the output's dialect.
+/// Keeps format and values. Tensors get the names and shapes of the output's dialect.
 class Keep : public Method {
  public:
   void plan(Rule& rule, Planner& planner) const override {
     const Checkpoint& c = planner.source;
     Chooser chooser(rule.selection, planner.layers());
-    std::map<std::string_view, bool> chosen;  // by module
+    std::map<std::string_view, bool> chosen;  // by name of the module
     std::vector<size_t> kept;
     size_t matched = 0;
     for (size_t i = 0; i < c.tensors().size(); ++i) {
@@ -272,7 +272,7 @@ class Keep : public Method {
       if (!planner.is_planned(m.weight)) {
         keep_linear("keep", m, planned.fp8_scale_type, planner);
       } else if (!m.format->coded || is_own(m, kept_scheme(c, m, planned.fp8_scale_type), planner)) {
-        planner.config.add_kept(m);  // pruned, or in a layout
+        planner.config.add_kept(m);  // the module is pruned or in a layout
       } else {
         planner.problems.add(
             fmt::format("{}: expected the {} dialect, which the output is in, found {}; convert "
@@ -289,11 +289,11 @@ class Keep : public Method {
   bool rewrites_config() const override { return false; }
 
  private:
-  /// Gives NVFP4 modules among the kept tensors other input scales.
+  /// Gives other input scales to NVFP4 modules among the kept tensors.
   static void change_scales(const Rule& rule, const std::vector<size_t>& kept, Planner& planner) {
     if (planner.config.dialect() == nullptr) {
       const OutputDialect* own = source_dialect(planner.source);
-      // A dialect that twofour reads but does not write becomes ModelOpt's.
+      // A dialect that twofour reads but does not write is replaced by ModelOpt's.
       const bool foreign = own == nullptr && quantization_entry(planner.source.config());
       if (!foreign && (own == nullptr || own->nvfp4 == nullptr))
         throw Error(fmt::format("{}: expected a source with a configuration of NVFP4, found none",

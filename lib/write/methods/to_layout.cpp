@@ -56,8 +56,8 @@ void check_fold(const OutputMatrix& target, const OutputScales& scales, const Ru
            unequal, scales.folded.size(), largest)});
 }
 
-/// Checks that both or neither of an expert's gate and up are quantized first; if both are, they share a
-/// global scale.
+/// Checks that an expert's gate and up are either both quantized first or both not. If both are, they must
+/// share a global scale.
 void check_computed(const Checkpoint& c, const OutputMatrix& target, const OutputScales& scales,
                     Problems& problems) {
   for (size_t i = 0; i + 1 < target.sources.size() && target.sources_per_expert == 2; i += 2) {
@@ -71,7 +71,8 @@ void check_computed(const Checkpoint& c, const OutputMatrix& target, const Outpu
   }
 }
 
-/// Adds a problem if the layout cannot hold the target: g8 pairs rows of gate and up, eight by eight.
+/// Adds a problem if the layout does not support the target. g8 interleaves eight rows of gate with eight
+/// rows of up.
 void check_layout(const OutputMatrix& target, const std::string& layout, Problems& problems) {
   with_layout(layout, [&]<class L>() {
     if constexpr (L::pairs_gate_and_up) {
@@ -88,7 +89,7 @@ void check_layout(const OutputMatrix& target, const std::string& layout, Problem
   });
 }
 
-/// "model.layers.7.mlp" -> "model.layers.*.mlp"
+/// "model.layers.7.mlp" becomes "model.layers.*.mlp".
 std::string generalize(const std::string& name) {
   std::string pattern;
   for (size_t i = 0; i <= name.size();) {
@@ -102,7 +103,7 @@ std::string generalize(const std::string& name) {
   return pattern;
 }
 
-/// Blocks as globs if a glob matches converted modules only, else by name.
+/// Blocks as globs. A block has its name instead if the glob would also match modules that are not converted.
 std::vector<std::string> converted_patterns(const Checkpoint& c, const std::vector<OutputMatrix>& targets) {
   std::map<std::string, std::set<std::string>> blocks;
   std::set<size_t> taken;
@@ -127,7 +128,7 @@ std::vector<std::string> converted_patterns(const Checkpoint& c, const std::vect
   return patterns;
 }
 
-/// The tensors of the source that go into a target, and the global scale of each of its sources.
+/// The source's tensors from which a target is made, and the global scale of each of its sources.
 std::pair<std::vector<size_t>, std::vector<size_t>> tensors_of(const Checkpoint& c,
                                                                const OutputMatrix& target) {
   std::set<size_t> all;
@@ -140,7 +141,7 @@ std::pair<std::vector<size_t>, std::vector<size_t>> tensors_of(const Checkpoint&
   return {{all.begin(), all.end()}, std::move(global_scales)};
 }
 
-/// Warns of statistics that are not used: they choose weights that are quantized or pruned, and NVFP4 in a
+/// Warns of statistics that are not used. Statistics choose weights that are quantized or pruned. NVFP4 in a
 /// dense layout is neither.
 void warn_of_unused_statistics(const Checkpoint& c, const std::vector<OutputMatrix>& targets,
                                Findings& findings) {
@@ -192,7 +193,7 @@ class ToLayout : public Method {
                                                  std::move(tensors), std::move(global_scales)));
     }
     planner.config.add_layout(std::move(group));
-    // In recipes a role of its own names drafts, and a rule may be for other modules alone.
+    // In recipes, drafts have a separate role, and a rule may be for other modules only.
     const bool by_flags = rule.label.empty();
     if (by_flags || converts_experts) planner.watch_experts({true, by_flags, true});
   }
@@ -218,7 +219,7 @@ std::unique_ptr<Method> make_to_layout(Rule& rule) {
     words.pattern = pattern;
   }
   complete_quantize_words(words);
-  make_quantize(words);  // refuses unknown values of settings
+  make_quantize(words);  // this throws Error on unknown values of settings
   return std::make_unique<ToLayout>(rule);
 }
 

@@ -35,7 +35,7 @@ void refuse_large(const TensorRewrite& rewrite, size_t tensor, Planner& planner)
 
 namespace {
 
-/// Modules of the default set for pruning: the ones that a 2:4 layout would convert.
+/// The default set of modules to prune, which is the set that a 2:4 layout would convert.
 std::set<size_t> pruned_modules(Planner& planner, const Selection& selection) {
   std::set<size_t> modules;
   const std::vector<OutputMatrix> targets = select_matrices(planner.source, selection);
@@ -46,7 +46,7 @@ std::set<size_t> pruned_modules(Planner& planner, const Selection& selection) {
   return modules;
 }
 
-/// Drops codes in the source's own dialect.
+/// Prunes codes in the source's own dialect.
 class Prune : public Method {
  public:
   explicit Prune(PrunePattern pattern) : pattern_(pattern) {}
@@ -82,7 +82,7 @@ class Prune : public Method {
   bool rewrites_config() const override { return false; }
 
  private:
-  /// Plans the modules for which `takes` is true as groups that are encoded, and removes them from `modules`.
+  /// Plans the modules for which `takes` is true as groups that are encoded. Removes them from `modules`.
   /// Returns true if there were any.
   template <class Takes>
   static bool plan_groups(const Rule& rule, Planner& planner, std::set<size_t>& modules, Takes&& takes) {
@@ -98,7 +98,7 @@ class Prune : public Method {
     return !taken.empty();
   }
 
-  /// Plans the modules that the statistics suffice for, and removes them from `modules`.
+  /// Plans the modules whose statistics suffice, and removes them from `modules`.
   static void solve(const Rule& rule, Planner& planner, std::set<size_t>& modules) {
     const Checkpoint& c = planner.source;
     const size_t all = modules.size();
@@ -128,7 +128,7 @@ std::unique_ptr<Method> make_prune(Rule& rule) {
   rule.pattern = rule.pattern.or_default();
   const bool says_how = rule.sweeps >= 0 || (!rule.method.empty() && rule.method != SolveBy::kMagnitude);
   if (rule.has_statistics() || !rule.mask_hash.empty() || says_how)
-    prune_rule(rule, "modelopt");  // refuses invalid settings
+    prune_rule(rule, "modelopt");  // this throws Error on invalid settings
   return std::make_unique<Prune>(*rule.pattern);
 }
 

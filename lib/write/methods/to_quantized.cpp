@@ -12,7 +12,7 @@ namespace {
 class Quantize : public Method {
  public:
   using Complete = EncodeRule (*)(Rule& rule);
-  /// `is_default`: no dialect was asked for.
+  /// `is_default` is true if the user named no dialect.
   Quantize(Complete complete, bool is_default) : complete_(complete), is_default_(is_default) {}
 
   void plan(Rule& rule, Planner& planner) const override {
@@ -24,7 +24,7 @@ class Quantize : public Method {
       rule.dialect = own->name;
       encode = complete_(rule);
     };
-    // The other modules keep their names and shapes if their dialect can hold the new format, too.
+    // The other modules keep their names and shapes if their dialect can store the new format, too.
     const bool may = is_default_ && own != nullptr && own != encode.dialect &&
                      (encode.is_nvfp4() ? !own->entry(encode.scheme).is_null() : holds(*own, encode.scheme));
     if (may && (own->name == "deepseek-v4" || leaves_quantized(rule, encode, planner))) use_own();
@@ -50,7 +50,7 @@ class Quantize : public Method {
   }
 
  private:
-  /// For each linear, true if the rule quantizes it.
+  /// For each linear, whether the rule quantizes it.
   static std::vector<bool> chosen_linears(const Rule& rule, const EncodeRule& encode, Planner& planner) {
     const std::vector<Linear>& all = planner.linears();
     Findings findings;
@@ -61,7 +61,7 @@ class Quantize : public Method {
     return chosen;
   }
 
-  /// True if loaders need scales that are powers of two: beside experts that the rule leaves in four bits.
+  /// True if loaders require scales that are powers of two. They do if the rule leaves experts in four bits.
   static bool wants_powers(const Rule& rule, const EncodeRule& encode, Planner& planner) {
     if (encode.dialect->fp8_scale_type == nullptr) return false;
     const std::vector<Linear>& all = planner.linears();
@@ -73,7 +73,7 @@ class Quantize : public Method {
     return planner.fp8_scale_type(*encode.dialect) != DType::kF32;
   }
 
-  /// True if the rule leaves other quantized linears as they are.
+  /// True if the rule leaves other quantized linears unchanged.
   static bool leaves_quantized(const Rule& rule, const EncodeRule& encode, Planner& planner) {
     const std::vector<Linear>& all = planner.linears();
     const std::vector<bool> chosen = chosen_linears(rule, encode, planner);
@@ -89,7 +89,7 @@ class Quantize : public Method {
 
 std::unique_ptr<Method> make_encoding(const Rule& rule, EncodeRule (*complete)(Rule& rule)) {
   Rule completed = rule;
-  complete(completed);  // refuses invalid settings
+  complete(completed);  // this throws Error on invalid settings
   return std::make_unique<Quantize>(complete, rule.dialect.empty());
 }
 

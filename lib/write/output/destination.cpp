@@ -21,12 +21,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Signs that twofour wrote a directory. Two things prove it: a valid first line in the journal, or a
-/// manifest with a final hash that matches its content.
+/// The signs that twofour wrote a directory. Either of two things proves it: a valid first line of the
+/// journal, or a manifest whose final hash matches its content.
 struct Ownership {
   JournalState journal = JournalState::kNone;
   bool has_manifest = false;
-  std::string integrity_error;  ///< of the manifest
+  std::string integrity_error;  ///< error of the manifest's hash
   bool is_whole() const { return has_manifest && integrity_error.empty(); }
   bool is_ours() const {
     return journal == JournalState::kOurs || journal == JournalState::kMarked ||
@@ -44,8 +44,8 @@ Ownership ownership_of(const fs::path& directory) {
   return found;
 }
 
-/// An empty journal does not show which program wrote the other files. Refuses files without one of our
-/// temporary names: deleting them could destroy a user's data.
+/// Throws Error on files without one of our temporary names. An empty journal does not show which program
+/// wrote them, so deleting them could destroy a user's data.
 void refuse_strangers(const fs::path& directory, const Ownership& found, const std::set<std::string>& names) {
   if (found.journal != JournalState::kMarked || found.is_whole() || names.count(kTasksFolder)) return;
   Problems problems;
@@ -70,8 +70,8 @@ fs::path resolved(const fs::path& path) {
   return whole.has_filename() ? whole : whole.parent_path();
 }
 
-/// "link/" and "link/." name the target of a link; "link" names the link. Nothing else is simplified: only
-/// the file system knows what "link/.." means.
+/// Removes slashes at the end. "link/" and "link/." name the target of a link, while "link" names the link.
+/// Nothing else is simplified, since only the file system knows what "link/.." means.
 fs::path without_trailing_slash(const fs::path& path) {
   std::string text = path.string();
   for (;;) {
@@ -98,7 +98,7 @@ std::optional<std::pair<uint64_t, uint64_t>> inode_of(const fs::path& path) {
   return std::pair<uint64_t, uint64_t>{info.st_dev, info.st_ino};
 }
 
-/// Throws if `given` overlaps a checkpoint that is read; `what` names the checkpoint.
+/// Throws Error if `given` overlaps a checkpoint that is read. `what` names the checkpoint.
 void check_overlap(const fs::path& given, const fs::path& read, const char* what) {
   const fs::path target = resolved(without_trailing_slash(given)), from = resolved(read);
   if (!is_within(target, from) && !is_within(from, target)) return;
@@ -140,7 +140,7 @@ void check_destination(const fs::path& given, const fs::path& source, Existing e
   if (!fs::is_directory(path, error)) {
     throw Error(fmt::format("{}: expected a directory, found a file", path.string()));
   }
-  // Read before the journal, which every run writes first.
+  // The names are read before the journal is opened, since every run writes the journal first.
   const std::set<std::string> names = names_in(path);
   const Ownership found = ownership_of(path);
   const bool only_journal = names.empty();

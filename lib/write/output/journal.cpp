@@ -18,13 +18,14 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kWhat = "a directory that twofour has not finished";
 
-/// The first line. Its number changes when an older program would misunderstand what follows.
+/// The first line. Its number changes when an older program would misunderstand the lines that follow.
 const std::string& first_line() {
   static const std::string line = seal_line(fmt::format("{}, format 2", kWhat)) + "\n";
   return line;
 }
 
-/// Takes the first line off `text` and returns it without its hash; empty if there is no sound line.
+/// Removes the first line from `text` and returns it without its hash. Returns an empty text if there is no
+/// valid line.
 std::string_view take_line(std::string_view& text) {
   const size_t end = text.find('\n');
   if (end == text.npos) return {};
@@ -46,7 +47,7 @@ JournalState journal_state(const fs::path& directory) {
   if (!fs::exists(status)) return JournalState::kNone;
   if (!fs::is_regular_file(status)) return JournalState::kForeign;
   const InputFile file(path);
-  // The first line of another version may be longer: it is the run's fingerprint.
+  // In other versions the first line is the run's fingerprint, so it may be longer.
   std::string head(std::min<uint64_t>(file.size(), 16u << 20), '\0');
   file.read(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
   if (is_part_of_first_line(head)) return JournalState::kBegun;
@@ -62,8 +63,8 @@ JournalState journal_state(const fs::path& directory) {
 Journal::Journal(const fs::path& directory, Sharing sharing)
     : path_(directory / kJournalName), file_(path_, sharing) {
   if (file_.descriptor() < 0) throw_io_error(path_, file_.was_there() ? "open" : "create", ENOENT);
-  // Two runs into one directory would remove each other's files. A run that just finished removes the
-  // journal.
+  // Two runs that write one directory would remove each other's files. A run that has just finished removes
+  // the journal.
   if (!file_.is_ours()) {
     throw Error(fmt::format("{}: expected no other run in this directory, found one that is writing it",
                             directory.string()));
@@ -94,7 +95,7 @@ void Journal::begin() {
 void Journal::note(std::string_view text) {
   if (torn_ && ::ftruncate(file_.descriptor(), static_cast<off_t>(end_)) != 0)
     throw_io_error(path_, "cut", errno);
-  torn_ = true;  // until the whole line is there
+  torn_ = true;  // true until the whole line is written
   write(end_, seal_line(text) + "\n");
   torn_ = false;
 }

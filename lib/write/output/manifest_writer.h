@@ -13,25 +13,28 @@
 
 namespace twofour {
 
-/// The results of a conversion; with the plan they are the whole content of twofour.json.
+/// The results of a conversion. The plan and these results determine twofour.json completely.
 struct ConversionRecord {
-  std::vector<Hash128> outputs;          ///< one for each tensor of the plan
-  std::map<uint32_t, Json> results;      ///< by transformation of the plan, if it has a result
-  std::map<std::string, Hash128> files;  ///< all other files; for weight files, the bytes before the data
-  Json remote;  ///< if the source was behind a URL, as RemoteFolder notes it; or null
+  std::vector<Hash128> outputs;          ///< one hash for each tensor of the plan
+  std::map<uint32_t, Json> results;      ///< results by index in Plan::transformations; transformations
+                                         ///< without a result are absent
+  std::map<std::string, Hash128> files;  ///< hashes of all other files by name; for a weight file, the hash
+                                         ///< of the bytes before its data
+  Json remote;  ///< the source's URL as RemoteFolder notes it, or null if the source is local
 
   const Json& result(size_t transformation) const;
-  /// The hashes of a transformation's parts.
+  /// The hashes of the parts of a transformation.
   std::vector<Hash128> parts(const Plan& plan, size_t transformation) const;
 };
 
-/// The twofour that made an artifact, and the format of its twofour.json: from kFirstDerivedFormat on.
+/// The version of twofour that made an artifact, and the format of its twofour.json. The format is
+/// kFirstDerivedFormat or later.
 struct Tool {
   std::string version, commit;
   int format = kManifestFormat;
 };
 
-/// Passes the text of twofour.json to `put`, piece by piece, so that the whole text is never in memory.
+/// Passes the text of twofour.json to `put` piece by piece, so that the whole text is never in memory.
 void format_manifest(const Checkpoint& source, const Plan& plan, const ConversionRecord& record,
                      const Tool& tool, const std::function<void(std::string_view)>& put);
 
@@ -39,7 +42,7 @@ void format_manifest(const Checkpoint& source, const Plan& plan, const Conversio
 Hash128 write_manifest(const std::filesystem::path& path, const Checkpoint& source, const Plan& plan,
                        const ConversionRecord& record);
 
-/// A hash over the source's headers and all bytes read from it.
+/// A hash of the source's headers and of all bytes read from the source.
 Hash128 content_hash(const Checkpoint& source, const Plan& plan, const ConversionRecord& record);
 
 }  // namespace twofour

@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The beginning of a journal line that lists the names being removed. A run that replaces a directory writes
-/// this line first, so that it can be resumed if it is killed meanwhile.
+/// The beginning of a journal line that lists names which are being removed. A run that replaces a directory
+/// writes this line first. So the run can be resumed if it is killed while it removes files.
 constexpr std::string_view kEmptying = "emptying ";
 
 std::set<std::string> names_from_line(const fs::path& journal, std::string_view line) {
@@ -79,7 +79,8 @@ void OutputDirectory::take_over(const Destination& destination) {
   }
   const std::vector<std::string>& lines = journal_->lines();
   const bool emptying = !lines.empty() && lines.back().starts_with(kEmptying);
-  // A journal without notes beside a whole artifact: the run was killed just before emptying it.
+  // A journal without notes beside a complete artifact means that the run was killed just before it emptied
+  // the directory.
   const bool was_to_empty = lines.empty() && !names.count(kTasksFolder) && has_whole_manifest(path_);
   if (!emptying && !was_to_empty) {
     keep_ = true;
@@ -100,7 +101,8 @@ void OutputDirectory::take_over(const Destination& destination) {
 }
 
 void OutputDirectory::empty(const std::set<std::string>& names) {
-  // The journal comes first, so that a run stopped while emptying is seen as unfinished too.
+  // The journal comes first. So a run that is stopped while it empties the directory also counts as
+  // unfinished.
   if (!names.empty()) {
     if (journal_->is_current()) journal_->begin();
     sync_directory(path_);
@@ -163,18 +165,18 @@ void OutputDirectory::release(bool remove_journal) {
   std::error_code ignored;
   if (journal_ && remove_journal) fs::remove(journal_->path(), ignored);
   journal_.reset();
-  if (created_) fs::remove(path_, ignored);  // only if nothing is in it
+  if (created_) fs::remove(path_, ignored);  // this removes the folder only if it is empty
 }
 
 OutputDirectory::~OutputDirectory() {
-  if (!journal_) return;  // finished
+  if (!journal_) return;  // the run finished
   if (keep_) {
     release(false);
     return;
   }
   std::error_code ignored;
   for (const fs::path& file : files_) fs::remove(file, ignored);
-  // Deepest first; only empty folders are removed.
+  // The deepest folders come first. Only empty folders are removed.
   for (auto it = folders_.rbegin(); it != folders_.rend(); ++it) fs::remove(*it, ignored);
   release(true);
 }
@@ -201,7 +203,7 @@ void OutputDirectory::finish() {
     if (!fs::is_regular_file(fs::symlink_status(file, missing)))
       throw Error(fmt::format("{}: expected the file as it was written, found none", file.string()));
   }
-  constexpr size_t kFlushedAlone = 32;  // more folders than this are flushed together
+  constexpr size_t kFlushedAlone = 32;  // if there are more folders than this, all are flushed together
   if (folders_.size() > kFlushedAlone) {
     flush_file_system(path_);
   } else {

@@ -11,38 +11,46 @@
 
 namespace twofour {
 
-/// A directory being written. From the first file to finish() it holds a journal, which marks it as
-/// unfinished for every command and records each finished step as a line. The destructor removes the written
-/// files unless finish() or keep() was called, so that a failed run leaves nothing that looks complete.
+/// A directory that is being written. From the first file until finish() it holds a journal. The journal
+/// marks the directory as unfinished for every command, and has a line for each finished step. The destructor
+/// removes the written files unless finish() or keep() was called. So a failed run leaves nothing that looks
+/// complete.
 class OutputDirectory {
  public:
-  /// `path` must be absent or empty, or be one of our directories that `existing` allows. Refuses a symbolic
-  /// link, and a directory that is, contains or is inside `source`. A resumed directory stays as it is if the
-  /// run fails. If an earlier run was killed while emptying it, it is emptied first.
+  /// `path` must be absent or empty, or be a directory of twofour's that `existing` allows. Throws Error on a
+  /// symbolic link, and on a directory that is `source`, contains it or is inside it. A directory that is
+  /// resumed stays as it is if the run fails. If an earlier run was killed while it emptied the directory,
+  /// this run empties it first.
   OutputDirectory(const std::filesystem::path& path, const std::filesystem::path& source, Existing existing)
-      : OutputDirectory(Destination(path, source, existing, !source.empty())) {}  // synth has no --resume
-  /// A directory that was examined before. Throws Error if files were added to a directory to replace.
+      : OutputDirectory(Destination(path, source, existing, !source.empty())) {}  // a command without a
+                                                                                  // source is synth, which
+                                                                                  // has no --resume
+  /// Takes a directory that was examined before. Throws Error if the directory is to be replaced and files
+  /// were added to it since.
   explicit OutputDirectory(const Destination& destination);
   OutputDirectory(const OutputDirectory&) = delete;
   OutputDirectory& operator=(const OutputDirectory&) = delete;
   ~OutputDirectory();
 
   const std::filesystem::path& path() const { return path_; }
-  /// The path of a new file of that relative name; makes its parent folders. Remembers the file as ours.
+  /// Registers a new file under a relative name, makes its parent folders, and returns its path.
   std::filesystem::path add(const std::string& relative);
-  /// Lines that the previous run wrote to the journal; a line that it was killed while writing is missing.
+  /// The lines that the previous run wrote to the journal. A line that was incomplete when the run was killed
+  /// is left out.
   const std::vector<std::string>& journal() const { return journal_->lines(); }
-  /// Adds a line to the journal. It is on disk when this returns, after all names that the directory has.
+  /// Adds a line to the journal. When this returns, the line is on disk, and so are all names in the
+  /// directory.
   void note(std::string_view line);
-  /// Removes the `files` (relative names) that an earlier run left, whole or not, except the names in `keep`
-  /// at the top. If there is any other file, throws Error that names it, before removing anything.
+  /// Removes the files that an earlier run left, complete or not. `files` has their relative names. Files at
+  /// the top of the directory whose names are in `keep` stay. If there is any other file, this throws Error,
+  /// which names the file, and removes nothing.
   void clear(const std::set<std::string>& files, const std::set<std::string>& keep);
-  /// From now on a run that fails leaves its files and the journal, to be resumed.
+  /// From now on a run that fails leaves its files and the journal, so that it can be resumed.
   void keep() { keep_ = true; }
   /// From now on a run that fails leaves nothing.
   void discard() { keep_ = false; }
   bool keeps() const { return keep_; }
-  /// Flushes the directory and removes the journal. Everything else must be in place.
+  /// Flushes the directory and removes the journal. Everything else must be complete.
   void finish();
 
  private:
@@ -51,7 +59,7 @@ class OutputDirectory {
   void release(bool remove_journal);
 
   std::filesystem::path path_;
-  std::optional<Journal> journal_;  ///< none once finished
+  std::optional<Journal> journal_;  ///< absent once finished
   bool created_ = false, keep_ = false;
   std::set<std::filesystem::path> files_, folders_;
 };

@@ -18,9 +18,9 @@ namespace fs = std::filesystem;
 
 // --- As text ---
 
-constexpr size_t kDigits = 32;  // of a hash
+constexpr size_t kDigits = 32;  // digits of a hash
 
-/// The hashes without separators: a file may have 100,000.
+/// The hashes as text without separators, since a file may have 100,000 of them.
 std::string hashes_to_text(std::span<const Hash128> hashes) {
   std::string text;
   text.reserve(hashes.size() * kDigits);
@@ -112,7 +112,7 @@ std::vector<std::string> check_shards(const fs::path& directory, const Plan& pla
   std::vector<std::string> wrong(records.size());
   std::vector<std::optional<InputFile>> files(records.size());
   struct Item {
-    size_t record, tensor;  ///< in the file
+    size_t record, tensor;  ///< index of the record, and of the tensor in the file
   };
   std::vector<Item> items;
   for (size_t r = 0; r < records.size(); ++r) {

@@ -24,7 +24,7 @@ constexpr std::array kOtherWeights = {".bin", ".pt", ".pth", ".gguf", ".onnx", "
 bool is_left_behind(const fs::path& relative) {
   const std::string name = relative.filename().string();
   const bool top = !relative.has_parent_path();
-  // The weights themselves are read by name; weights that no index names are a separate finding.
+  // Weights are read by the names in the index. Weight files that no index names have a separate finding.
   if (top && (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"))) return true;
   return top && name == kManifestName;
 }
@@ -34,12 +34,12 @@ bool is_other_weights(const fs::path& path) {
   return std::find(kOtherWeights.begin(), kOtherWeights.end(), extension) != kOtherWeights.end();
 }
 
-/// True for files that an interrupted run leaves for the run that resumes it, at any depth.
+/// True for files that an interrupted run leaves for a run that resumes it, at any depth.
 bool is_of_unfinished_run(const std::string& name) {
   return name == kJournalName || name == kTasksFolder || !name_of_temporary(name).empty();
 }
 
-/// Lists the files of a checkpoint that are copied with its weights.
+/// Lists the files of a checkpoint that are copied beside its weights.
 class AuxiliaryLister {
  public:
   AuxiliaryLister(const fs::path& root, Links links, Findings& findings)
@@ -65,7 +65,7 @@ class AuxiliaryLister {
   const Links links_;
   Findings& findings_;
   AuxiliaryFiles found_;
-  std::vector<fs::path> folders_;  ///< real paths of the folders that links led into, the root first
+  std::vector<fs::path> folders_;  ///< real paths of the folders that links led into; the root is first
 };
 
 void AuxiliaryLister::list_folder(const fs::path& folder) {
@@ -102,13 +102,13 @@ void AuxiliaryLister::add(const fs::directory_entry& entry) {
 void AuxiliaryLister::add_folder(const fs::path& path) {
   if (is_skipped_folder(path.filename())) return;
   if (is_left_behind(name_of(path))) {
-    // Its files would be copied to the place of a file of ours.
+    // The files of the directory would be copied to the place of a file that we write.
     throw Error(fmt::format("{}: expected a file or nothing of that name, found a directory", path.string()));
   }
   list_folder(path);
 }
 
-/// Lists the target of a link, unless that is a folder that contains the link.
+/// Lists the target of a link, unless the target is a folder that contains the link.
 void AuxiliaryLister::follow_folder(const fs::path& path) {
   const fs::path target = fs::canonical(path);
   const bool is_within_itself = is_within(fs::canonical(path.parent_path()), target) ||
@@ -136,7 +136,7 @@ std::map<std::string, uint64_t> copied_files(const Checkpoint& source, Links lin
   AuxiliaryFiles files;
   if (source.is_directory()) files = find_auxiliary_files(source.path(), links, findings);
   if (links == Links::kInside) {
-    std::map<fs::path, LinkOutside> all;  // by path: config files of the source are in both lists
+    std::map<fs::path, LinkOutside> all;  // by path, since config files of the source are in both lists
     for (const LinkOutside& link : files.links_outside) all.emplace(link.path, link);
     for (const LinkOutside& link : source.links_outside()) all.emplace(link.path, link);
     Problems problems;
@@ -148,7 +148,7 @@ std::map<std::string, uint64_t> copied_files(const Checkpoint& source, Links lin
 
 namespace {
 
-/// Adds names to a list of modules that are not quantized, and removes them from the lists of quantized ones.
+/// Adds names to a list of modules that are not quantized, and removes them from lists of quantized modules.
 void leave_unquantized(Json& entry, const char* key, const std::vector<std::string>& names) {
   if (!entry.is_object()) return;
   if (!entry.contains(key) || !entry[key].is_array()) entry[key] = Json::array();
@@ -161,14 +161,14 @@ void leave_unquantized(Json& entry, const char* key, const std::vector<std::stri
 
 }  // namespace
 
-/// The files that describe a checkpoint after some of its modules, or all, became BF16.
+/// The files that describe a checkpoint after the modules `names`, which may be all modules, became BF16.
 std::map<std::string, std::string> bf16_texts(const Checkpoint& source,
                                               const std::vector<std::string>& names) {
   if (names.size() == source.nvfp4_modules().size()) {
     return {{"config.json", format_json(config_with_quantization(source, nullptr))}};
   }
   Json entry = source_quantization(source), file = source.hf_quant_config();
-  // Without an entry in config.json, the other file's entry stays in that file.
+  // If config.json has no entry, the entry of hf_quant_config.json stays in that file.
   if (entry == file) entry = nullptr;
   std::map<std::string, std::string> texts;
   leave_unquantized(entry, "ignore", names);
@@ -180,7 +180,7 @@ std::map<std::string, std::string> bf16_texts(const Checkpoint& source,
   return texts;
 }
 
-/// The config files of an artifact's source.
+/// The config files of the source of an artifact.
 std::map<std::string, std::string> original_texts(const Checkpoint& source) {
   std::map<std::string, std::string> texts;
   if (source.config().is_object()) texts["config.json"] = format_json(source.config());

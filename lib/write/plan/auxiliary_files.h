@@ -14,35 +14,38 @@
 
 namespace twofour {
 
-/// The files of a checkpoint that are copied or rewritten: everything but weights, index and caches.
+/// The files of a checkpoint that are copied or rewritten: all files except weights, the index and caches.
 struct AuxiliaryFiles {
-  std::map<std::string, uint64_t> sizes;  ///< by relative name
-  /// Links out of the checkpoint: to files that would be copied, to folders, and of twofour.json. None with
-  /// Links::kFollowed, which copies their targets.
+  std::map<std::string, uint64_t> sizes;  ///< sizes in bytes by relative name
+  /// Links that lead out of the checkpoint, of three kinds: links to files that would be copied, links to
+  /// folders, and a link named twofour.json. Empty with Links::kFollowed, which copies the targets.
   std::vector<LinkOutside> links_outside;
 };
-/// Reports the files that are not copied. A link to a folder within the checkpoint is not copied: its files
-/// are copied under their own names.
+/// Finds the auxiliary files, and reports files that are not copied in `findings`. A link to a folder within
+/// the checkpoint is not copied, since the files of that folder are copied under their own names.
 AuxiliaryFiles find_auxiliary_files(const std::filesystem::path& directory, Links links, Findings& findings);
 
-/// The auxiliary files of a source, by relative name with their sizes. With Links::kInside, throws Error that
-/// lists its links that lead outside, and such links of the config files of all checkpoints in it.
+/// The auxiliary files of a source: sizes in bytes by relative name. With Links::kInside, throws Error if
+/// links lead outside. The Error lists these links, and the links of the config files of all checkpoints that
+/// make up the source.
 std::map<std::string, uint64_t> copied_files(const Checkpoint& source, Links links, Findings& findings);
 
-/// The config.json of an artifact in layouts. One layout is the entry itself, several are its `groups`.
-/// `base`: the entry of the checkpoint that it shows, if it is not the source's.
+/// The config.json of an artifact in layouts. One layout becomes the entry itself; several layouts become its
+/// `groups`. `base` is the quantization entry of the checkpoint that the artifact stands for, or nullptr if
+/// that is the source's.
 std::string layout_config_text(const Checkpoint& source, const std::vector<LayoutGroup>& groups,
                                const Json* base = nullptr);
 Json layout_group_to_json(const LayoutGroup& group);
-/// The config files of the checkpoint that an artifact was made from.
+/// The config files of the checkpoint from which an artifact was made.
 std::map<std::string, std::string> original_texts(const Checkpoint& source);
-/// The config files of a checkpoint after these modules, or all, became BF16.
+/// The config files of a checkpoint after the given modules became BF16. These may be all of its NVFP4
+/// modules.
 std::map<std::string, std::string> bf16_texts(const Checkpoint& source,
                                               const std::vector<std::string>& modules);
-/// The index of the artifact, as text.
+/// The text of the artifact's index.
 std::string artifact_index(const Plan& plan);
 
-/// All files of the artifact, by relative name.
+/// The relative names of all files of the artifact.
 std::set<std::string> artifact_files(const Plan& plan);
 
 }  // namespace twofour

@@ -10,42 +10,44 @@
 
 namespace twofour {
 
-/// How the modules of a rule change: the rule's settings with their types.
+/// How a rule changes modules. It holds the rule's settings with their types.
 class Method {
  public:
   virtual ~Method() = default;
   /// Plans the transformations of the modules that the rule's selection chooses, and completes the rule's
-  /// settings. Throws Error on a source or selection that the method cannot take; errors of single tensors go
-  /// into the planner's problems.
+  /// settings. Throws Error on a source or selection that the method does not support. Errors of single
+  /// tensors become problems of the planner.
   virtual void plan(Rule& rule, Planner& planner) const = 0;
   /// Plans the modules that no rule took, if number formats change.
   virtual void finish(PlannedRules&) const {}
-  /// The value of "twofour.layout" in the files' headers: the layout, or the format of a checkpoint.
+  /// The value of "twofour.layout" in the headers of the files: the layout, or the format of a checkpoint.
   virtual std::string file_format(const Rule& rule) const { return rule.to; }
-  /// A short description of the result, for people; the rule's settings are complete.
+  /// A short description of the result, for people. The rule's settings must be complete.
   virtual std::string summary(const Rule& rule) const {
     return rule.pattern.empty() ? rule.to : std::string(rule.pattern.text());
   }
-  /// True if the source's quantization entries must be ones that can stay beside another.
+  /// True if the method requires that the source's quantization entries can stay beside another one.
   virtual bool rewrites_config() const { return true; }
 };
 
 /// A row of the table of methods.
 struct MethodRow {
-  std::string_view name;  ///< as Rule::to
-  unsigned kind;          ///< MethodKind: which settings of rules it takes; 0: none
-  /// Gives the rule's settings their types and completes them. Throws Error on values that no option has.
+  std::string_view name;  ///< the value of Rule::to
+  unsigned kind;          ///< bits of MethodKind: which settings of rules it takes; 0 if none
+  /// Converts the rule's settings to their types and completes them. Throws Error on values that no option
+  /// has.
   std::unique_ptr<Method> (*make)(Rule& rule);
 };
 
-/// The methods, layouts first; tests add their own.
+/// The table of methods, layouts first. Tests add rows.
 std::vector<MethodRow>& methods();
-/// The row of that name; nullptr if there is none.
+/// The row with this name, or nullptr if there is none.
 const MethodRow* find_method(std::string_view name);
-/// Throws Error if a rule's method does not take a setting with this value, and on a name that no method has.
+/// Throws Error if the rule's method does not take the setting `word` with this value, and if no method has
+/// the rule's name.
 void check_taken(const Rule& rule, const RuleWord& word, std::string_view value);
-/// Throws Error on a name that no method has, on settings that the method does not use and on values that no
-/// option has.
+/// Makes the method that a rule names. Throws Error if no method has this name, on settings that the method
+/// does not use, and on values that no option has.
 std::unique_ptr<Method> make_method(Rule& rule);
 
 }  // namespace twofour

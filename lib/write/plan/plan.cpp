@@ -22,12 +22,13 @@
 namespace twofour {
 namespace {
 
-/// Longest header that a file of ours gets; readers stop at 100 MB.
+/// Largest header of a file that we write, in bytes. Readers accept at most 100 MB.
 constexpr uint64_t kMaxHeader = 64'000'000;
 constexpr uint64_t kBaseMemory = 32u << 20;
 constexpr uint64_t kMemoryPerTensor = 1024;
 
-/// Fills files in natural order, so that a layer stays together, and fixes each file's header.
+/// Distributes the tensors over files in natural order, so that a layer stays together, and fixes the header
+/// of each file.
 void lay_out_files(Plan& plan, const std::string& what, std::vector<OutputTensor> outputs) {
   std::sort(outputs.begin(), outputs.end(), [](const OutputTensor& a, const OutputTensor& b) {
     return natural_less(a.info.name, b.info.name);
@@ -52,7 +53,7 @@ void lay_out_files(Plan& plan, const std::string& what, std::vector<OutputTensor
     data += bytes;
     header += entry;
   }
-  // Within a file the order is the format's: by type, then by name.
+  // Within a file, tensors have the order of the format: by type, then by name.
   std::sort(outputs.begin(), outputs.end(), [](const OutputTensor& a, const OutputTensor& b) {
     return std::tie(a.file, a.info.dtype, a.info.name) < std::tie(b.file, b.info.dtype, b.info.name);
   });
@@ -75,7 +76,7 @@ void lay_out_files(Plan& plan, const std::string& what, std::vector<OutputTensor
   plan.tensors = std::move(outputs);
 }
 
-/// Notes the places of each transformation's parts.
+/// Stores the places of the parts of each transformation.
 void index_parts(Plan& plan) {
   plan.first_part_.assign(plan.transformations.size() + 1, 0);
   for (const OutputTensor& t : plan.tensors) ++plan.first_part_[t.transformation + 1];
@@ -96,7 +97,8 @@ void note_passed_through(Planner& planner) {
     if (planner.is_planned(m.codes)) continue;
     if (passed++ == 0) example = m.name;
     if (c.is_computed(m)) continue;
-    // Refused as in modules that are converted; their block scales are checked while they are copied.
+    // Invalid global scales are refused as in modules that are converted. Block scales are checked while they
+    // are copied.
     const auto stored = static_cast<int64_t>(c.tensors()[m.global_scale].bytes() / sizeof(float));
     for (int64_t e = 0; e < stored; ++e) read_global_scale(c, m, e, planner.problems);
   }
@@ -108,8 +110,8 @@ void note_passed_through(Planner& planner) {
   }
 }
 
-/// Drops the scales of a KV cache with the last quantized linear, as the configuration that names them is
-/// dropped.
+/// Drops the scales of a KV cache if no quantized linear is left, since the configuration that names them is
+/// dropped too.
 void drop_kv_scales(PlannedRules& planned) {
   if (!planned.quantizes_nothing()) return;
   Planner& planner = planned.rest;
@@ -127,12 +129,12 @@ void drop_kv_scales(PlannedRules& planned) {
        fmt::format("{} scales of the KV cache are dropped: the output quantizes nothing", dropped)});
 }
 
-/// Rejects NaN, infinite or negative input scales that are copied unchanged. Rewritten ones were checked
-/// before; dropped ones do not matter. Calibration leaves zero, or infinity if activations are multiplied by
-/// the scale, if it saw no token.
+/// Rejects input scales that are NaN, infinite or negative, if they are copied unchanged. Rewritten scales
+/// were checked before; dropped scales do not matter. If calibration saw no token, it leaves zero, or
+/// infinity where activations are multiplied by the scale.
 void check_input_scales(Planner& planner) {
   const Checkpoint& c = planner.source;
-  constexpr uint64_t kMost = 1u << 20;  // bytes; a scale per expert is far less
+  constexpr uint64_t kMost = 1u << 20;  // in bytes; one scale for each expert is far less
   size_t zeros = 0;
   std::string first;
   for (const Nvfp4Linear& m : c.nvfp4_modules()) {
@@ -161,8 +163,9 @@ void check_input_scales(Planner& planner) {
   }
 }
 
-/// The twofour.json of a source that has one. Throws Error if it is damaged or of another checkpoint, since
-/// the weights beside it may be, too. An artifact in a layout read its twofour.json when it was opened.
+/// The twofour.json of a source that has one. Throws Error if it is damaged or belongs to another checkpoint,
+/// since the weights beside it may be damaged or belong to another one, too. The twofour.json of an artifact
+/// in a layout was read when the artifact was opened.
 std::optional<Manifest> read_sound_manifest(const Checkpoint& source) {
   const auto path = source.path() / kManifestName;
   std::error_code error;
@@ -175,14 +178,14 @@ std::optional<Manifest> read_sound_manifest(const Checkpoint& source) {
   return manifest;
 }
 
-/// twofour.json names every file of the source, in UTF-8.
+/// Checks that a name is UTF-8, since twofour.json names every file of the source.
 void check_name(const std::filesystem::path& directory, const std::string& name, Problems& problems) {
   if (Json::parse(json_quote(name)) == Json(name)) return;
   problems.add(fmt::format("{}: expected a name in UTF-8, which twofour.json can hold, found another",
                            (directory / name).string()));
 }
 
-/// A copy has a longer name until it is complete.
+/// Checks the length of a name. A copy has a longer name until it is complete.
 void check_length(const std::filesystem::path& directory, const std::string& name, Problems& problems) {
   const std::string last = std::filesystem::path(name).filename().string();
   const size_t added = temporary_name("").size();
@@ -192,19 +195,19 @@ void check_length(const std::filesystem::path& directory, const std::string& nam
                   (directory / name).string(), NAME_MAX - added, added, last.size()));
 }
 
-/// Runs `f`; an Error names the rule of a recipe file that it is about.
+/// Runs `f`. If it throws Error, the message gets the rule of the recipe file that it concerns.
 template <class F>
 void with_label(const std::string& label, F&& f) {
   try {
     f();
   } catch (const Error& e) {
-    if (label.empty() || typeid(e) != typeid(Error)) throw;  // others are told apart by their type
+    if (label.empty() || typeid(e) != typeid(Error)) throw;  // others differ in type
     throw Error(fmt::format("{}: {}", label, e.what()));
   }
 }
 
-/// Throws Error if there are codes of a format that is known by name only: they would be copied, and the new
-/// configuration would not mention them.
+/// Throws Error if the source has codes of a format that is known only by name. They would be copied, and the
+/// new configuration would not mention them.
 void refuse_unread_codes(const Checkpoint& source) {
   const auto unread = find_unread_codes(source.tensors());
   if (unread.empty()) return;
@@ -213,8 +216,9 @@ void refuse_unread_codes(const Checkpoint& source) {
                           counted(unread.size(), "module")));
 }
 
-/// Gives a recipe from a file its dialect: the source's own if the recipe asks for it, but ModelOpt's if a
-/// rule makes NVFP4 and the source's dialect cannot hold it. Empty if no rule needs a dialect.
+/// Fills in the dialect of a recipe from a file. It is the source's own if the recipe asks for that. It is
+/// ModelOpt's if a rule makes NVFP4 and the source's dialect cannot store NVFP4. It is empty if no rule needs
+/// a dialect.
 void complete_dialect(const Checkpoint& source, Recipe& recipe) {
   if (recipe.dialect == "source") {
     const OutputDialect* own = source_dialect(source);
@@ -257,7 +261,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   Planner planner(
       {source, written ? &*written : nullptr, limits, is_single, plan.findings, problems, author});
   if (!plan.recipe.dialect.empty()) planner.config.set_dialect(output_dialect(plan.recipe.dialect, false));
-  std::string what;  // what loaders find in the files: a layout, or a number format
+  std::string what;  // what loaders find in the files: a layout or a number format
   for (size_t i = 0; i < all.size(); ++i) {
     planner.begin_rule(plan.recipe.rules[i].label);
     with_label(plan.recipe.rules[i].label, [&] { all[i]->plan(plan.recipe.rules[i], planner); });

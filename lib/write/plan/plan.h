@@ -17,68 +17,73 @@ namespace twofour {
 
 /// One tensor of the artifact.
 struct OutputTensor {
-  TensorInfo info;          ///< offsets within its file's data
-  uint32_t transformation;  ///< in Plan::transformations, that writes it
-  int part;                 ///< of the transformation
-  uint32_t file;            ///< in Plan::files
+  TensorInfo info;          ///< its offsets count within the data of its file
+  uint32_t transformation;  ///< index in Plan::transformations of the one that writes it
+  int part;                 ///< index among the parts of that transformation
+  uint32_t file;            ///< index in Plan::files
 };
 
 /// One weight file of the artifact.
 struct OutputFile {
   std::string name;
-  std::string header;  ///< everything before the data
+  std::string header;  ///< the bytes before the data
   uint64_t data_bytes = 0;
-  size_t first_tensor = 0, tensor_count = 0;  ///< in Plan::tensors
+  size_t first_tensor = 0, tensor_count = 0;  ///< range of its tensors in Plan::tensors
   uint64_t size() const { return header.size() + data_bytes; }
 };
 
-/// A layout that is written, as its entry in config.json describes it.
+/// A layout that the artifact has, as its entry in config.json describes it.
 struct LayoutGroup {
   std::string layout, pattern;
-  std::vector<std::string> modules;  ///< as globs or names
+  std::vector<std::string> modules;  ///< globs or names of modules
 };
 
 /// The configuration by which loaders read the artifact.
 struct ConfigFiles {
-  std::map<std::string, std::string> texts;  ///< files that are written
-  std::vector<LayoutGroup> layouts;          ///< that are written
-  bool keeps_source = false;                 ///< the source's files are copied
-  /// hf_quant_config.json of the checkpoint that an artifact in layouts shows, if it is not the source's.
+  std::map<std::string, std::string> texts;  ///< names and contents of the files that are written
+  std::vector<LayoutGroup> layouts;          ///< the layouts of the artifact
+  bool keeps_source = false;                 ///< the source's configuration files are copied
+  /// hf_quant_config.json of the checkpoint that an artifact in layouts stands for. It is absent if it equals
+  /// the source's.
   std::optional<Json> shown_hf_quant_config;
 };
 
 /// Every file, tensor and offset of an artifact, fixed before a byte is written.
 struct Plan {
   Recipe recipe;        ///< with every default filled in
-  std::string summary;  ///< what its rules make, for people: "v7", "2:4 NVFP4 (modelopt)"
+  std::string summary;  ///< what the rules make, for people: "v7", "2:4 NVFP4 (modelopt)"
   MemoryLimits limits;
   Transformations transformations;
   std::vector<OutputFile> files;
-  std::vector<OutputTensor> tensors;  ///< in file and offset order
+  std::vector<OutputTensor> tensors;  ///< in the order of files and offsets
   ConfigFiles config;
-  std::map<std::string, uint64_t> auxiliary_files;  ///< other files of the source that are copied: sizes
-  Findings findings;                                ///< folds, passed-through NVFP4, files left behind
-  uint64_t data_bytes = 0;                          ///< of all tensors written
-  uint64_t read_bytes = 0;                          ///< of the source, by all units
-  uint64_t reader_bytes = 0;  ///< of a worker, beside its own buffers: Checkpoint::reader_bytes
-  uint64_t unit_bytes = 0;    ///< largest buffers that a unit takes
+  std::map<std::string, uint64_t> auxiliary_files;  ///< names and sizes in bytes of the source's other files,
+                                                    ///< which are copied
+  Findings findings;                                ///< folds, NVFP4 that is passed through, files that are
+                                                    ///< left behind
+  uint64_t data_bytes = 0;                          ///< size of all tensors that are written
+  uint64_t read_bytes = 0;                          ///< bytes of the source that all units read
+  uint64_t reader_bytes = 0;  ///< memory of a worker's reader (Checkpoint::reader_bytes), beside its own
+                              ///< buffers
+  uint64_t unit_bytes = 0;    ///< largest buffers that a unit needs, in bytes
   bool solves = false;        ///< statistics choose weights
-  uint64_t source_names = 0;  ///< tensors of the source that transformations name
+  uint64_t source_names = 0;  ///< number of the source's tensors that transformations name
 
-  /// Where the parts of a transformation are in `tensors`.
+  /// The indices in `tensors` of the parts of a transformation.
   std::span<const uint32_t> parts_of(size_t transformation) const {
     return std::span(part_places_)
         .subspan(first_part_[transformation], first_part_[transformation + 1] - first_part_[transformation]);
   }
-  /// Upper bound of the run's memory with this number of jobs.
+  /// Upper bound of the run's memory in bytes, with `jobs` jobs.
   uint64_t peak_memory(int jobs) const;
-  /// Workers that the promised memory allows.
+  /// Number of workers that the promised memory allows, with `jobs` jobs.
   int workers(int jobs) const;
-  /// Threads of each worker's solver, since there may be fewer workers than jobs.
+  /// Number of threads of each worker's solver. It may be above 1, since there may be fewer workers than
+  /// jobs.
   int solver_threads(int jobs) const;
   uint64_t worker_bytes() const;
 
-  std::vector<uint32_t> first_part_, part_places_;  ///< returned by parts_of()
+  std::vector<uint32_t> first_part_, part_places_;  ///< parts_of() returns ranges of these
 };
 
 /// Plans an artifact. Reads only headers, global and input scales and, if twofour wrote the source, its

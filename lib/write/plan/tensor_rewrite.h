@@ -13,37 +13,39 @@
 
 namespace twofour {
 
-/// Approximate number of bytes of a tensor that are copied or rewritten at once.
+/// Approximate number of bytes of a tensor that are copied or rewritten in one go.
 inline constexpr uint64_t kRewriteStep = 4u << 20;
 
 /// The result of making one range of a tensor.
 struct RangeResult {
-  std::vector<uint8_t> buffers[2];    ///< memory that the spans refer to, reused for each range
+  std::vector<uint8_t> buffers[2];    ///< memory that the spans refer to; each range reuses it
   std::span<const uint8_t> codes{};   ///< codes of the source that were converted
-  std::span<const uint8_t> scales{};  ///< block scales likewise
-  uint64_t read = 0;                  ///< bytes of the source
+  std::span<const uint8_t> scales{};  ///< block scales of the source that were converted
+  uint64_t read = 0;                  ///< number of bytes read from the source
   std::optional<BadScale> bad_scale{};
   struct ExpertStats {
     int64_t e;
     PruneStats stats;
   };
-  std::vector<ExpertStats> stats{};  ///< of pruning
+  std::vector<ExpertStats> stats{};  ///< of pruning, for each expert
 };
 
-/// A range of a tensor as it must be, derived byte by byte without code of TensorRewrite::make().
+/// The expected bytes of a range of a tensor. They are derived byte by byte, without code of
+/// TensorRewrite::make().
 class ExpectedRange {
  public:
   virtual ~ExpectedRange() = default;
-  /// Reads the source of bytes [begin, end).
+  /// Reads the part of the source from which bytes [begin, end) are made.
   virtual void load(uint64_t begin, uint64_t end) = 0;
-  /// A byte of the last range that was loaded. Safe from several threads.
+  /// Byte i of the tensor, in the last range that was loaded. Safe to call from several threads.
   virtual uint8_t byte_at(uint64_t i) const = 0;
-  /// For pruning: the expert of a byte, its codes of magnitude 0, and the figures of the chunk that begins
-  /// with it, else none.
+  /// These three are for pruning: the expert that byte i belongs to, the number of its codes with magnitude
+  /// 0, and the figures of the chunk that begins with it. The figures are zero if no chunk begins there.
   virtual size_t expert_at(uint64_t) const { return 0; }
   virtual unsigned zeros_at(uint64_t) const { return 0; }
   virtual PruneStats stats_at(uint64_t) const { return {}; }
-  /// The hash of the source of all ranges, loaded one after the other, if twofour.json has it.
+  /// The hash of the source of all ranges, which were loaded one after the other. Empty if twofour.json has
+  /// no such hash.
   virtual std::string source_hash() { return {}; }
 };
 
@@ -51,23 +53,23 @@ class ExpectedRange {
 class TensorRewrite {
  public:
   virtual ~TensorRewrite() = default;
-  /// Number of bytes that are made together: a range begins at a multiple of it and ends at one or with the
-  /// tensor.
+  /// Number of bytes that are made together. A range begins at a multiple of it, and ends at a multiple of it
+  /// or at the end of the tensor.
   virtual uint64_t grain() const { return 4; }
-  /// Number of bytes of the source from which `bytes` of the tensor are made.
+  /// Number of bytes of the source from which `bytes` bytes of the tensor are made.
   virtual uint64_t read_bytes(uint64_t bytes) const = 0;
-  /// Fills `out` with bytes [begin, begin + out.size()).
+  /// Makes bytes [begin, begin + out.size()) of the tensor in `out`.
   virtual void make(const Checkpoint& source, uint64_t begin, std::span<uint8_t> out,
                     RangeResult& result) const = 0;
   virtual std::unique_ptr<ExpectedRange> expect(const Checkpoint& source) const = 0;
 
-  /// Bytes of a range: about kRewriteStep, a multiple of the grain.
+  /// Size of a range in bytes: a multiple of grain(), about kRewriteStep.
   uint64_t step() const { return std::max<uint64_t>(1, kRewriteStep / grain()) * grain(); }
-  /// The units of a part of `bytes` bytes.
+  /// The units of work for a part that has `bytes` bytes.
   std::vector<Unit> units(int part, uint64_t bytes) const;
 };
 
-/// A copy, byte for byte; block scales that are not valid are refused.
+/// A copy, byte for byte. Invalid block scales are refused.
 class CopiedTensor : public TensorRewrite {
  public:
   CopiedTensor(size_t tensor, bool is_block_scale) : tensor_(tensor), is_block_scale_(is_block_scale) {}
@@ -81,7 +83,7 @@ class CopiedTensor : public TensorRewrite {
   bool is_block_scale_;
 };
 
-/// Codes pruned by a sparsity pattern: dropped codes become 0x0.
+/// Codes that are pruned by a sparsity pattern. Dropped codes become 0x0.
 class PrunedCodes : public TensorRewrite {
  public:
   PrunedCodes(const Nvfp4Linear& module, PrunePattern pattern) : module_(module), pattern_(pattern) {}
@@ -99,7 +101,7 @@ class PrunedCodes : public TensorRewrite {
 /// Weights in BF16.
 class DequantizedWeights : public TensorRewrite {
  public:
-  /// `multipliers` has one global scale per expert and outlives this.
+  /// `multipliers` has one global scale for each expert and must outlive this object.
   DequantizedWeights(const Nvfp4Linear& module, const std::vector<float>& multipliers)
       : module_(module), multipliers_(multipliers) {}
   uint64_t grain() const override;
@@ -113,11 +115,12 @@ class DequantizedWeights : public TensorRewrite {
   const std::vector<float>& multipliers_;
 };
 
-/// Scalars in F32, BF16, F16 or E8M0 (U8 too) converted to F32 or BF16, or powers of two to E8M0; with
-/// `reciprocal`, 1/x in F32.
+/// Scalars that are converted to another type. F32, BF16, F16 and E8M0 (also as U8) become F32 or BF16.
+/// Powers of two may also become E8M0. With `reciprocal`, F32 values become 1/x.
 class ConvertedScalars : public TensorRewrite {
  public:
-  /// `remembered_bits`: of the float32 from which the source was made as its reciprocal; 0: not known.
+  /// `remembered_bits` are the bits of the float32 whose reciprocal the source stores; 0 if they are not
+  /// known.
   ConvertedScalars(size_t tensor, DType from, DType to, bool reciprocal, uint32_t remembered_bits = 0)
       : tensor_(tensor), from_(from), to_(to), reciprocal_(reciprocal), remembered_bits_(remembered_bits) {}
   uint64_t read_bytes(uint64_t bytes) const override;
@@ -132,7 +135,7 @@ class ConvertedScalars : public TensorRewrite {
   uint32_t remembered_bits_;
 };
 
-/// A float32 that the source lacks.
+/// A float32 constant that the source does not store.
 class ConstantScalar : public TensorRewrite {
  public:
   explicit ConstantScalar(float value) : value_(value) {}
@@ -145,8 +148,8 @@ class ConstantScalar : public TensorRewrite {
   float value_;
 };
 
-/// A tensor outside of all modules that change: copied byte for byte, with block scales checked, or converted
-/// to another type, as KV scales are.
+/// A tensor outside all modules that change. It is copied byte for byte, with a check of block scales, or it
+/// is converted to another type, as KV scales are.
 class KeptTensor : public Transformation {
  public:
   KeptTensor(size_t tensor, bool is_block_scale);
@@ -178,7 +181,7 @@ class KeptTensor : public Transformation {
   std::unique_ptr<const Cast> cast_;
 };
 
-/// The entry of a tensor that is written, with the source tensor's name if it differs.
+/// The entry of a tensor that is written. It has the name of the source's tensor if that differs.
 Json with_origin(const Checkpoint& source, size_t from, Json tensor);
 
 }  // namespace twofour

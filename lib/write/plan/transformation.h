@@ -24,46 +24,48 @@ namespace twofour {
 class ReferenceCheckpoint;
 class Proof;
 
-/// The parts of the promised memory. Tests use other figures.
+/// How the promised memory is divided. Tests use other figures.
 struct MemoryLimits {
-  /// Buffers of all workers together. The rest of the promised 512 MiB is for names, headers and the program.
+  /// Bytes for the buffers of all workers together. The rest of the promised 512 MiB is for names, headers
+  /// and the program.
   uint64_t buffers = 320u << 20;
-  /// Largest piece of an expert that a worker packs at once, source and result together.
+  /// Largest piece of an expert that a worker packs at once, in bytes. Source and result count together.
   uint64_t piece = 64u << 20;
-  /// `buffers` if statistics choose weights: 2 GiB are promised then, beside the statistics of a group.
+  /// Replaces `buffers` if statistics choose weights. The promise is then 2 GiB, and the statistics of a
+  /// group come on top of it.
   uint64_t solving_buffers = 1536u << 20;
-  /// Weights of whole rows that a solver takes at once.
+  /// Number of weights, in whole rows, that a solver takes at once.
   int64_t solved_weights = 1 << 20;
 };
 
 /// The processor and threads that compute.
 struct Compute {
   Isa isa = Isa::portable;
-  Device device = Device::cpu;  ///< of solvers, if statistics choose weights
-  int threads = 1;              ///< of a worker's solver, or of all solvers of a view
+  Device device = Device::cpu;  ///< the device of solvers, if statistics choose weights
+  int threads = 1;              ///< threads of one worker's solver, or of all solvers of a view
 };
 
-/// The limits of a run that solves on `compute`: a device takes more rows at once, since 32 of them occupy
-/// one multiprocessor. Tasks of one plan have the same limits wherever they run.
+/// The limits of a run whose solvers run on `compute`. A CUDA device takes more rows at once, since 32 rows
+/// occupy one multiprocessor. All tasks of one plan have the same limits, wherever they run.
 inline MemoryLimits limits_for(const Compute& compute) {
   MemoryLimits limits;
   if (compute.device == Device::cuda) limits.solved_weights = 5 << 19;
   return limits;
 }
 
-/// A piece of a transformation's work, which one thread does at once.
+/// A piece of a transformation's work, which one thread does in one go.
 struct Unit {
-  static constexpr int kAllParts = -1;  ///< it writes some of each part
-  static constexpr int kNoPart = -2;    ///< it writes nothing and only adds to the result
-  uint64_t index = 0;                   ///< the transformation's own
-  int part = kAllParts;                 ///< the one part that it writes
-  uint64_t begin = 0, end = 0;          ///< bytes of that part
-  uint64_t read = 0;                    ///< bytes of the source that it reads
+  static constexpr int kAllParts = -1;  ///< the unit writes some bytes of each part
+  static constexpr int kNoPart = -2;    ///< the unit writes no part; it only adds to the result
+  uint64_t index = 0;                   ///< the transformation defines its meaning
+  int part = kAllParts;                 ///< the only part that the unit writes, or kAllParts or kNoPart
+  uint64_t begin = 0, end = 0;          ///< range of bytes of that part that the unit writes
+  uint64_t read = 0;                    ///< number of bytes that the unit reads from the source
 };
 
 /// A block scale byte that is NaN or negative.
 struct BadScale {
-  uint64_t at;  ///< in the source's tensor
+  uint64_t at;  ///< position of the byte in the source's tensor
   uint8_t byte;
 };
 
@@ -71,20 +73,20 @@ struct BadScale {
 class Sink {
  public:
   virtual ~Sink() = default;
-  /// Bytes of a part from `offset` on. Each unit writes a part from front to back.
+  /// Writes bytes of a part, which begin at `offset`. Each unit writes a part from front to back.
   virtual void write(int part, uint64_t offset, std::span<const uint8_t> bytes) = 0;
   /// Counts bytes that were read from the source.
   virtual void add_read(uint64_t bytes) = 0;
-  /// True if the source was refused: units then look for further errors and write nothing.
+  /// True if the source was refused. Units then only look for further errors and write nothing.
   virtual bool only_checks() const = 0;
-  /// Refuses a block scale of a tensor; `where` (" row 3, block 7") is its place, for people. Only the first
-  /// place of each tensor and expert is reported.
+  /// Refuses a block scale of a tensor of the source. `where` tells people its place: " row 3, block 7". Only
+  /// the first bad block scale of each tensor and expert is reported.
   virtual void refuse_scale(size_t tensor, int64_t expert, const BadScale& bad, const std::string& where) = 0;
   /// Refuses the source.
   virtual void refuse(const std::string& problem) = 0;
 };
 
-/// The state of a thread, reused for each unit.
+/// The state of a thread. All units that the thread runs share it.
 class Worker {
  public:
   Worker(const Checkpoint& from, const Compute& with, const ReferenceCheckpoint* against = nullptr)
@@ -92,14 +94,14 @@ class Worker {
   const Checkpoint& source;
   const Isa isa;
   const Compute compute;
-  const ReferenceCheckpoint* const kept;  ///< the reference checkpoint, to compare with, or nullptr
+  const ReferenceCheckpoint* const kept;  ///< the checkpoint that results are compared with, or nullptr
 
   /// A buffer of the thread, valid until the next call.
   std::span<uint8_t> buffer(size_t bytes) {
     if (buffer_.size() < bytes) buffer_.resize(bytes);
     return {buffer_.data(), bytes};
   }
-  /// The thread's one T, made by T(*this) when it is first asked for.
+  /// The thread's only object of type T. The first call makes it by T(*this).
   template <class T>
   T& own() {
     std::shared_ptr<void>& mine = owned_[typeid(T)];
@@ -112,16 +114,18 @@ class Worker {
   std::map<std::type_index, std::shared_ptr<void>> owned_;
 };
 
-/// One run of a transformation: does its units and gathers their results.
+/// One run of a transformation. It does the units and gathers their results.
 class Work {
  public:
   virtual ~Work() = default;
-  /// Called by several threads at once. Units begin in their order.
+  /// Does a unit. Several threads call this at once. Units begin in their order.
   virtual void run(const Unit& unit, Worker& worker, Sink& sink) = 0;
-  /// The result for twofour.json and people, beside the hashes of the parts, once every unit that writes part
-  /// 0 or none ran; may refuse the source. Numbers read back from their text equal themselves.
+  /// The result for twofour.json and for people, without the hashes of the parts. It is called after every
+  /// unit that writes part 0 or no part has run. It may refuse the source. Numbers do not change when they
+  /// are written as text and read back.
   virtual Json result(Sink&) { return nullptr; }
-  /// Wakes threads that wait in run() for others, to end with Interrupted or because the source is refused.
+  /// Wakes threads that wait for others in run(). Their run() then ends, either with Interrupted or because
+  /// the source was refused.
   virtual void stop() {}
   virtual void release() {}
 };
@@ -130,73 +134,77 @@ class Work {
 struct ModuleReport {
   std::string name;
   Shape shape;
-  std::optional<Quality> quality = {};        ///< of pruning and folding
-  std::optional<EncodedResult> encoded = {};  ///< of quantizing
-  bool prunes_first = false;                  ///< prunes before quantizing: then `encoded` has the gain
+  std::optional<Quality> quality = {};        ///< the result of pruning and folding
+  std::optional<EncodedResult> encoded = {};  ///< the result of quantizing
+  bool prunes_first = false;                  ///< the module is pruned before it is quantized; `encoded` then
+                                              ///< has the gain
 };
 
-/// The conversion of one module of a checkpoint, or of several that are written together: the tensors that it
-/// writes, its units of work, the bytes of a unit, their proof, its entry in twofour.json. Each kind of
-/// transformation is one class: declared and planned in lib/write/methods or lib/write/encode, its bytes in
-/// lib/write/transform, its proof in lib/prove/validate.
+/// The conversion of one module of a checkpoint, or of several modules that are written together. It knows
+/// the tensors that it writes, its units of work, the bytes of a unit, their proof and its entry in
+/// twofour.json. Each kind of transformation is one class. The class is declared and planned in
+/// lib/write/methods or lib/write/encode. Its bytes are made in lib/write/transform, its proof in
+/// lib/prove/validate.
 class Transformation {
  public:
   virtual ~Transformation() = default;
 
-  /// The name of the output: "model.layers.0.mlp.experts.w13".
+  /// The name of the output, as "model.layers.0.mlp.experts.w13".
   virtual std::string name(const Checkpoint& source) const = 0;
-  /// The tensors that it writes; part p is the p-th. Their offsets are not known yet.
+  /// The tensors that it writes. Part p is tensor p of this list. Their offsets are not known yet.
   virtual std::vector<TensorInfo> outputs(const Checkpoint& source) const = 0;
-  /// Tensors of the source that go into it, and into nothing else.
+  /// The tensors of the source that it is made from. No other transformation is made from them.
   virtual std::vector<size_t> sources() const = 0;
-  /// Takes a tensor of the source as well, to leave it out of the output; false: it cannot.
+  /// Takes one more tensor of the source, which is then left out of the output. Returns false if the
+  /// transformation cannot leave it out.
   virtual bool drop(size_t) { return false; }
-  /// Its work, in the order of the parts' bytes.
+  /// Its units of work, in the order of the bytes that they write.
   virtual std::vector<Unit> units(const Checkpoint& source) const = 0;
-  /// Buffers of a thread that does a unit, in bytes.
+  /// Size of the buffers of a thread that does a unit, in bytes.
   virtual uint64_t worker_bytes() const { return 0; }
-  /// True if weights stay as they are: then its tensors are listed as copied.
+  /// True if weights stay as they are. Its tensors are then listed as copied.
   virtual bool keeps() const { return false; }
 
-  /// The decision on a part, in a word ("v7", "copy"), and the part's source; for --dry-run.
+  /// The decision on a part in one word ("v7", "copy"), for --dry-run. origin() names the source of the part.
   virtual std::string decision(int part) const = 0;
   virtual std::string origin(const Checkpoint& source, int part) const = 0;
-  /// The reason: the option or default that chose it.
+  /// The option or default that chose this transformation.
   const std::string& rule() const { return rule_; }
   void set_rule(std::string rule) { rule_ = std::move(rule); }
 
-  /// Makes the bytes, fast; in lib/write/transform.
+  /// Begins a run, which makes the bytes by the fast code. The definitions are in lib/write/transform.
   virtual std::unique_ptr<Work> begin() const = 0;
-  /// Derives every byte again, slowly and by other code, compares the artifact with it, and returns the
-  /// result that Work::result() must have given; in lib/prove/validate.
+  /// Derives every byte again, by slow and separate code, and compares the artifact with it. Returns the
+  /// result that Work::result() must have given. The definitions are in lib/prove/validate.
   virtual Json prove(Proof& proof) const = 0;
 
-  /// A result like that of Work::result(), without figures, to compute the size of twofour.json; null if
-  /// there is no result.
+  /// A result of the same form as that of Work::result(), but without figures. It serves to compute the size
+  /// of twofour.json. Null if there is no result.
   virtual Json empty_result() const { return nullptr; }
-  /// Throws Error or Json::exception on a value that Work::result() never returns.
+  /// Throws Error or Json::exception if `result` is not a value that Work::result() can return.
   virtual void check_result(const Json& result) const {
     if (!result.is_null()) throw Error("expected no result of a tensor that is kept, found one");
   }
-  /// Its entries under "modules" of twofour.json, or under "copied" if keeps(): `tensors` has an entry for
-  /// each part, `result` is that of Work::result().
+  /// Its entries under "modules" of twofour.json, or under "copied" if keeps(). `tensors` has an entry for
+  /// each part. `result` is what Work::result() returned.
   virtual Json entries(const Checkpoint& source, const Json& result,
                        const std::vector<Json>& tensors) const = 0;
-  /// The identity of the bytes that it read, as text: hashes and scales.
+  /// A text that identifies the bytes that it read, by hashes and scales.
   virtual std::string content(const Json& result, std::span<const Hash128> outputs) const = 0;
-  /// Scales that decide the output, in the order of its entries: the source's tensor and the float32 bits
-  /// that planning read; nothing if the work finds them.
+  /// A scale of the source that decides the output: its tensor, and the float32 bits that planning read. The
+  /// bits are absent if the work finds the scale. stored_scales() has the order of its entries.
   struct StoredScale {
     size_t tensor;
     std::optional<uint32_t> bits;
   };
   virtual std::vector<StoredScale> stored_scales() const { return {}; }
-  /// A report for people; empty if weights stay as they are.
+  /// A report for people. It is empty if weights stay as they are.
   virtual std::vector<ModuleReport> report(const Checkpoint&, const Json&) const { return {}; }
 
-  /// How its tensors, as any loader reads them, are compared with the source's: layers are run from both, and
-  /// weights may differ by a relative `tolerance`, which is infinite for lossy conversions. Nothing: they are
-  /// not compared, since the conversion has figures of its own.
+  /// How its tensors, as any loader reads them, are compared with the source's. Layers are run from both.
+  /// Weights may differ by a relative `tolerance`; lossy conversions have none, which stands for infinity.
+  /// value_comparison() is nothing if the tensors are not compared, since the conversion has figures of its
+  /// own.
   struct ValueComparison {
     std::optional<double> tolerance;
   };
@@ -206,8 +214,8 @@ class Transformation {
   std::string rule_;
 };
 
-/// The conversions of the modules of a checkpoint, in the order of planning. It finds each by the type under
-/// which it was added.
+/// The conversions of the modules of a checkpoint, in the order of planning. of() finds them by the type
+/// under which they were added.
 class Transformations {
  public:
   template <class T>
@@ -215,7 +223,7 @@ class Transformations {
     by_type_[typeid(T)].push_back(one.get());
     all_.push_back(std::move(one));
   }
-  /// The transformations that were added as a T, in order.
+  /// The transformations that were added as type T, in the order of planning.
   template <class T>
   std::vector<const T*> of() const {
     std::vector<const T*> found;

@@ -70,7 +70,7 @@ void WrittenConfig::add(std::string module, size_t weight, const Scheme& scheme,
 void WrittenConfig::add_kept(const Linear& m) {
   const Scheme scheme = scheme_of(source_, m);
   const bool quantized = m.format->coded;
-  // Groups describe activations, which tensors do not.
+  // Only groups of the source describe activations; tensors do not.
   if (quantized && dialect_ != nullptr && source_dialect(source_) == dialect_ &&
       dialect_->name == "compressed-tensors") {
     if (!groups_) groups_.emplace(source_quantization(source_));
@@ -134,9 +134,9 @@ ConfigEntries WrittenConfig::entries() {
                                      model_.unquantized.size(), model_.unquantized[0])});
   }
   if (dialect_->kv_scale_type) model_.fp8_kv_cache = has_fp8_kv_cache(source_);
-  if (!problems_.empty()) return {};  // entries may be none
+  if (!problems_.empty()) return {};  // the list of entries may be empty
   for (const std::string& split : find_split_layers(model_)) problems_.add(split);
-  // Formats that only stay have the source's own entries.
+  // If formats only stay, the source's own entries are used.
   const bool has_words = !dialect_->entry(schemes_[0]).is_null();
   if (model_.entries.size() == 1 && dialect_->config != nullptr && has_words) {
     QuantizedConfig config = {dialect_->patterns(model_.unquantized), model_.fp8_kv_cache};

@@ -15,51 +15,52 @@
 
 namespace twofour {
 
-/// The reader of the output: engines, or layouts that are packed from it. For layouts, FP8 scales that stay
-/// keep their type, and drafts their format.
+/// What reads the output: engines, or layouts that are packed from it. For layouts, FP8 scales that stay keep
+/// their type, and drafts keep their format.
 enum class ReadBy { kEngines, kLayouts };
 
-/// The configuration of the output. Rules add to it, and so do tensors that no rule took.
+/// The configuration of the output. Rules add to it. Tensors that no rule took add to it as well.
 class WrittenConfig {
  public:
   WrittenConfig(const Checkpoint& source, Author author, ReadBy reader, Findings& findings,
                 Problems& problems);
 
-  /// The dialect of the whole output, once a rule has chosen it; nullptr before.
+  /// The dialect of the whole output, or nullptr before a rule has chosen it.
   const OutputDialect* dialect() const { return dialect_; }
   /// Throws Error if another rule chose another dialect.
   void set_dialect(const OutputDialect& dialect);
   bool is_for_layouts() const { return reader_ == ReadBy::kLayouts; }
 
-  /// The configuration is written anew: number formats change.
+  /// Notes that number formats change, so that the configuration is written anew.
   void rewrite() { is_rewritten_ = true; }
   bool is_rewritten() const { return is_rewritten_; }
-  /// Adds a linear of the output, the tensor of the source's weights and its scheme, of floats if it is not
-  /// quantized.
+  /// Adds a linear of the output. `weight` is the source's tensor with its weights. `scheme` is a scheme of
+  /// floats if the linear is not quantized.
   void add(std::string module, size_t weight, const Scheme& scheme);
-  /// Adds a linear that keeps its format, by the source's own entry if that is of this dialect.
+  /// Adds a linear that keeps its format. It keeps the source's own entry if the dialect of the source is
+  /// that of the output.
   void add_kept(const Linear& linear);
   bool has(size_t weight) const { return described_[weight]; }
-  /// Adds a glob or name of modules, beside linears, that stay unquantized.
+  /// Adds a glob or name of modules that stay unquantized. It is for modules that are not linears.
   void leave(std::string module) { left_.push_back(std::move(module)); }
-  /// The schemes of quantized routed experts that were added, without drafts.
+  /// The schemes of the quantized routed experts that were added, without those of drafts.
   std::vector<Scheme> expert_schemes() const;
 
-  /// Suggests the source's entries, translated. They are written if every engine reads each module by them as
-  /// it is stored; else the configuration is written anew from the modules.
+  /// Suggests the source's entries after translation. They are written if every engine, reading them, finds
+  /// each module as it is stored. Otherwise the configuration is written anew from the modules.
   void suggest(ConfigEntries entries) { suggested_ = std::move(entries); }
-  /// Sets the files that describe the output, if one rule makes all of it.
+  /// Sets the files that describe the output. This is for a rule that makes the whole output.
   void set_texts(std::map<std::string, std::string> texts);
-  /// Adds a layout. Modules of the same layout and pattern are one group, whichever rules made them.
+  /// Adds a layout. Modules of the same layout and pattern form one group, even if several rules made them.
   void add_layout(LayoutGroup group);
-  /// The source's config stays true.
+  /// Notes that the source's configuration also describes the output.
   void keep() { is_kept_ = true; }
-  /// No linear of the output is quantized, and the texts that are set describe this.
+  /// Notes that no linear of the output is quantized, and that the texts of set_texts() say so.
   void quantize_nothing() { quantizes_nothing_ = true; }
 
  private:
   friend class PlannedRules;
-  /// True if rules changed number formats and left no linear quantized.
+  /// True if rules changed number formats and no linear is quantized afterwards.
   bool quantizes_nothing() const {
     return quantizes_nothing_ || (is_rewritten_ && model_.entries.empty() && layouts_.empty());
   }
@@ -79,9 +80,10 @@ class WrittenConfig {
   const int64_t layers_;
   const OutputDialect* dialect_ = nullptr;
   WrittenModel model_;
-  std::vector<Scheme> schemes_;         ///< of model_.entries
-  std::vector<bool> described_;         ///< by the tensor of weights
-  std::optional<SourceGroups> groups_;  ///< of the source's own configuration
+  std::vector<Scheme> schemes_;         ///< the schemes of model_.entries, in the same order
+  std::vector<bool> described_;         ///< by index of the weights' tensor: a linear with these weights was
+                                        ///< added
+  std::optional<SourceGroups> groups_;  ///< the groups of the source's own configuration
   std::vector<std::string> left_;
   std::vector<LayoutGroup> layouts_;
   std::optional<ConfigEntries> suggested_;

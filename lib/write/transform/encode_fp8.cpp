@@ -13,9 +13,9 @@ namespace {
 
 constexpr size_t kMxBlock = kMxGroup;
 
-/// The tiles of a matrix [rows, k]: `down` rows of `across` tiles.
+/// The tiles of a matrix [rows, k]: `down` rows of tiles, `across` tiles in each.
 struct TileGrid {
-  int64_t rows, cols;  ///< of a tile
+  int64_t rows, cols;  ///< size of a tile
   size_t down, across;
   TileGrid(const EncodeRule& rule, const EncodedMatrix& m) {
     const EncodeRule::Tile tile = rule.tile(m.rows, m.k);
@@ -24,12 +24,12 @@ struct TileGrid {
     down = static_cast<size_t>((m.rows + rows - 1) / rows);
     across = static_cast<size_t>((m.k + cols - 1) / cols);
   }
-  /// The first tile of row n.
+  /// The index of the first tile of row n.
   size_t first(int64_t n) const { return static_cast<size_t>(n / rows) * across; }
 };
 
-/// Calls f(tile, begin, end) for the parts of a row of `row_size` elements that lie in its tiles, `width`
-/// elements of each.
+/// Calls f(tile, begin, end) for each part of a row that is in one tile. The row has `row_size` elements; a
+/// tile has `width` elements of it.
 template <class F>
 void for_each_part(size_t first_tile, size_t row_size, size_t width, F&& f) {
   for (size_t begin = 0, tile = first_tile; begin < row_size; begin += width, ++tile) {
@@ -37,16 +37,16 @@ void for_each_part(size_t first_tile, size_t row_size, size_t width, F&& f) {
   }
 }
 
-/// Some blocks of the rows that were read.
+/// A range of blocks in the rows that were read.
 struct Blocks {
-  size_t at, count, code_bytes;  ///< code_bytes of a block
+  size_t at, count, code_bytes;  ///< code_bytes is the number of bytes of a block's codes
   std::span<const uint8_t> codes_of(std::span<const uint8_t> all) const {
     return all.subspan(at * code_bytes, count * code_bytes);
   }
 };
 
-/// Calls f(tile, blocks) for each tile's part of `count` blocks, which are whole rows of a matrix in four
-/// bits from `row` on. Tiles are whole blocks wide.
+/// Calls f(tile, blocks) for each tile's part of `count` blocks. The blocks are whole rows of a four-bit
+/// matrix and begin at row `row`. The width of a tile is a multiple of the width of a block.
 template <class F>
 void for_each_stored_part(const TileGrid& grid, const EncodedMatrix& m, int64_t row, size_t count, F&& f) {
   const int64_t group = m.source->scale_cols;
@@ -60,7 +60,7 @@ void for_each_stored_part(const TileGrid& grid, const EncodedMatrix& m, int64_t 
   }
 }
 
-/// True if all numbers are equal. Equal bits are found at the speed of memcmp.
+/// True if all numbers are equal. If the bits are equal, this is as fast as memcmp.
 bool is_equal(std::span<const float> a, std::span<const float> b) {
   return std::memcmp(a.data(), b.data(), a.size_bytes()) == 0 || std::equal(a.begin(), a.end(), b.begin());
 }
@@ -70,7 +70,7 @@ bool is_equal(std::span<const float> a, std::span<const float> b) {
 void Encoder::survey_fp8(const EncodedMatrix& m, int64_t row, std::span<const float> rows, Survey& survey) {
   const TileGrid grid(rule_, m);
   survey.tiles.resize(grid.down * grid.across);
-  if (from_mxfp4_) return;  // by exponents
+  if (from_mxfp4_) return;  // exponents decide instead of magnitudes
   if (grid.down * grid.across == 1) {
     survey.tiles[0].amax = survey.amax;
     return;

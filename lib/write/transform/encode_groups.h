@@ -9,12 +9,14 @@ namespace twofour {
 /// A group of matrices that is encoded outside of a conversion.
 struct GroupEncoding {
   const QuantizedGroup* group = nullptr;
-  Encoder::Write write = {};  ///< takes its bytes; called from any thread, but for one group from only one
+  Encoder::Write write = {};  ///< takes the group's bytes; each group's calls come from one thread, but
+                              ///< groups may be on different threads
   std::vector<EncodedResult> results = {};
 };
 
-/// Encodes groups, as many at a time as the promised memory has room for, and adds the bytes that were read
-/// to `progress`. Throws Error with the problems of all of them. The same results for any number of threads.
+/// Encodes groups, and adds the bytes that were read to `progress`. As many groups are encoded at a time as
+/// the promised memory has room for. Throws Error with the problems of all groups. The number of threads does
+/// not change the results.
 void encode_groups(const Checkpoint& source, const std::vector<GroupEncoding*>& groups, int jobs,
                    Compute compute, Progress& progress);
 

@@ -21,7 +21,7 @@ void Encoder::encode_mx(const EncodedMatrix& m, std::span<const float> rows, con
     quantize_mxfp4(rule, rows, codes_.data(), scales_.data(), isa_);
     dequantize_mxfp4(codes_, scales_, back_.data(), isa_);
   }
-  // Scales are rounded to powers of two, so the largest weights may become larger.
+  // Scales are rounded to powers of two, so the largest weights may become even larger.
   if (!(largest_magnitude(back_, isa_) < kBeyondBf16) && result.problems.empty()) {
     result.problems.push_back(fmt::format("{}: expected weights that stay within BF16 in {}, found up to {}",
                                           source_.where(m.source->weight), mxfp8 ? "MXFP8" : "MXFP4",

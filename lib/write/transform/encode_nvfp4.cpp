@@ -11,9 +11,9 @@
 namespace twofour {
 namespace {
 
-constexpr int kLowestCast = -9;  ///< the least power of two among block scales
+constexpr int kLowestCast = -9;  ///< exponent of the least power of two among block scales
 
-/// Codes that a mask drops become zeros.
+/// Sets codes that a mask drops to zero.
 void drop_codes(std::span<const uint8_t> mask, std::span<uint8_t> codes) {
   for (size_t i = 0; i < codes.size(); ++i)
     codes[i] &= static_cast<uint8_t>((mask[2 * i] != 0 ? 0x0F : 0) | (mask[2 * i + 1] != 0 ? 0xF0 : 0));
@@ -98,7 +98,7 @@ std::span<const uint8_t> Encoder::mask_of(const EncodedMatrix& m, int64_t row, s
   return mask_;
 }
 
-/// Makes room for rows of `weights` weights. Returns the rule for them.
+/// Allocates buffers for rows with `weights` weights in total. Returns the arithmetic for them.
 QuantizeRule Encoder::begin_rows(const Survey& survey, size_t weights) {
   QuantizeRule rule = quantize_;
   rule.zero_block = survey.scale.zero_block;
@@ -108,7 +108,7 @@ QuantizeRule Encoder::begin_rows(const Survey& survey, size_t weights) {
   return rule;
 }
 
-/// Writes `codes_` and block scales, and adds the error of the values that readers get from them.
+/// Writes `codes_` and block scales. Adds the error of the values that readers decode from them.
 void Encoder::write_codes(const EncodedMatrix& m, const Survey& survey, std::span<const float> rows,
                           std::span<const uint8_t> scales, const Write& write, EncodedResult& result) {
   write(m.part(EncodedPart::kValues), codes_);
@@ -144,7 +144,7 @@ void Encoder::encode_nvfp4(const EncodedMatrix& m, const Survey& survey, int64_t
   std::span<const float> weights = rows;
   if (rule_.prunes_weights(m)) {
     const auto mask = mask_of(m, row, rows.size());
-    // The error of quantizing first and pruning afterwards.
+    // Adds the error of quantizing first and pruning afterwards.
     quantize_nvfp4(rule, survey.scale.global, rows, codes_.data(), scales_.data(), isa_);
     const CodeBlocks blocks{codes_.data(), scales_.data(), static_cast<int64_t>(scales_.size()), 1};
     if (mask.empty()) {
@@ -239,7 +239,7 @@ void restore_negative_zeros(std::span<const float> weights, std::span<uint8_t> c
 }
 
 bool is_overflow(const QuantizeRule& quantize, const MatrixScale& scale) {
-  // 1 is right for magnitudes of 2688 or 1536.
+  // For magnitudes of 2688 or 1536, 1 is the correct global scale.
   return divides(quantize.arithmetic) && scale.global.stored == 1 && scale.global.amax < 1024 &&
          scale.zero_block == quantize.zero_block;
 }

@@ -9,13 +9,13 @@
 namespace twofour {
 namespace {
 
-/// The range of module rows that contains rows of a matrix: the first, and one past the last.
+/// The range of rows of a module that contains the given rows of a matrix.
 std::pair<int64_t, int64_t> module_rows(const EncodedMatrix& m, const RowRange& rows) {
   return {m.first + rows.begin * m.step, m.first + (rows.end - 1) * m.step + 1};
 }
 
-/// Some inputs of a matrix's rows, taken from `all`: whole rows of its module, from the first needed row on.
-/// `per_item` weights share an item.
+/// Selects inputs of rows of a matrix from `all`. `all` has whole rows of the module, from the first needed
+/// row on. An item stands for `per_item` weights.
 template <class T>
 std::span<T> gather(const EncodedMatrix& m, const RowRange& rows, std::span<const T> all, int64_t per_item,
                     std::vector<T>& to) {
@@ -70,7 +70,7 @@ void Encoder::quantize(const QuantizedGroup& group, const GroupScale& scale, siz
   }
 }
 
-/// Reads weights [rows, k1 - k0].
+/// Reads weights, [rows, k1 - k0].
 std::span<const float> Encoder::read_inputs(const EncodedMatrix& m, const RowRange& rows) {
   const Linear& from = *m.source;
   const bool is_part = rows.k1 - rows.k0 < m.k;
@@ -81,7 +81,7 @@ std::span<const float> Encoder::read_inputs(const EncodedMatrix& m, const RowRan
   return gather<float>(m, rows, all, 1, gathered_);
 }
 
-/// Reads some inputs of rows of floats, without the other inputs.
+/// Reads some inputs of rows that are stored as floats. The other inputs are not read.
 std::span<const float> Encoder::read_floats(const EncodedMatrix& m, const RowRange& rows) {
   const DType type = source_.tensors()[m.source->weight].dtype;
   const auto width = static_cast<int64_t>(dtype_bits(type)) / 8, inputs = rows.k1 - rows.k0;
@@ -113,7 +113,7 @@ void Encoder::quantize_rows(const EncodeRule& words, const GroupScale& shared, c
 void Encoder::cast_rows(const EncodedMatrix& m, int exponent, const RowRange& rows, std::span<uint8_t> codes,
                         std::span<uint8_t> scales) {
   const auto [begin, end] = module_rows(m, rows);
-  held_ = {};  // the reader holds other rows from here on
+  held_ = {};  // from here on the reader has other rows
   const StoredRows stored = reader_.read_stored(*m.source, m.expert, begin, end);
   const auto own = gather<uint8_t>(m, rows, stored.weights, 2, gathered_values_);
   std::copy(own.begin(), own.end(), codes.begin());

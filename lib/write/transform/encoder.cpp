@@ -21,7 +21,7 @@ std::span<const float> Encoder::read(const Linear& m, int64_t expert, int64_t be
   const auto count = static_cast<size_t>((end - begin) * m.k);
   const RowBlock row_block{&m, expert, begin, end};
   if (held_ != row_block) {
-    held_ = {};  // nothing, in case reading fails
+    held_ = {};  // empty in case reading fails
     if (rows_.size() < count) rows_.resize(count);
     reader_.read_rows(m, expert, begin, end, std::span(rows_).first(count));
     held_ = row_block;
@@ -86,7 +86,7 @@ GroupScale Encoder::survey(const QuantizedGroup& group) {
 std::vector<EncodedResult> Encoder::encode(const QuantizedGroup& group, const Write& write, bool only_check) {
   if (const EncodedBefore* before = group.encode_rule().encoded.get(); before && !only_check && !kept_) {
     if (auto results = before->read(group, write)) {
-      for (const Unit& unit : group.units(source_)) bytes_read_ += unit.read;  // without reading them
+      for (const Unit& unit : group.units(source_)) bytes_read_ += unit.read;  // counted, not read
       return std::move(*results);
     }
   }

@@ -19,37 +19,38 @@
 
 namespace twofour {
 
-/// The arithmetic, the choice of block scales and the treatment of blocks of zeros, by the settings of a
-/// rule.
+/// The arithmetic, the choice of block scales and the treatment of zero blocks, according to the settings of
+/// a rule.
 QuantizeRule quantize_rule(const EncodeRule& rule);
 
-/// The global scale of a matrix in NVFP4, with its settings.
+/// The global scale of an NVFP4 matrix, and the settings that belong to it.
 struct MatrixScale {
   GlobalScale global{};  ///< as the arithmetic uses it
   float written = 0;     ///< as the dialect stores it
   ZeroBlock zero_block = ZeroBlock::producer;
   bool is_kept = false;
-  bool is_zero = false;  ///< of weights that are all zero
+  bool is_zero = false;  ///< all weights are zero
 };
 
-/// The global scale of matrices with the largest magnitude `amax`. If `amax` is 0, the global scale is 1 and
-/// blocks are zeros: ModelOpt would divide by zero, and readers refuse a global scale of zero.
+/// The global scale of matrices whose largest magnitude is `amax`. If `amax` is 0, the global scale is 1 and
+/// all blocks are zero. ModelOpt would divide by zero here, and readers refuse a global scale of zero.
 MatrixScale shared_scale(const EncodeRule& rule, const QuantizeRule& quantize, float amax);
 
-/// The given global scale of a matrix, by the matrix's name.
+/// The global scale that is given for the matrix with this name, if there is one.
 std::optional<MatrixScale> kept_scale(const EncodeRule& rule, const QuantizeRule& quantize,
                                       const FixedGlobalScales& kept, const std::string& name);
 
-/// Gives codes of weights that are -0 their sign, which producers drop: only a checkpoint that was quantized
-/// before has such weights. `codes` of `weights`, two to a byte.
+/// Gives codes of weights that are -0 their sign. Producers drop this sign. Only a checkpoint that was
+/// quantized before has such weights. `codes` holds two codes to a byte.
 void restore_negative_zeros(std::span<const float> weights, std::span<uint8_t> codes);
 
-/// True if compressed-tensors' arithmetic stores 1 because the correct value is beyond the weights' type.
+/// True if compressed-tensors' arithmetic stores 1 since the correct value exceeds the range of the weights'
+/// type.
 bool is_overflow(const QuantizeRule& quantize, const MatrixScale& scale);
 
-/// Quantizes groups of matrices, row block by row block in bounded memory. The first pass finds the largest
-/// magnitudes, the second computes the bytes. A group of one row block is read once. Rows of a group can also
-/// be quantized alone, for layouts that are packed from them. Use one encoder per thread.
+/// Quantizes groups of matrices in bounded memory, one row block after the other. The first pass finds the
+/// largest magnitudes; the second computes the bytes. A group with only one row block is read once. For
+/// layouts, single rows of a group can be quantized as well. Each thread needs its own encoder.
 class Encoder : public RowQuantizer {
  public:
   explicit Encoder(const Worker& worker)
@@ -59,10 +60,11 @@ class Encoder : public RowQuantizer {
         reader_(worker.source),
         solver_(worker.compute) {}
 
-  /// Receives the bytes of a part of the group (an index into its parts) in order, front to back.
+  /// Takes the bytes of a part of the group in order, from front to back. `part` is an index into the group's
+  /// parts.
   using Write = std::function<void(int part, std::span<const uint8_t> bytes)>;
-  /// Quantizes a group and returns a result for each of its matrices. Writes nothing if a result has problems
-  /// or with `only_check`. Throws Error on I/O errors.
+  /// Quantizes a group and returns a result for each of its matrices. Writes nothing if a result has
+  /// problems, or if `only_check`. Throws Error on I/O errors.
   std::vector<EncodedResult> encode(const QuantizedGroup& group, const Write& write, bool only_check = false);
   uint64_t bytes_read() const { return reader_.bytes_read() + bytes_read_; }
 
@@ -75,42 +77,44 @@ class Encoder : public RowQuantizer {
 
  private:
   using Results = std::vector<EncodedResult>;
-  /// FP8 weights that share a scale.
+  /// A tile of FP8 weights, which share one scale.
   struct Tile {
     float amax = 0;           ///< largest magnitude
-    float product = 0;        ///< for sources in NVFP4, without the global scale
+    float product = 0;        ///< for sources in NVFP4: largest magnitude without the global scale
     Mxfp4Range range;         ///< for sources in MXFP4
-    float scale = 0;          ///< that is written
-    bool is_inexact = false;  ///< a value was rounded
+    float scale = 0;          ///< the scale that is written
+    bool is_inexact = false;  ///< true if a value was rounded
   };
-  /// The result of the first pass over a matrix.
+  /// What the first pass over a matrix found.
   struct Survey {
     float amax = 0;
-    TargetExtent targets;     ///< if statistics have them
-    MatrixScale scale;        ///< NVFP4
-    std::vector<Tile> tiles;  ///< FP8
+    TargetExtent targets;     ///< set if statistics have targets
+    MatrixScale scale;        ///< for NVFP4
+    std::vector<Tile> tiles;  ///< for FP8
   };
-  /// Bytes as a source stores them.
+  /// Bytes in the form in which the source stores them.
   struct StoredBlock {
     std::span<const uint8_t> values, scales;
   };
 
   // --- Reading ---
-  /// Calls f(first, last, begin, end) for row blocks of each module: its rows [begin, end), which matrices
-  /// [first, last) share.
+  /// Calls f(first, last, begin, end) for the row blocks of each module. [begin, end) are rows of the module,
+  /// and [first, last) are the matrices that have these rows.
   template <class F>
   void for_each_source(F&& f);
-  /// Calls f(matrix, row, rows, stored) for row blocks of each matrix, in order; `stored` is set for sources
-  /// in four bits.
+  /// Calls f(matrix, row, rows, stored) for the row blocks of each matrix, in order. `stored` is set for
+  /// four-bit sources.
   template <class F>
   void for_each_row_block(F&& f);
-  /// Calls f(matrix, row, stored) likewise, for sources in four bits only.
+  /// Calls f(matrix, row, stored) for the row blocks of each matrix, in order. It is for four-bit sources
+  /// only.
   template <class F>
   void for_each_stored_block(F&& f);
   std::span<const float> read(const Linear& module, int64_t expert, int64_t begin, int64_t end);
-  /// The rows of a matrix in four bits among rows [begin, end) of its module.
+  /// The rows of a four-bit matrix among rows [begin, end) of its module, which `all` holds.
   StoredBlock stored_rows(const EncodedMatrix& matrix, const StoredRows& all, int64_t begin, int64_t end);
-  /// The rows of a matrix in `all`, which are rows [begin, end) of its module with `width` elements each.
+  /// The rows of a matrix in `all`, which holds rows [begin, end) of its module with `width` elements each.
+  /// `gathered` is the memory for rows that are not contiguous.
   template <class T>
   static std::span<const T> rows_of(const EncodedMatrix& matrix, std::span<const T> all, int64_t width,
                                     int64_t begin, int64_t end, std::vector<T>& gathered);
@@ -126,10 +130,10 @@ class Encoder : public RowQuantizer {
   // --- encoder.cpp ---
   void begin(const QuantizedGroup& group);
   void survey_all(Results& results);
-  /// Refuses unreasonable targets, and warns of targets larger than the weights.
+  /// Refuses targets that are unreasonable, and warns of targets that are larger than the weights.
   void check_targets(Results& results) const;
   bool is_from(WeightFormat format) const;
-  /// True if scales are chosen so that values of sources in four bits stay the same.
+  /// True if scales are chosen so that values of four-bit sources stay the same.
   bool may_cast() const;
   void survey_stored(const EncodedMatrix& matrix, int64_t row, const StoredBlock& block, Survey& survey);
   void prepare(Results& results);
@@ -140,33 +144,33 @@ class Encoder : public RowQuantizer {
   void write_bias(const EncodedMatrix& matrix, const Write& write);
 
   // --- encode_nvfp4.cpp ---
-  /// Notes where casting the group from MXFP4 loses values, by the exponents of its blocks. False: the loss
-  /// is refused.
+  /// Notes in `results` where casting the group from MXFP4 loses values, according to the exponents of its
+  /// blocks. Returns false if the loss is refused.
   bool can_cast_to_nvfp4(Results& results) const;
   void choose_global_scales(Results& results);
   void check_global_scale(const std::string& name, float amax, const MatrixScale& scale,
                           EncodedResult& result) const;
-  /// True if a matrix is solved by statistics, and its global scale allows it.
+  /// True if statistics solve a matrix, and its global scale allows that.
   bool is_solved(const EncodedMatrix& matrix, const MatrixScale& scale) const;
-  /// The target that codes of rows approximate: the weights, or another target by the statistics.
+  /// The target that the codes of rows approximate: the weights, or the target that the statistics have.
   std::span<const float> target_of(const EncodedMatrix& matrix, int64_t row, std::span<const float> rows);
   void encode_solved(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
                      std::span<const float> rows, const Write& write, EncodedResult& result);
-  /// The mask of rows [row, row + count) of a matrix; empty: none is given.
+  /// The mask of rows [row, row + count) of a matrix. Empty if no mask is given.
   std::span<const uint8_t> mask_of(const EncodedMatrix& matrix, int64_t row, size_t count);
-  /// Writes the source's NVFP4, without the codes that a mask drops.
   /// The arithmetic by which readers of the dialect decode NVFP4.
   Arithmetic reads() const { return rule_.divides ? Arithmetic::compressed_tensors : Arithmetic::modelopt; }
   QuantizeRule begin_rows(const Survey& survey, size_t weights);
   void write_codes(const EncodedMatrix& matrix, const Survey& survey, std::span<const float> rows,
                    std::span<const uint8_t> scales, const Write& write, EncodedResult& result);
+  /// Writes the source's NVFP4, without the codes that a mask drops.
   void encode_masked(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
                      std::span<const float> rows, const StoredBlock& stored, const Write& write,
                      EncodedResult& result);
   void encode_nvfp4(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
                     std::span<const float> rows, const Write& write, EncodedResult& result);
   void cast_to_nvfp4(const Write& write, Results& results);
-  /// Adds the error of rows in MXFP4, which `codes_` and `scales_` hold as NVFP4, to the result.
+  /// Adds the error of MXFP4 rows to the result. `codes_` and `scales_` hold these rows as NVFP4.
   void add_rounded_blocks(const EncodedMatrix& matrix, const StoredBlock& block, EncodedResult& result);
 
   // --- encode_mx.cpp ---
@@ -181,7 +185,7 @@ class Encoder : public RowQuantizer {
   void encode_fp8(const EncodedMatrix& matrix, Survey& survey, int64_t row, std::span<const float> rows,
                   const Write& write, EncodedResult& result);
   void cast_to_fp8(const Write& write, Results& results);
-  /// Adds the error of the rows of a block that were rounded, and marks their tiles.
+  /// Adds the error of the rounded rows of a block, and marks their tiles as inexact.
   void add_rounded(const EncodedMatrix& matrix, int64_t row, const StoredBlock& block, Survey& survey,
                    EncodedResult& result);
   void write_tile_scales(const EncodedMatrix& matrix, const Survey& survey, const Write& write);
@@ -191,33 +195,33 @@ class Encoder : public RowQuantizer {
   const Checkpoint& source_;
   const ReferenceCheckpoint* const kept_;
   const Isa isa_;
-  const QuantizedGroup* group_ = nullptr;  ///< that is quantized
-  EncodeRule rule_{};                      ///< of the group
-  QuantizeRule quantize_{};                ///< likewise
+  const QuantizedGroup* group_ = nullptr;  ///< the group that is being quantized
+  EncodeRule rule_{};                      ///< the rule of the group
+  QuantizeRule quantize_{};                ///< the arithmetic of the group
   WeightReader reader_;
   MatrixSolver solver_;
   std::vector<Survey> surveys_;
-  bool may_cast_ = false;      ///< may_cast() of the group
-  bool from_mxfp4_ = false;    ///< likewise, of sources in MXFP4
-  bool reads_stored_ = false;  ///< may_cast_, or masks drop codes of NVFP4
-  bool is_cast_ = false;       ///< from MXFP4, to NVFP4 or an MX format
+  bool may_cast_ = false;      ///< the value of may_cast() for the group
+  bool from_mxfp4_ = false;    ///< may_cast_, and the sources are in MXFP4
+  bool reads_stored_ = false;  ///< true if may_cast_, or if masks drop codes of NVFP4
+  bool is_cast_ = false;       ///< true if MXFP4 is cast to NVFP4 or an MX format
   Mxfp4Range range_;
   struct RowBlock {
     const Linear* module = nullptr;
     int64_t expert = 0, begin = 0, end = 0;
     bool operator==(const RowBlock&) const = default;
-  } held_;  ///< the rows in `rows_`
+  } held_;  ///< the rows that `rows_` holds
   std::vector<float> rows_, gathered_, pruned_, back_, aimed_;
   std::vector<uint8_t> codes_, scales_, shifts_, gathered_values_, gathered_scales_, mask_;
-  uint64_t bytes_read_ = 0;  ///< of biases
+  uint64_t bytes_read_ = 0;  ///< bytes of biases that were read
 };
 
-/// True if rows of two matrices are read together.
+/// The index of the matrix's first row at or after row `n` of its module.
 inline bool same_source(const EncodedMatrix& a, const EncodedMatrix& b) {
   return a.source == b.source && a.expert == b.expert;
 }
 
-/// The first row of a matrix at or after row `n` of its module.
+/// The matrix's first row that is row `n` of its module or comes after it.
 inline int64_t row_at(const EncodedMatrix& m, int64_t n) {
   return std::clamp<int64_t>((n - m.first + m.step - 1) / m.step, 0, m.rows);
 }
@@ -232,7 +236,7 @@ template <class F>
 void Encoder::for_each_source(F&& f) {
   const auto& matrices = group_->matrices();
   for (size_t i = 0; i < matrices.size();) {
-    size_t last = i + 1;  // a stack's gate and up are read together
+    size_t last = i + 1;  // gate and up of a stack are read together
     while (last < matrices.size() && same_source(matrices[last], matrices[i])) ++last;
     const Linear& m = *matrices[i].source;
     const int64_t step = group_->strip_rows(m);

@@ -10,13 +10,13 @@
 
 namespace twofour {
 
-/// Some rows of a stored module, over some of K, with K contiguous.
+/// Rows of a stored module, or a part of K of these rows. K is contiguous.
 struct ExpertPacker::RowBlock {
-  int64_t r0, rows;                 ///< rows of the module
-  int64_t k0, k;                    ///< inputs
+  int64_t r0, rows;                 ///< range of rows of the module
+  int64_t k0, k;                    ///< range of inputs
   const uint8_t* codes = nullptr;   ///< [rows, k/2]
   const uint8_t* scales = nullptr;  ///< [rows, k/16]
-  Hasher* codes_hash = nullptr;     ///< gets the bytes as stored, if set
+  Hasher* codes_hash = nullptr;     ///< if set, it gets the bytes in the stored order
   Hasher* scales_hash = nullptr;
 };
 
@@ -34,7 +34,7 @@ void turn(const uint8_t* in, int64_t rows, int64_t cols, uint8_t* out) {
   }
 }
 
-/// Notes the first bad block scale of a row block, in rows of the module.
+/// Notes the first bad block scale of a row block, with its row in the module.
 void note_first_bad(const uint8_t* scales, int64_t rows, int64_t groups, int64_t r0, int64_t g0,
                     SourceResult& result) {
   if (result.first_bad_row >= 0) return;
@@ -47,7 +47,7 @@ void note_first_bad(const uint8_t* scales, int64_t rows, int64_t groups, int64_t
   }
 }
 
-/// Rows of `s` among module rows [r0, r0 + rows): the first and their number.
+/// The rows of `s` among rows [r0, r0 + rows) of the module: the first of them and their number.
 std::pair<int64_t, int64_t> rows_within(const SourceRows& s, int64_t r0, int64_t rows) {
   const int64_t begin = std::max<int64_t>(0, (r0 - s.first + s.step - 1) / s.step);
   const int64_t end =
@@ -74,7 +74,8 @@ std::array<uint8_t, 256> fold_table(float own, float folded) {
 }
 
 uint8_t* ExpertPacker::buffer(std::vector<uint8_t>& b, size_t bytes) {
-  // Begin at a cache line: the transpose then has whole tiles. Rows that begin elsewhere leave two edges.
+  // Row blocks begin at a cache line, so that the transpose has whole tiles. Rows that begin elsewhere leave
+  // two edges.
   constexpr size_t kLine = 64;
   if (b.size() < bytes + kLine - 1) b.resize(bytes + kLine - 1);
   const auto beyond = reinterpret_cast<uintptr_t>(b.data()) % kLine;
@@ -120,7 +121,7 @@ void ExpertPacker::load(const Nvfp4Linear& m, int64_t expert, RowBlock& row_bloc
 
 void ExpertPacker::load_k_outer(const Nvfp4Linear& m, int64_t expert, const RowBlock& row_block,
                                 uint8_t* to) {
-  // A row of the file is one step of K for all N; transposing makes K contiguous.
+  // A row of the file is one step of K for all N. Transposing it makes K contiguous.
   const auto fill = [&](size_t tensor, int64_t per_byte, uint8_t* turned, Hasher* hasher) {
     const int64_t lines = row_block.k / per_byte;
     const int64_t first = (expert * (m.k / per_byte) + row_block.k0 / per_byte) * m.n + row_block.r0;
@@ -203,7 +204,7 @@ void ExpertPacker::prepare_parts(const LayoutMatrix& matrix, const Piece& piece)
       part_pointers_.push_back(buffer(storage_[static_cast<size_t>(p)], bytes));
       parts_.push_back({part_pointers_.back(), bytes});
     }
-    // Packers do not write padding, and the buffer holds another expert's bytes.
+    // Packers do not write padding, and the buffer still has the bytes of another expert.
     const Part last = L::part(L::part_count - 1, piece_shape(target, piece));
     const bool padded =
         layout_bytes<L>(piece_shape(target, piece)) != unpadded_bytes<L>(piece_shape(target, piece));
@@ -211,7 +212,7 @@ void ExpertPacker::prepare_parts(const LayoutMatrix& matrix, const Piece& piece)
   });
 }
 
-/// Rows [lo, hi) of a module, read once for all sources of an expert.
+/// Rows [lo, hi) of a module, which are read once for all sources of an expert.
 struct ExpertPacker::Run {
   size_t module;
   int64_t expert, lo, hi;
@@ -295,7 +296,7 @@ void ExpertPacker::check(const LayoutMatrix& matrix, int64_t e, std::span<Source
   }
 }
 
-/// Hashes codes and block scales of the same rows together.
+/// Hashes the codes and block scales of the same rows together.
 SourceResult ExpertPacker::hash_computed(const Nvfp4Linear& m, const Tiling& tiling) {
   Hasher codes_hash, scales_hash;
   const int64_t step = std::max<int64_t>(1, tiling.strip_rows * tiling.k_step / m.k);

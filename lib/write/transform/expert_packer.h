@@ -13,42 +13,44 @@
 
 namespace twofour {
 
-/// The change of a source's block scales when its global scale is folded into a larger one. Exact integers.
+/// How the block scales of a source change when its global scale is folded into a larger one. The figures are
+/// exact integers.
 struct FoldLoss {
-  /// Sums of squared code halves by block-scale byte.
+  /// For each block scale byte, the sum of (2 x)^2 over the values x of its codes.
   std::array<uint64_t, 256> energy{};
-  uint64_t changed = 0;  ///< block scales that are no longer exactly s * g_own / g
+  uint64_t changed = 0;  ///< number of block scales that are no longer exactly s * g_own / g
   FoldLoss& operator+=(const FoldLoss& other);
 };
 
-/// The result of packing one source of one expert.
+/// The result of packing one source of an expert.
 struct SourceResult {
   PruneStats stats;
-  std::unique_ptr<FoldLoss> fold;   ///< if its global scale is folded
-  Hash128 codes_hash, scales_hash;  ///< of the expert's slice; set if the whole slice was read
+  std::unique_ptr<FoldLoss> fold;   ///< set if the source's global scale is folded
+  Hash128 codes_hash, scales_hash;  ///< hashes of the expert's slice; set if the whole slice was read
   int64_t first_bad_row = -1, first_bad_group = -1;
   uint8_t first_bad_scale = 0;
 };
 
-/// Block scales after folding: e4m3_rne(s * (own / folded)) in float32.
+/// For each block scale byte s, its value after folding: s * (own / folded), computed in float32 and rounded
+/// to the nearest E4M3, ties to even.
 std::array<uint8_t, 256> fold_table(float own, float folded);
 
-/// Reads experts of matrices from the source by bounded reads and packs them. Reuses its buffers for each
-/// expert. Use one per thread.
+/// Reads experts of matrices from the source by bounded reads, and packs them. All experts share its buffers.
+/// Each thread needs its own packer.
 class ExpertPacker {
  public:
   explicit ExpertPacker(const Worker& worker) : source_(worker.source), isa_(worker.isa) {}
 
-  /// Packs a piece of expert `e`; adds to `results`, which has one entry for each source of the expert.
+  /// Packs a piece of expert `e` and adds to `results`, which has one entry for each source of the expert.
   void pack(const LayoutMatrix& matrix, int64_t e, const Piece& piece, std::span<SourceResult> results);
-  /// Only checks for bad block scales.
+  /// Checks block scales and does nothing else.
   void check(const LayoutMatrix& matrix, int64_t e, std::span<SourceResult> results);
-  /// Only hashes the expert's slices.
+  /// Hashes the expert's slices and does nothing else.
   void hash(const LayoutMatrix& matrix, int64_t e, std::span<SourceResult> results);
 
-  /// The packed piece: part p of it, valid until the next call.
+  /// Part p of the piece that was packed last. It is valid until the next call.
   std::span<const uint8_t> part(int p) const { return parts_[static_cast<size_t>(p)]; }
-  /// Bytes read from the source since construction.
+  /// Number of bytes read from the source since construction.
   uint64_t bytes_read() const { return bytes_read_; }
 
  private:
@@ -62,7 +64,7 @@ class ExpertPacker {
   void load(const Nvfp4Linear& m, int64_t expert, RowBlock& row_block);
   SourceResult hash_computed(const Nvfp4Linear& m, const Tiling& tiling);
   void load_k_outer(const Nvfp4Linear& m, int64_t expert, const RowBlock& row_block, uint8_t* to);
-  /// Rows of a row block that belong to a source, and their first row in the piece.
+  /// The rows of a source in a row block, and the index of the first of them in the piece.
   static std::pair<DenseRows, int64_t> rows_of(const OutputMatrix& target, size_t source, const Piece& piece,
                                                const RowBlock& row_block);
   void pack_row_block(const LayoutMatrix& matrix, size_t source, const Piece& piece,

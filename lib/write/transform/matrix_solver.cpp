@@ -12,10 +12,11 @@ namespace twofour {
 namespace {
 
 constexpr size_t kMost = 2;
-constexpr int kSmallest = -40, kLargest = 24;  // exponents of global scales that are solved unchanged
-constexpr int kCommon = -16;                   // other scales get this exponent
+constexpr int kSmallest = -40, kLargest = 24;  // range of exponents of global scales that are solved without
+                                               // scaling
+constexpr int kCommon = -16;                   // the exponent that other global scales get
 
-/// A power of two that scales rows so that float32 holds their squares; 1 for most rows.
+/// A power of two that scales rows so that float32 can represent their squares. It is 1 for most rows.
 double unit_of_rows(std::span<const float> rows) {
   float largest = 0;
   for (const float w : rows) largest = std::max(largest, std::abs(w));
@@ -108,7 +109,7 @@ void MatrixSolver::aim(int64_t row, std::span<float> weights) {
   offset_.resize(weights.size());
   rule_->statistics->read_target_offset(*matrix_->solving.target_offset, *matrix_->solving.entry, row,
                                         offset_);
-  // If nothing was compressed before, the target is the weights to the last bit.
+  // If nothing was compressed before, the target equals the weights exactly.
   if (std::all_of(offset_.begin(), offset_.end(), [](float c) { return c == 0; })) return;
   multiply(offset_, prepared_->mean.unit);
   if (prepared_->is_on_device) {

@@ -14,23 +14,24 @@
 
 namespace twofour {
 
-/// Solves rows of matrices by the statistics of their inputs. The preparation of an entry is cached for the
-/// two entries used last: an expert's gate and up share one, its down has another. Use one per thread.
+/// Solves rows of matrices by the statistics of their inputs. Preparing an entry is slow, so the two entries
+/// that were used last stay cached. Two suffice: gate and up of an expert share one entry, down has another.
+/// Each thread needs its own solver.
 class MatrixSolver {
  public:
   explicit MatrixSolver(const Compute& compute) : compute_(compute) {}
 
-  /// Prepares for rows of a matrix. Throws Error if its entry holds numbers that cannot be statistics.
+  /// Prepares for the rows of a matrix. Throws Error if the numbers of its entry cannot be statistics.
   void begin(const EncodeRule& rule, const EncodedMatrix& matrix);
-  /// True if the matrix has another target than its weights.
+  /// True if the target of the matrix differs from its weights.
   bool has_target() const { return matrix_->solving.target_offset.has_value(); }
-  /// Turns rows from `row` on into their target: W + 0.5 C (H + lambda I)^-1.
+  /// Turns the rows that begin with row `row` into their target: W + 0.5 C (H + lambda I)^-1.
   void aim(int64_t row, std::span<float> weights);
-  /// Finds codes [rows, k/2] and block scales [rows, k/16] of rows for a global scale. `mask` [rows, k] may
-  /// be empty.
+  /// Finds codes [rows, k/2] and block scales [rows, k/16] of rows under a given global scale. `mask` is
+  /// [rows, k] or empty.
   void solve(Arithmetic arithmetic, float stored, uint8_t zero_scale, std::span<const float> target,
              std::span<const uint8_t> mask, uint8_t* codes, uint8_t* scales);
-  /// Adds the loss of rows that are read back as `values`, row by row.
+  /// Adds the loss of rows whose weights are read back as `values`.
   void add_loss(std::span<const float> weights, std::span<const float> values, OutputLoss& to);
 
  private:
@@ -40,40 +41,42 @@ class MatrixSolver {
     std::optional<PrunePattern> pattern;
     Solving::Method method;
     double damping;
-    bool sweeps;  ///< any
+    bool sweeps;  ///< true if there are any sweeps
     bool has_inverse;
     bool operator==(const Key&) const = default;
   };
   struct Prepared {
-    /// A mean over tokens, with its own unit.
+    /// A mean over tokens. Its numbers are in units of `unit`.
     struct Mean {
       std::vector<float> numbers;
       double unit = 1;
       void read(std::vector<float> from, int64_t k);
     };
-    Mean mean;                    ///< of x x' [k, k]; for kDiagonal of x^2 [k]
-    Mean heldout;                 ///< over held-out tokens [k, k] or [k], or empty
-    Mean fisher;                  ///< of e x x' [k, k], or empty
-    std::vector<float> diagonal;  ///< damped, for kDiagonal without sweeps
+    Mean mean;                    ///< of x x', [k, k]; for kDiagonal of x^2, [k]
+    Mean heldout;                 ///< over held-out tokens, [k, k] or [k]; may be empty
+    Mean fisher;                  ///< of e x x', [k, k]; may be empty
+    std::vector<float> diagonal;  ///< the damped diagonal, for kDiagonal without sweeps
     DampedHessian hessian;
     std::unique_ptr<GroupMaps> maps;
     std::unique_ptr<DampedInverse> inverse;  ///< on the CPU
     cuda::DeviceHessian on_device;           ///< for Device::cuda
     bool is_on_device = false;
   };
-  /// Prepares the matrix's entry; `memory` is device memory that another entry left.
+  /// Prepares the entry of the matrix. `memory` is device memory that another entry no longer uses.
   std::unique_ptr<Prepared> prepare(cuda::DeviceHessian memory) const;
-  /// Computes the factors of its mean, on the device if the mean is there; an error names the entry.
+  /// Computes the factors of the entry's mean, on the device if the mean is there. An Error names the entry.
   void factorize(Prepared& of) const;
-  /// Adds e H e' of each row e; H is a mean [k, k] or its diagonal [k], and rows have the unit `rows_unit`.
+  /// Adds e H e' for each row e of `rows` to `to`. H is the mean, [k, k], or its diagonal, [k]. `rows_unit`
+  /// is the unit of the rows.
   void add_forms(const Prepared::Mean& mean, std::span<const float> rows, double rows_unit, double& to) const;
-  /// Scales the rows to solve, and their global scale, to near 1.
+  /// If the global scale is very small or very large, multiplies the rows to solve and the global scale by
+  /// the same power of two, to bring them into a moderate range.
   std::span<const float> in_units(Arithmetic arithmetic, float& stored, std::span<const float> target);
 
   Compute compute_;
   const EncodeRule* rule_ = nullptr;
   const EncodedMatrix* matrix_ = nullptr;
-  std::unique_ptr<cuda::DeviceSolver> device_;  ///< set once it solved
+  std::unique_ptr<cuda::DeviceSolver> device_;  ///< made by the first solve on the device
   Prepared* prepared_ = nullptr;
   RecentlyUsed<Key, std::unique_ptr<Prepared>> held_;
   std::vector<float> offset_, scaled_;

@@ -12,7 +12,7 @@
 namespace twofour {
 namespace {
 
-/// Adds the sum of squared weights before folding and of their changes by it.
+/// Adds the sum of squared weights before folding, and the sum of their squared changes by folding.
 void add_fold(const FoldLoss& loss, float own, float folded, Quality& quality) {
   const auto table = fold_table(own, folded);
   for (unsigned byte = 0; byte < 256; ++byte) {
@@ -103,7 +103,7 @@ class LayoutWork : public Work {
     }
   }
 
-  /// Finds the global scale of an expert that is quantized as it is read. Throws Error if it cannot be
+  /// Finds the global scale of an expert that is quantized when it is read. Throws Error if it cannot be
   /// quantized.
   void find_scales(int64_t e, const Checkpoint& source) {
     const size_t each = matrix_.target.sources_per_expert, first = static_cast<size_t>(e) * each;
@@ -115,7 +115,8 @@ class LayoutWork : public Work {
     std::copy(scales.begin(), scales.end(), found_scales_.begin() + static_cast<std::ptrdiff_t>(first));
   }
 
-  /// Writes an expert's global scale with the expert, if the work finds any of the global scales.
+  /// Writes the global scale of an expert together with the expert, if the work finds any of the global
+  /// scales.
   void write_scale(const Unit& unit, int64_t e, Sink& sink) {
     const bool is_first = unit.part == Unit::kAllParts && unit.index % (pieces_.size() + 1) == 0;
     if (found_scales_.empty() || !is_first || sink.only_checks()) return;
@@ -179,8 +180,8 @@ class LayoutWork : public Work {
   const std::vector<Piece> pieces_;
   std::atomic<const Checkpoint*> source_{nullptr};
   std::mutex mutex_;
-  std::vector<SourceResult> results_;      ///< one a source
-  std::vector<SourceScale> found_scales_;  ///< likewise, of computed sources; empty: none is computed
+  std::vector<SourceResult> results_;      ///< one for each source
+  std::vector<SourceScale> found_scales_;  ///< one for each computed source; empty if no source is computed
 };
 
 }  // namespace

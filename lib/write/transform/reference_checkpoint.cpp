@@ -79,7 +79,7 @@ void ReferenceCheckpoint::compare(const std::string& name, int64_t row, int64_t 
     throw Error(fmt::format("{}: expected a matrix of at least {} rows with K {}, found {} with {}",
                             checkpoint_.where(m.codes), last, k, at->second.rows, m.k));
   }
-  if (m.k_outer) return;  // its bytes pair other weights
+  if (m.k_outer) return;  // such a tensor's bytes pair weights of other rows
   difference.compared = true;
   difference.codes += compare_rows(at->second, m.codes, row, k / 2, codes, difference);
   difference.scales += compare_rows(at->second, m.block_scale, row, k / 16, scales, difference);

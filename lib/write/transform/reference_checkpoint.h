@@ -11,16 +11,18 @@
 
 namespace twofour {
 
-/// The NVFP4 matrices of the checkpoint of --keep-global-scale, by the names that quantize gives them.
+/// The checkpoint that --keep-global-scale names. Its NVFP4 matrices are found by the names that quantize
+/// gives them.
 class ReferenceCheckpoint {
  public:
-  /// Throws Error if the checkpoint has no NVFP4 modules, global scales of both kinds, or invalid ones.
+  /// Throws Error if the checkpoint has no NVFP4 modules, global scales of both kinds, or invalid global
+  /// scales.
   explicit ReferenceCheckpoint(Checkpoint checkpoint);
   const FixedGlobalScales& scales() const { return scales_; }
   const Checkpoint& checkpoint() const { return checkpoint_; }
 
-  /// Compares rows [row, row + ...) of a matrix, codes [., k/2] and block scales [., k/16]. Safe from several
-  /// threads.
+  /// Compares rows of a matrix, from `row` on, with the reference checkpoint and adds the result to
+  /// `difference`. `codes` is [rows, k/2], `scales` [rows, k/16]. Safe to call from several threads.
   void compare(const std::string& name, int64_t row, int64_t k, std::span<const uint8_t> codes,
                std::span<const uint8_t> scales, KeptDifference& difference) const;
 

@@ -24,7 +24,7 @@
 namespace twofour {
 namespace {
 
-/// Number of outputs whose inputs are interleaved byte by byte: their sixteen inputs are adjacent.
+/// Number of outputs whose inputs are interleaved byte by byte. The sixteen inputs of a block are adjacent.
 int64_t block_width(const Nvfp4Linear& m) { return m.k_outer ? m.n : 1; }
 
 float scalar_to_float(DType dtype, const uint8_t* from) {
@@ -47,8 +47,8 @@ std::span<const uint8_t> read(const Checkpoint& source, size_t tensor, uint64_t 
   return {buffer.data(), bytes};
 }
 
-/// Calls f(e, blocks, place in the range) for bytes [first, first + count) of a module's codes, expert by
-/// expert.
+/// Calls f(expert, blocks, place in the range) for bytes [first, first + count) of a module's codes, expert
+/// by expert.
 template <class F>
 void for_each_expert(const Nvfp4Linear& m, uint64_t first, std::span<const uint8_t> codes,
                      std::span<const uint8_t> scales, F&& f) {
@@ -63,9 +63,10 @@ void for_each_expert(const Nvfp4Linear& m, uint64_t first, std::span<const uint8
   }
 }
 
-/// The first invalid byte of bytes [begin, begin + scales.size()) of a tensor of block scales.
+/// The first invalid byte in a range of a tensor of block scales. The range begins at byte `begin`.
 std::optional<BadScale> find_bad_scale(uint64_t begin, std::span<const uint8_t> scales) {
-  // Invalid bytes have the top bit or are 0x7F, so the largest shows whether there is one.
+  // Invalid bytes have the top bit set or are 0x7F. So the largest byte shows whether there is an invalid
+  // byte.
   uint8_t largest = 0;
   for (const uint8_t byte : scales) largest = std::max(largest, byte);
   if (e4m3_is_block_scale(largest)) return std::nullopt;
@@ -74,10 +75,10 @@ std::optional<BadScale> find_bad_scale(uint64_t begin, std::span<const uint8_t> 
   return BadScale{begin + static_cast<uint64_t>(at - scales.begin()), *at};
 }
 
-/// 6 * 448: the largest code times the largest block scale.
+/// 6 * 448, the product of the largest code and the largest block scale.
 constexpr float kLargestNvfp4 = 2688.0f;
 
-/// Throws Error if BF16 weights of a module, from the element `first` on, are not finite.
+/// Throws Error if BF16 weights of a module are not finite. The range begins at element `first`.
 void refuse_infinite(const Checkpoint& source, const Nvfp4Linear& m, uint64_t first,
                      std::span<const uint8_t> weights) {
   for (uint64_t i = 0; i < weights.size() / 2; ++i) {
@@ -106,7 +107,7 @@ uint64_t PrunedCodes::grain() const { return 8 * static_cast<uint64_t>(block_wid
 void PrunedCodes::make(const Checkpoint& source, uint64_t begin, std::span<uint8_t> out,
                        RangeResult& result) const {
   result.codes = read(source, module_.codes, begin, out.size(), result.buffers[0], result);
-  // Their own tensor is copied elsewhere; here they only weigh the figures.
+  // Another part copies the tensor of block scales. Here they only serve as weights of the figures.
   const auto scales = read(source, module_.block_scale, begin / 8, out.size() / 8, result.buffers[1], result);
   for_each_expert(
       module_, begin, result.codes, scales, [&](uint64_t e, const CodeBlocks& blocks, uint64_t at) {
@@ -118,7 +119,7 @@ uint64_t DequantizedWeights::grain() const { return 32 * static_cast<uint64_t>(b
 
 void DequantizedWeights::make(const Checkpoint& source, uint64_t begin, std::span<uint8_t> out,
                               RangeResult& result) const {
-  const uint64_t first = begin / 4, count = out.size() / 4;  // bytes of codes
+  const uint64_t first = begin / 4, count = out.size() / 4;  // in bytes of codes
   result.codes = read(source, module_.codes, first, count, result.buffers[0], result);
   result.scales = read(source, module_.block_scale, first / 8, count / 8, result.buffers[1], result);
   result.bad_scale = find_bad_scale(first / 8, result.scales);
@@ -137,7 +138,7 @@ void ConstantScalar::make(const Checkpoint&, uint64_t begin, std::span<uint8_t> 
 
 namespace {
 
-/// Calls f(expert, first row, rows) for the rows of bytes of a linear's BF16 weights.
+/// Calls f(expert, first row, rows) for the rows in a range of bytes of a linear's BF16 weights.
 template <class F>
 void for_each_expert_rows(const Linear& m, uint64_t begin, uint64_t end, F&& f) {
   const auto row_bytes = static_cast<uint64_t>(m.k) * 2;
@@ -149,7 +150,7 @@ void for_each_expert_rows(const Linear& m, uint64_t begin, uint64_t end, F&& f) 
   }
 }
 
-/// Transposes floats [n, k] to BF16 [k, n], by tiles that fit the L1 cache.
+/// Transposes floats [n, k] to BF16 [k, n], in tiles that fit the L1 cache.
 void turn_to_bf16(std::span<const float> weights, size_t n, size_t k, uint8_t* out) {
   constexpr size_t kTile = 32;
   for (size_t n0 = 0; n0 < n; n0 += kTile) {
@@ -248,7 +249,7 @@ void ConvertedScalars::make(const Checkpoint& source, uint64_t begin, std::span<
 
 namespace {
 
-/// A thread's buffers for ranges.
+/// Buffers of a thread for ranges.
 struct RangeScratch : RangeResult {
   explicit RangeScratch(const Worker&) {}
   RangeResult& fresh() {
@@ -260,7 +261,7 @@ struct RangeScratch : RangeResult {
   }
 };
 
-/// Makes the range of a unit and writes it. False if the source is refused.
+/// Makes the range of a unit and writes it. Returns false if the source is refused.
 bool make_range(const TensorRewrite& rewrite, const Unit& unit, Worker& worker, Sink& sink,
                 RangeResult& result, size_t scale_tensor) {
   const auto out = worker.buffer(unit.end - unit.begin);
@@ -274,7 +275,7 @@ bool make_range(const TensorRewrite& rewrite, const Unit& unit, Worker& worker, 
   return true;
 }
 
-/// One tensor on its own.
+/// The work on one tensor that belongs to no module.
 class TensorWork : public Work {
  public:
   TensorWork(const CopiedTensor& copy, const TensorRewrite* cast, size_t tensor)
@@ -286,11 +287,12 @@ class TensorWork : public Work {
 
  private:
   const CopiedTensor copy_;
-  const TensorRewrite* const cast_;  ///< in place of the copy
+  const TensorRewrite* const cast_;  ///< replaces the copy
   size_t tensor_;
 };
 
-/// The parts of a module: figures of pruning by expert, and hashes of sources that were converted.
+/// The work on the parts of a module. Its result has the figures of pruning for each expert, and the hashes
+/// of converted sources.
 class ModuleWork : public Work {
  public:
   ModuleWork(const Nvfp4Linear& module, const std::vector<PartedRewrite::Part>& parts,
@@ -338,13 +340,13 @@ class ModuleWork : public Work {
   const std::vector<float>& multipliers_;
   const bool prunes_;
   std::mutex mutex_;
-  std::vector<PruneStats> stats_;  ///< one per expert
+  std::vector<PruneStats> stats_;  ///< one for each expert
   OrderedSection order_;
   Hasher codes_, scales_;
   std::atomic<bool> has_codes_{false}, has_scales_{false};
 };
 
-/// The parts of a linear, and the hash of the weights if they are widened.
+/// The work on the parts of a linear. Its result has the hash of the weights if they are widened.
 class LinearWork : public Work {
  public:
   explicit LinearWork(const LinearRewrite& rewrite) : rewrite_(rewrite) {}

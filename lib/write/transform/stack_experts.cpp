@@ -12,7 +12,7 @@
 namespace twofour {
 namespace {
 
-/// A thread's buffers.
+/// Buffers of a thread.
 struct StackScratch {
   explicit StackScratch(const Worker& worker) : reader(worker.source) {}
   WeightReader reader;
@@ -60,7 +60,7 @@ class StackWork : public Work {
   }
 
  private:
-  static constexpr uint64_t kBytes = 2;  ///< of a weight
+  static constexpr uint64_t kBytes = 2;  ///< bytes of a weight
 
   int64_t step() const { return stack_.interleaved ? 2 : 1; }
   int64_t first_of(size_t matrix) const {
@@ -75,8 +75,8 @@ class StackWork : public Work {
     return s.rows;
   }
 
-  /// Makes columns [k0, k0 + count) of an expert, [count, N]. The first unit of an expert hashes all of its
-  /// rows.
+  /// Makes columns [k0, k0 + count) of an expert, [count, N]. The first unit of an expert hashes all rows of
+  /// the expert.
   void columns(int64_t e, int64_t k0, int64_t count, uint8_t* out, StackScratch& s) {
     Hasher hasher;
     for (size_t p = 0; p < stack_.per_expert; ++p) {
@@ -90,7 +90,8 @@ class StackWork : public Work {
     if (k0 == 0) hashes_[static_cast<size_t>(e)] = hasher.digest();
   }
 
-  /// Transposes rows [n, count of K] with a pitch of K to columns of `out`, tile by tile.
+  /// Transposes rows [n, count] into columns of `out`, tile by tile. The rows are `count` of K columns and
+  /// have a pitch of K.
   void turn(const float* weights, int64_t n, int64_t count, int64_t row, uint8_t* out) const {
     constexpr int64_t kTile = 32;
     for (int64_t k0 = 0; k0 < count; k0 += kTile) {
@@ -105,11 +106,11 @@ class StackWork : public Work {
     }
   }
 
-  /// Makes rows [n0, n0 + count) of an expert, [count, K], hashed matrix by matrix.
+  /// Makes rows [n0, n0 + count) of an expert, [count, K]. They are hashed matrix by matrix.
   void rows(int64_t e, int64_t n0, int64_t count, uint8_t* out, StackScratch& s) {
     Hasher hasher;
     for (size_t p = 0; p < stack_.per_expert; ++p) {
-      // The matrix's rows within the range.
+      // The rows of the matrix that are in the range.
       const auto row_from = [&](int64_t n) {
         return std::clamp<int64_t>((n - first_of(p) + step() - 1) / step(), 0, stack_.rows);
       };
@@ -150,7 +151,8 @@ class StackWork : public Work {
 
   const StackedExperts& all_;
   const ExpertStack& stack_;
-  std::vector<Hash128> hashes_;  ///< of weights in float32: one per unit of rows, or per expert by columns
+  std::vector<Hash128> hashes_;  ///< hashes of weights in float32: one for each unit of rows; for columns,
+                                 ///< one for each expert
 };
 
 }  // namespace

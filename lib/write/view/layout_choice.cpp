@@ -49,7 +49,7 @@ class RuleChoice {
     const bool names_set = !rule.selection.include.empty();
     std::vector<size_t> named, usual, nvfp4;
     std::vector<bool> in_block(linears_.size());
-    bool has_nvfp4 = false;  // the default set
+    bool has_nvfp4 = false;  // of the default set
     for (const auto& [name, block] : blocks_) {
       const bool is_default = block.kind == (is_moe_ ? BlockKind::kRoutedExperts : BlockKind::kDenseMlp);
       if (!chooser.chooses(name, is_default)) continue;
@@ -88,8 +88,7 @@ class RuleChoice {
   }
 
  private:
-  /// Chooses linears to prune. A gate and its up are packed together, so both are pruned by statistics or
-  /// neither is.
+  /// Chooses linears to prune. A gate and its up are packed together, so statistics prune both or neither.
   void choose_to_prune(const Rule& rule, std::vector<size_t> nvfp4, ComputedLinears& chosen) const {
     const bool solves = rule.statistics && rule.method != SolveBy::kMagnitude;
     if (!solves && !rule.masks) return;

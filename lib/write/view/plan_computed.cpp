@@ -63,8 +63,8 @@ void note_computed(const Checkpoint& c, const std::vector<Linear>& linears,
 /// The dialect of computed linears if the recipe names none.
 constexpr const char* kDefaultDialect = "modelopt";
 
-/// Copies the settings that choose weights. If statistics or masks choose, the layout's pattern applies to
-/// the weights that it packs.
+/// Copies the settings that choose weights. If statistics or masks choose weights, the layout's pattern
+/// applies to the weights that it packs.
 void take_solving_words(const Rule& rule, Rule& to) {
   to.method = rule.method;
   to.sweeps = rule.sweeps;
@@ -83,7 +83,7 @@ void select(const std::vector<Linear>& linears, const std::vector<size_t>& chose
   rule.selection.also = rule.selection.include;
 }
 
-/// The rule by which `quantize` makes these linears as a layout's rule needs them.
+/// The rule by which `quantize` makes these linears in the form that a layout's rule needs.
 Rule quantizing_rule(const Rule& rule, std::string dialect, const std::vector<Linear>& linears,
                      const std::vector<size_t>& chosen) {
   Rule all = rule;
@@ -98,7 +98,7 @@ Rule quantizing_rule(const Rule& rule, std::string dialect, const std::vector<Li
   return all;
 }
 
-/// True if the default dialect can describe every linear that keeps its format.
+/// True if the default dialect can describe every linear whose format stays.
 bool default_holds_rest(const Checkpoint& c, const std::vector<Linear>& linears,
                         const std::vector<ComputedLinears>& chosen) {
   std::vector<bool> is_chosen(linears.size());
@@ -165,7 +165,7 @@ void plan_pruned_in_place(const Recipe& recipe, const std::vector<Linear>& linea
 std::optional<ComputedPlan> plan_computed(const Checkpoint& c, const Recipe& recipe,
                                           const MemoryLimits& limits) {
   if (std::none_of(recipe.rules.begin(), recipe.rules.end(), makes_layout)) return std::nullopt;
-  Problems ignored;  // of linears that are not chosen; planning finds the problems of the others
+  Problems ignored;  // problems of linears that are not chosen; planning finds those of the chosen ones
   const std::vector<Linear> linears = find_weight_modules(c, ignored);
   const auto chosen = choose_computed(c, linears, recipe);
   if (std::all_of(chosen.begin(), chosen.end(), [](auto& of_rule) { return of_rule.empty(); }))
@@ -177,7 +177,7 @@ std::optional<ComputedPlan> plan_computed(const Checkpoint& c, const Recipe& rec
   }
   if (made.quantizes) refuse_entries_that_cannot_be_kept(c);
   made.findings = c.findings();
-  // The view's modules are examined again.
+  // The modules of the view are examined again.
   std::erase_if(made.findings, [](const Finding& f) { return f.id == "incomplete-module"; });
   Problems problems;
   check_inputs(c, linears, chosen, problems);

@@ -15,14 +15,14 @@ namespace twofour {
 /// The linears of a source that are computed before rules for layouts pack them.
 struct ComputedPlan {
   Transformations planned;
-  std::map<std::string, std::string> texts;  ///< config files, if formats change
+  std::map<std::string, std::string> texts;  ///< the config files, if number formats change
   Findings findings;
-  size_t without_statistics = 0;  ///< modules in NVFP4 that would be pruned by magnitude
-  bool quantizes = false;         ///< formats change
+  size_t without_statistics = 0;  ///< number of NVFP4 modules that would be pruned by magnitude
+  bool quantizes = false;         ///< number formats change
 };
 
-/// Plans the computed linears; nothing if the rules need none. `source` outlives the plan. Throws Error if a
-/// linear cannot be computed.
+/// Plans the computed linears. Returns nothing if the rules need none. `source` must outlive the plan. Throws
+/// Error if a linear cannot be computed.
 std::optional<ComputedPlan> plan_computed(const Checkpoint& source, const Recipe& recipe,
                                           const MemoryLimits& limits = {});
 

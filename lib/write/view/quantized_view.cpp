@@ -28,21 +28,21 @@ class QuantizedView : public TensorSource {
   struct Tensor {
     TensorInfo info;
     uint32_t shard;
-    size_t stored = 0;  ///< of the source, if it is stored
-    // Or one of these:
+    size_t stored = 0;  ///< index in the source, if the tensor is stored there
+    // If it is not stored, the view makes it in one of these two ways:
     const TensorRewrite* rewrite = nullptr;
     const QuantizedGroup* group = nullptr;
-    size_t number = 0, matrix = 0;  ///< of the group, and of its matrix
+    size_t number = 0, matrix = 0;  ///< index of the group, and of the matrix in the group
     EncodedPart part = EncodedPart::kValues;
   };
 
   QuantizedView(Checkpoint source, MakeRowQuantizer make)
       : source_(std::move(source)), make_(std::move(make)) {}
-  /// Returns the source, if the view computes nothing.
+  /// Returns the source if the view computes nothing.
   Checkpoint give_back() && { return std::move(source_); }
-  /// Takes the plan. Throws Error if two tensors have one name.
+  /// Takes the plan. Throws Error if two tensors have the same name.
   void show(std::shared_ptr<const ComputedPlan> planned);
-  /// Shares threads among the groups that are quantized as a whole.
+  /// Divides threads among the groups that are quantized as a whole.
   void set_threads(const MemoryLimits& limits, int threads) {
     const uint64_t fit = limits.solving_buffers / std::max<uint64_t>(1, reader_bytes());
     const int solvers = static_cast<int>(std::clamp<uint64_t>(fit, 1, static_cast<uint64_t>(threads)));
@@ -61,7 +61,7 @@ class QuantizedView : public TensorSource {
   Findings computed_findings() const override;
 
  private:
-  /// A group's scale, once it is known.
+  /// The scale of a group, after it was found.
   struct Shared {
     std::mutex mutex;
     std::optional<GroupScale> scale;
@@ -74,7 +74,7 @@ class QuantizedView : public TensorSource {
   void read_bytes(const Tensor& tensor, uint64_t offset, std::span<uint8_t> out) const;
   void read_solved(const Tensor& tensor, uint64_t offset, std::span<uint8_t> out) const;
   void read_bias(const Tensor& tensor, uint64_t offset, std::span<uint8_t> out) const;
-  /// Calls f(quantizer) with one that no other thread has.
+  /// Calls f(quantizer) with a quantizer that no other thread uses.
   template <class F>
   void with_quantizer(F&& f) const;
 
@@ -177,7 +177,8 @@ Json QuantizedView::computed_result(size_t codes_tensor) const {
 }
 
 Findings QuantizedView::computed_findings() const {
-  std::map<std::string, std::pair<Finding, size_t>> kinds;  // the first by name, and how many there are
+  std::map<std::string, std::pair<Finding, size_t>> kinds;  // the first finding for each name, and the number
+                                                            // of such findings
   Findings found = solved_.findings();
   const std::lock_guard lock(mutex_);
   found.insert(found.end(), findings_.begin(), findings_.end());
@@ -202,7 +203,7 @@ std::optional<uint64_t> QuantizedView::computed_from(size_t tensor) const {
   const Linear& from = *m.source;
   uint64_t bytes = source_.tensors()[from.weight].bytes();
   if (from.scale) bytes += source_.tensors()[*from.scale].bytes();
-  // Once for the global scale and once more to quantize.
+  // Rows are read once for the global scale, and once more to quantize.
   return 2 * bytes / static_cast<uint64_t>(from.e * from.n) * static_cast<uint64_t>(m.rows);
 }
 
@@ -255,7 +256,7 @@ void QuantizedView::read_solved(const Tensor& t, uint64_t offset, std::span<uint
   std::copy_n(from.begin() + static_cast<int64_t>(offset), out.size(), out.begin());
 }
 
-/// Reads bytes of codes or block scales by whole rows.
+/// Reads bytes of codes or block scales as whole rows.
 void QuantizedView::read_bytes(const Tensor& t, uint64_t offset, std::span<uint8_t> out) const {
   const EncodedMatrix& m = t.group->matrices()[t.matrix];
   const int64_t width = t.part == EncodedPart::kValues ? m.k / 2 : m.k / kGroup;
@@ -278,7 +279,7 @@ void QuantizedView::read_bytes(const Tensor& t, uint64_t offset, std::span<uint8
   });
 }
 
-/// Reads whole grains, as rewrites make them.
+/// Reads whole grains, since rewrites make whole grains.
 void QuantizedView::read_rewritten(const Tensor& t, uint64_t offset, std::span<uint8_t> out) const {
   const uint64_t grain = t.rewrite->grain(), step = t.rewrite->step(), end = offset + out.size();
   with_quantizer([&](RowQuantizer& quantizer) {
@@ -305,7 +306,7 @@ void QuantizedView::read_bias(const Tensor& t, uint64_t offset, std::span<uint8_
   std::copy_n(own.begin() + static_cast<int64_t>(offset), out.size(), out.begin());
 }
 
-/// A planned config file; null if none is written.
+/// A config file of the plan, or null if none is written.
 Json planned_json(const std::map<std::string, std::string>& texts, const char* name) {
   const auto at = texts.find(name);
   return at == texts.end() ? Json(nullptr) : parse_json(name, at->second);

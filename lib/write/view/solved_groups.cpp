@@ -7,7 +7,8 @@
 namespace twofour {
 namespace {
 
-/// Drops the sign of zeros that stay within a pattern: a sparse layout cannot tell them from dropped weights.
+/// Drops the sign of zeros that stay within a pattern. A sparse layout cannot distinguish them from dropped
+/// weights.
 void drop_signs(const QuantizedGroup& group, std::vector<std::vector<uint8_t>>& parts) {
   if (!group.encode_rule().pattern) return;
   for (const EncodedMatrix& m : group.matrices()) {
@@ -40,7 +41,7 @@ void SolvedGroups::hold(size_t number, std::shared_ptr<const QuantizedRows> rows
 }
 
 void SolvedGroups::take_results(size_t number, const QuantizedGroup& group, QuantizedRows& rows) {
-  if (results_.contains(number)) return;  // it was evicted in between
+  if (results_.contains(number)) return;  // the group was evicted and is quantized for the second time
   Json& results = results_[number] = Json::array();
   for (size_t i = 0; i < rows.results.size(); ++i) {
     Findings& found = rows.results[i].findings;

@@ -14,41 +14,43 @@
 
 namespace twofour {
 
-/// True if statistics or masks choose weights of a group: it is quantized as a whole, so that data its
-/// matrices share is prepared once.
+/// True if statistics or masks choose weights of a group. Such a group is quantized as a whole, so that data
+/// which its matrices share is prepared once.
 inline bool is_solved(const QuantizedGroup& group) {
   return group.encode_rule().statistics != nullptr || group.encode_rule().masks != nullptr;
 }
 
-/// Solved groups; a few are quantized at a time and cached until they are packed. Safe from several threads.
+/// Groups whose weights statistics or masks choose. A few are quantized at a time, and cached until they are
+/// packed. Safe to use from several threads.
 class SolvedGroups {
  public:
   SolvedGroups(const Checkpoint& source, const MakeRowQuantizer& make) : source_(source), make_(make) {}
-  /// Sets how many groups are quantized at a time, and on how many threads each. The default is one on one
-  /// thread.
+  /// Sets how many groups are quantized at a time, and the number of threads for each. The default is one
+  /// group on one thread.
   void set_solvers(int count, int threads_each);
-  /// The group of that number. Throws Error if it cannot be quantized.
+  /// The group with this number. Throws Error if it cannot be quantized.
   std::shared_ptr<const QuantizedRows> of(size_t number, const QuantizedGroup& group);
-  /// The results of quantizing, an entry for each matrix; null before.
+  /// The results of quantizing a group, one for each matrix. Null before it is quantized.
   Json results(size_t number) const;
   Findings findings() const;
 
  private:
-  /// Most bytes of cached groups beyond two groups and one per solver. Each worker packs another one.
+  /// Limit in bytes for cached groups. It does not apply while at most two groups, or one for each solver,
+  /// are cached. Each worker packs one more group.
   static constexpr uint64_t kMostBytes = 512 << 20;
-  // These are called with the lock.
+  // Callers of these two hold the lock.
   void hold(size_t number, std::shared_ptr<const QuantizedRows> rows);
   void take_results(size_t number, const QuantizedGroup& group, QuantizedRows& rows);
 
   const Checkpoint& source_;
   const MakeRowQuantizer& make_;
   size_t solvers_ = 1;
-  int threads_ = 1;  ///< of a solver
+  int threads_ = 1;  ///< threads of each solver
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::set<size_t> running_;  ///< numbers of groups
+  std::set<size_t> running_;  ///< numbers of the groups that are being quantized
   Idle<std::unique_ptr<RowQuantizer>> idle_;
-  RecentlyUsed<size_t, std::shared_ptr<const QuantizedRows>> held_;  ///< by number
+  RecentlyUsed<size_t, std::shared_ptr<const QuantizedRows>> held_;  ///< quantized groups by number
   uint64_t held_bytes_ = 0;
   std::map<size_t, Json> results_;
   Findings findings_;

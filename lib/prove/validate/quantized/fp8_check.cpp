@@ -5,15 +5,15 @@
 namespace twofour {
 namespace {
 
-/// FP8 tiles of a matrix, in rows of `across`.
+/// FP8 tiles of a matrix, in rows of `across` tiles.
 struct Tiles {
-  DType type;           ///< of scales
-  int64_t rows, width;  ///< of a tile
+  DType type;           ///< the type of scales
+  int64_t rows, width;  ///< size of a tile
   size_t across;
-  std::vector<ExpectedProducts> products;  ///< for sources in four bits
-  Floats scales;                           ///< largest magnitudes before
+  std::vector<ExpectedProducts> products;  ///< for four-bit sources
+  Floats scales;                           ///< holds the largest magnitudes at first
   size_t first(int64_t n) const { return static_cast<size_t>(n / rows) * across; }
-  /// Calls f(tile, begin, end) for the parts of row n that lie in its tiles.
+  /// Calls f(tile, begin, end) for each part of row n that is in one tile.
   template <class F>
   void for_each_part(int64_t n, size_t k, F&& f) const {
     for (size_t b = 0; b < across; ++b) {
@@ -23,7 +23,7 @@ struct Tiles {
   }
 };
 
-/// FP8 with a scale a tensor, row or block.
+/// The check of FP8 with one scale for each tensor, row or block.
 class Fp8Check : public QuantizedCheck {
  public:
   using QuantizedCheck::QuantizedCheck;
@@ -85,7 +85,8 @@ class Fp8Check : public QuantizedCheck {
     return type == DType::kBF16 ? std::bit_cast<float>(bits << 16) : e8m0_to_float(bits);
   }
 
-  /// ModelOpt's FP8 per tensor: the multiplier of activations in E4M3, 1 if the source has none.
+  /// Checks the input scale of ModelOpt's FP8 per tensor. It is the multiplier of activations in E4M3, or 1
+  /// if the source has none.
   void check_input_scale(const EncodedMatrix& m) override {
     if (m.part(EncodedPart::kInputScale) < 0) return;
     const Linear& w = *m.source;
@@ -93,7 +94,7 @@ class Fp8Check : public QuantizedCheck {
     if (w.input_scale) {
       scale = source_scalar(*w.input_scale, m);
       if (w.format == WeightFormat::kNvfp4) {
-        // amax / 2688, or its reciprocal, becomes amax / 448.
+        // The stored scale is amax / 2688 or its reciprocal; the result is amax / 448.
         const bool divides = source_.nvfp4_modules()[*w.nvfp4].dialect->divides;
         scale = (divides ? 1.0f / scale : scale) * 6.0f;
       }
@@ -152,7 +153,7 @@ class Fp8Check : public QuantizedCheck {
     }
   }
 
-  /// The global scale of a matrix in NVFP4, as a multiplier.
+  /// The global scale of an NVFP4 matrix, as a multiplier.
   float source_global(const EncodedMatrix& m) const {
     const Nvfp4Linear& from = source_.nvfp4_modules()[*m.source->nvfp4];
     const float stored = source_scalar(from.global_scale, m);

@@ -31,8 +31,8 @@ inline float float_in(const Bytes& bytes, size_t i) {
   return value;
 }
 
-/// The base of proofs of groups of quantized matrices: reads the rows of the source, and compares with the
-/// artifact.
+/// The base of the proofs of groups of quantized matrices. It reads the rows of the source and compares them
+/// with the artifact.
 class GroupReader {
  public:
   GroupReader(const QuantizedGroup& group, Proof& proof)
@@ -48,7 +48,8 @@ class GroupReader {
     }
   }
 
-  /// Calls f(weights, n, row) for each row of a row block, n counted in the matrix, on all threads.
+  /// Calls f(weights, n, row) for each row of a row block, on all threads. `n` is the index of the row in the
+  /// matrix, `row` its index in the row block.
   template <class F>
   static void for_each_row(const EncodedMatrix& m, int64_t begin, const Floats& weights, F&& f) {
     const auto k = static_cast<size_t>(m.k);
@@ -63,14 +64,14 @@ class GroupReader {
     return matrix_weights(source_, reader_, m, begin, end);
   }
 
-  /// Sets the hash of a matrix's weights in float32; returns their largest magnitude.
+  /// Sets the hash of a matrix's weights in float32, and returns the largest magnitude of these weights.
   float survey(const EncodedMatrix& m, EncodedResult& result) {
     Hasher hasher;
     float largest = 0;
     for_each_row_block(m, [&](int64_t begin, int64_t end) {
       const Floats weights = rows(m, begin, end);
       hasher.update({reinterpret_cast<const uint8_t*>(weights.data()), weights.size() * sizeof(float)});
-      int32_t here = 0;  // magnitudes sort as their bits do, infinity and NaN above all
+      int32_t here = 0;  // magnitudes have the order of their bits; infinity and NaN come last
       const auto count = static_cast<int64_t>(weights.size());
 #pragma omp parallel for simd schedule(static) reduction(max : here)
       for (int64_t i = 0; i < count; ++i) {
@@ -91,8 +92,8 @@ class GroupReader {
     return largest;
   }
 
-  /// Compares bytes of a part from `begin` on; `place(i, found)` describes the place and difference of byte
-  /// i.
+  /// Compares the bytes of a part that begin at `begin`. `place(i, found)` describes the place and the
+  /// difference of byte i.
   template <class F>
   void compare(int part, int64_t begin, const Bytes& expected, F&& place) {
     Bytes found(expected.size());
@@ -107,7 +108,7 @@ class GroupReader {
     }
   }
 
-  /// Compares the rows of a matrix; `per_byte` is the number of weights in a byte.
+  /// Compares rows of a matrix. `per_byte` is the number of weights in a byte.
   void hold(const EncodedMatrix& m, EncodedPart part, int64_t begin, Bytes expected, int64_t per_byte) {
     const bool is_code = part == EncodedPart::kValues && per_byte == 2;
     for (size_t i = 0; is_code && proof_.zeros_are_positive && i < expected.size(); ++i) {
@@ -140,7 +141,7 @@ class GroupReader {
     return matrix_fp4(reader_, m, begin, end);
   }
 
-  /// Rows of a matrix in a tensor of the source, `width` bytes each.
+  /// Rows of a matrix in a tensor of the source, whose rows have `width` bytes.
   Bytes stored(const EncodedMatrix& m, size_t tensor, int64_t width, int64_t begin, int64_t end) {
     return matrix_bytes(source_, m, tensor, width, begin, end);
   }
@@ -173,7 +174,7 @@ class GroupReader {
  private:
   struct Wrong {
     uint64_t count = 0;
-    std::string first;  ///< its place and both values
+    std::string first;  ///< the place and both values of the first wrong byte
   };
   std::map<int, Wrong> wrong_;  ///< by part
   std::vector<std::string> not_finite_;

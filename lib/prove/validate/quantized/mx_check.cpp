@@ -6,7 +6,7 @@
 namespace twofour {
 namespace {
 
-/// MXFP8 and MXFP4.
+/// The check of MXFP8 and MXFP4.
 class MxCheck : public QuantizedCheck {
  public:
   MxCheck(const QuantizedGroup& group, Proof& proof, ExpectedMx format)
@@ -20,7 +20,7 @@ class MxCheck : public QuantizedCheck {
     casts(m) ? check_cast(m, result) : check_quantized(m, result);
   }
 
-  /// Quantizes again. Each weight has a byte until codes are packed.
+  /// Quantizes a matrix again and compares it. Each weight has one byte until codes are packed.
   void check_quantized(const EncodedMatrix& m, EncodedResult& result) {
     const bool fp8 = format_ == ExpectedMx::kMxfp8;
     for_each_row_block(m, [&](int64_t begin, int64_t end) {
@@ -59,7 +59,7 @@ class MxCheck : public QuantizedCheck {
     });
   }
 
-  /// Checks MXFP4 in another spelling, or its codes as E4M3, with the same scales.
+  /// Checks MXFP4 in another spelling, or its codes as E4M3 under the same scales.
   void check_cast(const EncodedMatrix& m, EncodedResult& result) {
     result.cast = true;
     for_each_row_block(m, [&](int64_t begin, int64_t end) {
@@ -80,7 +80,7 @@ class MxCheck : public QuantizedCheck {
     });
   }
 
-  /// Adds the figures of rows that stay as they are.
+  /// Adds the figures of rows that do not change.
   void add_exact(const EncodedMatrix& m, int64_t begin, int64_t end, EncodedResult& result) {
     std::vector<RowError> errors(static_cast<size_t>(end - begin));
     for_each_row(m, begin, rows(m, begin, end),

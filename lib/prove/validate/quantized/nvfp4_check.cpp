@@ -69,7 +69,7 @@ void Nvfp4Check::check_quantized(const EncodedMatrix& m, const ExpectedGlobal& g
       };
       std::span<const float> kept_weights = row;
       if (prunes) {
-        // The error of quantizing first and pruning afterwards.
+        // Adds the error of quantizing first and pruning afterwards.
         unpruned.quantize(row, row_codes, row_scales);
         const auto row_mask = std::span(mask).subspan(mask.empty() ? 0 : r * k, mask.empty() ? 0 : k);
         mask.empty() ? expect_2_4(row_codes) : expect_masked(row_mask, row_codes);

@@ -6,7 +6,8 @@
 
 namespace twofour {
 
-/// NVFP4: quantized by a rule's settings, with the source's codes, or solved by statistics.
+/// The check of NVFP4 that is quantized by a rule's settings, has the source's codes, or is solved by
+/// statistics.
 class Nvfp4Check : public QuantizedCheck {
  public:
   Nvfp4Check(const QuantizedGroup& group, Proof& proof);
@@ -15,35 +16,38 @@ class Nvfp4Check : public QuantizedCheck {
   float largest_of(const EncodedMatrix& m, EncodedResult& result) override;
   void prepare(float largest) override;
   void check(const EncodedMatrix& m, EncodedResult& result) override;
-  /// Checks the input scale of a matrix by the rule's settings, if it has one.
+  /// Checks the input scale of a matrix against the rule's settings, if it has one.
   void check_input_scale(const EncodedMatrix& m) override;
 
-  /// Rows [begin, end) of the mask of a matrix; empty: none is given.
+  /// Rows [begin, end) of the mask of a matrix. Empty if no mask is given.
   Bytes mask_rows(const EncodedMatrix& m, int64_t begin, int64_t end) const;
-  /// The values of the codes and scales of rows from `begin` on. Adds their difference from `weights` to
-  /// `error`.
+  /// The values of codes and scales of rows. The first row is `begin`. Adds the difference of the values from
+  /// `weights` to `error`.
   Floats read_back(const EncodedMatrix& m, int64_t begin, const Floats& weights, const Bytes& codes,
                    const Bytes& scales, float global, EncodeError& error) const;
 
-  /// Quantizes again, after pruning if there is a pattern or a mask.
+  /// Quantizes a matrix again and compares it. Weights are pruned first if there is a pattern or a mask.
   void check_quantized(const EncodedMatrix& m, const ExpectedGlobal& global, EncodedResult& result);
-  /// Checks that the matrix has the source's codes, without those that the mask drops, and its block scales.
+  /// Checks that the matrix has the source's block scales and, except where the mask drops them, the source's
+  /// codes.
   void check_masked(const EncodedMatrix& m, const ExpectedGlobal& global, EncodedResult& result);
-  /// The scales of MXFP4 weights that are cast as a group.
+  /// The exponents of the scales of MXFP4 weights that are cast as a group.
   std::optional<CastRange> cast_range();
   void check_cast(const EncodedMatrix& m, const CastRange& range, EncodedResult& result);
 
   // In solved_check.cpp: matrices that were solved by statistics.
   bool has_target(const EncodedMatrix& m) const { return m.solving.target_offset.has_value(); }
-  /// W + 0.5 C (H + lambda I)^-1 of rows [begin, end).
+  /// The targets of rows [begin, end): W + 0.5 C (H + lambda I)^-1.
   Floats targets(const EncodedMatrix& m, const SolvedHessian& h, int64_t begin, int64_t end);
   float largest_target(const EncodedMatrix& m);
-  /// True if steps under a global scale, and their reciprocals, are normal numbers.
+  /// True if steps under a global scale are normal numbers, and their reciprocals too.
   bool can_solve(float global) const;
   ExpectedSolver solver_of(const EncodedMatrix& m, const ExpectedGlobal& global) const;
-  /// Solves drawn rows again and compares their bytes; checks pattern and reported loss of all rows.
+  /// Solves the drawn rows again and compares their bytes. Checks the pattern and the reported loss of all
+  /// rows.
   void check_solved(const EncodedMatrix& m, const ExpectedGlobal& global, EncodedResult& result);
-  /// True if a row is solved again: 64 evenly spaced rows of a matrix.
+  /// True if row `n` is drawn, which means that it is solved again. Unless Proof::all_rows is set, these are
+  /// 64 evenly spaced rows of a matrix.
   bool is_drawn(const EncodedMatrix& m, int64_t n) const;
 
   const bool divides_, prunes_;

@@ -5,7 +5,7 @@
 namespace twofour {
 namespace {
 
-/// e H e' with the mean H [k, k] or its diagonal [k].
+/// e H e', where `mean` is H [k, k] or its diagonal [k].
 double form_of(const ExpectedMean& mean, std::span<const float> e) {
   const std::vector<float>& h = mean.numbers;
   if (h.size() > e.size()) return expect_float_form(h, e) / mean.unit;
@@ -36,7 +36,8 @@ Floats Nvfp4Check::targets(const EncodedMatrix& m, const SolvedHessian& h, int64
   Floats offset(target.size());
   rule_.statistics->read_target_offset(*m.solving.target_offset, *m.solving.entry, begin, offset);
   const auto k = static_cast<size_t>(m.k);
-  // The converter skips row blocks without any offset; their offset is 0, which gives the same.
+  // The converter skips row blocks without any offset. Skipping single rows whose offset is 0 gives the same
+  // result.
 #pragma omp parallel for schedule(static)
   for (size_t r = 0; r < target.size() / k; ++r) {
     const auto row = std::span(offset).subspan(r * k, k);
