@@ -78,7 +78,7 @@ struct SynthShape {
 /// A user's choices for a shape.
 struct SynthChoice {
   std::string shape, dialect;              ///< if empty, the shape's default dialect
-  std::optional<int64_t> layers, experts;  ///< by default the model's own
+  std::optional<int64_t> layers, experts;  ///< by default those of the model
   int64_t vocab = 1024;
   bool small = false;
 };

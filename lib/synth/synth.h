@@ -14,7 +14,7 @@ namespace twofour {
 /// bytes on any machine.
 struct SynthOptions {
   std::string shape = "tiny";              ///< one of synth_shapes()
-  std::string dialect;                     ///< one of synth_dialects(); empty: the shape's default
+  std::string dialect;                     ///< one of synth_dialects(); if empty, the shape's default
   std::optional<int64_t> layers, experts;  ///< by default those of the model
   int64_t vocab = 1024;
   bool small = false;  ///< divides sizes, also in config.json, to get megabytes

@@ -22,7 +22,8 @@ bool has_odd_port(std::string_view host) {
   return port.empty() || !std::all_of(port.begin(), port.end(), is_digit);
 }
 
-/// "#2", which distinguishes one of several URLs (see GivenUrls), and the mark behind it: "#2:".
+/// The number "#2" at the end of a URL, which distinguishes it from other URLs (see GivenUrls), and the mark
+/// behind the number: "#2:".
 std::string_view number_of(std::string_view url) {
   const size_t mark = url.rfind('#');
   if (mark == url.npos || url.find('?') != url.npos) return {};

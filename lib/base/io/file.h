@@ -23,7 +23,8 @@ class RemoteFile;
 /// that tolerates damaged files must not catch this error.
 struct ReadError : Error {
   using Error::Error;
-  /// "PATH: cannot read: input/output error", from errno.
+  /// Makes a message such as "PATH: cannot read: input/output error". `error` is an errno, and `doing` is the
+  /// verb.
   ReadError(const std::filesystem::path& path, int error, const char* doing = "read");
 };
 

@@ -32,7 +32,8 @@ struct LinkOutside {
 std::optional<LinkOutside> link_outside(const std::filesystem::path& folder,
                                         const std::filesystem::path& path);
 
-/// "SRC/notes.txt: expected a file within the checkpoint, found a link out of it to ...; --follow-links ..."
+/// The message about a link that leads out: "SRC/notes.txt: expected a file within the checkpoint, found a
+/// link out of it to ...; --follow-links ...".
 std::string text_of(const LinkOutside& link);
 
 /// Opens a file below a folder. With kInside, throws Error if the path leads out of the folder. The check

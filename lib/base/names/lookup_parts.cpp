@@ -8,7 +8,8 @@
 namespace twofour::lookups {
 namespace {
 
-/// "a.experts.7.up_proj" without its last two parts, if the first of them is a number.
+/// A name without its last two parts if the first of these parts is a number: "a.experts" for
+/// "a.experts.7.up_proj".
 std::string_view without_expert(std::string_view name) {
   const std::string_view expert = parent_of(name), block = parent_of(expert);
   return !expert.empty() && expert.find('.') != expert.npos && is_number_part(leaf_of(expert)) ? block : name;

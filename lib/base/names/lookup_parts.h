@@ -16,7 +16,7 @@ namespace twofour::lookups {
 /// True if there are groups and none of them quantizes activations. ModelOpt's NVFP4 of a config with such
 /// groups is for weights alone.
 bool are_for_weights_alone(const Json& groups);
-/// "quant_algo" in capitals, as loaders compare it; empty if there is none.
+/// The value of "quant_algo" in capitals, since loaders compare it in capitals. Empty if it is absent.
 std::string algorithm_of(const Json& entry);
 
 /// The entries of "quantized_layers", which have exact names, in the order of the file. A configuration of

@@ -13,7 +13,7 @@
 namespace twofour {
 namespace {
 
-/// "0-3,7"
+/// Numbers as a text of ranges: "0-3,7".
 std::string ranges(const std::set<int64_t>& numbers) {
   std::string text;
   for (auto it = numbers.begin(); it != numbers.end();) {

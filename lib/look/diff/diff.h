@@ -30,8 +30,8 @@ enum class DiffClass {
   kUnread,      ///< the headers are equal; nothing else was compared
 };
 inline constexpr size_t kDiffClasses = 10;
-/// "equal", "reciprocal", "within-tolerance", "different", "unlike-shape", "unlike-type", "unreadable",
-/// "removed", "added", "not-read".
+/// The name of a class: "equal", "reciprocal", "within-tolerance", "different", "unlike-shape",
+/// "unlike-type", "unreadable", "removed", "added" or "not-read".
 const char* diff_class_name(DiffClass cls);
 
 /// The kind of an entry. In most formats, kWeights stands for two or three tensors.

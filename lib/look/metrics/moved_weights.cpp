@@ -228,7 +228,7 @@ class Grouping {
   std::map<std::pair<std::string, int64_t>, size_t> of_layer_;  ///< matrices of a layer
   std::map<std::string, std::map<int64_t, size_t>>
       experts_;  ///< matrices by number, by the part of the name before it
-  std::map<std::string, std::set<int64_t>> layers_;  ///< likewise
+  std::map<std::string, std::set<int64_t>> layers_;  ///< layer numbers, by the same part
   std::vector<MovedWeights> moved_;
 };
 

@@ -25,8 +25,8 @@ enum class Moved {
   kFactor,  ///< equals the matrix of its name times a factor
   kTransposed,
 };
-/// "experts", "renumbered-experts", "layers", "gate-up", "other", "rows", "columns", "nibbles", "signs",
-/// "scales", "factor", "transposed".
+/// The name of a way: "experts", "renumbered-experts", "layers", "gate-up", "other", "rows", "columns",
+/// "nibbles", "signs", "scales", "factor" or "transposed".
 const char* moved_name(Moved how);
 
 /// One finding about moved weights.

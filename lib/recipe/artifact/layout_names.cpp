@@ -175,7 +175,7 @@ void refuse_unknown_layout(const Checkpoint& c) {
 bool holds_layout(const Checkpoint& c) {
   refuse_unknown_layout(c);
   if (!c.is_directory()) return false;
-  // Files of several number formats are "mixed", too.
+  // Files with several number formats also state "mixed".
   const auto entry = quantization_entry(c.config());
   const bool has_layouts =
       entry && entry->value.is_object() && entry->value.value("quant_method", Json()) == "twofour";

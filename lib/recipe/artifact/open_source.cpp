@@ -30,7 +30,7 @@ class ArtifactView : public TensorSource {
  public:
   struct Tensor {
     TensorInfo info;
-    uint32_t shard;  ///< of the artifact; has most of the tensor's bytes
+    uint32_t shard;  ///< the artifact's shard with most of the bytes
     // `kind` tells which of these two is set.
     size_t stored;  ///< if copied, the artifact's tensor
     size_t module;  ///< if unpacked, in ArtifactModules::modules

@@ -20,7 +20,7 @@ struct InputScaleRule {
     int64_t expert = 0;       ///< position in a stack
     bool is_written = false;  ///< in NVFP4 by this rule; otherwise only a neighbour
   };
-  InputScale words = {};  ///< as Rule::input_scale
+  InputScale words = {};  ///< the value of Rule::input_scale
   Author author = Author::kPrompt;
   bool one_a_layer = false;
   bool is_needed = false;        ///< loaders of the dialect need input scales

@@ -18,7 +18,7 @@ enum class SolveBy { kJoint, kGptq, kWanda, kRtn, kMagnitude, kSparseGpt };
 /// The way in which the weights of a matrix are chosen under an entry of a statistics file.
 struct Solving {
   enum class Method {
-    kPlain,     ///< as without statistics
+    kPlain,     ///< the method without statistics
     kDiagonal,  ///< "wanda", or "rtn" without a pattern
     kFull       ///< "joint", or "gptq" without a pattern
   };
@@ -60,7 +60,7 @@ class TargetExtent {
   double energy_ = 0, change_ = 0;
 };
 
-/// "joint", "gptq", "wanda", "rtn" or "plain".
+/// The name of a method: "joint", "gptq", "wanda", "rtn" or "plain".
 std::string_view solving_name(const Solving& solving, bool has_pattern);
 
 /// The damping with which the Hessian of an entry is factorized. It is larger for an entry with few tokens

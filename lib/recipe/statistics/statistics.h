@@ -25,7 +25,7 @@ static_assert(kStatisticsFormat.size() == kUnfinishedStatistics.size());
 /// sum is over tokens, and x is the input of a linear.
 enum class StatisticsKind { kFull, kBlocks, kDiagonal };
 
-/// "hessian", "hessian_blocks" or "sum_squares".
+/// The name of a kind in the file: "hessian", "hessian_blocks" or "sum_squares".
 std::string_view statistics_kind_name(StatisticsKind kind);
 
 /// The sums of one input or of one linear. README.md describes the tensors.

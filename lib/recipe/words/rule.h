@@ -82,7 +82,7 @@ struct Rule {
   std::string mask_hash = {};                  ///< XXH3-128 of a file of masks; if empty, masks are computed
   std::shared_ptr<const MaskFile> masks = {};  ///< the file, see open_masks()
   InputScale input_scale = {};
-  FixedGlobalScales input_scales = {};   ///< with "given": multipliers
+  FixedGlobalScales input_scales = {};   ///< multipliers, for "given"
   bool one_input_scale_a_layer = false;  ///< experts of a layer share the largest, by projection
   Selection selection = {};
   Fold fold = Fold::kLarger;

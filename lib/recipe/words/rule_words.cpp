@@ -41,7 +41,7 @@ RuleWord fold_word(AskedWord asked) {
 bool take_input_scale(const JsonPlace& place, const Json& json, Rule& rule) {
   const auto text = json.get<std::string>();
   const auto known = InputScale::parse(place.is_recipe_file && text == "constant" ? "constant=1.0" : text);
-  // "given" stands for a file that has been read.
+  // "given" stands for a file that has been read, so users cannot write it in a recipe file.
   if (!known || (place.is_recipe_file && known->kind() == InputScale::Kind::kGiven)) return false;
   rule.input_scale = *known;
   return true;

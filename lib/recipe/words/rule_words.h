@@ -44,12 +44,12 @@ struct AskedWord {
   const char* file_help = "";
   const char* file_fallback = "";  ///< if empty, the first part's fallback
   const char* value_name = "";     ///< if set, commands do not check the value
-  std::vector<std::string> (*values)(unsigned command) = nullptr;  ///< of text, how recipes describe it
-  std::string (*expected)(std::string_view found, bool is_file) = nullptr;  ///< of a text that is no value
+  std::vector<std::string> (*values)(unsigned command) = nullptr;  ///< for texts: as recipes describe them
+  std::string (*expected)(std::string_view found, bool is_file) = nullptr;  ///< for a wrong text
   Form form = Form::kChoice;
   int most = 0;                      ///< the largest number
   bool is_of_statistics = false;     ///< commands that take statistics list it beside the options of these
-  bool is_named_with_value = false;  ///< in messages of methods that do not take it
+  bool is_named_with_value = false;  ///< messages of refusal show its value
   bool leaves_default = false;       ///< the default in a file leaves the rule without the setting
 };
 
