@@ -128,7 +128,7 @@ namespace {
 /// Tensors of formats of which only the names are known. Source: torchao 0.18,
 /// prototype/mx_formats/nvfp4_tensor.py, and its flattening of tensor subclasses into safetensors.
 struct UnreadFormat {
-  std::string_view codes, beside;  ///< suffixes behind the module's name
+  std::string_view codes, beside;  ///< suffixes that follow the module's name
   const char* format;
 };
 constexpr UnreadFormat kUnread[] = {

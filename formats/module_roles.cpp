@@ -19,7 +19,7 @@ using enum ModuleRole;
 /// experts and MLPs are in kRules.
 struct RoleRule {
   ModuleRole role;
-  bool is_last;  ///< only the name's last part
+  bool is_last;  ///< true if only the last part of the name counts
   std::array<std::string_view, 6> parts;
   bool fits(std::string_view module) const {
     return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) {

@@ -38,11 +38,10 @@ inline constexpr const char* kUnsaidSize = "?";
 
 /// The parameters of a model, one on each line:
 ///   NAME  KIND [N, K]  TERM... bias
-/// NAME   The name in the files. # stands for the layer's number, and a second # for the expert's. An example
-/// is
-///        model.embed_tokens. A name that begins with a dot belongs to a layer: .mlp.gate is
-///        model.layers.#.mlp.gate. {a,b} stands for several names, in this order. N and K are swapped for
-///        names after ~, as in .mlp.{gate,up,~down}_proj.
+/// NAME   The name in the files. # stands for the layer's number, and a second # for the expert's. A
+///        name that begins with a dot belongs to a layer: .mlp.gate is model.layers.#.mlp.gate. Other names
+///        are complete, such as model.embed_tokens. {a,b} stands for several names, in this order. N and K
+///        are swapped for names after ~, as in .mlp.{gate,up,~down}_proj.
 /// N, K   Sums of products and quotients of numbers and keys, such as 2*num_key_value_heads*head_dim.
 ///        vision_config.depth is a key of an object. kUnsaidSize is a size that is not given.
 /// TERM   Layers, or models, have the parameter if all its terms hold. The terms are:

@@ -156,8 +156,8 @@ class BlockReader {
 
   std::vector<FamilyRow>& rows_;
   std::string line_, when_;
-  std::string layer_ = "model.layers.#";    ///< what names that begin with a dot are in
-  std::vector<std::string> names_, sizes_;  ///< of sizes that have a name
+  std::string layer_ = "model.layers.#";    ///< the module of names that begin with a dot
+  std::vector<std::string> names_, sizes_;  ///< sizes that have a name
 };
 
 }  // namespace

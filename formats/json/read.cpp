@@ -147,7 +147,7 @@ class Builder final : public JsonEvents {
  private:
   struct Level {
     Json value;
-    std::string key;  ///< of the next member
+    std::string key;  ///< key of the next member
   };
 
   void unexpected(const std::string&) override {}  // every event is accepted

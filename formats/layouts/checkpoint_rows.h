@@ -5,10 +5,10 @@
 
 namespace twofour {
 
-/// Dense NVFP4 as checkpoints store it, with the same map as a layout, so that code that multiplies layouts
+/// Dense NVFP4 as checkpoints store it. It has the same map as a layout, so that code that multiplies layouts
 /// can multiply it too. No output is written in it.
-///   weight U8      [E, N, K/2]    two codes a byte, the even k in the low nibble
-///   scale  F8_E4M3 [E, N, K/16]
+///   weight  U8       [E, N, K/2]   two codes in each byte, the even k in the low nibble
+///   scale   F8_E4M3  [E, N, K/16]
 struct CheckpointRows {
   using Atom = DenseGroup;
   static constexpr const char* name = "nvfp4";

@@ -3,13 +3,13 @@
 
 namespace twofour {
 
-/// g8: dense, rows of gate and up interleaved eight by eight, so that both rows of a pair are in the same
-/// tile of a matrix product; block scales in the 128x4 order that block-scaled tensor cores read.
-///   weight U8      [E, N, K/2]    two codes a byte, the even k in the low nibble
-///   scale  F8_E4M3 [E, Np, Sp]    Np = N up to 128, Sp = K/16 up to 4; padding zero
-/// Row r of a gated matrix holds, with b = r / 16 and t = r % 16, gate row 8b + t for t < 8, else up row 8b +
-/// t - 8. Rows of other matrices keep their order. cuBLASLt (VEC16_UE4M3), CUTLASS and vLLM use the same
-/// 128x4 order.
+/// g8 is a dense layout. Rows of gate and up are interleaved eight by eight, so both rows of a pair are in
+/// the same tile of a matrix product. Block scales have the 128x4 order that block-scaled tensor cores read.
+///   weight U8       [E, N, K/2]    two codes in each byte, the even k in the low nibble
+///   scale  F8_E4M3  [E, Np, Sp]    Np is N rounded up to 128, Sp is K/16 rounded up to 4; padding is zero
+/// In a gated matrix, let b = r / 16 and t = r % 16. Row r holds gate row 8b + t if t < 8, and up row 8b + t
+/// - 8 otherwise. Rows of other matrices keep their order. cuBLASLt (VEC16_UE4M3), CUTLASS and vLLM use the
+/// same 128x4 order.
 struct GateUpInterleaved8 {
   using Atom = DenseGroup;
   static constexpr const char* name = "g8";

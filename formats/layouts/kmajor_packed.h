@@ -3,9 +3,11 @@
 
 namespace twofour {
 
-/// v7-packed: the planes of v7 in one tensor, so that a kernel needs one pointer and one stream of reads.
-///   packed U8 [E, K/8, 4N]   a row: comp of the even quad, comp of the odd quad, meta, scale, N bytes each
-/// A block scale covers two rows and is stored in both: 4 bits a weight.
+/// v7-packed stores the planes of v7 in one tensor, so that a kernel needs one pointer and one stream of
+/// reads.
+///   packed  U8  [E, K/8, 4N]
+/// A row holds comp of the even quad, comp of the odd quad, meta and scale, N bytes each. A block scale
+/// covers two rows and is stored in both. A weight takes 4 bits.
 struct KMajorPacked {
   using Atom = SparseGroup;
   static constexpr const char* name = "v7-packed";

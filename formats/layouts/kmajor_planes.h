@@ -3,11 +3,11 @@
 
 namespace twofour {
 
-/// v7: 2:4 planes with K outermost. Neighbouring bytes belong to neighbouring rows, so a warp reads N
-/// coalesced.
-///   comp  U8      [E, K/4, N]   two kept codes of a quad
-///   meta  U8      [E, K/8, N]   positions of two quads
-///   scale F8_E4M3 [E, K/16, N]
+/// v7 stores 2:4 weights in planes with K outermost. Neighbouring bytes belong to neighbouring rows, so the
+/// reads of a warp along N are coalesced.
+///   comp   U8       [E, K/4, N]    two kept codes of a quad
+///   meta   U8       [E, K/8, N]    positions of the kept codes of two quads
+///   scale  F8_E4M3  [E, K/16, N]
 struct KMajorPlanes {
   using Atom = SparseGroup;
   static constexpr const char* name = "v7";

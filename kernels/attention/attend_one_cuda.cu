@@ -39,7 +39,7 @@ struct Shared {
 
   float keys[kKeys][kKeyStride], values[kKeys][kSize];
   float q[kHeads][kSize], own[2][kSize];
-  float4 weights[kKeys];  ///< of a key, by head
+  float4 weights[kKeys];  ///< weights of a key for each head
   float most[kWarps][kHeads], sums[kWarps][kHeads], factors[kHeads];
   float found[kHeads][kMostSplits];
   int is_last;

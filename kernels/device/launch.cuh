@@ -71,9 +71,9 @@ struct Launch {
   dim3 grid;
   int threads;
   size_t shared = 0;
-  int cluster = 1;       ///< blocks of a cluster, along x
+  int cluster = 1;       ///< number of blocks of a cluster, along x
   bool overlap = false;  ///< may start before the preceding kernel ends; it waits on the device
-  bool at_once = false;  ///< blocks wait for each other: none starts unless all fit
+  bool at_once = false;  ///< blocks wait for each other, so none starts unless all fit
 };
 
 /// Starts a kernel and returns CUDA's error. A kernel with more than 48 KiB of dynamic shared memory must

@@ -154,7 +154,8 @@ void start_rows(void (*kernel)(RowArguments), int at_once, size_t shared, const 
   launch("product of a row", stream, {grid, kRowThreads, shared, 1, true}, kernel, a);
 }
 
-/// Starts a kernel for one format. Returns false if no kernel or too little memory is available.
+/// Starts the kernel for matrices of one format. Returns false if the matrices have another format, if K
+/// cannot be read in pieces, or if shared memory is too small.
 template <MatrixFormat kFormat>
 bool start_piecewise(const RowArguments& a, int64_t rows, Stream stream) {
   using Piece = RowPiece<kFormat>;

@@ -145,7 +145,7 @@ constexpr int kChoiceBlocks = 128;
 /// The results of blocks, each for a share of a row.
 struct ChoiceParts {
   Top tops[kChoiceBlocks];
-  double sums[kChoiceBlocks];  ///< of exp(x - top)
+  double sums[kChoiceBlocks];  ///< sums of exp(x - top)
   int32_t done;
 };
 

@@ -13,7 +13,7 @@ inline constexpr int kRowThreads = 256, kRowWarps = kRowThreads / 32;
 /// so that neighbouring lanes read adjacent 16 bytes. Zeros pad it to a multiple of 8.
 struct SharedRow {
   float* data;
-  int64_t half;  ///< floats
+  int64_t half;  ///< number of floats
 
   __device__ float& at(int64_t k) const { return data[(k >> 2 & 1) * half + (k >> 3) * 4 + (k & 3)]; }
   __device__ float dot(int64_t k, const float (&w)[8]) const {

@@ -35,11 +35,12 @@ struct RoutedRow {
 std::map<int64_t, std::vector<RoutedRow>> route_rows(std::span<const int32_t> topk_ids, int64_t topk,
                                                      int64_t experts, std::span<const int32_t> expert_map);
 
-/// The MoE layer in double, every sum in the order of K: the reference for all kernels.
-///   out[m] = sum over t of weight[m,t] * w2[e] (silu(gate) * up),  gate, up = w13[e] hidden[m],  e =
-///   ids[m,t]
-/// w13 is [E, 2I, H], rows gate then up, and w2 [E, H, I]. With w13 [E, I, H] (no gate) the activation is
-/// relu(up)^2, as in Nemotron-H. Returns [M, H]. Throws Error if shapes disagree or an id is out of range.
+/// Computes the MoE layer in double, with every sum in the order of K. This is the reference for all kernels.
+///   out[m] = sum over t of weight[m,t] * w2[e] (silu(gate) * up)
+///   with gate, up = w13[e] hidden[m] and e = ids[m,t]
+/// w13 is [E, 2I, H], with gate rows before up rows, and w2 is [E, H, I]. If w13 is [E, I, H], there is no
+/// gate and the activation is relu(up)^2, as in Nemotron-H. Returns [M, H]. Throws Error if shapes disagree
+/// or an id is out of range.
 std::vector<double> moe_reference(const MoeInput& input, const WeightRows& w13, const WeightRows& w2);
 
 /// How a kernel rounds: the largest error of each kind of step, relative to the rounded number.

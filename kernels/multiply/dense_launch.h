@@ -7,11 +7,12 @@
 
 namespace twofour::cuda {
 
-/// Activations as the dense kernel reads them: for every row and 256 k, 32 units of 16 bytes in the order of
-/// unit_place. A unit has its eight k in the order 0, 4, 1, 5, 2, 6, 3, 7.
-///   units    [rows, K/256, 32]: BF16; or halves, with a factor for each row
-///   factors  [rows]: a power of two, 2^14 / the halves' scale (decoding divides by 2^14); BF16: nullptr
-/// Units behind K are not read.
+/// Activations as the dense kernel reads them. Every row has 32 units of 16 bytes for each 256 k, in the
+/// order of unit_place. A unit has its eight k in the order 0, 4, 1, 5, 2, 6, 3, 7.
+///   units    [rows, K/256, 32]: BF16, or halves with a factor for each row
+///   factors  [rows]: a power of two, 2^14 / the scale of the halves (decoding divides by 2^14); nullptr for
+///            BF16
+/// Units beyond K are not read.
 struct DenseRows16 {
   uint4* units;
   float* factors;

@@ -12,8 +12,8 @@ enum class DenseLayout { rows, g8 };
 /// Dense experts in device memory.
 ///   rows  codes U8 [E, N, K/2], scales E4M3 [E, N, K/16]
 ///   g8    weight and scale of formats/layouts/gate_up_interleaved8.h
-/// If both are on multiples of 16 bytes, N is a multiple of 16 and K of 64, they are read in wide pieces,
-/// else byte by byte.
+/// Wide reads are used if both arrays are aligned to 16 bytes, N is a multiple of 16 and K is a multiple of
+/// 64. Otherwise weights are read byte by byte.
 struct DenseWeights {
   DenseLayout layout = DenseLayout::rows;
   const uint8_t* codes = nullptr;

@@ -55,12 +55,12 @@ struct TokenSegments {
   }
 };
 
-/// Multiplies rows one by one; or, with kTokens, tokens with few rows, whose experts follow each other along
-/// K: out[token] = the sum of its rows.
-///   grid.x  a tile for each warp that does not share K; rows: a.groups of them, one behind another
-///   grid.y  a row, or a token
-/// Warps that share K take steps in turn; then there is one group. Each warp copies its own weights ahead,
-/// and a token's x.
+/// Multiplies rows one by one. With kTokens, it multiplies tokens with few rows: their experts follow each
+/// other along K, and out[token] is the sum of the token's rows.
+///   grid.x  a tile for each warp that does not share K; with rows, a.groups tiles one after another
+///   grid.y  a row or a token
+/// Warps that share K take steps in turn; there is then one group. Each warp copies its own weights ahead
+/// and, with tokens, its own x.
 template <class Weights, DenseAccess kAccess, bool kTokens>
 __global__ void __launch_bounds__(kDenseThreads, kTokens ? 2 : 3)
     dense_single_kernel(const __grid_constant__ DenseArgs a) {

@@ -144,8 +144,8 @@ __device__ __forceinline__ int dense_scale_place(int i, int four) {
 /// of stage rows 8i + l / 4.
 template <bool kG8>
 struct DenseCopies {
-  const uint8_t *codes, *scales;  ///< of the next step
-  int32_t left;                   ///< remaining k, from the next step on
+  const uint8_t *codes, *scales;  ///< addresses for the next step
+  int32_t left;                   ///< remaining k, including the next step
   int32_t last;                   ///< the last i of codes whose rows are below N
 
   /// Moves to a step of a tile of an expert.

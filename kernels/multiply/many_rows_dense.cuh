@@ -25,7 +25,7 @@ namespace twofour::cuda {
 /// The addresses and strides of g8 weights.
 struct DenseStrides {
   const uint8_t *codes, *scales;
-  int64_t code_expert, scale_expert;  ///< bytes from expert to expert
+  int64_t code_expert, scale_expert;  ///< bytes from one expert to the next
   int64_t code_row;                   ///< bytes from a stored row to the next
   int64_t scale_block;                ///< bytes from 128 stored rows to the next
   int64_t scale_step;                 ///< bytes from 64 k to the next; scales of 128 rows are neighbours
@@ -65,7 +65,7 @@ struct DenseTiles : DenseStrides {
   /// rows, they overlap raw scales that are read before.
   static constexpr int kScales = kTiles == 2 ? 9088 : 4608;
   static constexpr int kTileScales = 136;  ///< bytes of a warp's m-tile: two banks more than its lanes use
-  static constexpr int kBytes = kScales + kTiles * 8 * kTileScales;  ///< of a stage
+  static constexpr int kBytes = kScales + kTiles * 8 * kTileScales;  ///< bytes of a stage
   static constexpr float kDecodedFactor = 0x1p7;
   using Layout = GateUpInterleaved8;
 
@@ -224,7 +224,7 @@ struct DenseTiles : DenseStrides {
   /// The data of a lane in a stage.
   struct Raw {
     uint2 codes[kTiles][2];   ///< [m-tile][MMA row g or g + 8]
-    uint32_t scales[kTiles];  ///< of both rows
+    uint32_t scales[kTiles];  ///< scales of both rows
     __device__ __forceinline__ void load(const Reader& read, const uint8_t* stage) {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {

@@ -19,7 +19,7 @@ inline constexpr int kManyRowsThreads = (kHelpers<Width> + Width::kWarpgroups) *
 /// the same total; otherwise the block would wait for more for ever.
 template <class Width>
 inline constexpr int kStartRegisters = 65536 / kManyRowsThreads<Width> / 8 * 8;
-inline constexpr int kRowBytes = 128;  ///< of 64 k of a row of x
+inline constexpr int kRowBytes = 128;  ///< bytes of 64 k of a row of x
 
 /// Offsets in shared memory, in bytes.
 template <class Tiles, class Width>

@@ -13,7 +13,7 @@ struct ManyRowsArgs {
   Tiles weights;
   ManyRows rows;
   int32_t steps, column_tiles;
-  CUtensorMap boxes;  ///< of sorted x, with PairedRows
+  CUtensorMap boxes;  ///< boxes of sorted x, for PairedRows
 };
 
 /// The steps of an item that one block multiplies.
@@ -26,7 +26,7 @@ struct ItemPart {
 /// sums are ready when the next block finishes the rest of that item and adds them.
 struct Schedule {
   static constexpr int kWorthSteps = 8;  ///< steps that sharing must save for each block
-  static constexpr int kLeastSteps = 8;  ///< of a block
+  static constexpr int kLeastSteps = 8;  ///< smallest number of steps of a block
   int steps, block, blocks, rounds, first, begin, end, last, parts;
 
   /// The schedule of block (or pair) number `block_` of `blocks_`.
@@ -87,7 +87,7 @@ struct alignas(16) SharedPart {
   int32_t steps;  ///< 0 after the last part
   int32_t count;  ///< rows
   int32_t column_tile;
-  bool continues, breaks;  ///< the block before has sums of the item; the block behind adds this one's
+  bool continues, breaks;  ///< the previous block has sums of the item; the next adds this one's
   alignas(16) StoredRow rows[Width::kMost];
 };
 
@@ -122,7 +122,7 @@ struct PartMaker {
   RingPlace place;
   Item item, next;  ///< of the part to make, and of the one after it
   static constexpr int kEach = (Width::kMost + kConvertThreads<Width> - 1) / kConvertThreads<Width>;
-  StoredRow rows[kEach];  ///< of `item`
+  StoredRow rows[kEach];  ///< rows of `item`
 
   __device__ __forceinline__ PartMaker(const ManyRowsArgs<Tiles>& a, const Schedule& s,
                                        const PartRing<Width>& r)
@@ -174,8 +174,8 @@ struct PartMaker {
 /// and each eight rows.
 template <class Width>
 struct SharedSums {
-  float4* sums;    ///< of this warp
-  int32_t* ready;  ///< of this warp, 0 at first
+  float4* sums;    ///< sums of this warp
+  int32_t* ready;  ///< counter of this warp, 0 at first
   static constexpr int kTiles = Width::kTiles, kWarps = 4 * Width::kWarpgroups;
   static_assert(kWarps <= kBlockWarps && 64 * kTiles * Width::kWarpgroups * Width::kMost <= kBlockSums);
   static constexpr int kWarp = kTiles * Width::kMost / 8 * 32;

@@ -25,7 +25,7 @@ struct SparseTiles {
   static constexpr int kMeta = 4096;       ///< [warpgroup][odd quads][group][128]
   static constexpr int kRawScales = 6144;  ///< [warpgroup][group][128] E4M3
   static constexpr int kScales = 7168;     ///< [warpgroup][group][chunk % 4][chunk / 4][16] BF16, times 2^119
-  static constexpr int kBytes = 9216;      ///< of a stage
+  static constexpr int kBytes = 9216;      ///< bytes of a stage
   static constexpr float kDecodedFactor = 0x1p7;  ///< undoes the factor of decode
 
   const uint8_t *comp, *meta, *scale;  ///< as in SparseArgs

@@ -48,8 +48,8 @@ template <Finish kFinish>
 struct StoreSums {
   static constexpr bool kGated = kFinish == Finish::gated;
   const StoredRow* rows;  ///< in shared memory
-  int count, first;       ///< rows of the item, its first column
-  int columns;            ///< of the result
+  int count, first;       ///< number of rows of the item, and its first column
+  int columns;            ///< number of columns of the result
   float limit;
   void* out;
   Float type;

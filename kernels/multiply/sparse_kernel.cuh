@@ -1,12 +1,13 @@
 #pragma once
 #include "kernels/multiply/sparse_block.cuh"
 
-/// The kernel: a block (or a cluster of blocks) multiplies some columns of one expert with all its rows.
+/// The kernel. A block, or a cluster of blocks, multiplies some columns of one expert by all rows of the
+/// expert.
 ///   grid.x  blocks of a cluster, which share K
-///   grid.y  columns, 128 for each of warps_n; gated: 128 of gate and 128 of up for every two
-///   grid.z  a record of the route; a row if there is none; a token with Epilogue::tokens
-/// Warp w takes K steps u, u + U, ... with u = rank * warps_k + w % warps_k, U = cluster * warps_k. Each warp
-/// makes its own copies ahead; blocks synchronize only to add up sums.
+///   grid.y  columns, 128 for each of warps_n; if gated, 128 of gate and 128 of up for every two of warps_n
+///   grid.z  a record of the route; a row if there is no route; a token with Epilogue::tokens
+/// Warp w multiplies K steps u, u + U, ... with u = rank * warps_k + w % warps_k and U = cluster * warps_k.
+/// Each warp copies its own data ahead. Blocks synchronize only to reduce sums.
 
 namespace twofour::cuda {
 

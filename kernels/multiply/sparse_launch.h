@@ -5,10 +5,10 @@
 
 namespace twofour::cuda {
 
-/// Activations as the 2:4 kernel reads them: for every row and 64 k, 64 halves in the order of its fragments,
-/// and their factor.
-///   halves   [rows, K/64, 64]: word (h * 4 + t) * 4 + q of 64 k holds k = 32h + 8q + 2t and the next
-///   factors  [rows, K/64]: a power of two, 2^14 / the halves' scale (decode4 divides by 2^14)
+/// Activations as the 2:4 kernel reads them. Every row has, for each 64 k, 64 halves in the order of the
+/// kernel's fragments, and a factor of these halves.
+///   halves   [rows, K/64, 64]: word (h * 4 + t) * 4 + q of 64 k holds k = 32h + 8q + 2t and the next k
+///   factors  [rows, K/64]: a power of two, 2^14 / the scale of the halves (decode4 divides by 2^14)
 /// K is padded with zeros.
 struct PreparedRows {
   uint4* halves;

@@ -7,12 +7,12 @@
 
 namespace twofour::cuda {
 
-/// Experts pruned to 2:4, as an artifact stores them, in device memory.
+/// Experts pruned to 2:4 in device memory, stored as in an artifact.
 ///   planes  comp U8 [E, K/4, N], meta U8 [E, K/8, N], scale E4M3 [E, K/16, N]
 ///   packed  packed U8 [E, K/8, 4N]; the other pointers are not read
-/// If parts are on multiples of 16 bytes and N and (gated) N/2 are multiples of 16, they are read 16 bytes at
-/// a time, else byte by byte: right for any shape, fast for the shapes of models. Metadata must be legal
-/// (is_legal_meta).
+/// Weights are read 16 bytes at a time if parts are aligned to 16 bytes, and N and (if gated) N/2 are
+/// multiples of 16. Otherwise they are read byte by byte. Results are right for any shape; the shapes of
+/// models are fast. Metadata must be legal (is_legal_meta).
 struct SparseExperts {
   SparseLayout layout = SparseLayout::planes;
   const uint8_t* parts[3] = {};

@@ -156,8 +156,8 @@ __device__ __forceinline__ void convert_scales(const uint8_t* stage, uint8_t* sc
 /// the upper half, which avoids a bank conflict; see first_column.
 struct Fragment {
   uint2 codes[4];   ///< quad t of group i
-  uint2 meta[2];    ///< of group t, even and odd byte
-  uint4 scales[4];  ///< of group i, as halves
+  uint2 meta[2];    ///< even and odd byte of group t
+  uint4 scales[4];  ///< scales of group i, as halves
 
   __device__ __forceinline__ void read_codes(const uint8_t* stage, int lane, int half) {
     const int g = lane / 4, t = lane % 4, at = (half ^ (lane >> 3 & 1)) * 8;

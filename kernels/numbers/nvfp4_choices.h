@@ -16,25 +16,25 @@ namespace twofour {
 /// reciprocal.
 enum class Arithmetic { modelopt, compressed_tensors };
 
-/// The choice of a block's scale.
+/// How the scale of a block is chosen.
 ///   max            b becomes the largest code.
-///   mse            The one of all 126 positive block scales with the least squared error, the smallest of
-///                  equal ones. ModelOpt's static NVFP4 with `fp8_scale_sweep`.
+///   mse            The one of all 126 positive block scales with the least squared error. If errors are
+///                  equal, the smallest scale is chosen. ModelOpt's static NVFP4 with `fp8_scale_sweep`.
 ///   four_over_six  b becomes 6, or 4 if that has the smaller squared error. The global scale is
-///                  a / 1536, so that the block scales of 4 fit. ModelOpt 0.46 or later.
+///                  a / 1536, so that the block scales for 4 fit. ModelOpt 0.46 or later.
 ///
-/// With compressed_tensors, only max is a producer's choice; the others are the same choices with its steps.
-/// An error is a sum of float32 squares, ((p0 + p1) + (p2 + p3)) + ((p4 + p5) + (p6 + p7)), with p[j] the sum
-/// of the squares of weights j and j + 8. The order on a GPU may give another choice if errors differ in the
-/// last bits.
+/// A producer with the arithmetic of compressed_tensors offers only max. The others are the same choices with
+/// its steps. An error is a sum of float32 squares, ((p0 + p1) + (p2 + p3)) + ((p4 + p5) + (p6 + p7)), with
+/// p[j] the sum of the squares of weights j and j + 8. If errors differ only in the last bits, the order of
+/// additions on a GPU may give another choice.
 enum class BlockScale { max, mse, four_over_six };
 
 /// The output for a block whose scale rounds to zero.
-///   producer  ModelOpt: 2^-9, the smallest; for a block of zeros 0x38 with max, 0x01 with mse, and with
-///             four_over_six 1.0 in units of the global scale, mostly 0x7E.
-///             compressed-tensors: 0.125 (0x20), unless mse finds a better one for weights that are not all
-///             zero.
-///   zero      Scale 0x00 and codes 0x0, as TransformerEngine and FlashInfer do.
+///   producer  ModelOpt: the smallest scale, 2^-9. A block of zeros gets 0x38 with max, 0x01 with
+///             mse, and with four_over_six 1.0 in units of the global scale, mostly 0x7E.
+///             compressed-tensors: 0.125 (0x20), unless mse finds a better scale for weights that are not
+///             all zero.
+///   zero      Scale 0x00 and codes 0x0, as in TransformerEngine and FlashInfer.
 enum class ZeroBlock { producer, zero };
 
 }  // namespace twofour

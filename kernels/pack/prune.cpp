@@ -33,8 +33,8 @@ struct Energies {
 };
 
 struct Tables {
-  std::array<uint16_t, 256> energy{};  ///< of a pair
-  std::array<uint8_t, 256> rank{};     ///< of that energy among all that occur, below 128
+  std::array<uint16_t, 256> energy{};  ///< energy of a pair
+  std::array<uint8_t, 256> rank{};     ///< rank of the energy among all that occur, below 128
   constexpr Tables() {
     std::array<bool, 289> occurs{};
     for (unsigned byte = 0; byte < 256; ++byte) {

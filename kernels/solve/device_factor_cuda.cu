@@ -28,7 +28,7 @@ __global__ void reverse_kernel(const float* mean, int64_t k, double lambda, doub
 
 /// A pivot that was refused because it is not above 0.
 struct Refused {
-  int64_t at;  ///< -1: none
+  int64_t at;  ///< index of the pivot; -1: none
   double pivot;
 };
 

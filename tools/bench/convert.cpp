@@ -33,10 +33,10 @@ struct PackBench {
 
 /// A command of twofour, compared with a command of the system. They alternate in each round.
 struct CommandBench {
-  uint64_t bytes = 0;             ///< that the system's command copies or reads
-  Spread seconds, other_seconds;  ///< of ours and of the system's
+  uint64_t bytes = 0;             ///< bytes that the system's command copies or reads
+  Spread seconds, other_seconds;  ///< times of our command and of the system's
   Spread ratio;                   ///< the system's time divided by ours, by round
-  uint64_t max_rss = 0;           ///< of ours, bytes
+  uint64_t max_rss = 0;           ///< peak memory of our command, bytes
 };
 
 struct ConvertBenchOptions {
@@ -44,7 +44,7 @@ struct ConvertBenchOptions {
   fs::path source;                   ///< checkpoint
   fs::path work;                     ///< directory where copies are made and removed
   std::vector<std::string> command;  ///< measured, without its directories: {"convert", "--to", "v7"}
-  bool copy_output = false;          ///< compare with `cp` of the output; else of the source
+  bool copy_output = false;          ///< compare with `cp` of the output, not of the source
   bool verify = false;
   bool sync = false;  ///< the time of both includes `sync -f` of the work directory
   int jobs = 1;

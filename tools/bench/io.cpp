@@ -37,7 +37,7 @@ struct IoRate {
 };
 
 struct IoBench {
-  uint64_t read_bytes = 0, written_bytes = 0;  ///< by each measurement
+  uint64_t read_bytes = 0, written_bytes = 0;  ///< bytes of each measurement
   bool in_memory = false;                      ///< the work directory is in memory: nothing in it is cold
   std::vector<IoRate> rates;
 };

@@ -276,7 +276,7 @@ std::vector<KernelBench> KernelBenches::run() {
   struct Product {
     int64_t n, k;
     int active;
-    std::vector<int> ours, fp8;  ///< rows of an expert
+    std::vector<int> ours, fp8;  ///< numbers of rows of an expert
   };
   const bool has_cublaslt = no_cublaslt_reason().empty();
   const std::vector<int> one{1}, most{1, 8, 32, 128}, sweep{1, 8, 16, 32, 64, 128, 256, 512, 1024};
