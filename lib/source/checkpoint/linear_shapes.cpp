@@ -231,9 +231,8 @@ void LinearShapes::read_side() {
   has_read_side_ = true;
   for (SideConfig& side : read_side_configs(c_.path())) {
     StatedStorage beside = stated_storage(side.value);
-    if (stated_.method.empty()) {
-      stated_ = std::move(beside);
-    } else if (stated_.method != beside.method) {
+    if (stated_.method.empty()) stated_.method = beside.method;
+    if (stated_.method != beside.method) {
       continue;  // from another run
     } else {
       stated_.has_order = stated_.has_order || beside.has_order;
@@ -274,6 +273,11 @@ bool LinearShapes::check_method(Linear& m) {
                                         stated_.method));
   }
   const std::string& format = stated_.format;
+  if (stated_.is_unlisted && !awq && format.empty() && c_.zero_points() == ZeroPoints::kAsStated) {
+    problems_.add("{}: quant_method: expected gptq, awq or auto-round, on which zero points depend, found {}",
+                  c_.where(m.weight), json_quote_short(stated_.method));
+    return false;
+  }
   if (stated_.method == "auto-round") {
     if (format != (awq ? "auto_round:auto_awq" : "auto_round:auto_gptq"))
       return refuse_format("packing_format", awq ? "auto_round:auto_awq" : "auto_round:auto_gptq");

@@ -17,6 +17,8 @@ namespace twofour {
 
 /// Families of methods, by the names of tensors and keys that their readers use.
 enum class QuantMethod { kNone, kModelOpt, kGroups, kFp8, kMxfp4, kMxfp8, kGptq, kAwq, kOther };
+/// The family of a result of quantization_method().
+QuantMethod method_of(std::string_view method);
 
 /// A config's entry for one module, and its place.
 struct SaidOfModule {
