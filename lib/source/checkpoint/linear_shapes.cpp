@@ -209,6 +209,8 @@ bool LinearShapes::read_packed(Linear& m) {
   m.n = words[0];
   m.k = words[1] * kInt4Pack;
   if (!stated_.bits.empty() && !stated_.bits.count(4)) return check_bits(m, *stated_.bits.begin());
+  if (const auto bits = integer_of(said_->group_weights(m.name), "num_bits"); bits && !check_bits(m, *bits))
+    return false;
   if (m.shape && !read_stated_shape(m)) return false;
   if (count_of(m.k, kInt4Pack) != words[1]) {
     for (const int64_t bits : {8, 1, 2, 3, 5, 6, 7}) {
