@@ -150,10 +150,9 @@ TEST_CASE("the words of GPTQ count under any method's name, and a name without t
   }
   const Scratch scratch;
   const std::string unknown = int4_config("marlin", 16, R"(, "sym": false)");
-  CHECK(contains(message_of([&] {
-                   find_weight_modules(open(scratch, tensors, unknown, ZeroPoints::kAsStated));
-                 }),
-                 "quant_method: expected gptq, awq or auto-round, on which zero points depend, found \"marlin\""));
+  CHECK(contains(
+      message_of([&] { find_weight_modules(open(scratch, tensors, unknown, ZeroPoints::kAsStated)); }),
+      "quant_method: expected gptq, awq or auto-round, on which zero points depend, found \"marlin\""));
   const Scratch other;
   CHECK(only(find_weight_modules(open(other, tensors, unknown, ZeroPoints::kV2))).zero_offset == 0);
 }
