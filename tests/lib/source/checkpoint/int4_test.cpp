@@ -114,6 +114,7 @@ TEST_CASE("INT4 without weight_shape has eight weights in every word") {
 TEST_CASE("integers of a group with eight bits are no INT4 of twice the width, without weight_shape either") {
   StoredInt4 w(6, 64, 32, DType::kF32, 4);
   Tensors tensors;
+  w.make_symmetric();
   w.add_packed(tensors, "m", true);
   tensors.pop_back();
   const auto config = [](int bits_of_m) {
