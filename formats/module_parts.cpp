@@ -28,6 +28,8 @@ constexpr ModulePart kParts[] = {
     {"scale", kScale},
     {"scales", kScale},
     {"scale_inv", kScale, true},
+    {"weight_scaling_factor", kScale, true},
+    {"weights_scaling_factor", kScale, true},
     // Inputs, outputs and the cache of keys and values.
     {"input_scale", kPart, true},
     {"input_global_scale", kPart, true},

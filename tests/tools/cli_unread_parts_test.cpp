@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -216,6 +217,45 @@ TEST_CASE("each kind of name beside codes is refused, and what a quantizer count
     const Outcome lint = run_program({"lint", source, "--select", "tensor-unknown"});
     CHECK(lint.code == 1);
     for (const std::string& suffix : harmless) CHECK(contains(lint.out, kLinear + suffix));
+  }
+}
+
+TEST_CASE("commands that write another config refuse codes that no format reads, and lint reports them") {
+  Formats formats;
+  const std::string linear = kLinear;
+  const auto codes = [&](const std::string& name, DType type, std::vector<int64_t> shape) {
+    std::vector<uint8_t> bytes(static_cast<size_t>(
+        std::accumulate(shape.begin(), shape.end(), int64_t{dtype_bits(type)} / 8, std::multiplies<>())));
+    return TensorData{linear + name, type, std::move(shape), std::move(bytes)};
+  };
+  const std::vector<Tensors> sets = {
+      {codes(".weight", DType::kU32, {64, 8}), codes(".scales", DType::kBF16, {64, 1}),
+       codes(".biases", DType::kBF16, {64, 1})},
+      {codes(".trellis", DType::kI16, {4, 4, 64})},
+      {codes(".qweight", DType::kU32, {8, 64})},
+      {codes(".weight", DType::kF8E4M3, {4096}), codes(".weight_scale", DType::kF32, {1})},
+  };
+  for (const std::string format : {"nvfp4-modelopt", "fp8-tensor"}) {
+    for (const Tensors& set : sets) {
+      const std::string name = set[0].name;
+      CAPTURE(name);
+      const std::string source = formats.changed(format, [&](Tensors& tensors) {
+        std::erase_if(tensors, [&](const TensorData& t) { return t.name.starts_with(linear + "."); });
+        tensors.insert(tensors.end(), set.begin(), set.end());
+      });
+      for (const auto& [command, words] : formats.commands(source)) {
+        const bool writes = command == "convert --to bf16" || command == "convert --to fp8" ||
+                            command == "quantize" || command == "plan";
+        if (!writes || !takes(command, format)) continue;
+        CAPTURE(command);
+        const Outcome outcome = run_program(words);
+        CHECK(outcome.code == 2);
+        CHECK_MESSAGE(contains(outcome.err, name), outcome.err);
+      }
+      const Outcome lint = run_program({"lint", source, "--headers-only"});
+      CHECK(lint.code == 1);
+      CHECK(contains(lint.out, name));
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 #include "lib/base/names/weight_names.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "formats/dialect.h"
 #include "formats/naming.h"
@@ -57,7 +58,37 @@ std::optional<size_t> find_other_name(std::span<const TensorInfo> tensors, const
   return std::nullopt;
 }
 
-/// Finds a separate expert whose weights are also in the stack.
+/// The same linear's other name, if a model has it in and without a wrapper. Loaders map both to one model.
+std::optional<size_t> find_other_wrapper(std::span<const TensorInfo> tensors, const WeightName& own) {
+  constexpr std::string_view kWrappers[] = {"language_model.model.", "model.language_model.", "model.model.",
+                                            "language_model.", "model."};
+  for (const std::string_view wrapper : kWrappers) {
+    if (!own.linear.starts_with(wrapper)) continue;
+    const std::string inner = own.linear.substr(wrapper.size());
+    if (!inner.starts_with("layers.")) continue;
+    for (const std::string_view other : kWrappers) {
+      if (other == wrapper) continue;
+      if (const auto at = find_weight(tensors, std::string(other) + inner)) return at;
+    }
+  }
+  return std::nullopt;
+}
+
+/// A part of a fused linear with weights of its own.
+std::optional<size_t> find_part(std::span<const TensorInfo> tensors, const WeightName& own) {
+  constexpr std::pair<std::string_view, std::string_view> kParts[] = {
+      {"gate_up_proj", "gate_proj"}, {"gate_up_proj", "up_proj"}, {"qkv_proj", "q_proj"},
+      {"qkv_proj", "k_proj"},        {"qkv_proj", "v_proj"},
+  };
+  for (const auto& [fused, part] : kParts) {
+    if (leaf_of(own.linear) != fused) continue;
+    const std::string linear = std::string(parent_of(own.linear)) + "." + std::string(part);
+    if (const auto at = find_weight(tensors, linear)) return at;
+  }
+  return std::nullopt;
+}
+
+/// A separate expert with weights that a stack holds, too.
 std::optional<size_t> find_expert(std::span<const TensorInfo> tensors, const WeightName& stack) {
   const auto own = parse_module_name(stack.linear);
   const std::string below = own->block + ".";
@@ -109,6 +140,10 @@ std::vector<SecondHome> find_second_homes(std::span<const TensorInfo> tensors) {
       found.push_back({i, *other, own->is_stack ? std::string(parent_of(own->linear)) : own->linear});
     } else if (const auto alias = find_other_name(tensors, *own)) {
       found.push_back({i, *alias, std::string(parent_of(own->linear))});
+    } else if (const auto part = find_part(tensors, *own)) {
+      found.push_back({i, *part, std::string(parent_of(own->linear))});
+    } else if (const auto wrapped = find_other_wrapper(tensors, *own)) {
+      found.push_back({i, *wrapped, own->linear});
     } else if (own->is_stack && is_stack_name(own->linear)) {
       if (const auto expert = find_expert(tensors, *own))
         found.push_back({i, *expert, common_path(own->linear, tensors[*expert].name)});

@@ -24,8 +24,9 @@ std::optional<WeightName> weight_name(const TensorInfo& tensor);
 /// The position of the weights of a linear, in any format. `tensors` must be sorted by name.
 std::optional<size_t> find_weight(std::span<const TensorInfo> tensors, const std::string& linear);
 
-/// The same weights in two tensors: in two formats, under the names of two families, or in a stack and in
-/// separate experts. A reader takes one of the two.
+/// Weights that two tensors hold: in two formats, under the names of two families, in and without a wrapper
+/// ("language_model.model." for "model."), fused and in parts, or in a stack and in separate experts. Readers
+/// take one or the other.
 struct SecondHome {
   size_t tensor, other;
   std::string above;  ///< the module or block that holds both

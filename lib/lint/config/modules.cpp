@@ -11,6 +11,7 @@
 #include "lib/source/checkpoint/gate_up_order.h"
 #include "lib/source/checkpoint/linears.h"
 #include "lib/source/checkpoint/model_config.h"
+#include "lib/source/checkpoint/unknown_codes.h"
 #include "lib/source/checkpoint/weight_terms.h"
 
 namespace twofour {
@@ -66,6 +67,11 @@ void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter
   for (const WeightTerm& term : find_weight_terms(access)) {
     if (term.weight || term.scope || !is_reported(term.linear))
       reporter.add(term.rule, s.at(term.tensor), term.problem);
+  }
+  for (const size_t i : find_unknown_codes(s.tensors, s.quantization)) {
+    if (!s.layout.empty() || reporter.reported_names().contains(s.tensors[i].name)) continue;
+    reporter.add("unsupported-format", s.at(i), "expected codes of a format that twofour reads, found {}{}",
+                 describe(s.tensors[i]), kNotSupported);
   }
   for (const size_t i : find_quantizer_state(s.tensors)) {
     if (reported.contains(s.tensors[i].name)) continue;

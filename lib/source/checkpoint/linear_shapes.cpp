@@ -210,6 +210,8 @@ bool LinearShapes::read_packed(Linear& m) {
   m.n = words[0];
   m.k = words[1] * kInt4Pack;
   if (!stated_.bits.empty() && !stated_.bits.count(4)) return check_bits(m, *stated_.bits.begin());
+  if (const auto bits = integer_of(said_->group_weights(m.name), "num_bits"); bits && !check_bits(m, *bits))
+    return false;
   if (m.shape && !read_stated_shape(m)) return false;
   if (count_of(m.k, kInt4Pack) != words[1]) {
     for (const int64_t bits : {8, 1, 2, 3, 5, 6, 7}) {
@@ -232,10 +234,9 @@ void LinearShapes::read_side() {
   has_read_side_ = true;
   for (SideConfig& side : read_side_configs(c_.path())) {
     StatedStorage beside = stated_storage(side.value);
-    if (stated_.method.empty()) {
-      stated_ = std::move(beside);
-    } else if (stated_.method != beside.method) {
-      continue;  // the file is from another run
+    if (stated_.method.empty()) stated_.method = beside.method;
+    if (stated_.method != beside.method) {
+      continue;  // from another run
     } else {
       stated_.has_order = stated_.has_order || beside.has_order;
       stated_.by_gptqmodel = stated_.by_gptqmodel || beside.by_gptqmodel;
@@ -276,6 +277,11 @@ bool LinearShapes::check_method(Linear& m) {
                                         stated_.method));
   }
   const std::string& format = stated_.format;
+  if (stated_.is_unlisted && !awq && format.empty() && c_.zero_points() == ZeroPoints::kAsStated) {
+    problems_.add("{}: quant_method: expected gptq, awq or auto-round, on which zero points depend, found {}",
+                  c_.where(m.weight), json_quote_short(stated_.method));
+    return false;
+  }
   if (stated_.method == "auto-round") {
     if (format != (awq ? "auto_round:auto_awq" : "auto_round:auto_gptq"))
       return refuse_format("packing_format", awq ? "auto_round:auto_awq" : "auto_round:auto_gptq");

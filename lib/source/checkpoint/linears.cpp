@@ -6,6 +6,7 @@
 #include <map>
 
 #include "formats/atom.h"
+#include "formats/module_parts.h"
 #include "lib/base/names/natural.h"
 #include "lib/source/checkpoint/gate_up_order.h"
 #include "lib/source/checkpoint/linear_shapes.h"
@@ -205,16 +206,17 @@ class Finder {
     const bool sound = m.format->pairs      ? shapes_.read_mxfp4(m)
                        : m.format->integers ? shapes_.read_int4(m)
                                             : read_shape(m) && (!m.scale || shapes_.read_fp8_scale(m));
-    if (sound && !m.format->coded && !m.stacked) return without_scale(std::move(m));
+    if (sound && !m.format->coded) return without_scale(std::move(m));
     return sound ? std::optional(std::move(m)) : std::nullopt;
   }
 
-  /// Returns a module of floats. An FP8 scale beside it is refused, since loaders would differ on its
-  /// meaning.
+  /// A module of floats. A scale of codes beside them is refused, since loaders would differ on it.
   std::optional<Linear> without_scale(Linear m) {
-    for (const char* suffix : {".weight_scale_inv", ".weight_scale"}) {
-      if (!c_.find(m.name + suffix)) continue;
-      expect(m.weight, fmt::format("F8_E4M3 because of {} beside it", m.name + suffix));
+    for (const ModulePart& part : module_parts()) {
+      if (part.kind != PartKind::kScale) continue;
+      const std::string scale = fmt::format("{}{}{}", m.name, m.stacked ? '_' : '.', part.name);
+      if (!c_.find(scale)) continue;
+      expect(m.weight, fmt::format("F8_E4M3 because of {} beside it", scale));
       return std::nullopt;
     }
     return m;

@@ -12,6 +12,7 @@
 #include "formats/error.h"
 #include "formats/json/access.h"
 #include "lib/source/checkpoint/model_config.h"
+#include "lib/source/checkpoint/quantization_said.h"
 
 namespace twofour {
 namespace {
@@ -119,6 +120,7 @@ std::vector<SideConfig> read_side_configs(const std::filesystem::path& directory
     Json value = parse_json(path.string(), read_text(path));
     if (!value.is_object())
       throw Error(fmt::format("{}: expected a JSON object, found {}", path.string(), value.type_name()));
+    if (Json inner = member(value, "quantization_config"); inner.is_object()) value = std::move(inner);
     const bool awq = value.contains("w_bit") || value.contains("q_group_size");
     if (!value.contains("quant_method")) value["quant_method"] = awq ? "awq" : "gptq";
     found.push_back({name, std::move(value)});
@@ -127,15 +129,7 @@ std::vector<SideConfig> read_side_configs(const std::filesystem::path& directory
 }
 
 std::string quantization_method(const Json& entry) {
-  constexpr std::pair<const char*, const char*> kSpellings[] = {{"gptq", "gptq"},
-                                                                {"gptq-marlin", "gptq"},
-                                                                {"gptqmodel", "gptq"},
-                                                                {"auto-gptq", "gptq"},
-                                                                {"awq", "awq"},
-                                                                {"awq-marlin", "awq"},
-                                                                {"auto-awq", "awq"},
-                                                                {"autoawq", "awq"},
-                                                                {"auto-round", "auto-round"},
+  constexpr std::pair<const char*, const char*> kSpellings[] = {{"auto-round", "auto-round"},
                                                                 {"autoround", "auto-round"},
                                                                 {"intel/auto-round", "auto-round"},
                                                                 {"compressed-tensors", "compressed-tensors"}};
@@ -144,6 +138,9 @@ std::string quantization_method(const Json& entry) {
   for (char& c : plain) c = c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   for (const auto& [spelling, method] : kSpellings) {
     if (plain == spelling) return method;
+  }
+  for (const char* family : {"gptq", "awq"}) {
+    if (plain.find(family) != plain.npos) return family;
   }
   return said;
 }
@@ -284,7 +281,12 @@ StatedStorage stated_storage(const Json& quantization) {
   if (groups.is_structured()) {
     for (const Json& group : groups) add_group(group, stated.method == "compressed-tensors", stated);
   }
-  if (stated.method == "awq" || stated.method == "gptq" || stated.method == "auto-round") {
+  const QuantMethod method = method_of(stated.method);
+  stated.is_unlisted =
+      method == QuantMethod::kOther && stated.method != "auto-round" && stated.method != "twofour";
+  const bool is_integer = method == QuantMethod::kGptq || method == QuantMethod::kAwq ||
+                          method == QuantMethod::kNone || method == QuantMethod::kOther;
+  if (is_integer && stated.method != "twofour") {
     with_number(quantization, {"bits", "w_bit"}, [&](int64_t bits) { stated.bits.insert(bits); });
     with_number(quantization, {"group_size", "q_group_size"},
                 [&](int64_t size) { stated.group_sizes.push_back(size); });
@@ -296,7 +298,7 @@ StatedStorage stated_storage(const Json& quantization) {
     const std::string format = text_of(quantization, "checkpoint_format");
     if (format != "gptq") stated.other_format = format;
   }
-  if (stated.method == "gptq") {
+  if (is_integer && stated.method != "awq" && stated.method != "auto-round") {
     const std::string format = text_of(quantization, "format");  // GPTQModel's newer key
     if (stated.format.empty()) stated.format = format;
     if (format != stated.format) stated.other_format = format;

@@ -27,13 +27,14 @@ struct SideConfig {
   std::string file;
   Json value;
 };
-/// Reads the files of kSideConfigs in a directory. Throws Error if one is not a JSON object.
+/// Reads the ones in a directory, or the `quantization_config` in them. Throws Error on one that is no JSON
+/// object.
 std::vector<SideConfig> read_side_configs(const std::filesystem::path& directory);
 
-/// Returns the quant_method of an entry, with one name for all spellings: "gptq" for "gptq_marlin" and
-/// "gptqmodel", "awq" for "awq_marlin", "auto-round" for "auto_round" and "intel/auto-round",
-/// "compressed-tensors". Any other method is returned as written. Empty: the entry has none. Sources: vLLM,
-/// quantization/__init__.py; GPTQModel, quantization/config.py; AutoRound, export.
+/// The quant_method of an entry with one name for all spellings: "gptq" for every name with "gptq" in it,
+/// "gptq_marlin" for example, "awq" for every name with "awq", "auto-round" for "auto_round" and
+/// "intel/auto-round", "compressed-tensors". Any other is returned as written; empty if there is none.
+/// Sources: vLLM, quantization/__init__.py; GPTQModel, quantization/config.py; AutoRound, export.
 std::string quantization_method(const Json& entry);
 
 /// The storage of weights as a quantization entry states it for all modules together.
@@ -46,6 +47,7 @@ struct StatedStorage {
   std::string format;                               ///< checkpoint_format, version or packing_format
   std::string other_format;                         ///< another key's value that contradicts it
   std::string fp8_format;                           ///< fmt: "e4m3"
+  bool is_unlisted = false;                         ///< no reader knows the method
   bool has_order = false;                           ///< GPTQ's desc_act: a g_idx beside the codes
   bool by_gptqmodel = false;                        ///< GPTQ: meta.quantizer names GPTQModel
 };

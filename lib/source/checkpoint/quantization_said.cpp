@@ -8,18 +8,18 @@
 #include "lib/source/checkpoint/quantization_config.h"
 
 namespace twofour {
-namespace {
-
 QuantMethod method_of(std::string_view text) {
   if (text.starts_with("modelopt")) return QuantMethod::kModelOpt;
   if (text == "compressed-tensors") return QuantMethod::kGroups;
   if (text == "fp8") return QuantMethod::kFp8;
   if (text == "mxfp4") return QuantMethod::kMxfp4;
   if (text == "mxfp8") return QuantMethod::kMxfp8;
-  if (text.starts_with("gptq")) return QuantMethod::kGptq;
-  if (text.starts_with("awq")) return QuantMethod::kAwq;
+  if (text == "gptq") return QuantMethod::kGptq;
+  if (text == "awq") return QuantMethod::kAwq;
   return text.empty() ? QuantMethod::kNone : QuantMethod::kOther;
 }
+
+namespace {
 
 const Json& words_of(const Json& config) {
   const Json& nested = member(config, "quantization");

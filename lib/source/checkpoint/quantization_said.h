@@ -18,6 +18,8 @@ namespace twofour {
 /// Families of quantization methods. The methods of one family have the same reader: they use the same names
 /// of tensors and the same keys.
 enum class QuantMethod { kNone, kModelOpt, kGroups, kFp8, kMxfp4, kMxfp8, kGptq, kAwq, kOther };
+/// The family of a result of quantization_method().
+QuantMethod method_of(std::string_view method);
 
 /// A config's entry for one module, and its place.
 struct SaidOfModule {

@@ -30,8 +30,8 @@ std::vector<size_t> all_modules(const Checkpoint& source, const Rule& rule);
 
 /// True if a source has codes, or values of few bits, outside of NVFP4 modules.
 bool has_other_formats(const Checkpoint& source);
-/// Adds a problem for each tensor of few bits that belongs to no linear of a known format, since its layer
-/// would be reported wrongly.
+/// Adds a problem for each tensor of few bits, or of find_unknown_codes(), that belongs to no linear of a
+/// known format: its layer would be reported wrongly.
 void refuse_unknown_weights(Planner& planner);
 
 /// Gives a module the names and scales of another dialect. Adds a problem if the dialect requires separate

@@ -4,6 +4,8 @@
 #include "lib/base/names/pattern.h"
 #include "lib/recipe/selection/chooser.h"
 #include "lib/source/checkpoint/model_config.h"
+#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/checkpoint/unknown_codes.h"
 #include "lib/write/methods/method_list.h"
 #include "lib/write/methods/nvfp4_modules.h"
 #include "lib/write/methods/stacked_experts.h"
@@ -48,7 +50,7 @@ bool has_other_formats(const Checkpoint& c) {
     const bool packed = c.tensors()[i].dtype == DType::kI32;
     if ((few_bits || packed) && c.tensors()[i].shape.size() >= 2 && !known.count(i)) return true;
   }
-  return false;
+  return !find_unknown_codes(c.tensors(), quantization_of_values(c)).empty();
 }
 
 void refuse_unknown_weights(Planner& planner) {
@@ -57,10 +59,13 @@ void refuse_unknown_weights(Planner& planner) {
   for (const Linear& m : planner.linears()) {
     for (const size_t tensor : m.tensors()) known.insert(tensor);
   }
+  std::set<size_t> unknown;
+  for (const size_t i : find_unknown_codes(c.tensors(), quantization_of_values(c))) unknown.insert(i);
   for (size_t i = 0; i < c.tensors().size(); ++i) {
     const TensorInfo& t = c.tensors()[i];
     const bool few_bits = dtype_bits(t.dtype) <= 8 && t.dtype != DType::kBool;
-    if (!few_bits || t.shape.size() < 2 || known.count(i)) continue;
+    const bool is_matrix = few_bits && t.shape.size() >= 2;
+    if ((!is_matrix && !unknown.contains(i)) || known.count(i)) continue;
     const auto part = parse_part_name(t.name);
     // Terms are checked by their values. Zero points of inputs and outputs do not change weights.
     if (part && (part->part->kind == PartKind::kTerm || part->part->name.ends_with("zero_point"))) continue;

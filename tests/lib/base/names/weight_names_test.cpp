@@ -46,6 +46,30 @@ TEST_CASE("a matrix by the names of two families is found") {
         "");
 }
 
+TEST_CASE("a layer's matrix in and without a wrapper, or fused and in parts, is found") {
+  const std::string down = "layers.0.mlp.down_proj.weight";
+  const auto both = [&](const std::string& a, const std::string& b) {
+    return homes({tensor(a + down, 2), tensor(b + down, 2)});
+  };
+  CHECK(both("language_model.model.", "model.") == "language_model.model." + down + "|model." + down +
+                                                       "|language_model.model.layers.0.mlp.down_proj model." +
+                                                       down + "|language_model.model." + down +
+                                                       "|model.layers.0.mlp.down_proj");
+  for (const char* wrapper : {"model.language_model.", "language_model.", "model.model."})
+    CHECK(!both("model.", wrapper).empty());
+  for (const char* other : {"vision_tower.model.", "model.vision_tower.", "mtp.", "model.mtp.",
+                            "eagle.model.", "talker.model.", "model.audio."})
+    CHECK(both("model.", other).empty());
+  const std::string l = "model.layers.0.";
+  for (const auto& [fused, part] :
+       {std::pair{"mlp.gate_up_proj", "mlp.up_proj"}, {"self_attn.qkv_proj", "self_attn.v_proj"}}) {
+    CHECK(!homes({tensor(l + fused + ".weight", 2), tensor(l + part + ".weight_packed", 2)}).empty());
+    CHECK(homes({tensor(l + fused + ".weight", 2),
+                 tensor("model.layers.1." + std::string(part) + ".weight", 2)})
+              .empty());
+  }
+}
+
 TEST_CASE("a stack beside experts of their own is found by the matrices that both hold") {
   const std::string e = "model.layers.0.mlp.experts.";
   const std::string stack = e + "gate_up_proj", above = "|model.layers.0.mlp.experts";

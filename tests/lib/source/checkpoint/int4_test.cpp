@@ -111,6 +111,23 @@ TEST_CASE("INT4 without weight_shape has eight weights in every word") {
   check_int4(tensors, w, Int4Packing::kAlongK);
 }
 
+TEST_CASE("integers of a group with eight bits are no INT4 of twice the width, without weight_shape either") {
+  StoredInt4 w(6, 64, 32, DType::kF32, 4);
+  Tensors tensors;
+  w.make_symmetric();
+  w.add_packed(tensors, "m", true);
+  tensors.pop_back();
+  const auto config = [](int bits_of_m) {
+    return R"({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {
+        "a": {"targets": ["re:^m$"], "weights": {"num_bits": )" +
+           std::to_string(bits_of_m) + R"(, "type": "int"}},
+        "b": {"targets": ["Linear"], "weights": {"num_bits": )" +
+           std::to_string(12 - bits_of_m) + R"(, "type": "int"}}}}})";
+  };
+  check_int4(tensors, w, Int4Packing::kAlongK, config(4));
+  CHECK(message(tensors, config(8)) == at + "weight_packed: expected integers of 4 bits, found 8 bits");
+}
+
 TEST_CASE("INT4 of GPTQ: zero points by the checkpoint's format, groups in any order and of any size") {
   for (const bool v2 : {false, true}) {
     for (const bool shuffled : {false, true}) {

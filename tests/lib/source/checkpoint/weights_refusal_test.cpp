@@ -78,6 +78,18 @@ TEST_CASE("tensors of a module that disagree are refused") {
   random_scales(DType::kF32, {1, 1}, 2).add_to(stale, "m.weight_scale_inv");
   CHECK(message(stale) ==
         at + "weight: expected F8_E4M3 because of m.weight_scale_inv beside it, found BF16 [4, 4]");
+  for (const char* name :
+       {"scale", "scales", "scale_inv", "weight_scaling_factor", "weights_scaling_factor"}) {
+    CAPTURE(name);
+    stale.back().name = std::string("m.") + name;
+    CHECK(message(stale) ==
+          at + "weight: expected F8_E4M3 because of m." + name + " beside it, found BF16 [4, 4]");
+    // A vector with that neighbour is a norm's.
+    Tensors norm;
+    add_bf16(norm, "m.weight", {4});
+    norm.push_back(stale.back());
+    CHECK(message(norm).empty());
+  }
 
   const auto mxfp4 = [&](const char* weight, DType type, std::vector<int64_t> codes, const char* scale,
                          DType scale_type, std::vector<int64_t> shape) {

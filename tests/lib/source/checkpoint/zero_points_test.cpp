@@ -131,6 +131,32 @@ TEST_CASE("one zero point of many is found, in the last row and group, too") {
   }
 }
 
+TEST_CASE("the words of GPTQ count under any method's name, and a name without them is refused") {
+  StoredInt4 w(40, 48, 16, DType::kF16, 3);
+  Tensors tensors;
+  w.add_gptq(tensors, "m", 0);
+  const std::string words = R"(, "sym": false, "checkpoint_format": "gptq_v2")";
+  for (const char* method : {"gptq", "gptq_bitblas", "gptq_marlin_24", "gptaq", ""}) {
+    CAPTURE(method);
+    const Scratch scratch;
+    const Checkpoint c = open(scratch, tensors, int4_config(method, 16, words), ZeroPoints::kAsStated);
+    CHECK(only(find_weight_modules(c)).zero_offset == 0);
+  }
+  {
+    const Scratch scratch;
+    write_checkpoint(scratch / "c", {tensors}, "{}");
+    write_text(scratch / "c" / "quantize_config.json", int4_config("gptq", 16, words));
+    CHECK(only(find_weight_modules(Checkpoint::open(scratch / "c"))).zero_offset == 0);
+  }
+  const Scratch scratch;
+  const std::string unknown = int4_config("marlin", 16, R"(, "sym": false)");
+  CHECK(contains(
+      message_of([&] { find_weight_modules(open(scratch, tensors, unknown, ZeroPoints::kAsStated)); }),
+      "quant_method: expected gptq, awq or auto-round, on which zero points depend, found \"marlin\""));
+  const Scratch other;
+  CHECK(only(find_weight_modules(open(other, tensors, unknown, ZeroPoints::kV2))).zero_offset == 0);
+}
+
 TEST_CASE("what a config says of a module's zero points") {
   const auto find = [](const char* quantization, const char* module) {
     return std::string(SourceGroups(parse_json("config", quantization))->symmetry_of(module));
