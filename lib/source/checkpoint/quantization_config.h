@@ -27,13 +27,14 @@ struct SideConfig {
   std::string file;
   Json value;
 };
-/// Reads the ones in a directory, or the `quantization_config` in them. Throws Error on one that is no JSON object.
+/// Reads the ones in a directory, or the `quantization_config` in them. Throws Error on one that is no JSON
+/// object.
 std::vector<SideConfig> read_side_configs(const std::filesystem::path& directory);
 
 /// The quant_method of an entry with one name for all spellings: "gptq" for every name with "gptq" in it,
-/// "gptq_marlin" for example, "awq" for every name with "awq", "auto-round" for "auto_round" and "intel/auto-round", "compressed-tensors". Any
-/// other is returned as written; empty if there is none. Sources: vLLM, quantization/__init__.py; GPTQModel,
-/// quantization/config.py; AutoRound, export.
+/// "gptq_marlin" for example, "awq" for every name with "awq", "auto-round" for "auto_round" and
+/// "intel/auto-round", "compressed-tensors". Any other is returned as written; empty if there is none.
+/// Sources: vLLM, quantization/__init__.py; GPTQModel, quantization/config.py; AutoRound, export.
 std::string quantization_method(const Json& entry);
 
 /// The storage of weights that a quantization entry states, for all modules together.
