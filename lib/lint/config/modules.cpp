@@ -5,13 +5,14 @@
 #include "formats/json/access.h"
 #include "formats/module_names.h"
 #include "formats/weight_dialect.h"
+#include "lib/base/names/unknown_codes.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/coded_modules.h"
 #include "lib/source/checkpoint/config_terms.h"
 #include "lib/source/checkpoint/gate_up_order.h"
 #include "lib/source/checkpoint/linears.h"
 #include "lib/source/checkpoint/model_config.h"
-#include "lib/source/checkpoint/unknown_codes.h"
+#include "lib/source/checkpoint/quantization_config.h"
 #include "lib/source/checkpoint/weight_terms.h"
 
 namespace twofour {
@@ -68,7 +69,7 @@ void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter
     if (term.weight || term.scope || !is_reported(term.linear))
       reporter.add(term.rule, s.at(term.tensor), term.problem);
   }
-  for (const size_t i : find_unknown_codes(s.tensors, s.quantization)) {
+  for (const size_t i : find_unknown_codes(s.tensors, stated_storage(s.quantization).is_unlisted)) {
     if (!s.layout.empty() || reporter.reported_names().contains(s.tensors[i].name)) continue;
     reporter.add("unsupported-format", s.at(i), "expected codes of a format that twofour reads, found {}{}",
                  describe(s.tensors[i]), kNotSupported);

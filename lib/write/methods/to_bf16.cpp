@@ -2,10 +2,10 @@
 
 #include "formats/module_parts.h"
 #include "lib/base/names/pattern.h"
+#include "lib/base/names/unknown_codes.h"
 #include "lib/recipe/selection/chooser.h"
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/source/checkpoint/quantization_config.h"
-#include "lib/source/checkpoint/unknown_codes.h"
 #include "lib/write/methods/method_list.h"
 #include "lib/write/methods/nvfp4_modules.h"
 #include "lib/write/methods/stacked_experts.h"
@@ -50,7 +50,7 @@ bool has_other_formats(const Checkpoint& c) {
     const bool packed = c.tensors()[i].dtype == DType::kI32;
     if ((few_bits || packed) && c.tensors()[i].shape.size() >= 2 && !known.count(i)) return true;
   }
-  return !find_unknown_codes(c.tensors(), quantization_of_values(c)).empty();
+  return !find_unknown_codes(c.tensors(), stated_storage(quantization_of_values(c)).is_unlisted).empty();
 }
 
 void refuse_unknown_weights(Planner& planner) {
@@ -60,7 +60,9 @@ void refuse_unknown_weights(Planner& planner) {
     for (const size_t tensor : m.tensors()) known.insert(tensor);
   }
   std::set<size_t> unknown;
-  for (const size_t i : find_unknown_codes(c.tensors(), quantization_of_values(c))) unknown.insert(i);
+  for (const size_t i :
+       find_unknown_codes(c.tensors(), stated_storage(quantization_of_values(c)).is_unlisted))
+    unknown.insert(i);
   for (size_t i = 0; i < c.tensors().size(); ++i) {
     const TensorInfo& t = c.tensors()[i];
     const bool few_bits = dtype_bits(t.dtype) <= 8 && t.dtype != DType::kBool;

@@ -1,4 +1,4 @@
-#include "lib/source/checkpoint/unknown_codes.h"
+#include "lib/base/names/unknown_codes.h"
 
 #include <algorithm>
 #include <string>
@@ -8,7 +8,6 @@
 #include "formats/module_parts.h"
 #include "formats/naming.h"
 #include "formats/weight_dialect.h"
-#include "lib/source/checkpoint/quantization_config.h"
 
 namespace twofour {
 namespace {
@@ -22,8 +21,8 @@ bool is_value(DType type) {
 
 class UnknownCodes {
  public:
-  UnknownCodes(std::span<const TensorInfo> tensors, const Json& quantization)
-      : tensors_(tensors), is_unlisted_(stated_storage(quantization).is_unlisted) {}
+  UnknownCodes(std::span<const TensorInfo> tensors, bool is_unlisted)
+      : tensors_(tensors), is_unlisted_(is_unlisted) {}
 
   bool has(const TensorInfo& t) const {
     const size_t rank = t.shape.size(), dot = t.name.rfind('.');
@@ -67,8 +66,8 @@ class UnknownCodes {
 
 }  // namespace
 
-std::vector<size_t> find_unknown_codes(std::span<const TensorInfo> tensors, const Json& quantization) {
-  const UnknownCodes codes(tensors, quantization);
+std::vector<size_t> find_unknown_codes(std::span<const TensorInfo> tensors, bool is_unlisted) {
+  const UnknownCodes codes(tensors, is_unlisted);
   std::vector<size_t> found;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (codes.has(tensors[i])) found.push_back(i);

@@ -1,4 +1,4 @@
-#include "lib/source/checkpoint/unknown_codes.h"
+#include "lib/base/names/unknown_codes.h"
 
 #include <doctest/doctest.h>
 
@@ -10,10 +10,10 @@ using namespace twofour;
 
 namespace {
 
-std::string found(std::vector<TensorInfo> tensors, const std::string& quantization = "{}") {
+std::string found(std::vector<TensorInfo> tensors, bool is_unlisted = false) {
   std::sort(tensors.begin(), tensors.end(), [](auto& a, auto& b) { return a.name < b.name; });
   std::string names;
-  for (const size_t i : find_unknown_codes(tensors, parse_json("config", quantization)))
+  for (const size_t i : find_unknown_codes(tensors, is_unlisted))
     names += (names.empty() ? "" : " ") + tensors[i].name;
   return names;
 }
@@ -41,13 +41,13 @@ TEST_CASE("codes that no format reads are found by name, by a scale or by the li
   CHECK(found({tensor(m + ".weight", DType::kF8E4M3, {4096}),
                tensor(m + ".weight_scale", DType::kF32, {1})}) == m + ".weight");
   const TensorInfo codes = tensor(m + ".codes", DType::kI16, {4, 4});
-  CHECK(found({codes}, R"({"quant_method": "aqlm"})") == codes.name);
-  CHECK(found({codes}, R"({"quant_method": "fp8"})").empty());
+  CHECK(found({codes}, true) == codes.name);
+  CHECK(found({codes}, false).empty());
 }
 
 TEST_CASE("codes of known formats and integers that are no weights are not found") {
-  for (const std::string config : {R"({"quant_method": "exl3"})", R"({"quant_method": "fp8"})", "{}"}) {
-    CAPTURE(config);
+  for (const bool is_unlisted : {false, true}) {
+    CAPTURE(is_unlisted);
     CHECK(found({tensor("m.qweight", DType::kI32, {8, 64}), tensor("m.scales", DType::kF16, {1, 64}),
                  tensor("m.qzeros", DType::kI32, {1, 8}), tensor("m.g_idx", DType::kI32, {64}),
                  tensor("c.weight_packed", DType::kI32, {8, 8}), tensor("c.weight_shape", DType::kI64, {2}),
@@ -59,7 +59,7 @@ TEST_CASE("codes of known formats and integers that are no weights are not found
                  tensor("attn.relative_position_index", DType::kI64, {49, 49}),
                  tensor("rotary.inv_freq_index", DType::kI32, {64}),
                  tensor("model.layers.0.attn.mask", DType::kBool, {8, 8})},
-                config)
+                is_unlisted)
               .empty());
   }
   CHECK(found({tensor("ngram.lookup_table", DType::kI32, {64, 4})}).empty());
