@@ -25,8 +25,8 @@ class OptionName {
   char text_[32] = {'-', '-'};
 };
 
-/// A setting as its author wrote it: "--exact" at the prompt, "exact" in a file. With a value it is "--exact
-/// strict" or "exact: strict".
+/// A setting as its author wrote it: `--exact` at the prompt, `exact` in a file. With a value it is `--exact
+/// strict` or `exact: strict`.
 std::string spelled(std::string_view key, Author author);
 std::string spelled(std::string_view key, std::string_view value, Author author);
 

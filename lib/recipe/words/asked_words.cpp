@@ -8,7 +8,7 @@
 namespace twofour {
 namespace {
 
-/// Replaces names in braces, such as "{block}", by the option as it is typed: "--block".
+/// Replaces names in braces, such as "{block}", by the option as it is typed: `--block`.
 std::string with_options(std::string_view text) {
   std::string all;
   for (size_t at = 0; at < text.size();) {
