@@ -77,4 +77,9 @@ KNOWN = [
           ("configs fp8/format *", "configs modelopt/AWQ *"), exits=((0, 2),), outputs=("stdout",)),
     Known("words on terms", "a term is named with the key or tensor that says it, and what is expected",
           ("terms: Hadamard/lint", "terms: zero points/*"), outputs=("stdout",)),
+    Known("a matrix in and without a wrapper", "names of all families are in one source: one linear is in it behind two wrappers, which is refused",
+          tuple(f"names*/{case}" for case in ("fp8", "mxfp8", "quantize", "quantize all", "include *", "role *")), exits=((0, 2),),
+          outputs=("stdout",), fields=("error",)),
+    Known("sparsegpt", "lists of methods lack it, and a message names another path of a README",
+          ("options */plan * method *", "statistics */*"), outputs=("stdout",), fields=("error",)),
 ]
