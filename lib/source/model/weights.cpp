@@ -123,7 +123,25 @@ std::string ModelWeights::expert_block(const std::string& layer) const {
   return {};
 }
 
+void ModelWeights::refuse_more_layers(int64_t layers) const {
+  std::set<int64_t> beyond, drafts;
+  for (const TensorInfo& t : checkpoint_.tensors()) {
+    const int64_t layer = layer_of(t.name);
+    if (layer < layers) continue;
+    beyond.insert(layer);
+    for (const char* part : {".eh_proj.", ".hnorm.", ".enorm."}) {
+      if (t.name.find(part) != t.name.npos) drafts.insert(layer);
+    }
+  }
+  for (const int64_t draft : drafts) beyond.erase(draft);
+  if (beyond.empty()) return;
+  throw Error(fmt::format("{}: num_hidden_layers: expected {} as tensors of model.layers.{} say, found {}",
+                          (checkpoint_.path() / "config.json").string(), *beyond.rbegin() + 1,
+                          *beyond.rbegin(), layers));
+}
+
 void ModelWeights::refuse_unused(int64_t layers) const {
+  refuse_more_layers(layers);
   const auto refuse = [&](const std::string& where) {
     throw Error(fmt::format("{}: expected no such weight in a model of this family, found one", where));
   };
