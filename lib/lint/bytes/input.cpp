@@ -306,6 +306,12 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
     InputFile opens(path);
     Headers headers(s.path, {name}, [] {});
     read_shards(s, {name}, headers, nullptr, reporter);
+    // The weights are read as the folder's configs say. Other rules take a file by itself.
+    s.config = read_lint_config(s.path, "config.json", reporter);
+    s.hf_quant_config = read_lint_config(s.path, "hf_quant_config.json", reporter);
+    find_quantization(s);
+    s.terms_beside = find_config_terms(s.config, s.hf_quant_config, {});
+    s.config = s.hf_quant_config = nullptr;
   } else {
     const auto present = list_files(path, ".safetensors");
     const auto indexes = list_files(path, ".safetensors.index.json");

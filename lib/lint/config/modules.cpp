@@ -6,6 +6,7 @@
 #include "formats/module_names.h"
 #include "formats/weight_dialect.h"
 #include "lib/base/names/unknown_codes.h"
+#include "lib/base/names/weight_names.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/coded_modules.h"
 #include "lib/source/checkpoint/config_terms.h"
@@ -74,15 +75,26 @@ void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter
     reporter.add("unsupported-format", s.at(i), "expected codes of a format that twofour reads, found {}{}",
                  describe(s.tensors[i]), kNotSupported);
   }
+  for (size_t i = 0; i < s.tensors.size() && s.layout.empty(); ++i) {
+    if (!is_float(s.tensors[i].dtype) || s.tensors[i].shape.size() < 2) continue;
+    const auto name = weight_name(s.tensors[i]);
+    if (!name || !(name->is_stack || is_linear_name(name->linear)) || is_reported(name->linear)) continue;
+    const std::string problem = scale_beside_floats(s.tensors, i, name->linear, name->is_stack);
+    if (!problem.empty()) reporter.add("module-shape", s.at(i), problem);
+  }
   for (const size_t i : find_quantizer_state(s.tensors)) {
     if (reported.contains(s.tensors[i].name)) continue;
     reporter.add(
         "tensor-unknown", s.at(i),
         "expected the module's own tensors, found what its quantizer counted, which changes nothing");
   }
+  for (const ConfigTerm& term :
+       s.is_directory ? find_config_terms(s.config, s.hf_quant_config, {}) : s.terms_beside) {
+    // In a directory, lint_config_types() reports lists and objects.
+    if (!s.is_part && (!s.is_directory || term.rule != std::string_view("bad-config")))
+      reporter.add(term.rule, {term.file, term.key}, term.problem);
+  }
   if (s.is_part || !s.is_directory) return;
-  for (const ConfigTerm& term : find_config_terms(s.config, s.hf_quant_config, {}))
-    reporter.add("weight-term", {term.file, term.key}, term.problem);
   for (const UncertainStack& stack : find_uncertain_stacks(s.config, s.tensors))
     reporter.add("gate-up-order", s.at(stack.tensor), stack.problem);
 }

@@ -34,6 +34,8 @@ class LinearShapes {
   bool read_packed(Linear& module);
   bool read_gptq_or_awq(Linear& module);
   bool read_stated_shape(Linear& module);
+  /// Returns a key's value in the config's exception for a module; null: there is none.
+  const Json& exception_of(const Linear& module, std::string_view key) const;
   bool check_bits(const Linear& module, int64_t bits);
   bool check_method(Linear& module);
   bool read_group_size(Linear& module, int64_t groups);

@@ -83,6 +83,7 @@ class Terms {
     for (size_t i = 0; i < access_.tensors.size(); ++i) {
       add_listed(i);
       add_flattened(i);
+      add_wide(i);
       if (const auto codes = codes_at(access_.tensors[i]); codes && !is_computed(i)) {
         add_beside(i, *codes);
         add_described(i, *codes);
@@ -195,6 +196,15 @@ class Terms {
     add(i, std::nullopt, std::string(name.module), "incomplete-module",
         fmt::format("expected the weights of {} beside it, found none: export the module again",
                     name.module));
+  }
+
+  /// Adds linears in F64, which no reader and no writer here has.
+  void add_wide(size_t i) {
+    if (tensor(i).dtype != DType::kF64 || tensor(i).shape.size() < 2) return;
+    const auto name = weight_name(tensor(i));
+    if (!name || !(name->is_stack || is_linear_name(name->linear))) return;
+    add(i, std::nullopt, name->linear, "unsupported-format",
+        fmt::format("expected weights in BF16, F16 or F32, found {}: cast them first", describe(tensor(i))));
   }
 
   /// Adds experts that are stored as one matrix. Nothing states their number.
