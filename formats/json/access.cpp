@@ -1,7 +1,5 @@
 #include "formats/json/access.h"
 
-#include <algorithm>
-
 namespace twofour {
 
 const Json& member(const Json& json, std::string_view key) {
@@ -47,48 +45,6 @@ std::optional<std::pair<int64_t, int64_t>> pair_of(const Json& list) {
   const bool is_pair =
       list.is_array() && list.size() == 2 && list[0].is_number_integer() && list[1].is_number_integer();
   return is_pair ? std::optional(std::pair(list[0].get<int64_t>(), list[1].get<int64_t>())) : std::nullopt;
-}
-
-bool is_of_kind(const Json& value, JsonKind kind) {
-  if (value.is_null()) return true;
-  const auto is_text = [](const Json& item) { return item.is_string(); };
-  switch (kind) {
-    case JsonKind::kFlag:
-      return value.is_boolean();
-    case JsonKind::kInteger:
-      return value.is_number_integer();
-    case JsonKind::kText:
-      return value.is_string();
-    case JsonKind::kFlagOrText:
-      return value.is_boolean() || value.is_string();
-    case JsonKind::kSizes:
-      return value.is_string() || pair_of(value).has_value();
-    case JsonKind::kTexts:
-      return value.is_array() && std::all_of(value.begin(), value.end(), is_text);
-    case JsonKind::kObject:
-      return value.is_object();
-  }
-  return false;
-}
-
-const char* name_of_kind(JsonKind kind) {
-  switch (kind) {
-    case JsonKind::kFlag:
-      return "true or false";
-    case JsonKind::kInteger:
-      return "a whole number";
-    case JsonKind::kText:
-      return "a string";
-    case JsonKind::kFlagOrText:
-      return "true, false or a string";
-    case JsonKind::kSizes:
-      return "two whole numbers";
-    case JsonKind::kTexts:
-      return "a list of strings";
-    case JsonKind::kObject:
-      return "an object";
-  }
-  return "";
 }
 
 }  // namespace twofour

@@ -29,19 +29,4 @@ std::optional<int64_t> integer_of(const Json& json, std::string_view key);
 /// Returns the two integers of a list of length two, such as rows and columns.
 std::optional<std::pair<int64_t, int64_t>> pair_of(const Json& list);
 
-/// The types that a key of a config may have.
-enum class JsonKind {
-  kFlag,        ///< true or false
-  kInteger,     ///< a whole number
-  kText,        ///< a string
-  kFlagOrText,  ///< true, false or a string
-  kSizes,       ///< a list of two whole numbers, or a string such as "128x128"
-  kTexts,       ///< a list of strings
-  kObject,      ///< an object
-};
-/// True if a value has the type. null has every type, since it stands for a key that is absent.
-bool is_of_kind(const Json& value, JsonKind kind);
-/// The name of the type for messages: "true or false".
-const char* name_of_kind(JsonKind kind);
-
 }  // namespace twofour

@@ -13,7 +13,6 @@
 #include "lib/lint/rules/rules.h"
 #include "lib/recipe/artifact/layout_names.h"
 #include "lib/source/checkpoint/checkpoint.h"
-#include "lib/source/checkpoint/config_terms.h"
 
 namespace twofour {
 
@@ -34,13 +33,10 @@ struct LintInput {
   std::vector<bool> whole;
   std::vector<Nvfp4Linear> modules;  ///< NVFP4 modules whose tensors agree
   Json config, hf_quant_config;      ///< null if the file is absent, or if the subject is a single file
-  /// The quantization entry of the configs; in an artifact, the source's entry; for a single file, the entry
-  /// of its folder's configs; null: none.
+  /// The quantization entry of the configs (of a file: its folder's); in an artifact, the source's; or null.
   Json quantization;
   /// File and path of the entry; empty path: the whole file.
   std::string quantization_file, quantization_key;
-  /// For a single file: settings of the configs in its folder that change the meaning of its weights.
-  std::vector<ConfigTerm> terms_beside{};
   std::string layout;  ///< layout of a twofour artifact; empty: it is none
   bool has_manifest = false;
 

@@ -11,6 +11,7 @@
 #include "lib/lint/config/coded_modules.h"
 #include "lib/source/checkpoint/config_terms.h"
 #include "lib/source/checkpoint/gate_up_order.h"
+#include "lib/source/checkpoint/linear_shapes.h"
 #include "lib/source/checkpoint/linears.h"
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/source/checkpoint/quantization_config.h"
@@ -88,13 +89,12 @@ void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter
         "tensor-unknown", s.at(i),
         "expected the module's own tensors, found what its quantizer counted, which changes nothing");
   }
-  for (const ConfigTerm& term :
-       s.is_directory ? find_config_terms(s.config, s.hf_quant_config, {}) : s.terms_beside) {
-    // In a directory, lint_config_types() reports lists and objects.
-    if (!s.is_part && (!s.is_directory || term.rule != std::string_view("bad-config")))
+  if (s.is_part || !s.is_directory) return;
+  for (const ConfigTerm& term : find_config_terms(s.config, s.hf_quant_config, {})) {
+    // lint_config_types() reports lists and objects.
+    if (term.rule != std::string_view("bad-config"))
       reporter.add(term.rule, {term.file, term.key}, term.problem);
   }
-  if (s.is_part || !s.is_directory) return;
   for (const UncertainStack& stack : find_uncertain_stacks(s.config, s.tensors))
     reporter.add("gate-up-order", s.at(stack.tensor), stack.problem);
 }

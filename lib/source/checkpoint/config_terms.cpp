@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "formats/json/access.h"
+#include "formats/json/kind.h"
 #include "formats/module_parts.h"
 #include "formats/naming.h"
 #include "lib/base/names/lookup_parts.h"

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "formats/json/access.h"
+#include "formats/module_parts.h"
 #include "lib/source/checkpoint/config_terms.h"
 #include "lib/source/checkpoint/quantization_config.h"
 #include "lib/source/checkpoint/tensor_values.h"
@@ -361,6 +362,18 @@ bool LinearShapes::read_group_size(Linear& m, int64_t groups) {
   if (m.scale_cols == 0 && m.group_index) m.scale_cols = count_of(m.k, groups);
   return m.scale_cols > 0 ||
          refuse(*m.scale, fmt::format("scales of groups that divide K = {} or that the config states", m.k));
+}
+
+std::string scale_beside_floats(std::span<const TensorInfo> tensors, size_t weight, const std::string& linear,
+                                bool is_stack) {
+  for (const ModulePart& part : module_parts()) {
+    if (part.kind != PartKind::kScale) continue;
+    const std::string scale = fmt::format("{}{}{}", linear, is_stack ? '_' : '.', part.name);
+    if (!find_tensor(tensors, scale)) continue;
+    return fmt::format("expected F8_E4M3 because of {} beside it, found {}", scale,
+                       describe(tensors[weight]));
+  }
+  return "";
 }
 
 }  // namespace twofour

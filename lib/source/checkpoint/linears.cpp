@@ -268,18 +268,6 @@ class Finder {
 
 }  // namespace
 
-std::string scale_beside_floats(std::span<const TensorInfo> tensors, size_t weight, const std::string& linear,
-                                bool is_stack) {
-  for (const ModulePart& part : module_parts()) {
-    if (part.kind != PartKind::kScale) continue;
-    const std::string scale = fmt::format("{}{}{}", linear, is_stack ? '_' : '.', part.name);
-    if (!find_tensor(tensors, scale)) continue;
-    return fmt::format("expected F8_E4M3 because of {} beside it, found {}", scale,
-                       describe(tensors[weight]));
-  }
-  return "";
-}
-
 std::vector<size_t> Linear::tensors() const {
   std::vector<size_t> all{weight};
   for (const auto& tensor : {scale, global_scale, input_scale, zero_points, group_index, shape}) {

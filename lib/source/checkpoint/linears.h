@@ -64,11 +64,6 @@ std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& 
                                         std::span<const WeightDialect> dialects = weight_dialects());
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint);
 
-/// Returns "expected F8_E4M3 because of X beside it, found BF16 [N, K]" if a scale of codes lies beside the
-/// float weights of a linear or stack, since loaders would differ on it. Empty: there is no scale.
-std::string scale_beside_floats(std::span<const TensorInfo> tensors, size_t weight, const std::string& linear,
-                                bool is_stack);
-
 /// True if an FP8 module is MXFP8: each 32 weights along K share a scale of one byte, which is a power of
 /// two. If K is 32, each row has one scale, [N, 1] or [N].
 bool is_mxfp8(const Checkpoint& checkpoint, const Linear& module);

@@ -46,10 +46,9 @@ OutputDirectory::OutputDirectory(const Destination& destination) : path_(destina
   try {
     // The path may lead elsewhere since the first look, and the journal be in another folder.
     destination.check_same_directory();
-    const std::set<std::string> names = names_in(path_);
-    if (destination.existing() == Existing::kReplace) destination.check_same_names(names);
+    if (destination.existing() == Existing::kReplace) destination.check_same_names(names_in(path_));
     empties = destination.existing() == Existing::kReplace;
-    take_over(destination, names);
+    take_over(destination);
     sync_directory(path_);
   } catch (...) {
     release(!empties && !journal_->was_there());
@@ -57,8 +56,9 @@ OutputDirectory::OutputDirectory(const Destination& destination) : path_(destina
   }
 }
 
-void OutputDirectory::take_over(const Destination& destination, const std::set<std::string>& names) {
+void OutputDirectory::take_over(const Destination& destination) {
   const Existing existing = destination.existing();
+  const std::set<std::string> names = names_in(path_);
   if (existing == Existing::kRefuse) {
     if (!names.empty()) {
       throw Error(fmt::format("{}: expected no files in it, found {}", path_.string(), *names.begin()));

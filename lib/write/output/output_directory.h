@@ -54,7 +54,7 @@ class OutputDirectory {
   void finish();
 
  private:
-  void take_over(const Destination& destination, const std::set<std::string>& names);
+  void take_over(const Destination& destination);
   void empty(const std::set<std::string>& names);
   void release(bool remove_journal);
 
