@@ -14,6 +14,10 @@ bool is_of_kind(const Json& value, JsonKind kind) {
       return value.is_boolean();
     case JsonKind::kInteger:
       return value.is_number_integer();
+    case JsonKind::kNumber:
+      return value.is_number();
+    case JsonKind::kGroup:
+      return value.is_number_integer() || pair_of(value).has_value();
     case JsonKind::kText:
       return value.is_string();
     case JsonKind::kFlagOrText:
@@ -34,6 +38,10 @@ const char* name_of_kind(JsonKind kind) {
       return "true or false";
     case JsonKind::kInteger:
       return "a whole number";
+    case JsonKind::kNumber:
+      return "a number";
+    case JsonKind::kGroup:
+      return "a whole number or two";
     case JsonKind::kText:
       return "a string";
     case JsonKind::kFlagOrText:

@@ -7,6 +7,8 @@ namespace twofour {
 enum class JsonKind {
   kFlag,        ///< true or false
   kInteger,     ///< a whole number
+  kNumber,      ///< a number, for which a fraction may have a meaning
+  kGroup,       ///< a whole number, or a list of two
   kText,        ///< a string
   kFlagOrText,  ///< true, false or a string
   kSizes,       ///< a list of two whole numbers, or a string such as "128x128"

@@ -76,17 +76,13 @@ constexpr TypedKey kEntryKeys[] = {
 };
 /// Keys of GPTQ, AWQ and AutoRound, and of their exceptions for single modules.
 constexpr TypedKey kIntegerKeys[] = {
-    {"bits", kInteger},
-    {"w_bit", kInteger},
-    {"group_size", kInteger},
-    {"q_group_size", kInteger},
-    {"sym", kFlag},
-    {"desc_act", kFlag},
-    {"zero_point", kFlag},
-    {"checkpoint_format", kText},
-    {"packing_format", kText},
-    {"format", kText},
+    {"group_size", kGroup},    {"q_group_size", kInteger}, {"sym", kFlag},
+    {"desc_act", kFlag},       {"zero_point", kFlag},      {"checkpoint_format", kText},
+    {"packing_format", kText}, {"format", kText},
 };
+/// Their bits, and those of a method that is not known: EXL3 has fractions.
+constexpr TypedKey kBits[] = {{"bits", kInteger}, {"w_bit", kInteger}};
+constexpr TypedKey kOtherBits[] = {{"bits", kNumber}, {"w_bit", kNumber}};
 /// Keys of ModelOpt, and of its entries for single modules.
 constexpr TypedKey kModelOptKeys[] = {
     {"quant_algo", kText},     {"group_size", kInteger},   {"block", kInteger},
@@ -110,23 +106,19 @@ class OddTypes {
     look(below(place) + "base", member(entry, "base"));
     if (text_of(entry, "quant_method") == "twofour") return;
     look_at(place, entry, kEntryKeys);
-    switch (method_of(quantization_method(entry))) {
-      case QuantMethod::kGptq:
-      case QuantMethod::kAwq:
-        look_at_integers(place, entry);
-        break;
-      case QuantMethod::kNone:
-      case QuantMethod::kOther:
-        look_at_integers(place, entry);
-        [[fallthrough]];
-      case QuantMethod::kModelOpt:
-        look_at(place, entry, kModelOptKeys);
-        break;
-      default:
-        break;
+    const std::string text = quantization_method(entry);
+    QuantMethod method = method_of(text);
+    if (method == QuantMethod::kNone && entry.contains("quant_algo")) method = QuantMethod::kModelOpt;
+    if (method == QuantMethod::kModelOpt) {
+      look_at(place, entry, kModelOptKeys);
+    } else if (method == QuantMethod::kOther && text != "auto-round") {
+      look_at_integers(place, entry, kOtherBits);
+    } else if (method == QuantMethod::kGptq || method == QuantMethod::kAwq || method == QuantMethod::kNone ||
+               method == QuantMethod::kOther) {
+      look_at_integers(place, entry, kBits);
     }
     for (const auto& [name, layer] : members_of(entry, "quantized_layers"))
-      look_at(fmt::format("{}quantized_layers.{}.", below(place), name), layer, kModelOptKeys);
+      look_at(fmt::format("{}quantized_layers.{}", below(place), name), layer, kModelOptKeys);
     for (const auto& [name, group] : members_of(entry, "config_groups")) {
       const std::string at = fmt::format("{}config_groups.{}", below(place), name);
       check(at, group, kObject);
@@ -151,12 +143,14 @@ class OddTypes {
   void look_at(const std::string& place, const Json& owner, std::span<const TypedKey> keys) {
     for (const TypedKey& typed : keys) check(below(place) + typed.key, member(owner, typed.key), typed.kind);
   }
-  void look_at_integers(const std::string& place, const Json& entry) {
+  void look_at_integers(const std::string& place, const Json& entry, std::span<const TypedKey> bits) {
+    look_at(place, entry, bits);
     look_at(place, entry, kIntegerKeys);
     for (const char* exceptions : {"dynamic", "extra_config"}) {
       for (const auto& [name, exception] : members_of(entry, exceptions)) {
         const std::string at = fmt::format("{}{}.{}", below(place), exceptions, name);
         check(at, exception, kObject);
+        look_at(at, exception, bits);
         look_at(at, exception, kIntegerKeys);
       }
     }

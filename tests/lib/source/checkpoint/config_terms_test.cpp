@@ -179,6 +179,7 @@ TEST_CASE("a key that decides values and has another JSON type is found in every
            "actorder": "group", "num_bits": 4, "block_structure": "128x128"}, "targets": ["Linear"]}})",
        R"("quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3", "sym": 1)",
        R"("quant_method": "compressed-tensors", "bits": "4", "config_groups": {})",
+       R"("quant_method": "exl3", "bits": 3.5)", R"("quant_method": "auto-round", "group_size": [128, 128])",
        R"("quant_method": "twofour", "format": 4, "bits": "4")"})
     CHECK_MESSAGE(places(entry(words)).empty(), words);
 }
