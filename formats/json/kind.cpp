@@ -16,7 +16,7 @@ bool is_of_kind(const Json& value, JsonKind kind) {
       return value.is_number_integer();
     case JsonKind::kNumber:
       return value.is_number();
-    case JsonKind::kGroup:
+    case JsonKind::kIntegerOrPair:
       return value.is_number_integer() || pair_of(value).has_value();
     case JsonKind::kText:
       return value.is_string();
@@ -40,7 +40,7 @@ const char* name_of_kind(JsonKind kind) {
       return "a whole number";
     case JsonKind::kNumber:
       return "a number";
-    case JsonKind::kGroup:
+    case JsonKind::kIntegerOrPair:
       return "a whole number or two";
     case JsonKind::kText:
       return "a string";

@@ -76,9 +76,14 @@ constexpr TypedKey kEntryKeys[] = {
 };
 /// Keys of GPTQ, AWQ and AutoRound, and of their exceptions for single modules.
 constexpr TypedKey kIntegerKeys[] = {
-    {"group_size", kGroup},    {"q_group_size", kInteger}, {"sym", kFlag},
-    {"desc_act", kFlag},       {"zero_point", kFlag},      {"checkpoint_format", kText},
-    {"packing_format", kText}, {"format", kText},
+    {"group_size", kIntegerOrPair},
+    {"q_group_size", kInteger},
+    {"sym", kFlag},
+    {"desc_act", kFlag},
+    {"zero_point", kFlag},
+    {"checkpoint_format", kText},
+    {"packing_format", kText},
+    {"format", kText},
 };
 /// Their bits, and those of a method that is not known: EXL3 has fractions.
 constexpr TypedKey kBits[] = {{"bits", kInteger}, {"w_bit", kInteger}};
