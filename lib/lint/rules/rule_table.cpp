@@ -170,7 +170,7 @@ constexpr LintRule kRules[] = {
     {"config-dtype", kError, "A module is stored in another format than the config says.",
      "Correct ignore, exclude_modules or quantized_layers, or export the module as they say.", "https://github.com/NVIDIA/Model-Optimizer/issues/868",
      "It is read wrongly or refused."},
-    {"config-format", kError, "A key of the quantization config contradicts how weights are stored (method, algorithm, format, bits, type, symmetry, strategy, order), or has another JSON type than readers expect.",
+    {"config-format", kError, "A key of the quantization config contradicts how weights are stored: method, algorithm, format, bits, type, symmetry, strategy, order.",
      "Write what the tensors have; the message says it.", "https://github.com/NVIDIA/Model-Optimizer/issues/868",
      "Engines build parameters for other tensors than there are, or read codes as another format."},
     {"config-inputs", kWarning, "Input scales are stored for linears for which the config promises none, or inputs are promised in a form that no engine has with such weights.",
