@@ -51,7 +51,8 @@ void check_gate_up(const LintInput& s, const ModelFacts& model, LintReporter& re
 }
 
 /// Reports tensors that change the meaning of weights, and stacks that can be read in two ways.
-void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter) {
+void check_meaning(const LintInput& s, const std::vector<CodedModule>& coded, bool headers_only,
+                   LintReporter& reporter) {
   TensorAccess access{.tensors = s.tensors, .whole = &s.whole};
   if (!headers_only) {
     access.read = [&s](size_t tensor, uint64_t offset, std::span<uint8_t> out) {
@@ -90,8 +91,11 @@ void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter
         "expected the module's own tensors, found what its quantizer counted, which changes nothing");
   }
   if (s.is_part || !s.is_directory) return;
-  for (const ConfigTerm& term : find_config_terms(s.config, s.hf_quant_config, {})) {
-    // lint_config_types() reports lists and objects.
+  // Other checks compare what is promised with modules that have codes, and lists and objects with their
+  // types.
+  const bool is_compared = !coded.empty() || !s.layout.empty() || s.lacks_files;
+  const std::span<const TensorInfo> tensors(s.tensors.data(), is_compared ? 0 : s.tensors.size());
+  for (const ConfigTerm& term : find_config_terms(s.config, s.hf_quant_config, tensors)) {
     if (term.rule != std::string_view("bad-config"))
       reporter.add(term.rule, {term.file, term.key}, term.problem);
   }
@@ -243,7 +247,7 @@ void lint_modules(const LintInput& s, const std::vector<CodedModule>& coded, boo
   ModelFacts model = lint_family(s, reporter);
   model.coded = &coded;
   check_gate_up(s, model, reporter);
-  check_meaning(s, headers_only, reporter);
+  check_meaning(s, coded, headers_only, reporter);
   if (s.is_part) return;
   lint_complete(s, coded, headers_only, reporter);
   lint_experts(s, model, reporter);

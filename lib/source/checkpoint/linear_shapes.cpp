@@ -7,6 +7,7 @@
 
 #include "formats/json/access.h"
 #include "formats/module_parts.h"
+#include "lib/base/names/weight_names.h"
 #include "lib/source/checkpoint/config_terms.h"
 #include "lib/source/checkpoint/quantization_config.h"
 #include "lib/source/checkpoint/tensor_values.h"
@@ -362,6 +363,12 @@ bool LinearShapes::read_group_size(Linear& m, int64_t groups) {
   if (m.scale_cols == 0 && m.group_index) m.scale_cols = count_of(m.k, groups);
   return m.scale_cols > 0 ||
          refuse(*m.scale, fmt::format("scales of groups that divide K = {} or that the config states", m.k));
+}
+
+std::string wide_linear(const TensorInfo& t) {
+  const auto name = t.dtype == DType::kF64 ? weight_name(t) : std::nullopt;
+  if (!name || t.shape.size() < 2 || !(name->is_stack || is_linear_name(name->linear))) return "";
+  return fmt::format("expected weights in BF16, F16 or F32, found {}: cast them first", describe(t));
 }
 
 std::string scale_beside_floats(std::span<const TensorInfo> tensors, size_t weight, const std::string& linear,

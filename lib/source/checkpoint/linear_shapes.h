@@ -56,6 +56,9 @@ class LinearShapes {
   std::string side_;  ///< why a file beside config.json contradicts the entry; empty: no file does
 };
 
+/// Returns "expected X, found F64 [N, K]: Y" for a linear or stack in F64, which is not read; otherwise "".
+std::string wide_linear(const TensorInfo& tensor);
+
 /// Returns "expected F8_E4M3 because of X beside it, found BF16 [N, K]" if a scale of codes lies beside the
 /// float weights of a linear or stack, since loaders would differ on it. Empty: there is no scale.
 std::string scale_beside_floats(std::span<const TensorInfo> tensors, size_t weight, const std::string& linear,

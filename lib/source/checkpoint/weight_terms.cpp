@@ -13,6 +13,7 @@
 #include "formats/weight_dialect.h"
 #include "lib/base/names/weight_names.h"
 #include "lib/source/checkpoint/config_terms.h"
+#include "lib/source/checkpoint/linear_shapes.h"
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/source/checkpoint/quantization_config.h"
 #include "lib/source/checkpoint/tensor_values.h"
@@ -83,7 +84,8 @@ class Terms {
     for (size_t i = 0; i < access_.tensors.size(); ++i) {
       add_listed(i);
       add_flattened(i);
-      add_wide(i);
+      if (const std::string wide = wide_linear(tensor(i)); !wide.empty())
+        add(i, std::nullopt, std::string(module_of(tensor(i).name)), "unsupported-format", wide);
       if (const auto codes = codes_at(access_.tensors[i]); codes && !is_computed(i)) {
         add_beside(i, *codes);
         add_described(i, *codes);
@@ -196,15 +198,6 @@ class Terms {
     add(i, std::nullopt, std::string(name.module), "incomplete-module",
         fmt::format("expected the weights of {} beside it, found none: export the module again",
                     name.module));
-  }
-
-  /// Adds linears in F64, which no reader and no writer here has.
-  void add_wide(size_t i) {
-    if (tensor(i).dtype != DType::kF64 || tensor(i).shape.size() < 2) return;
-    const auto name = weight_name(tensor(i));
-    if (!name || !(name->is_stack || is_linear_name(name->linear))) return;
-    add(i, std::nullopt, name->linear, "unsupported-format",
-        fmt::format("expected weights in BF16, F16 or F32, found {}: cast them first", describe(tensor(i))));
   }
 
   /// Adds experts that are stored as one matrix. Nothing states their number.
