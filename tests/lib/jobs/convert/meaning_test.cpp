@@ -324,6 +324,10 @@ TEST_CASE("lint names scales beside floats, and holds one file against its folde
     CHECK(has(scratch / path, "module-shape", words));
     CHECK(has(scratch / path, "config-format", "expected true or false, found 1"));
   }
+  tensors.pop_back();
+  write_checkpoint(scratch / "floats", {tensors},
+                   R"({"quantization_config": {"quant_method": "modelopt", "has_zero_point": true}})");
+  CHECK(has(scratch / "floats", "incomplete-module", "as no module has zero points"));
 }
 
 }  // namespace meaning_test
