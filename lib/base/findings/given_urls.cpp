@@ -59,8 +59,13 @@ std::string whole_url(const std::string& url) {
 }
 
 std::string word_as_given(const std::string& word) {
-  const size_t begin = find_url(word);
-  return begin == word.npos ? word : word.substr(0, begin) + whole_url(word.substr(begin));
+  const std::lock_guard lock(mutex);
+  const GivenUrl* given = nullptr;  // a URL without its query may be no URL any more, so all are tried
+  for (const GivenUrl& url : all()) {
+    const bool is_longer = given == nullptr || url.shown.size() > given->shown.size();
+    if (is_longer && word.ends_with(url.shown)) given = &url;
+  }
+  return given == nullptr ? word : word.substr(0, word.size() - given->shown.size()) + given->whole;
 }
 
 }  // namespace twofour

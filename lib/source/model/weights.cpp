@@ -31,6 +31,24 @@ int64_t layer_of(std::string_view name) {
   return layer;
 }
 
+/// Throws Error if layers beyond the first `layers` are stored that are no drafts.
+void refuse_more_layers(const Checkpoint& checkpoint, int64_t layers) {
+  std::set<int64_t> beyond, drafts;
+  for (const TensorInfo& t : checkpoint.tensors()) {
+    const int64_t layer = layer_of(t.name);
+    if (layer < layers) continue;
+    beyond.insert(layer);
+    for (const char* part : {".eh_proj.", ".hnorm.", ".enorm."}) {
+      if (t.name.find(part) != t.name.npos) drafts.insert(layer);
+    }
+  }
+  for (const int64_t draft : drafts) beyond.erase(draft);
+  if (beyond.empty()) return;
+  throw Error(fmt::format("{}: num_hidden_layers: expected {} as tensors of model.layers.{} say, found {}",
+                          (checkpoint.path() / "config.json").string(), *beyond.rbegin() + 1,
+                          *beyond.rbegin(), layers));
+}
+
 }  // namespace
 
 ModelWeights::ModelWeights(const Checkpoint& checkpoint)
@@ -124,6 +142,7 @@ std::string ModelWeights::expert_block(const std::string& layer) const {
 }
 
 void ModelWeights::refuse_unused(int64_t layers) const {
+  refuse_more_layers(checkpoint_, layers);
   const auto refuse = [&](const std::string& where) {
     throw Error(fmt::format("{}: expected no such weight in a model of this family, found one", where));
   };

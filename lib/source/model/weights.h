@@ -52,8 +52,8 @@ class ModelWeights {
   ModelVector vector(const std::string& name, int64_t count);
   /// Returns the name of a layer's block of experts, "model.layers.0.mlp.experts"; empty: the layer has none.
   std::string expert_block(const std::string& layer) const;
-  /// Throws Error if a layer below `layers` has a matrix, a norm or a bias that has not been used. In that
-  /// case the model computes something else.
+  /// Throws Error if a layer below `layers` has a matrix, norm or bias that has not been used, or if a later
+  /// layer is no draft. In these cases the model computes something else.
   void refuse_unused(int64_t layers) const;
 
   std::vector<float> read(const ModelVector& vector) const;
