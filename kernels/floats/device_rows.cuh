@@ -209,7 +209,7 @@ struct RowAhead {
   }
 };
 
-/// The product of row n of a matrix and a row, without the global scale. A warp computes it that has already
+/// The product of row n of a matrix and a row, without the global scale. A warp computes it after it has
 /// loaded the beginning of the row.
 template <MatrixFormat kFormat>
 __device__ __forceinline__ float dot_row(const DeviceMatrix& m, int64_t n, const SharedRow& x,
@@ -234,7 +234,7 @@ __device__ __forceinline__ float dot_any_row(const DeviceMatrix& m, int64_t n, c
 }
 
 /// A stored piece of a row of weights, copied to a warp's part of shared memory. The code is short, because
-/// weights evict it from the caches of a running model and it must be fetched each time. K must be a multiple
+/// it must be fetched each time: in a running model, weights evict it from the caches. K must be a multiple
 /// of 8 for BF16 and of 64 for NVFP4.
 template <MatrixFormat kFormat>
 struct RowPiece {

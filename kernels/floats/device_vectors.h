@@ -15,7 +15,7 @@ namespace twofour::cuda {
 void gate_rows(const float* gate, const float* up, int64_t m, int64_t n, int64_t stride,
                const GateUnits& units, float* out, Stream stream);
 
-/// x += y.
+/// Computes x += y.
 void add_floats(float* x, const float* y, int64_t count, Stream stream);
 
 /// Multiplies row m of x [m, n] by sigmoid(gates[m]) in place.

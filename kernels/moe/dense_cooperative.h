@@ -7,7 +7,7 @@
 
 namespace twofour::cuda {
 
-/// Weights in g8. Strides are in bytes: from one expert to the next, from one step to the next, and from 128
+/// Weights in g8. Strides are the bytes from one expert to the next, from one step to the next, and from 128
 /// stored rows to the next.
 struct CooperativeDenseWeights {
   const uint8_t *codes, *scales;

@@ -20,7 +20,7 @@ struct SparseExperts {
   const float* global_scale = nullptr;  ///< F32 [E], multipliers
 };
 
-/// How a launch is divided into blocks. A value of 0 is chosen from the shape. Results do not depend on the
+/// The division of a launch into blocks. A value of 0 is chosen from the shape. Results do not depend on the
 /// order in which blocks run. They depend only on these values and, if the values need more shared memory
 /// than the GPU has, on the size of its shared memory.
 struct SparsePlan {
@@ -41,7 +41,7 @@ struct ExpertRows {
   void* out = nullptr;                ///< [R, N]
   Float out_type = Float::f32;
   int32_t* error = nullptr;  ///< [1], set to 1 if an id is not 0 to E - 1; or nullptr
-  bool distinct = false;     ///< few rows share an expert: rows are not sorted, and each reads its expert
+  bool distinct = false;     ///< few rows share an expert: rows are not sorted; each reads its own expert
 };
 
 /// The number of bytes of workspace that sparse_multiply needs.

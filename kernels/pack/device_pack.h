@@ -21,9 +21,9 @@ struct DenseMatrices {
 /// errors.
 void prune_pack(const DenseMatrices& dense, SparseLayout layout, uint8_t* const (&parts)[3], Stream stream);
 
-/// Packs as g8, bit-equal with dense_pack of kernels/pack/dense_pack.h, padding zero.
+/// Packs as g8. The bytes equal those of dense_pack in kernels/pack/dense_pack.h, and padding is zero.
 ///   weight U8 [E, N, K/2], scale E4M3 [E, Np, Sp]: see formats/layouts/gate_up_interleaved8.h
-/// With `gated`, rows are gate then up, and N is a multiple of 16.
+/// With `gated`, gate rows come before up rows, and N is a multiple of 16.
 void pack_g8(const DenseMatrices& dense, bool gated, uint8_t* weight, uint8_t* scale, Stream stream);
 
 /// Dequantizes weights to BF16 [E, N, K]. The bytes equal those of dequantize_bf16 in
@@ -38,7 +38,7 @@ void dequantize_to_fp8(const DenseMatrices& dense, const float* global_scale, co
 /// The order of the block scales of quantized activations.
 enum class ScaleOrder {
   rows,   ///< [M, K/16]
-  tiles,  ///< 128x4: as the scales of g8, a matrix [Mp, Sp] with Mp = M up to 128, Sp = K/16 up to 4
+  tiles,  ///< 128x4, like the scales of g8: [Mp, Sp], with M and K/16 rounded up to multiples of 128 and 4
 };
 
 /// Activations to quantize. There is one matrix, or `experts` matrices stacked by rows. Matrix e has rows
@@ -56,7 +56,7 @@ struct QuantizeActivations {
   const int32_t* tile_begin = nullptr;  ///< [experts], with more than one matrix and tiles
   bool interleaved =
       false;        ///< quantizes silu(gate) * up of dense_multiply's output with DenseEpilogue::stored
-  float limit = 0;  ///< limit to which gate and up are clamped; 0: none
+  float limit = 0;  ///< limit to which gate and up are clamped; 0 if none
   ScaleOrder order = ScaleOrder::rows;
   uint8_t* codes = nullptr;   ///< [M, K/2]
   uint8_t* scales = nullptr;  ///< in the order of `order`; padding is not written
