@@ -7,7 +7,7 @@
 namespace twofour::cuda {
 
 /// The factors of a damped Hessian on the current device. They have the same bits as those of damped_hessian
-/// and DampedInverse. The object reuses its memory from one Hessian to the next; for k = 2048 it takes 32
+/// and DampedInverse. The object reuses its memory from one Hessian to the next. For k = 2048, it takes 32
 /// MiB. Every function throws Error with CUDA's message.
 class DeviceFactor {
  public:

@@ -28,7 +28,7 @@ __global__ void reverse_kernel(const float* mean, int64_t k, double lambda, doub
 
 /// A pivot that was refused because it is not above 0.
 struct Refused {
-  int64_t at;  ///< index of the pivot; -1: none
+  int64_t at;  ///< index of the pivot; -1 if there is none
   double pivot;
 };
 
@@ -185,7 +185,7 @@ void DeviceFactor::factorize(const float* mean, int64_t k, double lambda) {
   const auto side = static_cast<size_t>(k);
   numbers_.reserve(side * side * sizeof(double));
   diagonal_.reserve(side * sizeof(double) + sizeof(Refused));
-  k_ = 0;  // until there is a factor
+  k_ = 0;  // 0 until there is a factor
   auto* const numbers = numbers_.as<double>();
   auto* const diagonal = diagonal_.as<double>();
   auto* const refused = reinterpret_cast<Refused*>(diagonal + k);

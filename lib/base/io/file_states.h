@@ -36,7 +36,7 @@ class FileStates {
   States list() const;
   bool is_left_out(const std::filesystem::path& file) const;
 
-  std::vector<std::filesystem::path> paths_, left_out_;  ///< the latter canonical
+  std::vector<std::filesystem::path> paths_, left_out_;  ///< `left_out_` are canonical
   States files_;                                         ///< by path
 };
 

@@ -21,7 +21,7 @@ class RecentlyUsed {
   /// Adds a value under a key that is not present. The address of the value stays valid until the value is
   /// taken out.
   Value& add(Key key, Value value) { return held_.emplace_front(std::move(key), std::move(value)).second; }
-  /// Takes out the value that was used least recently; there must be one.
+  /// Takes out the value that was used least recently. There must be a value.
   Value take_oldest() {
     Value value = std::move(held_.back().second);
     held_.pop_back();

@@ -47,7 +47,7 @@ class CompressedCheckpoint {
   Compute compute() const { return {options_.isa, options_.device, options_.jobs}; }
 
   std::filesystem::path source_, work_, keep_;
-  std::unique_ptr<WorkFolder> folder_;  ///< nullptr for a complete artifact
+  std::unique_ptr<WorkFolder> folder_;  ///< null for a complete artifact
   Destination destination_;
   Recipe recipe_;
   ConvertOptions options_;
