@@ -22,8 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 struct IoBenchOptions {
   std::filesystem::path work;    ///< directory where files are made and removed
-  std::filesystem::path source;  ///< a file, or a directory with *.safetensors to read; a file is made if
-                                 ///< empty
+  std::filesystem::path source;  ///< a file or a directory with *.safetensors; made if empty
   uint64_t bytes = 2'000'000'000;
   uint64_t request = 4u << 20;
   int rounds = 3;

@@ -25,7 +25,6 @@ struct RecipeOptions {
   std::string layout;
   std::map<std::string_view, Said> words;  ///< settings of the command, by key
   std::string recipe;                      ///< for convert; file or name of a recipe; excludes other options
-                                           ///< here
   std::string statistics;                  ///< a statistics file
   bool strict_statistics = false;
   bool collects_statistics = false;  ///< for compress; collects statistics first

@@ -40,8 +40,7 @@ struct EncodeRule {
   bool prune = false;                              ///< matrices that are not solved are pruned to 2:4 before
                                                    ///< they are quantized
   std::optional<PrunePattern> pattern{};           ///< the sparsity pattern of matrices that are solved
-  std::shared_ptr<const Statistics> statistics{};  ///< the statistics by which weights are chosen; may be
-                                                   ///< null
+  std::shared_ptr<const Statistics> statistics{};  ///< statistics that choose weights; may be null
   std::shared_ptr<const EncodedBefore> encoded{};  ///< groups that these statistics solved in an earlier run;
                                                    ///< may be null
   int sweeps = -1;                                 ///< the value of Rule::sweeps
@@ -84,8 +83,7 @@ struct EncodedMatrix {
   int64_t first, step, rows, k;
   float input_scale = 0;                                        ///< the input scale that is written; 0 if
                                                                 ///< there is none
-  Solving solving = {};                                         ///< the way in which statistics solve the
-                                                                ///< matrix
+  Solving solving = {};                                         ///< the method by which statistics solve it
   std::optional<size_t> mask = {};                              ///< index of its mask in EncodeRule::masks
   std::array<int, kEncodedParts> parts = {-1, -1, -1, -1, -1};  ///< indices of the group's parts; -1 if the
                                                                 ///< part is not written
