@@ -3,8 +3,7 @@
 #include "kernels/multiply/sparse_warp.cuh"
 
 /// The kernel. A cluster of eight blocks shares the K of some gates and ups, and then the K of some columns
-/// of the result. There is one block per multiprocessor. All blocks run at once, since clusters wait for each
-/// other.
+/// of the result. There is one block per multiprocessor. All run at once, since clusters wait for each other.
 ///   grid.x  blocks of a cluster
 ///   grid.y  clusters
 /// Shared memory has a stage for every step, so a warp starts all copies of weights without waiting for room.

@@ -187,8 +187,7 @@ void sparse_moe(const SparseMoe& moe, const MoeTokens& tokens, void* workspace, 
              "one that it does not");
     }
 
-    // Few rows hardly share experts. Such rows are not sorted, and the multiplying blocks add the rows of a
-    // token.
+    // Few rows hardly share experts. They are not sorted, and the multiplying blocks add the rows of a token.
     const bool distinct = m == 1 || rows * kExpertsPerRow <= moe.w13.e;
     auto* route = reinterpret_cast<Route*>(base + at.route);
     auto* sorted = reinterpret_cast<int32_t*>(base + at.sorted);

@@ -310,9 +310,9 @@ __global__ void __launch_bounds__(kManyRowsThreads<Width>, 1)
   const PartRing<Width> parts(head + Shared::kParts);
   if (threadIdx.x == 0) {
     for (int s = 0; s < Shared::kStages; ++s) {
-      // The arrivals are by copying threads and the thread that starts TMA at the first barrier, by
-      // converting threads at the second, and by multiplying threads and one lane of each multiplying warp of
-      // the other block at the third.
+      // Copying threads and the thread that starts TMA arrive at the first barrier, converting threads at the
+      // second, and multiplying threads and one lane of each multiplying warp of the other block at the
+      // third.
       init_barrier(landed + s * 8, kCopyThreads<Width> + kOthers);
       init_barrier(full + s * 8, 32 * Width::kConvertTogether);
       init_barrier(empty + s * 8, Width::kWarpgroups * (kWarpgroup + 4 * kOthers));

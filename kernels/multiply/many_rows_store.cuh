@@ -10,9 +10,8 @@
 
 namespace twofour::cuda {
 
-/// The operation that turns sums into results. `gated` is silu(gate) * up and `squared` is relu(x)^2, both in
-/// BF16. `bf16` and
-/// `other` are the sums themselves in BF16 or in another type.
+/// The way from sums to results. `gated` is silu(gate) * up and `squared` is relu(x)^2, both in BF16. `bf16`
+/// and `other` are the sums themselves in BF16 or in another type.
 enum class Finish { gated, squared, bf16, other };
 
 /// Calls `f.template operator()<kFinish>()` with the Finish of a product.

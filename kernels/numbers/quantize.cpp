@@ -87,8 +87,7 @@ uint8_t sweep(const float* x, float amax, int near, const Steps& steps) {
   float least = squared_error(x, steps[static_cast<size_t>(start)]);
   for (int byte = start - 1; byte >= 1; --byte) {
     const float step = steps[static_cast<size_t>(byte)], cut = amax - kE2m1Max * step;
-    // The error of the largest weight is at least the part that the largest code cuts off. Smaller steps cut
-    // off more.
+    // The largest weight's error is the part that the largest code cuts off. Smaller steps cut off more.
     if (cut > 0 && cut * cut > least) break;
     const float error = squared_error(x, step);
     if (error <= least) least = error, best = byte;

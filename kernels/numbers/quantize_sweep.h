@@ -41,8 +41,7 @@ template <class V>
 }
 
 // The sweep finds the block scale with the least squared error E, as squared_error computes it, the smallest
-// of equal ones. It computes E for few scales. It estimates E for the others and skips scales that cannot
-// win.
+// of equal ones. It computes E for few. It estimates E for the others and skips scales that cannot win.
 //
 // Let s be a step, m a magnitude, a the largest one of the block, g the distance of m / s to the nearest
 // value of E2M1 and G the sum of (s g)^2. Let u = 2^-24, the rounding of a float, and h = 2^-20 a. Steps are

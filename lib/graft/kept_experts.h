@@ -23,8 +23,8 @@ struct ExpertRules {
 ExpertRules expert_rules(const Checkpoint& checkpoint, const std::vector<ExpertBlock>& blocks);
 
 /// Throws Error unless `experts` names every block and keeps the same number of existing experts in each. At
-/// least as many experts must stay as a token needs. If experts are in groups, the same number must stay in
-/// each group.
+/// least as many experts must stay as a token needs. If experts are in groups, each group must keep the same
+/// number.
 /// `where` names the source of `experts` in messages.
 void check_kept_experts(const Checkpoint& checkpoint, const std::vector<ExpertBlock>& blocks,
                         const std::map<std::string, std::vector<int64_t>>& experts, const std::string& where);

@@ -23,8 +23,7 @@ struct LayerCounts {
 LayerCounts count_layers(const Checkpoint& checkpoint, int64_t layers);
 
 /// Returns the base's config after a graft of draft layers or other modules. `result` has the result's
-/// tensors. `took` is true if the donor gave draft layers. Throws Error if no key holds the number of draft
-/// layers.
+/// tensors. `took` is true if the donor gave draft layers. Throws Error if no key holds their number.
 Json config_after_graft(const Checkpoint& base, const Checkpoint& donor, const Checkpoint& result, bool took);
 
 /// Returns the config after modules were dropped. `result` has the remaining tensors. Throws Error if layers

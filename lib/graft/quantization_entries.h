@@ -18,8 +18,7 @@ struct ComingModule {
   /// An entry of `quantized_layers`, a group of `config_groups`, or a whole quantization_config without its
   /// lists. Null if the module is not quantized.
   Json scheme;
-  /// The key of `scheme` in `quantized_layers`, which names the module or a module above it. Empty if
-  /// `scheme` is from elsewhere.
+  /// The key of `scheme` in `quantized_layers`, which names the module or a module above it; or empty.
   std::string entry = {};
   /// The donor's entry for a module in floats. Loaders of FP8 recognize a module like this even if no list
   /// names it.

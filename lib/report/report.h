@@ -92,8 +92,8 @@ Report validate_report(const ValidateReport& report, const std::filesystem::path
 /// Makes the report of a comparison. `failed` is the number of differences that make the comparison fail.
 Report diff_report(const DiffResult& result, uint64_t failed);
 
-/// Makes the report of an evaluation. `against` may be empty. `worst` has the texts of the worst predictions
-/// and may be empty.
+/// Makes the report of an evaluation. `against`, and `worst`, the texts of the worst predictions, may be
+/// empty.
 Report eval_report(const EvalFigures& figures, const std::filesystem::path& model,
                    const std::filesystem::path& against, const std::vector<std::string>& worst);
 

@@ -169,8 +169,7 @@ void fill_glm(const SynthListing& listing, Json& quantization, Json& hf_quant) {
 }
 
 // NVFP4 experts, FP8_PB attention and shared experts (sglang#31855, vllm#50617). Its config is not public.
-// This config is the one that ModelOpt writes for such modules. Dense layers and the draft are assumed to be
-// BF16.
+// ModelOpt writes this one for such modules. Dense layers and the draft are assumed to be BF16.
 constexpr SynthFormatRule kGlmMixedModules[] = {
     {"*", nullptr, is_draft},
     {"*.mlp.experts.*", &kModelOptNvfp4},

@@ -39,9 +39,8 @@ constexpr const char* kSmallQwenExperts = R"({"text_config": {
 // Qwen3.8-Flash-Next. Config of the model: transformers, models/qwen4_exp, and quotations in its issues.
 // Known parts of nvidia/Qwen3.8-Flash-Next-NVFP4 are the keys of quantized_layers and, among its 292 ignore
 // patterns, lm_head, embed_tokens, hyper_connection_mixer* and the patterns of attn_hyper_connection
-// (sglang#38121, vllm#55498, FreeToken#394). Six patterns per layer and four more make 292, so the rest is
-// inferred. config.json calls the format of the draft's experts FP8_PB_WO, hf_quant_config.json
-// FP8_BLOCK_SCALES.
+// (sglang#38121, vllm#55498, FreeToken#394). Six per layer and four make 292, so the rest is inferred.
+// config.json calls the format of the draft's experts FP8_PB_WO, hf_quant_config.json FP8_BLOCK_SCALES.
 
 constexpr const char* kFlashNextConfig = R"({
   "architectures": ["Qwen4ExpForConditionalGeneration"], "dtype": "bfloat16",

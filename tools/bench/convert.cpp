@@ -227,8 +227,7 @@ Json bench_packing(const ConvertBenchArguments& o, const Common& common) {
   return list;
 }
 
-/// The figures of twofour's command and of the command it is compared with, under the names `ours` and
-/// `other`.
+/// The figures of twofour's command and of the command to compare, under the names `ours` and `other`.
 Json command_to_json(const CommandBench& b, const std::string& ours, const std::string& other) {
   return {{"bytes", b.bytes},
           {ours + "_seconds", spread_to_json(b.seconds)},
@@ -325,8 +324,7 @@ int run_convert(const ConvertBenchArguments& o, const Common& common) {
     fs::remove_all(source);
     source = to;
   }
-  // Measure whole commands first, because the peak memory of a child includes the memory of the process that
-  // started it.
+  // Measure whole commands first, because the peak memory of a child includes the memory of its parent.
   json["convert"] = bench_converting(o, common, source, work.path());
   if (!o.skip_pack) json["pack"] = bench_packing(o, common);
   if (common.json) print_json(json);

@@ -87,8 +87,7 @@ std::string device_text(Device device);
 std::string device_text(const Common& common, Device device);
 
 /// Runs `work` and shows its progress on stderr. On a terminal, this is a line that is updated. Elsewhere, it
-/// is a plain line from time to time. With --quiet, nothing is shown. A CapturedConsole gets the progress
-/// instead.
+/// is a plain line from time to time, and with --quiet nothing. A CapturedConsole gets the progress instead.
 void with_progress(const Common& common, const std::function<void(Progress&)>& work);
 
 /// Prints findings on stderr, one per line. Notes are printed only with --verbose.

@@ -252,8 +252,7 @@ std::string items_of(const Entries& entries, const std::string& group) {
   return items;
 }
 
-/// The Markdown items of a command. Its own arguments come first, then the names of its shared options by
-/// group.
+/// The Markdown items of a command: its own arguments, then the names of its shared options by group.
 std::string items_of(const CommandEntry& command, const Entries& shared) {
   std::string items;
   for (const ArgumentEntry& entry : command.positionals) items += markdown_item(entry);

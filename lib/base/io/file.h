@@ -54,8 +54,7 @@ class InputFile {
   /// The time of the last change of the contents or status before the file was opened, in nanoseconds since
   /// 1970. No program can set it, so it reveals a write after which modified() was restored.
   int64_t status_changed() const { return status_changed_; }
-  /// The way in which bytes are read. It is kCached if the file system has no direct I/O or the file is in
-  /// memory.
+  /// The way of reading. It is kCached if the file system has no direct I/O or the file is in memory.
   Io io() const;
   /// Throws Error if the file has been written to since it was opened.
   void check_unchanged() const;
@@ -78,9 +77,8 @@ std::string temporary_name(const std::string& name);
 /// The final name of a file with this temporary name. Empty if `name` is not a temporary name.
 std::string name_of_temporary(std::string_view name);
 
-/// A file that appears under its name only on commit(). Until then, it has a temporary name in the same
-/// folder. The destructor removes a file that still has it. Never writes through a link. Writing is safe from
-/// several threads.
+/// A file that appears under its name only on commit(). Before, it has a temporary name in the same folder.
+/// The destructor removes that name. Never writes through a link. Writing is safe from several threads.
 class AtomicFile {
  public:
   /// Unless `io` is kCached, resize() must be called before the first write, and each byte must be written

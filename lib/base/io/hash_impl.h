@@ -1,6 +1,5 @@
 #pragma once
-// The file that CMake chooses for the processor includes this file once, after the xxHash header that suits
-// the processor.
+// The file that CMake chooses for the processor includes this file after the xxHash header that suits it.
 #include <new>
 
 #include "lib/base/io/hash.h"

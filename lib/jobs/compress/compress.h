@@ -57,7 +57,7 @@ class Compression {
 
   const SolvedLinears& linears() const { return *planned_; }
   CompressNeeds needs() const;
-  /// A hash (XXH3-128, 32 digits) of all input that decides the statistics, except the recipe. It includes
+  /// A hash (XXH3-128, 32 digits) of the input that decides the statistics, without the recipe. The input is
   /// the norm before the head, which identifies the model, the tokens, their weights, and the order of
   /// collecting.
   std::string input_hash() const;

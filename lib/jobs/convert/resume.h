@@ -15,11 +15,10 @@
 
 namespace twofour {
 
-/// The data that must be equal in two runs so that one can use files of the other. These are the tool, the
-/// recipe, and the files of the source. Each file of the source has its name, size and times of last change;
-/// a weight file also has its header. The same applies to the reference checkpoint, if there is one. Times
-/// are stored only in the journal of an unfinished directory and in the plan of tasks, whose runs see one
-/// file system.
+/// The data that must be equal in two runs so that one can use files of the other: the tool, the recipe, and
+/// the files of the source. Each file of the source has its name, size and times of last change; a weight
+/// file also has its header. The same applies to the reference checkpoint, if there is one. Times are stored
+/// only in the journal of an unfinished directory and in the plan of tasks, whose runs see one file system.
 Json fingerprint(const Checkpoint& source, const Plan& plan, const ReferenceCheckpoint* kept);
 
 /// True if another run can find out whether the source's weight files are unchanged. That is impossible if a

@@ -104,8 +104,7 @@ std::optional<Checkpoint> open_view(const Checkpoint& c, Findings& findings) {
   return std::nullopt;
 }
 
-/// The sizes in bytes of modules in the files. For an artifact in a layout, the size of a module is its share
-/// of the tensors.
+/// The sizes in bytes of modules in the files. In an artifact in a layout, a module has a share of tensors.
 class ModuleSizes {
  public:
   /// `view` is the source of `c`. Null if `c` is not in a layout.

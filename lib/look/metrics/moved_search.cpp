@@ -189,9 +189,8 @@ class Search {
     unlike = Unlike{index, other, 2 * like > known};
   }
 
-  /// True if the sizes of groups of sixteen numbers vary in a different way from B's. Rounding and pruning
-  /// leave a correlation of about 0.9; with scales in another order, only the variation of whole rows
-  /// remains.
+  /// True if the sizes of groups of sixteen numbers vary differently in B. Rounding and pruning leave a
+  /// correlation of about 0.9; with scales in another order, only the variation of whole rows remains.
   static bool has_other_sizes(const Rows& x, const Rows& y) {
     constexpr double kCorrelated = 0.6;
     return size_correlation(x, y) < kCorrelated;

@@ -198,8 +198,7 @@ class DerivedInt4 {
       put(g * m_.n + n0_, n1 - n0_, [&](int64_t i) { return i * groups_ + g; });
   }
 
-  /// Reads the group of each input from the file. If the file has only -1 or has no groups, groups are
-  /// consecutive.
+  /// Reads the group of each input from the file. Groups are consecutive if the file has only -1 or none.
   void read_groups() {
     groups_of_k_.assign(static_cast<size_t>(m_.k), -1);
     if (m_.group_index) {

@@ -22,8 +22,7 @@ class SaidOfModules {
   std::vector<bool> listed(const std::string& module);
   /// True if loaders assume that a module is quantized if no list names it. Groups may have targets.
   bool is_target(const std::string& module);
-  /// Returns for each config file its entry for a module or for a module that contains it. Null if there is
-  /// none.
+  /// The entry of each config file for a module or for a module that contains it. Null if there is none.
   std::vector<Json> entries(const std::string& module) const;
   const std::vector<std::map<std::string, Json>>& maps() const { return entries_; }
   /// True if `name` is the whole name of a tensor, or of a module that contains one.

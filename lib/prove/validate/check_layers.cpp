@@ -77,8 +77,7 @@ class ExpertWeights {
   std::vector<DenseGroup> groups_;
 };
 
-/// The largest number of weights of a matrix that is converted to float32. Larger matrices would exceed the
-/// promised memory.
+/// The most weights of a matrix that is converted to float32. More would exceed the promised memory.
 constexpr int64_t kMaxWeights = 80 << 20;
 /// The number of weights that a thread reads in one go.
 constexpr int64_t kBlockWeights = 1 << 18;

@@ -27,8 +27,7 @@ struct PieceResult {
   Mismatch mismatch;
 };
 
-/// Derives all pieces of a matrix again. Derives as many pieces at a time as the promised memory has room
-/// for.
+/// Derives all pieces of a matrix again, as many at a time as the promised memory has room for.
 std::vector<PieceResult> check_pieces(const Proof& proof, const LayoutMatrix& matrix) {
   constexpr int64_t kRoom = 192 << 20;
   constexpr int64_t kCopies = 3;  // copies of a piece: from the source, derived, and found in the artifact

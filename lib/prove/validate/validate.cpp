@@ -142,8 +142,7 @@ std::map<uint32_t, Json> prove_all(const Checkpoint& artifact, const Checkpoint&
 void check_hashes(const Checkpoint& artifact, const Manifest& manifest, Progress& progress,
                   ValidateReport& report) {
   std::vector<Hash128> found(artifact.tensors().size());
-  // The largest transformations come first, so that no thread begins a large one after the others have
-  // finished.
+  // The largest come first, so that no thread begins a large one after the others have finished.
   std::vector<size_t> order(found.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {

@@ -33,8 +33,7 @@ struct Recipe {
   Recipe() = default;
   explicit Recipe(Rule rule) : rules{std::move(rule)} {}
   Recipe(Rule rule, uint64_t size) : rules{std::move(rule)}, max_shard_size(size) {}
-  /// Makes a recipe without rules, in which all tensors stay as the edit leaves them. `size` is
-  /// max_shard_size.
+  /// Makes a recipe without rules. All tensors stay as the edit leaves them. `size` is max_shard_size.
   Recipe(Edit change, uint64_t size) : edit(std::move(change)), rules{}, max_shard_size(size) {}
   /// The result of the recipe in a word. It is "v7" or another target if all rules make the same, otherwise
   /// "mixed". Without rules, it is "graft" or "drop".

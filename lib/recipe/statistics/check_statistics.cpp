@@ -187,8 +187,7 @@ class TargetCheck {
   TargetCheck(const Statistics& s, const Checkpoint& checkpoint, int threads)
       : s_(s), reader_(checkpoint), threads_(threads) {}
 
-  /// The reason why the targets of a part are too large to choose weights by. Empty if they are not too
-  /// large.
+  /// The reason why the targets of a part are too large to choose weights by. Empty if they are not.
   std::string find_excess(const Linear& m, const Part& part, size_t tensor, const StatisticsEntry& entry) {
     prepare(entry);
     TargetExtent extent;

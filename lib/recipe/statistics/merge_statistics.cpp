@@ -34,8 +34,7 @@ bool is_number(int64_t) { return true; }
                           tensor, element));
 }
 
-/// Throws Error on a file that is given twice, and on a copy of another file, because its tokens would count
-/// twice.
+/// Throws Error on a file that is given twice, and on a copy of a file, because its tokens would count twice.
 void refuse_repeated(const std::vector<Statistics>& files) {
   std::map<uint64_t, std::vector<std::pair<std::string, const Statistics*>>> by_size;
   for (const Statistics& s : files) {

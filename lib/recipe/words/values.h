@@ -27,13 +27,11 @@ struct WeightBlock {
 enum class Exact { kBest, kStrict, kOff };
 
 /// The treatment of linears whose N or K is not a multiple of the FP8 block. With kRefuse, they are errors.
-/// With kKeep, they stay as they are. With kWrite, they are written as DeepSeek does, for loaders that accept
-/// them.
+/// With kKeep, they stay. With kWrite, they are written like DeepSeek's, for loaders that accept them.
 enum class OddBlocks { kRefuse, kKeep, kWrite };
 
-/// The treatment of different global scales of gate and up. With kLarger, both are folded to the larger
-/// scale, and harm is an error. With kStrict, different scales are an error. With kAny, they are folded at
-/// any cost.
+/// The treatment of different global scales of gate and up. With kLarger, they are folded to the larger, and
+/// harm is an error. With kStrict, different scales are an error. With kAny, they are folded at any cost.
 enum class Fold { kLarger, kStrict, kAny };
 
 /// The treatment of routed experts in layers that predict further tokens. With kKeep, they stay as they are.

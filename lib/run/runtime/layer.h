@@ -80,8 +80,7 @@ class RuntimeLayer {
 
   /// The bytes of workspace that forward() needs for `m` tokens. 0 on the CPU.
   size_t workspace_bytes(int64_t m, int64_t topk) const;
-  /// The largest number of bytes of device memory that run() allocates beside the layer, for workspace,
-  /// tokens and output.
+  /// The most bytes of device memory that run() allocates beside the layer: workspace, tokens and output.
   uint64_t run_bytes(int64_t m, int64_t topk) const;
 
   /// True if forward() rounds `m` tokens, the values between the products, and the result of each row to

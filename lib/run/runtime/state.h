@@ -34,8 +34,7 @@ struct LayerState {
   Device device = Device::cpu;
   LayerOptions options;
 
-  // The data on the CPU: the mapped parts of w13 and w2, their global scales, and the layer that refers to
-  // them.
+  // The data on the CPU: the mapped parts of w13 and w2, their global scales, and the layer over them.
   std::vector<MappedBytes> mapped;
   std::vector<const InputFile*> files;
   std::vector<float> global_scales[2];

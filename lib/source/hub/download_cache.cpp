@@ -74,8 +74,7 @@ bool is_cached_name(const std::string& name) {
 }  // namespace
 
 std::string cached_name(const RemoteObject& object) {
-  // A SHA-256 identifies the contents. Without it, the URL and the header fields about the contents identify
-  // them.
+  // A SHA-256 identifies the contents. Without it, the URL and header fields identify them.
   const std::string contents = !object.sha256.empty() ? object.sha256
                                                       : fmt::format("{} {} {}", shown_url(object.url.text()),
                                                                     object.etag, object.modified);

@@ -16,8 +16,7 @@
 namespace twofour {
 namespace {
 
-/// The number of rows that a thread decodes at once. They take about 256 KB, and the number is a multiple of
-/// 16.
+/// The number of rows that a thread decodes at once, a multiple of 16. They take about 256 KB.
 int64_t strip_rows(const Linear& module, const ModelMatrix& w) {
   if (module.reads_across()) return w.n;
   return std::clamp<int64_t>((int64_t{64} << 10) / w.k / 16 * 16, 16, 1024);

@@ -50,8 +50,7 @@ class ModelWeights {
   /// Returns the first `n` rows of an embedding. The embedding must have at least `n` rows.
   ModelMatrix table(const std::string& name, int64_t n, int64_t k);
   ModelVector vector(const std::string& name, int64_t count);
-  /// Returns the name of a layer's block of experts, "model.layers.0.mlp.experts". Empty if the layer has
-  /// none.
+  /// The name of a layer's block of experts, "model.layers.0.mlp.experts". Empty if the layer has none.
   std::string expert_block(const std::string& layer) const;
   /// Throws Error if a layer below `layers` has a matrix, a norm or a bias that has not been used. In that
   /// case, the model computes something else.

@@ -36,8 +36,7 @@ class Pattern {
 /// Finds matches in the pieces of one text.
 class Pattern::Matcher {
  public:
-  /// `bytes` is the total size of all pieces, which bounds the work on them. `pattern` must outlive this
-  /// object.
+  /// `bytes` is the total size of all pieces, which bounds the work. `pattern` must outlive this object.
   Matcher(const Pattern& pattern, size_t bytes);
   ~Matcher();
   Matcher(Matcher&&) = delete;

@@ -196,8 +196,7 @@ namespace {
 
 bool is_printable(unsigned byte) { return (byte > ' ' && byte < 0x7F) || (byte > 0xA0 && byte != 0xAD); }
 
-/// The characters that stand for bytes. The characters of unprintable bytes begin at 256, in the order of the
-/// bytes.
+/// The characters that stand for bytes. Unprintable bytes have characters from 256 on, in their order.
 constexpr char32_t kUnprintable = 256;
 
 const std::array<char32_t, 256>& byte_characters() {

@@ -69,8 +69,7 @@ void read_template(const Field& field, int32_t vocabulary_size, Frame& frame) {
   frame.behind.insert(frame.behind.end(), behind.begin(), behind.end());
 }
 
-/// Returns the parts of a Sequence and of nested Sequences. If `field` is not a Sequence, returns only
-/// `field`.
+/// Returns the parts of a Sequence and of nested Sequences, or only `field` if it is not a Sequence.
 std::vector<Field> parts_of(const Field& field, std::string_view list) {
   if (field.is_null()) return {};
   if (field.at("type").text() != "Sequence") return {field};

@@ -201,8 +201,7 @@ std::string normalize(std::string_view text, NormalForm form) {
   out.reserve(text.size());
   std::vector<Element> changing;
   for (size_t at = 0; at < text.size();) {
-    // Copy the unchanged characters. The last of them is left out, since it may combine with the next
-    // character.
+    // Copy the unchanged characters. The last is left out, since it may combine with the next character.
     const size_t begin = at;
     size_t last = at, after = at;
     char32_t c = 0;

@@ -26,8 +26,7 @@ struct PruningUnit {
   double cost_per_byte() const { return cost() / static_cast<double>(bytes); }
 };
 
-/// The amount to prune. It is a share of the bytes of all units, or an expected loss on top of the loss of
-/// quantizing.
+/// The amount to prune: a share of the bytes of all units, or an expected loss beyond the loss of quantizing.
 struct Budget {
   std::optional<double> share, loss;
   bool is_given() const { return share || loss; }
@@ -43,7 +42,7 @@ struct BudgetChoice {
   Budget budget;
   std::vector<PruningUnit> units;
   size_t pruned = 0;
-  /// The bytes of the first `count` units. The next functions are for these units, too.
+  /// The sums of bytes and of costs over the first `count` units.
   uint64_t bytes(size_t count) const;
   double cost(size_t count) const;
   /// The bytes of the first `count` units, as a share of the bytes of all units.

@@ -47,8 +47,7 @@ bool fits(const EncodedMatrix& m, const Solving& solving, const EncodeRule& rule
   return true;
 }
 
-/// Adds a problem for masks of matrices that the checkpoint lacks, since such masks belong to a different
-/// model.
+/// Adds a problem for masks of matrices that the checkpoint lacks, since they belong to a different model.
 void hold_masks(const MaskFile& masks, Planner& planner) {
   std::set<std::string, std::less<>> names;
   for (const Linear& m : planner.linears()) {

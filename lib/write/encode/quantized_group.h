@@ -45,8 +45,7 @@ struct EncodeRule {
                                                    ///< may be null
   int sweeps = -1;                                 ///< the value of Rule::sweeps
   std::shared_ptr<const MaskFile> masks{};         ///< the masks that prune; null if masks are computed
-  /// If true, NVFP4 of the source is solved again. It keeps its names, its global scales and its input
-  /// scales.
+  /// True if NVFP4 of the source is solved again. It keeps its names, global scales and input scales.
   bool in_place = false;
   /// If `in_place`, a gate and its up get the larger of their two global scales.
   bool folds_pairs = false;
@@ -100,8 +99,7 @@ class QuantizedGroup : public Transformation {
   /// Adds a tensor of the source from which the group is made. The tensors of a stack belong to its first
   /// group.
   void consume(size_t tensor) { consumed_.push_back(tensor); }
-  /// A matrix that planning may change. It may change the solving, the mask, and the input scale that is
-  /// written.
+  /// A matrix for planning, which may change its solving, its mask, and the input scale that is written.
   EncodedMatrix& matrix(size_t i) { return matrices_[i]; }
   /// Sets the rule that chooses input scales of NVFP4. Null means that there are none.
   void set_input_scales(std::shared_ptr<const InputScaleRule> rule) { input_scales_ = std::move(rule); }

@@ -275,8 +275,7 @@ Shape piece_shape(const OutputMatrix& target, const Piece& piece) {
 }
 
 SourceRows piece_rows(const SourceRows& source, const OutputMatrix& target, const Piece& piece) {
-  // Stored rows of a gated matrix alternate between gate and up, so a range has the same number of rows of
-  // each.
+  // Stored rows of a gated matrix alternate between gate and up, so a range has the same number of each.
   const int64_t share = target.shape.gated ? 2 : 1;
   SourceRows rows = source;
   rows.first += piece.r0 / share * source.step;
@@ -301,8 +300,7 @@ namespace {
 
 /// The bytes of codes in one row block. They should still be in the L2 cache when they are packed.
 constexpr int64_t kStripTarget = 512 << 10;
-/// The smallest number of rows of a row block. The runs that the packer writes are as long as a row block has
-/// rows.
+/// The least number of rows of a row block. The packer writes runs that are as long as a row block has rows.
 constexpr int64_t kMinStripRows = 256;
 /// Steps along K are multiples of the packer's tiles, which have 64 groups.
 constexpr int64_t kStepGrain = 1024;

@@ -20,8 +20,7 @@ class Method {
   virtual void plan(Rule& rule, Planner& planner) const = 0;
   /// Plans the modules that no rule took, if number formats change.
   virtual void finish(PlannedRules&) const {}
-  /// The value of "twofour.layout" in the headers of the files, which is the layout, or the format of a
-  /// checkpoint.
+  /// The value of "twofour.layout" in the headers of the files: a layout, or the format of a checkpoint.
   virtual std::string file_format(const Rule& rule) const { return rule.to; }
   /// A short description of the result, for people. The rule's settings must be complete.
   virtual std::string summary(const Rule& rule) const {

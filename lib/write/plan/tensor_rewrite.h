@@ -39,9 +39,9 @@ class ExpectedRange {
   virtual void load(uint64_t begin, uint64_t end) = 0;
   /// Returns byte i of the tensor, in the last range that was loaded. Safe to call from several threads.
   virtual uint8_t byte_at(uint64_t i) const = 0;
-  /// These three functions are for pruning. They return the expert that byte i belongs to, the number of its
-  /// codes with magnitude 0, and the figures of the chunk that begins with it. The figures are zero if no
-  /// chunk begins there.
+  /// These three functions are for pruning. They return the expert of byte i, the number of its codes with
+  /// magnitude 0, and the figures of the chunk that begins with it. The figures are zero if no chunk begins
+  /// there.
   virtual size_t expert_at(uint64_t) const { return 0; }
   virtual unsigned zeros_at(uint64_t) const { return 0; }
   virtual PruneStats stats_at(uint64_t) const { return {}; }

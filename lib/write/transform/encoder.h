@@ -152,8 +152,7 @@ class Encoder : public RowQuantizer {
                           EncodedResult& result) const;
   /// True if statistics solve a matrix, and its global scale allows that.
   bool is_solved(const EncodedMatrix& matrix, const MatrixScale& scale) const;
-  /// The target that the codes of rows approximate. It is the weights, or the target that the statistics
-  /// have.
+  /// The target that the codes of rows approximate: the weights, or the target of the statistics.
   std::span<const float> target_of(const EncodedMatrix& matrix, int64_t row, std::span<const float> rows);
   void encode_solved(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
                      std::span<const float> rows, const Write& write, EncodedResult& result);

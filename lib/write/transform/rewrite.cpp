@@ -24,8 +24,7 @@
 namespace twofour {
 namespace {
 
-/// The number of outputs whose inputs are interleaved byte by byte. The sixteen inputs of a block are
-/// adjacent.
+/// The outputs whose inputs are interleaved byte by byte. The sixteen inputs of a block are adjacent.
 int64_t block_width(const Nvfp4Linear& m) { return m.k_outer ? m.n : 1; }
 
 float scalar_to_float(DType dtype, const uint8_t* from) {

@@ -35,8 +35,7 @@ class Nvfp4Check : public QuantizedCheck {
   std::optional<CastRange> cast_range();
   void check_cast(const EncodedMatrix& m, const CastRange& range, EncodedResult& result);
 
-  // The functions below are for matrices that were solved by statistics. They are defined in
-  // solved_check.cpp.
+  // The functions below check matrices that statistics solved. solved_check.cpp defines them.
   bool has_target(const EncodedMatrix& m) const { return m.solving.target_offset.has_value(); }
   /// The targets of rows [begin, end): W + 0.5 C (H + lambda I)^-1.
   Floats targets(const EncodedMatrix& m, const SolvedHessian& h, int64_t begin, int64_t end);
