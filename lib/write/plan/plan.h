@@ -54,6 +54,7 @@ struct Plan {
   std::string summary;  ///< the result of the rules, for people: "v7", "2:4 NVFP4 (modelopt)"
   MemoryLimits limits;
   Transformations transformations;
+  /// In the order of their numbers, by which OutputTensor::file, ShardRecord::file and split_tasks() count.
   std::vector<OutputFile> files;
   std::vector<OutputTensor> tensors;  ///< in the order of files and offsets
   ConfigFiles config;
