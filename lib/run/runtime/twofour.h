@@ -157,8 +157,7 @@ typedef struct {
   const char* name;   /* for messages */
   const char* layout; /* "v7"; or "nvfp4", weight [E, N, K/2] and scale [E, N, K/16] as in checkpoints */
   int64_t experts, n, k;
-  int32_t
-      gated; /* 1 if rows of gate come before rows of up; g8 interleaves them; results are gate, then up */
+  int32_t gated; /* 1 if gate rows come before up rows, as in results; g8 interleaves stored rows */
   const void* parts[TWOFOUR_MOST_PARTS];
   const float* global_scale; /* [experts], multipliers */
 } twofour_stored_matrix;
