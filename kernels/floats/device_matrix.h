@@ -23,7 +23,7 @@ struct DeviceMatrix {
   const void* scales = nullptr;
   int64_t scale_rows = 1, scale_cols = 16;
   float global_scale = 1;       ///< a factor of all weights
-  const float* bias = nullptr;  ///< [N], or nullptr
+  const float* bias = nullptr;  ///< [N]; may be null
   int64_t n = 0, k = 0;
 };
 
@@ -39,8 +39,8 @@ struct RowInput {
   int64_t stride = 0;           ///< floats from one row to the next; 0 if all rows are the same
   const float* norm = nullptr;  ///< [K]; then x / sqrt(mean of x^2 + epsilon) * norm is multiplied
   double epsilon = 0;
-  const float* more = nullptr;  ///< [K] added to x before anything else; or nullptr
-  float* sum = nullptr;         ///< [K] receives x + more; must not be the memory of x; or nullptr
+  const float* more = nullptr;  ///< [K] added to x before anything else; may be null
+  float* sum = nullptr;         ///< [K] receives x + more; must not be the memory of x; may be null
   const float* up = nullptr;    ///< [rows, K] with the stride of x; then gated up is multiplied
   GateUnits gate{};
 };
@@ -80,7 +80,7 @@ void split_floats(const float* x, int64_t count, void* high, void* low, Stream s
 
 /// Represents rows [n0, n0 + rows) of a matrix as sums of two BF16 numbers, high and low [rows, K]. The
 /// global scale is not applied. BF16, MXFP4 and NVFP4 need no low numbers. F16 is exact with low numbers. If
-/// `low` is nullptr, low numbers are not written.
+/// `low` is null, low numbers are not written.
 void expand_rows(const DeviceMatrix& matrix, int64_t n0, int64_t rows, void* high, void* low, Stream stream);
 constexpr bool is_exact_in_bf16(MatrixFormat format) {
   return format == MatrixFormat::bf16 || format == MatrixFormat::mxfp4 || format == MatrixFormat::nvfp4;

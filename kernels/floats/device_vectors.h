@@ -43,8 +43,8 @@ struct LogitFigures {
   int32_t top;        ///< the lowest token with the largest logit
   int32_t unused;
 };
-/// Computes the statistics of `m` rows of logits [m, n]. `tokens` is [m] or nullptr. `other` is [m, n] with
-/// its statistics, or nullptr.
+/// Computes the statistics of `m` rows of logits [m, n]. `tokens` is [m] or null. `other` is [m, n] with its
+/// statistics, or null.
 void logit_figures(const float* logits, int64_t m, int64_t n, const int32_t* tokens, const float* other,
                    const LogitFigures* other_figures, LogitFigures* out, Stream stream);
 

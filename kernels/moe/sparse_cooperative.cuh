@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(kCooperativeThreads)
   const int own_steps = units * (rank + 1) / kClusterBlocks - first_step;
 
   // Start the copies. Each step of the block has a stage: first the steps of the first product, by job, and
-  // then those of the second.
+  // then the steps of the second.
   uint8_t* stages = shared + a.stages;
   uint8_t* down_stages = stages + (own_units << a.parts_log2) * a.job_steps * kStageBytes;
   int pending = 0;
@@ -252,8 +252,8 @@ __global__ void __launch_bounds__(kCooperativeThreads)
       up_cursor.copy(a.up, e, step, (unit - segment * a.strips) * 64, to, lane);
     unit += warps >> a.parts_log2, segment = segment_of(unit);
   }
-  // Splits a job of the second product into a tile and a step. All steps of a tile come before those of the
-  // next tile.
+  // Splits a job of the second product into a tile and a step. All steps of a tile come before the steps of
+  // the next tile.
   const auto split = [&](int job, int& tile, int& step) {
     for (tile = 0; job >= own_steps; ++tile) job -= own_steps;
     tile = cluster + tile * clusters, step = first_step + job;

@@ -45,7 +45,7 @@ Cut cut(int64_t h, int64_t i, int64_t topk, int clusters, const SparsePlan& plan
     most = std::max(most, (last - first) * unit_steps + own_tiles * tile_steps);
     most_units = std::max(most_units, last - first);
   }
-  // The head comes first, then the sums of the first product, then those of the second.
+  // The head comes first, then the sums of the first product, then the sums of the second.
   c.stages = kCooperativeHead +
              (ceil_div(most_units, kClusterBlocks) * kClusterBlocks + ceil_div(tiles, c.clusters)) * kItem;
   c.bytes = c.stages + most * kStageBytes;

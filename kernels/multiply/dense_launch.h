@@ -37,7 +37,7 @@ struct DenseArgs {
   const uint16_t* raw_x;  ///< [.., K] BF16, used instead of x if rows are multiplied one by one
   RowIds rows;
   int32_t rows_per_x;
-  const float* row_weight;  ///< [rows], or nullptr
+  const float* row_weight;  ///< [rows]; may be null
   const Route* route;       ///< null if each row is multiplied separately, which needs fits_dense_single
   const int32_t* sorted;    ///< [rows] in the order of the route
   bool route_from_predecessor;

@@ -24,14 +24,14 @@ struct ManyRows {
   int32_t most;                ///< largest number of rows of a record, from rows_of_record
   const Route* route;          ///< records of the rows
   const int32_t* sorted;       ///< [R] rows in the order of the route
-  const float* sorted_weight;  ///< [R] factors of the sorted rows, or nullptr
+  const float* sorted_weight;  ///< [R] factors of the sorted rows; may be null
   const uint16_t* x;           ///< [.., K] BF16, aligned to 16 bytes
   bool x_is_sorted;  ///< x has a row for each of `sorted`, in its order; required if `most` is kMostRows.
                      ///< Otherwise, row r has x[r / rows_per_x]
   int64_t x_rows;    ///< rows of sorted x, at least as many as the rows of all records
   int32_t rows_per_x;
   uint64_t x_multiplier;      ///< ceil(2^36 / rows_per_x) if rows_per_x is above 1
-  const float* x_factor;      ///< [1] a factor of all of x, or nullptr
+  const float* x_factor;      ///< [1] a factor of all of x; may be null
   const float* global_scale;  ///< [E]
   int32_t e, n, k;
   bool gated;   ///< columns c and n / 2 + c are gate and up
@@ -63,7 +63,7 @@ inline constexpr int64_t kMostRoutedExperts = 8192;
 struct RouteMany {
   RowIds rows;
   int32_t most;             ///< largest number of rows of a record
-  const float* row_weight;  ///< [R] factors, or nullptr
+  const float* row_weight;  ///< [R] factors; may be null
   Route* route;             ///< has route_many_bytes bytes
   int32_t* sorted;          ///< [R]
   float* sorted_weight;     ///< [R], used with row_weight

@@ -88,7 +88,7 @@ struct ScatteredRows {
 };
 
 /// Copies sorted rows by TMA in boxes. Each block of a pair copies every other box to both blocks. One thread
-/// starts the copies. Rows after those of the record are copied, too.
+/// starts the copies. Rows after the record's rows are copied, too.
 struct SortedRows {
   static constexpr int kBoxRows = 64, kBoxBytes = kBoxRows * kRowBytes, kBlocks = PairedRows::kBlocks;
   static constexpr uint16_t kBoth = (1 << kBlocks) - 1;

@@ -173,9 +173,9 @@ struct SparseTiles {
   }
 
   /// Calls `store(row, its StoredRow, column, four, ups)` with the sums of four adjacent columns at a time.
-  /// `row` is the row in the item, and `column` is the first of the four columns among those of the
-  /// warpgroup. If gated, the lane with the gates and the lane with the ups take every other row, each with
-  /// both gates and ups.
+  /// `row` is the row in the item, and `column` is the first of the four among the warpgroup's columns. If
+  /// gated, the lane with the gates and the lane with the ups take every other row, each with both gates and
+  /// ups.
   template <int kCount, class Store>
   __device__ static __forceinline__ void give_sums(const float (&sums)[2][kCount], const Store& store,
                                                    int /*warpgroup*/, int warp, int lane) {

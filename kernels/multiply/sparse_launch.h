@@ -28,10 +28,10 @@ struct Route {
 /// The ids of the experts of rows.
 struct RowIds {
   const int32_t* ids;         ///< [rows]
-  const int32_t* expert_map;  ///< [known] from ids to experts on this device, or nullptr
+  const int32_t* expert_map;  ///< [known] from ids to experts on this device; may be null
   int32_t rows, known;        ///< ids are less than `known`
   int32_t e;                  ///< number of experts on this device
-  int32_t* error;             ///< set to 1 on a wrong id; or nullptr
+  int32_t* error;             ///< set to 1 on a wrong id; may be null
 };
 
 /// The destination of a block's sums.
@@ -70,9 +70,9 @@ struct SparseArgs {
   int32_t rows_per_x;
   uint64_t x_multiplier;  ///< ceil(2^36 / rows_per_x) if rows_per_x is above 1
   PreparedRows x;         ///< written by the preceding kernel, unless raw
-  const void* raw;        ///< [rows / rows_per_x, K] of bf16 or f16, on 16 bytes, with distinct; or nullptr
+  const void* raw;        ///< [rows / rows_per_x, K] of bf16 or f16, 16-byte aligned, with distinct; or null
   Float raw_type;
-  const float* row_weight;  ///< [rows] factors, or nullptr
+  const float* row_weight;  ///< [rows] factors; may be null
   bool distinct;            ///< each row is multiplied separately
   const Route* route;       ///< used unless `distinct`
   const int32_t* sorted;    ///< [rows] in the order of the route

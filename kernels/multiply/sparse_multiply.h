@@ -37,10 +37,10 @@ struct ExpertRows {
   const void* x = nullptr;  ///< [R / rows_per_x, K], aligned to two numbers
   Float x_type = Float::f32;
   const int32_t* ids = nullptr;  ///< [R] experts of rows; a row is not written unless its id is 0 to E - 1
-  const float* row_weight = nullptr;  ///< [R] factors of rows, or nullptr
+  const float* row_weight = nullptr;  ///< [R] factors of rows; may be null
   void* out = nullptr;                ///< [R, N]
   Float out_type = Float::f32;
-  int32_t* error = nullptr;  ///< [1], set to 1 if an id is not 0 to E - 1; or nullptr
+  int32_t* error = nullptr;  ///< [1], set to 1 if an id is not 0 to E - 1; may be null
   bool distinct = false;     ///< few rows share an expert: rows are not sorted; each reads its own expert
 };
 

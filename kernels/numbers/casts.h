@@ -76,9 +76,9 @@ float largest_product(std::span<const uint8_t> codes, std::span<const uint8_t> s
 /// zeros. 0 if the scale is not a normal number of the type.
 float nvfp4_tile_scale(DType type, float largest, float global);
 
-/// The shift of a block of 32 in a cast from MXFP4 to E4M3: the exponent of its scale minus that of its new
-/// FP8 scale. Shifts are at most 6 if mxfp4_tile_scale() gave the new scale. All shifts that make every code
-/// zero count as one shift. Blocks of zeros may have any shift.
+/// The shift of a block of 32 in a cast from MXFP4 to E4M3: the exponent of its scale minus the exponent of
+/// its new FP8 scale. Shifts are at most 6 if mxfp4_tile_scale() gave the new scale. All shifts that make
+/// every code zero count as one shift. Blocks of zeros may have any shift.
 struct Mxfp4Shift {
   static constexpr int kLowest = -13, kHighest = 6, kCount = kHighest - kLowest + 1;
   static constexpr int kExact = -8;  ///< from this shift on, E4M3 represents every code

@@ -43,7 +43,7 @@ struct MxPlan {
   float smallest;  ///< for compressed-tensors, quotients up to this magnitude lose their sign
 };
 
-/// Sums like those of QuantizeError, in lanes. Number i goes to lane i % 16.
+/// Sums like QuantizeError's, in lanes. Number i goes to lane i % 16.
 struct ErrorLanes {
   double weights[16], errors[16], products[16], largest[16];
 };

@@ -59,7 +59,7 @@ template <class V>
 //    limit = least (1 + 2^-10) + 2^-18 a^2, with any A for `least`, has an E above that: it loses. So has one
 //    with a sum over some of its terms above the limit.
 // 4. A step s' >= s moves m / s further below 1/2, if it is there, so that s' g' >= s g: m is between 0 and
-//    s / 2, and the latter only goes away. A sum of (r - v)^2 over those r alone bounds G' from below as A
+//    s / 2, and the latter only goes away. A sum of (r - v)^2 over only those r bounds G' from below as A
 //    bounds G, and if it is above the limit, s' loses. (An m / s above 1/2 with its r below has
 //    t |r - v| < h, which 1. has room for.)
 // 5. If 6 s < a, g of the largest magnitude is a / s - 6, and smaller steps cut off more: if

@@ -7,9 +7,9 @@
 #include "kernels/solve/hessian.h"
 
 // The Cholesky factorization of hessian.cpp on the device. Each number is computed in the same order and
-// without fused products (-fmad=false), so the bits are those of the CPU. Rows are divided into panels of 32.
-// One block factors the corner of a panel, each thread takes one column through the panel, and tiles update
-// the numbers before or after it.
+// without fused products (-fmad=false), so the bits equal the CPU's. Rows are divided into panels of 32. One
+// block factors the corner of a panel, each thread takes one column through the panel, and tiles update the
+// numbers before or after it.
 
 namespace twofour::cuda {
 namespace {

@@ -14,7 +14,7 @@
 
 // The tiles of solve_tile.h, with one block of threads for each. Each thread of the first warp has one row,
 // like a lane of the CPU's vectors. All warps share the products with the rest of a matrix. This file is
-// compiled without fused products (-fmad=false), so the bits are those of the CPU.
+// compiled without fused products (-fmad=false), so the bits equal the CPU's.
 
 namespace twofour::cuda {
 namespace {

@@ -68,8 +68,8 @@ std::function<int()> setup_validate(Arguments& args, const Common& common);
 /// driver, because that takes longer than a small command.
 void check_device(const Common& common, const std::string& command);
 
-/// Hides all CUDA devices except that of --device cuda:N from CUDA, so that every thread uses it. Must be
-/// called before CUDA starts.
+/// Hides all CUDA devices except the device of --device cuda:N from CUDA, so that every thread uses it. Must
+/// be called before CUDA starts.
 void show_one_device(const Common& common);
 
 /// Chooses the device of a command with CUDA code by --device. "auto" is a CUDA device if there is one.

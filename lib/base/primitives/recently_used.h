@@ -10,8 +10,7 @@ namespace twofour {
 template <class Key, class Value>
 class RecentlyUsed {
  public:
-  /// Returns the value of a key and makes it the most recently used one. Returns nullptr if the key is
-  /// absent.
+  /// Returns the value of a key and makes it the most recently used one. Null if the key is absent.
   Value* find(const Key& key) {
     const auto at = std::find_if(held_.begin(), held_.end(), [&](auto& held) { return held.first == key; });
     if (at == held_.end()) return nullptr;

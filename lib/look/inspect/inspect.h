@@ -53,7 +53,7 @@ struct InspectReport {
 };
 
 /// Describes a checkpoint or artifact from its headers and, with `stats`, also from its weights. Open it with
-/// Checkpoint::open. The modules of an artifact in a layout are those of its source. If `only` is not empty,
+/// Checkpoint::open. The modules of an artifact in a layout are its source's modules. If `only` is not empty,
 /// only tensors and modules that match it are listed. Throws Error for a pattern that matches nothing.
 InspectReport inspect(const Checkpoint& checkpoint, const std::vector<NamePattern>& only, bool stats,
                       int jobs);

@@ -7,7 +7,7 @@
 #include "lib/base/names/sibling_name.h"
 #include "lib/look/metrics/moved_search.h"
 
-// Searches for rows and columns of one matrix among those of another.
+// Searches for rows and columns of one matrix in another matrix.
 
 namespace twofour {
 

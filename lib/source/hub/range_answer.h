@@ -12,7 +12,7 @@
 
 namespace twofour {
 
-/// A file behind a URL, pinned to the contents that it had when it was listed.
+/// A file with a URL, pinned to the contents that it had when it was listed.
 struct RemoteObject {
   std::string name;   ///< name within the folder of the address
   std::string shown;  ///< name in messages: "hf://org/name@COMMIT/model.safetensors"

@@ -11,8 +11,8 @@ namespace twofour {
 
 /// Converts text to tokens and back, as a tokenizer.json defines it. The model is byte pair encoding, either
 /// on bytes (GPT-2, Llama-3, Qwen, SmolLM2) or with tokens for the bytes of unknown characters (Llama-2,
-/// Mixtral). Ids and texts equal those of Hugging Face's `tokenizers` 0.23. Truncation and padding are not
-/// done, as in transformers. Several threads may use a tokenizer at once.
+/// Mixtral). Ids and texts equal the results of Hugging Face's `tokenizers` 0.23. Truncation and padding are
+/// not done, as in transformers. Several threads may use a tokenizer at once.
 class Tokenizer {
  public:
   /// Loads a tokenizer.json. `path` is the file or a directory that has it. Throws Error, naming file and

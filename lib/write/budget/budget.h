@@ -42,7 +42,7 @@ struct BudgetChoice {
   Budget budget;
   std::vector<PruningUnit> units;
   size_t pruned = 0;
-  /// The sums of bytes and of costs over the first `count` units.
+  /// The sums of bytes and costs over the first `count` units.
   uint64_t bytes(size_t count) const;
   double cost(size_t count) const;
   /// The bytes of the first `count` units, as a share of the bytes of all units.

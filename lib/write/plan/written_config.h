@@ -43,7 +43,7 @@ class WrittenConfig {
   bool has(size_t weight) const { return described_[weight]; }
   /// Adds a glob or name of modules that stay unquantized. It is for modules that are not linears.
   void leave(std::string module) { left_.push_back(std::move(module)); }
-  /// The schemes of the quantized routed experts that were added, without those of drafts.
+  /// The schemes of the quantized routed experts that were added, without drafts' schemes.
   std::vector<Scheme> expert_schemes() const;
 
   /// Suggests the source's entries after translation. They are written if every engine, reading them, finds
