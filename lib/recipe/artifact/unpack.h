@@ -52,7 +52,7 @@ class ArtifactUnpacker {
     int64_t count;      ///< number of rows
     int64_t c0, c1;     ///< columns of the field
   };
-  // Unpacks 2:4 layouts. They store each byte of the atoms in lines along N.
+  // Functions for 2:4 layouts, which store each byte of the atoms in lines along N.
   template <class L>
   void unpack_sparse(const Rows& rows, const OutputRange& range);
   template <class L>
@@ -61,7 +61,7 @@ class ArtifactUnpacker {
   void check_lines(const Rows& rows, int64_t g0, int64_t g1) const;
   void put_sparse_codes(const Rows& rows, int64_t g0, int64_t g1, const OutputRange& range);
   void put_sparse_scales(const Rows& rows, int64_t g0, int64_t g1, int copies, const OutputRange& range);
-  // Unpacks dense layouts. They store each row of codes, and each four block scales, contiguously.
+  // Functions for dense layouts, which store each row of codes, and each four block scales, contiguously.
   template <class L>
   void unpack_dense_codes(const Rows& rows, const OutputRange& range);
   template <class L>
