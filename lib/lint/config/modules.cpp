@@ -228,6 +228,7 @@ bool check_tied_head(const LintInput& s, const ModelFacts& model, bool headers_o
 
 void lint_modules(const LintInput& s, const std::vector<CodedModule>& coded, bool headers_only,
                   LintReporter& reporter) {
+  lint_name_prefix(s, reporter);
   ModelFacts model = lint_family(s, reporter);
   model.coded = &coded;
   check_gate_up(s, model, reporter);
@@ -237,6 +238,7 @@ void lint_modules(const LintInput& s, const std::vector<CodedModule>& coded, boo
   lint_experts(s, model, reporter);
   check_layers(s, reporter);
   lint_drafts(s, model, reporter);
+  lint_layer_parts(s, model, reporter);
   lint_common_shapes(s, model, reporter);
   const bool differs = check_tied_head(s, model, headers_only, reporter);
   check_head(s, model, differs, reporter);

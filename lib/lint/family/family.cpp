@@ -30,7 +30,6 @@ class PresenceLint : public FamilyLint {
     check_unexpected();
   }
 
- private:
   void check_missing() {
     for (size_t i = 0; i < there_.rows().size(); ++i) {
       const FamilyRow& row = there_.rows()[i];
@@ -45,7 +44,7 @@ class PresenceLint : public FamilyLint {
         if (!sizes_.holds(row.when, layer) || there_.is_replaced(i, layer)) continue;
         ++wanted;
         if (there_.count(i, layer) > 0 || has_scale_alone(row, layer)) continue;
-        if (missing++ == 0) first = name_in_layer(row, layer);
+        if (missing++ == 0) first = there_.name_in_layer(row, layer);
       }
       if (missing == 0) continue;
       x_.facts.embedding_reported = x_.facts.embedding_reported || row.kind == ParameterKind::kEmbedding;
@@ -55,10 +54,11 @@ class PresenceLint : public FamilyLint {
                     shape_phrase(row), model_.model_type, more);
     }
   }
+ private:
   /// True if only a global scale is there and the codes are missing. That is reported with the module.
   bool has_scale_alone(const FamilyRow& row, int64_t layer) const {
     if (row.kind > ParameterKind::kEmbedding || row.has_expert) return false;
-    const std::string name = name_in_layer(row, layer);
+    const std::string name = there_.name_in_layer(row, layer);
     const std::string module(module_of(name));
     return std::any_of(nvfp4_dialects().begin(), nvfp4_dialects().end(),
                        [&](const Nvfp4Dialect& d) { return s_.find(module + d.global_scale).has_value(); });
@@ -137,11 +137,15 @@ std::optional<int64_t> FamilySubject::experts() const {
   return sizes.number(model.family->experts.count);
 }
 
+void lint_missing_tensors(FamilySubject& subject, LintReporter& reporter) {
+  PresenceLint(subject, reporter).check_missing();
+}
+
 ModelFacts lint_family(const LintInput& s, LintReporter& reporter) {
   if (!s.is_directory || !s.config.is_object() || s.tensors.empty()) return {};
   const auto model = find_language_model(s.config);
   if (!model || !describes_model(*model->config)) return {};
-  const FamilyPresence there(s, *model);
+  const FamilyPresence there(find_family_tensors(s, *model), *model);
   FamilySubject x{.input = s,
                   .model = *model,
                   .there = there,
@@ -154,6 +158,7 @@ ModelFacts lint_family(const LintInput& s, LintReporter& reporter) {
   lint_family_sizes(x, reporter);
   if (!s.is_part && x.is_own_class) PresenceLint(x, reporter).run();
   if (!s.is_part) check_prefix(s, *model, reporter);
+  lint_family_parts(x, reporter);
   x.facts.experts = x.experts();
   if (const auto tied = x.sizes.number("tie_word_embeddings")) x.facts.tied = *tied != 0;
   x.facts.family = model->family;

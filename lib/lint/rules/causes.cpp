@@ -59,6 +59,9 @@ constexpr CauseRow kCauseRows[] = {
     {"bad-index index-stale-tensor index-wrong-file index-incomplete", "", Tie::kFile, "index-total-size"},
     {"no-config", "", Tie::kDirectory, kClaims},
     {"odd-setting", "", Tie::kKey, "*"},
+    {"name-prefix", "", Tie::kDirectory,
+     "no-quantization-config config-* engine-* un*-ignored unused-pattern *-missing missing-input-scale "
+     "tensor-unknown quantized-* odd-setting impossible-setting layer* gate-up-order expert*"},
     {"expert-name", "", Tie::kModule, kLacks},
     {"layers-missing", "", Tie::kModule, "experts-missing head-missing incomplete-* index-* manifest-hash"},
     {"experts-missing mtp-missing head-missing incomplete-module missing-input-scale", "", Tie::kModule,

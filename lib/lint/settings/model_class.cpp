@@ -73,7 +73,8 @@ class ModelClass : public SettingLint {
 
   /// Compares the class, by which vLLM chooses the model, with model_type, by which transformers does.
   void check_class() {
-    if (!model_ || model_->is_nested || is_class_of_family(s_.config, *model_)) return;
+    if (!model_) return check_unknown_type();
+    if (model_->is_nested || is_class_of_family(s_.config, *model_)) return;
     for (const std::string& name : strings_of(s_.config, "architectures")) {
       const std::string stem = name.substr(0, name.find("For"));
       const FamilyShapes* other = find_family_of_class(stem);
@@ -81,6 +82,20 @@ class ModelClass : public SettingLint {
       reporter_.add("impossible-setting", {"config.json", "architectures"},
                     "expected a class of model_type {}, found {}", model_->model_type,
                     json_quote_short(name));
+      return;
+    }
+  }
+
+  /// Reports a model_type that nobody knows beside a class that loaders know. transformers stops at it.
+  void check_unknown_type() {
+    const std::string type = text_of(s_.config, "model_type");
+    if (type.empty() || s_.config.contains("auto_map")) return;
+    for (const std::string& name : strings_of(s_.config, "architectures")) {
+      const size_t task = name.find("ForCausalLM");
+      const FamilyShapes* family = task == name.npos ? nullptr : find_family_of_class(name.substr(0, task));
+      if (family == nullptr) continue;
+      reporter_.add("impossible-setting", {"config.json", "model_type"}, "expected {} as {} says, found {}",
+                    family->model_types[0], name, json_quote_short(type));
       return;
     }
   }
