@@ -191,7 +191,8 @@ void report_no_quantization(const LintInput& s, const std::vector<CodedModule>& 
   std::map<std::string, std::pair<size_t, std::string>> found;
   for (const CodedModule& m : coded) {
     if (m.scale_suffix.empty()) continue;
-    auto& [count, first] = found.try_emplace(m.text(), 0, m.name).first->second;
+    // Blocks of FP8 have scales in as many shapes as there are matrices.
+    auto& [count, first] = found.try_emplace(m.is_fp8() ? "FP8" : m.text(), 0, m.name).first->second;
     ++count;
   }
   if (found.empty()) return;

@@ -25,7 +25,7 @@ class LayerKinds {
     for (const Json* own : model_configs(config)) {
       for (const auto& [key, value] : own->items()) {
         add(key, value);
-        if (!value.is_object()) continue;
+        if (!value.is_object() || key.find("quantization") != key.npos) continue;
         for (const auto& [inner, list] : value.items()) add(inner, list);
       }
     }
@@ -44,7 +44,8 @@ class LayerKinds {
  private:
   void add(const std::string& key, const Json& list) {
     if (!list.is_array() || list.empty() || list.begin()->is_structured()) return;
-    if (std::ssize(list) >= layers_) {
+    constexpr int64_t kDrafts = 8;  // further entries of such lists are for drafts
+    if (std::ssize(list) >= layers_ && std::ssize(list) - layers_ <= kDrafts) {
       by_layer_.push_back(&list);
       return;
     }

@@ -117,9 +117,17 @@ void check_layers(const LintInput& s, LintReporter& reporter) {
   };
   size_t most = 0;
   std::string main;
+  const int64_t stated = counts.empty() ? 0 : *counts.rbegin();
   for (const auto& [prefix, numbers] : layers) {
     const int64_t missing = *numbers.rbegin() + 1 - static_cast<int64_t>(numbers.size());
-    if (missing > 0) {
+    const bool is_one = missing == 1 && stated > 1 && !is_aside(prefix);
+    if (is_one && *numbers.begin() == 1 && *numbers.rbegin() >= stated) {
+      reporter.add("layers-missing", {"", prefix}, "expected layers from 0 on, found 1 to {}: numbers begin at 1",
+                   *numbers.rbegin());
+    } else if (is_one && !numbers.contains(stated) && *numbers.rbegin() > stated) {
+      reporter.add("layers-missing", {"", prefix},
+                   "expected drafts from layer {} on, behind the last, found them from {} on", stated, stated + 1);
+    } else if (missing > 0) {
       int64_t first = 0;
       while (numbers.count(first)) ++first;
       reporter.add("layers-missing", {"", prefix}, "expected layers 0 to {}, found {} missing, the first {}",

@@ -50,9 +50,41 @@ class PresenceLint : public FamilyLint {
       x_.facts.embedding_reported = x_.facts.embedding_reported || row.kind == ParameterKind::kEmbedding;
       std::string more =
           row.has_layer && wanted > 1 ? fmt::format(", in {} of {} layers", missing, wanted) : "";
-      reporter_.add("tensor-missing", {"", first}, "expected {}as every model of {} has, found none{}",
-                    shape_phrase(row), model_.model_type, more);
+      reporter_.add("tensor-missing", {"", first},
+                    fmt::format("expected {}as every model of {} has, found {}{}", shape_phrase(row),
+                                model_.model_type, fused_with(first), more),
+                    facts_of(row));
     }
+  }
+  /// Returns "none", or the linear that holds rows of a tensor together with those of others.
+  std::string fused_with(const std::string& tensor) const {
+    const std::string_view module = module_of(tensor), leaf = leaf_of(module);
+    const bool of_qkv = leaf == "q_proj" || leaf == "k_proj" || leaf == "v_proj";
+    const bool of_pair = leaf == "gate_proj" || leaf == "up_proj";
+    for (const char* fused : {"qkv_proj", "qkv", "query_key_value", "W_pack", "gate_up_proj"}) {
+      if (!(std::string_view(fused) == "gate_up_proj" ? of_pair : of_qkv)) continue;
+      const std::string name = fmt::format("{}.{}", parent_of(module), fused);
+      const auto at = std::ranges::lower_bound(s_.tensors, name + ".", {}, &TensorInfo::name);
+      if (at != s_.tensors.end() && at->name.starts_with(name + "."))
+        return fmt::format("it within {}, which loaders of {} do not split", name, model_.model_type);
+    }
+    return "none";
+  }
+  /// Returns the key that decides whether a layer has a row. If the key contradicts another, that is the cause.
+  LintFacts facts_of(const FamilyRow& row) const {
+    LintFacts facts;
+    for_each_term(row.when, [&](std::string_view term) {
+      if (!term.starts_with('@') && !term.starts_with("!@")) return;
+      const bool of_mlp = term.ends_with("dense") || term.ends_with("sparse") || term.ends_with("hash");
+      std::string_view keys = (of_mlp ? model_.family->mlp : model_.family->mixer).keys;
+      while (!keys.empty()) {
+        const size_t end = std::min(keys.find(", "), keys.size());
+        const std::string_view key = keys.substr(0, end);
+        if (sizes_.stated(key) != nullptr) facts = {std::string(key), row.name, "impossible-setting"};
+        keys.remove_prefix(std::min(end + 2, keys.size()));
+      }
+    });
+    return facts;
   }
  private:
   /// True if only a global scale is there and the codes are missing. That is reported with the module.
@@ -91,9 +123,11 @@ class PresenceLint : public FamilyLint {
         count += tensors;
       }
       if (count == 0) continue;
-      reporter_.add("tensor-unknown", s_.at(first), "expected none{}{} by config.json ({}), found {}",
-                    layer >= 0 ? fmt::format(" in layer {}", layer) : "", and_more(count, ", nor {} more"),
-                    row.when, describe(s_.tensors[first]));
+      reporter_.add("tensor-unknown", s_.at(first),
+                    fmt::format("expected none{}{} by config.json ({}), found {}",
+                                layer >= 0 ? fmt::format(" in layer {}", layer) : "",
+                                and_more(count, ", nor {} more"), row.when, describe(s_.tensors[first])),
+                    facts_of(row));
     }
     if (model_.family->is_open || model_.is_nested) return check_unknown_in_layers();
     for (const UnknownTensors& u : there_.unknown()) report_unknown(u);

@@ -29,6 +29,7 @@ class PartLint {
     if (is_one_of_several() && count_ != 1) return;
     FamilyTensors tensors = find_part_tensors(s_, x_.model, part_rows());
     if (tensors.tensors.empty()) return check_lost();
+    if (part_.is_tower) check_tower(tensors);
     if (part_.is_tower && !s_.is_part) check_layers(tensors.layers);
     for (const int64_t layer : tensors.layers) {
       if (part_.is_tower || *part_.layers == '\0') continue;
@@ -82,6 +83,30 @@ class PartLint {
                   "expected the tower that vision_config describes, as every model of {} has it, found no tensor "
                   "of it",
                   x_.model.model_type);
+  }
+
+  /// Checks names of a tower without "model.", and sizes of patches that no row gives.
+  void check_tower(const FamilyTensors& tower) {
+    constexpr std::string_view kModel = "model.";
+    size_t bare = 0, first = 0;
+    for (const FamilyTensor& t : tower.tensors) {
+      const std::string& name = s_.tensors[t.tensor].name;
+      const FamilyRow& row = tower.rows[static_cast<size_t>(t.row)];
+      if (row.name.starts_with(kModel) && !name.starts_with(kModel) && bare++ == 0) first = t.tensor;
+      const std::vector<int64_t>& shape = s_.tensors[t.tensor].shape;
+      if (row.kind != ParameterKind::kTwoPatches || shape.size() != 5) continue;
+      for (const auto& [key, found] : {std::pair{"vision_config.in_channels", shape[1]},
+                                       std::pair{"vision_config.temporal_patch_size", shape[2]}}) {
+        const auto said = sizes_.number(key);
+        if (!said || *said == found) continue;
+        reporter_.add("config-shape", {"config.json", key}, "expected {} as {} has {}, found {}", found, name,
+                      describe(s_.tensors[t.tensor]), *said);
+      }
+    }
+    if (bare == 0) return;
+    const std::string& name = s_.tensors[first].name;
+    reporter_.add("tensor-unknown", s_.at(first), "expected {}{}, found a name that models of {} do not have{}", kModel,
+                  name, x_.model.model_type, and_more(bare, ", and {} more like it"));
   }
 
   void check_layers(std::vector<int64_t>& layers) {
@@ -157,7 +182,12 @@ class PartLint {
                     describe(s_.tensors[usual->second.second]), usual->second.first,
                     describe(s_.tensors[found.second]));
     }
-    const auto width = sizes_.size(row.k);
+    // Each head has a prime number of rows, near the number in the config.
+    const auto rows = sizes_.size(row.n), width = sizes_.size(row.k);
+    const int64_t stored = usual->first.empty() ? 0 : usual->first[0];
+    if (rows && usual->first.size() == 2 && (stored < *rows - *rows / 4 || stored > *rows + *rows / 4))
+      reporter_.add("config-shape", s_.at(usual->second.second), "expected about {} rows ({} of config.json), found {}",
+                    *rows, row.n, describe(s_.tensors[usual->second.second]));
     if (!width || usual->first.size() != 2 || usual->first[1] == *width) return;
     reporter_.add("config-shape", s_.at(usual->second.second), "expected {} columns ({} of config.json), found {}",
                   *width, row.k, describe(s_.tensors[usual->second.second]));

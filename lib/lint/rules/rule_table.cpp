@@ -183,7 +183,7 @@ constexpr LintRule kRules[] = {
      "Write kv_cache_scheme and kv_cache_quant_algo as the scales were calibrated, or drop both.", "https://github.com/kvcache-ai/ktransformers/issues/1978",
      "Scales are dropped, or 1 is taken in their place and keys and values saturate."},
     {"engine-lookup", kWarning, "By an engine's own rules of names and patterns the config says another format of a module than it has, or the engine stops at the config.",
-     "Name modules as they are called in the files, in the lists and patterns that the engine reads; see formats/README.md.", "https://github.com/vllm-project/vllm/issues/55496",
+     "Let the config say of each module what is stored, by keys, names and patterns that the engine reads; see formats/README.md.", "https://github.com/vllm-project/vllm/issues/55496",
      "That engine reads codes of one format as those of another, or does not start."},
     {"engine-limit", kNote, "An engine has no loader for a format of this config, whatever the config says.",
      "Serve it with another engine, or convert what it cannot load.", "https://github.com/sgl-project/sglang/pull/38726",
@@ -248,7 +248,7 @@ constexpr LintRule kRules[] = {
      "Nobody may use the checkpoint without asking.", true},
     // Scales that are one number
     {"unequal-global-scales", kError, "Gate and up (or q, k and v) have different global scales.",
-     "twofour convert folds them; or export again with the producer's fusion on.", "https://github.com/vllm-project/vllm/issues/54974",
+     "Export again with the producer's fusion on; twofour convert folds scales that differ by a factor of less than 10, and makes the rest permanent.", "https://github.com/vllm-project/vllm/issues/54974",
      "Engines take one for all and scale the rest wrongly."},
     {"unequal-input-scales", kNote, "Gate and up (or q, k and v) have different input scales.",
      "Calibrate them together.", "https://github.com/vllm-project/vllm/pull/26135",

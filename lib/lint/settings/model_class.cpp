@@ -24,6 +24,7 @@ class ModelClass : public SettingLint {
     check_class();
     check_head();
     check_described();
+    check_nested();
     lint_token_settings(s_, "config.json", model_ ? *model_->config : s_.config, reporter_);
   }
 
@@ -110,6 +111,19 @@ class ModelClass : public SettingLint {
     reporter_.add("impossible-setting", {"config.json", "architectures"},
                   "expected a class with lm_head.weight, which is stored, found {}",
                   json_quote_short(classes[0]));
+  }
+
+  /// Reports the config of a model that also reads images, without that of the language model in it. Loaders
+  /// then take the sizes of the family's first model.
+  void check_nested() {
+    const std::string type = text_of(s_.config, "model_type");
+    const bool has_nested = std::ranges::any_of(
+        kLanguageConfigs, [&](const char* key) { return s_.config.contains(key) && s_.config[key].is_object(); });
+    const bool is_outer = std::ranges::any_of(family_shapes(), [&](const FamilyShapes& family) {
+      return family.outer_type != nullptr && type == family.outer_type;
+    });
+    if (is_outer && !has_nested && !s_.config.contains("hidden_size") && is_decoder())
+      odd("text_config", "expected the config of the language model, found none");
   }
 
   /// Reports a config without sizes. Loaders then use the sizes of the family's first model.
