@@ -76,6 +76,7 @@ class BlockLint {
       while (experts_.count(first)) ++first;
       sink_.add("experts-missing", {"", block_}, "expected experts 0 to {}, found {} missing, the first {}",
                 last, last + 1 - count, first);
+      return;  // whether the last ones are lost, too, shows when the gap is filled
     }
     if (promised_.empty() || promised_.count(count)) return;
     const int64_t most = *promised_.rbegin();
@@ -196,7 +197,8 @@ namespace {
 
 /// Checks that a model with routed experts states the necessary numbers, by the keys of its family.
 void check_stated(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
-  if (!s.config.is_object()) return;
+  // Without any size, the config of the language model is lost, which another rule reports.
+  if (!s.config.is_object() || model_settings(s.config, "hidden_size").empty()) return;
   // If the config lacks a number, the model's class has a default.
   bool count = false,
        chosen = model.family != nullptr && *model.family->experts.per_token != '\0' &&

@@ -106,6 +106,24 @@ std::map<std::string, std::set<int64_t>, std::less<>> find_layers(const LintInpu
   return layers;
 }
 
+/// Reports numbers of layers with zeros before them.
+void check_layer_names(const LintInput& s, LintReporter& reporter) {
+  std::string last;
+  for (size_t i = 0; i < s.tensors.size(); ++i) {
+    constexpr std::string_view kContainer = "layers.0";
+    const std::string& name = s.tensors[i].name;
+    const size_t at = name.find(kContainer), digit = at + kContainer.size();
+    if (at == name.npos || (at > 0 && name[at - 1] != '.') || digit >= name.size() || name[digit] < '0' ||
+        name[digit] > '9')
+      continue;
+    const std::string layer = name.substr(0, name.find('.', digit));
+    if (layer == last) continue;
+    last = layer;
+    reporter.add("layer-numbers", s.at(i, layer), "expected a number without zeros before it, found {}",
+                 leaf_of(layer));
+  }
+}
+
 void check_layers(const LintInput& s, LintReporter& reporter) {
   const auto layers = find_layers(s);
   // If layers have two blocks each, num_hidden_layers may be the number of blocks.
@@ -122,10 +140,10 @@ void check_layers(const LintInput& s, LintReporter& reporter) {
     const int64_t missing = *numbers.rbegin() + 1 - static_cast<int64_t>(numbers.size());
     const bool is_one = missing == 1 && stated > 1 && !is_aside(prefix);
     if (is_one && *numbers.begin() == 1 && *numbers.rbegin() >= stated) {
-      reporter.add("layers-missing", {"", prefix}, "expected layers from 0 on, found 1 to {}: numbers begin at 1",
+      reporter.add("layer-numbers", {"", prefix}, "expected layers from 0 on, found 1 to {}: numbers begin at 1",
                    *numbers.rbegin());
     } else if (is_one && !numbers.contains(stated) && *numbers.rbegin() > stated) {
-      reporter.add("layers-missing", {"", prefix},
+      reporter.add("layer-numbers", {"", prefix},
                    "expected drafts from layer {} on, behind the last, found them from {} on", stated, stated + 1);
     } else if (missing > 0) {
       int64_t first = 0;
@@ -245,6 +263,7 @@ void lint_modules(const LintInput& s, const std::vector<CodedModule>& coded, boo
   lint_complete(s, coded, headers_only, reporter);
   lint_experts(s, model, reporter);
   check_layers(s, reporter);
+  check_layer_names(s, reporter);
   lint_drafts(s, model, reporter);
   lint_layer_parts(s, model, reporter);
   lint_common_shapes(s, model, reporter);

@@ -114,6 +114,14 @@ class PresenceLint : public FamilyLint {
       const FamilyRow& row = there_.rows()[i];
       size_t count = 0, first = 0;
       int64_t layer = -1;
+      if (is_of_quantizers(row) && !there_.counts(i).empty()) {
+        const auto& [at, tensors] = *there_.counts(i).begin();
+        const TensorInfo& t = s_.tensors[there_.first(i, at)];
+        reporter_.add("tensor-unknown", s_.at(there_.first(i, at)),
+                      "expected a name that loaders of {} take in floats, found {}, which only quantizers write",
+                      model_.model_type, describe(t));
+        continue;
+      }
       for (const auto& [at, tensors] : there_.counts(i)) {
         if (sizes_.holds(row.when, at)) continue;
         if (count == 0) {
@@ -131,6 +139,11 @@ class PresenceLint : public FamilyLint {
     }
     if (model_.family->is_open || model_.is_nested) return check_unknown_in_layers();
     for (const UnknownTensors& u : there_.unknown()) report_unknown(u);
+  }
+  /// True for names of experts that quantizers give to linears which are stored otherwise in floats.
+  bool is_of_quantizers(const FamilyRow& row) const {
+    return row.is_alias && row.has_expert && !model_.family->is_open && s_.quantization.is_null() &&
+           s_.layout.empty();
   }
   /// Reports unknown tensors beside known modules of a layer. This is for models that have further parts
   /// elsewhere.

@@ -85,8 +85,10 @@ class SizeLint : public FamilyLint {
                     w.found, first.name, more, describe(first), found);
       return;
     }
-    reporter_.add("config-shape", {"config.json", w.key}, "expected {} as {}{} has {}{}, found {}", w.found,
-                  first.name, more, describe(first), by, found);
+    std::string others;
+    for (const auto& [key, value] : w.others) others += fmt::format(", or {} of {}", key, value);
+    reporter_.add("config-shape", {"config.json", w.key}, "expected {}{} as {}{} has {}{}, found {}", w.found,
+                  others, first.name, more, describe(first), by, found);
   }
 
   /// True if another rule reports the fault: an expert differs from its siblings, a weight is stored twice,

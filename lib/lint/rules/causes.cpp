@@ -59,6 +59,8 @@ constexpr CauseRow kCauseRows[] = {
     {"bad-index index-stale-tensor index-wrong-file index-incomplete", "", Tie::kFile, "index-total-size"},
     {"no-config", "", Tie::kDirectory, kClaims},
     {"odd-setting", "", Tie::kKey, "*"},
+    {"layer-numbers", "", Tie::kDirectory,
+     "config-dtype engine-* un*-ignored unused-pattern layer* mtp-missing tensor-* experts-*"},
     {"name-prefix", "", Tie::kDirectory,
      "no-quantization-config config-* engine-* un*-ignored unused-pattern *-missing missing-input-scale "
      "tensor-unknown quantized-* odd-setting impossible-setting layer* gate-up-order expert*"},

@@ -124,6 +124,7 @@ class Settings : public SettingLint {
     check_experts();
     check_layer_lists();
     check_synonyms();
+    check_nested();
   }
 
  private:
@@ -297,6 +298,20 @@ class Settings : public SettingLint {
         }
         if (first == nullptr) first = key;
       }
+    }
+  }
+
+  /// Compares sizes of the language model that are stated in its own config and outside of it. Some engines read
+  /// one, some the other.
+  void check_nested() {
+    const std::vector<const Json*> all = model_configs(s_.config);
+    if (all.size() < 2) return;
+    for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+                            "num_experts", "num_experts_per_tok"}) {
+      const Json &outer = member(*all.front(), key), &own = member(*all.back(), key);
+      if (!outer.is_number() || !own.is_number() || outer == own) continue;
+      impossible(key, "expected {} as the language model's config says, found {} outside of it",
+                 quoted_setting(own), quoted_setting(outer));
     }
   }
 
