@@ -158,8 +158,11 @@ void check_int4_values(const LintInput& s, bool headers_only, LintReporter& repo
       if (!s.find(tensor) || !is_of_int4(s, tensor)) return;
       // Integers of other widths are not damaged.
       const bool unread = rest.find("expected integers of 4 bits") != rest.npos;
+      // All modules of another width, and all shapes that are written in another way, are one finding each.
+      const bool is_shape = tensor.ends_with(".weight_shape");
       reporter.add(unread ? "unsupported-format" : "module-shape", {shard.name, tensor},
-                   without_where(rest, tensor) + (unread ? kNotSupported : ""));
+                   without_where(rest, tensor) + (unread ? kNotSupported : ""),
+                   {.key = unread ? "bits" : is_shape ? "weight_shape" : "", .cause = unread ? "config-format" : ""});
       return;
     }
   };

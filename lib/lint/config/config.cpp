@@ -124,6 +124,45 @@ void check_formats(const LintInput& s, const std::vector<CodedModule>& coded, co
   }
 }
 
+/// Reports formats of which no group of the config is, so that nothing says how to read them.
+void check_lost_groups(const LintInput& s, const std::vector<CodedModule>& coded, const QuantizationSaid& said,
+                       LintReporter& reporter) {
+  if (said.method != QuantMethod::kGroups || !s.layout.empty() || members_of(said.groups()).empty()) return;
+  std::set<std::pair<std::string, int64_t>> groups;  // types and bits
+  for (const auto& [name, group] : members_of(said.groups())) {
+    const Json& weights = member(group, "weights");
+    groups.emplace(text_of(weights, "type"), integer_of(weights, "num_bits").value_or(0));
+  }
+  std::map<std::string, std::pair<size_t, std::string>> lost;  // count and first module of each format
+  for (const CodedModule& m : coded) {
+    if (m.scale_suffix.empty() || m.format->integers) continue;
+    if (groups.contains({"float", m.format->pairs ? 4 : 8})) continue;
+    auto& [count, first] = lost.try_emplace(m.is_fp8() ? "FP8" : m.text(), 0, m.name).first->second;
+    ++count;
+  }
+  for (const auto& [format, modules] : lost) {
+    reporter.add("no-quantization-config", s.setting("config_groups"),
+                 "expected a group for {} {} modules, the first {}, found none", modules.first, format, modules.second);
+  }
+}
+
+/// Reports stacks in MXFP4 that a list of modules in floats names.
+void check_listed_stacks(const LintInput& s, const std::vector<CodedModule>& coded, const QuantizationSaid& said,
+                         LintReporter& reporter) {
+  if (said.method_text != "mxfp4") return;
+  for (const CodedModule& m : coded) {
+    if (!m.is_mxfp4() || !m.is_stack) continue;
+    const auto entry = std::find_if(said.ignored().begin(), said.ignored().end(), [&](const auto& pattern) {
+      const bool wild = is_wild(pattern.first);
+      const ConfigPattern glob(wild ? pattern.first : "");
+      return any_above(m.name, [&](std::string_view name) { return wild ? glob.matches(name) : name == pattern.first; });
+    });
+    if (entry == said.ignored().end()) continue;
+    reporter.add("config-dtype", s.at(m.tensor, m.name), "expected floats as {} says by {}, found {}", entry->second,
+                 entry->first, m.text());
+  }
+}
+
 /// Returns the algorithm of each module that a configuration lists, in lower case. All names of FP8 in blocks
 /// become one.
 std::map<std::string, std::string> listed_layers(const Json& entry) {
@@ -228,8 +267,10 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
   lint_unused_patterns(s, said, reporter);
   std::set<std::string> reported;
   lint_cache(s, said, reporter);
+  check_listed_stacks(s, coded, said, reporter);
   if (!lint_promises(s, said, coded, reported, reporter)) return;  // the config's other keys mean nothing
   check_formats(s, coded, said, reported, reporter);
+  check_lost_groups(s, coded, said, reporter);
   bool disagree = false;
   const auto report_other = [&]<class... Args>(const char* key, fmt::format_string<Args...> text,
                                                Args&&... args) {

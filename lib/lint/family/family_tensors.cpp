@@ -236,8 +236,12 @@ class TensorMatcher {
     if (name.ends_with(".qweight")) {
       const auto scales = s_.find(std::string(module_of(name)) + ".scales");
       if (!scales || s_.tensors[*scales].shape.size() != 2) return std::nullopt;
-      const bool along_k = s_.tensors[*scales].shape[1] == d[1];  // GPTQ's words; AWQ's words are along N
-      return along_k ? LogicalShape{-1, d[1], d[0] * pack_} : LogicalShape{-1, d[1] * pack_, d[0]};
+      const int64_t n = s_.tensors[*scales].shape[1];
+      // AWQ's words are along N, GPTQ's along K. GPTQ's zero points are packed along N.
+      if (n != d[1]) return LogicalShape{-1, d[1] > 0 && n % d[1] == 0 ? n : d[1] * pack_, d[0]};
+      const auto zeros = s_.find(std::string(module_of(name)) + ".qzeros");
+      const int64_t words = zeros && s_.tensors[*zeros].shape.size() == 2 ? s_.tensors[*zeros].shape[1] : 0;
+      return LogicalShape{-1, n, d[0] * (words > 0 && n % words == 0 ? n / words : pack_)};
     }
     if (t.dtype == DType::kI32) return LogicalShape{-1, d[0], d[1] * pack_};
     const bool pairs =
