@@ -70,8 +70,9 @@ void check_fp8_complete(const LintInput& s, const std::vector<CodedModule>& modu
     const std::string_view table = table_of_piece(m.name);
     if (!table.empty()) {
       if (tables.insert(table).second)
-        reporter.add("incomplete-module", s.at(m.tensor, std::string(table)),
-                     "expected a scale beside its FP8 numbers, .weight_scale or one for each piece, found none");
+        reporter.add(
+            "incomplete-module", s.at(m.tensor, std::string(table)),
+            "expected a scale beside its FP8 numbers, .weight_scale or one for each piece, found none");
       continue;
     }
     reporter.add("incomplete-module", s.at(m.tensor, m.name),
@@ -162,7 +163,10 @@ void check_int4_values(const LintInput& s, bool headers_only, LintReporter& repo
       const bool is_shape = tensor.ends_with(".weight_shape");
       reporter.add(unread ? "unsupported-format" : "module-shape", {shard.name, tensor},
                    without_where(rest, tensor) + (unread ? kNotSupported : ""),
-                   {.key = unread ? "bits" : is_shape ? "weight_shape" : "", .cause = unread ? "config-format" : ""});
+                   {.key = unread     ? "bits"
+                           : is_shape ? "weight_shape"
+                                      : "",
+                    .cause = unread ? "config-format" : ""});
       return;
     }
   };

@@ -125,8 +125,8 @@ void check_formats(const LintInput& s, const std::vector<CodedModule>& coded, co
 }
 
 /// Reports formats of which no group of the config is, so that nothing says how to read them.
-void check_lost_groups(const LintInput& s, const std::vector<CodedModule>& coded, const QuantizationSaid& said,
-                       LintReporter& reporter) {
+void check_lost_groups(const LintInput& s, const std::vector<CodedModule>& coded,
+                       const QuantizationSaid& said, LintReporter& reporter) {
   if (said.method != QuantMethod::kGroups || !s.layout.empty() || members_of(said.groups()).empty()) return;
   std::set<std::pair<std::string, int64_t>> groups;  // types and bits
   for (const auto& [name, group] : members_of(said.groups())) {
@@ -142,24 +142,26 @@ void check_lost_groups(const LintInput& s, const std::vector<CodedModule>& coded
   }
   for (const auto& [format, modules] : lost) {
     reporter.add("no-quantization-config", s.setting("config_groups"),
-                 "expected a group for {} {} modules, the first {}, found none", modules.first, format, modules.second);
+                 "expected a group for {} {} modules, the first {}, found none", modules.first, format,
+                 modules.second);
   }
 }
 
 /// Reports stacks in MXFP4 that a list of modules in floats names.
-void check_listed_stacks(const LintInput& s, const std::vector<CodedModule>& coded, const QuantizationSaid& said,
-                         LintReporter& reporter) {
+void check_listed_stacks(const LintInput& s, const std::vector<CodedModule>& coded,
+                         const QuantizationSaid& said, LintReporter& reporter) {
   if (said.method_text != "mxfp4") return;
   for (const CodedModule& m : coded) {
     if (!m.is_mxfp4() || !m.is_stack) continue;
     const auto entry = std::find_if(said.ignored().begin(), said.ignored().end(), [&](const auto& pattern) {
       const bool wild = is_wild(pattern.first);
       const ConfigPattern glob(wild ? pattern.first : "");
-      return any_above(m.name, [&](std::string_view name) { return wild ? glob.matches(name) : name == pattern.first; });
+      return any_above(
+          m.name, [&](std::string_view name) { return wild ? glob.matches(name) : name == pattern.first; });
     });
     if (entry == said.ignored().end()) continue;
-    reporter.add("config-dtype", s.at(m.tensor, m.name), "expected floats as {} says by {}, found {}", entry->second,
-                 entry->first, m.text());
+    reporter.add("config-dtype", s.at(m.tensor, m.name), "expected floats as {} says by {}, found {}",
+                 entry->second, entry->first, m.text());
   }
 }
 

@@ -224,8 +224,8 @@ void check_stated(const LintInput& s, const ModelFacts& model, LintReporter& rep
 
 namespace {
 
-/// True if a block has a tensor of routed experts: one with "experts" in its name, or a stack with a matrix for
-/// each of `count` experts.
+/// True if a block has a tensor of routed experts: one with "experts" in its name, or a stack with a matrix
+/// for each of `count` experts.
 bool has_experts(const LintInput& s, const std::string& block, int64_t count) {
   const std::string below = block.empty() ? "" : block + ".";
   auto at = std::lower_bound(s.tensors.begin(), s.tensors.end(), below,

@@ -11,8 +11,8 @@
 #include "lib/lint/config/layer_tensors.h"
 #include "lib/source/checkpoint/model_config.h"
 
-// Layers of one kind have the same parts. A part that one layer lacks and the others have is lost, whatever the
-// family.
+// Layers of one kind have the same parts. A part that one layer lacks and the others have is lost, whatever
+// the family.
 
 namespace twofour {
 namespace {
@@ -33,7 +33,8 @@ class LayerKinds {
   std::string text(int64_t layer) const {
     std::string text = layer >= layers_ ? "draft" : "";
     for (const Json* list : by_layer_) {
-      if (static_cast<size_t>(layer) < list->size()) text += quoted_setting((*list)[static_cast<size_t>(layer)]) + " ";
+      if (static_cast<size_t>(layer) < list->size())
+        text += quoted_setting((*list)[static_cast<size_t>(layer)]) + " ";
     }
     // Some lists count layers from one.
     for (const std::set<int64_t>& named : named_)
@@ -96,7 +97,8 @@ class LayerPartsLint {
 
   /// Adds a part to its module and the modules above it. Experts, and lists within a layer, have numbers of
   /// their own and are left out.
-  void add_part(const std::string& name, const LayerPart& part, std::map<std::string, Children>& modules) const {
+  void add_part(const std::string& name, const LayerPart& part,
+                std::map<std::string, Children>& modules) const {
     if (any_part(name, [](std::string_view p) { return is_number_part(p) || p == "rotary_emb"; })) {
       const size_t experts = name.find("experts.");
       if (experts == 0 || experts == name.npos || name[experts - 1] != '.') return;
@@ -108,7 +110,8 @@ class LayerPartsLint {
     if (leaf == "weight" || leaf == "weight_packed" || leaf == "qweight") modules[name].insert("weight");
   }
   static void add_path(std::string_view name, std::map<std::string, Children>& modules) {
-    for (; !name.empty(); name = parent_of(name)) modules[std::string(parent_of(name))].emplace(leaf_of(name));
+    for (; !name.empty(); name = parent_of(name))
+      modules[std::string(parent_of(name))].emplace(leaf_of(name));
   }
 
   void check_module(const std::string& module, const std::map<Children, std::vector<int64_t>>& sets) {
@@ -125,7 +128,8 @@ class LayerPartsLint {
       const bool is_clear = have >= (is_main_ ? 2U : 3U) && (layers.size() == 1 || have >= 8 * layers.size());
       if (!is_clear || lost > std::max<size_t>(1, whole->first.size() / 3)) continue;
       for (const int64_t layer : layers) {
-        // In some families, the first layer has no norm before it, or no values to mix with the first layer's.
+        // In some families, the first layer has no norm before it, or no values to mix with the first
+        // layer's.
         if (layer == group_->layers[0].layer && (model_.family == nullptr || module.empty())) continue;
         for (const std::string& child : whole->first) {
           if (!children.contains(child)) report(layer, module.empty() ? child : module + "." + child, have);

@@ -140,11 +140,12 @@ void check_layers(const LintInput& s, LintReporter& reporter) {
     const int64_t missing = *numbers.rbegin() + 1 - static_cast<int64_t>(numbers.size());
     const bool is_one = missing == 1 && stated > 1 && !is_aside(prefix);
     if (is_one && *numbers.begin() == 1 && *numbers.rbegin() >= stated) {
-      reporter.add("layer-numbers", {"", prefix}, "expected layers from 0 on, found 1 to {}: numbers begin at 1",
-                   *numbers.rbegin());
+      reporter.add("layer-numbers", {"", prefix},
+                   "expected layers from 0 on, found 1 to {}: numbers begin at 1", *numbers.rbegin());
     } else if (is_one && !numbers.contains(stated) && *numbers.rbegin() > stated) {
       reporter.add("layer-numbers", {"", prefix},
-                   "expected drafts from layer {} on, behind the last, found them from {} on", stated, stated + 1);
+                   "expected drafts from layer {} on, behind the last, found them from {} on", stated,
+                   stated + 1);
     } else if (missing > 0) {
       int64_t first = 0;
       while (numbers.count(first)) ++first;
@@ -266,6 +267,7 @@ void lint_modules(const LintInput& s, const std::vector<CodedModule>& coded, boo
   check_layer_names(s, reporter);
   lint_drafts(s, model, reporter);
   lint_layer_parts(s, model, reporter);
+  lint_vision(s, model, reporter);
   lint_common_shapes(s, model, reporter);
   const bool differs = check_tied_head(s, model, headers_only, reporter);
   check_head(s, model, differs, reporter);

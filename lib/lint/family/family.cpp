@@ -70,7 +70,8 @@ class PresenceLint : public FamilyLint {
     }
     return "none";
   }
-  /// Returns the key that decides whether a layer has a row. If the key contradicts another, that is the cause.
+  /// Returns the key that decides whether a layer has a row. If the key contradicts another, that is the
+  /// cause.
   LintFacts facts_of(const FamilyRow& row) const {
     LintFacts facts;
     for_each_term(row.when, [&](std::string_view term) {
@@ -86,6 +87,7 @@ class PresenceLint : public FamilyLint {
     });
     return facts;
   }
+
  private:
   /// True if only a global scale is there and the codes are missing. That is reported with the module.
   bool has_scale_alone(const FamilyRow& row, int64_t layer) const {
@@ -117,9 +119,10 @@ class PresenceLint : public FamilyLint {
       if (is_of_quantizers(row) && !there_.counts(i).empty()) {
         const auto& [at, tensors] = *there_.counts(i).begin();
         const TensorInfo& t = s_.tensors[there_.first(i, at)];
-        reporter_.add("tensor-unknown", s_.at(there_.first(i, at)),
-                      "expected a name that loaders of {} take in floats, found {}, which only quantizers write",
-                      model_.model_type, describe(t));
+        reporter_.add(
+            "tensor-unknown", s_.at(there_.first(i, at)),
+            "expected a name that loaders of {} take in floats, found {}, which only quantizers write",
+            model_.model_type, describe(t));
         continue;
       }
       for (const auto& [at, tensors] : there_.counts(i)) {

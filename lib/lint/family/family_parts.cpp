@@ -56,7 +56,8 @@ class PartLint {
            }) > 1;
   }
 
-  /// Returns the rows of the part and, if it repeats them, those of the model's layers under the part's names.
+  /// Returns the rows of the part and, if it repeats them, those of the model's layers under the part's
+  /// names.
   PartRows part_rows() const {
     PartRows part{.rows = rows_};
     if (*part_.layers == '\0') return part;
@@ -79,10 +80,11 @@ class PartLint {
     const std::string prefix = rows_.empty() ? "" : rows_.front().name;
     std::string tower = prefix.substr(0, prefix.find(".patch_embed"));
     tower = tower.substr(0, tower.find(".vision_model"));
-    reporter_.add("tensor-missing", {"", tower},
-                  "expected the tower that vision_config describes, as every model of {} has it, found no tensor "
-                  "of it",
-                  x_.model.model_type);
+    reporter_.add(
+        "tensor-missing", {"", tower},
+        "expected the tower that vision_config describes, as every model of {} has it, found no tensor "
+        "of it",
+        x_.model.model_type);
   }
 
   /// Checks names of a tower without "model.", and sizes of patches that no row gives.
@@ -105,8 +107,9 @@ class PartLint {
     }
     if (bare == 0) return;
     const std::string& name = s_.tensors[first].name;
-    reporter_.add("tensor-unknown", s_.at(first), "expected {}{}, found a name that models of {} do not have{}", kModel,
-                  name, x_.model.model_type, and_more(bare, ", and {} more like it"));
+    reporter_.add("tensor-unknown", s_.at(first),
+                  "expected {}{}, found a name that models of {} do not have{}", kModel, name,
+                  x_.model.model_type, and_more(bare, ", and {} more like it"));
   }
 
   void check_layers(std::vector<int64_t>& layers) {
@@ -162,7 +165,8 @@ class PartLint {
       const bool is_gap = lost <= pieces.rbegin()->first;
       if (is_gap || std::ssize(pieces) < *count_) {
         reporter_.add("tensor-missing", {"", fmt::format("{}shard_{}.weight", table, lost)},
-                      "expected {} pieces of the table as {} says, found {}", *count_, part_.count, pieces.size());
+                      "expected {} pieces of the table as {} says, found {}", *count_, part_.count,
+                      pieces.size());
       } else {
         reporter_.add("config-shape", {"config.json", part_.count},
                       "expected {} as layer {} has so many pieces of {}, found {}", pieces.size(), layer,
@@ -186,11 +190,13 @@ class PartLint {
     const auto rows = sizes_.size(row.n), width = sizes_.size(row.k);
     const int64_t stored = usual->first.empty() ? 0 : usual->first[0];
     if (rows && usual->first.size() == 2 && (stored < *rows - *rows / 4 || stored > *rows + *rows / 4))
-      reporter_.add("config-shape", s_.at(usual->second.second), "expected about {} rows ({} of config.json), found {}",
-                    *rows, row.n, describe(s_.tensors[usual->second.second]));
+      reporter_.add("config-shape", s_.at(usual->second.second),
+                    "expected about {} rows ({} of config.json), found {}", *rows, row.n,
+                    describe(s_.tensors[usual->second.second]));
     if (!width || usual->first.size() != 2 || usual->first[1] == *width) return;
-    reporter_.add("config-shape", s_.at(usual->second.second), "expected {} columns ({} of config.json), found {}",
-                  *width, row.k, describe(s_.tensors[usual->second.second]));
+    reporter_.add("config-shape", s_.at(usual->second.second),
+                  "expected {} columns ({} of config.json), found {}", *width, row.k,
+                  describe(s_.tensors[usual->second.second]));
   }
   /// Reports layers that should have a table by the config and have no piece of one.
   void check_absent(const FamilyRow& row, std::string_view head, std::string_view middle,

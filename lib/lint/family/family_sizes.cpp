@@ -158,7 +158,8 @@ class SizeLint : public FamilyLint {
                     and_more(o.count, ", and in {} more"));
     }
   }
-  /// True if a header says F32 of a tensor whose bytes are as many as its numbers by config.json have in BF16.
+  /// True if a header says F32 of a tensor whose bytes are as many as its numbers by config.json have in
+  /// BF16.
   bool is_bf16_called_f32(size_t tensor, int64_t numbers) const {
     const TensorInfo& t = s_.tensors[tensor];
     return t.dtype == DType::kF32 && static_cast<int64_t>(t.bytes()) == 2 * numbers;

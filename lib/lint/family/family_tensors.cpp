@@ -171,6 +171,9 @@ class TensorMatcher {
   /// True for tensors of quantizers, caches and adapters that are beside a linear. Other rules check them.
   bool belongs_to_known(const std::string& name) const {
     const std::string_view leaf = leaf_of(name);
+    // Parts of layouts belong to artifacts.
+    if (s_.layout.empty() && !s_.has_manifest && (leaf.ends_with("_comp") || leaf.ends_with("_meta")))
+      return false;
     for (const char* part :
          {"scale",       "zero",     "shape",    "g_idx",     "inv_freq", "amax",   "lora",
           "masked_bias", "hadamard", "rotation", "smooth",    "comp",     "meta",   "packed",

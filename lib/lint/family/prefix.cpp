@@ -16,7 +16,8 @@ namespace {
 /// Modules that wrap others. Sources: torch.compile, torch.distributed.fsdp, activation checkpointing,
 /// DataParallel, and peft.
 constexpr std::string_view kWrappers[] = {
-    "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "base_model", "module"};
+    "_orig_mod",       "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
+    "_forward_module", "base_model",           "module"};
 
 bool is_wrapper(std::string_view part) { return std::ranges::find(kWrappers, part) != std::end(kWrappers); }
 
@@ -59,11 +60,13 @@ class PrefixLint {
     if (!names_ || known_share(as_is) > 0.1) return;
     for (size_t parts = 1; parts < 4; ++parts) {
       const auto cut = [parts](std::string_view name) {
-        for (size_t i = 0; i < parts && name.find('.') != name.npos; ++i) name.remove_prefix(name.find('.') + 1);
+        for (size_t i = 0; i < parts && name.find('.') != name.npos; ++i)
+          name.remove_prefix(name.find('.') + 1);
         return std::string(name);
       };
       if (known_share(cut) < 0.6) continue;
-      const auto at = std::ranges::find_if(s_.tensors, [&](const TensorInfo& t) { return is_known(cut(t.name)); });
+      const auto at =
+          std::ranges::find_if(s_.tensors, [&](const TensorInfo& t) { return is_known(cut(t.name)); });
       return report(static_cast<size_t>(at - s_.tensors.begin()), cut(at->name), reporter);
     }
   }

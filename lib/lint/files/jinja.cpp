@@ -20,21 +20,34 @@ struct Block {
   std::string_view opens, ends;
   std::string_view between = "";  ///< statements that divide the block
 };
-constexpr Block kBlocks[] = {
-    {"if", "endif", "elif else"}, {"for", "endfor", "else"},     {"macro", "endmacro"},
-    {"call", "endcall"},          {"filter", "endfilter"},       {"set", "endset"},
-    {"block", "endblock"},        {"with", "endwith"},           {"autoescape", "endautoescape"},
-    {"raw", "endraw"},            {"generation", "endgeneration"}};
+constexpr Block kBlocks[] = {{"if", "endif", "elif else"},    {"for", "endfor", "else"},
+                             {"macro", "endmacro"},           {"call", "endcall"},
+                             {"filter", "endfilter"},         {"set", "endset"},
+                             {"block", "endblock"},           {"with", "endwith"},
+                             {"autoescape", "endautoescape"}, {"raw", "endraw"},
+                             {"generation", "endgeneration"}};
 /// Statements that open no block.
 constexpr std::string_view kSimple[] = {"break", "continue", "include", "import", "from", "extends"};
 
 /// Operators that need something behind them.
-constexpr std::string_view kBinary[] = {"+", "-",  "*",  "/",  "//", "%", "**", "~", "==", "!=", "<",
-                                        ">", "<=", ">=", "|",  ".",  "=", "and", "or", "not", "in", "is"};
+constexpr std::string_view kBinary[] = {"+", "-",  "*",  "/", "//", "%", "**",  "~",  "==",  "!=", "<",
+                                        ">", "<=", ">=", "|", ".",  "=", "and", "or", "not", "in", "is"};
+/// Symbols that begin no operand.
+constexpr std::string_view kNoBeginnings[] = {")",  "]",  "}", ",", "*", "/", "|",
+                                              "==", "!=", "=", ".", ">", "<"};
 /// Functions that compare with their text and do not write it.
-constexpr std::string_view kSearches[] = {"split", "rsplit",     "replace",  "find",  "startswith",
-                                          "strip", "removeprefix", "endswith", "index", "rstrip",
+constexpr std::string_view kSearches[] = {"split", "rsplit",       "replace",   "find",   "startswith",
+                                          "strip", "removeprefix", "endswith",  "index",  "rstrip",
                                           "count", "removesuffix", "partition", "lstrip", "raise_exception"};
+
+/// Returns a piece for messages, which have one line.
+std::string shown(const Piece& piece) {
+  constexpr size_t kMost = 32;
+  std::string text(piece.text.substr(0, kMost));
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < ' '; }, ' ');
+  return piece.kind == Part::kString ? fmt::format("'{}'", text) : text;
+}
 
 template <class List>
 bool is_one_of(const List& list, std::string_view text) {
@@ -49,8 +62,8 @@ class Reader {
     facts_.is_empty = true;
     while (facts_.problem.empty() && at_ < text_.size()) step();
     if (facts_.problem.empty() && !open_.empty())
-      problem(open_.back().line, "expected {{% {} %}} for {{% {} %}}, found the end", open_.back().block->ends,
-              open_.back().block->opens);
+      problem(open_.back().line, "expected {{% {} %}} for {{% {} %}}, found the end",
+              open_.back().block->ends, open_.back().block->opens);
     return std::move(facts_);
   }
 
@@ -61,7 +74,8 @@ class Reader {
       facts_.problem = fmt::format("line {}: {}", line, fmt::format(text, std::forward<Args>(args)...));
   }
   size_t line() const {
-    return 1 + static_cast<size_t>(std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at_), '\n'));
+    return 1 + static_cast<size_t>(
+                   std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at_), '\n'));
   }
 
   /// Reads text up to the next tag, and the tag.
@@ -102,7 +116,8 @@ class Reader {
       const size_t end = text.find("|>", at + 2);
       if (end == text.npos) return;
       const std::string_view name = text.substr(at + 2, end - at - 2);
-      const bool is_token = !name.empty() && name.size() <= 64 && name.find_first_of("<>|{} \t\n'\"") == name.npos;
+      const bool is_token =
+          !name.empty() && name.size() <= 64 && name.find_first_of("<>|{} \t\n'\"") == name.npos;
       if (is_token) facts_.tokens.emplace(text.substr(at, end + 2 - at));
     }
   }
@@ -112,7 +127,8 @@ class Reader {
     std::vector<bool> searched;  // for each open bracket
     for (size_t i = 0; i < pieces.size(); ++i) {
       const Piece& p = pieces[i];
-      const std::string_view before = i > 0 ? pieces[i - 1].text : "", after = i + 1 < pieces.size() ? pieces[i + 1].text : "";
+      const std::string_view before = i > 0 ? pieces[i - 1].text : "",
+                             after = i + 1 < pieces.size() ? pieces[i + 1].text : "";
       if (p.kind == Part::kOperator && (p.text == "(" || p.text == "[" || p.text == "{")) {
         searched.push_back((!searched.empty() && searched.back()) || p.text == "[" ||
                            (p.text == "(" && is_one_of(kSearches, before)));
@@ -165,16 +181,17 @@ class Reader {
     }
     if (std::isalpha(c) != 0 || c == '_' || c >= 0x80) {
       size_t end = 1;
-      while (end < rest.size() && (std::isalnum(static_cast<unsigned char>(rest[end])) != 0 || rest[end] == '_' ||
-                                   static_cast<unsigned char>(rest[end]) >= 0x80))
+      while (end < rest.size() && (std::isalnum(static_cast<unsigned char>(rest[end])) != 0 ||
+                                   rest[end] == '_' || static_cast<unsigned char>(rest[end]) >= 0x80))
         ++end;
       return take(Part::kName, end);
     }
     if (std::isdigit(c) != 0) {
       size_t end = 1;
-      while (end < rest.size() && (std::isalnum(static_cast<unsigned char>(rest[end])) != 0 || rest[end] == '_' ||
-                                   (rest[end] == '.' && end + 1 < rest.size() &&
-                                    std::isdigit(static_cast<unsigned char>(rest[end + 1])) != 0)))
+      while (end < rest.size() &&
+             (std::isalnum(static_cast<unsigned char>(rest[end])) != 0 || rest[end] == '_' ||
+              (rest[end] == '.' && end + 1 < rest.size() &&
+               std::isdigit(static_cast<unsigned char>(rest[end + 1])) != 0)))
         ++end;
       return take(Part::kNumber, end);
     }
@@ -197,16 +214,40 @@ class Reader {
     return take(Part::kOperator, 1);
   }
 
-  /// Reports operators without an operand behind them.
+  /// Reports operators without an operand behind them, and operands without an operator between them.
   void check_expression(const std::vector<Piece>& pieces, size_t begin) {
     for (size_t i = 0; i < pieces.size(); ++i) {
       const Piece& p = pieces[i];
-      const bool is_operator = p.kind == Part::kOperator || (p.kind == Part::kName && (i == 0 || pieces[i - 1].text != "."));
-      if (!is_operator || !is_one_of(kBinary, p.text)) continue;
       const Piece* next = i + 1 < pieces.size() ? &pieces[i + 1] : nullptr;
-      const bool ends = next == nullptr || (next->kind == Part::kOperator && is_one_of(std::initializer_list<std::string_view>{")", "]", "}", ",", "*", "/", "|", "==", "!=", "=", "."}, next->text));
-      if (ends) return problem(begin, "expected something behind {}, found {}", p.text, next == nullptr ? "none" : next->text);
+      if (is_operator(pieces, i) && is_one_of(kBinary, p.text)) {
+        const bool ends =
+            next == nullptr || (next->kind == Part::kOperator && is_one_of(kNoBeginnings, next->text));
+        if (ends)
+          return problem(begin, "expected something behind {}, found {}", p.text,
+                         next == nullptr ? "none" : next->text);
+      }
+      if (next == nullptr || !ends_operand(pieces, i) || next->kind == Part::kOperator ||
+          is_operator(pieces, i + 1))
+        continue;
+      // Strings are joined, and a test may have its argument behind its name.
+      const bool is_joined = p.kind == Part::kString && next->kind == Part::kString;
+      const bool is_test = i > 0 && (pieces[i - 1].text == "is" || pieces[i - 1].text == "not");
+      if (!is_joined && !is_test)
+        return problem(begin, "expected an operator between {} and {}, found none", shown(p), shown(*next));
     }
+  }
+  /// True for symbols and for names that are operators. A name behind a dot is an attribute.
+  static bool is_operator(const std::vector<Piece>& pieces, size_t i) {
+    constexpr std::string_view kWords[] = {"and", "or", "not", "in", "is", "if", "else", "recursive"};
+    const Piece& p = pieces[i];
+    const bool is_attribute = i > 0 && pieces[i - 1].kind == Part::kOperator && pieces[i - 1].text == ".";
+    return p.kind == Part::kOperator || (p.kind == Part::kName && !is_attribute && is_one_of(kWords, p.text));
+  }
+  /// True if a piece is the end of an operand.
+  static bool ends_operand(const std::vector<Piece>& pieces, size_t i) {
+    const Piece& p = pieces[i];
+    if (p.kind == Part::kOperator) return p.text == ")" || p.text == "]" || p.text == "}";
+    return !is_operator(pieces, i);
   }
 
   void statement(const std::vector<Piece>& pieces, size_t begin) {
@@ -228,7 +269,8 @@ class Reader {
     problem(begin, "expected a statement of Jinja, found {}", word);
   }
   void check_condition(const std::vector<Piece>& pieces, size_t begin) {
-    if (pieces.size() == 1) return problem(begin, "expected a condition behind {}, found none", pieces[0].text);
+    if (pieces.size() == 1)
+      return problem(begin, "expected a condition behind {}, found none", pieces[0].text);
     check_expression({pieces.begin() + 1, pieces.end()}, begin);
   }
   void begin_block(const Block& block, const std::vector<Piece>& pieces, size_t begin) {
@@ -258,9 +300,10 @@ class Reader {
   }
   void end_block(const Block& block, size_t begin) {
     if (open_.empty() || open_.back().block != &block) {
-      return problem(begin, "expected {}, found {{% {} %}}",
-                     open_.empty() ? "no end of a block" : fmt::format("{{% {} %}}", open_.back().block->ends),
-                     block.ends);
+      return problem(
+          begin, "expected {}, found {{% {} %}}",
+          open_.empty() ? "no end of a block" : fmt::format("{{% {} %}}", open_.back().block->ends),
+          block.ends);
     }
     open_.pop_back();
   }

@@ -31,14 +31,16 @@ class TemplateLint {
     }
     if (!value.is_array()) {
       if (!value.is_null())
-        reporter_.add("bad-chat-template", place, "expected a text or a list of templates, found another value");
+        reporter_.add("bad-chat-template", place,
+                      "expected a text or a list of templates, found another value");
       return;
     }
     for (const Json& one : value) {
       const std::string name = text_of(one, "name");
       const Json& text = member(one, "template");
       if (name.empty() || !text.is_string()) {
-        reporter_.add("bad-chat-template", place, "expected a name and a template in each entry, found another");
+        reporter_.add("bad-chat-template", place,
+                      "expected a name and a template in each entry, found another");
         return;
       }
       check({place.file, fmt::format("{}.{}", place.name, name)}, text);
@@ -58,8 +60,9 @@ class TemplateLint {
       if (!tokens_->find(token) && !is_of_config(token)) missing.push_back(token);
     }
     if (missing.empty()) return;
-    reporter_.add("missing-token", place, "expected tokens of the tokenizer, found {} that it does not have{}",
-                  missing[0], and_more(missing.size(), ", nor {} more"));
+    reporter_.add("missing-token", place,
+                  "expected tokens of the tokenizer, found {} that it does not have{}", missing[0],
+                  and_more(missing.size(), ", nor {} more"));
   }
   /// True if tokenizer_config.json adds the token.
   bool is_of_config(const std::string& token) const {
@@ -80,7 +83,8 @@ std::string trimmed(std::string text) {
 }
 
 /// Reads a template in a file of its own; nullopt: there is none, or another rule reports it.
-std::optional<std::string> read_template_file(const LintInput& s, const std::string& name, LintReporter& reporter) {
+std::optional<std::string> read_template_file(const LintInput& s, const std::string& name,
+                                              LintReporter& reporter) {
   std::error_code error;
   if (!fs::is_regular_file(s.path / name, error)) return std::nullopt;
   if (find_placeholder(s.path / name) && fs::file_size(s.path / name, error) > 0) return std::nullopt;
@@ -94,7 +98,8 @@ std::optional<std::string> read_template_file(const LintInput& s, const std::str
 
 }  // namespace
 
-void lint_templates(const LintInput& s, const Json& tokenizer, const TokenTable* tokens, LintReporter& reporter) {
+void lint_templates(const LintInput& s, const Json& tokenizer, const TokenTable* tokens,
+                    LintReporter& reporter) {
   constexpr const char* kFile = "chat_template.jinja";
   TemplateLint lint(s, tokens, reporter);
   for (const auto& [number, token] : members_of(tokenizer, "added_tokens_decoder"))

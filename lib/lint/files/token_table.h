@@ -14,10 +14,11 @@ namespace twofour {
 struct TokenTable {
   bool has_model = false, has_vocabulary = false;
   bool is_pieces = false;  ///< the vocabulary is a list of pieces with scores, whose places are their numbers
-  std::unordered_map<std::string, uint64_t> words;                ///< of the model
-  std::vector<std::pair<uint64_t, std::string>> added;            ///< in the order of the file
-  std::optional<uint64_t> last_word, last_added;                  ///< the largest numbers
-  std::optional<std::pair<std::string, std::string>> lost_merge;  ///< a merge of words that are not in `words`
+  std::unordered_map<std::string, uint64_t> words;      ///< of the model
+  std::vector<std::pair<uint64_t, std::string>> added;  ///< in the order of the file
+  std::optional<uint64_t> last_word, last_added;        ///< the largest numbers
+  std::optional<std::pair<std::string, std::string>>
+      lost_merge;  ///< a merge of words that are not in `words`
   size_t lost_merges = 0;
 
   bool is_known() const { return has_vocabulary && (!words.empty() || !added.empty()); }

@@ -13,8 +13,8 @@
 #include "lib/lint/files/checks.h"
 #include "lib/source/checkpoint/model_config.h"
 
-// Compares the tokens in tokenizer.json with each other, with those that the files beside it name, and with the
-// number of rows of the embedding.
+// Compares the tokens in tokenizer.json with each other, with those that the files beside it name, and with
+// the number of rows of the embedding.
 
 namespace twofour {
 namespace {
@@ -54,8 +54,9 @@ class TokenLint {
     for (const char* key : kSpecial) {
       const std::string own = text_of_token(member(config, key)), other = text_of_token(member(map, key));
       if (own.empty() || other.empty() || own == other) continue;
-      reporter_.add("token-ids", {"special_tokens_map.json", key}, "expected {} as tokenizer_config.json says, found {}",
-                    json_quote_short(own), json_quote_short(other));
+      reporter_.add("token-ids", {"special_tokens_map.json", key},
+                    "expected {} as tokenizer_config.json says, found {}", json_quote_short(own),
+                    json_quote_short(other));
     }
     const Json added = read("added_tokens.json");
     for (const auto& [text, number] : members_of(added)) {
@@ -126,26 +127,31 @@ class TokenLint {
 
   void check_vocabulary() {
     if (!tokens_.has_vocabulary) return;
-    const auto add_size = [&](const char* key, std::string message) { add("tokenizer-size", key, std::move(message)); };
-    if (!tokens_.last_word && !tokens_.last_added) return add_size("model.vocab", "expected tokens, found none");
+    const auto add_size = [&](const char* key, std::string message) {
+      add("tokenizer-size", key, std::move(message));
+    };
+    if (!tokens_.last_word && !tokens_.last_added)
+      return add_size("model.vocab", "expected tokens, found none");
     const auto size = find_vocabulary(s_.config);
     if (!size) return;
     const uint64_t last = tokens_.last_word.value_or(0);
     if (last >= *size && tokens_.last_word)
-      return add_size("model.vocab", fmt::format("expected numbers below vocab_size, {}, found {}", *size, last));
+      return add_size("model.vocab",
+                      fmt::format("expected numbers below vocab_size, {}, found {}", *size, last));
     for (const auto& [number, text] : tokens_.added) {
       if (number < *size || is_of_other_input(text)) continue;
-      return add_size("added_tokens", fmt::format("expected numbers below vocab_size, {}, found {} for {}", *size,
-                                                  number, json_quote_short(text)));
+      return add_size("added_tokens", fmt::format("expected numbers below vocab_size, {}, found {} for {}",
+                                                  *size, number, json_quote_short(text)));
     }
-    // Embeddings are padded to round sizes. Behind the rows for text, they may also have rows for other inputs.
-    // A tokenizer of special tokens alone stands in for one, in small models that are made for tests.
+    // Embeddings are padded to round sizes. Behind the rows for text, they may also have rows for other
+    // inputs. A tokenizer of special tokens alone stands in for one, in small models that are made for tests.
     constexpr uint64_t kFew = 512, kTest = 1024;
     const uint64_t all = std::max<uint64_t>(tokens_.words.size(), last + 1) + tokens_.added.size();
     const bool stands_in = *size <= kTest && tokens_.words.size() <= tokens_.added.size();
     const auto model = find_language_model(s_.config);
     if (model && !model->is_nested && *size > kFew && all < *size / 2 && !stands_in)
-      add_size("model.vocab", fmt::format("expected about as many tokens as vocab_size says, {}, found {}", *size, all));
+      add_size("model.vocab",
+               fmt::format("expected about as many tokens as vocab_size says, {}, found {}", *size, all));
   }
 
   /// Compares the added tokens that tokenizer_config.json lists.
@@ -154,7 +160,8 @@ class TokenLint {
       const auto own = parse_index(number);
       const std::string text = text_of_token(token);
       if (!own || text.empty()) continue;
-      if (!check_token("tokenizer_config.json", "added_tokens_decoder." + number, text, static_cast<uint64_t>(*own)))
+      if (!check_token("tokenizer_config.json", "added_tokens_decoder." + number, text,
+                       static_cast<uint64_t>(*own)))
         return;
     }
   }
@@ -198,7 +205,8 @@ class TokenLint {
 
 }  // namespace
 
-std::optional<TokenTable> lint_tokenizer_file(const LintInput& s, const Json& config, LintReporter& reporter) {
+std::optional<TokenTable> lint_tokenizer_file(const LintInput& s, const Json& config,
+                                              LintReporter& reporter) {
   constexpr const char* kName = "tokenizer.json";
   std::error_code error;
   if (!std::filesystem::is_regular_file(s.path / kName, error) || find_placeholder(s.path / kName))

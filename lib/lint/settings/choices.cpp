@@ -160,7 +160,8 @@ class Choices : public SettingLint {
     }
   }
 
-  /// Checks the list of layers with an index of tokens of their own. Other layers share that of a layer before.
+  /// Checks the list of layers with an index of tokens of their own. Other layers share that of a layer
+  /// before.
   void check_indexers() {
     const Json* types = said("indexer_types");
     if (s_.is_part || types == nullptr || !types->is_array()) return;
@@ -182,8 +183,9 @@ class Choices : public SettingLint {
       if (full && with.contains(i + 1) && i > 0 && with.contains(i - 1)) continue;
       const Json* mixers = said("layer_types");
       if (mixers != nullptr) continue;
-      reporter_.add("config-shape", {"config.json", "indexer_types"}, "expected {} for layer {}, which has {}, found {}",
-                    full ? "shared" : "full", i, full ? "no indexer" : "an indexer", quoted_setting((*types)[i]));
+      reporter_.add("config-shape", {"config.json", "indexer_types"},
+                    "expected {} for layer {}, which has {}, found {}", full ? "shared" : "full", i,
+                    full ? "no indexer" : "an indexer", quoted_setting((*types)[i]));
       return;
     }
   }

@@ -48,8 +48,8 @@ void lint_generation(const LintInput& s, LintReporter& reporter) {
     if (at != config.end() && !fits(*at, setting.kind)) odd(setting.key, expected_of(setting.kind), *at);
   }
   const auto samples = config.find("do_sample"), temperature = config.find("temperature");
-  if (samples != config.end() && *samples == true && temperature != config.end() && temperature->is_number() &&
-      temperature->get<double>() == 0)
+  if (samples != config.end() && *samples == true && temperature != config.end() &&
+      temperature->is_number() && temperature->get<double>() == 0)
     odd("temperature", "a number of more than 0, as do_sample is true", *temperature);
   lint_token_settings(s, kFile, config, reporter);
 }

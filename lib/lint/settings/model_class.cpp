@@ -117,8 +117,9 @@ class ModelClass : public SettingLint {
   /// then take the sizes of the family's first model.
   void check_nested() {
     const std::string type = text_of(s_.config, "model_type");
-    const bool has_nested = std::ranges::any_of(
-        kLanguageConfigs, [&](const char* key) { return s_.config.contains(key) && s_.config[key].is_object(); });
+    const bool has_nested = std::ranges::any_of(kLanguageConfigs, [&](const char* key) {
+      return s_.config.contains(key) && s_.config[key].is_object();
+    });
     const bool is_outer = std::ranges::any_of(family_shapes(), [&](const FamilyShapes& family) {
       return family.outer_type != nullptr && type == family.outer_type;
     });

@@ -52,9 +52,10 @@ bool fits(const Json& value, SettingKind kind) {
     case kNumberOrAll:
       return fits(value, kNumber) || value == -1;
     case kTokens:
-      return value.is_array() ? std::all_of(value.begin(), value.end(),
-                                            [](const Json& one) { return !one.is_null() && fits(one, kToken); })
-                              : fits(value, kToken);
+      return value.is_array()
+                 ? std::all_of(value.begin(), value.end(),
+                               [](const Json& one) { return !one.is_null() && fits(one, kToken); })
+                 : fits(value, kToken);
     default:
       break;
   }

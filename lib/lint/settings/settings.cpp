@@ -301,8 +301,8 @@ class Settings : public SettingLint {
     }
   }
 
-  /// Compares sizes of the language model that are stated in its own config and outside of it. Some engines read
-  /// one, some the other.
+  /// Compares sizes of the language model that are stated in its own config and outside of it. Some engines
+  /// read one, some the other.
   void check_nested() {
     const std::vector<const Json*> all = model_configs(s_.config);
     if (all.size() < 2) return;
