@@ -150,18 +150,20 @@ void check_lost_groups(const LintInput& s, const std::vector<CodedModule>& coded
 /// Reports stacks in MXFP4 that a list of modules in floats names.
 void check_listed_stacks(const LintInput& s, const std::vector<CodedModule>& coded,
                          const QuantizationSaid& said, LintReporter& reporter) {
+  constexpr const char* kList = "modules_to_not_convert";
   if (said.method_text != "mxfp4") return;
+  const std::vector<std::string> listed = strings_of(s.quantization, kList);
   for (const CodedModule& m : coded) {
     if (!m.is_mxfp4() || !m.is_stack) continue;
-    const auto entry = std::find_if(said.ignored().begin(), said.ignored().end(), [&](const auto& pattern) {
-      const bool wild = is_wild(pattern.first);
-      const ConfigPattern glob(wild ? pattern.first : "");
-      return any_above(
-          m.name, [&](std::string_view name) { return wild ? glob.matches(name) : name == pattern.first; });
+    const auto entry = std::find_if(listed.begin(), listed.end(), [&](const std::string& text) {
+      const bool wild = is_wild(text);
+      const ConfigPattern glob(wild ? text : "");
+      return any_above(m.name,
+                       [&](std::string_view name) { return wild ? glob.matches(name) : name == text; });
     });
-    if (entry == said.ignored().end()) continue;
-    reporter.add("config-dtype", s.at(m.tensor, m.name), "expected floats as {} says by {}, found {}",
-                 entry->second, entry->first, m.text());
+    if (entry == listed.end()) continue;
+    reporter.add("config-dtype", s.at(m.tensor, m.name), "expected floats as {} says by {}, found {}", kList,
+                 *entry, m.text());
   }
 }
 

@@ -136,7 +136,7 @@ constexpr LintRule kRules[] = {
     {"config-switch", kError, "A switch of config.json says that a model has tensors that it lacks, or lacks tensors that it has: biases, norms, shared experts.",
      "Set it to what the tensors show.", "https://github.com/QwenLM/Qwen3/issues/930",
      "Engines start from random numbers, or leave out what was trained."},
-    {"name-prefix", kError, "The names of all tensors have a part that loaders do not expect: that of a wrapper, or model. twice.",
+    {"name-prefix", kError, "The names of all tensors have a part that loaders do not expect: that of a wrapper, or model twice.",
      "Rename them: strip what torch.compile, FSDP, DataParallel, peft or a wrapper of your own put there.", "https://github.com/huggingface/transformers/issues/27025",
      "No parameter has these names: one engine stops, another starts from random numbers."},
     {"tensor-missing", kError, "A tensor that every model of the family has is missing.",

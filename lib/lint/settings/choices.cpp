@@ -180,7 +180,7 @@ class Choices : public SettingLint {
       const bool full = (*types)[i] == "full", shared = (*types)[i] == "shared";
       if (!layers.contains(i) || !(full || shared) || full == with.contains(i)) continue;
       // A layer without attention has no index, and a lost index is not the fault of the config.
-      if (full && with.contains(i + 1) && i > 0 && with.contains(i - 1)) continue;
+      if (full && i > 0 && i + 1 < types->size() && with.contains(i - 1) && with.contains(i + 1)) continue;
       const Json* mixers = said("layer_types");
       if (mixers != nullptr) continue;
       reporter_.add("config-shape", {"config.json", "indexer_types"},

@@ -103,6 +103,7 @@ std::vector<Fault> module_faults() {
          s.edit("config.json", [](Json& j) {
            j.erase("num_experts_per_tok");
            j["model_type"] = "anthill";
+           j["architectures"] = Json::array({"AnthillForCausalLM"});
          });
        }},
       {"odd-setting", "half an expert",
