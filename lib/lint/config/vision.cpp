@@ -19,11 +19,13 @@ namespace {
 struct TowerSize {
   const char* key;
   std::initializer_list<std::string_view> parts;
+  bool columns = false;  ///< the size is that of columns, not of rows
 };
 const TowerSize kTowerSizes[] = {
     {"embed_dim", {"norm1", "layer_norm1", "ln_1", "input_layernorm"}},
     {"hidden_size", {"norm1", "layer_norm1", "ln_1", "input_layernorm"}},
     {"intermediate_size", {"mlp.fc1", "mlp.linear_fc1"}},
+    {"intermediate_size", {"mlp.fc2", "mlp.linear_fc2"}, true},
 };
 
 /// Two linears of which the second reads what the first writes. The first may write gates, too.
@@ -103,8 +105,8 @@ class VisionLint {
     for (const LayerTensors& layer : blocks.layers) {
       for (const std::string_view name : size.parts) {
         const auto at = layer.parts.find(std::string(name));
-        if (at == layer.parts.end() || at->second.n <= 0) continue;
-        if (sizes.insert(at->second.n).second) tensor = at->second.tensor;
+        const int64_t found = at == layer.parts.end() ? 0 : size.columns ? at->second.k : at->second.n;
+        if (found > 0 && sizes.insert(found).second) tensor = at->second.tensor;
       }
     }
     if (said && sizes.size() == 1 && *sizes.begin() != *said)

@@ -190,6 +190,11 @@ class Settings : public SettingLint {
       impossible("num_attention_heads",
                  "expected a divisor of hidden_size, {}, as there is no head_dim, found {}", *width, *heads);
     }
+    const auto whole = said("qk_head_dim") != nullptr ? number("qk_head_dim") : std::nullopt;
+    const auto rest = number("qk_nope_head_dim"), turned = number("qk_rope_head_dim");
+    if (whole && rest && turned && *whole != *rest + *turned)
+      impossible("qk_head_dim", "expected qk_nope_head_dim and qk_rope_head_dim together, {}, found {}",
+                 *rest + *turned, *whole);
     const auto dim = number("head_dim");
     if (dim && *dim % 2 != 0 && said("head_dim") != nullptr)
       impossible("head_dim", "expected an even number, as positions turn pairs, found {}", *dim);

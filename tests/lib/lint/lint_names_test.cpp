@@ -98,6 +98,26 @@ TEST_CASE("where two keys are only multiplied, both are named") {
   CHECK(causes[0].message.find("ssm_state_size of") != std::string::npos);
 }
 
+TEST_CASE("a tower of no known family is held against its config, and layers against their siblings") {
+  const Change unknown =
+      all_of({set_key("model_type", "anthill_vl"), set_key("text_config.model_type", "anthill"),
+              set_key("architectures", Json::array({"AnthillForConditionalGeneration"}))});
+  const auto rules = [&](const Change& change) {
+    return rules_of_change(Base::kQwenMixed, all_of({unknown, change}));
+  };
+  CHECK(rules([](Save&, auto&) {}) == std::set<std::string>{});
+  const auto vision = [&](const char* key, int value) {
+    return rules(set_key(std::string("vision_config.") + key, value));
+  };
+  CHECK(vision("depth", 27) == std::set<std::string>{"layers-missing"});
+  for (const char* key : {"hidden_size", "intermediate_size", "patch_size"})
+    CHECK(vision(key, 96).contains("config-shape"));
+  CHECK(rules(cut_columns("model.visual.blocks.0.mlp.linear_fc2.weight", 32)).contains("config-shape"));
+  CHECK(rules(drop("model.language_model.layers.5.linear_attn.A_log")) ==
+        std::set<std::string>{"tensor-missing"});
+  CHECK(rules(drop("model.language_model.layers.5.mlp.experts.*")).contains("experts-missing"));
+}
+
 TEST_CASE("a fused linear is named where its parts are missing") {
   const auto causes = causes_of(Base::kMoe, spoil::rename("model.layers.0.self_attn.q_proj.weight",
                                                           "model.layers.0.self_attn.qkv_proj.weight"));

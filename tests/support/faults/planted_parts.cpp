@@ -221,6 +221,8 @@ std::vector<Planted> settings() {
        set_key("chunk_size", 0)},
       {"1.22", kNemotron, kFault, "half of a state", "projections do not fit", "ssm_state_size",
        set_key("ssm_state_size", 16)},
+      {"1.22", kGlm, kFault, "heads that are not the sum of their parts", "scores are scaled by another width",
+       "qk_head_dim", set_key("qk_head_dim", 999)},
       {"1.22", kGptOss, kFault, "stored experts that are called floats", "codes are read as floats",
        "layers.1.mlp.experts",
        edit_key("quantization_config.modules_to_not_convert",
