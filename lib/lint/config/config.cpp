@@ -235,7 +235,9 @@ void report_no_quantization(const LintInput& s, const std::vector<CodedModule>& 
   for (const CodedModule& m : coded) {
     if (m.scale_suffix.empty()) continue;
     // Blocks of FP8 have scales in as many shapes as there are matrices.
-    auto& [count, first] = found.try_emplace(m.is_fp8() ? "FP8" : m.text(), 0, m.name).first->second;
+    const bool has_blocks = m.is_fp8() && (m.scales_k > 1 || (m.scales_n > 1 && m.scales_n != m.n));
+    auto& [count, first] =
+        found.try_emplace(has_blocks ? "FP8 in blocks" : m.text(), 0, m.name).first->second;
     ++count;
   }
   if (found.empty()) return;
