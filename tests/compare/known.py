@@ -32,6 +32,8 @@ CONFIG = ("out/config.json", "out/hf_quant_config.json", "out/twofour.json")
 NEW_OPTIONS = ("compress", "convert", "diff", "drop", "eval", "generate", "graft", "inspect", "plan", "prune", "quantize", "stats")
 
 KNOWN = [
+    Known("rules of lint", "lint knows more of names, counts, parts, tokens and causes, and its rules say so", ("*lint*",),
+          outputs=("stdout", "*.html")),
     Known("format 4", "twofour.json got words that older readers would ignore, once for 0.3.0", ("*",),
           outputs=("*twofour.json",), fields=("format",)),
     Known("a manifest of a later format", "the message says which formats are read, and who reads a later one",

@@ -252,6 +252,8 @@ void check_routers_alone(const LintInput& s, const std::set<int64_t>& promised, 
       // The matrix of a longer path is "router.gate"; its experts are beside "router".
       const std::string_view above = leaf_of(block);
       if (above == "router" || above == "gate" || has_experts(s, block, rows)) continue;
+      // The experts may be in another block of the layer.
+      if (!is_number_part(above) && has_experts(s, std::string(parent_of(block)), rows)) continue;
       reporter.add("experts-missing", {"", block + ".experts"},
                    "expected {} experts as {} has a row for each, found none", rows, t.name);
     }
