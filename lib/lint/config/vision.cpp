@@ -84,14 +84,14 @@ class VisionLint {
 
   void check_depth(const LayerGroup& blocks) {
     for (const char* key : {"depth", "num_hidden_layers", "layers"}) {
-      const auto said = integer_of(tower_, key);
-      if (!said) continue;
+      const auto configured = integer_of(tower_, key);
+      if (!configured) continue;
       const int64_t last = blocks.layers.back().layer;
-      if (last + 1 == *said) return;
-      reporter_.add(last + 1 > *said ? "layers-extra" : "layers-missing",
+      if (last + 1 == *configured) return;
+      reporter_.add(last + 1 > *configured ? "layers-extra" : "layers-missing",
                     {"config.json", fmt::format("vision_config.{}", key)},
                     "expected {} as the tensors of {}.{} say, found {}", last + 1, blocks.container, last,
-                    *said);
+                    *configured);
       return;
     }
   }
@@ -99,7 +99,7 @@ class VisionLint {
   void check_size(const LayerGroup& blocks, const TowerSize& size) {
     // Where a tower has both, hidden_size is the width of what it gives to the model.
     if (std::string_view(size.key) == "hidden_size" && tower_.contains("embed_dim")) return;
-    const auto said = integer_of(tower_, size.key);
+    const auto configured = integer_of(tower_, size.key);
     std::set<int64_t> sizes;
     size_t tensor = 0;
     for (const LayerTensors& layer : blocks.layers) {
@@ -109,18 +109,18 @@ class VisionLint {
         if (found > 0 && sizes.insert(found).second) tensor = at->second.tensor;
       }
     }
-    if (said && sizes.size() == 1 && *sizes.begin() != *said)
-      add(size.key, *sizes.begin(), s_.tensors[tensor].name, *said);
+    if (configured && sizes.size() == 1 && *sizes.begin() != *configured)
+      add(size.key, *sizes.begin(), s_.tensors[tensor].name, *configured);
   }
 
   void check_patches() {
-    const auto said = integer_of(tower_, "patch_size");
-    if (!said) return;
+    const auto configured = integer_of(tower_, "patch_size");
+    if (!configured) return;
     for (const TensorInfo& t : s_.tensors) {
       if (t.shape.size() < 4 || t.name.find("vis") == t.name.npos ||
           t.name.find("patch_embed") == t.name.npos)
         continue;
-      if (t.shape.back() != *said) add("patch_size", t.shape.back(), t.name, *said);
+      if (t.shape.back() != *configured) add("patch_size", t.shape.back(), t.name, *configured);
       return;
     }
   }

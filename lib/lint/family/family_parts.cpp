@@ -99,10 +99,10 @@ class PartLint {
       if (row.kind != ParameterKind::kTwoPatches || shape.size() != 5) continue;
       for (const auto& [key, found] : {std::pair{"vision_config.in_channels", shape[1]},
                                        std::pair{"vision_config.temporal_patch_size", shape[2]}}) {
-        const auto said = sizes_.number(key);
-        if (!said || *said == found) continue;
+        const auto configured = sizes_.number(key);
+        if (!configured || *configured == found) continue;
         reporter_.add("config-shape", {"config.json", key}, "expected {} as {} has {}, found {}", found, name,
-                      describe(s_.tensors[t.tensor]), *said);
+                      describe(s_.tensors[t.tensor]), *configured);
       }
     }
     if (bare == 0) return;

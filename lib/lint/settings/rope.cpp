@@ -22,7 +22,7 @@ class Rope : public SettingLint {
 
   void run() {
     for (const char* key : {"rope_scaling", "rope_parameters"}) {
-      const Json* rope = said(key);
+      const Json* rope = configured(key);
       if (rope == nullptr) continue;
       if (!rope->is_object()) {
         odd(key, "an object or null", *rope);
@@ -83,7 +83,7 @@ class Rope : public SettingLint {
     }
     // vLLM reads it without a default. transformers writes it beside rope_scaling, too.
     if ((type == "yarn" || type == "deepseek_yarn" || type == "llama3") &&
-        said("original_max_position_embeddings") == nullptr)
+        configured("original_max_position_embeddings") == nullptr)
       need("original_max_position_embeddings");
     const auto factor = number(rope, "factor");
     if (factor && *factor > 0 && *factor < 1 && type != "default")
