@@ -61,6 +61,7 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
       lint_zero_tails(input, reporter);
       lint_scalars(input, reporter);
       lint_promised_values(input, reporter);
+      if (input.is_directory) lint_hub_blobs(input, reporter);
     };
     const std::vector<MatrixFigures> figures =
         lint_weights(input, options.jobs, lint_small, reporter, progress);

@@ -28,4 +28,7 @@ class Known:
     return fields is not None and all(any(fnmatch.fnmatchcase(f, glob) for glob in self.fields) for f in fields)
 
 
-KNOWN = []
+KNOWN = [
+    Known("rules of lint", "lint knows more of names, counts, parts, tokens and causes, and its rules say so", ("*lint*",),
+          outputs=("stdout", "*.html")),
+]

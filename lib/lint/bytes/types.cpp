@@ -25,6 +25,8 @@ std::string_view expected_types(const LintInput& s, const TensorInfo& t) {
   const bool is_fp8 = is_of_types(t.dtype, {kF8E4M3, kF8E4M3FNUZ});
   if (has_ending(name, {"norm.weight", ".bias", "_bias"}) && t.shape.size() == 1)
     return is_float ? "" : "BF16, F16 or F32";
+  if (has_ending(name, {".A_log", ".dt_bias", ".D", ".sinks", ".attn_sink"}))
+    return is_float ? "" : "BF16, F16 or F32";
   if (has_ending(name, {".weight_scale", ".weight_scale_inv", ".weight_scale_2", ".weight_global_scale",
                         ".input_scale", ".input_global_scale", ".k_scale", ".v_scale"})) {
     const bool is_exponent = is_of_types(t.dtype, {kU8, kF8E8M0});

@@ -337,7 +337,8 @@ class WeightLint {
     sink_.add("zero-scale", s_.at(tensor),
               "expected no scale 0 above weights other than zero, found {} of {}, the first at element "
               "{}, and in {} {} zero rows",
-              c.zero, count, c.first_zero, weight.name, zero_lines);
+              c.zero, count, c.first_zero, weight.name,
+              zero_lines > 0 ? fmt::format("{}", zero_lines) : "no");
   }
 
   /// True for scales that other rules check.

@@ -126,6 +126,51 @@ void check_formats(const LintInput& s, const std::vector<CodedModule>& coded,
   }
 }
 
+/// Reports formats of which no group of the config is, so that nothing says how to read them.
+void check_lost_groups(const LintInput& s, const std::vector<CodedModule>& coded,
+                       const ConfiguredQuantization& configured, LintReporter& reporter) {
+  if (configured.method != QuantMethod::kGroups || !s.layout.empty() ||
+      members_of(configured.groups()).empty())
+    return;
+  std::set<std::pair<std::string, int64_t>> groups;  // types and bits
+  for (const auto& [name, group] : members_of(configured.groups())) {
+    const Json& weights = member(group, "weights");
+    groups.emplace(text_of(weights, "type"), integer_of(weights, "num_bits").value_or(0));
+  }
+  std::map<std::string, std::pair<size_t, std::string>> lost;  // count and first module of each format
+  for (const CodedModule& m : coded) {
+    if (m.scale_suffix.empty() || m.format->integers) continue;
+    if (groups.contains({"float", m.format->pairs ? 4 : 8})) continue;
+    auto& [count, first] = lost.try_emplace(m.is_fp8() ? "FP8" : m.text(), 0, m.name).first->second;
+    ++count;
+  }
+  for (const auto& [format, modules] : lost) {
+    reporter.add("no-quantization-config", s.setting("config_groups"),
+                 "expected a group for {} {} modules, the first {}, found none", modules.first, format,
+                 modules.second);
+  }
+}
+
+/// Reports stacks in MXFP4 that a list of modules in floats names.
+void check_listed_stacks(const LintInput& s, const std::vector<CodedModule>& coded,
+                         const ConfiguredQuantization& configured, LintReporter& reporter) {
+  constexpr const char* kList = "modules_to_not_convert";
+  if (configured.method_text != "mxfp4") return;
+  const std::vector<std::string> listed = strings_of(s.quantization, kList);
+  for (const CodedModule& m : coded) {
+    if (!m.is_mxfp4() || !m.is_stack) continue;
+    const auto entry = std::find_if(listed.begin(), listed.end(), [&](const std::string& text) {
+      const bool wild = is_wild(text);
+      const ConfigPattern glob(wild ? text : "");
+      return any_above(m.name,
+                       [&](std::string_view name) { return wild ? glob.matches(name) : name == text; });
+    });
+    if (entry == listed.end()) continue;
+    reporter.add("config-dtype", s.at(m.tensor, m.name), "expected floats as {} says by {}, found {}", kList,
+                 *entry, m.text());
+  }
+}
+
 /// Returns the algorithm of each module that a configuration lists, in lower case. All names of FP8 in blocks
 /// become one.
 std::map<std::string, std::string> listed_layers(const Json& entry) {
@@ -193,7 +238,10 @@ void report_no_quantization(const LintInput& s, const std::vector<CodedModule>& 
   std::map<std::string, std::pair<size_t, std::string>> found;
   for (const CodedModule& m : coded) {
     if (m.scale_suffix.empty()) continue;
-    auto& [count, first] = found.try_emplace(m.text(), 0, m.name).first->second;
+    // Blocks of FP8 have scales in as many shapes as there are matrices.
+    const bool has_blocks = m.is_fp8() && (m.scales_k > 1 || (m.scales_n > 1 && m.scales_n != m.n));
+    auto& [count, first] =
+        found.try_emplace(has_blocks ? "FP8 in blocks" : m.text(), 0, m.name).first->second;
     ++count;
   }
   if (found.empty()) return;
@@ -229,9 +277,11 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
   lint_unused_patterns(s, configured, reporter);
   std::set<std::string> reported;
   lint_cache(s, configured, reporter);
+  check_listed_stacks(s, coded, configured, reporter);
   if (!lint_promises(s, configured, coded, reported, reporter))
     return;  // the config's other keys mean nothing
   check_formats(s, coded, configured, reported, reporter);
+  check_lost_groups(s, coded, configured, reporter);
   bool disagree = false;
   const auto report_other = [&]<class... Args>(const char* key, fmt::format_string<Args...> text,
                                                Args&&... args) {

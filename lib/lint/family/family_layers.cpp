@@ -28,7 +28,8 @@ class LayerLint : public FamilyLint {
       }
       return false;
     };
-    int64_t end = last + 1;
+    // If numbers begin at 1, another rule reports it.
+    int64_t end = last + (there_.layers().front() == 1 && configured && last >= *configured ? 0 : 1);
     while (end > 0 && is_draft(end - 1)) --end;
     const std::string found = configured ? fmt::format("{}", *configured) : "none";
     if (sizes_.stated("num_hidden_layers") == nullptr) {

@@ -35,7 +35,7 @@ class SwitchLint : public FamilyLint {
       for (const int64_t layer : there_.layers_of(row)) {
         if (!sizes_.holds(others, layer) || there_.is_replaced(i, layer)) continue;
         if (there_.count(i, layer) == 0) {
-          if (lacking++ == 0) lacks = name_in_layer(row, layer);
+          if (lacking++ == 0) lacks = there_.name_in_layer(row, layer);
         } else if (there++ == 0) {
           first = there_.first(i, layer);
         }

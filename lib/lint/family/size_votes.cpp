@@ -89,6 +89,9 @@ std::vector<WrongKey> find_wrong_keys(const SizeVotes& votes, FamilySizes& sizes
           FamilySizes tried = sizes;
           tried.set(key, value);
           const size_t after = count_wrong(all, tried);
+          if (best && after == best_left && key != best->key &&
+              std::ranges::none_of(best->others, [&](auto& other) { return other.first == key; }))
+            best->others.emplace_back(key, value);
           if (after >= best_left) continue;
           best_left = after;
           best = WrongKey{key, sizes.number(key), value, e.vote->count, e.vote->first, *e.text};

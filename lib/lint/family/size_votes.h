@@ -34,6 +34,8 @@ struct WrongKey {
   int64_t found = 0;                  ///< number with which all sizes agree
   size_t tensors = 0, first = 0;
   std::string expression;  ///< expression for the first tensor
+  /// Other keys with a number that explains as many sizes, as of two keys that are always multiplied.
+  std::vector<std::pair<std::string, int64_t>> others{};
 };
 
 /// Finds the wrong keys, on the assumption that most tensors are right. These are the fewest keys whose

@@ -5,7 +5,10 @@
 #include <charconv>
 #include <initializer_list>
 #include <iterator>
+#include <set>
 
+#include "formats/module_names.h"
+#include "formats/module_roles.h"
 #include "lib/lint/family/family_tensors.h"
 #include "lib/lint/settings/checks.h"
 #include "lib/source/checkpoint/model_config.h"
@@ -72,7 +75,9 @@ class Choices : public SettingLint {
     check_routing();
     check_texts();
     check_ratios();
+    check_indexers();
     check_width();
+    check_tower_heads();
   }
 
  private:
@@ -152,6 +157,48 @@ class Choices : public SettingLint {
                     "expected {} for layer {} as {} says, found {}", height, i,
                     table ? s_.tensors[*table].name : "the lack of a compressor", quoted_setting(ratio));
       return;
+    }
+  }
+
+  /// Checks the list of layers with an index of tokens of their own. Other layers share that of a layer
+  /// before.
+  void check_indexers() {
+    const Json* types = configured("indexer_types");
+    if (s_.is_part || types == nullptr || !types->is_array()) return;
+    std::set<size_t> layers, with;
+    for (const TensorInfo& t : s_.tensors) {
+      constexpr std::string_view kLayers = "layers.";
+      const size_t at = t.name.find(kLayers);
+      if (at == t.name.npos || names_draft(t.name)) continue;
+      const std::string_view rest = std::string_view(t.name).substr(at + kLayers.size());
+      const auto layer = parse_index(rest.substr(0, rest.find('.')));
+      if (!layer) continue;
+      layers.insert(static_cast<size_t>(*layer));
+      if (has_part(rest, "indexer")) with.insert(static_cast<size_t>(*layer));
+    }
+    for (size_t i = 0; i < types->size(); ++i) {
+      const bool full = (*types)[i] == "full", shared = (*types)[i] == "shared";
+      if (!layers.contains(i) || !(full || shared) || full == with.contains(i)) continue;
+      // A layer without attention has no index, and a lost index is not the fault of the config.
+      if (full && i > 0 && i + 1 < types->size() && with.contains(i - 1) && with.contains(i + 1)) continue;
+      const Json* mixers = configured("layer_types");
+      if (mixers != nullptr) continue;
+      reporter_.add("config-shape", {"config.json", "indexer_types"},
+                    "expected {} for layer {}, which has {}, found {}", full ? "shared" : "full", i,
+                    full ? "no indexer" : "an indexer", quoted_setting((*types)[i]));
+      return;
+    }
+  }
+
+  /// Checks that the heads of a tower divide its width.
+  void check_tower_heads() {
+    const Json& tower = member(s_.config, "vision_config");
+    const auto width = integer_of(tower, tower.contains("embed_dim") ? "embed_dim" : "hidden_size");
+    for (const char* key : {"num_heads", "num_attention_heads"}) {
+      const auto heads = integer_of(tower, key);
+      if (!width || !heads || tower.contains("head_dim") || (*heads > 0 && *width % *heads == 0)) continue;
+      reporter_.add("impossible-setting", {"config.json", fmt::format("vision_config.{}", key)},
+                    "expected a divisor of its width, {}, found {}", *width, *heads);
     }
   }
 

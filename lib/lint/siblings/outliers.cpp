@@ -124,7 +124,8 @@ class Outliers {
     const auto most = static_cast<size_t>(std::count_if(
         found.begin(), found.end(), [](const Member* m) { return m->scale != MatrixFigures::kNone; }));
     const bool together = most >= kFewestLinears && 2 * most > scaled;
-    std::string others = together ? fmt::format("; so have {} of {} with such a scale", most, scaled) : "";
+    std::string others =
+        together && scaled > 0 ? fmt::format("; so have {} of {} with such a scale", most, scaled) : "";
     for (Member* m : found) {
       m->reported = true;
       const bool is_one_of = together && m->scale != MatrixFigures::kNone;

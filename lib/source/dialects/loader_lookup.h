@@ -68,6 +68,7 @@ struct LookupResult {
   /// True if the limit is a missing loader for `scheme`. The configuration is then still wrong if another
   /// scheme is stored.
   bool lacks_loader = false;
+  bool takes_any = false;  ///< the engine loads the layer in any scheme, by code of its own
 };
 
 /// An engine's rules for one configuration.

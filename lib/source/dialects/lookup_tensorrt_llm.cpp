@@ -201,7 +201,7 @@ std::unique_ptr<LoaderLookup> read_fp8(const Json& config) {
     return lookup_by({stop("stops at FP8 blocks of another size than 128 x 128")});
   const Step take_apart =
       [list = ModuleList(kPatterns, {"*kv_b_proj*", "*k_b_proj*", "*eh_proj"})](const EngineLayer& layer) {
-        return list.has({Kind::kLinear, layer.name}) ? std::optional(LookupResult{{}, "widens this itself"})
+        return list.has({Kind::kLinear, layer.name}) ? std::optional(LookupResult{.takes_any = true})
                                                      : std::nullopt;
       };
   ModuleList listed(kPatterns,
