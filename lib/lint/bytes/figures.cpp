@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
@@ -48,6 +49,31 @@ const std::array<uint16_t, 256>& pair_energies() {
   return table;
 }
 
+/// True if the longest run of zeros is unlikely to be chance, given the share of zeros in the rest of a line.
+bool is_unlikely_run(NumberKind kind, std::span<const uint8_t> line) {
+  const auto width = static_cast<uint64_t>(width_of(kind));
+  uint64_t run = 0, longest = 0, zeros = 0;
+  for (uint64_t at = 0; at + width <= line.size(); at += width) {
+    bool zero = true;
+    for (uint64_t i = 0; i < width; ++i) zero = zero && (line[at + i] & magnitude_bits(kind, i)) == 0;
+    run = zero ? run + 1 : 0;
+    zeros += zero;
+    longest = std::max(longest, run);
+  }
+  const auto rest = static_cast<double>(line.size() / width - longest);
+  const double share = (static_cast<double>(zeros - longest) + 1) / (rest + 2);
+  constexpr double kUnlikely = -30;  // the logarithm of a probability
+  return static_cast<double>(longest) * std::log(share) < kUnlikely;
+}
+
+/// Adds numbers to those of `to` from `at` on, which may end earlier.
+template <class T>
+void add_into(std::vector<T>& to, const std::vector<T>& from, size_t at) {
+  if (from.empty()) return;
+  to.resize(std::max(to.size(), at + from.size()));
+  for (size_t i = 0; i < from.size(); ++i) to[at + i] += from[i];
+}
+
 void or_into(std::vector<uint8_t>& to, const uint8_t* from) {
   uint8_t* const out = to.data();
   const size_t count = to.size();
@@ -76,9 +102,13 @@ uint64_t MatrixPlan::next_sampled(uint64_t i) const {
   return lines;
 }
 
-FigureCounter::FigureCounter(const MatrixPlan& plan, uint64_t first_line)
-    : plan_(plan), next_(first_line), sample_(plan.next_sampled(first_line)) {
+FigureCounter::FigureCounter(const MatrixPlan& plan, uint64_t first_line, uint64_t lines)
+    : plan_(plan), first_(first_line), next_(first_line), sample_(plan.next_sampled(first_line)) {
   sums_.plan = plan;
+  if (plan.kind == NumberKind::kUnknown || plan.is_scale) return;
+  constexpr uint64_t kScalePiece = 64;
+  pieces_.emplace(lines * plan.line_bytes, Pieces::kPiece);
+  if (plan.scale_bytes > 0) scale_pieces_.emplace(lines * plan.scale_bytes, kScalePiece);
 }
 
 bool FigureCounter::is_new(uint64_t hash) {
@@ -104,29 +134,34 @@ bool FigureCounter::is_new(uint64_t hash) {
   return true;
 }
 
-/// True if a line that is not zero has a run of zeros. It is enough if it begins or ends with zeros and is
-/// next to a zero line there.
+/// True if a line that is not zero has a run of zeros: at least kTorn zero bytes, or fewer that begin or end
+/// the line and are next to a zero line. Pruned lines have such runs by chance, so the run must be unlikely
+/// among the line's other numbers.
 bool FigureCounter::is_torn(std::span<const uint8_t> bytes, uint64_t begin, uint64_t size) const {
   constexpr uint64_t kStep = MatrixFigures::kTorn,
                      kEnd = 32;  // no weights have that many zero bytes by chance
   const auto are_zero = [&](uint64_t at, uint64_t count) {
     return std::ranges::all_of(bytes.subspan(at, count), [](uint8_t b) { return b == 0; });
   };
-  for (uint64_t at = 0; at + kStep <= size; at += kStep) {
-    if (word_of(&bytes[begin + at]) == 0 && word_of(&bytes[begin + at + kStep / 2]) == 0 &&
-        are_zero(begin + at, kStep))
-      return true;
-  }
-  if (size < 2 * kEnd) return false;
-  if (zero_run_ > 0 && are_zero(begin, kEnd)) return true;
-  const uint64_t end = begin + size;
-  return end + size <= bytes.size() && word_of(&bytes[end - 8]) == 0 && are_zero(end - kEnd, kEnd) &&
-         is_zero_line(plan_.kind, bytes.subspan(end, size));
+  const auto has_run = [&] {
+    for (uint64_t at = 0; at + kStep <= size; at += kStep) {
+      if (word_of(&bytes[begin + at]) == 0 && word_of(&bytes[begin + at + kStep / 2]) == 0 &&
+          are_zero(begin + at, kStep))
+        return true;
+    }
+    if (size < 2 * kEnd) return false;
+    if (zero_run_ > 0 && are_zero(begin, kEnd)) return true;
+    const uint64_t end = begin + size;
+    return end + size <= bytes.size() && word_of(&bytes[end - 8]) == 0 && are_zero(end - kEnd, kEnd) &&
+           is_zero_line(plan_.kind, bytes.subspan(end, size));
+  };
+  return has_run() && is_unlikely_run(plan_.kind, bytes.subspan(begin, size));
 }
 
 void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t> scales) {
   const uint64_t count = plan_.line_bytes > 0 ? (bytes.size() + plan_.line_bytes - 1) / plan_.line_bytes : 0;
   if (next_ == 0 && lines_ == 0 && plan_.scale_bytes > 0) measure_order(scales);
+  uint64_t run_begin = 0;
   for (uint64_t i = 0; i < count; ++i, ++next_, ++lines_) {
     const uint64_t begin = i * plan_.line_bytes;
     const auto line = bytes.subspan(begin, std::min(plan_.line_bytes, bytes.size() - begin));
@@ -160,24 +195,83 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
       }
     }
     last_codes_ = codes;
-    if (next_ != sample_) continue;
     take_line(line, scales.data() + i * plan_.scale_bytes);
-    sample_ = plan_.next_sampled(next_ + 1);
+    if (chunk_.lines++ == 0) chunk_.first_line = next_;
+    if (chunk_.lines * plan_.line_bytes < Chunk::kBytes && i + 1 < count) continue;
+    // All lines of a chunk are counted at once.
+    const uint64_t end = begin + line.size();
+    take_run(bytes.subspan(run_begin, end - run_begin), scales.data() + run_begin / 8);
+    run_begin = end;
+    if (chunk_.lines * plan_.line_bytes >= Chunk::kBytes) end_chunk();
+  }
+  if (pieces_) pieces_->add((next_ - count) * plan_.line_bytes, bytes);
+  if (scale_pieces_) scale_pieces_->add((next_ - count) * plan_.scale_bytes, scales);
+}
+
+void FigureCounter::end_chunk() {
+  if (chunk_.lines == 0 || plan_.kind == NumberKind::kUnknown) return;
+  if (is_bytes()) bytes_.move_to(plan_.kind, chunk_, numbers_);
+  if (plan_.scale_bytes > 0) {
+    Chunk scales;
+    scale_counts_.move_to(NumberKind::kE4m3, scales, scale_bytes_);
+  }
+  for (size_t c = 0; is_codes() && c < chunk_.classes.size(); ++c) numbers_[c] += chunk_.classes[c];
+  counted_ += chunk_.numbers;
+  zeros_ += chunk_.zeros;
+  negative_ += chunk_.negative;
+  chunks_.push_back(std::exchange(chunk_, {}));
+}
+
+bool FigureCounter::is_codes() const {
+  return plan_.kind == NumberKind::kE2m1 || plan_.kind == NumberKind::kInt4;
+}
+bool FigureCounter::is_bytes() const {
+  return !is_codes() && plan_.kind != NumberKind::kUnknown && width_of(plan_.kind) == 1;
+}
+
+void FigureCounter::take_run(std::span<const uint8_t> bytes, const uint8_t* scales) {
+  if (is_bytes()) bytes_.add(bytes);
+  if (!is_codes()) return;
+  CodeCounts counts;
+  best_count_ops().codes(bytes.data(), bytes.size(), counts);
+  add_codes(plan_.kind, counts, chunk_);
+  if (plan_.scale_bytes == 0) return;
+  for (uint64_t b = 0; plan_.k_outer && b < plan_.scale_bytes; ++b) {  // one line is a run
+    if (b == 0) counts.zero_blocks = counts.full_blocks = 0;
+    uint64_t block = 0;
+    for (uint64_t i = 0; i < 8; ++i) block |= uint64_t{bytes[i * plan_.scale_bytes + b]} << (8 * i);
+    const uint64_t m = block & kCodeBits;
+    counts.zero_blocks += m == 0;
+    counts.full_blocks += (m & m >> 1 & m >> 2 & kCodeUnits) != 0;
+  }
+  const uint64_t blocks = bytes.size() / 8;
+  blocks_ += blocks;
+  zero_blocks_ += counts.zero_blocks;
+  full_blocks_ += counts.full_blocks;
+  chunk_.blocks += blocks - counts.zero_blocks;
+  chunk_.full_blocks += counts.full_blocks;
+  if (plan_.k_outer) return;
+  if (counts.zero_blocks > 0) {
+    take_dead_blocks(bytes, scales);
+  } else {
+    run_ = 0;
   }
 }
 
 void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* scales) {
   if (plan_.kind == NumberKind::kUnknown) return;
+  const bool is_sampled = next_ == sample_;
+  if (is_sampled) sample_ = plan_.next_sampled(next_ + 1);
   if (plan_.is_rows) {
     take_columns(bytes.data());
     sums_.echo_lines += is_echo(bytes);
   }
-  if (plan_.scale_bytes > 0) {
-    take_blocks(bytes.data(), scales);
-    sums_.flat_scale_lines += std::memcmp(scales, scales + 1, plan_.scale_bytes - 1) == 0;
-  } else {
-    take_numbers(bytes);
-  }
+  if (plan_.kind == NumberKind::kE8m0 && plan_.scale_columns > 0) take_exponents(bytes);
+  if (width_of(plan_.kind) > 1) take_floats(bytes, is_sampled);
+  if (plan_.scale_bytes == 0) return;
+  take_scales(scales);
+  sums_.flat_scale_lines += std::memcmp(scales, scales + 1, plan_.scale_bytes - 1) == 0;
+  if (is_sampled) take_energies(bytes.data(), scales);
 }
 
 /// True if a line has its numbers twice: both halves are equal, or the numbers are pairs of equal neighbours.
@@ -194,8 +288,15 @@ bool FigureCounter::is_echo(std::span<const uint8_t> bytes) const {
   return true;
 }
 
+bool FigureCounter::has_float_rows() const {
+  return plan_.is_rows && !plan_.is_scale &&
+         (plan_.kind == NumberKind::kBf16 || plan_.kind == NumberKind::kF16 ||
+          plan_.kind == NumberKind::kF32);
+}
+
 void FigureCounter::take_columns(const uint8_t* bytes) {
   if (plan_.kind == NumberKind::kInt4) return;  // the bits of a zero are not zero
+  if (has_float_rows()) return;                 // squares are added
   if (plan_.k_outer) {
     columns_.resize(plan_.line_bytes / 8);
     for (uint64_t row = 0; row < 8; ++row) {
@@ -207,45 +308,148 @@ void FigureCounter::take_columns(const uint8_t* bytes) {
   or_into(columns_, bytes);
 }
 
-void FigureCounter::take_blocks(const uint8_t* codes, const uint8_t* scales) {
+void FigureCounter::take_energies(const uint8_t* codes, const uint8_t* scales) {
   const auto& energies = pair_energies();
   for (uint64_t b = 0; b < plan_.scale_bytes; ++b) {
-    uint8_t block[8];
-    if (plan_.k_outer) {
-      for (uint64_t row = 0; row < 8; ++row) block[row] = codes[row * plan_.scale_bytes + b];
-    } else {
-      std::memcpy(block, codes + 8 * b, sizeof(block));
-    }
     uint32_t energy = 0;
-    for (const uint8_t byte : block) {
-      energy += energies[byte];
-      ++numbers_[byte];
-    }
-    const uint64_t m = word_of(block) & kCodeBits;
-    zero_blocks_ += energy == 0;
-    full_blocks_ += (m & m >> 1 & m >> 2 & kCodeUnits) != 0;
-    ++scale_bytes_[scales[b]];
+    for (uint64_t i = 0; i < 8; ++i)
+      energy += energies[codes[plan_.k_outer ? i * plan_.scale_bytes + b : 8 * b + i]];
     scale_energies_[scales[b]] += energy;
   }
-  blocks_ += plan_.scale_bytes;
+  energy_numbers_ += 2 * plan_.line_bytes;
+  for (uint64_t b = 0; b + 2 < plan_.scale_bytes; b += 2) {
+    ++sums_.scale_pairs;
+    sums_.equal_pairs += scales[b] == scales[b + 1];
+    sums_.equal_between += scales[b + 1] == scales[b + 2];
+  }
 }
 
-void FigureCounter::take_numbers(std::span<const uint8_t> bytes) {
-  if (width_of(plan_.kind) == 1) {
-    for (const uint8_t byte : bytes) ++numbers_[byte];
-    return;
+/// Counts runs of blocks of zeros whose scales are not the smallest ones, which blocks of zeros have.
+void FigureCounter::take_dead_blocks(std::span<const uint8_t> codes, const uint8_t* scales) {
+  const uint64_t count = codes.size() / 8, first = (next_ + 1) * plan_.scale_bytes - count;
+  for (uint64_t b = 0; b < count; ++b) {
+    if ((word_of(&codes[8 * b]) & kCodeBits) != 0 || scales[b] < kTinyScale) {
+      run_ = 0;
+      continue;
+    }
+    ++dead_blocks_;
+    if (run_ == 0) run_first_ = first + b, run_scales_ = 0;
+    ++run_;
+    run_scales_ += scales[b];
+    if (run_ <= sums_.dead_run) continue;
+    sums_.dead_run = run_;
+    sums_.dead_first = run_first_;
+    best_run_scales_ = run_scales_;
   }
-  floats_.resize(bytes.size() / static_cast<uint64_t>(width_of(plan_.kind)));
-  to_floats(type_of(plan_.kind), bytes.data(), floats_);
-  for (const float x : floats_) {
-    const auto bits = std::bit_cast<uint32_t>(x);
-    ++numbers_[bits >> 23 & 0xFF];
-    negative_ += x < 0;
-    if (!std::isfinite(x)) continue;
-    energy_ += double{x} * double{x};
-    if (plan_.is_scale && x != 0) octaves_ += std::log2(std::fabs(double{x}));
-    amax_ = std::max(amax_, std::fabs(double{x}));
+}
+
+/// Counts block scales, and adds their bytes, which grow with their logarithms, by rows and by columns. Those
+/// of blocks of zeros are left out.
+void FigureCounter::take_scales(const uint8_t* scales) {
+  const uint64_t count = plan_.scale_bytes;
+  scale_counts_.add({scales, count});
+  if (plan_.k_outer) return;
+  column_sums_.resize(count);
+  column_counts_.resize(count);
+  float* const sums = column_sums_.data();
+  uint32_t* const counts = column_counts_.data();
+  uint32_t sum = 0, used = 0;
+#pragma omp simd reduction(+ : sum, used)
+  for (uint64_t b = 0; b < count; ++b) {
+    const uint32_t scale = scales[b], is_used = scale >= kTinyScale ? 1 : 0, some = is_used * scale;
+    sum += some;
+    used += is_used;
+    sums[b] += static_cast<float>(some);
+    counts[b] += is_used;
   }
+  row_sums_.push_back(used > 0 ? static_cast<float>(sum) / static_cast<float>(used) / kCodesInOctave
+                               : -INFINITY);
+}
+
+void FigureCounter::take_floats(std::span<const uint8_t> bytes, bool is_sampled) {
+  const auto width = static_cast<uint64_t>(width_of(plan_.kind));
+  const uint64_t count = bytes.size() / width;
+  const bool has_rows = has_float_rows();
+  std::vector<float>& columns = has_rows ? column_sums_ : spare_;
+  columns.resize(count);
+  const auto widen = [&] {
+    floats_.resize(count);
+    to_floats(type_of(plan_.kind), bytes.data(), floats_);
+  };
+  FloatCounts line;
+  if (plan_.kind == NumberKind::kBf16) {
+    best_count_ops().bf16(reinterpret_cast<const uint16_t*>(bytes.data()), count, columns.data(), line);
+  } else {
+    widen();
+    best_count_ops().f32(floats_.data(), count, columns.data(), line);
+  }
+  // Squares below kSmallest lose bits. NaN or infinity spoils the sum.
+  constexpr double kSmallest = 0x1p-120;
+  const bool is_exact = std::isfinite(line.energy) && line.energy >= kSmallest;
+  if (is_sampled || plan_.is_scale || is_grid_ || !is_exact) {
+    widen();
+    is_grid_ = is_grid_ && are_on_grid(floats_);
+    if (is_sampled) {
+      for (const float x : floats_) ++numbers_[std::bit_cast<uint32_t>(x) >> 23 & 0xFF];
+    }
+    if (plan_.is_scale) take_scale_floats(floats_, next_ * plan_.line_bytes / width);
+    if (!is_exact) {
+      const FloatCounts finite = sum_finite(floats_);
+      line.energy = finite.energy;
+      line.amax = finite.amax;
+    }
+  }
+  chunk_.numbers += count;
+  chunk_.zeros += line.zeros;
+  chunk_.negative += line.negative;
+  energy_ += line.energy;
+  const auto amax = static_cast<double>(line.amax);
+  amax_ = std::max(amax_, amax);
+  if (!has_rows) return;
+  row_sums_.push_back(static_cast<float>(std::log2(line.energy / static_cast<double>(count)) / 2));
+  if (amax <= lone_ || amax * amax < line.energy / 2) return;
+  lone_ = amax;
+  lone_line_ = next_;
+}
+
+/// Adds the level of the scale at `index` of its matrix to those of its row and column.
+void FigureCounter::take_scale(uint64_t index, float octaves) {
+  const uint64_t row = index / plan_.scale_columns, column = index % plan_.scale_columns;
+  if (row >= row_sums_.size()) row_sums_.resize(row + 1), row_counts_.resize(row + 1);
+  row_sums_[row] += octaves;
+  ++row_counts_[row];
+  column_sums_.resize(plan_.scale_columns);
+  column_counts_.resize(plan_.scale_columns);
+  column_sums_[column] += octaves;
+  ++column_counts_[column];
+}
+
+void FigureCounter::take_exponents(std::span<const uint8_t> bytes) {
+  const uint64_t first = next_ * plan_.line_bytes;
+  for (uint64_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] != 0) take_scale(first + i, static_cast<float>(bytes[i]) - 127);
+  }
+}
+
+void FigureCounter::take_scale_floats(std::span<const float> scales, uint64_t first) {
+  constexpr int kMantissa = 23, kBias = 127;
+  constexpr uint32_t kOne = 0x3F800000u, kMantissaBits = 0x007FFFFFu;
+  // The logarithm of a product of mantissas is the sum of their logarithms.
+  constexpr size_t kFactors = 512;
+  double product = 1;
+  size_t factors = 0;
+  for (size_t i = 0; i < scales.size(); ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(scales[i]) & 0x7FFFFFFFu;
+    const auto exponent = static_cast<int>(bits >> kMantissa);
+    if (exponent == 0 || exponent == 0xFF) continue;
+    octaves_ += exponent - kBias;
+    product *= double{std::bit_cast<float>(kOne | (bits & kMantissaBits))};
+    if (++factors == kFactors) octaves_ += std::log2(product), product = 1, factors = 0;
+    if (plan_.scale_columns == 0) continue;
+    // Eighths of octaves are enough to compare levels.
+    take_scale(first + i, static_cast<float>(bits >> (kMantissa - 3)) / kCodesInOctave - kBias);
+  }
+  octaves_ += std::log2(product);
 }
 
 void FigureCounter::note_amax(double amax) { amax_ = std::max(amax_, amax); }
@@ -287,6 +491,27 @@ void FigureCounter::merge(const FigureCounter& o) {
   energy_ += o.energy_;
   octaves_ += o.octaves_;
   amax_ = std::max(amax_, o.amax_);
+  energy_numbers_ += o.energy_numbers_;
+  counted_ += o.counted_;
+  zeros_ += o.zeros_;
+  is_grid_ = is_grid_ && o.is_grid_;
+  if (o.lone_ > lone_) lone_ = o.lone_, lone_line_ = o.lone_line_;
+  dead_blocks_ += o.dead_blocks_;
+  if (o.sums_.dead_run > sums_.dead_run) {
+    sums_.dead_run = o.sums_.dead_run;
+    sums_.dead_first = o.sums_.dead_first;
+    best_run_scales_ = o.best_run_scales_;
+  }
+  for (const auto sum : {&F::scale_pairs, &F::equal_pairs, &F::equal_between}) sums_.*sum += o.sums_.*sum;
+  if (pieces_) pieces_->merge(*o.pieces_);
+  if (scale_pieces_) scale_pieces_->merge(*o.scale_pieces_);
+  chunks_.insert(chunks_.end(), o.chunks_.begin(), o.chunks_.end());
+  add_into(column_sums_, o.column_sums_, 0);
+  add_into(column_counts_, o.column_counts_, 0);
+  // Lines are in one part only, so that their levels are those of the part.
+  if (!plan_.is_scale && !row_sums_.empty()) row_sums_.insert(row_sums_.begin(), first_, 0), first_ = 0;
+  add_into(row_sums_, o.row_sums_, plan_.is_scale ? 0 : o.first_);
+  add_into(row_counts_, o.row_counts_, 0);
 }
 
 }  // namespace twofour

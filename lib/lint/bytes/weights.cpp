@@ -130,13 +130,14 @@ class WeightLint {
     const uint64_t most = std::max<uint64_t>(1, kPiece / std::max<uint64_t>(1, plan.line_bytes));
     for (uint64_t at = job.begin; at < job.end;) {
       const uint64_t matrix = at / plan.lines, end = std::min(job.end, (matrix + 1) * plan.lines);
-      FigureCounter counter(plan, at - matrix * plan.lines);
+      FigureCounter counter(plan, at - matrix * plan.lines, end - at);
       for (; at < end;) {
         check_interrupt();
         const uint64_t count = std::min(most, end - at);
         work(at, count, counter);
         at += count;
       }
+      counter.end_chunk();
       keep_figures(job, matrix, std::move(counter));
     }
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "formats/module_roles.h"
 #include "lib/lint/content/checks.h"
 
 namespace twofour {
@@ -32,7 +33,7 @@ std::string odd_codes(const MatrixFigures& f) {
   const double negative = f.negative_share, non_zero = 1 - f.zero_share;
   if (f.constant_share > 0.95 && f.zero_share < 0.95) return "one code almost throughout";
   if (h[7] + h[15] > 0.95) return "one magnitude almost throughout";
-  if (non_zero * static_cast<double>(f.sampled) < kFewNumbers / 2) return "";
+  if (non_zero * static_cast<double>(f.counted) < kFewNumbers / 2) return "";
   if (negative < 0.1 || negative > 0.9)
     return fmt::format("{:.1f} % negative codes, as of unsigned numbers", 100 * negative);
   // E2M1 has a sign and a magnitude, so the codes c and c + 8 have similar shares. In two's complement, and
@@ -48,14 +49,14 @@ std::string odd_codes(const MatrixFigures& f) {
   // The limit of Pearson's statistic for noise, which has fifteen degrees of freedom: 4 standard deviations
   // above its mean. For weights the statistic is a fourteenth of their number.
   constexpr double kMostOfNoise = 37;
-  if (uneven * static_cast<double>(f.sampled) < kMostOfNoise) return kNoise;
+  if (uneven * static_cast<double>(f.counted) < kMostOfNoise) return kNoise;
   if (skips_magnitude(h)) return "a magnitude that no weight has, although those beside it are frequent";
   // If a block's largest weight becomes 6, the steps of E2M1 double from 0.5 over 1.5 to 3.0. The share of
   // 3.0 is then twice as large as with equal steps, for the density of weights. The effect is smaller for
   // scales that are powers of two, and for blocks whose largest code is 4. Pruned weights do not have this
   // density.
   if (f.full_blocks < 0.9 || f.zero_share > 0.3) return "";
-  const auto count = static_cast<double>(f.sampled);
+  const auto count = static_cast<double>(f.counted);
   const double a = double{h[1]} + h[9], b = double{h[3]} + h[11], c = double{h[5]} + h[13];
   if (a <= 0 || b <= 0 || c <= 0 || a < b) return "";
   const double error = std::sqrt((1 / a + 1 / c + 4 / b) / count);
@@ -73,7 +74,7 @@ std::string odd_integers(const MatrixFigures& f) {
   double uneven = 0;
   for (const float share : h) uneven += 16 * (share - 1.0 / 16) * (share - 1.0 / 16);
   constexpr double kMostOfNoise = 37;
-  if (uneven * static_cast<double>(f.sampled) < kMostOfNoise) return kNoise;
+  if (uneven * static_cast<double>(f.counted) < kMostOfNoise) return kNoise;
   const double middle = double{h[6]} + h[7] + h[8] + h[9], ends = double{h[0]} + h[1] + h[14] + h[15];
   if (ends > middle) return "codes most frequent at 0 and 15, as of INT4 in two's complement";
   return "";
@@ -81,7 +82,7 @@ std::string odd_integers(const MatrixFigures& f) {
 
 /// Describes floats or FP8 numbers that cannot be weights.
 std::string odd_numbers(const MatrixFigures& f, bool rows) {
-  if (f.sampled < kFewNumbers || !rows) return "";
+  if (f.counted < kFewNumbers || !rows) return "";
   const double non_zero = 1 - f.zero_share;
   if (f.plan.kind == NumberKind::kInt8) {
     if (f.unevenness < 0.1) return "every integer equally often, as of noise";
@@ -91,7 +92,7 @@ std::string odd_numbers(const MatrixFigures& f, bool rows) {
   }
   if (f.constant_share > 0.999 && f.zero_share < 0.5 && f.log2_amax - f.log2_rms < 1e-6)
     return "one number throughout";
-  if (non_zero * static_cast<double>(f.sampled) < kFewNumbers) return "";
+  if (non_zero * static_cast<double>(f.counted) < kFewNumbers) return "";
   if (f.negative_share < 0.02) return "no negative numbers, as of unsigned integers or magnitudes";
   const bool fp8 = f.plan.kind == NumberKind::kE4m3;
   // If the density of weights is flat near zero, a twentieth of the weights is below a sixteenth of the RMS.
@@ -128,7 +129,7 @@ class Content {
     for (const Member& m : members_) {
       const bool integers = m.figures->plan.kind == NumberKind::kInt4;
       if ((!integers && m.figures->plan.kind != NumberKind::kE2m1) || !m.is_linear) continue;
-      if (m.figures->sampled < kFewNumbers) continue;
+      if (m.figures->counted < kFewNumbers) continue;
       ++codes_;
       noisy_ += (integers ? odd_integers(*m.figures) : odd_codes(*m.figures)) == kNoise;
     }
@@ -164,7 +165,7 @@ class Content {
 
   bool check_numbers(const Member& m) {
     const MatrixFigures& f = *m.figures;
-    if ((!m.is_linear && !is_embedding(m)) || f.sampled < kFewNumbers) return false;
+    if ((!m.is_linear && !is_embedding(m)) || f.counted < kFewNumbers) return false;
     const bool integers = f.plan.kind == NumberKind::kInt4;
     const bool codes = f.plan.kind == NumberKind::kE2m1 || integers;
     const std::string found = integers ? odd_integers(f)
@@ -172,7 +173,7 @@ class Content {
                                        : odd_numbers(f, f.plan.is_rows);
     if (found.empty()) return false;
     // In a toy model all matrices look like noise. In a sound model no matrix does.
-    if (found == kNoise && f.sampled < 16 * kFewNumbers && 2 * noisy_ > codes_) return false;
+    if (found == kNoise && f.counted < 16 * kFewNumbers && 2 * noisy_ > codes_) return false;
     return report(m, codes ? "odd-codes" : "odd-numbers", "expected {} of trained weights, found {}",
                   integers ? "INT4 codes"
                   : codes  ? "E2M1 codes"
@@ -211,7 +212,7 @@ class Content {
       return report(m, "zero-regions",
                     "expected weights, found zeros in {} of {} {}, from {} on {} one after the other",
                     f.zero_lines, f.plan.lines, line, f.first_zero_line, f.longest_zero_lines);
-    } else if (f.columns >= 16 && f.sampled >= 16 * f.columns && 5 * f.zero_columns >= f.columns) {
+    } else if (f.columns >= 16 && f.counted >= 16 * f.columns && 5 * f.zero_columns >= f.columns) {
       return report(m, "zero-regions", "expected weights, found zeros in {} of {} {}", f.zero_columns,
                     f.columns, column);
     }
@@ -228,7 +229,7 @@ class Content {
                     kind.members - kind.with_lines, kind.members, line, f.zero_lines, f.plan.lines,
                     f.first_zero_line, f.longest_zero_lines);
     }
-    if (f.sampled >= 16 * f.columns && f.zero_columns >= std::max(kFewLines, f.columns / 32)) {
+    if (f.counted >= 16 * f.columns && f.zero_columns >= std::max(kFewLines, f.columns / 32)) {
       return report(m, "zero-regions",
                     "expected weights, as {} of {} like it have in all {}, found zeros in {} of {}",
                     kind.members - kind.with_columns, kind.members, column, f.zero_columns, f.columns);
@@ -244,11 +245,11 @@ class Content {
                     f.repeated_lines, f.plan.lines);
     }
     if (f.plan.lines < 8) return false;
-    if (4 * f.echo_lines > 3 * f.plan.sampled()) {
+    if (4 * f.echo_lines > 3 * f.plan.lines) {
       return report(m, "repeated-rows",
                     "expected columns that differ, found one half, or every second column, equal to "
                     "the others in {} of {} rows that were looked at",
-                    f.echo_lines, f.plan.sampled());
+                    f.echo_lines, f.plan.lines);
     }
     // For tensor parallelism, heads of keys and values are repeated. Each head is repeated as a whole.
     const bool kv = m.name.find(".k_proj") != m.name.npos || m.name.find(".v_proj") != m.name.npos;
@@ -299,7 +300,7 @@ class Content {
   static bool has_float_scales(const Member& m) {
     constexpr uint64_t kFewScales = 16;
     return m.is_linear && m.scale_figures != nullptr && m.scale_figures->plan.kind != NumberKind::kE8m0 &&
-           m.scale_figures->sampled >= kFewScales;
+           m.scale_figures->counted >= kFewScales;
   }
   static bool is_flat(const MatrixFigures& scales) {
     return std::fabs(scales.log2_amax - scales.log2_rms) < 1e-6;
@@ -308,7 +309,7 @@ class Content {
   bool check_block_scales(const Member& m) {
     const MatrixFigures& f = *m.figures;
     const bool is_mx8 = m.scale_figures != nullptr && m.scale_figures->plan.kind == NumberKind::kE8m0;
-    if ((f.plan.kind != NumberKind::kE2m1 && !is_mx8) || f.sampled < 4 * kFewNumbers) return false;
+    if ((f.plan.kind != NumberKind::kE2m1 && !is_mx8) || f.counted < 4 * kFewNumbers) return false;
     const MatrixFigures* scales = f.plan.scale_bytes > 0 ? &f : m.scale_figures;
     if (scales == nullptr) return false;
     constexpr double kWidest = 3;  // standard deviation in octaves; trained weights have less than 1

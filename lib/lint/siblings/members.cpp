@@ -128,18 +128,4 @@ void drop_reported(const LintReporter& reporter, std::vector<Member>& members) {
   });
 }
 
-RobustSpread robust_spread(std::vector<double> values) {
-  if (values.empty()) return {};
-  const auto median = [](std::vector<double>& v) {
-    const auto middle = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2);
-    std::nth_element(v.begin(), middle, v.end());
-    return v.size() % 2 == 1 ? *middle : (*middle + *std::max_element(v.begin(), middle)) / 2;
-  };
-  RobustSpread spread;
-  spread.median = median(values);
-  for (double& v : values) v = std::fabs(v - spread.median);
-  spread.deviation = 1.4826 * median(values);
-  return spread;
-}
-
 }  // namespace twofour

@@ -1,0 +1,8 @@
+#define COUNT_WIDTH 32
+#include "kernels/numbers/count_vector.h"
+
+namespace twofour {
+
+const CountOps kCountAvx2{counting::codes, counting::bf16, counting::f32};
+
+}  // namespace twofour

@@ -1,0 +1,39 @@
+#pragma once
+#include <cstdint>
+
+// Files that are compiled for one instruction set include this file. Nothing here may emit a function: the
+// linker might keep the copy that only the newest processors can run. So <cstdint> is the only standard
+// header.
+
+namespace twofour {
+
+enum class Isa;
+
+/// Counts of four-bit codes, two in a byte.
+struct CodeCounts {
+  uint64_t codes[16] = {};
+  /// Of blocks of eight bytes, as E2M1: number of blocks of zeros, and of blocks with a code of 6 or -6.
+  uint64_t zero_blocks = 0, full_blocks = 0;
+};
+
+/// Counts and sums of floats.
+struct FloatCounts {
+  double energy = 0;  ///< sum of the squares, which are computed in float
+  float amax = 0;
+  uint64_t zeros = 0, negative = 0;  ///< number of zeros of either sign; number of negative numbers but -0
+};
+
+/// Counting for one instruction set. All of them give the same numbers, energies to the last bit, too.
+struct CountOps {
+  /// Adds the codes of `size` bytes.
+  void (*codes)(const uint8_t* bytes, uint64_t size, CodeCounts& counts);
+  /// Adds `count` numbers, and their squares to `columns` [count].
+  void (*bf16)(const uint16_t* numbers, uint64_t count, float* columns, FloatCounts& counts);
+  void (*f32)(const float* numbers, uint64_t count, float* columns, FloatCounts& counts);
+};
+
+extern const CountOps kCountPortable, kCountAvx2, kCountAvx512;
+
+const CountOps& count_ops(Isa isa);
+
+}  // namespace twofour

@@ -1,0 +1,8 @@
+#define COUNT_WIDTH 16
+#include "kernels/numbers/count_vector.h"
+
+namespace twofour {
+
+const CountOps kCountPortable{counting::codes, counting::bf16, counting::f32};
+
+}  // namespace twofour

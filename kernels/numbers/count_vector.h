@@ -1,0 +1,189 @@
+#pragma once
+#include "kernels/numbers/count_ops.h"
+
+// Files that are compiled for one instruction set include this file; see count_ops.h. They define
+// COUNT_WIDTH, the bytes of a vector.
+
+namespace twofour {
+namespace {
+namespace counting {
+
+constexpr int kWidth = COUNT_WIDTH;
+
+typedef uint64_t Word __attribute__((vector_size(kWidth)));
+typedef int64_t Mask __attribute__((vector_size(kWidth)));
+
+[[gnu::always_inline]] inline Word load(const uint8_t* bytes) {
+  Word w;
+  __builtin_memcpy(&w, bytes, kWidth);
+  return w;
+}
+template <class V>
+[[gnu::always_inline]] inline uint64_t sum_lanes(V words) {
+  uint64_t lanes[kWidth / 8], sum = 0;
+  __builtin_memcpy(lanes, &words, kWidth);
+  for (const uint64_t lane : lanes) sum += lane;
+  return sum;
+}
+/// Returns the sum of all bytes.
+[[gnu::always_inline]] inline uint64_t sum_bytes(Word w) {
+  constexpr uint64_t kEven = 0x00FF00FF00FF00FFu;
+  Word pairs = (w & kEven) + (w >> 8 & kEven);
+  pairs += pairs >> 32;
+  pairs = (pairs & 0xFFFF) + (pairs >> 16 & 0xFFFF);
+  return sum_lanes(pairs);
+}
+
+/// Adds whole words. A code's four bits are four masks, whose products are counted: how many codes have bits
+/// 0 and 2, say. A nibble counts up to fifteen, a byte up to 255.
+[[gnu::always_inline]] inline void add_words(const uint8_t* bytes, uint64_t words, CodeCounts& counts) {
+  constexpr uint64_t kUnits = 0x1111111111111111u, kLow = 0x0F0F0F0F0F0F0F0Fu;
+  constexpr int kProducts = 16, kNibble = 15, kRounds = 8;
+  uint64_t with[kProducts] = {};  // number of codes that have all bits of the index
+  Mask zero = {}, not_full = {};
+  for (uint64_t at = 0; at < words;) {
+    Word wide[kProducts] = {};
+    for (int round = 0; round < kRounds && at < words; ++round) {
+      const uint64_t end = at + kNibble < words ? at + kNibble : words;
+      Word n1 = {}, n2 = {}, n3 = {}, n4 = {}, n5 = {}, n6 = {}, n7 = {}, n8 = {}, n9 = {}, n10 = {},
+           n11 = {}, n12 = {}, n13 = {}, n14 = {}, n15 = {};
+      for (; at < end; ++at) {
+        const Word w = load(bytes + at * kWidth);
+        const Word b0 = w & kUnits, b1 = w >> 1 & kUnits, b2 = w >> 2 & kUnits, s = w >> 3 & kUnits;
+        const Word b01 = b0 & b1, b02 = b0 & b2, b12 = b1 & b2, b012 = b01 & b2;
+        n1 += b0;
+        n2 += b1;
+        n3 += b01;
+        n4 += b2;
+        n5 += b02;
+        n6 += b12;
+        n7 += b012;
+        n8 += s;
+        n9 += b0 & s;
+        n10 += b1 & s;
+        n11 += b01 & s;
+        n12 += b2 & s;
+        n13 += b02 & s;
+        n14 += b12 & s;
+        n15 += b012 & s;
+        zero += (b0 | b1 | b2) == Word{};
+        not_full += b012 == Word{};
+      }
+      const Word all[kProducts] = {Word{}, n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, n12, n13, n14, n15};
+      for (int i = 1; i < kProducts; ++i) wide[i] += (all[i] & kLow) + (all[i] >> 4 & kLow);
+    }
+    for (int i = 1; i < kProducts; ++i) with[i] += sum_bytes(wide[i]);
+  }
+  with[0] = words * kWidth * 2;
+  // From numbers of codes that have some bits to those that have no others.
+  for (int bit = 1; bit < kProducts; bit *= 2) {
+    for (int i = 0; i < kProducts; ++i) {
+      if ((i & bit) == 0) with[i] -= with[i | bit];
+    }
+  }
+  for (int i = 0; i < kProducts; ++i) counts.codes[i] += with[i];
+  // True is -1.
+  counts.zero_blocks -= sum_lanes(zero);
+  counts.full_blocks += words * (kWidth / 8) + sum_lanes(not_full);
+}
+
+inline void codes(const uint8_t* bytes, uint64_t size, CodeCounts& counts) {
+  const uint64_t words = size / kWidth;
+  add_words(bytes, words, counts);
+  for (uint64_t at = words * kWidth; at < size; at += 8) {
+    const uint64_t count = size - at < 8 ? size - at : 8;
+    unsigned any = 0;
+    bool full = false;
+    for (uint64_t i = at; i < at + count; ++i) {
+      for (int nibble = 0; nibble < 2; ++nibble) {
+        const unsigned code = bytes[i] >> (4 * nibble) & 15u;
+        ++counts.codes[code];
+        any |= code & 7u;
+        full = full || (code & 7u) == 7;
+      }
+    }
+    if (count < 8) break;
+    counts.zero_blocks += any == 0;
+    counts.full_blocks += full;
+  }
+}
+
+constexpr int kFloats = kWidth / 4;
+typedef float Floats __attribute__((vector_size(kWidth)));
+typedef uint32_t Bits __attribute__((vector_size(kWidth)));
+typedef int32_t Ints __attribute__((vector_size(kWidth)));
+typedef uint16_t Halves __attribute__((vector_size(kWidth / 2)));
+
+[[gnu::always_inline]] inline Bits load_bits(const uint16_t* numbers) {
+  Halves h;
+  __builtin_memcpy(&h, numbers, sizeof(h));
+  return __builtin_convertvector(h, Bits) << 16;
+}
+[[gnu::always_inline]] inline Bits load_bits(const float* numbers) {
+  Bits b;
+  __builtin_memcpy(&b, numbers, sizeof(b));
+  return b;
+}
+
+/// Adds numbers. Sixteen sums are added to in turn, in every instruction set.
+template <class T>
+[[gnu::always_inline]] inline void add_floats(const T* numbers, uint64_t count, float* columns,
+                                              FloatCounts& counts) {
+  constexpr int kLanes = 16, kVectors = kLanes / kFloats;
+  constexpr uint64_t kRun = 1u << 16;  // 32-bit counters suffice
+  for (uint64_t begin = 0; begin < count; begin += kRun) {
+    const uint64_t end = count - begin < kRun ? count : begin + kRun;
+    Floats energy[kVectors] = {}, amax[kVectors] = {};
+    Ints zeros[kVectors] = {}, negative[kVectors] = {};
+    uint64_t i = begin;
+    const auto add = [&](const T* from, float* column) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const Bits bits = load_bits(from + v * kFloats), magnitude = bits & 0x7FFFFFFFu;
+        const auto x = (Floats)magnitude, square = x * x;
+        energy[v] += square;
+        amax[v] = x > amax[v] ? x : amax[v];
+        const Ints is_zero = magnitude == 0;
+        zeros[v] += is_zero;
+        negative[v] += ((Ints)bits >> 31) & ~is_zero;
+        Floats sums;
+        __builtin_memcpy(&sums, column + v * kFloats, kWidth);
+        sums += square;
+        __builtin_memcpy(column + v * kFloats, &sums, kWidth);
+      }
+    };
+    for (; i + kLanes <= end; i += kLanes) add(numbers + i, columns + i);
+    if (i < end) {  // zeros fill the last vectors
+      T last[kLanes] = {};
+      float column[kLanes] = {};
+      __builtin_memcpy(last, numbers + i, (end - i) * sizeof(T));
+      __builtin_memcpy(column, columns + i, (end - i) * sizeof(float));
+      add(last, column);
+      __builtin_memcpy(columns + i, column, (end - i) * sizeof(float));
+      counts.zeros -= static_cast<uint64_t>(kLanes) - (end - i);
+    }
+    float sums[kLanes], largest[kLanes];
+    int32_t zero[kLanes], minus[kLanes];
+    __builtin_memcpy(sums, energy, sizeof(sums));
+    __builtin_memcpy(largest, amax, sizeof(largest));
+    __builtin_memcpy(zero, zeros, sizeof(zero));
+    __builtin_memcpy(minus, negative, sizeof(minus));
+    for (int lane = 0; lane < kLanes; ++lane) {  // true is -1
+      counts.energy += static_cast<double>(sums[lane]);
+      counts.amax = largest[lane] > counts.amax ? largest[lane] : counts.amax;
+      counts.zeros += static_cast<uint64_t>(-zero[lane]);
+      counts.negative += static_cast<uint64_t>(-minus[lane]);
+    }
+  }
+}
+
+inline void bf16(const uint16_t* numbers, uint64_t count, float* columns, FloatCounts& counts) {
+  add_floats(numbers, count, columns, counts);
+}
+inline void f32(const float* numbers, uint64_t count, float* columns, FloatCounts& counts) {
+  add_floats(numbers, count, columns, counts);
+}
+
+}  // namespace counting
+}  // namespace
+}  // namespace twofour

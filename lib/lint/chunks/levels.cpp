@@ -1,0 +1,79 @@
+#include "lib/lint/chunks/levels.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace twofour {
+namespace {
+
+std::vector<double> finite(std::span<const float> octaves) {
+  std::vector<double> values;
+  values.reserve(octaves.size());
+  for (const float x : octaves) {
+    if (std::isfinite(x)) values.push_back(double{x});
+  }
+  return values;
+}
+
+double median_of(std::span<const float> octaves) { return robust_spread(finite(octaves)).median; }
+
+/// Looks for a step between equal parts, as where ranks have scales of their own. The step must be at the
+/// border, and be larger than what varies within the parts.
+void find_step(std::span<const float> octaves, size_t parts, Levels& levels) {
+  constexpr double kLeast = 1.5, kAtBorder = 0.75;
+  constexpr size_t kFew = 8, kBeside = 32;
+  const size_t size = octaves.size() / parts;
+  if (octaves.size() % parts != 0 || size < kFew) return;
+  std::vector<RobustSpread> spreads;
+  for (size_t i = 0; i < parts; ++i) {
+    std::vector<double> values = finite(octaves.subspan(i * size, size));
+    if (2 * values.size() < size) return;
+    spreads.push_back(robust_spread(std::move(values)));
+  }
+  const size_t beside = std::min(size, kBeside);
+  for (size_t i = 1; i < parts; ++i) {
+    const double step = spreads[i].median - spreads[i - 1].median, height = std::fabs(step);
+    if (height < std::max(kLeast, std::fabs(levels.step) + 0.1)) continue;
+    if (3 * std::max(spreads[i].deviation, spreads[i - 1].deviation) > height) continue;
+    const double local = median_of(octaves.subspan(i * size, beside)) -
+                         median_of(octaves.subspan(i * size - beside, beside));
+    if (local * step < 0 || std::fabs(local) < kAtBorder * height) continue;
+    levels.parts = static_cast<int>(parts);
+    levels.part = static_cast<int>(i);
+    levels.step = step;
+  }
+}
+
+}  // namespace
+
+RobustSpread robust_spread(std::vector<double> values) {
+  if (values.empty()) return {};
+  const auto median = [](std::vector<double>& v) {
+    const auto middle = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2);
+    std::nth_element(v.begin(), middle, v.end());
+    return v.size() % 2 == 1 ? *middle : (*middle + *std::max_element(v.begin(), middle)) / 2;
+  };
+  RobustSpread spread;
+  spread.median = median(values);
+  for (double& v : values) v = std::fabs(v - spread.median);
+  spread.deviation = 1.4826 * median(values);
+  return spread;
+}
+
+Levels compare_levels(std::span<const float> octaves) {
+  Levels levels;
+  std::vector<double> values = finite(octaves);
+  constexpr size_t kFew = 4;
+  if (values.size() < kFew) return levels;
+  levels.median = robust_spread(std::move(values)).median;
+  for (size_t i = 0; i < octaves.size(); ++i) {
+    const double above = double{octaves[i]} - levels.median;
+    if (!std::isfinite(octaves[i]) || above <= levels.above) continue;
+    levels.above = above;
+    levels.largest = i;
+  }
+  for (const size_t parts : {2, 4, 8}) find_step(octaves, parts, levels);
+  return levels;
+}
+
+}  // namespace twofour
