@@ -3,6 +3,6 @@
 
 namespace twofour {
 
-const CountOps kCountAvx2{counting::codes, counting::bf16, counting::f32};
+const CountOps kCountAvx2{counting::codes, counting::bf16, counting::f32, counting::bytes};
 
 }  // namespace twofour

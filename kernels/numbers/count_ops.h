@@ -23,6 +23,11 @@ struct FloatCounts {
   uint64_t zeros = 0, negative = 0;  ///< number of zeros of either sign; number of negative numbers but -0
 };
 
+/// The sum and the number of the bytes of a line that are not small.
+struct ByteSums {
+  uint64_t sum = 0, count = 0;
+};
+
 /// Counting for one instruction set. All of them give the same numbers, energies to the last bit, too.
 struct CountOps {
   /// Adds the codes of `size` bytes.
@@ -30,6 +35,9 @@ struct CountOps {
   /// Adds `count` numbers, and their squares to `columns` [count].
   void (*bf16)(const uint16_t* numbers, uint64_t count, float* columns, FloatCounts& counts);
   void (*f32)(const float* numbers, uint64_t count, float* columns, FloatCounts& counts);
+  /// Adds bytes that are at least `least`, by column, to `sums` and `counts` [count]. At most 256 lines of
+  /// bytes below 128 may be added to them.
+  ByteSums (*bytes)(const uint8_t* bytes, uint64_t count, uint8_t least, uint16_t* sums, uint16_t* counts);
 };
 
 extern const CountOps kCountPortable, kCountAvx2, kCountAvx512;

@@ -3,6 +3,6 @@
 
 namespace twofour {
 
-const CountOps kCountPortable{counting::codes, counting::bf16, counting::f32};
+const CountOps kCountPortable{counting::codes, counting::bf16, counting::f32, counting::bytes};
 
 }  // namespace twofour

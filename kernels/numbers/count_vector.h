@@ -177,6 +177,48 @@ template <class T>
   }
 }
 
+typedef uint8_t Bytes __attribute__((vector_size(kWidth / 2)));
+typedef uint16_t Shorts __attribute__((vector_size(kWidth)));
+
+inline ByteSums bytes(const uint8_t* bytes, uint64_t count, uint8_t least, uint16_t* sums, uint16_t* counts) {
+  constexpr uint64_t kShorts = kWidth / 2, kRun = 256 * kShorts;
+  ByteSums all;
+  uint64_t i = 0;
+  while (i + kShorts <= count) {
+    const uint64_t end = count - i < kRun ? count / kShorts * kShorts : i + kRun;
+    Shorts line_sums = {}, line_counts = {};
+    for (; i + kShorts <= end; i += kShorts) {
+      Bytes stored;
+      __builtin_memcpy(&stored, bytes + i, sizeof(stored));
+      const Shorts wide = __builtin_convertvector(stored, Shorts);
+      const auto used = (Shorts)(wide >= uint16_t{least});
+      const Shorts some = wide & used, one = used & 1;
+      Shorts column;
+      __builtin_memcpy(&column, sums + i, kWidth);
+      column += some;
+      __builtin_memcpy(sums + i, &column, kWidth);
+      __builtin_memcpy(&column, counts + i, kWidth);
+      column += one;
+      __builtin_memcpy(counts + i, &column, kWidth);
+      line_sums += some;
+      line_counts += one;
+    }
+    uint16_t lanes[kShorts];
+    __builtin_memcpy(lanes, &line_sums, kWidth);
+    for (const uint16_t lane : lanes) all.sum += lane;
+    __builtin_memcpy(lanes, &line_counts, kWidth);
+    for (const uint16_t lane : lanes) all.count += lane;
+  }
+  for (; i < count; ++i) {
+    if (bytes[i] < least) continue;
+    all.sum += bytes[i];
+    ++all.count;
+    sums[i] = static_cast<uint16_t>(sums[i] + bytes[i]);
+    ++counts[i];
+  }
+  return all;
+}
+
 inline void bf16(const uint16_t* numbers, uint64_t count, float* columns, FloatCounts& counts) {
   add_floats(numbers, count, columns, counts);
 }

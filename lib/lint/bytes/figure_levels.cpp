@@ -44,7 +44,6 @@ void FigureCounter::count_columns(MatrixFigures& f) const {
   }
 }
 
-
 /// Compares rows, and columns, by their magnitudes.
 void FigureCounter::judge_levels(MatrixFigures& f) const {
   const bool of_scales = plan_.scale_bytes > 0 || plan_.is_scale;
@@ -75,15 +74,17 @@ void FigureCounter::judge_dead_blocks(MatrixFigures& f) const {
   constexpr uint64_t kFew = 64;
   constexpr double kUnlikely = -20, kMost = 0.3, kBelow = 1.5 * kCodesInOctave;
   const uint64_t run = f.dead_run;
-  const bool within = plan_.scale_bytes > 0 &&
-                      (f.dead_first % plan_.scale_bytes != 0 || (f.dead_first + run) % plan_.scale_bytes != 0);
+  const bool within = plan_.scale_bytes > 0 && (f.dead_first % plan_.scale_bytes != 0 ||
+                                                (f.dead_first + run) % plan_.scale_bytes != 0);
   f.dead_run = 0;
   if (run < kFew || !within) return;
   const double elsewhere =
       static_cast<double>(dead_blocks_ - run + 1) / static_cast<double>(blocks_ - run + 2);
-  const double chance = std::log(static_cast<double>(blocks_)) + static_cast<double>(run) * std::log(elsewhere);
+  const double chance =
+      std::log(static_cast<double>(blocks_)) + static_cast<double>(run) * std::log(elsewhere);
   const double scale = static_cast<double>(best_run_scales_) / static_cast<double>(run);
-  if (elsewhere > kMost || chance > kUnlikely || scale < f.row_levels.median * kCodesInOctave - kBelow) return;
+  if (elsewhere > kMost || chance > kUnlikely || scale < f.row_levels.median * kCodesInOctave - kBelow)
+    return;
   f.dead_run = run;
 }
 

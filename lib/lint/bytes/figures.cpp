@@ -211,15 +211,19 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
 void FigureCounter::end_chunk() {
   if (chunk_.lines == 0 || plan_.kind == NumberKind::kUnknown) return;
   if (is_bytes()) bytes_.move_to(plan_.kind, chunk_, numbers_);
-  if (plan_.scale_bytes > 0) {
-    Chunk scales;
-    scale_counts_.move_to(NumberKind::kE4m3, scales, scale_bytes_);
-  }
   for (size_t c = 0; is_codes() && c < chunk_.classes.size(); ++c) numbers_[c] += chunk_.classes[c];
   counted_ += chunk_.numbers;
   zeros_ += chunk_.zeros;
   negative_ += chunk_.negative;
   chunks_.push_back(std::exchange(chunk_, {}));
+}
+
+void FigureCounter::finish() {
+  end_chunk();
+  if (plan_.scale_bytes == 0) return;
+  Chunk scales;
+  scale_counts_.move_to(NumberKind::kE4m3, scales, scale_bytes_);
+  if (!plan_.k_outer) add_column_parts();
 }
 
 bool FigureCounter::is_codes() const {
@@ -305,7 +309,16 @@ void FigureCounter::take_columns(const uint8_t* bytes) {
     return;
   }
   columns_.resize(plan_.line_bytes);
+  if (columns_used_) return;
   or_into(columns_, bytes);
+  // In most matrices, a few lines show that no column is zero.
+  constexpr uint64_t kLines = 32;
+  if (plan_.kind != NumberKind::kE2m1 || next_ % kLines != 0 || columns_.size() % 8 != 0) return;
+  columns_used_ = true;
+  for (size_t i = 0; i < columns_.size() && columns_used_; i += 8) {
+    const uint64_t m = word_of(&columns_[i]) & kCodeBits;
+    columns_used_ = ((m | m >> 1 | m >> 2) & kCodeUnits) == kCodeUnits;
+  }
 }
 
 void FigureCounter::take_energies(const uint8_t* codes, const uint8_t* scales) {
@@ -349,21 +362,26 @@ void FigureCounter::take_scales(const uint8_t* scales) {
   const uint64_t count = plan_.scale_bytes;
   scale_counts_.add({scales, count});
   if (plan_.k_outer) return;
+  column_parts_.resize(2 * count);
+  const ByteSums line =
+      best_count_ops().bytes(scales, count, kTinyScale, column_parts_.data(), column_parts_.data() + count);
+  constexpr int kMostLines = 256;
+  if (++column_lines_ == kMostLines) add_column_parts();
+  row_sums_.push_back(line.count > 0
+                          ? static_cast<float>(line.sum) / static_cast<float>(line.count) / kCodesInOctave
+                          : -INFINITY);
+}
+
+void FigureCounter::add_column_parts() {
+  const size_t count = column_parts_.size() / 2;
   column_sums_.resize(count);
   column_counts_.resize(count);
-  float* const sums = column_sums_.data();
-  uint32_t* const counts = column_counts_.data();
-  uint32_t sum = 0, used = 0;
-#pragma omp simd reduction(+ : sum, used)
-  for (uint64_t b = 0; b < count; ++b) {
-    const uint32_t scale = scales[b], is_used = scale >= kTinyScale ? 1 : 0, some = is_used * scale;
-    sum += some;
-    used += is_used;
-    sums[b] += static_cast<float>(some);
-    counts[b] += is_used;
+  for (size_t i = 0; i < count; ++i) {
+    column_sums_[i] += column_parts_[i];
+    column_counts_[i] += column_parts_[count + i];
   }
-  row_sums_.push_back(used > 0 ? static_cast<float>(sum) / static_cast<float>(used) / kCodesInOctave
-                               : -INFINITY);
+  std::ranges::fill(column_parts_, uint16_t{0});
+  column_lines_ = 0;
 }
 
 void FigureCounter::take_floats(std::span<const uint8_t> bytes, bool is_sampled) {

@@ -8,8 +8,8 @@
 #include "lib/lint/bytes/input.h"
 #include "lib/lint/chunks/chunk.h"
 #include "lib/lint/chunks/levels.h"
-#include "lib/lint/chunks/number_kind.h"
 #include "lib/lint/chunks/number_counts.h"
+#include "lib/lint/chunks/number_kind.h"
 #include "lib/lint/chunks/pieces.h"
 
 /// Figures that one pass over the bytes of weights collects, less than 1 KiB for each matrix. With them
@@ -42,8 +42,9 @@ struct MatrixPlan {
   uint64_t scale_columns = 0;
   bool is_rows =
       true;  ///< lines are rows as the model defines them, so that they can be compared with each other
-  /// The number of lines in the sample for the RMS of codes. The lines are divided into that many equal ranges. One
-  /// pseudorandom line of each range is in the sample, so that the choice follows no pattern of the rows.
+  /// The number of lines in the sample for the RMS of codes. The lines are divided into that many equal
+  /// ranges. One pseudorandom line of each range is in the sample, so that the choice follows no pattern of
+  /// the rows.
   uint64_t sampled() const;
   /// The first line of the sample from line `i` on. If there is none, the result is beyond all lines.
   uint64_t next_sampled(uint64_t i) const;
@@ -89,14 +90,14 @@ struct MatrixFigures {
   int scale_values = 0;  ///< number of different block scales
   /// Number of lines that have the block scales of the line before; number of lines with only one scale.
   uint64_t same_scale_lines = 0, flat_scale_lines = 0;
-  /// Block scales of the sampled lines: number of pairs, scales 2i and 2i + 1; of these, equal ones; number of
-  /// equal scales 2i + 1 and 2i + 2.
+  /// Block scales of the sampled lines: number of pairs, scales 2i and 2i + 1; of these, equal ones; number
+  /// of equal scales 2i + 1 and 2i + 2.
   uint64_t scale_pairs = 0, equal_pairs = 0, equal_between = 0;
   double repeated_scales = 0;  ///< share of pieces of block scales that are equal to an earlier piece
   double octaves = 0;  ///< of FP8: number of octaves by which the density falls over eight codes; 0: unknown
   double unevenness =
       1;  ///< of FP8 and INT8: distance of the bytes' shares from equal shares; 0: all bytes equally frequent
-  int integers = 0;       ///< of INT8: number of different integers
+  int integers = 0;  ///< of INT8: number of different integers
   /// Of FP8: share of 448, the largest number, and of 416, the next one.
   double full_share = 0, next_share = 0;
   bool is_grid = false;  ///< of floats: each is 0, 0.5, 1, 1.5 or a whole number of at most 15
@@ -134,7 +135,7 @@ class FigureCounter {
   /// may be shorter. `scales` is [lines, scale_bytes].
   void add(std::span<const uint8_t> bytes, std::span<const uint8_t> scales);
   /// Ends the last chunk. Nothing may be added afterwards.
-  void end_chunk();
+  void finish();
   /// Adds a magnitude from a check that covers the whole matrix.
   void note_amax(double amax);
   /// Adds the counts of another part of the same matrix. A run of zero lines that crosses both parts counts
@@ -146,6 +147,8 @@ class FigureCounter {
 
  private:
   void take_line(std::span<const uint8_t> bytes, const uint8_t* scales);
+  void end_chunk();
+  void add_column_parts();
   void take_run(std::span<const uint8_t> bytes, const uint8_t* scales);
   void take_energies(const uint8_t* codes, const uint8_t* scales);
   void take_scales(const uint8_t* scales);
@@ -181,7 +184,8 @@ class FigureCounter {
       seen_;  ///< an open-addressed table of halves of the lines' hashes, at most a quarter full
   uint64_t seen_count_ = 0;
   std::optional<Pieces> pieces_, scale_pieces_;
-  std::vector<uint8_t> columns_;  ///< all lines of codes, combined by a bitwise or
+  std::vector<uint8_t> columns_;     ///< all lines of codes, combined by a bitwise or
+  bool columns_used_ = false;        ///< every column is known to have a code that is not zero
   ByteCounts bytes_, scale_counts_;  ///< bytes, and block scales, of the current chunk
   Chunk chunk_{};
   std::vector<Chunk> chunks_;
@@ -201,6 +205,9 @@ class FigureCounter {
   std::vector<uint32_t> row_counts_;
   std::vector<float> column_sums_;       ///< of floats: sums of squares; of scales: sums of logarithms
   std::vector<uint32_t> column_counts_;  ///< of scales: number of scales in a column
+  /// Of block scales: the sums and numbers of up to 256 lines, and the number of these lines.
+  std::vector<uint16_t> column_parts_;
+  int column_lines_ = 0;
   bool is_grid_ = true;
   double lone_ = 0;
   uint64_t lone_line_ = 0;

@@ -137,7 +137,7 @@ class WeightLint {
         work(at, count, counter);
         at += count;
       }
-      counter.end_chunk();
+      counter.finish();
       keep_figures(job, matrix, std::move(counter));
     }
   }

@@ -35,13 +35,34 @@ void find_step(std::span<const float> octaves, size_t parts, Levels& levels) {
     const double step = spreads[i].median - spreads[i - 1].median, height = std::fabs(step);
     if (height < std::max(kLeast, std::fabs(levels.step) + 0.1)) continue;
     if (3 * std::max(spreads[i].deviation, spreads[i - 1].deviation) > height) continue;
-    const double local = median_of(octaves.subspan(i * size, beside)) -
-                         median_of(octaves.subspan(i * size - beside, beside));
+    const double local =
+        median_of(octaves.subspan(i * size, beside)) - median_of(octaves.subspan(i * size - beside, beside));
     if (local * step < 0 || std::fabs(local) < kAtBorder * height) continue;
     levels.parts = static_cast<int>(parts);
     levels.part = static_cast<int>(i);
     levels.step = step;
   }
+}
+
+/// True if eighths differ so little, on average, that there is no step. It is quick, and enough for most
+/// matrices.
+bool are_even(std::span<const float> octaves) {
+  constexpr size_t kParts = 8;
+  constexpr float kLeast = 0.75f;
+  const size_t size = octaves.size() / kParts;
+  float least = INFINITY, most = -INFINITY;
+  for (size_t part = 0; part < kParts; ++part) {
+    float sum = 0, count = 0;
+    for (const float x : octaves.subspan(part * size, size)) {
+      const bool is_number = std::isfinite(x);
+      sum += is_number ? x : 0;
+      count += is_number ? 1 : 0;
+    }
+    if (count == 0) continue;
+    least = std::min(least, sum / count);
+    most = std::max(most, sum / count);
+  }
+  return most - least < kLeast;
 }
 
 }  // namespace
@@ -65,13 +86,16 @@ Levels compare_levels(std::span<const float> octaves) {
   std::vector<double> values = finite(octaves);
   constexpr size_t kFew = 4;
   if (values.size() < kFew) return levels;
-  levels.median = robust_spread(std::move(values)).median;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  levels.median = *middle;
   for (size_t i = 0; i < octaves.size(); ++i) {
     const double above = double{octaves[i]} - levels.median;
     if (!std::isfinite(octaves[i]) || above <= levels.above) continue;
     levels.above = above;
     levels.largest = i;
   }
+  if (are_even(octaves)) return levels;
   for (const size_t parts : {2, 4, 8}) find_step(octaves, parts, levels);
   return levels;
 }

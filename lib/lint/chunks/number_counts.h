@@ -8,8 +8,8 @@
 
 namespace twofour {
 
-/// Counts bytes. Four tables are filled in turn, since a processor waits if it counts the same byte twice in a
-/// row.
+/// Counts bytes. Four tables are filled in turn, since a processor waits if it counts the same byte twice in
+/// a row.
 class ByteCounts {
  public:
   void add(std::span<const uint8_t> bytes);

@@ -8,7 +8,7 @@
 namespace twofour {
 
 namespace {
-constexpr uint64_t kMostPieces = 1u << 15;
+constexpr uint64_t kMostPieces = 1u << 13;
 constexpr uint64_t kLooked = 16;  ///< number of bytes of a piece that are looked at
 }  // namespace
 
@@ -39,8 +39,7 @@ void Pieces::take(uint64_t offset, const uint8_t* bytes) {
   }
   ++repeated_;
   const uint64_t from = table_[at].place * piece_;
-  const bool goes_on =
-      run_.bytes > 0 && offset == run_.at + run_.bytes && from == run_.from + run_.bytes;
+  const bool goes_on = run_.bytes > 0 && offset == run_.at + run_.bytes && from == run_.from + run_.bytes;
   if (!goes_on) run_ = {0, offset, from};
   run_.bytes += piece_;
   if (run_.bytes > longest_.bytes) longest_ = run_;

@@ -75,7 +75,8 @@ class Regions {
   bool check_peak(const Member& m) {
     const MatrixFigures& f = scaled(m);
     // Rows of zeros may have any scale.
-    if (m.scale_figures != nullptr && (m.figures->zero_lines > 0 || m.figures->zero_columns > 0)) return false;
+    if (m.scale_figures != nullptr && (m.figures->zero_lines > 0 || m.figures->zero_columns > 0))
+      return false;
     // Of small matrices, a few rows do not show how much they vary.
     constexpr uint64_t kFewLines = 16;
     if (m.figures->plan.lines < kFewLines || m.figures->plan.k_outer) return false;
@@ -126,10 +127,11 @@ class Regions {
     const MatrixFigures& f = *m.figures;
     const uint64_t least = std::max(kFewBytes, kFewRows * f.plan.line_bytes + Pieces::kPiece);
     if (!m.is_linear || f.repeat.bytes < least || may_repeat_heads(m.name)) return false;
-    return report(m, "odd-region",
-                  "expected bytes that differ, found {} from row {} on equal to those from row {} on, as of a "
-                  "page that was written twice",
-                  f.repeat.bytes, f.repeat.at / f.plan.line_bytes, f.repeat.from / f.plan.line_bytes);
+    return report(
+        m, "odd-region",
+        "expected bytes that differ, found {} from row {} on equal to those from row {} on, as of a "
+        "page that was written twice",
+        f.repeat.bytes, f.repeat.at / f.plan.line_bytes, f.repeat.from / f.plan.line_bytes);
   }
 
   bool check_dead(const Member& m) {
@@ -169,14 +171,16 @@ class Regions {
 
   /// Reports values that no training gives.
   bool check_values(const Member& m) {
-    constexpr uint64_t kFewNumbers = 1u << 14;
+    constexpr uint64_t kFewWeights = 1u << 14;
     const MatrixFigures& f = *m.figures;
-    if (f.counted < kFewNumbers || is_router_like(m)) return false;
+    if (f.counted < kFewWeights || is_router_like(m)) return false;
     if (f.is_grid && f.log2_amax >= 1)
-      return report(m, "odd-numbers",
-                    "expected weights, found only numbers that four-bit codes have, up to {:g}, without a scale",
-                    std::exp2(f.log2_amax));
-    const auto used = static_cast<uint64_t>(std::llround((1 - f.zero_share) * static_cast<double>(f.counted)));
+      return report(
+          m, "odd-numbers",
+          "expected weights, found only numbers that four-bit codes have, up to {:g}, without a scale",
+          std::exp2(f.log2_amax));
+    const auto used =
+        static_cast<uint64_t>(std::llround((1 - f.zero_share) * static_cast<double>(f.counted)));
     if (f.plan.lines == f.columns && used == f.plan.lines && f.zero_lines == 0 && f.zero_columns == 0)
       return report(m, "odd-numbers",
                     "expected weights, found one number in each row and column, as of an identity matrix");
@@ -220,7 +224,8 @@ class Regions {
       return true;
     }
     if (f.repeated_scales < kMany || may_repeat_heads(m.name)) return false;
-    sink_.add("copied-scale", at, "expected scales that differ, found {:.0f} % equal to earlier ones in pieces of 64",
+    sink_.add("copied-scale", at,
+              "expected scales that differ, found {:.0f} % equal to earlier ones in pieces of 64",
               100 * f.repeated_scales);
     return true;
   }
