@@ -153,9 +153,13 @@ MatrixFigures FigureCounter::figures() const {
   if (blocks_ > 0) {
     f.full_blocks = share_of(static_cast<double>(full_blocks_), static_cast<double>(blocks_ - zero_blocks_));
     double count = 0, sum = 0, squares = 0;
-    for (unsigned s = 1; s < kE4m3Nan; ++s) {
-      if (scale_bytes_[s] == 0) continue;
-      const auto c = static_cast<double>(scale_bytes_[s]);
+    // Small scales of blocks of zeros carry nothing.
+    uint64_t left_out = zero_blocks_;
+    for (unsigned s = 0; s < kE4m3Nan; ++s) {
+      const uint64_t unused = s < kTinyScale ? std::min(left_out, scale_bytes_[s]) : 0;
+      left_out -= unused;
+      if (s == 0 || scale_bytes_[s] == unused) continue;
+      const auto c = static_cast<double>(scale_bytes_[s] - unused);
       const double x = e4m3_octaves()[s];
       ++f.scale_values;
       count += c;

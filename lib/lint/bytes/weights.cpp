@@ -336,9 +336,9 @@ class WeightLint {
     const bool few = scans_.at(tensor).scales_integers && 16 * c.zero <= count;
     if (has_zeros || few || (count == 1 && !tensors_.at(*scans_.at(tensor).scaled).any)) return;
     sink_.add("zero-scale", s_.at(tensor),
-              "expected no scale 0 above weights other than zero, found {} of {}, the first at element "
-              "{}, and in {} {} zero rows",
-              c.zero, count, c.first_zero, weight.name, zero_lines);
+              "expected no scale 0 above weights other than zero, found {} of {}, the first at element {}{}",
+              c.zero, count, c.first_zero,
+              zero_lines > 0 ? fmt::format(", and in {} {} zero rows", weight.name, zero_lines) : "");
   }
 
   /// True for scales that other rules check.

@@ -86,6 +86,10 @@ Levels compare_levels(std::span<const float> octaves) {
   std::vector<double> values = finite(octaves);
   constexpr size_t kFew = 4;
   if (values.size() < kFew) return levels;
+  double sum = 0, squares = 0;
+  for (const double x : values) sum += x, squares += x * x;
+  const auto count = static_cast<double>(values.size());
+  levels.spread = std::sqrt(std::max(0.0, squares / count - sum / count * (sum / count)));
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   levels.median = *middle;

@@ -19,6 +19,7 @@ struct Levels {
   uint64_t largest = 0;
   double above = 0;
   double median = 0;  ///< log2 of the magnitude of the middle one
+  double spread = 0;  ///< standard deviation, in octaves
   /// The largest step between two neighbours of `parts` equal parts, 2, 4 or 8: the part behind the step, and
   /// its median minus that of the part before, in octaves. 0 parts: there is no step.
   int parts = 0, part = 0;

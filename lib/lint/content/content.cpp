@@ -123,6 +123,7 @@ class Content {
       ++zeros.members;
       zeros.with_lines += m.figures->zero_lines > 0;
       zeros.with_columns += m.figures->zero_columns > 0;
+      zeros.with_many += has_many_zeros(*m.figures);
       scaled_ += has_float_scales(m);
       flat_ += has_float_scales(m) && is_flat(*m.scale_figures);
     }
@@ -194,6 +195,26 @@ class Content {
                   router ? "expert" : "token", f.zero_lines, f.plan.lines, f.first_zero_line);
   }
 
+  /// True if rows or columns of zeros follow from pruning: most numbers elsewhere are zero, too, or most
+  /// matrices of the kind have as many such rows and columns.
+  bool is_pruned(const Member& m) const {
+    const MatrixFigures& f = *m.figures;
+    constexpr double kMany = 0.6;
+    const auto lines = static_cast<double>(f.plan.lines), columns = static_cast<double>(f.columns),
+               zero_lines = static_cast<double>(f.zero_lines),
+               zero_columns = static_cast<double>(f.zero_columns), numbers = static_cast<double>(f.counted);
+    const double used = lines * columns > 0 ? (1 - zero_lines / lines) * (1 - zero_columns / columns) : 0;
+    const double elsewhere = used > 0 ? 1 - (1 - f.zero_share) / used : 0;
+    if (numbers > 0 && elsewhere > kMany && 4 * f.longest_zero_lines < f.plan.lines) return true;
+    const Zeros& kind = zeros_.at(m.at.kind);
+    constexpr size_t kFewMembers = 4;
+    return kind.members >= kFewMembers && 4 * kind.with_many >= 3 * kind.members && has_many_zeros(f);
+  }
+  /// True if a fifth of all rows or columns is zero.
+  static bool has_many_zeros(const MatrixFigures& f) {
+    return 5 * f.zero_lines >= f.plan.lines || (f.columns >= 16 && 5 * f.zero_columns >= f.columns);
+  }
+
   /// Reports large regions of zeros. Padding and a few dead channels are zeros as well, but neither is as
   /// large as a quarter.
   bool check_zeros(const Member& m) {
@@ -206,13 +227,14 @@ class Content {
                     "a part was never written",
                     f.torn_lines, f.plan.lines);
     }
+    if (is_pruned(m)) return false;
     const char* line = f.plan.k_outer ? "groups of sixteen columns" : "rows";
     const char* column = f.plan.k_outer ? "rows" : "columns";
     if (f.plan.lines >= 8 && 5 * f.zero_lines >= f.plan.lines) {
       return report(m, "zero-regions",
                     "expected weights, found zeros in {} of {} {}, from {} on {} one after the other",
                     f.zero_lines, f.plan.lines, line, f.first_zero_line, f.longest_zero_lines);
-    } else if (f.columns >= 16 && f.counted >= 16 * f.columns && 5 * f.zero_columns >= f.columns) {
+    } else if (f.columns >= 16 && 5 * f.zero_columns >= f.columns) {
       return report(m, "zero-regions", "expected weights, found zeros in {} of {} {}", f.zero_columns,
                     f.columns, column);
     }
@@ -221,15 +243,19 @@ class Content {
     const bool alone = kind.members >= 3 && is_seldom(kind.with_lines, kind.members) &&
                        is_seldom(kind.with_columns, kind.members);
     if (!m.is_linear || !alone) return false;
-    constexpr uint64_t kFewLines = 16;
-    if (f.longest_zero_lines >= std::max(kFewLines, f.plan.lines / 64)) {
+    constexpr uint64_t kFewLines = 16, kFewLastLines = 4, kFewLastBytes = 4096;
+    // What was never written is at the end.
+    const bool last = f.first_zero_line + f.longest_zero_lines == f.plan.lines &&
+                      f.longest_zero_lines >= kFewLastLines &&
+                      f.longest_zero_lines * f.plan.line_bytes >= kFewLastBytes;
+    if (last || f.longest_zero_lines >= std::max(kFewLines, f.plan.lines / 64)) {
       return report(m, "zero-regions",
                     "expected weights, as {} of {} like it have in all {}, found zeros in {} of {}, from "
                     "{} on {} one after the other",
                     kind.members - kind.with_lines, kind.members, line, f.zero_lines, f.plan.lines,
                     f.first_zero_line, f.longest_zero_lines);
     }
-    if (f.counted >= 16 * f.columns && f.zero_columns >= std::max(kFewLines, f.columns / 32)) {
+    if (f.zero_columns >= std::max(kFewLines, f.columns / 32)) {
       return report(m, "zero-regions",
                     "expected weights, as {} of {} like it have in all {}, found zeros in {} of {}",
                     kind.members - kind.with_columns, kind.members, column, f.zero_columns, f.columns);
@@ -281,12 +307,14 @@ class Content {
   /// Checks float scales of rows, blocks or groups. Reports a single scale for all of them if other matrices
   /// have several scales. Also reports a scale that is hundreds of times larger than the others.
   bool check_float_scales(const Member& m) {
-    if (!has_float_scales(m)) return false;
-    constexpr double kFarthest = 9;  // octaves
+    const bool exponents = m.is_linear && m.scale_figures != nullptr &&
+                           m.scale_figures->plan.kind == NumberKind::kE8m0 && m.scale_figures->counted > 1;
+    if (!has_float_scales(m) && !exponents) return false;
+    constexpr double kFarthest = 7;  // octaves
     const MatrixFigures& scales = *m.scale_figures;
     // Rows of zeros may have any scale.
-    if (m.figures->zero_lines == 0 && scales.log2_amax - scales.log2_mean > kFarthest &&
-        std::isfinite(scales.log2_mean)) {
+    if (m.figures->zero_lines + m.figures->zero_columns == 0 &&
+        scales.log2_amax - scales.log2_mean > kFarthest && std::isfinite(scales.log2_mean)) {
       return report(m, "suspicious-scale",
                     "expected scales of one order of magnitude, found {:.3g} beside {:.3g}, their mean",
                     std::exp2(scales.log2_amax), std::exp2(scales.log2_mean));
@@ -339,9 +367,9 @@ class Content {
   std::span<Member> members_;
   LintReporter& sink_;
   /// For one kind of matrix, the number of matrices in all layers and experts, and the number of those with
-  /// zero rows or columns.
+  /// zero rows or columns, and with many.
   struct Zeros {
-    size_t members = 0, with_lines = 0, with_columns = 0;
+    size_t members = 0, with_lines = 0, with_columns = 0, with_many = 0;
   };
   std::map<std::string, Zeros> zeros_;
   /// Number of matrices with float scales; of these, number with only one scale.

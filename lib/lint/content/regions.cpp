@@ -31,8 +31,7 @@ class Regions {
 
   void run_peaks() {
     for (const Member& m : members_) {
-      if (!m.figures->plan.is_rows || is_router_like(m)) continue;
-      check_lone(m) || (m.is_linear && check_peak(m));
+      if (m.figures->plan.is_rows && !is_router_like(m)) check_lone(m) || check_peak(m);
     }
   }
 
@@ -74,15 +73,19 @@ class Regions {
 
   bool check_peak(const Member& m) {
     const MatrixFigures& f = scaled(m);
+    // The rows of an embedding are as large as their tokens are frequent.
+    const bool bias = m.name.find("bias") != m.name.npos;
+    if (!m.is_linear && !bias) return false;
     // Rows of zeros may have any scale.
     if (m.scale_figures != nullptr && (m.figures->zero_lines > 0 || m.figures->zero_columns > 0))
       return false;
     // Of small matrices, a few rows do not show how much they vary.
     constexpr uint64_t kFewLines = 16;
-    if (m.figures->plan.lines < kFewLines || m.figures->plan.k_outer) return false;
+    if ((m.figures->plan.lines < kFewLines && !bias) || m.figures->plan.k_outer) return false;
+    const double peak = bias ? kLone : kPeak;
     const char* what = m.scale_figures != nullptr || f.plan.scale_bytes > 0 ? "scales" : "weights";
     for (const Levels* levels : {&f.row_levels, &f.column_levels}) {
-      if (levels->above < kPeak || (levels == &f.column_levels && f.columns == 0)) continue;
+      if (levels->above < peak || (levels == &f.column_levels && f.columns == 0)) continue;
       return report(m, "outlier-weight",
                     "expected {} of one size, found those of {} {} {:.3g} times as large as the middle one",
                     what, levels == &f.row_levels ? "row" : "column", levels->largest,
@@ -225,7 +228,7 @@ class Regions {
     }
     if (f.repeated_scales < kMany || may_repeat_heads(m.name)) return false;
     sink_.add("copied-scale", at,
-              "expected scales that differ, found {:.0f} % equal to earlier ones in pieces of 64",
+              "expected scales that differ, found {:.0f} % equal to earlier ones in pieces of 256",
               100 * f.repeated_scales);
     return true;
   }
