@@ -43,10 +43,15 @@ bool is_unlikely_run(NumberKind kind, std::span<const uint8_t> line) {
     zeros += zero;
     longest = std::max(longest, run);
   }
-  const auto rest = static_cast<double>(line.size() / width - longest);
-  const double share = (static_cast<double>(zeros - longest) + 1) / (rest + 2);
-  constexpr double kUnlikely = -30;  // the logarithm of a probability
-  return static_cast<double>(longest) * std::log(share) < kUnlikely;
+  // The likelihood of one share of zeros in the whole line, and of another one in its rest.
+  const auto likelihood = [](double some, double all) {
+    const auto term = [&](double part) { return part > 0 ? part * std::log(part / all) : 0; };
+    return term(some) + term(all - some);
+  };
+  const auto all = static_cast<double>(line.size() / width), rest = all - static_cast<double>(longest);
+  const double used = all - static_cast<double>(zeros);
+  constexpr double kUnlikely = 30;  // the logarithm of a ratio of likelihoods
+  return likelihood(used, rest) - likelihood(used, all) > kUnlikely;
 }
 
 /// Adds numbers to those of `to` from `at` on, which may end earlier.

@@ -265,7 +265,14 @@ class Content {
 
   bool check_rows(const Member& m) {
     const MatrixFigures& f = *m.figures;
-    if (!m.is_linear || !f.plan.is_rows) return false;
+    if (!f.plan.is_rows) return false;
+    // Tokens that were never trained may all have one row, or that of the token before.
+    const uint64_t once = f.repeated_lines - f.doubled_lines;
+    if (is_embedding(m) && 4 * once >= f.plan.lines) {
+      return report(m, "repeated-rows", "expected a row a token, found {} of {} equal to an earlier one",
+                    f.repeated_lines, f.plan.lines);
+    }
+    if (!m.is_linear) return false;
     if (f.repeated_lines > 0 && f.plan.lines > 1 && is_router(m.name)) {
       return report(m, "repeated-rows", "expected a row an expert, found {} of {} equal to an earlier one",
                     f.repeated_lines, f.plan.lines);

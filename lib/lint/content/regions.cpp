@@ -29,9 +29,10 @@ class Regions {
   Regions(const LintInput& s, std::span<Member> members, LintReporter& reporter)
       : s_(s), members_(members), sink_(reporter) {}
 
-  void run_peaks() {
+  void run_values() {
     for (const Member& m : members_) {
-      if (m.figures->plan.is_rows && !is_router_like(m)) check_lone(m) || check_peak(m);
+      if (!m.figures->plan.is_rows || is_router_like(m)) continue;
+      check_lone(m) || check_peak(m) || (m.is_linear && (check_values(m) || check_scales(m)));
     }
   }
 
@@ -44,7 +45,7 @@ class Regions {
       const bool table = is_table_name(m.name) && m.figures->plan.is_rows;
       if (!m.is_linear && !table) continue;
       if (check_region(m) || check_repeat(m) || check_dead(m) || !m.is_linear) continue;
-      check_steps(m) || check_values(m) || check_full(m) || check_scales(m);
+      check_steps(m) || check_uniform(m) || check_full(m);
     }
   }
 
@@ -174,9 +175,8 @@ class Regions {
 
   /// Reports values that no training gives.
   bool check_values(const Member& m) {
-    constexpr uint64_t kFewWeights = 1u << 14;
     const MatrixFigures& f = *m.figures;
-    if (f.counted < kFewWeights || is_router_like(m)) return false;
+    if (f.counted < kFewWeights) return false;
     if (f.is_grid && f.log2_amax >= 1)
       return report(
           m, "odd-numbers",
@@ -187,6 +187,13 @@ class Regions {
     if (f.plan.lines == f.columns && used == f.plan.lines && f.zero_lines == 0 && f.zero_columns == 0)
       return report(m, "odd-numbers",
                     "expected weights, found one number in each row and column, as of an identity matrix");
+    return false;
+  }
+
+  /// Reports weights as layers are initialized with, if others of the kind were trained.
+  bool check_uniform(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    if (f.counted < kFewWeights || is_router_like(m)) return false;
     // The largest number of a uniform distribution is sqrt(3) times the RMS.
     constexpr double kUniform = 0.7925, kNear = 0.05;
     constexpr size_t kFewSiblings = 3;
@@ -236,13 +243,14 @@ class Regions {
   const LintInput& s_;
   std::span<Member> members_;
   LintReporter& sink_;
+  static constexpr uint64_t kFewWeights = 1u << 14;
   std::map<std::string, size_t> kinds_, peaked_;  ///< number of matrices of each kind; of these, peaked ones
 };
 
 }  // namespace
 
-void lint_peaks(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
-  Regions(s, members, reporter).run_peaks();
+void lint_values(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
+  Regions(s, members, reporter).run_values();
 }
 
 void lint_regions(const LintInput& s, std::span<Member> members, LintReporter& reporter) {

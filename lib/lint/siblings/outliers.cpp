@@ -103,9 +103,11 @@ class Outliers {
     constexpr double kLeast = -12, kMost = 0;  // range of log2 of the RMS of ordinary linears
     if (const double other = m.log2_rms - 2 * m.log2_scale; other > kLeast && other < kMost)
       return text + ", as if it were the reciprocal";
-    if (const double other = m.log2_rms - m.log2_scale;
-        m.log2_rms < kSmallestOfMost && other > kLeast && other < kMost)
-      return text + ", as if weights were multiplied by it twice";
+    for (const double times : {1.0, 0.5}) {  // the scale times block scales that have it, or its square
+      const double other = m.log2_rms - times * m.log2_scale;
+      if (m.log2_rms < kSmallestOfMost && other > kLeast && other < kMost)
+        return text + ", as if weights were multiplied by it twice";
+    }
     if (const double other = m.log2_rms - std::log2(full); other > kLeast && other < kMost)
       return text + fmt::format(", as if it were the largest weight, not divided by {}", full);
     return text;

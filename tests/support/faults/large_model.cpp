@@ -174,11 +174,11 @@ LintReport LargeModel::lint_changed(const std::vector<std::pair<std::string, Edi
   return lint(directory_, {}, progress);
 }
 
-std::vector<std::string> lines_of(const LintReport& report) {
-  std::vector<std::string> lines;
+std::string lines_of(const LintReport& report) {
+  std::string lines;
   for (const LintFinding& f : report.findings) {
     if (f.severity != Severity::kNote)
-      lines.push_back(fmt::format("{}: {}: {}", lint_rules()[f.rule].id, f.name, f.message));
+      lines += fmt::format("{}: {}: {}\n", lint_rules()[f.rule].id, f.name, f.message);
   }
   return lines;
 }

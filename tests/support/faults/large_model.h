@@ -29,7 +29,7 @@ class LargeModel {
   std::string directory_;
 };
 
-/// The rules of all findings above a note, a line each with the module: "odd-region: model.layers...".
-std::vector<std::string> lines_of(const LintReport& report);
+/// All findings above a note, a line each: "odd-region: model.layers.1.mlp.up_proj: expected ...\n".
+std::string lines_of(const LintReport& report);
 
 }  // namespace twofour
