@@ -180,6 +180,12 @@ template <class T>
 typedef uint8_t Bytes __attribute__((vector_size(kWidth / 2)));
 typedef uint16_t Shorts __attribute__((vector_size(kWidth)));
 
+[[gnu::always_inline]] inline uint64_t sum_shorts(Word w) {
+  constexpr uint64_t kEven = 0x0000FFFF0000FFFFu;
+  const Word pairs = (w & kEven) + (w >> 16 & kEven);
+  return sum_lanes((pairs & 0xFFFFFFFFu) + (pairs >> 32));
+}
+
 inline ByteSums bytes(const uint8_t* bytes, uint64_t count, uint8_t least, uint16_t* sums, uint16_t* counts) {
   constexpr uint64_t kShorts = kWidth / 2, kRun = 256 * kShorts;
   ByteSums all;
@@ -203,11 +209,8 @@ inline ByteSums bytes(const uint8_t* bytes, uint64_t count, uint8_t least, uint1
       line_sums += some;
       line_counts += one;
     }
-    uint16_t lanes[kShorts];
-    __builtin_memcpy(lanes, &line_sums, kWidth);
-    for (const uint16_t lane : lanes) all.sum += lane;
-    __builtin_memcpy(lanes, &line_counts, kWidth);
-    for (const uint16_t lane : lanes) all.count += lane;
+    all.sum += sum_shorts((Word)line_sums);
+    all.count += sum_shorts((Word)line_counts);
   }
   for (; i < count; ++i) {
     if (bytes[i] < least) continue;

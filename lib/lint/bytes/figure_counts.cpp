@@ -35,6 +35,20 @@ void or_into(std::vector<uint8_t>& to, const uint8_t* from) {
 
 }  // namespace
 
+/// Counts blocks whose bytes are apart by a row.
+void FigureCounter::count_k_outer(std::span<const uint8_t> bytes, CodeCounts& counts) const {
+  counts.zero_blocks = counts.full_blocks = 0;
+  for (uint64_t at = 0; at < bytes.size(); at += plan_.line_bytes) {
+    for (uint64_t b = 0; b < plan_.scale_bytes; ++b) {
+      uint64_t block = 0;
+      for (uint64_t i = 0; i < 8; ++i) block |= uint64_t{bytes[at + i * plan_.scale_bytes + b]} << (8 * i);
+      const uint64_t m = block & kCodeBits;
+      counts.zero_blocks += m == 0;
+      counts.full_blocks += (m & m >> 1 & m >> 2 & kCodeUnits) != 0;
+    }
+  }
+}
+
 void FigureCounter::take_run(std::span<const uint8_t> bytes, const uint8_t* scales) {
   if (is_bytes()) bytes_.add(bytes);
   if (!is_codes()) return;
@@ -42,14 +56,8 @@ void FigureCounter::take_run(std::span<const uint8_t> bytes, const uint8_t* scal
   best_count_ops().codes(bytes.data(), bytes.size(), counts);
   add_codes(plan_.kind, counts, chunk_);
   if (plan_.scale_bytes == 0) return;
-  for (uint64_t b = 0; plan_.k_outer && b < plan_.scale_bytes; ++b) {  // one line is a run
-    if (b == 0) counts.zero_blocks = counts.full_blocks = 0;
-    uint64_t block = 0;
-    for (uint64_t i = 0; i < 8; ++i) block |= uint64_t{bytes[i * plan_.scale_bytes + b]} << (8 * i);
-    const uint64_t m = block & kCodeBits;
-    counts.zero_blocks += m == 0;
-    counts.full_blocks += (m & m >> 1 & m >> 2 & kCodeUnits) != 0;
-  }
+  scale_counts_.add({scales, bytes.size() / 8});
+  if (plan_.k_outer) count_k_outer(bytes, counts);
   const uint64_t blocks = bytes.size() / 8;
   blocks_ += blocks;
   zero_blocks_ += counts.zero_blocks;
@@ -132,7 +140,6 @@ void FigureCounter::take_dead_blocks(std::span<const uint8_t> codes, const uint8
 /// of blocks of zeros are left out.
 void FigureCounter::take_scales(const uint8_t* scales) {
   const uint64_t count = plan_.scale_bytes;
-  scale_counts_.add({scales, count});
   if (plan_.k_outer) return;
   column_parts_.resize(2 * count);
   const ByteSums line =

@@ -149,6 +149,7 @@ class FigureCounter {
   void take_line(std::span<const uint8_t> bytes, const uint8_t* scales);
   void end_chunk();
   void add_column_parts();
+  void count_k_outer(std::span<const uint8_t> bytes, CodeCounts& counts) const;
   void take_run(std::span<const uint8_t> bytes, const uint8_t* scales);
   void take_energies(const uint8_t* codes, const uint8_t* scales);
   void take_scales(const uint8_t* scales);

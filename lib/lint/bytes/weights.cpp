@@ -16,7 +16,7 @@ namespace twofour {
 namespace {
 
 /// Number of bytes, of codes or of another tensor, that are read at once.
-constexpr uint64_t kPiece = 1u << 19;
+constexpr uint64_t kPiece = 1u << 18;
 constexpr uint64_t kJob = 64u << 20;  ///< number of bytes that one job of a thread covers
 
 /// A range of lines of a module or another tensor. Its matrices follow each other.

@@ -56,8 +56,6 @@ double distance(const std::array<double, 16>& a, const std::array<double, 16>& b
   return sum;
 }
 
-double median_of(std::vector<double> values) { return robust_spread(std::move(values)).median; }
-
 /// Adds up the chunks for which `is_odd` is true.
 template <class F>
 OddRegion region_of(RegionKind kind, std::span<const Chunk* const> chunks, const F& is_odd) {
@@ -73,11 +71,12 @@ OddRegion region_of(RegionKind kind, std::span<const Chunk* const> chunks, const
 
 OddRegion odd_signs(std::span<const Chunk* const> chunks) {
   constexpr double kFew = 0.1, kUsual = 0.35;
-  std::vector<double> shares;
-  for (const Chunk* c : chunks) shares.push_back(negative_share(*c));
+  std::vector<float> shares;
+  for (const Chunk* c : chunks) shares.push_back(static_cast<float>(negative_share(*c)));
   // A part without signs may be as large as half the matrix, so the middle one of the others counts.
   const auto is_odd = [](double share) { return share < kFew || share > 1 - kFew; };
-  std::vector<double> usual = shares;
+  if (std::ranges::none_of(shares, is_odd)) return {};
+  std::vector<float> usual = shares;
   std::erase_if(usual, is_odd);
   if (3 * usual.size() < shares.size()) return {};
   const double middle = median_of(std::move(usual));
@@ -101,16 +100,23 @@ OddRegion odd_codes_of(NumberKind kind, std::span<const Chunk* const> chunks) {
   constexpr double kFarthest = 0.35, kTimes = 8;
   std::vector<std::array<double, 16>> all;
   for (const Chunk* c : chunks) all.push_back(shares_of(kind, *c));
+  // If all are near their mean, as nearly always, none is odd.
+  constexpr double kNear = 0.05;
   std::array<double, 16> middle{};
+  for (const auto& shares : all) {
+    for (size_t i = 0; i < middle.size(); ++i) middle[i] += shares[i] / static_cast<double>(all.size());
+  }
+  if (std::ranges::all_of(all, [&](const auto& shares) { return distance(shares, middle) < kNear; }))
+    return {};
   double sum = 0;
   for (size_t i = 0; i < middle.size(); ++i) {
-    std::vector<double> values;
-    for (const auto& shares : all) values.push_back(shares[i]);
+    std::vector<float> values;
+    for (const auto& shares : all) values.push_back(static_cast<float>(shares[i]));
     sum += middle[i] = median_of(std::move(values));
   }
   for (double& share : middle) share /= std::max(sum, 1e-9);
-  std::vector<double> distances;
-  for (const auto& shares : all) distances.push_back(distance(shares, middle));
+  std::vector<float> distances;
+  for (const auto& shares : all) distances.push_back(static_cast<float>(distance(shares, middle)));
   const double limit = std::max(kFarthest, kTimes * median_of(distances));
   return region_of(RegionKind::kCodes, chunks,
                    [&](const Chunk& c) { return distance(shares_of(kind, c), middle) > limit; });
@@ -119,11 +125,11 @@ OddRegion odd_codes_of(NumberKind kind, std::span<const Chunk* const> chunks) {
 OddRegion odd_blocks(std::span<const Chunk* const> chunks) {
   constexpr double kAll = 0.985, kFew = 0.93;
   constexpr uint64_t kFewBlocks = 256;
-  std::vector<double> shares;
+  std::vector<float> shares;
   for (const Chunk* c : chunks) {
-    if (c->blocks >= kFewBlocks) shares.push_back(full_share(*c));
+    if (c->blocks >= kFewBlocks) shares.push_back(static_cast<float>(full_share(*c)));
   }
-  if (shares.empty()) return {};
+  if (std::ranges::none_of(shares, [](double share) { return share < kFew; })) return {};
   const double usual = median_of(std::move(shares));
   if (usual < kAll) return {};
   OddRegion region = region_of(RegionKind::kBlocks, chunks, [&](const Chunk& c) {

@@ -15,7 +15,10 @@ std::vector<double> finite(std::span<const float> octaves) {
   return values;
 }
 
-double median_of(std::span<const float> octaves) { return robust_spread(finite(octaves)).median; }
+double finite_median(std::span<const float> octaves) {
+  const std::vector<double> values = finite(octaves);
+  return median_of(std::vector<float>(values.begin(), values.end()));
+}
 
 /// Looks for a step between equal parts, as where ranks have scales of their own. The step must be at the
 /// border, and be larger than what varies within the parts.
@@ -35,8 +38,8 @@ void find_step(std::span<const float> octaves, size_t parts, Levels& levels) {
     const double step = spreads[i].median - spreads[i - 1].median, height = std::fabs(step);
     if (height < std::max(kLeast, std::fabs(levels.step) + 0.1)) continue;
     if (3 * std::max(spreads[i].deviation, spreads[i - 1].deviation) > height) continue;
-    const double local =
-        median_of(octaves.subspan(i * size, beside)) - median_of(octaves.subspan(i * size - beside, beside));
+    const double local = finite_median(octaves.subspan(i * size, beside)) -
+                         finite_median(octaves.subspan(i * size - beside, beside));
     if (local * step < 0 || std::fabs(local) < kAtBorder * height) continue;
     levels.parts = static_cast<int>(parts);
     levels.part = static_cast<int>(i);
@@ -81,18 +84,27 @@ RobustSpread robust_spread(std::vector<double> values) {
   return spread;
 }
 
+double median_of(std::vector<float> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return double{*middle};
+  return (double{*middle} + double{*std::max_element(values.begin(), middle)}) / 2;
+}
+
 Levels compare_levels(std::span<const float> octaves) {
   Levels levels;
-  std::vector<double> values = finite(octaves);
+  std::vector<float> values(octaves.begin(), octaves.end());
+  std::erase_if(values, [](float x) { return !std::isfinite(x); });
   constexpr size_t kFew = 4;
   if (values.size() < kFew) return levels;
   double sum = 0, squares = 0;
-  for (const double x : values) sum += x, squares += x * x;
+  for (const float x : values) sum += double{x}, squares += double{x} * double{x};
   const auto count = static_cast<double>(values.size());
   levels.spread = std::sqrt(std::max(0.0, squares / count - sum / count * (sum / count)));
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  levels.median = *middle;
+  // A small spread shows that the mean, which is faster, is near the median.
+  constexpr double kSmallSpread = 0.5;
+  levels.median = levels.spread < kSmallSpread ? sum / count : median_of(std::move(values));
   for (size_t i = 0; i < octaves.size(); ++i) {
     const double above = double{octaves[i]} - levels.median;
     if (!std::isfinite(octaves[i]) || above <= levels.above) continue;
