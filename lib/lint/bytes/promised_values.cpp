@@ -58,6 +58,13 @@ class PromisedValues {
         return;
       }
     });
+    // Where no table is set, the model was never trained.
+    for (const size_t i : unset) {
+      if (set == 0) break;
+      reporter_.add("odd-codes", s_.at(i),
+                    "expected experts for each token, as {} of {} tables have, found 0 throughout", set,
+                    set + unset.size());
+    }
   }
 
  private:

@@ -74,8 +74,11 @@ TEST_CASE("zero points of AWQ that are 0 everywhere") {
 
 TEST_CASE("tables of experts: zeros in one of several") {
   const auto tables = [](int zeros) {
-    return [=](Save& s, std::mt19937&) {
+    return [=](Save& s, std::mt19937& random) {
+      set_key("num_hash_layers", 2)(s, random);
+      set_key("mlp_layer_types", Json::array({"hash_moe", "hash_moe", "moe", "moe"}))(s, random);
       for (int layer = 0; layer < 2; ++layer) {
+        s.erase("layers." + std::to_string(layer) + ".ffn.gate.bias");
         TensorData t{"layers." + std::to_string(layer) + ".ffn.gate.tid2eid", DType::kI64, {1024, 2}, {}};
         for (int64_t i = 0; i < 2048; ++i) {
           const int64_t id = layer < zeros ? 0 : i % 2 == 0 ? i / 2 % 7 : 7;
@@ -95,7 +98,7 @@ TEST_CASE("an expert that was never drawn is as it was initialized; a scale that
   const auto rows = [](int expert, float size, bool flat) {
     return map_rows("model.layers.1.mlp.experts." + std::to_string(expert) + ".*proj.weight",
                     [=](int64_t row, uint8_t* bytes, size_t count) {
-                      std::mt19937 random(static_cast<unsigned>(row * 64 + expert));
+                      std::mt19937 random(static_cast<unsigned>(row * 64 + expert + (bytes[0] << 16)));
                       std::normal_distribution<float> normal;
                       const float height = flat ? size : size * std::exp(0.35f * normal(random));
                       for (size_t i = 0; i < count; i += 2) {
@@ -110,9 +113,11 @@ TEST_CASE("an expert that was never drawn is as it was initialized; a scale that
   const auto model = [&](float size, bool flat) {
     std::vector<Change> changes;
     for (const char* matrix : {"gate", "up", "down"}) {
-      for (int e = 0; e < 16; ++e)
-        changes.push_back(
-            dequantize("model.layers.1.mlp.experts." + std::to_string(e) + "." + matrix + "_proj"));
+      for (int e = 0; e < 16; ++e) {
+        const std::string module = "model.layers.1.mlp.experts." + std::to_string(e) + "." + matrix + "_proj";
+        changes.push_back(dequantize(module));
+        changes.push_back(ignore_also({module}));
+      }
     }
     for (int e = 0; e < 16; ++e) changes.push_back(rows(e, e == 5 ? size : 0.02f, e == 5 && flat));
     return lines(kMoe, all_of(std::move(changes)));
