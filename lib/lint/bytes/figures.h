@@ -109,7 +109,7 @@ struct MatrixFigures {
   /// the middle line's RMS, and its line.
   double lone = 0;
   uint64_t lone_line = 0;
-  Pieces::Repeat repeat{};  ///< bytes that are those of an earlier place
+  Pieces::Repeat repeat{}, scale_repeat{};  ///< bytes, and block scales, that are those of an earlier place
   /// The longest run of blocks of zeros whose scales are not those of zeros: number of blocks, and the first.
   uint64_t dead_run = 0, dead_first = 0;
   /// The share of the block scales' variance that rows and columns explain beyond chance. `as_stored` is for

@@ -233,7 +233,16 @@ class Regions {
                 "expected a scale for each block of 16, found pairs of equal scales, as of blocks of 32");
       return true;
     }
-    if (f.repeated_scales < kMany || may_repeat_heads(m.name)) return false;
+    if (may_repeat_heads(m.name)) return false;
+    constexpr uint64_t kFewBytes = 2048, kFewRows = 2;
+    if (f.scale_repeat.bytes >= std::max(kFewBytes, (kFewRows + 1) * f.plan.scale_bytes)) {
+      sink_.add("copied-scale", at,
+                "expected scales that differ, found {} from row {} on equal to those from row {} on",
+                f.scale_repeat.bytes, f.scale_repeat.at / f.plan.scale_bytes,
+                f.scale_repeat.from / f.plan.scale_bytes);
+      return true;
+    }
+    if (f.repeated_scales < kMany) return false;
     sink_.add("copied-scale", at,
               "expected scales that differ, found {:.0f} % equal to earlier ones in pieces of 256",
               100 * f.repeated_scales);

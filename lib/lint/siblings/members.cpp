@@ -101,7 +101,10 @@ std::vector<Member> list_members(const LintInput& s, std::span<const MatrixFigur
       m.name += fmt::format(" (expert {})", f.expert);
     }
     m.log2_scale = scale;
-    m.log2_rms = f.log2_rms + scale;
+    // Pruning leaves the other weights as large as they were.
+    constexpr double kPruned = 0.5;
+    const double pruned = m.is_linear && f.zero_share > kPruned ? std::log2(1 - f.zero_share) / 2 : 0;
+    m.log2_rms = f.log2_rms - (std::isfinite(pruned) ? pruned : 0) + scale;
     m.log2_amax = f.log2_amax + scale;
     members.push_back(std::move(m));
   }

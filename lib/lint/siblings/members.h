@@ -19,7 +19,8 @@ struct Member {
   std::string module{};  ///< name of the module, or of the tensor without ".weight"
   std::string name{};    ///< name of the module; in a stack it is followed by " (expert 3)"
   SiblingName at{};      ///< place among its siblings; in a stack, with the expert
-  /// log2 of the RMS of the weights, with all scales applied.
+  /// log2 of the RMS of the weights, with all scales applied; of a linear that is mostly zeros, of the
+  /// others.
   double log2_rms = std::numeric_limits<double>::quiet_NaN();
   /// log2 of the largest weight; NaN: a scale is missing or invalid.
   double log2_amax = std::numeric_limits<double>::quiet_NaN();

@@ -240,6 +240,24 @@ TEST_CASE("columns of zeros, halves of an embedding, scales of blocks of 32, til
                                         }}});
 }
 
+TEST_CASE("a page of other formats: noise, text, zeros, 0xFF, scales that are there twice") {
+  for (const char* format : {"fp8", "mxfp8"}) {
+    found(format, "not-finite", kUp, {{kUp, noise(100 << 10, kPage)}});
+    const Edit finite = fill(100 << 10, kPage, [](size_t, std::mt19937& random) {
+      return static_cast<uint8_t>(random() % 0x7F | (random() % 2) << 7);
+    });
+    found(format, "odd-region", kUp, {{kUp, finite}});
+    found(format, "odd-region", kUp, {{kUp, text(100 << 10, kPage)}});
+    found(format, "odd-region", kUp, {{kUp, copy(164 << 10, 100 << 10, kPage / 2)}});
+    found(format, "zero-regions", kUp, {{kUp, constant((100 << 10) + 1000, kPage, 0)}});
+  }
+  found("mxfp4", "odd-region", kUp, {{kUp, noise(100 << 10, kPage)}});
+  found("mxfp4", "odd-region", kUp, {{kUp, text(100 << 10, kPage)}});
+  found("mxfp4", "odd-region", kUp, {{kUp, constant(100 << 10, kPage, 0xFF)}});
+  found("mxfp4", "odd-region", kUp, {{kUp, copy(164 << 10, 100 << 10, kPage)}});
+  found("nvfp4", "copied-scale", kUp, {{kUp + "_scale", copy(36 << 10, 32 << 10, 4096)}});
+}
+
 TEST_CASE("scales multiplied twice in all modules: the sound minority is not blamed") {
   const Edit square = f32([](float x, size_t) { return x * x; });
   const std::string all = lines("nvfp4", {{"*.weight_scale_2", square}});
@@ -262,6 +280,10 @@ TEST_CASE("pruned, padded and dead: nothing above a note") {
     const float least = percent == 50 ? 0.013f : percent == 80 ? 0.026f : percent == 90 ? 0.036f : 0.046f;
     harmless("bf16", {{"model.layers.*_proj.weight",
                        bf16([=](float x, size_t, size_t) { return std::fabs(x) < least ? 0 : x; })}});
+    harmless("nvfp4", {{kUp, cells([=](uint8_t b, size_t r, size_t c) {
+                          return static_cast<uint8_t>(
+                              b & ((drop(r, 2 * c) ? 0 : 15) | (drop(r, 2 * c + 1) ? 0 : 0xF0)));
+                        })}});
     harmless("nvfp4", {{"model.layers.*_proj.weight", cells([=](uint8_t b, size_t r, size_t c) {
                           return static_cast<uint8_t>(
                               b & ((drop(r, 2 * c) ? 0 : 15) | (drop(r, 2 * c + 1) ? 0 : 0xF0)));
