@@ -254,7 +254,7 @@ TEST_CASE("a page of other formats: noise, text, zeros, 0xFF, scales that are th
   found("mxfp4", "odd-region", kUp, {{kUp, noise(100 << 10, kPage)}});
   found("mxfp4", "odd-region", kUp, {{kUp, text(100 << 10, kPage)}});
   found("mxfp4", "odd-region", kUp, {{kUp, constant(100 << 10, kPage, 0xFF)}});
-  found("mxfp4", "odd-region", kUp, {{kUp, copy(164 << 10, 100 << 10, kPage)}});
+  found("mxfp4", "odd-region", kUp, {{kUp, copy(164 << 10, 100 << 10, kPage / 2)}});
   found("nvfp4", "copied-scale", kUp, {{kUp + "_scale", copy(36 << 10, 32 << 10, 4096)}});
 }
 
