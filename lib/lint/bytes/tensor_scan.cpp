@@ -290,4 +290,16 @@ void scan_bytes(const TensorScan& scan, uint64_t offset, std::span<const uint8_t
   }
 }
 
+bool has_exchanged_bytes(std::span<const uint8_t> bytes) {
+  constexpr int kLeast = 0x35, kMost = 0x40;  // the upper bytes of 2^-21 and of numbers below 8
+  constexpr double kNearlyAll = 0.95;
+  const size_t count = bytes.size() / 2;
+  size_t weights = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const int magnitude = bytes[2 * i] & 0x7F;
+    weights += magnitude >= kLeast && magnitude <= kMost;
+  }
+  return count > 0 && static_cast<double>(weights) > kNearlyAll * static_cast<double>(count);
+}
+
 }  // namespace twofour

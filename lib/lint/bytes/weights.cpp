@@ -293,12 +293,13 @@ class WeightLint {
                 c.wrong, c.first);
     } else if (c.wrong > 0 && !is_scale_number(t.name)) {
       sink_.add("not-finite", {file, t.name},
-                "expected finite numbers, found {} that are not, the first at element {}", c.wrong, c.first);
+                "expected finite numbers, found {} that are not, the first at element {}{}", c.wrong, c.first,
+                order_of(tensor));
     }
     if (c.huge > 0 && t.name.ends_with("weight")) {
       sink_.add("implausible-weights", {file, t.name},
-                "expected numbers below 1e19, found {} beyond, the first at element {}", c.huge,
-                c.first_huge);
+                "expected numbers below 1e19, found {} beyond, the first at element {}{}", c.huge,
+                c.first_huge, order_of(tensor));
     }
     if (c.negative > 0) {
       sink_.add("bad-block-scale", {file, t.name},
@@ -317,6 +318,15 @@ class WeightLint {
         check == TensorCheck::kBf16 || check == TensorCheck::kF16 || check == TensorCheck::kE4m3;
     if (!c.any && number && t.shape.size() >= 2 && t.bytes() > 0 && t.name.ends_with("weight"))
       sink_.add("zero-weights", {file, t.name}, "expected some number other than zero, found none");
+  }
+
+  /// Describes the order of a tensor's bytes if they seem to be exchanged.
+  std::string_view order_of(size_t tensor) const {
+    constexpr uint64_t kMost = 1u << 16;
+    if (s_.tensors[tensor].dtype != DType::kBF16) return "";
+    std::vector<uint8_t> bytes(std::min(kMost, s_.tensors[tensor].bytes()));
+    s_.read(tensor, 0, bytes);
+    return has_exchanged_bytes(bytes) ? ", as where the two bytes of a number are exchanged or shifted" : "";
   }
 
   /// Reports zero scales of FP8 and INT4. Rows or blocks of zeros may have them.

@@ -10,11 +10,11 @@
 namespace twofour {
 namespace {
 
-/// A number this many octaves above the RMS of a row, and a row or column this many above the middle one. In
-/// trained models they reach 9 and 5.
+/// A number this many octaves above the RMS of a row, and a row or column this many above the middle one.
+/// README.md of lib/lint has the margins.
 constexpr double kLone = 12, kPeak = 6.64;
-/// The smallest step between equal parts of rows or columns: a factor of 4, of heads 6. Training scales heads
-/// as it likes, though not by as much.
+/// The smallest step between equal parts of rows or columns: a factor of 4, of heads 6, which training may
+/// scale.
 constexpr double kStep = 1.98, kHeadStep = 2.58;
 
 bool has_part(const std::string& name, std::initializer_list<const char*> parts) {

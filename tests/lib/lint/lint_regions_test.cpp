@@ -258,6 +258,17 @@ TEST_CASE("a page of other formats: noise, text, zeros, 0xFF, scales that are th
   found("nvfp4", "copied-scale", kUp, {{kUp + "_scale", copy(36 << 10, 32 << 10, 4096)}});
 }
 
+TEST_CASE("bytes that are exchanged or shifted are named") {
+  const auto named = [](const Edit& edit) {
+    return has(lines("bf16", {{kUp, edit}}), "exchanged or shifted");
+  };
+  CHECK(named([](Span b, size_t, std::mt19937&) {
+    for (size_t i = 0; i < b.size(); i += 2) std::swap(b[i], b[i + 1]);
+  }));
+  CHECK(named([](Span b, size_t, std::mt19937&) { std::memmove(&b[0], &b[1], b.size() - 1); }));
+  CHECK_FALSE(named(noise(0, 4 << 20)));
+}
+
 TEST_CASE("scales multiplied twice in all modules: the sound minority is not blamed") {
   const Edit square = f32([](float x, size_t) { return x * x; });
   const std::string all = lines("nvfp4", {{"*.weight_scale_2", square}});
