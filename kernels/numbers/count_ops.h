@@ -28,10 +28,21 @@ struct ByteSums {
   uint64_t sum = 0, count = 0;
 };
 
+/// Counts of E4M3 numbers.
+struct Fp8Counts {
+  uint64_t upper[16] = {};                 ///< by the upper four bits: sign and three bits of the exponent
+  uint64_t zeros = 0, negative_zeros = 0;  ///< 0 and -0; -0 alone
+  /// Numbers whose magnitude is the largest one, 448, and the next one, 416.
+  uint64_t full = 0, next = 0;
+};
+
 /// Counting for one instruction set. All of them give the same numbers, energies to the last bit, too.
 struct CountOps {
   /// Adds the codes of `size` bytes.
   void (*codes)(const uint8_t* bytes, uint64_t size, CodeCounts& counts);
+  void (*fp8)(const uint8_t* bytes, uint64_t size, Fp8Counts& counts);
+  /// Returns the largest of the lower seven bits; 0: there are no bytes.
+  uint8_t (*largest)(const uint8_t* bytes, uint64_t size);
   /// Adds `count` numbers, and their squares to `columns` [count].
   void (*bf16)(const uint16_t* numbers, uint64_t count, float* columns, FloatCounts& counts);
   void (*f32)(const float* numbers, uint64_t count, float* columns, FloatCounts& counts);

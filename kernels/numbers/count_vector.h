@@ -34,6 +34,17 @@ template <class V>
   return sum_lanes(pairs);
 }
 
+/// Adds the numbers of codes that have exactly the bits of an index. `with` has the numbers of those that
+/// have at least them.
+[[gnu::always_inline]] inline void add_exact(uint64_t (&with)[16], uint64_t (&codes)[16]) {
+  for (int bit = 1; bit < 16; bit *= 2) {
+    for (int i = 0; i < 16; ++i) {
+      if ((i & bit) == 0) with[i] -= with[i | bit];
+    }
+  }
+  for (int i = 0; i < 16; ++i) codes[i] += with[i];
+}
+
 /// Adds whole words. A code's four bits are four masks, whose products are counted: how many codes have bits
 /// 0 and 2, say. A nibble counts up to fifteen, a byte up to 255.
 [[gnu::always_inline]] inline void add_words(const uint8_t* bytes, uint64_t words, CodeCounts& counts) {
@@ -75,13 +86,7 @@ template <class V>
     for (int i = 1; i < kProducts; ++i) with[i] += sum_bytes(wide[i]);
   }
   with[0] = words * kWidth * 2;
-  // From numbers of codes that have some bits to those that have no others.
-  for (int bit = 1; bit < kProducts; bit *= 2) {
-    for (int i = 0; i < kProducts; ++i) {
-      if ((i & bit) == 0) with[i] -= with[i | bit];
-    }
-  }
-  for (int i = 0; i < kProducts; ++i) counts.codes[i] += with[i];
+  add_exact(with, counts.codes);
   // True is -1.
   counts.zero_blocks -= sum_lanes(zero);
   counts.full_blocks += words * (kWidth / 8) + sum_lanes(not_full);
@@ -106,6 +111,77 @@ inline void codes(const uint8_t* bytes, uint64_t size, CodeCounts& counts) {
     counts.zero_blocks += any == 0;
     counts.full_blocks += full;
   }
+}
+
+typedef uint8_t WordBytes __attribute__((vector_size(kWidth)));
+
+inline void fp8(const uint8_t* bytes, uint64_t size, Fp8Counts& counts) {
+  constexpr uint64_t kUnits = 0x0101010101010101u;
+  constexpr uint64_t kRun = 255;  // a byte counts up to 255
+  const uint64_t words = size / kWidth;
+  uint64_t with[16] = {};
+  for (uint64_t at = 0; at < words;) {
+    const uint64_t end = words - at < kRun ? words : at + kRun;
+    Word n[16] = {};
+    WordBytes zero = {}, minus = {}, full = {}, next = {};
+    for (; at < end; ++at) {
+      const Word w = load(bytes + at * kWidth);
+      const Word b0 = w >> 4 & kUnits, b1 = w >> 5 & kUnits, b2 = w >> 6 & kUnits, s = w >> 7 & kUnits;
+      const Word b01 = b0 & b1, b02 = b0 & b2, b12 = b1 & b2, b012 = b01 & b2;
+      n[1] += b0;
+      n[2] += b1;
+      n[3] += b01;
+      n[4] += b2;
+      n[5] += b02;
+      n[6] += b12;
+      n[7] += b012;
+      n[8] += s;
+      n[9] += b0 & s;
+      n[10] += b1 & s;
+      n[11] += b01 & s;
+      n[12] += b2 & s;
+      n[13] += b02 & s;
+      n[14] += b12 & s;
+      n[15] += b012 & s;
+      const WordBytes magnitude = (WordBytes)w & uint8_t{0x7F};
+      zero -= (WordBytes)(magnitude == uint8_t{0});
+      minus -= (WordBytes)((WordBytes)w == uint8_t{0x80});
+      full -= (WordBytes)(magnitude == uint8_t{0x7E});
+      next -= (WordBytes)(magnitude == uint8_t{0x7D});
+    }
+    for (int i = 1; i < 16; ++i) with[i] += sum_bytes(n[i]);
+    counts.zeros += sum_bytes((Word)zero);
+    counts.negative_zeros += sum_bytes((Word)minus);
+    counts.full += sum_bytes((Word)full);
+    counts.next += sum_bytes((Word)next);
+  }
+  with[0] = words * kWidth;
+  add_exact(with, counts.upper);
+  for (uint64_t i = words * kWidth; i < size; ++i) {
+    const unsigned magnitude = bytes[i] & 0x7Fu;
+    ++counts.upper[bytes[i] >> 4];
+    counts.zeros += magnitude == 0;
+    counts.negative_zeros += bytes[i] == 0x80;
+    counts.full += magnitude == 0x7E;
+    counts.next += magnitude == 0x7D;
+  }
+}
+
+inline uint8_t largest(const uint8_t* bytes, uint64_t size) {
+  const uint64_t words = size / kWidth;
+  WordBytes most = {};
+  for (uint64_t at = 0; at < words; ++at) {
+    const WordBytes magnitude = (WordBytes)load(bytes + at * kWidth) & uint8_t{0x7F};
+    most = magnitude > most ? magnitude : most;
+  }
+  uint8_t lanes[kWidth], largest = 0;
+  __builtin_memcpy(lanes, &most, kWidth);
+  for (const uint8_t lane : lanes) largest = lane > largest ? lane : largest;
+  for (uint64_t i = words * kWidth; i < size; ++i) {
+    const auto magnitude = static_cast<uint8_t>(bytes[i] & 0x7F);
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return largest;
 }
 
 constexpr int kFloats = kWidth / 4;

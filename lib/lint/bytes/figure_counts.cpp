@@ -50,7 +50,15 @@ void FigureCounter::count_k_outer(std::span<const uint8_t> bytes, CodeCounts& co
 }
 
 void FigureCounter::take_run(std::span<const uint8_t> bytes, const uint8_t* scales) {
-  if (is_bytes()) bytes_.add(bytes);
+  if (plan_.kind == NumberKind::kE4m3) {
+    Fp8Counts counts;
+    best_count_ops().fp8(bytes.data(), bytes.size(), counts);
+    add_fp8(counts, chunk_);
+    full_ += counts.full;
+    next_full_ += counts.next;
+  } else if (is_bytes()) {
+    bytes_.add(bytes);
+  }
   if (!is_codes()) return;
   CodeCounts counts;
   best_count_ops().codes(bytes.data(), bytes.size(), counts);
@@ -93,12 +101,11 @@ void FigureCounter::take_columns(const uint8_t* bytes) {
   or_into(columns_, bytes);
   // In most matrices, a few lines show that no column is zero.
   constexpr uint64_t kLines = 32;
-  if (plan_.kind != NumberKind::kE2m1 || next_ % kLines != 0 || columns_.size() % 8 != 0) return;
-  columns_used_ = true;
-  for (size_t i = 0; i < columns_.size() && columns_used_; i += 8) {
-    const uint64_t m = word_of(&columns_[i]) & kCodeBits;
-    columns_used_ = ((m | m >> 1 | m >> 2) & kCodeUnits) == kCodeUnits;
-  }
+  const bool fp8 = plan_.kind == NumberKind::kE4m3;
+  if ((plan_.kind != NumberKind::kE2m1 && !fp8) || next_ % kLines != 0) return;
+  columns_used_ = std::ranges::all_of(columns_, [&](uint8_t byte) {
+    return fp8 ? (byte & 0x7F) != 0 : (byte & 7) != 0 && (byte & 0x70) != 0;
+  });
 }
 
 void FigureCounter::take_energies(const uint8_t* codes, const uint8_t* scales) {

@@ -124,18 +124,19 @@ MatrixFigures FigureCounter::figures() const {
     if (fp8) {
       f.octaves = octaves_of(numbers_);
       f.unevenness = unevenness_of(numbers_);
-      f.full_share = share_of(static_cast<double>(numbers_[0x7E] + numbers_[0xFE]), numbers);
-      f.next_share = share_of(static_cast<double>(numbers_[0x7D] + numbers_[0xFD]), numbers);
+      f.full_share = share_of(static_cast<double>(full_), numbers);
+      f.next_share = share_of(static_cast<double>(next_full_), numbers);
     }
   }
   f.counted = counted_;
   f.zero_share = share_of(zeros, numbers);
   f.negative_share = share_of(static_cast<double>(negative_), numbers - zeros);
-  const bool floats = width_of(kind) > 1;
-  uint64_t exponents_counted = 0;  // of floats, those of sampled lines
-  for (const uint64_t count : numbers_) exponents_counted += count;
-  f.constant_share = share_of(most, floats ? static_cast<double>(exponents_counted) : numbers);
-  f.log2_rms = std::log2(std::sqrt(share_of(energy, blocks_ > 0 ? sampled : numbers)));
+  // Exponents of floats, and bytes of FP8, are those of sampled lines.
+  const bool fp8 = kind == NumberKind::kE4m3, is_sampled = width_of(kind) > 1 || fp8;
+  double in_sample = 0;
+  for (const uint64_t count : numbers_) in_sample += static_cast<double>(count);
+  f.constant_share = share_of(most, is_sampled ? in_sample : numbers);
+  f.log2_rms = std::log2(std::sqrt(share_of(energy, blocks_ > 0 ? sampled : fp8 ? in_sample : numbers)));
   f.log2_amax = std::log2(amax);
   const bool has_octaves = kind != NumberKind::kInt8 && kind != NumberKind::kE2m1 &&
                            kind != NumberKind::kInt4 && kind != NumberKind::kE8m0;
@@ -147,8 +148,9 @@ MatrixFigures FigureCounter::figures() const {
       const bool is_number = kind == NumberKind::kE4m3 ? (i & 0x7F) != 0 : i > 0;
       if (is_number && value < f.log2_rms - 4) small += static_cast<double>(numbers_[i]);
     }
-    f.small_share =
-        share_of(small, floats ? static_cast<double>(exponents_counted - numbers_[0]) : numbers - zeros);
+    const double sampled_zeros =
+        static_cast<double>(numbers_[0]) + (fp8 ? static_cast<double>(numbers_[0x80]) : 0);
+    f.small_share = share_of(small, in_sample - sampled_zeros);
   }
   if (blocks_ > 0) {
     f.full_blocks = share_of(static_cast<double>(full_blocks_), static_cast<double>(blocks_ - zero_blocks_));

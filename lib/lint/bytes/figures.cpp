@@ -191,7 +191,7 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
 
 void FigureCounter::end_chunk() {
   if (chunk_.lines == 0 || plan_.kind == NumberKind::kUnknown) return;
-  if (is_bytes()) bytes_.move_to(plan_.kind, chunk_, numbers_);
+  if (is_bytes() && plan_.kind != NumberKind::kE4m3) bytes_.move_to(plan_.kind, chunk_, numbers_);
   for (size_t c = 0; is_codes() && c < chunk_.classes.size(); ++c) numbers_[c] += chunk_.classes[c];
   counted_ += chunk_.numbers;
   zeros_ += chunk_.zeros;
@@ -201,6 +201,10 @@ void FigureCounter::end_chunk() {
 
 void FigureCounter::finish() {
   end_chunk();
+  if (plan_.kind == NumberKind::kE4m3) {
+    Chunk sampled;
+    bytes_.move_to(plan_.kind, sampled, numbers_);
+  }
   if (plan_.scale_bytes == 0) return;
   Chunk scales;
   scale_counts_.move_to(NumberKind::kE4m3, scales, scale_bytes_);
@@ -224,6 +228,7 @@ void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* sca
   }
   if (plan_.kind == NumberKind::kE8m0 && plan_.scale_columns > 0) take_exponents(bytes);
   if (width_of(plan_.kind) > 1) take_floats(bytes, is_sampled);
+  if (plan_.kind == NumberKind::kE4m3 && is_sampled) bytes_.add(bytes);
   if (plan_.scale_bytes == 0) return;
   take_scales(scales);
   sums_.flat_scale_lines += std::memcmp(scales, scales + 1, plan_.scale_bytes - 1) == 0;
@@ -285,6 +290,8 @@ void FigureCounter::merge(const FigureCounter& o) {
   amax_ = std::max(amax_, o.amax_);
   energy_numbers_ += o.energy_numbers_;
   counted_ += o.counted_;
+  full_ += o.full_;
+  next_full_ += o.next_full_;
   zeros_ += o.zeros_;
   is_grid_ = is_grid_ && o.is_grid_;
   if (o.lone_ > lone_) lone_ = o.lone_, lone_line_ = o.lone_line_;

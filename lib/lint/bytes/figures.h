@@ -190,7 +190,8 @@ class FigureCounter {
   ByteCounts bytes_, scale_counts_;  ///< bytes, and block scales, of the current chunk
   Chunk chunk_{};
   std::vector<Chunk> chunks_;
-  /// Number of numbers for each byte or code or, of the sampled lines of floats, for each exponent.
+  /// Number of numbers for each byte or code or, of the sampled lines of floats, for each exponent. Of FP8,
+  /// also of the sampled lines.
   std::array<uint64_t, 256> numbers_{};
   std::array<uint64_t, 256> scale_bytes_{};  ///< number of block scales for each byte
   /// For each byte of a block scale in the sampled lines, the sum of the squared codes of its blocks, with
@@ -198,6 +199,7 @@ class FigureCounter {
   std::array<uint64_t, 256> scale_energies_{};
   uint64_t energy_numbers_ = 0;  ///< number of codes behind scale_energies_
   uint64_t blocks_ = 0, full_blocks_ = 0, zero_blocks_ = 0;
+  uint64_t full_ = 0, next_full_ = 0;  ///< of FP8: number of numbers of 448 and of 416
   uint64_t counted_ = 0, zeros_ = 0, negative_ = 0;
   double energy_ = 0, amax_ = 0, octaves_ = 0;
   /// log2 of the magnitude of each line from `first_` on. Of a tensor of scales: sums of logarithms of all

@@ -7,6 +7,7 @@
 #include "formats/e4m3.h"
 #include "formats/layouts/layouts.h"
 #include "formats/weight_dialect.h"
+#include "lib/lint/chunks/number_counts.h"
 
 namespace twofour {
 namespace {
@@ -25,6 +26,14 @@ void count_all_ones(uint64_t offset, std::span<const uint8_t> bytes, T mask, T m
   constexpr uint64_t kStep = 4096;
   for (uint64_t begin = 0; begin < count; begin += kStep) {
     const uint64_t end = std::min(count, begin + kStep);
+    if constexpr (sizeof(T) == 1) {
+      if (mask == 0x7F) {  // E4M3: the magnitude is all that the mask leaves
+        const uint8_t most = best_count_ops().largest(&bytes[begin], end - begin);
+        counts.any = counts.any || most != 0;
+        counts.largest = std::max(counts.largest, most);
+        if (most < huge) continue;
+      }
+    }
     T largest = 0, bits = 0;
     for (uint64_t i = begin; i < end; ++i) {
       const T value = at(i);

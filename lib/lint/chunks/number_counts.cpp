@@ -55,6 +55,17 @@ void add_codes(NumberKind kind, const CodeCounts& codes, Chunk& chunk) {
   }
 }
 
+void add_fp8(const Fp8Counts& counts, Chunk& chunk) {
+  uint64_t with_sign = 0;
+  for (size_t c = 0; c < chunk.classes.size(); ++c) {
+    chunk.classes[c] += static_cast<uint32_t>(counts.upper[c]);
+    chunk.numbers += counts.upper[c];
+    if (c >= 8) with_sign += counts.upper[c];
+  }
+  chunk.zeros += counts.zeros;
+  chunk.negative += with_sign - std::min(with_sign, counts.negative_zeros);
+}
+
 FloatCounts sum_finite(std::span<const float> numbers) {
   FloatCounts sums;
   for (const float number : numbers) {

@@ -26,6 +26,9 @@ const CountOps& best_count_ops();
 /// Adds counts of E2M1 or INT4 codes to a chunk.
 void add_codes(NumberKind kind, const CodeCounts& codes, Chunk& chunk);
 
+/// Adds counts of E4M3 numbers to a chunk.
+void add_fp8(const Fp8Counts& counts, Chunk& chunk);
+
 /// Returns the sum of squares and the largest magnitude of the finite numbers.
 FloatCounts sum_finite(std::span<const float> numbers);
 /// True if each number is 0, 0.5, 1, 1.5 or a whole number of at most 15, or such a number's negative.

@@ -65,6 +65,37 @@ TEST_CASE("codes and blocks: all sizes, all instruction sets") {
   }
 }
 
+TEST_CASE("E4M3: upper bits, zeros and the largest numbers") {
+  for (const size_t size : {0, 1, 63, 64, 100, 16320, 16384, 70001}) {
+    CAPTURE(size);
+    std::vector<uint8_t> bytes = some_bytes(size, static_cast<unsigned>(size) + 3);
+    for (size_t i = 0; i < size; i += 17) bytes[i] = i % 2 == 0 ? 0xFE : 0x7D;
+    std::array<uint64_t, 16> upper{};
+    uint64_t zeros = 0, negative_zeros = 0, full = 0, next = 0;
+    uint8_t largest = 0;
+    for (const uint8_t b : bytes) {
+      const auto magnitude = static_cast<uint8_t>(b & 0x7F);
+      ++upper[b >> 4u];
+      zeros += magnitude == 0;
+      negative_zeros += b == 0x80;
+      full += magnitude == 0x7E;
+      next += magnitude == 0x7D;
+      largest = std::max(largest, magnitude);
+    }
+    for (const Isa isa : available_isas()) {
+      CAPTURE(std::string(isa_name(isa)));
+      Fp8Counts counts;
+      count_ops(isa).fp8(bytes.data(), size, counts);
+      for (size_t c = 0; c < upper.size(); ++c) CHECK(counts.upper[c] == upper[c]);
+      CHECK(counts.zeros == zeros);
+      CHECK(counts.negative_zeros == negative_zeros);
+      CHECK(counts.full == full);
+      CHECK(counts.next == next);
+      CHECK(count_ops(isa).largest(bytes.data(), size) == largest);
+    }
+  }
+}
+
 TEST_CASE("floats: counts, largest and sums of all sizes") {
   for (const size_t count : {1, 15, 16, 17, 255, 1024, 70000}) {
     CAPTURE(count);
