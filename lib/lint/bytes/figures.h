@@ -121,6 +121,8 @@ struct MatrixFigures {
   Order swizzled{}, transposed{};
 };
 
+static_assert(sizeof(MatrixFigures) <= 1024);
+
 /// Return the plan of a module, and of a tensor that is in no module. `unit` is 0 if the tensor has rows of
 /// numbers. Otherwise it is read in multiples of `unit` bytes.
 MatrixPlan plan_module_figures(const Nvfp4Linear& module);

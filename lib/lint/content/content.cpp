@@ -314,9 +314,8 @@ class Content {
   /// Checks float scales of rows, blocks or groups. Reports a single scale for all of them if other matrices
   /// have several scales. Also reports a scale that is hundreds of times larger than the others.
   bool check_float_scales(const Member& m) {
-    const bool exponents = m.is_linear && m.scale_figures != nullptr &&
-                           m.scale_figures->plan.kind == NumberKind::kE8m0 && m.scale_figures->counted > 1;
-    if (!has_float_scales(m) && !exponents) return false;
+    constexpr uint64_t kSomeScales = 8;
+    if (!m.is_linear || m.scale_figures == nullptr || m.scale_figures->counted < kSomeScales) return false;
     constexpr double kFarthest = 7;  // octaves
     const MatrixFigures& scales = *m.scale_figures;
     // Rows of zeros may have any scale.
@@ -327,7 +326,9 @@ class Content {
                     std::exp2(scales.log2_amax), std::exp2(scales.log2_mean));
     }
     // In other formats, all rows may have the scale of the whole matrix.
-    if (m.figures->plan.kind != NumberKind::kInt4 || !is_flat(scales) || 8 * flat_ > scaled_) return false;
+    if (!has_float_scales(m) || m.figures->plan.kind != NumberKind::kInt4 || !is_flat(scales) ||
+        8 * flat_ > scaled_)
+      return false;
     return report(m, "odd-codes",
                   "expected scales that differ, as {} of {} matrices have, found {:.3g} for all",
                   scaled_ - flat_, scaled_, std::exp2(scales.log2_amax));

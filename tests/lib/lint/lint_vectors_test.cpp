@@ -127,6 +127,18 @@ TEST_CASE("an expert that was never drawn is as it was initialized; a scale that
   CHECK(has(model(0.2f, true), "expert-outlier: model.layers.1.mlp.experts.5."));
 }
 
+TEST_CASE("one block scale of FP8 times 1000") {
+  const std::string down = "model.layers.1.mlp.down_proj";
+  CHECK(has(lines(kDeepSeek, edit_tensors(down + ".weight_scale_inv",
+                                          [](TensorData& t) {
+                                            float scale = 0;
+                                            std::memcpy(&scale, &t.bytes[4], 4);
+                                            scale *= 1000;
+                                            std::memcpy(&t.bytes[4], &scale, 4);
+                                          })),
+            "suspicious-scale: " + down));
+}
+
 TEST_CASE("block scales times the global scale in all modules, and scales too far apart to be folded") {
   const std::string all = lines(kLlama, [](Save& s, std::mt19937&) {
     for (TensorData* t : tensors(s, "*.weight_scale_2")) {
