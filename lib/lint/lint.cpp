@@ -67,8 +67,8 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
         lint_weights(input, options.jobs, lint_small, reporter, progress);
     progress.phase = "comparing weights";
     std::vector<Member> members = list_members(input, figures);
-    for (const auto check : {lint_content, lint_full_scale, lint_outliers, lint_copied_scales,
-                             lint_sibling_scales, lint_identical}) {
+    for (const auto check : {lint_values, lint_content, lint_regions, lint_full_scale, lint_outliers,
+                             lint_copied_scales, lint_sibling_scales, lint_identical}) {
       drop_reported(reporter, members);
       check(input, members, reporter);
     }
