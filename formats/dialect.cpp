@@ -7,6 +7,7 @@
 
 #include "formats/atom.h"
 #include "formats/error.h"
+#include "formats/weight_dialect.h"
 
 namespace twofour {
 namespace {
@@ -51,14 +52,6 @@ void read_shapes(Nvfp4Linear& m, std::span<const TensorInfo> tensors,
   };
   const auto inner = scales_along(rank - 1), outer = rank == 3 ? scales_along(rank - 2) : std::nullopt;
   if (!inner && !outer) fail_shape(where(m.codes), codes, fmt::format("K a multiple of {}", kGroup));
-  std::vector<int64_t> of_32 = codes.shape;
-  of_32.back() /= 16;
-  if (codes.shape.back() % 16 == 0 && scale.shape == of_32) {
-    throw Error(
-        fmt::format("{}: {}: expected block scales of {} weights, found block size 32 (quant_algo "
-                    "W4A8_NVFP4_FP8){}",
-                    where(m.block_scale), scale.name, kGroup, kNotSupported));
-  }
   if (scale.shape != inner && scale.shape != outer) {
     fail_shape(where(m.block_scale), scale,
                fmt::format("{}{}{}", inner ? describe(DType::kF8E4M3, *inner) : "",
@@ -68,6 +61,16 @@ void read_shapes(Nvfp4Linear& m, std::span<const TensorInfo> tensors,
   if (rank == 3) m.e = codes.shape[0];
   m.n = codes.shape[m.k_outer ? rank - 1 : rank - 2];
   m.k = codes.shape[m.k_outer ? rank - 2 : rank - 1] * 2;
+}
+
+/// True for a module with block scales for 32 weights, which weight_dialects() has.
+bool is_of_32(const TensorInfo& codes, const TensorInfo& scale, const Nvfp4Dialect& dialect) {
+  return codes.dtype == DType::kU8 && scale.dtype == DType::kF8E4M3 && codes.shape.size() == 2 &&
+         std::ranges::any_of(weight_dialects(), [&](const WeightDialect& d) {
+           return d.format == WeightFormat::kNvfp4Bs32 && std::string_view(d.weight) == dialect.codes &&
+                  std::string_view(d.global_scale) == dialect.global_scale &&
+                  fits_scales(d, codes.shape, scale.shape);
+         });
 }
 
 }  // namespace
@@ -113,6 +116,7 @@ std::optional<Nvfp4Linear> read_nvfp4_module(std::span<const TensorInfo> tensors
     m.codes = *codes;
     m.block_scale = *scale;
     m.input_scale = find_tensor(tensors, m.name + dialect.input_scale);
+    if (is_of_32(tensors[*codes], tensors[*scale], dialect)) return std::nullopt;
     read_shapes(m, tensors, where);
     if (global.dtype != DType::kF32 || !is_scalar_or(global, m.e)) {
       fail_shape(where(global_scale), global,

@@ -131,6 +131,23 @@ const Json& QuantizationSaid::group_weights(const std::string& module) const {
   return group == nullptr ? none : member(*group, "weights");
 }
 
+std::optional<int64_t> QuantizationSaid::group_size_of(const std::string& module) {
+  const SaidOfModule said = find(module);
+  if (said.entry == nullptr) return std::nullopt;
+  for (const Json* at : {said.entry, &member(*said.entry, "weights")}) {
+    if (const auto size = integer_of(*at, "group_size"); size && *size > 0) return size;
+  }
+  // ModelOpt's config.json has the size in a group beside quant_algo.
+  if (const auto size = integer_of(group_weights(module), "group_size"); size && *size > 0) return size;
+  for (const auto& [name, group] : members_of(*said.entry, "config_groups")) {
+    const Json& weights = member(group, "weights");
+    const auto size = integer_of(weights, "group_size");
+    if (size && *size > 0 && member(weights, "num_bits") == 4) return size;
+  }
+  if (said.algorithm == "W4A8_NVFP4_FP8") return 32;
+  return said.algorithm.find("NVFP4") != std::string::npos ? std::optional<int64_t>(16) : std::nullopt;
+}
+
 std::string_view QuantizationSaid::symmetry_of(const std::string& module) const {
   if (groups().is_object()) {
     const Json* group = targets_.find(module);
