@@ -40,14 +40,24 @@ constexpr WeightDialect kWeightDialects[] = {
 
 std::span<const WeightDialect> weight_dialects() { return kWeightDialects; }
 
+namespace {
+
+bool has_bytes_of(WeightFormat format, std::span<const int64_t> codes, std::span<const int64_t> scales) {
+  const int64_t bytes = format->code_bytes(format->group);
+  return codes.size() == scales.size() && !codes.empty() && codes.back() % bytes == 0 &&
+         codes.back() / bytes == scales.back();
+}
+
+}  // namespace
+
+bool are_sixes(std::span<const int64_t> codes, std::span<const int64_t> scales) {
+  return codes.size() == 2 && has_bytes_of(kMxfp6, codes, scales);
+}
+
 bool fits_scales(const WeightDialect& d, std::span<const int64_t> codes, std::span<const int64_t> scales) {
-  const auto has = [&](WeightFormat format) {
-    const int64_t bytes = format->code_bytes(format->group);
-    return codes.size() == scales.size() && !codes.empty() && codes.back() % bytes == 0 &&
-           codes.back() / bytes == scales.back();
-  };
-  if (d.format == kMxfp6 || d.format == kNvfp4Bs32) return has(d.format);
-  return d.format != kMxfp4 || codes.size() != 2 || has(kMxfp4) || !has(kMxfp6);
+  if (d.format == kMxfp6) return are_sixes(codes, scales);
+  if (d.format == kNvfp4Bs32) return has_bytes_of(d.format, codes, scales);
+  return d.format != kMxfp4 || std::string_view(d.weight) != ".weight_packed" || !are_sixes(codes, scales);
 }
 
 }  // namespace twofour

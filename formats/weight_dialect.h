@@ -65,6 +65,9 @@ std::span<const WeightDialect> weight_dialects();
 bool fits_scales(const WeightDialect& dialect, std::span<const int64_t> codes,
                  std::span<const int64_t> scales);
 
+/// True if a matrix of codes has as many bytes for each scale as MXFP6.
+bool are_sixes(std::span<const int64_t> codes, std::span<const int64_t> scales);
+
 /// The number of rows and of columns of weights that share a scale when FP8 is written in blocks.
 inline constexpr int64_t kFp8Block = 128;
 

@@ -291,6 +291,30 @@ std::vector<size_t> Linear::tensors() const {
   return all;
 }
 
+std::string other_formats_text(const Checkpoint& c) {
+  struct Found {
+    size_t count = 0;
+    std::string first;
+  };
+  std::map<std::string, Found> formats;
+  const auto add = [&](const char* format, const std::string& module) {
+    Found& found = formats[format];
+    if (found.count++ == 0) found.first = module;
+  };
+  Problems problems;
+  for (const Linear& m : find_weight_modules(c, problems)) {
+    if (m.format->coded && !m.nvfp4) add(m.format->name, m.name);
+  }
+  for (const UnreadCodes& codes : find_unread_codes(c.tensors())) add(codes.format, codes.module);
+  if (formats.empty()) return fmt::format("none among {} tensors", c.tensors().size());
+  std::string text;
+  for (const auto& [format, found] : formats) {
+    text += fmt::format("{}{} linear{} in {} (the first {})", text.empty() ? "" : ", ", found.count,
+                        found.count == 1 ? "" : "s", format, found.first);
+  }
+  return text;
+}
+
 bool is_mxfp8(const Checkpoint& c, const Linear& m) {
   return m.format->tiles && m.scale && m.scale_rows == 1 && m.scale_cols == kMxGroup &&
          dtype_bits(c.tensors()[*m.scale].dtype) == 8;

@@ -65,6 +65,10 @@ std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& 
                                         std::span<const WeightDialect> dialects = weight_dialects());
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint);
 
+/// Returns the formats of a checkpoint's codes other than NVFP4, read or not, for messages: "8 linears in FP8
+/// (the first model.layers.0.mlp.down_proj)"; "none among 26 tensors": there are none.
+std::string other_formats_text(const Checkpoint& checkpoint);
+
 /// True if an FP8 module is MXFP8: each 32 weights along K share a scale of one byte, which is a power of
 /// two. If K is 32, each row has one scale, [N, 1] or [N].
 bool is_mxfp8(const Checkpoint& checkpoint, const Linear& module);
