@@ -139,8 +139,8 @@ std::optional<Nvfp4Linear> read_nvfp4_module(std::span<const TensorInfo> tensors
 
 namespace {
 
-constexpr DTypes kFloats{DType::kBF16, DType::kF16, DType::kF32}, kBytes{DType::kU8, DType::kF8E8M0},
-    kCodes{DType::kU8, DType::kI8, DType::kU32, DType::kI32, DType::kF8E4M3, DType::kF4};
+constexpr DTypes kPlainFloats{DType::kBF16, DType::kF16, DType::kF32}, kByteTypes{DType::kU8, DType::kF8E8M0},
+    kCodeTypes{DType::kU8, DType::kI8, DType::kU32, DType::kI32, DType::kF8E4M3, DType::kF4};
 
 /// A packing that is known by names and types and not read. Sources: torchao 0.18,
 /// prototype/mx_formats/nvfp4_tensor.py, and its flattening of tensor subclasses into safetensors; MLX,
@@ -157,26 +157,29 @@ struct ForeignPacking {
 };
 // The first row that fits counts.
 constexpr ForeignPacking kForeign[] = {
-    {"._weight_qdata", kCodes, "._weight_per_tensor_scale", kFloats, 0, "torchao's NVFP4Tensor", "torchao"},
-    {"._weight_qdata", kCodes, "", {}, 0, "a tensor class of torchao", "torchao"},
-    {".weight", DType::kU32, ".biases", kFloats, 0, "MLX's affine codes", "bits"},
+    {"._weight_qdata", kCodeTypes, "._weight_per_tensor_scale", kPlainFloats, 0, "torchao's NVFP4Tensor",
+     "torchao"},
+    {"._weight_qdata", kCodeTypes, "", {}, 0, "a tensor class of torchao", "torchao"},
+    {".weight", DType::kU32, ".biases", kPlainFloats, 0, "MLX's affine codes", "bits"},
     {".weight", DType::kU32, ".scales", DType::kU8, 2, "MLX's NVFP4", "nvfp4"},
     {".weight", DType::kU32, ".scales", DType::kU8, 4, "MLX's MXFP4", "mxfp4"},
-    {".weight", DType::kU32, ".scales", kFloats, 0, "MLX's codes in U32", "bits"},
-    {".weight", kCodes, ".weight_quantizer.scale", kFloats, 0, "Quark's codes beside weight_quantizer.scale",
-     "quark"},
-    {".weight", kCodes, ".weight_quantizer.scale", kBytes, 0, "Quark's codes beside weight_quantizer.scale",
-     "quark"},
-    {".weight", DType::kI32, ".weight_scale", kFloats, 0, "Quark's INT4", "quark"},
-    {".weight", DType::kU8, ".weight_scale", kBytes, 24, "Quark's MXFP6", "quark"},
-    {".weight", DType::kU8, ".weight_scale", kFloats, 0, "ModelOpt's INT4, as of W4A16_AWQ", "AWQ"},
-    {".weight", DType::kU8, ".weight.absmax", kFloats, 0, "bitsandbytes' codes of four bits", "bitsandbytes"},
-    {".weight", DType::kU8, ".weight.absmax", kBytes, 0, "bitsandbytes' codes of four bits", "bitsandbytes"},
-    {".weight", DType::kI8, ".SCB", kFloats, 0, "bitsandbytes' INT8", "bitsandbytes"},
+    {".weight", DType::kU32, ".scales", kPlainFloats, 0, "MLX's codes in U32", "bits"},
+    {".weight", kCodeTypes, ".weight_quantizer.scale", kPlainFloats, 0,
+     "Quark's codes beside weight_quantizer.scale", "quark"},
+    {".weight", kCodeTypes, ".weight_quantizer.scale", kByteTypes, 0,
+     "Quark's codes beside weight_quantizer.scale", "quark"},
+    {".weight", DType::kI32, ".weight_scale", kPlainFloats, 0, "Quark's INT4", "quark"},
+    {".weight", DType::kU8, ".weight_scale", kByteTypes, 24, "Quark's MXFP6", "quark"},
+    {".weight", DType::kU8, ".weight_scale", kPlainFloats, 0, "ModelOpt's INT4, as of W4A16_AWQ", "AWQ"},
+    {".weight", DType::kU8, ".weight.absmax", kPlainFloats, 0, "bitsandbytes' codes of four bits",
+     "bitsandbytes"},
+    {".weight", DType::kU8, ".weight.absmax", kByteTypes, 0, "bitsandbytes' codes of four bits",
+     "bitsandbytes"},
+    {".weight", DType::kI8, ".SCB", kPlainFloats, 0, "bitsandbytes' INT8", "bitsandbytes"},
 };
 
-bool fits(const ForeignPacking& row, const TensorInfo& codes, std::string_view module,
-          std::span<const TensorInfo> tensors) {
+bool is_packed_as(const ForeignPacking& row, const TensorInfo& codes, std::string_view module,
+                  std::span<const TensorInfo> tensors) {
   if (row.beside.empty()) return true;
   const auto at = find_tensor(tensors, std::string(module) + std::string(row.beside));
   if (!at || !row.beside_types.has(tensors[*at].dtype)) return false;
@@ -195,7 +198,7 @@ std::vector<UnreadCodes> find_unread_codes(std::span<const TensorInfo> tensors) 
     for (const ForeignPacking& row : kForeign) {
       if (!row.types.has(t.dtype) || !t.name.ends_with(row.codes)) continue;
       std::string module = t.name.substr(0, t.name.size() - row.codes.size());
-      if (!fits(row, t, module, tensors)) continue;
+      if (!is_packed_as(row, t, module, tensors)) continue;
       found.push_back({i, std::move(module), row.format, row.words});
       break;
     }
