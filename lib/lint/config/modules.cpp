@@ -71,7 +71,9 @@ void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter
   }
   for (const size_t i : find_unknown_codes(s.tensors, stated_storage(s.quantization).is_unlisted)) {
     if (!s.layout.empty() || reporter.reported_names().contains(s.tensors[i].name)) continue;
-    if (s.foreign.contains(module_of(s.tensors[i].name))) continue;
+    if (any_above(s.tensors[i].name,
+                  [&](std::string_view n) { return s.foreign.find(n) != s.foreign.end(); }))
+      continue;
     reporter.add("unsupported-format", s.at(i), "expected codes of a format that twofour reads, found {}{}",
                  describe(s.tensors[i]), kNotSupported);
   }
