@@ -71,7 +71,7 @@ void read_shapes(Nvfp4Linear& m, std::span<const TensorInfo> tensors,
 /// True for a module with block scales for 32 weights, which weight_dialects() has.
 bool is_of_32(const TensorInfo& codes, const TensorInfo& scale, const Nvfp4Dialect& dialect) {
   return codes.dtype == DType::kU8 && scale.dtype == DType::kF8E4M3 && codes.shape.size() == 2 &&
-         std::ranges::any_of(weight_dialects(), [&](const WeightDialect& d) {
+         codes.shape[0] > 0 && std::ranges::any_of(weight_dialects(), [&](const WeightDialect& d) {
            return d.format == WeightFormat::kNvfp4Bs32 && std::string_view(d.weight) == dialect.codes &&
                   std::string_view(d.global_scale) == dialect.global_scale &&
                   fits_scales(d, codes.shape, scale.shape);

@@ -44,7 +44,7 @@ namespace {
 
 bool has_bytes_of(WeightFormat format, std::span<const int64_t> codes, std::span<const int64_t> scales) {
   const int64_t bytes = format->code_bytes(format->group);
-  return codes.size() == scales.size() && !codes.empty() && codes.back() % bytes == 0 &&
+  return codes.size() == scales.size() && !codes.empty() && codes.back() > 0 && codes.back() % bytes == 0 &&
          codes.back() / bytes == scales.back();
 }
 

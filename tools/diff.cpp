@@ -341,9 +341,7 @@ std::function<int()> setup_diff(Arguments& args, const Common& common) {
       .separated_by(',')
       .value_name("GATE")
       .default_text("any");
-  args.option("--config", o->config,
-              "Whether keys of config.json and generation_config.json are compared that change what a model "
-              "computes: compare, ignore")
+  args.option("--config", o->config, "Compare keys of configs that change what a model computes")
       .one_of({"compare", "ignore"})
       .default_text("compare, without --include");
   add_html_option(args, o->html);

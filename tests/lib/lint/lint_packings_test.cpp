@@ -39,7 +39,7 @@ LintReport linted(const Tensors& tensors, Json quantization, std::string_view pr
   if (!quantization.is_null()) config["quantization_config"] = std::move(quantization);
   const Scratch scratch;
   write_checkpoint(scratch / "c", {tensors}, config.dump());
-  return lint_headers(scratch / "c", profile.empty() ? LintLevels() : parse_levels(std::string(profile), {}));
+  return lint_headers(scratch / "c", levels_of({.profile = std::string(profile)}));
 }
 
 std::vector<LintFinding> of_mlp(const LintReport& report) {
