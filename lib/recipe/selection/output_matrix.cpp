@@ -35,11 +35,25 @@ struct NaturalOrder {
 };
 using Blocks = std::map<std::string, Block, NaturalOrder>;
 
+/// Returns the MLP of a dense model whose gate and up are the matrix `m`: "P.mlp" for "P.mlp.gate_up_proj" of
+/// Phi-3. Empty: it is no such matrix.
+std::string fused_mlp(const Nvfp4Linear& m) {
+  if (m.dialect->stacked || leaf_of(m.name) != "gate_up_proj") return "";
+  std::string mlp(parent_of(m.name));
+  const auto down = parse_module_name(mlp + ".down_proj");
+  return down && down->kind == BlockKind::kDenseMlp && down->block == mlp ? mlp : "";
+}
+
 Blocks find_blocks(const Checkpoint& c) {
   Blocks blocks;
   for (size_t i = 0; i < c.nvfp4_modules().size(); ++i) {
     const Nvfp4Linear& m = c.nvfp4_modules()[i];
     const auto name = parse_module_name(m.name);
+    if (const std::string mlp = fused_mlp(m); !name && !mlp.empty()) {
+      Block& block = blocks[mlp];
+      block.kind = BlockKind::kDenseMlp;
+      block.experts[0].gate_up = i;
+    }
     if (!name) continue;
     const bool in_stack = name->kind == BlockKind::kRoutedExperts && name->expert < 0;
     if (in_stack != m.dialect->stacked) continue;  // only looks like a stack's matrix, or the reverse
@@ -50,10 +64,6 @@ Blocks find_blocks(const Checkpoint& c) {
       continue;
     }
     Expert& expert = block.experts[std::max<int64_t>(name->expert, 0)];
-    if (name->projection == Projection::kGateUp && name->expert < 0) {
-      expert.gate_up = i;
-      continue;
-    }
     (name->projection == Projection::kGate ? expert.gate
      : name->projection == Projection::kUp ? expert.up
                                            : expert.down) = i;

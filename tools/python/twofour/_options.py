@@ -66,9 +66,7 @@ class Diff(TypedDict, total=False):
     #: unlike-type, unreadable, within-tolerance, reciprocal), cosine<X, snr<DB, max-abs>X. Commas separate several
     #: (default: any; may be given again)
     fail_on: Union[Value, Sequence[Value]]
-    #: Whether keys of config.json and generation_config.json are compared that change what a model computes:
-    #: compare, ignore (default: compare, without --include)
-    config: Value
+    config: Value  #: Compare keys of configs that change what a model computes (default: compare, without --include)
     html: Value  #: Write a page with heat maps, histograms and findings, for a browser
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
     device: Value  #: Where to compute. This command runs only on the CPU (default: auto)
