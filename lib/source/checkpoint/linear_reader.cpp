@@ -8,7 +8,6 @@
 
 #include "formats/atom.h"
 #include "formats/e2m1.h"
-#include "formats/e2m3.h"
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "formats/error.h"
