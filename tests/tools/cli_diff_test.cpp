@@ -30,7 +30,7 @@ struct Flipped {
     for (TensorData& t : tensors) {
       if (t.name == kBlock + ".1.down_proj.weight") t.bytes[2 * 16 + 8] = 0x0E;
     }
-    write_checkpoint(scratch / "b", {tensors}, R"({"model_type": "other"})");
+    write_checkpoint(scratch / "b", {tensors}, R"({"transformers_version": "5.17.0"})");
   }
 };
 

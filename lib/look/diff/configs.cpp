@@ -199,7 +199,10 @@ void compare_quantization(const Matrices& ours, const Matrices& theirs,
     // Whether an engine takes floats for codes is a question to lint, which knows the engines' lists.
     const bool is_stored_alike =
         m.format->coded && as_said(scheme_of(a, m)).format == as_said(scheme_of(b, *other->second)).format;
-    Group& group = groups[{is_stored_alike && x.format != y.format, said_name(x), said_name(y)}];
+    // A config without an entry states nothing. That codes lack one is for lint to say.
+    const bool are_stated = !entry_a.is_null() && !entry_b.is_null();
+    Group& group =
+        groups[{are_stated && is_stored_alike && x.format != y.format, said_name(x), said_name(y)}];
     if (group.count++ == 0) group.first = m.name;
   }
   for (const auto& [key, group] : groups) {
