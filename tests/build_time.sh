@@ -21,10 +21,14 @@ command=$(ninja -C "$work/build" -t commands | awk '/-O3 .*\/formats\// && !foun
 read -ra compile <<<"${command%% -MD *}"
 echo '#include <CLI/CLI.hpp>' >"$work/cli11.cpp"
 
-# Before and after the build, since a machine's speed drifts.
-before=$(user_time "${compile[@]}" -c "$work/cli11.cpp" -o "$work/cli11.o")
+# Medians of five before and after the build: single runs of one file differ by a half on a shared machine, and a
+# machine's speed drifts.
+median_of_cli11() {
+  for _ in 1 2 3 4 5; do user_time "${compile[@]}" -c "$work/cli11.cpp" -o "$work/cli11.o"; done | sort -n | sed -n 3p
+}
+before=$(median_of_cli11)
 build=$(user_time cmake --build "$work/build")
-after=$(user_time "${compile[@]}" -c "$work/cli11.cpp" -o "$work/cli11.o")
+after=$(median_of_cli11)
 lines=$(cd "$root" && find formats kernels lib tools \( -name '*.cpp' -o -name '*.h' \) -exec cat {} + | wc -l)
 awk -v build="$build" -v before="$before" -v after="$after" -v lines="$lines" -v limit="${LIMIT:-0.8}" 'BEGIN {
   ratio = build / ((before + after) / 2); most = limit * lines / 1000
