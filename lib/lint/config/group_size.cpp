@@ -8,7 +8,7 @@
 #include "lib/base/findings/and_more.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/coded_modules.h"
-#include "lib/source/checkpoint/quantization_said.h"
+#include "lib/source/checkpoint/configured_quantization.h"
 
 namespace twofour {
 namespace {
@@ -60,7 +60,7 @@ void check_entry(const char* file, const Json& entry, const std::string& key, si
 /// Compares the size that a config states for each module with block scales with that of the module. It is
 /// done where some modules have scales for 32 weights, because the sizes may differ then.
 void check_modules(const LintInput& s, const std::vector<CodedModule>& coded, LintReporter& reporter) {
-  QuantizationSaid said(s.quantization, s.quantization_key);
+  ConfiguredQuantization configured(s.quantization, s.quantization_key);
   struct Wrong {
     const CodedModule* first;
     size_t count = 0;
@@ -68,7 +68,7 @@ void check_modules(const LintInput& s, const std::vector<CodedModule>& coded, Li
   std::map<std::pair<int64_t, int64_t>, Wrong> wrong;  // by the sizes that are stated and stored
   for (const CodedModule& m : coded) {
     if (!m.format->global_scale) continue;
-    const auto size = said.group_size_of(m.name);
+    const auto size = configured.group_size_of(m.name);
     if (!size || *size == m.format->group) continue;
     Wrong& at = wrong.try_emplace({*size, m.format->group}, Wrong{&m}).first->second;
     ++at.count;

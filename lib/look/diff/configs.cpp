@@ -12,9 +12,9 @@
 #include "formats/error.h"
 #include "formats/json/access.h"
 #include "lib/base/io/file.h"
+#include "lib/source/checkpoint/configured_quantization.h"
 #include "lib/source/checkpoint/quantization_config.h"
-#include "lib/source/checkpoint/quantization_said.h"
-#include "lib/source/dialects/said_scheme.h"
+#include "lib/source/dialects/configured_scheme.h"
 
 namespace twofour {
 namespace {
@@ -179,7 +179,7 @@ void compare_quantization(const Matrices& ours, const Matrices& theirs,
                           std::vector<ConfigDifference>& found) {
   const Checkpoint &a = ours.checkpoint(), &b = theirs.checkpoint();
   const Json entry_a = source_quantization(a), entry_b = source_quantization(b);
-  QuantizationSaid said_a(entry_a), said_b(entry_b);
+  ConfiguredQuantization said_a(entry_a), said_b(entry_b);
   struct Group {
     std::string first;
     uint64_t count = 0;
@@ -187,22 +187,22 @@ void compare_quantization(const Matrices& ours, const Matrices& theirs,
   std::map<std::string_view, const Linear*> by_name;
   for (const Linear& m : theirs.modules()) by_name.emplace(m.name, &m);
   std::map<std::tuple<bool, std::string, std::string>, Group> groups;
-  const auto said = [](QuantizationSaid& config, const std::string& name) {
+  const auto configured = [](ConfiguredQuantization& config, const std::string& name) {
     const Json* entry = config.find(name).entry;
-    return entry == nullptr ? schemes::kFloat : said_scheme(*entry);
+    return entry == nullptr ? schemes::kFloat : configured_scheme(*entry);
   };
   for (const Linear& m : ours.modules()) {
     const auto other = by_name.find(m.name);
     if (other == by_name.end()) continue;
-    const Scheme x = said(said_a, m.name), y = said(said_b, m.name);
+    const Scheme x = configured(said_a, m.name), y = configured(said_b, m.name);
     if (x == y) continue;
     // Whether an engine takes floats for codes is a question to lint, which knows the engines' lists.
-    const bool is_stored_alike =
-        m.format->coded && as_said(scheme_of(a, m)).format == as_said(scheme_of(b, *other->second)).format;
+    const bool is_stored_alike = m.format->coded && as_configured(scheme_of(a, m)).format ==
+                                                        as_configured(scheme_of(b, *other->second)).format;
     // A config without an entry states nothing. That codes lack one is for lint to say.
     const bool are_stated = !entry_a.is_null() && !entry_b.is_null();
     Group& group =
-        groups[{are_stated && is_stored_alike && x.format != y.format, said_name(x), said_name(y)}];
+        groups[{are_stated && is_stored_alike && x.format != y.format, scheme_label(x), scheme_label(y)}];
     if (group.count++ == 0) group.first = m.name;
   }
   for (const auto& [key, group] : groups) {

@@ -11,7 +11,7 @@
 #include "lib/look/diff/configs.h"
 #include "lib/look/metrics/moved_weights.h"
 #include "lib/look/metrics/value_error.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/source/checkpoint/checkpoint.h"
 #include "lib/source/checkpoint/tensor_values.h"
 

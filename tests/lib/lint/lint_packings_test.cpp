@@ -126,8 +126,8 @@ TEST_CASE("a packing of another program is one finding, and its modules have no 
 }
 
 TEST_CASE("formats that the config and the tensors state alike are sound") {
-  for (const Json& said : {modelopt("W4A16_NVFP4", 32), modelopt("W4A16_NVFP4", 32)})
-    CHECK(text_of(of_mlp(linted(mlp(add_of_32), said))) == "");
+  for (const Json& configured : {modelopt("W4A16_NVFP4", 32), modelopt("W4A16_NVFP4", 32)})
+    CHECK(text_of(of_mlp(linted(mlp(add_of_32), configured))) == "");
   CHECK(text_of(of_mlp(linted(mlp(add_mxfp6), groups(6, "mxfp6-pack-quantized")))) == "");
 }
 

@@ -117,10 +117,10 @@ TEST_CASE("what configs state of a module of the same format is a difference, of
   Tensors nvfp4, floats;
   add_modelopt(nvfp4, "model.layers.0.mlp.down_proj", random_matrix(16, 32, 1));
   add_bf16(floats, "model.layers.0.mlp.down_proj.weight", {16, 32});
-  const std::string said =
+  const std::string configured =
       R"({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "ignore": [)";
-  write_checkpoint(scratch / "a", {nvfp4}, said + "]}}");
-  write_checkpoint(scratch / "b", {nvfp4}, said + R"("*down_proj"]}})");
+  write_checkpoint(scratch / "a", {nvfp4}, configured + "]}}");
+  write_checkpoint(scratch / "b", {nvfp4}, configured + R"("*down_proj"]}})");
   write_checkpoint(scratch / "c", {floats}, "{}");
   const DiffResult same = diff_of(scratch / "a", scratch / "b"),
                    other = diff_of(scratch / "a", scratch / "c");

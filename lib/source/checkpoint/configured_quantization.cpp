@@ -1,4 +1,4 @@
-#include "lib/source/checkpoint/quantization_said.h"
+#include "lib/source/checkpoint/configured_quantization.h"
 
 #include <fmt/format.h>
 
@@ -51,7 +51,7 @@ bool is_for(const std::string& text, const std::string& module) {
 
 }  // namespace
 
-QuantizationSaid::QuantizationSaid(const Json& config, std::string at)
+ConfiguredQuantization::ConfiguredQuantization(const Json& config, std::string at)
     : method_text(text_of(config, "quant_method")),
       words(&words_of(config)),
       place(path_of_words(std::move(at), words != &config)),
@@ -64,13 +64,13 @@ QuantizationSaid::QuantizationSaid(const Json& config, std::string at)
   if (method == QuantMethod::kNone && (is_nested || !algorithm.empty())) method = QuantMethod::kModelOpt;
 }
 
-bool QuantizationSaid::targets_all_linears() const {
+bool ConfiguredQuantization::targets_all_linears() const {
   return !groups().is_object() || std::all_of(groups().begin(), groups().end(), [](const Json& group) {
     return strings_of(group, "targets") == std::vector<std::string>{"Linear"};
   });
 }
 
-std::optional<std::pair<std::string_view, const Json*>> QuantizationSaid::find_layer(
+std::optional<std::pair<std::string_view, const Json*>> ConfiguredQuantization::find_layer(
     std::string_view module) const {
   std::optional<std::pair<std::string_view, const Json*>> found;
   if (!layers().is_object()) return found;
@@ -81,7 +81,7 @@ std::optional<std::pair<std::string_view, const Json*>> QuantizationSaid::find_l
   return found;
 }
 
-SaidOfModule QuantizationSaid::find(const std::string& module, const std::string& other) {
+ConfiguredFormat ConfiguredQuantization::find(const std::string& module, const std::string& other) {
   if (method == QuantMethod::kGroups) {
     const Json* group = targets_.find(module);
     if (group == nullptr && !other.empty()) group = targets_.find(other);
@@ -105,7 +105,7 @@ SaidOfModule QuantizationSaid::find(const std::string& module, const std::string
   return {words, place + "quant_algo", algorithm};
 }
 
-Json QuantizationSaid::group_of(const std::string& module) const {
+Json ConfiguredQuantization::group_of(const std::string& module) const {
   const Json* group = targets_.find(module);
   if (group == nullptr) return nullptr;
   Json entry = *group;
@@ -114,30 +114,30 @@ Json QuantizationSaid::group_of(const std::string& module) const {
   return entry;
 }
 
-const Json& QuantizationSaid::group_weights(const std::string& module) const {
+const Json& ConfiguredQuantization::group_weights(const std::string& module) const {
   static const Json none;
   const Json* group = targets_.find(module);
   return group == nullptr ? none : member(*group, "weights");
 }
 
-std::optional<int64_t> QuantizationSaid::group_size_of(const std::string& module) {
-  const SaidOfModule said = find(module);
-  if (said.entry == nullptr) return std::nullopt;
-  for (const Json* at : {said.entry, &member(*said.entry, "weights")}) {
+std::optional<int64_t> ConfiguredQuantization::group_size_of(const std::string& module) {
+  const ConfiguredFormat configured = find(module);
+  if (configured.entry == nullptr) return std::nullopt;
+  for (const Json* at : {configured.entry, &member(*configured.entry, "weights")}) {
     if (const auto size = integer_of(*at, "group_size"); size && *size > 0) return size;
   }
   // ModelOpt's config.json has the size in a group beside quant_algo.
   if (const auto size = integer_of(group_weights(module), "group_size"); size && *size > 0) return size;
-  for (const auto& [name, group] : members_of(*said.entry, "config_groups")) {
+  for (const auto& [name, group] : members_of(*configured.entry, "config_groups")) {
     const Json& weights = member(group, "weights");
     const auto size = integer_of(weights, "group_size");
     if (size && *size > 0 && member(weights, "num_bits") == 4) return size;
   }
-  if (said.algorithm == "W4A8_NVFP4_FP8") return 32;
-  return said.algorithm.find("NVFP4") != std::string::npos ? std::optional<int64_t>(16) : std::nullopt;
+  if (configured.algorithm == "W4A8_NVFP4_FP8") return 32;
+  return configured.algorithm.find("NVFP4") != std::string::npos ? std::optional<int64_t>(16) : std::nullopt;
 }
 
-std::string_view QuantizationSaid::symmetry_of(const std::string& module) const {
+std::string_view ConfiguredQuantization::symmetry_of(const std::string& module) const {
   if (groups().is_object()) {
     const Json* group = targets_.find(module);
     if (group == nullptr) group = targets_.of_class("Linear");
@@ -154,7 +154,7 @@ std::string_view QuantizationSaid::symmetry_of(const std::string& module) const 
   return (own.is_null() ? member(*words, "sym") : own) == true ? "sym: true" : std::string_view();
 }
 
-const Json& QuantizationSaid::exception_of(const std::string& module, std::string_view key) const {
+const Json& ConfiguredQuantization::exception_of(const std::string& module, std::string_view key) const {
   for (const char* exceptions : {"dynamic", "extra_config"}) {
     for (const auto& [text, entry] : members_of(*words, exceptions)) {
       const Json& own = member(entry, key);
@@ -168,6 +168,6 @@ const Json& QuantizationSaid::exception_of(const std::string& module, std::strin
 SourceGroups::SourceGroups(Json config)
     : config_(std::make_unique<const Json>(
           text_of(config, "quant_method") == "twofour" ? member(config, "base") : std::move(config))),
-      said_(*config_) {}
+      configured_(*config_) {}
 
 }  // namespace twofour
