@@ -46,7 +46,7 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
     if (input.is_directory) {
       lint_config(input, coded, reporter);
       lint_config_types(input, reporter);
-      lint_group_size(input, reporter);
+      lint_group_size(input, coded, reporter);
       lint_auxiliary_files(input, reporter);
     }
     lint_types(input, reporter);

@@ -61,6 +61,6 @@ bool is_own_router(const LintInput& input, const std::string& name);
 void lint_config_types(const LintInput& input, LintReporter& reporter);
 
 /// Compares the group sizes that configs state with the group size of the block scales.
-void lint_group_size(const LintInput& input, LintReporter& reporter);
+void lint_group_size(const LintInput& input, const std::vector<CodedModule>& coded, LintReporter& reporter);
 
 }  // namespace twofour

@@ -74,6 +74,9 @@ void check_meaning(const LintInput& s, const std::vector<CodedModule>& coded, bo
   }
   for (const size_t i : find_unknown_codes(s.tensors, stated_storage(s.quantization).is_unlisted)) {
     if (!s.layout.empty() || reporter.reported_names().contains(s.tensors[i].name)) continue;
+    if (any_above(s.tensors[i].name,
+                  [&](std::string_view n) { return s.foreign.find(n) != s.foreign.end(); }))
+      continue;
     reporter.add("unsupported-format", s.at(i), "expected codes of a format that twofour reads, found {}{}",
                  describe(s.tensors[i]), kNotSupported);
   }

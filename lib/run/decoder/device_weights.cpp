@@ -46,7 +46,8 @@ StoredAs stored_as(const ModelWeights::Stored& from) {
   if (m.format->pairs) {
     const bool nvfp4 = m.format->global_scale;
     const int64_t group = m.format->group;
-    if (m.k % group != 0 || m.scale_rows != 1 || m.scale_cols != group ||
+    if (m.format == WeightFormat::kNvfp4Bs32 || m.k % group != 0 || m.scale_rows != 1 ||
+        m.scale_cols != group ||
         tensors[*m.scale].bytes() != static_cast<uint64_t>(m.e * m.n * (m.k / group)))
       return {};
     return {nvfp4 ? cuda::MatrixFormat::nvfp4 : cuda::MatrixFormat::mxfp4, 4, group,
@@ -79,11 +80,7 @@ std::vector<float> read_fp8_scales(const ModelWeights::Stored& from) {
 
 float global_scale_of(const ModelWeights::Stored& from) {
   if (!from.module.format->global_scale) return 1;
-  Problems problems;
-  const Nvfp4Linear& module = from.checkpoint.nvfp4_modules()[*from.module.nvfp4];
-  const float scale = read_global_scale(from.checkpoint, module, from.place.e, problems).multiplier;
-  problems.refuse();
-  return scale;
+  return read_multiplier(from.checkpoint, from.module, from.place.e);
 }
 
 }  // namespace

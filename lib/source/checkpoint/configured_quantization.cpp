@@ -120,6 +120,23 @@ const Json& ConfiguredQuantization::group_weights(const std::string& module) con
   return group == nullptr ? none : member(*group, "weights");
 }
 
+std::optional<int64_t> ConfiguredQuantization::group_size_of(const std::string& module) {
+  const ConfiguredFormat configured = find(module);
+  if (configured.entry == nullptr) return std::nullopt;
+  for (const Json* at : {configured.entry, &member(*configured.entry, "weights")}) {
+    if (const auto size = integer_of(*at, "group_size"); size && *size > 0) return size;
+  }
+  // ModelOpt's config.json has the size in a group beside quant_algo.
+  if (const auto size = integer_of(group_weights(module), "group_size"); size && *size > 0) return size;
+  for (const auto& [name, group] : members_of(*configured.entry, "config_groups")) {
+    const Json& weights = member(group, "weights");
+    const auto size = integer_of(weights, "group_size");
+    if (size && *size > 0 && member(weights, "num_bits") == 4) return size;
+  }
+  if (configured.algorithm == "W4A8_NVFP4_FP8") return 32;
+  return configured.algorithm.find("NVFP4") != std::string::npos ? std::optional<int64_t>(16) : std::nullopt;
+}
+
 std::string_view ConfiguredQuantization::symmetry_of(const std::string& module) const {
   if (groups().is_object()) {
     const Json* group = targets_.find(module);

@@ -58,6 +58,9 @@ class ConfiguredQuantization {
   Json group_of(const std::string& module) const;
   /// Returns `weights` of the module's group; null: the group has none.
   const Json& group_weights(const std::string& module) const;
+  /// Returns the number of weights that share a block scale of NVFP4 in a module, as the module's entry
+  /// states it or its algorithm implies it. nullopt: neither does.
+  std::optional<int64_t> group_size_of(const std::string& module);
   /// Returns the setting that makes all zero points of a module 8, as written: "sym: true" (GPTQ, AutoRound),
   /// "zero_point: false" (AWQ), or "symmetric: true" (the module's group in compressed-tensors, where it is
   /// the default). Empty: there is no such setting. Exceptions for single modules are considered: GPTQModel's
@@ -79,6 +82,7 @@ class SourceGroups {
  public:
   explicit SourceGroups(Json config);
   const ConfiguredQuantization* operator->() const { return &configured_; }
+  ConfiguredQuantization& configured() { return configured_; }
   /// Calls ConfiguredQuantization::group_of().
   Json find(const std::string& module) const { return configured_.group_of(module); }
 

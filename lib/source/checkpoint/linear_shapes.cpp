@@ -60,25 +60,54 @@ bool LinearShapes::expect_shape(size_t i, DType dtype, const Dims& shape) {
   return (tensor(i).dtype == dtype && tensor(i).shape == shape) || refuse(i, describe(dtype, shape));
 }
 
-bool LinearShapes::read_mxfp4(Linear& m) {
+bool LinearShapes::is_of(const std::string& module, const WeightDialect& d, size_t codes,
+                         size_t scale) const {
+  const WeightFormat format = d.format;
+  if (format == WeightFormat::kMxfp4 || format == WeightFormat::kMxfp6) {
+    const auto bits = integer_of(configured_->group_weights(module), "num_bits");
+    if (bits == 4 || bits == 6) return bits == format->bits;
+  }
+  return fits_scales(d, tensor(codes).shape, tensor(scale).shape);
+}
+
+bool LinearShapes::read_grouped(Linear& m) {
   const Dims& codes = tensor(m.weight).shape;
+  const int64_t group = m.format->group, bytes = m.format->code_bytes(group);
   Dims scales(codes.begin(), codes.end() - 1);
   if (codes.size() == 4) {
-    if (codes[3] != kMxGroup / 2) return refuse(m.weight, "[E, N, K/32, 16]");
+    if (codes[3] != bytes) return refuse(m.weight, fmt::format("[E, N, K/{}, {}]", group, bytes));
     m.e = codes[0];
     m.n = codes[1];
-    m.k = codes[2] * kMxGroup;
+    m.k = codes[2] * group;
   } else {
     const int64_t width = codes.back();
-    if (width % (kMxGroup / 2) != 0) return refuse(m.weight, "K a multiple of 32, two codes a byte");
+    if (width % bytes != 0)
+      return refuse(m.weight,
+                    fmt::format("K a multiple of {}, {}", group,
+                                m.format->sixes ? "four codes in three bytes" : "two codes a byte"));
     m.e = codes.size() == 3 ? codes[0] : 1;
     m.n = codes[codes.size() - 2];
-    m.k = width * 2;
-    scales.push_back(m.k / kMxGroup);
+    m.k = width / bytes * group;
+    scales.push_back(m.k / group);
   }
   m.scale_rows = 1;
-  m.scale_cols = kMxGroup;
-  return expect_shape(*m.scale, tensor(*m.scale).dtype, scales);
+  m.scale_cols = group;
+  return expect_shape(*m.scale, tensor(*m.scale).dtype, scales) &&
+         (!m.format->global_scale || check_global_scale(m));
+}
+
+bool LinearShapes::check_global_scale(const Linear& m) {
+  const auto size = configured_.configured().group_size_of(m.name);
+  if (size && *size != m.scale_cols)
+    return refuse(*m.scale, fmt::format("block scales for {} weights, as the config says", *size));
+  // Inputs of W4A8_NVFP4_FP8 are FP8. Those of NVFP4 would need another reading of the scale.
+  const std::string algorithm = configured_.configured().find(m.name).algorithm;
+  if (m.input_scale && !algorithm.empty() && algorithm != "W4A8_NVFP4_FP8")
+    return refuse(*m.input_scale,
+                  fmt::format("none beside scales for {} weights in {}", m.scale_cols, algorithm));
+  const TensorInfo& global = tensor(*m.global_scale);
+  const bool is_one = global.shape.empty() || global.shape == Dims{1};
+  return (global.dtype == DType::kF32 && is_one) || refuse(*m.global_scale, "F32 [] or [1]");
 }
 
 /// Refuses a stated FP8 format other than E4M3. Codes of other FP8 formats, and integers, look like E4M3 in

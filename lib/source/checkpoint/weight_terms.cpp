@@ -69,8 +69,10 @@ std::vector<std::string_view> scales_of(const TensorAccess& access, const Weight
   for (const WeightDialect& d : weight_dialects()) {
     if (d.scale == nullptr || d.weight != codes.suffix || !d.weight_types.has(type)) continue;
     const auto scale = find(d.scale);
-    if (scale && d.scale_types.has(access.tensors[*scale].dtype))
-      return {std::string_view(d.scale).substr(1)};
+    if (!scale || !d.scale_types.has(access.tensors[*scale].dtype)) continue;
+    std::vector<std::string_view> scales{std::string_view(d.scale).substr(1)};
+    if (d.global_scale != nullptr) scales.push_back(std::string_view(d.global_scale).substr(1));
+    return scales;
   }
   return {};
 }

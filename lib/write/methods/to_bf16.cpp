@@ -15,8 +15,9 @@ namespace twofour {
 
 std::vector<size_t> chosen_modules(const Checkpoint& c, const Selection& s) {
   if (c.nvfp4_modules().empty()) {
-    throw Error(fmt::format("{}: expected NVFP4 modules, found none among {} tensors", c.path().string(),
-                            c.tensors().size()));
+    const std::string found = other_formats_text(c);
+    throw Error(fmt::format("{}: expected NVFP4 modules, found {}{}", c.path().string(), found,
+                            found.starts_with("none") ? "" : "; quantize makes NVFP4 of what it reads"));
   }
   Chooser chooser(s, model_layers(c.config()));
   std::vector<size_t> modules;
