@@ -56,7 +56,7 @@ inline DecoderGolden read_decoder_golden(const std::filesystem::path& folder, co
   DecoderGolden golden{json["config"],
                        json["tensors"],
                        json["prefill"].get<size_t>(),
-                       json["config"]["vocab_size"].get<int64_t>(),
+                       json["config"].value("text_config", json["config"])["vocab_size"].get<int64_t>(),
                        {},
                        {}};
   const Checkpoint file = Checkpoint::open(folder / (name + ".safetensors"));
