@@ -143,7 +143,8 @@ void run_chunk(const DeltaRule& in, int64_t head, int64_t t0, int64_t m, const F
   ops.multiply_rows(m, m, in.key_size, q, k, products, kDeltaChunk);
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < m; ++j)
-      products[i * kDeltaChunk + j] = j <= i ? products[i * kDeltaChunk + j] * decays[i * kDeltaChunk + j] : 0;
+      products[i * kDeltaChunk + j] =
+          j <= i ? products[i * kDeltaChunk + j] * decays[i * kDeltaChunk + j] : 0;
   }
   ops.multiply_columns(m, size, m, {products, kDeltaChunk}, {u, size}, room.more.data(), size);
   for (int64_t i = 0; i < m; ++i) {

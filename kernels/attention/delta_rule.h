@@ -55,11 +55,11 @@ struct DeltaRule {
 void delta_rule(const DeltaRule& in, float* out, Isa isa = best_isa());
 /// The formulas above, token by token.
 void delta_rule_by_token(const DeltaRule& in, float* out);
-/// The same by matrix products, kDeltaChunk tokens at a time. With D[i, j] = exp of the decays of tokens j + 1
-/// to i, and d[i] = exp of the decays of tokens 0 to i of a chunk, the values U that its tokens write solve
+/// The same by matrix products, kDeltaChunk tokens at a time. With D[i, j] = exp of the decays of tokens j +
+/// 1 to i, and d[i] = exp of the decays of tokens 0 to i of a chunk, the values U that its tokens write solve
 ///   U[i] = beta[i] (v[i] - d[i] S' k[i] - sum over j < i of D[i, j] (k[i] k[j]) U[j]).
-/// Then out[i] = d[i] S' q[i] + sum over j <= i of D[i, j] (q[i] k[j]) U[j], and the state behind the chunk is
-/// d[last] S + sum over j of D[last, j] k[j] U[j]'.
+/// Then out[i] = d[i] S' q[i] + sum over j <= i of D[i, j] (q[i] k[j]) U[j], and the state behind the chunk
+/// is d[last] S + sum over j of D[last, j] k[j] U[j]'.
 void delta_rule_by_chunk(const DeltaRule& in, float* out, Isa isa = best_isa());
 inline constexpr int64_t kDeltaChunk = 64;
 

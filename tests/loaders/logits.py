@@ -25,8 +25,8 @@ STEPS = 32
 HYBRID_PREFILL, HYBRID_STEPS = 70, 48
 
 
-def values(name, shape):
-  """The weights of a tensor, all of them numbers that BF16 has."""
+def values(name, shape, adds_one=False):
+  """The weights of a tensor, all of them numbers that BF16 has. Norms may multiply by 1 + w."""
   seed = 0xCBF29CE484222325
   for byte in name.encode():
     seed = (seed ^ byte) * 0x100000001B3 % 2**64
@@ -36,7 +36,7 @@ def values(name, shape):
     x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
   unit = ((x >> np.uint64(57)).astype(np.float32) - 64) / 64  # -1 to 1 in steps of 1/64
   if name.endswith("norm.weight"):
-    unit = 1 + unit / 2
+    unit = (0 if adds_one and "linear_attn" not in name else 1) + unit / 2
   elif len(shape) < 2 or name.endswith("_bias"):
     unit = unit / (4 if "correction" in name else 1)
   elif "embed" not in name:
@@ -127,6 +127,10 @@ def hybrid_cases(common, moe):
   }
 
 
+def is_hybrid(options):
+  return "linear_num_key_heads" in options.get("text_config", options)
+
+
 def make_model(family, options, folder):
   """A model with the weights of the formula, in float32, and names and shapes of its files' tensors."""
   config = transformers.AutoConfig.for_model(family, **options)
@@ -135,7 +139,8 @@ def make_model(family, options, folder):
   auto = transformers.AutoModelForImageTextToText if "vision_config" in options else transformers.AutoModelForCausalLM
   auto.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
   file = folder / "model.safetensors"
-  tensors = {name: values(name, tensor.shape) for name, tensor in safetensors.torch.load_file(file).items()}
+  adds_one = is_hybrid(options)
+  tensors = {name: values(name, tensor.shape, adds_one) for name, tensor in safetensors.torch.load_file(file).items()}
   safetensors.torch.save_file(tensors, file, {"format": "pt"})
   model, info = auto.from_pretrained(
       folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
@@ -165,8 +170,8 @@ def main():
   for name, (family, options) in cases(o.large).items():
     if o.only not in (None, name):
       continue
-    is_hybrid = "linear_num_key_heads" in options.get("text_config", options)
-    prefill, steps = 300 if o.large else HYBRID_PREFILL if is_hybrid else 16, HYBRID_STEPS if is_hybrid else STEPS
+    prefill, steps = (HYBRID_PREFILL, HYBRID_STEPS) if is_hybrid(options) else (16, STEPS)
+    prefill = 300 if o.large else prefill
     with tempfile.TemporaryDirectory() as folder:
       model, shapes = make_model(family, options, pathlib.Path(folder))
       config = json.loads((pathlib.Path(folder) / "config.json").read_text())

@@ -73,8 +73,7 @@ uint64_t Decoder::bytes_per_token() const {
       (a.has_gate ? 2 * a.heads * a.head_size : 0);
   // The two projections before and behind their order, the convolution, and what is read and normalized.
   const DeltaShape& d = m.delta;
-  const int64_t heads =
-      std::max(attention, 3 * d.channels() + 4 * d.values() + 6 * d.value_heads);
+  const int64_t heads = std::max(attention, 3 * d.channels() + 4 * d.values() + 6 * d.value_heads);
   const int64_t mlp = 2 * std::max(m.width, m.shared_width);
   const int64_t experts = m.experts > 0 ? m.experts + m.top_k * (2 * m.hidden + 2 * m.expert_width) : 0;
   return sizeof(float) * static_cast<uint64_t>(2 * m.hidden + std::max(heads, mlp + experts));

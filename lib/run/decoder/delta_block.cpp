@@ -73,8 +73,8 @@ class DeltaBlock {
     const float scale = 1.0f / std::sqrt(static_cast<float>(key_size));
     cpu::normalize_lengths(q, count, channels, d_.key_heads, key_size, scale);
     cpu::normalize_lengths(k, count, channels, d_.key_heads, key_size, 1.0f);
-    cpu::delta_gates(
-        {in.a.data() + gate, in.b.data() + gate, a_log_, dt_bias_, decay.data(), beta.data()}, count);
+    cpu::delta_gates({in.a.data() + gate, in.b.data() + gate, a_log_, dt_bias_, decay.data(), beta.data()},
+                     count);
     cpu::delta_rule({.m = count,
                      .key_heads = d_.key_heads,
                      .value_heads = d_.value_heads,

@@ -45,13 +45,14 @@ enum class Mixer {
 struct DeltaShape {
   int64_t key_heads = 0, value_heads = 0;
   int64_t key_size = 0, value_size = 0;
-  int64_t kernel = 0;       ///< tokens that the convolution sees, its own included
+  int64_t kernel = 0;        ///< tokens that the convolution sees, its own included
   bool by_key_head = false;  ///< true if two projections have their rows in blocks, one for each key head
   int64_t keys() const { return key_heads * key_size; }
   int64_t values() const { return value_heads * value_size; }
   /// Channels of the convolution: queries, keys and values.
   int64_t channels() const { return 2 * keys() + values(); }
-  /// Numbers of the state of a sequence: the last inputs of the convolution, and a matrix for each value head.
+  /// Numbers of the state of a sequence: the last inputs of the convolution, and a matrix for each value
+  /// head.
   int64_t window() const { return (kernel - 1) * channels(); }
   int64_t recurrent() const { return value_heads * key_size * value_size; }
 };
@@ -81,7 +82,7 @@ struct ModelShape {
   RouterRule router;
   GateShape gate;
   bool norms_add_one = false;  ///< true if norms multiply by 1 + w, except those of linear attention
-  bool is_tied = false;  ///< true if the head is the embedding
+  bool is_tied = false;        ///< true if the head is the embedding
 };
 
 class Settings;
