@@ -101,7 +101,8 @@ def hybrid_cases(common, moe):
   """Models with layers of linear attention between layers of full attention."""
   linear = dict(num_hidden_layers=4, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4,
                 linear_key_head_dim=8, linear_value_head_dim=12)
-  wide = linear | dict(linear_num_key_heads=3, linear_num_value_heads=3, linear_conv_kernel_dim=2)
+  wide = linear | dict(linear_num_key_heads=3, linear_num_value_heads=3, linear_value_head_dim=16,
+                       linear_conv_kernel_dim=2)
   experts = moe | dict(num_experts=8, shared_expert_intermediate_size=24)
   mixed = ["linear_attention", "full_attention", "linear_attention", "linear_attention"]
   sections = dict(rope_type="default", rope_theta=1e5, partial_rotary_factor=0.5, mrope_section=[2, 1, 1],
