@@ -134,7 +134,7 @@ TEST_CASE("every setting of a hybrid changes what it says") {
     const char *golden, *key, *value;
   };
   for (const Change& change :
-       {Change{"qwen3_next", "rms_norm_eps", "0.01"},
+       {Change{"qwen3_next", "rms_norm_eps", "0.001"},
         {"qwen3_next", "norm_topk_prob", "false"},
         {"qwen3_next", "partial_rotary_factor", "0.5"},
         {"qwen3_next-yarn", "rope_parameters",
