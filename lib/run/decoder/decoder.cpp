@@ -71,9 +71,9 @@ uint64_t Decoder::bytes_per_token() const {
       a.heads * (a.head_size + a.value_size) + a.kv_heads * (a.head_size + a.value_size) +
       (a.kv_rank > 0 ? a.heads * (a.head_size + a.value_size) + 2 * a.kv_rank + a.q_rank : 0) +
       (a.has_gate ? 2 * a.heads * a.head_size : 0);
-  // The two projections before and behind their order, the convolution, and what is read and normalized.
+  // Linear attention: projections before and behind their order; what is read, and its norm.
   const DeltaShape& d = m.delta;
-  const int64_t heads = std::max(attention, 3 * d.channels() + 4 * d.values() + 6 * d.value_heads);
+  const int64_t heads = std::max(attention, 2 * d.channels() + 3 * d.values() + 4 * d.value_heads);
   const int64_t mlp = 2 * std::max(m.width, m.shared_width);
   const int64_t experts = m.experts > 0 ? m.experts + m.top_k * (2 * m.hidden + 2 * m.expert_width) : 0;
   return sizeof(float) * static_cast<uint64_t>(2 * m.hidden + std::max(heads, mlp + experts));
