@@ -56,6 +56,8 @@ KNOWN = [
     Known("modules without inputs", "stats check counts them", ("statistics *check*", "model *stats check"), outputs=("stdout",), fields=("without_inputs",)),
     Known("NaN among global scales", "e2686c9 lets the order of threads decide", ("damaged: NaN global scale/inspect",),
           outputs=("stdout",), fields=("nvfp4_modules/*/stats/global_scale_m*",)),
+    Known("linear attention", "e2686c9 does not run models that have it",
+          tuple(f"model {name}*/*{what}*" for name in ("qwen3_next", "qwen3_5") for what in ("eval", "generate", "stats")), exits=((2, 0),)),
     Known("version", "xtensor is a library", ("usage/version", "usage/short version"), outputs=("stdout",)),
     Known("patterns of configs", "SGLang and TensorRT-LLM read patterns and classes in other ways: the names of modules are written",
           ("configs *nvfp4", "damaged: head quantized/nvfp4", "damaged: quantized and ignored/nvfp4"), outputs=CONFIG),
