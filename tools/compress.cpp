@@ -137,8 +137,8 @@ int show_plan(const CompressArguments& o, const Compression& compression, Device
   return kDone;
 }
 
-/// Calls work(). If an input changed meanwhile, throws Error about the change instead of the error that the
-/// change caused.
+/// Calls work(). If an input changed meanwhile, throws Error about the change instead of the error that it
+/// caused.
 template <class Work>
 int with_inputs(const FileStates& inputs, Work&& work) {
   try {

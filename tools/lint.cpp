@@ -108,7 +108,8 @@ std::function<int()> setup_lint(Arguments& args, const Common& common) {
       "and "
       "scales of a module and of its siblings (gate and up, the experts of a layer) fit together, and that "
       "no "
-      "block of weights is NaN, zero or damaged. --rules lists every rule, what it means and what to do.\n"
+      "block of weights is NaN, zero or damaged. One file is read as its folder's configs say. --rules lists "
+      "every rule, what it means and what to do.\n"
       "A finding that follows from another is listed below it and does not count.\n"
       "Of severities the later decides: --profile, --rule, --select, --ignore. Findings of severity warning "
       "or error end with exit code 1, but for those of the baseline.");

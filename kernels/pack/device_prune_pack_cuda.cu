@@ -21,7 +21,7 @@ struct PackArgs {
 /// Prunes both quads of eight codes at once, in 16-bit lanes. Kept codes are in bits 0-7 of a lane, and their
 /// places in bits 8-11.
 __device__ __forceinline__ uint32_t select_two(uint32_t codes) {
-  uint32_t key[4];  // sorts by magnitude, then by the lower place; the sign is only carried along
+  uint32_t key[4];  // sorts by magnitude, then by the lower place; the sign has no effect
 #pragma unroll
   for (uint32_t i = 0; i < 4; ++i) {
     const uint32_t nibble = codes >> 4 * i;

@@ -10,8 +10,8 @@ namespace twofour {
 
 /// The damped form Hd of a Hessian H [k, k], which solvers read. H is the mean over tokens of x x'. Hd = H +
 /// lambda I, with lambda = damping * mean(diag H). A diagonal element of 0 is first replaced by 1. Source:
-/// Frantar et al., GPTQ (2210.17323) and SparseGPT (2301.00774). The arithmetic is theirs, except for its
-/// order; see README.md.
+/// Frantar et al., GPTQ (2210.17323) and SparseGPT (2301.00774). The arithmetic is the same as there, except
+/// for its order; see README.md.
 struct DampedHessian {
   int64_t k = 0;
   double lambda = 0;
@@ -25,7 +25,7 @@ struct DampedHessian {
 DampedHessian damped_hessian(std::span<const float> hessian, int64_t k, double damping, bool with_factor,
                              int threads = 1, Isa isa = best_isa());
 
-/// Copies the upper triangle of `square` [k, k] to the lower one.
+/// Copies the upper triangle of `square` [k, k] to the lower triangle.
 void mirror_upper(std::span<float> square, int64_t k);
 
 /// Throws the Error for an Hd that is not positive definite.

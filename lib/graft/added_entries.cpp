@@ -13,7 +13,7 @@
 namespace twofour {
 namespace {
 
-/// True if two schemes mean the same: the settings that both have are equal, and so is the algorithm.
+/// True if two schemes mean the same. They do if the algorithm and the settings that both have are equal.
 bool same_scheme(const Json& a, const Json& b) {
   if (!a.is_object() || !b.is_object()) return a == b;
   if (a.contains("quant_algo") != b.contains("quant_algo")) return false;

@@ -16,7 +16,7 @@
 namespace twofour {
 namespace {
 
-/// The value of the first key that is a whole number in `config`; nullopt if none is.
+/// The value of the first key that is a whole number in `config`. Empty if none is.
 std::optional<int64_t> setting(const Json& config, std::initializer_list<const char*> keys) {
   for (const char* key : keys) {
     const Json& value = model_setting(config, key);

@@ -23,7 +23,7 @@ std::optional<int64_t> size_of(const Checkpoint& c, const char* key) {
 
 /// The sides of a linear that are as wide as the hidden state. Source: Hugging Face transformers,
 /// modeling_*.py.
-enum class Sides { kInput, kOutput, kBoth, kTwice };  // kTwice: hidden state and embedding side by side
+enum class Sides { kInput, kOutput, kBoth, kTwice };  // kTwice is for hidden state and embedding side by side
 struct SideRule {
   std::string_view leaf;
   Sides sides;
@@ -129,8 +129,8 @@ class FitCheck {
       expect(fmt::format("the base's hidden_size {}", *hidden));
   }
 
-  /// Adds a problem if a donor's block has another number of experts than the base, where all layers have the
-  /// same.
+  /// Adds a problem if a block of the donor and the base differ in the number of experts. Applies only to
+  /// bases with one number in all layers.
   void experts_fit(const std::vector<bool>& comes) {
     const int64_t promised = promised_experts(base_.config());
     std::map<std::string, int64_t> counts;

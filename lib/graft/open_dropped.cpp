@@ -58,7 +58,7 @@ void refuse_parts_of_blocks(const Checkpoint& c, const std::vector<bool>& stays)
   }
 }
 
-/// The part of a block's tensor that remains; nullopt if the whole tensor is dropped.
+/// The part of a block's tensor that remains. Empty if the whole tensor is dropped.
 std::optional<EditedTensor> without_experts(const Checkpoint& c, const ExpertTensor& t, int64_t experts,
                                             const std::shared_ptr<const std::vector<int64_t>>& kept) {
   const TensorInfo& info = c.tensors()[t.tensor];
@@ -78,7 +78,7 @@ std::optional<EditedTensor> without_experts(const Checkpoint& c, const ExpertTen
   return out;
 }
 
-/// Finds the new name of a module of a block's expert; nullopt if the expert is dropped.
+/// Finds the new name of a module of a block's expert. Empty if the expert is dropped.
 class ExpertRenames {
  public:
   void add(const ExpertBlock& block, const std::vector<int64_t>& kept) { kept_[block.name] = &kept; }

@@ -38,7 +38,7 @@ bool is_code_type(DType type) {
   return type == DType::kU8 || type == DType::kI8 || type == DType::kI32 || type == DType::kF8E4M3;
 }
 
-/// The modules that a graft adds, quantized ones and linears in floats, with their entries in the donor's
+/// The quantized modules and the linears in floats that a graft adds, with their entries in the donor's
 /// config.
 std::vector<ComingModule> coming_modules(const Checkpoint& donor, const QuantizationWords& words,
                                          const std::vector<Linear>& linears, const std::vector<bool>& comes) {
@@ -46,7 +46,7 @@ std::vector<ComingModule> coming_modules(const Checkpoint& donor, const Quantiza
   for (const Linear& m : linears) {
     if (comes[m.weight]) (!m.format->coded ? floats : quantized).insert(m.name);
   }
-  // Modules in formats without linears, or in unsupported formats.
+  // These are modules in formats without linears, or in unsupported formats.
   for (size_t i = 0; i < comes.size(); ++i) {
     const TensorInfo& t = donor.tensors()[i];
     const std::string_view leaf = leaf_of(t.name);

@@ -41,7 +41,7 @@ std::vector<const Json*> QuantizationWords::holders() const {
 std::vector<Json*> QuantizationWords::holders() {
   std::vector<Json*> all;
   groups_.reset();
-  // The cast is safe, since the pointers lead into this object's own values.
+  // The cast is safe, since the pointers point to this object's own values.
   for (const Json* holder : std::as_const(*this).holders()) all.push_back(const_cast<Json*>(holder));
   return all;
 }

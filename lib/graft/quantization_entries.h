@@ -16,9 +16,9 @@ namespace twofour {
 struct ComingModule {
   std::string name;
   /// An entry of `quantized_layers`, a group of `config_groups`, or a whole quantization_config without its
-  /// lists. null: the module is not quantized.
+  /// lists. Null if the module is not quantized.
   Json scheme;
-  /// If `scheme` is from `quantized_layers`: its key, which names the module or a module above it.
+  /// The key of `scheme` in `quantized_layers`, which names the module or a module above it; or empty.
   std::string entry = {};
   /// The donor's entry for a module in floats. Loaders of FP8 recognize a module like this even if no list
   /// names it.
@@ -36,18 +36,18 @@ class QuantizationWords {
   /// Returns a module with its quantization by these settings.
   ComingModule scheme_of(const std::string& module) const;
   /// Removes entries that matched a tensor of `before` and match no remaining tensor. An entry for quantized
-  /// modules goes if it matches no name in `staying`. An entry of a list of unquantized modules goes if it
-  /// matches no name in `after`. All three are sorted lists of names.
+  /// modules is removed if it matches no name in `staying`. An entry of a list of unquantized modules is
+  /// removed if it matches no name in `after`. All three are sorted lists of names.
   void forget(const std::vector<std::string>& before, const std::vector<std::string>& staying,
               const std::vector<std::string>& after);
   /// Renames modules. `new_name` returns nullopt for a dropped module. A pattern is replaced by the modules'
-  /// names if it matches not all of their new names.
+  /// names unless it matches all of their new names.
   using Rename = std::function<std::optional<std::string>(const std::string&)>;
   void rename(const std::vector<std::string>& modules, const Rename& new_name);
-  /// Adds the quantization of the modules in `coming`. `linears` are the unquantized linears of the result:
-  /// if a pattern for them also matches a quantized module, their names replace it. `staying` is as for
+  /// Adds the quantization of the modules in `coming`. `linears` are the unquantized linears of the result.
+  /// If a pattern for them also matches a quantized module, their names replace it. `staying` is as for
   /// forget(). An entry of the donor's lists is used if it matches nothing else. Returns the reason if
-  /// modified settings cannot describe the result; then this object must not be used any more.
+  /// modified settings cannot describe the result. Then this object must not be used any more.
   std::optional<std::string> add(const std::vector<ComingModule>& coming, const QuantizationWords& donor,
                                  const std::vector<std::string>& linears,
                                  const std::vector<std::string>& staying);

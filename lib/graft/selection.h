@@ -12,18 +12,18 @@
 
 namespace twofour {
 
-/// The layer count of a config without num_hidden_layers. Every layer's number is below it.
+/// The layer count of a config without num_hidden_layers. The number of every layer is below it.
 inline constexpr int64_t kNoLayerCount = std::numeric_limits<int64_t>::max();
 
-/// Returns num_hidden_layers of a checkpoint's config.json; kNoLayerCount if it has none.
+/// Returns num_hidden_layers of a checkpoint's config.json, or kNoLayerCount if it has none.
 int64_t layer_count(const Checkpoint& checkpoint);
 
-/// The number of the language model's layer that a name is in. -1: the name is in no layer, or in a layer of
-/// `mtp.` or of a tower.
+/// The number of the language model's layer that a name is in. -1 if the name is in no layer, or in a layer
+/// of `mtp.` or of a tower.
 int64_t main_layer(std::string_view name);
 
 /// The number, from 0, of the draft layer that a name is in. Names of draft layers begin with `mtp.layers.N`,
-/// `mtp.N` or, for N of `layers` or more, `layers.N`. -1: the name is in no draft layer.
+/// `mtp.N` or, for N of `layers` or more, `layers.N`. -1 if the name is in no draft layer.
 int64_t draft_layer(std::string_view name, int64_t layers);
 
 /// Patterns that select modules or tensors, as on the command line: names, globs, "re:..." and roles.

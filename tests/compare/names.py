@@ -37,10 +37,12 @@ AROUND = ("model.embed_tokens", "lm_head", "output", "score", "transformer.wte",
           "model.layers.6.mlp.up_proj", "visual.blocks.0.attn.qkv", "vision_tower.encoder.layers.0.mlp.fc1", "model.vision_tower.layers.0.self_attn.q_proj",
           "multi_modal_projector.linear_1", "audio_tower.layers.0.fc1", "model.language_model.layers.0.mlp.up_proj", "thinker.model.layers.0.mlp.up_proj",
           "model.per_layer_model_projection", "model.ngram_embeddings.0", "lora_A")
+#: Fused linears, and the parts of them that no source has beside them.
+FUSED = {"model.layers.0.self_attn.qkv_proj": ("q_proj", "k_proj", "v_proj"), "model.layers.5.mlp.gate_up_proj": ("gate_proj", "up_proj")}
 VECTORS = ("model.norm", "model.layers.0.input_layernorm", "model.layers.0.self_attn.q_norm", "model.layers.6.enorm", "model.layers.6.hnorm")
 
 
-def tensors():
+def tensors(fused=False):
   m, t = c.Maker(120), {}
   add = lambda name, shape=(32, 32): t.update({f"{name}.weight": m.floats("BF16", *shape)})
   for name in AROUND:
@@ -54,6 +56,10 @@ def tensors():
     for e in range(2):
       for leaf in leaves:
         add(f"{place}{block}.experts.{e}.{leaf}" if block else f"{place}experts.{e}.{leaf}")
+  for whole, parts in FUSED.items():
+    above = whole.rpartition(".")[0]
+    for name in [f"{above}.{part}" for part in parts] if fused else [whole]:
+      del t[f"{name}.weight"]
   t["model.layers.0.mlp.gate.e_score_correction_bias"] = m.floats("F32", 2)
   t["model.layers.4.ffn.gate.bias"] = m.floats("F32", 2)
   return t
@@ -78,6 +84,7 @@ def all_groups():
   for kind in MODEL_TYPES:
     config = c.model_config(kind, 32, 32, layers=6, experts=2, num_nextn_predict_layers=1)
     yield Group(f"names {kind}", checkpoint(tensors, config), cases(ROLES), thorough=kind not in QUICK)
+    yield Group(f"names {kind}, fused", checkpoint(lambda: tensors(fused=True), config), cases(("attention", "mlp")), thorough=kind not in QUICK)
   for name, more in {"tied": {"tie_word_embeddings": True}, "no type": {"model_type": None}, "drafts mtp_num_hidden_layers": {"mtp_num_hidden_layers": 1},
                      "no drafts": {"num_nextn_predict_layers": 0}, "nested": {"text_config": {"model_type": "qwen3_moe", "num_hidden_layers": 6}}}.items():
     config = {**c.model_config("qwen3_moe", 32, 32, layers=6, experts=2, num_nextn_predict_layers=1), **more}

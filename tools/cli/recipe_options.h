@@ -24,15 +24,15 @@ struct RecipeOptions {
   };
   std::string layout;
   std::map<std::string_view, Said> words;  ///< settings of the command, by key
-  std::string recipe;                      ///< convert: file or name of a recipe; excludes other options here
+  std::string recipe;                      ///< for convert; file or name of a recipe; excludes other options
   std::string statistics;                  ///< a statistics file
   bool strict_statistics = false;
-  bool collects_statistics = false;  ///< compress: collects statistics first
-  Budget budget;                     ///< quantize: the amount to prune
+  bool collects_statistics = false;  ///< for compress; collects statistics first
+  Budget budget;                     ///< for quantize; the amount to prune
   std::string mask;                  ///< a file of masks to use instead of computed masks
-  std::string html;                  ///< quantize: a report on the cost of pruning
+  std::string html;                  ///< for quantize; a report on the cost of pruning
 
-  /// The text of a setting; "" if it was not given.
+  /// The text of a setting. Empty if it was not given.
   std::string text(std::string_view key) const;
 };
 
@@ -57,7 +57,7 @@ void add_budget_options(Arguments& args, RecipeOptions& options, RuleCommand com
 void exclude_rule_words(Arguments& args, const std::string& option);
 
 /// Reads the recipe that --recipe names. It is the file of that name or, if there is no such file and the
-/// name has no "/" and ".", the built-in recipe. Its rules get the statistics of --stats.
+/// name has neither "/" nor ".", the built-in recipe. Its rules get the statistics of --stats.
 Recipe open_recipe(const RecipeOptions& options);
 
 /// Gives a rule the value of a setting, if the option was given. Throws Error on a value that the setting

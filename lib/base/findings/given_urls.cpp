@@ -27,7 +27,7 @@ const GivenUrl* find(std::string GivenUrl::*by, const std::string& text) {
   return at == all().end() ? nullptr : &*at;
 }
 
-/// The text that stands for a URL from now on. No two URLs have the same text.
+/// The text that stands for a URL from now on. Every URL has a text of its own.
 std::string shown_from_now(const std::string& whole) {
   if (const GivenUrl* known = find(&GivenUrl::whole, whole)) return known->shown;
   const std::string plain = shown_url(whole);
@@ -59,8 +59,13 @@ std::string whole_url(const std::string& url) {
 }
 
 std::string word_as_given(const std::string& word) {
-  const size_t begin = find_url(word);
-  return begin == word.npos ? word : word.substr(0, begin) + whole_url(word.substr(begin));
+  const std::lock_guard lock(mutex);
+  const GivenUrl* given = nullptr;  // a URL without its query may be no URL any more, so all are tried
+  for (const GivenUrl& url : all()) {
+    const bool is_longer = given == nullptr || url.shown.size() > given->shown.size();
+    if (is_longer && word.ends_with(url.shown)) given = &url;
+  }
+  return given == nullptr ? word : word.substr(0, word.size() - given->shown.size()) + given->whole;
 }
 
 }  // namespace twofour

@@ -1,11 +1,13 @@
 #include "lib/base/findings/shown_url.h"
 
 #include <algorithm>
+#include <cctype>
 
 namespace twofour {
 namespace {
 
 constexpr std::string_view kMark = "://";
+constexpr std::string_view kEnds = " \t\r\n\"'`<>";  ///< bytes that end a URL within a text
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -13,7 +15,7 @@ bool is_of_scheme(char c) {
   return is_digit(c) || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '+' || c == '-' || c == '.';
 }
 
-/// True if the text behind the last colon is not a port. It may be part of a password that ends somewhere
+/// True if the text after the last colon is not a port. It may be part of a password that ends somewhere
 /// else.
 bool has_odd_port(std::string_view host) {
   const size_t colon = host.rfind(':');
@@ -22,8 +24,8 @@ bool has_odd_port(std::string_view host) {
   return port.empty() || !std::all_of(port.begin(), port.end(), is_digit);
 }
 
-/// The number "#2" at the end of a URL, which distinguishes it from other URLs (see GivenUrls), and the mark
-/// behind the number: "#2:".
+/// The number "#2" at the end of a URL, which distinguishes it from other URLs (see GivenUrls), and the
+/// punctuation after the number: "#2:".
 std::string_view number_of(std::string_view url) {
   const size_t mark = url.rfind('#');
   if (mark == url.npos || url.find('?') != url.npos) return {};
@@ -31,6 +33,31 @@ std::string_view number_of(std::string_view url) {
   const size_t digits = std::min(number.find_first_not_of("0123456789"), number.size());
   const bool is_number = digits > 0 && digits < 4 && number.find_first_not_of(":;,.)", digits) == number.npos;
   return is_number ? url.substr(mark) : std::string_view();
+}
+
+/// True if the text behind a scheme has a query with a key: "host/a?sig=x".
+bool has_query(std::string_view rest) {
+  rest = rest.substr(0, rest.find_first_of(kEnds));
+  const size_t mark = rest.find('?');
+  if (mark == rest.npos) return false;
+  const std::string_view query = rest.substr(mark + 1);
+  size_t key = 0;
+  while (key < query.size() && (is_of_scheme(query[key]) || query[key] == '_' || query[key] == '%')) ++key;
+  return key > 0 && key < query.size() && query[key] == '=';
+}
+
+/// True if a URL begins with `text`, whose first `colon` bytes may be a scheme. The two slashes may be
+/// missing behind a scheme that addresses have, and before a query with a key. "re:" begins a pattern.
+bool is_url(std::string_view text, size_t colon) {
+  std::string scheme(text.substr(0, colon));
+  for (char& c : scheme) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string_view rest = text.substr(colon + 1);
+  if (rest.starts_with("//")) return true;
+  if (rest.empty() || kEnds.find(rest[0]) != std::string_view::npos) return false;
+  for (const char* known : {"http", "https", "hf", "s3", "gs", "ftp"}) {
+    if (scheme == known) return true;
+  }
+  return scheme.size() > 1 && scheme != "re" && has_query(rest);
 }
 
 }  // namespace
@@ -45,7 +72,7 @@ std::string shown_url(std::string_view url) {
   const std::string scheme(url.substr(0, mark + kMark.size()));
   const std::string_view rest = shown.substr(scheme.size());
   const std::string_view host = rest.substr(0, rest.find('/'));
-  // A password may have a question mark or a slash, and then ends behind the apparent host.
+  // A password may have a question mark or a slash. Then it ends after the apparent host.
   const bool ends_early = host.size() == rest.size() && shown.size() < url.size();
   const bool at_follows = url.find('@', scheme.size() + host.size()) != url.npos;
   const size_t at = host.rfind('@');
@@ -54,10 +81,10 @@ std::string shown_url(std::string_view url) {
 }
 
 size_t find_url(std::string_view text) {
-  for (size_t mark = text.find(kMark); mark != text.npos; mark = text.find(kMark, mark + 1)) {
-    size_t begin = mark;
+  for (size_t colon = text.find(':'); colon != text.npos; colon = text.find(':', colon + 1)) {
+    size_t begin = colon;
     while (begin > 0 && is_of_scheme(text[begin - 1])) --begin;
-    if (begin < mark) return begin;
+    if (begin < colon && is_url(text.substr(begin), colon - begin)) return begin;
   }
   return text.npos;
 }
@@ -67,7 +94,7 @@ std::string with_shown_urls(std::string_view text) {
   for (size_t begin = find_url(text); begin != text.npos; begin = find_url(text)) {
     shown += text.substr(0, begin);
     text.remove_prefix(begin);
-    const size_t end = std::min(text.find_first_of(" \t\r\n\"'`<>"), text.size());
+    const size_t end = std::min(text.find_first_of(kEnds), text.size());
     shown += shown_url(text.substr(0, end));
     shown += number_of(text.substr(0, end));
     text.remove_prefix(end);

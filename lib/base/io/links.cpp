@@ -68,7 +68,7 @@ std::optional<LinkOutside> link_outside(const fs::path& folder, const fs::path& 
     if (is_inside(target, folder)) return std::nullopt;
     return LinkOutside{path, target};
   }
-  // Something that can be opened and has no path, such as /proc/self/fd/3 of a removed file, is never inside.
+  // A file that can be opened but has no path, such as /proc/self/fd/3 of a removed file, is never inside.
   if (!fs::exists(path, error)) return std::nullopt;
   return LinkOutside{path, fs::read_symlink(path, error)};
 }

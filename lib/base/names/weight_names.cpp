@@ -60,8 +60,8 @@ std::optional<size_t> find_other_name(std::span<const TensorInfo> tensors, const
 
 /// The same linear's other name, if a model has it in and without a wrapper. Loaders map both to one model.
 std::optional<size_t> find_other_wrapper(std::span<const TensorInfo> tensors, const WeightName& own) {
-  constexpr std::string_view kWrappers[] = {"language_model.model.", "model.language_model.", "model.model.",
-                                            "language_model.", "model."};
+  constexpr std::string_view kWrappers[] = {
+      "language_model.model.", "model.language_model.", "model.model.", "language_model.", "model.", ""};
   for (const std::string_view wrapper : kWrappers) {
     if (!own.linear.starts_with(wrapper)) continue;
     const std::string inner = own.linear.substr(wrapper.size());

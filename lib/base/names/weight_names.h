@@ -25,8 +25,8 @@ std::optional<WeightName> weight_name(const TensorInfo& tensor);
 std::optional<size_t> find_weight(std::span<const TensorInfo> tensors, const std::string& linear);
 
 /// Weights that two tensors hold: in two formats, under the names of two families, in and without a wrapper
-/// ("language_model.model." for "model."), fused and in parts, or in a stack and in separate experts. Readers
-/// take one or the other.
+/// ("language_model.model." or "" for "model."), fused and in parts, or in a stack and in separate experts.
+/// Readers take one or the other.
 struct SecondHome {
   size_t tensor, other;
   std::string above;  ///< the module or block that holds both

@@ -19,8 +19,8 @@ class Streams {
   Streams(const std::filesystem::path& folder, int models, uint64_t tokens, int64_t hidden);
   /// Begins a layer with the streams before it.
   void begin_layer(int64_t layer);
-  /// Reads rows that begin at `row`, in their present state: the stream before the layer until advance(),
-  /// afterwards what was written.
+  /// Reads rows that begin at `row`, in their present state. Until advance() this is the stream before the
+  /// layer, afterwards the stream that was written.
   void read(StreamOf model, uint64_t row, std::span<float> out) const;
   void write(StreamOf model, uint64_t row, std::span<const float> rows);
   /// From now on read() returns the rows of this model that write() wrote.

@@ -15,6 +15,7 @@
 #include "lib/base/threads/parallel.h"
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/bytes/index.h"
+#include "lib/source/checkpoint/config_terms.h"
 #include "lib/source/checkpoint/quantization_config.h"
 
 namespace twofour {
@@ -306,6 +307,13 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
     InputFile opens(path);
     Headers headers(s.path, {name}, [] {});
     read_shards(s, {name}, headers, nullptr, reporter);
+    // The weights are read as the folder's configs say. Other rules take a file by itself.
+    s.config = read_lint_config(s.path, "config.json", reporter);
+    s.hf_quant_config = read_lint_config(s.path, "hf_quant_config.json", reporter);
+    find_quantization(s);
+    for (const ConfigTerm& term : find_config_terms(s.config, s.hf_quant_config, {}))
+      reporter.add(term.rule, {term.file, term.key}, term.problem);
+    s.config = s.hf_quant_config = nullptr;
   } else {
     const auto present = list_files(path, ".safetensors");
     const auto indexes = list_files(path, ".safetensors.index.json");

@@ -32,8 +32,8 @@ struct LintInput {
   /// For each tensor, true if all its bytes are in its file and fit its type and shape.
   std::vector<bool> whole;
   std::vector<Nvfp4Linear> modules;  ///< NVFP4 modules whose tensors agree
-  Json config, hf_quant_config;      ///< null if the file is absent
-  /// The quantization entry of the configs; in an artifact, the source's entry; null: none.
+  Json config, hf_quant_config;      ///< null if the file is absent, or if the subject is a single file
+  /// The quantization entry of the configs (of a file: its folder's); in an artifact, the source's; or null.
   Json quantization;
   /// File and path of the entry; empty path: the whole file.
   std::string quantization_file, quantization_key;

@@ -17,23 +17,12 @@ class IntegerLint : public PromiseCheck {
   using PromiseCheck::PromiseCheck;
 
   void run() {
-    check_texts();
     if (p_.method == QuantMethod::kGptq) check_dynamic();
     check_keys();
     report_votes();
   }
 
  private:
-  /// Reports numbers and booleans in quotes. Readers compare them as text.
-  void check_texts() {
-    for (const char* name :
-         {"bits", "w_bit", "group_size", "q_group_size", "sym", "desc_act", "zero_point"}) {
-      const Json& value = member(*p_.words, name);
-      if (value.is_string())
-        add(key(name), "expected a number or a switch, found the text {}", shown_setting(value));
-    }
-  }
-
   /// Checks the exceptions of GPTQModel. "-:PATTERN" is for modules in floats. "+:PATTERN" or a bare pattern
   /// is for modules with other keys.
   void check_dynamic() {

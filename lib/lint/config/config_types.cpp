@@ -33,6 +33,14 @@ class ConfigTypes {
         if (!layer.is_object()) add(fmt::format("{}quantized_layers.{}", below, name), "an object", layer);
       }
     }
+    for (const char* key : {"dynamic", "extra_config"}) {
+      const Json* exceptions = object(entry, key, below);
+      if (exceptions == nullptr) continue;
+      for (const auto& [name, exception] : exceptions->items()) {
+        if (!exception.is_object() && !exception.is_null())
+          add(fmt::format("{}{}.{}", below, key, name), "an object", exception);
+      }
+    }
     check_quark(entry, below);
     list(entry, "ignore", below);
     list(entry, "exclude_modules", below);

@@ -6,10 +6,12 @@
 #include "formats/module_names.h"
 #include "formats/weight_dialect.h"
 #include "lib/base/names/unknown_codes.h"
+#include "lib/base/names/weight_names.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/coded_modules.h"
 #include "lib/source/checkpoint/config_terms.h"
 #include "lib/source/checkpoint/gate_up_order.h"
+#include "lib/source/checkpoint/linear_shapes.h"
 #include "lib/source/checkpoint/linears.h"
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/source/checkpoint/quantization_config.h"
@@ -49,7 +51,8 @@ void check_gate_up(const LintInput& s, const ModelFacts& model, LintReporter& re
 }
 
 /// Reports tensors that change the meaning of weights, and stacks that can be read in two ways.
-void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter) {
+void check_meaning(const LintInput& s, const std::vector<CodedModule>& coded, bool headers_only,
+                   LintReporter& reporter) {
   TensorAccess access{.tensors = s.tensors, .whole = &s.whole};
   if (!headers_only) {
     access.read = [&s](size_t tensor, uint64_t offset, std::span<uint8_t> out) {
@@ -74,6 +77,13 @@ void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter
     reporter.add("unsupported-format", s.at(i), "expected codes of a format that twofour reads, found {}{}",
                  describe(s.tensors[i]), kNotSupported);
   }
+  for (size_t i = 0; i < s.tensors.size() && s.layout.empty(); ++i) {
+    if (!is_float(s.tensors[i].dtype) || s.tensors[i].shape.size() < 2) continue;
+    const auto name = weight_name(s.tensors[i]);
+    if (!name || !(name->is_stack || is_linear_name(name->linear)) || is_reported(name->linear)) continue;
+    const std::string problem = scale_beside_floats(s.tensors, i, name->linear, name->is_stack);
+    if (!problem.empty()) reporter.add("module-shape", s.at(i), problem);
+  }
   for (const size_t i : find_quantizer_state(s.tensors)) {
     if (reported.contains(s.tensors[i].name)) continue;
     reporter.add(
@@ -81,8 +91,14 @@ void check_meaning(const LintInput& s, bool headers_only, LintReporter& reporter
         "expected the module's own tensors, found what its quantizer counted, which changes nothing");
   }
   if (s.is_part || !s.is_directory) return;
-  for (const ConfigTerm& term : find_config_terms(s.config, s.hf_quant_config, {}))
-    reporter.add("weight-term", {term.file, term.key}, term.problem);
+  // Other checks compare what is promised with modules that have codes, and lists and objects with their
+  // types.
+  const bool is_compared = !coded.empty() || !s.layout.empty() || s.lacks_files;
+  const std::span<const TensorInfo> tensors(s.tensors.data(), is_compared ? 0 : s.tensors.size());
+  for (const ConfigTerm& term : find_config_terms(s.config, s.hf_quant_config, tensors)) {
+    if (term.rule != std::string_view("bad-config"))
+      reporter.add(term.rule, {term.file, term.key}, term.problem);
+  }
   for (const UncertainStack& stack : find_uncertain_stacks(s.config, s.tensors))
     reporter.add("gate-up-order", s.at(stack.tensor), stack.problem);
 }
@@ -231,7 +247,7 @@ void lint_modules(const LintInput& s, const std::vector<CodedModule>& coded, boo
   ModelFacts model = lint_family(s, reporter);
   model.coded = &coded;
   check_gate_up(s, model, reporter);
-  check_meaning(s, headers_only, reporter);
+  check_meaning(s, coded, headers_only, reporter);
   if (s.is_part) return;
   lint_complete(s, coded, headers_only, reporter);
   lint_experts(s, model, reporter);

@@ -3,10 +3,12 @@
 #include <algorithm>
 
 #include "formats/error.h"
+#include "formats/json/access.h"
 #include "lib/base/io/file.h"
 #include "lib/base/io/links.h"
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/files/checks.h"
+#include "lib/source/checkpoint/config_terms.h"
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/source/checkpoint/quantization_config.h"
 #include "lib/write/plan/auxiliary_files.h"
@@ -103,6 +105,9 @@ void check_side_configs(const LintInput& s, LintReporter& reporter) {
           "expected weights of GPTQ or AWQ, which it describes, found none; it may be of another save");
       continue;
     }
+    const Json& inner = member(side, "quantization_config");
+    for (const ConfigTerm& term : find_odd_types(file, "", inner.is_object() ? inner : side))
+      reporter.add(term.rule, {term.file, term.key}, term.problem);
     const std::string method = quantization_method(s.quantization);
     if (method != "gptq" && method != "awq") continue;
     const std::initializer_list<const char*> all[] = {

@@ -104,10 +104,10 @@ std::optional<Checkpoint> open_view(const Checkpoint& c, Findings& findings) {
   return std::nullopt;
 }
 
-/// The sizes in bytes of modules in the files. For an artifact in a layout, it is their share of its tensors.
+/// The sizes in bytes of modules in the files. In an artifact in a layout, a module has a share of tensors.
 class ModuleSizes {
  public:
-  /// `view` is the source of `c`; nullptr if `c` is not in a layout.
+  /// `view` is the source of `c`. Null if `c` is not in a layout.
   ModuleSizes(const Checkpoint& c, const Checkpoint* view) : source_(view != nullptr ? *view : c) {
     if (view == nullptr) return;
     const ArtifactModules own = read_artifact_modules(c);

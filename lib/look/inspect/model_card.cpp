@@ -96,7 +96,7 @@ std::string front_matter_value(std::string text, const std::string& key) {
   }
 }
 
-/// `text` as a YAML string in double quotes and in ASCII. JSON's escapes do not suffice: JSON does not escape
+/// `text` as a YAML string in double quotes and in ASCII. JSON's escapes do not suffice. JSON does not escape
 /// DEL, nor separators and controls above ASCII, which YAML forbids or takes for ends of lines.
 std::string yaml_quote(const std::string& text) {
   const std::string json = json_quote(text);

@@ -62,7 +62,7 @@ Atom stored_atom(const DenseGroup& group) {
 DenseGroup dense_atom(const SparseGroup& group) { return expand(group); }
 [[maybe_unused]] DenseGroup dense_atom(const DenseGroup& group) { return group; }
 
-/// The first weight along K that a byte of an atom belongs to, counted within the atom.
+/// The index, within the atom, of the first weight along K that a byte of the atom belongs to.
 template <class Atom>
 int64_t weight_of_byte(int byte) {
   if constexpr (std::is_same_v<Atom, SparseGroup>) {
@@ -198,7 +198,7 @@ class DerivedInt4 {
       put(g * m_.n + n0_, n1 - n0_, [&](int64_t i) { return i * groups_ + g; });
   }
 
-  /// Reads the group of each input from the file. If the file has only -1 or nothing, groups are consecutive.
+  /// Reads the group of each input from the file. Groups are consecutive if the file has only -1 or none.
   void read_groups() {
     groups_of_k_.assign(static_cast<size_t>(m_.k), -1);
     if (m_.group_index) {

@@ -195,7 +195,7 @@ bool is_resized(const Json& now, const Json& before, const Json& donor) {
   const size_t n = length(now), m = length(before);
   if (n <= m) {
     if (text(now, 0, n) == text(before, 0, n)) return true;
-    // In a list of layer numbers, the numbers of the remaining layers stay.
+    // A list of layer numbers keeps the numbers of the remaining layers.
     return now.is_array() && std::all_of(now.begin(), now.end(), [&](const Json& x) {
              return std::find(before.begin(), before.end(), x) != before.end();
            });
@@ -335,8 +335,8 @@ void check_noted_base(const Checkpoint& artifact, const Checkpoint& base, EditPr
     differ(proof, "manifest", "source.base.texts", "expected the base's config files, found others");
 }
 
-/// True if everything that a graft added was dropped, so that the result is the base of the graft. The config
-/// files must then equal those of that base, byte for byte.
+/// True if everything that a graft added was dropped, so that the result is the base of the graft. Then the
+/// config files must equal the base's config files, byte for byte.
 bool is_graft_undone(const Checkpoint& artifact, const Edit& edit, const Checkpoint& source,
                      EditProof& proof) {
   if (edit.kind != Edit::Kind::kDropModules) return false;

@@ -10,7 +10,7 @@
 
 namespace twofour {
 
-/// What the config files of a checkpoint state about the quantization of modules, by name. It must not
+/// The statements of a checkpoint's config files about the quantization of modules, by name. It must not
 /// outlive the checkpoint.
 class SaidOfModules {
  public:
@@ -18,11 +18,11 @@ class SaidOfModules {
   bool is_mixed() const { return !entries_.empty(); }
   /// True if the method is FP8. Its loaders recognize modules in floats that no list names.
   bool is_fp8() const { return method_ == "fp8"; }
-  /// For each config file with lists: true if it lists the module as not quantized.
+  /// Returns for each config file with lists true if it lists the module as not quantized.
   std::vector<bool> listed(const std::string& module);
-  /// True if loaders assume that a module is quantized when no list names it. Groups may have targets.
+  /// True if loaders assume that a module is quantized if no list names it. Groups may have targets.
   bool is_target(const std::string& module);
-  /// For each config file, its entry for a module or for a module that contains it; null if there is none.
+  /// The entry of each config file for a module or for a module that contains it. Null if there is none.
   std::vector<Json> entries(const std::string& module) const;
   const std::vector<std::map<std::string, Json>>& maps() const { return entries_; }
   /// True if `name` is the whole name of a tensor, or of a module that contains one.

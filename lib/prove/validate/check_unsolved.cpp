@@ -17,8 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Checks that the weight files of the source are those that twofour.json names, with the same hashes of
-/// headers.
+/// Checks that the source has the weight files that twofour.json names, with the same hashes of headers.
 void check_sources(const Checkpoint& source, const Manifest& manifest, ValidateReport& report) {
   for (const Manifest::SourceFile& f : manifest.sources) {
     const auto& shards = source.shards();
@@ -34,8 +33,8 @@ void check_sources(const Checkpoint& source, const Manifest& manifest, ValidateR
   }
 }
 
-/// True if a tensor belongs to a module that was made: "P.w13_comp" belongs to "P.w13", "P.q_proj.weight" to
-/// "P.q_proj".
+/// True if a tensor belongs to a module that was made. "P.w13_comp" belongs to "P.w13", and "P.q_proj.weight"
+/// to "P.q_proj".
 bool is_made(const std::string& tensor, const Manifest& manifest) {
   for (size_t end = tensor.find_last_of("._"); end != tensor.npos && end > 0;
        end = tensor.find_last_of("._", end - 1)) {

@@ -45,7 +45,7 @@ struct ArtifactModules {
   std::vector<ArtifactMatrix> matrices;
   std::vector<SourceLinear> modules;
   std::set<std::string> copied;                 ///< tensors that passed through, by name
-  std::shared_ptr<const Json> hf_quant_config;  ///< the source's; JSON null if it had none
+  std::shared_ptr<const Json> hf_quant_config;  ///< the source's; JSON null if the source had none
   Findings findings;                            ///< about folded global scales of gate and up
 };
 

@@ -49,7 +49,7 @@ class ArtifactView : public TensorSource {
   Findings findings() const;
   /// Reads like Checkpoint::read. Also throws Error if the artifact's bytes violate its layout.
   void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const override;
-  /// As Checkpoint::reader_bytes.
+  /// Does the same as Checkpoint::reader_bytes.
   uint64_t reader_bytes() const override;
 
  private:
@@ -64,7 +64,7 @@ class ArtifactView : public TensorSource {
   ArtifactModules modules_;
   ViewLimits limits_;
   std::vector<Tensor> tensors_;
-  std::unique_ptr<ReferenceUnpacker> reference_;  ///< for reads through the layout's map
+  std::unique_ptr<ReferenceUnpacker> reference_;  ///< for reads by the layout's map
   mutable std::mutex mutex_;
   mutable Idle<std::unique_ptr<Reader>> idle_;
 };
@@ -72,7 +72,7 @@ class ArtifactView : public TensorSource {
 /// The smallest and the largest number of lines in a tile, which is unpacked to read a few lines. Runs of an
 /// artifact's bytes are as long as a tile has rows.
 constexpr int64_t kMinTileLines = 16, kMaxTileLines = 256;
-/// Columns of a tile begin and end with whole groups of codes.
+/// The columns of a tile begin and end with whole groups of codes.
 constexpr int64_t kTileGrain = 8;
 
 std::vector<int64_t> stored_shape(const SourceLinear& m, int64_t width) {
@@ -83,7 +83,7 @@ std::vector<int64_t> stored_shape(const SourceLinear& m, int64_t width) {
 
 }  // namespace
 
-/// A part of an expert's codes or block scales: lines [first, last), and bytes [c0, c1) of each.
+/// A part of an expert's codes or block scales. It has lines [first, last), and bytes [c0, c1) of each.
 struct ArtifactView::Tile {
   const SourceLinear* module = nullptr;
   Field field = Field::kCodes;

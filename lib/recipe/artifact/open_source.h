@@ -7,8 +7,8 @@
 namespace twofour {
 
 /// The way to unpack weights from an artifact's layout. kFast uses loops that are specific to the layout.
-/// kReference goes byte by byte through the layout's map, so that a proof shares no code with the conversion
-/// that it proves.
+/// kReference reads byte by byte by the layout's map, so that a proof shares no code with the conversion that
+/// it proves.
 enum class ReadPath { kFast, kReference };
 
 /// Buffer sizes for reading an artifact. Tests use other sizes.

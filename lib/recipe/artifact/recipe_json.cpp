@@ -10,7 +10,7 @@
 namespace twofour {
 namespace {
 
-/// A kind of edit in JSON: its command and the key of its only setting.
+/// A kind of edit in JSON, with its command and the key of its only setting.
 struct EditWord {
   Edit::Kind kind;
   const char *command, *key;

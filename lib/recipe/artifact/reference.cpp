@@ -12,8 +12,8 @@
 namespace twofour {
 namespace {
 
-/// A piece of an expert, cut along the layout's outermost axis: rows [r0, r0 + rows) as stored, and inputs
-/// [k0, k0 + k). The piece is itself a matrix.
+/// A piece of an expert, cut along the layout's outermost axis. It has rows [r0, r0 + rows) as stored, and
+/// inputs [k0, k0 + k). The piece is itself a matrix.
 struct Cut {
   int64_t r0, rows, k0, k;
 };

@@ -11,8 +11,8 @@
 
 namespace twofour {
 
-/// Converts an artifact's parts to the bytes that a module stored, by the slow path: byte by byte through the
-/// layout's map. ArtifactUnpacker must give the same results.
+/// Converts an artifact's parts to the bytes that a module stored, by the slow path. It goes byte by byte by
+/// the layout's map. ArtifactUnpacker must give the same results.
 class ReferenceUnpacker {
  public:
   ReferenceUnpacker(const Checkpoint& artifact, const ArtifactModules& modules, uint64_t bytes)

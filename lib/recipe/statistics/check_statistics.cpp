@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kShownMissing = 5;
 constexpr size_t kReadAtOnce = 1 << 18;  // numbers
 
-/// A matrix that statistics may describe: a linear, or one linear of an expert in a stack. Row i of the
+/// A matrix that statistics may describe. It is a linear, or one linear of an expert in a stack. Row i of the
 /// matrix is row `first + i * step` of the expert.
 struct Part {
   std::string name;
@@ -187,7 +187,7 @@ class TargetCheck {
   TargetCheck(const Statistics& s, const Checkpoint& checkpoint, int threads)
       : s_(s), reader_(checkpoint), threads_(threads) {}
 
-  /// The reason why the targets of a part are too large to choose weights by; empty if they are not.
+  /// The reason why the targets of a part are too large to choose weights by. Empty if they are not.
   std::string find_excess(const Linear& m, const Part& part, size_t tensor, const StatisticsEntry& entry) {
     prepare(entry);
     TargetExtent extent;

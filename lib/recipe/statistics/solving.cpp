@@ -13,7 +13,7 @@ constexpr int kPatternSweeps = 4, kDenseSweeps = 2;
 constexpr int64_t kEnough = 4;  // tokens per input from which descent improves the output on other tokens
 constexpr double kDamping = 0.01, kDampingOfFew = 0.1;
 
-/// The number of inputs of which an entry has all products: K, or the order of a block.
+/// The number of inputs for which an entry has all products. It is K, or the order of a block.
 int64_t order_of(const StatisticsEntry& e) { return e.kind == StatisticsKind::kBlocks ? e.block : e.k; }
 
 }  // namespace

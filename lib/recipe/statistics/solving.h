@@ -26,12 +26,12 @@ struct Solving {
   Method method = Method::kPlain;
   const StatisticsEntry* entry = nullptr;  ///< null for kPlain
   /// Position in Statistics::tensors() of the target offset, which gives the difference between target and
-  /// weights. nullopt if there is no difference.
+  /// weights. Empty if there is no difference.
   std::optional<size_t> target_offset{};
-  const StatisticsEntry* heldout = nullptr;  ///< the same linears over held-out tokens, or null
+  const StatisticsEntry* heldout = nullptr;  ///< the same linears over held-out tokens; may be null
   double damping = 0.01;
   int sweeps = 0;        ///< sweeps of descent
-  std::string why = {};  ///< why a full Hessian with descent was not used, if it was requested
+  std::string why = {};  ///< the reason why a full Hessian with descent was not used, if it was requested
 };
 
 /// The share of the target offset C that goes into the target W' of weights W: W' = W + 0.5 C (H + lambda
@@ -39,11 +39,11 @@ struct Solving {
 inline constexpr float kTargetShare = 0.5f;
 
 /// The largest magnitude of a target, as a multiple of the largest weight of its matrix. The part that a
-/// linear's output lacks is at most the residual stream, which is less than a thousand times what one linear
-/// adds to it. A larger target would contain nothing of the weights. If all weights are 0, there is no limit.
+/// linear's output lacks is at most the residual stream, which is less than a thousand times the addition of
+/// one linear. A larger target would contain nothing of the weights. If all weights are 0, there is no limit.
 inline constexpr float kMostTarget = 1024;
 
-/// Measures how far the targets of a matrix are from its weights.
+/// Measures the distance of a matrix's targets from its weights.
 class TargetExtent {
  public:
   /// Adds some rows of weights and their targets.
@@ -56,7 +56,7 @@ class TargetExtent {
   double relative_change() const;
 
  private:
-  float weight_ = 0, target_ = 0;  ///< largest magnitudes; a NaN target counts as infinite
+  float weight_ = 0, target_ = 0;  ///< largest magnitudes; NaN in a target counts as infinite
   double energy_ = 0, change_ = 0;
 };
 
@@ -68,7 +68,7 @@ std::string_view solving_name(const Solving& solving, bool has_pattern);
 double damping_of(const StatisticsEntry& entry);
 
 /// Scales means over tokens of products by a power of four, so that no product of float32 numbers vanishes or
-/// overflows. `mean` is [k, k], or [k] if it is a diagonal alone. If the average of the non-zero numbers on
+/// overflows. `mean` is [k, k], or [k] if it is only a diagonal. If the average of the non-zero numbers on
 /// the diagonal is outside of 2^-32 to 2^32, all numbers are multiplied by the power that brings this average
 /// into [1, 4). The scale does not change which weights are chosen. Returns the factor.
 double take_unit(std::span<float> mean, int64_t k);
@@ -76,7 +76,7 @@ double take_unit(std::span<float> mean, int64_t k);
 /// Chooses the method for a linear. Without `by`, it is the best method that the file permits. If `sweeps` is
 /// below 0, the method's default applies. The best method depends on the number of tokens T and the number of
 /// inputs K, or on the order K of a block. With a Hessian, T >= 4 K gives "joint" or "gptq" with descent, and
-/// K <= T < 4 K gives the same with damping 0.1 and without descent. With T < K, or with a diagonal alone, it
+/// K <= T < 4 K gives the same with damping 0.1 and without descent. With T < K, or with only a diagonal, it
 /// is "wanda" or "rtn". Without tokens, it is "plain".
 Solving choose_solving(const Statistics& statistics, std::string_view linear, std::optional<SolveBy> by,
                        int sweeps, bool has_pattern);

@@ -37,7 +37,7 @@ std::vector<std::string_view> value_words() {
   return words;
 }
 
-/// The value that a word stands for; nullopt for an unknown word.
+/// The value that a word stands for. Empty for an unknown word.
 template <class T>
 std::optional<T> find_value(std::string_view word) {
   for (const ValueWord<T>& one : kValueWords<T>) {
@@ -63,7 +63,7 @@ class Chosen {
  public:
   Chosen() = default;
   Chosen(T value) : value_(value) {}  // NOLINT: a value stands for itself
-  /// Takes the value that a word stands for; "" gives no value. Throws Error on unknown words.
+  /// Takes the value that a word stands for. The word "" gives no value. Throws Error on unknown words.
   template <std::convertible_to<std::string_view> Word>
   Chosen(const Word& text) {  // NOLINT: a word stands for its value
     const std::string_view word = text;
@@ -77,7 +77,7 @@ class Chosen {
   const T& operator*() const { return *value_; }
   /// The value, or the default, which is the first value of its type.
   T or_default() const { return value_.value_or(kValueWords<T>[0].value); }
-  /// The word of the value; "" if there is none.
+  /// The word of the value. Empty if there is none.
   std::string_view text() const { return value_ ? word_of(*value_) : std::string_view(); }
   friend bool operator==(const Chosen&, const Chosen&) = default;
 

@@ -25,7 +25,7 @@ struct JsonPlace {
   bool is_recipe_file = false;  ///< otherwise twofour.json or the prompt
   JsonPlace below(std::string_view key) const;
   /// Throws Error that the place was expected to hold `expected`, and that `found` was found. A setting that
-  /// decides bytes must not be taken for another.
+  /// decides bytes must not be mistaken for another.
   [[noreturn]] void refuse(std::string_view expected, const Json& found) const;
 };
 

@@ -54,23 +54,23 @@ inline constexpr std::string_view kTo = "to", kPattern = "pattern", kDialect = "
                                   kKeepGlobalScale = "keep_global_scale";
 }  // namespace keys
 
-/// A rule: a choice of modules, and what they become. make_plan() completes omitted settings. rule_words.h
-/// has a row for each field.
+/// A rule, which chooses modules and determines their new format. make_plan() completes omitted settings.
+/// rule_words.h has a row for each field.
 struct Rule {
-  std::string to = "v7";                 ///< a layout or another method: see lib/write/plan/method.h
-  Chosen<PrunePattern> pattern = {};     ///< prune; in quantize, pruned before encoding
-  std::string dialect = {};              ///< nvfp4, fp8, quantize: of the output
+  std::string to = "v7";                 ///< a layout or another method, see lib/write/plan/method.h
+  Chosen<PrunePattern> pattern = {};     ///< for prune; also for quantize, which prunes before encoding
+  std::string dialect = {};              ///< for nvfp4, fp8 and quantize; of the output
   Chosen<Granularity> granularity = {};  ///< fp8
   Chosen<WeightBlock> block = {};        ///< fp8 by blocks
-  Chosen<DType> scale_dtype = {};        ///< fp8: the type of the scales
+  Chosen<DType> scale_dtype = {};        ///< for fp8; the type of the scales
   Chosen<OddBlocks> odd_blocks = {};     ///< fp8 by blocks
   Chosen<Exact> exact = {};              ///< for quantized sources
-  Chosen<Arithmetic> arithmetic = {};    ///< quantize: by default the dialect's
+  Chosen<Arithmetic> arithmetic = {};    ///< for quantize; by default the dialect's
   Chosen<BlockScale> block_scale = {};   ///< quantize
   Chosen<ZeroBlock> zero_block = {};     ///< quantize
-  FixedGlobalScales kept = {};           ///< quantize: given global scales
+  FixedGlobalScales kept = {};           ///< for quantize; given global scales
   std::string keep_global_scale = {};    ///< the checkpoint that `kept` comes from, before it is read
-  Chosen<SolveBy> method = {};           ///< quantize: by default the best that the statistics permit
+  Chosen<SolveBy> method = {};           ///< for quantize; by default the best that the statistics permit
   int sweeps = -1;                       ///< sweeps of descent; below 0, the method's default
   bool strict_statistics = false;        ///< refuse statistics of other weights; decides no byte
   bool awaits_statistics = false;        ///< statistics are collected before weights are chosen
@@ -78,18 +78,18 @@ struct Rule {
   std::string statistics_from = {};      ///< device and instruction set that collected them, if known
   std::string statistics_input = {};     ///< XXH3-128 of the model's input, if known
   std::shared_ptr<const Statistics> statistics = {};  ///< the file, see open_statistics()
-  std::shared_ptr<const EncodedBefore> encoded = {};  ///< groups that are encoded already, or null
-  std::string mask_hash = {};                  ///< XXH3-128 of a file of masks; if empty, masks are computed
+  std::shared_ptr<const EncodedBefore> encoded = {};  ///< groups that are encoded already; may be null
+  std::string mask_hash = {};                  ///< XXH3-128 of a file of masks; masks are computed if empty
   std::shared_ptr<const MaskFile> masks = {};  ///< the file, see open_masks()
   InputScale input_scale = {};
   FixedGlobalScales input_scales = {};   ///< multipliers, for "given"
-  bool one_input_scale_a_layer = false;  ///< experts of a layer share the largest, by projection
+  bool one_input_scale_a_layer = false;  ///< experts of a layer share the largest scale, by projection
   Selection selection = {};
   Fold fold = Fold::kLarger;
   std::string label = {};           ///< "rule 2 (experts)" of a recipe file; for messages only
   Author author = Author::kPrompt;  ///< for messages only
 
-  /// True if there are statistics, or will be.
+  /// True if there are statistics now or later.
   bool has_statistics() const { return awaits_statistics || !statistics_hash.empty(); }
   /// True if weights are chosen by statistics.
   bool solves() const { return has_statistics() && method != SolveBy::kMagnitude; }

@@ -58,7 +58,7 @@ RuleWord input_scale_word(AskedWord asked) {
           std::move(asked)};
 }
 
-/// The setting is a path until the scales of that checkpoint are read. Afterwards the scales are recorded
+/// The setting is a path until the scales of that checkpoint are read. Afterwards, the scales are recorded
 /// instead.
 RuleWord keep_global_scale_word(AskedWord asked) {
   asked.form = AskedWord::Form::kText;

@@ -11,7 +11,7 @@ namespace twofour {
 /// Commands that take settings of rules as options.
 enum RuleCommand : unsigned { kConverts = 1, kPrunes = 2, kQuantizes = 4, kPlans = 8, kCompresses = 16 };
 
-/// Kinds of methods, as far as settings depend on them.
+/// The kinds of methods on which settings depend.
 enum MethodKind : unsigned {
   kToLayout = 1,
   kToDialect = 2,
@@ -36,20 +36,20 @@ struct HelpPart {
 struct AskedWord {
   enum class Form { kNone, kChoice, kFlag, kNumber, kText };
   unsigned methods = kEveryMethod;  ///< methods that take it
-  unsigned files = kEveryMethod;    ///< of `methods`, those that take it in recipe files
+  unsigned files = kEveryMethod;    ///< methods among these that take it in recipe files
   struct Places {
     int option = 0, file = 0;
   } place = {};                     ///< position in the help of commands, and of recipes
   std::vector<HelpPart> help = {};  ///< a command that has no part lacks the option
   const char* file_help = "";
-  const char* file_fallback = "";  ///< if empty, the first part's fallback
+  const char* file_fallback = "";  ///< the first part's fallback if empty
   const char* value_name = "";     ///< if set, commands do not check the value
-  std::vector<std::string> (*values)(unsigned command) = nullptr;  ///< for texts: as recipes describe them
-  std::string (*expected)(std::string_view found, bool is_file) = nullptr;  ///< for a wrong text
+  std::vector<std::string> (*values)(unsigned command) = nullptr;  ///< for texts, as recipes describe them
+  std::string (*expected)(std::string_view found, bool is_file) = nullptr;  ///< the message for a wrong text
   Form form = Form::kChoice;
   int most = 0;                      ///< the largest number
   bool is_of_statistics = false;     ///< commands that take statistics list it beside the options of these
-  bool is_named_with_value = false;  ///< messages of refusal show its value
+  bool is_named_with_value = false;  ///< messages about a refusal show its value
   bool leaves_default = false;       ///< the default in a file leaves the rule without the setting
 };
 
@@ -69,7 +69,7 @@ struct RuleWord {
   void read(const JsonPlace& place, const Json& json, Rule& rule) const;
   bool is_asked() const { return asked.form != AskedWord::Form::kNone; }
   bool has_option(unsigned command) const;
-  /// The text of the setting's value in a rule; "" if the rule does not set it.
+  /// The text of the setting's value in a rule. Empty if the rule does not set it.
   std::string given(const Rule& rule) const;
   std::string option_help(unsigned command) const;
   std::string option_fallback(unsigned command) const;
@@ -82,8 +82,8 @@ struct RuleWord {
 std::vector<RuleWord>& rule_words();
 /// The row with this key.
 const RuleWord& rule_word(std::string_view key);
-/// The settings that users can give, in the order of the help: for the options of a command, and for recipe
-/// files.
+/// The settings that users can give, in the order of the help. They are for the options of a command, and for
+/// recipe files.
 std::vector<const RuleWord*> words_of_options(unsigned command);
 std::vector<const RuleWord*> words_of_files();
 

@@ -16,27 +16,27 @@
 
 namespace twofour {
 
-/// The size of a block of weights that share an FP8 scale: rows (outputs) and columns (inputs).
+/// The size of a block of weights that share an FP8 scale, in rows (outputs) and columns (inputs).
 struct WeightBlock {
   int64_t rows, cols;
   bool operator==(const WeightBlock&) const = default;
 };
 
-/// The treatment of quantized sources. kBest: the new format preserves values if it can. kStrict: every value
-/// must be preserved. kOff: values are quantized as floats.
+/// The treatment of quantized sources. With kBest, the new format preserves values if it can. With kStrict,
+/// every value must be preserved. With kOff, values are quantized as floats.
 enum class Exact { kBest, kStrict, kOff };
 
-/// The treatment of linears whose N or K is not a multiple of the FP8 block. kRefuse: they are errors. kKeep:
-/// they stay as they are. kWrite: they are written as DeepSeek does, for loaders that accept them.
+/// The treatment of linears whose N or K is not a multiple of the FP8 block. With kRefuse, they are errors.
+/// With kKeep, they stay. With kWrite, they are written like DeepSeek's, for loaders that accept them.
 enum class OddBlocks { kRefuse, kKeep, kWrite };
 
-/// The treatment of different global scales of gate and up. kLarger: both are folded to the larger scale, and
-/// harm is an error. kStrict: different scales are an error. kAny: they are folded at any cost.
+/// The treatment of different global scales of gate and up. With kLarger, they are folded to the larger, and
+/// harm is an error. With kStrict, different scales are an error. With kAny, they are folded at any cost.
 enum class Fold { kLarger, kStrict, kAny };
 
-/// The treatment of routed experts in layers that predict further tokens. kKeep: they stay as they are.
-/// kCast: they are chosen like other experts. By default, a name can choose them, but the role of experts
-/// does not.
+/// The treatment of routed experts in layers that predict further tokens. With kKeep, they stay as they are.
+/// With kCast, they are chosen like other experts. By default, a name can choose them, but the role of
+/// experts does not.
 enum class DraftExperts { kKeep, kCast };
 
 template <>
@@ -90,12 +90,12 @@ class InputScale {
  public:
   enum class Kind { kUnsaid, kKeep, kNone, kConstant, kNeighbours, kFile, kGiven };
   InputScale() = default;
-  /// Parses one of the words above; "" leaves the setting unset. Throws Error on other words.
+  /// Parses one of the words above. An empty word leaves the setting unset. Throws Error on other words.
   template <std::convertible_to<std::string_view> Word>
   InputScale(const Word& text) {  // NOLINT: a word stands for its value
     read(text);
   }
-  /// Parses one of the words above. Returns nullopt for other words.
+  /// Parses one of the words above. Empty for other words.
   static std::optional<InputScale> parse(std::string_view word);
   /// The expected values, for a message about an unknown word.
   static std::string expected(std::string_view word);
@@ -103,7 +103,7 @@ class InputScale {
   Kind kind() const { return kind_; }
   bool empty() const { return kind_ == Kind::kUnsaid; }
   float constant() const { return constant_; }  ///< the multiplier of a constant
-  /// FILE of "from FILE".
+  /// The FILE of "from FILE".
   std::string file() const;
   /// The text as it was written.
   const std::string& text() const { return text_; }

@@ -70,7 +70,7 @@ RuleWord pattern_word(const char* key) {
           .is_required = true};
 }
 
-/// The JSON value of a field: text, number or boolean; null if it is not set.
+/// The JSON value of a field, which is a text, number or boolean. Null if the field is not set.
 inline Json value_json(const std::string& field) { return field.empty() ? Json() : Json(field); }
 inline Json value_json(bool field) { return field ? Json(true) : Json(); }
 inline Json value_json(int field) { return field < 0 ? Json() : Json(field); }

@@ -53,7 +53,7 @@ Json router_settings(const Json& config, const std::string& where) {
 
 /// The row for the router of a language model. `said` are the router's settings in the configs.
 const FamilyRouter& family_router(const Json& config, const Json& said, const std::string& where) {
-  // The outer model_type is that of the whole model, which may also read images.
+  // The outer model_type belongs to the whole model, which may also read images.
   const auto types = model_settings(config, "model_type");
   const FamilyRouter* family = nullptr;
   if (!types.empty() && types.back()->is_string())
@@ -82,7 +82,7 @@ void check_terms(const Checkpoint& artifact, const std::string& block, const cha
 /// The rule by which a layer chooses experts.
 struct LayerRouter {
   RouterRule rule;
-  const char* correction;  ///< name of the correction below the block, or nullptr if there is none
+  const char* correction;  ///< name of the correction below the block; null if there is none
 };
 
 LayerRouter router_of(const Checkpoint& artifact, const LayerInfo& info, const std::string& block,

@@ -6,8 +6,14 @@
 #include <cctype>
 #include <string_view>
 
+#include "formats/json/access.h"
+#include "formats/json/kind.h"
+#include "formats/module_parts.h"
+#include "formats/naming.h"
 #include "lib/base/names/lookup_parts.h"
 #include "lib/source/checkpoint/model_config.h"
+#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/checkpoint/quantization_said.h"
 
 namespace twofour {
 namespace {
@@ -53,6 +59,111 @@ bool rotates_inputs(const Json& step) {
          !asks_nothing(member(online, "use_input_prescale"));
 }
 
+/// A key of a quantization config that decides values, and its type.
+struct TypedKey {
+  const char* key;
+  JsonKind kind;
+};
+using enum JsonKind;
+
+/// Keys of every entry.
+constexpr TypedKey kEntryKeys[] = {
+    {"quant_method", kText},       {"config_groups", kObject},
+    {"quantized_layers", kObject}, {"dynamic", kObject},
+    {"extra_config", kObject},     {"ignore", kTexts},
+    {"exclude_modules", kTexts},   {"fmt", kText},
+    {"weight_block_size", kSizes},
+};
+/// Keys of GPTQ, AWQ and AutoRound, and of their exceptions for single modules.
+constexpr TypedKey kIntegerKeys[] = {
+    {"group_size", kIntegerOrPair},
+    {"q_group_size", kInteger},
+    {"sym", kFlag},
+    {"desc_act", kFlag},
+    {"zero_point", kFlag},
+    {"checkpoint_format", kText},
+    {"packing_format", kText},
+    {"format", kText},
+};
+/// Their bits, and those of a method that is not known: EXL3 has fractions.
+constexpr TypedKey kBits[] = {{"bits", kInteger}, {"w_bit", kInteger}};
+constexpr TypedKey kOtherBits[] = {{"bits", kNumber}, {"w_bit", kNumber}};
+/// Keys of ModelOpt, and of its entries for single modules.
+constexpr TypedKey kModelOptKeys[] = {
+    {"quant_algo", kText},     {"group_size", kInteger},   {"block", kInteger},
+    {"has_zero_point", kFlag}, {"pre_quant_scale", kFlag},
+};
+/// Keys of a group of compressed-tensors, and of its weights.
+constexpr TypedKey kGroupKeys[] = {{"weights", kObject}, {"targets", kTexts}};
+constexpr TypedKey kWeightsKeys[] = {
+    {"num_bits", kInteger},      {"group_size", kInteger}, {"type", kText},
+    {"strategy", kText},         {"symmetric", kFlag},     {"actorder", kFlagOrText},
+    {"block_structure", kSizes},
+};
+
+/// Finds keys with another JSON type than readers expect.
+class OddTypes {
+ public:
+  explicit OddTypes(std::string file) : file_(std::move(file)) {}
+
+  void look(const std::string& place, const Json& entry) {
+    if (!entry.is_object()) return;
+    look(below(place) + "base", member(entry, "base"));
+    if (text_of(entry, "quant_method") == "twofour") return;
+    look_at(place, entry, kEntryKeys);
+    const std::string text = quantization_method(entry);
+    QuantMethod method = method_of(text);
+    if (method == QuantMethod::kNone && entry.contains("quant_algo")) method = QuantMethod::kModelOpt;
+    if (method == QuantMethod::kModelOpt) {
+      look_at(place, entry, kModelOptKeys);
+    } else if (method == QuantMethod::kOther && text != "auto-round") {
+      look_at_integers(place, entry, kOtherBits);
+    } else if (method == QuantMethod::kGptq || method == QuantMethod::kAwq || method == QuantMethod::kNone ||
+               method == QuantMethod::kOther) {
+      look_at_integers(place, entry, kBits);
+    }
+    for (const auto& [name, layer] : members_of(entry, "quantized_layers"))
+      look_at(fmt::format("{}quantized_layers.{}", below(place), name), layer, kModelOptKeys);
+    for (const auto& [name, group] : members_of(entry, "config_groups")) {
+      const std::string at = fmt::format("{}config_groups.{}", below(place), name);
+      check(at, group, kObject);
+      look_at(at, group, kGroupKeys);
+      look_at(at + ".weights", member(group, "weights"), kWeightsKeys);
+    }
+    look(below(place) + "quantization", member(entry, "quantization"));
+  }
+
+  std::vector<ConfigTerm> found;
+
+ private:
+  static std::string below(const std::string& place) { return place.empty() ? place : place + "."; }
+
+  void check(const std::string& place, const Json& value, JsonKind kind) {
+    if (is_of_kind(value, kind)) return;
+    const bool is_container = kind == kObject || kind == kTexts;
+    found.push_back({file_, place,
+                     fmt::format("expected {}, found {}", name_of_kind(kind), quoted_setting(value)),
+                     is_container ? "bad-config" : "config-format"});
+  }
+  void look_at(const std::string& place, const Json& owner, std::span<const TypedKey> keys) {
+    for (const TypedKey& typed : keys) check(below(place) + typed.key, member(owner, typed.key), typed.kind);
+  }
+  void look_at_integers(const std::string& place, const Json& entry, std::span<const TypedKey> bits) {
+    look_at(place, entry, bits);
+    look_at(place, entry, kIntegerKeys);
+    for (const char* exceptions : {"dynamic", "extra_config"}) {
+      for (const auto& [name, exception] : members_of(entry, exceptions)) {
+        const std::string at = fmt::format("{}{}.{}", below(place), exceptions, name);
+        check(at, exception, kObject);
+        look_at(at, exception, bits);
+        look_at(at, exception, kIntegerKeys);
+      }
+    }
+  }
+
+  const std::string file_;
+};
+
 class Search {
  public:
   explicit Search(std::span<const TensorInfo> tensors) : tensors_(tensors) {}
@@ -70,6 +181,8 @@ class Search {
         add_transform(file, place, inner);
       } else if (name == "quant_algo") {
         look_at_algorithm(file, place, lookups::algorithm_of(value));
+      } else if (name == "pre_quant_scale" || name == "has_zero_point") {
+        if (inner == true) look_at_promise(file, key, place, name);
       } else {
         look(file, place, inner);
       }
@@ -109,10 +222,39 @@ class Search {
                                  part, json_quote_short(algorithm))});
   }
 
+  /// Looks for the tensors that a setting promises. `owner` is the path of the object that has the setting.
+  void look_at_promise(const std::string& file, const std::string& owner, const std::string& place,
+                       const std::string& name) {
+    if (tensors_.empty()) return;
+    const bool scales = name == "pre_quant_scale";
+    // An entry of quantized_layers is for one module. Scales of its inputs may be folded into a norm.
+    constexpr std::string_view kLayers = "quantized_layers.";
+    const size_t at = owner.find(kLayers);
+    const std::string module = scales || at == owner.npos ? "" : owner.substr(at + kLayers.size());
+    const bool is_there = std::any_of(tensors_.begin(), tensors_.end(), [&](const TensorInfo& t) {
+      if (scales) return t.name.find(name) != t.name.npos;
+      const auto part = parse_part_name(t.name);
+      return part && part->part->kind == PartKind::kTerm && part->part->name.find("zero") != name.npos &&
+             (module.empty() || part->module == module || is_below(part->module, module));
+    });
+    if (is_there) return;  // the tensor itself is refused, or a decoder accounts for it
+    found.push_back(
+        {file, place,
+         fmt::format("expected false, as {} has {}, found true", module.empty() ? "no module" : module,
+                     module.empty() ? (scales ? "one" : "zero points") : "no zero points"),
+         "incomplete-module"});
+  }
+
   const std::span<const TensorInfo> tensors_;
 };
 
 }  // namespace
+
+std::vector<ConfigTerm> find_odd_types(const std::string& file, const std::string& place, const Json& entry) {
+  OddTypes types(file);
+  types.look(place, entry);
+  return std::move(types.found);
+}
 
 std::vector<ConfigTerm> find_config_terms(const Json& config, const Json& hf_quant_config,
                                           std::span<const TensorInfo> tensors) {
@@ -126,6 +268,11 @@ std::vector<ConfigTerm> find_config_terms(const Json& config, const Json& hf_qua
   look_in(config, "");
   for (const char* holder : kLanguageConfigs) look_in(member(config, holder), fmt::format("{}.", holder));
   search.look("hf_quant_config.json", "", hf_quant_config);
+  const auto add_types = [&](const std::string& file, const std::string& place, const Json& entry) {
+    std::ranges::move(find_odd_types(file, place, entry), std::back_inserter(search.found));
+  };
+  if (const auto entry = quantization_entry(config)) add_types("config.json", entry->place, entry->value);
+  add_types("hf_quant_config.json", "", hf_quant_config);
   return std::move(search.found);
 }
 

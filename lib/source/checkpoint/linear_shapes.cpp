@@ -6,6 +6,9 @@
 #include <algorithm>
 
 #include "formats/json/access.h"
+#include "formats/module_parts.h"
+#include "lib/base/names/weight_names.h"
+#include "lib/source/checkpoint/config_terms.h"
 #include "lib/source/checkpoint/quantization_config.h"
 #include "lib/source/checkpoint/tensor_values.h"
 
@@ -165,6 +168,14 @@ void LinearShapes::read_zero_points(Linear& m) {
   }
 }
 
+const Json& LinearShapes::exception_of(const Linear& m, std::string_view key) const {
+  const Json* own = &said_->exception_of(m.name, key);
+  for (const auto& [file, beside] : said_beside_) {
+    if (own->is_null()) own = &beside->exception_of(m.name, key);
+  }
+  return *own;
+}
+
 bool LinearShapes::check_bits(const Linear& m, int64_t bits) {
   if (bits == 4) return true;
   problems_.add("{}: expected integers of 4 bits, found {} bits", c_.where(m.weight), bits);
@@ -234,6 +245,10 @@ void LinearShapes::read_side() {
   has_read_side_ = true;
   for (SideConfig& side : read_side_configs(c_.path())) {
     StatedStorage beside = stated_storage(side.value);
+    const bool is_its = stated_.method.empty() || stated_.method == beside.method;
+    for (const ConfigTerm& term : find_odd_types(side.file, "", side.value)) {
+      if (is_its) problems_.add(text_of(c_, term));
+    }
     if (stated_.method.empty()) stated_.method = beside.method;
     if (stated_.method != beside.method) {
       continue;  // from another run
@@ -270,7 +285,9 @@ bool LinearShapes::check_method(Linear& m) {
                   c_.where(m.weight), stated_.format, stated_.other_format);
     return false;
   }
-  if (stated_.has_order && !awq && !m.group_index)
+  const Json& own_order = exception_of(m, "desc_act");
+  const bool has_order = own_order.is_null() ? stated_.has_order : own_order == true;
+  if (has_order && !awq && !m.group_index)
     return refuse(m.weight, "g_idx beside it, as the config's desc_act: true says");
   if (stated_.method == (awq ? "gptq" : "awq")) {
     return refuse(m.weight, fmt::format("I32 {} as quant_method {} has", awq ? "[K/8, N]" : "[K, N/8]",
@@ -298,8 +315,11 @@ bool LinearShapes::check_method(Linear& m) {
 bool LinearShapes::read_gptq_or_awq(Linear& m) {
   read_side();
   const Dims &words = tensor(m.weight).shape, &scale = tensor(*m.scale).shape;
-  for (const int64_t bits : stated_.bits) {
-    if (!stated_.bits.count(4)) return check_bits(m, bits);
+  const Json& own_bits = exception_of(m, "bits");
+  if (own_bits.is_number_integer()) {
+    if (!check_bits(m, own_bits.get<int64_t>())) return false;
+  } else if (!stated_.bits.empty() && !stated_.bits.count(4)) {
+    return check_bits(m, *stated_.bits.begin());
   }
   if (scale.size() != 2 || scale[0] == 0) return refuse(*m.scale, "[K/group, N]");
   const int64_t groups = scale[0];
@@ -329,18 +349,38 @@ bool LinearShapes::read_gptq_or_awq(Linear& m) {
 }
 
 bool LinearShapes::read_group_size(Linear& m, int64_t groups) {
+  const Json& own = exception_of(m, "group_size");
+  const std::vector<int64_t> sizes =
+      own.is_number_integer() ? std::vector{own.get<int64_t>()} : stated_.group_sizes;
   const auto is_stated = [&](int64_t size) {
-    return std::find(stated_.group_sizes.begin(), stated_.group_sizes.end(), size) !=
-           stated_.group_sizes.end();
+    return std::find(sizes.begin(), sizes.end(), size) != sizes.end();
   };
   const auto fits = [&](int64_t size) { return is_stated_size(size) && count_of(m.k, size) == groups; };
   const int64_t equal = m.k % groups == 0 ? m.k / groups : 0;
-  const auto stated = std::find_if(stated_.group_sizes.begin(), stated_.group_sizes.end(), fits);
+  const auto stated = std::find_if(sizes.begin(), sizes.end(), fits);
   m.scale_cols = equal;
-  if (stated != stated_.group_sizes.end() && !is_stated(equal)) m.scale_cols = *stated;
+  if (stated != sizes.end() && !is_stated(equal)) m.scale_cols = *stated;
   if (m.scale_cols == 0 && m.group_index) m.scale_cols = count_of(m.k, groups);
   return m.scale_cols > 0 ||
          refuse(*m.scale, fmt::format("scales of groups that divide K = {} or that the config states", m.k));
+}
+
+std::string wide_linear(const TensorInfo& t) {
+  const auto name = t.dtype == DType::kF64 ? weight_name(t) : std::nullopt;
+  if (!name || t.shape.size() < 2 || !(name->is_stack || is_linear_name(name->linear))) return "";
+  return fmt::format("expected weights in BF16, F16 or F32, found {}: cast them first", describe(t));
+}
+
+std::string scale_beside_floats(std::span<const TensorInfo> tensors, size_t weight, const std::string& linear,
+                                bool is_stack) {
+  for (const ModulePart& part : module_parts()) {
+    if (part.kind != PartKind::kScale) continue;
+    const std::string scale = fmt::format("{}{}{}", linear, is_stack ? '_' : '.', part.name);
+    if (!find_tensor(tensors, scale)) continue;
+    return fmt::format("expected F8_E4M3 because of {} beside it, found {}", scale,
+                       describe(tensors[weight]));
+  }
+  return "";
 }
 
 }  // namespace twofour

@@ -34,6 +34,8 @@ class LinearShapes {
   bool read_packed(Linear& module);
   bool read_gptq_or_awq(Linear& module);
   bool read_stated_shape(Linear& module);
+  /// Returns a key's value in the config's exception for a module; null: there is none.
+  const Json& exception_of(const Linear& module, std::string_view key) const;
   bool check_bits(const Linear& module, int64_t bits);
   bool check_method(Linear& module);
   bool read_group_size(Linear& module, int64_t groups);
@@ -53,5 +55,13 @@ class LinearShapes {
   bool has_read_side_ = false;
   std::string side_;  ///< why a file beside config.json contradicts the entry; empty: no file does
 };
+
+/// Returns "expected X, found F64 [N, K]: Y" for a linear or stack in F64, which is not read; otherwise "".
+std::string wide_linear(const TensorInfo& tensor);
+
+/// Returns "expected F8_E4M3 because of X beside it, found BF16 [N, K]" if a scale of codes lies beside the
+/// float weights of a linear or stack, since loaders would differ on it. Empty: there is no scale.
+std::string scale_beside_floats(std::span<const TensorInfo> tensors, size_t weight, const std::string& linear,
+                                bool is_stack);
 
 }  // namespace twofour

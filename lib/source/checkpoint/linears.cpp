@@ -212,14 +212,10 @@ class Finder {
 
   /// A module of floats. A scale of codes beside them is refused, since loaders would differ on it.
   std::optional<Linear> without_scale(Linear m) {
-    for (const ModulePart& part : module_parts()) {
-      if (part.kind != PartKind::kScale) continue;
-      const std::string scale = fmt::format("{}{}{}", m.name, m.stacked ? '_' : '.', part.name);
-      if (!c_.find(scale)) continue;
-      expect(m.weight, fmt::format("F8_E4M3 because of {} beside it", scale));
-      return std::nullopt;
-    }
-    return m;
+    const std::string problem = scale_beside_floats(c_.tensors(), m.weight, m.name, m.stacked);
+    if (problem.empty()) return m;
+    problems_.add("{}: {}", c_.where(m.weight), problem);
+    return std::nullopt;
   }
 
   bool read_shape(Linear& m) {

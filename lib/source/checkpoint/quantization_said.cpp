@@ -49,17 +49,6 @@ bool is_for(const std::string& text, const std::string& module) {
   return pattern.known() && pattern.matches(module);
 }
 
-/// Returns "sym" of the exception for a module; nullopt if no exception states it.
-std::optional<bool> symmetry_of_exception(const Json& words, const std::string& module) {
-  for (const char* key : {"dynamic", "extra_config"}) {
-    for (const auto& [text, entry] : members_of(words, key)) {
-      const auto own = flag_of(entry, "sym");
-      if (own && is_for(text, module)) return own;
-    }
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 QuantizationSaid::QuantizationSaid(const Json& config, std::string at)
@@ -144,8 +133,19 @@ std::string_view QuantizationSaid::symmetry_of(const std::string& module) const 
   }
   if (quantization_method(*words) == "awq")
     return flag_of(*words, "zero_point") == false ? "zero_point: false" : std::string_view();
-  const auto own = symmetry_of_exception(*words, module);
-  return own.value_or(flag_of(*words, "sym") == true) ? "sym: true" : std::string_view();
+  const Json& own = exception_of(module, "sym");
+  return (own.is_null() ? member(*words, "sym") : own) == true ? "sym: true" : std::string_view();
+}
+
+const Json& QuantizationSaid::exception_of(const std::string& module, std::string_view key) const {
+  for (const char* exceptions : {"dynamic", "extra_config"}) {
+    for (const auto& [text, entry] : members_of(*words, exceptions)) {
+      const Json& own = member(entry, key);
+      if (!own.is_null() && is_for(text, module)) return own;
+    }
+  }
+  static const Json none;
+  return none;
 }
 
 SourceGroups::SourceGroups(Json config)

@@ -63,6 +63,9 @@ class QuantizationSaid {
   /// the default). Empty: there is no such setting. Exceptions for single modules are considered: GPTQModel's
   /// "dynamic" and AutoRound's "extra_config".
   std::string_view symmetry_of(const std::string& module) const;
+  /// Returns the value of `key` in an exception for a module: an entry of GPTQModel's "dynamic" or
+  /// AutoRound's "extra_config". null: no exception for the module has the key.
+  const Json& exception_of(const std::string& module, std::string_view key) const;
 
  private:
   std::map<std::string, std::string> ignored_;

@@ -13,6 +13,7 @@
 #include "formats/weight_dialect.h"
 #include "lib/base/names/weight_names.h"
 #include "lib/source/checkpoint/config_terms.h"
+#include "lib/source/checkpoint/linear_shapes.h"
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/source/checkpoint/quantization_config.h"
 #include "lib/source/checkpoint/tensor_values.h"
@@ -83,6 +84,8 @@ class Terms {
     for (size_t i = 0; i < access_.tensors.size(); ++i) {
       add_listed(i);
       add_flattened(i);
+      if (const std::string wide = wide_linear(tensor(i)); !wide.empty())
+        add(i, std::nullopt, std::string(module_of(tensor(i).name)), "unsupported-format", wide);
       if (const auto codes = codes_at(access_.tensors[i]); codes && !is_computed(i)) {
         add_beside(i, *codes);
         add_described(i, *codes);

@@ -56,7 +56,7 @@ struct WeightTerm {
 ///   * scales, shapes and zero points without codes;
 ///   * experts stored as one matrix [E * N, K];
 ///   * a shape beside codes that differs from the codes' shape (for INT4, the reader of codes checks it);
-///   * weights stored twice: in two formats, or as a stack beside single experts;
+///   * weights stored twice (in two formats, or as a stack beside single experts), and linears in F64;
 ///   * an entry of a file's __metadata__ that describes codes.
 std::vector<WeightTerm> find_weight_terms(const TensorAccess& access);
 

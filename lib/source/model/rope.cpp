@@ -90,7 +90,7 @@ void read_rope(const Settings& settings, const FamilyTraits& family, int64_t siz
                     settings.positive("partial_rotary_factor", a.kv_rank > 0 ? 1 : family.rotated));
   const Settings& of_part = rope.has("partial_rotary_factor") ? rope : settings;
   if (part > 1) of_part.refuse("partial_rotary_factor", "a number up to 1");
-  // Loaders disagree here: transformers rotates whole heads in any case.
+  // Loaders disagree here, because transformers rotates whole heads in any case.
   if (part < 1 && family.rotated == 1)
     of_part.refuse("partial_rotary_factor", fmt::format("1 for {}", settings.text("model_type")));
   const auto rotated = static_cast<int64_t>(static_cast<double>(size) * part);

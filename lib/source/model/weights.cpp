@@ -16,7 +16,7 @@
 namespace twofour {
 namespace {
 
-/// The number of rows that a thread decodes at once: about 256 KB, and a multiple of 16.
+/// The number of rows that a thread decodes at once, a multiple of 16. They take about 256 KB.
 int64_t strip_rows(const Linear& module, const ModelMatrix& w) {
   if (module.reads_across()) return w.n;
   return std::clamp<int64_t>((int64_t{64} << 10) / w.k / 16 * 16, 16, 1024);
@@ -28,6 +28,24 @@ int64_t layer_of(std::string_view name, std::string_view layers) {
   int64_t layer = -1;
   std::from_chars(name.data() + layers.size(), name.data() + name.size(), layer);
   return layer;
+}
+
+/// Throws Error if layers beyond the first `layers` are stored that are no drafts.
+void refuse_more_layers(const Checkpoint& checkpoint, int64_t layers) {
+  std::set<int64_t> beyond, drafts;
+  for (const TensorInfo& t : checkpoint.tensors()) {
+    const int64_t layer = layer_of(t.name);
+    if (layer < layers) continue;
+    beyond.insert(layer);
+    for (const char* part : {".eh_proj.", ".hnorm.", ".enorm."}) {
+      if (t.name.find(part) != t.name.npos) drafts.insert(layer);
+    }
+  }
+  for (const int64_t draft : drafts) beyond.erase(draft);
+  if (beyond.empty()) return;
+  throw Error(fmt::format("{}: num_hidden_layers: expected {} as tensors of model.layers.{} say, found {}",
+                          (checkpoint.path() / "config.json").string(), *beyond.rbegin() + 1,
+                          *beyond.rbegin(), layers));
 }
 
 }  // namespace
@@ -139,6 +157,7 @@ std::string ModelWeights::expert_block(const std::string& layer) const {
 }
 
 void ModelWeights::refuse_unused(int64_t layers) const {
+  refuse_more_layers(checkpoint_, layers);
   const auto refuse = [&](const std::string& where) {
     throw Error(fmt::format("{}: expected no such weight in a model of this family, found one", where));
   };

@@ -10,8 +10,8 @@ namespace {
 
 constexpr const char* kDefaultFp8Dialect = "compressed-tensors";
 
-/// Sets a setting to the rule's value, or else to the first value that the dialect supports. Throws Error if
-/// the dialect does not support the value.
+/// Sets a setting to the rule's value, or by default to the first value that the dialect supports. Throws
+/// Error if the dialect does not support the value.
 template <class T, class Has>
 T choose_word(const Rule& rule, std::string_view key, Chosen<T>& said, const OutputDialect& dialect,
               const Has& has) {

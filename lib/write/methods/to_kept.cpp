@@ -78,7 +78,7 @@ class Respelling {
     made_->add({std::move(info), source, std::move(rewrite), true});
   }
 
-  /// Rows of a tensor that has one row for each `rows_each` rows of weights.
+  /// Rows of a tensor that has one row per `rows_each` rows of weights.
   std::unique_ptr<const TensorRewrite> rows_of(size_t tensor, int64_t rows_each, int64_t e,
                                                const StackPart& part) const {
     if (!m_.stacked) return std::make_unique<CopiedTensor>(tensor, false);
@@ -169,7 +169,7 @@ class Respelling {
   }
 
   /// The type that a tensor of scales had before twofour wrote the source, if that type can represent all
-  /// values. Otherwise the present type.
+  /// values. Otherwise, it is the present type.
   DType remembered(std::optional<DType> Manifest::ScaleTypes::*which, size_t tensor) const {
     const DType own = c_.tensors()[tensor].dtype;
     if (planner_.written == nullptr || own != DType::kF32 || m_.stacked) return own;
@@ -293,7 +293,7 @@ class Keep : public Method {
   static void change_scales(const Rule& rule, const std::vector<size_t>& kept, Planner& planner) {
     if (planner.config.dialect() == nullptr) {
       const OutputDialect* own = source_dialect(planner.source);
-      // A dialect that twofour reads but does not write is replaced by ModelOpt's.
+      // A dialect that twofour reads but does not write is replaced by ModelOpt's dialect.
       const bool foreign = own == nullptr && quantization_entry(planner.source.config());
       if (!foreign && (own == nullptr || own->nvfp4 == nullptr))
         throw Error(fmt::format("{}: expected a source with a configuration of NVFP4, found none",

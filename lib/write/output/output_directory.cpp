@@ -42,18 +42,22 @@ OutputDirectory::OutputDirectory(const Destination& destination) : path_(destina
     created_ = true;
   }
   journal_.emplace(path_, Sharing::kAlone);
+  bool empties = false;  // a journal of a run that empties the directory stays
   try {
+    // The path may lead elsewhere since the first look, and the journal be in another folder.
+    destination.check_same_directory();
+    if (destination.existing() == Existing::kReplace) destination.check_same_names(names_in(path_));
+    empties = destination.existing() == Existing::kReplace;
     take_over(destination);
     sync_directory(path_);
   } catch (...) {
-    release(destination.existing() != Existing::kReplace && !journal_->was_there());
+    release(!empties && !journal_->was_there());
     throw;
   }
 }
 
 void OutputDirectory::take_over(const Destination& destination) {
   const Existing existing = destination.existing();
-  destination.check_same_directory();
   const std::set<std::string> names = names_in(path_);
   if (existing == Existing::kRefuse) {
     if (!names.empty()) {
@@ -61,10 +65,7 @@ void OutputDirectory::take_over(const Destination& destination) {
     }
     return journal_->begin();
   }
-  if (existing == Existing::kReplace) {
-    destination.check_same_names(names);
-    return empty(names);
-  }
+  if (existing == Existing::kReplace) return empty(names);
   if (!journal_->was_there()) {
     if (!names.empty()) {
       throw Error(fmt::format("{}: expected an unfinished directory, found a finished one", path_.string()));
@@ -163,7 +164,7 @@ void OutputDirectory::note(std::string_view line) {
 
 void OutputDirectory::release(bool remove_journal) {
   std::error_code ignored;
-  if (journal_ && remove_journal) fs::remove(journal_->path(), ignored);
+  if (journal_ && remove_journal && journal_->has_name()) fs::remove(journal_->path(), ignored);
   journal_.reset();
   if (created_) fs::remove(path_, ignored);  // this removes the folder only if it is empty
 }

@@ -165,7 +165,7 @@ void plan_pruned_in_place(const Recipe& recipe, const std::vector<Linear>& linea
 std::optional<ComputedPlan> plan_computed(const Checkpoint& c, const Recipe& recipe,
                                           const MemoryLimits& limits) {
   if (std::none_of(recipe.rules.begin(), recipe.rules.end(), makes_layout)) return std::nullopt;
-  Problems ignored;  // problems of linears that are not chosen; planning finds those of the chosen ones
+  Problems ignored;  // problems of linears that are not chosen; planning finds the problems of chosen linears
   const std::vector<Linear> linears = find_weight_modules(c, ignored);
   const auto chosen = choose_computed(c, linears, recipe);
   if (std::all_of(chosen.begin(), chosen.end(), [](auto& of_rule) { return of_rule.empty(); }))

@@ -17,13 +17,16 @@ TEST_CASE("words of a command line lose what URLs keep secret, and RemoteSource 
                                           "hf://org/name@main",
                                           "--tensor",
                                           "model.*?.weight",
-                                          "a@b#c"};
+                                          "a@b#c",
+                                          "https:host?sig=secret",
+                                          "--against=store:a/b?key=secret"};
   std::vector<std::string> words = given;
   {
     const GivenUrls urls(words);
     CHECK(words == std::vector<std::string>{"twofour", "inspect", "https://h/m.safetensors",
                                             "--stats=s3://h/s", "from https://h/x", "hf://org/name@main",
-                                            "--tensor", "model.*?.weight", "a@b#c"});
+                                            "--tensor", "model.*?.weight", "a@b#c", "https:host",
+                                            "--against=store:a/b"});
     CHECK(whole_url("https://h/m.safetensors") == "https://h/m.safetensors?sig=secret");
     CHECK(whole_url("hf://org/name@main") == "hf://org/name@main");
     CHECK(whole_url("https://h/other") == "https://h/other");

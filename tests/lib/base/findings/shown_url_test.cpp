@@ -28,6 +28,16 @@ TEST_CASE("what is almost a URL is shown without its secrets, too") {
   CHECK(with_shown_urls("https://h/a#secret no") == "https://h/a no");
 }
 
+TEST_CASE("a URL without its slashes is found, and a pattern is none") {
+  CHECK(with_shown_urls("https:host?sig=S") == "https:host");
+  CHECK(with_shown_urls("no file HTTP:host/a?S, nor b") == "no file HTTP:host/a nor b");
+  CHECK(with_shown_urls("blob:store/a?X-Signature=S\n") == "blob:store/a\n");
+  CHECK(with_shown_urls("https:h?sig=S&to=https://h/a?sig=S") == "https:h");
+  for (const char* text : {"re:.*mlp(?:up|gate)?a=b", "config.json: num_experts: expected 8?", "a:b?",
+                           "x:?=1", "https: no", "C:?a=b", "model:0?.weight"})
+    CHECK(with_shown_urls(text) == text);
+}
+
 TEST_CASE("what is no secret of a URL stays") {
   for (const char* url : {"https://h/a@b", "https://h:8443/org/name@main/x", "https://[::1]:80/a@b",
                           "https://[::1]/a@b", "hf://org/name@refs/pr/1", "https://", "a/b", "C:/models", ""})

@@ -55,11 +55,12 @@ TEST_CASE("a layer's matrix in and without a wrapper, or fused and in parts, is 
                                                        "|language_model.model.layers.0.mlp.down_proj model." +
                                                        down + "|language_model.model." + down +
                                                        "|model.layers.0.mlp.down_proj");
-  for (const char* wrapper : {"model.language_model.", "language_model.", "model.model."})
+  for (const char* wrapper : {"model.language_model.", "language_model.", "model.model.", ""})
     CHECK(!both("model.", wrapper).empty());
+  CHECK(!both("", "language_model.model.").empty());
   for (const char* other : {"vision_tower.model.", "model.vision_tower.", "mtp.", "model.mtp.",
                             "eagle.model.", "talker.model.", "model.audio."})
-    CHECK(both("model.", other).empty());
+    CHECK((both("model.", other).empty() && both("", other).empty()));
   const std::string l = "model.layers.0.";
   for (const auto& [fused, part] :
        {std::pair{"mlp.gate_up_proj", "mlp.up_proj"}, {"self_attn.qkv_proj", "self_attn.v_proj"}}) {

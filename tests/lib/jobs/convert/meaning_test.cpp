@@ -276,4 +276,58 @@ TEST_CASE("what stays beside new weights is written with its own format") {
   CHECK(groups.at("config_groups").size() == 2);
 }
 
+TEST_CASE(
+    "words of another JSON type, and promises without their tensors, are refused by every way to convert") {
+  Tensors tensors;
+  add_experts(tensors, kBlock, random_experts(2, 16, 32));
+  const std::pair<const char*, const char*> words[] = {
+      {R"("quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": "16")",
+       R"(config.json: quantization_config.group_size: expected a whole number, found "16")"},
+      {R"("quant_method": "modelopt", "quant_algo": "NVFP4", "has_zero_point": 1)",
+       "config.json: quantization_config.has_zero_point: expected true or false, found 1"},
+      {R"("quant_method": "modelopt", "quant_algo": "NVFP4", "has_zero_point": true)",
+       "quantization_config.has_zero_point: expected false, as no module has zero points, found true"},
+      {R"("quant_method": "modelopt", "quant_algo": "NVFP4", "pre_quant_scale": true)",
+       "quantization_config.pre_quant_scale: expected false, as no module has one, found true"}};
+  for (const auto& [entry, expected] : words) {
+    CAPTURE(entry);
+    const std::string config = std::string(R"({"quantization_config": {)") + entry + "}}";
+    for (const std::string& message : refusals(tensors, config)) CHECK(contains(message, expected));
+    const Scratch scratch;
+    write_checkpoint(scratch / "src", {tensors}, config);
+    CHECK(linted(scratch / "src").contains("config-format"));
+    CHECK(findings_of(diff_of(scratch / "src", scratch / "src").findings, "compared-as-stored").size() == 2);
+  }
+}
+
+TEST_CASE("lint names scales beside floats, and holds one file against its folder's configs") {
+  Tensors tensors;
+  add_bf16(tensors, "model.layers.0.self_attn.k_proj.weight", {16, 32});
+  add_bf16(tensors, "model.layers.0.self_attn.k_proj.weight_scale", {16, 1});
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {tensors},
+                   R"({"quantization_config": {"quant_method": "gptq", "sym": 1}})");
+  Progress progress;
+  const auto has = [&](const fs::path& path, const char* rule, const std::string& words) {
+    const auto found = lint(path, {}, progress).findings;
+    return std::any_of(found.begin(), found.end(), [&](const LintFinding& f) {
+      return std::string_view(lint_rules()[f.rule].id) == rule && f.message.find(words) != std::string::npos;
+    });
+  };
+  const std::string message =
+      message_of([&] { convert(scratch / "src", scratch / "out", recipe_to("fp8")); });
+  const std::string words =
+      "expected F8_E4M3 because of model.layers.0.self_attn.k_proj.weight_scale beside it, found BF16 [16, "
+      "32]";
+  CHECK(contains(message, words));
+  for (const char* path : {"src", "src/model.safetensors"}) {
+    CHECK(has(scratch / path, "module-shape", words));
+    CHECK(has(scratch / path, "config-format", "expected true or false, found 1"));
+  }
+  tensors.pop_back();
+  write_checkpoint(scratch / "floats", {tensors},
+                   R"({"quantization_config": {"quant_method": "modelopt", "has_zero_point": true}})");
+  CHECK(has(scratch / "floats", "incomplete-module", "as no module has zero points"));
+}
+
 }  // namespace meaning_test

@@ -231,6 +231,21 @@ TEST_CASE("a weight that the family does not have is refused, as the model compu
            "q_norm.weight: expected no such weight in a model of this family");
 }
 
+TEST_CASE("layers beyond those of the config are refused with both counts, drafts are not") {
+  for (const char* name : {"llama", "qwen3_moe", "deepseek_v3"}) {
+    CAPTURE(name);
+    DecoderGolden golden = golden_of(name);
+    const int64_t layers = golden.config["num_hidden_layers"].get<int64_t>();
+    const std::string beyond = "model.layers." + std::to_string(layers + 1);
+    golden.tensors[beyond + ".input_layernorm.weight"] = Json(std::vector<int64_t>{8});
+    CHECK(contains(refusal(golden, golden.config.dump()),
+                   "config.json: num_hidden_layers: expected " + std::to_string(layers + 2) +
+                       " as tensors of " + beyond + " say, found " + std::to_string(layers)));
+    golden.tensors[beyond + ".eh_proj.weight"] = Json(std::vector<int64_t>{8, 16});
+    CHECK(refusal(golden, golden.config.dump()) == "");
+  }
+}
+
 TEST_CASE("biases of a stack have a row an expert") {
   DecoderGolden golden = golden_of("gpt_oss");
   golden.tensors["model.layers.1.mlp.experts.down_proj_bias"] = Json(std::vector<int64_t>{32, 8});

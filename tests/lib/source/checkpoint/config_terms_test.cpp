@@ -134,4 +134,76 @@ TEST_CASE("algorithms that scale inputs or add matrices need a tensor that says 
   CHECK(places(entry(R"("quant_algo": "W4A16_AWQ")"), "null", tensors).empty());
 }
 
+TEST_CASE("a key that decides values and has another JSON type is found in every place of it") {
+  const std::string q = "config.json:quantization_config.";
+  const std::pair<const char*, std::string> odd[] = {
+      {R"("quant_method": "gptq", "sym": 1)", "sym"},
+      {R"("quant_method": "gptq", "desc_act": 1)", "desc_act"},
+      {R"("quant_method": "gptq_marlin", "desc_act": "true")", "desc_act"},
+      {R"("quant_method": "gptq", "bits": "4")", "bits"},
+      {R"("quant_method": "gptq", "group_size": 32.5)", "group_size"},
+      {R"("quant_method": "gptq", "checkpoint_format": 2)", "checkpoint_format"},
+      {R"("quant_method": "gptq", "dynamic": {"+:.*q_proj": {"desc_act": 1}})",
+       "dynamic.+:.*q_proj.desc_act"},
+      {R"("quant_method": "gptq", "dynamic": {"+:.*q_proj": {"sym": "yes"}})", "dynamic.+:.*q_proj.sym"},
+      {R"("quant_method": "gptq", "dynamic": [])", "dynamic"},
+      {R"("quant_method": "auto-round", "extra_config": {"m": {"bits": "8"}})", "extra_config.m.bits"},
+      {R"("quant_method": "awq", "zero_point": 0)", "zero_point"},
+      {R"("quant_method": "fp8", "weight_block_size": 128)", "weight_block_size"},
+      {R"("quant_method": "fp8", "fmt": 4)", "fmt"},
+      {R"("quant_method": "modelopt", "quant_algo": 4)", "quant_algo"},
+      {R"("quant_method": "modelopt", "has_zero_point": "true")", "has_zero_point"},
+      {R"("quant_method": "modelopt", "quantized_layers": {"m": {"pre_quant_scale": 1}})",
+       "quantized_layers.m.pre_quant_scale"},
+      {R"("quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"symmetric": "false"}}})",
+       "config_groups.a.weights.symmetric"},
+      {R"("quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": "4"}}})",
+       "config_groups.a.weights.num_bits"},
+      {R"("quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"actorder": 1}}})",
+       "config_groups.a.weights.actorder"},
+      {R"("quant_method": "compressed-tensors", "config_groups": {"a": {"targets": "Linear"}})",
+       "config_groups.a.targets"},
+      {R"("quant_method": "twofour", "format": 4, "base": {"quant_method": "gptq", "sym": 0})", "base.sym"},
+  };
+  for (const auto& [words, key] : odd) CHECK_MESSAGE(places(entry(words)) == q + key, words);
+  CHECK(places("{}", R"({"quantization": {"quant_algo": "NVFP4", "group_size": "16"}})") ==
+        "hf_quant_config.json:quantization.group_size");
+  const auto found =
+      find_config_terms(parse_json("config", entry(R"("quant_method": "gptq", "sym": "false")")), Json(), {});
+  CHECK(found[0].problem == R"(expected true or false, found "false")");
+  CHECK(found[0].rule == std::string("config-format"));
+  for (
+      const char* words :
+      {R"("quant_method": "gptq", "sym": false, "desc_act": null, "bits": 4, "group_size": -1, "dynamic": {"-:x": {}})",
+       R"("quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"symmetric": true,
+           "actorder": "group", "num_bits": 4, "block_structure": "128x128"}, "targets": ["Linear"]}})",
+       R"("quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3", "sym": 1)",
+       R"("quant_method": "compressed-tensors", "bits": "4", "config_groups": {})",
+       R"("quant_method": "exl3", "bits": 3.5)", R"("quant_method": "auto-round", "group_size": [128, 128])",
+       R"("quant_method": "twofour", "format": 4, "bits": "4")"})
+    CHECK_MESSAGE(places(entry(words)).empty(), words);
+}
+
+TEST_CASE("a setting that promises tensors needs them") {
+  std::vector<TensorInfo> tensors(1);
+  const auto with = [&](const char* name, const std::string& words) {
+    tensors[0].name = name;
+    return places(entry(R"("quant_method": "modelopt", )" + words), "null", tensors);
+  };
+  const std::string q = "config.json:quantization_config.";
+  CHECK(with("m.weight", R"("pre_quant_scale": true)") == q + "pre_quant_scale");
+  CHECK(with("m.weight", R"("pre_quant_scale": false)").empty());
+  CHECK(with("n.input_quantizer._pre_quant_scale", R"("pre_quant_scale": true)").empty());
+  CHECK(with("m.weight", R"("has_zero_point": true)") == q + "has_zero_point");
+  CHECK(with("zero.conv.weight", R"("has_zero_point": true)") == q + "has_zero_point");
+  CHECK(with("m.weight_zero_point", R"("has_zero_point": true)").empty());
+  CHECK(with("m.input_zero_point", R"("has_zero_point": true)") == q + "has_zero_point");
+  const std::string layer = R"("quantized_layers": {"a.b": {"has_zero_point": true}})";
+  CHECK(with("a.b.weight_zero_point", layer).empty());
+  CHECK(with("a.bc.weight_zero_point", layer) == q + "quantized_layers.a.b.has_zero_point");
+  const auto found = find_config_terms(parse_json("c", entry(layer)), Json(), tensors);
+  CHECK(found[0].problem == "expected false, as a.b has no zero points, found true");
+  CHECK(found[0].rule == std::string("incomplete-module"));
+}
+
 }  // namespace config_terms_test

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "lib/source/checkpoint/linears.h"
+#include "lib/source/checkpoint/weight_terms.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"
@@ -172,6 +173,28 @@ TEST_CASE("scales that are not valid and FP8 weights that are NaN are refused by
                           "0x{:02X} at n 2, k 16",
                           byte));
   }
+}
+
+TEST_CASE("linears of F64 are terms whatever is read, other tensors of F64 are none") {
+  const auto problem = [](const std::string& name, std::vector<int64_t> shape) {
+    const Scratch scratch;
+    size_t bytes = 8;
+    for (const int64_t n : shape) bytes *= static_cast<size_t>(n);
+    Tensors tensors{{name, DType::kF64, std::move(shape), std::vector<uint8_t>(bytes)}};
+    add_bf16(tensors, "m.weight", {4, 4});
+    const Checkpoint c = open_checkpoint(scratch, tensors);
+    Problems problems;
+    refuse_changed_weights(
+        c, [](size_t) { return false; }, {}, problems);
+    return message_of([&] { problems.refuse(); });
+  };
+  for (const auto& [name, shape] : {std::pair{"l.q_proj.weight", std::vector<int64_t>{4, 2}},
+                                    {"model.layers.0.mlp.experts.down_proj", {2, 2, 4}}})
+    CHECK(contains(problem(name, shape),
+                   std::string(name) + ": expected weights in BF16, F16 or F32, found F64"));
+  CHECK(problem("l.norm.weight", {4}) == "");
+  CHECK(problem("embed_tokens.weight", {4, 2}) == "");
+  CHECK(problem("inv_freq", {4}) == "");
 }
 
 }  // namespace weights_refusal_test

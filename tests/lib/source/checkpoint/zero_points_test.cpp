@@ -356,4 +356,25 @@ TEST_CASE("the words for zero points") {
                  "expected stored, symmetric or v2, found \"v3\""));
 }
 
+TEST_CASE("an exception for a module decides its bits, its order and its groups") {
+  const auto refusal = [](const std::string& more) {
+    const Scratch scratch;
+    StoredInt4 w(16, 64, 16, DType::kBF16, 1);
+    w.make_symmetric();
+    Tensors tensors;
+    w.add_gptq(tensors, "a.q_proj", 1);
+    const Checkpoint c = open(scratch, tensors, int4_config("gptq", 16, more), ZeroPoints::kAsStated);
+    return message_of([&] { find_weight_modules(c); });
+  };
+  CHECK(contains(refusal(R"(, "dynamic": {"+:.*q_proj": {"desc_act": true}})"),
+                 "g_idx beside it, as the config's desc_act: true says"));
+  CHECK(contains(refusal(R"(, "dynamic": {"+:.*q_proj": {"bits": 8}})"), "expected integers of 4 bits"));
+  CHECK(contains(refusal(R"(, "extra_config": {"a.q_proj": {"bits": 3}})"), "expected integers of 4 bits"));
+  CHECK(contains(refusal(R"(, "desc_act": true)"), "desc_act: true"));
+  for (const char* more : {"", R"(, "dynamic": {"+:.*k_proj": {"desc_act": true, "bits": 8}})",
+                           R"(, "desc_act": true, "dynamic": {"+:.*q_proj": {"desc_act": false}})",
+                           R"(, "dynamic": {"+:.*q_proj": {"bits": 4, "group_size": 16}})"})
+    CHECK_MESSAGE(refusal(more) == "", more);
+}
+
 }  // namespace zero_points_test

@@ -145,6 +145,18 @@ TEST_CASE("a destination that became a link or another directory since it was lo
   }
 }
 
+TEST_CASE("a directory to be emptied that got a file since it was looked at keeps all, without a journal") {
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {sound()});
+  convert(scratch / "src", scratch / "out");
+  const Destination destination(scratch / "out", scratch / "src", Existing::kReplace);
+  write_text(scratch / "out/notes", "mine");
+  const auto before = read_tree(scratch / "out");
+  const std::string message = message_of([&] { OutputDirectory{destination}; });
+  CHECK(contains(message, "expected only what was in it when the run began, found \"notes\""));
+  CHECK((read_tree(scratch / "out") == before));
+}
+
 TEST_CASE("a file as destination is refused") {
   const Scratch scratch;
   write_checkpoint(scratch / "src", {sound()});
