@@ -58,7 +58,7 @@ void check_kept(const CompressArguments& o) {
   }
 }
 
-void take_solving_words(const CompressArguments& o, Rule& rule) {
+void take_solving_settings(const CompressArguments& o, Rule& rule) {
   for (const std::string_view key : {keys::kMethod, keys::kSweeps}) take_word(o.recipe, key, rule);
 }
 
@@ -68,9 +68,9 @@ void check_options(const CompressArguments& o) {
     throw Error(fmt::format("{}: expected {} beside it, found none",
                             has_budget ? "--budget" : "--budget-stats",
                             has_budget ? "--budget-stats" : "--budget"));
-  Rule said;
-  take_solving_words(o, said);
-  if (!o.recipe.recipe.empty() && (!said.method.empty() || said.sweeps >= 0))
+  Rule configured;
+  take_solving_settings(o, configured);
+  if (!o.recipe.recipe.empty() && (!configured.method.empty() || configured.sweeps >= 0))
     throw Error("--recipe: expected --method and --sweeps as words of its rules, found them as options");
   check_inputs_apart(
       o.common.destination,
@@ -95,7 +95,7 @@ Recipe rules_of(const CompressArguments& o, Device device, const Common& common)
   if (words.budget.is_given()) take_budget(o.common, words, device, common, recipe);
   recipe = without_statistics(std::move(recipe));
   for (Rule& rule : recipe.rules) {
-    if (words.recipe.empty() && can_solve(rule)) take_solving_words(o, rule);
+    if (words.recipe.empty() && can_solve(rule)) take_solving_settings(o, rule);
   }
   return recipe;
 }

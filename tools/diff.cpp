@@ -1,6 +1,6 @@
 #include "lib/look/diff/diff.h"
 #include "formats/error.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 
 #include <fmt/format.h>
 

@@ -55,7 +55,7 @@ Checkpoint outline(const Checkpoint& base, const Checkpoint* donor, const std::v
 /// Removes the quantization settings from `edited` if no quantized weights are left. `result` has the
 /// result's tensors. Throws Error if an engine reads the base correctly, but would read `result` in wrong
 /// formats because of the settings.
-void settle_words(const Checkpoint& base, const Checkpoint& result, Edited& edited);
+void settle_settings(const Checkpoint& base, const Checkpoint& result, Edited& edited);
 
 /// Makes the edited checkpoint, which reads from the files of its sources. A config that equals the source's
 /// config keeps its text.

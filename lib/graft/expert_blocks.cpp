@@ -10,7 +10,7 @@
 
 #include "formats/module_names.h"
 #include "lib/base/findings/problems.h"
-#include "lib/graft/selection.h"
+#include "lib/graft/module_patterns.h"
 
 namespace twofour {
 namespace {

@@ -10,7 +10,7 @@
 #include "formats/error.h"
 #include "lib/base/findings/options.h"
 #include "lib/base/findings/problems.h"
-#include "lib/graft/selection.h"
+#include "lib/graft/module_patterns.h"
 #include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "formats/error.h"
-#include "lib/graft/selection.h"
+#include "lib/graft/module_patterns.h"
 #include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {

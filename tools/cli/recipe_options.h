@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "lib/recipe/words/rule_words.h"
+#include "lib/recipe/settings/rule_settings.h"
 #include "lib/write/budget/budget.h"
 #include "lib/write/plan/plan.h"
 #include "tools/cli/arguments.h"
@@ -17,15 +17,15 @@ namespace twofour {
 struct RecipeOptions {
   /// A setting of rules that was given as an option. The row of the setting decides whether it is a text, a
   /// number or a bool.
-  struct Said {
+  struct Configured {
     std::string text;
     int64_t number = -1;
     bool flag = false;
   };
   std::string layout;
-  std::map<std::string_view, Said> words;  ///< settings of the command, by key
-  std::string recipe;                      ///< for convert; file or name of a recipe; excludes other options
-  std::string statistics;                  ///< a statistics file
+  std::map<std::string_view, Configured> words;  ///< settings of the command, by key
+  std::string recipe;      ///< for convert; file or name of a recipe; excludes other options
+  std::string statistics;  ///< a statistics file
   bool strict_statistics = false;
   bool collects_statistics = false;  ///< for compress; collects statistics first
   Budget budget;                     ///< for quantize; the amount to prune
@@ -54,7 +54,7 @@ void add_mask_option(Arguments& args, RecipeOptions& options, RuleCommand comman
 void add_budget_options(Arguments& args, RecipeOptions& options, RuleCommand command);
 
 /// Makes the option `option` exclude all options for choosing and changing modules.
-void exclude_rule_words(Arguments& args, const std::string& option);
+void exclude_rule_settings(Arguments& args, const std::string& option);
 
 /// Reads the recipe that --recipe names. It is the file of that name or, if there is no such file and the
 /// name has neither "/" nor ".", the built-in recipe. Its rules get the statistics of --stats.

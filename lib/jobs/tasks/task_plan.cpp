@@ -1,5 +1,5 @@
 #include "lib/jobs/tasks/task_plan.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 
 #include <fmt/format.h>
 

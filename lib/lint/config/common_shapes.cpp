@@ -88,8 +88,8 @@ class CommonShapes {
   /// Returns a number in the language model's config.
   std::optional<int64_t> stated(const char* key) const {
     std::optional<int64_t> found;
-    for (const Json* said : model_settings(s_.config, key)) {
-      const int64_t value = said->is_number_integer() ? said->get<int64_t>() : 0;
+    for (const Json* configured : model_settings(s_.config, key)) {
+      const int64_t value = configured->is_number_integer() ? configured->get<int64_t>() : 0;
       if (value > 0 && value <= kLargestSize) found = value;
     }
     return found;
@@ -341,8 +341,8 @@ class CommonShapes {
   void check_sizes() {
     std::set<std::string_view> reported;
     for (const SizeOfPart& size : kSizesOfParts) {
-      const auto said = stated(size.key);
-      if (!said || reported.contains(size.key)) continue;
+      const auto configured = stated(size.key);
+      if (!configured || reported.contains(size.key)) continue;
       const LayerPart* first = nullptr;
       bool alike = true;
       for (const LayerTensors& layer : main_->layers) {
@@ -353,9 +353,9 @@ class CommonShapes {
       }
       if (first == nullptr || !alike) continue;
       const int64_t found = size.rows ? first->n : first->k;
-      if (found <= 0 || found == *said) continue;
+      if (found <= 0 || found == *configured) continue;
       reported.insert(size.key);
-      add_key(size.key, found, *first, *said);
+      add_key(size.key, found, *first, *configured);
     }
   }
 

@@ -23,9 +23,9 @@ struct StatedDrafts {
 };
 std::optional<StatedDrafts> stated_drafts(const Json& config) {
   for (const char* key : kCounts) {
-    for (const Json* said : model_settings(config, key)) {
-      if (said->is_number_integer() && said->get<int64_t>() >= 0)
-        return StatedDrafts{key, said->get<int64_t>()};
+    for (const Json* configured : model_settings(config, key)) {
+      if (configured->is_number_integer() && configured->get<int64_t>() >= 0)
+        return StatedDrafts{key, configured->get<int64_t>()};
     }
   }
   return std::nullopt;
@@ -33,11 +33,12 @@ std::optional<StatedDrafts> stated_drafts(const Json& config) {
 
 /// Returns the number of stored layers in one draft. Drafts of Nemotron have a layer for each mixer.
 int64_t layers_of_draft(const Json& config) {
-  for (const Json* said : model_settings(config, "mtp_hybrid_override_pattern")) {
-    if (said->is_string()) return std::max<int64_t>(std::ssize(said->get_ref<const std::string&>()), 1);
+  for (const Json* configured : model_settings(config, "mtp_hybrid_override_pattern")) {
+    if (configured->is_string())
+      return std::max<int64_t>(std::ssize(configured->get_ref<const std::string&>()), 1);
   }
-  for (const Json* said : model_settings(config, "mtp_layers_block_type")) {
-    if (said->is_array()) return std::max<int64_t>(std::ssize(*said), 1);
+  for (const Json* configured : model_settings(config, "mtp_layers_block_type")) {
+    if (configured->is_array()) return std::max<int64_t>(std::ssize(*configured), 1);
   }
   return 1;
 }
@@ -76,7 +77,7 @@ class DraftLint {
   void check_counts() {
     const int64_t layers = model_layers(s_.config), last = groups_[0].layers.back().layer;
     auto stated = stated_drafts(s_.config);
-    const bool is_said = stated.has_value();
+    const bool is_configured = stated.has_value();
     std::string first;
     int64_t stored = 0;
     if (last >= layers) {
@@ -89,7 +90,7 @@ class DraftLint {
           stored, (group.layers.back().layer + layers_of_draft(s_.config)) / layers_of_draft(s_.config));
       first = fmt::format("{}.{}", group.container, group.layers[0].layer);
     }
-    if (!is_said) {
+    if (!is_configured) {
       // The config of Qwen3-Next has no key for drafts, and loaders assume one draft.
       const bool is_inside = last >= layers && layers < std::numeric_limits<int64_t>::max();
       if (!is_inside && !is_of_qwen35()) return;
@@ -101,7 +102,7 @@ class DraftLint {
     if (more) {
       reporter_.add("layers-extra", {"config.json", stated->key},
                     "expected {} as {} and what follows it is stored, found {}", stored, first,
-                    is_said ? fmt::format("{}", stated->count) : "none");
+                    is_configured ? fmt::format("{}", stated->count) : "none");
     } else {
       reporter_.add("mtp-missing", {"config.json", stated->key},
                     "expected {} layers for multi-token prediction, found {}, the first {}", stated->count,

@@ -185,8 +185,9 @@ class BlockLint {
 std::set<int64_t> promised_counts(const Json& config, std::initializer_list<const char*> keys) {
   std::set<int64_t> counts;
   for (const char* key : keys) {
-    for (const Json* said : model_settings(config, key)) {
-      if (said->is_number_integer() && said->get<int64_t>() > 0) counts.insert(said->get<int64_t>());
+    for (const Json* configured : model_settings(config, key)) {
+      if (configured->is_number_integer() && configured->get<int64_t>() > 0)
+        counts.insert(configured->get<int64_t>());
     }
   }
   return counts;

@@ -166,8 +166,8 @@ void check_layers(const LintInput& s, LintReporter& reporter) {
 /// Returns the value of `key` for the language model; nullopt: config.json does not state it.
 std::optional<bool> text_flag(const Json& config, const char* key) {
   std::optional<bool> flag;
-  for (const Json* said : model_settings(config, key)) {
-    if (said->is_boolean()) flag = said->get<bool>();
+  for (const Json* configured : model_settings(config, key)) {
+    if (configured->is_boolean()) flag = configured->get<bool>();
   }
   return flag;
 }

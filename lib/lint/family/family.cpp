@@ -14,10 +14,10 @@ namespace {
 /// True if a config states enough about its model for a comparison with the tensors. Most hand-written
 /// configs state next to nothing.
 bool describes_model(const Json& config) {
-  int said = 0;
+  int configured = 0;
   for (const char* key : {"hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads"})
-    said += config.contains(key) && !config[key].is_null();
-  return said >= 2;
+    configured += config.contains(key) && !config[key].is_null();
+  return configured >= 2;
 }
 
 /// Reports tensors that are missing, and tensors that the family does not have.

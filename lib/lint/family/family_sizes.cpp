@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "lib/base/findings/and_more.h"
-#include "lib/lint/family/blame.h"
 #include "lib/lint/family/family_checks.h"
+#include "lib/lint/family/size_votes.h"
 #include "lib/source/checkpoint/gate_up_order.h"
 #include "lib/source/checkpoint/model_config.h"
 
@@ -69,16 +69,18 @@ class SizeLint : public FamilyLint {
 
   void report_key(const WrongKey& w) {
     if (!x_.blamed.insert(w.key).second) return;
-    const Json* said = sizes_.stated(w.key);
-    std::string found = said != nullptr ? quoted_setting(*said)
-                        : w.said        ? fmt::format("none, for which {} has {}", model_.model_type, *w.said)
-                                        : "none";
+    const Json* configured = sizes_.stated(w.key);
+    std::string found = configured != nullptr ? quoted_setting(*configured)
+                        : w.configured
+                            ? fmt::format("none, for which {} has {}", model_.model_type, *w.configured)
+                            : "none";
     const TensorInfo& first = s_.tensors[w.first];
     std::string more = and_more(w.tensors, " and {} more");
     // The expression is shown if it has other factors than the key.
     const std::string by = w.expression == w.key ? "" : fmt::format(" ({})", w.expression);
     const bool is_vocab = w.key == "vocab_size";
-    if (is_vocab && w.said && w.found > *w.said && w.found % 64 == 0 && w.found - *w.said < 1024) {
+    if (is_vocab && w.configured && w.found > *w.configured && w.found % 64 == 0 &&
+        w.found - *w.configured < 1024) {
       reporter_.add("padded-vocabulary", {"config.json", w.key}, "expected {} as {}{} has {}, found {}",
                     w.found, first.name, more, describe(first), found);
       return;

@@ -42,9 +42,9 @@ class SwitchLint : public FamilyLint {
       }
     }
     if (on ? there > 0 || lacking == 0 : there == 0 || lacking > there) return;
-    const Json* said = sizes_.stated(key);
-    const std::string found =
-        said == nullptr ? fmt::format("none, which says {}", on ? "yes" : "no") : quoted_setting(*said);
+    const Json* configured = sizes_.stated(key);
+    const std::string found = configured == nullptr ? fmt::format("none, which says {}", on ? "yes" : "no")
+                                                    : quoted_setting(*configured);
     sizes_.set(key, on ? 0 : 1);
     if (!x_.is_own_class) return;
     x_.blamed.insert(key);

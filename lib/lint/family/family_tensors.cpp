@@ -70,7 +70,8 @@ int64_t codes_in_word(const Json& quantization) {
       if (!group.is_object() || !group.contains("weights")) continue;
       const Json& weights = group["weights"];
       const bool is_int = weights.is_object() && weights.contains("type") && weights["type"] == "int";
-      if (const int64_t said = bits_of(weights, "num_bits"); is_int && said > 0) bits = said;
+      if (const int64_t configured = bits_of(weights, "num_bits"); is_int && configured > 0)
+        bits = configured;
     }
   }
   return bits == 2 || bits == 8 ? 32 / bits : 8;

@@ -57,9 +57,9 @@ class TokenEvents : public JsonEvents {
 /// Returns vocab_size of the language model; nullopt: no config states it.
 std::optional<uint64_t> find_vocabulary(const Json& config) {
   std::optional<uint64_t> size;
-  for (const Json* said : model_settings(config, "vocab_size")) {
-    if (said->is_number_unsigned() && said->get<uint64_t>() > 0)
-      size = std::max(size.value_or(0), said->get<uint64_t>());
+  for (const Json* configured : model_settings(config, "vocab_size")) {
+    if (configured->is_number_unsigned() && configured->get<uint64_t>() > 0)
+      size = std::max(size.value_or(0), configured->get<uint64_t>());
   }
   return size;
 }

@@ -35,7 +35,7 @@ class SettingLint {
                   quoted_setting(found));
   }
   /// Returns the value of a key in the language model's config; nullptr: it has none.
-  const Json* said(std::string_view key) const {
+  const Json* configured(std::string_view key) const {
     const Json& value = member(*config_, key);
     return value.is_null() ? nullptr : &value;
   }

@@ -63,7 +63,7 @@ class Choices : public SettingLint {
   void run() {
     if (model_) check_activations();
     for (const Choice& choice : kChoices) {
-      const Json* value = said(choice.key);
+      const Json* value = configured(choice.key);
       if (value != nullptr && !is_one_of(*value, choice.texts))
         odd(choice.key, fmt::format("one of {}", fmt::join(choice.texts, ", ")), *value);
     }
@@ -92,7 +92,7 @@ class Choices : public SettingLint {
                                                "swish",         "tanh",        "prelu",
                                                "xielu",         "swigluoai",   "situ"};
     for (const char* key : {"hidden_act", "hidden_activation", "mlp_hidden_act", "mamba_hidden_act"}) {
-      const Json* value = said(key);
+      const Json* value = configured(key);
       if (value != nullptr && !is_one_of(*value, kFunctions))
         odd(key, "an activation that loaders know", *value);
     }
@@ -112,7 +112,7 @@ class Choices : public SettingLint {
   /// Checks the kinds of layers. A model with its own code may have kinds of its own.
   void check_layer_kinds() {
     if (!model_ || s_.config.contains("auto_map")) return;
-    const Json* list = said("layer_types");
+    const Json* list = configured("layer_types");
     if (list == nullptr) return;
     if (!list->is_array()) return odd("layer_types", "a list", *list);
     const auto unknown = std::find_if(list->begin(), list->end(),
@@ -123,7 +123,7 @@ class Choices : public SettingLint {
   /// Checks the settings of routers. A bias for the choice of experts belongs to a router with sigmoid
   /// scores. Source: vLLM, models/deepseek_v2.py.
   void check_routing() {
-    const Json *method = said("topk_method"), *score = said("scoring_func");
+    const Json *method = configured("topk_method"), *score = configured("scoring_func");
     const bool other_method = method != nullptr && *method != "noaux_tc";
     const bool other_score =
         method != nullptr && *method == "noaux_tc" && score != nullptr && *score == "softmax";
@@ -140,7 +140,7 @@ class Choices : public SettingLint {
   /// Checks DeepSeek-V4's list of compression ratios. The ratio of each layer is compared with the height of
   /// its compressor's table. A ratio of 0 means that the layer has no compressor.
   void check_ratios() {
-    const Json* ratios = said("compress_ratios");
+    const Json* ratios = configured("compress_ratios");
     if (s_.is_part || ratios == nullptr || !ratios->is_array()) return;
     for (size_t i = 0; i < ratios->size(); ++i) {
       const Json& ratio = (*ratios)[i];
@@ -158,16 +158,16 @@ class Choices : public SettingLint {
   /// Checks the width of LFM2's MLP, which four keys determine. Source: transformers 5.17, modeling_lfm2.py.
   void check_width() {
     if (!model_ || model_->model_type != "lfm2") return;
-    const Json* stated = said("intermediate_size");
+    const Json* stated = configured("intermediate_size");
     const auto tensor = s_.find("model.layers.0.feed_forward.w1.weight");
     if (stated == nullptr || !stated->is_number_integer() || !tensor || s_.tensors[*tensor].shape.size() != 2)
       return;
     const auto number = [&](const char* key, double otherwise) {
-      const Json* value = said(key);
+      const Json* value = configured(key);
       return value != nullptr && value->is_number() ? value->get<double>() : otherwise;
     };
     auto width = stated->get<int64_t>();
-    const Json* adjusts = said("block_auto_adjust_ff_dim");
+    const Json* adjusts = configured("block_auto_adjust_ff_dim");
     if (adjusts == nullptr || *adjusts == true) {
       const auto multiple = std::max<int64_t>(1, static_cast<int64_t>(number("block_multiple_of", 256)));
       width =

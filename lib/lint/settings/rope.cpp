@@ -22,7 +22,7 @@ class Rope : public SettingLint {
 
   void run() {
     for (const char* key : {"rope_scaling", "rope_parameters"}) {
-      const Json* rope = said(key);
+      const Json* rope = configured(key);
       if (rope == nullptr) continue;
       if (!rope->is_object()) {
         odd(key, "an object or null", *rope);

@@ -175,7 +175,7 @@ class Settings : public SettingLint {
   }
   /// Returns a number in the config; by default, that of its family.
   std::optional<int64_t> number(std::string_view key) const {
-    if (const Json* value = said(key))
+    if (const Json* value = configured(key))
       return value->is_number_integer() && *value > 0 ? std::optional(value->get<int64_t>()) : std::nullopt;
     return sizes_ ? sizes_->number(key) : std::nullopt;
   }
@@ -222,14 +222,15 @@ class Settings : public SettingLint {
                  *groups);
     }
     const auto width = number("hidden_size");
-    const bool derived = said("head_dim") == nullptr && model_ && said("qk_rope_head_dim") == nullptr &&
+    const bool derived = configured("head_dim") == nullptr && model_ &&
+                         configured("qk_rope_head_dim") == nullptr &&
                          sizes_->keys("head_dim") != std::vector<std::string>{"head_dim"};
     if (derived && heads && width && *heads > 0 && *width % *heads != 0) {
       impossible("num_attention_heads",
                  "expected a divisor of hidden_size, {}, as there is no head_dim, found {}", *width, *heads);
     }
     const auto dim = number("head_dim");
-    if (dim && *dim % 2 != 0 && said("head_dim") != nullptr)
+    if (dim && *dim % 2 != 0 && configured("head_dim") != nullptr)
       impossible("head_dim", "expected an even number, as positions turn pairs, found {}", *dim);
   }
 
@@ -238,7 +239,7 @@ class Settings : public SettingLint {
     std::string count_key, chosen_key;
     const auto take = [&](std::optional<int64_t>& to, std::string& key, const char* name) {
       if (to || *name == '\0') return;
-      const Json* value = said(name);
+      const Json* value = configured(name);
       if (value != nullptr && value->is_array() && !value->empty()) value = largest_of(*value);
       if (value == nullptr || !value->is_number_integer() || *value < 0) return;
       to = value->get<int64_t>();
@@ -281,7 +282,7 @@ class Settings : public SettingLint {
     if (!layers) return;
     for (const char* key :
          {"layer_types", "mlp_layer_types", "layers_block_type", "indexer_types", "no_rope_layers"}) {
-      const Json* list = said(key);
+      const Json* list = configured(key);
       if (list == nullptr || !list->is_array()) continue;
       const auto count = static_cast<int64_t>(list->size());
       // The list of layers without rotation may be empty, or longer than the number of layers.
@@ -289,7 +290,7 @@ class Settings : public SettingLint {
       if (count == *layers || may_differ) continue;
       impossible(key, "expected {} entries as num_hidden_layers says, found {}", *layers, list->size());
     }
-    const Json* pattern = said("hybrid_override_pattern");
+    const Json* pattern = configured("hybrid_override_pattern");
     if (pattern != nullptr && pattern->is_string()) {
       const auto entries = static_cast<int64_t>(pattern->get_ref<const std::string&>().size());
       if (entries != *layers) {
@@ -297,12 +298,12 @@ class Settings : public SettingLint {
                    *layers, entries);
       }
     }
-    const Json* ratios = said("compress_ratios");
+    const Json* ratios = configured("compress_ratios");
     if (ratios != nullptr && ratios->is_array() && !ratios->empty() && std::ssize(*ratios) < *layers) {
       impossible("compress_ratios", "expected an entry for each of {} layers, found {}", *layers,
                  ratios->size());
     }
-    const Json* dense = said("mlp_only_layers");
+    const Json* dense = configured("mlp_only_layers");
     if (dense == nullptr || !dense->is_array()) return;
     for (const Json& layer : *dense) {
       if (layer.is_number_integer() && layer >= 0 && layer < *layers) continue;
@@ -322,10 +323,10 @@ class Settings : public SettingLint {
     for (const auto& keys : kSame) {
       const char* first = nullptr;
       for (const char* key : keys) {
-        const Json* value = key != nullptr ? said(key) : nullptr;
+        const Json* value = key != nullptr ? configured(key) : nullptr;
         if (value == nullptr || value->is_structured()) continue;
-        if (first != nullptr && *said(first) != *value) {
-          impossible(key, "expected {} as {} says, found {}", quoted_setting(*said(first)), first,
+        if (first != nullptr && *configured(first) != *value) {
+          impossible(key, "expected {} as {} says, found {}", quoted_setting(*configured(first)), first,
                      quoted_setting(*value));
         }
         if (first == nullptr) first = key;

@@ -10,8 +10,8 @@
 #include "formats/layouts/layouts.h"
 #include "lib/base/findings/options.h"
 #include "lib/look/inspect/inspect.h"
+#include "lib/recipe/artifact/artifact_modules.h"
 #include "lib/recipe/artifact/manifest.h"
-#include "lib/recipe/artifact/modules.h"
 
 namespace twofour {
 namespace {

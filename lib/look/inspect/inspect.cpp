@@ -1,5 +1,5 @@
 #include "lib/look/inspect/inspect.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@
 #include "lib/base/findings/options.h"
 #include "lib/base/findings/problems.h"
 #include "lib/base/io/file.h"
-#include "lib/recipe/artifact/modules.h"
+#include "lib/recipe/artifact/artifact_modules.h"
 #include "lib/recipe/selection/output_matrix.h"
 #include "lib/source/checkpoint/linears.h"
 

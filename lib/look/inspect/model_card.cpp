@@ -153,13 +153,13 @@ std::string code(const std::string& text) {
 /// A rule without its empty settings. Each long list is replaced by its length.
 Json short_rule(const Json& rule) {
   constexpr size_t kLongest = 32;
-  Json said = Json::object();
+  Json configured = Json::object();
   for (const auto& [key, value] : rule.items()) {
     if ((value.is_array() || value.is_object()) && value.empty()) continue;
     const bool is_long = (value.is_array() || value.is_object()) && value.size() > kLongest;
-    said[key] = is_long ? Json(fmt::format("{} entries", value.size())) : value;
+    configured[key] = is_long ? Json(fmt::format("{} entries", value.size())) : value;
   }
-  return said;
+  return configured;
 }
 
 std::string recipe_text(const Json& recipe) {

@@ -110,7 +110,7 @@ struct Words {
 };
 
 /// Reads rows [row, row + rows) of columns [begin, end) of a tensor.
-Words read_words(const Checkpoint& c, size_t tensor, int64_t row, int64_t rows, int64_t begin, int64_t end) {
+Words read_keys(const Checkpoint& c, size_t tensor, int64_t row, int64_t rows, int64_t begin, int64_t end) {
   const int64_t pitch = c.tensors()[tensor].shape[1];
   Words out{std::vector<uint32_t>(static_cast<size_t>(rows * (end - begin))), begin, end - begin};
   const int64_t runs = out.width == pitch ? 1 : rows, length = rows * out.width / runs;
@@ -137,14 +137,14 @@ class DerivedInt4 {
     const int64_t first8 = n0 / 8, last8 = (n1 + 7) / 8;
     const bool along_k = m.packing == Int4Packing::kAlongK, awq = m.packing == Int4Packing::kAwq;
     const auto& weight = c.tensors()[m.weight].shape;
-    codes_ = along_k ? read_words(c, m.weight, n0, n1 - n0, 0, weight[1])
-             : awq   ? read_words(c, m.weight, 0, m.k, first8, last8)
-                     : read_words(c, m.weight, 0, weight[0], n0, n1);
+    codes_ = along_k ? read_keys(c, m.weight, n0, n1 - n0, 0, weight[1])
+             : awq   ? read_keys(c, m.weight, 0, m.k, first8, last8)
+                     : read_keys(c, m.weight, 0, weight[0], n0, n1);
     const auto& scale = c.tensors()[*m.scale].shape;
     groups_ = along_k ? scale[1] : scale[0];
     if (m.zero_points && !m.ignores_zero_points) {
-      zeros_ = along_k ? read_words(c, *m.zero_points, first8, last8 - first8, 0, groups_)
-                       : read_words(c, *m.zero_points, 0, groups_, first8, last8);
+      zeros_ = along_k ? read_keys(c, *m.zero_points, first8, last8 - first8, 0, groups_)
+                       : read_keys(c, *m.zero_points, 0, groups_, first8, last8);
     }
     read_scales(n1);
     read_groups();

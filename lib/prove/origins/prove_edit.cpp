@@ -11,8 +11,8 @@
 #include "formats/naming.h"
 #include "lib/base/threads/interrupt.h"
 #include "lib/base/threads/parallel.h"
+#include "lib/prove/origins/configured_formats.h"
 #include "lib/prove/origins/edit_origin.h"
-#include "lib/prove/origins/said_of_modules.h"
 #include "lib/prove/origins/switches.h"
 #include "lib/recipe/artifact/manifest.h"
 #include "lib/source/checkpoint/linears.h"
@@ -252,7 +252,7 @@ void check_settings_of_edit(const Checkpoint& artifact, const Edit& edit, const 
 std::string module_name_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
 
 /// True if loaders treat a module in floats as not quantized, although no list names it.
-bool is_known_float(SaidOfModules& now, SaidOfModules* donor, const std::string& module) {
+bool is_known_float(ConfiguredFormats& now, ConfiguredFormats* donor, const std::string& module) {
   if (!now.is_target(module)) return true;
   if (donor == nullptr || !now.is_fp8() || !donor->is_fp8()) return false;
   const std::vector<bool> listed = donor->listed(module);
@@ -264,8 +264,8 @@ bool is_known_float(SaidOfModules& now, SaidOfModules* donor, const std::string&
 /// for an absent module.
 void check_words_of_edit(const Checkpoint& artifact, const EditOrigins& origins, const Checkpoint& base,
                          const Checkpoint* donor, EditProof& proof) {
-  SaidOfModules before(base), now(artifact);
-  std::optional<SaidOfModules> of_donor;
+  ConfiguredFormats before(base), now(artifact);
+  std::optional<ConfiguredFormats> of_donor;
   if (donor != nullptr) of_donor.emplace(*donor);
   Problems ignored;
   const auto wrong = [&](const std::string& module, const std::string& expected) {

@@ -6,7 +6,7 @@
 #include "formats/atom.h"
 #include "kernels/moe/moe.h"
 #include "lib/prove/validate/proof.h"
-#include "lib/recipe/artifact/modules.h"
+#include "lib/recipe/artifact/artifact_modules.h"
 #include "lib/source/checkpoint/checkpoint.h"
 #include "lib/write/methods/layout_matrix.h"
 

@@ -25,7 +25,7 @@
 #include "lib/prove/validate/solved_group_proofs.h"
 #include "lib/recipe/artifact/layout_names.h"
 #include "lib/recipe/artifact/manifest.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/write/plan/tensor_rewrite.h"
 
 namespace twofour {

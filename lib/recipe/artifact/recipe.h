@@ -9,8 +9,8 @@
 #include "formats/json.h"
 #include "lib/base/io/links.h"
 #include "lib/recipe/artifact/edit.h"
-#include "lib/recipe/words/json_words.h"
-#include "lib/recipe/words/rule.h"
+#include "lib/recipe/settings/json_keys.h"
+#include "lib/recipe/settings/rule.h"
 #include "lib/source/checkpoint/checkpoint.h"
 
 namespace twofour {

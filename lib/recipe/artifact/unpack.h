@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "formats/layouts/layout.h"
-#include "lib/recipe/artifact/modules.h"
+#include "lib/recipe/artifact/artifact_modules.h"
 #include "lib/source/checkpoint/checkpoint.h"
 
 namespace twofour {

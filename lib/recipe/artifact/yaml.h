@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/recipe/words/chosen.h"
+#include "lib/recipe/settings/chosen.h"
 
 namespace twofour {
 

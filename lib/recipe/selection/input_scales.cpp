@@ -82,7 +82,7 @@ class InputScaleChooser {
       case Kind::kGiven:
         take_given();
         break;
-      case Kind::kUnsaid:
+      case Kind::kUnset:
       case Kind::kKeep:
       case Kind::kNeighbours:
         take_existing();

@@ -7,7 +7,7 @@
 #include "kernels/moe/dense_moe.h"
 #include "kernels/moe/moe_cpu.h"
 #include "lib/base/io/mapped_file.h"
-#include "lib/recipe/artifact/modules.h"
+#include "lib/recipe/artifact/artifact_modules.h"
 #include "lib/run/runtime/artifact.h"
 #include "lib/source/checkpoint/checkpoint.h"
 

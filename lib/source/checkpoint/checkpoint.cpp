@@ -90,7 +90,7 @@ DescribedCodes described_codes(const std::string& key, const std::string& value,
     const Json json = parse_json(key, value);
     if (!json.is_object()) return described;
     const auto layers = json.find("layers");
-    for (const auto& [word, said] : json.items()) {
+    for (const auto& [word, configured] : json.items()) {
       if (word != "layers" && word != "format_version") return described;
     }
     if (layers == json.end() || !layers->is_object()) return described;

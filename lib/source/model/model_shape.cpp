@@ -70,10 +70,11 @@ class ShapeReader {
       s_.refuse("layer_types", expected);
     if (types == nullptr && s_.has("full_attention_interval")) s_.count("full_attention_interval");
     for (int64_t layer = 0; layer < m_.layers; ++layer) {
-      const std::string_view said = s_.sizes().text("layer_types", layer), kind = s_.sizes().mixer(layer);
+      const std::string_view configured = s_.sizes().text("layer_types", layer),
+                             kind = s_.sizes().mixer(layer);
       const bool is_known = kind == "linear_attention" || kind == "full_attention";
       // A window, or an index of tokens, would make it another layer.
-      if (!is_known || (types != nullptr && said != kind && said != "attention"))
+      if (!is_known || (types != nullptr && configured != kind && configured != "attention"))
         s_.refuse("layer_types", expected);
       if (kind == "linear_attention") m_.mixers[static_cast<size_t>(layer)] = Mixer::kDelta;
     }
@@ -134,7 +135,8 @@ class ShapeReader {
   void read_windows() {
     m_.windows.assign(static_cast<size_t>(m_.layers), 0);
     if (traits_.windows == WindowRule::kNone) return;
-    const bool asks = traits_.windows == WindowRule::kAll || traits_.windows == WindowRule::kAllOrSaid ||
+    const bool asks = traits_.windows == WindowRule::kAll ||
+                      traits_.windows == WindowRule::kAllOrConfigured ||
                       traits_.windows == WindowRule::kAlternate;
     if (!asks && !s_.yes("use_sliding_window", false)) return;
     if (s_.has("sliding_window") && s_.sizes().stated("sliding_window") == nullptr) return;
@@ -152,7 +154,7 @@ class ShapeReader {
         s_.refuse("layer_types", "sliding_attention or full_attention for each layer");
       return type == "sliding_attention";
     }
-    if (traits_.windows == WindowRule::kAllOrSaid) return true;
+    if (traits_.windows == WindowRule::kAllOrConfigured) return true;
     if (traits_.windows == WindowRule::kFrom) return layer >= most;
     return layer % 2 == 0 && (traits_.windows == WindowRule::kAlternate || layer < most);
   }

@@ -57,10 +57,10 @@ std::string Settings::text(std::string_view key) const {
 
 bool Settings::has_tied_head() const {
   const char* kKey = "tie_word_embeddings";
-  const bool said = yes(kKey, sizes_.number(kKey).value_or(0) != 0);
-  if (whole_ == nullptr || !whole_->is_object()) return said;
+  const bool configured = yes(kKey, sizes_.number(kKey).value_or(0) != 0);
+  if (whole_ == nullptr || !whole_->is_object()) return configured;
   const auto at = whole_->find(kKey);
-  return at != whole_->end() && at->is_boolean() ? at->get<bool>() : said;
+  return at != whole_->end() && at->is_boolean() ? at->get<bool>() : configured;
 }
 
 Settings Settings::below(std::string_view key) const {

@@ -16,7 +16,7 @@
 #include "lib/base/findings/problems.h"
 #include "lib/base/names/natural.h"
 #include "lib/base/names/pattern.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/write/encode/quantized_group.h"
 #include "lib/write/plan/auxiliary_files.h"
 #include "lib/write/plan/plan.h"

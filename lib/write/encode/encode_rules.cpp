@@ -13,23 +13,23 @@ constexpr const char* kDefaultFp8Dialect = "compressed-tensors";
 /// Sets a setting to the rule's value, or by default to the first value that the dialect supports. Throws
 /// Error if the dialect does not support the value.
 template <class T, class Has>
-T choose_word(const Rule& rule, std::string_view key, Chosen<T>& said, const OutputDialect& dialect,
+T choose_word(const Rule& rule, std::string_view key, Chosen<T>& configured, const OutputDialect& dialect,
               const Has& has) {
   std::vector<std::string_view> held;
-  for (const ValueWord<T>& one : kValueWords<T>) {
+  for (const NamedValue<T>& one : kNamedValues<T>) {
     if (!has(one.value)) continue;
     held.push_back(one.word);
-    if (said.empty()) said = one.value;
+    if (configured.empty()) configured = one.value;
   }
-  if (said.empty() || !has(*said)) {
+  if (configured.empty() || !has(*configured)) {
     throw Error(fmt::format("{}: expected {}, which is all that the {} dialect has, found {}", rule.name(key),
-                            fmt::join(held, ", "), dialect.name, said.text()));
+                            fmt::join(held, ", "), dialect.name, configured.text()));
   }
-  return *said;
+  return *configured;
 }
 
 /// Throws Error on settings of statistics that contradict each other.
-void check_solving_words(const Rule& r) {
+void check_solving_settings(const Rule& r) {
   const bool prunes = !r.pattern.empty(), solves = r.has_statistics(),
              plain = r.method == SolveBy::kMagnitude;
   const std::string method = r.name(keys::kMethod);
@@ -156,7 +156,7 @@ EncodeRule nvfp4_rule(Rule& r) {
   rule.dialect = &output_dialect(r.dialect, true);
   rule.divides = rule.dialect->nvfp4->divides;
   rule.words = words_of(r);
-  check_solving_words(r);
+  check_solving_settings(r);
   const bool solves = r.solves(), masked = !r.mask_hash.empty();
   const std::string pattern = r.name(keys::kPattern);
   if (masked && r.pattern.empty())

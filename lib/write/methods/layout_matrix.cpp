@@ -18,7 +18,7 @@ LayoutMatrix::LayoutMatrix(OutputMatrix what, std::string as, OutputScales under
       layout(std::move(as)),
       scales(std::move(under)),
       tiling(cut),
-      fold_word(std::move(word)),
+      fold_name(std::move(word)),
       tensors_(std::move(tensors)),
       global_scales_(std::move(global_scales)) {
   with_layout(layout, [&]<class L>() { part_count_ = L::part_count; });

@@ -38,10 +38,10 @@ struct Tiling {
 /// a tensor with the global scales.
 class LayoutMatrix : public Transformation {
  public:
-  /// `fold_word` is the setting that allows a fold with a larger error. Messages name it. It is empty if the
+  /// `fold_name` is the setting that allows a fold with a larger error. Messages name it. It is empty if the
   /// rule has that setting.
   LayoutMatrix(OutputMatrix target, std::string layout, OutputScales scales, Tiling tiling,
-               std::string fold_word, std::vector<size_t> tensors, std::vector<size_t> global_scales);
+               std::string fold_name, std::vector<size_t> tensors, std::vector<size_t> global_scales);
 
   const OutputMatrix target;
   const std::string layout;
@@ -50,7 +50,7 @@ class LayoutMatrix : public Transformation {
   /// The largest relative norm of the change that a fold may make to a matrix of an expert. Larger changes
   /// are refused.
   static constexpr double kMostFoldError = 0.1;
-  const std::string fold_word;
+  const std::string fold_name;
   int part_count() const { return part_count_; }
 
   std::string name(const Checkpoint&) const override { return target.name; }

@@ -172,7 +172,7 @@ InputScaleRule input_scale_rule(const Rule& rule, const OutputDialect& dialect) 
 void add_neighbours(InputScaleRule& rule, Planner& planner) {
   using Kind = InputScale::Kind;
   const Kind kind = rule.words.kind();
-  if (kind != Kind::kNeighbours && kind != Kind::kGiven && kind != Kind::kUnsaid) return;
+  if (kind != Kind::kNeighbours && kind != Kind::kGiven && kind != Kind::kUnset) return;
   std::set<std::string> written;
   for (const InputScaleRule::Module& m : rule.modules) written.insert(m.name);
   const auto add = [&](const std::string& name, const std::shared_ptr<const Linear>& m, int64_t e) {

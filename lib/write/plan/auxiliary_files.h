@@ -8,7 +8,7 @@
 
 #include "lib/base/findings/finding.h"
 #include "lib/base/io/links.h"
-#include "lib/recipe/artifact/modules.h"
+#include "lib/recipe/artifact/artifact_modules.h"
 #include "lib/source/checkpoint/checkpoint.h"
 #include "lib/write/plan/plan.h"
 

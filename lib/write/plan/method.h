@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lib/recipe/artifact/recipe.h"
-#include "lib/recipe/words/rule_words.h"
+#include "lib/recipe/settings/rule_settings.h"
 #include "lib/write/plan/planner.h"
 
 namespace twofour {
@@ -45,7 +45,7 @@ std::vector<MethodRow>& methods();
 const MethodRow* find_method(std::string_view name);
 /// Throws Error if the rule's method does not take the setting `word` with this value, and if no method has
 /// the rule's name.
-void check_taken(const Rule& rule, const RuleWord& word, std::string_view value);
+void check_taken(const Rule& rule, const RuleSetting& word, std::string_view value);
 /// Makes the method that a rule names. Throws Error if no method has this name, on settings that the method
 /// does not use, and on values that no option has.
 std::unique_ptr<Method> make_method(Rule& rule);

@@ -231,7 +231,7 @@ void complete_dialect(const Checkpoint& source, Recipe& recipe) {
     if (own != nullptr && nvfp4 && own->nvfp4 == nullptr) own = nullptr;
     recipe.dialect = own != nullptr ? own->name : encodes ? output_dialects()[0].name : "";
   }
-  const unsigned kinds = rule_word(keys::kDialect).asked.methods;
+  const unsigned kinds = rule_setting(keys::kDialect).asked.methods;
   for (Rule& rule : recipe.rules) {
     const MethodRow* row = find_method(rule.to);
     if (row != nullptr && (row->kind & kinds) != 0 && rule.dialect.empty()) rule.dialect = recipe.dialect;

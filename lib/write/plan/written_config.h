@@ -6,10 +6,10 @@
 
 #include "lib/base/findings/finding.h"
 #include "lib/base/findings/problems.h"
-#include "lib/recipe/words/rule_words.h"
+#include "lib/recipe/settings/rule_settings.h"
 #include "lib/source/checkpoint/checkpoint.h"
+#include "lib/source/checkpoint/configured_quantization.h"
 #include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/quantization_said.h"
 #include "lib/source/dialects/output_dialect.h"
 #include "lib/write/plan/plan.h"
 

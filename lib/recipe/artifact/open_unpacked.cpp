@@ -1,4 +1,4 @@
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 
 #include <fmt/format.h>
 
@@ -16,8 +16,8 @@
 #include "formats/safetensors.h"
 #include "lib/base/findings/finding.h"
 #include "lib/base/primitives/idle.h"
-#include "lib/recipe/artifact/modules.h"
-#include "lib/recipe/artifact/reference.h"
+#include "lib/recipe/artifact/artifact_modules.h"
+#include "lib/recipe/artifact/reference_unpacker.h"
 #include "lib/recipe/artifact/unpack.h"
 #include "lib/source/checkpoint/quantization_config.h"
 

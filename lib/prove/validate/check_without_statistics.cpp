@@ -8,7 +8,7 @@
 #include "lib/base/threads/parallel.h"
 #include "lib/prove/validate/checks.h"
 #include "lib/recipe/artifact/layout_names.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/recipe/selection/chooser.h"
 #include "lib/source/checkpoint/model_config.h"
 

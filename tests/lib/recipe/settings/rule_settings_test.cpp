@@ -1,4 +1,4 @@
-#include "lib/recipe/words/rule_words.h"
+#include "lib/recipe/settings/rule_settings.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ using namespace twofour;
 namespace {
 
 /// Words of a choice that the row takes, and one that it does not.
-std::vector<std::string> values_of(const RuleWord& word) {
+std::vector<std::string> values_of(const RuleSetting& word) {
   return word.asked.values == nullptr ? std::vector<std::string>{} : word.asked.values(kQuantizes);
 }
 
@@ -29,20 +29,20 @@ std::string refusal(Rule rule) {
 TEST_CASE("each key is in the table once, and what people ask has a place of its own in help") {
   std::set<std::string_view> keys;
   std::set<int> options, files;
-  for (const RuleWord& word : rule_words()) {
+  for (const RuleSetting& word : rule_settings()) {
     CAPTURE(word.key);
     CHECK(keys.insert(word.key).second);
-    if (!word.is_asked()) continue;
+    if (!word.has_user_form()) continue;
     CHECK(options.insert(word.asked.place.option).second);
     if (*word.asked.file_help != '\0') CHECK(files.insert(word.asked.place.file).second);
     CHECK(word.given(Rule{}).empty());
-    CHECK(&rule_word(word.key) == &word);
+    CHECK(&rule_setting(word.key) == &word);
   }
 }
 
 TEST_CASE("a word that is taken is given, written, and read back as it was") {
-  for (const RuleWord& word : rule_words()) {
-    if (!word.is_asked() || word.asked.form != AskedWord::Form::kChoice) continue;
+  for (const RuleSetting& word : rule_settings()) {
+    if (!word.has_user_form() || word.asked.form != UserForm::Form::kChoice) continue;
     for (const std::string& value : values_of(word)) {
       CAPTURE(word.key);
       CAPTURE(value);
@@ -50,12 +50,12 @@ TEST_CASE("a word that is taken is given, written, and read back as it was") {
       REQUIRE(word.take({}, value, rule));
       const bool is_default = word.is_required && value == values_of(word)[0];
       CHECK(word.given(rule) == (is_default ? "" : value));
-      const Json json = write_words(rule_words(), rule);
+      const Json json = write_keys(rule_settings(), rule);
       CHECK(json.at(word.key) == value);
       Rule read;
-      read_words(rule_words(), {"w", "rule", UnknownKeys::kRefuse}, json, read);
-      CHECK(same_words(rule, read));
-      CHECK(write_words(rule_words(), read) == json);
+      read_keys(rule_settings(), {"w", "rule", UnknownKeys::kRefuse}, json, read);
+      CHECK(same_settings(rule, read));
+      CHECK(write_keys(rule_settings(), read) == json);
     }
   }
 }

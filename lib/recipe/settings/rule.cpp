@@ -1,4 +1,4 @@
-#include "lib/recipe/words/rule.h"
+#include "lib/recipe/settings/rule.h"
 
 #include <algorithm>
 

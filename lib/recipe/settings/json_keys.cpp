@@ -1,4 +1,4 @@
-#include "lib/recipe/words/json_words.h"
+#include "lib/recipe/settings/json_keys.h"
 
 #include <fmt/format.h>
 

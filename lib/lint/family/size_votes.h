@@ -30,8 +30,8 @@ class SizeVotes {
 /// A key of the config whose number contradicts the tensors.
 struct WrongKey {
   std::string key;
-  std::optional<int64_t> said;  ///< number in the config; if it has none, the family's default
-  int64_t found = 0;            ///< number with which all sizes agree
+  std::optional<int64_t> configured;  ///< number in the config; if it has none, the family's default
+  int64_t found = 0;                  ///< number with which all sizes agree
   size_t tensors = 0, first = 0;
   std::string expression;  ///< expression for the first tensor
 };

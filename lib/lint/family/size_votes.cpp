@@ -1,4 +1,4 @@
-#include "lib/lint/family/blame.h"
+#include "lib/lint/family/size_votes.h"
 
 #include <algorithm>
 #include <optional>
@@ -6,7 +6,7 @@
 namespace twofour {
 
 void SizeVotes::add(std::string_view expression, int64_t found, size_t tensor, size_t weight) {
-  if (expression == kUnsaidSize) return;
+  if (expression == kUnconfiguredSize) return;
   auto at = all_.find(expression);
   if (at == all_.end()) at = all_.emplace(std::string(expression), Votes{}).first;
   Vote& vote = at->second[found];

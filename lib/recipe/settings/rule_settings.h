@@ -3,8 +3,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/recipe/words/json_words.h"
-#include "lib/recipe/words/rule.h"
+#include "lib/recipe/settings/json_keys.h"
+#include "lib/recipe/settings/rule.h"
 
 namespace twofour {
 
@@ -33,7 +33,7 @@ struct HelpPart {
 };
 
 /// The form of a setting for users, at the prompt and in recipe files.
-struct AskedWord {
+struct UserForm {
   enum class Form { kNone, kChoice, kFlag, kNumber, kText };
   unsigned methods = kEveryMethod;  ///< methods that take it
   unsigned files = kEveryMethod;    ///< methods among these that take it in recipe files
@@ -56,18 +56,18 @@ struct AskedWord {
 /// A row of the table of settings, which describes a field of a rule: its key, its form in twofour.json, and
 /// its form for users. The row defines the option, the key of recipe files, the field of twofour.json, the
 /// argument in Python and the help. A method that does not take the setting refuses it.
-struct RuleWord {
+struct RuleSetting {
   const char* key;
   Json (*write)(const Rule&);  ///< JSON null if the rule does not set it
   /// Sets the field from a text, number or boolean as it was written. Returns false if the setting has no
   /// such value.
   bool (*take)(const JsonPlace&, const Json&, Rule&);
-  AskedWord asked = {.form = AskedWord::Form::kNone};
+  UserForm asked = {.form = UserForm::Form::kNone};
   bool is_required = false;
   bool is_recorded = true;  ///< twofour.json has it
 
   void read(const JsonPlace& place, const Json& json, Rule& rule) const;
-  bool is_asked() const { return asked.form != AskedWord::Form::kNone; }
+  bool has_user_form() const { return asked.form != UserForm::Form::kNone; }
   bool has_option(unsigned command) const;
   /// The text of the setting's value in a rule. Empty if the rule does not set it.
   std::string given(const Rule& rule) const;
@@ -79,15 +79,15 @@ struct RuleWord {
 };
 
 /// The table of settings, in the order of twofour.json. Tests add rows.
-std::vector<RuleWord>& rule_words();
+std::vector<RuleSetting>& rule_settings();
 /// The row with this key.
-const RuleWord& rule_word(std::string_view key);
+const RuleSetting& rule_setting(std::string_view key);
 /// The settings that users can give, in the order of the help. They are for the options of a command, and for
 /// recipe files.
-std::vector<const RuleWord*> words_of_options(unsigned command);
-std::vector<const RuleWord*> words_of_files();
+std::vector<const RuleSetting*> option_settings(unsigned command);
+std::vector<const RuleSetting*> file_settings();
 
 /// True if two rules have the same settings. The modules that they take are not compared.
-bool same_words(const Rule& a, const Rule& b);
+bool same_settings(const Rule& a, const Rule& b);
 
 }  // namespace twofour

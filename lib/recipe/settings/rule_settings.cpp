@@ -1,6 +1,6 @@
-#include "lib/recipe/words/rule_words.h"
+#include "lib/recipe/settings/rule_settings.h"
 
-#include "lib/recipe/words/word_forms.h"
+#include "lib/recipe/settings/setting_forms.h"
 #include "lib/source/dialects/output_dialect.h"
 
 namespace twofour {
@@ -22,7 +22,7 @@ std::vector<std::string> dialects(unsigned command) {
 }
 
 std::vector<std::string> solving_methods(unsigned command) {
-  std::vector<std::string> words = all_words<SolveBy>(command);
+  std::vector<std::string> words = all_value_names<SolveBy>(command);
   words.pop_back();  // sparsegpt, which only twofour.json may have
   if (command == kPrunes) std::erase_if(words, [](auto& w) { return w == "gptq" || w == "rtn"; });
   if (command == kCompresses) words.pop_back();  // magnitude
@@ -30,10 +30,10 @@ std::vector<std::string> solving_methods(unsigned command) {
 }
 
 /// A layout folds either every module of a rule or none, so this setting is always recorded.
-RuleWord fold_word(AskedWord asked) {
-  asked.values = all_words<Fold>;
+RuleSetting fold_name(UserForm asked) {
+  asked.values = all_value_names<Fold>;
   asked.is_named_with_value = true;
-  RuleWord word = asked_word<&Rule::fold>("fold", std::move(asked));
+  RuleSetting word = user_setting<&Rule::fold>("fold", std::move(asked));
   word.is_required = true;
   return word;
 }
@@ -47,8 +47,8 @@ bool take_input_scale(const JsonPlace& place, const Json& json, Rule& rule) {
   return true;
 }
 
-RuleWord input_scale_word(AskedWord asked) {
-  asked.form = AskedWord::Form::kText;
+RuleSetting input_scale_word(UserForm asked) {
+  asked.form = UserForm::Form::kText;
   asked.values = [](unsigned) { return std::vector<std::string>{kInputScales}; };
   asked.expected = [](std::string_view found, bool is_file) {
     return is_file ? fmt::format("{}, the number positive and finite in float32", kInputScales)
@@ -60,21 +60,21 @@ RuleWord input_scale_word(AskedWord asked) {
 
 /// The setting is a path until the scales of that checkpoint are read. Afterwards, the scales are recorded
 /// instead.
-RuleWord keep_global_scale_word(AskedWord asked) {
-  asked.form = AskedWord::Form::kText;
-  RuleWord word = asked_word<&Rule::keep_global_scale>("keep_global_scale", std::move(asked));
+RuleSetting keep_global_scale_word(UserForm asked) {
+  asked.form = UserForm::Form::kText;
+  RuleSetting word = user_setting<&Rule::keep_global_scale>("keep_global_scale", std::move(asked));
   word.write = [](const Rule& r) { return value_json(r.kept.scales.empty() ? r.keep_global_scale : "read"); };
   word.is_recorded = false;
   return word;
 }
 
-RuleWord from_default_word() {
+RuleSetting from_default_word() {
   return {
       "from_default", [](const Rule& r) { return r.selection.from_default ? Json() : Json(false); },
       [](const JsonPlace&, const Json& json, Rule& r) { return take_value(json, r.selection.from_default); }};
 }
 
-RuleWord roles_word() {
+RuleSetting roles_word() {
   return {"roles",
           [](const Rule& r) {
             Json roles;
@@ -91,19 +91,19 @@ RuleWord roles_word() {
           }};
 }
 
-RuleWord to_word() {
-  RuleWord word = record_word<&Rule::to>("to");
+RuleSetting to_word() {
+  RuleSetting word = recorded_setting<&Rule::to>("to");
   word.is_required = true;
   return word;
 }
 
-std::vector<RuleWord> table() {
+std::vector<RuleSetting> table() {
   return {
       to_word(),
-      pattern_word<&Selection::include>("include"),
-      pattern_word<&Selection::exclude>("exclude"),
-      pattern_word<&Selection::also>("also"),
-      fold_word({.methods = kToLayout,
+      pattern_setting<&Selection::include>("include"),
+      pattern_setting<&Selection::exclude>("exclude"),
+      pattern_setting<&Selection::also>("also"),
+      fold_name({.methods = kToLayout,
                  .place = {1, 15},
                  .help = {{kConverting,
                            "What to do if gate and up have different global scales: a layout stores one. "
@@ -111,7 +111,7 @@ std::vector<RuleWord> table() {
                            "than 10 %; strict refuses; any folds at any cost",
                            "larger"}},
                  .file_help = "as {fold}"}),
-      asked_word<&Rule::pattern>(
+      user_setting<&Rule::pattern>(
           "pattern",
           {.methods = kToLayout | kDropsCodes | kToNvfp4,
            .files = ~kToLayout,
@@ -128,17 +128,17 @@ std::vector<RuleWord> table() {
            .file_help =
                "prune; nvfp4 before quantizing, where 4:8-paired needs convert {stats}; keep NVFP4 as it is",
            .file_fallback = "none"}),
-      asked_word<&Rule::dialect>("dialect",
-                                 {.methods = kToDialect | kToFp8 | kToMx | kToNvfp4,
-                                  .place = {6},
-                                  .help = {{kConverting, "", kDialectFallback},
-                                           {kPlans, "", "; quantize: "},
-                                           {kWriting, "Names and configuration to write"},
-                                           {kConverting, "; deepseek with fp8 only"},
-                                           {kCompresses, "nvfp4: names and configuration to write"},
-                                           {kPlans | kQuantizes | kCompresses, "", "modelopt"}},
-                                  .values = dialects}),
-      asked_word<&Rule::granularity>(
+      user_setting<&Rule::dialect>("dialect",
+                                   {.methods = kToDialect | kToFp8 | kToMx | kToNvfp4,
+                                    .place = {6},
+                                    .help = {{kConverting, "", kDialectFallback},
+                                             {kPlans, "", "; quantize: "},
+                                             {kWriting, "Names and configuration to write"},
+                                             {kConverting, "; deepseek with fp8 only"},
+                                             {kCompresses, "nvfp4: names and configuration to write"},
+                                             {kPlans | kQuantizes | kCompresses, "", "modelopt"}},
+                                    .values = dialects}),
+      user_setting<&Rule::granularity>(
           "granularity",
           {.methods = kToFp8,
            .place = {2, 1},
@@ -148,7 +148,7 @@ std::vector<RuleWord> table() {
                  "row; deepseek, deepseek-v4 and with {block}: block"}},
            .file_help = "which weights share a scale",
            .file_fallback = "row; with dialect deepseek, block or scale_dtype: block"}),
-      asked_word<&Rule::block>(
+      user_setting<&Rule::block>(
           "block",
           {.methods = kToFp8,
            .place = {3, 2},
@@ -157,7 +157,7 @@ std::vector<RuleWord> table() {
                      "128x128"}},
            .file_help = "rows and inputs of a block",
            .value_name = "NxK"}),
-      asked_word<&Rule::scale_dtype>(
+      user_setting<&Rule::scale_dtype>(
           "scale_dtype",
           {.methods = kToFp8,
            .place = {4, 3},
@@ -168,7 +168,7 @@ std::vector<RuleWord> table() {
            .file_help = "type of the scales of blocks",
            .file_fallback = "f32; of DeepSeek-V4 e8m0 beside experts that stay in four bits",
            .value_name = "TYPE"}),
-      asked_word<&Rule::odd_blocks>(
+      user_setting<&Rule::odd_blocks>(
           "odd_blocks",
           {.methods = kToFp8,
            .place = {5, 4},
@@ -178,7 +178,7 @@ std::vector<RuleWord> table() {
                      "that takes them",
                      "refuse"}},
            .file_help = "linears with N or K that is no multiple of 128, which engines refuse in blocks"}),
-      asked_word<&Rule::exact>(
+      user_setting<&Rule::exact>(
           "exact",
           {.methods = kToFp8 | kToMx | kEncodes,
            .place = {9, 5},
@@ -190,7 +190,7 @@ std::vector<RuleWord> table() {
            .file_help = "casts between formats: the best that the new one holds; refused if that loses "
                         "anything; or sources taken as floats",
            .leaves_default = true}),
-      asked_word<&Rule::arithmetic>(
+      user_setting<&Rule::arithmetic>(
           "arithmetic",
           {.methods = kToMx | kEncodes,
            .place = {8, 6},
@@ -198,7 +198,7 @@ std::vector<RuleWord> table() {
                      "Rounding to reproduce bit for bit: ModelOpt's (0.45 and later) or llm-compressor's",
                      "the dialect's"}},
            .file_help = "rounding to reproduce bit for bit"}),
-      asked_word<&Rule::block_scale>(
+      user_setting<&Rule::block_scale>(
           "block_scale",
           {.methods = kEncodes,
            .place = {13, 7},
@@ -210,7 +210,7 @@ std::vector<RuleWord> table() {
                     kLayoutsOnly,
                     {kPlans, ". Layouts and quantize only"}},
            .file_help = "how the scale of 16 weights is chosen"}),
-      asked_word<&Rule::zero_block>(
+      user_setting<&Rule::zero_block>(
           "zero_block",
           {.methods = kEncodes,
            .place = {14, 8},
@@ -221,7 +221,7 @@ std::vector<RuleWord> table() {
                     kLayoutsOnly,
                     {kPlans, ". Layouts and quantize only"}},
            .file_help = "what is written if a block's scale rounds to zero"}),
-      asked_word<&Rule::method>(
+      user_setting<&Rule::method>(
           "method",
           {.files = kDropsCodes | kEncodes,
            .place = {16, 10},
@@ -239,7 +239,7 @@ std::vector<RuleWord> table() {
            .file_fallback = "as quantize {method}",
            .values = solving_methods,
            .is_of_statistics = true}),
-      asked_word<&Rule::sweeps>(
+      user_setting<&Rule::sweeps>(
           "sweeps", {.files = kDropsCodes | kEncodes,
                      .place = {17, 11},
                      .help = {{kPrunes, "", "4"},
@@ -250,11 +250,11 @@ std::vector<RuleWord> table() {
                      .file_fallback = "as quantize {sweeps}",
                      .most = 64,
                      .is_of_statistics = true}),
-      record_word<&Rule::statistics_hash>("statistics_xxh3_128"),
-      record_word<&Rule::statistics_from>("statistics_from"),
-      record_word<&Rule::statistics_input>("statistics_input_xxh3_128"),
-      record_word<&Rule::mask_hash>("masks_xxh3_128"),
-      scale_word<&Rule::kept>("kept_global_scales"),
+      recorded_setting<&Rule::statistics_hash>("statistics_xxh3_128"),
+      recorded_setting<&Rule::statistics_from>("statistics_from"),
+      recorded_setting<&Rule::statistics_input>("statistics_input_xxh3_128"),
+      recorded_setting<&Rule::mask_hash>("masks_xxh3_128"),
+      scale_setting<&Rule::kept>("kept_global_scales"),
       input_scale_word(
           {.methods = kKeeps | kToDialect | kToNvfp4,
            .place = {10, 12},
@@ -269,8 +269,8 @@ std::vector<RuleWord> table() {
                "scales of inputs, as {input_scale}; NVFP4 that a rule to: nvfp4 matches keeps those it has",
            .file_fallback = "as {input_scale}",
            .value_name = "WORD"}),
-      scale_word<&Rule::input_scales>("input_scales"),
-      asked_word<&Rule::one_input_scale_a_layer>(
+      scale_setting<&Rule::input_scales>("input_scales"),
+      user_setting<&Rule::one_input_scale_a_layer>(
           "one_input_scale_a_layer", {.methods = kKeeps | kToDialect | kToNvfp4,
                                       .place = {11, 13},
                                       .help = {{kWriting,
@@ -279,7 +279,7 @@ std::vector<RuleWord> table() {
                                       .file_help = "experts of a layer share the largest",
                                       .file_fallback = "false"}),
       from_default_word(),
-      word_at<draft_experts_of>(
+      setting_at<draft_experts_of>(
           "draft_experts", {.files = ~unsigned{kKeeps | kDropsCodes},
                             .place = {12, 14},
                             .help = {{kWriting,
@@ -303,8 +303,8 @@ std::vector<RuleWord> table() {
 
 }  // namespace
 
-std::vector<RuleWord>& rule_words() {
-  static std::vector<RuleWord> all = table();
+std::vector<RuleSetting>& rule_settings() {
+  static std::vector<RuleSetting> all = table();
   return all;
 }
 

@@ -22,7 +22,7 @@ enum class QuantMethod { kNone, kModelOpt, kGroups, kFp8, kMxfp4, kMxfp8, kGptq,
 QuantMethod method_of(std::string_view method);
 
 /// A config's entry for one module, and its place.
-struct SaidOfModule {
+struct ConfiguredFormat {
   /// A group, an entry of quantized_layers, or the whole config; nullptr: the module is not quantized.
   const Json* entry = nullptr;
   std::string place = {};      ///< path of the entry: "quantization_config.config_groups.group_0"
@@ -30,10 +30,10 @@ struct SaidOfModule {
 };
 
 /// One quantization config. The JSON value must outlive the object.
-class QuantizationSaid {
+class ConfiguredQuantization {
  public:
   /// `place` is the path of `config` in its file.
-  explicit QuantizationSaid(const Json& config, std::string place = {});
+  explicit ConfiguredQuantization(const Json& config, std::string place = {});
 
   QuantMethod method = QuantMethod::kNone;
   std::string method_text;  ///< the method as the config states it
@@ -53,7 +53,7 @@ class QuantizationSaid {
   /// first.
   std::optional<std::pair<std::string_view, const Json*>> find_layer(std::string_view module) const;
   /// Returns the entry for a module. `other` is a second name of the module; "": it has none.
-  SaidOfModule find(const std::string& module, const std::string& other = {});
+  ConfiguredFormat find(const std::string& module, const std::string& other = {});
   /// Returns the module's group, without its targets and with its format; null: no group has the module.
   Json group_of(const std::string& module) const;
   /// Returns `weights` of the module's group; null: the group has none.
@@ -73,18 +73,18 @@ class QuantizationSaid {
   lookups::TargetGroups targets_;
 };
 
-/// A QuantizationSaid with its own copy of the config, which may be the source's config that a conversion
-/// stores below "base".
+/// A ConfiguredQuantization with its own copy of the config, which may be the source's config that a
+/// conversion stores below "base".
 class SourceGroups {
  public:
   explicit SourceGroups(Json config);
-  const QuantizationSaid* operator->() const { return &said_; }
-  /// Calls QuantizationSaid::group_of().
-  Json find(const std::string& module) const { return said_.group_of(module); }
+  const ConfiguredQuantization* operator->() const { return &configured_; }
+  /// Calls ConfiguredQuantization::group_of().
+  Json find(const std::string& module) const { return configured_.group_of(module); }
 
  private:
   std::unique_ptr<const Json> config_;
-  QuantizationSaid said_;
+  ConfiguredQuantization configured_;
 };
 
 }  // namespace twofour

@@ -31,7 +31,7 @@ struct JsonPlace {
 
 /// A key of a T in twofour.json. Its row is used to write, read and recognize the key.
 template <class T>
-struct JsonWord {
+struct JsonKey {
   const char* key;
   Json (*write)(const T&);  ///< returns JSON null for a default, which is not written
   void (*read)(const JsonPlace&, const Json&, T&);
@@ -39,10 +39,10 @@ struct JsonWord {
   static constexpr bool is_recorded = true;
 };
 
-/// Writes a T as a JSON object. `words` is a range of rows with the members of JsonWord. Rows whose
+/// Writes a T as a JSON object. `words` is a range of rows with the members of JsonKey. Rows whose
 /// is_recorded is false are not in twofour.json.
 template <class T>
-Json write_words(const auto& words, const T& value) {
+Json write_keys(const auto& words, const T& value) {
   Json json = Json::object();
   for (const auto& word : words) {
     if (!word.is_recorded) continue;
@@ -52,7 +52,7 @@ Json write_words(const auto& words, const T& value) {
 }
 
 template <class T>
-void read_words(const auto& words, const JsonPlace& place, const Json& json, T& value) {
+void read_keys(const auto& words, const JsonPlace& place, const Json& json, T& value) {
   std::vector<std::string_view> keys;
   for (const auto& word : words) {
     if (word.is_recorded) keys.emplace_back(word.key);

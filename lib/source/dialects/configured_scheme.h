@@ -27,17 +27,17 @@ Scheme fp8_blocks(int64_t rows, int64_t cols);
 }  // namespace schemes
 
 /// True for FP8 in blocks of any size.
-bool is_fp8_blocks(const Scheme& said);
+bool is_fp8_blocks(const Scheme& configured);
 
 /// Returns the scheme of stored tensors in the form in which a configuration would state it.
-Scheme as_said(const Scheme& stored);
+Scheme as_configured(const Scheme& stored);
 /// Returns the scheme of a configuration's entry: an entry of quantized_layers, a group of config_groups, a
 /// config of method "fp8", or DeepSeek-V4's. null means floats.
-Scheme said_scheme(const Json& entry);
+Scheme configured_scheme(const Json& entry);
 
 /// Returns the name of a scheme for people and for the tables of engines' loaders: "unquantized", "NVFP4",
 /// "NVFP4 without input scales", "FP8 by blocks" (with the size of blocks if `with_size`).
-std::string said_name(const Scheme& said, bool with_size = true);
+std::string scheme_label(const Scheme& configured, bool with_size = true);
 
 /// What a config states about the inputs of a module.
 enum class InputPromise {

@@ -1,4 +1,4 @@
-#include "lib/recipe/artifact/modules.h"
+#include "lib/recipe/artifact/artifact_modules.h"
 
 #include <fmt/format.h>
 

@@ -1,10 +1,10 @@
-#include "lib/source/dialects/said_scheme.h"
+#include "lib/source/dialects/configured_scheme.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
-namespace said_scheme_test {
+namespace configured_scheme_test {
 
 using namespace twofour;
 
@@ -32,9 +32,9 @@ TEST_CASE("an algorithm of ModelOpt is one scheme, whoever asks") {
   };
   for (const auto& [algorithm, name] : kAll) {
     CAPTURE(algorithm);
-    CHECK(said_name(said_scheme({{"quant_algo", algorithm}})) == name);
+    CHECK(scheme_label(configured_scheme({{"quant_algo", algorithm}})) == name);
   }
-  CHECK(said_name(said_scheme({{"quant_algo", "FP8_PB_WO"}, {"group_size", 64}})) ==
+  CHECK(scheme_label(configured_scheme({{"quant_algo", "FP8_PB_WO"}, {"group_size", 64}})) ==
         "FP8 by blocks of 64 x 64");
 }
 
@@ -50,12 +50,12 @@ TEST_CASE("the row of an algorithm says what lint holds modules against") {
 
 TEST_CASE("a stored scheme is said without what no configuration tells apart") {
   const Scheme blocks{WeightFormat::kFp8, Granularity::kBlock, 128, 128, DType::kBF16, ".weight_scale_inv"};
-  CHECK(as_said(blocks) == schemes::fp8_blocks(128, 128));
+  CHECK(as_configured(blocks) == schemes::fp8_blocks(128, 128));
   const Scheme mxfp8{WeightFormat::kFp8, Granularity::kBlock, 1, 32, DType::kU8, ".weight_scale"};
-  CHECK(as_said(mxfp8) == schemes::kMxfp8);
-  CHECK(as_said({.format = WeightFormat::kMxfp4, .rows = 1, .cols = 32}) == schemes::kMxfp4);
-  CHECK(said_name(schemes::fp8_blocks(0, 0)) == "FP8 by blocks");
-  CHECK(said_name(schemes::fp8_blocks(1, 128), false) == "FP8 by blocks");
+  CHECK(as_configured(mxfp8) == schemes::kMxfp8);
+  CHECK(as_configured({.format = WeightFormat::kMxfp4, .rows = 1, .cols = 32}) == schemes::kMxfp4);
+  CHECK(scheme_label(schemes::fp8_blocks(0, 0)) == "FP8 by blocks");
+  CHECK(scheme_label(schemes::fp8_blocks(1, 128), false) == "FP8 by blocks");
 }
 
-}  // namespace said_scheme_test
+}  // namespace configured_scheme_test

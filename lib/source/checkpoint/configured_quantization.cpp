@@ -1,4 +1,4 @@
-#include "lib/source/checkpoint/quantization_said.h"
+#include "lib/source/checkpoint/configured_quantization.h"
 
 #include <fmt/format.h>
 
@@ -51,7 +51,7 @@ bool is_for(const std::string& text, const std::string& module) {
 
 }  // namespace
 
-QuantizationSaid::QuantizationSaid(const Json& config, std::string at)
+ConfiguredQuantization::ConfiguredQuantization(const Json& config, std::string at)
     : method_text(text_of(config, "quant_method")),
       words(&words_of(config)),
       place(path_of_words(std::move(at), words != &config)),
@@ -64,13 +64,13 @@ QuantizationSaid::QuantizationSaid(const Json& config, std::string at)
   if (method == QuantMethod::kNone && (is_nested || !algorithm.empty())) method = QuantMethod::kModelOpt;
 }
 
-bool QuantizationSaid::targets_all_linears() const {
+bool ConfiguredQuantization::targets_all_linears() const {
   return !groups().is_object() || std::all_of(groups().begin(), groups().end(), [](const Json& group) {
     return strings_of(group, "targets") == std::vector<std::string>{"Linear"};
   });
 }
 
-std::optional<std::pair<std::string_view, const Json*>> QuantizationSaid::find_layer(
+std::optional<std::pair<std::string_view, const Json*>> ConfiguredQuantization::find_layer(
     std::string_view module) const {
   std::optional<std::pair<std::string_view, const Json*>> found;
   if (!layers().is_object()) return found;
@@ -81,7 +81,7 @@ std::optional<std::pair<std::string_view, const Json*>> QuantizationSaid::find_l
   return found;
 }
 
-SaidOfModule QuantizationSaid::find(const std::string& module, const std::string& other) {
+ConfiguredFormat ConfiguredQuantization::find(const std::string& module, const std::string& other) {
   if (method == QuantMethod::kGroups) {
     const Json* group = targets_.find(module);
     if (group == nullptr && !other.empty()) group = targets_.find(other);
@@ -105,7 +105,7 @@ SaidOfModule QuantizationSaid::find(const std::string& module, const std::string
   return {words, place + "quant_algo", algorithm};
 }
 
-Json QuantizationSaid::group_of(const std::string& module) const {
+Json ConfiguredQuantization::group_of(const std::string& module) const {
   const Json* group = targets_.find(module);
   if (group == nullptr) return nullptr;
   Json entry = *group;
@@ -114,13 +114,13 @@ Json QuantizationSaid::group_of(const std::string& module) const {
   return entry;
 }
 
-const Json& QuantizationSaid::group_weights(const std::string& module) const {
+const Json& ConfiguredQuantization::group_weights(const std::string& module) const {
   static const Json none;
   const Json* group = targets_.find(module);
   return group == nullptr ? none : member(*group, "weights");
 }
 
-std::string_view QuantizationSaid::symmetry_of(const std::string& module) const {
+std::string_view ConfiguredQuantization::symmetry_of(const std::string& module) const {
   if (groups().is_object()) {
     const Json* group = targets_.find(module);
     if (group == nullptr) group = targets_.of_class("Linear");
@@ -137,7 +137,7 @@ std::string_view QuantizationSaid::symmetry_of(const std::string& module) const 
   return (own.is_null() ? member(*words, "sym") : own) == true ? "sym: true" : std::string_view();
 }
 
-const Json& QuantizationSaid::exception_of(const std::string& module, std::string_view key) const {
+const Json& ConfiguredQuantization::exception_of(const std::string& module, std::string_view key) const {
   for (const char* exceptions : {"dynamic", "extra_config"}) {
     for (const auto& [text, entry] : members_of(*words, exceptions)) {
       const Json& own = member(entry, key);
@@ -151,6 +151,6 @@ const Json& QuantizationSaid::exception_of(const std::string& module, std::strin
 SourceGroups::SourceGroups(Json config)
     : config_(std::make_unique<const Json>(
           text_of(config, "quant_method") == "twofour" ? member(config, "base") : std::move(config))),
-      said_(*config_) {}
+      configured_(*config_) {}
 
 }  // namespace twofour

@@ -8,8 +8,8 @@
 #include "formats/weight_dialect.h"
 #include "kernels/numbers/nvfp4_choices.h"
 #include "kernels/pack/prune.h"
+#include "lib/recipe/settings/chosen.h"
 #include "lib/recipe/statistics/solving.h"
-#include "lib/recipe/words/chosen.h"
 
 /// The values of rule settings. Only this code compares the words for them, except for the proof, which has
 /// its own code for that.
@@ -40,55 +40,56 @@ enum class Fold { kLarger, kStrict, kAny };
 enum class DraftExperts { kKeep, kCast };
 
 template <>
-inline constexpr auto kValueWords<PrunePattern> = std::to_array<ValueWord<PrunePattern>>(
+inline constexpr auto kNamedValues<PrunePattern> = std::to_array<NamedValue<PrunePattern>>(
     {{"2:4", PrunePattern::k2of4}, {"4:8-paired", PrunePattern::k4of8Paired}});
 template <>
-inline constexpr auto kValueWords<Granularity> = std::to_array<ValueWord<Granularity>>(
+inline constexpr auto kNamedValues<Granularity> = std::to_array<NamedValue<Granularity>>(
     {{"tensor", Granularity::kTensor}, {"row", Granularity::kRow}, {"block", Granularity::kBlock}});
 template <>
-inline constexpr auto kValueWords<WeightBlock> = std::to_array<ValueWord<WeightBlock>>(
+inline constexpr auto kNamedValues<WeightBlock> = std::to_array<NamedValue<WeightBlock>>(
     {{"128x128", {128, 128}}, {"32x32", {32, 32}}, {"1x128", {1, 128}}});
 /// The words for types of FP8 scales.
 template <>
-inline constexpr auto kValueWords<DType> =
-    std::to_array<ValueWord<DType>>({{"f32", DType::kF32}, {"bf16", DType::kBF16}, {"e8m0", DType::kF8E8M0}});
+inline constexpr auto kNamedValues<DType> = std::to_array<NamedValue<DType>>({{"f32", DType::kF32},
+                                                                              {"bf16", DType::kBF16},
+                                                                              {"e8m0", DType::kF8E8M0}});
 template <>
-inline constexpr auto kValueWords<OddBlocks> = std::to_array<ValueWord<OddBlocks>>(
+inline constexpr auto kNamedValues<OddBlocks> = std::to_array<NamedValue<OddBlocks>>(
     {{"refuse", OddBlocks::kRefuse}, {"keep", OddBlocks::kKeep}, {"write", OddBlocks::kWrite}});
 template <>
-inline constexpr auto kValueWords<Exact> = std::to_array<ValueWord<Exact>>({{"best", Exact::kBest},
-                                                                            {"strict", Exact::kStrict},
-                                                                            {"off", Exact::kOff}});
+inline constexpr auto kNamedValues<Exact> = std::to_array<NamedValue<Exact>>({{"best", Exact::kBest},
+                                                                              {"strict", Exact::kStrict},
+                                                                              {"off", Exact::kOff}});
 template <>
-inline constexpr auto kValueWords<Arithmetic> = std::to_array<ValueWord<Arithmetic>>(
+inline constexpr auto kNamedValues<Arithmetic> = std::to_array<NamedValue<Arithmetic>>(
     {{"modelopt", Arithmetic::modelopt}, {"compressed-tensors", Arithmetic::compressed_tensors}});
 template <>
-inline constexpr auto kValueWords<BlockScale> = std::to_array<ValueWord<BlockScale>>(
+inline constexpr auto kNamedValues<BlockScale> = std::to_array<NamedValue<BlockScale>>(
     {{"max", BlockScale::max}, {"mse", BlockScale::mse}, {"four-over-six", BlockScale::four_over_six}});
 template <>
-inline constexpr auto kValueWords<ZeroBlock> =
-    std::to_array<ValueWord<ZeroBlock>>({{"producer", ZeroBlock::producer}, {"zero", ZeroBlock::zero}});
+inline constexpr auto kNamedValues<ZeroBlock> =
+    std::to_array<NamedValue<ZeroBlock>>({{"producer", ZeroBlock::producer}, {"zero", ZeroBlock::zero}});
 template <>
-inline constexpr auto kValueWords<SolveBy> =
-    std::to_array<ValueWord<SolveBy>>({{"joint", SolveBy::kJoint},
-                                       {"gptq", SolveBy::kGptq},
-                                       {"wanda", SolveBy::kWanda},
-                                       {"rtn", SolveBy::kRtn},
-                                       {"magnitude", SolveBy::kMagnitude},
-                                       {"sparsegpt", SolveBy::kSparseGpt}});
+inline constexpr auto kNamedValues<SolveBy> =
+    std::to_array<NamedValue<SolveBy>>({{"joint", SolveBy::kJoint},
+                                        {"gptq", SolveBy::kGptq},
+                                        {"wanda", SolveBy::kWanda},
+                                        {"rtn", SolveBy::kRtn},
+                                        {"magnitude", SolveBy::kMagnitude},
+                                        {"sparsegpt", SolveBy::kSparseGpt}});
 template <>
-inline constexpr auto kValueWords<Fold> = std::to_array<ValueWord<Fold>>({{"larger", Fold::kLarger},
-                                                                          {"strict", Fold::kStrict},
-                                                                          {"any", Fold::kAny}});
+inline constexpr auto kNamedValues<Fold> = std::to_array<NamedValue<Fold>>({{"larger", Fold::kLarger},
+                                                                            {"strict", Fold::kStrict},
+                                                                            {"any", Fold::kAny}});
 template <>
-inline constexpr auto kValueWords<DraftExperts> =
-    std::to_array<ValueWord<DraftExperts>>({{"keep", DraftExperts::kKeep}, {"cast", DraftExperts::kCast}});
+inline constexpr auto kNamedValues<DraftExperts> =
+    std::to_array<NamedValue<DraftExperts>>({{"keep", DraftExperts::kKeep}, {"cast", DraftExperts::kCast}});
 
 /// The source of input scales: "keep", "none", "constant", "constant=0.5", "neighbours" or "from FILE". "from
 /// FILE" becomes "given" when the file has been read.
 class InputScale {
  public:
-  enum class Kind { kUnsaid, kKeep, kNone, kConstant, kNeighbours, kFile, kGiven };
+  enum class Kind { kUnset, kKeep, kNone, kConstant, kNeighbours, kFile, kGiven };
   InputScale() = default;
   /// Parses one of the words above. An empty word leaves the setting unset. Throws Error on other words.
   template <std::convertible_to<std::string_view> Word>
@@ -101,7 +102,7 @@ class InputScale {
   static std::string expected(std::string_view word);
 
   Kind kind() const { return kind_; }
-  bool empty() const { return kind_ == Kind::kUnsaid; }
+  bool empty() const { return kind_ == Kind::kUnset; }
   float constant() const { return constant_; }  ///< the multiplier of a constant
   /// The FILE of "from FILE".
   std::string file() const;
@@ -112,7 +113,7 @@ class InputScale {
  private:
   void read(std::string_view word);
 
-  Kind kind_ = Kind::kUnsaid;
+  Kind kind_ = Kind::kUnset;
   float constant_ = 1;
   std::string text_;
 };

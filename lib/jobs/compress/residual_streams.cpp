@@ -1,4 +1,4 @@
-#include "lib/jobs/compress/streams.h"
+#include "lib/jobs/compress/residual_streams.h"
 
 namespace twofour {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/recipe/words/values.h"
+#include "lib/recipe/settings/values.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "lib/recipe/artifact/reference.h"
+#include "lib/recipe/artifact/reference_unpacker.h"
 
 #include <fmt/format.h>
 

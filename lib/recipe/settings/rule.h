@@ -8,9 +8,9 @@
 #include "formats/naming.h"
 #include "lib/base/findings/options.h"
 #include "lib/base/names/pattern.h"
+#include "lib/recipe/settings/values.h"
 #include "lib/recipe/statistics/mask_file.h"
 #include "lib/recipe/statistics/statistics.h"
-#include "lib/recipe/words/values.h"
 
 namespace twofour {
 
@@ -55,7 +55,7 @@ inline constexpr std::string_view kTo = "to", kPattern = "pattern", kDialect = "
 }  // namespace keys
 
 /// A rule, which chooses modules and determines their new format. make_plan() completes omitted settings.
-/// rule_words.h has a row for each field.
+/// rule_settings.h has a row for each field.
 struct Rule {
   std::string to = "v7";                 ///< a layout or another method, see lib/write/plan/method.h
   Chosen<PrunePattern> pattern = {};     ///< for prune; also for quantize, which prunes before encoding

@@ -1,4 +1,4 @@
-#include "lib/prove/origins/said_of_modules.h"
+#include "lib/prove/origins/configured_formats.h"
 
 #include <algorithm>
 
@@ -6,14 +6,14 @@
 
 namespace twofour {
 
-SaidOfModules::SaidOfModules(const Checkpoint& c) : c_(c) {
+ConfiguredFormats::ConfiguredFormats(const Checkpoint& c) : c_(c) {
   if (const auto entry = quantization_entry(c.config())) take(entry->value);
   if (!c.hf_quant_config().is_object()) return;
   const auto nested = c.hf_quant_config().find("quantization");
   take(nested == c.hf_quant_config().end() ? c.hf_quant_config() : *nested);
 }
 
-std::vector<bool> SaidOfModules::listed(const std::string& module) {
+std::vector<bool> ConfiguredFormats::listed(const std::string& module) {
   std::vector<bool> all;
   for (Lists& lists : lists_) {
     bool hit = false;
@@ -28,12 +28,12 @@ std::vector<bool> SaidOfModules::listed(const std::string& module) {
   return all;
 }
 
-bool SaidOfModules::is_target(const std::string& module) {
+bool ConfiguredFormats::is_target(const std::string& module) {
   if (!targets_) return !method_.empty();
   return is_any_linear_ || targets_->matches(module);
 }
 
-std::vector<Json> SaidOfModules::entries(const std::string& module) const {
+std::vector<Json> ConfiguredFormats::entries(const std::string& module) const {
   std::vector<Json> all;
   for (const auto& map : entries_) {
     Json found;
@@ -46,7 +46,7 @@ std::vector<Json> SaidOfModules::entries(const std::string& module) const {
   return all;
 }
 
-void SaidOfModules::take(const Json& holder) {
+void ConfiguredFormats::take(const Json& holder) {
   const Json method = holder.value("quant_method", Json("modelopt"));
   if (method_.empty() && method.is_string()) method_ = method.get<std::string>();
   std::map<std::string, std::string> texts;
@@ -73,7 +73,7 @@ void SaidOfModules::take(const Json& holder) {
   for (const auto& [name, entry] : layers->items()) map[name] = entry;
 }
 
-void SaidOfModules::take_targets(const Json& holder) {
+void ConfiguredFormats::take_targets(const Json& holder) {
   std::map<std::string, std::string> texts;
   for (const Json& group : holder.value("config_groups", Json::object())) {
     for (const Json& target : group.value("targets", Json::array())) {
@@ -84,7 +84,7 @@ void SaidOfModules::take_targets(const Json& holder) {
   targets_.emplace(texts);
 }
 
-bool SaidOfModules::is_known(const std::string& name) const {
+bool ConfiguredFormats::is_known(const std::string& name) const {
   const auto tensors = c_.tensors();
   const auto at = std::lower_bound(tensors.begin(), tensors.end(), name,
                                    [](const TensorInfo& t, const std::string& n) { return t.name < n; });

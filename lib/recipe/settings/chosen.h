@@ -22,25 +22,25 @@ std::string either(const Names& names) {
 
 /// A word that users write, and the value that it stands for.
 template <class T>
-struct ValueWord {
+struct NamedValue {
   std::string_view word;
   T value;
 };
 /// The words for the values of a type. The default is the first. values.h defines the words for each type.
 template <class T>
-inline constexpr std::array<ValueWord<T>, 0> kValueWords = {};
+inline constexpr std::array<NamedValue<T>, 0> kNamedValues = {};
 
 template <class T>
-std::vector<std::string_view> value_words() {
+std::vector<std::string_view> value_names() {
   std::vector<std::string_view> words;
-  for (const ValueWord<T>& one : kValueWords<T>) words.push_back(one.word);
+  for (const NamedValue<T>& one : kNamedValues<T>) words.push_back(one.word);
   return words;
 }
 
 /// The value that a word stands for. Empty for an unknown word.
 template <class T>
 std::optional<T> find_value(std::string_view word) {
-  for (const ValueWord<T>& one : kValueWords<T>) {
+  for (const NamedValue<T>& one : kNamedValues<T>) {
     if (one.word == word) return one.value;
   }
   return std::nullopt;
@@ -48,7 +48,7 @@ std::optional<T> find_value(std::string_view word) {
 
 template <class T>
 std::string_view word_of(const T& value) {
-  for (const ValueWord<T>& one : kValueWords<T>) {
+  for (const NamedValue<T>& one : kNamedValues<T>) {
     if (one.value == value) return one.word;
   }
   return "";
@@ -69,14 +69,14 @@ class Chosen {
     const std::string_view word = text;
     if (word.empty()) return;
     value_ = find_value<T>(word);
-    if (!value_) refuse_value(either(value_words<T>()), word);
+    if (!value_) refuse_value(either(value_names<T>()), word);
   }
 
   bool empty() const { return !value_; }
   const std::optional<T>& value() const { return value_; }
   const T& operator*() const { return *value_; }
   /// The value, or the default, which is the first value of its type.
-  T or_default() const { return value_.value_or(kValueWords<T>[0].value); }
+  T or_default() const { return value_.value_or(kNamedValues<T>[0].value); }
   /// The word of the value. Empty if there is none.
   std::string_view text() const { return value_ ? word_of(*value_) : std::string_view(); }
   friend bool operator==(const Chosen&, const Chosen&) = default;

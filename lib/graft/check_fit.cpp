@@ -1,4 +1,4 @@
-#include "lib/graft/module_shapes.h"
+#include "lib/graft/check_fit.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 
 #include "formats/naming.h"
 #include "lib/base/findings/problems.h"
-#include "lib/graft/selection.h"
+#include "lib/graft/module_patterns.h"
 #include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {

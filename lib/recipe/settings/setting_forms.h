@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "formats/error.h"
-#include "lib/recipe/words/rule_words.h"
+#include "lib/recipe/settings/rule_settings.h"
 
 /// Functions that make rows for the table of settings.
 
 namespace twofour {
 
 /// The keys of fixed global scales in twofour.json: names, float32 bits and whether they divide.
-inline constexpr JsonWord<FixedGlobalScales> kScaleWords[] = {
+inline constexpr JsonKey<FixedGlobalScales> kScaleKeys[] = {
     {"divides", [](const FixedGlobalScales& s) { return Json(s.divides); },
      [](const JsonPlace&, const Json& json, FixedGlobalScales& s) { s.divides = json.get<bool>(); }, true},
     {"bits",
@@ -43,18 +43,18 @@ inline constexpr JsonWord<FixedGlobalScales> kScaleWords[] = {
      true}};
 
 template <auto kField>
-RuleWord scale_word(const char* key) {
+RuleSetting scale_setting(const char* key) {
   return {
       key,
-      [](const Rule& r) { return (r.*kField).scales.empty() ? Json() : write_words(kScaleWords, r.*kField); },
+      [](const Rule& r) { return (r.*kField).scales.empty() ? Json() : write_keys(kScaleKeys, r.*kField); },
       [](const JsonPlace& place, const Json& json, Rule& r) {
-        read_words(kScaleWords, place, json, r.*kField);
+        read_keys(kScaleKeys, place, json, r.*kField);
         return true;
       }};
 }
 
 template <auto kField>
-RuleWord pattern_word(const char* key) {
+RuleSetting pattern_setting(const char* key) {
   return {.key = key,
           .write =
               [](const Rule& r) {
@@ -101,19 +101,19 @@ bool take_value(const Json& json, Chosen<T>& field) {
 
 /// The words of all values of a type. They are the same for every command.
 template <class T>
-std::vector<std::string> all_words(unsigned) {
-  const auto words = value_words<T>();
+std::vector<std::string> all_value_names(unsigned) {
+  const auto words = value_names<T>();
   return {words.begin(), words.end()};
 }
 template <class T>
-void describe_form(AskedWord& asked, const T&) {
-  if (asked.form == AskedWord::Form::kNone) return;
-  if constexpr (std::is_same_v<T, bool>) asked.form = AskedWord::Form::kFlag;
-  if constexpr (std::is_same_v<T, int>) asked.form = AskedWord::Form::kNumber;
+void describe_form(UserForm& asked, const T&) {
+  if (asked.form == UserForm::Form::kNone) return;
+  if constexpr (std::is_same_v<T, bool>) asked.form = UserForm::Form::kFlag;
+  if constexpr (std::is_same_v<T, int>) asked.form = UserForm::Form::kNumber;
 }
 template <class T>
-void describe_form(AskedWord& asked, const Chosen<T>&) {
-  if (asked.values == nullptr) asked.values = all_words<T>;
+void describe_form(UserForm& asked, const Chosen<T>&) {
+  if (asked.values == nullptr) asked.values = all_value_names<T>;
 }
 
 template <auto kField>
@@ -124,7 +124,7 @@ auto& field_of(Rule& rule) {
 /// The row of a setting whose value is the field that `kAt` returns. The field's type determines the
 /// setting's form.
 template <auto kAt>
-RuleWord word_at(const char* key, AskedWord asked) {
+RuleSetting setting_at(const char* key, UserForm asked) {
   Rule rule;
   describe_form(asked, kAt(rule));
   return {key, [](const Rule& r) { return value_json(kAt(const_cast<Rule&>(r))); },
@@ -132,13 +132,13 @@ RuleWord word_at(const char* key, AskedWord asked) {
           std::move(asked)};
 }
 template <auto kField>
-RuleWord asked_word(const char* key, AskedWord asked) {
-  return word_at<field_of<kField>>(key, std::move(asked));
+RuleSetting user_setting(const char* key, UserForm asked) {
+  return setting_at<field_of<kField>>(key, std::move(asked));
 }
 /// The row of a setting that users cannot give and that only twofour.json has.
 template <auto kField>
-RuleWord record_word(const char* key) {
-  return asked_word<kField>(key, {.form = AskedWord::Form::kNone});
+RuleSetting recorded_setting(const char* key) {
+  return user_setting<kField>(key, {.form = UserForm::Form::kNone});
 }
 
 }  // namespace twofour

@@ -1,4 +1,4 @@
-#include "lib/source/dialects/said_scheme.h"
+#include "lib/source/dialects/configured_scheme.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include "lib/base/names/lookup_parts.h"
 
 namespace twofour {
-namespace said_schemes {
+namespace configured_schemes {
 namespace {
 
 using enum InputPromise;
@@ -98,47 +98,48 @@ Scheme of_fp8(const Json& entry) {
 }
 
 }  // namespace
-}  // namespace said_schemes
+}  // namespace configured_schemes
 
 Scheme schemes::fp8_blocks(int64_t rows, int64_t cols) {
   return {WeightFormat::kFp8, Granularity::kBlock, rows, cols};
 }
 
-bool is_fp8_blocks(const Scheme& said) {
-  return said.format == WeightFormat::kFp8 && said.granularity == Granularity::kBlock;
+bool is_fp8_blocks(const Scheme& configured) {
+  return configured.format == WeightFormat::kFp8 && configured.granularity == Granularity::kBlock;
 }
 
-Scheme as_said(const Scheme& s) {
+Scheme as_configured(const Scheme& s) {
   if (s.format->number != nullptr) return schemes::kOther;
   if (s.is_mxfp8()) return schemes::kMxfp8;
-  Scheme said{.format = s.format, .has_input_scale = s.format->global_scale && s.has_input_scale};
-  if (!s.format->tiles) return said;
-  said.granularity = s.granularity;
-  said.rows = s.rows;
-  said.cols = s.cols;
-  return said;
+  Scheme configured{.format = s.format, .has_input_scale = s.format->global_scale && s.has_input_scale};
+  if (!s.format->tiles) return configured;
+  configured.granularity = s.granularity;
+  configured.rows = s.rows;
+  configured.cols = s.cols;
+  return configured;
 }
 
-Scheme said_scheme(const Json& entry) {
+Scheme configured_scheme(const Json& entry) {
   if (entry.is_null()) return schemes::kFloat;
   if (const std::string algorithm = lookups::algorithm_of(entry); !algorithm.empty())
-    return said_schemes::of_algorithm(algorithm, entry);
-  if (entry.is_object() && entry.contains("weights")) return said_schemes::of_group(entry);
-  if (text_of(entry, "quant_method") == "fp8") return said_schemes::of_fp8(entry);
+    return configured_schemes::of_algorithm(algorithm, entry);
+  if (entry.is_object() && entry.contains("weights")) return configured_schemes::of_group(entry);
+  if (text_of(entry, "quant_method") == "fp8") return configured_schemes::of_fp8(entry);
   return schemes::kOther;
 }
 
-std::string said_name(const Scheme& said, bool with_size) {
-  if (!said.format->coded) return "unquantized";
-  if (said == schemes::kNvfp4WeightOnly) return "NVFP4 without input scales";
-  if (said.format->global_scale) return said.format->name;
-  if (!is_fp8_blocks(said)) return describe(said);
-  return with_size && said.rows > 0 ? fmt::format("FP8 by blocks of {} x {}", said.rows, said.cols)
-                                    : "FP8 by blocks";
+std::string scheme_label(const Scheme& configured, bool with_size) {
+  if (!configured.format->coded) return "unquantized";
+  if (configured == schemes::kNvfp4WeightOnly) return "NVFP4 without input scales";
+  if (configured.format->global_scale) return configured.format->name;
+  if (!is_fp8_blocks(configured)) return describe(configured);
+  return with_size && configured.rows > 0
+             ? fmt::format("FP8 by blocks of {} x {}", configured.rows, configured.cols)
+             : "FP8 by blocks";
 }
 
 const Algorithm* find_algorithm(std::string_view name) {
-  using said_schemes::kAlgorithms;
+  using configured_schemes::kAlgorithms;
   const auto at = std::find_if(std::begin(kAlgorithms), std::end(kAlgorithms),
                                [&](const Algorithm& a) { return name == a.name; });
   return at == std::end(kAlgorithms) ? nullptr : &*at;

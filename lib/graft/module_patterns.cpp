@@ -1,4 +1,4 @@
-#include "lib/graft/selection.h"
+#include "lib/graft/module_patterns.h"
 
 #include <fmt/format.h>
 

@@ -12,9 +12,9 @@ namespace twofour {
 
 /// The statements of a checkpoint's config files about the quantization of modules, by name. It must not
 /// outlive the checkpoint.
-class SaidOfModules {
+class ConfiguredFormats {
  public:
-  explicit SaidOfModules(const Checkpoint& checkpoint);
+  explicit ConfiguredFormats(const Checkpoint& checkpoint);
   bool is_mixed() const { return !entries_.empty(); }
   /// True if the method is FP8. Its loaders recognize modules in floats that no list names.
   bool is_fp8() const { return method_ == "fp8"; }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "formats/atom.h"
-#include "lib/recipe/artifact/modules.h"
+#include "lib/recipe/artifact/artifact_modules.h"
 #include "lib/recipe/artifact/unpack.h"
 #include "lib/source/checkpoint/checkpoint.h"
 
