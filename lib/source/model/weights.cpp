@@ -22,7 +22,7 @@ int64_t strip_rows(const Linear& module, const ModelMatrix& w) {
   return std::clamp<int64_t>((int64_t{64} << 10) / w.k / 16 * 16, 16, 1024);
 }
 
-/// Returns the number behind `layers`, as in "model.layers.3"; -1: there is none.
+/// Returns the number after `layers`, as in "model.layers.3". -1 if there is none.
 int64_t layer_of(std::string_view name, std::string_view layers) {
   if (!name.starts_with(layers)) return -1;
   int64_t layer = -1;
@@ -30,11 +30,12 @@ int64_t layer_of(std::string_view name, std::string_view layers) {
   return layer;
 }
 
-/// Throws Error if layers beyond the first `layers` are stored that are no drafts.
-void refuse_more_layers(const Checkpoint& checkpoint, int64_t layers) {
+/// Throws Error if layers beyond the first `layers` are stored that are not drafts. Names of layers begin
+/// with `below`.
+void refuse_more_layers(const Checkpoint& checkpoint, std::string_view below, int64_t layers) {
   std::set<int64_t> beyond, drafts;
   for (const TensorInfo& t : checkpoint.tensors()) {
-    const int64_t layer = layer_of(t.name);
+    const int64_t layer = layer_of(t.name, below);
     if (layer < layers) continue;
     beyond.insert(layer);
     for (const char* part : {".eh_proj.", ".hnorm.", ".enorm."}) {
@@ -43,8 +44,8 @@ void refuse_more_layers(const Checkpoint& checkpoint, int64_t layers) {
   }
   for (const int64_t draft : drafts) beyond.erase(draft);
   if (beyond.empty()) return;
-  throw Error(fmt::format("{}: num_hidden_layers: expected {} as tensors of model.layers.{} say, found {}",
-                          (checkpoint.path() / "config.json").string(), *beyond.rbegin() + 1,
+  throw Error(fmt::format("{}: num_hidden_layers: expected {} as tensors of {}{} say, found {}",
+                          (checkpoint.path() / "config.json").string(), *beyond.rbegin() + 1, below,
                           *beyond.rbegin(), layers));
 }
 
@@ -157,7 +158,7 @@ std::string ModelWeights::expert_block(const std::string& layer) const {
 }
 
 void ModelWeights::refuse_unused(int64_t layers) const {
-  refuse_more_layers(checkpoint_, layers);
+  refuse_more_layers(checkpoint_, prefix_ + "layers.", layers);
   const auto refuse = [&](const std::string& where) {
     throw Error(fmt::format("{}: expected no such weight in a model of this family, found one", where));
   };
