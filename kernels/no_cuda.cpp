@@ -126,7 +126,7 @@ struct LibraryProducts::Plans {};
 LibraryProducts::LibraryProducts() { refuse("products"); }
 LibraryProducts::~LibraryProducts() = default;
 void multiply_planes_plainly(const PlaneProduct&, Stream) { refuse("products"); }
-void MatrixProducts::set_rows(const float*, int64_t, int64_t, Stream) { refuse("products"); }
+void MatrixProducts::set_rows(const float*, int64_t, int64_t, Stream, int) { refuse("products"); }
 void MatrixProducts::multiply(const DeviceMatrix&, float*, int64_t, bool, Stream) { refuse("products"); }
 void MatrixProducts::multiply(std::span<const DeviceMatrix>, float*, int64_t, Stream) { refuse("products"); }
 void MatrixProducts::add_products(float*, Stream) { refuse("products"); }

@@ -28,7 +28,8 @@ void DeviceRun::run_delta(int64_t layer, std::span<const DevicePart> parts, floa
   cuda::DeltaTokens tokens = delta_tokens(w);
   const int64_t width = tokens.columns.count();
   float* projected = heads_.of<float>(m * width);
-  products_.set_rows(x, m, h, stream_.get());
+  // The norm of a head magnifies rounding where its state is nearly empty.
+  products_.set_rows(x, m, h, stream_.get(), 3);
   products_.multiply(w.delta.in, projected, width, stream_.get());
 
   float *mixed = both_.of<float>(m * d.channels()), *gates = gates_.of<float>(m * 2 * d.value_heads);
