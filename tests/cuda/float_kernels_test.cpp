@@ -138,8 +138,8 @@ TEST_CASE("one row and many rows times stored matrices are what double gives") {
         for (size_t i = 0; i < expected.size(); ++i) expected[i] += bias[i % static_cast<size_t>(n)];
         const DeviceMemory device_x(x);
         DeviceMemory out(expected.size() * sizeof(float));
-        // Two planes keep 16 bits of the mantissas of inputs and weights, three keep all: the error is that of
-        // float32 sums.
+        // Two planes keep 16 bits of the mantissas of inputs and weights, three keep all: the error is that
+        // of float32 sums.
         for (const auto& [planes, bound] : {std::pair(3, 6e-6), std::pair(2, 3e-5)}) {
           CAPTURE(planes);
           products.set_rows(device_x.as<float>(), m, k, stream.get(), planes);

@@ -42,7 +42,8 @@ class PartLint {
                       .there = there,
                       .is_own_class = x_.is_own_class,
                       .sizes = sizes_,
-                      .blamed = x_.blamed};
+                      .blamed = x_.blamed,
+                      .is_draft = !part_.is_tower};
     lint_family_sizes(own, reporter_);
     if (!s_.is_part && x_.is_own_class) lint_missing_tensors(own, reporter_);
     x_.blamed.insert(own.blamed.begin(), own.blamed.end());

@@ -45,10 +45,10 @@ struct LintFacts {
   /// "text_config.num_experts".
   std::string key{};
   std::string value{};  ///< value of `key` that would resolve the finding: "64"
-  /// True if a profile must not lower the rule's severity for this finding.
-  bool keeps_severity = false;
   /// Id of the rule that reported the cause: its finding is about the same file, key or module.
   std::string cause{};
+  /// True if a profile must not lower the rule's severity for this finding.
+  bool keeps_severity = false;
 };
 
 struct LintFinding {
