@@ -57,6 +57,9 @@ class Finder {
       if (!is_linear_name(name) && !is_table_name(name)) continue;
       if (auto module = nvfp4_module(i)) modules.push_back(std::move(*module));
     }
+    if (!c_.is_view()) {
+      for (Linear& m : modules) m.contradiction = shapes_.contradiction_of(m);
+    }
     std::sort(modules.begin(), modules.end(),
               [](const Linear& a, const Linear& b) { return natural_less(a.name, b.name); });
     return modules;
@@ -279,6 +282,19 @@ std::vector<size_t> Linear::tensors() const {
 bool is_mxfp8(const Checkpoint& c, const Linear& m) {
   return m.format->tiles && m.scale && m.scale_rows == 1 && m.scale_cols == kMxGroup &&
          dtype_bits(c.tensors()[*m.scale].dtype) == 8;
+}
+
+void WeightReader::check_settings(const Linear& m) {
+  if (!m.contradiction.empty()) throw Error(m.contradiction);
+  if (m.is_ordered) read_group_index(m);
+  check_zero_points(m);
+}
+
+void WeightReader::check_zero_points(const Linear& m) {
+  const bool is_checked = !m.symmetry.empty() || m.wraps || m.lacks_config;
+  if (!m.format->integers || !m.zero_points || !is_checked) return;
+  constexpr int64_t kRows = 4096;  // a multiple of the rows that share a word
+  for (int64_t n = 0; n < m.n; n += kRows) read_zero_points(m, n, std::min(m.n, n + kRows));
 }
 
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& problems,

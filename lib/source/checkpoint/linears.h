@@ -44,6 +44,13 @@ struct Linear {
   /// INT4 only: the config's setting that makes all zero points 8, "sym: true". Other stored ones are
   /// refused. Empty: no such setting.
   std::string symmetry{};
+  /// The config's setting by which these codes are of another format; readers of values refuse it. Empty: no
+  /// setting does.
+  std::string contradiction{};
+  bool lacks_config =
+      false;  ///< GPTQ only: nothing states how zero points are stored; others than 8 are refused
+  /// INT4 only: the config says that inputs are in order of their groups; a group_index must agree.
+  bool is_ordered = false;
   /// The order of the rows in a stack of gate and up. WeightReader returns the rows as they are stored.
   GateUpRows rows = GateUpRows::kHalves;
   std::optional<size_t> nvfp4{};  ///< position in Checkpoint::nvfp4_modules()
@@ -102,6 +109,9 @@ class WeightReader {
   /// Throws Error if stored zero points of INT4 contradict the config, or if loaders disagree about their
   /// meaning. read_rows() checks the zero points of its rows in the same way.
   void check_zero_points(const Linear& module);
+  /// Throws Error if the config contradicts the module: its format, the order of its groups, or zero points
+  /// as in check_zero_points().
+  void check_settings(const Linear& module);
   /// The stored bytes of the rows that the last read_rows() read.
   StoredRows last_stored() const { return {weights_, scales_}; }
   uint64_t bytes_read() const { return bytes_read_; }

@@ -32,6 +32,10 @@ Matrices::Matrices(const Checkpoint& checkpoint, Findings& findings) : checkpoin
     findings.push_back({Severity::kWarning, "not-compared", checkpoint.path().string(), std::move(why)});
   };
   odd_ = problems.lines();
+  for (const Linear& m : modules_) {
+    if (!m.contradiction.empty()) odd_.push_back(m.contradiction);
+  }
+  std::erase_if(modules_, [](const Linear& m) { return !m.contradiction.empty(); });
   for (const std::string& line : odd_) leave_out(line);
   std::set<std::string> scopes;  // each scope is checked once
   for (WeightTerm& term : find_weight_terms(access_to(checkpoint))) {

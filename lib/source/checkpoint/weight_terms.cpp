@@ -369,7 +369,7 @@ void refuse_changed_weights(const Checkpoint& c, const std::function<bool(size_t
   for (const Linear& m : linears) {
     if (!is_read(m.weight)) continue;
     try {
-      reader.check_zero_points(m);
+      reader.check_settings(m);
     } catch (const ReadError&) {
       throw;
     } catch (const Error& e) {
