@@ -192,7 +192,8 @@ class Search {
   /// Looks for quantization entries and transforms where no reader looks: deeper in config.json than in a
   /// language model's config at the top.
   void look_deeper(const std::string& above, const Json& value) {
-    for (const auto& [name, inner] : value.is_object() ? value.items() : Json::object().items()) {
+    if (!value.is_object()) return;
+    for (const auto& [name, inner] : value.items()) {
       const bool is_entry = name == "quantization_config" || name == "compression_config";
       const bool is_transform = name == "transform_config" || name == "rotation_config";
       const std::string place = above.empty() ? name : above + "." + name;
