@@ -205,6 +205,11 @@ std::string ConfiguredQuantization::contradiction_of_group(const std::string& mo
   if (group == nullptr) return {};
   const auto named = std::find_if(groups().items().begin(), groups().items().end(),
                                   [&](const Json::Member& member) { return &member.second == group; });
+  const Json& weights = member(*group, "weights");
+  const Json &type = member(weights, "type"), &bits = member(weights, "num_bits");
+  const auto count = integer_of(weights, "num_bits");
+  // The type of FP8 codes is in the file. A group for codes of another width cannot change them.
+  if (format->tiles && count && *count != 8) return {};
   const std::string at = fmt::format("config_groups.{}", named->first);
   const Json& packing = member(*group, "format");
   const bool is_alone = groups().size() == 1;
@@ -212,14 +217,11 @@ std::string ConfiguredQuantization::contradiction_of_group(const std::string& mo
   const auto packed = format_of_packing(text_of(configured));
   if (packed && !is_named_like(format, *packed))
     return expected_text(packing.is_null() ? "format" : at + ".format", codes_text(format), configured);
-  const Json& weights = member(*group, "weights");
   if (!weights.is_object() || format->integers) return {};  // the reader of integers checks their own keys
-  const Json &type = member(weights, "type"), &bits = member(weights, "num_bits");
   const auto place_of = [&](const char* key) { return fmt::format("{}.weights.{}", at, key); };
   const bool says_integers = format->tiles && type.is_null() && (bits.is_null() || bits == 8);
   if ((!type.is_null() && text_of(type) != "float") || says_integers)
     return expected_text(place_of("type"), fmt::format("float for {}", codes_text(format)), type);
-  const auto count = integer_of(weights, "num_bits");
   const int64_t stored = format->pairs ? 4 : 8;
   if (count && *count != stored)
     return expected_text(place_of("num_bits"), fmt::format("{} for {}", stored, codes_text(format)), bits);
@@ -232,12 +234,11 @@ std::string ConfiguredQuantization::contradiction_of_group(const std::string& mo
 }
 
 // Source: AMD Quark 0.13, core/quantization/config/type.py, Dtype.
-std::string ConfiguredQuantization::contradiction_of_quark(const std::string& module,
-                                                           WeightFormat format) const {
+std::string ConfiguredQuantization::contradiction_of_quark(const std::string& module, WeightFormat format) {
   const Json* whole = &member(*words, "global_quant_config");
   std::string at = "global_quant_config";
   for (const auto& [text, layer] : members_of(*words, "layer_quant_config")) {
-    const ConfigPattern pattern(text);
+    const ConfigPattern& pattern = quark_patterns_.try_emplace(text, text).first->second;
     if (text != module && !(pattern.known() && pattern.matches(module))) continue;
     whole = &layer;
     at = "layer_quant_config." + text;

@@ -297,6 +297,19 @@ void WeightReader::check_zero_points(const Linear& m) {
   for (int64_t n = 0; n < m.n; n += kRows) read_zero_points(m, n, std::min(m.n, n + kRows));
 }
 
+std::vector<std::pair<size_t, std::string>> find_nvfp4_contradictions(const Checkpoint& c) {
+  std::vector<std::pair<size_t, std::string>> found;
+  if (c.is_view()) return found;
+  Problems none;
+  LinearShapes shapes(c, none);
+  for (const Nvfp4Linear& m : c.nvfp4_modules()) {
+    std::string problem =
+        shapes.contradiction_of({.name = m.name, .format = WeightFormat::kNvfp4, .weight = m.codes});
+    if (!problem.empty()) found.emplace_back(m.codes, std::move(problem));
+  }
+  return found;
+}
+
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& problems,
                                         std::span<const WeightDialect> dialects) {
   return Finder(checkpoint, problems, dialects).find();

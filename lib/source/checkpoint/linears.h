@@ -3,6 +3,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "formats/naming.h"
@@ -70,6 +71,10 @@ struct Linear {
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& problems,
                                         std::span<const WeightDialect> dialects = weight_dialects());
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint);
+
+/// Returns the NVFP4 modules whose codes the config calls another format, as the tensor with the codes and
+/// Linear::contradiction. None in a view.
+std::vector<std::pair<size_t, std::string>> find_nvfp4_contradictions(const Checkpoint& checkpoint);
 
 /// True if an FP8 module is MXFP8: each 32 weights along K share a scale of one byte, which is a power of
 /// two. If K is 32, each row has one scale, [N, 1] or [N].
