@@ -150,9 +150,7 @@ std::set<std::string> check_zero_points(const LintInput& s, const std::vector<Li
       found.insert(m.name);
       if (found.size() > 1) continue;
       first = e.what();
-      key = m.lacks_config       ? "quant_method"
-            : m.symmetry.empty() ? "checkpoint_format"
-                                 : m.symmetry.substr(0, m.symmetry.find(':'));
+      key = m.symmetry.empty() ? "checkpoint_format" : m.symmetry.substr(0, m.symmetry.find(':'));
     }
   }
   if (found.empty()) return found;

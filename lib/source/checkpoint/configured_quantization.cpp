@@ -275,9 +275,10 @@ std::string ConfiguredQuantization::contradiction_of(const std::string& module, 
   const ConfiguredFormat configured = find(module);
   const auto named = format_of_algorithm(configured.algorithm);
   if (!named || *named != WeightFormat::kOther) return {};  // types and shapes tell FP8 and FP4 apart
-  const bool is_whole = configured.entry == words;
-  return expected_text(is_whole ? "quant_algo" : configured.place.substr(place.size()),
-                       fmt::format("an algorithm of {}", codes_text(format)), configured.algorithm);
+  return expected_text(configured.place, fmt::format("an algorithm of {}", codes_text(format)),
+                       configured.algorithm);
+}
+", codes_text(format)), configured.algorithm);
 }
 
 std::optional<std::pair<int64_t, int64_t>> ConfiguredQuantization::block_of(const std::string& module) {

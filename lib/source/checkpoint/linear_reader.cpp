@@ -324,7 +324,7 @@ std::vector<float> WeightReader::read_zero_points(const Linear& m, int64_t n0, i
     for (int64_t g = 0; g < groups; ++g) {
       const uint32_t word = setting_at(zero_points_, (n / kInt4Pack - first) * groups + g);
       const int stored = static_cast<int>(word >> shift & 15u), zero = stored + m.zero_offset;
-      if (zero != 8 && (m.lacks_config || !m.symmetry.empty())) refuse_zero_point(m, stored, n, g);
+      if (zero != 8 && !m.symmetry.empty()) refuse_zero_point(m, stored, n, g);
       if (m.wraps && zero == 16) refuse_wrapped_zero_point(m, n, g);
       zeros[static_cast<size_t>((n - n0) * groups + g)] = static_cast<float>(zero);
     }

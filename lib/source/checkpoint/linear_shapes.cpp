@@ -367,8 +367,9 @@ bool LinearShapes::read_group_size(Linear& m, int64_t groups) {
   m.scale_cols = equal;
   if (stated != sizes.end() && !is_stated(equal)) m.scale_cols = *stated;
   for (const int64_t usual : {32, 64, 128}) {
-    if (!sizes.empty() || m.group_index || groups == 1 || usual == equal || !fits(usual)) continue;
-    return refuse(*m.scale, fmt::format("a config that states the group size, {} or another,", usual));
+    if (!sizes.empty() || m.group_index || equal == 0 || groups == 1 || usual == equal || !fits(usual))
+      continue;
+    return refuse(*m.scale, fmt::format("a config that states the group size, {} or another", usual));
   }
   if (m.scale_cols == 0 && m.group_index) m.scale_cols = count_of(m.k, groups);
   return m.scale_cols > 0 ||

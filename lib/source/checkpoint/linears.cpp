@@ -287,11 +287,14 @@ bool is_mxfp8(const Checkpoint& c, const Linear& m) {
 void WeightReader::check_settings(const Linear& m) {
   if (!m.contradiction.empty()) throw Error(m.contradiction);
   if (m.is_ordered) read_group_index(m);
-  check_zero_points(m);
+  if (!m.lacks_config) return check_zero_points(m);
+  Linear strict = m;
+  strict.symmetry = "none";
+  check_zero_points(strict);
 }
 
 void WeightReader::check_zero_points(const Linear& m) {
-  const bool is_checked = !m.symmetry.empty() || m.wraps || m.lacks_config;
+  const bool is_checked = !m.symmetry.empty() || m.wraps;
   if (!m.format->integers || !m.zero_points || !is_checked) return;
   constexpr int64_t kRows = 4096;  // a multiple of the rows that share a word
   for (int64_t n = 0; n < m.n; n += kRows) read_zero_points(m, n, std::min(m.n, n + kRows));
