@@ -31,4 +31,8 @@ class Known:
 KNOWN = [
     Known("rules of lint", "lint knows more of names, counts, parts, tokens and causes, and its rules say so", ("*lint*",),
           outputs=("stdout", "*.html")),
+    Known("codes that the config calls another number",
+          "settings of bits, type, symmetry, order or format that contradict the codes are refused",
+          tuple(f"configs */{case} *" for case in ("8 bits", "asymmetric", "format of the group", "integers", "order", "second group")),
+          exits=((0, 2),), outputs=("*",)),
 ]
