@@ -278,8 +278,6 @@ std::string ConfiguredQuantization::contradiction_of(const std::string& module, 
   return expected_text(configured.place, fmt::format("an algorithm of {}", codes_text(format)),
                        configured.algorithm);
 }
-", codes_text(format)), configured.algorithm);
-}
 
 std::optional<std::pair<int64_t, int64_t>> ConfiguredQuantization::block_of(const std::string& module) {
   if (const auto sizes = pair_of(member(group_weights(module), "block_structure"));
