@@ -28,6 +28,7 @@ constexpr Nvfp4Dialect kDialects[] = {
 
 bool is_scalar_or(const TensorInfo& t, int64_t e) {
   return t.shape.empty() || (t.shape.size() == 1 && (t.shape[0] == 1 || t.shape[0] == e)) ||
+         (t.shape.size() == 2 && t.shape[0] == 1 && t.shape[1] == 1) ||
          // ModelOpt writes [E, 1, 1] after a reduction over a stack.
          (t.shape.size() == 3 && t.shape[0] == e && t.shape[1] == 1 && t.shape[2] == 1);
 }

@@ -102,6 +102,13 @@ void check_meaning(const LintInput& s, const std::vector<CodedModule>& coded, bo
     if (term.rule != std::string_view("bad-config"))
       reporter.add(term.rule, {term.file, term.key}, term.problem);
   }
+  try {
+    for (const ConfigTerm& term : find_side_terms(s.path))
+      reporter.add(term.rule, {term.file, term.key}, term.problem);
+  } catch (const ReadError&) {
+    throw;
+  } catch (const Error&) {  // another rule reports it
+  }
   for (const UncertainStack& stack : find_uncertain_stacks(s.config, s.tensors))
     reporter.add("gate-up-order", s.at(stack.tensor), stack.problem);
 }

@@ -268,11 +268,14 @@ void WeightReader::refuse_zero_point(const Linear& m, int stored, int64_t n, int
                                      "{}, that is {} as checkpoint_format gptq reads it and {} as "
                                      "gptq_v2 does,",
                                      stored, stored + m.zero_offset, stored);
-  throw Error(fmt::format(
-      "{}: expected zero points of 8 as the config's {} says, found {} at row {}, group {}; {} {} "
-      "decides",
-      checkpoint_.where(*m.zero_points), m.symmetry, read, n, group, options::kZeroPoints,
-      m.zero_offset == 0 ? "stored or symmetric" : "stored, symmetric or v2"));
+  throw Error(
+      fmt::format("{}: expected zero points of 8{}, found {} at row {}, group {}; {} {} "
+                  "decides",
+                  checkpoint_.where(*m.zero_points),
+                  m.lacks_config ? ", since no config states how others are stored"
+                                 : fmt::format(" as the config's {} says", m.symmetry),
+                  read, n, group, options::kZeroPoints,
+                  m.zero_offset == 0 ? "stored or symmetric" : "stored, symmetric or v2"));
 }
 
 // Sources: GPTQModel, utils/model.py, convert_gptq_v2_to_v1_format_module and its inverse, which take 1 from
@@ -284,12 +287,6 @@ void WeightReader::refuse_wrapped_zero_point(const Linear& m, int64_t n, int64_t
       "group {}, that is 16 as AutoGPTQ and vLLM read it and 0 as GPTQModel does, which wrote it; "
       "{} stored, symmetric or v2 decides",
       checkpoint_.where(*m.zero_points), n, group, options::kZeroPoints));
-}
-
-void WeightReader::check_zero_points(const Linear& m) {
-  if (!m.format->integers || !m.zero_points || (m.symmetry.empty() && !m.wraps)) return;
-  constexpr int64_t kRows = 4096;  // a multiple of the rows that share a word
-  for (int64_t n = 0; n < m.n; n += kRows) read_zero_points(m, n, std::min(m.n, n + kRows));
 }
 
 std::vector<float> WeightReader::read_zero_points(const Linear& m, int64_t n0, int64_t n1) {
@@ -322,6 +319,12 @@ std::vector<int32_t> WeightReader::read_group_index(const Linear& m) {
   if (std::all_of(index.begin(), index.end(), [](int32_t g) { return g == -1; })) return {};
   const int64_t groups = scale_columns(m);
   for (size_t k = 0; k < index.size(); ++k) {
+    if (m.is_ordered && index[k] != static_cast<int64_t>(k) / m.scale_cols) {
+      throw Error(
+          fmt::format("{}: expected inputs in order of their groups of {}, as the config states no other, "
+                      "found {} at k {}",
+                      checkpoint_.where(*m.group_index), m.scale_cols, index[k], k));
+    }
     if (index[k] >= 0 && index[k] < groups) continue;
     throw Error(fmt::format("{}: expected groups of 0 to {}, found {} at k {}",
                             checkpoint_.where(*m.group_index), groups - 1, index[k], k));

@@ -147,22 +147,22 @@ bool LinearShapes::read_fp8_scale(Linear& m) {
     return shape == dims_of(count_of(m.n, b.first), count_of(m.k, b.second));
   };
   std::optional<Block> found;
-  for (const Block& b : stated_.blocks) {
+  const auto own = configured_->block_of(m.name);
+  const std::vector<Block> stated = own ? std::vector{*own} : stated_.blocks;
+  for (const Block& b : stated) {
     if (!fits(b) || (found && cuts_alike(*found, b, m))) continue;
-    if (found)
-      return refuse(*m.scale, fmt::format("blocks of one size, not {}", blocks_text(stated_.blocks)));
+    if (found) return refuse(*m.scale, fmt::format("blocks of one size, not {}", blocks_text(stated)));
     found = b;
   }
   const bool powers = dtype_bits(scale.dtype) == 8;
   if (!found && powers && fits(kMxBlock)) found = kMxBlock;  // MXFP8, even if the config states other blocks
-  const bool states = !stated_.blocks.empty() || !stated_.unread_blocks.empty();
+  const bool states = !stated.empty() || !stated_.unread_blocks.empty();
   if (!found && !states) {
     const auto known = std::find_if(std::begin(kKnownBlocks), std::end(kKnownBlocks), fits);
     if (known != std::end(kKnownBlocks)) found = *known;
   }
   if (found) return shared_by(found->first, found->second);
-  const std::string sizes = !stated_.blocks.empty()
-                                ? blocks_text(stated_.blocks) + ", which the config states"
+  const std::string sizes = !stated.empty() ? blocks_text(stated) + ", which the config states"
                             : states ? fmt::format("{}, which the config states", stated_.unread_blocks[0])
                                      : blocks_text(kKnownBlocks);
   return refuse(*m.scale, fmt::format("one scale, {} or those of blocks of {}", dims_of(m.n, 1), sizes));
@@ -174,6 +174,8 @@ bool LinearShapes::read_int4(Linear& m) {
   const bool packed = tensor(m.weight).name.ends_with("_packed");
   if (!(packed ? read_packed(m) : read_gptq_or_awq(m))) return false;
   if (m.zero_points) read_zero_points(m);
+  m.is_ordered = m.group_index && m.packing != Int4Packing::kAwq && !stated_.method.empty() &&
+                 !configured_->allows_order(m.name);
   return !m.group_index || expect_shape(*m.group_index, DType::kI32, {m.k});
 }
 
@@ -181,6 +183,7 @@ void LinearShapes::read_zero_points(Linear& m) {
   switch (c_.zero_points()) {
     case ZeroPoints::kAsStated:
       m.wraps = stated_.by_gptqmodel && m.zero_offset == 1;
+      m.lacks_config = m.packing == Int4Packing::kGptq && stated_.method.empty() && stated_.bits.empty();
       m.symmetry = configured_->symmetry_of(m.name);
       for (const auto& [file, beside] : configured_beside_) {
         const std::string_view configured = beside->symmetry_of(m.name);
@@ -379,7 +382,9 @@ bool LinearShapes::read_gptq_or_awq(Linear& m) {
 }
 
 bool LinearShapes::read_group_size(Linear& m, int64_t groups) {
-  const Json& own = exception_of(m, "group_size");
+  const Json& exception = exception_of(m, "group_size");
+  const Json& own =
+      exception.is_null() ? member(configured_->group_weights(m.name), "group_size") : exception;
   const std::vector<int64_t> sizes =
       own.is_number_integer() ? std::vector{own.get<int64_t>()} : stated_.group_sizes;
   const auto is_stated = [&](int64_t size) {
@@ -390,6 +395,11 @@ bool LinearShapes::read_group_size(Linear& m, int64_t groups) {
   const auto stated = std::find_if(sizes.begin(), sizes.end(), fits);
   m.scale_cols = equal;
   if (stated != sizes.end() && !is_stated(equal)) m.scale_cols = *stated;
+  for (const int64_t usual : {32, 64, 128}) {
+    if (!sizes.empty() || m.group_index || equal == 0 || groups == 1 || usual == equal || !fits(usual))
+      continue;
+    return refuse(*m.scale, fmt::format("a config that states the group size, {} or another", usual));
+  }
   if (m.scale_cols == 0 && m.group_index) m.scale_cols = count_of(m.k, groups);
   return m.scale_cols > 0 ||
          refuse(*m.scale, fmt::format("scales of groups that divide K = {} or that the config states", m.k));

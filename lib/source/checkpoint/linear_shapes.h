@@ -30,6 +30,11 @@ class LinearShapes {
   /// Reads the shapes of four-bit codes, zero points and the order of groups in compressed-tensors, AWQ and
   /// GPTQ.
   bool read_int4(Linear& module);
+  /// Returns how the config contradicts a module's format: "config.json: KEY: expected X as M has, found Y".
+  std::string contradiction_of(const Linear& module) {
+    const std::string found = configured_->contradiction_of(module.name, module.format);
+    return found.empty() ? found : quantization_place(c_, found) + " (" + c_.where(module.weight) + ")";
+  }
 
  private:
   const TensorInfo& tensor(size_t i) const { return c_.tensors()[i]; }

@@ -64,6 +64,9 @@ class Finder {
       if (!is_linear_name(name) && !is_table_name(name)) continue;
       if (auto module = nvfp4_module(i)) modules.push_back(std::move(*module));
     }
+    if (!c_.is_view()) {
+      for (Linear& m : modules) m.contradiction = shapes_.contradiction_of(m);
+    }
     std::sort(modules.begin(), modules.end(),
               [](const Linear& a, const Linear& b) { return natural_less(a.name, b.name); });
     return modules;
@@ -314,6 +317,35 @@ std::string other_formats_text(const Checkpoint& c) {
 bool is_mxfp8(const Checkpoint& c, const Linear& m) {
   return m.format->tiles && m.scale && m.scale_rows == 1 && m.scale_cols == kMxGroup &&
          dtype_bits(c.tensors()[*m.scale].dtype) == 8;
+}
+
+void WeightReader::check_settings(const Linear& m) {
+  if (!m.contradiction.empty()) throw Error(m.contradiction);
+  if (m.is_ordered) read_group_index(m);
+  if (!m.lacks_config) return check_zero_points(m);
+  Linear strict = m;
+  strict.symmetry = "none";
+  check_zero_points(strict);
+}
+
+void WeightReader::check_zero_points(const Linear& m) {
+  const bool is_checked = !m.symmetry.empty() || m.wraps;
+  if (!m.format->integers || !m.zero_points || !is_checked) return;
+  constexpr int64_t kRows = 4096;  // a multiple of the rows that share a word
+  for (int64_t n = 0; n < m.n; n += kRows) read_zero_points(m, n, std::min(m.n, n + kRows));
+}
+
+std::vector<std::pair<size_t, std::string>> find_nvfp4_contradictions(const Checkpoint& c) {
+  std::vector<std::pair<size_t, std::string>> found;
+  if (c.is_view()) return found;
+  Problems none;
+  LinearShapes shapes(c, none);
+  for (const Nvfp4Linear& m : c.nvfp4_modules()) {
+    std::string problem =
+        shapes.contradiction_of({.name = m.name, .format = WeightFormat::kNvfp4, .weight = m.codes});
+    if (!problem.empty()) found.emplace_back(m.codes, std::move(problem));
+  }
+  return found;
 }
 
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& problems,

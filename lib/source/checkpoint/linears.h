@@ -3,6 +3,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "formats/naming.h"
@@ -45,6 +46,13 @@ struct Linear {
   /// INT4 only: the config's setting that makes all zero points 8, "sym: true". Other stored ones are
   /// refused. Empty: no such setting.
   std::string symmetry{};
+  /// The config's setting by which these codes are of another format; readers of values refuse it. Empty: no
+  /// setting does.
+  std::string contradiction{};
+  bool lacks_config =
+      false;  ///< GPTQ only: nothing states how zero points are stored; others than 8 are refused
+  /// INT4 only: the config says that inputs are in order of their groups; a group_index must agree.
+  bool is_ordered = false;
   /// The order of the rows in a stack of gate and up. WeightReader returns the rows as they are stored.
   GateUpRows rows = GateUpRows::kHalves;
   std::optional<size_t> nvfp4{};  ///< position in Checkpoint::nvfp4_modules()
@@ -68,6 +76,9 @@ std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint);
 /// Returns the formats of a checkpoint's codes other than NVFP4, read or not, for messages: "8 linears in FP8
 /// (the first model.layers.0.mlp.down_proj)"; "none among 26 tensors": there are none.
 std::string other_formats_text(const Checkpoint& checkpoint);
+/// Returns the NVFP4 modules whose codes the config calls another format, as the tensor with the codes and
+/// Linear::contradiction. None in a view.
+std::vector<std::pair<size_t, std::string>> find_nvfp4_contradictions(const Checkpoint& checkpoint);
 
 /// True if an FP8 module is MXFP8: each 32 weights along K share a scale of one byte, which is a power of
 /// two. If K is 32, each row has one scale, [N, 1] or [N].
@@ -111,6 +122,9 @@ class WeightReader {
   /// Throws Error if stored zero points of INT4 contradict the config, or if loaders disagree about their
   /// meaning. read_rows() checks the zero points of its rows in the same way.
   void check_zero_points(const Linear& module);
+  /// Throws Error if the config contradicts the module: its format, the order of its groups, or zero points
+  /// as in check_zero_points().
+  void check_settings(const Linear& module);
   /// The stored bytes of the rows that the last read_rows() read.
   StoredRows last_stored() const { return {weights_, scales_}; }
   uint64_t bytes_read() const { return bytes_read_; }

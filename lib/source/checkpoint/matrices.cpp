@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "formats/error.h"
+#include "lib/base/io/file.h"
 #include "lib/source/checkpoint/config_terms.h"
 
 namespace twofour {
@@ -32,6 +34,19 @@ Matrices::Matrices(const Checkpoint& checkpoint, Findings& findings) : checkpoin
     findings.push_back({Severity::kWarning, "not-compared", checkpoint.path().string(), std::move(why)});
   };
   odd_ = problems.lines();
+  WeightReader reader(checkpoint);
+  std::erase_if(modules_, [&](const Linear& m) {
+    if (m.contradiction.empty() && !m.lacks_config) return false;
+    try {
+      reader.check_settings(m);
+      return false;
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error& e) {
+      odd_.push_back(e.what());
+      return true;
+    }
+  });
   for (const std::string& line : odd_) leave_out(line);
   std::set<std::string> scopes;  // each scope is checked once
   for (WeightTerm& term : find_weight_terms(access_to(checkpoint))) {

@@ -369,14 +369,17 @@ void refuse_changed_weights(const Checkpoint& c, const std::function<bool(size_t
                             std::span<const Linear> linears, Problems& problems) {
   WeightReader reader(c);
   for (const Linear& m : linears) {
-    if (!is_read(m.weight)) continue;
+    if (!is_read(m.weight) || m.nvfp4) continue;
     try {
-      reader.check_zero_points(m);
+      reader.check_settings(m);
     } catch (const ReadError&) {
       throw;
     } catch (const Error& e) {
       problems.add(e.what());
     }
+  }
+  for (const auto& [codes, problem] : find_nvfp4_contradictions(c)) {
+    if (is_read(codes)) problems.add(problem);
   }
   for (const std::string& problem : find_odd_settings(c.config_of_values()))
     problems.add("{}: {}", (c.path() / "config.json").string(), problem);

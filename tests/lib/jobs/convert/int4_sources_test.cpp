@@ -64,13 +64,15 @@ Int4Model make_model(const std::string& how) {
     add_floats(*tensors, "lm_head", random_floats(40, 64, 7));
     add_vector(*tensors, layer + "input_layernorm.weight", 8);
   }
-  model.config = how == "awq"       ? int4_config("awq", 32, R"(, "version": "gemm", "zero_point": true)")
-                 : how == "gptq"    ? int4_config("gptq", 32, R"(, "desc_act": true)")
-                 : how == "gptq_v2" ? int4_config("gptq", 32, R"(, "checkpoint_format": "gptq_v2")")
-                                    : R"({"quantization_config": {"quant_method": "compressed-tensors",
+  model.config = how == "awq"    ? int4_config("awq", 32, R"(, "version": "gemm", "zero_point": true)")
+                 : how == "gptq" ? int4_config("gptq", 32, R"(, "desc_act": true)")
+                 : how == "gptq_v2"
+                     ? int4_config("gptq", 32, R"(, "checkpoint_format": "gptq_v2")")
+                     : R"({"quantization_config": {"quant_method": "compressed-tensors",
       "format": "pack-quantized", "ignore": ["lm_head"], "config_groups": {"group_0": {"targets": ["Linear"],
-      "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": )" +
-                                          std::string(how == "symmetric" ? "true" : "false") + "}}}}}";
+      "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, )" +
+                           std::string(how == "act-order" ? R"("actorder": "group", )" : "") +
+                           R"("symmetric": )" + std::string(how == "symmetric" ? "true" : "false") + "}}}}}";
   return model;
 }
 
