@@ -123,6 +123,7 @@ class Rope : public SettingLint {
       odd(fmt::format("{}.{}", place, key), kFactors, wrong);
       return std::nullopt;
     };
+    check_sections(place, rope);
     const auto first = length("short_factor"), second = length("long_factor");
     if (!first || !second) return;
     const size_t pairs = turned_pairs(rope).value_or(*first);
@@ -131,6 +132,22 @@ class Rope : public SettingLint {
       reporter_.add("odd-setting", {"config.json", fmt::format("{}.{}", place, key)},
                     "expected {} numbers, one for each pair that is turned, found {}", pairs, count);
     }
+  }
+
+  /// Checks that the pairs for time, height and width are all pairs that are rotated. Source: transformers
+  /// 5.17, modeling_qwen2_5_vl.py.
+  void check_sections(const std::string& place, const Json& rope) {
+    const Json& sections = member(rope, "mrope_section");
+    const auto pairs = turned_pairs(rope);
+    if (!sections.is_array() || !pairs) return;
+    size_t sum = 0;
+    for (const Json& one : sections) {
+      if (!one.is_number_unsigned()) return odd(place + ".mrope_section", "a list of numbers of pairs", one);
+      sum += one.get<size_t>();
+    }
+    if (sum == *pairs) return;
+    reporter_.add("impossible-setting", {"config.json", place + ".mrope_section"},
+                  "expected {} pairs together, half of what is rotated of a head, found {}", *pairs, sum);
   }
 
   static constexpr const char* kFactors = "a list of numbers of more than 0";
