@@ -63,7 +63,8 @@ class NumberLint {
     const bool is_nested = own != nullptr && numbers_of(s_.config, "eos_token_id").empty();
     const Json& config = is_nested ? *own : s_.config;
     const bool agree = check_swapped("config.json", config) & check_swapped(kGeneration, generation);
-    if (agree) check_end(config, generation);
+    is_own_ = !numbers_of(generation, "eos_token_id").empty();
+    if (agree && check_words(is_own_ ? generation : config)) check_end(config, generation);
     for (const InputToken& token : kInputTokens) check_input(token);
   }
 
@@ -105,13 +106,17 @@ class NumberLint {
         agree = false;
       }
     }
+    return agree;
+  }
+  /// Reports words of the vocabulary as ends, where that of the tokenizer is an added token. Returns true if
+  /// there is nothing to report.
+  bool check_words(const Json& config) {
+    const Numbers ends = numbers_of(config, "eos_token_id");
     const bool are_words =
         !ends.empty() && std::ranges::all_of(ends, [&](uint64_t number) { return is_word(number); });
-    if (agree && are_words && !is_word(*end_.number)) {
-      differ(file, "eos_token_id", end_, ends[0]);
-      agree = false;
-    }
-    return agree;
+    if (!end_.number || !are_words || is_word(*end_.number)) return true;
+    differ(is_own_ ? kGeneration : "config.json", "eos_token_id", end_, ends[0]);
+    return false;
   }
   /// True for a word of the vocabulary that is no added token.
   bool is_word(uint64_t number) const {
@@ -122,9 +127,8 @@ class NumberLint {
   /// Checks that generation stops at the token by which templates end the answer. In generation_config.json
   /// the tokens take the place of those in config.json.
   void check_end(const Json& config, const Json& generation) {
-    const bool is_own = !numbers_of(generation, "eos_token_id").empty();
-    const Numbers ends = numbers_of(is_own ? generation : config, "eos_token_id");
-    const char* file = is_own ? kGeneration : "config.json";
+    const Numbers ends = numbers_of(is_own_ ? generation : config, "eos_token_id");
+    const char* file = is_own_ ? kGeneration : "config.json";
     if (ends.empty() || templates_.empty()) return;
     const bool is_written = end_.text.size() > 2 && templates_.write(end_.text);
     if (end_.number && is_written) {
@@ -171,6 +175,7 @@ class NumberLint {
   const ChatTemplates& templates_;
   LintReporter& reporter_;
   Named begin_, end_;
+  bool is_own_ = false;  // generation_config.json has ends of its own
 };
 
 }  // namespace
