@@ -45,7 +45,8 @@ class VisionSettings {
     auto depth = size(tower_, "depth");
     if (!depth) depth = size(tower_, "num_hidden_layers");
     if (!depth) return;
-    for (const char* key : {"fullatt_block_indexes", "deepstack_visual_indexes", "intermediate_layers_indices"}) {
+    for (const char* key :
+         {"fullatt_block_indexes", "deepstack_visual_indexes", "intermediate_layers_indices"}) {
       for (const Json& block : member(tower_, key)) {
         if (!block.is_number_integer() || (block >= 0 && block < *depth)) continue;
         impossible("config.json", fmt::format("vision_config.{}", key),
@@ -77,14 +78,15 @@ class VisionSettings {
     if (rows != all && rows != all + 1) {
       reporter_.add("config-shape", {"config.json", "vision_config.image_size"},
                     "expected {} patches of {} as {} has rows, found {} by {} of {}", rows,
-                    *size(tower_, "patch_size"), table->name, all, "image_size",
-                    *size(tower_, "image_size"));
+                    *size(tower_, "patch_size"), table->name, all, "image_size", *size(tower_, "image_size"));
       return;
     }
     // Images are brought to the size that the positions are for.
     const Json& given = member(processor_, "size");
-    const auto height = size(given, "height"), width = size(given, "width"), image = size(tower_, "image_size");
-    const bool resizes = member(processor_, "do_resize") != false && member(processor_, "do_center_crop") != true &&
+    const auto height = size(given, "height"), width = size(given, "width"),
+               image = size(tower_, "image_size");
+    const bool resizes = member(processor_, "do_resize") != false &&
+                         member(processor_, "do_center_crop") != true &&
                          member(processor_, "do_image_splitting").is_null();
     if (!height || !width || *height != *width || !resizes || *height == *image) return;
     impossible("preprocessor_config.json", "size", "expected {} as vision_config.image_size says, found {}",
@@ -100,7 +102,8 @@ class VisionSettings {
     while (root * root < *tokens) ++root;
     if (root * root != *tokens || *side % root != 0) {
       impossible("config.json", "mm_tokens_per_image",
-                 "expected the square of a divisor of {}, the patches along a side, found {}", *side, *tokens);
+                 "expected the square of a divisor of {}, the patches along a side, found {}", *side,
+                 *tokens);
       return;
     }
     const auto length = size(processor_, "image_seq_length");

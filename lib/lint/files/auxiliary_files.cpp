@@ -176,8 +176,8 @@ void check_links(const LintInput& s, LintReporter& reporter) {
   }
 }
 
-/// Returns the tokens without which no conversation begins or ends. That which fills up texts is none: its row
-/// may be zero.
+/// Returns the tokens without which no conversation begins or ends. That which fills up texts is none: its
+/// row may be zero.
 std::vector<NeededToken> needed_tokens(const Json& tokenizer, const TokenTable& tokens,
                                        const ChatTemplates& templates) {
   const auto named = [&](const char* key) {

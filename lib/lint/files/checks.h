@@ -10,8 +10,8 @@ struct NeededToken {
   std::string text;
 };
 
-/// Checks the files beside the weights: tokenizer, code, chat templates. Returns the tokens that begin and end
-/// texts and that chat templates write.
+/// Checks the files beside the weights: tokenizer, code, chat templates. Returns the tokens that begin and
+/// end texts and that chat templates write.
 std::vector<NeededToken> lint_auxiliary_files(const LintInput& input, LintReporter& reporter);
 /// Reports needed tokens whose row in the embedding is all zero. Reads these rows.
 void lint_token_rows(const LintInput& input, const std::vector<NeededToken>& tokens, LintReporter& reporter);

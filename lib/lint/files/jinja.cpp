@@ -113,7 +113,10 @@ class Reader {
 
   void write(std::string_view text) {
     facts_.written.append(text).append("\n");
-    if (std::exchange(follows_content_, false)) facts_.behind.append(text).append("\n");
+    const bool is_blank = std::all_of(text.begin(), text.end(), [](unsigned char c) {
+      return std::isspace(c) != 0 || c == '\\' || c == 'n';  // with line ends as strings write them
+    });
+    if (!is_blank && std::exchange(follows_content_, false)) facts_.behind.append(text).append("\n");
     if (std::any_of(text.begin(), text.end(), [](unsigned char c) { return std::isspace(c) == 0; }))
       facts_.is_empty = false;
     for (size_t at = text.find("<|"); at != text.npos; at = text.find("<|", at + 1)) {
@@ -134,9 +137,10 @@ class Reader {
       const std::string_view before = i > 0 ? pieces[i - 1].text : "",
                              after = i + 1 < pieces.size() ? pieces[i + 1].text : "";
       constexpr std::string_view kCompares[] = {"==", "!=", "in", "is", "not"};
-      const bool is_read = (p.kind == Part::kName || before == "[") && !is_one_of(kCompares, before) &&
-                           !is_one_of(kCompares, after) &&
-                           !(after == "]" && i + 2 < pieces.size() && is_one_of(kCompares, pieces[i + 2].text));
+      const bool is_read =
+          (p.kind == Part::kName || before == "[") && !is_one_of(kCompares, before) &&
+          !is_one_of(kCompares, after) &&
+          !(after == "]" && i + 2 < pieces.size() && is_one_of(kCompares, pieces[i + 2].text));
       if (is_read && p.text == "role" && pieces[0].text != "raise_exception") facts_.writes_roles = true;
       if (is_read && p.text == "content") follows_content_ = true;
       if (p.kind == Part::kOperator && (p.text == "(" || p.text == "[" || p.text == "{")) {

@@ -29,7 +29,8 @@ void check_image_places(const LintInput& s, const Json& tokenizer, const TokenTa
       s.config.contains("auto_map") || (tokenizer.is_object() && tokenizer.contains("auto_map")))
     return;
   const auto names_image = [](const std::string& text) { return text.find("image") != text.npos; };
-  const auto token = std::ranges::find_if(tokens->added, [&](const auto& t) { return names_image(t.second); });
+  const auto token =
+      std::ranges::find_if(tokens->added, [&](const auto& t) { return names_image(t.second); });
   const bool sees = std::ranges::any_of(s.tensors, [](const TensorInfo& t) {
     return t.name.find("visual.") != t.name.npos || t.name.find("vision") != t.name.npos;
   });

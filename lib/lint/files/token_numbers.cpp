@@ -135,7 +135,8 @@ class NumberLint {
       if (!has(ends, *end_.number)) missing_end(file, end_.text, *end_.number);
       return;
     }
-    // Models that are not trained for conversations may have a template of their siblings. They do not sample.
+    // Models that are not trained for conversations may have a template of their siblings. They do not
+    // sample.
     if (templates_.read("eos_token") || flag_of(generation, "do_sample") != true) return;
     const std::pair<uint64_t, std::string>* turn = nullptr;
     for (const auto& token : tokens_.added) {

@@ -60,7 +60,8 @@ class TokenEvents : public JsonEvents {
   void begin_object() override {
     if (keys_.size() == 1 && keys_[0] == "model") table_.has_model = true;
     keys_.emplace_back();
-    if (depth() == 3 && keys_[0] == "added_tokens") id_ = std::nullopt, content_ = std::nullopt, special_ = std::nullopt;
+    if (depth() == 3 && keys_[0] == "added_tokens")
+      id_ = std::nullopt, content_ = std::nullopt, special_ = std::nullopt;
   }
   void end_object() override {
     if (depth() == 3 && keys_[0] == "added_tokens" && id_ && content_) {

@@ -40,8 +40,8 @@ struct TokenTable {
   const std::string* find_added(uint64_t number) const;
 };
 
-/// Reads the words of a vocab.json with their numbers. Throws Error if it is not JSON. Empty: it is not a flat
-/// object of numbers.
+/// Reads the words of a vocab.json with their numbers. Throws Error if it is not JSON. Empty: it is not a
+/// flat object of numbers.
 std::unordered_map<std::string, uint64_t> read_words(const std::filesystem::path& directory,
                                                      const std::string& name);
 

@@ -8,8 +8,8 @@
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/files/checks.h"
 
-// The steps of tokenizer.json around its words, and vocab.json beside it. Source: huggingface/tokenizers 0.22,
-// tokenizer/serialization.rs, decoders/mod.rs, processors/template.rs.
+// The steps of tokenizer.json around its words, and vocab.json beside it. Source: huggingface/tokenizers
+// 0.22, tokenizer/serialization.rs, decoders/mod.rs, processors/template.rs.
 
 namespace twofour {
 namespace {
@@ -53,8 +53,8 @@ class StepLint {
     for (const char* step : {"ByteLevel", "Metaspace"}) {
       if (std::ranges::find(tokens_.encodes, step) == tokens_.encodes.end() || !tokens_.decodes.empty())
         continue;
-      reporter_.add("tokenizer-steps", {kFile, "decoder"},
-                    "expected {} as the pre-tokenizer has, found none", step);
+      reporter_.add("tokenizer-steps", {kFile, "decoder"}, "expected {} as the pre-tokenizer has, found none",
+                    step);
       return;
     }
     if (tokens_.falls_back && tokens_.decodes.empty())

@@ -32,10 +32,10 @@ struct FamilyActivations {
   std::initializer_list<const char*> families, texts;
 };
 const FamilyActivations kFamilyActivations[] = {
-    {{"qwen2",       "qwen2_moe",   "qwen3",     "qwen3_moe",  "qwen3_next",    "qwen2_vl",
-      "qwen2_5_vl",  "qwen3_vl",    "qwen3_5",   "qwen3_5_moe", "deepseek_v2",  "deepseek_v3",
-      "kimi_k2",     "glm4",        "glm4_moe",  "glm_moe_dsa", "gpt_oss",      "mixtral",
-      "phi3",        "olmo2",       "olmoe",     "granitemoe",  "seed_oss",     "llama4_text"},
+    {{"qwen2",      "qwen2_moe", "qwen3",    "qwen3_moe",   "qwen3_next",  "qwen2_vl",
+      "qwen2_5_vl", "qwen3_vl",  "qwen3_5",  "qwen3_5_moe", "deepseek_v2", "deepseek_v3",
+      "kimi_k2",    "glm4",      "glm4_moe", "glm_moe_dsa", "gpt_oss",     "mixtral",
+      "phi3",       "olmo2",     "olmoe",    "granitemoe",  "seed_oss",    "llama4_text"},
      {"silu", "swish"}},
     // Sparse models of these classes have a ReLU.
     {{"llama", "mistral"}, {"silu", "swish", "relu", "relu2"}},
