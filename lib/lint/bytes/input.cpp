@@ -349,7 +349,7 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
     s.has_manifest = !is_absent(path / kManifestName);
     std::optional<LintIndex> index;
     Headers headers(path, present, [&] { index = read_lint_index(path, indexes, reporter); });
-    const auto files = files_to_lint(path, index, !indexes.empty(), present, reporter);
+    const auto files = files_to_lint(path, index, !indexes.empty(), present, s.config, reporter);
     read_shards(s, files, headers, index ? &*index : nullptr, reporter);
     s.lacks_files = s.shards.size() < (index ? index->contents.files.size() : files.size());
     s.is_part = s.lacks_files && !index;

@@ -166,8 +166,10 @@ void check_layers(const LintInput& s, LintReporter& reporter) {
     const int64_t missing = *numbers.rbegin() + 1 - static_cast<int64_t>(numbers.size());
     const bool is_one = missing == 1 && stated > 1 && !is_aside(prefix);
     if (is_one && *numbers.begin() == 1 && *numbers.rbegin() >= stated) {
-      reporter.add("layer-numbers", {"", prefix},
-                   "expected layers from 0 on, found 1 to {}: numbers begin at 1", *numbers.rbegin());
+      reporter.add(
+          "layer-numbers", {"", prefix},
+          "expected layers from 0 on, {} as num_hidden_layers says, found 1 to {}: numbers begin at 1",
+          stated, *numbers.rbegin());
     } else if (is_one && !numbers.contains(stated) && *numbers.rbegin() > stated) {
       reporter.add("layer-numbers", {"", prefix},
                    "expected drafts from layer {} on, behind the last, found them from {} on", stated,

@@ -136,6 +136,7 @@ class VisionLint {
 void lint_vision(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
   if (!s.is_directory || !s.config.is_object() || !s.layout.empty()) return;
   VisionLint(s, model, reporter).run();
+  lint_vision_settings(s, reporter);
 }
 
 }  // namespace twofour
