@@ -239,7 +239,7 @@ std::string ConfiguredQuantization::contradiction_of_group(const std::string& mo
   const bool says_integers = format->tiles && type.is_null() && (bits.is_null() || bits == 8);
   if ((!type.is_null() && text_of(type) != "float") || says_integers)
     return expected_text(place_of("type"), fmt::format("float for {}", codes_text(format)), type);
-  const int64_t stored = format->pairs ? 4 : 8;
+  const int64_t stored = format->sixes ? 6 : format->pairs ? 4 : 8;
   if (count && *count != stored)
     return expected_text(place_of("num_bits"), fmt::format("{} for {}", stored, codes_text(format)), bits);
   if (member(weights, "symmetric") == false)

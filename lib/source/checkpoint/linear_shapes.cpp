@@ -28,11 +28,8 @@ int64_t count_of(int64_t all, int64_t piece) { return all / piece + (all % piece
 std::string blocks_text(std::span<const Block> blocks) {
   std::string text;
   for (const Block& b : blocks) {
-    text += fmt::format("{}[{}, {}]",
-                        text.empty()         ? ""
-                        : b == blocks.back() ? " or "
-                                             : ", ",
-                        b.first, b.second);
+    const char* before = text.empty() ? "" : b == blocks.back() ? " or " : ", ";
+    text += fmt::format("{}[{}, {}]", before, b.first, b.second);
   }
   return text;
 }
@@ -283,20 +280,17 @@ void LinearShapes::read_side() {
       if (is_its) problems_.add(text_of(c_, term));
     }
     if (stated_.method.empty()) stated_.method = beside.method;
-    if (stated_.method != beside.method) {
-      continue;  // from another run
-    } else {
-      stated_.has_order = stated_.has_order || beside.has_order;
-      stated_.by_gptqmodel = stated_.by_gptqmodel || beside.by_gptqmodel;
-      if (stated_.format.empty()) stated_.format = beside.format;
-      if (stated_.other_format.empty()) stated_.other_format = beside.other_format;
-      if (stated_.bits.empty()) stated_.bits = std::move(beside.bits);
-      if (stated_.group_sizes.empty()) stated_.group_sizes = std::move(beside.group_sizes);
-      if (stated_.method == "gptq" && !beside.format.empty() && stated_.format != beside.format) {
-        side_ = fmt::format(
-            "{}: checkpoint_format: expected {} as config.json says, found {}; zero points depend on it",
-            (c_.path() / side.file).string(), stated_.format, beside.format);
-      }
+    if (stated_.method != beside.method) continue;  // from another run
+    stated_.has_order = stated_.has_order || beside.has_order;
+    stated_.by_gptqmodel = stated_.by_gptqmodel || beside.by_gptqmodel;
+    if (stated_.format.empty()) stated_.format = beside.format;
+    if (stated_.other_format.empty()) stated_.other_format = beside.other_format;
+    if (stated_.bits.empty()) stated_.bits = std::move(beside.bits);
+    if (stated_.group_sizes.empty()) stated_.group_sizes = std::move(beside.group_sizes);
+    if (stated_.method == "gptq" && !beside.format.empty() && stated_.format != beside.format) {
+      side_ = fmt::format(
+          "{}: checkpoint_format: expected {} as config.json says, found {}; zero points depend on it",
+          (c_.path() / side.file).string(), stated_.format, beside.format);
     }
     configured_beside_.emplace_back(side.file, SourceGroups(std::move(side.value)));
   }
@@ -403,24 +397,6 @@ bool LinearShapes::read_group_size(Linear& m, int64_t groups) {
   if (m.scale_cols == 0 && m.group_index) m.scale_cols = count_of(m.k, groups);
   return m.scale_cols > 0 ||
          refuse(*m.scale, fmt::format("scales of groups that divide K = {} or that the config states", m.k));
-}
-
-std::string wide_linear(const TensorInfo& t) {
-  const auto name = t.dtype == DType::kF64 ? weight_name(t) : std::nullopt;
-  if (!name || t.shape.size() < 2 || !(name->is_stack || is_linear_name(name->linear))) return "";
-  return fmt::format("expected weights in BF16, F16 or F32, found {}: cast them first", describe(t));
-}
-
-std::string scale_beside_floats(std::span<const TensorInfo> tensors, size_t weight, const std::string& linear,
-                                bool is_stack) {
-  for (const ModulePart& part : module_parts()) {
-    if (part.kind != PartKind::kScale) continue;
-    const std::string scale = fmt::format("{}{}{}", linear, is_stack ? '_' : '.', part.name);
-    if (!find_tensor(tensors, scale)) continue;
-    return fmt::format("expected F8_E4M3 because of {} beside it, found {}", scale,
-                       describe(tensors[weight]));
-  }
-  return "";
 }
 
 }  // namespace twofour

@@ -290,30 +290,6 @@ std::vector<size_t> Linear::tensors() const {
   return all;
 }
 
-std::string other_formats_text(const Checkpoint& c) {
-  struct Found {
-    size_t count = 0;
-    std::string first;
-  };
-  std::map<std::string, Found> formats;
-  const auto add = [&](const char* format, const std::string& module) {
-    Found& found = formats[format];
-    if (found.count++ == 0) found.first = module;
-  };
-  Problems problems;
-  for (const Linear& m : find_weight_modules(c, problems)) {
-    if (m.format->coded && !m.nvfp4) add(m.format->name, m.name);
-  }
-  for (const UnreadCodes& codes : find_unread_codes(c.tensors())) add(codes.format, codes.module);
-  if (formats.empty()) return fmt::format("none among {} tensors", c.tensors().size());
-  std::string text;
-  for (const auto& [format, found] : formats) {
-    text += fmt::format("{}{} linear{} in {} (the first {})", text.empty() ? "" : ", ", found.count,
-                        found.count == 1 ? "" : "s", format, found.first);
-  }
-  return text;
-}
-
 bool is_mxfp8(const Checkpoint& c, const Linear& m) {
   return m.format->tiles && m.scale && m.scale_rows == 1 && m.scale_cols == kMxGroup &&
          dtype_bits(c.tensors()[*m.scale].dtype) == 8;
@@ -333,19 +309,6 @@ void WeightReader::check_zero_points(const Linear& m) {
   if (!m.format->integers || !m.zero_points || !is_checked) return;
   constexpr int64_t kRows = 4096;  // a multiple of the rows that share a word
   for (int64_t n = 0; n < m.n; n += kRows) read_zero_points(m, n, std::min(m.n, n + kRows));
-}
-
-std::vector<std::pair<size_t, std::string>> find_nvfp4_contradictions(const Checkpoint& c) {
-  std::vector<std::pair<size_t, std::string>> found;
-  if (c.is_view()) return found;
-  Problems none;
-  LinearShapes shapes(c, none);
-  for (const Nvfp4Linear& m : c.nvfp4_modules()) {
-    std::string problem =
-        shapes.contradiction_of({.name = m.name, .format = WeightFormat::kNvfp4, .weight = m.codes});
-    if (!problem.empty()) found.emplace_back(m.codes, std::move(problem));
-  }
-  return found;
 }
 
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& problems,

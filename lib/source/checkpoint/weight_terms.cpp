@@ -26,10 +26,8 @@ namespace {
 bool is_decoded(const TensorInfo& weight, const TensorInfo& own, const PartName& name) {
   const ModulePart& term = *name.part;
   if (!term.decoder || own.name.size() != name.module.size() + 1 + term.name.size()) return false;
-  if ((*term.decoder)->global_scale) {
-    const bool one = own.shape.empty() || own.shape == std::vector<int64_t>{1};
-    return weight.dtype == DType::kU8 && one;
-  }
+  if ((*term.decoder)->global_scale)
+    return weight.dtype == DType::kU8 && (own.shape.empty() || own.shape == std::vector<int64_t>{1});
   return (*term.decoder)->integers && weight.dtype == DType::kI32 && own.name[name.module.size()] == '.' &&
          weight.name.ends_with(term.codes);
 }
