@@ -263,9 +263,8 @@ bool LinearShapes::read_packed(Linear& m) {
   const Dims& scale = tensor(*m.scale).shape;
   if (scale.size() != 2 || scale[0] != m.n || scale[1] == 0)
     return refuse(*m.scale, fmt::format("[{}, K/group]", m.n));
-  if (m.zero_points && !expect_shape(*m.zero_points, DType::kI32, {count_of(m.n, kInt4Pack), scale[1]})) {
+  if (m.zero_points && !expect_shape(*m.zero_points, DType::kI32, {count_of(m.n, kInt4Pack), scale[1]}))
     return false;
-  }
   return read_group_size(m, scale[1]);
 }
 
@@ -276,9 +275,8 @@ void LinearShapes::read_side() {
   for (SideConfig& side : read_side_configs(c_.path())) {
     StatedStorage beside = stated_storage(side.value);
     const bool is_its = stated_.method.empty() || stated_.method == beside.method;
-    for (const ConfigTerm& term : find_odd_types(side.file, "", side.value)) {
+    for (const ConfigTerm& term : find_odd_types(side.file, "", side.value))
       if (is_its) problems_.add(text_of(c_, term));
-    }
     if (stated_.method.empty()) stated_.method = beside.method;
     if (stated_.method != beside.method) continue;  // from another run
     stated_.has_order = stated_.has_order || beside.has_order;
