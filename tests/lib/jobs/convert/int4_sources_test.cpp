@@ -339,6 +339,7 @@ TEST_CASE("lint finds INT4 that contradicts its config or itself, which conversi
   struct Fault {
     const char *producer, *tensor, *message;
     std::function<void(Int4Model&, TensorData&)> plant;
+    const char *place = nullptr, *finding = nullptr;  ///< if lint names another place in other words
   };
   const Fault all[] = {
       {"gptq", ".g_idx", "expected groups of 0 to", [](Int4Model&, TensorData& t) { t.bytes[2] = 1; }},
@@ -347,12 +348,13 @@ TEST_CASE("lint finds INT4 that contradicts its config or itself, which conversi
          Json config = parse_json("config", m.config);
          config["quantization_config"]["bits"] = 8;
          m.config = config.dump();
-       }},
+       },
+       "quantization_config.bits", "expected 4 as "},
       {"symmetric", ".weight_shape", "expected N and K of",
        [](Int4Model&, TensorData& t) { t.bytes[0] ^= 0x40; }},
   };
   for (const Fault& f : all) {
-    CAPTURE(f.tensor);
+    CAPTURE(std::string(f.tensor));
     Int4Model model = make_model(f.producer);
     const auto at = std::find_if(model.coded.begin(), model.coded.end(),
                                  [&](const TensorData& t) { return t.name.ends_with(f.tensor); });
@@ -362,9 +364,13 @@ TEST_CASE("lint finds INT4 that contradicts its config or itself, which conversi
     write_checkpoint(scratch / "src", {model.coded}, model.config);
     Progress progress;
     size_t found = 0;
-    for (const LintFinding& one : lint(scratch / "src", {}, progress).findings)
-      found += one.message.find(f.message) != std::string::npos && one.name.ends_with(f.tensor);
-    CHECK(found > 0);
+    std::string all;
+    for (const LintFinding& one : lint(scratch / "src", {}, progress).findings) {
+      found += one.message.find(f.finding != nullptr ? f.finding : f.message) != std::string::npos &&
+               one.name.ends_with(f.place != nullptr ? f.place : f.tensor);
+      all += one.where() + ": " + one.message + "\n";
+    }
+    CHECK_MESSAGE(found > 0, all);
     OneRule rule;
     rule.to = "bf16";
     CHECK(contains(message_of([&] { convert(scratch / "src", scratch / "out", rule); }), f.message));
