@@ -201,7 +201,8 @@ class Choices : public SettingLint {
       layers.insert(static_cast<size_t>(*layer));
       if (has_part(rest, "indexer")) with.insert(static_cast<size_t>(*layer));
     }
-    if (with.empty() || *with.begin() >= types->size()) return;  // lost indexers are not the fault of the config
+    if (with.empty() || *with.begin() >= types->size())
+      return;  // lost indexers are not the fault of the config
     for (size_t i = 0; i < types->size(); ++i) {
       const bool full = (*types)[i] == "full", shared = (*types)[i] == "shared";
       if (!layers.contains(i) || !(full || shared) || full == with.contains(i)) continue;
