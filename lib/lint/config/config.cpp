@@ -127,7 +127,7 @@ void check_formats(const LintInput& s, const std::vector<CodedModule>& coded,
   }
 }
 
-/// Reports formats of which no group of the config is, so that nothing says how to read them.
+/// Reports formats that no group of the config describes.
 void check_lost_groups(const LintInput& s, const std::vector<CodedModule>& coded,
                        const ConfiguredQuantization& configured, LintReporter& reporter) {
   if (configured.method != QuantMethod::kGroups || !s.layout.empty() ||

@@ -28,7 +28,7 @@ const TowerSize kTowerSizes[] = {
     {"intermediate_size", {"mlp.fc2", "mlp.linear_fc2"}, true},
 };
 
-/// Two linears of which the second reads what the first writes. The first may write gates, too.
+/// Two linears. The second reads the outputs of the first. The first may also write gates.
 constexpr std::pair<std::string_view, std::string_view> kChains[] = {
     {"fc1", "fc2"}, {"linear_fc1", "linear_fc2"}, {"up_proj", "down_proj"}, {"w3", "w2"}};
 

@@ -116,7 +116,7 @@ std::string trimmed(std::string text) {
   return text;
 }
 
-/// Reads a template in a file of its own; nullopt: there is none, or another rule reports it.
+/// Reads a template in a file of its own. nullopt without such a file, or if another rule reports it.
 std::optional<std::string> read_template_file(const LintInput& s, const std::string& name,
                                               LintReporter& reporter) {
   std::error_code error;
