@@ -19,9 +19,9 @@ using Heads = xt::xtensor<double, 3>;
 
 std::vector<float> drawn(int64_t count, unsigned seed, float mean = 0, float scale = 1) {
   std::mt19937 random(seed);
-  std::normal_distribution<float> normal(mean, scale);
+  std::normal_distribution<float> normal;
   std::vector<float> x(static_cast<size_t>(count));
-  for (float& v : x) v = normal(random);
+  for (float& v : x) v = mean + scale * normal(random);
   return x;
 }
 
