@@ -341,7 +341,7 @@ TEST_CASE("lint finds INT4 that contradicts its config or itself, which conversi
     std::function<void(Int4Model&, TensorData&)> plant;
     const char *place = nullptr, *finding = nullptr;  ///< if lint names another place in other words
   };
-  const Fault all[] = {
+  const Fault faults[] = {
       {"gptq", ".g_idx", "expected groups of 0 to", [](Int4Model&, TensorData& t) { t.bytes[2] = 1; }},
       {"gptq", ".qweight", "expected integers of 4 bits, found 8 bits",
        [](Int4Model& m, TensorData&) {
@@ -353,7 +353,7 @@ TEST_CASE("lint finds INT4 that contradicts its config or itself, which conversi
       {"symmetric", ".weight_shape", "expected N and K of",
        [](Int4Model&, TensorData& t) { t.bytes[0] ^= 0x40; }},
   };
-  for (const Fault& f : all) {
+  for (const Fault& f : faults) {
     CAPTURE(std::string(f.tensor));
     Int4Model model = make_model(f.producer);
     const auto at = std::find_if(model.coded.begin(), model.coded.end(),
