@@ -114,6 +114,23 @@ std::optional<size_t> find_expert(std::span<const TensorInfo> tensors, const Wei
   return std::nullopt;
 }
 
+/// Weights of an expert beside an engine's own stack of its block, "P.w13_weight" or "P.w2_weight_packed".
+std::optional<size_t> find_expert_beside(std::span<const TensorInfo> tensors, const TensorInfo& stack) {
+  const std::string_view leaf = leaf_of(stack.name);
+  const bool is_stack = leaf.starts_with("w13_weight") || leaf.starts_with("w13_qweight") ||
+                        leaf.starts_with("w2_weight") || leaf.starts_with("w2_qweight");
+  if (!is_stack) return std::nullopt;
+  const std::string block(parent_of(stack.name)), below = block + ".";
+  auto at = std::lower_bound(tensors.begin(), tensors.end(), below,
+                             [](const TensorInfo& t, const std::string& name) { return t.name < name; });
+  for (; at != tensors.end() && at->name.starts_with(below); ++at) {
+    const auto own = weight_name(*at);
+    const auto name = own ? parse_module_name(own->linear) : std::nullopt;
+    if (name && name->block == block) return static_cast<size_t>(at - tensors.begin());
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<WeightName> weight_name(const TensorInfo& t) {
@@ -144,6 +161,8 @@ std::optional<size_t> find_weight(std::span<const TensorInfo> tensors, const std
 std::vector<SecondHome> find_second_homes(std::span<const TensorInfo> tensors) {
   std::vector<SecondHome> found;
   for (size_t i = 0; i < tensors.size(); ++i) {
+    if (const auto expert = find_expert_beside(tensors, tensors[i]))
+      found.push_back({*expert, i, std::string(parent_of(tensors[i].name))});
     const auto own = weight_name(tensors[i]);
     if (!own) continue;
     if (const auto other = find_other_format(tensors, i, *own)) {

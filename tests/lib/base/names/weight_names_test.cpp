@@ -86,6 +86,15 @@ TEST_CASE("a layer's matrix in and without a wrapper, or fused and in parts, is 
   }
 }
 
+TEST_CASE("an engine's own stack beside experts is found, alone it is not") {
+  const std::string e = "model.layers.0.mlp.experts.", up = e + "0.up_proj.weight";
+  for (const char* name :
+       {"w13_weight", "w2_weight", "w13_weight_packed", "w2_weight_scale", "w13_qweight"}) {
+    CHECK(homes({tensor(e + name, 3), tensor(up, 2)}) == up + "|" + e + name + "|model.layers.0.mlp.experts");
+    CHECK(homes({tensor(e + name, 3), tensor("model.layers.1.mlp.experts.0.up_proj.weight", 2)}).empty());
+  }
+}
+
 TEST_CASE("a stack beside experts of their own is found by the matrices that both hold") {
   const std::string e = "model.layers.0.mlp.experts.";
   const std::string stack = e + "gate_up_proj", above = "|model.layers.0.mlp.experts";
