@@ -79,6 +79,8 @@ constexpr ModulePart kParts[] = {
     {"weight_g_idx", kTerm, true, Harmless::kInOrder, kReordered, WeightFormat::kInt4, ".weight_packed"},
     {"g_idx", kTerm, true, Harmless::kInOrder, kReordered, WeightFormat::kInt4, ".qweight"},
     {"bitmask", kTerm, false, Harmless::kNever, kSparse},
+    {"weight_mask", kTerm, false, Harmless::kNever, "which masks weights"},  // torch.nn.utils.prune's
+    {"weight_orig", kTerm, false, Harmless::kNever, "which holds weights before a mask"},
     {"compressed", kTerm, false, Harmless::kNever, kSparse},
 };
 

@@ -40,7 +40,8 @@ std::optional<size_t> find_other_format(std::span<const TensorInfo> tensors, siz
   return std::nullopt;
 }
 
-/// Finds the same matrix under another family's name: "w1" beside "gate_proj".
+/// Finds the same matrix under another family's name: "w1" beside "gate_proj". The family of the other name
+/// need not have such a block.
 std::optional<size_t> find_other_name(std::span<const TensorInfo> tensors, const WeightName& own) {
   const auto name = parse_module_name(own.linear);
   if (!name || own.is_stack) return std::nullopt;
@@ -50,9 +51,9 @@ std::optional<size_t> find_other_name(std::span<const TensorInfo> tensors, const
                                                              : rule.down;
     if (leaf == nullptr || leaf == leaf_of(own.linear)) continue;
     const std::string linear = std::string(parent_of(own.linear)) + "." + leaf;
-    if (linear > own.linear) continue;  // the search for the other name finds this pair
     const auto other = parse_module_name(linear);
-    if (!other || other->kind != name->kind || other->projection != name->projection) continue;
+    const bool is_like = other && other->kind == name->kind && other->projection == name->projection;
+    if (is_like && linear > own.linear) continue;  // the search for the other name finds this pair
     if (const auto at = find_weight(tensors, linear)) return at;
   }
   return std::nullopt;
@@ -77,8 +78,17 @@ std::optional<size_t> find_other_wrapper(std::span<const TensorInfo> tensors, co
 /// A part of a fused linear with weights of its own.
 std::optional<size_t> find_part(std::span<const TensorInfo> tensors, const WeightName& own) {
   constexpr std::pair<std::string_view, std::string_view> kParts[] = {
-      {"gate_up_proj", "gate_proj"}, {"gate_up_proj", "up_proj"}, {"qkv_proj", "q_proj"},
-      {"qkv_proj", "k_proj"},        {"qkv_proj", "v_proj"},
+      {"gate_up_proj", "gate_proj"},
+      {"gate_up_proj", "up_proj"},
+      {"gate_up_proj", "w1"},
+      {"gate_up_proj", "w3"},
+      {"w13", "w1"},
+      {"w13", "w3"},
+      {"w13", "gate_proj"},
+      {"w13", "up_proj"},
+      {"qkv_proj", "q_proj"},
+      {"qkv_proj", "k_proj"},
+      {"qkv_proj", "v_proj"},
   };
   for (const auto& [fused, part] : kParts) {
     if (leaf_of(own.linear) != fused) continue;
@@ -100,6 +110,23 @@ std::optional<size_t> find_expert(std::span<const TensorInfo> tensors, const Wei
     const auto name = parse_module_name(other->linear);
     if (name && name->block == own->block && overlap(name->projection, own->projection))
       return static_cast<size_t>(at - tensors.begin());
+  }
+  return std::nullopt;
+}
+
+/// Weights of an expert beside an engine's own stack of its block, "P.w13_weight" or "P.w2_weight_packed".
+std::optional<size_t> find_expert_beside(std::span<const TensorInfo> tensors, const TensorInfo& stack) {
+  const std::string_view leaf = leaf_of(stack.name);
+  const bool is_stack = leaf.starts_with("w13_weight") || leaf.starts_with("w13_qweight") ||
+                        leaf.starts_with("w2_weight") || leaf.starts_with("w2_qweight");
+  if (!is_stack) return std::nullopt;
+  const std::string block(parent_of(stack.name)), below = block + ".";
+  auto at = std::lower_bound(tensors.begin(), tensors.end(), below,
+                             [](const TensorInfo& t, const std::string& name) { return t.name < name; });
+  for (; at != tensors.end() && at->name.starts_with(below); ++at) {
+    const auto own = weight_name(*at);
+    const auto name = own ? parse_module_name(own->linear) : std::nullopt;
+    if (name && name->block == block) return static_cast<size_t>(at - tensors.begin());
   }
   return std::nullopt;
 }
@@ -134,6 +161,8 @@ std::optional<size_t> find_weight(std::span<const TensorInfo> tensors, const std
 std::vector<SecondHome> find_second_homes(std::span<const TensorInfo> tensors) {
   std::vector<SecondHome> found;
   for (size_t i = 0; i < tensors.size(); ++i) {
+    if (const auto expert = find_expert_beside(tensors, tensors[i]))
+      found.push_back({*expert, i, std::string(parent_of(tensors[i].name))});
     const auto own = weight_name(tensors[i]);
     if (!own) continue;
     if (const auto other = find_other_format(tensors, i, *own)) {

@@ -26,6 +26,7 @@ std::optional<size_t> find_weight(std::span<const TensorInfo> tensors, const std
 
 /// Weights that two tensors hold: in two formats, under the names of two families, in and without a wrapper
 /// ("language_model.model." or "" for "model."), fused and in parts, or in a stack and in separate experts.
+/// A stack may have an engine's own name.
 /// Readers take one or the other.
 struct SecondHome {
   size_t tensor, other;

@@ -94,7 +94,7 @@ class Parts {
   std::optional<size_t> scale_of(const Coded& c) const {
     if (c.suffix == "_blocks") return s_.find(c.module + "_scales");
     const std::string_view dot = c.suffix.empty() ? "_" : ".";
-    for (const char* part : {"weight_scale", "SCB", "weight_scale_inv", "scale"}) {
+    for (const char* part : {"weight_scale", "SCB", "weight_scale_inv", "scale", "scale_inv"}) {
       if (c.is_int8 && part[0] != 'S' && std::string_view(part) != "weight_scale") continue;
       if (const auto at = s_.find(fmt::format("{}{}{}", c.module, dot, part))) return at;
     }

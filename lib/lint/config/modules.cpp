@@ -10,7 +10,7 @@
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/coded_modules.h"
 #include "lib/source/checkpoint/config_terms.h"
-#include "lib/source/checkpoint/gate_up_order.h"
+#include "lib/source/checkpoint/expert_stacks.h"
 #include "lib/source/checkpoint/linear_shapes.h"
 #include "lib/source/checkpoint/linears.h"
 #include "lib/source/checkpoint/model_config.h"

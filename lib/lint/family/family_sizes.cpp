@@ -8,7 +8,7 @@
 #include "lib/base/findings/and_more.h"
 #include "lib/lint/family/family_checks.h"
 #include "lib/lint/family/size_votes.h"
-#include "lib/source/checkpoint/gate_up_order.h"
+#include "lib/source/checkpoint/expert_stacks.h"
 #include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {

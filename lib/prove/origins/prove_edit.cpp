@@ -13,6 +13,7 @@
 #include "lib/base/threads/parallel.h"
 #include "lib/prove/origins/configured_formats.h"
 #include "lib/prove/origins/edit_origin.h"
+#include "lib/prove/origins/lost_terms.h"
 #include "lib/prove/origins/switches.h"
 #include "lib/recipe/artifact/manifest.h"
 #include "lib/source/checkpoint/linears.h"
@@ -359,6 +360,11 @@ EditProof prove_edit(const Checkpoint& artifact, const Edit& edit, const Checkpo
   if (donor != nullptr) sources.push_back(donor);
   prove_tensors_of_edit(artifact, origins, sources, progress, proof);
   check_index_of_edit(artifact, proof);
+  if (donor != nullptr) {
+    const auto stays = [&](const Checkpoint& source, size_t tensor) { return origins.stays(source, tensor); };
+    for (LostTerm& term : find_lost_terms(artifact, base, *donor, stays))
+      differ(proof, "weight-term", std::move(term.where), std::move(term.problem));
+  }
   if (edit.kind == Edit::Kind::kGraft) check_noted_base(artifact, base, proof);
   if (is_graft_undone(artifact, edit, base, proof)) return proof;
   check_settings_of_edit(artifact, edit, base, donor, proof);

@@ -10,7 +10,7 @@
 #include "lib/base/findings/problems.h"
 #include "lib/base/names/natural.h"
 #include "lib/recipe/selection/chooser.h"
-#include "lib/source/checkpoint/gate_up_order.h"
+#include "lib/source/checkpoint/expert_stacks.h"
 #include "lib/source/checkpoint/linears.h"
 #include "lib/source/checkpoint/model_config.h"
 

@@ -122,7 +122,8 @@ bool is_on_codes(std::string key, const std::string& value) {
   for (const char* end : {"_by", "_version", "_date", "_time", "_at", "_from", "_with", "_tool", "_url"}) {
     if (key.ends_with(end)) return false;
   }
-  if (key.find("quant") != key.npos || key.find("comfy") != key.npos) return true;
+  constexpr const char* kWords[] = {"quant", "comfy", "swizzl", "hadamard", "rotat", "scale_layout"};
+  if (std::ranges::any_of(kWords, [&](const char* word) { return key.find(word) != key.npos; })) return true;
   constexpr const char* kQuoted[] = {"\"quantization_config\"", "\"quant_method\"", "\"quant_algo\"",
                                      "\"_type\""};
   return std::any_of(std::begin(kQuoted), std::end(kQuoted),

@@ -15,7 +15,7 @@
 #include "formats/module_parts.h"
 #include "kernels/numbers/casts.h"
 #include "lib/base/names/natural.h"
-#include "lib/source/checkpoint/gate_up_order.h"
+#include "lib/source/checkpoint/expert_stacks.h"
 #include "lib/source/checkpoint/linear_shapes.h"
 #include "lib/source/checkpoint/model_config.h"
 
@@ -66,6 +66,7 @@ class Finder {
     }
     if (!c_.is_view()) {
       for (Linear& m : modules) m.contradiction = shapes_.contradiction_of(m);
+      add_odd_stacks(modules);
     }
     std::sort(modules.begin(), modules.end(),
               [](const Linear& a, const Linear& b) { return natural_less(a.name, b.name); });
@@ -73,6 +74,17 @@ class Finder {
   }
 
  private:
+  void add_odd_stacks(std::vector<Linear>& modules) const {
+    std::vector<StackShape> stacks;
+    for (const Linear& m : modules) {
+      if (m.stacked) stacks.push_back({m.name, m.weight, m.e, m.n, m.k, m.k_outer});
+    }
+    for (const auto& [weight, problem] : find_odd_stacks(c_, stacks)) {
+      const auto at = std::ranges::find(modules, weight, &Linear::weight);
+      if (at->contradiction.empty()) at->contradiction = problem;
+    }
+  }
+
   const TensorInfo& tensor(size_t i) const { return c_.tensors()[i]; }
   std::string described(size_t i) const { return describe(tensor(i)); }
   void expect(size_t i, const std::string& expected) {

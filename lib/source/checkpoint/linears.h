@@ -46,8 +46,8 @@ struct Linear {
   /// INT4 only: the config's setting that makes all zero points 8, "sym: true". Other stored ones are
   /// refused. Empty: no such setting.
   std::string symmetry{};
-  /// The config's setting by which these codes are of another format; readers of values refuse it. Empty: no
-  /// setting does.
+  /// The config's setting by which these codes are of another format, or the reason why a stack has another
+  /// shape than its block; readers of values refuse it. Empty: there is none.
   std::string contradiction{};
   bool lacks_config =
       false;  ///< GPTQ only: nothing states how zero points are stored; others than 8 are refused
@@ -76,8 +76,8 @@ std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint);
 /// Returns the formats of a checkpoint's codes other than NVFP4, read or not, for messages: "8 linears in FP8
 /// (the first model.layers.0.mlp.down_proj)"; "none among 26 tensors": there are none.
 std::string other_formats_text(const Checkpoint& checkpoint);
-/// Returns the NVFP4 modules whose codes the config calls another format, as the tensor with the codes and
-/// Linear::contradiction. None in a view.
+/// Returns the NVFP4 modules whose codes the config calls another format, and the stacks of
+/// find_odd_stacks(), as the tensor with the codes and Linear::contradiction. None in a view.
 std::vector<std::pair<size_t, std::string>> find_nvfp4_contradictions(const Checkpoint& checkpoint);
 
 /// True if an FP8 module is MXFP8: each 32 weights along K share a scale of one byte, which is a power of

@@ -12,7 +12,9 @@
 #include "lib/base/io/file.h"
 #include "lib/base/names/weight_names.h"
 #include "lib/source/checkpoint/config_terms.h"
+#include "lib/source/checkpoint/expert_stacks.h"
 #include "lib/source/checkpoint/linear_shapes.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {
@@ -193,6 +195,11 @@ std::vector<std::pair<size_t, std::string>> find_nvfp4_contradictions(const Chec
         shapes.contradiction_of({.name = m.name, .format = WeightFormat::kNvfp4, .weight = m.codes});
     if (!problem.empty()) found.emplace_back(m.codes, std::move(problem));
   }
+  std::vector<StackShape> stacks;
+  for (const Nvfp4Linear& m : c.nvfp4_modules()) {
+    if (m.dialect->stacked) stacks.push_back({m.name, m.codes, m.e, m.n, m.k, m.k_outer});
+  }
+  for (auto& [codes, problem] : find_odd_stacks(c, stacks)) found.emplace_back(codes, std::move(problem));
   return found;
 }
 
@@ -212,6 +219,66 @@ std::string scale_beside_floats(std::span<const TensorInfo> tensors, size_t weig
                        describe(tensors[weight]));
   }
   return "";
+}
+
+namespace {
+
+/// Finds out whether a term without a linear may change any tensor that is read.
+class ReadScopes {
+ public:
+  ReadScopes(std::span<const TensorInfo> tensors, const std::function<bool(size_t)>& is_read)
+      : tensors_(tensors), is_read_(is_read) {}
+  bool has(const std::string& scope) {
+    const auto [at, is_new] = known_.try_emplace(scope, false);
+    if (!is_new) return at->second;
+    const std::string below = scope.empty() ? "" : scope + ".";
+    auto first = std::lower_bound(tensors_.begin(), tensors_.end(), below,
+                                  [](const TensorInfo& t, const std::string& p) { return t.name < p; });
+    for (; !at->second && first != tensors_.end() && first->name.starts_with(below); ++first)
+      at->second = is_read_(static_cast<size_t>(first - tensors_.begin()));
+    return at->second;
+  }
+
+ private:
+  const std::span<const TensorInfo> tensors_;
+  const std::function<bool(size_t)>& is_read_;
+  std::map<std::string, bool> known_;
+};
+
+}  // namespace
+
+void refuse_changed_weights(const Checkpoint& c, const std::function<bool(size_t)>& is_read,
+                            std::span<const Linear> linears, Problems& problems) {
+  WeightReader reader(c);
+  for (const Linear& m : linears) {
+    if (!is_read(m.weight) || m.nvfp4) continue;
+    try {
+      reader.check_settings(m);
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error& e) {
+      problems.add(e.what());
+    }
+  }
+  for (const auto& [codes, problem] : find_nvfp4_contradictions(c)) {
+    if (is_read(codes)) problems.add(problem);
+  }
+  for (const std::string& problem : find_odd_settings(c.config_of_values()))
+    problems.add("{}: {}", (c.path() / "config.json").string(), problem);
+  for (const ConfigTerm& term : find_config_terms(c, c.tensors())) problems.add(text_of(c, term));
+  ReadScopes scopes(c.tensors(), is_read);
+  for (const WeightTerm& term : find_weight_terms(access_to(c))) {
+    const bool is_its = term.scope ? scopes.has(*term.scope) : !term.weight || is_read(*term.weight);
+    if (is_its || term.is_in_header) problems.add("{}: {}", c.where(term.tensor), term.problem);
+  }
+}
+
+void refuse_described_codes(const Checkpoint& c) {
+  Problems problems;
+  for (const WeightTerm& term : find_weight_terms(access_to(c))) {
+    if (term.is_in_header) problems.add("{}: {}", c.where(term.tensor), term.problem);
+  }
+  problems.refuse();
 }
 
 }  // namespace twofour

@@ -88,6 +88,7 @@ class Terms {
         add(i, std::nullopt, std::string(module_of(tensor(i).name)), "unsupported-format", wide);
       if (const auto codes = codes_at(access_.tensors[i]); codes && !is_computed(i)) {
         add_beside(i, *codes);
+        if (const auto table = table_of_piece(codes->linear); !table.empty()) add_beside_pieces(i, table);
         add_described(i, *codes);
         add_odd_shape(i, *codes);
       }
@@ -251,6 +252,38 @@ class Terms {
     add(other, i, codes.linear, "weight-term", text_of_term(codes.linear, effect));
   }
 
+  /// Adds all tensors of an embedding that no reader of its pieces knows: what is named as a part of the
+  /// whole, and scales of the piece beside the scale that all pieces share.
+  void add_beside_pieces(size_t i, std::string_view table) {
+    const std::string below = std::string(table) + ".", piece = std::string(module_of(tensor(i).name));
+    const auto find_scale = [&](const std::string& module) -> std::optional<size_t> {
+      for (const ModulePart& part : module_parts()) {
+        if (part.kind != PartKind::kScale) continue;
+        if (const auto at = find_tensor(access_.tensors, fmt::format("{}.{}", module, part.name))) return at;
+      }
+      return std::nullopt;
+    };
+    const auto own = find_scale(piece), shared = find_scale(std::string(table));
+    if (own && shared)
+      add(*own, i, piece, "weight-term",
+          text_of_term(piece, "a scale beside the scale that all pieces share"));
+    if (!tables_.emplace(table).second) return;
+    auto at = std::lower_bound(access_.tensors.begin(), access_.tensors.end(), below,
+                               [](const TensorInfo& t, const std::string& p) { return t.name < p; });
+    for (; at != access_.tensors.end() && at->name.starts_with(below); ++at) {
+      const std::string_view name = std::string_view(at->name).substr(below.size());
+      const bool is_parameter = name.ends_with("weight") || name.ends_with("bias");
+      if (is_parameter || !table_of_piece(at->name.substr(0, at->name.rfind('.'))).empty()) continue;
+      const auto other = static_cast<size_t>(at - access_.tensors.begin());
+      const ModulePart& part = find_module_part(name);
+      const bool is_term =
+          part.kind == PartKind::kTerm && part.needs_codes && !changes_nothing(access_, other, part.harmless);
+      if (part.kind != PartKind::kUnknown && !is_term) continue;
+      add(other, i, std::string(table), "weight-term", text_of_term(table, part.effect));
+      found_.back().scope = std::string(table);
+    }
+  }
+
   /// Adds codes that a file's __metadata__ describes.
   void add_described(size_t i, const WeightName& codes) {
     for (const Shard* shard : described_) {
@@ -291,6 +324,7 @@ class Terms {
   const TensorAccess& access_;
   std::vector<WeightTerm> found_;
   std::set<std::string, std::less<>> incomplete_;  ///< modules that were found incomplete
+  std::set<std::string, std::less<>> tables_;      ///< embeddings in pieces that were looked at
   std::set<const Shard*> described_;               ///< files that describe codes
   std::vector<size_t> others_;                     ///< tensors that are no terms but parts of modules
   std::vector<std::pair<size_t, PartName>> lost_;  ///< terms without a linear
@@ -335,66 +369,6 @@ std::vector<size_t> find_quantizer_state(std::span<const TensorInfo> tensors) {
     if (name && name->part->kind == PartKind::kState && !name->module.empty()) found.push_back(i);
   }
   return found;
-}
-
-namespace {
-
-/// Finds out whether a term without a linear may change any tensor that is read.
-class ReadScopes {
- public:
-  ReadScopes(std::span<const TensorInfo> tensors, const std::function<bool(size_t)>& is_read)
-      : tensors_(tensors), is_read_(is_read) {}
-  bool has(const std::string& scope) {
-    const auto [at, is_new] = known_.try_emplace(scope, false);
-    if (!is_new) return at->second;
-    const std::string below = scope.empty() ? "" : scope + ".";
-    auto first = std::lower_bound(tensors_.begin(), tensors_.end(), below,
-                                  [](const TensorInfo& t, const std::string& p) { return t.name < p; });
-    for (; !at->second && first != tensors_.end() && first->name.starts_with(below); ++first)
-      at->second = is_read_(static_cast<size_t>(first - tensors_.begin()));
-    return at->second;
-  }
-
- private:
-  const std::span<const TensorInfo> tensors_;
-  const std::function<bool(size_t)>& is_read_;
-  std::map<std::string, bool> known_;
-};
-
-}  // namespace
-
-void refuse_changed_weights(const Checkpoint& c, const std::function<bool(size_t)>& is_read,
-                            std::span<const Linear> linears, Problems& problems) {
-  WeightReader reader(c);
-  for (const Linear& m : linears) {
-    if (!is_read(m.weight) || m.nvfp4) continue;
-    try {
-      reader.check_settings(m);
-    } catch (const ReadError&) {
-      throw;
-    } catch (const Error& e) {
-      problems.add(e.what());
-    }
-  }
-  for (const auto& [codes, problem] : find_nvfp4_contradictions(c)) {
-    if (is_read(codes)) problems.add(problem);
-  }
-  for (const std::string& problem : find_odd_settings(c.config_of_values()))
-    problems.add("{}: {}", (c.path() / "config.json").string(), problem);
-  for (const ConfigTerm& term : find_config_terms(c, c.tensors())) problems.add(text_of(c, term));
-  ReadScopes scopes(c.tensors(), is_read);
-  for (const WeightTerm& term : find_weight_terms(access_to(c))) {
-    const bool is_its = term.scope ? scopes.has(*term.scope) : !term.weight || is_read(*term.weight);
-    if (is_its || term.is_in_header) problems.add("{}: {}", c.where(term.tensor), term.problem);
-  }
-}
-
-void refuse_described_codes(const Checkpoint& c) {
-  Problems problems;
-  for (const WeightTerm& term : find_weight_terms(access_to(c))) {
-    if (term.is_in_header) problems.add("{}: {}", c.where(term.tensor), term.problem);
-  }
-  problems.refuse();
 }
 
 }  // namespace twofour

@@ -9,7 +9,7 @@
 
 #include "formats/error.h"
 #include "lib/recipe/statistics/check_statistics.h"
-#include "lib/source/checkpoint/gate_up_order.h"
+#include "lib/source/checkpoint/expert_stacks.h"
 
 namespace twofour {
 namespace {

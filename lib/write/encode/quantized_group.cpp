@@ -7,7 +7,7 @@
 
 #include "formats/error.h"
 #include "formats/naming.h"
-#include "lib/source/checkpoint/gate_up_order.h"
+#include "lib/source/checkpoint/expert_stacks.h"
 
 namespace twofour {
 namespace {

@@ -139,19 +139,24 @@ struct ExpertBlock {
   std::map<Projection, size_t> stacks;
 };
 
-/// A family whose files have stacks.
+/// A family whose loaders accept stacks.
 struct StackingFamily {
   const ExpertStacks* stacks = nullptr;  ///< null if the family has none
   std::string model_type;
+  /// True if its files have stacks alone. Loaders of other families also accept single experts.
+  bool needs_stacks() const { return stacks->files != ExpertFiles::kApart; }
 };
 StackingFamily stacking_family(const Json& config) {
+  StackingFamily found;
   for (const Json* type : model_settings(config, "model_type")) {
     if (!type->is_string()) continue;
     const std::string& name = type->get_ref<const std::string&>();
     const ExpertStacks* stacks = find_expert_stacks(name);
-    if (stacks != nullptr && stacks->files != ExpertFiles::kApart) return {stacks, name};
+    if (stacks == nullptr) continue;
+    if (stacks->files != ExpertFiles::kApart) return {stacks, name};
+    if (found.stacks == nullptr) found = {stacks, name};
   }
-  return {};
+  return found;
 }
 
 class StackPlanner {
@@ -196,9 +201,10 @@ class StackPlanner {
         continue;
       const bool is_chosen = chosen_.contains(i) && !planner_.is_taken(m.weight);
       if (is_chosen) widened.insert(name->block);
-      if (name->expert >= 0 && !m.stacked) blocks[name->block].experts[name->expert][name->projection] = i;
+      if (family_.needs_stacks() && name->expert >= 0 && !m.stacked)
+        blocks[name->block].experts[name->expert][name->projection] = i;
       // Other stacks keep their form, which is the family's form.
-      if (m.stacked && is_chosen && by_columns_ && !m.k_outer)
+      if (m.stacked && is_chosen && by_columns_ != m.k_outer)
         blocks[name->block].stacks[name->projection] = i;
     }
     std::erase_if(blocks, [&](const auto& block) { return !widened.contains(block.first); });
@@ -267,7 +273,7 @@ class StackPlanner {
     planner_.add(std::make_unique<StackedExperts>(std::move(stack), planner_.limits));
   }
 
-  /// Plans a stack that is stored by rows, like MXFP4, if the family stores stacks of floats by columns.
+  /// Plans a stack that is stored in another order than the family's stacks of floats, like MXFP4 by rows.
   void plan_turned(const std::string& name, Projection projection, size_t i) {
     const Linear& m = modules_[i];
     ExpertStack stack = make_stack(name, projection, m.e, m.n, m.k, 1);

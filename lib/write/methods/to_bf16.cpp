@@ -5,7 +5,7 @@
 #include "lib/base/names/pattern.h"
 #include "lib/base/names/unknown_codes.h"
 #include "lib/recipe/selection/chooser.h"
-#include "lib/source/checkpoint/gate_up_order.h"
+#include "lib/source/checkpoint/expert_stacks.h"
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/source/checkpoint/quantization_config.h"
 #include "lib/write/methods/method_list.h"

@@ -131,6 +131,22 @@ TEST_CASE("formats that the config and the tensors state alike are sound") {
   CHECK(text_of(of_mlp(linted(mlp(add_mxfp6), groups(6, "mxfp6-pack-quantized")))) == "");
 }
 
+TEST_CASE("stacks in FP8 may have their scales by transformers' name") {
+  for (const char* suffix : {"_scale_inv", "_weight_scale"}) {
+    CAPTURE(suffix);
+    Tensors tensors;
+    for (const char* name : {"experts.gate_up_proj", "experts.down_proj"}) {
+      StoredTensor(DType::kF8E4M3, {2, 64, 32}, 1).add_to(tensors, kBlock + name);
+      StoredTensor(DType::kF32, {2}, 2).add_to(tensors, kBlock + name + suffix);
+    }
+    const LintReport report = linted(tensors, {{"quant_method", "fp8"}, {"activation_scheme", "dynamic"}});
+    const bool lacks = std::any_of(report.findings.begin(), report.findings.end(), [](const LintFinding& f) {
+      return f.message.find("as the config promises") != std::string::npos;
+    });
+    CHECK(!lacks);
+  }
+}
+
 TEST_CASE("scales of another width than the config says are an error in every profile") {
   for (const char* profile : {"", "serve", "publish"}) {
     const auto found = of_mlp(linted(mlp(add_of_32), modelopt("NVFP4", 16), profile));

@@ -46,6 +46,21 @@ TEST_CASE("a matrix by the names of two families is found") {
         "");
 }
 
+TEST_CASE("a matrix by another family's name is found in blocks that this family does not have") {
+  const std::string mlp = "model.layers.3.mlp.";
+  for (const auto& [own, other] : {std::pair{"down_proj", "w2"}, {"gate_proj", "w1"}, {"up_proj", "w3"}}) {
+    CHECK(homes({tensor(mlp + own + ".weight_packed", 2), tensor(mlp + other + ".weight", 2)}) ==
+          mlp + own + ".weight_packed|" + mlp + other + ".weight|model.layers.3.mlp");
+    CHECK(homes({tensor(mlp + own + ".weight", 2), tensor("model.layers.3.mixer." + std::string(other), 2)})
+              .empty());
+  }
+  for (const auto& [fused, part] : {std::pair{"gate_up_proj", "w3"}, {"w13", "w1"}, {"w13", "up_proj"}})
+    CHECK(!homes({tensor(mlp + fused + ".weight", 2), tensor(mlp + part + ".qweight", 2)}).empty());
+  CHECK(
+      homes({tensor(mlp + "gate_proj.weight", 2), tensor(mlp + "w2.weight", 2), tensor(mlp + "w3.weight", 2)})
+          .empty());
+}
+
 TEST_CASE("a layer's matrix in and without a wrapper, or fused and in parts, is found") {
   const std::string down = "layers.0.mlp.down_proj.weight";
   const auto both = [&](const std::string& a, const std::string& b) {
@@ -68,6 +83,15 @@ TEST_CASE("a layer's matrix in and without a wrapper, or fused and in parts, is 
     CHECK(homes({tensor(l + fused + ".weight", 2),
                  tensor("model.layers.1." + std::string(part) + ".weight", 2)})
               .empty());
+  }
+}
+
+TEST_CASE("an engine's own stack beside experts is found, alone it is not") {
+  const std::string e = "model.layers.0.mlp.experts.", up = e + "0.up_proj.weight";
+  for (const char* name :
+       {"w13_weight", "w2_weight", "w13_weight_packed", "w2_weight_scale", "w13_qweight"}) {
+    CHECK(homes({tensor(e + name, 3), tensor(up, 2)}) == up + "|" + e + name + "|model.layers.0.mlp.experts");
+    CHECK(homes({tensor(e + name, 3), tensor("model.layers.1.mlp.experts.0.up_proj.weight", 2)}).empty());
   }
 }
 

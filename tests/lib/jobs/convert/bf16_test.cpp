@@ -153,6 +153,30 @@ TEST_CASE("stacks keep their own name and the order of their axes") {
   }
 }
 
+TEST_CASE("stacks stored in another order than their family's become rows or columns as it has them") {
+  // Each is square on one side, so that a reader could not tell by its shape.
+  for (const auto& [model_type, by_columns] :
+       {std::pair("gemma4_text", false), {"qwen3_5_moe_text", false}, {"llama4_text", true}}) {
+    for (const int64_t i : {32, 64}) {
+      CAPTURE(model_type);
+      CAPTURE(i);
+      const Scratch scratch;
+      const std::vector<Nvfp4Matrix> up{random_matrix(2 * i, 64, 1)}, down{random_matrix(64, i, 2)};
+      Tensors tensors;
+      const std::string block = "model.layers.0.mlp.experts";
+      add_stack(tensors, block + ".gate_up_proj", up, !by_columns, {});
+      add_stack(tensors, block + ".down_proj", down, !by_columns, {});
+      write_checkpoint(scratch / "src", {tensors},
+                       fmt::format(R"({{"model_type": "{}", "hidden_size": 64}})", model_type));
+      convert(scratch / "src", scratch / "out", to_bf16());
+      const ReadTensors out = read_tensors(scratch / "out");
+      CHECK((out.at(block + ".gate_up_proj").as<uint16_t>() == weights_of(up[0], by_columns)));
+      CHECK((out.at(block + ".down_proj").as<uint16_t>() == weights_of(down[0], by_columns)));
+      CHECK(validate_from(scratch / "src", scratch / "out").differences.empty());
+    }
+  }
+}
+
 TEST_CASE("large weights derived in ranges are the same for any number of jobs") {
   for (const bool k_outer : {false, true}) {
     const Scratch scratch;

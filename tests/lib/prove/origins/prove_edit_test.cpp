@@ -101,6 +101,45 @@ TEST_CASE("the proof of a graft finds other bytes, lost and foreign tensors, and
                  "o_proj"));
 }
 
+TEST_CASE("the proof of a graft finds what changes its weights in the donor or in the base alone") {
+  const Edit edit = graft_of({"*.down_proj"});
+  const std::string down = "model.layers.1.mlp.experts.2.down_proj";
+  const auto found = [&](const char* source, const std::function<void(Tensors&)>& change,
+                         const std::function<void(Json&)>& words = {}) {
+    Proven p(edit);
+    Tensors tensors = tensors_at(p.scratch / source);
+    if (change) change(tensors);
+    Json config = json_at(p.scratch / source / "config.json");
+    if (words) words(config["quantization_config"]);
+    fs::remove_all(p.scratch / source);
+    write_checkpoint(p.scratch / source, {tensors}, format_json(config));
+    return p.after([&](Tensors& t) {
+      if (change && source == std::string("base")) change(t);
+    });
+  };
+  CHECK(found("donor", {}) == "");
+  const std::vector<std::string> names{
+      down + ".input_quantizer._pre_quant_scale", down + ".more.scales", "model.layers.1.mlp.rotation",
+      "model.layers.1.mlp.experts.smooth_scale",  "online_hadamard",     down + ".lora_A.default.weight"};
+  for (const std::string& name : names) {
+    CAPTURE(name);
+    const auto add = [&](Tensors& t) { add_bf16(t, name, {4, 4}); };
+    CHECK(contains(found("donor", add), "found it in the donor alone"));
+    CHECK(contains(found("base", add), "found one of the base"));
+  }
+  for (const char* name : {"model.layers.1.self_attn.q_proj.pre_quant_scale", "model.layers.7.mlp.rotation"})
+    CHECK(found("donor", [&](Tensors& t) { add_bf16(t, name, {4}); }).find("donor alone") ==
+          std::string::npos);
+  CHECK(contains(found("donor", {}, [](Json& q) { q["pre_quant_scale"] = true; }), "as the donor says"));
+  CHECK(contains(found("donor", {}, [](Json& q) { q["quant_algo"] = "NVFP4_AWQ"; }), "as the donor says"));
+  CHECK(contains(
+      found("donor", {},
+            [](Json& q) { q["transform_config"] = parse_json("t", R"({"config_groups": {"R": {}}})"); }),
+      "as the donor says"));
+  CHECK(found("donor", {}, [](Json& q) { q["transform_config"] = Json::object(); }).find("donor says") ==
+        std::string::npos);
+}
+
 TEST_CASE("the proof of dropped experts finds wrong experts, rows and counts") {
   const std::string a = "model.layers.0.mlp.experts", b = "model.layers.1.mlp.experts";
   Proven p({.kind = Edit::Kind::kDropExperts, .experts = {{a, {0, 2, 3}}, {b, {0, 1, 3}}}});

@@ -1,4 +1,4 @@
-#include "lib/source/checkpoint/gate_up_order.h"
+#include "lib/source/checkpoint/expert_stacks.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,7 @@
 #pragma once
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,5 +39,21 @@ struct UncertainStack {
 };
 /// Returns all stacks with an uncertain order, in any format. `tensors` are sorted by name.
 std::vector<UncertainStack> find_uncertain_stacks(const Json& config, std::span<const TensorInfo> tensors);
+
+/// The shape of a stack of experts, as the reader of its format reads it.
+struct StackShape {
+  std::string name;  ///< "P.gate_up_proj" or "P.down_proj"
+  size_t weight;     ///< the tensor with the values or the codes
+  int64_t e, n, k;
+  bool k_outer;  ///< true for [E, K, N]
+};
+
+/// Returns the stacks whose N and K cannot be those of their block, by the tensor with the weights, and the
+/// reasons, "FILE: TENSOR: expected X, found Y". Scales of blocks show which dimension is K, so codes that
+/// were quantized along N are among them. In a block, gate_up is [2I, H] and down is [H, I]. If the family
+/// accepts stacks, H is the config's hidden_size. A square matrix fits both ways. If files of the family have
+/// stacks, it must have the order of the other stack or of the family.
+std::map<size_t, std::string> find_odd_stacks(const Checkpoint& checkpoint,
+                                              std::span<const StackShape> stacks);
 
 }  // namespace twofour

@@ -1,0 +1,162 @@
+#include "lib/source/checkpoint/expert_stacks.h"
+
+#include <fmt/format.h>
+
+#include "formats/error.h"
+#include "formats/families/family.h"
+#include "formats/json/access.h"
+#include "lib/source/checkpoint/model_config.h"
+
+namespace twofour {
+
+GateUpOrder find_gate_up_order(const Json& config, std::string_view block,
+                               const std::function<bool(const std::string&)>& exists) {
+  constexpr const char* kAdvice =
+      "set model_type in config.json to that of a model with stacks like these: gpt_oss interleaves gate and "
+      "up, llama4_text and qwen3_5_moe have them in halves";
+  const bool has_bias = exists(std::string(block) + ".gate_up_proj_bias");
+  const char* bias = has_bias ? "gate_up_proj_bias" : "none";
+  const ExpertStacks* stacks = nullptr;
+  std::string_view model_type;  // model_type of a model with these stacks
+  const Json* unknown = nullptr;
+  for (const Json* type : model_settings(config, "model_type")) {
+    const ExpertStacks* named =
+        type->is_string() ? find_expert_stacks(type->get_ref<const std::string&>()) : nullptr;
+    if (named == nullptr) {
+      unknown = type;
+      continue;
+    }
+    const std::string_view name = type->get_ref<const std::string&>();
+    if (stacks != nullptr && stacks->rows != named->rows) {
+      return {{},
+              fmt::format(
+                  "expected one model_type, found {} and {}, which order rows of gate and up differently; {}",
+                  model_type, name, kAdvice)};
+    }
+    stacks = named;
+    model_type = name;
+  }
+  if (stacks != nullptr) {
+    if (stacks->has_bias == has_bias) return {stacks->rows};
+    return {
+        {},
+        fmt::format("expected {} beside it as model_type {} has, found {}: whether rows of gate and up are "
+                    "interleaved or halves is not certain; {}",
+                    stacks->has_bias ? "gate_up_proj_bias" : "no bias", model_type, bias, kAdvice)};
+  }
+  if (unknown == nullptr && has_bias) return {GateUpRows::kInterleaved};
+  return {{},
+          fmt::format("expected a model_type in config.json that determines whether rows of gate and up are "
+                      "interleaved or halves, found {} (and {} beside the stack); {}",
+                      unknown != nullptr ? quoted_setting(*unknown) : "none",
+                      has_bias ? bias : "no gate_up_proj_bias", kAdvice)};
+}
+
+GateUpOrder find_gate_up_order(const Checkpoint& c, std::string_view block) {
+  return find_gate_up_order(c.config_of_values(), block,
+                            [&](const std::string& name) { return c.find(name).has_value(); });
+}
+
+GateUpRows gate_up_order(const Checkpoint& c, std::string_view block) {
+  const GateUpOrder found = find_gate_up_order(c, block);
+  if (!found.rows) throw Error(fmt::format("{}.gate_up_proj: {}", block, found.problem));
+  return *found.rows;
+}
+
+std::vector<UncertainStack> find_uncertain_stacks(const Json& config, std::span<const TensorInfo> tensors) {
+  const auto exists = [&](const std::string& name) { return find_tensor(tensors, name).has_value(); };
+  std::vector<UncertainStack> uncertain;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    std::string_view name = tensors[i].name;
+    if (tensors[i].shape.size() < 3) continue;
+    for (const std::string_view suffix : {"_blocks", ".weight"}) {
+      if (name.ends_with(suffix)) name.remove_suffix(suffix.size());
+    }
+    const auto parsed = parse_module_name(name);
+    if (!parsed || parsed->projection != Projection::kGateUp) continue;
+    GateUpOrder found = find_gate_up_order(config, parsed->block, exists);
+    if (!found.rows) uncertain.push_back({i, std::move(found.problem)});
+  }
+  return uncertain;
+}
+
+namespace {
+
+struct BlockStacks {
+  const StackShape *gate_up = nullptr, *down = nullptr;
+};
+
+/// The hidden size of a family whose loaders accept stacks; nullopt: it is unknown.
+std::optional<int64_t> hidden_size_of_stacks(const Json& config) {
+  const auto model = find_language_model(config);
+  if (!model || !model->family->experts.stacks) return std::nullopt;
+  return integer_of(*model->config, "hidden_size");
+}
+
+/// True if files of the config's family have stacks [E, K, N], and false if they have stacks [E, N, K].
+/// nullopt: its files have no stacks, or no family has the model_type.
+std::optional<bool> has_column_stacks(const Json& config) {
+  std::optional<bool> found;
+  for (const Json* type : model_settings(config, "model_type")) {
+    const ExpertStacks* stacks =
+        type->is_string() ? find_expert_stacks(type->get_ref<const std::string&>()) : nullptr;
+    if (stacks == nullptr || stacks->files == ExpertFiles::kApart) continue;
+    const bool by_columns = stacks->files == ExpertFiles::kColumnStacks;
+    if (found && *found != by_columns) return std::nullopt;
+    found = by_columns;
+  }
+  return found;
+}
+
+std::string text_of(const StackShape& s) { return fmt::format("N = {} and K = {}", s.n, s.k); }
+
+}  // namespace
+
+std::map<size_t, std::string> find_odd_stacks(const Checkpoint& c, std::span<const StackShape> stacks) {
+  std::map<std::string, BlockStacks> blocks;
+  for (const StackShape& s : stacks) {
+    const auto name = parse_module_name(s.name);
+    if (!name || name->kind != BlockKind::kRoutedExperts || name->expert >= 0) continue;
+    BlockStacks& block = blocks[name->block];
+    (name->projection == Projection::kGateUp ? block.gate_up : block.down) = &s;
+  }
+  std::map<size_t, std::string> odd;
+  const auto add = [&](const StackShape& s, const std::string& expected) {
+    odd.try_emplace(s.weight, fmt::format("{}: expected {}, found {} in {}", c.where(s.weight), expected,
+                                          text_of(s), describe(c.tensors()[s.weight])));
+  };
+  const auto hidden = hidden_size_of_stacks(c.config_of_values());
+  const auto by_columns = has_column_stacks(c.config_of_values());
+  for (const auto& [name, block] : blocks) {
+    const auto [gate_up, down] = block;
+    if (gate_up != nullptr && hidden && gate_up->k != *hidden)
+      add(*gate_up, fmt::format("K = {} as the config's hidden_size says", *hidden));
+    if (down != nullptr && hidden && down->n != *hidden)
+      add(*down, fmt::format("N = {} as the config's hidden_size says", *hidden));
+    if (gate_up != nullptr && down != nullptr) {
+      // Stacks that fit in no order are damaged, which is no matter of their order.
+      const auto fit = [&](bool turns_up, bool turns_down) {
+        const int64_t i2 = turns_up ? gate_up->k : gate_up->n, h = turns_up ? gate_up->n : gate_up->k;
+        return h == (turns_down ? down->k : down->n) && i2 % 2 == 0 &&
+               i2 / 2 == (turns_down ? down->n : down->k);
+      };
+      if (!fit(false, false) && (fit(true, true) || fit(true, false) || fit(false, true))) {
+        constexpr const char* kPair = "[2I, H] of gate and up beside [H, I] of down, {}";
+        add(*gate_up, fmt::format(kPair, text_of(*down)));
+        add(*down, fmt::format(kPair, text_of(*gate_up)));
+      }
+    }
+    for (const StackShape* s : {gate_up, down}) {
+      const bool is_square = s != nullptr && s->n == s->k && c.tensors()[s->weight].shape.size() == 3;
+      if (!is_square || !by_columns || *by_columns == s->k_outer) continue;
+      // A stack that is not square shows the order of its block.
+      const StackShape* other = s == gate_up ? down : gate_up;
+      if (other != nullptr && other->n != other->k && other->k_outer == s->k_outer) continue;
+      add(*s, fmt::format("a square matrix stored [{}] as files of its family have it",
+                          s->k_outer ? "E, N, K" : "E, K, N"));
+    }
+  }
+  return odd;
+}
+
+}  // namespace twofour
