@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "formats/error.h"
+#include "lib/base/findings/error_kinds.h"
 #include "lib/run/runtime/c_guard.h"
 #include "lib/run/runtime/twofour.h"
 #include "tools/commands.h"
@@ -10,7 +11,7 @@ using namespace twofour;
 
 int twofour_command(int32_t count, const char* const* words, twofour_progress progress, void* user,
                     int32_t* code, char** json) {
-  return guarded([&] {
+  return guarded_here([&] {
     given(json, "json") = nullptr;
     given(code, "code") = kTrouble;
     if (count < 1) throw Error(fmt::format("words: expected the name of a command, found {} words", count));
@@ -29,7 +30,7 @@ int twofour_command(int32_t count, const char* const* words, twofour_progress pr
     if (result.code == kDone || result.code == kFound) {
       *json = copied(result.text);
     } else {
-      throw Error(result.text);
+      throw_error(result.kind, result.text);
     }
   });
 }

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from typing_extensions import NotRequired
 
 
+
 class Inspect(TypedDict):
     """inspect"""
 
@@ -28,6 +29,25 @@ class Inspect(TypedDict):
     other_modules: list[Modules]  #: in FP8, MXFP4 and INT4; `dialect` says what shares a scale
 
 
+class InspectAt(TypedDict):
+    """inspect --at"""
+
+    schema_version: int
+    at: str  #: TENSOR:OFFSET
+    text: str  #: what the byte is
+
+
+class InspectValues(TypedDict):
+    """inspect --values"""
+
+    schema_version: int
+    name: str
+    format: str
+    whole: list[int]  #: shape of the tensor or module
+    shape: list[int]  #: shape of what is printed
+    values: list[Any]  #: in row order; what is not finite is a string
+
+
 class Lint(TypedDict):
     """lint"""
 
@@ -45,6 +65,146 @@ class Lint(TypedDict):
     rules: list[Rule]  #: those that found something
     findings: list[Finding]
     known: list[Finding]  #: those of `--baseline`; they count for nothing
+
+
+class LintRules(TypedDict):
+    """lint --rules"""
+
+    schema_version: int
+    rules: list[Rule]
+
+
+class Convert(TypedDict):
+    """convert"""
+
+    schema_version: int
+    layout: str  #: layout or format that was written; `graft`, `drop`
+    device: str  #: `cpu` or `cuda`
+    was_complete: bool  #: `--resume` found it complete
+    files_kept: int  #: weight files of an earlier run
+    bytes_kept: int
+    bytes_read: int
+    bytes_written: int
+    bytes_verified: int  #: read back and compared
+    seconds: float
+    files: int  #: weight files
+    tensors: int
+    modules: list[Module]
+    findings: list[Finding]
+
+
+class ConvertDryRun(TypedDict):
+    """convert --dry-run"""
+
+    schema_version: int
+    dry_run: bool  #: true
+    layout: str
+    device: str
+    bytes_read: int
+    bytes_written: int
+    workers: int  #: threads that would work
+    peak_memory: int  #: bytes, at most
+    files: list[File]  #: weight files
+    other_files: list[File]
+    tensors: list[PlannedTensor]
+    findings: list[Finding]
+    budget: NotRequired[Budget]  #: `quantize --budget`, `--max-loss`
+    compress: NotRequired[Collecting]  #: of `compress`, before it converts
+
+
+#: convert --plan
+ConvertPlan = TypedDict("ConvertPlan", {"schema_version": "int", "task": "int", "tasks": "int", "from": "str", "device": "str", "destination": "str", "files": "int", "files_kept": "int", "bytes_read": "int", "bytes_written": "int", "bytes_verified": "int", "seconds": "float", "findings": "list[Finding]"})
+
+
+class Plan(TypedDict):
+    """plan"""
+
+    schema_version: int
+    plan: str  #: file that was written
+    layout: str
+    files: int
+    tensors: int
+    bytes_read: int
+    bytes_written: int
+    peak_memory: int
+    findings: list[Finding]
+    tasks: NotRequired[int]  #: with `--tasks`, as the next three
+    balance: NotRequired[float]  #: the largest task over the mean
+    overhead: NotRequired[float]  #: bytes of all tasks over those of one
+    task_bytes: NotRequired[list[int]]
+
+
+class Recipes(TypedDict):
+    """recipes"""
+
+    schema_version: int
+    recipes: list[Recipe]
+
+
+class RecipesName(TypedDict):
+    """recipes NAME"""
+
+    schema_version: int
+    name: str
+    summary: str  #: what it is for
+    text: str  #: the recipe, YAML
+
+
+class StatsInspect(TypedDict):
+    """stats inspect"""
+
+    schema_version: int
+    path: str
+    hash_xxh3_128: str  #: of the file
+    structure: str  #: hash of linears and K
+    weights: str  #: hash of the final norm
+    tokens: str
+    text: str
+    weighting: str
+    input: str  #: hash of model, tokens, their weights and the order of collecting, of `compress`
+    predecessor: str  #: of sequential runs
+    entries: list[StatisticsEntry]
+    heldout_entries: list[StatisticsEntry]
+
+
+class StatsCollectDryRun(TypedDict):
+    """stats collect --dry-run"""
+
+    schema_version: int
+    dry_run: bool  #: true
+    path: str  #: file that would be written
+    device: str
+    windows: int
+    tokens: int  #: that sums are over
+    held_out_tokens: int
+    entries: int
+    bytes_read: int  #: of weights
+    bytes_written: int  #: of sums
+    peak_memory: int  #: bytes, at most, beside mapped weights
+
+
+class StatsCheck(TypedDict):
+    """stats check"""
+
+    schema_version: int
+    linears: int  #: of the checkpoint
+    served: int  #: with tokens
+    full: int  #: full Hessians of at least 4 tokens an input
+    few_tokens: int  #: of 1 to 4 tokens an input
+    fewer_tokens_than_inputs: int
+    diagonal: int  #: a diagonal alone
+    without_tokens: int
+    without_inputs: int  #: with tokens whose inputs are all 0
+    first_missing: list[str]  #: the first linears without an entry
+    weights: str  #: `same`, `others` or `unknown`
+
+
+class MergeOfACompleteDirectory(TypedDict):
+    """merge of a complete directory"""
+
+    schema_version: int
+    destination: str
+    was_complete: bool  #: true
 
 
 class Diff(TypedDict):
@@ -93,23 +253,74 @@ class Validate(TypedDict):
     notes: list[Finding]
 
 
-class Convert(TypedDict):
-    """convert"""
+class Eval(TypedDict):
+    """eval"""
 
     schema_version: int
-    layout: str  #: layout or format that was written; `graft`, `drop`
-    device: str  #: `cpu` or `cuda`
-    was_complete: bool  #: `--resume` found it complete
-    files_kept: int  #: weight files of an earlier run
-    bytes_kept: int
-    bytes_read: int
-    bytes_written: int
-    bytes_verified: int  #: read back and compared
+    path: str
+    family: str  #: `model_type` of its config.json
+    device: str
+    windows: int
+    predictions: int  #: tokens that were predicted
+    loss: float  #: mean negative log-likelihood, nats
+    loss_error: float  #: its standard error, predictions taken as independent
+    perplexity: Optional[float]  #: exp of `loss`; null beyond 1.8e308, as the next
+    perplexity_error: Optional[float]
     seconds: float
-    files: int  #: weight files
+    against: NotRequired[OtherModel]  #: with `--against`
+    positions: list[Positions]
+    worst: list[Prediction]  #: by divergence; without `--against` by loss
+
+
+class EvalDryRun(TypedDict):
+    """eval --dry-run"""
+
+    schema_version: int
+    dry_run: bool  #: true
+    path: str
+    family: str
+    device: str
+    windows: int
+    predictions: int
+    windows_at_once: int  #: that go through a layer together
+    bytes_read: int  #: of weights
+    peak_memory: int  #: bytes, at most, beside mapped weights
+
+
+class Generate(TypedDict):
+    """generate"""
+
+    schema_version: int
+    path: str
+    text: str  #: what was generated
+    ended: bool  #: by a token that ends a text
+    seconds: float
+    tokens: list[GeneratedToken]
+    prompt_tokens: int
+    device: str
+    against: NotRequired[Continuation]  #: with `--against`, as the next
+    parts_at: NotRequired[Optional[int]]  #: the first token that differs; null: none
+
+
+class Card(TypedDict):
+    """card"""
+
+    schema_version: int
+    text: str  #: the card, Markdown
+
+
+class Synth(TypedDict):
+    """synth"""
+
+    schema_version: int
+    dry_run: bool
+    shape: str
+    dialect: str
+    seed: int
     tensors: int
-    modules: list[Module]
-    findings: list[Finding]
+    files: list[File]
+    bytes: int
+    seconds: float
 
 
 class Finding(TypedDict):
@@ -155,6 +366,68 @@ class Rule(TypedDict):
     story: str  #: where it happened; may be empty
     count: NotRequired[int]  #: findings
     summary: NotRequired[str]  #: of all findings together
+
+
+class Module(TypedDict):
+    """module"""
+
+    name: str
+    shape: list[int]  #: E, N, K
+    quality: NotRequired[Quality]  #: what pruning or quantizing cost
+    cast: NotRequired[str]  #: `exact`: MXFP4 cast without loss
+    solver: NotRequired[Solver]  #: with `--stats`: how it was solved
+    kept: NotRequired[Kept]  #: with `--keep-global-scale`: codes and scales against that checkpoint
+
+
+class File(TypedDict):
+    """file"""
+
+    name: str  #: name in the directory
+    bytes: int  #: its size
+    exact: NotRequired[bool]  #: whether the size is exact; of other files in a dry run
+
+
+#: planned tensor
+PlannedTensor = TypedDict("PlannedTensor", {"name": "str", "dtype": "str", "shape": "list[int]", "bytes": "int", "file": "str", "decision": "str", "rule": "str", "from": "str"})
+
+
+class Budget(TypedDict):
+    """budget"""
+
+    share: float  #: of the bytes, that are pruned
+    loss: float  #: expected loss of pruning them, beyond that of quantizing
+    dense_loss: float  #: expected loss of quantizing all units
+    units: list[PruningUnit]  #: cheapest a byte first
+
+
+class Collecting(TypedDict):
+    """collecting"""
+
+    tokens: int  #: that sums are over
+    entries: int  #: of the statistics
+    statistics_bytes: int
+    work: str  #: folder that is there until the artifact is whole
+    work_bytes: int  #: of it, the statistics among them
+    peak_memory: int  #: bytes, at most, beside mapped weights
+
+
+class Recipe(TypedDict):
+    """recipe"""
+
+    name: str
+    summary: str  #: what it is for
+
+
+class StatisticsEntry(TypedDict):
+    """statistics entry"""
+
+    name: str
+    linears: list[str]  #: that it serves
+    kind: str  #: `hessian`, `hessian_blocks` or `sum_squares`
+    k: int  #: inputs
+    tokens: int
+    target_offset: bool  #: whether it has one
+    fisher: bool  #: whether it has a Fisher Hessian
 
 
 class Side(TypedDict):
@@ -272,15 +545,65 @@ class Sample(TypedDict):
     layers: Optional[int]  #: at most; null: all
 
 
-class Module(TypedDict):
-    """module"""
+class OtherModel(TypedDict):
+    """other model"""
 
-    name: str
-    shape: list[int]  #: E, N, K
-    quality: NotRequired[Quality]  #: what pruning or quantizing cost
-    cast: NotRequired[str]  #: `exact`: MXFP4 cast without loss
-    solver: NotRequired[Solver]  #: with `--stats`: how it was solved
-    kept: NotRequired[Kept]  #: with `--keep-global-scale`: codes and scales against that checkpoint
+    path: str
+    perplexity: Optional[float]  #: of the other model
+    perplexity_error: Optional[float]
+    ratio: Optional[float]  #: of the perplexities, this over the other's
+    ratio_error: Optional[float]  #: by the differences of paired predictions
+    divergence: float  #: mean KL(other, this), nats
+    divergence_error: float
+    divergence_p99: float  #: 99th percentile
+    agreement: float  #: share of predictions with the same most probable token
+    layers: list[LayerAgreement]  #: empty where the models have other layers
+
+
+class Positions(TypedDict):
+    """positions"""
+
+    begin: int  #: first position in a window
+    end: int  #: behind the last
+    predictions: int
+    loss: float  #: mean
+    divergence: NotRequired[float]  #: with `--against`, as the next
+    agreement: NotRequired[float]
+
+
+class Prediction(TypedDict):
+    """prediction"""
+
+    window: int
+    position: int  #: of the token in it
+    token: int  #: that is there
+    loss: float
+    top: int  #: the most probable token
+    other_loss: NotRequired[float]  #: with `--against`, as the next two
+    other_top: NotRequired[int]
+    divergence: NotRequired[float]
+    #: the text before it; with the next two where the model has a tokenizer.json that is known
+    before: NotRequired[str]
+    text: NotRequired[str]  #: of `token`
+    top_text: NotRequired[str]  #: of `top`
+
+
+class GeneratedToken(TypedDict):
+    """generated token"""
+
+    token: int
+    text: str  #: as tokenizer.json has it; empty where it has no such token
+    log_probability: float
+
+
+class Continuation(TypedDict):
+    """continuation"""
+
+    path: str  #: of the other model
+    text: str
+    ended: bool
+    seconds: float
+    tokens: list[GeneratedToken]
 
 
 class WeightStatistics(TypedDict):
@@ -296,6 +619,51 @@ class WeightStatistics(TypedDict):
     block_scales_nan: int
     global_scale_min: float
     global_scale_max: float
+
+
+class Quality(TypedDict):
+    """quality"""
+
+    relative_error: float  #: norm of the difference over the norm of the source
+    snr_db: Optional[float]  #: signal to noise, in dB
+    retained_energy: NotRequired[float]  #: share of the squared weights that pruning keeps
+    cosine: NotRequired[float]  #: between pruned and source weights
+    tied_share: NotRequired[float]  #: share of quads that a tie decided
+    pruned_after: NotRequired[Quality]  #: quantize with `--pattern`: the same had pruning come second
+    #: with `--stats`: squared change of the outputs over their squares, by the statistics
+    relative_output_loss: NotRequired[float]
+    heldout_output_loss: NotRequired[float]  #: the same by the sums that the file has under `heldout.`
+    #: what the change costs the model's loss, by `fisher_hessian`, up to a factor that all matrices share
+    expected_loss: NotRequired[float]
+    lost_weights: NotRequired[float]  #: MX formats of F16 weights: those that become 0 for want of a scale
+
+
+class Solver(TypedDict):
+    """solver"""
+
+    method: str  #: `joint`, `gptq`, `wanda` or `rtn`; of artifacts of 0.2.0 `sparsegpt`, too
+
+
+class Kept(TypedDict):
+    """kept"""
+
+    bytes: int  #: bytes compared
+    codes_that_differ: int
+    block_scales_that_differ: int
+    first: NotRequired[str]  #: the first difference
+
+
+class PruningUnit(TypedDict):
+    """pruning unit"""
+
+    name: str
+    modules: list[str]
+    bytes: int  #: of codes and block scales, unpruned
+    dense_loss: float  #: expected loss of quantizing it
+    pruned_loss: float  #: of pruning and quantizing it
+    share: float  #: of the bytes, of this unit and all before
+    loss: float  #: expected loss of pruning these, beyond that of quantizing
+    pruned: bool
 
 
 class Figures(TypedDict):
@@ -323,23 +691,6 @@ class Stored(TypedDict):
     tensor: str
     format: str
     shape: list[int]
-
-
-class Quality(TypedDict):
-    """quality"""
-
-    relative_error: float  #: norm of the difference over the norm of the source
-    snr_db: Optional[float]  #: signal to noise, in dB
-    retained_energy: NotRequired[float]  #: share of the squared weights that pruning keeps
-    cosine: NotRequired[float]  #: between pruned and source weights
-    tied_share: NotRequired[float]  #: share of quads that a tie decided
-    pruned_after: NotRequired[Quality]  #: quantize with `--pattern`: the same had pruning come second
-    #: with `--stats`: squared change of the outputs over their squares, by the statistics
-    relative_output_loss: NotRequired[float]
-    heldout_output_loss: NotRequired[float]  #: the same by the sums that the file has under `heldout.`
-    #: what the change costs the model's loss, by `fisher_hessian`, up to a factor that all matrices share
-    expected_loss: NotRequired[float]
-    lost_weights: NotRequired[float]  #: MX formats of F16 weights: those that become 0 for want of a scale
 
 
 class WeightError(TypedDict):
@@ -370,19 +721,11 @@ class WorstNumber(TypedDict):
     found: float
 
 
-class Solver(TypedDict):
-    """solver"""
+class LayerAgreement(TypedDict):
+    """layer agreement"""
 
-    method: str  #: `joint`, `gptq`, `wanda` or `rtn`; of artifacts of 0.2.0 `sparsegpt`, too
-
-
-class Kept(TypedDict):
-    """kept"""
-
-    bytes: int  #: bytes compared
-    codes_that_differ: int
-    block_scales_that_differ: int
-    first: NotRequired[str]  #: the first difference
+    cosine: float  #: mean over tokens
+    relative_error: float
 
 
 class FirstDifference(TypedDict):
