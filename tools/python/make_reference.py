@@ -33,8 +33,8 @@ def signature(name: str, function: Any, is_method: bool = False) -> str:
             stars.clear()
         if parameter.kind is parameter.KEYWORD_ONLY and stars:
             parts.append(stars.pop())
-        star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-        text = star + parameter.name
+        is_many, is_named = parameter.kind is parameter.VAR_POSITIONAL, parameter.kind is parameter.VAR_KEYWORD
+        text = ("*" if is_many else "**" if is_named else "") + parameter.name
         if parameter.annotation is not parameter.empty:
             text += f": {shown(parameter.annotation)}"
         if parameter.default is not parameter.empty:
@@ -72,7 +72,7 @@ def class_text(name: str, kind: type) -> str:
         fields = [f for f in dataclasses.fields(kind) if not f.name.startswith("_")]
         head += "".join(f"\n    {f.name}: {f.type}" for f in fields)
     elif not issubclass(kind, Exception) and "__init__" in vars(kind):
-        head += "\n" + signature(name, kind.__init__, True)  # type: ignore[misc]
+        head += "\n" + signature(name, vars(kind)["__init__"], True)
     text = f"### {name}\n{block(head, inspect.getdoc(kind) or '')}"
     if issubclass(kind, Exception):
         return text

@@ -72,6 +72,12 @@ def make_names(commands: list[Command]) -> str:
     for name, words in (("COMMANDS", {c.name for c in commands}), ("OPTIONS", options), ("VALUES", values)):
         listed = ", ".join(f'"{word}"' for word in sorted(words))
         lines += wrapped(f"{name} = {{{listed}}}  # fmt: skip", 0)
+    arguments = {c.name: {a.name: argument_name(c.name, a) for a in c.arguments} for c in commands}
+    lines += ["ARGUMENTS = {"]
+    for key in sorted(arguments):
+        listed = ", ".join(f'"{word}": "{name}"' for word, name in arguments[key].items())
+        lines += wrapped(f'"{key}": {{{listed}}},', 4)
+    lines += ["}  # fmt: skip"]
     for name, groups in (("FLAGS", flags), ("CHOICES", choices)):
         lines += [f"{name} = {{"]
         for key in sorted(groups):
@@ -278,7 +284,7 @@ def function(command: Command, documents: list[Document]) -> str:
     values = textwrap.fill(
         f"{name_text}{places}, progress=progress{given},", WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8
     )
-    if result in ("Any", "dict[str, Any]"):
+    if result == "Any":
         return f"{text}    return call(\n{values}\n    )  # fmt: skip\n"
     return f'{text}    return cast("{result}", call(\n{values}\n    ))  # fmt: skip\n'
 
@@ -371,13 +377,12 @@ def main() -> int:
     package = HERE / "twofour"
     wrong = []
     # The names come first: the words of the functions' docstrings follow from them.
-    for name, make in (
-        ("_names.py", lambda: make_names(commands)),
-        ("_functions.py", lambda: make_functions(commands, documents)),
-        ("_documents.py", lambda: make_documents(commands, documents)),
-    ):
-        if differs(package / name, make(), is_check):
-            wrong.append(f"twofour/{name}")
+    if differs(package / "_names.py", make_names(commands), is_check):
+        wrong.append("twofour/_names.py")
+    if differs(package / "_functions.py", make_functions(commands, documents), is_check):
+        wrong.append("twofour/_functions.py")
+    if differs(package / "_documents.py", make_documents(commands, documents), is_check):
+        wrong.append("twofour/_documents.py")
     # Another process, which imports what was written.
     reference = subprocess.run([sys.executable, "-B", str(HERE / "make_reference.py")], capture_output=True, text=True)
     if reference.returncode != 0:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, TypeVar, Union, cast
 
 from ._errors import ArgumentError, Error, NameNotFoundError, did_you_mean
-from ._owner import Owner, size_text
+from ._owner import Owner, counted, size_text
 
 if TYPE_CHECKING:
     from types import EllipsisType
@@ -92,7 +92,7 @@ class _Numbers:
         values = self._checkpoint._read_values(self.name, self.shape, index)
         items = index if isinstance(index, tuple) else (index,)
         is_one = values.ndim == 0 and ... not in items
-        return cast("Floats", values[()]) if is_one else values
+        return values[()] if is_one else values
 
     def numpy(self) -> Any:
         """All values as a NumPy array of float32 in the shape of `shape`. Raises as indexing does."""
@@ -321,7 +321,7 @@ class Checkpoint(Owner, Mapping[str, Module]):
     def __repr__(self) -> str:
         size = size_text(sum(t.nbytes for t in self.tensors.values()))
         end = ", closed" if self.closed else ""
-        return f"<{self.what}: {len(self.modules)} modules, {len(self.tensors)} tensors, {size} in {self.path}{end}>"
+        return f"<{self.what}: {counted(len(self.modules), 'module')}, {counted(len(self.tensors), 'tensor')}, {size} in {self.path}{end}>"
 
     def _read_values(self, name: str, shape: tuple[int, ...], index: Index) -> Floats:
         import numpy as np

@@ -13,8 +13,9 @@ import threading
 import time
 from typing import Any, Callable, Mapping, Optional, Sequence, TypeVar, Union, cast
 
-from ._errors import ArgumentError, ArgumentTypeError, Interrupted, did_you_mean
+from ._errors import ArgumentError, ArgumentTypeError, Error, Interrupted, did_you_mean
 from ._library import Progress, library
+from ._names import ARGUMENTS
 from ._words import python_words
 
 Path = Union[str, "os.PathLike[str]"]
@@ -181,6 +182,8 @@ def command(name: str, *arguments: Path, progress: Optional[ProgressCallback] = 
         )
         message = lib.last_error().decode(errors="replace") if failed else ""
         error = lib.error(python_words(message, name.split()[0], _values(arguments, given))) if failed else None
+        if type(error) is Error and message.partition(":")[0] in ARGUMENTS.get(name, ()):
+            error = ArgumentError(str(error))
         document = lib.take(text) if text else ""
     if raised:
         raise raised[0]

@@ -1357,11 +1357,11 @@ def stats(
         texts, and never averages. import takes the sums of squares of an importance matrix of llama.cpp (GGUF), which serve
         wanda and rtn. It holds no hash of the weights that it is of.
     """
-    return call(
+    return cast("dict[str, Any]", call(
         "stats", action, *arguments, progress=progress, output=output, context=context, limit=limit,
         held_out=held_out, zero_points=zero_points, dry_run=dry_run, strict_stats=strict_stats, force=force,
         tokens=tokens, text=text, device=device, jobs=jobs,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 @explained

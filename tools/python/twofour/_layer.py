@@ -11,7 +11,7 @@ from typing import Any, Mapping, Optional, Sequence, Union
 from ._arrays import NAMES, Array, as_int32, current_stream, empty_bytes, empty_like, look_at
 from ._errors import ArgumentError, ArgumentTypeError
 from ._library import device_number, device_text, library
-from ._owner import Owner, size_text
+from ._owner import Owner, counted, size_text
 from ._structs import MOST_PARTS, LayerInfo, Options, Part, StoredLayer, Tokens
 
 _DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
@@ -88,7 +88,7 @@ class Artifact(Owner):
         layouts = ", ".join(sorted({layer.layout for layer in self.layers})) or "no layout"
         size = size_text(sum(layer.weight_bytes for layer in self.layers))
         end = ", closed" if self.closed else ""
-        return f"<Artifact {self.path}: {len(self.layers)} layers in {layouts}, {size}{end}>"
+        return f"<Artifact {self.path}: {counted(len(self.layers), 'layer')} in {layouts}, {size}{end}>"
 
     def _shape(self, layer: int) -> LayerShape:
         info = LayerInfo(size=c.sizeof(LayerInfo))
@@ -196,7 +196,7 @@ class Layer(Owner):
         size = f", {size_text(s.weight_bytes)}" if s.weight_bytes else ""
         kind = "gated" if s.gated else "not gated"
         return (
-            f"<Layer {s.name}: {s.layout}, {s.experts} experts, hidden {s.hidden}, intermediate {s.intermediate}, "
+            f"<Layer {s.name}: {s.layout}, {counted(s.experts, 'expert')}, hidden {s.hidden}, intermediate {s.intermediate}, "
             f"{kind}{size} on {device_text(self._device)}{end}>"
         )
 
@@ -345,6 +345,6 @@ def _expect(
     convert = "" if found.dtype in dtypes else f"; convert it to {dtypes[0]} first"
     raised = ArgumentError if found.dtype in NAMES.values() else ArgumentTypeError
     raise raised(
-        f"{name}: expected {' or '.join(dtypes)} [{sizes}] on {where}, found {found.dtype} {list(found.shape)} on "
+        f"{name}: expected {', '.join(dtypes[:-1])}{' or ' if dtypes[1:] else ''}{dtypes[-1]} [{sizes}] on {where}, found {found.dtype} {list(found.shape)} on "
         f"{here}{convert}"
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Union, cast
 from ._arrays import is_on_cuda
 from ._errors import ArgumentError, Interrupted
 from ._library import device_number, device_text
-from ._owner import Owner
+from ._owner import Owner, counted
 from ._structs import ModelInfo
 from ._tokenizer import Tokenizer
 
@@ -81,7 +81,7 @@ class Model(Owner):
     def __repr__(self) -> str:
         end = ", closed" if self.closed else ""
         return (
-            f"<Model {self.path}: {self.layers} layers, hidden {self.hidden}, vocabulary {self.vocabulary} on "
+            f"<Model {self.path}: {counted(self.layers, 'layer')}, hidden {self.hidden}, vocabulary {self.vocabulary} on "
             f"{device_text(self._device)}{end}>"
         )
 
@@ -183,7 +183,7 @@ class Sequence(Owner):
         self._model._release()
 
     def __repr__(self) -> str:
-        return f"<Sequence of {self.size} tokens in {self._model.path}{', closed' if self.closed else ''}>"
+        return f"<Sequence of {counted(self.size, 'token')} in {self._model.path}{', closed' if self.closed else ''}>"
 
     def append(self, tokens: Any, all: bool = False) -> Floats:
         """Appends `tokens` [T]: float32 logits of the last, [vocabulary], or of `all`, [T, vocabulary].

@@ -22,6 +22,26 @@ VALUES = {"against", "also", "arithmetic", "at", "base-model", "baseline", "bloc
     "prompt", "quantized-by", "recipe", "rule", "scale-dtype", "seed", "select", "sequential", "shape", "source",
     "stats", "stride", "sweeps", "take", "task", "tasks", "tensor", "text", "to", "token-weights", "tokens",
     "tolerance", "values", "vocab", "write-baseline", "zero-block", "zero-points"}  # fmt: skip
+ARGUMENTS = {
+    "card": {"DIR": "artifact"},
+    "compress": {"SRC": "source", "DST": "destination"},
+    "convert": {"SRC": "source", "DST": "destination"},
+    "diff": {"A": "a", "B": "b"},
+    "drop": {"SRC": "source", "OUT": "out"},
+    "eval": {"PATH": "path"},
+    "generate": {"PATH": "path"},
+    "graft": {"BASE": "base", "DONOR": "donor", "OUT": "out"},
+    "inspect": {"PATH": "path"},
+    "lint": {"PATH": "path"},
+    "merge": {"DST": "artifact"},
+    "plan": {"SRC": "source", "DST": "destination"},
+    "prune": {"SRC": "source", "DST": "destination"},
+    "quantize": {"SRC": "source", "DST": "destination"},
+    "recipes": {"NAME": "name"},
+    "stats": {"ACTION": "action", "PATH": "arguments"},
+    "synth": {"DST": "destination"},
+    "validate": {"DST": "artifact"},
+}  # fmt: skip
 FLAGS = {
     "compress": {"check", "dry-run", "follow-links", "force", "no-verify", "resume"},
     "convert": {"check", "dry-run", "follow-links", "force", "no-verify", "one-input-scale-a-layer", "resume",

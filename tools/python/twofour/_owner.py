@@ -129,6 +129,11 @@ class Owner:
         kind = type(self).__name__
         raise TypeError(f"{kind}: expected to be used where it was made, found it copied or pickled; make another")
 
+def counted(count: int, noun: str) -> str:
+    """ "1 layer", "2 layers"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def size_text(size: int) -> str:
     """Bytes for people: "12.3 MB"."""
     number, unit = float(size), "B"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Iterable
 
-from ._names import CHOICES, COMMANDS, FLAGS, OPTIONS, VALUES
+from ._names import ARGUMENTS, CHOICES, COMMANDS, FLAGS, OPTIONS, VALUES
 
 _COMMAND = "|".join(COMMANDS)
 _OPTION = r"(?<![\w./-])--([a-z][a-z0-9-]*)"
@@ -53,6 +53,9 @@ def python_words(text: str, command: str = "", given: Iterable[str] = ()) -> str
     if kept:
         parts = re.split(f"({'|'.join(map(re.escape, kept))})", text)
         return "".join(part if i % 2 else python_words(part, command) for i, part in enumerate(parts))
+    place, colon, rest = text.partition(": ")
+    if colon and place in ARGUMENTS.get(command, ()):
+        text = f"{ARGUMENTS[command][place]}: {rest}"
     text = re.sub(rf"\bSee twofour ({_COMMAND}) --help\.", r"See help(twofour.\1).", text)
     text = text.replace("See twofour --help.", "See help(twofour).")
     text = re.sub(rf"\btwofour help ({_COMMAND})\b", r"help(twofour.\1)", text)
