@@ -225,7 +225,7 @@ class Module(_Numbers, _Float32):
 class Matrix(_Numbers, _Float32):
     """A matrix [N, K] of a stack, under the name that it would have alone. Indexing gives its weights as float32.
 
-    It is an array as a Module is, and raises the same.
+    It is an array as a Module is. Raises what a Module does.
     """
 
     name: str  #: "model.layers.0.mlp.experts.3.up_proj"
