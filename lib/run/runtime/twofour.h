@@ -60,9 +60,9 @@ typedef struct {
 typedef struct {
   size_t size;               /* sizeof(twofour_options) */
   const int32_t* expert_map; /* [expert_map_size] global to local; -1 if not here; NULL for the identity */
-  int64_t expert_map_size;
-  int32_t weight_on_input; /* 1 if the router's weight multiplies hidden instead of the result */
-  float limit;             /* limit to which gate and up are clamped; 0 for no limit */
+  int64_t expert_map_size;   /* number of global experts; 0 with NULL */
+  int32_t weight_on_input;   /* 1 if the router's weight multiplies hidden instead of the result */
+  float limit;               /* limit to which gate and up are clamped; 0 for no limit */
 } twofour_options;
 
 /* Tokens for a layer, in memory of its device, without gaps. */
