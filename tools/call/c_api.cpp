@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,8 @@ int twofour_command(int32_t count, const char* const* words, twofour_progress pr
       throw Error("run: expected a command that runs no layer by itself, found run; call twofour_load");
     line.insert(line.begin() + 1, "--json");
     const CallResult result = call_program(twofour_program(), std::move(line), [&](const ShownProgress& now) {
-      return progress == nullptr || progress(user, now.phase, now.done, now.total) == 0;
+      // Some phases read a byte twice, which callers need not know.
+      return progress == nullptr || progress(user, now.phase, std::min(now.done, now.total), now.total) == 0;
     });
     *code = result.code;
     if (result.code == kDone || result.code == kFound) {

@@ -80,7 +80,7 @@ def class_text(name: str, kind: type) -> str:
     for member, value in sorted(members(kind), key=lambda one: one[0]):
         if member in fields_of:
             continue
-        doc = inspect.getdoc(value) or ""
+        doc = inspect.getdoc(getattr(value, "__func__", value)) or ""
         if isinstance(value, property):
             result = shown(inspect.signature(value.fget).return_annotation) if value.fget else ""
             text += block(f"{name}.{member}: {result}", doc)
