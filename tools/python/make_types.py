@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes what of the module follows from tools/README.md and tools/JSON.md: twofour/_names.py, _functions.py and
-_documents.py, and REFERENCE.md from the docstrings of all of it.
+documents.py, and REFERENCE.md from the docstrings of all of it.
 
     make_types.py [--check]
 
@@ -105,7 +105,7 @@ from typing import TYPE_CHECKING, Any, Literal, Optional, Sequence, Union, cast,
 from ._commands import call, explained
 
 if TYPE_CHECKING:
-    from . import _documents as documents
+    from . import documents
     from ._commands import Path, ProgressCallback
 '''
 RAISES = """Raises:
@@ -381,8 +381,8 @@ def main() -> int:
         wrong.append("twofour/_names.py")
     if differs(package / "_functions.py", make_functions(commands, documents), is_check):
         wrong.append("twofour/_functions.py")
-    if differs(package / "_documents.py", make_documents(commands, documents), is_check):
-        wrong.append("twofour/_documents.py")
+    if differs(package / "documents.py", make_documents(commands, documents), is_check):
+        wrong.append("twofour/documents.py")
     # Another process, which imports what was written.
     reference = subprocess.run([sys.executable, "-B", str(HERE / "make_reference.py")], capture_output=True, text=True)
     if reference.returncode != 0:

@@ -12,7 +12,7 @@ Commands are functions that return what `twofour --json` prints (types: twofour.
 FileNotFoundError, FileExistsError and ValueError. twofour.integrations has transformers and vLLM.
 """
 
-from . import _documents as documents, _functions
+from . import _functions, documents
 from ._checkpoint import Checkpoint, Matrix, Module, Tensor, open
 from ._commands import command, has_cuda, version
 from ._errors import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Optional, Sequence, Union, cast,
 from ._commands import call, explained
 
 if TYPE_CHECKING:
-    from . import _documents as documents
+    from . import documents
     from ._commands import Path, ProgressCallback
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes REFERENCE.md from the comments of twofour.h.
 
-    make_reference.py [--check]
+    make_c_reference.py [--check]
 
 With --check it writes nothing and ends with 1 where the file differs, or where the header has something without a comment.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 HEAD = """# The C interface, name by name
 
-Made by make_reference.py from the comments of [twofour.h](twofour.h). [README.md](README.md#from-c) is the way in, and
+Made by make_c_reference.py from the comments of [twofour.h](twofour.h). [README.md](README.md#from-c) is the way in, and
 [examples/c](../../../examples/c/layer.c) a whole program.
 
 """
@@ -102,7 +102,7 @@ def main() -> int:
         return 1 if bare else 0
     differs = not path.exists() or path.read_text() != text
     if differs:
-        print(f"{path}: expected what make_reference.py writes, found another text; run it", file=sys.stderr)
+        print(f"{path}: expected what make_c_reference.py writes, found another text; run it", file=sys.stderr)
     return 1 if bare or differs else 0
 
 
