@@ -13,6 +13,11 @@ _CPU, _CUDA, _CUDA_HOST = 1, 2, 3
 #: DLPack's type codes.
 _INT, _FLOAT, _BFLOAT = 0, 2, 4
 _KINDS = {0: "int", 1: "uint", 2: "float", 3: "handle", 4: "bfloat", 5: "complex", 6: "bool"}
+_SMALL = {
+    7: "float8_e3m4", 8: "float8_e4m3", 9: "float8_e4m3b11fnuz", 10: "float8_e4m3fn", 11: "float8_e4m3fnuz",
+    12: "float8_e5m2", 13: "float8_e5m2fnuz", 14: "float8_e8m0fnu", 15: "float6_e2m3fn", 16: "float6_e3m2fn",
+    17: "float4_e2m1fn",
+}  # fmt: skip
 #: DLPack's version with flags, and the flag of an array that must not be written.
 _VERSION, _READ_ONLY = (1, 0), 1
 
@@ -82,6 +87,8 @@ def is_on_cuda(array: Any) -> bool:
 
 def _type_name(code: int, bits: int, lanes: int) -> str:
     """ "float64", "uint8"."""
+    if code in _SMALL and lanes == 1:
+        return _SMALL[code]
     kind = _KINDS.get(code)
     if kind is None or lanes != 1:
         return f"DLPack's type ({code}, {bits}, {lanes})"
