@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import pydoc
@@ -86,6 +87,16 @@ class Help(unittest.TestCase):
                 if mine and (not member.startswith("_") or member == "__call__"):
                     if member not in ("keys", "items", "values", "get"):
                         check(f"{name}.{member}", function, inspect.getdoc(value) or "")
+
+    def test_help_of_each_record_names_its_fields(self) -> None:
+        for name in ("LayerShape", "LinearShape", "Matrix", "Module", "StoredPart", "Tensor"):
+            for field in dataclasses.fields(getattr(twofour, name)):
+                if not field.name.startswith("_"):
+                    self.assertRegex(inspect.getdoc(getattr(twofour, name)) or "", rf"\n +{field.name}: ", name)
+        for name, kind in vars(twofour.documents).items():
+            if isinstance(kind, type(twofour.documents.Lint)) and name not in ("TypedDict", "MovedPair"):
+                for key in kind.__annotations__:
+                    self.assertRegex(inspect.getdoc(kind) or "", rf"\n +{key}(:|\n|$)", name)
 
     def test_names_are_shown_as_the_modules(self) -> None:
         for name in twofour.__all__:

@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import sys
 from pathlib import Path
-from typing import Any, Iterator, get_type_hints
+from typing import Any, Iterator
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -18,6 +18,10 @@ HEAD = """# The Python module, name by name
 Made by make_types.py from signatures and docstrings, which `help()` shows, too. [README.md](README.md) is the way in.
 The results of commands are [at the end](#documents).
 """
+
+
+#: Classes that a caller makes; others come from functions and methods.
+MADE = ("Artifact", "Model", "Tokenizer")
 
 
 def shown(annotation: Any) -> str:
@@ -66,12 +70,12 @@ def members(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def class_text(name: str, kind: type) -> str:
-    bases = ", ".join(base.__name__ for base in kind.__bases__ if base is not object and not base.__name__.startswith("_"))
+    bases = ", ".join(base.__name__ for base in kind.__bases__)
     head = f"class {name}" + (f"({bases})" if bases and issubclass(kind, Exception) else "")
     if dataclasses.is_dataclass(kind):
         fields = [f for f in dataclasses.fields(kind) if not f.name.startswith("_")]
         head += "".join(f"\n    {f.name}: {f.type}" for f in fields)
-    elif not issubclass(kind, Exception) and "__init__" in vars(kind):
+    elif name in MADE:
         head += "\n" + signature(name, vars(kind)["__init__"], True)
     text = f"### {name}\n{block(head, inspect.getdoc(kind) or '')}"
     if issubclass(kind, Exception):
@@ -87,15 +91,14 @@ def class_text(name: str, kind: type) -> str:
         elif isinstance(value, classmethod):
             text += block(signature(f"{name}.{member}", value.__func__, True), doc)
         elif inspect.isfunction(value):
-            label = {"__getitem__": f"{name}[...]", "__call__": f"{name}(...)"}.get(member)
+            label = {"__getitem__": f"{name.lower()}[...]: ", "__call__": name.lower()}.get(member)
             text += block(signature(label or f"{name}.{member}", value, True), doc)
     return text
 
 
 def document_text(name: str, kind: Any) -> str:
-    hints = get_type_hints(kind, include_extras=True) if not kind.__annotations__ else kind.__annotations__
-    lines = [f"    {key}: {value.__forward_arg__ if hasattr(value, '__forward_arg__') else value}" for key, value in hints.items()]
-    return f"### {name}\n```text\n" + "\n".join([name, *lines]) + "\n```\n"
+    lines = [f"    {key}: {getattr(value, '__forward_arg__', value)}" for key, value in kind.__annotations__.items()]
+    return f"### {name}\n" + block("\n".join([f"class {name}(TypedDict)", *lines]), inspect.getdoc(kind) or "")
 
 
 def main() -> None:
@@ -105,10 +108,11 @@ def main() -> None:
     errors = [n for n, v in public.items() if inspect.isclass(v) and issubclass(v, Exception)]
     classes = [n for n, v in public.items() if inspect.isclass(v) and n not in errors]
     text = HEAD
-    text += "\n## Commands\n" + "\n".join(f"### {n}\n{block(signature(n, public[n]), inspect.getdoc(public[n]) or '')}" for n in functions)
-    text += "\n## Other functions\n" + "\n".join(f"### {n}\n{block(signature(n, public[n]), inspect.getdoc(public[n]) or '')}" for n in others)
-    text += "\n## Classes\n" + "\n".join(class_text(n, public[n]) for n in classes)
-    text += "\n## Errors\n" + "\n".join(class_text(n, public[n]) for n in errors)
+    for title, names in (("Commands", functions), ("Other functions", others)):
+        parts = [f"### {n}\n{block(signature(n, public[n]), inspect.getdoc(public[n]) or '')}" for n in names]
+        text += f"\n## {title}\n" + "\n".join(parts)
+    for title, names in (("Classes", classes), ("Errors", errors)):
+        text += f"\n## {title}\n" + "\n".join(class_text(n, public[n]) for n in names)
     documents = {n: v for n, v in vars(twofour.documents).items() if isinstance(v, type(twofour.documents.Lint))}
     text += "\n## Documents\n" + "\n".join(document_text(n, v) for n, v in documents.items() if n != "TypedDict")
     print(text, end="")

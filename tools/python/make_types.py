@@ -273,7 +273,7 @@ def function(command: Command, documents: list[Document]) -> str:
         common = "".join(f", {p}" for p in parameters[len(command.arguments) :])
         name, kind = passed[0], argument_type(command.arguments[0])
         for head, shown in ((f"{name}: {kind}", camel(named)), (f"{name}: None = None", camel(command.name))):
-            text += f"\n\n@overload\ndef {command.name}(\n    {head}{common},\n) -> documents.{shown}: ...  # fmt: skip\n"
+            text += f"\n\n@overload\ndef {command.name}(\n    {head}{common},\n) -> documents.{shown}: ...\n"
         result = "Any"
     text += f"{'' if text else chr(10)}{chr(10) if not text else ''}@explained\ndef {command.name}(\n"
     text += "".join(f"    {parameter},\n" for parameter in parameters) + f") -> {result}:\n"
@@ -311,15 +311,6 @@ if TYPE_CHECKING:
 '''
 
 
-def field(key: str, kind: str, meaning: str) -> str:
-    """A line of a class, with its meaning behind it where there is room, else before it."""
-    line = f"    {key}: {kind}"
-    if len(line) + len(meaning) < 114:
-        return f"{line}  #: {meaning}\n" if meaning else f"{line}\n"
-    before = textwrap.fill(meaning, 116, initial_indent="    #: ", subsequent_indent="    #: ")
-    return f"{before}\n{line}\n"
-
-
 def field_type(text: str, shapes: set[str]) -> str:
     given = text.replace(", optional", "").strip()
     simple = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "any": "Any"}
@@ -350,14 +341,18 @@ def make_documents(commands: list[Command], documents: dict[str, Document]) -> s
         document = documents[name]
         typed = [(one.name, field_type(one.type, set(documents)), one.meaning) for one in document.fields]
         if document.is_top:
-            typed.insert(0, ("schema_version", "int", ""))
+            typed.insert(0, ("schema_version", "int", "1; counts up when a field changes or goes"))
+        what = "The document" if document.is_top else "A part of documents:"
+        lines = "".join(paragraph(f"{key}: {meaning}" if meaning else key, 8) + "\n" for key, _, meaning in typed)
+        doc = f'"""{what} `{name}`.\n\n    Keys:\n{lines}    """\n'
         if any(keyword.iskeyword(key) for key, _, _ in typed):
             pairs = ", ".join(f'"{key}": "{kind}"' for key, kind, _ in typed)
-            text += f'\n\n#: {name}\n{camel(name)} = TypedDict("{camel(name)}", {{{pairs}}})\n'
+            given = "\n".join(wrapped(f"{pairs},", 4))
+            text += f'\n\n{camel(name)} = TypedDict("{camel(name)}", {{\n{given}\n}})  # fmt: skip\n'
+            text += f"{camel(name)}.__doc__ = {doc}"
             continue
-        text += f'\n\nclass {camel(name)}(TypedDict):\n    """{name}"""\n\n'
-        for key, kind, meaning in typed:
-            text += field(key, kind, meaning)
+        text += f"\n\nclass {camel(name)}(TypedDict):\n    {doc}\n"
+        text += "".join(f"    {key}: {kind}\n" for key, kind, _ in typed)
     return text
 
 

@@ -164,13 +164,20 @@ class Tensor(_Numbers):
 
     It is an array for NumPy, torch and others: `numpy.asarray(tensor)`, `torch.from_dlpack(tensor)` give float32,
     `numpy()` the stored type where NumPy has it. Raises IndexError on wrong indexes, ClosedError behind `close()`.
+
+    Attributes:
+        name: in the file.
+        dtype: safetensors' name: "BF16", "F8_E4M3", "U8".
+        shape: as stored.
+        nbytes: stored bytes.
+        file: within the directory.
     """
 
     name: str
-    dtype: str  #: safetensors' name: "BF16", "F8_E4M3", "U8"
+    dtype: str
     shape: tuple[int, ...]
     nbytes: int
-    file: str  #: within the directory
+    file: str
     _checkpoint: Checkpoint = field(repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -206,14 +213,21 @@ class Module(_Numbers, _Float32):
     """A linear [N, K], or a stack of experts [E, N, K], in any format. Indexing gives its weights as float32.
 
     N is output features, K input features. It is an array for NumPy, torch and others: `numpy.asarray(module)`,
-    `torch.from_dlpack(module)`, `dtype`, `ndim`, `size`, `len()`. `nbytes` is what is stored, not 4 bytes a weight.
-    Raises IndexError on wrong indexes, Error on weights that cannot be decoded, ClosedError behind `close()`.
+    `torch.from_dlpack(module)`, `dtype`, `ndim`, `size`, `len()`. Raises IndexError on wrong indexes, Error on weights
+    that cannot be decoded, ClosedError behind `close()`.
+
+    Attributes:
+        name: "model.layers.0.mlp.experts.3.up_proj".
+        format: "NVFP4", "FP8", "MXFP4", "INT4", "BF16".
+        shape: (N, K) or (E, N, K).
+        nbytes: of codes and scales as they are stored, not 4 a weight; of an artifact in a layout, in its source.
+        tensors: names of the tensors that hold it.
     """
 
-    name: str  #: "model.layers.0.mlp.experts.3.up_proj"
-    format: str  #: "NVFP4", "FP8", "MXFP4", "INT4", "BF16"
+    name: str
+    format: str
     shape: tuple[int, ...]
-    nbytes: int  #: codes and scales, as they are stored; of an artifact in a layout, as its source stored them
+    nbytes: int
     tensors: tuple[str, ...]
     _checkpoint: Checkpoint = field(repr=False, compare=False)
 
@@ -226,10 +240,15 @@ class Matrix(_Numbers, _Float32):
     """A matrix [N, K] of a stack, under the name that it would have alone. Indexing gives its weights as float32.
 
     It is an array as a Module is. Raises what a Module does.
+
+    Attributes:
+        name: "model.layers.0.mlp.experts.3.up_proj".
+        module: name of the stack.
+        shape: (N, K).
     """
 
-    name: str  #: "model.layers.0.mlp.experts.3.up_proj"
-    module: str  #: the stack
+    name: str
+    module: str
     shape: tuple[int, ...]
     _checkpoint: Checkpoint = field(repr=False, compare=False)
 
@@ -321,7 +340,8 @@ class Checkpoint(Owner, Mapping[str, Module]):
     def __repr__(self) -> str:
         size = size_text(sum(t.nbytes for t in self.tensors.values()))
         end = ", closed" if self.closed else ""
-        return f"<{self.what}: {counted(len(self.modules), 'module')}, {counted(len(self.tensors), 'tensor')}, {size} in {self.path}{end}>"
+        counts = f"{counted(len(self.modules), 'module')}, {counted(len(self.tensors), 'tensor')}"
+        return f"<{self.what}: {counts}, {size} in {self.path}{end}>"
 
     def _read_values(self, name: str, shape: tuple[int, ...], index: Index) -> Floats:
         import numpy as np

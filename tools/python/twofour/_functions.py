@@ -1162,13 +1162,13 @@ def plan(
 @overload
 def recipes(
     name: Literal["nvfp4-experts", "nvfp4-experts-and-mtp", "nvfp4-all", "w4a4-experts", "w4a16", "fp8-attention-nvfp4-experts", "deepseek-v4-nvfp4", "mxfp4-to-fp8", "mxfp4-to-mxfp8", "bf16", "modelopt", "compressed-tensors", "pruned-experts", "nvfp4-pruned-experts", "v7-experts", "v7-packed-experts", "g8-experts"], *, jobs: Optional[int] = None, device: Optional[str] = None, progress: Optional[ProgressCallback] = None,
-) -> documents.RecipesName: ...  # fmt: skip
+) -> documents.RecipesName: ...
 
 
 @overload
 def recipes(
     name: None = None, *, jobs: Optional[int] = None, device: Optional[str] = None, progress: Optional[ProgressCallback] = None,
-) -> documents.Recipes: ...  # fmt: skip
+) -> documents.Recipes: ...
 @explained
 def recipes(
     name: Optional[Literal["nvfp4-experts", "nvfp4-experts-and-mtp", "nvfp4-all", "w4a4-experts", "w4a16", "fp8-attention-nvfp4-experts", "deepseek-v4-nvfp4", "mxfp4-to-fp8", "mxfp4-to-mxfp8", "bf16", "modelopt", "compressed-tensors", "pruned-experts", "nvfp4-pruned-experts", "v7-experts", "v7-packed-experts", "g8-experts"]] = None,

@@ -19,24 +19,41 @@ _DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 
 @dataclass(frozen=True)
 class LayerShape:
-    """What a feed-forward block is: routed experts, or a dense MLP as one expert."""
+    """What a feed-forward block is: routed experts, or a dense MLP as one expert.
 
-    name: str  #: prefix of its tensors: "model.layers.0.mlp.experts"
-    layout: str  #: "v7", "v7-packed" or "g8"
+    Attributes:
+        name: prefix of its tensors: "model.layers.0.mlp.experts".
+        layout: "v7", "v7-packed" or "g8".
+        experts: E.
+        hidden: H, the inputs of w13 and outputs of w2.
+        intermediate: I.
+        gated: True for silu(gate) * up, False for relu(x)^2.
+        top_k: experts a token, as config.json says; 0 where it does not.
+        weight_bytes: bytes of its weights as they are stored.
+    """
+
+    name: str
+    layout: str
     experts: int
     hidden: int
     intermediate: int
-    gated: bool  #: silu(gate) * up; else relu(x)^2
-    top_k: int = 0  #: experts a token, as config.json says; 0: it does not
-    weight_bytes: int = 0  #: as they are stored
+    gated: bool
+    top_k: int = 0
+    weight_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class StoredPart:
-    """A tensor of a layout: [experts, rows, cols] elements of one byte each."""
+    """A tensor of a layout, of one byte an element.
 
-    suffix: str  #: "comp" in "P.w13_comp"
-    dtype: str  #: safetensors' name
+    Attributes:
+        suffix: end of its name: "comp" in "P.w13_comp".
+        dtype: safetensors' name: "U8", "F8_E4M3".
+        shape: (experts, rows, columns).
+    """
+
+    suffix: str
+    dtype: str
     shape: tuple[int, int, int]
 
 

@@ -14,14 +14,23 @@ from ._structs import StoredMatrix
 
 @dataclass(frozen=True)
 class LinearShape:
-    """A stack of matrices [experts, n, k] in a layout."""
+    """A stack of matrices [experts, n, k] in a layout.
 
-    name: str  #: "model.layers.0.mlp.w13"
+    Attributes:
+        name: for messages: "model.layers.0.mlp.w13".
+        layout: "v7", "v7-packed", "g8", or "nvfp4" as checkpoints store it.
+        experts: E; 1 for a linear.
+        n: output features.
+        k: input features, a multiple of 16.
+        gated: True where rows are gate then up, which g8 interleaves; results are gate then up.
+    """
+
+    name: str
     layout: str
     experts: int
     n: int
     k: int
-    gated: bool = False  #: rows are gate then up, which g8 interleaves; results are gate then up
+    gated: bool = False
 
 
 class Linear(Owner):

@@ -10,117 +10,242 @@ if TYPE_CHECKING:
 
 
 class Inspect(TypedDict):
-    """inspect"""
+    """The document `inspect`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        what: what the path holds
+        files: weight files
+        tensor_count
+        data_bytes: bytes of tensors
+        header_bytes: bytes of headers
+        other_files: bytes of every other file
+        total_bytes: all files
+        default_set_bytes: what `convert` takes by default
+        layout_bytes: the same in each layout
+        formats: quantized modules of each format: `INT4`
+        findings
+        tensors
+        nvfp4_modules
+        other_modules: in FP8, MXFP4 and INT4; `dialect` says what shares a scale
+    """
 
     schema_version: int
-    what: str  #: what the path holds
-    files: int  #: weight files
+    what: str
+    files: int
     tensor_count: int
-    data_bytes: int  #: bytes of tensors
-    header_bytes: int  #: bytes of headers
-    other_files: dict[str, int]  #: bytes of every other file
-    total_bytes: int  #: all files
-    default_set_bytes: int  #: what `convert` takes by default
-    layout_bytes: dict[str, int]  #: the same in each layout
-    formats: dict[str, int]  #: quantized modules of each format: `INT4`
+    data_bytes: int
+    header_bytes: int
+    other_files: dict[str, int]
+    total_bytes: int
+    default_set_bytes: int
+    layout_bytes: dict[str, int]
+    formats: dict[str, int]
     findings: list[Finding]
     tensors: list[Tensors]
     nvfp4_modules: list[Modules]
-    other_modules: list[Modules]  #: in FP8, MXFP4 and INT4; `dialect` says what shares a scale
+    other_modules: list[Modules]
 
 
 class InspectAt(TypedDict):
-    """inspect --at"""
+    """The document `inspect --at`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        at: TENSOR:OFFSET
+        text: what the byte is
+    """
 
     schema_version: int
-    at: str  #: TENSOR:OFFSET
-    text: str  #: what the byte is
+    at: str
+    text: str
 
 
 class InspectValues(TypedDict):
-    """inspect --values"""
+    """The document `inspect --values`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        name
+        format
+        whole: shape of the tensor or module
+        shape: shape of what is printed
+        values: in row order; what is not finite is a string
+    """
 
     schema_version: int
     name: str
     format: str
-    whole: list[int]  #: shape of the tensor or module
-    shape: list[int]  #: shape of what is printed
-    values: list[Any]  #: in row order; what is not finite is a string
+    whole: list[int]
+    shape: list[int]
+    values: list[Any]
 
 
 class Lint(TypedDict):
-    """lint"""
+    """The document `lint`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        path
+        sound: whether there is no error and no warning
+        errors: findings of that severity, without consequences
+        warnings
+        notes
+        consequences: what is listed below findings
+        files
+        tensors
+        bytes: bytes read
+        seconds
+        rules: those that found something
+        findings
+        known: those of `--baseline`; they count for nothing
+    """
 
     schema_version: int
     path: str
-    sound: bool  #: whether there is no error and no warning
-    errors: int  #: findings of that severity, without consequences
+    sound: bool
+    errors: int
     warnings: int
     notes: int
-    consequences: int  #: what is listed below findings
+    consequences: int
     files: int
     tensors: int
-    bytes: int  #: bytes read
+    bytes: int
     seconds: float
-    rules: list[Rule]  #: those that found something
+    rules: list[Rule]
     findings: list[Finding]
-    known: list[Finding]  #: those of `--baseline`; they count for nothing
+    known: list[Finding]
 
 
 class LintRules(TypedDict):
-    """lint --rules"""
+    """The document `lint --rules`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        rules
+    """
 
     schema_version: int
     rules: list[Rule]
 
 
 class Convert(TypedDict):
-    """convert"""
+    """The document `convert`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        layout: layout or format that was written; `graft`, `drop`
+        device: `cpu` or `cuda`
+        was_complete: `--resume` found it complete
+        files_kept: weight files of an earlier run
+        bytes_kept
+        bytes_read
+        bytes_written
+        bytes_verified: read back and compared
+        seconds
+        files: weight files
+        tensors
+        modules
+        findings
+    """
 
     schema_version: int
-    layout: str  #: layout or format that was written; `graft`, `drop`
-    device: str  #: `cpu` or `cuda`
-    was_complete: bool  #: `--resume` found it complete
-    files_kept: int  #: weight files of an earlier run
+    layout: str
+    device: str
+    was_complete: bool
+    files_kept: int
     bytes_kept: int
     bytes_read: int
     bytes_written: int
-    bytes_verified: int  #: read back and compared
+    bytes_verified: int
     seconds: float
-    files: int  #: weight files
+    files: int
     tensors: int
     modules: list[Module]
     findings: list[Finding]
 
 
 class ConvertDryRun(TypedDict):
-    """convert --dry-run"""
+    """The document `convert --dry-run`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        dry_run: true
+        layout
+        device
+        bytes_read
+        bytes_written
+        workers: threads that would work
+        peak_memory: bytes, at most
+        files: weight files
+        other_files
+        tensors
+        findings
+        budget: `quantize --budget`, `--max-loss`
+        compress: of `compress`, before it converts
+    """
 
     schema_version: int
-    dry_run: bool  #: true
+    dry_run: bool
     layout: str
     device: str
     bytes_read: int
     bytes_written: int
-    workers: int  #: threads that would work
-    peak_memory: int  #: bytes, at most
-    files: list[File]  #: weight files
+    workers: int
+    peak_memory: int
+    files: list[File]
     other_files: list[File]
     tensors: list[PlannedTensor]
     findings: list[Finding]
-    budget: NotRequired[Budget]  #: `quantize --budget`, `--max-loss`
-    compress: NotRequired[Collecting]  #: of `compress`, before it converts
+    budget: NotRequired[Budget]
+    compress: NotRequired[Collecting]
 
 
-#: convert --plan
-ConvertPlan = TypedDict("ConvertPlan", {"schema_version": "int", "task": "int", "tasks": "int", "from": "str", "device": "str", "destination": "str", "files": "int", "files_kept": "int", "bytes_read": "int", "bytes_written": "int", "bytes_verified": "int", "seconds": "float", "findings": "list[Finding]"})
+ConvertPlan = TypedDict("ConvertPlan", {
+    "schema_version": "int", "task": "int", "tasks": "int", "from": "str", "device": "str", "destination": "str",
+        "files": "int", "files_kept": "int", "bytes_read": "int", "bytes_written": "int", "bytes_verified": "int",
+        "seconds": "float", "findings": "list[Finding]",
+})  # fmt: skip
+ConvertPlan.__doc__ = """The document `convert --plan`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        task: from 0
+        tasks
+        from: what said which task: `--task` or a variable
+        device
+        destination
+        files: weight files of the task
+        files_kept
+        bytes_read
+        bytes_written
+        bytes_verified
+        seconds
+        findings
+    """
 
 
 class Plan(TypedDict):
-    """plan"""
+    """The document `plan`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        plan: file that was written
+        layout
+        files
+        tensors
+        bytes_read
+        bytes_written
+        peak_memory
+        findings
+        tasks: with `--tasks`, as the next three
+        balance: the largest task over the mean
+        overhead: bytes of all tasks over those of one
+        task_bytes
+    """
 
     schema_version: int
-    plan: str  #: file that was written
+    plan: str
     layout: str
     files: int
     tensors: int
@@ -128,189 +253,349 @@ class Plan(TypedDict):
     bytes_written: int
     peak_memory: int
     findings: list[Finding]
-    tasks: NotRequired[int]  #: with `--tasks`, as the next three
-    balance: NotRequired[float]  #: the largest task over the mean
-    overhead: NotRequired[float]  #: bytes of all tasks over those of one
+    tasks: NotRequired[int]
+    balance: NotRequired[float]
+    overhead: NotRequired[float]
     task_bytes: NotRequired[list[int]]
 
 
 class Recipes(TypedDict):
-    """recipes"""
+    """The document `recipes`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        recipes
+    """
 
     schema_version: int
     recipes: list[Recipe]
 
 
 class RecipesName(TypedDict):
-    """recipes NAME"""
+    """The document `recipes NAME`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        name
+        summary: what it is for
+        text: the recipe, YAML
+    """
 
     schema_version: int
     name: str
-    summary: str  #: what it is for
-    text: str  #: the recipe, YAML
+    summary: str
+    text: str
 
 
 class StatsInspect(TypedDict):
-    """stats inspect"""
+    """The document `stats inspect`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        path
+        hash_xxh3_128: of the file
+        structure: hash of linears and K
+        weights: hash of the final norm
+        tokens
+        text
+        weighting
+        input: hash of model, tokens, their weights and the order of collecting, of `compress`
+        predecessor: of sequential runs
+        entries
+        heldout_entries
+    """
 
     schema_version: int
     path: str
-    hash_xxh3_128: str  #: of the file
-    structure: str  #: hash of linears and K
-    weights: str  #: hash of the final norm
+    hash_xxh3_128: str
+    structure: str
+    weights: str
     tokens: str
     text: str
     weighting: str
-    input: str  #: hash of model, tokens, their weights and the order of collecting, of `compress`
-    predecessor: str  #: of sequential runs
+    input: str
+    predecessor: str
     entries: list[StatisticsEntry]
     heldout_entries: list[StatisticsEntry]
 
 
 class StatsCollectDryRun(TypedDict):
-    """stats collect --dry-run"""
+    """The document `stats collect --dry-run`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        dry_run: true
+        path: file that would be written
+        device
+        windows
+        tokens: that sums are over
+        held_out_tokens
+        entries
+        bytes_read: of weights
+        bytes_written: of sums
+        peak_memory: bytes, at most, beside mapped weights
+    """
 
     schema_version: int
-    dry_run: bool  #: true
-    path: str  #: file that would be written
+    dry_run: bool
+    path: str
     device: str
     windows: int
-    tokens: int  #: that sums are over
+    tokens: int
     held_out_tokens: int
     entries: int
-    bytes_read: int  #: of weights
-    bytes_written: int  #: of sums
-    peak_memory: int  #: bytes, at most, beside mapped weights
+    bytes_read: int
+    bytes_written: int
+    peak_memory: int
 
 
 class StatsCheck(TypedDict):
-    """stats check"""
+    """The document `stats check`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        linears: of the checkpoint
+        served: with tokens
+        full: full Hessians of at least 4 tokens an input
+        few_tokens: of 1 to 4 tokens an input
+        fewer_tokens_than_inputs
+        diagonal: a diagonal alone
+        without_tokens
+        without_inputs: with tokens whose inputs are all 0
+        first_missing: the first linears without an entry
+        weights: `same`, `others` or `unknown`
+    """
 
     schema_version: int
-    linears: int  #: of the checkpoint
-    served: int  #: with tokens
-    full: int  #: full Hessians of at least 4 tokens an input
-    few_tokens: int  #: of 1 to 4 tokens an input
+    linears: int
+    served: int
+    full: int
+    few_tokens: int
     fewer_tokens_than_inputs: int
-    diagonal: int  #: a diagonal alone
+    diagonal: int
     without_tokens: int
-    without_inputs: int  #: with tokens whose inputs are all 0
-    first_missing: list[str]  #: the first linears without an entry
-    weights: str  #: `same`, `others` or `unknown`
+    without_inputs: int
+    first_missing: list[str]
+    weights: str
 
 
 class MergeOfACompleteDirectory(TypedDict):
-    """merge of a complete directory"""
+    """The document `merge of a complete directory`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        destination
+        was_complete: true
+    """
 
     schema_version: int
     destination: str
-    was_complete: bool  #: true
+    was_complete: bool
 
 
 class Diff(TypedDict):
-    """diff"""
+    """The document `diff`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        a
+        b
+        tolerance
+        headers_only: no weights were read
+        failed: entries and keys that `--fail-on` counts
+        counts: entries of each class
+        renamed: entries under other names
+        same_bytes: entries equal byte for byte
+        rows: by layer and projection
+        files: files that are no weights
+        config: keys of config.json and generation_config.json that differ, and the quantization of modules that the
+            configs state differently
+        moved: what of that which differs is elsewhere, or in another order, in B
+        findings
+        entries
+    """
 
     schema_version: int
     a: Side
     b: Side
     tolerance: float
-    headers_only: bool  #: no weights were read
-    failed: int  #: entries and keys that `--fail-on` counts
-    counts: dict[str, int]  #: entries of each class
-    renamed: int  #: entries under other names
-    same_bytes: int  #: entries equal byte for byte
-    rows: list[Row]  #: by layer and projection
-    files: list[ComparedFile]  #: files that are no weights
-    #: keys of config.json and generation_config.json that differ, and the quantization of modules that the configs
-    #: state differently
+    headers_only: bool
+    failed: int
+    counts: dict[str, int]
+    renamed: int
+    same_bytes: int
+    rows: list[Row]
+    files: list[ComparedFile]
     config: list[ConfigKey]
-    moved: list[MovedWeights]  #: what of that which differs is elsewhere, or in another order, in B
+    moved: list[MovedWeights]
     findings: list[Finding]
     entries: list[Entry]
 
 
 class Validate(TypedDict):
-    """validate"""
+    """The document `validate`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        valid: whether there are no differences
+        device
+        tensors
+        bytes
+        seconds
+        solved_rows: of what quantize `--stats` wrote
+        without_statistics: true: with `--source` and without `--stats`, of such an artifact
+        source_tensors: with `--source`, as the next five; of a donor, too
+        source_bytes
+        weights
+        values
+        layers: layers run on the CPU
+        layer_coverage
+        device_layers: layers run on a CUDA device, as the next
+        device_layer_coverage
+        sample: where layers are run
+        differences
+        notes
+    """
 
     schema_version: int
-    valid: bool  #: whether there are no differences
+    valid: bool
     device: str
     tensors: int
     bytes: int
     seconds: float
-    solved_rows: NotRequired[SolvedRows]  #: of what quantize `--stats` wrote
-    without_statistics: NotRequired[bool]  #: true: with `--source` and without `--stats`, of such an artifact
-    source_tensors: NotRequired[int]  #: with `--source`, as the next five; of a donor, too
+    solved_rows: NotRequired[SolvedRows]
+    without_statistics: NotRequired[bool]
+    source_tensors: NotRequired[int]
     source_bytes: NotRequired[int]
     weights: NotRequired[list[PrunedMatrix]]
     values: NotRequired[list[ConvertedMatrix]]
-    layers: NotRequired[list[Layer]]  #: layers run on the CPU
+    layers: NotRequired[list[Layer]]
     layer_coverage: NotRequired[Coverage]
-    device_layers: NotRequired[list[DeviceLayer]]  #: layers run on a CUDA device, as the next
+    device_layers: NotRequired[list[DeviceLayer]]
     device_layer_coverage: NotRequired[Coverage]
-    sample: NotRequired[Sample]  #: where layers are run
+    sample: NotRequired[Sample]
     differences: list[Finding]
     notes: list[Finding]
 
 
 class Eval(TypedDict):
-    """eval"""
+    """The document `eval`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        path
+        family: `model_type` of its config.json
+        device
+        windows
+        predictions: tokens that were predicted
+        loss: mean negative log-likelihood, nats
+        loss_error: its standard error, predictions taken as independent
+        perplexity: exp of `loss`; null beyond 1.8e308, as the next
+        perplexity_error
+        seconds
+        against: with `--against`
+        positions
+        worst: by divergence; without `--against` by loss
+    """
 
     schema_version: int
-    path: str
-    family: str  #: `model_type` of its config.json
-    device: str
-    windows: int
-    predictions: int  #: tokens that were predicted
-    loss: float  #: mean negative log-likelihood, nats
-    loss_error: float  #: its standard error, predictions taken as independent
-    perplexity: Optional[float]  #: exp of `loss`; null beyond 1.8e308, as the next
-    perplexity_error: Optional[float]
-    seconds: float
-    against: NotRequired[OtherModel]  #: with `--against`
-    positions: list[Positions]
-    worst: list[Prediction]  #: by divergence; without `--against` by loss
-
-
-class EvalDryRun(TypedDict):
-    """eval --dry-run"""
-
-    schema_version: int
-    dry_run: bool  #: true
     path: str
     family: str
     device: str
     windows: int
     predictions: int
-    windows_at_once: int  #: that go through a layer together
-    bytes_read: int  #: of weights
-    peak_memory: int  #: bytes, at most, beside mapped weights
+    loss: float
+    loss_error: float
+    perplexity: Optional[float]
+    perplexity_error: Optional[float]
+    seconds: float
+    against: NotRequired[OtherModel]
+    positions: list[Positions]
+    worst: list[Prediction]
+
+
+class EvalDryRun(TypedDict):
+    """The document `eval --dry-run`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        dry_run: true
+        path
+        family
+        device
+        windows
+        predictions
+        windows_at_once: that go through a layer together
+        bytes_read: of weights
+        peak_memory: bytes, at most, beside mapped weights
+    """
+
+    schema_version: int
+    dry_run: bool
+    path: str
+    family: str
+    device: str
+    windows: int
+    predictions: int
+    windows_at_once: int
+    bytes_read: int
+    peak_memory: int
 
 
 class Generate(TypedDict):
-    """generate"""
+    """The document `generate`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        path
+        text: what was generated
+        ended: by a token that ends a text
+        seconds
+        tokens
+        prompt_tokens
+        device
+        against: with `--against`, as the next
+        parts_at: the first token that differs; null: none
+    """
 
     schema_version: int
     path: str
-    text: str  #: what was generated
-    ended: bool  #: by a token that ends a text
+    text: str
+    ended: bool
     seconds: float
     tokens: list[GeneratedToken]
     prompt_tokens: int
     device: str
-    against: NotRequired[Continuation]  #: with `--against`, as the next
-    parts_at: NotRequired[Optional[int]]  #: the first token that differs; null: none
+    against: NotRequired[Continuation]
+    parts_at: NotRequired[Optional[int]]
 
 
 class Card(TypedDict):
-    """card"""
+    """The document `card`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        text: the card, Markdown
+    """
 
     schema_version: int
-    text: str  #: the card, Markdown
+    text: str
 
 
 class Synth(TypedDict):
-    """synth"""
+    """The document `synth`.
+
+    Keys:
+        schema_version: 1; counts up when a field changes or goes
+        dry_run
+        shape
+        dialect
+        seed
+        tensors
+        files
+        bytes
+        seconds
+    """
 
     schema_version: int
     dry_run: bool
@@ -324,114 +609,217 @@ class Synth(TypedDict):
 
 
 class Finding(TypedDict):
-    """finding"""
+    """A part of documents: `finding`.
 
-    severity: str  #: `note`, `warning` or `error`
-    rule: str  #: stable name: `unequal-global-scales`; those of lint are listed by `lint --rules`
-    where: str  #: file, tensor or module; empty for the whole checkpoint
-    message: str  #: what was found, and what was done about it
-    consequences: NotRequired[list[Finding]]  #: of lint: what follows from it, and counts for nothing
+    Keys:
+        severity: `note`, `warning` or `error`
+        rule: stable name: `unequal-global-scales`; those of lint are listed by `lint --rules`
+        where: file, tensor or module; empty for the whole checkpoint
+        message: what was found, and what was done about it
+        consequences: of lint: what follows from it, and counts for nothing
+    """
+
+    severity: str
+    rule: str
+    where: str
+    message: str
+    consequences: NotRequired[list[Finding]]
 
 
 class Tensors(TypedDict):
-    """tensors"""
+    """A part of documents: `tensors`.
+
+    Keys:
+        name
+        dtype
+        shape
+        count: tensors
+        bytes: of all
+    """
 
     name: str
     dtype: str
     shape: list[int]
-    count: int  #: tensors
-    bytes: int  #: of all
+    count: int
+    bytes: int
 
 
 class Modules(TypedDict):
-    """modules"""
+    """A part of documents: `modules`.
+
+    Keys:
+        name
+        dialect
+        shape: E, N, K
+        count: modules
+        bytes: of all
+        stats: with `--stats`, of all
+        members: with `--stats`, of each
+    """
 
     name: str
     dialect: str
-    shape: list[int]  #: E, N, K
-    count: int  #: modules
-    bytes: int  #: of all
-    stats: NotRequired[WeightStatistics]  #: with `--stats`, of all
-    members: NotRequired[list[WeightStatistics]]  #: with `--stats`, of each
+    shape: list[int]
+    count: int
+    bytes: int
+    stats: NotRequired[WeightStatistics]
+    members: NotRequired[list[WeightStatistics]]
 
 
 class Rule(TypedDict):
-    """rule"""
+    """A part of documents: `rule`.
 
-    id: str  #: what findings have as `rule`
-    severity: str  #: `off` where it is looked for only on request
-    what: str  #: what is wrong
-    why: str  #: what follows from it
-    todo: str  #: what to do
-    story: str  #: where it happened; may be empty
-    count: NotRequired[int]  #: findings
-    summary: NotRequired[str]  #: of all findings together
+    Keys:
+        id: what findings have as `rule`
+        severity: `off` where it is looked for only on request
+        what: what is wrong
+        why: what follows from it
+        todo: what to do
+        story: where it happened; may be empty
+        count: findings
+        summary: of all findings together
+    """
+
+    id: str
+    severity: str
+    what: str
+    why: str
+    todo: str
+    story: str
+    count: NotRequired[int]
+    summary: NotRequired[str]
 
 
 class Module(TypedDict):
-    """module"""
+    """A part of documents: `module`.
+
+    Keys:
+        name
+        shape: E, N, K
+        quality: what pruning or quantizing cost
+        cast: `exact`: MXFP4 cast without loss
+        solver: with `--stats`: how it was solved
+        kept: with `--keep-global-scale`: codes and scales against that checkpoint
+    """
 
     name: str
-    shape: list[int]  #: E, N, K
-    quality: NotRequired[Quality]  #: what pruning or quantizing cost
-    cast: NotRequired[str]  #: `exact`: MXFP4 cast without loss
-    solver: NotRequired[Solver]  #: with `--stats`: how it was solved
-    kept: NotRequired[Kept]  #: with `--keep-global-scale`: codes and scales against that checkpoint
+    shape: list[int]
+    quality: NotRequired[Quality]
+    cast: NotRequired[str]
+    solver: NotRequired[Solver]
+    kept: NotRequired[Kept]
 
 
 class File(TypedDict):
-    """file"""
+    """A part of documents: `file`.
 
-    name: str  #: name in the directory
-    bytes: int  #: its size
-    exact: NotRequired[bool]  #: whether the size is exact; of other files in a dry run
+    Keys:
+        name: name in the directory
+        bytes: its size
+        exact: whether the size is exact; of other files in a dry run
+    """
+
+    name: str
+    bytes: int
+    exact: NotRequired[bool]
 
 
-#: planned tensor
-PlannedTensor = TypedDict("PlannedTensor", {"name": "str", "dtype": "str", "shape": "list[int]", "bytes": "int", "file": "str", "decision": "str", "rule": "str", "from": "str"})
+PlannedTensor = TypedDict("PlannedTensor", {
+    "name": "str", "dtype": "str", "shape": "list[int]", "bytes": "int", "file": "str", "decision": "str", "rule":
+        "str", "from": "str",
+})  # fmt: skip
+PlannedTensor.__doc__ = """A part of documents: `planned tensor`.
+
+    Keys:
+        name
+        dtype
+        shape
+        bytes
+        file
+        decision: `copy` or what it becomes
+        rule: why: `rule 2 (experts)` of a recipe
+        from: source tensor or module
+    """
 
 
 class Budget(TypedDict):
-    """budget"""
+    """A part of documents: `budget`.
 
-    share: float  #: of the bytes, that are pruned
-    loss: float  #: expected loss of pruning them, beyond that of quantizing
-    dense_loss: float  #: expected loss of quantizing all units
-    units: list[PruningUnit]  #: cheapest a byte first
+    Keys:
+        share: of the bytes, that are pruned
+        loss: expected loss of pruning them, beyond that of quantizing
+        dense_loss: expected loss of quantizing all units
+        units: cheapest a byte first
+    """
+
+    share: float
+    loss: float
+    dense_loss: float
+    units: list[PruningUnit]
 
 
 class Collecting(TypedDict):
-    """collecting"""
+    """A part of documents: `collecting`.
 
-    tokens: int  #: that sums are over
-    entries: int  #: of the statistics
+    Keys:
+        tokens: that sums are over
+        entries: of the statistics
+        statistics_bytes
+        work: folder that is there until the artifact is whole
+        work_bytes: of it, the statistics among them
+        peak_memory: bytes, at most, beside mapped weights
+    """
+
+    tokens: int
+    entries: int
     statistics_bytes: int
-    work: str  #: folder that is there until the artifact is whole
-    work_bytes: int  #: of it, the statistics among them
-    peak_memory: int  #: bytes, at most, beside mapped weights
+    work: str
+    work_bytes: int
+    peak_memory: int
 
 
 class Recipe(TypedDict):
-    """recipe"""
+    """A part of documents: `recipe`.
+
+    Keys:
+        name
+        summary: what it is for
+    """
 
     name: str
-    summary: str  #: what it is for
+    summary: str
 
 
 class StatisticsEntry(TypedDict):
-    """statistics entry"""
+    """A part of documents: `statistics entry`.
+
+    Keys:
+        name
+        linears: that it serves
+        kind: `hessian`, `hessian_blocks` or `sum_squares`
+        k: inputs
+        tokens
+        target_offset: whether it has one
+        fisher: whether it has a Fisher Hessian
+    """
 
     name: str
-    linears: list[str]  #: that it serves
-    kind: str  #: `hessian`, `hessian_blocks` or `sum_squares`
-    k: int  #: inputs
+    linears: list[str]
+    kind: str
+    k: int
     tokens: int
-    target_offset: bool  #: whether it has one
-    fisher: bool  #: whether it has a Fisher Hessian
+    target_offset: bool
+    fisher: bool
 
 
 class Side(TypedDict):
-    """side"""
+    """A part of documents: `side`.
+
+    Keys:
+        path
+        what
+        tensors
+    """
 
     path: str
     what: str
@@ -439,65 +827,130 @@ class Side(TypedDict):
 
 
 class Row(TypedDict):
-    """row"""
+    """A part of documents: `row`.
+
+    Keys:
+        layer
+        projection
+        counts
+        figures: of what differs
+        worst: name of the entry that differs most
+    """
 
     layer: str
     projection: str
     counts: dict[str, int]
-    figures: NotRequired[Figures]  #: of what differs
-    worst: NotRequired[str]  #: name of the entry that differs most
+    figures: NotRequired[Figures]
+    worst: NotRequired[str]
 
 
 class ComparedFile(TypedDict):
-    """compared file"""
+    """A part of documents: `compared file`.
+
+    Keys:
+        name
+        state: `same`, `different`, `only in A`, `only in B`
+    """
 
     name: str
-    state: str  #: `same`, `different`, `only in A`, `only in B`
+    state: str
 
 
 class ConfigKey(TypedDict):
-    """config key"""
+    """A part of documents: `config key`.
+
+    Keys:
+        file
+        key: its path, as in `text_config.rope_parameters.rope_theta`
+        a: the value as JSON, cut if it is long; null: A has no such key
+        b
+        counts: whether it may change what a model computes, which `--fail-on config` asks for
+    """
 
     file: str
-    key: str  #: its path, as in `text_config.rope_parameters.rope_theta`
-    a: Optional[str]  #: the value as JSON, cut if it is long; null: A has no such key
+    key: str
+    a: Optional[str]
     b: Optional[str]
-    counts: bool  #: whether it may change what a model computes, which `--fail-on config` asks for
+    counts: bool
 
 
 class MovedWeights(TypedDict):
-    """moved weights"""
+    """A part of documents: `moved weights`.
 
-    #: `experts`, `renumbered-experts` (the router's rows with them), `layers`, `gate-up`, `other`, `rows`,
-    #: `columns`, `nibbles`, `signs`, `scales`, `factor`, `transposed`
+    Keys:
+        how: `experts`, `renumbered-experts` (the router's rows with them), `layers`, `gate-up`, `other`, `rows`,
+            `columns`, `nibbles`, `signs`, `scales`, `factor`, `transposed`
+        name: in A: a matrix, a block of experts, a layer
+        message
+        pairs: whole matrices that B has under another name
+    """
+
     how: str
-    name: str  #: in A: a matrix, a block of experts, a layer
+    name: str
     message: str
-    pairs: list[MovedPair]  #: whole matrices that B has under another name
+    pairs: list[MovedPair]
 
 
-#: entry
-Entry = TypedDict("Entry", {"name": "str", "kind": "str", "class": "str", "layer": "str", "projection": "str", "expert": "Optional[int]", "renamed": "bool", "same_bytes": "bool", "a": "Optional[Stored]", "b": "Optional[Stored]", "figures": "NotRequired[Figures]", "message": "NotRequired[str]"})
+Entry = TypedDict("Entry", {
+    "name": "str", "kind": "str", "class": "str", "layer": "str", "projection": "str", "expert": "Optional[int]",
+        "renamed": "bool", "same_bytes": "bool", "a": "Optional[Stored]", "b": "Optional[Stored]", "figures":
+        "NotRequired[Figures]", "message": "NotRequired[str]",
+})  # fmt: skip
+Entry.__doc__ = """A part of documents: `entry`.
+
+    Keys:
+        name
+        kind
+        class: `equal`, `reciprocal`, `within-tolerance`, `different`, `unlike-shape`, `unlike-type`, `unreadable`,
+            `removed`, `added`, `not-read` (by `--headers-only`)
+        layer
+        projection
+        expert
+        renamed
+        same_bytes
+        a
+        b
+        figures
+        message
+    """
 
 
 class SolvedRows(TypedDict):
-    """solved rows"""
+    """A part of documents: `solved rows`.
 
-    all: int  #: rows of matrices that were solved
-    not_drawn: int  #: of these, those of which only pattern and loss were derived again
+    Keys:
+        all: rows of matrices that were solved
+        not_drawn: of these, those of which only pattern and loss were derived again
+    """
+
+    all: int
+    not_drawn: int
 
 
 class PrunedMatrix(TypedDict):
-    """pruned matrix"""
+    """A part of documents: `pruned matrix`.
+
+    Keys:
+        name
+        shape: E, N, K
+        zero_share: share of zero codes
+        quality
+    """
 
     name: str
-    shape: list[int]  #: E, N, K
-    zero_share: float  #: share of zero codes
+    shape: list[int]
+    zero_share: float
     quality: Quality
 
 
 class ConvertedMatrix(TypedDict):
-    """converted matrix"""
+    """A part of documents: `converted matrix`.
+
+    Keys:
+        name
+        shape
+        error
+    """
 
     name: str
     shape: list[int]
@@ -505,101 +958,183 @@ class ConvertedMatrix(TypedDict):
 
 
 class Layer(TypedDict):
-    """layer"""
+    """A part of documents: `layer`.
+
+    Keys:
+        name
+        tokens
+        experts_used
+        exact: whether the output is the reference's
+        cosine: to the source's layer
+        relative_error
+    """
 
     name: str
     tokens: int
     experts_used: int
-    exact: NotRequired[bool]  #: whether the output is the reference's
-    cosine: float  #: to the source's layer
+    exact: NotRequired[bool]
+    cosine: float
     relative_error: float
 
 
 class Coverage(TypedDict):
-    """coverage"""
+    """A part of documents: `coverage`.
 
-    found: int  #: layers of the artifact
+    Keys:
+        found: layers of the artifact
+        not_sampled
+        not_run
+    """
+
+    found: int
     not_sampled: int
     not_run: list[LayerThatWasNotRun]
 
 
 class DeviceLayer(TypedDict):
-    """device layer"""
+    """A part of documents: `device layer`.
+
+    Keys:
+        name
+        layout
+        tokens
+        experts_used
+        cosine: to the reference
+        relative_error
+        beyond_tolerance
+        worst
+    """
 
     name: str
     layout: str
     tokens: int
     experts_used: int
-    cosine: float  #: to the reference
+    cosine: float
     relative_error: float
     beyond_tolerance: int
     worst: WorstNumber
 
 
 class Sample(TypedDict):
-    """sample"""
+    """A part of documents: `sample`.
+
+    Keys:
+        seed
+        tokens: a layer
+        experts: at most; null: all that the router picks
+        layers: at most; null: all
+    """
 
     seed: int
-    tokens: int  #: a layer
-    experts: Optional[int]  #: at most; null: all that the router picks
-    layers: Optional[int]  #: at most; null: all
+    tokens: int
+    experts: Optional[int]
+    layers: Optional[int]
 
 
 class OtherModel(TypedDict):
-    """other model"""
+    """A part of documents: `other model`.
+
+    Keys:
+        path
+        perplexity: of the other model
+        perplexity_error
+        ratio: of the perplexities, this over the other's
+        ratio_error: by the differences of paired predictions
+        divergence: mean KL(other, this), nats
+        divergence_error
+        divergence_p99: 99th percentile
+        agreement: share of predictions with the same most probable token
+        layers: empty where the models have other layers
+    """
 
     path: str
-    perplexity: Optional[float]  #: of the other model
+    perplexity: Optional[float]
     perplexity_error: Optional[float]
-    ratio: Optional[float]  #: of the perplexities, this over the other's
-    ratio_error: Optional[float]  #: by the differences of paired predictions
-    divergence: float  #: mean KL(other, this), nats
+    ratio: Optional[float]
+    ratio_error: Optional[float]
+    divergence: float
     divergence_error: float
-    divergence_p99: float  #: 99th percentile
-    agreement: float  #: share of predictions with the same most probable token
-    layers: list[LayerAgreement]  #: empty where the models have other layers
+    divergence_p99: float
+    agreement: float
+    layers: list[LayerAgreement]
 
 
 class Positions(TypedDict):
-    """positions"""
+    """A part of documents: `positions`.
 
-    begin: int  #: first position in a window
-    end: int  #: behind the last
+    Keys:
+        begin: first position in a window
+        end: behind the last
+        predictions
+        loss: mean
+        divergence: with `--against`, as the next
+        agreement
+    """
+
+    begin: int
+    end: int
     predictions: int
-    loss: float  #: mean
-    divergence: NotRequired[float]  #: with `--against`, as the next
+    loss: float
+    divergence: NotRequired[float]
     agreement: NotRequired[float]
 
 
 class Prediction(TypedDict):
-    """prediction"""
+    """A part of documents: `prediction`.
+
+    Keys:
+        window
+        position: of the token in it
+        token: that is there
+        loss
+        top: the most probable token
+        other_loss: with `--against`, as the next two
+        other_top
+        divergence
+        before: the text before it; with the next two where the model has a tokenizer.json that is known
+        text: of `token`
+        top_text: of `top`
+    """
 
     window: int
-    position: int  #: of the token in it
-    token: int  #: that is there
+    position: int
+    token: int
     loss: float
-    top: int  #: the most probable token
-    other_loss: NotRequired[float]  #: with `--against`, as the next two
+    top: int
+    other_loss: NotRequired[float]
     other_top: NotRequired[int]
     divergence: NotRequired[float]
-    #: the text before it; with the next two where the model has a tokenizer.json that is known
     before: NotRequired[str]
-    text: NotRequired[str]  #: of `token`
-    top_text: NotRequired[str]  #: of `top`
+    text: NotRequired[str]
+    top_text: NotRequired[str]
 
 
 class GeneratedToken(TypedDict):
-    """generated token"""
+    """A part of documents: `generated token`.
+
+    Keys:
+        token
+        text: as tokenizer.json has it; empty where it has no such token
+        log_probability
+    """
 
     token: int
-    text: str  #: as tokenizer.json has it; empty where it has no such token
+    text: str
     log_probability: float
 
 
 class Continuation(TypedDict):
-    """continuation"""
+    """A part of documents: `continuation`.
 
-    path: str  #: of the other model
+    Keys:
+        path: of the other model
+        text
+        ended
+        seconds
+        tokens
+    """
+
+    path: str
     text: str
     ended: bool
     seconds: float
@@ -607,13 +1142,26 @@ class Continuation(TypedDict):
 
 
 class WeightStatistics(TypedDict):
-    """weight statistics"""
+    """A part of documents: `weight statistics`.
 
-    name: NotRequired[str]  #: of one of several modules
-    codes: NotRequired[list[int]]  #: how often each of the 16 codes is stored
-    zero_share: float  #: share of zero codes
-    share_2_4: float  #: share of quads that are 2:4 already
-    share_4_8_paired: float  #: share of octets that are 4:8-paired already
+    Keys:
+        name: of one of several modules
+        codes: how often each of the 16 codes is stored
+        zero_share: share of zero codes
+        share_2_4: share of quads that are 2:4 already
+        share_4_8_paired: share of octets that are 4:8-paired already
+        block_scale_min
+        block_scale_max
+        block_scales_nan
+        global_scale_min
+        global_scale_max
+    """
+
+    name: NotRequired[str]
+    codes: NotRequired[list[int]]
+    zero_share: float
+    share_2_4: float
+    share_4_8_paired: float
     block_scale_min: float
     block_scale_max: float
     block_scales_nan: int
@@ -622,71 +1170,126 @@ class WeightStatistics(TypedDict):
 
 
 class Quality(TypedDict):
-    """quality"""
+    """A part of documents: `quality`.
 
-    relative_error: float  #: norm of the difference over the norm of the source
-    snr_db: Optional[float]  #: signal to noise, in dB
-    retained_energy: NotRequired[float]  #: share of the squared weights that pruning keeps
-    cosine: NotRequired[float]  #: between pruned and source weights
-    tied_share: NotRequired[float]  #: share of quads that a tie decided
-    pruned_after: NotRequired[Quality]  #: quantize with `--pattern`: the same had pruning come second
-    #: with `--stats`: squared change of the outputs over their squares, by the statistics
+    Keys:
+        relative_error: norm of the difference over the norm of the source
+        snr_db: signal to noise, in dB
+        retained_energy: share of the squared weights that pruning keeps
+        cosine: between pruned and source weights
+        tied_share: share of quads that a tie decided
+        pruned_after: quantize with `--pattern`: the same had pruning come second
+        relative_output_loss: with `--stats`: squared change of the outputs over their squares, by the statistics
+        heldout_output_loss: the same by the sums that the file has under `heldout.`
+        expected_loss: what the change costs the model's loss, by `fisher_hessian`, up to a factor that all matrices
+            share
+        lost_weights: MX formats of F16 weights: those that become 0 for want of a scale
+    """
+
+    relative_error: float
+    snr_db: Optional[float]
+    retained_energy: NotRequired[float]
+    cosine: NotRequired[float]
+    tied_share: NotRequired[float]
+    pruned_after: NotRequired[Quality]
     relative_output_loss: NotRequired[float]
-    heldout_output_loss: NotRequired[float]  #: the same by the sums that the file has under `heldout.`
-    #: what the change costs the model's loss, by `fisher_hessian`, up to a factor that all matrices share
+    heldout_output_loss: NotRequired[float]
     expected_loss: NotRequired[float]
-    lost_weights: NotRequired[float]  #: MX formats of F16 weights: those that become 0 for want of a scale
+    lost_weights: NotRequired[float]
 
 
 class Solver(TypedDict):
-    """solver"""
+    """A part of documents: `solver`.
 
-    method: str  #: `joint`, `gptq`, `wanda` or `rtn`; of artifacts of 0.2.0 `sparsegpt`, too
+    Keys:
+        method: `joint`, `gptq`, `wanda` or `rtn`; of artifacts of 0.2.0 `sparsegpt`, too
+    """
+
+    method: str
 
 
 class Kept(TypedDict):
-    """kept"""
+    """A part of documents: `kept`.
 
-    bytes: int  #: bytes compared
+    Keys:
+        bytes: bytes compared
+        codes_that_differ
+        block_scales_that_differ
+        first: the first difference
+    """
+
+    bytes: int
     codes_that_differ: int
     block_scales_that_differ: int
-    first: NotRequired[str]  #: the first difference
+    first: NotRequired[str]
 
 
 class PruningUnit(TypedDict):
-    """pruning unit"""
+    """A part of documents: `pruning unit`.
+
+    Keys:
+        name
+        modules
+        bytes: of codes and block scales, unpruned
+        dense_loss: expected loss of quantizing it
+        pruned_loss: of pruning and quantizing it
+        share: of the bytes, of this unit and all before
+        loss: expected loss of pruning these, beyond that of quantizing
+        pruned
+    """
 
     name: str
     modules: list[str]
-    bytes: int  #: of codes and block scales, unpruned
-    dense_loss: float  #: expected loss of quantizing it
-    pruned_loss: float  #: of pruning and quantizing it
-    share: float  #: of the bytes, of this unit and all before
-    loss: float  #: expected loss of pruning these, beyond that of quantizing
+    bytes: int
+    dense_loss: float
+    pruned_loss: float
+    share: float
+    loss: float
     pruned: bool
 
 
 class Figures(TypedDict):
-    """figures"""
+    """A part of documents: `figures`.
 
-    values: int  #: values compared
-    different: int  #: beyond the tolerance
+    Keys:
+        values: values compared
+        different: beyond the tolerance
+        cosine
+        snr_db
+        relative_error
+        max_abs: largest difference
+        first
+    """
+
+    values: int
+    different: int
     cosine: Optional[float]
     snr_db: Optional[float]
     relative_error: Optional[float]
-    max_abs: Optional[float]  #: largest difference
+    max_abs: Optional[float]
     first: NotRequired[FirstDifference]
 
 
 class MovedPair(TypedDict):
-    """moved pair"""
+    """A part of documents: `moved pair`.
+
+    Keys:
+        a
+        b
+    """
 
     a: str
     b: str
 
 
 class Stored(TypedDict):
-    """stored"""
+    """A part of documents: `stored`.
+
+    Keys:
+        tensor
+        format
+        shape
+    """
 
     tensor: str
     format: str
@@ -694,25 +1297,47 @@ class Stored(TypedDict):
 
 
 class WeightError(TypedDict):
-    """weight error"""
+    """A part of documents: `weight error`.
+
+    Keys:
+        relative_error
+        snr_db
+        cosine
+        max_abs: largest difference
+        weights: weights compared
+        different: weights that differ
+    """
 
     relative_error: float
     snr_db: Optional[float]
     cosine: float
-    max_abs: float  #: largest difference
-    weights: int  #: weights compared
-    different: int  #: weights that differ
+    max_abs: float
+    weights: int
+    different: int
 
 
 class LayerThatWasNotRun(TypedDict):
-    """layer that was not run"""
+    """A part of documents: `layer that was not run`.
+
+    Keys:
+        name
+        why
+    """
 
     name: str
     why: str
 
 
 class WorstNumber(TypedDict):
-    """worst number"""
+    """A part of documents: `worst number`.
+
+    Keys:
+        share_of_tolerance
+        token
+        column
+        expected
+        found
+    """
 
     share_of_tolerance: float
     token: int
@@ -722,17 +1347,30 @@ class WorstNumber(TypedDict):
 
 
 class LayerAgreement(TypedDict):
-    """layer agreement"""
+    """A part of documents: `layer agreement`.
 
-    cosine: float  #: mean over tokens
+    Keys:
+        cosine: mean over tokens
+        relative_error
+    """
+
+    cosine: float
     relative_error: float
 
 
 class FirstDifference(TypedDict):
-    """first difference"""
+    """A part of documents: `first difference`.
+
+    Keys:
+        expert
+        n
+        k
+        a: A's value
+        b: B's value
+    """
 
     expert: int
     n: int
     k: int
-    a: Any  #: A's value
-    b: Any  #: B's value
+    a: Any
+    b: Any
