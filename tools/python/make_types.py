@@ -17,6 +17,7 @@ import sys
 import textwrap
 import types
 from pathlib import Path
+from typing import Optional
 
 from pages import Command, Document, Option, documents_of, plain, read_commands, read_documents
 
@@ -29,15 +30,15 @@ ARGUMENTS = {
 WIDTH = 118
 
 
-def python_words(text: str, command: Command) -> str:
+def python_words(text: str, command: Optional[Command] = None) -> str:
     """The module's translation of the program's words. Imports two files of the package, not the package."""
     if "words" not in sys.modules:
         sys.modules["words"] = types.ModuleType("words")
         sys.modules["words"].__path__ = [str(HERE / "twofour")]
-    text = str(importlib.import_module("words._words").python_words(text, command.name))
+    text = str(importlib.import_module("words._words").python_words(text, command.name if command else ""))
     # A letter alone may be an article.
-    for argument in command.arguments:
-        if len(argument.name) > 1 and not argument.choices:
+    for argument in command.arguments if command else ():
+        if command and len(argument.name) > 1 and not argument.choices:
             text = re.sub(rf"\b{argument.name}\b", argument_name(command.name, argument), text)
     return text
 
@@ -339,7 +340,11 @@ def make_documents(commands: list[Command], documents: dict[str, Document]) -> s
                 used.append(shape)
     for name in used:
         document = documents[name]
-        typed = [(one.name, field_type(one.type, set(documents)), one.meaning) for one in document.fields]
+        command = next((c for c in commands if c.name == name.split()[0]), None)
+        typed = [
+            (one.name, field_type(one.type, set(documents)), python_words(one.meaning, command))
+            for one in document.fields
+        ]
         if document.is_top:
             typed.insert(0, ("schema_version", "int", "1; counts up when a field changes or goes"))
         what = "The document" if document.is_top else "A part of documents:"

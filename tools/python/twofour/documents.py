@@ -98,7 +98,7 @@ class Lint(TypedDict):
         seconds
         rules: those that found something
         findings
-        known: those of `--baseline`; they count for nothing
+        known: those of `baseline`; they count for nothing
     """
 
     schema_version: int
@@ -136,7 +136,7 @@ class Convert(TypedDict):
         schema_version: 1; counts up when a field changes or goes
         layout: layout or format that was written; `graft`, `drop`
         device: `cpu` or `cuda`
-        was_complete: `--resume` found it complete
+        was_complete: `resume=True` found it complete
         files_kept: weight files of an earlier run
         bytes_kept
         bytes_read
@@ -181,7 +181,7 @@ class ConvertDryRun(TypedDict):
         other_files
         tensors
         findings
-        budget: `quantize --budget`, `--max-loss`
+        budget: `quantize(budget=...)`, `max_loss`
         compress: of `compress`, before it converts
     """
 
@@ -212,7 +212,7 @@ ConvertPlan.__doc__ = """The document `convert --plan`.
         schema_version: 1; counts up when a field changes or goes
         task: from 0
         tasks
-        from: what said which task: `--task` or a variable
+        from: what said which task: `task` or a variable
         device
         destination
         files: weight files of the task
@@ -238,7 +238,7 @@ class Plan(TypedDict):
         bytes_written
         peak_memory
         findings
-        tasks: with `--tasks`, as the next three
+        tasks: with `tasks`, as the next three
         balance: the largest task over the mean
         overhead: bytes of all tasks over those of one
         task_bytes
@@ -402,7 +402,7 @@ class Diff(TypedDict):
         b
         tolerance
         headers_only: no weights were read
-        failed: entries and keys that `--fail-on` counts
+        failed: entries and keys that `fail_on` counts
         counts: entries of each class
         renamed: entries under other names
         same_bytes: entries equal byte for byte
@@ -442,9 +442,9 @@ class Validate(TypedDict):
         tensors
         bytes
         seconds
-        solved_rows: of what quantize `--stats` wrote
-        without_statistics: true: with `--source` and without `--stats`, of such an artifact
-        source_tensors: with `--source`, as the next five; of a donor, too
+        solved_rows: of what quantize `stats` wrote
+        without_statistics: true: with `source` and without `stats`, of such an artifact
+        source_tensors: with `source`, as the next five; of a donor, too
         source_bytes
         weights
         values
@@ -493,9 +493,9 @@ class Eval(TypedDict):
         perplexity: exp of `loss`; null beyond 1.8e308, as the next
         perplexity_error
         seconds
-        against: with `--against`
+        against: with `against`
         positions
-        worst: by divergence; without `--against` by loss
+        worst: by divergence; without `against` by loss
     """
 
     schema_version: int
@@ -554,7 +554,7 @@ class Generate(TypedDict):
         tokens
         prompt_tokens
         device
-        against: with `--against`, as the next
+        against: with `against`, as the next
         parts_at: the first token that differs; null: none
     """
 
@@ -613,7 +613,7 @@ class Finding(TypedDict):
 
     Keys:
         severity: `note`, `warning` or `error`
-        rule: stable name: `unequal-global-scales`; those of lint are listed by `lint --rules`
+        rule: stable name: `unequal-global-scales`; those of lint are listed by `lint(rules=True)`
         where: file, tensor or module; empty for the whole checkpoint
         message: what was found, and what was done about it
         consequences: of lint: what follows from it, and counts for nothing
@@ -653,8 +653,8 @@ class Modules(TypedDict):
         shape: E, N, K
         count: modules
         bytes: of all
-        stats: with `--stats`, of all
-        members: with `--stats`, of each
+        stats: with `stats`, of all
+        members: with `stats`, of each
     """
 
     name: str
@@ -698,8 +698,8 @@ class Module(TypedDict):
         shape: E, N, K
         quality: what pruning or quantizing cost
         cast: `exact`: MXFP4 cast without loss
-        solver: with `--stats`: how it was solved
-        kept: with `--keep-global-scale`: codes and scales against that checkpoint
+        solver: with `stats`: how it was solved
+        kept: with `keep_global_scale`: codes and scales against that checkpoint
     """
 
     name: str
@@ -864,7 +864,7 @@ class ConfigKey(TypedDict):
         key: its path, as in `text_config.rope_parameters.rope_theta`
         a: the value as JSON, cut if it is long; null: A has no such key
         b
-        counts: whether it may change what a model computes, which `--fail-on config` asks for
+        counts: whether it may change what a model computes, which `fail_on config` asks for
     """
 
     file: str
@@ -902,7 +902,7 @@ Entry.__doc__ = """A part of documents: `entry`.
         name
         kind
         class: `equal`, `reciprocal`, `within-tolerance`, `different`, `unlike-shape`, `unlike-type`, `unreadable`,
-            `removed`, `added`, `not-read` (by `--headers-only`)
+            `removed`, `added`, `not-read` (by `headers_only=True`)
         layer
         projection
         expert
@@ -1067,7 +1067,7 @@ class Positions(TypedDict):
         end: behind the last
         predictions
         loss: mean
-        divergence: with `--against`, as the next
+        divergence: with `against`, as the next
         agreement
     """
 
@@ -1088,7 +1088,7 @@ class Prediction(TypedDict):
         token: that is there
         loss
         top: the most probable token
-        other_loss: with `--against`, as the next two
+        other_loss: with `against`, as the next two
         other_top
         divergence
         before: the text before it; with the next two where the model has a tokenizer.json that is known
@@ -1178,8 +1178,8 @@ class Quality(TypedDict):
         retained_energy: share of the squared weights that pruning keeps
         cosine: between pruned and source weights
         tied_share: share of quads that a tie decided
-        pruned_after: quantize with `--pattern`: the same had pruning come second
-        relative_output_loss: with `--stats`: squared change of the outputs over their squares, by the statistics
+        pruned_after: quantize with `pattern`: the same had pruning come second
+        relative_output_loss: with `stats`: squared change of the outputs over their squares, by the statistics
         heldout_output_loss: the same by the sums that the file has under `heldout.`
         expected_loss: what the change costs the model's loss, by `fisher_hessian`, up to a factor that all matrices
             share
