@@ -9,46 +9,17 @@ With --check it writes nothing and ends with 1 where a file differs.
 
 from __future__ import annotations
 
-import importlib
-import keyword
 import re
 import subprocess
 import sys
 import textwrap
-import types
 from pathlib import Path
-from typing import Optional
 
+from document_types import make_documents
 from pages import Command, Document, Option, documents_of, plain, read_commands, read_documents
+from texts import WIDTH, argument_name, camel, identifier, paragraph, python_words, wrapped
 
 HERE = Path(__file__).parent
-#: Names of arguments in Python, by their names at the prompt; "COMMAND NAME" for one command alone.
-ARGUMENTS = {
-    "SRC": "source", "DST": "destination", "validate DST": "artifact", "merge DST": "artifact", "DIR": "artifact",
-    "stats PATH": "arguments",
-}  # fmt: skip
-WIDTH = 118
-
-
-def python_words(text: str, command: Optional[Command] = None) -> str:
-    """The module's translation of the program's words. Imports two files of the package, not the package."""
-    if "words" not in sys.modules:
-        sys.modules["words"] = types.ModuleType("words")
-        sys.modules["words"].__path__ = [str(HERE / "twofour")]
-    text = str(importlib.import_module("words._words").python_words(text, command.name if command else ""))
-    # A letter alone may be an article.
-    for argument in command.arguments if command else ():
-        if command and len(argument.name) > 1 and not argument.choices:
-            text = re.sub(rf"\b{argument.name}\b", argument_name(command.name, argument), text)
-    return text
-
-
-def camel(name: str) -> str:
-    return "".join(word[:1].upper() + word[1:] for word in re.findall(r"[A-Za-z0-9]+", name.replace("NAME", "Name")))
-
-
-def identifier(name: str) -> str:
-    return f"{name}_" if keyword.iskeyword(name) else name
 
 
 # Names
@@ -86,13 +57,6 @@ def make_names(commands: list[Command]) -> str:
             lines += wrapped(f'"{key}": {{{listed}}},', 4) if listed else []
         lines += ["}  # fmt: skip"]
     return "\n".join(lines) + "\n"
-
-
-def wrapped(text: str, indent: int) -> list[str]:
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * (indent + 4), break_on_hyphens=False,
-        break_long_words=False,
-    )  # fmt: skip
 
 
 # Functions
@@ -142,10 +106,6 @@ def option_type(option: Option) -> str:
     return f"Union[{kind}, Sequence[{kind}]]" if option.is_repeated else kind
 
 
-def argument_name(command: str, argument: Option) -> str:
-    return ARGUMENTS.get(f"{command} {argument.name}", ARGUMENTS.get(argument.name, argument.name.lower()))
-
-
 def argument_type(argument: Option) -> str:
     return basic_type(argument) if argument.choices else "Path"
 
@@ -168,13 +128,6 @@ def meaning_of(option: Option) -> str:
     text = option.meaning.replace("; may be given again)", ")").replace(" (may be given again)", "")
     text = re.sub(r" \(required(?:; (.*))?\)$", lambda match: f" ({match[1]})" if match[1] else "", text)
     return text
-
-
-def paragraph(text: str, indent: int, hang: int = 4) -> str:
-    return textwrap.fill(
-        " ".join(text.split()), WIDTH, initial_indent=" " * indent, subsequent_indent=" " * (indent + hang),
-        break_on_hyphens=False, break_long_words=False,
-    )  # fmt: skip
 
 
 def example_of(command: Command) -> str:
@@ -276,6 +229,17 @@ def function(command: Command, documents: list[Document]) -> str:
         for head, shown in ((f"{name}: {kind}", camel(named)), (f"{name}: None = None", camel(command.name))):
             text += f"\n\n@overload\ndef {command.name}(\n    {head}{common},\n) -> documents.{shown}: ...\n"
         result = "Any"
+    if variadic:  # a result for each action
+        common = "".join(f", {p}" for p in parameters[1:])
+        for document in documents:
+            action = document.name.split()[-1]
+            if document.name != f"{command.name} {action}" or action not in command.arguments[0].choices:
+                continue
+            actions = [action, *re.findall(rf"`{command.name} (\w+)`", document.text)]
+            head = f"{passed[0]}: Literal[" + ", ".join(f'"{one}"' for one in actions) + "]"
+            shown = camel(document.name)
+            text += f"\n\n@overload\ndef {command.name}(\n    {head}{common},\n) -> documents.{shown}: ...\n"
+        result = "Any"
     text += f"{'' if text else chr(10)}{chr(10) if not text else ''}@explained\ndef {command.name}(\n"
     text += "".join(f"    {parameter},\n" for parameter in parameters) + f") -> {result}:\n"
     text += docstring(command, documents)
@@ -296,69 +260,6 @@ def make_functions(commands: list[Command], documents: dict[str, Document]) -> s
         text += function(command, documents_of(command, documents))
     listed = "".join(f'    "{command.name}",\n' for command in commands)
     return f"{text}\n\n__all__ = [\n{listed}]\n"
-
-
-# Documents
-
-DOCUMENTS_HEAD = '''"""What commands return. Made by make_types.py from tools/JSON.md."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Optional, TypedDict
-
-if TYPE_CHECKING:
-    from typing_extensions import NotRequired
-
-'''
-
-
-def field_type(text: str, shapes: set[str]) -> str:
-    given = text.replace(", optional", "").strip()
-    simple = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "any": "Any"}
-    if given.endswith(" or null"):
-        made = f"Optional[{field_type(given[: -len(' or null')], shapes)}]"
-    elif given.startswith("list of "):
-        made = f"list[{field_type(given[len('list of ') :], shapes)}]"
-    elif given.startswith("map of "):
-        made = f"dict[str, {field_type(given[len('map of ') :], shapes)}]"
-    elif given in simple:
-        made = simple[given]
-    elif given in shapes:
-        made = camel(given)
-    else:
-        raise ValueError(f"tools/JSON.md: expected a type, found {text!r}")
-    return f"NotRequired[{made}]" if ", optional" in text else made
-
-
-def make_documents(commands: list[Command], documents: dict[str, Document]) -> str:
-    text = DOCUMENTS_HEAD
-    used = list(dict.fromkeys(d.name for command in commands for d in documents_of(command, documents)))
-    for name in used:
-        for one in documents[name].fields:
-            shape = re.sub(r"(list|map) of |, optional| or null", "", one.type).strip()
-            if shape in documents and shape not in used:
-                used.append(shape)
-    for name in used:
-        document = documents[name]
-        command = next((c for c in commands if c.name == name.split()[0]), None)
-        typed = [
-            (one.name, field_type(one.type, set(documents)), python_words(one.meaning, command))
-            for one in document.fields
-        ]
-        if document.is_top:
-            typed.insert(0, ("schema_version", "int", "1; counts up when a field changes or goes"))
-        what = "The document" if document.is_top else "A part of documents:"
-        lines = "".join(paragraph(f"{key}: {meaning}" if meaning else key, 8) + "\n" for key, _, meaning in typed)
-        doc = f'"""{what} `{name}`.\n\n    Keys:\n{lines}    """\n'
-        if any(keyword.iskeyword(key) for key, _, _ in typed):
-            pairs = ", ".join(f'"{key}": "{kind}"' for key, kind, _ in typed)
-            given = "\n".join(wrapped(f"{pairs},", 4))
-            text += f'\n\n{camel(name)} = TypedDict("{camel(name)}", {{\n{given}\n}})  # fmt: skip\n'
-            text += f"{camel(name)}.__doc__ = {doc}"
-            continue
-        text += f"\n\nclass {camel(name)}(TypedDict):\n    {doc}\n"
-        text += "".join(f"    {key}: {kind}\n" for key, kind, _ in typed)
-    return text
 
 
 def differs(path: Path, text: str, is_check: bool) -> bool:

@@ -1276,6 +1276,16 @@ def recipes(
     )  # fmt: skip
 
 
+@overload
+def stats(
+    action: Literal["inspect", "collect", "merge", "import"], *arguments: Path, output: Optional[Path] = None, context: Optional[int] = None, limit: Optional[int] = None, held_out: Optional[int] = None, zero_points: Optional[Literal["stored", "symmetric", "v2"]] = None, dry_run: bool = False, strict_stats: bool = False, force: bool = False, tokens: Optional[Path] = None, text: Optional[Path] = None, device: Optional[str] = None, jobs: Optional[int] = None, progress: Optional[ProgressCallback] = None,
+) -> documents.StatsInspect: ...
+
+
+@overload
+def stats(
+    action: Literal["check"], *arguments: Path, output: Optional[Path] = None, context: Optional[int] = None, limit: Optional[int] = None, held_out: Optional[int] = None, zero_points: Optional[Literal["stored", "symmetric", "v2"]] = None, dry_run: bool = False, strict_stats: bool = False, force: bool = False, tokens: Optional[Path] = None, text: Optional[Path] = None, device: Optional[str] = None, jobs: Optional[int] = None, progress: Optional[ProgressCallback] = None,
+) -> documents.StatsCheck: ...
 @explained
 def stats(
     action: Literal["collect", "inspect", "check", "merge", "import"],
@@ -1293,7 +1303,7 @@ def stats(
     device: Optional[str] = None,
     jobs: Optional[int] = None,
     progress: Optional[ProgressCallback] = None,
-) -> dict[str, Any]:
+) -> Any:
     """Collect, check, merge or import statistics of inputs, by which quantize(stats=...) chooses weights.
 
     Example: twofour.stats("check", "stats.safetensors", "checkpoint")
@@ -1357,11 +1367,11 @@ def stats(
         texts, and never averages. import takes the sums of squares of an importance matrix of llama.cpp (GGUF), which serve
         wanda and rtn. It holds no hash of the weights that it is of.
     """
-    return cast("dict[str, Any]", call(
+    return call(
         "stats", action, *arguments, progress=progress, output=output, context=context, limit=limit,
         held_out=held_out, zero_points=zero_points, dry_run=dry_run, strict_stats=strict_stats, force=force,
         tokens=tokens, text=text, device=device, jobs=jobs,
-    ))  # fmt: skip
+    )  # fmt: skip
 
 
 @explained

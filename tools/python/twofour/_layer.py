@@ -353,9 +353,11 @@ def _bytes_at(workspace: Any) -> tuple[int, int]:
 def _expect(
     name: str, found: Array, shape: tuple[Optional[int], ...], dtypes: tuple[str, ...], device: Optional[int]
 ) -> None:
-    fits = len(found.shape) == len(shape) and all(n is None or n == m for n, m in zip(shape, found.shape))
-    if fits and found.dtype in dtypes and found.device == device:
-        return
+    if found.dtype in dtypes and found.device == device:
+        if found.shape == shape:
+            return
+        if len(found.shape) == len(shape) and all(n is None or n == m for n, m in zip(shape, found.shape)):
+            return
     where = "the CPU" if device is None else f"CUDA device {device}"
     here = "the CPU" if found.device is None else f"CUDA device {found.device}"
     sizes = ", ".join("M" if n is None else str(n) for n in shape)
