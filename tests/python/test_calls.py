@@ -52,7 +52,7 @@ class Help(unittest.TestCase):
             page = whole.stdout if whole.returncode == 0 else run("help", name).stdout
             names = [word.replace("-", "_") for word in re.findall(r"^  (?:-\w,)?--([\w-]+)", page, flags=re.M)]
             parameters, shown = inspect.signature(function).parameters, pydoc.render_doc(function, renderer=pydoc.plaintext)
-            for option in set(names) - {"help", "json", "quiet", "verbose", "sarif"}:
+            for option in set(names) - {"help", "help_all", "json", "quiet", "verbose", "sarif"}:
                 self.assertIn(option, parameters, name)
                 self.assertRegex(shown, rf"\n +{option}: \S", name)
                 seen += 1

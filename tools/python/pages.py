@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 #: What a function call has no use for.
-LEFT_OUT = {"help", "json", "quiet", "verbose", "sarif"}
+LEFT_OUT = {"help", "help_all", "json", "quiet", "verbose", "sarif"}
 #: Commands that print no document, or that the library refuses.
 NO_FUNCTIONS = {"run", "completion", "man", "help"}
 
