@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 #: Names of arguments in Python, by their names at the prompt; "COMMAND NAME" for one command alone.
 ARGUMENTS = {
     "SRC": "source", "DST": "destination", "validate DST": "artifact", "merge DST": "artifact", "DIR": "artifact",
-    "stats PATH": "arguments",
+    "OUT": "destination", "stats PATH": "arguments",
 }  # fmt: skip
 WIDTH = 118
 

@@ -792,7 +792,7 @@ def compress(
 def graft(
     base: Path,
     donor: Path,
-    out: Path,
+    destination: Path,
     take: Union[str, Sequence[str]],
     *,
     force: bool = False,
@@ -813,12 +813,13 @@ def graft(
     Args:
         base: path: Hugging Face checkpoint directory that modules come into
         donor: path: Checkpoint directory or file that they come from
-        out: path: Directory to write; absent or empty
+        destination: path: Directory to write; absent or empty
         take: str or a list of such: Modules or tensors of donor: name, glob, re:regex or role (mtp, head, embeddings,
             experts, attention, ...)
-        force: True or False: Replace out if twofour wrote it (default: False)
-        resume: True or False: Continue a run into out that was interrupted, killed or failed: keep the finished weight
-            files that match their hashes and write the rest again. A complete out is verified (default: False)
+        force: True or False: Replace destination if twofour wrote it (default: False)
+        resume: True or False: Continue a run into destination that was interrupted, killed or failed: keep the finished
+            weight files that match their hashes and write the rest again. A complete destination is verified (default:
+            False)
         max_shard_size: int or str: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
         dry_run: True or False: Show what would be written, write nothing (default: False)
         no_verify: True or False: Do not read back what was written (default: False)
@@ -865,10 +866,10 @@ def graft(
         draft layers, lists with an entry a layer, what says whether there are modules of a kind (n_shared_experts), and what
         says how the modules that come are quantized. What these cannot say is refused, and so are shapes that do not fit
         base. Where nothing of base is replaced, twofour.drop() of all that came gives base's files back, byte for byte.
-        twofour.validate(out, source=base, donor=donor) proves the result.
+        twofour.validate(destination, source=base, donor=donor) proves the result.
     """
     return cast("documents.Convert", call(
-        "graft", base, donor, out, progress=progress, take=take, force=force, resume=resume,
+        "graft", base, donor, destination, progress=progress, take=take, force=force, resume=resume,
         max_shard_size=max_shard_size, dry_run=dry_run, no_verify=no_verify, follow_links=follow_links, io=io,
         jobs=jobs, device=device,
     ))  # fmt: skip
@@ -877,7 +878,7 @@ def graft(
 @explained
 def drop(
     source: Path,
-    out: Path,
+    destination: Path,
     *,
     force: bool = False,
     resume: bool = False,
@@ -899,10 +900,11 @@ def drop(
 
     Args:
         source: path: Hugging Face checkpoint directory
-        out: path: Directory to write; absent or empty
-        force: True or False: Replace out if twofour wrote it (default: False)
-        resume: True or False: Continue a run into out that was interrupted, killed or failed: keep the finished weight
-            files that match their hashes and write the rest again. A complete out is verified (default: False)
+        destination: path: Directory to write; absent or empty
+        force: True or False: Replace destination if twofour wrote it (default: False)
+        resume: True or False: Continue a run into destination that was interrupted, killed or failed: keep the finished
+            weight files that match their hashes and write the rest again. A complete destination is verified (default:
+            False)
         max_shard_size: int or str: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
         dry_run: True or False: Show what would be written, write nothing (default: False)
         no_verify: True or False: Do not read back what was written (default: False)
@@ -954,10 +956,10 @@ def drop(
         names single modules follow. Draft layers have experts too: drop them first, or give their saliency. Where all modules
         of a kind go, config.json says that there are none (n_shared_experts, q_lora_rank, biases), and where the last
         quantized module goes, nothing of quantization. A configuration by which an engine would find another format than a
-        module has is refused. twofour.validate(out, source=source) proves the result.
+        module has is refused. twofour.validate(destination, source=source) proves the result.
     """
     return cast("documents.Convert", call(
-        "drop", source, out, progress=progress, force=force, resume=resume, max_shard_size=max_shard_size,
+        "drop", source, destination, progress=progress, force=force, resume=resume, max_shard_size=max_shard_size,
         dry_run=dry_run, no_verify=no_verify, follow_links=follow_links, io=io, modules=modules, experts=experts,
         by=by, jobs=jobs, device=device,
     ))  # fmt: skip
