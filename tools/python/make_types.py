@@ -145,7 +145,8 @@ def example_of(command: Command) -> str:
             continue
         value = words.pop(0)
         option = next(o for o in command.options if o.name == name)
-        given.append(f"{name}={value}" if option_type(option) in ("int", "float") else f'{name}="{value}"')
+        is_number = re.fullmatch(r"[0-9.]+", value) and re.search("int|float", option_type(option))
+        given.append(f"{name}={value}" if is_number else f'{name}="{value}"')
     return f"twofour.{command.name}({', '.join(rest + given)})"
 
 

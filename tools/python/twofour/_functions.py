@@ -896,7 +896,7 @@ def drop(
 ) -> documents.Convert:
     """Drop modules or experts of a checkpoint, all other bytes as they are.
 
-    Example: twofour.drop("checkpoint", "smaller", experts="96", by="saliency.safetensors")
+    Example: twofour.drop("checkpoint", "smaller", experts=96, by="saliency.safetensors")
 
     Args:
         source: path: Hugging Face checkpoint directory
