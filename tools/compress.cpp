@@ -9,6 +9,7 @@
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
+#include "lib/base/findings/error_kinds.h"
 #include "lib/base/io/file.h"
 #include "lib/base/io/file_states.h"
 #include "lib/jobs/compress/compress_checkpoint.h"
@@ -79,8 +80,8 @@ void check_options(const CompressArguments& o) {
     check_kept(o);
     check_output_file(o.keep_statistics, "statistics file", is_statistics_file);
     if (!o.common.force && !o.common.resume && !is_absent(o.keep_statistics))
-      throw Error(fmt::format("{}: expected no file, found a statistics file; --force replaces it",
-                              o.keep_statistics));
+      throw ExistsError(fmt::format("{}: expected no file, found a statistics file; --force replaces it",
+                                    o.keep_statistics));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/findings/error_kinds.h"
 #include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/recipe/statistics/check_statistics.h"
 #include "lib/recipe/statistics/imatrix.h"
@@ -144,7 +145,7 @@ int check_statistics(const StatsArguments& o, const Common& common) {
 void refuse_earlier(const StatsArguments& o, const std::string& out, const std::string& advice) {
   std::error_code error;
   if (!o.force && std::filesystem::exists(out, error))
-    throw Error(fmt::format("{}: expected no file, found a statistics file{}", out, advice));
+    throw ExistsError(fmt::format("{}: expected no file, found a statistics file{}", out, advice));
 }
 
 void check_output(const StatsArguments& o) {

@@ -30,9 +30,11 @@ static void check_refusals(const char* path, twofour_artifact* artifact, twofour
   size_t bytes = 0;
   must_not(twofour_open("/nonexistent/artifact", &other), "/nonexistent/artifact");
   if (other != NULL) fail("expected NULL from an open that failed");
+  if (twofour_last_error_kind() != TWOFOUR_NOT_FOUND) fail("expected the kind of a missing path");
   must_not(twofour_open(NULL, &other), "path: expected a pointer, found NULL");
   must_not(twofour_open(path, NULL), "artifact: expected a pointer, found NULL");
   must_not(twofour_find_layer(artifact, "nothing", &index), "nothing: expected the name of one layer");
+  if (twofour_last_error_kind() != TWOFOUR_ARGUMENT) fail("expected the kind of an invalid argument");
   must_not(twofour_get_layer_info(artifact, 0, &info), "twofour_layer_info: expected size");
   info.size = sizeof(info);
   must_not(twofour_get_layer_info(artifact, -1, &info), "layer: expected 0 to");

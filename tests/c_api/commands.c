@@ -45,6 +45,7 @@ int main(int argc, char** argv) {
   if (twofour_command(3, words, stop, NULL, &code, &json) != TWOFOUR_ERROR || json != NULL) return 5;
   printf("%d %s\n", (int)code, twofour_last_error());
   if (twofour_command(2, wrong, NULL, NULL, &code, &json) != TWOFOUR_ERROR) return 6;
+  if (twofour_last_error_kind() != TWOFOUR_ARGUMENT) return 9;
   printf("%d %s\n", (int)code, twofour_last_error());
 
   if (twofour_open_checkpoint(argv[1], &checkpoint) != TWOFOUR_OK) fail("open");

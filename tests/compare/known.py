@@ -37,4 +37,6 @@ KNOWN = [
           "settings of bits, type, symmetry, order or format that contradict the codes are refused",
           tuple(f"configs */{case} *" for case in ("8 bits", "asymmetric", "format of the group", "integers", "order", "second group")),
           exits=((0, 2),), outputs=("*",)),
+    Known("errors of the Python module", "errors are FileNotFoundError, ValueError or TypeError, too, and name arguments as Python does",
+          ("module */errors", "module */options"), outputs=("stdout",)),
 ]

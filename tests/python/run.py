@@ -24,7 +24,7 @@ def main() -> int:
     # A shell ignores Ctrl-C in what it starts in the background, and so would the processes that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.path.insert(0, str(HERE))
-    names = sys.argv[1:] or ["test_module", "test_misuse", "test_runtime"]
+    names = sys.argv[1:] or ["test_module", "test_calls", "test_objects", "test_misuse", "test_runtime", "test_notebook"]
     tests = unittest.defaultTestLoader.loadTestsFromNames(names)
     return 0 if unittest.TextTestRunner(verbosity=1).run(tests).wasSuccessful() else 1
 

@@ -13,8 +13,9 @@ export PRODUCERS=$environments/producers/bin/python
 # mypy, whose version the results depend on
 types=$root/build/python-types
 [ -x "$types/bin/mypy" ] || { python3 -m venv "$types" && "$types/bin/pip" install --quiet mypy==2.4.1 numpy==2.4.6; }
-(cd "$root/tools/python" && "$types/bin/mypy" twofour make_types.py)
+(cd "$root/tools/python" && "$types/bin/mypy" twofour make_types.py make_reference.py \
+  "$here/typed_use.py" "$root/lib/run/runtime/make_c_reference.py")
 
-"$PRODUCERS" "$here/run.py" test_module test_misuse test_runtime test_blocks test_transformers
+"$PRODUCERS" "$here/run.py" test_module test_calls test_objects test_misuse test_runtime test_notebook test_blocks \
+  test_transformers
 "$environments/vllm/bin/python" "$here/run.py" test_vllm
-"$PRODUCERS" "$here/notebook.py" "$root/examples/python/twofour.ipynb"

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from support import Scratch
+from support import GOLDEN, Scratch
 from tiny import make_artifact, make_model
 from tiny_names import LAYOUTS
 
@@ -22,6 +22,26 @@ from twofour.integrations.stored_linear import StoredLinear
 def join(pieces: Any, axis: int) -> torch.Tensor:
     joined = torch.cat([p.view(torch.uint8) for p in pieces], axis)
     return joined.view(pieces[0].dtype)
+
+
+class Arrays(Scratch):
+    def test_a_layer_takes_tensors_and_modules_become_them(self) -> None:
+        source = GOLDEN / "modelopt-qwen3" / "src"
+        twofour.convert(source, self.folder / "v7", to="v7")
+        with twofour.Artifact(self.folder / "v7") as artifact, artifact.load(0) as layer:
+            hidden = torch.randn(4, 96)
+            ids, weights = (torch.from_numpy(array) for array in artifact.route(0, hidden))
+            out = layer(hidden, ids, weights)
+            self.assertTrue(torch.equal(layer(hidden.requires_grad_(), ids.long(), weights), out))
+            self.assertEqual(layer(hidden.detach().bfloat16(), ids, weights).dtype, torch.bfloat16)
+            with self.assertRaisesRegex(ValueError, "ids: expected numbers of int32, found 1099511627776"):
+                layer(hidden, torch.full_like(ids.long(), 2**40), weights)
+            for kind in (torch.float64, torch.float8_e4m3fn):
+                with self.assertRaisesRegex(TypeError, f"hidden: expected float32, .*found {str(kind)[6:]} "):
+                    layer(hidden.detach().to(kind), ids, weights)
+        with twofour.open(source) as checkpoint:
+            module = next(m for m in checkpoint.values() if m.format == "NVFP4")
+            self.assertTrue(torch.equal(torch.from_dlpack(module), torch.from_numpy(module.numpy())))
 
 
 class Slices(Scratch):

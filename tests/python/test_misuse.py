@@ -81,7 +81,7 @@ class Arguments(Scratch):
         shutil.copytree(SOURCE, self.folder / "src")
         (self.folder / "token").write_text("secret")
         os.symlink(self.folder / "token", self.folder / "src" / "notes.txt")
-        with self.assertRaisesRegex(twofour.Error, "notes.txt: expected a file within the checkpoint.*--follow-links"):
+        with self.assertRaisesRegex(twofour.Error, "notes.txt: expected a file within the checkpoint.*follow_links=True"):
             twofour.convert(self.folder / "src", self.folder / "out", to="v7")
         twofour.convert(self.folder / "src", self.folder / "out", to="v7", follow_links=True)
         self.assertEqual((self.folder / "out" / "notes.txt").read_text(), "secret")

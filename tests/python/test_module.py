@@ -20,6 +20,7 @@ from support import GOLDEN, PROGRAM, ROOT, Scratch, run, stored, without_times
 
 import twofour
 from twofour import _library
+from twofour._words import python_words
 
 SOURCE = GOLDEN / "modelopt-qwen3" / "src"
 
@@ -37,7 +38,7 @@ class Commands(Scratch):
             printed = json.loads(run(*words, "--json").stdout)
             self.assertEqual(without_times(found), without_times(printed))
 
-    def test_an_error_has_the_programs_message(self) -> None:
+    def test_an_error_has_the_programs_message_in_pythons_words(self) -> None:
         for words, call in (
             (["lint", "no/such/path"], lambda: twofour.lint("no/such/path")),
             (["convert", str(SOURCE), str(self.folder / "x"), "--to", "v8"],
@@ -49,7 +50,8 @@ class Commands(Scratch):
         ):  # fmt: skip
             with self.assertRaises(twofour.Error) as raised:
                 call()
-            self.assertEqual(str(raised.exception), json.loads(run(*words, "--json").stdout)["error"])
+            message = json.loads(run(*words, "--json").stdout)["error"]
+            self.assertEqual(str(raised.exception), python_words(message, words[0]))
 
     def test_what_is_no_command_for_a_process_is_refused(self) -> None:
         for words in (["run", "x"], ["lint", str(SOURCE), "--device=cuda:1"]):

@@ -127,7 +127,7 @@ class Layers(Scratch):
         hidden, ids, weights = self.x
         for wrong in (
             (hidden[:, :-1], ids, weights), (hidden.astype(np.float64), ids, weights), (hidden, ids[:-1], weights),
-            (hidden, ids.astype(np.int64), weights), (hidden, ids, weights.astype(np.float16)),
+            (hidden, ids.astype(np.uint64), weights), (hidden, ids, weights.astype(np.float16)),
             (np.asfortranarray(hidden), ids, weights), (hidden, ids[0], weights), (hidden.tolist(), ids, weights),
         ):  # fmt: skip
             with self.assertRaises((TypeError, ValueError)):
@@ -183,7 +183,7 @@ class Models(Scratch):
         )
         self.assertEqual((made["layout"], made["was_complete"]), ("v7", False))
         self.assertTrue(twofour.validate(self.folder / "v7", source=self.folder / "tiny")["valid"])
-        with self.assertRaisesRegex(twofour.Error, "--budget: expected --budget-stats beside it, found none"):
+        with self.assertRaisesRegex(twofour.Error, "budget: expected budget_stats beside it, found none"):
             twofour.compress(self.folder / "tiny", self.folder / "x", to="v7", tokens="none.npy", budget=0.5)
 
     def test_tokens_are_integers_of_any_kind(self) -> None:

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "formats/error.h"
@@ -90,11 +91,25 @@ std::vector<std::string> lines_of(const Interrupted& e) {
 struct Outcome {
   int code = kDone;
   std::vector<std::string> lines = {};
+  ErrorKind kind = ErrorKind::kOther;
 };
 
-Outcome failed(int code, std::vector<std::string> lines) {
+Outcome failed(int code, std::vector<std::string> lines, ErrorKind kind = ErrorKind::kOther) {
+  // Commands check values of options, too, and then name the option first.
+  if (!lines.empty() && lines[0].starts_with("--") && kind == ErrorKind::kOther) kind = ErrorKind::kArgument;
   for (std::string& line : lines) line = shortened(with_shown_urls(with_remote_names(std::move(line))));
-  return {code, std::move(lines)};
+  return {code, std::move(lines), kind};
+}
+
+/// Parses the command line. An error in it becomes `problem`.
+std::optional<Arguments::Request> parse(Arguments& root, const std::vector<std::string>& words,
+                                        Outcome& problem) {
+  try {
+    return root.parse(words);
+  } catch (const Error& e) {
+    problem = failed(kTrouble, lines_of(e), ErrorKind::kArgument);
+    return std::nullopt;
+  }
 }
 
 void report_error(const Program& program, const Common& common, const Outcome& outcome) {
@@ -148,7 +163,10 @@ Outcome run(std::vector<std::string> words, const Program& program, Common& comm
     });
   }
   try {
-    switch (root.parse(words)) {
+    Outcome problem;
+    const auto request = parse(root, words, problem);
+    if (!request) return problem;
+    switch (*request) {
       case Arguments::Request::kVersion:
         write_stdout(version_text(program) + "\n");  // this asks the driver, which takes a while
         return {};
@@ -168,7 +186,7 @@ Outcome run(std::vector<std::string> words, const Program& program, Common& comm
   } catch (const Interrupted& e) {
     return failed(kInterrupted, lines_of(e));
   } catch (const Error& e) {
-    return failed(kTrouble, lines_of(e));
+    return failed(kTrouble, lines_of(e), kind_of(e));
   } catch (const std::bad_alloc&) {
     return failed(kTrouble, {"out of memory"});
   } catch (const std::filesystem::filesystem_error& e) {
@@ -246,7 +264,8 @@ CallResult call_program(const Program& program, std::vector<std::string> words, 
     const std::lock_guard lock(mutex);
     last = here.progress();
     result = {outcome.code,
-              outcome.lines.empty() ? here.take_text() : fmt::format("{}", fmt::join(outcome.lines, "\n"))};
+              outcome.lines.empty() ? here.take_text() : fmt::format("{}", fmt::join(outcome.lines, "\n")),
+              outcome.kind};
     console = nullptr;
     is_ended = true;
     ended.notify_all();

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/base/findings/error_kinds.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 #include "tools/console/console.h"
@@ -26,8 +27,9 @@ int run_program(int argc, char** argv, const Program& program);
 
 /// The result of a command that was called as a function.
 struct CallResult {
-  int code = 0;      ///< an ExitCode
-  std::string text;  ///< the output on stdout, or an error message
+  int code = 0;                        ///< an ExitCode
+  std::string text;                    ///< the output on stdout, or an error message
+  ErrorKind kind = ErrorKind::kOther;  ///< of the error
 };
 
 /// A function that receives the progress of a call. It returns true to continue the call and false to stop

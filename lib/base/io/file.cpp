@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "formats/error.h"
+#include "lib/base/findings/error_kinds.h"
 #include "lib/base/findings/shown_url.h"
 #include "lib/base/io/descriptor.h"
 #include "lib/base/io/links.h"
@@ -46,7 +47,7 @@ void read_directly(const DirectFile& direct, const fs::path& path, uint64_t& off
 }  // namespace
 
 void throw_io_error(const fs::path& path, const char* doing, int error) {
-  throw Error(io_message(path, doing, error));
+  throw_error(error == ENOENT ? ErrorKind::kNotFound : ErrorKind::kOther, io_message(path, doing, error));
 }
 
 ReadError::ReadError(const fs::path& path, int error, const char* doing)
@@ -63,8 +64,8 @@ fs::file_status status_of(const fs::path& path) {
         shown_url(path.string())));
   }
   if (const std::string link = dangling_link(path); !link.empty())
-    throw Error(fmt::format("{}: expected a file or directory, found {}", path.string(), link));
-  if (!fs::exists(status)) throw Error(fmt::format("{}: no such file or directory", path.string()));
+    throw NotFoundError(fmt::format("{}: expected a file or directory, found {}", path.string(), link));
+  if (!fs::exists(status)) throw NotFoundError(fmt::format("{}: no such file or directory", path.string()));
   return status;
 }
 
@@ -90,7 +91,7 @@ InputFile::InputFile(const fs::path& path, Io io, std::shared_ptr<ReadWindows> w
   if (fd_ < 0) {
     const int error = errno;
     const std::string link = error == ENOENT ? dangling_link(path) : "";
-    if (!link.empty()) throw Error(fmt::format("{}: expected a file, found {}", path.string(), link));
+    if (!link.empty()) throw NotFoundError(fmt::format("{}: expected a file, found {}", path.string(), link));
     if (error == ENOENT || error == ENOTDIR || error == ELOOP) throw_io_error(path, "open", error);
     throw ReadError(path, error, "open");
   }

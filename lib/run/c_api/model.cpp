@@ -18,6 +18,7 @@ struct twofour_model {
   int cuda_device = -1;  ///< index of the CUDA device; -1 for the CPU
   /// Held during calls on CUDA, because sequences share one DeviceRun.
   mutable std::mutex turn{};
+  Device device() const { return cuda_device < 0 ? Device::cpu : Device::cuda; }
 
   /// Runs `work` on the model's device, one call at a time.
   template <class F>
@@ -44,7 +45,7 @@ int twofour_open_model_on(const char* path, int device, twofour_model** model) {
 }
 
 int twofour_open_model_with(const char* path, int device, const char* zero_points, twofour_model** model) {
-  return guarded([&] {
+  return guarded_on(device == TWOFOUR_CPU ? Device::cpu : Device::cuda, [&] {
     given(model, "model") = nullptr;
     const std::string name = &given(path, "path");
     const ZeroPoints word = parse_zero_points(&given(zero_points, "zero_points"));
@@ -68,7 +69,7 @@ int twofour_get_model_info(const twofour_model* model, twofour_model_info* info)
 }
 
 int twofour_begin_sequence(const twofour_model* model, twofour_sequence** sequence) {
-  return guarded([&] {
+  return guarded_on(model == nullptr ? Device::cpu : model->device(), [&] {
     given(sequence, "sequence") = nullptr;
     const twofour_model& of = given(model, "model");
     of.on_device([&] { *sequence = new twofour_sequence(of); });
@@ -79,7 +80,7 @@ void twofour_end_sequence(twofour_sequence* sequence) { delete sequence; }
 
 int twofour_append(twofour_sequence* sequence, const int32_t* tokens, int64_t count, int32_t all,
                    float* logits) {
-  return guarded([&] {
+  return guarded_on(sequence == nullptr ? Device::cpu : sequence->model.device(), [&] {
     twofour_sequence& to = given(sequence, "sequence");
     if (count < 1) throw Error(fmt::format("tokens: expected at least one, found {}", count));
     const std::span some(&given(tokens, "tokens"), static_cast<size_t>(count));

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
-#include <cstring>
-#include <new>
 #include <string>
 #include <utility>
 
@@ -12,7 +9,8 @@
 #include "formats/layouts/checkpoint_rows.h"
 #include "formats/layouts/layouts.h"
 #include "kernels/device/device.h"
-#include "lib/base/findings/shown_url.h"
+#include "lib/base/findings/error_kinds.h"
+#include "lib/base/findings/finding.h"
 #include "lib/base/findings/version.h"
 #include "lib/run/runtime/artifact.h"
 #include "lib/run/runtime/c_guard.h"
@@ -34,7 +32,15 @@ struct twofour_matrix {
 namespace twofour {
 namespace {
 
-thread_local std::string last_error;
+Device kind_of_device(int device) { return device == TWOFOUR_CPU ? Device::cpu : Device::cuda; }
+
+Device device_of(const twofour_layer* layer) {
+  return layer == nullptr ? Device::cpu : layer->layer.device();
+}
+
+Device device_of(const twofour_matrix* matrix) {
+  return matrix == nullptr ? Device::cpu : matrix->matrix.device();
+}
 
 size_t checked_layer(const RuntimeArtifact& artifact, int64_t layer) {
   const auto count = static_cast<int64_t>(artifact.layers().size());
@@ -72,40 +78,6 @@ LayerOptions options_of(const twofour_options* options) {
 
 }  // namespace
 
-int guarded(const std::function<void()>& work) noexcept {
-  try {
-    work();
-    return TWOFOUR_OK;
-  } catch (const std::bad_alloc&) {
-    last_error = "out of memory";  // short enough to need no allocation
-  } catch (const std::exception& e) {
-    try {
-      last_error = with_shown_urls(e.what());
-    } catch (...) {
-      last_error.clear();
-    }
-  } catch (...) {
-    last_error = "unknown error";
-  }
-  return TWOFOUR_ERROR;
-}
-
-Device device_of(int device, int& index) {
-  const bool has_index = device >= TWOFOUR_CUDA_DEVICE(0);
-  if (device != TWOFOUR_CPU && device != TWOFOUR_CUDA && !has_index) {
-    throw Error(fmt::format(
-        "device: expected TWOFOUR_CPU, TWOFOUR_CUDA or TWOFOUR_CUDA_DEVICE(index), found {}", device));
-  }
-  if (has_index) index = device - TWOFOUR_CUDA_DEVICE(0);
-  return device == TWOFOUR_CPU ? Device::cpu : Device::cuda;
-}
-
-char* copied(const std::string& text) {
-  auto* const to = static_cast<char*>(std::malloc(text.size() + 1));
-  if (to == nullptr) throw std::bad_alloc();
-  std::memcpy(to, text.c_str(), text.size() + 1);
-  return to;
-}
 }  // namespace twofour
 
 using namespace twofour;
@@ -117,13 +89,9 @@ const char* twofour_version() {
 
 int twofour_abi() { return TWOFOUR_ABI; }
 
-const char* twofour_last_error() { return last_error.c_str(); }
-
-void twofour_free(char* text) { std::free(text); }
-
 int twofour_has_cuda() {
   bool found = false;
-  guarded([&] { found = cuda_device().has_value(); });
+  guarded_here([&] { found = cuda_device().has_value(); });
   return found ? 1 : 0;
 }
 
@@ -162,15 +130,20 @@ int twofour_find_layer(const twofour_artifact* artifact, const char* name, int64
     given(name, "name");
     given(layer, "layer");
     const auto found = given(artifact, "artifact").artifact.find(name);
-    if (found.size() != 1)
-      throw Error(fmt::format("{}: expected the name of one layer, found that of {}", name, found.size()));
+    if (found.size() != 1) {
+      const auto& layers = artifact->artifact.layers();
+      const std::string first = layers.empty() ? "" : fmt::format(", the first being {}", layers[0].name);
+      throw ArgumentError(fmt::format(
+          "{}: expected the name of one layer or its number, found {} of that name among {}{}", name,
+          found.empty() ? "none" : std::to_string(found.size()), counted(layers.size(), "layer"), first));
+    }
     *layer = static_cast<int64_t>(found[0]);
   });
 }
 
 int twofour_load(const twofour_artifact* artifact, int64_t layer, int device, const twofour_options* options,
                  twofour_layer** loaded) {
-  return guarded([&] {
+  return guarded_on(kind_of_device(device), [&] {
     given(loaded, "loaded") = nullptr;
     const RuntimeArtifact& from = given(artifact, "artifact").artifact;
     const size_t index = checked_layer(from, layer);
@@ -188,8 +161,10 @@ int twofour_get_part(const char* layout, int64_t experts, int64_t n, int64_t k, 
     const Shape shape{experts, n, k, gated != 0};
     constexpr int64_t kMost = INT32_MAX;
     if (experts < 0 || n < 1 || k < kGroup || k % kGroup != 0 || std::max({experts, n, k}) > kMost)
-      throw Error(fmt::format("{}: expected N and a K that is a multiple of {}, found [{}, {}, {}]", name,
-                              kGroup, experts, n, k));
+      throw ArgumentError(fmt::format(
+          "{}: expected E from 0, N from 1 and a K that is a multiple of {}, each below 2^31, found "
+          "[{}, {}, {}]",
+          name, kGroup, experts, n, k));
     const bool known = with_stored(name, [&]<class L>() {
       if (part < 0 || part >= L::part_count)
         throw Error(fmt::format("{}: expected a part from 0 to {}, found {}", name, L::part_count - 1, part));
@@ -198,13 +173,13 @@ int twofour_get_part(const char* layout, int64_t experts, int64_t n, int64_t k, 
       to.dtype = dtype_name(found.dtype).data();
       to.rows = found.rows, to.cols = found.cols, to.parts = L::part_count;
     });
-    if (!known) throw Error(fmt::format("expected the layout {}, found {}", layout_names(), name));
+    if (!known) throw ArgumentError(fmt::format("expected the layout {}, found {}", layout_names(), name));
   });
 }
 
 int twofour_borrow(const twofour_stored_layer* stored, int device, const twofour_options* options,
                    twofour_layer** loaded) {
-  return guarded([&] {
+  return guarded_on(kind_of_device(device), [&] {
     given(loaded, "loaded") = nullptr;
     const twofour_stored_layer& from = sized(stored, "twofour_stored_layer");
     LayerInfo info{&given(from.name, "name"),
@@ -228,7 +203,7 @@ int twofour_borrow(const twofour_stored_layer* stored, int device, const twofour
 }
 
 int twofour_borrow_matrix(const twofour_stored_matrix* stored, int device, twofour_matrix** matrix) {
-  return guarded([&] {
+  return guarded_on(kind_of_device(device), [&] {
     given(matrix, "matrix") = nullptr;
     const twofour_stored_matrix& from = sized(stored, "twofour_stored_matrix");
     MatrixInfo info{&given(from.name, "name"), &given(from.layout, "layout"),
@@ -246,12 +221,13 @@ int twofour_borrow_matrix(const twofour_stored_matrix* stored, int device, twofo
 void twofour_release_matrix(twofour_matrix* matrix) { delete matrix; }
 
 int twofour_multiply_bytes(const twofour_matrix* matrix, int64_t rows, size_t* bytes) {
-  return guarded([&] { given(bytes, "bytes") = given(matrix, "matrix").matrix.workspace_bytes(rows); });
+  return guarded_on(device_of(matrix),
+                    [&] { given(bytes, "bytes") = given(matrix, "matrix").matrix.workspace_bytes(rows); });
 }
 
 int twofour_multiply(const twofour_matrix* matrix, int64_t rows, int32_t dtype, const void* x,
                      const int32_t* ids, void* out, void* workspace, size_t workspace_bytes, void* stream) {
-  return guarded([&] {
+  return guarded_on(device_of(matrix), [&] {
     given(matrix, "matrix")
         .matrix.multiply(rows, float_of(dtype), x, ids, out, workspace, workspace_bytes,
                          static_cast<cuda::Stream>(stream));
@@ -261,12 +237,13 @@ int twofour_multiply(const twofour_matrix* matrix, int64_t rows, int32_t dtype, 
 void twofour_unload(twofour_layer* layer) { delete layer; }
 
 int twofour_workspace_bytes(const twofour_layer* layer, int64_t m, int64_t top_k, size_t* bytes) {
-  return guarded([&] { given(bytes, "bytes") = given(layer, "layer").layer.workspace_bytes(m, top_k); });
+  return guarded_on(device_of(layer),
+                    [&] { given(bytes, "bytes") = given(layer, "layer").layer.workspace_bytes(m, top_k); });
 }
 
 int twofour_forward(const twofour_layer* layer, const twofour_tokens* tokens, void* workspace,
                     size_t workspace_bytes, void* stream) {
-  return guarded([&] {
+  return guarded_on(device_of(layer), [&] {
     const twofour_tokens& t = sized(tokens, "twofour_tokens");
     cuda::MoeTokens in;
     in.m = t.m, in.topk = t.top_k, in.type = float_of(t.dtype);

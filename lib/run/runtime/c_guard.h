@@ -13,7 +13,13 @@
 namespace twofour {
 
 /// Runs `work`. Returns TWOFOUR_OK, or TWOFOUR_ERROR if it throws. In that case, stores the message for
-/// twofour_last_error().
+/// twofour_last_error(). If fork() came while a call ran, locks may stay taken for ever in the child, so
+/// every call there is refused.
+int guarded_here(const std::function<void()>& work) noexcept;
+/// Like guarded_here(), for work that may use OpenMP. If this thread called the library and then forked, its
+/// OpenMP threads are missing in the child, so `work` on the CPU runs there on a thread of its own.
+int guarded_on(Device device, const std::function<void()>& work) noexcept;
+/// guarded_on() for the CPU.
 int guarded(const std::function<void()>& work) noexcept;
 
 /// The object that a caller's pointer points to. Throws Error, which names `what`, if the pointer is NULL.

@@ -29,6 +29,7 @@ class RuntimeMatrix {
   static RuntimeMatrix over(MatrixInfo info, const PlacedMatrix& at, Device device, int cuda_device = -1);
 
   const MatrixInfo& info() const { return info_; }
+  Device device() const { return device_; }
   /// The bytes of workspace for `rows` rows. 0 on the CPU.
   size_t workspace_bytes(int64_t rows) const;
   /// Computes out[r] = w[ids[r]] x[r]. x is [rows, K] and out is [rows, N], both of `type`. All arrays are in

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "formats/error.h"
+#include "lib/base/findings/error_kinds.h"
 #include "lib/base/findings/options.h"
 #include "lib/base/findings/problems.h"
 #include "lib/base/io/file.h"
@@ -138,7 +139,7 @@ void check_destination(const fs::path& given, const fs::path& source, Existing e
   std::error_code error;
   if (!fs::exists(path, error)) return;
   if (!fs::is_directory(path, error)) {
-    throw Error(fmt::format("{}: expected a directory, found a file", path.string()));
+    throw ExistsError(fmt::format("{}: expected a directory, found a file", path.string()));
   }
   // The names are read before the journal is opened, since every run writes the journal first.
   const std::set<std::string> names = names_in(path);
@@ -153,18 +154,18 @@ void check_destination(const fs::path& given, const fs::path& source, Existing e
         !advise || !is_ours ? ""
         : resumable ? fmt::format("; {} goes on with it, {} replaces it", options::kResume, options::kForce)
                     : fmt::format("; {} replaces it", options::kForce);
-    throw Error(
+    throw ExistsError(
         fmt::format("{}: expected an absent or empty directory, found files in it{}", path.string(), advice));
   }
   const std::string why =
       found.integrity_error.empty() ? "" : fmt::format("; its {}: {}", kManifestName, found.integrity_error);
   if (existing == Existing::kResume && !is_ours) {
-    throw Error(fmt::format(
+    throw ExistsError(fmt::format(
         "{}: expected an absent or empty directory or one that twofour wrote, found files in it{}",
         path.string(), why));
   }
   if (!is_ours) {
-    throw Error(
+    throw ExistsError(
         fmt::format("{}: {} replaces only a directory that twofour wrote, and this has no {} of "
                     "ours{}",
                     path.string(), options::kForce, kManifestName, why));
@@ -224,7 +225,8 @@ void check_output_file(const fs::path& file, const char* what,
   std::error_code error;
   const fs::path parent = file.has_parent_path() ? file.parent_path() : ".";
   if (!fs::is_directory(parent, error))
-    throw Error(fmt::format("{}: expected a directory for the {}, found none", parent.string(), what));
+    throw NotFoundError(
+        fmt::format("{}: expected a directory for the {}, found none", parent.string(), what));
   for (fs::path at = fs::canonical(parent, error);; at = at.parent_path()) {
     if (fs::exists(at / kManifestName, error) || find_unfinished(at) != nullptr)
       throw Error(fmt::format("{}: expected a place outside of the artifact {}, found one inside",
@@ -233,7 +235,7 @@ void check_output_file(const fs::path& file, const char* what,
   }
   if (!fs::exists(fs::symlink_status(file, error))) return;
   if (!fs::is_regular_file(fs::symlink_status(file, error)) || !is_earlier(file))
-    throw Error(
+    throw ExistsError(
         fmt::format("{}: expected no file or an earlier {}, found something else", file.string(), what));
 }
 

@@ -6,13 +6,11 @@ import ctypes as c
 import json
 import operator
 import os
-import threading
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Union, cast
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, TypeVar, Union, cast
 
-from ._library import Error, Owner, library
+from ._errors import ArgumentError, Error, NameNotFoundError, did_you_mean
+from ._owner import Owner, counted, size_text
 
 if TYPE_CHECKING:
     from types import EllipsisType
@@ -57,6 +55,10 @@ def _items(name: str, shape: tuple[int, ...], index: Index) -> list[Union[int, s
     return items[:at] + [slice(None)] * missing + items[at:]
 
 
+def _range_text(size: int) -> str:
+    return f"expected {-size} to {size - 1}" if size else "expected no number of a dimension of size 0"
+
+
 def _ranges(name: str, shape: tuple[int, ...], index: Index) -> tuple[list[tuple[int, int]], tuple[int, ...]]:
     """Ranges [begin, end) of NumPy's basic indexing without steps, and the shape that is left."""
     ranges, left = [], []
@@ -69,121 +71,265 @@ def _ranges(name: str, shape: tuple[int, ...], index: Index) -> tuple[list[tuple
             left.append(max(begin, end) - begin)
         else:
             if not -size <= at < size:
-                raise IndexError(f"{name}: expected a number below {size}, found {at}")
+                raise IndexError(f"{name}: {_range_text(size)}, found {at}")
             ranges.append((at % size, at % size + 1))
     return ranges, tuple(left)
 
 
 class _Numbers:
-    """What has a name and values that can be read."""
+    """What has a name and values that can be read as float32."""
 
     name: str
     shape: tuple[int, ...]
     _checkpoint: Checkpoint
 
     def __getitem__(self, index: Index) -> Floats:
-        """Values as float32, indexed as NumPy does, without steps. Reads no others of the dimensions but the last."""
-        return self._checkpoint._read_values(self.name, self.shape, index)
+        """Values as float32, indexed as NumPy does, without steps. Reads no others of the dimensions but the last.
+
+        A number alone for each dimension gives a numpy.float32. Raises IndexError on what is no index or out of range,
+        Error on values that cannot be decoded, ClosedError behind `close()` of the checkpoint.
+        """
+        values = self._checkpoint._read_values(self.name, self.shape, index)
+        items = index if isinstance(index, tuple) else (index,)
+        is_one = values.ndim == 0 and ... not in items
+        return values[()] if is_one else values
+
+    def numpy(self) -> Any:
+        """All values as a NumPy array of float32 in the shape of `shape`. Raises as indexing does."""
+        return self._checkpoint._read_values(self.name, self.shape, ...)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        size = 1
+        for n in self.shape:
+            size *= n
+        return size
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError(f"{self.name}: expected a dimension, found a single value, which has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Floats]:
+        """The values along the first dimension, read one after the other."""
+        return (self[i] for i in range(len(self)))
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Any:
         if copy is False:
-            raise ValueError(f"{self.name}: expected copy=None or True, found False: values are decoded")
-        values = self[()]
+            raise ArgumentError(f"{self.name}: expected copy=None or True, found False: values are decoded")
+        values = self.numpy()
         return values if dtype is None else values.astype(dtype)
 
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # DLPack's CPU
 
-@dataclass(frozen=True)
+    def __dlpack__(self, **given: Any) -> Any:
+        """The values for `from_dlpack` of torch, CuPy, JAX and NumPy, in memory that the result owns."""
+        if given.get("copy") is False:
+            raise BufferError(f"{self.name}: expected copy=None or True, found False: values are decoded")
+        known = {name: value for name, value in given.items() if value is not None and name != "copy"}
+        values = self.numpy()
+        try:
+            return values.__dlpack__(**known)
+        except TypeError:  # an older NumPy knows no versions and devices
+            return values.__dlpack__()
+
+
+class _Float32:
+    """`dtype` of what is read as float32."""
+
+    @property
+    def dtype(self) -> Any:
+        """numpy.float32's dtype: the type of the values that are read."""
+        import numpy as np
+
+        return np.dtype(np.float32)
+
+
+def _brief(thing: Any, what: str, stored: int = -1) -> str:
+    """<Module model.layers.0.mlp.up_proj: NVFP4 [48, 96], 2.6 kB>"""
+    size = f", {size_text(stored)}" if stored >= 0 else ""
+    return f"<{type(thing).__name__} {thing.name}: {what} {list(thing.shape)}{size}>"
+
+
+@dataclass(frozen=True, repr=False)
 class Tensor(_Numbers):
-    """A tensor as a file stores it. Indexing gives its elements as float32."""
+    """A tensor as a file stores it, of `nbytes` bytes. Indexing gives its elements as float32.
+
+    It is an array for NumPy, torch and others: `numpy.asarray(tensor)`, `torch.from_dlpack(tensor)` give float32,
+    `numpy()` the stored type where NumPy has it. Raises IndexError on wrong indexes, ClosedError behind `close()`.
+
+    Attributes:
+        name: in the file.
+        dtype: safetensors' name: "BF16", "F8_E4M3", "U8".
+        shape: as stored.
+        nbytes: stored bytes.
+        file: within the directory.
+    """
 
     name: str
-    dtype: str  #: safetensors' name: "BF16", "F8_E4M3", "U8"
+    dtype: str
     shape: tuple[int, ...]
     nbytes: int
-    file: str  #: within the directory
+    file: str
     _checkpoint: Checkpoint = field(repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        return _brief(self, self.dtype, self.nbytes)
+
     def tobytes(self, offset: int = 0, count: Optional[int] = None) -> bytes:
-        """Stored bytes from `offset` on; without `count` all that are left."""
+        """`count` stored bytes from byte `offset` on; without `count` all that are left.
+
+        Raises ArgumentError on numbers below 0, Error on bytes that the tensor does not have.
+        """
         count = self.nbytes - offset if count is None else count
         if offset < 0 or count < 0:
-            raise ValueError(f"{self.name}: expected bytes from 0 on, found {count} from {offset} on")
+            raise ArgumentError(f"{self.name}: expected bytes from 0 on, found {count} from {offset} on")
         if offset + count > self.nbytes:
             raise Error(f"{self.name}: expected bytes in 0 to {self.nbytes}, found {count} from {offset} on")
         return self._checkpoint._read_bytes(self.name, offset, count)
 
     def numpy(self) -> Any:
-        """The elements in their own type where NumPy has it, else (BF16, FP8) as float32."""
+        """The elements as a NumPy array in their own type where NumPy has it, else (BF16, FP8) as float32.
+
+        Raises Error where the file cannot be read, ClosedError behind `close()` of the checkpoint.
+        """
         import numpy as np
 
         dtype = _NUMPY.get(self.dtype)
         if dtype is None:
-            return self[()]
+            return super().numpy()
         return np.frombuffer(bytearray(self.tobytes()), dtype=dtype).reshape(self.shape)
 
 
-@dataclass(frozen=True)
-class Module(_Numbers):
-    """A linear [N, K], or a stack of experts [E, N, K], in any format. Indexing gives its weights as float32."""
+@dataclass(frozen=True, repr=False)
+class Module(_Numbers, _Float32):
+    """A linear [N, K], or a stack of experts [E, N, K], in any format. Indexing gives its weights as float32.
 
-    name: str  #: "model.layers.0.mlp.experts.3.up_proj"
-    format: str  #: "NVFP4", "FP8", "MXFP4", "INT4", "BF16"
+    N is output features, K input features. It is an array for NumPy, torch and others: `numpy.asarray(module)`,
+    `torch.from_dlpack(module)`, `dtype`, `ndim`, `size`, `len()`. Raises IndexError on wrong indexes, Error on weights
+    that cannot be decoded, ClosedError behind `close()`.
+
+    Attributes:
+        name: "model.layers.0.mlp.experts.3.up_proj".
+        format: "NVFP4", "FP8", "MXFP4", "INT4", "BF16".
+        shape: (N, K) or (E, N, K).
+        nbytes: of codes and scales as they are stored, not 4 a weight; of an artifact in a layout, in its source.
+        tensors: names of the tensors that hold it.
+    """
+
+    name: str
+    format: str
     shape: tuple[int, ...]
-    nbytes: int  #: codes and scales, as they are stored; of an artifact in a layout, as its source stored them
+    nbytes: int
     tensors: tuple[str, ...]
     _checkpoint: Checkpoint = field(repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        return _brief(self, self.format, self.nbytes)
 
-@dataclass(frozen=True)
-class Matrix(_Numbers):
-    """A matrix [N, K] of a stack, under the name that it would have alone. Indexing gives its weights as float32."""
 
-    name: str  #: "model.layers.0.mlp.experts.3.up_proj"
-    module: str  #: the stack
+@dataclass(frozen=True, repr=False)
+class Matrix(_Numbers, _Float32):
+    """A matrix [N, K] of a stack, under the name that it would have alone. Indexing gives its weights as float32.
+
+    It is an array as a Module is. Raises what a Module does.
+
+    Attributes:
+        name: "model.layers.0.mlp.experts.3.up_proj".
+        module: name of the stack.
+        shape: (N, K).
+    """
+
+    name: str
+    module: str
     shape: tuple[int, ...]
     _checkpoint: Checkpoint = field(repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        return _brief(self, "of " + self.module)
+
+
+_Value = TypeVar("_Value")
+
+
+class _Named(dict[str, _Value]):
+    """Things by name; a name that is missing is answered with the nearest."""
+
+    def __init__(self, what: str, *given: Any) -> None:
+        super().__init__(*given)
+        self._noun = what
+
+    def __missing__(self, name: str) -> _Value:
+        raise NameNotFoundError(f"{name}: expected the name of a {self._noun}{did_you_mean(str(name), self)}")
+
 
 class Checkpoint(Owner, Mapping[str, Module]):
-    """A checkpoint or artifact, by the names of its modules; see `open`. Safe from several threads."""
+    """A checkpoint or artifact, a mapping of the names of its modules; see `open`. Safe from several threads.
+
+    `modules`, `matrices` (parts of stacks) and `tensors` are mappings by name, `what` says in words what it is. Use it
+    in `with`, or call `close()`.
+    """
+
+    _what = "checkpoint"
 
     def __init__(self, path: Union[str, os.PathLike[str]], zero_points: str = "") -> None:
-        self._library = library()
-        self._lock = threading.Lock()
-        self._readers, self._closed = 0, False
-        self._handle: Optional[c.c_void_p] = None
+        super().__init__("close_checkpoint")
         self.path = os.fspath(path)
         self._handle = self._library.handle("open_checkpoint_with", os.fsencode(self.path), zero_points.encode())
         found = json.loads(self._library.text("list", self._handle))
         self.what: str = found["what"]  #: in words: "NVFP4 checkpoint, modelopt"
-        self.tensors: Mapping[str, Tensor] = {
+        self.tensors: Mapping[str, Tensor] = _Named("tensor", {
             t["name"]: Tensor(t["name"], t["dtype"], tuple(t["shape"]), t["bytes"], t["file"], self)
             for t in found["tensors"]
-        }
-        self.modules: Mapping[str, Module] = {
+        })  # fmt: skip
+        self.modules: Mapping[str, Module] = _Named("module", {
             m["name"]: Module(m["name"], m["format"], tuple(m["shape"]), m["bytes"], tuple(m["tensors"]), self)
             for m in found["modules"]
-        }
-        self.matrices: Mapping[str, Matrix] = {
+        })  # fmt: skip
+        self.matrices: Mapping[str, Matrix] = _Named("matrix", {
             m["name"]: Matrix(m["name"], m["module"], tuple(m["shape"]), self) for m in found["matrices"]
-        }
+        })  # fmt: skip
+
+    def _name(self) -> str:
+        return repr(self.path)
 
     def __getitem__(self, name: str) -> Module:
+        """The module of a name. Raises NameNotFoundError (a KeyError), which says what has a name like it."""
         found = self.modules.get(name)
         if found is None:
-            raise KeyError(self._why_missing(name))
+            raise NameNotFoundError(self._why_missing(name))
         return found
 
     def _why_missing(self, name: str) -> str:
-        """Why a module is not read, where it is there; else its name."""
-        if name in self.tensors or self._closed:
-            return name
-        with self._opened() as handle:
-            try:
-                self._library.check("read_values", handle, os.fsencode(name), 0, None, None, None, 0)
-            except Error as error:
-                return str(error)
-        return name
+        """Why a module is not read, where it is there; else what may be meant."""
+        if name in self.tensors:
+            return f"{name}: expected the name of a module, found that of a tensor; see tensors[{name!r}]"
+        if name in self.matrices:
+            return f"{name}: expected the name of a module, found that of a matrix; see matrices[{name!r}]"
+        if not self._closed and isinstance(name, str):
+            with self._opened() as handle:
+                try:
+                    self._library.check("read_values", handle, os.fsencode(name), 0, None, None, None, 0)
+                except Error as error:
+                    if "expected a tensor, found none of that name" not in str(error):
+                        return str(error)
+        near = did_you_mean(str(name), [*self.modules, *self.matrices, *self.tensors])
+        return f"{name}: expected the name of a module{near}"
+
+    if not TYPE_CHECKING:  # without the search for a name like it
+        def __contains__(self, name):
+            return name in self.modules
+
+        def get(self, name, default=None):
+            """The module of a name, or `default`."""
+            return self.modules.get(name, default)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.modules)
@@ -192,48 +338,10 @@ class Checkpoint(Owner, Mapping[str, Module]):
         return len(self.modules)
 
     def __repr__(self) -> str:
-        return f"<{self.what}: {len(self.modules)} modules, {len(self.tensors)} tensors in {self.path}>"
-
-    def close(self) -> None:
-        """Closes the files, once what other threads read has come. Nothing is read afterwards."""
-        with self._lock:
-            self._closed = True
-        self._free_unused()
-
-    def _free_unused(self) -> None:
-        with self._lock:
-            if not self._closed or self._readers:
-                return
-            handle, self._handle = self._handle, None
-        if handle is not None:
-            self._library.close_checkpoint(handle)
-
-    def __enter__(self) -> Checkpoint:
-        return self
-
-    def __exit__(
-        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
-            self.close()
-
-    @contextmanager
-    def _opened(self) -> Iterator[c.c_void_p]:
-        """The handle, which is not freed meanwhile."""
-        with self._lock:
-            handle = self._handle
-            if self._closed or handle is None:
-                raise ValueError(f"{self.path!r}: expected an open checkpoint, found a closed one")
-            self._readers += 1
-        try:
-            yield handle
-        finally:
-            with self._lock:
-                self._readers -= 1
-            self._free_unused()
+        size = size_text(sum(t.nbytes for t in self.tensors.values()))
+        end = ", closed" if self.closed else ""
+        counts = f"{counted(len(self.modules), 'module')}, {counted(len(self.tensors), 'tensor')}"
+        return f"<{self.what}: {counts}, {size} in {self.path}{end}>"
 
     def _read_values(self, name: str, shape: tuple[int, ...], index: Index) -> Floats:
         import numpy as np
@@ -258,8 +366,13 @@ class Checkpoint(Owner, Mapping[str, Module]):
 def open(path: Union[str, os.PathLike[str]], *, zero_points: str = "") -> Checkpoint:
     """Opens a checkpoint or artifact in any dialect, layout or number format, or one safetensors file.
 
-    Reads headers and configs. `zero_points` says how those of INT4 are read if the config contradicts what is
-    stored: "stored", "symmetric" or "v2", as --zero-points; reading such a module raises Error without it.
-    Raises Error where headers or configs are wrong.
+    Args:
+        path: the directory or file. Headers and configs are read, no weights.
+        zero_points: how those of INT4 are read if the config contradicts what is stored: "stored", "symmetric" or
+            "v2", as in `convert`; reading such a module raises Error without it.
+
+    Raises:
+        NotFoundError: there is no such path (also a FileNotFoundError).
+        Error: headers or configs are wrong.
     """
     return Checkpoint(path, zero_points)

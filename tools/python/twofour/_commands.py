@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import atexit
 import ctypes as c
+import functools
+import inspect
 import json
 import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, Union, cast
+from typing import Any, Callable, Mapping, Optional, Sequence, TypeVar, Union, cast
 
-from ._library import Error, Interrupted, Progress, library
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from . import _documents as documents, _options as options
+from ._errors import ArgumentError, ArgumentTypeError, Error, Interrupted, did_you_mean
+from ._library import Progress, library
+from ._names import ARGUMENTS
+from ._words import python_words
 
 Path = Union[str, "os.PathLike[str]"]
 #: Sees phase, bytes done and bytes in all, on the calling thread: before the command, about 20 times a second, and
@@ -41,6 +41,8 @@ def _words(given: Mapping[str, Any]) -> list[str]:
 
 def _place(path: Path) -> Path:
     """A path that is not taken for an option."""
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise ArgumentTypeError(f"expected a path, found {type(path).__name__}")
     text = os.fsdecode(path)
     return os.path.join(os.curdir, text) if text.startswith("-") else path
 
@@ -102,19 +104,63 @@ class _CtrlC:
             signal.signal(signal.SIGINT, self._usual)
 
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def explained(function: _Function) -> _Function:
+    """A function that answers an argument that it does not have with the nearest that it has."""
+    known = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def checked(*arguments: Any, **given: Any) -> Any:
+        for name in given:
+            if name not in known:
+                raise ArgumentTypeError(
+                    f"{function.__name__}: unknown argument {name}{did_you_mean(name, known)} "
+                    f"See help(twofour.{function.__name__})."
+                )
+        return function(*arguments, **given)
+
+    return cast(_Function, checked)
+
+
+def call(name: str, *arguments: Optional[Path], progress: Optional[ProgressCallback] = None, **given: Any) -> Any:
+    """Runs a command on paths, of which some may be left out."""
+    return command(name, *(_place(one) for one in arguments if one is not None), progress=progress, **given)
+
+
+def _values(arguments: Sequence[Path], given: Mapping[str, Any]) -> list[str]:
+    """What the caller gave, as texts that messages may repeat."""
+    values = [*arguments]
+    for value in given.values():
+        values += value if isinstance(value, (list, tuple)) else [value]
+    return [os.fsdecode(one) if isinstance(one, (bytes, os.PathLike)) else str(one) for one in values]
+
+
 def command(name: str, *arguments: Path, progress: Optional[ProgressCallback] = None, **given: Any) -> dict[str, Any]:
     """Runs any command of the program: `command("graft", base, donor, out, take="mtp")`.
 
-    Arguments and options are those of tools/README.md, the result that of tools/JSON.md. Raises Error with the
-    program's message, Interrupted where `progress` returned True, and KeyboardInterrupt on Ctrl-C once the command
-    has tidied up.
+    Args:
+        name: the command, as "stats check".
+        arguments: its positional arguments.
+        progress: called with phase, bytes done and bytes in all, on the calling thread; True stops the command.
+        given: its options with `_` for `-`. A flag is True, an option that may be repeated a list.
+
+    Returns:
+        The document that tools/JSON.md describes.
+
+    Raises:
+        NotFoundError, ExistsError, ArgumentError: as the functions of the commands.
+        Error: all else that the program reports with exit code 2, and the base of these.
+        Interrupted: `progress` returned True.
+        KeyboardInterrupt: Ctrl-C, once the command has tidied up.
     """
     lib = library()
     words = [*name.split(), *_words(given), *(os.fspath(word) for word in arguments)]
     encoded = [os.fsencode(word) for word in words]
     for word in encoded:
         if b"\0" in word:
-            raise ValueError(f"{name}: expected words without a NUL, found {os.fsdecode(word)!r}")
+            raise ArgumentError(f"{name}: expected words without a NUL, found {os.fsdecode(word)!r}")
     raised: list[BaseException] = []
 
     with _running, _CtrlC() as ctrl_c:
@@ -135,111 +181,29 @@ def command(name: str, *arguments: Path, progress: Optional[ProgressCallback] = 
             len(encoded), (c.c_char_p * len(encoded))(*encoded), Progress(watch), None, c.byref(code), c.byref(text)
         )
         message = lib.last_error().decode(errors="replace") if failed else ""
+        error = lib.error(python_words(message, name.split()[0], _values(arguments, given))) if failed else None
+        if type(error) is Error and message.partition(":")[0] in ARGUMENTS.get(name, ()):
+            error = ArgumentError(str(error))
         document = lib.take(text) if text else ""
     if raised:
         raise raised[0]
     if ctrl_c.seen:
         raise KeyboardInterrupt
-    if failed:
-        raise (Interrupted if code.value == 130 else Error)(message)
+    if error is not None:
+        raise Interrupted(str(error)) if code.value == 130 else error
     try:
         return cast("dict[str, Any]", json.loads(document))
     except ValueError:
-        raise Error(f"{' '.join(words)}: expected a command that gives a document, found one that prints text") from None
-
-
-def inspect(
-    path: Path, *, progress: Optional[ProgressCallback] = None, **given: Unpack[options.Inspect]
-) -> documents.Inspect:
-    """What a checkpoint or artifact holds: tensors and modules with names that differ only in numbers together."""
-    return cast("documents.Inspect", command("inspect", _place(path), progress=progress, **given))
-
-
-def lint(path: Path, *, progress: Optional[ProgressCallback] = None, **given: Unpack[options.Lint]) -> documents.Lint:
-    """Known faults in a checkpoint or artifact; `sound` says whether there are none."""
-    return cast("documents.Lint", command("lint", _place(path), progress=progress, **given))
-
-
-def diff(
-    a: Path, b: Path, *, progress: Optional[ProgressCallback] = None, **given: Unpack[options.Diff]
-) -> documents.Diff:
-    """Two checkpoints or artifacts as numbers, across dialects and layouts; `failed` counts what `fail_on` names."""
-    return cast("documents.Diff", command("diff", _place(a), _place(b), progress=progress, **given))
-
-
-def validate(
-    artifact: Path, *, progress: Optional[ProgressCallback] = None, **given: Unpack[options.Validate]
-) -> documents.Validate:
-    """Proves an artifact from its source, or by its own hashes; `valid` says whether it is."""
-    return cast("documents.Validate", command("validate", _place(artifact), progress=progress, **given))
-
-
-def convert(
-    source: Path,
-    destination: Path,
-    *,
-    progress: Optional[ProgressCallback] = None,
-    **given: Unpack[options.Convert],
-) -> documents.Convert:
-    """Converts a checkpoint to a layout, `to="v7"`, or to what another option says."""
-    return cast("documents.Convert", command("convert", _place(source), _place(destination), progress=progress, **given))
-
-
-def prune(
-    source: Path, destination: Path, *, progress: Optional[ProgressCallback] = None, **given: Unpack[options.Prune]
-) -> documents.Convert:
-    """Prunes a checkpoint to 2:4 or 4:8-paired, in its own dialect."""
-    return cast("documents.Convert", command("prune", _place(source), _place(destination), progress=progress, **given))
-
-
-def quantize(
-    source: Path,
-    destination: Path,
-    *,
-    progress: Optional[ProgressCallback] = None,
-    **given: Unpack[options.Quantize],
-) -> documents.Convert:
-    """Quantizes BF16, FP16, FP32, FP8 or MXFP4 weights to NVFP4."""
-    return cast("documents.Convert", command("quantize", _place(source), _place(destination), progress=progress, **given))
-
-
-def compress(
-    source: Path,
-    destination: Path,
-    *,
-    progress: Optional[ProgressCallback] = None,
-    **given: Unpack[options.Compress],
-) -> documents.Convert:
-    """Collects statistics with a text, chooses weights by them and writes them: `to="v7", text="calibration.txt"`."""
-    return cast("documents.Convert", command("compress", _place(source), _place(destination), progress=progress, **given))
-
-
-def stats(action: str, *arguments: Path, progress: Optional[ProgressCallback] = None, **given: Any) -> dict[str, Any]:
-    """Statistics of inputs: `stats("check", file, checkpoint)`, and `inspect`, `collect`, `merge` and `import`."""
-    return command(f"stats {action}", *map(_place, arguments), progress=progress, **given)
+        raise ArgumentError(
+            f"{' '.join(words)}: expected a command that gives a document, found one that prints text"
+        ) from None
 
 
 def has_cuda() -> bool:
-    """Whether this library and this machine can run layers on CUDA."""
+    """Whether this library and this machine can run layers on CUDA. Raises Error where there is no library."""
     return bool(library().has_cuda())
 
 
 def version() -> str:
-    """The version and commit of the library."""
+    """The version and commit of the library: "0.3.0 (1234567)". Raises Error where there is no library."""
     return cast(str, library().version().decode())
-
-
-__all__: Sequence[str] = [
-    "command",
-    "compress",
-    "convert",
-    "diff",
-    "has_cuda",
-    "inspect",
-    "lint",
-    "prune",
-    "quantize",
-    "stats",
-    "validate",
-    "version",
-]

@@ -8,50 +8,60 @@ import os
 from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Sequence, Union
 
-from ._arrays import Array, current_stream, empty_bytes, empty_like, look_at
-from ._library import (
-    MOST_PARTS,
-    LayerInfo,
-    Library,
-    Options,
-    Owner,
-    Part,
-    StoredLayer,
-    Tokens,
-    device_number,
-    library,
-)
+from ._arrays import NAMES, Array, as_int32, current_stream, empty_bytes, empty_like, look_at
+from ._errors import ArgumentError, ArgumentTypeError
+from ._library import device_number, device_text, library
+from ._owner import Owner, counted, size_text
+from ._structs import MOST_PARTS, LayerInfo, Options, Part, StoredLayer, Tokens
 
 _DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 
 
 @dataclass(frozen=True)
 class LayerShape:
-    """What a feed-forward block is: routed experts, or a dense MLP as one expert."""
+    """What a feed-forward block is: routed experts, or a dense MLP as one expert.
 
-    name: str  #: prefix of its tensors: "model.layers.0.mlp.experts"
-    layout: str  #: "v7", "v7-packed" or "g8"
+    Attributes:
+        name: prefix of its tensors: "model.layers.0.mlp.experts".
+        layout: "v7", "v7-packed" or "g8".
+        experts: E.
+        hidden: H, the inputs of w13 and outputs of w2.
+        intermediate: I.
+        gated: True for silu(gate) * up, False for relu(x)^2.
+        top_k: experts a token, as config.json says; 0 where it does not.
+        weight_bytes: bytes of its weights as they are stored.
+    """
+
+    name: str
+    layout: str
     experts: int
     hidden: int
     intermediate: int
-    gated: bool  #: silu(gate) * up; else relu(x)^2
-    top_k: int = 0  #: experts a token, as config.json says; 0: it does not
-    weight_bytes: int = 0  #: as they are stored
+    gated: bool
+    top_k: int = 0
+    weight_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class StoredPart:
-    """A tensor of a layout: [experts, rows, cols] elements of one byte each."""
+    """A tensor of a layout, of one byte an element.
 
-    suffix: str  #: "comp" in "P.w13_comp"
-    dtype: str  #: safetensors' name
+    Attributes:
+        suffix: end of its name: "comp" in "P.w13_comp".
+        dtype: safetensors' name: "U8", "F8_E4M3".
+        shape: (experts, rows, columns).
+    """
+
+    suffix: str
+    dtype: str
     shape: tuple[int, int, int]
 
 
 def layout_parts(layout: str, shape: tuple[int, int, int], gated: bool = False) -> list[StoredPart]:
-    """The tensors that a matrix [E, N, K] has in a layout; `gated`: w13, rows gate then up.
+    """The tensors that a matrix of `shape` [E, N, K] has in a `layout`: "v7", "v7-packed", "g8" or "nvfp4".
 
-    Raises Error on an unknown layout, and on a K that is no multiple of 16.
+    E is experts, N output features, K input features; with `gated` it is w13, rows gate then up. The parts have one
+    byte an element. Raises ArgumentError on an unknown layout, and on a K that is no multiple of 16.
     """
     lib, part = library(), Part(size=c.sizeof(Part))
     parts: list[StoredPart] = []
@@ -67,25 +77,35 @@ def _options(expert_map: Optional[Sequence[int]], weight_on_input: bool, limit: 
         expert_map = [operator.index(expert) for expert in expert_map]
         for i, expert in enumerate(expert_map):
             if not -(2**31) <= expert < 2**31:
-                raise ValueError(f"expert_map[{i}]: expected a local expert or -1, found {expert}")
+                raise ArgumentError(f"expert_map[{i}]: expected a local expert or -1, found {expert}")
         options.expert_map = (c.c_int32 * len(expert_map))(*expert_map)
         options.expert_map_size = len(expert_map)
     return options
 
 
 class Artifact(Owner):
-    """An artifact in a layout, open for running. Reads headers and configs, no weights."""
+    """An artifact in a layout, open for running. Reads headers and configs, no weights.
+
+    `layers` describes each layer. Use it in `with`, or call `close()`; layers that it loaded stay. Raises
+    NotFoundError on a missing `path`, Error on what is no artifact in a layout.
+    """
+
+    _what = "artifact"
 
     def __init__(self, path: Union[str, os.PathLike[str]]) -> None:
-        self._library = library()
-        self._handle: Optional[c.c_void_p] = None
+        super().__init__("close")
         self.path = os.fspath(path)
         self._handle = self._library.handle("open", os.fsencode(self.path))
         self.layers: Sequence[LayerShape] = [self._shape(i) for i in range(self._library.layer_count(self._handle))]
 
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
-            self._library.close(self._handle)
+    def _name(self) -> str:
+        return repr(self.path)
+
+    def __repr__(self) -> str:
+        layouts = ", ".join(sorted({layer.layout for layer in self.layers})) or "no layout"
+        size = size_text(sum(layer.weight_bytes for layer in self.layers))
+        end = ", closed" if self.closed else ""
+        return f"<Artifact {self.path}: {counted(len(self.layers), 'layer')} in {layouts}, {size}{end}>"
 
     def _shape(self, layer: int) -> LayerShape:
         info = LayerInfo(size=c.sizeof(LayerInfo))
@@ -96,9 +116,18 @@ class Artifact(Owner):
         )  # fmt: skip
 
     def find(self, name: Union[str, int]) -> int:
-        """The position of a layer by its prefix or number. Raises Error unless it means one."""
+        """The position in `layers` of a layer by its `name`: its prefix, or the number in it.
+
+        Raises ArgumentError unless it means one, ClosedError behind `close()`.
+        """
+        if not isinstance(name, str):
+            try:
+                name = operator.index(name)
+            except TypeError:
+                raise ArgumentTypeError(f"layer: expected a name or a number, found {type(name).__name__}") from None
         index = c.c_int64()
-        self._library.check("find_layer", self._handle, str(name).encode(), c.byref(index))
+        with self._opened() as handle:
+            self._library.check("find_layer", handle, str(name).encode(), c.byref(index))
         return index.value
 
     def load(
@@ -110,33 +139,55 @@ class Artifact(Owner):
         weight_on_input: bool = False,
         limit: float = 0.0,
     ) -> Layer:
-        """Puts a layer on "cpu", "cuda" or "cuda:N".
+        """Puts a layer on a device, where every stored byte is checked once.
 
-        On the CPU it computes from the mapped file. `expert_map` has the local expert of each global one, -1 where it
-        is elsewhere; `limit` is the clamp of gate and up.
+        Args:
+            name: the prefix of its tensors, or the number in it.
+            device: "cpu", where it computes from the mapped file, "cuda" (the current device) or "cuda:N".
+            expert_map: the local expert of each global one, -1 where it is elsewhere.
+            weight_on_input: the router's weight multiplies hidden in place of the result.
+            limit: the clamp of gate and up; 0 for none.
+
+        Raises:
+            ArgumentError: no layer, or several, have the name; an expert_map that does not fit.
+            Error: no such device, or stored bytes that kernels must not read.
         """
-        index = self.find(name)
+        index, number = self.find(name), device_number(device)
         options = _options(expert_map, weight_on_input, limit)
-        handle = self._library.handle("load", self._handle, index, device_number(device), c.byref(options))
-        return Layer(self._library, handle, self.layers[index], ())
+        with self._opened() as handle:
+            loaded = self._library.handle("load", handle, index, number, c.byref(options))
+        return Layer(loaded, self.layers[index], (), number)
 
     def route(self, name: Union[str, int], hidden: Any, top_k: Optional[int] = None) -> tuple[Any, Any]:
-        """The layer's own router: float32 hidden [M, H] in host memory to ids int32 and weights float32 [M, top_k].
+        """The layer's own router: which experts see each token, and with which weight.
 
-        The arrays that it returns are NumPy's.
+        Args:
+            name: as in `load`.
+            hidden: float32 [M, H] in host memory: of NumPy, torch or another package with DLPack.
+            top_k: experts a token, 1 to E (default: as config.json says).
+
+        Returns:
+            NumPy arrays: ids int32 and weights float32, both [M, top_k], the best expert first.
+
+        Raises:
+            ArgumentError: hidden or top_k that do not fit the layer.
+            Error: a router that the library does not know.
         """
         import numpy as np
 
         index = self.find(name)
         x = look_at("hidden", hidden)
         shape = self.layers[index]
-        if x.dtype != "float32" or len(x.shape) != 2 or x.shape[1] != shape.hidden or x.device is not None:
-            raise ValueError(f"hidden: expected float32 [M, {shape.hidden}] on the CPU, found {x.dtype} {x.shape}")
-        count = top_k or shape.top_k
+        _expect("hidden", x, (None, shape.hidden), ("float32",), None)
+        count = shape.top_k if top_k is None else operator.index(top_k)
+        if not 1 <= count <= shape.experts:
+            given = f"found {count}" if top_k is not None else "found none in config.json"
+            raise ArgumentError(f"top_k: expected 1 to the {shape.experts} experts of {shape.name}, {given}")
         ids, weights = np.empty((x.shape[0], count), np.int32), np.empty((x.shape[0], count), np.float32)
-        self._library.check(
-            "route", self._handle, index, x.pointer, x.shape[0], count, ids.ctypes.data, weights.ctypes.data
-        )
+        with self._opened() as handle:
+            self._library.check(
+                "route", handle, index, x.pointer, x.shape[0], count, ids.ctypes.data, weights.ctypes.data
+            )
         return ids, weights
 
 
@@ -144,16 +195,30 @@ class Layer(Owner):
     """A layer on a device, called on arrays of that device: `layer(hidden, ids, weights)`.
 
     Nothing is copied. On CUDA the work goes on the current stream of the arrays' package without waiting, so it can
-    be captured in a graph.
+    be captured in a graph. `shape` describes it. `close()`, or the end of `with`, frees its memory at once.
     """
 
-    def __init__(self, lib: Library, handle: c.c_void_p, shape: LayerShape, keep: Sequence[Any]) -> None:
-        self._library, self._handle, self._keep = lib, handle, keep
+    _what = "layer"
+
+    def __init__(self, handle: c.c_void_p, shape: LayerShape, keep: Sequence[Any], device: int = 0) -> None:
+        super().__init__("unload", device)
+        self._handle, self._keep = handle, keep
         self.shape = shape
 
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
-            self._library.unload(self._handle)
+    def _name(self) -> str:
+        return self.shape.name
+
+    def __repr__(self) -> str:
+        s, end = self.shape, ", closed" if self.closed else ""
+        size = f", {size_text(s.weight_bytes)}" if s.weight_bytes else ""
+        kind = "gated" if s.gated else "not gated"
+        return (
+            f"<Layer {s.name}: {s.layout}, {counted(s.experts, 'expert')}, hidden {s.hidden}, intermediate {s.intermediate}, "
+            f"{kind}{size} on {device_text(self._device)}{end}>"
+        )
+
+    def _freed(self) -> None:
+        self._keep = ()
 
     @classmethod
     def over(
@@ -167,11 +232,19 @@ class Layer(Owner):
         weight_on_input: bool = False,
         limit: float = 0.0,
     ) -> Layer:
-        """A layer over weights in memory of the device, which must stay there: `keep` is what owns it.
+        """A layer over weights in memory of the device, which must stay there. Every stored byte is checked once.
 
-        `pointers` has the tensors of `layout_parts` by their names, "w13_comp", and float32 [E] multipliers as
-        "w13_global_scale" and "w2_global_scale". Every byte is looked at once; raises Error on what kernels must not
-        meet.
+        Args:
+            shape: what the layer is: w13 is [E, 2I or I, H], w2 [E, H, I].
+            pointers: the tensors of `layout_parts` by their names, "w13_comp", and float32 [E] multipliers as
+                "w13_global_scale" and "w2_global_scale".
+            device: where they are, as in `Artifact.load`.
+            keep: what owns the memory; the layer holds it until it is closed.
+            expert_map: as in `Artifact.load`, and so are weight_on_input and limit.
+
+        Raises:
+            KeyError: a pointer is missing.
+            Error: a layout that is unknown or does not have the sizes, and bytes that kernels must not read.
         """
         lib = library()
         stored = StoredLayer(
@@ -188,24 +261,33 @@ class Layer(Owner):
             for i, part in enumerate(parts):
                 to[i] = pointers[f"{matrix}_{part.suffix}"]
         options = _options(expert_map, weight_on_input, limit)
-        handle = lib.handle("borrow", c.byref(stored), device_number(device), c.byref(options))
-        return cls(lib, handle, shape, keep)
+        number = device_number(device)
+        return cls(lib.handle("borrow", c.byref(stored), number, c.byref(options)), shape, keep, number)
 
     def workspace_bytes(self, tokens: int, top_k: int) -> int:
-        """Bytes of workspace for up to `tokens` tokens; 0 on the CPU."""
+        """Bytes of workspace for up to `tokens` tokens of `top_k` experts; 0 on the CPU.
+
+        Raises Error on sizes that no kernel takes, ClosedError behind `close()`.
+        """
         size = c.c_size_t()
-        self._library.check("workspace_bytes", self._handle, tokens, top_k, c.byref(size))
+        with self._opened() as handle:
+            self._library.check("workspace_bytes", handle, tokens, top_k, c.byref(size))
         return size.value
 
     def run(
         self, m: int, top_k: int, dtype: str, hidden: int, ids: int, weights: int, out: int,
         workspace: int = 0, workspace_bytes: int = 0, stream: int = 0, error_flag: int = 0,
     ) -> None:  # fmt: skip
-        """The layer on pointers: hidden and out [m, H] of `dtype`, ids int32 and weights float32 [m, top_k]."""
+        """The layer on pointers to memory of its device: `hidden` and `out` [m, H] of `dtype` ("float32", "bfloat16" or
+        "float16"), `ids` int32 and `weights` float32 [m, top_k].
+
+        `workspace` points to `workspace_bytes` bytes, aligned to 256; `stream` is a cudaStream_t, 0 the default one;
+        `error_flag` points to an int32 that an id out of range sets to 1. Raises Error on shapes that no kernel takes
+        and, on the CPU, on ids out of range.
+        """
         tokens = Tokens(c.sizeof(Tokens), m, top_k, _DTYPES[dtype], hidden, ids, weights, out, error_flag or None)
-        self._library.check(
-            "forward", self._handle, c.byref(tokens), workspace or None, workspace_bytes, stream or None
-        )
+        with self._opened() as handle:
+            self._library.check("forward", handle, c.byref(tokens), workspace or None, workspace_bytes, stream or None)
 
     def __call__(
         self,
@@ -217,27 +299,40 @@ class Layer(Owner):
         workspace: Any = None,
         stream: Optional[int] = None,
     ) -> Any:
-        """hidden [M, H] float32, bfloat16 or float16, ids [M, top_k] int32 and weights [M, top_k] float32 to [M, H].
+        """The layer's output [M, H], an array of the package, type and device of `hidden`.
 
-        `workspace` is an array of at least `workspace_bytes` on CUDA, made by the arrays' package where it is not
-        given: of one call at a time. `stream` is a cudaStream_t, the package's current one where it is not given.
-        On CUDA ids out of range contribute nothing; on the CPU they raise Error.
+        Args:
+            hidden: [M, H] float32, bfloat16 or float16, on the layer's device, contiguous; may be read-only.
+            ids: [M, top_k] int32, or int64, which is copied: the experts of each token.
+            weights: [M, top_k] float32: their shares.
+            out: an array to write in place of a new one.
+            workspace: an array of at least `workspace_bytes` on CUDA, of one call at a time; made by the arrays'
+                package where it is not given.
+            stream: a cudaStream_t, the package's current one where it is not given.
+
+        Raises:
+            ArgumentTypeError: no array, or one of a type that is not taken, such as float64 (also a TypeError).
+            ArgumentError: shapes or devices that do not fit, a read-only `out` (also a ValueError).
+            Error: ids out of range on the CPU; on CUDA they contribute nothing.
         """
         if stream is None:
             stream = current_stream(hidden)
         x = look_at("hidden", hidden, stream)
+        _expect("hidden", x, (None, self.shape.hidden), tuple(_DTYPES), x.device)
         out = empty_like(hidden) if out is None else out
-        to = look_at("out", out, stream)
+        to = look_at("out", out, stream, writes=True)
         chosen, share = look_at("ids", ids, stream), look_at("weights", weights, stream)
         if len(chosen.shape) != 2:
-            raise ValueError(f"ids: expected [M, top_k], found {chosen.shape}")
-        m, top_k = chosen.shape
-        _expect("hidden", x, (m, self.shape.hidden), tuple(_DTYPES), x.device)
+            raise ArgumentError(f"ids: expected [M, top_k], found {list(chosen.shape)}")
+        m, top_k = x.shape[0], chosen.shape[1]
         _expect("out", to, (m, self.shape.hidden), (x.dtype,), x.device)
-        _expect("ids", chosen, (m, top_k), ("int32",), x.device)
+        _expect("ids", chosen, (m, top_k), ("int32", "int64"), x.device)
         _expect("weights", share, (m, top_k), ("float32",), x.device)
         if m == 0:
             return out
+        if chosen.dtype == "int64":
+            ids = as_int32("ids", ids, chosen)  # lives until the call is done
+            chosen = look_at("ids", ids, stream)
         size = self.workspace_bytes(m, top_k)
         if size and workspace is None:
             workspace = empty_bytes(hidden, size)
@@ -255,11 +350,20 @@ def _bytes_at(workspace: Any) -> tuple[int, int]:
     return int(interface["data"][0]), size * int(interface["typestr"][2:])
 
 
-def _expect(name: str, found: Array, shape: tuple[int, ...], dtypes: tuple[str, ...], device: Optional[int]) -> None:
-    if found.shape == shape and found.dtype in dtypes and found.device == device:
-        return
+def _expect(
+    name: str, found: Array, shape: tuple[Optional[int], ...], dtypes: tuple[str, ...], device: Optional[int]
+) -> None:
+    if found.dtype in dtypes and found.device == device:
+        if found.shape == shape:
+            return
+        if len(found.shape) == len(shape) and all(n is None or n == m for n, m in zip(shape, found.shape)):
+            return
     where = "the CPU" if device is None else f"CUDA device {device}"
     here = "the CPU" if found.device is None else f"CUDA device {found.device}"
-    raise ValueError(
-        f"{name}: expected {' or '.join(dtypes)} {shape} on {where}, found {found.dtype} {found.shape} on {here}"
+    sizes = ", ".join("M" if n is None else str(n) for n in shape)
+    convert = "" if found.dtype in dtypes else f"; convert it to {dtypes[0]} first"
+    raised = ArgumentError if found.dtype in NAMES.values() else ArgumentTypeError
+    raise raised(
+        f"{name}: expected {', '.join(dtypes[:-1])}{' or ' if dtypes[1:] else ''}{dtypes[-1]} [{sizes}] on {where}, found {found.dtype} {list(found.shape)} on "
+        f"{here}{convert}"
     )

@@ -10,135 +10,30 @@ import threading
 from pathlib import Path
 from typing import Any, Callable, NoReturn, Optional, Union
 
+from ._errors import KINDS, ArgumentError, Error
+from ._structs import LayerInfo, ModelInfo, Options, Part, StoredLayer, StoredMatrix, Tokens
+
 #: TWOFOUR_ABI of the header that this file follows.
-ABI = 4
-MOST_PARTS = 4
-
-
-class Error(Exception):
-    """What the program reports with exit code 2: where, what was expected, what was found."""
-
-
-class Interrupted(Error):
-    """A command that its progress callback stopped. What it had finished stays, as after Ctrl-C."""
-
-
-class LayerInfo(c.Structure):
-    """twofour_layer_info"""
-
-    _fields_ = [
-        ("size", c.c_size_t),
-        ("name", c.c_char_p),
-        ("layout", c.c_char_p),
-        ("experts", c.c_int64),
-        ("hidden", c.c_int64),
-        ("intermediate", c.c_int64),
-        ("gated", c.c_int32),
-        ("top_k", c.c_int32),
-        ("weight_bytes", c.c_uint64),
-        ("device_bytes", c.c_uint64),
-    ]
-
-
-class Options(c.Structure):
-    """twofour_options"""
-
-    _fields_ = [
-        ("size", c.c_size_t),
-        ("expert_map", c.POINTER(c.c_int32)),
-        ("expert_map_size", c.c_int64),
-        ("weight_on_input", c.c_int32),
-        ("limit", c.c_float),
-    ]
-
-
-class Tokens(c.Structure):
-    """twofour_tokens"""
-
-    _fields_ = [
-        ("size", c.c_size_t),
-        ("m", c.c_int64),
-        ("top_k", c.c_int64),
-        ("dtype", c.c_int32),
-        ("hidden", c.c_void_p),
-        ("topk_ids", c.c_void_p),
-        ("topk_weights", c.c_void_p),
-        ("out", c.c_void_p),
-        ("error_flag", c.c_void_p),
-    ]
-
-
-class Part(c.Structure):
-    """twofour_part"""
-
-    _fields_ = [
-        ("size", c.c_size_t),
-        ("suffix", c.c_char_p),
-        ("dtype", c.c_char_p),
-        ("rows", c.c_int64),
-        ("cols", c.c_int64),
-        ("parts", c.c_int32),
-    ]
-
-
-class StoredLayer(c.Structure):
-    """twofour_stored_layer"""
-
-    _fields_ = [
-        ("size", c.c_size_t),
-        ("name", c.c_char_p),
-        ("layout", c.c_char_p),
-        ("experts", c.c_int64),
-        ("hidden", c.c_int64),
-        ("intermediate", c.c_int64),
-        ("gated", c.c_int32),
-        ("w13_parts", c.c_void_p * MOST_PARTS),
-        ("w2_parts", c.c_void_p * MOST_PARTS),
-        ("w13_global_scale", c.c_void_p),
-        ("w2_global_scale", c.c_void_p),
-    ]
-
-
-class StoredMatrix(c.Structure):
-    """twofour_stored_matrix"""
-
-    _fields_ = [
-        ("size", c.c_size_t),
-        ("name", c.c_char_p),
-        ("layout", c.c_char_p),
-        ("experts", c.c_int64),
-        ("n", c.c_int64),
-        ("k", c.c_int64),
-        ("gated", c.c_int32),
-        ("parts", c.c_void_p * MOST_PARTS),
-        ("global_scale", c.c_void_p),
-    ]
-
-
-class ModelInfo(c.Structure):
-    """twofour_model_info"""
-
-    _fields_ = [
-        ("size", c.c_size_t),
-        ("layers", c.c_int64),
-        ("hidden", c.c_int64),
-        ("vocabulary", c.c_int64),
-    ]
-
+ABI = 6
 
 #: TWOFOUR_CPU, TWOFOUR_CUDA and TWOFOUR_CUDA_DEVICE(0)
-_CPU, _CUDA, _CUDA_DEVICE_0 = 0, 1, 16
+CPU, _CUDA, _CUDA_DEVICE_0 = 0, 1, 16
 
 
 def device_number(device: Union[str, int, None]) -> int:
     """TWOFOUR_CPU, TWOFOUR_CUDA or TWOFOUR_CUDA_DEVICE(index)."""
     text = f"cuda:{device}" if isinstance(device, int) else str(device or "cpu")
     if text == "cpu":
-        return _CPU
+        return CPU
     kind, _, index = text.partition(":")
     if kind != "cuda" or (index and not (index.isascii() and index.isdigit())):
-        raise ValueError(f"device: expected cpu, cuda or cuda:N, found {text}")
+        raise ArgumentError(f"device: expected cpu, cuda or cuda:N, found {text}")
     return _CUDA_DEVICE_0 + int(index) if index else _CUDA
+
+
+def device_text(device: int) -> str:
+    """The name of a device's number."""
+    return "cpu" if device == CPU else "cuda" if device == _CUDA else f"cuda:{device - _CUDA_DEVICE_0}"
 
 
 #: twofour_progress: user, phase, bytes done, bytes in all; another number than 0 stops the command.
@@ -146,7 +41,6 @@ Progress = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_char_p, c.c_uint64, c.c_uint64)
 
 _INT64S = c.POINTER(c.c_int64)
 _HANDLE = c.POINTER(c.c_void_p)
-
 
 
 def _number(kind: Any) -> Any:
@@ -159,7 +53,7 @@ def _number(kind: Any) -> Any:
         def from_param(given: Any) -> Any:
             number = operator.index(given)
             if not least <= number <= most:
-                raise ValueError(f"expected {least} to {most}, found {number}")
+                raise ArgumentError(f"expected {least} to {most}, found {number}")
             return kind(number)
 
     return Number
@@ -171,7 +65,15 @@ class _Text:
     @staticmethod
     def from_param(given: Any) -> Any:
         if isinstance(given, bytes) and b"\0" in given:
-            raise ValueError(f"expected text without a NUL, found {given!r}")
+            raise ArgumentError(f"expected text without a NUL, found {given!r}")
+        return c.c_char_p.from_param(given)
+
+
+class _Bytes:
+    """The type of an argument that is bytes of a size that is given, too."""
+
+    @staticmethod
+    def from_param(given: Any) -> Any:
         return c.c_char_p.from_param(given)
 
 
@@ -211,10 +113,15 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "get_model_info": (c.c_void_p, c.POINTER(ModelInfo)),
     "begin_sequence": (c.c_void_p, _HANDLE),
     "append": (c.c_void_p, c.c_void_p, c.c_int64, c.c_int32, c.c_void_p),
+    "open_tokenizer": (c.c_char_p, _HANDLE),
+    "encode": (c.c_void_p, _Bytes, c.c_uint64, c.c_int32, c.c_void_p, c.c_int64, _INT64S),
+    "decode": (c.c_void_p, c.c_void_p, c.c_int64, c.c_int32, _HANDLE, c.POINTER(c.c_uint64)),
+    "token": (c.c_void_p, c.c_int32, _HANDLE, c.POINTER(c.c_uint64)),
+    "find_token": (c.c_void_p, c.c_char_p, c.POINTER(c.c_int32)),
     "command": (c.c_int32, c.POINTER(c.c_char_p), Progress, c.c_void_p, c.POINTER(c.c_int32), _HANDLE),
 }
 #: Functions that free one pointer.
-_FREEING = ("close", "unload", "release_matrix", "free", "close_checkpoint", "close_model", "end_sequence")
+_FREEING = ("close", "unload", "release_matrix", "free", "close_checkpoint", "close_model", "end_sequence", "close_tokenizer")
 
 
 def _find() -> str:
@@ -231,14 +138,6 @@ def _find() -> str:
         "libtwofour.so: expected it in the installed package, found none; "
         "install the wheel, or name a library in TWOFOUR_LIBRARY"
     )
-
-
-class Owner:
-    """What frees a handle at its end, and so is not copied."""
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        kind = type(self).__name__
-        raise TypeError(f"{kind}: expected to be used where it was made, found it copied or pickled; make another")
 
 
 class Library:
@@ -261,6 +160,9 @@ class Library:
             function.argtypes, function.restype = (c.c_void_p,), None
         for name in ("version", "last_error"):
             getattr(self._lib, f"twofour_{name}").restype = c.c_char_p
+        self._lib.twofour_last_error_kind.restype = c.c_int
+        self._lib.twofour_vocabulary_size.argtypes = (c.c_void_p,)
+        self._lib.twofour_vocabulary_size.restype = c.c_int64
         self._lib.twofour_layer_count.argtypes = (c.c_void_p,)
         self._lib.twofour_layer_count.restype = c.c_int64
 
@@ -269,14 +171,19 @@ class Library:
 
     def fail(self) -> NoReturn:
         """Raises Error with what the last failed call of this thread found wrong."""
-        raise Error(self.last_error().decode(errors="replace"))
+        raise self.error(self.last_error().decode(errors="replace"))
+
+    def error(self, message: str) -> Error:
+        """The error of the last failed call of this thread, with a message."""
+        kind = int(self.last_error_kind())
+        return (KINDS[kind] if kind < len(KINDS) else Error)(message)
 
     def check(self, name: str, *arguments: Any) -> None:
-        """Calls a function of that name; raises Error where it fails, ValueError on what is no argument of it."""
+        """Calls a function of that name; raises Error where it fails, ArgumentError on what is no argument of it."""
         try:
             failed = getattr(self._lib, f"twofour_{name}")(*arguments)
         except c.ArgumentError as error:
-            raise ValueError(f"{name}: {error}") from None
+            raise ArgumentError(f"{name}: {error}") from None
         if failed != 0:
             self.fail()
 
@@ -290,6 +197,15 @@ class Library:
         """The text that a function gives as its last argument."""
         return self.take(self.handle(name, *arguments))
 
+    def sized_text(self, name: str, size: c.c_uint64, *arguments: Any) -> bytes:
+        """The text and its size that a function gives as its last two arguments, which is freed."""
+        pointer = c.c_void_p()
+        self.check(name, *arguments, c.byref(pointer), c.byref(size))
+        try:
+            return c.string_at(pointer.value or 0, size.value)
+        finally:
+            self.free(pointer)
+
     def take(self, pointer: c.c_void_p) -> str:
         """A text of the library's, which is freed."""
         try:
@@ -300,6 +216,15 @@ class Library:
 
 _loaded: Optional[Library] = None
 _lock = threading.Lock()
+
+
+def _forget() -> None:
+    """In the child of a fork, where a thread that held the lock is missing."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def library() -> Library:

@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 import torch
 
-from .._library import Error
+from .._errors import Error
 from .stored_module import StoredModule
 
 #: Rows that are decoded at a time: no more of the matrix is ever in another type than FP8.

@@ -10,7 +10,7 @@ from typing import Any, Mapping, Optional, Sequence
 import torch
 
 from .._layer import Layer, LayerShape, layout_parts
-from .._library import Error
+from .._errors import Error
 from .stored_module import DTYPES, NAMES, StoredModule, module_of, workspace_of
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .._layer import layout_parts
-from .._library import Error
+from .._errors import Error
 from .._linear import Linear, LinearShape
 from .stored_module import DTYPES, NAMES, StoredModule, module_of, workspace_of
 

@@ -23,7 +23,7 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from .._library import Error
+from .._errors import Error
 from .fp8_linear import Fp8Linear
 from .stored_block import StoredBlock, layer_shape
 from .stored_linear import CheckpointLinear

@@ -26,7 +26,7 @@ from vllm.model_executor.layers.quantization.base_config import QuantizationConf
 from vllm.model_executor.models.utils import WeightsMapper
 
 from .._layer import LayerShape
-from .._library import Error
+from .._errors import Error
 from .._linear import LinearShape
 from .slices import rank_slice
 from .stored_block import StoredBlock
