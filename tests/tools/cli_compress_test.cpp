@@ -358,7 +358,7 @@ TEST_CASE("compress refuses what it cannot do, one message each") {
       {"compress", model, out, "--tokens", tokens, "--to", "v7", "--budget", "0.5", "--budget-stats", plain},
       plain + ": expected fisher_hessian");
   refused({"compress", model, out, "--tokens", tokens, "--to", "v7", "--method", "gptq"},
-          "--method: expected joint, wanda or magnitude where weights are pruned, found gptq");
+          "--method: expected joint, wanda or magnitude if weights are pruned, found gptq");
   refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--include", "nothing"}, "nothing");
   refused(
       {"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--keep-stats", model + "/config.json"},
@@ -383,9 +383,9 @@ TEST_CASE("compress refuses what it cannot do, one message each") {
   fs::create_directories(files.path("out.compressing"));
   std::ofstream(files.path("out.compressing") + "/mine") << "x";
   refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4"},
-          "expected no folder, found one that twofour did not make");
+          "expected no folder, found one that twofour did not create");
   refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--resume"},
-          "expected no folder, found one that twofour did not make");
+          "expected no folder, found one that twofour did not create");
   CHECK(fs::exists(files.path("out.compressing") + "/mine"));
   fs::remove_all(files.path("out.compressing"));
   // Weights that are not finite, before any layer is whole.

@@ -155,8 +155,8 @@ TEST_CASE("a head that is stored beside the embedding it is tied to is the same 
   DecoderGolden golden = golden_of("llama-tied-linear");
   golden.tensors["lm_head.weight"] = golden.tensors["model.embed_tokens.weight"];
   contains(refusal(golden, golden.config.dump()),
-           "config.json: tie_word_embeddings: expected false, as lm_head is another matrix than the "
-           "embedding, found true");
+           "config.json: tie_word_embeddings: expected false, because lm_head and the embedding differ, "
+           "found true");
   const Scratch scratch;
   write_decoder_checkpoint(golden, scratch / "model", {}, [&](Tensors& tensors) {
     const auto find = [&](const char* name) -> TensorData& {
