@@ -149,7 +149,7 @@ TEST_CASE("graft and drop with wrong arguments are one line, exit code 2, and le
   CHECK(run_program({"drop", src, out, "--modules", "x", "--experts", "8"}).code == 2);
   CHECK(!fs::exists(out));
   check_one_line(run_program({"graft", src, src, (scratch / "src/below").string(), "--take", "head"}),
-                 "apart from");
+                 "outside of");
   const Outcome dry = run_program({"drop", src, out, "--modules", "lm_head", "--dry-run"});
   CHECK(dry.code == 0);
   CHECK(dry.out.find("lm_head") == std::string::npos);

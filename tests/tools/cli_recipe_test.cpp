@@ -338,7 +338,7 @@ TEST_CASE("published mixtures are respelled, widened in part and kept beside oth
        "compressed-tensors",
        "3",
        {"--to", "nvfp4", "--dialect", "deepseek-v4"},
-       "expected a source in that form"},
+       "expected a source in this dialect"},
       {"kimi-k2-thinking", "released", "3", {"--to", "nvfp4", "--dialect", "compressed-tensors"}, ""},
       {"qwen3.6-35b-a3b", "nvidia", "4", {"--to", "bf16", "--include", "*.experts.*"}, ""},
       {"qwen3.6-35b-a3b", "nvidia", "4", {"--recipe", path("kept.yaml")}, ""},

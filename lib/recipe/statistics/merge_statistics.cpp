@@ -123,7 +123,7 @@ void merge_statistics(const std::vector<std::filesystem::path>& paths,
     files.push_back(Statistics::open(path));
     std::error_code error;
     if (std::filesystem::equivalent(path, out_path, error))
-      throw Error(fmt::format("{}: expected an output that is not an input, found one", out_path.string()));
+      throw Error(fmt::format("{}: expected an output that is no input, found one", out_path.string()));
   }
   refuse_repeated(files);
   for (const Statistics& s : files) check_diagonals(s);

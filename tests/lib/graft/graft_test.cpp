@@ -168,7 +168,7 @@ TEST_CASE("dropping all that was grafted gives the base's config files back, byt
   CHECK(validate(scratch / "back").differences.empty());
 
   put_text(scratch / "back/config.json", config + " ");
-  CHECK(contains(differences_of_edit(scratch / "back", scratch / "out"), "was grafted from"));
+  CHECK(contains(differences_of_edit(scratch / "back", scratch / "out"), "source was grafted"));
   put_text(scratch / "base/config.json", config + " ");
   CHECK(contains(differences_of_edit(scratch / "out", scratch / "base", scratch / "donor"),
                  "expected the base's config files"));

@@ -134,13 +134,14 @@ TEST_CASE("layouts that a manifest names twice must agree") {
            Case{"\"groups\": [", "\"groups\": [7,", "groups[0]: expected layout as a string, found none"},
            Case{"\"pattern\":\"2:4\"", "\"pattern\":\"4:8\"", "groups[0]: expected pattern \"2:4\" of v7"},
            Case{"\"modules\":[\"model.layers.0.mlp.experts\"]", "\"modules\":[]",
-                "groups[0]: expected modules as a list of names, found a different value"},
+                "groups[0]: expected modules as a list of names, found another value"},
            Case{"\"modules\":[\"model.layers.0.mlp.experts\"]",
                 "\"modules\":[\"model.layers.1.mlp.experts\"]",
                 "groups: expected a group of layout v7 with \"model.layers.0.mlp.experts.w13\", found none"},
            Case{"\"modules\":[\"model.layers.0.mlp.experts\"]",
                 "\"modules\":[\"model.layers.0.mlp.experts\",\"model.layers.1.*\"]",
-                "groups[0]: expected only modules of layout v7, found \"model.layers.1.*\", which is none"},
+                "groups[0]: expected only modules of layout v7, found \"model.layers.1.*\", which is not a "
+                "layout"},
        }) {
     CAPTURE(c.message);
     const Mixed m;

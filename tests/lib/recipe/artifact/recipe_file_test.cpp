@@ -193,7 +193,7 @@ TEST_CASE("errors in a recipe name line, column and key") {
   CHECK(refusal(head + "  ä: ö\n").starts_with("r.yaml:6:3: rules[1]: expected one of the keys"));
   // Columns count characters.
   CHECK(refusal("format: 1\nrules: [{match: [ä, öü, ä], to: keep}]")
-            .starts_with(R"(r.yaml:2:25: rules[0].match[2]: expected each once, found "ä" again)"));
+            .starts_with(R"(r.yaml:2:25: rules[0].match[2]: expected each entry once, found "ä" again)"));
   CHECK(refusal("format: 1\r\nrules:\r\n- {match: a, to: v8}\r\n") ==
         "r.yaml:3:18: rules[0].to: expected keep, bf16, fp8, mxfp8, mxfp4, nvfp4, v7, v7-packed or g8, found "
         "\"v8\"");
@@ -269,7 +269,7 @@ TEST_CASE("what YAML has beyond plain values is refused with its place") {
   CHECK(refusal("format: &a 1\nrules: *a") == "r.yaml:1:9: expected no anchor, found one");
   CHECK(contains(refusal("format: !!int 1"), "r.yaml:1:9: expected no tag, found \"tag:yaml.org,2002:int\""));
   CHECK(refusal("a: 1\n---\nb: 2\n") == "r.yaml:2:1: expected one document, found a second");
-  CHECK(contains(refusal("? [a]\n: b"), "r.yaml:1:3: expected text for a key"));
+  CHECK(contains(refusal("? [a]\n: b"), "r.yaml:1:3: expected a key that is text"));
   CHECK(contains(refusal("format: 1\nrules: ["), "expected YAML, found an error: "));
   CHECK(contains(refusal("a: b: c"), "r.yaml:1:5: expected YAML, found an error: illegal map value"));
   CHECK(contains(refusal("format: 1\nrules: 'a\n"), "expected YAML, found an error: "));

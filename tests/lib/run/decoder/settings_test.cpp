@@ -238,9 +238,9 @@ TEST_CASE("layers beyond those of the config are refused with both counts, draft
     const int64_t layers = golden.config["num_hidden_layers"].get<int64_t>();
     const std::string beyond = "model.layers." + std::to_string(layers + 1);
     golden.tensors[beyond + ".input_layernorm.weight"] = Json(std::vector<int64_t>{8});
-    CHECK(contains(refusal(golden, golden.config.dump()),
-                   "config.json: num_hidden_layers: expected " + std::to_string(layers + 2) +
-                       " as tensors of " + beyond + " say, found " + std::to_string(layers)));
+    CHECK(contains(refusal(golden, golden.config.dump()), "config.json: num_hidden_layers: expected " +
+                                                              std::to_string(layers + 2) + " (tensors of " +
+                                                              beyond + "), found " + std::to_string(layers)));
     golden.tensors[beyond + ".eh_proj.weight"] = Json(std::vector<int64_t>{8, 16});
     CHECK(refusal(golden, golden.config.dump()) == "");
   }

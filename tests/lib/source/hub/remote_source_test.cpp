@@ -327,7 +327,7 @@ TEST_CASE("a URL that libcurl does not take is refused at once") {
   const RetryPolicy slow{2, std::chrono::hours(1)};
   for (const char* bad : {"http://127.0.0.1:99999/x/", "http://[::1/x/"})
     contains(message_of([&] { const RemoteSource remote(bad, std::nullopt, slow); }),
-             "expected a URL, found none");
+             "expected a URL that libcurl accepts, found another");
 }
 
 TEST_CASE("redirects that go on are refused") {
