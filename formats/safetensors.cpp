@@ -174,7 +174,7 @@ void check_offsets(std::string_view where, const std::vector<TensorInfo>& tensor
     position = t.end;
   }
   if (position != data_bytes) {
-    throw Error(fmt::format("{}: expected {} bytes of data as the header says, found {} in the file", where,
+    throw Error(fmt::format("{}: expected {} bytes of data (the header), found {} in the file", where,
                             position, data_bytes));
   }
 }

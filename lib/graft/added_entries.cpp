@@ -161,8 +161,8 @@ std::string QuantizationEntries::cannot_say(const ComingModule& module, const Js
     return scheme.is_null() ? std::string("none") : json_quote_short(json_line(scheme));
   };
   return fmt::format(
-      "{}: expected a quantization_config that can say how {} is quantized ({}), found one that "
-      "says {}; convert the donor to the base's format first",
+      "{}: expected a quantization_config that can describe the quantization of {} ({}), found one that "
+      "describes {}; convert the donor to the base's format first",
       where_, module.name, shown(module.scheme), shown(configured));
 }
 

@@ -85,7 +85,7 @@ class FitCheck {
     for (const char* key : {"hidden_size", "num_hidden_layers"}) {
       const auto ours = size_of(base_, key), theirs = size_of(donor_, key);
       if (!ours || !theirs || *ours == *theirs) continue;
-      problems_.add("{}: {}: expected {} as {} says, found {}", (donor_.path() / "config.json").string(), key,
+      problems_.add("{}: {}: expected {} ({}), found {}", (donor_.path() / "config.json").string(), key,
                     *ours, (base_.path() / "config.json").string(), *theirs);
     }
   }
@@ -147,7 +147,7 @@ class FitCheck {
     }
     for (const auto& [block, count] : counts) {
       if (promised == 0 || count == promised) continue;
-      problems_.add("{}: expected {} experts as {} says, found {}", block, promised,
+      problems_.add("{}: expected {} experts ({}), found {}", block, promised,
                     (base_.path() / "config.json").string(), count);
     }
   }
@@ -158,8 +158,7 @@ class FitCheck {
     for (size_t i = 0; i < comes.size(); ++i) {
       if (!comes[i] || !is_model_head(module_of(donor_.tensors()[i].name))) continue;
       problems_.add(
-          "{}: expected no head, since {} ties it to the embedding "
-          "(tie_word_embeddings), found one",
+          "{}: expected no head, because {} ties it to the embedding (tie_word_embeddings), found one",
           donor_.where(i), (base_.path() / "config.json").string());
       return;
     }
@@ -239,7 +238,7 @@ void refuse_other_readings(const Checkpoint& from, const std::vector<Linear>& li
     const std::string unlike =
         at == in_result.end() ? "reading: expected one, found none" : unlike_field(m, *at->second);
     if (!unlike.empty()) {
-      problems.add("{}: {} by the result's config; convert it to the base's format first",
+      problems.add("{}: {} under the result's config; convert it to the base's format first",
                    from.where(m.weight), unlike);
       continue;
     }

@@ -148,10 +148,10 @@ class BlockFinder {
 
   void add_router_tensor(size_t i, std::string_view leaf, ExpertBlock& block) {
     if (leaf == "tid2eid") {
-      problems_.add(fmt::format(
-          "{}: expected experts that a router chooses, found a hash layer, which names experts by "
-          "number for each token: such a model cannot lose experts",
-          c_.where(i)));
+      problems_.add(
+          fmt::format("{}: expected experts that a router chooses, found a hash layer, which assigns each "
+                      "token expert numbers: experts of such a model cannot be dropped",
+                      c_.where(i)));
       return;
     }
     const bool whole =

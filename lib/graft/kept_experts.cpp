@@ -41,22 +41,21 @@ void check_count(const Checkpoint& c, const ExpertRules& rules, int64_t count) {
     throw Error(fmt::format("{}: expected fewer than the {} experts of {}, found {}", options::kExperts,
                             rules.experts, c.path().string(), count));
   if (count < rules.top_k)
-    throw Error(fmt::format("{}: expected at least the {} experts a token of {}, found {}", options::kExperts,
-                            rules.top_k, where, count));
+    throw Error(fmt::format("{}: expected at least {} experts, the count per token of {}, found {}",
+                            options::kExperts, rules.top_k, where, count));
   if (rules.groups <= 1) return;
   const int64_t each = count / rules.groups;
   if (count % rules.groups != 0 || rules.experts % rules.groups != 0) {
-    throw Error(
-        fmt::format("{}: expected a multiple of the {} groups of {}, since equally many of "
-                    "each stay, found {} of {}",
-                    options::kExperts, rules.groups, where, count, rules.experts));
+    throw Error(fmt::format(
+        "{}: expected a multiple of the {} groups of {}, because equally many of each stay, found {} of {}",
+        options::kExperts, rules.groups, where, count, rules.experts));
   }
   if (each * rules.top_groups < rules.top_k || (rules.two_a_group && each < 2)) {
     throw Error(
         fmt::format("{}: expected groups with enough experts for {} a token from {} groups of "
                     "{}{}, found {} a group",
                     options::kExperts, rules.top_k, rules.top_groups, where,
-                    rules.two_a_group ? ", which scores a group by two" : "", each));
+                    rules.two_a_group ? ", because the scores of two experts rank a group" : "", each));
   }
 }
 
@@ -89,7 +88,7 @@ ExpertRules expert_rules(const Checkpoint& c, const std::vector<ExpertBlock>& bl
   rules.experts = *count;
   for (const ExpertBlock& block : blocks) {
     if (block.experts == rules.experts) continue;
-    throw Error(fmt::format("{}: expected {} experts as {} says, found {}", block.name, rules.experts, where,
+    throw Error(fmt::format("{}: expected {} experts ({}), found {}", block.name, rules.experts, where,
                             block.experts));
   }
   rules.top_k = setting(c.config(), {"num_experts_per_tok", "num_experts_per_token", "top_k_experts",
@@ -118,7 +117,7 @@ void check_kept_experts(const Checkpoint& c, const std::vector<ExpertBlock>& blo
     const std::vector<int64_t>& kept = at->second;
     if (!count) count = kept.size();
     if (kept.size() != *count)
-      problems.add("{}: {}: expected {} experts as in the first block, found {}", where, block.name, *count,
+      problems.add("{}: {}: expected {} experts (as in the first block), found {}", where, block.name, *count,
                    kept.size());
     std::map<int64_t, int64_t> of_group;
     for (size_t i = 0; i < kept.size(); ++i) {
@@ -201,10 +200,8 @@ Edit keep_salient_experts(const Checkpoint& c, int64_t count, const std::filesys
   }
   for (const TensorInfo& t : file.tensors()) {
     if (!known.contains(t.name))
-      problems.add(
-          "{}: {}: expected P.saliency of blocks of experts of {} alone, found another "
-          "entry",
-          by.string(), json_quote_short(t.name), c.path().string());
+      problems.add("{}: {}: expected only P.saliency of blocks of experts of {}, found another entry",
+                   by.string(), json_quote_short(t.name), c.path().string());
   }
   problems.refuse();
   return edit;

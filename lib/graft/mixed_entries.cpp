@@ -29,8 +29,8 @@ class MixedWriter {
     if (!from_base && !quantization_entry(base.config())) dialect_ = source_dialect(donor);
     if (dialect_ == nullptr || dialect_->mixed_config == nullptr) {
       throw Error(
-          fmt::format("{}: expected a quantization_config in a dialect that has words for several "
-                      "formats, modelopt or compressed-tensors, found another",
+          fmt::format("{}: expected a quantization_config in a dialect that describes several formats, "
+                      "modelopt or compressed-tensors, found another",
                       base.path().string()));
     }
     if (dialect_ == &compressed_tensors_dialect()) {

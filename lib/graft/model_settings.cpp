@@ -138,8 +138,9 @@ LayerCounts count_layers(const Checkpoint& c, int64_t layers) {
     if (found.empty() || *found.rbegin() + 1 == static_cast<int64_t>(found.size())) return;
     int64_t missing = 0;
     while (found.contains(missing)) ++missing;
-    throw Error(fmt::format("{}: expected {} 0 to {} in the result, found no {}; only the last layers can go",
-                            c.path().string(), what, *found.rbegin(), missing));
+    throw Error(
+        fmt::format("{}: expected {} 0 to {} in the result, found no {}; only the last layers can be dropped",
+                    c.path().string(), what, *found.rbegin(), missing));
   };
   check(main, "layers");
   check(draft, "draft layers");
@@ -168,8 +169,8 @@ Json config_after_graft(const Checkpoint& base, const Checkpoint& donor, const C
   }
   if (!known && now.draft > 0) {
     throw Error(
-        fmt::format("{}: expected num_nextn_predict_layers or mtp_num_hidden_layers of the draft layers "
-                    "that come, found neither, nor in {}",
+        fmt::format("{}: expected num_nextn_predict_layers or mtp_num_hidden_layers for the added draft "
+                    "layers, found neither, nor in {}",
                     config_place(donor), config_place(base)));
   }
   lengthen_lists(config, donor.config(), layers, now.draft);
@@ -184,11 +185,12 @@ Json config_after_drop(const Checkpoint& source, const Checkpoint& result) {
   if (now.draft != before.draft) set_draft_count(config, now.draft);
   if (now.main != before.main) {
     if (now.main == 0)
-      throw Error(fmt::format("{}: expected layers to stay, found that all go", source.path().string()));
+      throw Error(
+          fmt::format("{}: expected layers to stay, found that all are dropped", source.path().string()));
     if (before.inlined && now.draft > 0) {
       throw Error(
-          fmt::format("{}: expected the last layers alone to go, found that draft layers, which are "
-                      "numbered behind them, stay; drop mtp, too",
+          fmt::format("{}: expected draft layers, which are numbered after the last layers, to be dropped "
+                      "with them, found that they stay; drop mtp, too",
                       source.path().string()));
     }
     if (layers != kNoLayerCount) set_everywhere(config, "num_hidden_layers", now.main);

@@ -55,8 +55,9 @@ void refuse_parts_of_blocks(const Checkpoint& c, const std::vector<bool>& stays)
   for (size_t i = 0; i < stays.size(); ++i) {
     const std::string block = block_of(c.tensors()[i].name);
     if (stays[i] || block.empty() || !left.contains(block)) continue;
-    throw Error(fmt::format("{}: expected all of {} to go or to stay, found some of it; {} drops experts",
-                            c.where(i), block, options::kExperts));
+    throw Error(
+        fmt::format("{}: expected all of {} to be dropped or to stay, found a part of it; {} drops experts",
+                    c.where(i), block, options::kExperts));
   }
 }
 

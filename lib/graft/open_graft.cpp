@@ -57,7 +57,7 @@ std::vector<ComingModule> coming_modules(const Checkpoint& donor, const Quantiza
   for (const std::string& name : quantized) {
     coming.push_back(words.scheme_of(name));
     if (coming.back().scheme.is_null()) {
-      throw Error(fmt::format("{}: expected its config to say how {} is quantized, found nothing",
+      throw Error(fmt::format("{}: expected a config that describes the quantization of {}, found none",
                               donor.path().string(), name));
     }
   }

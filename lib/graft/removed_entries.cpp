@@ -26,9 +26,10 @@ void refuse_moved(const char* key, const std::string& text, const std::vector<st
   for (const std::string& module : modules) {
     const auto now = new_name(module);
     if (!now || is_exception_for(text, module) == is_exception_for(text, *now)) continue;
-    throw Error(fmt::format(
-        "quantization_config.{}: expected entries that match {} under its new name {} as before, found {}",
-        key, module, *now, json_quote_short(text)));
+    throw Error(
+        fmt::format("quantization_config.{}: expected entries that match {} under its new name {} as under "
+                    "the old one, found {}",
+                    key, module, *now, json_quote_short(text)));
   }
 }
 

@@ -244,7 +244,7 @@ Report diff_report(const DiffResult& r, uint64_t failed) {
   const auto equal = static_cast<size_t>(r.count(DiffClass::kEqual) + r.count(DiffClass::kReciprocal));
   report.verdict = report.failed               ? counted(failed, "difference")
                    : equal == r.entries.size() ? "equal as numbers"
-                                               : "no difference that counts";
+                                               : "no counted difference";
   report.facts = {{"A", 0, false, r.a_what}, {"B", 0, false, r.b_what}};
   for (size_t i = 0; i < kDiffClasses; ++i) {
     const auto cls = static_cast<DiffClass>(i);

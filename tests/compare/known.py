@@ -29,7 +29,7 @@ class Known:
 
 
 KNOWN = [
-    Known("rules of lint", "lint knows more of names, counts, parts, tokens and causes, and its rules say so", ("*lint*",),
+    Known("rules of lint", "lint knows more of names, counts, parts, tokens and causes, and its texts are plainer", ("*lint*",),
           outputs=("stdout", "*.html")),
     Known("linear attention", "the commit before does not run models that have it",
           tuple(f"model {name}*/*{what}*" for name in ("qwen3_next", "qwen3_5") for what in ("eval", "generate", "stats")), exits=((2, 0),)),

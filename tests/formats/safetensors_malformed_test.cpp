@@ -209,13 +209,13 @@ std::vector<Lie> coverage_lies() {
       {"odd count of F4", with(R"("F4")", "[3]", "[0,2]"), 2, "\"a\": F4 [3] does not end on a whole byte"},
       {"two six-bit numbers", with(R"("F6_E2M3")", "[2]", "[0,2]"), 2, "does not end on a whole byte"},
       {"trailing bytes", with(R"("U8")", "[1]", "[0,1]"), 2,
-       "expected 1 bytes of data as the header says, found 2 in the file"},
+       "expected 1 bytes of data (the header), found 2 in the file"},
       {"trailing bytes without tensors", "{}", 1,
-       "expected 0 bytes of data as the header says, found 1 in the file"},
+       "expected 0 bytes of data (the header), found 1 in the file"},
       {"data cut", with(R"("U8")", "[4]", "[0,4]"), 3,
-       "expected 4 bytes of data as the header says, found 3 in the file"},
+       "expected 4 bytes of data (the header), found 3 in the file"},
       {"no data", with(R"("U8")", "[4]", "[0,4]"), 0,
-       "expected 4 bytes of data as the header says, found 0 in the file"},
+       "expected 4 bytes of data (the header), found 0 in the file"},
   };
 }
 

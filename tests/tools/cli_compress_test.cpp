@@ -188,9 +188,8 @@ TEST_CASE("without its statistics validate proves all but the choice of weights,
   edit.close();
   const Outcome spoilt = run_program({"validate", files.path("out"), "--source", files.path("model")});
   CHECK(spoilt.code == 1);
-  CHECK_MESSAGE(
-      spoilt.out.find("expected 2:4 as twofour.json says, found more at row 0, k 0") != std::string::npos,
-      spoilt.out);
+  CHECK_MESSAGE(spoilt.out.find("expected 2:4 (twofour.json), found more at row 0, k 0") != std::string::npos,
+                spoilt.out);
   write_decoder_checkpoint(files.golden, files.scratch / "other", {}, [](Tensors& tensors) {
     for (TensorData& t : tensors) {
       if (t.name == "model.norm.weight") t.bytes[0] ^= 1;
@@ -358,7 +357,7 @@ TEST_CASE("compress refuses what it cannot do, one message each") {
       {"compress", model, out, "--tokens", tokens, "--to", "v7", "--budget", "0.5", "--budget-stats", plain},
       plain + ": expected fisher_hessian");
   refused({"compress", model, out, "--tokens", tokens, "--to", "v7", "--method", "gptq"},
-          "--method: expected joint, wanda or magnitude where weights are pruned, found gptq");
+          "--method: expected joint, wanda or magnitude if weights are pruned, found gptq");
   refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--include", "nothing"}, "nothing");
   refused(
       {"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--keep-stats", model + "/config.json"},
@@ -383,9 +382,9 @@ TEST_CASE("compress refuses what it cannot do, one message each") {
   fs::create_directories(files.path("out.compressing"));
   std::ofstream(files.path("out.compressing") + "/mine") << "x";
   refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4"},
-          "expected no folder, found one that twofour did not make");
+          "expected no folder, found one that twofour did not create");
   refused({"compress", model, out, "--tokens", tokens, "--to", "nvfp4", "--resume"},
-          "expected no folder, found one that twofour did not make");
+          "expected no folder, found one that twofour did not create");
   CHECK(fs::exists(files.path("out.compressing") + "/mine"));
   fs::remove_all(files.path("out.compressing"));
   // Weights that are not finite, before any layer is whole.

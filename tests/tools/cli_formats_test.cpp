@@ -98,13 +98,12 @@ TEST_CASE("options of formats name what they expect") {
   CHECK(error_of({"fp8", "--block", "32x32", "--granularity", "row"}) ==
         "twofour: --block: expected with --granularity block, found with row\n");
   CHECK(error_of({"fp8", "--block", "32x32", "--dialect", "modelopt"}) ==
-        "twofour: --block: expected 128x128, which is all that the modelopt dialect has, found 32x32\n");
+        "twofour: --block: expected 128x128, the only choice of the modelopt dialect, found 32x32\n");
   CHECK(error_of({"fp8", "--scale-dtype", "f16"}) ==
         "twofour: --scale-dtype: expected f32, bf16 or e8m0, found f16\n");
   CHECK(error_of({"fp8", "--scale-dtype", "e8m0"}) ==
-        "twofour: --scale-dtype: expected f32, bf16, which is all that the compressed-tensors dialect has, "
-        "found "
-        "e8m0\n");
+        "twofour: --scale-dtype: expected f32, bf16, the only choice of the compressed-tensors dialect, "
+        "found e8m0\n");
   CHECK(error_of({"mxfp8", "--dialect", "deepseek"}) ==
         "twofour: --dialect: expected modelopt or compressed-tensors, which have MXFP8, found deepseek\n");
   CHECK(error_of({"bf16", "--exact", "strict"}) ==

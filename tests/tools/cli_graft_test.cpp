@@ -143,13 +143,13 @@ TEST_CASE("graft and drop with wrong arguments are one line, exit code 2, and le
   check_one_line(run_program({"drop", src, out, "--modules", "lm_head", "--by", by}),
                  "expected with --experts only");
   check_one_line(run_program({"drop", src, out, "--modules", "model.layers.0.*"}),
-                 "only the last layers can go");
+                 "only the last layers can be dropped");
   check_one_line(run_program({"validate", src, "--donor", src}), "expected with --source only");
   CHECK(run_program({"drop", src, out}).code == 2);
   CHECK(run_program({"drop", src, out, "--modules", "x", "--experts", "8"}).code == 2);
   CHECK(!fs::exists(out));
   check_one_line(run_program({"graft", src, src, (scratch / "src/below").string(), "--take", "head"}),
-                 "apart from");
+                 "outside of");
   const Outcome dry = run_program({"drop", src, out, "--modules", "lm_head", "--dry-run"});
   CHECK(dry.code == 0);
   CHECK(dry.out.find("lm_head") == std::string::npos);

@@ -219,7 +219,7 @@ TEST_CASE("convert downloads shard by shard and writes what it writes of a direc
   CHECK(f.run({"validate", f.path("usual"), "--source", f.source().string(), "-q"}).code == 0);
   check_one_line(f.run({"convert", kUrl, f.path("small"), "--to", "v7", "--cache", f.path("cache"),
                         "--cache-size", "1000"}),
-                 "--cache-size: expected room for hf://org/name@");
+                 "--cache-size: expected space for hf://org/name@");
 }
 
 TEST_CASE("nothing is written to a URL, and downloads are apart from what is written") {
@@ -233,7 +233,7 @@ TEST_CASE("nothing is written to a URL, and downloads are apart from what is wri
   CHECK(!fs::exists("hf:"));
   for (const char* cache : {"out", "out/cache", "./out/../out/cache"}) {
     check_one_line(f.run({"convert", kUrl, "out", "--to", "v7", "--cache", cache}),
-                   "--cache: expected a directory apart from out, which is to be written");
+                   "--cache: expected a directory outside of out, which is to be written");
   }
   CHECK(!fs::exists("out"));
   fs::current_path(before);

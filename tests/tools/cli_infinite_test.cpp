@@ -48,7 +48,7 @@ TEST_CASE("weights that BF16 does not hold are refused") {
   fp8_weights({48, 32}, 1).add_to(fp8, "m.weight");
   fp8.back().bytes[17 * 32 + 5] = 0x7E;  // 448
   fp8.push_back(scalar("m.weight_scale", 1e37f));
-  check_refused(fp8, kToBf16, "m.weight: expected finite weights that BF16 holds, found");
+  check_refused(fp8, kToBf16, "m.weight: expected finite weights within BF16, found");
 
   Tensors nvfp4;
   Nvfp4Matrix matrix = random_matrix(48, 32, 2, 1.0f);
@@ -66,7 +66,7 @@ TEST_CASE("weights that BF16 does not hold are refused") {
   StoredTensor(DType::kU8, {16, 2}, 4, 200).add_to(mxfp4, "m.weight_scale");
   mxfp4.back().bytes[7] = 254;
   mxfp4.front().bytes[3 * 32 + 16] = 0x77;
-  check_refused(mxfp4, kToBf16, "m.weight_packed: expected finite weights that BF16 holds, found");
+  check_refused(mxfp4, kToBf16, "m.weight_packed: expected finite weights within BF16, found");
 
   Tensors stacks = experts_stored_as("stack, k outer", "model.layers.0.mlp.experts", 2, 32, 32);
   for (TensorData& t : stacks) {
@@ -118,7 +118,7 @@ TEST_CASE("the largest numbers that BF16 holds are written") {
   written.read(*written.find("m.weight"), 0, bytes);
   for (size_t i = 0; i < bytes.size(); i += 2) CHECK((bytes[i] == 0x7F && bytes[i + 1] == 0x7F));
   fp8.back() = scalar("m.weight_scale", 0x1.ffp127f);  // half a place above: infinity
-  check_refused(fp8, kToBf16, "expected finite weights that BF16 holds");
+  check_refused(fp8, kToBf16, "expected finite weights within BF16");
 }
 
 TEST_CASE("scales without a finite reciprocal are refused") {
@@ -154,7 +154,7 @@ TEST_CASE("weights that grow beyond BF16 by scales of powers of two are refused"
   const float large = 3.4e38f;
   std::memcpy(f32[0].bytes.data(), &large, sizeof(large));
   for (const char* to : {"mxfp4", "mxfp8", "fp8"})
-    check_refused(f32, {"--to", to}, "m.weight: expected finite weights that BF16 holds, found 3.4e+38");
+    check_refused(f32, {"--to", to}, "m.weight: expected finite weights within BF16, found 3.4e+38");
 }
 
 TEST_CASE("codes are not copied with a global scale that makes them infinite") {

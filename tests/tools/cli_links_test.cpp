@@ -60,9 +60,8 @@ struct LinkFiles : DecoderFiles {
 
 void check_refused(const Outcome& o, const std::string& link, const fs::path& target) {
   CHECK(o.code == 2);
-  for (const std::string& part :
-       {link + ": expected a file within the checkpoint, found a link out of it to ",
-        fs::canonical(target).string(), std::string("--follow-links")})
+  for (const std::string& part : {link + ": expected a file within the checkpoint, found a link to ",
+                                  fs::canonical(target).string(), std::string("--follow-links")})
     CHECK_MESSAGE(o.err.find(part) != std::string::npos, o.err);
 }
 
@@ -213,22 +212,22 @@ TEST_CASE("shards and index behind links, and a snapshot of the Hub's cache, are
 TEST_CASE("a copy of such a snapshot without its blobs says so, in convert and lint") {
   const LinkFiles files;
   const std::string text =
-      "config.json: expected a file, found a link to ../../blobs/abc, which is not there "
-      "(copied without -L?)";
+      "config.json: expected a file, found a link to ../../blobs/abc, which does not exist (copied without "
+      "-L?)";
   files.link("model/config.json", "../../blobs/abc");
   check_one_line(run_program({"convert", files.path("model"), files.path("out"), "--to", "v7"}), text);
   const Outcome config = run_program({"lint", files.path("model")});
   CHECK(config.code == 1);
-  contains(config.out, "found a link to ../../blobs/abc, which is not there (copied without -L?)");
+  contains(config.out, "found a link to ../../blobs/abc, which does not exist (copied without -L?)");
   files.link("model/model.safetensors", "../../blobs/def");
   const Outcome shard = run_program({"lint", files.path("model")});
-  contains(shard.out, "found a link to ../../blobs/def, which is not there (copied without -L?)");
+  contains(shard.out, "found a link to ../../blobs/def, which does not exist (copied without -L?)");
   fs::remove(files.scratch / "model/config.json");
   check_one_line(run_program({"convert", files.path("model"), files.path("out"), "--to", "v7"}),
-                 "model.safetensors: expected a file, found a link to ../../blobs/def, which is not there");
+                 "model.safetensors: expected a file, found a link to ../../blobs/def, which does not exist");
   files.link("gone", "nowhere");
   check_one_line(run_program({"inspect", files.path("gone")}),
-                 "gone: expected a file or directory, found a link to nowhere, which is not there");
+                 "gone: expected a file or directory, found a link to nowhere, which does not exist");
 }
 
 TEST_CASE("lint warns of what conversions refuse") {

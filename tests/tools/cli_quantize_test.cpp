@@ -77,7 +77,7 @@ TEST_CASE("a destination that is, holds or lies in the checkpoint whose scales a
           run_program({"quantize", src, out, "--keep-global-scale", keep, "--force", "--dry-run"}),
           run_program({"plan", src, out, "--to", "quantize", "-o", plan, "--keep-global-scale", keep})}) {
       CHECK(o.code == 2);
-      CHECK_MESSAGE(o.err.find("expected a directory apart from the kept checkpoint") != std::string::npos,
+      CHECK_MESSAGE(o.err.find("expected a directory outside of the kept checkpoint") != std::string::npos,
                     o.err);
     }
     CHECK(!std::filesystem::exists(plan));

@@ -195,7 +195,7 @@ TEST_CASE("a bad recipe ends with exit code 2 and one line, and nothing is writt
   refused("", ":1:1: expected a recipe, found nothing");
   refused("format: 2\nrules: []\n", ":1:9: format: expected 1, ");
   refused("format: 1\nrules:\n- match: experts\n  to: v7\n  granularity: row\n",
-          ":5:16: rules[0].granularity: expected with to: fp8 only, found with to: v7");
+          ":5:16: rules[0].granularity: expected it only with to: fp8, found it with to: v7");
   refused("\xff", ":1:1: expected UTF-8");
   refused(std::string(2 << 20, 'a'), ": expected at most 1048576 bytes, found 2097152");
   check_one_line(
@@ -338,7 +338,7 @@ TEST_CASE("published mixtures are respelled, widened in part and kept beside oth
        "compressed-tensors",
        "3",
        {"--to", "nvfp4", "--dialect", "deepseek-v4"},
-       "expected a source in that form"},
+       "expected a source in this dialect"},
       {"kimi-k2-thinking", "released", "3", {"--to", "nvfp4", "--dialect", "compressed-tensors"}, ""},
       {"qwen3.6-35b-a3b", "nvidia", "4", {"--to", "bf16", "--include", "*.experts.*"}, ""},
       {"qwen3.6-35b-a3b", "nvidia", "4", {"--recipe", path("kept.yaml")}, ""},

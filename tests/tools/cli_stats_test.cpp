@@ -129,7 +129,7 @@ TEST_CASE(
   CHECK(run_program({"lint", out}).code != 2);
   const Outcome proof = run_program({"validate", out, "--source", src, "--stats", stats});
   CHECK(proof.code == 2);
-  CHECK(proof.err.find("found sparsegpt, which twofour 0.2.0 is the last to have") != std::string::npos);
+  CHECK(proof.err.find("found sparsegpt, which twofour 0.2.0 was the last to have") != std::string::npos);
 }
 
 TEST_CASE("output errors under held-out sums are reported beside those of calibration, and proven") {
@@ -332,7 +332,7 @@ TEST_CASE("a budget prunes what costs the model least a byte, and only quantizes
                    (scratch / "partly").string(), "--pattern", "2:4", "--budget", "1"});
   CHECK(unserved.code == 2);
   CHECK_MESSAGE(
-      unserved.err.find("expected statistics with tokens of all that is pruned") != std::string::npos,
+      unserved.err.find("expected statistics with tokens for all pruned matrices") != std::string::npos,
       unserved.err);
   const Outcome too_little = prune("x", {"--budget", "0"});
   CHECK(too_little.code == 2);
@@ -604,13 +604,13 @@ TEST_CASE("masks of others prune floats and NVFP4, with statistics and without; 
   auto three = good;
   three[2] = 1;
   CHECK(has(refused({{down, DType::kU8, {64, 80}, three}}, prune),
-            "row 0, k 0: expected two of four, found 3 of 4 that stay"));
+            "row 0, k 0: expected two of four to stay, found 3 of 4"));
   auto two = good;
   two[83] = 2;
   CHECK(has(refused({{down, DType::kU8, {64, 80}, two}}, prune), "row 1, k 3: expected 0 or 1, found 2"));
   for (size_t i = 0; i < good.size(); ++i) good[i] = i % 2;
   CHECK(has(refused({{down, DType::kU8, {64, 80}, good}}, {"--pattern", "4:8-paired"}),
-            "expected two pairs of four, found 4 of 8 that stay, not in pairs"));
+            "expected two pairs of four to stay, found 4 of 8, not in pairs"));
 }
 
 TEST_CASE("what says how statistics are used is refused without them") {
@@ -681,7 +681,7 @@ TEST_CASE("rules take methods and sweeps for convert --stats, and make what the 
   CHECK(has(refused("  - {match: mlp, to: fp8, sweeps: 1}\n"),
             "expected with to: keep, nvfp4, v7, v7-packed or g8 only"));
   CHECK(has(refused("  - {match: mlp, to: fp8}\n"), "--stats: expected a rule to: nvfp4"));
-  CHECK(has(refused("  - {match: mlp, to: keep, method: joint}\n"), "expected with pattern only"));
+  CHECK(has(refused("  - {match: mlp, to: keep, method: joint}\n"), "expected it only with pattern"));
   // Without statistics or masks nothing chooses pairs.
   const Outcome pairs =
       run_program({"quantize", src, (scratch / "none").string(), "--pattern", "4:8-paired"});
@@ -716,7 +716,7 @@ TEST_CASE("statistics that do not fit are refused before there is an output") {
   std::memcpy(&b.tensors[0].bytes[400], &nan, sizeof(nan));
   CHECK(refused(b).find("expected a finite number, found nan") != std::string::npos);
   CHECK(refused(statistics(), {"--method", "joint"})
-            .find("expected gptq or rtn where weights are not pruned, found joint") != std::string::npos);
+            .find("expected gptq or rtn if weights are not pruned, found joint") != std::string::npos);
   CHECK(refused(statistics(), {"--pattern", "2:4", "--method", "gptq"})
             .find("expected joint, wanda or magnitude") != std::string::npos);
   CHECK(refused(statistics(), {"--block-scale", "mse"}).find("expected none beside --stats") !=
@@ -737,12 +737,11 @@ TEST_CASE("too few tokens fall back, counted, and statistics of other weights ar
                     stats = (scratch / "stats").string();
   const Outcome made = run_program({"quantize", src, out, "--stats", stats, "--pattern", "2:4"});
   REQUIRE(made.code == 0);
-  CHECK(
-      made.err.find(
-          "5 of 7 matrices are not solved under a full Hessian with descent: fewer than 4 tokens an input") !=
-      std::string::npos);
   CHECK(made.err.find(
-            "2 of 7 matrices are not solved under a full Hessian with descent: fewer tokens than inputs") !=
+            "5 of 7 matrices are not chosen by a full Hessian with descent: fewer than 4 tokens an input") !=
+        std::string::npos);
+  CHECK(made.err.find(
+            "2 of 7 matrices are not chosen by a full Hessian with descent: fewer tokens than inputs") !=
         std::string::npos);
   CHECK(made.err.find("[statistics-of-other-weights]") != std::string::npos);
   CHECK(run_program({"validate", out, "--source", src, "--stats", stats}).code == 0);
@@ -806,7 +805,7 @@ TEST_CASE("targets and sums beyond reason are refused or reported by what reads 
   const Outcome o = run_program({"quantize", src, out, "--stats", stats, "--force"});
   REQUIRE_MESSAGE(o.code == 0, o.err);
   CHECK_MESSAGE(has(o.err,
-                    "1 of 7 matrices are not solved under a full Hessian with descent: inputs that are all 0 "
+                    "1 of 7 matrices are not chosen by a full Hessian with descent: inputs that are all 0 "
                     "(the first, " +
                         down + ": inputs that are all 0, in 500 tokens)"),
                 o.err);

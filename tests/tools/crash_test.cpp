@@ -362,7 +362,8 @@ TEST_CASE("a thread that the system does not start is an error that says so") {
       [&](const Outcome& o, bool complete) {
         CHECK(o.code == 2);
         CHECK(!complete);
-        CHECK_MESSAGE(o.err.starts_with("twofour: threads: expected the system to start another, found"),
+        CHECK_MESSAGE(o.err.starts_with(
+                          "twofour: threads: expected the system to start another thread, found an error"),
                       o.err);
         const bool stays = fs::exists(trial.out);  // with the one weight file finished
         kept += stays;

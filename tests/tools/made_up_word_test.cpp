@@ -101,7 +101,8 @@ TEST_CASE("a row makes the option, its help, the key, the field and the refusal 
     return message_of([&] { read_recipe("r", std::string(recipe).replace(recipe.find("TO"), 2, to)); });
   };
   CHECK(refusal("fp8").empty());
-  CHECK(contains(refusal("bf16"), "rules[0].glaze_type: expected with to: fp8 only, found with to: bf16"));
+  CHECK(contains(refusal("bf16"),
+                 "rules[0].glaze_type: expected it only with to: fp8, found it with to: bf16"));
 }
 
 }  // namespace made_up_word_test

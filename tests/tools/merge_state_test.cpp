@@ -104,7 +104,7 @@ TEST_CASE("a record that was cut or changed is found by merge, and its task writ
   for (const std::string& text : {edited, sound.substr(0, sound.size() - 1), sound + "\n", std::string()}) {
     std::ofstream(p.record()) << text;
     CHECK(contains(refusal({"merge", p.out, "-q"}),
-                   "expected the record as a task wrote it, found it damaged"));
+                   "expected the record that a task wrote, found a damaged one"));
     p.run_tasks();
     CHECK(read_text(p.record()) == sound);
   }

@@ -168,9 +168,9 @@ TEST_CASE("somebody's files in an unfinished directory are named and stay, --for
   const std::string last = std::prev(expected.find(kIndexName))->first;
   fs::remove_all(out / last);
   fs::create_directories(out / last / "notes");
-  refused(last, "a file of our own, found a directory");
+  refused(last, "a file that twofour wrote, found a directory");
   fs::create_symlink(kGolden + "/config.json", out / last);
-  refused(last, "a file of our own, found a symbolic link");
+  refused(last, "a file that twofour wrote, found a symbolic link");
   std::ofstream(out / ("." + last + ".unfinished")) << "half";
   succeed(c.words, {"--resume"});
   CHECK((read_tree(out) == expected));

@@ -124,7 +124,7 @@ int try_all(const Sources& s, const Act& act) {
         // An artifact's own hashes may find the other state first.
         const bool is_refused =
             o.err.find("expected a file that does not change while being read, found") != o.err.npos ||
-            o.err.find("as twofour.json says, found") != o.err.npos;
+            o.err.find("(twofour.json), found") != o.err.npos;
         CHECK_MESSAGE(is_refused, o.err);
         CHECK_FALSE(looks_complete(s.path("out")));
         CHECK_FALSE(fs::exists(s.path("stats-out")));

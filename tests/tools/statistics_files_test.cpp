@@ -102,7 +102,7 @@ TEST_CASE("stats merge and import replace no file, but an earlier result with --
   huge.metadata["text"] = "another";
   huge.write(scratch / "e");
   refused({"merge", out, (scratch / "d").string(), (scratch / "e").string(), "--force"},
-          "gate_proj.hessian: element 0: expected a sum over all files that its type holds");
+          "gate_proj.hessian: element 0: expected a sum over all files that fits its type");
 }
 
 TEST_CASE("--force removes no file that the run reads") {

@@ -80,7 +80,7 @@ TaskNumber from_option(const std::string& text, size_t tasks) {
     throw Error(fmt::format("--task: expected i/n, the first of four being 0/4, found '{}'", text));
   }
   if (tasks != 0 && tasks != *count) {
-    throw Error(fmt::format("--task: expected {} tasks as --tasks says, found {}", tasks, *count));
+    throw Error(fmt::format("--task: expected {} tasks (--tasks), found {}", tasks, *count));
   }
   return checked({*index, *count, "--task"});
 }

@@ -155,7 +155,7 @@ void InputFile::check_unchanged() const {
   struct stat st {};
   if (::fstat(fd_, &st) != 0) throw_io_error(path_, "look at", errno);
   if (static_cast<uint64_t>(st.st_size) == size_ && modified_at(st) == modified_) return;
-  throw Error(fmt::format("{}: expected a file that does not change while being read, found it changed",
+  throw Error(fmt::format("{}: expected a file that does not change while being read, found a change",
                           path_.string()));
 }
 

@@ -158,11 +158,11 @@ void FileStates::check_unchanged(const std::string& advice) const {
   const States now = list();
   for (const auto& [file, then] : files_) {
     const auto at = now.find(file);
-    if (at == now.end()) refuse(file, kStays, "none: it was removed or renamed");
+    if (at == now.end()) refuse(file, kStays, "no file: it was removed or renamed");
     const State& found = at->second;
     if (found == then) continue;
     if (found.inode != then.inode || found.device != then.device)
-      refuse(file, kStays, "another of that name: it was replaced");
+      refuse(file, kStays, "another file of that name: it was replaced");
     if (found.bytes != then.bytes)
       refuse(file, kStays, fmt::format("it changed: {} bytes before, {} now", then.bytes, found.bytes));
     refuse(file, kStays, "it changed: written to or touched");

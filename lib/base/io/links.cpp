@@ -76,8 +76,8 @@ std::optional<LinkOutside> link_outside(const fs::path& folder, const fs::path& 
 
 std::string text_of(const LinkOutside& link) {
   return fmt::format(
-      "{}: expected a file within the checkpoint, found a link out of it to {}: remove it, or take what is "
-      "there with {}",
+      "{}: expected a file within the checkpoint, found a link to {}, outside of it: remove it, or include "
+      "its target with {}",
       link.path.string(), link.target.string(), options::kFollowLinks);
 }
 
@@ -88,7 +88,7 @@ InputFile open_below(const fs::path& folder, const fs::path& path, Links links) 
   const fs::path target = fs::canonical(path, error);
   if (error || !is_inside(target, folder)) throw Error(text_of({path, target}));
   if (!has_name(file.descriptor(), target)) {
-    throw Error(fmt::format("{}: expected a file that does not change while being opened, found it changed",
+    throw Error(fmt::format("{}: expected a file that does not change while being opened, found a change",
                             path.string()));
   }
   return file;
@@ -97,7 +97,7 @@ InputFile open_below(const fs::path& folder, const fs::path& path, Links links) 
 std::string dangling_link(const fs::path& path) {
   std::error_code error;
   if (!fs::is_symlink(fs::symlink_status(path, error)) || !is_absent(path)) return {};
-  return fmt::format("a link to {}, which is not there (copied without -L?)",
+  return fmt::format("a link to {}, which does not exist (copied without -L?)",
                      fs::read_symlink(path, error).string());
 }
 
@@ -109,7 +109,7 @@ std::string where_weights_are(const std::filesystem::path& directory) {
     revisions.push_back(it->path().filename().string());
   if (revisions.empty()) return "none";
   std::sort(revisions.begin(), revisions.end());
-  return fmt::format("none; it is the root of a Hub's cache: take {}",
+  return fmt::format("none; it is the root of a Hub's cache: use {}",
                      (directory / "snapshots" / revisions.front()).string());
 }
 

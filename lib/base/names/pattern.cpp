@@ -145,7 +145,7 @@ NamePattern::NamePattern(std::string text) : text_(std::move(text)) {
   }
   if (repeated_repetition(regex) != Repeated::kNo) {
     throw Error(fmt::format(
-        "pattern '{}': expected parentheses around what is repeated, found a repetition of a repetition",
+        "pattern '{}': expected parentheses around the repeated part, found a repetition of a repetition",
         text_));
   }
   try {
@@ -167,8 +167,8 @@ bool NamePattern::matches(std::string_view name) const {
       return std::regex_search(name.begin(), name.end(), regex_->regex,
                                std::regex_constants::match_continuous);
     } catch (const std::regex_error&) {
-      throw Error(fmt::format("pattern '{}': expected to match {} in few steps, found that it takes too many",
-                              text_, json_quote_short(name)));
+      throw Error(fmt::format("pattern '{}': expected to match {} in few steps, found too many", text_,
+                              json_quote_short(name)));
     }
   }
   return name == text_ || ::fnmatch(glob_.c_str(), std::string(name).c_str(), 0) == 0;

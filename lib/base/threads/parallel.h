@@ -25,7 +25,7 @@ std::jthread start_thread(F&& f) {
     return std::jthread(std::forward<F>(f));
   } catch (const std::system_error& e) {
     throw Error(fmt::format(
-        "threads: expected the system to start another, found that it cannot ({}); use a smaller -j",
+        "threads: expected the system to start another thread, found an error ({}); use a smaller -j",
         e.code().message()));
   }
 }

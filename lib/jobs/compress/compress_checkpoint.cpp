@@ -52,13 +52,12 @@ CompressedCheckpoint::CompressedCheckpoint(const fs::path& source, const Destina
 /// them.
 void CompressedCheckpoint::prepare_work() {
   if (!is_absent(work_) && !Compression::is_work_folder(work_))
-    throw Error(fmt::format("{}: expected no folder, found one that twofour did not make", work_.string()));
+    throw Error(fmt::format("{}: expected no folder, found one that twofour did not create", work_.string()));
   auto folder = std::make_unique<WorkFolder>(work_);
   if (destination_.existing() == Existing::kRefuse && Compression::layers_done(work_)) {
-    throw Error(
-        fmt::format("{}: expected no folder, found what an unfinished run collected; {} goes on from there, "
-                    "{} begins again",
-                    work_.string(), options::kResume, options::kForce));
+    throw Error(fmt::format(
+        "{}: expected no folder, found statistics of an unfinished run; {} continues it, {} begins again",
+        work_.string(), options::kResume, options::kForce));
   }
   if (destination_.existing() != Existing::kResume) folder->clear();
   folder_ = std::move(folder);
@@ -72,8 +71,8 @@ void CompressedCheckpoint::collect(Progress& progress) {
   try {
     compression_.collect(work_, progress);
   } catch (const Interrupted& e) {
-    throw Interrupted(fmt::format("{}\n{}: {} of {} are collected and kept; {} goes on from there", e.what(),
-                                  work_.string(), Compression::layers_done(work_).value_or(0),
+    throw Interrupted(fmt::format("{}\n{}: {} of {} are collected and kept; {} continues from there",
+                                  e.what(), work_.string(), Compression::layers_done(work_).value_or(0),
                                   counted(static_cast<uint64_t>(compression_.layers()), "layer"),
                                   options::kResume));
   } catch (...) {
@@ -132,8 +131,8 @@ Recipe CompressedCheckpoint::recipe_of_complete() const {
     if (rule.statistics_hash.empty() || then.statistics_hash.empty()) continue;
     if (!then.statistics_input.empty() && then.statistics_input != compression_.input_hash())
       throw Error(
-          fmt::format("{}: expected an artifact of this model, these tokens, {} and {}, found one of others; "
-                      "{} begins again",
+          fmt::format("{}: expected an artifact of this model, these tokens, {} and {}, found a different "
+                      "one; {} begins again",
                       artifact.string(), options::kTokenWeights, options::kSequential, options::kForce));
     rule.statistics_hash = then.statistics_hash, rule.statistics_from = then.statistics_from;
     rule.statistics_input = then.statistics_input;

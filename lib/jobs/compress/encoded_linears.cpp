@@ -163,8 +163,8 @@ std::optional<std::vector<EncodedResult>> EncodedLinears::read(const QuantizedGr
         hash_part(*file, parts[p].begin, parts[p].bytes,
                   [&](std::span<const uint8_t> piece) { write(static_cast<int>(p), piece); });
     if (hash != parts[p].hash)
-      throw Error(
-          fmt::format("{}: expected bytes that stay, found others; try again", file->path().string()));
+      throw Error(fmt::format("{}: expected bytes that do not change, found a change; try again",
+                              file->path().string()));
   }
   return results;
 }

@@ -141,12 +141,11 @@ void report_lost(const std::vector<ModuleReport>& results, const Recipe& recipe,
     if (matrices++ == 0) first = one.name;
   }
   if (lost == 0) return;
-  findings.push_back(
-      {Severity::kWarning, "weights-lost", first,
-       fmt::format("{} weights in {} become 0, these among them: compressed-tensors gives blocks of F16 "
-                   "weights below 2^-14 no scale of their own; {} does",
-                   lost, counted(matrices, "matrix", "matrices"),
-                   recipe.rules[0].name(keys::kArithmetic, "modelopt"))});
+  findings.push_back({Severity::kWarning, "weights-lost", first,
+                      fmt::format("{} weights in {} become 0, these among them: compressed-tensors gives "
+                                  "blocks of F16 weights below 2^-14 no scale; {} does",
+                                  lost, counted(matrices, "matrix", "matrices"),
+                                  recipe.rules[0].name(keys::kArithmetic, "modelopt"))});
 }
 
 /// Reports the findings of single matrices, and the comparison of matrices that have given scales.

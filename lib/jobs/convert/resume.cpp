@@ -147,11 +147,10 @@ bool is_pinned(const Checkpoint& source) {
 
 void check_pinned(const Checkpoint& source) {
   if (is_pinned(source)) return;
-  throw Error(
-      fmt::format("{}: expected a server that sends ETag or Last-Modified, by which another run knows that "
-                  "weight files are the same, found neither; download the checkpoint first, or convert it in "
-                  "one run with {}",
-                  source.path().string(), options::kForce));
+  throw Error(fmt::format(
+      "{}: expected a server that sends ETag or Last-Modified, by which another run recognizes unchanged "
+      "weight files, found neither; download the checkpoint first, or convert it in one run with {}",
+      source.path().string(), options::kForce));
 }
 
 void check_fingerprint(const std::string& where, const Json& then, const Json& now,
@@ -230,8 +229,8 @@ uint64_t verify_complete(const fs::path& artifact, const Checkpoint& source, con
   if (!report.differences.empty()) {
     const Finding& first = report.differences.front();
     throw Error(
-        fmt::format("{}: expected the complete artifact that source and recipe give, found {}, the first: "
-                    "{}: {}; {} replaces it",
+        fmt::format("{}: expected the complete artifact that follows from source and recipe, found {}, the "
+                    "first: {}: {}; {} replaces it",
                     artifact.string(), counted(report.differences.size(), "difference"), first.where,
                     first.message, options::kForce));
   }

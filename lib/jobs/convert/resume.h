@@ -30,7 +30,7 @@ void check_pinned(const Checkpoint& source);
 /// Throws Error unless both fingerprints are equal. The Error names `where` and the first change, and gives
 /// `advice`.
 void check_fingerprint(const std::string& where, const Json& then, const Json& now,
-                       const std::string& advice = fmt::format("{} starts afresh", options::kForce));
+                       const std::string& advice = fmt::format("{} begins again", options::kForce));
 
 /// Begins the journal of a run, or resumes an interrupted run. To resume, it reads the finished files again,
 /// removes the other files of that run, and returns the records of the undamaged files. Throws Error if

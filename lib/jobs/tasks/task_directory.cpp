@@ -46,7 +46,7 @@ std::optional<std::string> read_task_record(const fs::path& destination, const T
   const std::string_view text = text_of_line(line);
   const std::string id = plan.id().hex();
   if (text.size() <= id.size()) {
-    throw Error(fmt::format("{}: expected the record as a task wrote it, found it damaged", path.string()));
+    throw Error(fmt::format("{}: expected the record that a task wrote, found a damaged one", path.string()));
   }
   if (text.substr(0, id.size()) != id) {
     throw Error(
@@ -66,8 +66,7 @@ void check_task_files(const fs::path& destination) {
                                                : fs::is_regular_file(status) &&
                                                      (whole.empty() ? name : whole).ends_with(kRecordEnd);
     if (ours) continue;
-    problems.add(
-        fmt::format("{}: expected only files of tasks there, found something else", it->path().string()));
+    problems.add(fmt::format("{}: expected only files of tasks, found something else", it->path().string()));
   }
   if (error == std::errc::no_such_file_or_directory) return;
   if (error) throw Error(fmt::format("{}: cannot list: {}", tasks.string(), error.message()));
@@ -112,7 +111,8 @@ void TaskDirectory::join(const TaskFile& plan) {
   }
   journal_->begin();
   if (fs::is_symlink(fs::symlink_status(tasks_, error))) {
-    throw Error(fmt::format("{}: expected a folder of our own, found a symbolic link", tasks_.string()));
+    throw Error(
+        fmt::format("{}: expected a folder that twofour created, found a symbolic link", tasks_.string()));
   }
   fs::create_directory(tasks_, error);
   if (error) throw Error(fmt::format("{}: cannot create: {}", tasks_.string(), error.message()));

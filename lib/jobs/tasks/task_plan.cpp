@@ -144,9 +144,8 @@ TaskFile parse_task_plan(std::string_view where, std::string_view text) {
 void check_same_plan(const std::string& where, const TaskFile& planned, const TaskFile& found) {
   check_fingerprint(where, Json::parse(planned.fingerprint), Json::parse(found.fingerprint), "plan again");
   if (planned.files != found.files) {
-    throw Error(
-        fmt::format("{}: files: expected {} as the recipe makes them, found {}: it was edited; plan again",
-                    where, found.files, planned.files));
+    throw Error(fmt::format("{}: files: expected {} (from the recipe), found {}: it was edited; plan again",
+                            where, found.files, planned.files));
   }
   if (planned.outputs == found.outputs) return;
   throw Error(

@@ -72,16 +72,14 @@ bool is_error_message(std::string_view text) {
   return wrong;
 }
 
-constexpr const char* kMessage = "a message of a server in place of the file";
+constexpr const char* kMessage = "a server's message instead of the file";
 
 std::optional<Placeholder> find_page(std::string_view head, bool whole) {
   const std::string start = lower_start(head);
   const auto begins = [&](std::string_view text) { return start.starts_with(text); };
   const auto sent = [](const char* kind) {
-    return Placeholder{
-        kind,
-        fmt::format("{}, which servers send in place of a file that they do not give: download it again",
-                    kind)};
+    return Placeholder{kind,
+                       fmt::format("{}, a server's message instead of the file: download it again", kind)};
   };
   if (begins("<!doctype html") || begins("<html") || begins("<head")) return sent("an HTML page");
   if (begins("<?xml") || begins("<error")) return sent("an XML document");
@@ -234,8 +232,7 @@ std::optional<Placeholder> find_placeholder(const fs::path& path) {
     return Placeholder{"an empty file", "an empty file: download it again"};
   }
   if (is_weights && size > 8 && std::all_of(head.begin(), head.end(), [](char c) { return c == '\0'; })) {
-    return Placeholder{"zeros",
-                       "zeros at its beginning, as where a download sets space aside: download it again"};
+    return Placeholder{"zeros", "zeros at its beginning, which a download reserves: download it again"};
   }
   if (auto pointer = find_pointer(head)) return pointer;
   if (is_weights && head.size() > 8 && head[8] == '{' && head[7] == '\0') return std::nullopt;
@@ -265,15 +262,15 @@ void lint_downloads(const LintInput& s, const std::set<std::string>& named, Lint
                                           : is_meant;
     if (spoils) {
       reporter.add("unfinished-download", {b.becomes.empty() ? b.part : b.becomes, ""},
-                   "expected a whole file, found {}, which its download left unfinished", b.part);
+                   "expected a whole file, found {}, a download that did not finish", b.part);
       if (is_weights && !is_there && named.empty()) reporter.lose(b.becomes, std::nullopt);
     } else {
-      reporter.add("download-leftover", {b.part, ""},
-                   b.becomes.empty() ? "expected no part of a download, found one beside whole files"
-                   : is_there
-                       ? fmt::format("expected no part of a download beside {}, found one", b.becomes)
-                       : fmt::format("expected no part of a download, found one of {}, which nothing names",
-                                     b.becomes));
+      reporter.add(
+          "download-leftover", {b.part, ""},
+          b.becomes.empty() ? "expected no partial download, found one beside whole files"
+          : is_there
+              ? fmt::format("expected no partial download beside {}, found one", b.becomes)
+              : fmt::format("expected no partial download, found one of {}, which no file names", b.becomes));
     }
   }
 }
@@ -295,8 +292,8 @@ void lint_zero_tails(const LintInput& s, LintReporter& reporter) {
     // to the last byte.
     if (count < 2 || matrices == 0) continue;
     reporter.add("unfinished-download", {file.name, ""},
-                 "expected weights up to byte {}, found zeros alone from byte {} on, in {} of {} "
-                 "tensors, as where a download set space aside",
+                 "expected weights up to byte {}, found only zeros from byte {} on, in {} of {} tensors, as "
+                 "in space that a download reserved",
                  file.file.size(), zeros, count, tensors.size());
   }
 }

@@ -81,7 +81,7 @@ void check_duplicate_keys(const std::filesystem::path& directory, const std::str
   }
   if (events.found == 0) return;
   reporter.add("duplicate-key", {name, events.first}, "expected each key of an object once, found it again{}",
-               and_more(events.found, "; {} more keys are there again"));
+               and_more(events.found, "; {} more keys occur again"));
 }
 
 std::string_view rule_of_damage(std::string_view message, std::string_view rule) {

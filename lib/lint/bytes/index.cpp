@@ -75,7 +75,7 @@ void check_numbering(const std::vector<std::string>& present, LintReporter& repo
   for (const std::string& name : present) {
     const auto n = parse_numbered(name);
     if (!n || n->stem != most->first.first || n->total == most->first.second) continue;
-    reporter.add("leftover-file", {name, ""}, "expected a file of {}, as most are, found one of {}",
+    reporter.add("leftover-file", {name, ""}, "expected a file of {} (as most), found one of {}",
                  most->first.second, n->total);
   }
 }
@@ -136,7 +136,7 @@ std::vector<std::string> files_to_lint(const fs::path& directory, const std::opt
     if (fs::exists(fs::symlink_status(directory / name, error))) {
       files.push_back(name);
     } else {
-      reporter.add("missing-shard", {name, ""}, "expected as {} says, for {} tensors, found none",
+      reporter.add("missing-shard", {name, ""}, "expected a file for {1} tensors ({0}), found none",
                    index->name, tensors[i]);
     }
   }
@@ -151,7 +151,7 @@ std::vector<std::string> files_to_lint(const fs::path& directory, const std::opt
   for (const std::string& name : present) {
     if (std::binary_search(index->contents.files.begin(), index->contents.files.end(), name)) continue;
     if (name.starts_with("consolidated")) continue;  // Mistral's own save, which other loaders ignore
-    reporter.add("leftover-file", {name, ""}, "expected in {}, found no tensor of it there", index->name);
+    reporter.add("leftover-file", {name, ""}, "expected a tensor of it in {}, found none", index->name);
   }
   return files;
 }

@@ -47,7 +47,7 @@ void check_layout(const std::string& file, const std::vector<TensorInfo>& tensor
   for (const TensorInfo& t : tensors) {
     bool fits = t.end >= t.begin;
     if (!fits) {
-      note(t, fmt::format("expected data_offsets that run forwards, found [{}, {}]", t.begin, t.end));
+      note(t, fmt::format("expected data_offsets in ascending order, found [{}, {}]", t.begin, t.end));
     } else if (t.begin != position) {
       note(t, fmt::format("expected data to begin at {}, where the tensor before it ends, found {} ({})",
                           position, t.begin, t.begin < position ? "overlap" : "hole"));
@@ -185,7 +185,8 @@ void read_shards(LintInput& s, const std::vector<std::string>& names, Headers& h
   for (const size_t i : order) {
     if (!s.tensors.empty() && s.tensors.back().name == all.tensors[i].name) {
       reporter.add("duplicate-tensor", {s.shards[all.owners[i]].name, all.tensors[i].name},
-                   "expected one tensor of that name, found another in {}", s.shards[s.shard_of.back()].name);
+                   "expected one tensor of this name, found a second in {}",
+                   s.shards[s.shard_of.back()].name);
       const bool named =
           index != nullptr && index->file_of(all.tensors[i].name) ==
                                   std::optional<std::string_view>(s.shards[all.owners[i]].name);
@@ -341,7 +342,7 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
     unfinished = find_unfinished(path);
     if (unfinished != nullptr) {
       reporter.add("unfinished-output", {unfinished, ""},
-                   "expected a complete directory, found the journal of an unfinished run");
+                   "expected a complete directory, found the journal of an interrupted run");
     }
     s.config = read_lint_config(path, "config.json", reporter);
     s.hf_quant_config = read_lint_config(path, "hf_quant_config.json", reporter);
@@ -367,7 +368,7 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
   // The manifest of an artifact is written last, so an unfinished one may lack it.
   const bool lacks_manifest = s.is_directory && !s.has_manifest && unfinished == nullptr;
   if (lacks_manifest && with_layout(s.layout, []<class L>() {})) {
-    reporter.add("no-manifest", {kManifestName, ""}, "expected beside tensors of layout {}, found none",
+    reporter.add("no-manifest", {kManifestName, ""}, "expected it beside tensors of layout {}, found none",
                  s.layout);
   }
   find_modules(s, reporter);

@@ -30,7 +30,7 @@ void check_files(const LintInput& s, const Manifest& manifest, LintReporter& rep
       continue;
     }
     if (found == hash) continue;
-    reporter.add("manifest-hash", {name, ""}, "expected {} as twofour.json says, found {}", hash.hex(),
+    reporter.add("manifest-hash", {name, ""}, "expected {} (twofour.json), found {}", hash.hex(),
                  found.hex());
   }
 }
@@ -55,8 +55,8 @@ std::optional<Manifest> lint_manifest(const LintInput& s, LintReporter& reporter
       }
       const std::string type = describe(s.tensors[*at]);
       if (type != output.type) {
-        reporter.add("manifest-hash", s.at(*at, name), "expected {} as twofour.json says, found {}",
-                     output.type, type);
+        reporter.add("manifest-hash", s.at(*at, name), "expected {} (twofour.json), found {}", output.type,
+                     type);
       }
     }
     if (manifest.folds > 0) {
@@ -80,8 +80,8 @@ void lint_tensor_hash(const LintInput& s, const Manifest& manifest, size_t tenso
   if (it == manifest.outputs.end()) {
     reporter.add("manifest-hash", s.at(tensor), "expected in twofour.json, found it only here");
   } else if (it->second.hash != hash) {
-    reporter.add("manifest-hash", s.at(tensor), "expected {} as twofour.json says, found {}",
-                 it->second.hash.hex(), hash.hex());
+    reporter.add("manifest-hash", s.at(tensor), "expected {} (twofour.json), found {}", it->second.hash.hex(),
+                 hash.hex());
   }
 }
 

@@ -52,7 +52,7 @@ class Parts {
       if (with <= without.size() && !is_promised) continue;
       const std::string reason = with > without.size()
                                      ? fmt::format("{} of {} like it have", with, with + without.size())
-                                     : std::string("the config promises");
+                                     : std::string("the config declares");
       for (const size_t t : without) report_lack(t, part.second, reason);
     }
   }

@@ -62,7 +62,7 @@ class PromisedValues {
     for (const size_t i : unset) {
       if (set == 0) break;
       reporter_.add("odd-codes", s_.at(i),
-                    "expected experts for each token, as {} of {} tables have, found 0 throughout", set,
+                    "expected experts for each token (as in {} of {} tables), found 0 throughout", set,
                     set + unset.size());
     }
   }
@@ -112,10 +112,10 @@ class PromisedValues {
       if (count++ == 0) first = i;
     });
     if (!first) return;
-    reporter_.add("config-format", s_.setting(key("sym")),
-                  "expected false, or another checkpoint_format, as {}{} has other zero points than {}, "
-                  "found true",
-                  s_.tensors[*first].name, and_more(count, " and {} more"), wanted);
+    reporter_.add(
+        "config-format", s_.setting(key("sym")),
+        "expected false or another checkpoint_format, because {}{} has zero points other than {}, found true",
+        s_.tensors[*first].name, and_more(count, " and {} more"), wanted);
   }
 
   /// Reports modules whose zero points are all 0 if no other module has a zero point of 0.
@@ -140,7 +140,7 @@ class PromisedValues {
     if (4 * lost.size() > all) return;
     for (const size_t i : lost) {
       reporter_.add("odd-codes", s_.at(i),
-                    "expected zero points other than 0, as {} of {} modules have, found 0 throughout",
+                    "expected zero points other than 0 (as in {} of {} modules), found 0 throughout",
                     all - lost.size(), all);
     }
   }
@@ -169,7 +169,7 @@ class PromisedValues {
         const int32_t g = groups[static_cast<size_t>(k)];
         if (g < 0 || g >= count) {
           reporter_.add("odd-codes", s_.at(i, tensor),
-                        "expected numbers of {} groups, found {} for column {}", count, g, k);
+                        "expected group numbers below {}, found {} for column {}", count, g, k);
           return;
         }
         ++sizes[static_cast<size_t>(g)];
@@ -187,7 +187,7 @@ class PromisedValues {
     });
     if (disordered && sorted == false) {
       reporter_.add("config-format", s_.setting(key(name)),
-                    "expected true, as {} puts columns into groups out of order, found false",
+                    "expected true, because {} assigns columns to groups out of order, found false",
                     s_.tensors[*disordered].name);
     }
   }
@@ -223,7 +223,7 @@ class PromisedValues {
     }
     if (!first) return;
     reporter_.add("config-format", s_.setting(key("scale_fmt")),
-                  "expected none, as {}{} has scales that are no powers of two ({}), found ue8m0",
+                  "expected none, because {}{} has scales that are not powers of two ({}), found ue8m0",
                   s_.tensors[*first].name, and_more(count, " and {} more"), found);
   }
 

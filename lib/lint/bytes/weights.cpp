@@ -249,7 +249,7 @@ class WeightLint {
     report_scales(m.block_scale, c);
     if (c.blocks == 0) return;
     if (!c.any_code) {
-      sink_.add("zero-weights", s_.at(m.codes), "expected some code other than zero, found none in {} blocks",
+      sink_.add("zero-weights", s_.at(m.codes), "expected a code other than zero, found none in {} blocks",
                 c.blocks);
       return;
     }
@@ -272,13 +272,11 @@ class WeightLint {
                 "expected scales of 2^-6 and more, found none in {} blocks", c.blocks);
     }
     if (c.dense > 0) {
-      sink_.add(
-          "not-2-4", s_.at(m.codes),
-          fmt::format(
-              "expected {} in every group as {} says, found {} of {} groups of eight that are not, the first "
-              "at byte {}",
-              pattern_, claimed_by_, c.dense, c.groups, 4 * c.first_dense),
-          LintFacts{.key = claimed_by_});
+      sink_.add("not-2-4", s_.at(m.codes),
+                fmt::format("expected {} in every group ({}), found {} of {} groups of eight that are not, "
+                            "the first at byte {}",
+                            pattern_, claimed_by_, c.dense, c.groups, 4 * c.first_dense),
+                LintFacts{.key = claimed_by_});
     }
   }
 
@@ -321,7 +319,7 @@ class WeightLint {
     const bool number =
         check == TensorCheck::kBf16 || check == TensorCheck::kF16 || check == TensorCheck::kE4m3;
     if (!c.any && number && t.shape.size() >= 2 && t.bytes() > 0 && t.name.ends_with("weight"))
-      sink_.add("zero-weights", {file, t.name}, "expected some number other than zero, found none");
+      sink_.add("zero-weights", {file, t.name}, "expected a number other than zero, found none");
   }
 
   /// Describes the order of a tensor's bytes if they seem to be exchanged.
@@ -330,7 +328,7 @@ class WeightLint {
     if (s_.tensors[tensor].dtype != DType::kBF16) return "";
     std::vector<uint8_t> bytes(std::min(kMost, s_.tensors[tensor].bytes()));
     s_.read(tensor, 0, bytes);
-    return has_exchanged_bytes(bytes) ? ", as where the two bytes of a number are exchanged or shifted" : "";
+    return has_exchanged_bytes(bytes) ? ", as if the two bytes of a number were exchanged or shifted" : "";
   }
 
   /// Reports zero scales of FP8 and INT4. Rows or blocks of zeros may have them.

@@ -135,7 +135,7 @@ class CommonShapes {
       has_drafts = has_drafts || name == "eh_proj" || name == "hnorm" || name == "enorm";
     if (!layers || last < *layers || has_drafts) return;
     reporter_.add("layers-extra", {"config.json", "num_hidden_layers"},
-                  "expected {} as tensors of {}.{} say, found {}", last + 1, main_->container, last, *layers);
+                  "expected {} (tensors of {}.{}), found {}", last + 1, main_->container, last, *layers);
   }
 
   void check_embedding() {
@@ -147,7 +147,7 @@ class CommonShapes {
       const bool padded = more > 0 && more < 1024 && more < embedding_->n / 4;
       const int64_t found = embedding_->n;
       if (padded && found % 8 == 0) {
-        reporter_.add("padded-vocabulary", {"config.json", "vocab_size"}, "expected {} as {} has, found {}",
+        reporter_.add("padded-vocabulary", {"config.json", "vocab_size"}, "expected {} (as in {}), found {}",
                       found, s_.tensors[embedding_->tensor].name, *rows);
       } else {
         add_key("vocab_size", found, *embedding_, *rows);
@@ -157,7 +157,7 @@ class CommonShapes {
       if (!is_model_head(name) || part.k <= 0) continue;
       const bool odd_rows = part.n != embedding_->n, odd_width = width_ > 0 && part.k != width_;
       if (!odd_rows && !odd_width) continue;
-      reporter_.add("config-shape", s_.at(part.tensor), "expected [{}, {}] as the embedding has, found {}",
+      reporter_.add("config-shape", s_.at(part.tensor), "expected [{}, {}] (as in the embedding), found {}",
                     embedding_->n, width_ > 0 ? width_ : part.k, described(part));
     }
   }
@@ -174,7 +174,7 @@ class CommonShapes {
         if ((leaf != "gate" && leaf != "router") || !beside_experts || part.k <= 0 || part.k == width_)
           continue;
         reporter_.add("config-shape", s_.at(part.tensor, full_name(layer, name)),
-                      "expected {} columns as the embedding has, found {}", width_, described(part));
+                      "expected {} columns (as in the embedding), found {}", width_, described(part));
       }
     }
   }
@@ -272,7 +272,7 @@ class CommonShapes {
     const std::string found =
         part.k >= 0 ? fmt::format("[{}, {}]", part.n, part.k) : fmt::format("[{}]", part.n);
     reporter_.add("config-shape", s_.at(part.tensor, full_name(layer, name)),
-                  "expected {} as other layers have, found {}", shape, found);
+                  "expected {} (as in other layers), found {}", shape, found);
   }
 
   /// Checks the sizes of heads. All layers must agree, and queries, keys and values must have separate

@@ -74,11 +74,11 @@ void check_fp8_complete(const LintInput& s, const std::vector<CodedModule>& modu
       if (tables.insert(table).second)
         reporter.add(
             "incomplete-module", s.at(m.tensor, std::string(table)),
-            "expected a scale beside its FP8 numbers, .weight_scale or one for each piece, found none");
+            "expected a scale beside its FP8 numbers (.weight_scale, or one for each piece), found none");
       continue;
     }
     reporter.add("incomplete-module", s.at(m.tensor, m.name),
-                 "expected {} beside its FP8 numbers as others have, found none", suffix);
+                 "expected {} beside its FP8 numbers (as in others), found none", suffix);
   }
 }
 

@@ -106,23 +106,23 @@ void check_formats(const LintInput& s, const std::vector<CodedModule>& coded,
     const std::string renamed = other_name(s.config, m.name, name_in_transformers);
     const bool is_ignored = ignored.matches(m.name) || (!renamed.empty() && ignored.matches(renamed));
     if (quantized && is_ignored) {
-      report("config-dtype", "expected unquantized as the config's ignore list says, found {}",
+      report("config-dtype", "expected it unquantized (the config's ignore list), found {}",
              stored_name(m.stored));
     } else if (quantized && !m.stored->global_scale && claims.only_nvfp4 && !claims.has_layers) {
-      report("config-dtype", "expected NVFP4 as the config says, found {}", stored_name(m.stored));
+      report("config-dtype", "expected NVFP4 (the config), found {}", stored_name(m.stored));
     } else if (m.stored->global_scale && claims.algorithm.starts_with("FP8")) {
-      report("config-dtype", "expected {} as the config says, found NVFP4", claims.algorithm);
+      report("config-dtype", "expected {} (the config), found NVFP4", claims.algorithm);
     } else if (claims.has_layers) {
       const auto layer = configured.find_layer(m.name);
       const std::string algorithm = layer ? text_of(*layer->second, "quant_algo") : "unquantized";
       const bool wants_nvfp4 = algorithm.find("NVFP4") != algorithm.npos;
       if (m.stored->global_scale != wants_nvfp4 && (layer || quantized)) {
-        report("config-dtype", "expected {} as quantized_layers says, found {}", algorithm,
-               stored_name(m.stored));
+        report("config-dtype", "expected {} (quantized_layers), found {}", algorithm, stored_name(m.stored));
       }
     } else if (!quantized && !is_ignored && claims.all_linears && ignored.all_known() &&
                !is_no_linear(m.name) && !is_own_router(s, m.name) && !(tied && is_model_head(m.name))) {
-      report("unquantized-not-ignored", "expected in the config's ignore list or quantized, found neither");
+      report("unquantized-not-ignored",
+             "expected it quantized or in the config's ignore list, found neither");
     }
   }
 }
@@ -147,7 +147,7 @@ void check_lost_groups(const LintInput& s, const std::vector<CodedModule>& coded
   }
   for (const auto& [format, modules] : lost) {
     reporter.add("no-quantization-config", s.setting("config_groups"),
-                 "expected a group for {} {} modules, the first {}, found none", modules.first, format,
+                 "expected a group for {} {} modules (the first {}), found none", modules.first, format,
                  modules.second);
   }
 }
@@ -167,8 +167,8 @@ void check_listed_stacks(const LintInput& s, const std::vector<CodedModule>& cod
                        [&](std::string_view name) { return wild ? glob.matches(name) : name == text; });
     });
     if (entry == listed.end()) continue;
-    reporter.add("config-dtype", s.at(m.tensor, m.name), "expected floats as {} says by {}, found {}", kList,
-                 *entry, m.text());
+    reporter.add("config-dtype", s.at(m.tensor, m.name), "expected floats ({}: {}), found {}", kList, *entry,
+                 m.text());
   }
 }
 
@@ -202,8 +202,8 @@ void check_listed_layers(const LintInput& s, LintReporter& reporter) {
     if (both && a->second == b->second) continue;
     if (count++ > 0 && (contradicts || !both)) continue;
     contradicts = both;
-    first = fmt::format("{} of {} as config.json says, found {}", a == ours.end() ? "nothing" : a->second,
-                        name, b == theirs.end() ? "nothing" : b->second);
+    first = fmt::format("{} of {} (config.json), found {}", a == ours.end() ? "nothing" : a->second, name,
+                        b == theirs.end() ? "nothing" : b->second);
   }
   reporter.add("config-disagrees", {"hf_quant_config.json", "quantized_layers"},
                "expected {} ({} modules differ)", first, count);
@@ -255,7 +255,7 @@ void report_no_quantization(const LintInput& s, const std::vector<CodedModule>& 
   }
   for (const auto& [format, modules] : found) {
     reporter.add("no-quantization-config", {"config.json", "quantization_config"},
-                 "expected for {} {} modules, the first {}, found none", modules.first, format,
+                 "expected it for {} {} modules (the first {}), found none", modules.first, format,
                  modules.second);
   }
 }
@@ -265,7 +265,7 @@ void report_no_quantization(const LintInput& s, const std::vector<CodedModule>& 
 void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, LintReporter& reporter) {
   std::error_code error;
   if (!std::filesystem::exists(s.path / "config.json", error)) {
-    reporter.add("no-config", {"config.json", ""}, "expected beside the weight files, found none");
+    reporter.add("no-config", {"config.json", ""}, "expected it beside the weight files, found none");
   }
   lint_settings(s, reporter);
   if (s.quantization.is_null()) {
@@ -293,7 +293,7 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
   if (s.layout.empty() && s.hf_quant_config.contains("quantization")) {
     const std::string other = text_of(words, "quant_algo");
     if (claims.modelopt && !claims.algorithm.empty() && claims.algorithm != other) {
-      report_other("quant_algo", "expected {} as config.json says, found {}", claims.algorithm,
+      report_other("quant_algo", "expected {} (config.json), found {}", claims.algorithm,
                    other.empty() ? "none" : other);
     }
     check_listed_layers(s, reporter);

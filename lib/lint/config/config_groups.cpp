@@ -97,8 +97,8 @@ class GroupLint : public PromiseCheck {
       reporter_.add(of_inputs   ? "config-inputs"
                     : of_groups ? "config-group-size"
                                 : "config-format",
-                    s_.setting(key), "expected {} as {} ({}){} has, found {}", expected, modules_[first].name,
-                    modules_[first].text(), and_more(count, " and {} more"), found);
+                    s_.setting(key), "expected {} (as in {} ({}){}), found {}", expected,
+                    modules_[first].name, modules_[first].text(), and_more(count, " and {} more"), found);
       wrong.insert(key);
     });
     for (size_t i = 0; i < modules_.size(); ++i) {
@@ -131,7 +131,7 @@ class GroupLint : public PromiseCheck {
     const Json& weights = member(*promise.entry, "weights");
     const std::string place = promise.place + ".weights";
     if (!weights.is_object()) {
-      votes_.add(place, i, "what its weights are", shown_setting(weights));
+      votes_.add(place, i, "the type of its weights", shown_setting(weights));
       return;
     }
     const GroupKeys keys = keys_of(m);
@@ -159,11 +159,11 @@ class GroupLint : public PromiseCheck {
       const auto sizes = pair_of(block);
       const bool same = sizes && divides_into(m.n, sizes->first, m.scales_n) &&
                         divides_into(m.k, sizes->second, m.scales_k);
-      votes_.add(
-          place + ".block_structure", i,
-          same ? ""
-               : fmt::format("blocks of which {} x {} make up [{}, {}]", m.scales_n, m.scales_k, m.n, m.k),
-          shown_setting(block));
+      votes_.add(place + ".block_structure", i,
+                 same ? ""
+                      : fmt::format("blocks that divide [{2}, {3}] into {0} x {1}", m.scales_n, m.scales_k,
+                                    m.n, m.k),
+                 shown_setting(block));
     }
     // A word holds codes along K with the stated number of bits. The last word may be partial.
     const bool in_groups = m.scales_k > 1 || (m.scales_k == 1 && strategy_of(weights) == "group");
@@ -259,7 +259,7 @@ class GroupLint : public PromiseCheck {
     }
     // If groups state a format, the config's own format must be one of theirs.
     if (stated.empty() || whole == "mixed-precision" || stated.contains(whole)) return;
-    reporter_.add("config-format", s_.setting(key), "expected {} as groups say, found {}",
+    reporter_.add("config-format", s_.setting(key), "expected {} (groups), found {}",
                   stated.size() > 1 ? "mixed-precision" : *stated.begin(),
                   shown_setting(member(*p_.words, "format")));
   }
@@ -283,7 +283,7 @@ class GroupLint : public PromiseCheck {
     }
     if (count == 0) return;
     reporter_.add("config-dtype", s_.at(modules_[first].tensor, modules_[first].name),
-                  "expected a group of the config to target it, as it is in {}, found none{}",
+                  "expected a group of the config that targets it, because it is in {}, found none{}",
                   modules_[first].text(), and_more(count, ", nor for {} more"));
   }
 
@@ -293,7 +293,7 @@ class GroupLint : public PromiseCheck {
     const Json& status = member(*p_.words, "quantization_status");
     if (status.is_null() || status == "compressed" || modules_.empty()) return;
     reporter_.add("config-format", s_.setting(p_.place + "quantization_status"),
-                  "expected compressed as {} is, found {}", modules_[0].name, shown_setting(status));
+                  "expected compressed (as {}), found {}", modules_[0].name, shown_setting(status));
   }
 };
 

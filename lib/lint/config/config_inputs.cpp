@@ -65,8 +65,7 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
     if (same.with.empty()) continue;
     const CodedModule& first = modules[same.with[0]];
     reporter.add("config-inputs", s.setting(same.key),
-                 "expected inputs with stored scales, as {} of {} modules have them, the first {}, "
-                 "found {}",
+                 "expected inputs with stored scales (as in {} of {} modules), the first {}, found {}",
                  same.with.size(), same.with.size() + same.without.size(), s.tensors[*first.input_scale].name,
                  same.says);
   }
@@ -74,8 +73,8 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
     if (same.without.empty()) continue;
     if (same.with.empty()) {
       reporter.add("missing-input-scale", s.setting(same.key),
-                   "expected an input scale (input_scale or input_global_scale) for each of {} "
-                   "modules, the first {}, as {} promises, found none",
+                   "expected an input scale (input_scale or input_global_scale) for each of {} modules (the "
+                   "first {}), because {} declares them, found none",
                    same.without.size(), modules[same.without[0]].name, same.says);
       continue;
     }
@@ -86,7 +85,7 @@ void lint_inputs(const LintInput& s, const Promises& promises, const std::vector
       const bool is_routed = !modules[i].is_stack && name.find(".experts.") != name.npos;
       if (is_routed || name.ends_with(".dt_proj")) continue;
       reporter.add("missing-input-scale", s.at(modules[i].tensor, name),
-                   "expected an input scale as {} promises, found none", same.says);
+                   "expected an input scale (declared by {}), found none", same.says);
     }
   }
 }
@@ -194,7 +193,7 @@ void lint_cache(const LintInput& s, const ConfiguredQuantization& configured, Li
   }
   if (differ) {
     reporter.add("config-cache", {"hf_quant_config.json", "quantization.kv_cache_quant_algo"},
-                 "expected what {} of config.json says, {}, found {}",
+                 "expected the value of {} in config.json, {}, found {}",
                  p.key.empty() ? configured.place + "kv_cache_scheme" : p.key,
                  p.is_quantized ? p.text : "none", other.is_quantized ? other.text : "none");
   }
@@ -215,17 +214,14 @@ void lint_cache(const LintInput& s, const ConfiguredQuantization& configured, Li
   }
   if (first && !p.is_quantized && !other.is_quantized) {
     reporter.add("config-cache", s.at(*first),
-                 "expected {} of the config to say so, as {} scales of keys and values are stored, "
-                 "found none",
+                 "expected {} in the config, because {} scales of keys and values are stored, found none",
                  groups ? "kv_cache_scheme" : "kv_cache_quant_algo or kv_cache_scheme", count);
   } else if (first && groups && member(member(words, "kv_cache_scheme"), "dynamic") == true) {
-    reporter.add("config-cache", s.setting(p.key + ".dynamic"), "expected false as {} is stored, found true",
-                 s.tensors[*first].name);
+    reporter.add("config-cache", s.setting(p.key + ".dynamic"),
+                 "expected false, because {} is stored, found true", s.tensors[*first].name);
   } else if (!first && p.is_static && !s.tensors.empty()) {
     reporter.add("config-cache", s.setting(p.key),
-                 "expected k_scale and v_scale of each layer, as {} says by dynamic: false, found "
-                 "none",
-                 p.text);
+                 "expected k_scale and v_scale in each layer (dynamic: false in {}), found none", p.text);
   }
 }
 

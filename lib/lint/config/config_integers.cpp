@@ -35,7 +35,7 @@ class IntegerLint : public PromiseCheck {
         return floats || (bits.is_number_integer() && m.bits > 0 && bits != m.bits);
       });
       if (wrong == modules_.end()) continue;
-      add(key("dynamic.") + text, "expected {} as {} has, found {}",
+      add(key("dynamic.") + text, "expected {} (as in {}), found {}",
           floats ? "no such rule" : fmt::format("{} bits", wrong->bits), wrong->name,
           floats ? "one for floats" : shown_setting(bits));
     }
@@ -49,7 +49,7 @@ class IntegerLint : public PromiseCheck {
     const auto bits = number("bits", "w_bit"), group = number("group_size", "q_group_size");
     const bool ordered = member(*p_.words, "desc_act") == true;
     if (member(*p_.words, "lm_head") == true && s_.find("lm_head.weight") && !s_.find("lm_head.qweight"))
-      add(key("lm_head"), "expected false as lm_head.weight is not quantized, found true");
+      add(key("lm_head"), "expected false, because lm_head.weight is not quantized, found true");
     for (size_t i = 0; i < modules_.size(); ++i) {
       const CodedModule& m = modules_[i];
       if (m.suffix != ".qweight") continue;

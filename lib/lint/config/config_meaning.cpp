@@ -36,9 +36,9 @@ class MeaningLint : public PromiseCheck {
     const bool is_stored = mask != s_.tensors.end();
     if (is_configured == is_stored) return;
     reporter_.add("config-format", s_.setting(key("sparsity_config.format")),
-                  is_configured ? fmt::format("expected dense, as there are no bitmasks, found {}",
+                  is_configured ? fmt::format("expected dense, because there are no bitmasks, found {}",
                                               json_quote_short(format))
-                                : fmt::format("expected what {} is a part of, found {}", mask->name,
+                                : fmt::format("expected the format that {} belongs to, found {}", mask->name,
                                               format.empty() ? "none" : json_quote_short(format)));
   }
 
@@ -50,7 +50,7 @@ class MeaningLint : public PromiseCheck {
       if (entry == nullptr || p_.method != QuantMethod::kModelOpt || !seen.insert(entry).second) continue;
       if (member(*entry, "has_zero_point") != true || modules_[i].has_zero_points) continue;
       reporter_.add("config-format", s_.setting(p_.of[i].place),
-                    "expected has_zero_point: false as {} has none, found true", modules_[i].name);
+                    "expected has_zero_point: false, because {} has none, found true", modules_[i].name);
       return;
     }
   }
@@ -64,7 +64,7 @@ class MeaningLint : public PromiseCheck {
       const Json& outputs = member(*group, "output_activations");
       if (!outputs.is_object() || s_.find(modules_[i].name + ".output_scale")) continue;
       reporter_.add("config-inputs", s_.setting(p_.of[i].place + ".output_activations"),
-                    "expected null, as {} has no output_scale, found {}", modules_[i].name,
+                    "expected null, because {} has no output_scale, found {}", modules_[i].name,
                     shown_setting(outputs));
     }
   }
@@ -89,7 +89,7 @@ class MeaningLint : public PromiseCheck {
     for (const CodedModule& m : modules_) {
       if (!is_listed(m.name)) continue;
       reporter_.add("config-dtype", s_.at(m.tensor, m.name),
-                    "expected floats as the config's list of modules that stay says, found {}", m.text());
+                    "expected floats (the config's list of unquantized modules), found {}", m.text());
     }
   }
 
@@ -108,8 +108,8 @@ class MeaningLint : public PromiseCheck {
       const bool is_stack = !integers && t.shape.size() == 3 && name.find("experts.") != name.npos;
       const bool is_linear = integers && is_weight && coded.contains(without_digits(name));
       if ((!is_stack && !is_linear) || is_listed(name)) continue;
-      reporter_.add("config-dtype", s_.at(i, name), "expected codes as {}quant_method {} says, found {}",
-                    p_.place, p_.method_text, describe(t));
+      reporter_.add("config-dtype", s_.at(i, name), "expected codes ({}quant_method: {}), found {}", p_.place,
+                    p_.method_text, describe(t));
     }
   }
 };

@@ -83,7 +83,7 @@ class MethodLint : public PromiseCheck {
     const bool is_coded =
         p_.method == QuantMethod::kMxfp4 || p_.method == QuantMethod::kGptq || p_.method == QuantMethod::kAwq;
     if (!is_coded || s_.tensors.empty()) return true;
-    add(key("quant_method"), "expected none, as no tensor holds codes, found {}",
+    add(key("quant_method"), "expected none, because no tensor holds codes, found {}",
         json_quote_short(p_.method_text));
     return false;
   }
@@ -111,7 +111,7 @@ class MethodLint : public PromiseCheck {
     if (!is_missing && is_known && is_read && !is_bare) return false;
     if (p_.method == QuantMethod::kNone && own_file) return false;
     add(s_.quantization_key.empty() ? "quant_method" : s_.quantization_key + ".quant_method",
-        "expected {} as {}{} ({}{}{}) has, found {}", most->first, first->name, first->suffix, first->text(),
+        "expected {} (as in {}{} ({}{}{})), found {}", most->first, first->name, first->suffix, first->text(),
         first->scale_suffix.empty() ? "" : " with ", first->scale_suffix,
         p_.method_text.empty() ? "none" : json_quote_short(p_.method_text));
     for (const CodedModule& m : modules_) reported_.insert(m.name);
@@ -137,7 +137,7 @@ class MethodLint : public PromiseCheck {
       if (m.name.find(".experts.") == m.name.npos || is_in_mtp(m.name)) continue;
       const bool stored_fp8 = m.is_fp8();
       if (stored_fp8 == is_fp8) return;
-      reporter_.add("config-format", {"config.json", "expert_dtype"}, "expected {} as {} has, found {}",
+      reporter_.add("config-format", {"config.json", "expert_dtype"}, "expected {} (as in {}), found {}",
                     stored_fp8 ? "fp8" : "fp4", m.name,
                     configured.empty() ? "none" : json_quote_short(configured));
       return;
@@ -149,20 +149,19 @@ class MethodLint : public PromiseCheck {
       const auto fp4 = std::find_if(modules_.begin(), modules_.end(),
                                     [](const CodedModule& m) { return m.format->global_scale; });
       if (fp4 != modules_.end())
-        add(key("quant_method"), "expected modelopt as {} is in NVFP4, found modelopt_fp8", fp4->name);
+        add(key("quant_method"), "expected modelopt, because {} is in NVFP4, found modelopt_fp8", fp4->name);
     }
     const std::string single = lookups::algorithm_of(*p_.words);
     const Json& layers = p_.layers();
     if (single.empty() && layers.is_object() && !layers.empty()) {
-      add(key("quant_algo"),
-          "expected MIXED_PRECISION, by which loaders look into "
-          "quantized_layers, found {}",
+      add(key("quant_algo"), "expected MIXED_PRECISION, with which loaders read quantized_layers, found {}",
           shown_setting(member(*p_.words, "quant_algo")));
     } else if (single.empty() && !layers.is_object()) {
-      add(key("quant_algo"), "expected an algorithm, as {} is in {}, found {}", modules_[0].name,
+      add(key("quant_algo"), "expected an algorithm, because {} is in {}, found {}", modules_[0].name,
           modules_[0].text(), shown_setting(member(*p_.words, "quant_algo")));
     } else if (!single.empty() && find_algorithm(single) == nullptr) {
-      add(key("quant_algo"), "expected an algorithm that loaders know, found {}", json_quote_short(single));
+      add(key("quant_algo"), "expected an algorithm that loaders support, found {}",
+          json_quote_short(single));
       for (const CodedModule& m : modules_) reported_.insert(m.name);
       return;
     }
@@ -174,7 +173,7 @@ class MethodLint : public PromiseCheck {
         ++unknown.try_emplace(algorithm, name, 0).first->second.second;
     }
     for (const auto& [algorithm, where] : unknown) {
-      add(key("quantized_layers.") + where.first, "expected an algorithm that loaders know, found {}{}",
+      add(key("quantized_layers.") + where.first, "expected an algorithm that loaders support, found {}{}",
           algorithm.empty() ? "none" : json_quote_short(algorithm),
           and_more(where.second, ", and in {} more"));
     }
@@ -210,8 +209,8 @@ class MethodLint : public PromiseCheck {
     if (!first || p_.of[*first].algorithm == "MIXED_PRECISION") return;
     const CodedModule& m = modules_[*first];
     reporter_.add("incomplete-module", s_.at(m.tensor, m.name),
-                  "expected weight_scale, by which loaders of {} look its scale up, found {}{}",
-                  p_.of[*first].algorithm, m.scale_suffix, and_more(count, ", and in {} modules more"));
+                  "expected weight_scale, the name of scales in loaders of {}, found {}{}",
+                  p_.of[*first].algorithm, m.scale_suffix, and_more(count, ", and in {} more modules"));
   }
 
   /// Compares ModelOpt's groups with its algorithms, which must state the same formats. Other algorithms are
@@ -230,7 +229,7 @@ class MethodLint : public PromiseCheck {
         const Json& numbers = member(group, of);
         if (!numbers.is_object() || member(numbers, part) == expected) return;
         reporter_.add(std::string_view(of) == "weights" ? "config-format" : "config-inputs",
-                      s_.setting(fmt::format("{}.{}.{}", at, of, part)), "expected {} as {} is, found {}",
+                      s_.setting(fmt::format("{}.{}.{}", at, of, part)), "expected {} (as {}), found {}",
                       quoted_setting(expected), algorithm, shown_setting(member(numbers, part)));
       };
       for (const char* of : {"weights", "input_activations"}) {
@@ -250,7 +249,7 @@ class MethodLint : public PromiseCheck {
     if ((algorithm != "NVFP4" && algorithm != "W4A16_NVFP4") || !member(words, "group_size").is_null())
       return;
     reporter_.add("config-group-size", {"hf_quant_config.json", "quantization.group_size"},
-                  "expected 16 as {} is {}, found none", modules_[0].name, modules_[0].text());
+                  "expected 16, because {} is {}, found none", modules_[0].name, modules_[0].text());
   }
 
   /// Reports algorithms that scale the inputs of a linear if no tensor holds the scales.
@@ -268,8 +267,8 @@ class MethodLint : public PromiseCheck {
     }
     if (!first || found) return;
     add(p_.of[*first].place,
-        "expected an algorithm that scales no inputs, as there is no pre_quant_scale beside {} "
-        "or any other, found {}",
+        "expected an algorithm that scales no inputs, because {} and all others have no pre_quant_scale, "
+        "found {}",
         modules_[*first].name, json_quote_short(p_.of[*first].algorithm));
   }
 
@@ -281,9 +280,9 @@ class MethodLint : public PromiseCheck {
       check_blocks(i, m);
       const bool other_name = m.is_fp8() && m.scales_k > 1 && m.scale_suffix == ".weight_scale";
       if (other_name && unnamed++ == 0) {
-        reporter_.add("incomplete-module", s_.at(m.tensor, m.name),
-                      "expected weight_scale_inv, by which loaders of fp8 look scales of blocks up, found "
-                      "weight_scale");
+        reporter_.add(
+            "incomplete-module", s_.at(m.tensor, m.name),
+            "expected weight_scale_inv, the name of block scales in loaders of fp8, found weight_scale");
       }
       const bool wide = s_.tensors[m.tensor].dtype == DType::kF8E5M2;
       const Json& format = member(*p_.words, "fmt");

@@ -62,12 +62,12 @@ class ConfigTypes {
     if (value.is_null()) return;
     if (!value.is_array()) return add(below + key, "a list of names and patterns", value);
     for (const Json& item : value) {
-      if (!item.is_string()) return add(below + key, "a list of names and patterns alone", item);
+      if (!item.is_string()) return add(below + key, "a list that has only names and patterns", item);
       const std::string& text = item.get_ref<const std::string&>();
       // Another check finds these patterns when it evaluates lists of exceptions.
       if (std::string_view(key) != "targets" || !text.starts_with("re:") || has_pairs(text)) continue;
       reporter_.add("unreadable-pattern", {file_, below + key},
-                    "expected a regular expression, found {}, whose parentheses are not in pairs",
+                    "expected a regular expression, found {} with unpaired parentheses",
                     json_quote_short(text));
     }
   }
@@ -106,7 +106,7 @@ class ConfigTypes {
       say(place + ".group_size", "16", codes["group_size"]);
   }
   void say(const std::string& place, const char* expected, const Json& found) {
-    reporter_.add("config-format", {file_, place}, "expected {} as the stored codes are, found {}", expected,
+    reporter_.add("config-format", {file_, place}, "expected {} (as the stored codes), found {}", expected,
                   quoted_setting(found));
   }
 

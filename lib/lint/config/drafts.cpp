@@ -107,7 +107,7 @@ class DraftLint {
     if (more && stated->count > 0 && is_of_stages(s_.config)) return;
     if (more) {
       reporter_.add("layers-extra", {"config.json", stated->key},
-                    "expected {} as {} and what follows it is stored, found {}", stored, first,
+                    "expected {}, because {} and its successors are stored, found {}", stored, first,
                     is_configured ? fmt::format("{}", stated->count) : "none");
     } else {
       reporter_.add("mtp-missing", {"config.json", stated->key},
@@ -148,14 +148,13 @@ class DraftLint {
           fmt::format("{}.{}.{}{}", group.container, draft.layer, inner ? "transformer_layer." : "", name);
       if (at == own.end()) {
         if (is_reported(full)) continue;
-        reporter_.add("tensor-missing", {"", full},
-                      "expected as layer {} of the model has it, {}, found none", best->layer,
-                      described(s_, part));
+        reporter_.add("tensor-missing", {"", full}, "expected it as in layer {} of the model, {}, found none",
+                      best->layer, described(s_, part));
       } else if (is_compared_with_config()) {
         continue;
       } else if (part.n >= 0 && at->second->n >= 0 && !(part == *at->second)) {
         reporter_.add("config-shape", s_.at(at->second->tensor, full),
-                      "expected the shape that layer {} of the model has, {}, found {}", best->layer,
+                      "expected the shape of layer {} of the model, {}, found {}", best->layer,
                       described(s_, part), described(s_, *at->second));
       }
     }
@@ -197,7 +196,7 @@ class DraftLint {
       const auto lack = [&](std::string_view leaf, std::string_view beside) {
         if (is_reported(fmt::format("{}.{}", parent, leaf))) return;
         reporter_.add("tensor-missing", {"", fmt::format("{}.{}", parent, leaf)},
-                      "expected beside {}.{}, found none", parent, beside);
+                      "expected it beside {}.{}, found none", parent, beside);
       };
       const auto has = [&](std::string_view leaf) { return leaves.contains(std::string(leaf)); };
       for (const auto& [a, b] : kPairs) {
@@ -223,10 +222,10 @@ class DraftLint {
       if (first.empty()) first = parent;
     }
     if (first.empty()) return;
-    reporter_.add("tensor-missing", {"", fmt::format("{}.shared_head.norm", first)},
-                  "expected the norm before the head, or final_layernorm, as {}.hnorm is there, "
-                  "found none",
-                  first);
+    reporter_.add(
+        "tensor-missing", {"", fmt::format("{}.shared_head.norm", first)},
+        "expected the norm before the head, or final_layernorm, because {}.hnorm is stored, found none",
+        first);
   }
 
   const LintInput& s_;

@@ -84,7 +84,7 @@ class BlockLint {
     // The gap in the numbers is already reported.
     if (fewer && last + 1 >= most) return;
     sink_.add(fewer ? "experts-missing" : "experts-extra", {"", block_},
-              "expected {} experts as config.json says, found {}", most, count);
+              "expected {} experts (config.json), found {}", most, count);
   }
 
   /// Checks that the router beside the experts has a row for each expert.
@@ -140,7 +140,7 @@ class BlockLint {
       if (is_alike(found, wanted)) continue;
       changed.insert(matrix_of(own.rest));
       if (reported_.contains(own.tensor)) continue;
-      sink_.add("expert-shape", s_.at(own.tensor), "expected {} as the other experts have, found {}",
+      sink_.add("expert-shape", s_.at(own.tensor), "expected {} (as in the other experts), found {}",
                 describe(wanted), describe(found));
     }
     for (const Member& m : model) {
@@ -154,13 +154,13 @@ class BlockLint {
       if (!present.count(matrix)) {
         if (!reported.insert(matrix).second) continue;
         sink_.add("experts-missing", {"", fmt::format("{}.{}.{}", block_, e, matrix)},
-                  "expected as the other experts have, found none");
+                  "expected it as in the other experts, found none");
       } else if (is_input_scale(m.rest)) {
         sink_.add("missing-input-scale", {"", fmt::format("{}.{}.{}", block_, e, m.rest)},
-                  "expected {} as the other experts have, found none", type);
+                  "expected {} (as in the other experts), found none", type);
       } else if (!is_nvfp4(model, matrix)) {  // NVFP4 is reported with its module
         sink_.add("experts-missing", {"", fmt::format("{}.{}.{}", block_, e, m.rest)},
-                  "expected {} as the other experts have, found none", type);
+                  "expected {} (as in the other experts), found none", type);
       }
     }
   }
@@ -218,7 +218,7 @@ void check_stated(const LintInput& s, const ModelFacts& model, LintReporter& rep
     reporter.add("odd-setting", {"config.json", "num_experts"}, "expected the count of experts, found none");
   if (!chosen)
     reporter.add("odd-setting", {"config.json", "num_experts_per_tok"},
-                 "expected the count of experts of a token, found none");
+                 "expected the count of experts per token, found none");
 }
 
 }  // namespace
@@ -256,7 +256,7 @@ void check_routers_alone(const LintInput& s, const std::set<int64_t>& promised, 
       // The experts may be in another block of the layer.
       if (!is_number_part(above) && has_experts(s, std::string(parent_of(block)), rows)) continue;
       reporter.add("experts-missing", {"", block + ".experts"},
-                   "expected {} experts as {} has a row for each, found none", rows, t.name);
+                   "expected {} experts, because {} has a row for each, found none", rows, t.name);
     }
   }
 }
@@ -300,7 +300,7 @@ void lint_experts(const LintInput& s, const ModelFacts& model, LintReporter& rep
   for (const Nvfp4Linear& m : s.modules) {
     if (!m.dialect->stacked || promised.empty() || promised.count(m.e)) continue;
     reporter.add(m.e < *promised.rbegin() ? "experts-missing" : "experts-extra", s.at(m.codes, m.name),
-                 "expected {} experts as config.json says, found {}", *promised.rbegin(), m.e);
+                 "expected {} experts (config.json), found {}", *promised.rbegin(), m.e);
   }
 }
 

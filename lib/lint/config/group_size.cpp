@@ -52,7 +52,7 @@ void check_entry(const char* file, const Json& entry, const std::string& key, si
   for (const Stated& s : stated) {
     if (s.size == kGroup) continue;
     reporter.add("config-group-size", {file, s.key},
-                 "expected {} as the block scales of {} NVFP4 modules have, found {}", kGroup, modules,
+                 "expected {} (as in the block scales of {} NVFP4 modules), found {}", kGroup, modules,
                  json_line(s.size));
   }
 }
@@ -75,8 +75,8 @@ void check_modules(const LintInput& s, const std::vector<CodedModule>& coded, Li
   }
   for (const auto& [sizes, modules] : wrong) {
     reporter.add("config-group-size", s.at(*modules.first->scale, modules.first->name),
-                 "expected block scales for {} weights as the config says, found {}, for {} weights{}",
-                 sizes.first, describe(s.tensors[*modules.first->scale]), sizes.second,
+                 "expected block scales for {} weights (the config), found {}, for {} weights{}", sizes.first,
+                 describe(s.tensors[*modules.first->scale]), sizes.second,
                  and_more(modules.count, ", and in {} more modules"));
   }
 }

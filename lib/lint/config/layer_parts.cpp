@@ -145,7 +145,7 @@ class LayerPartsLint {
       const auto at = reported_->lower_bound(tried);
       if (at != reported_->end() && (*at == tried || is_below(*at, tried))) return;
     }
-    reporter_.add("tensor-missing", {"", name}, "expected as {} other layers have it, found none", have);
+    reporter_.add("tensor-missing", {"", name}, "expected it as in {} other layers, found none", have);
   }
 
   const LintInput& s_;

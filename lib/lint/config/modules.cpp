@@ -44,7 +44,7 @@ void check_gate_up(const LintInput& s, const ModelFacts& model, LintReporter& re
       const TensorInfo& u = s.tensors[*up];
       if (u.dtype == gate.dtype && u.shape == gate.shape) continue;
       if (model.reported.contains(i) || model.reported.contains(*up)) continue;
-      reporter.add("gate-up-shape", s.at(*up), "expected {} as the gate has, found {}", describe(gate),
+      reporter.add("gate-up-shape", s.at(*up), "expected {} (as in the gate), found {}", describe(gate),
                    describe(u));
     }
   }
@@ -89,9 +89,8 @@ void check_meaning(const LintInput& s, const std::vector<CodedModule>& coded, bo
   }
   for (const size_t i : find_quantizer_state(s.tensors)) {
     if (reported.contains(s.tensors[i].name)) continue;
-    reporter.add(
-        "tensor-unknown", s.at(i),
-        "expected the module's own tensors, found what its quantizer counted, which changes nothing");
+    reporter.add("tensor-unknown", s.at(i),
+                 "expected the module's own tensors, found a counter of its quantizer, which has no effect");
   }
   if (s.is_part || !s.is_directory) return;
   // Other checks compare what is promised with modules that have codes, and lists and objects with their
@@ -145,7 +144,7 @@ void check_layer_names(const LintInput& s, LintReporter& reporter) {
     const std::string layer = name.substr(0, name.find('.', digit));
     if (layer == last) continue;
     last = layer;
-    reporter.add("layer-numbers", s.at(i, layer), "expected a number without zeros before it, found {}",
+    reporter.add("layer-numbers", s.at(i, layer), "expected a number without leading zeros, found {}",
                  leaf_of(layer));
   }
 }
@@ -166,13 +165,12 @@ void check_layers(const LintInput& s, LintReporter& reporter) {
     const int64_t missing = *numbers.rbegin() + 1 - static_cast<int64_t>(numbers.size());
     const bool is_one = missing == 1 && stated > 1 && !is_aside(prefix);
     if (is_one && *numbers.begin() == 1 && *numbers.rbegin() >= stated) {
-      reporter.add(
-          "layer-numbers", {"", prefix},
-          "expected layers from 0 on, {} as num_hidden_layers says, found 1 to {}: numbers begin at 1",
-          stated, *numbers.rbegin());
+      reporter.add("layer-numbers", {"", prefix},
+                   "expected layers from 0 on, {} (num_hidden_layers), found 1 to {}: numbers begin at 1",
+                   stated, *numbers.rbegin());
     } else if (is_one && !numbers.contains(stated) && *numbers.rbegin() > stated) {
       reporter.add("layer-numbers", {"", prefix},
-                   "expected drafts from layer {} on, behind the last, found them from {} on", stated,
+                   "expected drafts from layer {} on, after the last layer, found them from {} on", stated,
                    stated + 1);
     } else if (missing > 0) {
       int64_t first = 0;
@@ -187,7 +185,7 @@ void check_layers(const LintInput& s, LintReporter& reporter) {
   if (counts.empty() || main.empty()) return;
   const int64_t promised = *counts.rbegin(), last = *layers.at(main).rbegin();
   if (last + 1 < promised) {
-    reporter.add("layers-missing", {"", main}, "expected {} layers as config.json says, found {}", promised,
+    reporter.add("layers-missing", {"", main}, "expected {} layers (config.json), found {}", promised,
                  last + 1);
   }
   const auto mtp =
@@ -228,13 +226,12 @@ void check_head(const LintInput& s, const ModelFacts& model, bool differs, LintR
   }
   if (!*tied && !head) {
     reporter.add("head-missing", {"config.json", "tie_word_embeddings"},
-                 "expected a head (lm_head.weight), as it is not tied to the embedding, found none");
+                 "expected a head (lm_head.weight), because it is not tied to the embedding, found none");
   } else if (*tied && !head && !embedding && !model.embedding_reported) {
     reporter.add("head-missing", {"config.json", "tie_word_embeddings"},
                  "expected the embedding that the head is tied to, found none");
   } else if (*tied && head && !differs) {
-    reporter.add("tied-head", {"config.json", "tie_word_embeddings"},
-                 "expected no head of its own, found one");
+    reporter.add("tied-head", {"config.json", "tie_word_embeddings"}, "expected no separate head, found one");
   }
 }
 
@@ -274,8 +271,8 @@ bool check_tied_head(const LintInput& s, const ModelFacts& model, bool headers_o
   if (!differ) return false;
   const bool several = std::any_of(stated.begin(), stated.end(), [](const Json* j) { return *j == false; });
   reporter.add("head-differs", {"config.json", "tie_word_embeddings"},
-               "expected false{} as {} is another matrix than {}, found true", several ? " throughout" : "",
-               h.name, e.name);
+               "expected false{}, because {} and {} differ, found true", several ? " throughout" : "", h.name,
+               e.name);
   return true;
 }
 

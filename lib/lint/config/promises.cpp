@@ -82,7 +82,7 @@ void PromiseCheck::report_votes() {
                        size_t first, size_t count) {
     const bool of_size = key.ends_with("group_size") || key.ends_with("block_size");
     reporter_.add(of_size ? "config-group-size" : "config-format", s_.setting(key),
-                  "expected {} as {}{} has, found {}", expected, modules_[first].name,
+                  "expected {} (as in {}{}), found {}", expected, modules_[first].name,
                   and_more(count, " and {} more"), found);
     for (const CodedModule& m : modules_) reported_.insert(m.name);
   });

@@ -96,7 +96,7 @@ void check_unused_entries(const LintInput& s, const ConfiguredQuantization& conf
   }
   if (count > 0) {
     reporter.add("unused-pattern", s.setting(first),
-                 "expected a module of that name, as quantized_layers has it, found none{}",
+                 "expected a module of that name (as in quantized_layers), found none{}",
                  and_more(count, ", nor for {} more"));
   }
   if (configured.method != QuantMethod::kGroups || !configured.groups().is_object()) return;
@@ -110,7 +110,7 @@ void check_unused_entries(const LintInput& s, const ConfiguredQuantization& conf
     });
     if (used || targets.empty()) continue;
     reporter.add("unused-pattern", s.setting(targets[0]),
-                 "expected to match a module, as config_groups.{} targets it, found none", name);
+                 "expected to match a module that config_groups.{} targets, found none", name);
   }
 }
 
@@ -128,7 +128,7 @@ void lint_unused_patterns(const LintInput& s, const ConfiguredQuantization& conf
   for (const auto& [text, key] : configured.ignored()) {
     if (is_wild(text) && !ConfigPattern(text).known()) {
       reporter.add(may_be_pythons(text) ? "python-only-pattern" : "unreadable-pattern", s.setting(text),
-                   "expected a regular expression in {}, found none that can be followed", key);
+                   "expected a regular expression in {}, found one that is not supported", key);
       continue;
     }
     // A tied head has no tensor of its own, but producers still exclude it.
@@ -150,7 +150,7 @@ void lint_unused_patterns(const LintInput& s, const ConfiguredQuantization& conf
     // Older lists of ModelOpt match substrings of names.
     if (!is_wild(text) && is_modelopt && names.has_part(text)) continue;
     if (is_wild(text) && names.any_matches(ConfigPattern(text))) continue;
-    reporter.add("unused-pattern", s.setting(text), "expected to match a module, found none that it matches");
+    reporter.add("unused-pattern", s.setting(text), "expected to match a module, found none");
   }
 }
 

@@ -78,7 +78,7 @@ class VisionLint {
   }
   void report_chain(const LayerPart& second, const LayerPart& first) {
     if (model_.reported.contains(second.tensor) || model_.reported.contains(first.tensor)) return;
-    reporter_.add("config-shape", s_.at(second.tensor), "expected {} columns as {} has rows, found {}",
+    reporter_.add("config-shape", s_.at(second.tensor), "expected {} columns (the rows of {}), found {}",
                   first.n, s_.tensors[first.tensor].name, describe(s_.tensors[second.tensor]));
   }
 
@@ -90,7 +90,7 @@ class VisionLint {
       if (last + 1 == *configured) return;
       reporter_.add(last + 1 > *configured ? "layers-extra" : "layers-missing",
                     {"config.json", fmt::format("vision_config.{}", key)},
-                    "expected {} as the tensors of {}.{} say, found {}", last + 1, blocks.container, last,
+                    "expected {} (the tensors of {}.{}), found {}", last + 1, blocks.container, last,
                     *configured);
       return;
     }

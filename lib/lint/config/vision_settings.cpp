@@ -77,7 +77,7 @@ class VisionSettings {
     const int64_t rows = table->shape[0], all = *side * *side;
     if (rows != all && rows != all + 1) {
       reporter_.add("config-shape", {"config.json", "vision_config.image_size"},
-                    "expected {} patches of {} as {} has rows, found {} by {} of {}", rows,
+                    "expected {} patches of {} (the rows of {}), found {} by {} of {}", rows,
                     *size(tower_, "patch_size"), table->name, all, "image_size", *size(tower_, "image_size"));
       return;
     }
@@ -89,8 +89,8 @@ class VisionSettings {
                          member(processor_, "do_center_crop") != true &&
                          member(processor_, "do_image_splitting").is_null();
     if (!height || !width || *height != *width || !resizes || *height == *image) return;
-    impossible("preprocessor_config.json", "size", "expected {} as vision_config.image_size says, found {}",
-               *image, *height);
+    impossible("preprocessor_config.json", "size", "expected {} (vision_config.image_size), found {}", *image,
+               *height);
   }
 
   /// Checks that Gemma 3 can pool its patches to squares.
@@ -109,7 +109,7 @@ class VisionSettings {
     const auto length = size(processor_, "image_seq_length");
     if (length && *length != *tokens)
       impossible("preprocessor_config.json", "image_seq_length",
-                 "expected {} as mm_tokens_per_image says, found {}", *tokens, *length);
+                 "expected {} (mm_tokens_per_image), found {}", *tokens, *length);
   }
 
   /// Compares the patches of Qwen's processors with those of the tower.
@@ -121,7 +121,7 @@ class VisionSettings {
     for (const auto& [key, other] : kSame) {
       const auto found = size(processor_, key), expected = size(tower_, other);
       if (!found || !expected || *found == *expected) continue;
-      impossible("preprocessor_config.json", key, "expected {} as vision_config.{} says, found {}", *expected,
+      impossible("preprocessor_config.json", key, "expected {} (vision_config.{}), found {}", *expected,
                  other, *found);
     }
   }

@@ -54,9 +54,8 @@ void report_unlike(const MovedReport& report, const Matrices& own, const LintInp
   for (const std::string& name : report.unlike) {
     const Linear& module = own.module_of(own.all().at(name));
     const auto tensor = s.find(subject.tensors()[module.weight].name);
-    reporter.add(
-        "other-weights", {tensor ? s.file_of(*tensor) : "", name},
-        "expected the weights that OTHER has under this name, found that the two have nothing in common");
+    reporter.add("other-weights", {tensor ? s.file_of(*tensor) : "", name},
+                 "expected the weights of OTHER under this name, found weights with nothing in common");
   }
 }
 
@@ -65,7 +64,7 @@ void lint_other_config(const Matrices& own, const Matrices& others, LintReporter
   const auto text = [](const std::string& value) { return value.empty() ? "nothing" : value.c_str(); };
   for (const ConfigDifference& d : compare_configs(own, others)) {
     reporter.add(d.counts ? "other-config" : "other-config-key", {d.file, d.key},
-                 "expected {} as OTHER has, found {}", text(d.b), text(d.a));
+                 "expected {} (as in OTHER), found {}", text(d.b), text(d.a));
   }
 }
 
@@ -107,7 +106,7 @@ void lint_against(const LintInput& s, const std::filesystem::path& path, const s
                             ? s.find(subject->tensors()[own.module_of(matrix->second).weight].name)
                             : std::nullopt;
     reporter.add(rule_of(m.how), {tensor ? s.file_of(*tensor) : "", m.name},
-                 "expected the weights that OTHER has under this name, found that {}", m.text);
+                 "expected the weights of OTHER under this name, found that {}", m.text);
   }
 }
 

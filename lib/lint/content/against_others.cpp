@@ -111,7 +111,7 @@ class OtherTensors {
   void report(size_t tensor, const char* rule, std::string found) {
     const TensorInfo& t = a_.tensors()[tensor];
     reporter_.add(rule, {a_.shard_of(tensor).name, t.name},
-                  "expected the numbers that OTHER has under this name, found that {}", found);
+                  "expected the numbers of OTHER under this name, found that {}", found);
   }
 
   /// Returns the tensors of the other checkpoint that have a shape.
@@ -145,7 +145,7 @@ class OtherTensors {
       return report(own, "moved-rows", "its numbers are in another order");
     const double factor = product(x, y) / product(y, y);
     if (factor == 0 || distance(x, y, factor) > kSame) return;
-    if (factor < 0) return report(own, "turned-signs", "all signs are turned");
+    if (factor < 0) return report(own, "turned-signs", "all signs are reversed");
     if (factor < kFactor && factor * kFactor > 1) return;
     if (t.shape.size() == 1 && t.name.find("norm") != t.name.npos) {
       factors_[layer_of(t.name)].push_back(factor);
@@ -204,11 +204,11 @@ class OtherTensors {
         report(own, "other-weights", fmt::format("its numbers are {:.4g} times those of OTHER", factor));
       if (like < known && 8 * (known - like) > known) {
         report(own, "other-weights",
-               fmt::format("{} of {} rows that were looked at have nothing in common", known - like, known));
+               fmt::format("{} of {} compared rows have nothing in common", known - like, known));
       }
       return;
     }
-    if (2 * turned > known) return report(own, "turned-signs", "its signs are turned");
+    if (2 * turned > known) return report(own, "turned-signs", "its signs are reversed");
     if (2 * reordered > known) return report(own, "moved-rows", "its columns are in another order");
     if (const auto name = find_table(own, other, looked))
       return report(own, "moved-weights", fmt::format("it equals {} of OTHER", *name));

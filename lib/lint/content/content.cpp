@@ -98,9 +98,9 @@ std::string odd_numbers(const MatrixFigures& f, bool rows) {
   // If the density of weights is flat near zero, a twentieth of the weights is below a sixteenth of the RMS.
   // Of weights that were quantized before, an eighth is zero.
   if (!fp8 && f.zero_share + non_zero * f.small_share < 0.002)
-    return "no numbers near zero, as where a file's type is not that of its bytes";
+    return "no numbers near zero, as if the file stated a wrong type";
   if (f.small_share > 0.75)
-    return "most numbers far below the RMS, as where bytes are exchanged or a type is not that of its bytes";
+    return "most numbers far below the RMS, as if bytes were exchanged or the file stated a wrong type";
   // Of four-bit weights a tenth is zero. In FP8 such weights have no density.
   if (fp8 && f.zero_share < 0.005 && f.octaves > 1.55) return "a density as of E5M2";
   if (fp8 && f.unevenness < 0.1) return "every byte equally often, as of noise";
@@ -161,7 +161,7 @@ class Content {
     const bool is_own =
         f.expert >= 0 || kind == NumberKind::kInt8 || kind == NumberKind::kInt4 || kind == NumberKind::kE2m1;
     if (m.is_linear && is_own && f.zero_lines == f.plan.lines)
-      report(m, "zero-weights", "expected some weight other than zero, found none");
+      report(m, "zero-weights", "expected a weight other than zero, found none");
   }
 
   bool check_numbers(const Member& m) {
@@ -223,8 +223,8 @@ class Content {
     // Zeros that pad columns make every line torn.
     if (f.torn_lines > 0 && 2 * f.torn_lines < f.plan.lines) {
       return report(m, "zero-regions",
-                    "expected weights, found zeros that begin or end within {} of {} rows, as where "
-                    "a part was never written",
+                    "expected weights, found zeros that begin or end within {} of {} rows, as if a part was "
+                    "never written",
                     f.torn_lines, f.plan.lines);
     }
     if (is_pruned(m)) return false;
@@ -232,7 +232,7 @@ class Content {
     const char* column = f.plan.k_outer ? "rows" : "columns";
     if (f.plan.lines >= 8 && 5 * f.zero_lines >= f.plan.lines) {
       return report(m, "zero-regions",
-                    "expected weights, found zeros in {} of {} {}, from {} on {} one after the other",
+                    "expected weights, found zeros in {} of {} {}, from {} on {} consecutive ones",
                     f.zero_lines, f.plan.lines, line, f.first_zero_line, f.longest_zero_lines);
     } else if (f.columns >= 16 && 5 * f.zero_columns >= f.columns) {
       return report(m, "zero-regions", "expected weights, found zeros in {} of {} {}", f.zero_columns,
@@ -250,8 +250,8 @@ class Content {
                       f.longest_zero_lines * f.plan.line_bytes >= kFewLastBytes;
     if (last || f.longest_zero_lines >= std::max(kFewLines, f.plan.lines / 64)) {
       return report(m, "zero-regions",
-                    "expected weights, as {} of {} like it have in all {}, found zeros in {} of {}, from "
-                    "{} on {} one after the other",
+                    "expected weights, as {} of {} like it have in all {}, found zeros in {} of {}, from {} "
+                    "on {} consecutive ones",
                     kind.members - kind.with_lines, kind.members, line, f.zero_lines, f.plan.lines,
                     f.first_zero_line, f.longest_zero_lines);
     }
@@ -269,19 +269,21 @@ class Content {
     // Tokens that were never trained may all have one row, or that of the token before.
     const uint64_t once = f.repeated_lines - f.doubled_lines;
     if (is_embedding(m) && 4 * once >= f.plan.lines) {
-      return report(m, "repeated-rows", "expected a row a token, found {} of {} equal to an earlier one",
+      return report(m, "repeated-rows",
+                    "expected a different row for each token, found {} of {} equal to an earlier one",
                     f.repeated_lines, f.plan.lines);
     }
     if (!m.is_linear) return false;
     if (f.repeated_lines > 0 && f.plan.lines > 1 && is_router(m.name)) {
-      return report(m, "repeated-rows", "expected a row an expert, found {} of {} equal to an earlier one",
+      return report(m, "repeated-rows",
+                    "expected a different row for each expert, found {} of {} equal to an earlier one",
                     f.repeated_lines, f.plan.lines);
     }
     if (f.plan.lines < 8) return false;
     if (4 * f.echo_lines > 3 * f.plan.lines) {
       return report(m, "repeated-rows",
-                    "expected columns that differ, found one half, or every second column, equal to "
-                    "the others in {} of {} rows that were looked at",
+                    "expected columns that differ, found one half, or every second column, equal to the "
+                    "others in {} of {} compared rows",
                     f.echo_lines, f.plan.lines);
     }
     // For tensor parallelism, heads of keys and values are repeated. Each head is repeated as a whole.
@@ -322,7 +324,7 @@ class Content {
     if (m.figures->zero_lines + m.figures->zero_columns == 0 &&
         scales.log2_amax - scales.log2_mean > kFarthest && std::isfinite(scales.log2_mean)) {
       return report(m, "suspicious-scale",
-                    "expected scales of one order of magnitude, found {:.3g} beside {:.3g}, their mean",
+                    "expected scales of one order of magnitude, found {:.3g}, while their mean is {:.3g}",
                     std::exp2(scales.log2_amax), std::exp2(scales.log2_mean));
     }
     // In other formats, all rows may have the scale of the whole matrix.
@@ -330,7 +332,7 @@ class Content {
         8 * flat_ > scaled_)
       return false;
     return report(m, "odd-codes",
-                  "expected scales that differ, as {} of {} matrices have, found {:.3g} for all",
+                  "expected scales that differ (as in {} of {} matrices), found {:.3g} for all",
                   scaled_ - flat_, scaled_, std::exp2(scales.log2_amax));
   }
   static bool has_float_scales(const Member& m) {

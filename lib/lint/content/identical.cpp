@@ -51,7 +51,7 @@ void lint_identical(const LintInput& s, std::span<Member> members, LintReporter&
     for (size_t i = 1; i < same.size(); ++i) {
       const Member& m = *same[i];
       reporter.add("identical-weights", s.at(m.figures->tensor, m.name),
-                   "expected weights of its own, found those of {}", same[0]->name);
+                   "expected other weights, found those of {}", same[0]->name);
     }
   }
   // Codes of NVFP4 that were copied, though their block scales were not.
@@ -64,7 +64,7 @@ void lint_identical(const LintInput& s, std::span<Member> members, LintReporter&
     for (size_t i = 1; i < same.size(); ++i) {
       const Member& m = *same[i];
       reporter.add("identical-weights", s.at(m.figures->tensor, m.name),
-                   "expected codes of its own, found those of {} under other block scales", same[0]->name);
+                   "expected other codes, found those of {} under other block scales", same[0]->name);
     }
   }
   // Matrices with the same lines in another order: one is a row permutation of its sibling.
@@ -74,7 +74,7 @@ void lint_identical(const LintInput& s, std::span<Member> members, LintReporter&
     for (size_t i = 1; i < same.size(); ++i) {
       const Member& m = *same[i];
       reporter.add("identical-weights", s.at(m.figures->tensor, m.name),
-                   "expected weights of its own, found the rows of {} in another order", same[0]->name);
+                   "expected other weights, found the rows of {} in another order", same[0]->name);
     }
   }
 }

@@ -88,9 +88,8 @@ class Regions {
     for (const Levels* levels : {&f.row_levels, &f.column_levels}) {
       if (levels->above < peak || (levels == &f.column_levels && f.columns == 0)) continue;
       return report(m, "outlier-weight",
-                    "expected {} of one size, found those of {} {} {:.3g} times as large as the middle one",
-                    what, levels == &f.row_levels ? "row" : "column", levels->largest,
-                    std::exp2(levels->above));
+                    "expected {} of one size, found those of {} {} {:.3g} times as large as the median", what,
+                    levels == &f.row_levels ? "row" : "column", levels->largest, std::exp2(levels->above));
     }
     return false;
   }
@@ -113,8 +112,8 @@ class Regions {
                       100 * r.usual, 100 * r.found, r.lines, r.first_line);
       case RegionKind::kCodes:
         return report(m, "odd-region",
-                      "expected codes as in other rows, found others in {} rows from {} on, as of text or "
-                      "another format",
+                      "expected codes as in other rows, found different ones in {} rows from {} on, as of "
+                      "text or another format",
                       r.lines, r.first_line);
       case RegionKind::kBlocks:
         return report(m, "odd-region",
@@ -143,7 +142,7 @@ class Regions {
     if (f.dead_run == 0) return false;
     return report(m, "zero-regions",
                   "expected codes other than zero under scales as large as those of other blocks, found {} "
-                  "blocks of zeros one after the other from row {} on",
+                  "consecutive blocks of zeros from row {} on",
                   f.dead_run, f.dead_first / f.plan.scale_bytes);
   }
 
@@ -201,7 +200,7 @@ class Regions {
     if (peaked >= kFewSiblings && 4 * peaked >= 3 * all &&
         std::fabs(f.log2_amax - f.log2_rms - kUniform) < kNear)
       return report(m, "odd-numbers",
-                    "expected few large weights, as {} of {} like it have, found a uniform distribution, as "
+                    "expected few large weights (as in {} of {} like it), found a uniform distribution, as "
                     "of weights that were never loaded",
                     peaked, all);
     return false;

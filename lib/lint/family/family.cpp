@@ -66,7 +66,7 @@ class PresenceLint : public FamilyLint {
       const std::string name = fmt::format("{}.{}", parent_of(module), fused);
       const auto at = std::ranges::lower_bound(s_.tensors, name + ".", {}, &TensorInfo::name);
       if (at != s_.tensors.end() && at->name.starts_with(name + "."))
-        return fmt::format("it within {}, which loaders of {} do not split", name, model_.model_type);
+        return fmt::format("it in {}, which loaders of {} do not split", name, model_.model_type);
     }
     return "none";
   }
@@ -121,7 +121,7 @@ class PresenceLint : public FamilyLint {
         const TensorInfo& t = s_.tensors[there_.first(i, at)];
         reporter_.add(
             "tensor-unknown", s_.at(there_.first(i, at)),
-            "expected a name that loaders of {} take in floats, found {}, which only quantizers write",
+            "expected a name that loaders of {} read in floats, found {}, which only quantizers write",
             model_.model_type, describe(t));
         continue;
       }
@@ -135,7 +135,7 @@ class PresenceLint : public FamilyLint {
       }
       if (count == 0) continue;
       reporter_.add("tensor-unknown", s_.at(first),
-                    fmt::format("expected none{}{} by config.json ({}), found {}",
+                    fmt::format("expected none{}{} (config.json: {}), found {}",
                                 layer >= 0 ? fmt::format(" in layer {}", layer) : "",
                                 and_more(count, ", nor {} more"), row.when, describe(s_.tensors[first])),
                     facts_of(row));
@@ -176,7 +176,7 @@ void check_prefix(const LintInput& s, const LanguageModel& model, LintReporter& 
   if (odd == s.tensors.end()) return;
   const auto tensor = static_cast<size_t>(odd - s.tensors.begin());
   reporter.add("tensor-unknown", s.at(tensor, odd->name),
-               "expected a name without language_model., as {} has, found one of a multimodal model",
+               "expected a name without language_model. (as in {}), found one of a multimodal model",
                classes[0]);
 }
 

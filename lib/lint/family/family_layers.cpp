@@ -38,7 +38,7 @@ class LayerLint : public FamilyLint {
                     "expected the count of layers, {}, found none", end);
     } else if (configured && end > *configured) {
       reporter_.add("layers-extra", {"config.json", "num_hidden_layers"},
-                    "expected {} as tensors of layer {} say, found {}", end, end - 1, found);
+                    "expected {} (tensors of layer {}), found {}", end, end - 1, found);
     } else {
       return;
     }
@@ -84,7 +84,7 @@ class LayerLint : public FamilyLint {
       if (found.empty() || found == wanted || (!classes.contains(wanted) && wanted.empty())) continue;
       sizes_.set_class(layer, is_mlp, found);
       if (differ++ == 0) {
-        message = fmt::format("expected to say {} of layer {}, which has {}, found {}", found, layer,
+        message = fmt::format("expected {} for layer {}, which has {}, found {}", found, layer,
                               s_.tensors[first].name, wanted);
       }
     }

@@ -83,8 +83,7 @@ class PartLint {
     tower = tower.substr(0, tower.find(".vision_model"));
     reporter_.add(
         "tensor-missing", {"", tower},
-        "expected the tower that vision_config describes, as every model of {} has it, found no tensor "
-        "of it",
+        "expected the tower that vision_config describes (as in every model of {}), found no tensor of it",
         x_.model.model_type);
   }
 
@@ -129,7 +128,7 @@ class PartLint {
     if (last + 1 == *count_) return;
     const bool more = last + 1 > *count_;
     reporter_.add(more ? "layers-extra" : "layers-missing", {"config.json", part_.count},
-                  "expected {} as the tensors of {}.{} say, found {}", last + 1, place, last, *count_);
+                  "expected {} (the tensors of {}.{}), found {}", last + 1, place, last, *count_);
   }
 
   /// Checks that a table has all its pieces, and that all have one shape.
@@ -166,11 +165,10 @@ class PartLint {
       const bool is_gap = lost <= pieces.rbegin()->first;
       if (is_gap || std::ssize(pieces) < *count_) {
         reporter_.add("tensor-missing", {"", fmt::format("{}shard_{}.weight", table, lost)},
-                      "expected {} pieces of the table as {} says, found {}", *count_, part_.count,
-                      pieces.size());
+                      "expected {} pieces of the table ({}), found {}", *count_, part_.count, pieces.size());
       } else {
         reporter_.add("config-shape", {"config.json", part_.count},
-                      "expected {} as layer {} has so many pieces of {}, found {}", pieces.size(), layer,
+                      "expected {0}, the pieces of {2} in layer {1}, found {3}", pieces.size(), layer,
                       first.name, *count_);
       }
     }
@@ -183,7 +181,7 @@ class PartLint {
         std::ranges::max_element(shapes, {}, [](const auto& shape) { return shape.second.first; });
     for (const auto& [shape, found] : shapes) {
       if (shape == usual->first || found.first * 2 > pieces.size()) continue;
-      reporter_.add("config-shape", s_.at(found.second), "expected {} as {} other pieces have, found {}",
+      reporter_.add("config-shape", s_.at(found.second), "expected {} (as in {} other pieces), found {}",
                     describe(s_.tensors[usual->second.second]), usual->second.first,
                     describe(s_.tensors[found.second]));
     }
@@ -206,7 +204,7 @@ class PartLint {
     for (const int64_t layer : x_.there.layers()) {
       if (pieces.contains(layer) || !sizes_.holds(row.when, layer)) continue;
       reporter_.add("tensor-missing", {"", fmt::format("{}{}{}0.weight", head, layer, middle)},
-                    "expected a table as {} says of layer {}, found none", row.when, layer);
+                    "expected a table ({} for layer {}), found none", row.when, layer);
     }
   }
 

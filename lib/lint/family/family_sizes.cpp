@@ -76,7 +76,7 @@ class SizeLint : public FamilyLint {
     if (x_.is_draft && w.configured.value_or(0) == 0) return;
     std::string found = configured != nullptr ? quoted_setting(*configured)
                         : w.configured
-                            ? fmt::format("none, for which {} has {}", model_.model_type, *w.configured)
+                            ? fmt::format("none, while {} has {}", model_.model_type, *w.configured)
                             : "none";
     const TensorInfo& first = s_.tensors[w.first];
     std::string more = and_more(w.tensors, " and {} more");
@@ -154,7 +154,7 @@ class SizeLint : public FamilyLint {
     }
     for (const auto& [key, o] : odd) {
       if (is_bf16_called_f32(o.first, o.numbers)) {
-        reporter_.add("tensor-type", s_.at(o.first), "expected BF16, of which it has as many bytes as {}{}",
+        reporter_.add("tensor-type", s_.at(o.first), "expected BF16, with which its shape is {}{}",
                       o.expected, and_more(o.count, ", and in {} more"));
         continue;
       }

@@ -51,10 +51,10 @@ class SwitchLint : public FamilyLint {
     const bool is_count =
         sizes_.stated(key) != nullptr ? !sizes_.stated(key)->is_boolean() : !is_yes_or_no(key);
     reporter_.add("config-switch", {"config.json", key},
-                  on ? fmt::format("expected {} as there is no {}, found {}",
+                  on ? fmt::format("expected {}, because there is no {}, found {}",
                                    is_count ? "0 or null" : "false", lacks, found)
-                     : fmt::format("expected {} as there is {}, found {}", is_count ? "a count" : "true",
-                                   s_.tensors[*first].name, found));
+                     : fmt::format("expected {}, because there is {}, found {}",
+                                   is_count ? "a count" : "true", s_.tensors[*first].name, found));
   }
   static bool is_yes_or_no(const std::string& key) {
     return key.find("bias") != key.npos || key.starts_with("use_") || key.starts_with("enable_");

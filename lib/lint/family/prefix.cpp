@@ -95,7 +95,7 @@ class PrefixLint {
     return all == 0 ? 0 : static_cast<double>(known) / static_cast<double>(all);
   }
   void report(size_t tensor, const std::string& right, LintReporter& reporter) const {
-    reporter.add("name-prefix", s_.at(tensor), "expected {}, found a name that loaders do not have{}", right,
+    reporter.add("name-prefix", s_.at(tensor), "expected {}, found a name that loaders do not know{}", right,
                  and_more(s_.tensors.size(), ", as all {} others"));
   }
 

@@ -33,7 +33,8 @@ void check_auto_map(const LintInput& s, const char* file, const Json& map, LintR
   std::replace(code.begin(), code.end(), '.', '/');
   code += ".py";
   if (!is_absent(s.path / code)) return;
-  reporter.add("missing-sidecar", {file, code}, "expected as auto_map names it ({}), found none", text);
+  reporter.add("missing-sidecar", {file, code}, "expected it because auto_map names it ({}), found none",
+               text);
 }
 
 /// Checks that files exist which tokenizer_config.json names by plain names.
@@ -43,8 +44,8 @@ void check_tokenizer_files(const LintInput& s, const Json& config, LintReporter&
     if (!config.contains(key) || !config[key].is_string()) continue;
     const std::string name = config[key].get<std::string>();
     if (name.empty() || name.find('/') != name.npos || !is_absent(s.path / name)) continue;
-    reporter.add("missing-sidecar", {"tokenizer_config.json", name}, "expected as {} names it, found none",
-                 key);
+    reporter.add("missing-sidecar", {"tokenizer_config.json", name},
+                 "expected it because {} names it, found none", key);
   }
 }
 
@@ -96,7 +97,7 @@ void check_side_configs(const LintInput& s, LintReporter& reporter) {
       const Json stated = first_of(s.quantization, keys), beside = first_of(side, keys);
       if (stated.is_null() || beside.is_null() || stated == beside) continue;
       if (*keys.begin() == std::string_view("quant_method") && quantization_method(side) == method) continue;
-      reporter.add("config-disagrees", {file, *keys.begin()}, "expected {} as config.json says, found {}",
+      reporter.add("config-disagrees", {file, *keys.begin()}, "expected {} (config.json), found {}",
                    quoted_setting(stated), quoted_setting(beside));
     }
   }
@@ -107,7 +108,7 @@ std::string why_unreadable(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (const std::string link = dangling_link(path); !link.empty()) return "expected a file, found " + link;
-  if (error) return fmt::format("expected a file, found that it cannot be looked at: {}", error.message());
+  if (error) return fmt::format("expected a file, found one that cannot be examined: {}", error.message());
   if (fs::is_directory(status)) return "expected a file, found a directory";
   if (!fs::is_regular_file(status)) return "expected a regular file, found something else";
   try {
@@ -171,7 +172,7 @@ void check_links(const LintInput& s, LintReporter& reporter) {
   }
   for (const LinkOutside& link : links) {
     reporter.add("link-outside", {link.path.lexically_relative(s.path).string(), ""},
-                 "expected a file within the checkpoint, found a link out of it to {}",
+                 "expected a file within the checkpoint, found a link to {}, outside of it",
                  json_quote_short(link.target.string()));
   }
 }

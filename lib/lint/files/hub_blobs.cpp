@@ -70,7 +70,7 @@ void lint_hub_blobs(const LintInput& s, LintReporter& reporter) {
       return;  // another rule reports a file that cannot be read
     }
     if (found != blob.hash)
-      reporter.add("blob-hash", {blob.file, ""}, "expected a blob of the hash in its name, {}, found {}",
+      reporter.add("blob-hash", {blob.file, ""}, "expected a blob with the hash in its name, {}, found {}",
                    blob.hash, found);
   });
 }

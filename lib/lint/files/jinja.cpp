@@ -91,7 +91,7 @@ class Reader {
     const char kind = text_[at_ + 1];
     if (kind == '#') {
       const size_t end = text_.find("#}", at_ + 2);
-      if (end == text_.npos) return problem(line(), "expected #}} behind {{#, found none");
+      if (end == text_.npos) return problem(line(), "expected #}} after {{#, found none");
       at_ = end + 2;
       return;
     }
@@ -161,7 +161,7 @@ class Reader {
     for (;;) {
       while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_])) != 0) ++at_;
       if (at_ >= text_.size()) {
-        problem(begin, "expected {} behind {{{}, found the end", end, end == "}}" ? '{' : '%');
+        problem(begin, "expected {} after {{{}, found the end", end, end == "}}" ? '{' : '%');
         return false;
       }
       const std::string_view rest = text_.substr(at_);
@@ -237,7 +237,7 @@ class Reader {
         const bool ends =
             next == nullptr || (next->kind == Part::kOperator && is_one_of(kNoBeginnings, next->text));
         if (ends)
-          return problem(begin, "expected something behind {}, found {}", p.text,
+          return problem(begin, "expected something after {}, found {}", p.text,
                          next == nullptr ? "none" : next->text);
       }
       if (next == nullptr || !ends_operand(pieces, i) || next->kind == Part::kOperator ||
@@ -284,7 +284,7 @@ class Reader {
   }
   void check_condition(const std::vector<Piece>& pieces, size_t begin) {
     if (pieces.size() == 1)
-      return problem(begin, "expected a condition behind {}, found none", pieces[0].text);
+      return problem(begin, "expected a condition after {}, found none", pieces[0].text);
     check_expression({pieces.begin() + 1, pieces.end()}, begin);
   }
   void begin_block(const Block& block, const std::vector<Piece>& pieces, size_t begin) {
@@ -292,10 +292,10 @@ class Reader {
       return p.kind != Part::kString && p.text == (block.opens == "for" ? "in" : "=");
     });
     if (block.opens == "if") check_condition(pieces, begin);
-    if (block.opens == "for" && !has) return problem(begin, "expected in behind for, found none");
+    if (block.opens == "for" && !has) return problem(begin, "expected in after for, found none");
     if (block.opens == "for") check_expression({pieces.begin() + 1, pieces.end()}, begin);
     if (block.opens == "set") {
-      if (pieces.size() == 1) return problem(begin, "expected a name behind set, found none");
+      if (pieces.size() == 1) return problem(begin, "expected a name after set, found none");
       if (has) {
         check_expression({pieces.begin() + 1, pieces.end()}, begin);
         return;  // it has no block

@@ -48,7 +48,7 @@ bool has_licence_file(const LintInput& s) {
 void lint_publishing(const LintInput& s, const Json& tokenizer, LintReporter& reporter) {
   const std::string card = read_card(s);
   if (card.find_first_not_of(" \t\r\n") == card.npos)
-    reporter.add("no-model-card", {"README.md", ""}, "expected what the model is, found nothing");
+    reporter.add("no-model-card", {"README.md", ""}, "expected a description of the model, found nothing");
   if (!names_licence(card) && !has_licence_file(s))
     reporter.add("no-license", {"", ""}, "expected LICENSE, or license: in README.md, found neither");
   const bool has_own =

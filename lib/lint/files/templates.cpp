@@ -39,7 +39,7 @@ void check_image_places(const LintInput& s, const Json& tokenizer, const TokenTa
     if (templates.write(word) || templates.names.find(word) != std::string::npos) return;
   }
   reporter.add("template-gap", {"tokenizer_config.json", "chat_template"},
-               "expected a place for images, such as {}, as there is a vision_config, found none",
+               "expected a place for images, such as {}, because there is a vision_config, found none",
                json_quote_short(token->second));
 }
 
@@ -66,7 +66,7 @@ class TemplateLint {
       const Json& text = member(one, "template");
       if (name.empty() || !text.is_string()) {
         reporter_.add("bad-chat-template", place,
-                      "expected a name and a template in each entry, found another");
+                      "expected a name and a template in each entry, found an entry without them");
         return;
       }
       check({place.file, fmt::format("{}.{}", place.name, name)}, text);
@@ -86,7 +86,7 @@ class TemplateLint {
     // A template that only compares roles ends the user's message in such a way that the answer follows.
     if (facts.problem.empty() && facts.writes_roles && !names_word(facts.names, "add_generation_prompt"))
       reporter_.add("template-gap", place,
-                    "expected the role of the answer if add_generation_prompt is true, found it nowhere");
+                    "expected the role of the answer if add_generation_prompt is true, found none");
     if (tokens_ == nullptr || !tokens_->is_known()) return;
     std::vector<std::string> missing;
     for (const std::string& token : facts.tokens) {
@@ -147,7 +147,7 @@ ChatTemplates lint_templates(const LintInput& s, const Json& tokenizer, const To
     lint.check_text({kFile, ""}, *file);
     if (!own.is_null() && !(own.is_string() && trimmed(own.get<std::string>()) == trimmed(*file)))
       reporter.add("two-chat-templates", {"tokenizer_config.json", "chat_template"},
-                   "expected none beside chat_template.jinja or the same, found another");
+                   "expected none beside chat_template.jinja, or the same, found a different one");
   }
   if (!is_absent(s.path / "chat_template.json")) {
     const Json json = read_lint_config(s.path, "chat_template.json", reporter);

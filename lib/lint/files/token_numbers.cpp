@@ -84,7 +84,7 @@ class NumberLint {
   }
   void differ(const char* file, const char* key, const Named& token, uint64_t found) {
     const std::string* text = tokens_.find_added(found);
-    reporter_.add("token-ids", {file, key}, "expected {}, {}, as tokenizer_config.json says, found {}{}",
+    reporter_.add("token-ids", {file, key}, "expected {}, {} (tokenizer_config.json), found {}{}",
                   *token.number, json_quote_short(token.text), found,
                   text != nullptr ? ", " + json_quote_short(*text) : std::string());
   }
@@ -149,7 +149,7 @@ class NumberLint {
   }
   void missing_end(const char* file, const std::string& text, uint64_t number) {
     reporter_.add("turn-end", {file, "eos_token_id"},
-                  "expected {}, {}, by which chat templates end the answer, too, found none", number,
+                  "expected {}, {}, too, because chat templates end the answer with it, found none", number,
                   json_quote_short(text));
   }
 

@@ -55,7 +55,7 @@ class TokenLint {
       const std::string own = text_of_token(member(config, key)), other = text_of_token(member(map, key));
       if (own.empty() || other.empty() || own == other) continue;
       reporter_.add("token-ids", {"special_tokens_map.json", key},
-                    "expected {} as tokenizer_config.json says, found {}", json_quote_short(own),
+                    "expected {} (tokenizer_config.json), found {}", json_quote_short(own),
                     json_quote_short(other));
     }
     const Json added = read("added_tokens.json");
@@ -86,7 +86,7 @@ class TokenLint {
   void check_model() {
     // A file without any token stands in for one, in small models that are made for tests.
     if (!tokens_.has_model && !tokens_.added.empty())
-      return add("bad-tokenizer", "model", "expected a model, which splits text into tokens, found none");
+      return add("bad-tokenizer", "model", "expected a model that splits text into tokens, found none");
     if (!tokens_.lost_merge) return;
     const auto& [left, right] = *tokens_.lost_merge;
     add("bad-tokenizer", "model.merges",
@@ -112,7 +112,7 @@ class TokenLint {
         return add_shared(number, *at->second, text, "added_tokens");
       } else if (word != tokens_.words.end() && word->second != number) {
         return add("token-ids", "added_tokens",
-                   fmt::format("expected {} for {} as the vocabulary has, found {}", word->second,
+                   fmt::format("expected {} for {} (as in the vocabulary), found {}", word->second,
                                json_quote_short(text), number));
       } else if (other != by_number.end() && *other->second != text) {
         return add_shared(number, *other->second, text, "added_tokens");
@@ -150,8 +150,7 @@ class TokenLint {
     const bool stands_in = *size <= kTest && tokens_.words.size() <= tokens_.added.size();
     const auto model = find_language_model(s_.config);
     if (model && !model->is_nested && *size > kFew && all < *size / 2 && !stands_in)
-      add_size("model.vocab",
-               fmt::format("expected about as many tokens as vocab_size says, {}, found {}", *size, all));
+      add_size("model.vocab", fmt::format("expected about {} tokens (vocab_size), found {}", *size, all));
   }
 
   /// Compares the added tokens that tokenizer_config.json lists.
@@ -169,13 +168,13 @@ class TokenLint {
   bool check_token(const char* file, const std::string& key, const std::string& text, uint64_t number) {
     const auto found = tokens_.find(text);
     if (found && *found != number) {
-      reporter_.add("token-ids", {file, key}, "expected {} for {} as tokenizer.json has, found {}", *found,
+      reporter_.add("token-ids", {file, key}, "expected {} for {} (as in tokenizer.json), found {}", *found,
                     json_quote_short(text), number);
       return false;
     }
     const std::string* other = tokens_.find_added(number);
     if (!found && other != nullptr) {
-      reporter_.add("token-ids", {file, key}, "expected {} for {} as tokenizer.json has, found {}",
+      reporter_.add("token-ids", {file, key}, "expected {} for {} (as in tokenizer.json), found {}",
                     json_quote_short(*other), number, json_quote_short(text));
       return false;
     }

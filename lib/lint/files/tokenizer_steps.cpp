@@ -42,10 +42,10 @@ class StepLint {
     if (!generates()) return;
     if (tokens_.truncation)
       reporter_.add("tokenizer-steps", {kFile, "truncation"},
-                    "expected null, found that texts are cut to {} tokens", *tokens_.truncation);
+                    "expected null, found truncation of texts to {} tokens", *tokens_.truncation);
     if (tokens_.padding)
       reporter_.add("tokenizer-steps", {kFile, "padding"},
-                    "expected null, found that texts are filled up to {} tokens", *tokens_.padding);
+                    "expected null, found padding of texts to {} tokens", *tokens_.padding);
   }
 
   /// What turns bytes into letters, or blanks into another letter, needs a decoder that turns them back.
@@ -53,13 +53,13 @@ class StepLint {
     for (const char* step : {"ByteLevel", "Metaspace"}) {
       if (std::ranges::find(tokens_.encodes, step) == tokens_.encodes.end() || !tokens_.decodes.empty())
         continue;
-      reporter_.add("tokenizer-steps", {kFile, "decoder"}, "expected {} as the pre-tokenizer has, found none",
-                    step);
+      reporter_.add("tokenizer-steps", {kFile, "decoder"},
+                    "expected {} (as in the pre-tokenizer), found none", step);
       return;
     }
     if (tokens_.falls_back && tokens_.decodes.empty())
       reporter_.add("tokenizer-steps", {kFile, "decoder"},
-                    "expected ByteFallback as the model has tokens of bytes, found none");
+                    "expected ByteFallback, because the model has tokens of bytes, found none");
   }
 
   void check_appended() {
@@ -91,9 +91,8 @@ class StepLint {
     }
     if (count == 0) return;
     reporter_.add("token-flags", {kFile, "added_tokens"},
-                  "expected {} to be {} as tokenizer_config.json says, found otherwise{}",
-                  json_quote_short(first), is_special ? "special" : "not special",
-                  and_more(count, ", and {} more"));
+                  "expected {} to be {} (tokenizer_config.json), found otherwise{}", json_quote_short(first),
+                  is_special ? "special" : "not special", and_more(count, ", and {} more"));
   }
 
   /// Compares the words of vocab.json, which tokenizers without tokenizer.json read.
@@ -120,7 +119,7 @@ class StepLint {
         first = &word;
     }
     if (first == nullptr) return;
-    reporter_.add("token-ids", {kWords, ""}, "expected {} for {} as tokenizer.json has, found {}{}",
+    reporter_.add("token-ids", {kWords, ""}, "expected {} for {} (as in tokenizer.json), found {}{}",
                   *tokens_.find(first->first), json_quote_short(first->first), first->second,
                   and_more(count, ", and other numbers of {} more words"));
   }

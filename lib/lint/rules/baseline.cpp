@@ -58,7 +58,7 @@ std::string without_figures(std::string_view message) {
 
 std::string text_at(const Json& json, const char* key, const std::string& where) {
   if (!json.contains(key) || !json[key].is_string())
-    throw Error(fmt::format("{}: expected a text as {} of each finding, found none", where, key));
+    throw Error(fmt::format("{}: expected a string {} in each finding, found none", where, key));
   return json[key].get<std::string>();
 }
 
@@ -67,7 +67,7 @@ void add_entries(const Json& findings, const std::string& where, LintBaseline& b
     throw Error(fmt::format("{}: expected a list of findings, found {}", where, findings.type_name()));
   for (const Json& f : findings) {
     if (!f.is_object())
-      throw Error(fmt::format("{}: expected an object a finding, found {}", where, f.type_name()));
+      throw Error(fmt::format("{}: expected an object for each finding, found {}", where, f.type_name()));
     LintBaseline::Entry entry{text_at(f, "rule", where), text_at(f, "where", where),
                               text_at(f, "message", where)};
     std::string identity = finding_identity(entry.rule, entry.where, entry.message);

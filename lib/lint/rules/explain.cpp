@@ -48,9 +48,9 @@ std::string explain_rule(const LintRule& rule) {
 std::string lint_rules_page() {
   std::string page = fmt::format(
       "# What lint finds\n"
-      "{} rules, each with its severity, what is wrong, what follows and what to do. `twofour lint {} "
-      "all` prints this\npage, and a test compares them. [README.md](README.md) says how rules work "
-      "together.\n",
+      "{} rules, each with its severity, what is wrong, what follows and what to do. `twofour lint {} all` "
+      "prints this\n"
+      "page, and a test compares them. [README.md](README.md) describes how rules work together.\n",
       lint_rules().size(), options::kExplain);
   for (const LintRule& rule : lint_rules()) {
     const std::string see = *rule.reference == '\0' ? "" : fmt::format(" See <{}>.", rule.reference);

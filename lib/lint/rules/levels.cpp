@@ -13,10 +13,11 @@ namespace {
 using enum Severity;
 
 constexpr LintProfile kProfiles[] = {
-    {"strict", "notes are warnings: whatever there is to say ends with exit code 1"},
-    {"serve", "what stops an engine is an error, what only matters to others a note"},
+    {"strict", "notes are warnings: every finding ends with exit code 1"},
+    {"serve", "findings that stop an engine are errors, findings that matter only to others are notes"},
     {"publish",
-     "what users of a published checkpoint need is there: tokenizer, code, licence, model card, sizes"},
+     "the files that users of a published checkpoint need are required: tokenizer, code, licence, model "
+     "card, sizes"},
 };
 
 /// The severities of a rule in the profiles, if they differ from the table.

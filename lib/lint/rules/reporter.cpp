@@ -120,7 +120,7 @@ void LintReporter::move_known_to(std::vector<LintFinding>& known) {
   for (const auto& [identity, entry] : baseline_->entries) {
     const auto rule = find_lint_rule(entry.rule);
     if (seen.contains(identity) || (rule && !levels_[*rule])) continue;
-    add("baseline-stale", {"", entry.where}, "expected {} as {} says ({}), found it no more", entry.rule,
+    add("baseline-stale", {"", entry.where}, "expected {} (in {}: {}), found none", entry.rule,
         baseline_->file, entry.message);
   }
 }

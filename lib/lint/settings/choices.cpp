@@ -124,7 +124,7 @@ class Choices : public SettingLint {
   void check_family_activation(const char* key, const Json& value) {
     for (const FamilyActivations& row : kFamilyActivations) {
       if (!is_one_of(model_->model_type, row.families) || is_one_of(value, row.texts)) continue;
-      odd(key, fmt::format("{} as all models of {} have", *row.texts.begin(), model_->model_type), value);
+      odd(key, fmt::format("{} (as in all models of {})", *row.texts.begin(), model_->model_type), value);
     }
   }
 
@@ -163,8 +163,8 @@ class Choices : public SettingLint {
     });
     if (bias == s_.tensors.end()) return;
     reporter_.add("impossible-setting", {"config.json", other_method ? "topk_method" : "scoring_func"},
-                  "expected {} as {} is stored, found {}", other_method ? "noaux_tc" : "sigmoid", bias->name,
-                  quoted_setting(other_method ? *method : *score));
+                  "expected {}, because {} is stored, found {}", other_method ? "noaux_tc" : "sigmoid",
+                  bias->name, quoted_setting(other_method ? *method : *score));
   }
 
   /// Checks DeepSeek-V4's list of compression ratios. The ratio of each layer is compared with the height of
@@ -179,7 +179,7 @@ class Choices : public SettingLint {
       const int64_t height = table && !s_.tensors[*table].shape.empty() ? s_.tensors[*table].shape[0] : 0;
       if (!has_layer || ratio == height) continue;
       reporter_.add("config-shape", {"config.json", "compress_ratios"},
-                    "expected {} for layer {} as {} says, found {}", height, i,
+                    "expected {} for layer {} ({}), found {}", height, i,
                     table ? s_.tensors[*table].name : "the lack of a compressor", quoted_setting(ratio));
       return;
     }
@@ -251,7 +251,7 @@ class Choices : public SettingLint {
     const TensorInfo& t = s_.tensors[*tensor];
     if (t.shape[0] == width) return;
     reporter_.add("config-shape", {"config.json", "intermediate_size"},
-                  "expected a width of {} as {} has, found one of {} by intermediate_size, "
+                  "expected a width of {} (as in {}), found one of {} by intermediate_size, "
                   "block_auto_adjust_ff_dim, block_multiple_of and block_ffn_dim_multiplier",
                   t.shape[0], t.name, width);
   }

@@ -50,7 +50,7 @@ void lint_generation(const LintInput& s, LintReporter& reporter) {
   const auto samples = config.find("do_sample"), temperature = config.find("temperature");
   if (samples != config.end() && *samples == true && temperature != config.end() &&
       temperature->is_number() && temperature->get<double>() == 0)
-    odd("temperature", "a number of more than 0, as do_sample is true", *temperature);
+    odd("temperature", "a number above 0, because do_sample is true", *temperature);
   lint_token_settings(s, kFile, config, reporter);
 }
 

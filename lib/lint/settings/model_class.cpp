@@ -55,7 +55,7 @@ class ModelClass : public SettingLint {
       return odd("model_type", "expected the name of a family, found {}", quoted_setting(*at));
     }
     if (!s_.config.contains("_class_name") && is_decoder())
-      odd("model_type", "expected the name of a family, by which loaders choose a class, found none");
+      odd("model_type", "expected the name of a family, with which loaders choose a class, found none");
   }
 
   void check_list() {
@@ -95,7 +95,7 @@ class ModelClass : public SettingLint {
       const size_t task = name.find("ForCausalLM");
       const FamilyShapes* family = task == name.npos ? nullptr : find_family_of_class(name.substr(0, task));
       if (family == nullptr) continue;
-      reporter_.add("impossible-setting", {"config.json", "model_type"}, "expected {} as {} says, found {}",
+      reporter_.add("impossible-setting", {"config.json", "model_type"}, "expected {} ({}), found {}",
                     family->model_types[0], name, json_quote_short(type));
       return;
     }
@@ -133,9 +133,7 @@ class ModelClass : public SettingLint {
     for (const char* key : {"hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads"}) {
       if (!model_settings(s_.config, key).empty()) return;
     }
-    odd("hidden_size",
-        "expected the sizes of the model, found none, for which loaders take those of "
-        "some {}",
+    odd("hidden_size", "expected the sizes of the model, found none: loaders use those of some {}",
         model_->model_type);
   }
 };

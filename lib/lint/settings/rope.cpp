@@ -137,7 +137,7 @@ class Rope : public SettingLint {
     for (const auto& [key, count] : {std::pair{"short_factor", *first}, std::pair{"long_factor", *second}}) {
       if (count == pairs) continue;
       reporter_.add("odd-setting", {"config.json", fmt::format("{}.{}", place, key)},
-                    "expected {} numbers, one for each pair that is turned, found {}", pairs, count);
+                    "expected {} numbers, one for each rotated pair, found {}", pairs, count);
     }
   }
 
@@ -156,7 +156,7 @@ class Rope : public SettingLint {
     const bool interleaves = member(rope, "mrope_interleaved") == true;
     if (sum == *pairs || (interleaves && sum > *pairs)) return;
     reporter_.add("impossible-setting", {"config.json", place + ".mrope_section"},
-                  "expected {} pairs together, half of what is rotated of a head, found {}", *pairs, sum);
+                  "expected {} pairs in all, half of a head's rotated numbers, found {}", *pairs, sum);
   }
 
   static constexpr const char* kFactors = "a list of numbers of more than 0";

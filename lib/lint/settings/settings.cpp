@@ -189,7 +189,8 @@ class Settings : public SettingLint {
                          sizes_->keys("head_dim") != std::vector<std::string>{"head_dim"};
     if (derived && heads && width && *heads > 0 && *width % *heads != 0) {
       impossible("num_attention_heads",
-                 "expected a divisor of hidden_size, {}, as there is no head_dim, found {}", *width, *heads);
+                 "expected a divisor of hidden_size, {}, because there is no head_dim, found {}", *width,
+                 *heads);
     }
     const auto whole = configured("qk_head_dim") != nullptr ? number("qk_head_dim") : std::nullopt;
     const auto rest = number("qk_nope_head_dim"), turned = number("qk_rope_head_dim");
@@ -198,7 +199,7 @@ class Settings : public SettingLint {
                  *rest + *turned, *whole);
     const auto dim = number("head_dim");
     if (dim && *dim % 2 != 0 && configured("head_dim") != nullptr)
-      impossible("head_dim", "expected an even number, as positions turn pairs, found {}", *dim);
+      impossible("head_dim", "expected an even number, because positions rotate pairs, found {}", *dim);
   }
 
   void check_experts() {
@@ -229,7 +230,7 @@ class Settings : public SettingLint {
     }
     if (!count || *count < 2 || !chosen) return;
     if (*chosen < 1 || *chosen > *count) {
-      impossible(chosen_key, "expected 1 to {}, as there are so many experts{}, found {}", *count,
+      impossible(chosen_key, "expected 1 to {}, the count of experts{}, found {}", *count,
                  count_key.empty() ? "" : " by " + count_key, *chosen);
     }
     const auto groups = number("n_group"), of_groups = number("topk_group");
@@ -239,8 +240,8 @@ class Settings : public SettingLint {
     } else if (of_groups && *of_groups > *groups) {
       impossible("topk_group", "expected at most n_group, {}, found {}", *groups, *of_groups);
     } else if (of_groups && *groups > 1 && *of_groups * (*count / *groups) < *chosen) {
-      impossible("topk_group", "expected groups with {} experts or more, as {} says, found {} groups of {}",
-                 *chosen, chosen_key, *of_groups, *count / *groups);
+      impossible("topk_group", "expected groups with {} experts or more ({}), found {} groups of {}", *chosen,
+                 chosen_key, *of_groups, *count / *groups);
     }
   }
 
@@ -261,14 +262,14 @@ class Settings : public SettingLint {
       // The list of layers without rotation may be empty, or longer than the number of layers.
       const bool may_differ = std::string_view(key) == "no_rope_layers" && (count == 0 || count > *layers);
       if (count == *layers || may_differ) continue;
-      impossible(key, "expected {} entries as num_hidden_layers says, found {}", *layers, list->size());
+      impossible(key, "expected {} entries (num_hidden_layers), found {}", *layers, list->size());
     }
     const Json* pattern = configured("hybrid_override_pattern");
     if (pattern != nullptr && pattern->is_string()) {
       const auto entries = static_cast<int64_t>(pattern->get_ref<const std::string&>().size());
       if (entries != *layers) {
-        impossible("hybrid_override_pattern", "expected {} letters as num_hidden_layers says, found {}",
-                   *layers, entries);
+        impossible("hybrid_override_pattern", "expected {} letters (num_hidden_layers), found {}", *layers,
+                   entries);
       }
     }
     const Json* ratios = configured("compress_ratios");
@@ -299,7 +300,7 @@ class Settings : public SettingLint {
         const Json* value = key != nullptr ? configured(key) : nullptr;
         if (value == nullptr || value->is_structured()) continue;
         if (first != nullptr && *configured(first) != *value) {
-          impossible(key, "expected {} as {} says, found {}", quoted_setting(*configured(first)), first,
+          impossible(key, "expected {} ({}), found {}", quoted_setting(*configured(first)), first,
                      quoted_setting(*value));
         }
         if (first == nullptr) first = key;
@@ -316,7 +317,7 @@ class Settings : public SettingLint {
                             "num_experts", "num_experts_per_tok"}) {
       const Json &outer = member(*all.front(), key), &own = member(*all.back(), key);
       if (!outer.is_number() || !own.is_number() || outer == own) continue;
-      impossible(key, "expected {} as the language model's config says, found {} outside of it",
+      impossible(key, "expected {} (the language model's config), found {} outside of it",
                  quoted_setting(own), quoted_setting(outer));
     }
   }

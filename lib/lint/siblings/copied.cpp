@@ -119,8 +119,8 @@ class CopiedScales {
         if (std::min({full, contents.size(), tensors.size()}) < kFewest) continue;
         for (const Scaled* x : same) x->member->reported = true;
         report(same[0]->member->scale,
-               "expected a scale of its own for each of {} matrices, found the same for {} that "
-               "differ and fill its range",
+               "expected a separate scale for each of {} matrices, found the same for {} that differ and "
+               "fill its range",
                group.size(), same.size());
       }
     }
@@ -163,7 +163,7 @@ class CopiedScales {
         if (!own || (!is_nvfp4(m) && are_powers_of_two(m.scale))) continue;
         same[i]->reported = true;
         const size_t tensor = is_nvfp4(m) ? s_.modules[m.figures->module].block_scale : m.scale;
-        report(tensor, "expected scales of its own, found those of {} above other weights", first.name);
+        report(tensor, "expected other scales, found those of {} above other weights", first.name);
       }
     }
   }

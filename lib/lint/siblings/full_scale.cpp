@@ -70,8 +70,8 @@ class FullScale {
     for (const Member* m : coded_) {
       if (m->figures->full_blocks > kFew) continue;
       sink_.add("odd-codes", s_.at(m->figures->tensor, m->name),
-                "expected a code of 6 in nearly every block, as {} of {} matrices have it, found one in "
-                "{:.0f} %: codes and scales that do not belong together",
+                "expected a code of 6 in nearly every block (as in {} of {} matrices), found one in {:.0f} "
+                "%: codes and scales that do not belong together",
                 full, coded_.size(), 100 * m->figures->full_blocks);
     }
   }

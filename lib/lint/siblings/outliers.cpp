@@ -106,7 +106,7 @@ class Outliers {
     for (const double times : {1.0, 0.5}) {  // the scale times block scales that have it, or its square
       const double other = m.log2_rms - times * m.log2_scale;
       if (m.log2_rms < kSmallestOfMost && other > kLeast && other < kMost)
-        return text + ", as if weights were multiplied by it twice";
+        return text + ", as if the weights were multiplied by it twice";
     }
     if (const double other = m.log2_rms - std::log2(full); other > kLeast && other < kMost)
       return text + fmt::format(", as if it were the largest weight, not divided by {}", full);
@@ -135,12 +135,11 @@ class Outliers {
       ++small;
     }
     if (first == nullptr) return;
-    sink_.add(
-        "implausible-weights", s_.at(first->figures->tensor, first->name),
-        "expected an RMS above {:.1g} in most linears, found {:.3g}, and {:.3g} in the middle one of {}, of "
-        "which {} are as small{}",
-        std::exp2(kSmallestOfMost), std::exp2(first->log2_rms), std::exp2(median), linears_.size(), small,
-        mistaken(*first));
+    sink_.add("implausible-weights", s_.at(first->figures->tensor, first->name),
+              "expected an RMS above {:.1g} in most linears, found {:.3g}, and a median of {:.3g} among {} "
+              "linears, of which {} are as small{}",
+              std::exp2(kSmallestOfMost), std::exp2(first->log2_rms), std::exp2(median), linears_.size(),
+              small, mistaken(*first));
     linears_.clear();
   }
 
@@ -257,7 +256,7 @@ class Outliers {
       if (m->at.layer >= 0 || !is_constant(*m) || varied < kFewestLinears || 4 * varied < 3 * of_layers)
         continue;
       sink_.add("layer-outlier", s_.at(m->figures->tensor, m->name),
-                "expected weights that differ, as {} of {} norms in layers have, found {:.3g} throughout",
+                "expected weights that differ (as in {} of {} norms in layers), found {:.3g} throughout",
                 varied, of_layers, std::exp2(m->log2_rms));
     }
     for (const auto& [kind, group] : kinds) {
@@ -267,7 +266,7 @@ class Outliers {
       for (const Member* m : group) {
         if (!is_constant(*m)) continue;
         sink_.add("layer-outlier", s_.at(m->figures->tensor, m->name),
-                  "expected weights that differ, as {} of {} layers have, found {:.3g} throughout",
+                  "expected weights that differ (as in {} of {} layers), found {:.3g} throughout",
                   group.size() - constant, group.size(), std::exp2(m->log2_rms));
       }
     }
@@ -286,7 +285,7 @@ class Outliers {
       for (const Member* m : group) {
         if (!is_zero(m)) continue;
         sink_.add("layer-outlier", s_.at(m->figures->tensor, m->name),
-                  "expected biases other than zero, as {} of {} like them are, found zeros throughout",
+                  "expected biases other than zero (as {} of {} like them), found zeros throughout",
                   group.size() - zero, group.size());
       }
     }
@@ -331,12 +330,12 @@ class Outliers {
     const LintPlace at = s_.at(first->figures->tensor, first->name);
     if (share > kMostNegative) {
       sink_.add("odd-numbers", at,
-                "expected positive weights of norms, found {:.0f} % negative in the middle one of {}, as of "
-                "weights to which 1 is to be added",
+                "expected positive weights of norms, found a median of {:.0f} % negative among {} norms, as "
+                "of weights to which 1 is to be added",
                 100 * share, octaves.size());
     } else {
       sink_.add("implausible-weights", at,
-                "expected an RMS above {:.2g} in most norms, found {:.3g} in the middle one of {}, as of "
+                "expected an RMS above {:.2g} in most norms, found a median of {:.3g} among {} norms, as of "
                 "differences to another checkpoint",
                 std::exp2(kSmallestOfNorms), std::exp2(median), octaves.size());
     }

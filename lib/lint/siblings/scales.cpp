@@ -158,8 +158,8 @@ class SiblingScales {
     const auto first = std::ranges::find_if(
         inputs_, [](const InputScale& x) { return x.amax < kSmallestInput || x.amax > kLargestInput; });
     report(first->tensor, "suspicious-scale",
-           "expected scales for inputs of {:g} to {:g}, found one for inputs up to {:.3g}, and of "
-           "all {} the middle one is for {:.3g}",
+           "expected scales for inputs of {:g} to {:g}, found one for inputs up to {:.3g}, and the median of "
+           "all {} is for {:.3g}",
            kSmallestInput, kLargestInput, first->amax, inputs_.size(), median);
   }
 
@@ -192,7 +192,7 @@ class SiblingScales {
                              : s_.modules[m->figures->module].dialect->divides ? ".input_global_scale"
                                                                                : ".input_scale";
         sink_.add("missing-input-scale", s_.at(m->figures->tensor, m->module),
-                  "expected {} as {} of {} like it have, found none", suffix + 1, kind.with,
+                  "expected {} (as in {} of {} like it), found none", suffix + 1, kind.with,
                   kind.with + kind.without.size());
       }
     }
@@ -258,7 +258,7 @@ class SiblingScales {
       const auto [with, all] = kinds[sibling_name(name).kind];
       if (layer.scaled_k || !layer.k || !layer.v || with == 0 || 2 * with < all) continue;
       sink_.add("missing-kv-scale", s_.at(layer.tensor, name),
-                "expected k_scale and v_scale as {} of {} layers have, found neither", with, all);
+                "expected k_scale and v_scale (as in {} of {} layers), found neither", with, all);
     }
   }
 
@@ -283,7 +283,7 @@ class SiblingScales {
       const double median = std::exp2(spread.median);
       if (median < kSmallestInput || median > kLargestInput) {
         report(first.tensor, "suspicious-scale",
-               "expected scales for {} of {:g} to {:g}, and of all {} the middle one is for {:.3g}", what,
+               "expected scales for {} of {:g} to {:g}, found a median of all {} for {:.3g}", what,
                kSmallestInput, kLargestInput, scales.size(), median);
         continue;
       }

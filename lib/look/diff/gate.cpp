@@ -55,7 +55,8 @@ DiffGate parse_diff_gate(const std::vector<std::string>& words) {
   for (const std::string& word : words) {
     if (word == "none") {
       if (words.size() > 1)
-        throw Error(fmt::format("{}: expected none alone, found other words beside it", options::kFailOn));
+        throw Error(
+            fmt::format("{}: expected none as the only class, found others beside it", options::kFailOn));
     } else if (word == "any") {
       const DiffGate any = default_diff_gate();
       for (size_t i = 0; i < kDiffClasses; ++i) gate.classes[i] |= any.classes[i];

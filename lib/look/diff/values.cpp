@@ -151,7 +151,7 @@ class Comparison {
     }
     if (p.matrices.a) return false;
     if (a_type(p) != b_type(p) && !(has_float_values(a_type(p)) && has_float_values(b_type(p)))) {
-      return settle(e, DiffClass::kType, "types that have no values in common");
+      return settle(e, DiffClass::kType, "types without common values");
     }
     return false;
   }

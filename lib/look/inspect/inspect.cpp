@@ -51,7 +51,7 @@ std::string describe_scales(const Checkpoint& c, const Linear& m) {
                           : m.packing == Int4Packing::kGptq ? "GPTQ"
                                                             : "compressed-tensors";
     return fmt::format("{}, groups of {}{}, {} scales", packing, m.scale_cols,
-                       m.group_index ? " in an order of their own" : "", type);
+                       m.group_index ? " in a separate order" : "", type);
   }
   const bool is_mx = is_mxfp8(c, m);
   if (!is_mx && m.scale_rows == 1 && m.scale_cols == m.k) return fmt::format("rows, {} scales", type);
@@ -165,7 +165,8 @@ std::string describe_kind(const Checkpoint& c) {
   }
   if (c.nvfp4_modules().empty()) {
     const auto unread = find_unread_codes(c.tensors());
-    if (!unread.empty()) return fmt::format("checkpoint of {}, codes are there unread", unread[0].format);
+    if (!unread.empty())
+      return fmt::format("checkpoint of {}, whose codes twofour does not read", unread[0].format);
     return "checkpoint without NVFP4 modules";
   }
   std::map<std::string_view, size_t> dialects;
@@ -189,8 +190,8 @@ InspectReport inspect(const Checkpoint& c, const std::vector<NamePattern>& only,
   if (const auto unread = find_unread_codes(c.tensors()); !unread.empty()) {
     report.findings.push_back(
         {Severity::kWarning, "unread-codes", c.path().string(),
-         fmt::format("{} of {} are there unread, the first {}", counted(unread.size(), "module"),
-                     unread[0].format, unread[0].module)});
+         fmt::format("{} of {} have codes that twofour does not read, the first {}",
+                     counted(unread.size(), "module"), unread[0].format, unread[0].module)});
   }
   const std::optional<Checkpoint> view = open_view(c, report.findings);
   const Checkpoint& source = view ? *view : c;

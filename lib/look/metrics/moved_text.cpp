@@ -31,7 +31,7 @@ std::string describe_lines(const char* what, const MovedMatrix& m, const std::st
   if (n % 2 == 0 && follows([&](int64_t i) { return (i + n / 2) % n; }))
     return fmt::format("the halves of its {} {} are exchanged", n, what);
   if (follows([&](int64_t i) { return (i + shift) % n; }))
-    return fmt::format("its {} {} are turned by {}", n, what, shift);
+    return fmt::format("its {} {} are rotated by {}", n, what, shift);
   if (follows([&](int64_t i) { return n - 1 - i; }))
     return fmt::format("its {} {} are in reverse order", n, what);
   if (follows([](int64_t i) { return i ^ 1; }))
@@ -82,7 +82,7 @@ std::string describe_numbers(const char* what, const MovedNumbers& numbers, int6
       return fmt::format("all {} {}s are in reverse order: {} 0 equals {} {} of {}, {} {} equals {} 0", count,
                          what, what, what, count - 1, b, what, count - 1, what);
     if (all([&](int64_t n) { return (n + shift) % count; }))
-      return fmt::format("all {} {}s are turned by {}: {} 0 equals {} {} of {}, and so on", count, what,
+      return fmt::format("all {} {}s are rotated by {}: {} 0 equals {} {} of {}, and so on", count, what,
                          shift, what, what, shift, b);
   }
   std::vector<std::string> parts;
@@ -103,16 +103,16 @@ std::string describe_matrix(const MovedMatrix& m, const std::string& b) {
     case Moved::kNibbles:
       return "the two codes of each byte are exchanged";
     case Moved::kScales:
-      return "the signs are, the sizes of blocks are not: scales in another order, or of another matrix";
+      return "the signs are equal, the magnitudes of blocks are not: scales in another order, or of another "
+             "matrix";
     case Moved::kFactor:
       return fmt::format("its numbers are {:.4g} times those of {}", m.factor, b);
     case Moved::kTransposed:
       return fmt::format("its rows are the columns of {}", b);
     case Moved::kSigns:
-      return m.lines.size() == m.places.size()
-                 ? fmt::format("signs of all {} rows are turned", m.count)
-                 : fmt::format("signs are turned, in {} of {} rows that were looked at", m.lines.size(),
-                               m.places.size());
+      return m.lines.size() == m.places.size() ? fmt::format("signs of all {} rows are reversed", m.count)
+                                               : fmt::format("signs are reversed in {} of {} compared rows",
+                                                             m.lines.size(), m.places.size());
     default:
       return fmt::format("equals {} of {}", fmt::join(m.equals, ", and "), b);
   }

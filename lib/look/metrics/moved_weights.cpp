@@ -263,7 +263,7 @@ void check_renumbered(const Checkpoint& a, const Checkpoint& b, const std::strin
       const auto place = places.find(i);
       if (x[i] == y[place == places.end() ? i : place->second]) continue;
       moved.how = Moved::kExperts;
-      moved.text += fmt::format("; {} is not, as {} has another for expert {}", own.name, b_name, i);
+      moved.text += fmt::format("; {} is not, because {} has another for expert {}", own.name, b_name, i);
       return;
     }
   }

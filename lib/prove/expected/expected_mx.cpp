@@ -16,7 +16,7 @@ namespace twofour {
 namespace {
 
 [[noreturn]] void refuse(const char* what, const char* expected, std::string_view found) {
-  throw Error(fmt::format("{}: expected {}, found '{}': no proof of it is known", what, expected, found));
+  throw Error(fmt::format("{}: expected {}, found '{}', for which there is no proof", what, expected, found));
 }
 
 /// ModelOpt's exponent. It is the exponent of the smallest power of two that is at least largest / range. The

@@ -76,7 +76,7 @@ std::array<bool, 4> largest_two(const std::array<T, 4>& m) {
 unsigned code_at(std::span<const uint8_t> codes, size_t i) { return codes[i / 2] >> 4 * (i % 2) & 15u; }
 
 [[noreturn]] void refuse_word(const char* what, const char* expected, std::string_view found) {
-  throw Error(fmt::format("{}: expected {}, found '{}': no proof of it is known", what, expected, found));
+  throw Error(fmt::format("{}: expected {}, found '{}', for which there is no proof", what, expected, found));
 }
 
 }  // namespace

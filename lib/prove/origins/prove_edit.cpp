@@ -118,12 +118,12 @@ void check_index_of_edit(const Checkpoint& artifact, EditProof& proof) {
   for (const auto& [name, file] : index.at("weight_map").items()) named.insert(name);
   for (const TensorInfo& t : artifact.tensors()) {
     if (named.erase(t.name) == 0)
-      differ(proof, "index", t.name, "expected in the index, found it only in a file");
+      differ(proof, "index", t.name, "expected it in the index, found it only in a file");
   }
   for (const std::string& name : named)
-    differ(proof, "index", name, "expected in a file, found it only in the index");
+    differ(proof, "index", name, "expected it in a file, found it only in the index");
   if (index.at("metadata").at("total_size") != Json(bytes))
-    differ(proof, "index", "metadata.total_size", fmt::format("expected {}, found another value", bytes));
+    differ(proof, "index", "metadata.total_size", fmt::format("expected {}, found a different value", bytes));
 }
 
 /// The settings of a config and of its language model's config, except quantization.
@@ -271,7 +271,8 @@ void check_words_of_edit(const Checkpoint& artifact, const EditOrigins& origins,
   Problems ignored;
   const auto wrong = [&](const std::string& module, const std::string& expected) {
     differ(proof, "quantization", module,
-           fmt::format("expected {} in config.json and hf_quant_config.json, found otherwise", expected));
+           fmt::format("expected {} in config.json and hf_quant_config.json, found neither or a difference",
+                       expected));
   };
   const auto has = [](const std::vector<bool>& all, bool value) {
     return std::find(all.begin(), all.end(), value) != all.end();
@@ -296,14 +297,14 @@ void check_words_of_edit(const Checkpoint& artifact, const EditOrigins& origins,
       const std::vector<bool> listed = now.listed(m.name);
       const bool right = !listed.empty() && !has(listed, false);
       if (!right && !is_known_float(now, of_donor ? &*of_donor : nullptr, m.name))
-        wrong(m.name, "it among what is not quantized");
+        wrong(m.name, "it among unquantized modules");
     } else if (has(now.listed(m.name), true) || !now.is_target(m.name)) {
       wrong(m.name, "it as quantized");
     }
   }
   for (const auto& map : now.maps()) {
     for (const auto& [name, entry] : map) {
-      if (!now.is_known(name)) wrong(name, "entries of modules alone");
+      if (!now.is_known(name)) wrong(name, "only entries of modules");
     }
   }
 }
@@ -331,7 +332,7 @@ void check_noted_base(const Checkpoint& artifact, const Checkpoint& base, EditPr
   const auto noted = noted_base(artifact);
   if (!noted) return;
   if (noted->tensors != hash_descriptions(base.tensors()))
-    differ(proof, "manifest", "source.base.tensors_xxh3_128", "expected the base's, found another");
+    differ(proof, "manifest", "source.base.tensors_xxh3_128", "expected the base's value, found another");
   if (noted->texts != read_config_files(base))
     differ(proof, "manifest", "source.base.texts", "expected the base's config files, found others");
 }
@@ -345,7 +346,7 @@ bool is_graft_undone(const Checkpoint& artifact, const Edit& edit, const Checkpo
   if (!noted || noted->tensors != hash_descriptions(artifact.tensors())) return false;
   if (noted->texts != read_config_files(artifact)) {
     differ(proof, "config", "config.json, hf_quant_config.json",
-           "expected those of the checkpoint that the source was grafted from, found others");
+           "expected those of the checkpoint from which the source was grafted, found others");
   }
   return true;
 }

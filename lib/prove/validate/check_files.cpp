@@ -58,7 +58,7 @@ void check_listed_files(const Checkpoint& artifact, const Manifest& manifest, Va
       differ(report, "missing-file", name, "listed in twofour.json, found none");
     } else if (it->second != hash) {
       differ(report, "file", name,
-             fmt::format("expected {} as twofour.json says, found {}", hash.hex(), it->second.hex()));
+             fmt::format("expected {} (twofour.json), found {}", hash.hex(), it->second.hex()));
     }
   }
   for (const auto& [name, hash] : found) {
@@ -72,10 +72,10 @@ void check_files(const Checkpoint& artifact, const Checkpoint& source, const Pla
     const auto it = std::find_if(artifact.shards().begin(), artifact.shards().end(),
                                  [&](auto& s) { return s.name == file.name; });
     if (it == artifact.shards().end()) {
-      differ(report, "missing-file", file.name, "expected as the plan says, found none");
+      differ(report, "missing-file", file.name, "expected it (the plan), found none");
     } else if (it->header_hash != hash_text(file.header)) {
       differ(report, "header", file.name,
-             "expected the header that the source and recipe give, found another");
+             "expected the header that follows from source and recipe, found another");
     }
   }
   const std::set<std::string> expected = artifact_files(plan);
@@ -90,7 +90,7 @@ void check_files(const Checkpoint& artifact, const Checkpoint& source, const Pla
       differ(report, "missing-file", name, "expected in the artifact, found none");
     } else if (const InputFile file(artifact.path() / name);
                file.size() != text.size() || read_text(file.path(), text.size()) != text) {
-      differ(report, "file", name, "expected the text that source and recipe give, found another");
+      differ(report, "file", name, "expected the text that follows from source and recipe, found another");
     }
   };
   check_text(kIndexName, artifact_index(plan));
@@ -98,9 +98,9 @@ void check_files(const Checkpoint& artifact, const Checkpoint& source, const Pla
   for (const auto& [name, bytes] : plan.auxiliary_files) {
     std::error_code error;
     if (!fs::exists(artifact.path() / name, error)) {
-      differ(report, "missing-file", name, "expected a copy of the source's, found none");
+      differ(report, "missing-file", name, "expected a copy of the source's file, found none");
     } else if (!same_contents(source.path() / name, artifact.path() / name)) {
-      differ(report, "file", name, "expected a copy of the source's, found other contents");
+      differ(report, "file", name, "expected a copy of the source's file, found other contents");
     }
   }
 }
@@ -124,11 +124,10 @@ void check_manifest(const Checkpoint& artifact, const Checkpoint& source, const 
                     ValidateReport& report) {
   progress.phase = "manifest";
   if (manifest.format < kFirstDerivedFormat) {
-    report.notes.push_back(
-        {Severity::kNote, "older-manifest", kManifestName,
-         fmt::format("has format {}, not {} or newer: its hashes and recipe were compared with "
-                     "the artifact, its text was not derived again",
-                     manifest.format, kFirstDerivedFormat)});
+    report.notes.push_back({Severity::kNote, "older-manifest", kManifestName,
+                            fmt::format("has format {}, older than {}: its hashes and recipe were compared "
+                                        "with the artifact, its text was not derived again",
+                                        manifest.format, kFirstDerivedFormat)});
     return;
   }
   ConversionRecord record;

@@ -227,7 +227,7 @@ void run_stored_layers(const Matrices& source, const Matrices& other, const Modu
     const auto shape = shape_of(source, experts);
     const auto at = other.blocks().find(name);
     if (!shape || at == other.blocks().end() || shape_of(other, at->second) != shape) {
-      skip("its experts are incomplete, unlike each other or of other shapes than before");
+      skip("its experts are incomplete, differ from each other or have changed shapes");
       continue;
     }
     if (const auto why = why_not_run(source.checkpoint(), name, shape->gated)) {

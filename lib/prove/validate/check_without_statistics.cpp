@@ -25,8 +25,7 @@ void check_sources(const Checkpoint& source, const Manifest& manifest, ValidateR
         std::find_if(shards.begin(), shards.end(), [&](const Shard& s) { return s.name == f.name; });
     if (at != shards.end() && at->file.size() == f.bytes && at->header_hash == f.header) continue;
     differ(report, "source", f.name,
-           fmt::format("expected {} bytes with header {} as twofour.json says, found {}", f.bytes,
-                       f.header.hex(),
+           fmt::format("expected {} bytes with header {} (twofour.json), found {}", f.bytes, f.header.hex(),
                        at == shards.end()
                            ? "no such file"
                            : fmt::format("{} bytes with header {}", at->file.size(), at->header_hash.hex())));
@@ -62,7 +61,7 @@ void check_kept(const Checkpoint& source, const Manifest& manifest, Progress& pr
     report.source_bytes += t.bytes();
     if (found[i] == kept[i].second->hash) continue;
     differ(report, "source-tensor", t.name,
-           fmt::format("expected {} as in the artifact, found {} in the source", kept[i].second->hash.hex(),
+           fmt::format("expected {} (as in the artifact), found {} in the source", kept[i].second->hash.hex(),
                        found[i].hex()));
   }
 }
@@ -114,8 +113,8 @@ void check_patterns(const Checkpoint& shown, const Manifest& manifest, ValidateR
       const int64_t width = pattern == "4:8-paired" ? 8 : 4;
       const int64_t weight = static_cast<int64_t>(at) * 2 + wrong * width;
       differ(report, "pattern", t.name,
-             fmt::format("expected {} as twofour.json says, found more at row {}, k {}", pattern,
-                         weight / m.k, weight % m.k));
+             fmt::format("expected {} (twofour.json), found more at row {}, k {}", pattern, weight / m.k,
+                         weight % m.k));
       break;
     }
     report.solved_rows += static_cast<uint64_t>(m.e * m.n);

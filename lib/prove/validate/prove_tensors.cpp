@@ -90,7 +90,7 @@ void ModuleRewrite::prove_input_scale(Proof& proof) const {
   const bool wants = own ? module_.input_scale.has_value() : expected.multiplier > 0;
   if (has != wants || own != input_scale_.scale.is_own) {
     proof.differ("input-scale", module_.name,
-                 fmt::format("expected {} by the rule's words, found {}",
+                 fmt::format("expected {} (the rule's settings), found {}",
                              !wants ? "no input scale"
                              : own  ? "the source's input scale"
                                     : fmt::format("an input scale of {}", expected.multiplier),

@@ -37,17 +37,17 @@ void check_tensor(const Manifest& manifest, const TensorInfo& t, const Hash128& 
                   ValidateReport& report) {
   const auto it = manifest.outputs.find(t.name);
   if (it == manifest.outputs.end()) {
-    differ(report, "not-in-manifest", t.name, "expected in twofour.json, found it only in the files");
+    differ(report, "not-in-manifest", t.name, "expected it in twofour.json, found it only in the files");
     return;
   }
   const std::string type = describe(t.dtype, t.shape);
   if (it->second.type != type) {
     differ(report, "tensor", t.name,
-           fmt::format("expected {} as twofour.json says, found {}", it->second.type, type));
+           fmt::format("expected {} (twofour.json), found {}", it->second.type, type));
   }
   if (it->second.hash != found) {
     differ(report, "hash", t.name,
-           fmt::format("expected {} as twofour.json says, found {}", it->second.hash.hex(), found.hex()));
+           fmt::format("expected {} (twofour.json), found {}", it->second.hash.hex(), found.hex()));
   }
 }
 
@@ -201,19 +201,17 @@ void validate_edit(const Checkpoint& artifact, const Manifest& manifest, const f
 }  // namespace
 
 std::string sound_verdict(const ValidateReport& report, bool with_source) {
-  if (!with_source) return "all hashes hold";
+  if (!with_source) return "all hashes match";
   if (report.without_statistics) {
     return fmt::format(
-        "all hashes hold, kept tensors are the source's, and codes keep to their pattern and layout; rows "
-        "that "
-        "were solved by statistics were not solved again, which {} FILE does",
+        "all hashes match, unchanged tensors equal the source's, and codes follow their pattern and layout; "
+        "rows that were solved by statistics were not solved again, which {} FILE does",
         options::kStats);
   }
   if (report.rows_not_drawn == 0) return "every byte derived again from the source, equal";
   return fmt::format(
-      "every byte derived again from the source, equal, but for {} of {} rows that were solved by "
-      "statistics: their "
-      "pattern and loss hold",
+      "every byte derived again from the source, equal, except {} of {} rows that were solved by statistics: "
+      "their pattern and loss were checked",
       report.rows_not_drawn, report.solved_rows);
 }
 
@@ -255,8 +253,8 @@ ValidateReport check_by_source(const fs::path& path, const fs::path& source_path
   open_statistics(manifest.recipe, options.statistics);
   ValidateReport report;
   if (manifest.recipe.edit.kind != Edit::Kind::kGraft && !options.donor.empty()) {
-    throw Error(fmt::format("{}: expected no {}, since graft did not write this, found {}", path.string(),
-                            options::kDonor, options.donor.string()));
+    throw Error(fmt::format("{}: expected no {}, because graft did not write this artifact, found {}",
+                            path.string(), options::kDonor, options.donor.string()));
   }
   if (manifest.recipe.edit) {
     check_names(artifact, manifest, report);

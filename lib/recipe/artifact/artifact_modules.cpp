@@ -108,8 +108,8 @@ Parsed parse_manifest(const std::string& where, size_t tensors_of_artifact) {
   };
   const auto refuse = [&](std::string_view found) {
     throw Error(fmt::format(
-        "{}: expected a manifest that says how the artifact's source stored its weights, found {}", where,
-        found));
+        "{}: expected a manifest that describes how the artifact's source stored its weights, found {}",
+        where, found));
   };
   try {
     const ManifestText text = parse_manifest_text(where, tensors_of_artifact, keep);
@@ -175,7 +175,7 @@ class Builder {
     for (const std::string& name : entry.tensors) {
       if (name != entry.name + "_" + suffix && name != entry.name + "." + suffix) continue;
       const auto at = artifact_.find(name);
-      if (!at) fail(name, "in the artifact", "it nowhere");
+      if (!at) fail(name, "in the artifact", "it in no file");
       const TensorInfo& t = artifact_.tensors()[*at];
       if (t.dtype == dtype && t.shape == shape) return *at;
       fail(name, describe(dtype, shape), describe(t));
@@ -299,7 +299,7 @@ class Builder {
       const size_t larger = each == 2 && own[1] > own[0] ? 1 : 0;
       if (std::bit_cast<uint32_t>(held[e]) != std::bit_cast<uint32_t>(own[larger])) {
         fail(fmt::format("{}: expert {}", artifact_.where(matrix.global_scale), e),
-             fmt::format("{} as the stored bits of its source say", own[larger]), fmt::format("{}", held[e]));
+             fmt::format("{} (the stored bits of its source)", own[larger]), fmt::format("{}", held[e]));
       }
       if (each == 1 || own[0] == own[1]) continue;
       ++folded;
@@ -330,7 +330,7 @@ ArtifactModules read_artifact_modules(const Checkpoint& artifact) {
   const auto manifest = artifact.path() / kManifestName;
   std::error_code error;
   if (!std::filesystem::exists(manifest, error)) {
-    throw Error(fmt::format("{}: expected {}, which says what the layout was made from, found none",
+    throw Error(fmt::format("{}: expected {}, which records the source of the layout, found none",
                             artifact.path().string(), kManifestName));
   }
   return Builder(artifact).build();

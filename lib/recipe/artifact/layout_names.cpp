@@ -93,8 +93,8 @@ class GroupNames {
 
   void refuse_unused(std::string_view where) const {
     const auto refuse = [&](const std::string& name) {
-      disagree(where, place_, fmt::format("modules of layout {} alone", layout),
-               fmt::format("{}, which is none", json_quote_short(name)));
+      disagree(where, place_, fmt::format("only modules of layout {}", layout),
+               fmt::format("{}, which is not a layout", json_quote_short(name)));
     };
     for (const auto& [name, used] : names_) {
       if (!used) refuse(name);
@@ -196,7 +196,7 @@ void check_layout_names(std::string_view where, const Json& manifest,
   const bool has_groups = manifest.contains("groups");
   if (has_groups != manifest.contains("layout")) {
     disagree(where, has_groups ? "groups" : "layout", "layout and groups, or neither of them",
-             has_groups ? "groups alone" : "layout alone");
+             has_groups ? "only groups" : "only layout");
   }
   if (has_groups) {
     const std::string layout = text_at(where, "layout", manifest, "layout");
@@ -205,7 +205,7 @@ void check_layout_names(std::string_view where, const Json& manifest,
                json_quote(layout));
     check_groups(where, manifest["groups"], module_layouts);
   } else if (layouts.size() > 1) {
-    disagree(where, "modules", "one layout, since there are no groups",
+    disagree(where, "modules", "one layout, because there are no groups",
              fmt::format("{} and {}", *layouts.begin(), *layouts.rbegin()));
   }
 }

@@ -197,10 +197,9 @@ ManifestText parse_manifest_text(const fs::path& path, size_t tensors, const Kee
   text.json = parse_json_pieces(path.string(), next, count);
   const auto format = whole_number<int64_t>(text.json.at("format"));
   if (format < kOldestManifestFormat || format > kManifestFormat) {
-    throw Error(
-        fmt::format("{}: expected manifest format {} to {}, found {}{}", path.string(), kOldestManifestFormat,
-                    kManifestFormat, format,
-                    format > kManifestFormat ? ": a newer twofour wrote it, and only that reads it" : ""));
+    throw Error(fmt::format("{}: expected manifest format {} to {}, found {}{}", path.string(),
+                            kOldestManifestFormat, kManifestFormat, format,
+                            format > kManifestFormat ? ": a newer twofour wrote it; use that version" : ""));
   }
   text.format = static_cast<int>(format);
   // An unknown key in a damaged file is reported as damage.
@@ -247,9 +246,9 @@ void check_tensor_hashes(const std::filesystem::path& path, const std::string& p
       progress.done += piece.size();
     });
     if (hasher.digest() == at->second.hash) return;
-    throw Error(
-        fmt::format("{}: expected hash {} as {} says, found {}; twofour validate names all that differ",
-                    artifact.where(wanted[i]), at->second.hash.hex(), kManifestName, hasher.digest().hex()));
+    throw Error(fmt::format("{}: expected hash {} ({}), found {}; twofour validate names all that differ",
+                            artifact.where(wanted[i]), at->second.hash.hex(), kManifestName,
+                            hasher.digest().hex()));
   });
 }
 

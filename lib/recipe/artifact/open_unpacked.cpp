@@ -111,9 +111,9 @@ ArtifactView::ArtifactView(Checkpoint artifact, ReadPath how, const ViewLimits& 
   for (size_t i = 0; i < unpacked.size(); ++i) {
     if (unpacked[i]) continue;
     if (!modules_.copied.count(artifact_.tensors()[i].name)) {
-      throw Error(fmt::format(
-          "{}: expected the origin of {}, found it neither in a module nor among the copied tensors",
-          (artifact_.path() / kManifestName).string(), json_quote(artifact_.tensors()[i].name)));
+      throw Error(
+          fmt::format("{}: expected the source of {} in a module or among the copied tensors, found neither",
+                      (artifact_.path() / kManifestName).string(), json_quote(artifact_.tensors()[i].name)));
     }
     tensors_.push_back({artifact_.tensors()[i], artifact_.shard_index_of(i), i, 0, Tensor::Kind::kStored});
   }

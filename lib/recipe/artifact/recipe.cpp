@@ -20,7 +20,7 @@ void open_file_of_rules(Recipe& recipe, const std::filesystem::path& file, Optio
     if ((r.*hash).empty()) continue;
     if (file.empty()) {
       throw Error(
-          fmt::format("{}: expected the file of {} that weights were chosen by, XXH3-128 {}, found none",
+          fmt::format("{}: expected the file of {} by which weights were chosen, XXH3-128 {}, found none",
                       option, what, r.*hash));
     }
     if (!opened) opened = std::make_shared<const File>(File::open(file));
@@ -31,7 +31,7 @@ void open_file_of_rules(Recipe& recipe, const std::filesystem::path& file, Optio
     r.*to = opened;
   }
   if (!opened && !file.empty()) {
-    throw Error(fmt::format("{}: expected none, for no weights were chosen by {}, found {}", option, what,
+    throw Error(fmt::format("{}: expected none, because no weights were chosen by {}, found {}", option, what,
                             file.string()));
   }
 }

@@ -51,7 +51,7 @@ bool is_pattern(std::string_view text) {
 void add_match(const YamlPlace& place, Selection& selection, std::set<std::string>& known) {
   const std::string& text = place.text(kMatches);
   if (!known.insert(text).second)
-    place.fail(fmt::format("expected each once, found {} again", json_quote_short(text)));
+    place.fail(fmt::format("expected each entry once, found {} again", json_quote_short(text)));
   if (const auto role = role_from_name(text)) {
     selection.roles.push_back(*role);
     return;
@@ -118,7 +118,7 @@ Json read_value(const YamlPlace& place, const UserForm& asked) {
 void read_asked(const YamlPlace& place, const RuleSetting& word, const TargetRow& target, Rule& rule) {
   const UserForm& asked = word.asked;
   if (!(asked.methods & asked.files & target.kinds))
-    place.fail(fmt::format("expected with to: {} only, found with to: {}",
+    place.fail(fmt::format("expected it only with to: {}, found it with to: {}",
                            target_names(asked.methods & asked.files), target.to));
   const Json value = read_value(place, asked);
   if (asked.leaves_default && value == asked.values(kConverts)[0]) return;
@@ -132,12 +132,12 @@ void check_together(const YamlPlace& place, const TargetRow& target, Rule& rule)
     const auto word = place.find(key);
     if (word && !rule.granularity.empty() && rule.granularity != Granularity::kBlock)
       word->fail(
-          fmt::format("expected with granularity: block only, found with {}", rule.granularity.text()));
+          fmt::format("expected it only with granularity: block, found it with {}", rule.granularity.text()));
   }
   if (!rule.block.empty() || !rule.scale_dtype.empty()) rule.granularity = Granularity::kBlock;
   const bool keeps = (target.kinds & kKeeps) != 0, prunes = keeps && !rule.pattern.empty();
   if (const auto method = place.find(keys::kMethod)) {
-    if (keeps && !prunes) method->fail("expected with pattern only, found without");
+    if (keeps && !prunes) method->fail("expected it only with pattern, found it without");
     const bool dense = rule.method == SolveBy::kGptq || rule.method == SolveBy::kRtn;
     const bool has_pattern = !rule.pattern.empty() || !layout_pattern(target.method).empty();
     if (has_pattern == dense && (dense || rule.method != SolveBy::kMagnitude))
@@ -148,7 +148,8 @@ void check_together(const YamlPlace& place, const TargetRow& target, Rule& rule)
   rule.to = "prune";
   // Pruning in the source's own format changes nothing else.
   for (const std::string_view key : {keys::kInputScale, keys::kOneInputScale}) {
-    if (const auto scale = place.find(key)) scale->fail("expected without pattern with to: keep, found both");
+    if (const auto scale = place.find(key))
+      scale->fail("expected it without pattern if to: keep is set, found both");
   }
 }
 
@@ -198,7 +199,7 @@ std::vector<RecipeKey> recipe_keys() {
            "names and configuration of the whole output (default: the source's)"},
           {"zero_points", either(zero_points_words()),
            fmt::format(
-               "how zero points of INT4 are read, as {}, which overrides it (default: as the config says)",
+               "how zero points of INT4 are read, as {}, which overrides it (default: as the config states)",
                options::kZeroPoints)},
           {"rules", "a list", "required, at least one; the first that takes a module decides"},
           {"max_shard_size", "5GB, 500MB",

@@ -86,7 +86,7 @@ void ReferenceUnpacker::check_piece(const std::vector<std::span<const uint8_t>>&
                       artifact_.where(matrix.parts[static_cast<size_t>(p)]), e_,
                       first_rows[static_cast<size_t>(p)] + at.row, source.byte == kPadding ? "column" : "n",
                       source.byte == kPadding ? at.col : source.n,
-                      source.byte == kPadding ? "0x00 as padding" : "the same byte as its other copy has",
+                      source.byte == kPadding ? "0x00 as padding" : "the same byte as in its other copy",
                       parts[static_cast<size_t>(p)][static_cast<size_t>(i)]));
     }
   }
@@ -138,8 +138,8 @@ void ReferenceUnpacker::load_block() {
       if constexpr (std::is_same_v<typename L::Atom, SparseGroup>) {
         const Stored s = L::place(shape, {0, n, g, 4});
         throw Error(
-            fmt::format("{}: expert {}, row {} or the next such, n {}: expected two ascending positions in "
-                        "each half of the metadata byte, found 0x{:02X} and 0x{:02X}",
+            fmt::format("{}: expert {}, row {} or the next one of its kind, n {}: expected two ascending "
+                        "positions in each half of the metadata byte, found 0x{:02X} and 0x{:02X}",
                         artifact_.where(matrix.parts[static_cast<size_t>(s.part)]), e_,
                         first_rows[static_cast<size_t>(s.part)] + s.at.row, n, atom.meta[0], atom.meta[1]));
       }

@@ -75,7 +75,7 @@ class TreeBuilder : public YAML::EventHandler {
   YamlNode take() { return std::move(root_); }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    if (documents_++ > 0) fail(mark, "expected one document, found another");
+    if (documents_++ > 0) fail(mark, "expected one document, found a second");
   }
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { add(node(mark, "", anchor)); }
@@ -124,7 +124,7 @@ class TreeBuilder : public YAML::EventHandler {
     YamlNode opened = node(mark, tag, anchor);
     opened.kind = kind;
     if (open_.size() == kDeepestYaml)
-      yaml_error(where_, opened, fmt::format("expected at most {} lists within each other", kDeepestYaml));
+      yaml_error(where_, opened, fmt::format("expected at most {} nested lists", kDeepestYaml));
     open_.push_back({std::move(opened)});
   }
   void close() {
@@ -148,7 +148,7 @@ class TreeBuilder : public YAML::EventHandler {
       return;
     }
     if (child.kind != YamlNode::Kind::kScalar)
-      yaml_error(where_, child, "expected text for a key, found none");
+      yaml_error(where_, child, "expected a key that is text, found none");
     if (!names.insert(child.text).second) {
       yaml_error(where_, child,
                  fmt::format("expected each key once, found {} again", json_quote_short(child.text)));

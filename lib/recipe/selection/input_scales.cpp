@@ -73,8 +73,8 @@ class InputScaleChooser {
       case Kind::kNone:
         if (!rule_.is_needed) return std::vector<ChosenInputScale>(scales_.size());
         throw Error(
-            fmt::format("{}: expected input scales in DeepSeek-V4's form, since its loaders read "
-                        "them, found none asked for",
+            fmt::format("{}: expected input scales in DeepSeek-V4's form, because its loaders read them, "
+                        "found a request for none",
                         spelled(keys::kInputScale, "none", rule_.author)));
       case Kind::kConstant:
         scales_.assign(scales_.size(), rule_.words.constant());
@@ -193,8 +193,8 @@ FixedGlobalScales read_amax_file(const std::string& path) {
   for (size_t i = 0; i < file.tensors().size(); ++i) {
     const TensorInfo& t = file.tensors()[i];
     if (!t.name.ends_with(kSuffix) || t.name.size() == kSuffix.size())
-      throw Error(
-          fmt::format("{}: expected tensors M.amax alone, M a module's name, found another", file.where(i)));
+      throw Error(fmt::format("{}: expected only tensors M.amax with the name M of a module, found another",
+                              file.where(i)));
     if (t.dtype != DType::kF32 || !t.shape.empty())
       throw Error(fmt::format("{}: expected F32 [], found {}", file.where(i), describe(t.dtype, t.shape)));
     uint8_t bytes[sizeof(float)];

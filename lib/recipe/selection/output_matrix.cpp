@@ -97,8 +97,8 @@ class BlockCheck {
     }
     check_beyond(count);
     if (count < promised_) {
-      problems_.add(fmt::format("{}: expected {} NVFP4 experts as config.json says, found {}", name_,
-                                promised_, count));
+      problems_.add(
+          fmt::format("{}: expected {} NVFP4 experts (config.json), found {}", name_, promised_, count));
     }
   }
 
@@ -132,8 +132,8 @@ class BlockCheck {
       const bool number =
           !digits.empty() && digits.size() < 10 && digits.find_first_not_of("0123456789") == digits.npos;
       if (!number || std::stoll(digits) < count) continue;
-      problems_.add(fmt::format("{}: expected NVFP4 experts 0 to {} and no others, found {}", name_,
-                                count - 1, it->name));
+      problems_.add(
+          fmt::format("{}: expected only NVFP4 experts 0 to {}, found {}", name_, count - 1, it->name));
       return;
     }
   }
@@ -344,7 +344,7 @@ void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<Outpu
   findings.push_back(
       {Severity::kWarning, "experts-extra", first->block,
        fmt::format(
-           "expected {} experts as config.json says, found {}{}; all of them are converted", promised,
+           "expected {} experts (config.json), found {}{}; all of them are converted", promised,
            first->shape.e,
            more > 0 ? ", and too many in " + counted(static_cast<uint64_t>(more), "more block") : "")});
 }

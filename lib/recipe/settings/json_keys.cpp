@@ -14,10 +14,9 @@ void check_keys(std::string_view where, std::string_view path, const Json& json,
   if (unknown == UnknownKeys::kIgnore) return;
   for (const auto& [key, value] : json.items()) {
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
-    throw Error(
-        fmt::format("{}: {}: expected keys that twofour {} knows, found {}: a newer twofour wrote it, and "
-                    "only that reads it",
-                    where, path, version(), json_quote_short(key)));
+    throw Error(fmt::format(
+        "{}: {}: expected keys that twofour {} knows, found {}: a newer twofour wrote it; use that version",
+        where, path, version(), json_quote_short(key)));
   }
 }
 

@@ -117,7 +117,7 @@ void hold_statistics(const Statistics& statistics, const Checkpoint& checkpoint,
     const auto offset = statistics.target_offset(name);
     if (!offset || statistics.tensors()[*offset].shape[0] == part.n) continue;
     const TensorInfo& t = statistics.tensors()[*offset];
-    problems.add("{}: {}: expected [{}, {}] as {} has, found {}", path, t.name, part.n, part.k, name,
+    problems.add("{}: {}: expected [{}, {}] (as in {}), found {}", path, t.name, part.n, part.k, name,
                  describe(t));
   }
 }
@@ -138,16 +138,18 @@ std::string other_weights(const Statistics& s, const Checkpoint& checkpoint, boo
   const std::string configured = strict ? fmt::format(" ({})", options::kStrictStats) : "";
   if (!own.empty() && !theirs.empty()) {
     if (own == theirs) return "";
-    return fmt::format("{}: expected statistics of the weights of {}, found another final norm{}",
+    return fmt::format("{}: expected statistics of the weights of {}, found a different final norm{}",
                        s.path().string(), checkpoint.path().string(), configured);
   }
   if (!strict) return "";
   if (theirs.empty()) {
-    return fmt::format("{}: expected metadata weights, found nothing that says of which weights they are{}",
-                       s.path().string(), configured);
+    return fmt::format(
+        "{}: expected metadata weights, found none, so the weights of these statistics are unknown{}",
+        s.path().string(), configured);
   }
-  return fmt::format("{}: expected a norm before the head, which statistics name weights by, found none{}",
-                     checkpoint.path().string(), configured);
+  return fmt::format(
+      "{}: expected a norm before the head, by which statistics identify weights, found none{}",
+      checkpoint.path().string(), configured);
 }
 
 void check_sums(const Statistics& s, int threads, Problems& problems) {

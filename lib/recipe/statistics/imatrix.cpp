@@ -43,14 +43,15 @@ class GgufReader {
     const uint64_t count = items(), keys = items();
     for (uint64_t i = 0; i < keys; ++i) read_key();
     if (type_ != "imatrix")
-      fail(fmt::format("general.type: expected imatrix, as tools/imatrix writes, found '{}'", type_));
+      fail(fmt::format("general.type: expected imatrix (as llama.cpp's tools/imatrix writes it), found '{}'",
+                       type_));
     std::map<std::string, GgufTensor> tensors;
     for (uint64_t i = 0; i < count; ++i) read_tensor(tensors);
     const uint64_t data = (at_ + alignment_ - 1) / alignment_ * alignment_;
     for (auto& [name, t] : tensors) {
       t.begin += data;
       if (t.begin > file_.size() || t.count > (file_.size() - t.begin) / sizeof(float))
-        fail(fmt::format("{}: expected its data within the file, found less", name));
+        fail(fmt::format("{}: expected its data within the file, found a file that is too short", name));
     }
     return tensors;
   }
@@ -255,7 +256,7 @@ ImportedMatrix import_imatrix(const std::filesystem::path& path, const Checkpoin
       if (sums.extents.empty() || sums.extents[0] != k || sums.count / k != tokens.size() ||
           row >= tokens.size()) {
         reader.fail(
-            fmt::format("{}.in_sum2: expected {} inputs for each of the experts that .counts has, as {} has, "
+            fmt::format("{}.in_sum2: expected {} inputs for each of the experts that .counts has (as in {}), "
                         "found {} of {}",
                         at, k, m.name, sums.extents.empty() ? 0 : sums.extents[0], sums.count));
       }

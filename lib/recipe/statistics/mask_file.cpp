@@ -78,7 +78,7 @@ void MaskFile::check(size_t mask, PrunePattern pattern) const {
         fits = fits && (!pairs || rows[j] == rows[j ^ 1]);
       }
       if (!fits || 2 * kept != group) {
-        throw Error(fmt::format("{}: expected {}, found {} of {} that stay{}", place(at),
+        throw Error(fmt::format("{}: expected {} to stay, found {} of {}{}", place(at),
                                 pairs ? "two pairs of four" : "two of four", kept, group,
                                 fits ? "" : ", not in pairs"));
       }

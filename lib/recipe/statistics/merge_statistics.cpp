@@ -30,8 +30,9 @@ bool is_number(double x) { return std::isfinite(x); }
 bool is_number(int64_t) { return true; }
 
 [[noreturn]] void refuse_sum(const std::string& tensor, uint64_t element) {
-  throw Error(fmt::format("{}: element {}: expected a sum over all files that its type holds, found more",
-                          tensor, element));
+  throw Error(
+      fmt::format("{}: element {}: expected a sum over all files that fits its type, found a larger one",
+                  tensor, element));
 }
 
 /// Throws Error on a file that is given twice, and on a copy of a file, because its tokens would count twice.
@@ -107,7 +108,7 @@ int64_t tokens_of(const Statistics& s) {
 
 void demand_equal(const Statistics& a, const Statistics& b, const char* key) {
   if (a.metadata(key) == b.metadata(key)) return;
-  throw Error(fmt::format("{}: metadata {}: expected {} as in {}, found {}", b.path().string(), key,
+  throw Error(fmt::format("{}: metadata {}: expected {} (as in {}), found {}", b.path().string(), key,
                           a.metadata(key), a.path().string(), b.metadata(key)));
 }
 
@@ -146,8 +147,8 @@ void merge_statistics(const std::vector<std::filesystem::path>& paths,
       const auto at = by_name.find(tensors[i].name);
       const TensorInfo* t = at == by_name.end() ? nullptr : &s.tensors()[at->second];
       if (t == nullptr || t->dtype != tensors[i].dtype || t->shape != tensors[i].shape) {
-        throw Error(fmt::format("{}: {}: expected {} as in {}, found {}", s.path().string(), tensors[i].name,
-                                describe(tensors[i]), first.path().string(),
+        throw Error(fmt::format("{}: {}: expected {} (as in {}), found {}", s.path().string(),
+                                tensors[i].name, describe(tensors[i]), first.path().string(),
                                 t == nullptr ? "none" : describe(*t)));
       }
       places[i].push_back(at->second);

@@ -49,7 +49,7 @@ void TargetExtent::add(std::span<const float> weights, std::span<const float> ta
 }
 
 std::string TargetExtent::find_excess() const {
-  if (!std::isfinite(target_)) return "expected targets that float32 holds, found one beyond";
+  if (!std::isfinite(target_)) return "expected targets within float32, found a larger one";
   if (weight_ == 0 || double{target_} <= double{kMostTarget} * double{weight_}) return "";
   return fmt::format("expected targets up to {} times the largest weight, {}, found one of {}", kMostTarget,
                      weight_, target_);
@@ -94,7 +94,7 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
     return s;
   }
   if (entry->kind == StatisticsKind::kDiagonal) {
-    if (s.why.empty()) s.why = "a diagonal alone";
+    if (s.why.empty()) s.why = "only a diagonal";
     return s;
   }
   const int64_t k = order_of(*entry);

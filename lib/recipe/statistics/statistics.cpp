@@ -106,8 +106,8 @@ Statistics Statistics::open(const std::filesystem::path& path, bool takes_unfini
   s.header_ = read_header(*s.file_, s.data_begin_);
   const bool is_unfinished = s.metadata("format") == kUnfinishedStatistics;
   if (is_unfinished && !takes_unfinished)
-    throw Error(fmt::format(
-        "{}: expected statistics of a run that has ended, found those of one that has not", path.string()));
+    throw Error(fmt::format("{}: expected statistics of a finished run, found those of an unfinished one",
+                            path.string()));
   if (!is_unfinished && s.metadata("format") != kStatisticsFormat) {
     throw Error(fmt::format(
         "{}: expected metadata with format \"{}\", found \"{}\"; see lib/recipe/statistics/README.md",
@@ -155,14 +155,16 @@ void Statistics::read_groups() {
   if (text.empty()) return;
   const std::string place = path().string() + ": metadata groups";
   const Json json = parse_json(place, text);
-  if (!json.is_object()) throw Error(fmt::format("{}: expected an object, found another value", place));
+  if (!json.is_object())
+    throw Error(fmt::format("{}: expected an object, found a value of another type", place));
   for (const auto& [name, members] : json.items()) {
     std::set<std::string> seen;
     if (!members.is_array() || members.empty())
       throw Error(fmt::format("{}: {}: expected a list of linears, found none", place, name));
     for (const Json& m : members) {
       if (!m.is_string() || !seen.insert(m.get<std::string>()).second)
-        throw Error(fmt::format("{}: {}: expected names of linears, each once, found another", place, name));
+        throw Error(
+            fmt::format("{}: {}: expected names of linears, each once, found something else", place, name));
       groups_[name].push_back(m.get<std::string>());
     }
   }
@@ -283,7 +285,7 @@ void Statistics::check_target_offsets() const {
       throw Error(
           fmt::format("{}: expected an entry or a group that serves {}, found none", where(tensor), linear));
     if (const int64_t k = entries_[at->second[0]].k; t.shape[1] != k) {
-      throw Error(fmt::format("{}: expected K of {} as in its other tensors, found {}", where(tensor), k,
+      throw Error(fmt::format("{}: expected K of {} (as in its other tensors), found {}", where(tensor), k,
                               describe(t)));
     }
   }

@@ -53,8 +53,7 @@ double InputSums::mean_weight(const std::string& entry) const {
   if (count == 0) return 1;
   const double mean = weights / static_cast<double>(count);
   if (mean > 0 && std::isfinite(mean)) return mean;
-  throw Error(
-      fmt::format("{}: expected weights of its tokens that add up to more than 0, found {}", entry, weights));
+  throw Error(fmt::format("{}: expected weights of its tokens with a sum above 0, found {}", entry, weights));
 }
 
 std::vector<PlannedEntry> entries_of(const std::vector<InputGroup>& groups) {

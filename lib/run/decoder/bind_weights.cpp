@@ -151,8 +151,7 @@ class LayerBinder {
       f.experts.push_back({of("gate_proj", i, h), of("up_proj", i, h), of("down_proj", h, i)});
     }
     if (s_.weights.has(fmt::format("{}.{}.gate_proj", block, s_.shape.experts)))
-      throw Error(fmt::format("{}: expected the {} experts that config.json says, found more", block,
-                              s_.shape.experts));
+      throw Error(fmt::format("{}: expected {} experts (config.json), found more", block, s_.shape.experts));
   }
 
   /// Adds a group with those of the given matrices that exist.
@@ -230,10 +229,9 @@ void check_tied_head(DecoderState& s) {
     w.read_rows(head, row, end, own);
     w.read_rows(s.embedding, row, end, embedded);
     if (std::memcmp(own.data(), embedded.data(), own.size() * sizeof(float)) == 0) continue;
-    throw Error(
-        fmt::format("{}: tie_word_embeddings: expected false, as lm_head is another matrix than the "
-                    "embedding, found true",
-                    (s.checkpoint.path() / "config.json").string()));
+    throw Error(fmt::format(
+        "{}: tie_word_embeddings: expected false, because lm_head and the embedding differ, found true",
+        (s.checkpoint.path() / "config.json").string()));
   }
 }
 

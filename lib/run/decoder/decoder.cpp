@@ -101,7 +101,7 @@ uint64_t Decoder::state_bytes() const {
 
 void Decoder::embed(std::span<const int32_t> tokens, std::span<float> hidden) const {
   const int64_t h = state_->shape.hidden;
-  check(hidden.size() == tokens.size() * static_cast<size_t>(h), "room for the rows");
+  check(hidden.size() == tokens.size() * static_cast<size_t>(h), "memory for the rows");
   check_tokens(tokens);
   ModelWeights::Worker worker = state_->weights.make_worker();
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -176,7 +176,7 @@ void Decoder::normalize(std::span<float> hidden) const {
 void Decoder::run_head(std::span<const float> hidden, std::span<float> logits) const {
   check_interrupt();
   const auto m = static_cast<int64_t>(hidden.size()) / state_->shape.hidden;
-  check(logits.size() == static_cast<size_t>(m * state_->shape.vocabulary), "room for the logits");
+  check(logits.size() == static_cast<size_t>(m * state_->shape.vocabulary), "memory for the logits");
   if (device_) return device_->run_head(hidden, logits);
   std::vector<float> x(hidden.size());
   cpu::rms_norm(hidden.data(), m, state_->weights.read(state_->norm), state_->shape.epsilon, x.data());
@@ -231,7 +231,7 @@ std::vector<float> DecoderSequence::append(std::span<const int32_t> tokens, bool
 }
 
 std::vector<LikelyToken> DecoderSequence::choose(int64_t count) {
-  check(size_ > 0, "tokens to choose behind");
+  check(size_ > 0, "tokens after which to choose");
   std::vector<LikelyToken> made;
   const int64_t more = chosen_ ? count : count - 1;
   check_room(more);

@@ -260,7 +260,7 @@ EvalPlan plan_evaluation(const Decoder& model, const Decoder* other, std::span<c
   if (other != nullptr) {
     check_window(*other, longest);
     if (other->shape().vocabulary != model.shape().vocabulary) {
-      throw Error(fmt::format("{}: expected the vocabulary of {}, {}, found {}",
+      throw Error(fmt::format("{}: expected the vocabulary of {}, {} tokens, found {}",
                               other->checkpoint().path().string(), model.checkpoint().path().string(),
                               model.shape().vocabulary, other->shape().vocabulary));
     }

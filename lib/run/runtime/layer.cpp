@@ -33,10 +33,8 @@ void check_input(const LayerState& layer, const MoeInput& in) {
   const bool same = std::ranges::equal(in.expert_map, own.expert_map) &&
                     in.weight_on_input == own.weight_on_input && in.limit == static_cast<double>(own.limit);
   if (!same)
-    throw Error(
-        fmt::format("{}: expected the expert map, limit and kind of weights that it was loaded with, "
-                    "found others",
-                    name));
+    throw Error(fmt::format(
+        "{}: expected the expert map, limit and kind of weights from loading, found others", name));
 }
 
 }  // namespace

@@ -90,8 +90,7 @@ LayerRouter router_of(const Checkpoint& artifact, const LayerInfo& info, const s
   // If config.json has fewer experts than the layer, the router would choose among experts that the model
   // does not have.
   if (const int64_t promised = promised_experts(artifact.config()); promised > 0 && promised < info.e)
-    throw Error(
-        fmt::format("{}: expected {} experts as config.json says, found {}", info.name, promised, info.e));
+    throw Error(fmt::format("{}: expected {} experts (config.json), found {}", info.name, promised, info.e));
   const std::string where = config_path(artifact);
   const Json configured = router_settings(artifact.config(), where);
   const FamilyRouter& family = family_router(artifact.config(), configured, where);

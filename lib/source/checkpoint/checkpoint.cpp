@@ -150,7 +150,7 @@ const char* find_unfinished(const fs::path& directory) {
 }
 
 void TensorSource::read_rows(size_t, const RowRange&, std::span<uint8_t>, std::span<uint8_t>) const {
-  check(false, "rows of a module that is computed");
+  check(false, "rows of a module whose weights are computed");
 }
 
 namespace {
@@ -259,7 +259,7 @@ void Checkpoint::note_incomplete_modules() {
       const bool is_nvfp4 = codes && tensors_[*codes].dtype == DType::kU8;
       if (!is_nvfp4 || find(module + dialect.global_scale)) continue;
       findings_.push_back({Severity::kWarning, "incomplete-module", module,
-                           fmt::format("has NVFP4 codes and block scales but no {}: passes through as it is",
+                           fmt::format("has NVFP4 codes and block scales but no {}: copied unchanged",
                                        dialect.global_scale)});
     }
   }
@@ -270,7 +270,7 @@ void Checkpoint::open_indexed(const std::string& index_name, const IndexFile& in
   for (const std::string& file : index.files) {
     if (is_absent(path_ / file)) {
       const std::string link = dangling_link(path_ / file);
-      throw Error(fmt::format("{}: expected the file {} that it names, found {}", where, file,
+      throw Error(fmt::format("{}: expected the file {}, which it names, found {}", where, file,
                               link.empty() ? "none" : link));
     }
   }
@@ -279,7 +279,7 @@ void Checkpoint::open_indexed(const std::string& index_name, const IndexFile& in
   for (const auto& [tensor, file] : index.entries) {
     const auto at = find(tensor);
     if (!at) {
-      throw Error(fmt::format("{}: expected {} in {}, found it nowhere", where, json_quote(tensor),
+      throw Error(fmt::format("{}: expected {} in {}, found it in no file", where, json_quote(tensor),
                               index.files[file]));
     }
     if (shard_of(*at).name != index.files[file]) {
@@ -329,7 +329,7 @@ void Checkpoint::open_shards(const std::vector<std::string>& names, Io io) {
   shard_of_.reserve(order.size());
   for (const size_t i : order) {
     if (!tensors_.empty() && tensors_.back().name == tensors[i].name) {
-      throw Error(fmt::format("{}: {}: expected one tensor of that name, found another in {}",
+      throw Error(fmt::format("{}: {}: expected one tensor of this name, found a second in {}",
                               shards_[owners[i]].name, json_quote(tensors[i].name),
                               shards_[shard_of_.back()].name));
     }
@@ -389,7 +389,7 @@ std::optional<uint64_t> Checkpoint::computed_from(const Nvfp4Linear& module) con
 
 void Checkpoint::read_rows(const Nvfp4Linear& module, const RowRange& rows, std::span<uint8_t> codes,
                            std::span<uint8_t> scales) const {
-  check(source_ != nullptr, "a module that is computed");
+  check(source_ != nullptr, "a module whose weights are computed");
   source_->read_rows(module.codes, rows, codes, scales);
 }
 

@@ -239,9 +239,10 @@ class Search {
     const bool is_there = std::any_of(tensors_.begin(), tensors_.end(),
                                       [&](const TensorInfo& t) { return t.name.find(part) != t.name.npos; });
     if (is_there) return;  // the tensor itself is refused
-    found.push_back({file, place,
-                     fmt::format("expected an algorithm without {}, as no tensor is called so, found {}",
-                                 part, json_quote_short(algorithm))});
+    found.push_back(
+        {file, place,
+         fmt::format("expected an algorithm without {}, because no tensor has this name, found {}", part,
+                     json_quote_short(algorithm))});
   }
 
   /// Looks for the tensors that a setting promises. `owner` is the path of the object that has the setting.
@@ -262,7 +263,7 @@ class Search {
     if (is_there) return;  // the tensor itself is refused, or a decoder accounts for it
     found.push_back(
         {file, place,
-         fmt::format("expected false, as {} has {}, found true", module.empty() ? "no module" : module,
+         fmt::format("expected false, because {} has {}, found true", module.empty() ? "no module" : module,
                      module.empty() ? (scales ? "one" : "zero points") : "no zero points"),
          "incomplete-module"});
   }

@@ -82,7 +82,7 @@ std::string expected_text(std::string_view key, std::string_view expected, const
 }
 
 std::string codes_text(WeightFormat format) {
-  return fmt::format("{}, as the codes are stored", format->name);
+  return fmt::format("{} (as the codes are stored)", format->name);
 }
 
 }  // namespace
@@ -246,7 +246,7 @@ std::string ConfiguredQuantization::contradiction_of_group(const std::string& mo
     return expected_text(place_of("symmetric"), fmt::format("true for {}", codes_text(format)), false);
   const Json& order = member(weights, "actorder");
   if (order == "group" || order == "dynamic" || order == true)
-    return expected_text(place_of("actorder"), "none, as no weight_g_idx has an order", order);
+    return expected_text(place_of("actorder"), "none, because no weight_g_idx has an order", order);
   return {};
 }
 

@@ -12,8 +12,8 @@ namespace twofour {
 GateUpOrder find_gate_up_order(const Json& config, std::string_view block,
                                const std::function<bool(const std::string&)>& exists) {
   constexpr const char* kAdvice =
-      "set model_type in config.json to that of a model with stacks like these: gpt_oss interleaves gate and "
-      "up, llama4_text and qwen3_5_moe have them in halves";
+      "set model_type in config.json to that of a model with such stacks: gpt_oss interleaves gate and up, "
+      "llama4_text and qwen3_5_moe store them as halves";
   const bool has_bias = exists(std::string(block) + ".gate_up_proj_bias");
   const char* bias = has_bias ? "gate_up_proj_bias" : "none";
   const ExpertStacks* stacks = nullptr;
@@ -38,16 +38,15 @@ GateUpOrder find_gate_up_order(const Json& config, std::string_view block,
   }
   if (stacks != nullptr) {
     if (stacks->has_bias == has_bias) return {stacks->rows};
-    return {
-        {},
-        fmt::format("expected {} beside it as model_type {} has, found {}: whether rows of gate and up are "
-                    "interleaved or halves is not certain; {}",
-                    stacks->has_bias ? "gate_up_proj_bias" : "no bias", model_type, bias, kAdvice)};
+    return {{},
+            fmt::format("expected {} beside it (as in model_type {}), found {}: the order of gate and up "
+                        "rows (interleaved or halves) is uncertain; {}",
+                        stacks->has_bias ? "gate_up_proj_bias" : "no bias", model_type, bias, kAdvice)};
   }
   if (unknown == nullptr && has_bias) return {GateUpRows::kInterleaved};
   return {{},
-          fmt::format("expected a model_type in config.json that determines whether rows of gate and up are "
-                      "interleaved or halves, found {} (and {} beside the stack); {}",
+          fmt::format("expected a model_type in config.json that determines the order of gate and up rows "
+                      "(interleaved or halves), found {} (and {} beside the stack); {}",
                       unknown != nullptr ? quoted_setting(*unknown) : "none",
                       has_bias ? bias : "no gate_up_proj_bias", kAdvice)};
 }

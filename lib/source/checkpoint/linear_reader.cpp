@@ -163,7 +163,7 @@ StoredRows WeightReader::read_stored(const Linear& m, int64_t e, int64_t n0, int
 
 void WeightReader::read_rows(const Linear& m, int64_t e, int64_t n0, int64_t n1, std::span<float> out) {
   check(e >= 0 && e < m.e && n0 >= 0 && n0 <= n1 && n1 <= m.n, "rows of the module");
-  check(out.size() == static_cast<size_t>((n1 - n0) * m.k), "room for the rows");
+  check(out.size() == static_cast<size_t>((n1 - n0) * m.k), "memory for the rows");
   if (n0 == n1) return;
   if (m.format->in_groups()) return read_grouped(m, e, n0, n1, out);
   if (m.format->integers) return read_integers(m, n0, n1, out);
@@ -262,17 +262,15 @@ void WeightReader::read_grouped(const Linear& m, int64_t e, int64_t n0, int64_t 
 }
 
 void WeightReader::refuse_zero_point(const Linear& m, int stored, int64_t n, int64_t group) const {
-  const std::string read = m.zero_offset == 0
-                               ? fmt::format("{}", stored)
-                               : fmt::format(
-                                     "{}, that is {} as checkpoint_format gptq reads it and {} as "
-                                     "gptq_v2 does,",
-                                     stored, stored + m.zero_offset, stored);
+  const std::string read =
+      m.zero_offset == 0 ? fmt::format("{}", stored)
+                         : fmt::format("{} (read as {} with checkpoint_format gptq, as {} with gptq_v2),",
+                                       stored, stored + m.zero_offset, stored);
   throw Error(
       fmt::format("{}: expected zero points of 8{}, found {} at row {}, group {}; {} {} "
                   "decides",
                   checkpoint_.where(*m.zero_points),
-                  m.lacks_config ? ", since no config states how others are stored"
+                  m.lacks_config ? ", because no config states how others are stored"
                                  : fmt::format(" as the config's {} says", m.symmetry),
                   read, n, group, options::kZeroPoints,
                   m.zero_offset == 0 ? "stored or symmetric" : "stored, symmetric or v2"));
@@ -282,11 +280,11 @@ void WeightReader::refuse_zero_point(const Linear& m, int stored, int64_t n, int
 // all of a word and add it; AutoGPTQ 0.7.1, qlinear_cuda.py, and vLLM, csrc/quantization/gptq, which add 1 to
 // each.
 void WeightReader::refuse_wrapped_zero_point(const Linear& m, int64_t n, int64_t group) const {
-  throw Error(fmt::format(
-      "{}: expected zero points of 0 to 14, to which checkpoint_format gptq adds 1, found 15 at row {}, "
-      "group {}, that is 16 as AutoGPTQ and vLLM read it and 0 as GPTQModel does, which wrote it; "
-      "{} stored, symmetric or v2 decides",
-      checkpoint_.where(*m.zero_points), n, group, options::kZeroPoints));
+  throw Error(
+      fmt::format("{}: expected zero points of 0 to 14, to which checkpoint_format gptq adds 1, found 15 at "
+                  "row {}, group {}, which AutoGPTQ and vLLM read as 16, and GPTQModel, which wrote it, as "
+                  "0; {} stored, symmetric or v2 decides",
+                  checkpoint_.where(*m.zero_points), n, group, options::kZeroPoints));
 }
 
 std::vector<float> WeightReader::read_zero_points(const Linear& m, int64_t n0, int64_t n1) {
@@ -321,8 +319,8 @@ std::vector<int32_t> WeightReader::read_group_index(const Linear& m) {
   for (size_t k = 0; k < index.size(); ++k) {
     if (m.is_ordered && index[k] != static_cast<int64_t>(k) / m.scale_cols) {
       throw Error(
-          fmt::format("{}: expected inputs in order of their groups of {}, as the config states no other, "
-                      "found {} at k {}",
+          fmt::format("{}: expected inputs in the order of their groups of {}, because the config states no "
+                      "other, found {} at k {}",
                       checkpoint_.where(*m.group_index), m.scale_cols, index[k], k));
     }
     if (index[k] >= 0 && index[k] < groups) continue;

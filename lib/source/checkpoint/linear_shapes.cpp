@@ -96,7 +96,7 @@ bool LinearShapes::read_grouped(Linear& m) {
 bool LinearShapes::check_global_scale(const Linear& m) {
   const auto size = configured_.configured().group_size_of(m.name);
   if (size && *size != m.scale_cols)
-    return refuse(*m.scale, fmt::format("block scales for {} weights, as the config says", *size));
+    return refuse(*m.scale, fmt::format("block scales for {} weights (the config)", *size));
   // Inputs of W4A8_NVFP4_FP8 are FP8. Those of NVFP4 would need another reading of the scale.
   const std::string algorithm = configured_.configured().find(m.name).algorithm;
   if (m.input_scale && !algorithm.empty() && algorithm != "W4A8_NVFP4_FP8")
@@ -113,12 +113,12 @@ bool LinearShapes::check_fp8_words(const Linear& m) {
   const std::string& format = stated_.fp8_format;
   const bool is_other = format.find("e4m3") == format.npos || format.find("fnuz") != format.npos;
   if (!format.empty() && is_other)
-    return refuse(m.weight, fmt::format("FP8 as the config's fmt {} says", json_quote_short(format)));
+    return refuse(m.weight, fmt::format("FP8 (fmt {} of the config)", json_quote_short(format)));
   const Json& weights = configured_->group_weights(m.name);
   const Json& bits = member(weights, "num_bits");
   if (!weights.is_object() || (!bits.is_null() && bits != 8) || text_of(weights, "type") == "float")
     return true;
-  return refuse(m.weight, "integers of 8 bits as the config's group says, with type int or none");
+  return refuse(m.weight, "integers of 8 bits (the config's group), with type int or none");
 }
 
 bool LinearShapes::read_fp8_scale(Linear& m) {
@@ -231,14 +231,14 @@ bool LinearShapes::check_group(const Linear& m) {
   const Json& weights = configured_->group_weights(m.name);
   if (!weights.is_object()) return true;
   if (text_of(weights, "type") == "float")
-    return refuse(m.weight, "codes of floats as the config's type: float says");
+    return refuse(m.weight, "codes of floats (type: float in the config)");
   const bool asks_zeros = weights.value("symmetric", Json()) == false;
   if (asks_zeros && !m.zero_points && c_.zero_points() != ZeroPoints::kSymmetric)
-    return refuse(m.weight, "weight_zero_point beside it, as the config's symmetric: false says");
+    return refuse(m.weight, "weight_zero_point beside it (symmetric: false in the config)");
   const Json order = weights.value("actorder", Json());
   const bool by_group = order == "group" || order == "dynamic" || order == true;
   if (by_group && !m.group_index)
-    return refuse(m.weight, fmt::format("weight_g_idx beside it, as the config's actorder: {} says",
+    return refuse(m.weight, fmt::format("weight_g_idx beside it (actorder: {} in the config)",
                                         order.is_string() ? order.get<std::string>() : "true"));
   return true;
 }
@@ -286,9 +286,9 @@ void LinearShapes::read_side() {
     if (stated_.bits.empty()) stated_.bits = std::move(beside.bits);
     if (stated_.group_sizes.empty()) stated_.group_sizes = std::move(beside.group_sizes);
     if (stated_.method == "gptq" && !beside.format.empty() && stated_.format != beside.format) {
-      side_ = fmt::format(
-          "{}: checkpoint_format: expected {} as config.json says, found {}; zero points depend on it",
-          (c_.path() / side.file).string(), stated_.format, beside.format);
+      side_ =
+          fmt::format("{}: checkpoint_format: expected {} (config.json), found {}; zero points depend on it",
+                      (c_.path() / side.file).string(), stated_.format, beside.format);
     }
     configured_beside_.emplace_back(side.file, SourceGroups(std::move(side.value)));
   }
@@ -306,21 +306,21 @@ bool LinearShapes::check_method(Linear& m) {
     return false;
   }
   if (!stated_.other_format.empty()) {
-    problems_.add("{}: expected one format in the config, on which zero points depend, found {} and {}",
+    problems_.add("{}: expected one format in the config, because zero points depend on it, found {} and {}",
                   c_.where(m.weight), stated_.format, stated_.other_format);
     return false;
   }
   const Json& own_order = exception_of(m, "desc_act");
   const bool has_order = own_order.is_null() ? stated_.has_order : own_order == true;
   if (has_order && !awq && !m.group_index)
-    return refuse(m.weight, "g_idx beside it, as the config's desc_act: true says");
+    return refuse(m.weight, "g_idx beside it (desc_act: true in the config)");
   if (stated_.method == (awq ? "gptq" : "awq")) {
-    return refuse(m.weight, fmt::format("I32 {} as quant_method {} has", awq ? "[K/8, N]" : "[K, N/8]",
-                                        stated_.method));
+    return refuse(m.weight,
+                  fmt::format("I32 {} (quant_method {})", awq ? "[K/8, N]" : "[K, N/8]", stated_.method));
   }
   const std::string& format = stated_.format;
   if (stated_.is_unlisted && !awq && format.empty() && c_.zero_points() == ZeroPoints::kAsStated) {
-    problems_.add("{}: quant_method: expected gptq, awq or auto-round, on which zero points depend, found {}",
+    problems_.add("{}: quant_method: expected gptq, awq or auto-round (zero points depend on it), found {}",
                   c_.where(m.weight), json_quote_short(stated_.method));
     return false;
   }
@@ -352,8 +352,8 @@ bool LinearShapes::read_gptq_or_awq(Linear& m) {
   const bool gptq = words[1] == m.n;
   if (!gptq && words[1] * kInt4Pack != m.n) {
     if (words[1] * 4 == m.n) return check_bits(m, 8);
-    return refuse(m.weight, fmt::format("I32 [K/8, {}], as GPTQ has, or [K, {}], as AWQ has", m.n,
-                                        count_of(m.n, kInt4Pack)));
+    return refuse(m.weight,
+                  fmt::format("I32 [K/8, {}] (GPTQ) or [K, {}] (AWQ)", m.n, count_of(m.n, kInt4Pack)));
   }
   m.packing = gptq ? Int4Packing::kGptq : Int4Packing::kAwq;
   m.k = words[0] * (gptq ? kInt4Pack : 1);

@@ -279,7 +279,7 @@ class Finder {
     const bool down = parsed->projection == Projection::kDown;
     if (!h || (shape[1] == *h) == (shape[2] == *h)) {
       expect(m.weight, fmt::format("one dimension equal to the hidden size{} to distinguish N from K",
-                                   h ? fmt::format(", {},", *h) : ", which config.json does not say,"));
+                                   h ? fmt::format(", {},", *h) : ", which config.json does not state,"));
       return std::nullopt;
     }
     return down == (shape[2] == *h);  // the hidden size H is N of down and K of gate_up

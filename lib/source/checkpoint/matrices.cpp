@@ -110,7 +110,7 @@ void Matrices::add(size_t i, Findings& findings) {
     if (is_new) return &at->second;
     findings.push_back(
         {Severity::kWarning, "not-compared", m.name,
-         fmt::format("expected {} once, found it in {} too", name, module_of(at->second).name)});
+         fmt::format("expected {} once, found it also in {}", name, module_of(at->second).name)});
     return nullptr;
   };
   const auto parsed = parse_module_name(m.name);
@@ -179,7 +179,7 @@ std::string other_formats_text(const Checkpoint& c) {
   if (formats.empty()) return fmt::format("none among {} tensors", c.tensors().size());
   std::string text;
   for (const auto& [format, found] : formats) {
-    text += fmt::format("{}{} linear{} in {} (the first {})", text.empty() ? "" : ", ", found.count,
+    text += fmt::format("{}{} linear{} in {} (first: {})", text.empty() ? "" : ", ", found.count,
                         found.count == 1 ? "" : "s", format, found.first);
   }
   return text;

@@ -154,7 +154,7 @@ void refuse_entries_that_cannot_be_kept(const Checkpoint& source) {
   for (const auto& [holder, place] : firsts) {
     const EntryPlace& first = *firsts.begin()->second;
     if (*value_at(source.config(), *place) == *value_at(source.config(), first)) continue;
-    throw Error(fmt::format("{}: {}: expected what {} says, found another quantization",
+    throw Error(fmt::format("{}: {}: expected the quantization in {}, found a different one",
                             (source.path() / "config.json").string(), place->name(), first.name()));
   }
   refuse_deep_entries(source);

@@ -217,9 +217,9 @@ class Terms {
     const bool is_matrix = linear.size() < t.name.size() || !is_plain_float(t.dtype);
     const bool is_known = name && name->kind == BlockKind::kRoutedExperts && name->expert < 0;
     if (!is_known && (name || !is_matrix || !divides || !is_matrix_of_experts(linear))) return;
-    const std::string count = experts > 0 ? fmt::format(", {} experts as config.json says", experts) : "";
+    const std::string count = experts > 0 ? fmt::format(", {} experts (config.json)", experts) : "";
     const std::string shape =
-        !by_rows ? "[E, ...] or experts of their own"
+        !by_rows ? "[E, ...] or single experts"
         : experts == 0
             ? "[E, N, K]"
             : fmt::format("[{}, {}, {}]", experts, divides ? fmt::format("{}", t.shape[0] / experts) : "N",
@@ -292,7 +292,7 @@ class Terms {
         if (!is_its) continue;
         add(i, i, codes.linear, "unsupported-format",
             fmt::format("expected codes that names, types and shapes describe, found {} in __metadata__, "
-                        "which describes them otherwise and is not read",
+                        "which describes them differently and is not read",
                         json_quote_short(described.key)));
         found_.back().is_in_header = true;
         return;

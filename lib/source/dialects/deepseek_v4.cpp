@@ -72,8 +72,8 @@ void refuse_unlike_blocks(const WrittenModel& model) {
     if (first == nullptr) first = &e.at("block");
     if (*first == e.at("block")) continue;
     throw Error(
-        fmt::format("{0} deepseek-v4: expected FP8 in blocks of one size, which is all that its "
-                    "weight_block_size says, found {1} x {1} and {2} x {2}",
+        fmt::format("{0} deepseek-v4: expected FP8 in blocks of one size, because its weight_block_size "
+                    "states one, found {1} x {1} and {2} x {2}",
                     options::kDialect, first->get<int64_t>(), e.at("block").get<int64_t>()));
   }
 }

@@ -139,7 +139,7 @@ std::string entry_text(const WrittenModel& model, const std::optional<size_t>& e
   const std::string strategy = json.value("weights", Json::object()).value("strategy", "");
   const bool has_inputs = json.contains("input_activations") && json["input_activations"].is_object();
   return fmt::format("{} ({}, {})", json.value("format", json.dump()), strategy,
-                     has_inputs ? "with activations" : "weights alone");
+                     has_inputs ? "with activations" : "only weights");
 }
 
 std::vector<LoadedModule> stored_modules(const WrittenModel& model) {
@@ -260,7 +260,7 @@ std::vector<std::string> find_split_layers(const WrittenModel& model) {
       const WrittenModule& other = *written.at(m->name);
       if (other.entry == first.entry) continue;
       problems.push_back(fmt::format(
-          "{}: expected {} like {}, since loaders give {} one format, found {}", other.name,
+          "{}: expected {} like {}, because loaders give {} one format, found {}", other.name,
           loader_lookup::entry_text(model, first.entry), first.name,
           layer.kind == EngineLayer::Kind::kExperts ? "the experts of a layer" : "linears that they fuse",
           loader_lookup::entry_text(model, other.entry)));

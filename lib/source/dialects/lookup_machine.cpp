@@ -19,7 +19,7 @@ bool all_or_none(const EngineLayer& layer, const char* engine, F&& passes) {
   const auto count = std::count_if(layer.parts.begin(), layer.parts.end(), passes);
   if (count != 0 && count != std::ssize(layer.parts))
     throw Error(
-        fmt::format("expected {} to find all of {} excluded or none, since it fuses them, found {} of {}",
+        fmt::format("expected {} to find all of {} excluded or none, because it fuses them, found {} of {}",
                     engine, layer.name, count, layer.parts.size()));
   return count != 0;
 }

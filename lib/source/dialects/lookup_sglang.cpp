@@ -117,7 +117,7 @@ std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
     const std::string algorithm = algorithm_of(*layer.second);
     return algorithm == "NVFP4" || algorithm == "W4A16_NVFP4";
   });
-  if (!has_nvfp4) return lookup_by({stop("takes MIXED_PRECISION without NVFP4 for INT4 beside FP8")});
+  if (!has_nvfp4) return lookup_by({stop("reads MIXED_PRECISION without NVFP4 as INT4 beside FP8")});
   const auto find = [layers](const EngineLayer& layer) { return find_mixed(layers, kMixedRules, layer); };
   return lookup_by({read_layers({kMixed, kMixed}, find, ModuleList(kPatterns, words.excluded))});
 }
@@ -133,7 +133,7 @@ std::unique_ptr<LoaderLookup> read_groups_of(const Json& config) {
   return lookup_by({[read, takes_all_for_mxfp4](const EngineLayer& layer) {
     const auto found = read(layer);
     return takes_all_for_mxfp4 && layer.kind == Kind::kExperts
-               ? LookupResult{{schemes::kMxfp4}, "takes all experts for MXFP4 where one group is"}
+               ? LookupResult{{schemes::kMxfp4}, "reads all experts as MXFP4 if one group is"}
                : *found;
   }});
 }

@@ -85,7 +85,7 @@ std::unique_ptr<LoaderLookup> read_single(std::vector<std::string> excluded, con
 /// quantized.
 std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
   const LayerMap layers(words.layers());
-  if (layers.empty()) throw Error("quantized_layers: expected modules, which vLLM demands, found none");
+  if (layers.empty()) throw Error("quantized_layers: expected modules, which vLLM requires, found none");
   std::set<std::pair<int64_t, int64_t>> blocks;
   for (const auto& [name, entry] : layers.entries()) {
     const std::string algorithm = algorithm_of(*entry);
@@ -94,8 +94,8 @@ std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
     blocks.insert({format.rows, format.cols});
   }
   if (blocks.size() > 1)
-    throw Error(fmt::format("quantized_layers: expected one size of FP8 blocks, which vLLM demands, found {}",
-                            blocks.size()));
+    throw Error(fmt::format(
+        "quantized_layers: expected one size of FP8 blocks, which vLLM requires, found {}", blocks.size()));
   return lookup_by({leave({kPatterns, words.excluded}),
                     read_layers({kLinears, kMixedExperts}, [layers](const EngineLayer& layer) {
                       return find_mixed(layers, kMixed, layer);
@@ -106,7 +106,7 @@ std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
 Step read_experts(const LoadedConfig& config) {
   const std::string dtype = config.expert_dtype.empty() ? "fp4" : config.expert_dtype;
   if (dtype != "fp4" && dtype != "fp8")
-    throw Error(fmt::format("expert_dtype: expected fp4 or fp8, which vLLM knows, found {}", dtype));
+    throw Error(fmt::format("expert_dtype: expected fp4 or fp8, which vLLM supports, found {}", dtype));
   const bool nvfp4 = text_of(config.quantization_config, "moe_quant_algo") == "NVFP4";
   const Scheme format = nvfp4 ? schemes::kNvfp4 : schemes::kMxfp4;
   return [dtype, format](const EngineLayer& layer) -> std::optional<LookupResult> {

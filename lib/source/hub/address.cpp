@@ -65,7 +65,7 @@ void take_revision(std::string_view source, const std::vector<std::string>& piec
   if (is_ref) count = 3;
   for (size_t i = first; i < first + count; ++i)
     to.revision += (i == first ? "" : "/") + percent_decoded(shown_url(source), pieces[i]);
-  if (!is_revision(to.revision)) refuse(source, "a revision as git names them, found another");
+  if (!is_revision(to.revision)) refuse(source, "a revision that is valid in git, found one that is not");
   to.path = joined(pieces, first + count);
 }
 
@@ -113,7 +113,7 @@ RemoteAddress parse_remote_address(std::string_view source, const HubSettings& s
   if (source.starts_with(kScheme)) return parse_hub(source, pieces_of(source.substr(kScheme.size())));
   Url url = parse_url(shown_url(source), source);
   if (url.scheme != "https" && !settings.http_allowed())
-    refuse(source, "https://, found http://, which only an endpoint of http:// allows");
+    refuse(source, "https://, found http://, which is allowed only if the endpoint is http://");
   const std::string& root = settings.endpoint.path;
   if (url.origin() == settings.endpoint.origin() && (url.path == root || url.path.starts_with(root + "/")))
     return parse_page(source, pieces_of(std::string_view(url.path).substr(root.size())));

@@ -103,7 +103,7 @@ DownloadCache::DownloadCache(const fs::path& folder, uint64_t limit)
     : folder_(folder), limit_(limit), lock_(path_of_lock(folder)) {
   if (lock_.is_taken()) {
     throw Error(
-        fmt::format("{}: expected a cache that no other run has, found one in use; give each run its own {}",
+        fmt::format("{}: expected a cache that no other run uses, found one in use; give each run its own {}",
                     folder_.string(), options::kCache));
   }
   for (const auto& [name, bytes] : files_below(folder_)) {
@@ -146,8 +146,8 @@ void DownloadCache::remove(const RemoteObject& object) {
 void DownloadCache::make_room(std::unique_lock<std::mutex>& lock, const RemoteObject& object,
                               const std::string& name) {
   if (object.size > limit_) {
-    throw Error(fmt::format("{}: expected room for {}, {} bytes, found {}", options::kCacheSize, object.shown,
-                            object.size, limit_));
+    throw Error(fmt::format("{}: expected space for {}, {} bytes, found {}", options::kCacheSize,
+                            object.shown, object.size, limit_));
   }
   for (;;) {
     uint64_t taken = 0;
@@ -173,8 +173,8 @@ void DownloadCache::make_room(std::unique_lock<std::mutex>& lock, const RemoteOb
       continue;
     }
     if (!others_move)
-      throw Error(
-          fmt::format("{}: expected room for {} bytes, found none to make", folder_.string(), object.size));
+      throw Error(fmt::format("{}: expected space for {} bytes, found no file to remove", folder_.string(),
+                              object.size));
     changed_.wait_for(lock, std::chrono::milliseconds(200));
     check_interrupt();
   }
@@ -240,9 +240,8 @@ std::shared_ptr<DownloadCache::File> DownloadCache::whole(const RemoteObject& ob
     }
     if (downloads_[name] == kMostDownloads) {
       throw Error(
-          fmt::format("{}: expected room for the files that are read together, found {} needed "
-                      "again after it was "
-                      "removed for others {} times; make it larger than {} bytes",
+          fmt::format("{}: expected space for the files that are read together, found that {} was removed "
+                      "for others and needed again {} times; make it larger than {} bytes",
                       options::kCacheSize, object.shown, kMostDownloads, limit_));
     }
     ++downloads_[name];

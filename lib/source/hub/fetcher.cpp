@@ -44,7 +44,7 @@ class RedirectReceiver : public HttpReceiver {
     location = head.field("location");
     if (location->empty())
       throw Error(
-          fmt::format("{}: a redirect: expected a field Location, found none", shown_url(from_.text())));
+          fmt::format("{}: expected a field Location in a redirect, found none", shown_url(from_.text())));
     look_(head);
     return false;
   }
@@ -110,9 +110,8 @@ std::string message_of(const HttpHead& head, std::initializer_list<Url> asked) {
                          std::initializer_list<Url> asked) {
   const std::string code = head.field("x-error-code");
   const std::string_view repo = repo_of(what);
-  const std::string access = settings.token.empty()
-                                 ? "set HF_TOKEN to a token of an account that can read it"
-                                 : "the token that is set is not of an account that can read it";
+  const std::string access = settings.token.empty() ? "set HF_TOKEN to a token of an account that can read it"
+                                                    : "the account of the token that is set cannot read it";
   if (code == "GatedRepo") {
     throw Error(
         fmt::format("{}: expected access, found a gated repository ({}): accept its terms at {}/{}, and {}",

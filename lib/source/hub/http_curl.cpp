@@ -89,7 +89,7 @@ class HandlePool {
   CURL* take() {
     if (const auto handle = idle_.take()) return *handle;
     CURL* made = curl().easy_init();
-    if (made == nullptr) throw Error("libcurl: cannot make a handle: out of memory");
+    if (made == nullptr) throw Error("libcurl: cannot create a handle: out of memory");
     return made;
   }
   void give_back(CURL* handle) {
@@ -221,16 +221,16 @@ void http_get(const HttpRequest& request, HttpReceiver& receiver) {
   if (transfer.ended) return;
   const std::string failure = fmt::format("{}: {}", shown_url(request.url), curl().strerror(code));
   if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE) {
-    throw Error(fmt::format("{}: expected a certificate that this system trusts, found another",
+    throw Error(fmt::format("{}: expected a certificate that this system trusts, found one that it does not",
                             shown_url(request.url)));
   }
   if (code == CURLE_URL_MALFORMAT)
-    throw Error(shown_url(request.url) + ": expected a URL, found none that libcurl takes");
+    throw Error(shown_url(request.url) + ": expected a URL that libcurl accepts, found another");
   // If no answer has ever come, the user is offline and should not wait. If the network fails later, waiting
   // may help.
   static std::atomic<bool> any_answer{false};
   const bool is_unknown = code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_RESOLVE_PROXY;
-  if (is_unknown && !any_answer) throw Error(failure + ": expected a network that leads there");
+  if (is_unknown && !any_answer) throw Error(failure + ": expected a network connection to it");
   if (code != CURLE_OK) throw ConnectionError(failure);
   any_answer = true;
   long status = 0;

@@ -5,9 +5,8 @@ namespace twofour {
 void http_get(const HttpRequest&, HttpReceiver&) {
   throw Error(
       "hf:// and https://: expected a program with libcurl, found one without: static programs cannot open "
-      "libraries; take the .deb or a build of your own with libcurl's headers (Debian: "
-      "libcurl4-openssl-dev), "
-      "or download the checkpoint first");
+      "libraries; use the .deb or your own build with libcurl's headers (Debian: libcurl4-openssl-dev), or "
+      "download the checkpoint first");
 }
 
 }  // namespace twofour

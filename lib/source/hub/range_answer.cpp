@@ -35,7 +35,7 @@ std::string ContentHasher::problem() {
   const std::string& expected = is_lfs ? object_.sha256 : object_.git_sha1;
   const std::string found = is_lfs ? sha256_.hex() : sha1_.hex();
   if (found == expected) return {};
-  return fmt::format("expected {} {}, found {} in what was downloaded; start again",
+  return fmt::format("expected {} {}, found {} in the download; start again",
                      is_lfs ? "SHA-256" : "git's SHA-1", expected, found);
 }
 

@@ -64,8 +64,7 @@ class ShapeReader {
     m_.mixers.assign(static_cast<size_t>(m_.layers), Mixer::kAttention);
     if (classes.of == nullptr) return;
     const Json* types = s_.sizes().stated("layer_types");
-    const std::string expected =
-        fmt::format("linear_attention or full_attention for each of {} layers", m_.layers);
+    const std::string expected = fmt::format("{} layers, each linear_attention or full_attention", m_.layers);
     if (types != nullptr && (!types->is_array() || static_cast<int64_t>(types->size()) != m_.layers))
       s_.refuse("layer_types", expected);
     if (types == nullptr && s_.has("full_attention_interval")) s_.count("full_attention_interval");
@@ -93,8 +92,7 @@ class ShapeReader {
     d.by_key_head = find_parameter(s_.sizes(), "model.layers.#.linear_attn.in_proj_qkvz", layer).has_value();
     // Structures grow with these products.
     if (d.channels() > kMostSize || d.window() > kMostSize || d.recurrent() > kMostSize)
-      s_.refuse("linear_num_value_heads",
-                fmt::format("heads whose states have at most {} numbers", kMostSize));
+      s_.refuse("linear_num_value_heads", fmt::format("heads with states of at most {} numbers", kMostSize));
   }
   /// The first layer with attention; -1: there is none.
   int64_t attention_layer() const {

@@ -27,7 +27,7 @@ std::vector<float> plain_frequencies(double theta, int64_t size) {
 void scale_llama3(const Settings& rope, double original, std::vector<float>& frequencies) {
   const double factor = rope.positive("factor", 0), low = rope.positive("low_freq_factor", 0),
                high = rope.positive("high_freq_factor", 0);
-  if (factor < 1) rope.refuse("factor", "a number of 1 and more");
+  if (factor < 1) rope.refuse("factor", "a number of 1 or more");
   if (low == 0) rope.refuse("low_freq_factor", "a number above 0");
   if (high <= low) rope.refuse("high_freq_factor", "a number above low_freq_factor");
   for (float& f : frequencies) {

@@ -44,7 +44,7 @@ void refuse_more_layers(const Checkpoint& checkpoint, std::string_view below, in
   }
   for (const int64_t draft : drafts) beyond.erase(draft);
   if (beyond.empty()) return;
-  throw Error(fmt::format("{}: num_hidden_layers: expected {} as tensors of {}{} say, found {}",
+  throw Error(fmt::format("{}: num_hidden_layers: expected {} (tensors of {}{}), found {}",
                           (checkpoint.path() / "config.json").string(), *beyond.rbegin() + 1, below,
                           *beyond.rbegin(), layers));
 }
@@ -75,7 +75,7 @@ ModelMatrix ModelWeights::matrix(const std::string& name, int64_t n, int64_t k, 
   const StoredMatrix& place = at->second;
   const Linear& module = matrices_.module_of(place);
   if (place.count != n || module.k != k) {
-    throw Error(fmt::format("{}: expected {} [{}, {}] as config.json says, found [{}, {}]",
+    throw Error(fmt::format("{}: expected {} [{}, {}] (config.json), found [{}, {}]",
                             checkpoint_.where(module.weight), name, n, k, place.count, module.k));
   }
   const std::string bias = module.bias ? checkpoint_.where(*module.bias) : std::string("none");
@@ -98,9 +98,8 @@ ModelMatrix ModelWeights::matrix(const std::string& name, int64_t n, int64_t k, 
 
 ModelMatrix ModelWeights::table(const std::string& name, int64_t n, int64_t k) {
   const auto refuse = [&](const std::string& where, const std::string& found) {
-    throw Error(
-        fmt::format("{}: expected {} [{}, {}] as vocab_size and hidden_size of config.json say, found {}",
-                    where, name, n, k, found));
+    throw Error(fmt::format("{}: expected {} [{}, {}] (vocab_size and hidden_size of config.json), found {}",
+                            where, name, n, k, found));
   };
   const Linear* module = nullptr;
   for (const Linear& m : matrices_.modules()) {
@@ -207,7 +206,7 @@ ModelWeights::Stored ModelWeights::stored(const ModelMatrix& w) const {
   if (at == replaced_.end()) return {checkpoint_, *w.module, w.place};
   const auto& [by, place] = at->second;
   const Linear& module = by->matrices.module_of(place);
-  check(place.count == w.n && module.k == w.k, "a matrix in place of one of its size");
+  check(place.count == w.n && module.k == w.k, "a matrix of the same size");
   return {by->checkpoint, module, place};
 }
 

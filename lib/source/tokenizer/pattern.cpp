@@ -214,10 +214,10 @@ const std::vector<Span>& Pattern::Matcher::find_all(std::string_view piece) {
     const Result result = find(piece, from, match);
     if (result == Result::kNone) return matches_;
     if (result == Result::kTooMuch) {
-      throw Error(fmt::format(
-          "{}: expected a split pattern that takes few steps, found {}, which takes too many in a "
-          "text of {} bytes",
-          compiled_.where, json_quote_short(compiled_.expression), bytes_));
+      throw Error(
+          fmt::format("{}: expected a split pattern that needs few steps, found {}, which needs too many for "
+                      "a text of {} bytes",
+                      compiled_.where, json_quote_short(compiled_.expression), bytes_));
     }
     if (!match.empty() || matches_.empty() || matches_.back().end != match.end) matches_.push_back(match);
     from = match.end;

@@ -98,7 +98,7 @@ void check_first_prepended(const Field& document) {
     const std::string& type = normalizer.at("type").text();
     if (type == "Replace" || type == "Strip" || type == "StripAccents" || type == "Prepend")
       normalizer.refuse(
-          "none that may change the beginning of a text, before Metaspace with prepend_scheme first");
+          "no normalizer that may change the beginning of a text before Metaspace with prepend_scheme first");
   }
 }
 

@@ -127,10 +127,10 @@ void check_fisher(const std::vector<GroupEncoding>& groups, const Statistics& st
     }
   }
   if (without == 0) return;
-  throw Error(fmt::format(
-      "{}: expected fisher_hessian and tokens, which say what a change costs, for each of {}, found none for "
-      "{}, the first {}",
-      statistics.path().string(), counted(all, "matrix", "matrices"), without, first));
+  throw Error(
+      fmt::format("{}: expected fisher_hessian and tokens, which give the cost of a change, for each of {}, "
+                  "found none for {}, the first {}",
+                  statistics.path().string(), counted(all, "matrix", "matrices"), without, first));
 }
 
 /// Throws Error on matrices without statistics. They would be pruned by magnitude, at an unknown cost.
@@ -141,10 +141,9 @@ void check_all_solved(const Plan& plan, const Checkpoint& source, const Statisti
     const bool is_solved = solved != groups.end() && *solved == one.get();
     if (is_solved) ++solved;
     if (one->keeps() || is_solved) continue;
-    throw Error(
-        fmt::format("{}: expected statistics with tokens of all that is pruned, found none of {}; {} leaves "
-                    "it",
-                    statistics.path().string(), one->name(source), options::kExclude));
+    throw Error(fmt::format(
+        "{}: expected statistics with tokens for all pruned matrices, found none for {}; {} excludes it",
+        statistics.path().string(), one->name(source), options::kExclude));
   }
 }
 
@@ -180,8 +179,7 @@ void take_blocks(const BudgetChoice& choice, Selection& selection) {
 std::string too_little(const BudgetChoice& choice) {
   const PruningUnit& first = choice.units.at(0);
   return fmt::format(
-      "{}: expected what pays for {}, the cheapest of {} ({:.1f} % of bytes, expected loss {:.6g}), found "
-      "{}: "
+      "{}: expected enough for {}, the cheapest of {} ({:.1f} % of bytes, expected loss {:.6g}), found {}: "
       "too little",
       choice.budget.option(), first.name, counted(choice.units.size(), "unit"), 100 * choice.share(1),
       first.cost(), choice.budget.value());
@@ -281,9 +279,9 @@ std::vector<PruningUnit> measure_units(const Checkpoint& source, Rule& rule, con
                               source.path().string()));
     }
     if (pruned_groups->without_statistics > 0) {
-      throw Error(fmt::format("{}: expected statistics with tokens of all that is pruned, found none of {}",
-                              rule.statistics->path().string(),
-                              counted(pruned_groups->without_statistics, "module")));
+      throw Error(fmt::format(
+          "{}: expected statistics with tokens for all pruned matrices, found none for {}",
+          rule.statistics->path().string(), counted(pruned_groups->without_statistics, "module")));
     }
     pruned = groups_of(pruned_groups->planned);
     if (dense_groups) dense = groups_of(dense_groups->planned);

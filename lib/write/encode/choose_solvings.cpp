@@ -30,7 +30,7 @@ void hold_weights(const Statistics& s, bool strict, Planner& planner) {
 bool fits(const EncodedMatrix& m, const Solving& solving, const EncodeRule& rule, Problems& problems) {
   const Statistics& s = *rule.statistics;
   if (solving.entry != nullptr && solving.entry->k != m.k) {
-    problems.add(fmt::format("{}: {}: expected K of {} as {} has, found {}", s.path().string(),
+    problems.add(fmt::format("{}: {}: expected K of {} (as in {}), found {}", s.path().string(),
                              solving.entry->name, m.k, m.name, solving.entry->k));
     return false;
   }
@@ -41,7 +41,7 @@ bool fits(const EncodedMatrix& m, const Solving& solving, const EncodeRule& rule
   if (!solving.target_offset) return true;
   const TensorInfo& offset = s.tensors()[*solving.target_offset];
   if (offset.shape[0] != m.rows) {
-    problems.add(fmt::format("{}: {}: expected [{}, {}] as {} has, found {}", s.path().string(), offset.name,
+    problems.add(fmt::format("{}: {}: expected [{}, {}] (as in {}), found {}", s.path().string(), offset.name,
                              m.rows, m.k, m.name, describe(offset.dtype, offset.shape)));
   }
   return true;

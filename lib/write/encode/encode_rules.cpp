@@ -22,7 +22,7 @@ T choose_word(const Rule& rule, std::string_view key, Chosen<T>& configured, con
     if (configured.empty()) configured = one.value;
   }
   if (configured.empty() || !has(*configured)) {
-    throw Error(fmt::format("{}: expected {}, which is all that the {} dialect has, found {}", rule.name(key),
+    throw Error(fmt::format("{}: expected {}, the only choice of the {} dialect, found {}", rule.name(key),
                             fmt::join(held, ", "), dialect.name, configured.text()));
   }
   return *configured;
@@ -34,10 +34,10 @@ void check_solving_settings(const Rule& r) {
              plain = r.method == SolveBy::kMagnitude;
   const std::string method = r.name(keys::kMethod);
   if (r.method == SolveBy::kSparseGpt) {
-    throw Error(fmt::format(
-        "{}: expected a method of this version, found sparsegpt, which twofour 0.2.0 is the last to have; "
-        "prove what it chose with that version, or by hashes alone",
-        method));
+    throw Error(
+        fmt::format("{}: expected a method of this version, found sparsegpt, which twofour 0.2.0 was the "
+                    "last to have; prove its choices with that version, or only by hashes",
+                    method));
   }
   if (!solves && !r.method.empty() && !plain)
     throw Error(
@@ -46,12 +46,12 @@ void check_solving_settings(const Rule& r) {
     throw Error(fmt::format("{}: expected {} beside it, found none", r.name(keys::kSweeps), options::kStats));
   const bool dense = r.method == SolveBy::kGptq || r.method == SolveBy::kRtn;
   if (!r.method.empty() && !plain && !dense && !prunes) {
-    throw Error(fmt::format("{}: expected gptq or rtn where weights are not pruned, found {}", method,
-                            r.method.text()));
+    throw Error(
+        fmt::format("{}: expected gptq or rtn if weights are not pruned, found {}", method, r.method.text()));
   }
   if (dense && prunes) {
-    throw Error(fmt::format("{}: expected joint, wanda or magnitude where weights are pruned, found {}",
-                            method, r.method.text()));
+    throw Error(fmt::format("{}: expected joint, wanda or magnitude if weights are pruned, found {}", method,
+                            r.method.text()));
   }
   if (solves && r.block_scale != BlockScale::max && !plain) {
     throw Error(fmt::format("{}: expected none beside {}, which chooses block scales itself, found {}",

@@ -101,7 +101,8 @@ void check_experts(const std::vector<Linear>& modules, Problems& problems) {
   }
   for (const auto& [name, block] : blocks) {
     if (block.stacks.size() == 1) {
-      problems.add(fmt::format("{}: expected stacks of gate_up_proj and down_proj, found one of them", name));
+      problems.add(
+          fmt::format("{}: expected stacks of gate_up_proj and down_proj, found only one of them", name));
     }
     if (block.experts.empty()) continue;
     const auto count = static_cast<int64_t>(block.experts.size());
@@ -113,15 +114,15 @@ void check_experts(const std::vector<Linear>& modules, Problems& problems) {
                                           [](auto& a, auto& b) { return a.second.size() < b.second.size(); });
     for (const auto& [e, matrices] : block.experts) {
       if (matrices.size() < largest->second.size()) {
-        problems.add(fmt::format("{}.{}: expected {} matrices as expert {} has, found {}", name, e,
+        problems.add(fmt::format("{}.{}: expected {} matrices (as in expert {}), found {}", name, e,
                                  largest->second.size(), largest->first, matrices.size()));
       }
       for (const auto& [projection, m] : matrices) {
         const auto model = largest->second.find(projection);
         if (model == largest->second.end() || (model->second->n == m->n && model->second->k == m->k))
           continue;
-        problems.add(fmt::format("{}: expected weights of [{}, {}] as expert {} has, found [{}, {}]", m->name,
-                                 model->second->n, model->second->k, largest->first, m->n, m->k));
+        problems.add(fmt::format("{}: expected weights of [{}, {}] (as in expert {}), found [{}, {}]",
+                                 m->name, model->second->n, model->second->k, largest->first, m->n, m->k));
       }
     }
     const auto gate = largest->second.find(Projection::kGate), up = largest->second.find(Projection::kUp);
@@ -187,7 +188,7 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
   }
   if (nvfp4) {
     problems.add(fmt::format("{}: expected weights in floats, FP8, MXFP4 or INT4 to quantize, found NVFP4{}",
-                             c.where(nvfp4->weight), and_more(refused, " ({} more are like this)")));
+                             c.where(nvfp4->weight), and_more(refused, " (and {} more)")));
   }
   chooser.refuse_unused("a linear (model.layers.0.mlp.down_proj)");
   check_experts(modules, problems);
@@ -234,10 +235,10 @@ struct OddBlockRow {
 };
 /// Tested with vLLM 0.33 and transformers 5.17; formats/README.md, "What loads where".
 constexpr OddBlockRow kOddBlocks[] = {
-    {"compressed-tensors", "vLLM refuses others, and transformers loads and cannot run them"},
+    {"compressed-tensors", "vLLM refuses others, and transformers loads them but cannot run them"},
     {"modelopt", "vLLM refuses others"},
-    {"deepseek", "transformers refuses others, and vLLM does where it splits or stacks them"},
-    {"deepseek-v4", "no engine was seen to load others"},
+    {"deepseek", "transformers refuses others, and vLLM refuses those that it splits or stacks"},
+    {"deepseek-v4", "no tested engine loads others"},
 };
 
 /// The number of rows of the matrices that a linear becomes.
@@ -265,10 +266,10 @@ void refuse_experts(const Checkpoint& c, const std::vector<Linear>& modules, con
                [&](size_t i) { return is_routed(modules[i]); });
   if (routed.empty()) return;
   problems.add(fmt::format(
-      "{}: expected {} for routed experts in the modelopt dialect, for its FP8 of experts has one scale a "
+      "{}: expected {} for routed experts in the modelopt dialect, because its FP8 experts have one scale a "
       "matrix in every engine that reads it (vLLM 0.33), found {}{}; {} has rows and blocks",
       c.where(modules[routed[0]].weight), rule.words->name(keys::kGranularity, "tensor"),
-      rule.words->granularity.text(), and_more(routed.size(), " ({} more are like this)"),
+      rule.words->granularity.text(), and_more(routed.size(), " (and {} more)"),
       rule.words->name(keys::kDialect, "compressed-tensors")));
 }
 
@@ -295,10 +296,10 @@ void refuse_odd(const Checkpoint& c, const std::vector<Linear>& modules, const E
                                 [&](const OddBlockRow& r) { return r.dialect == rule.dialect->name; });
   problems.add(
       fmt::format("{}: expected N a multiple of {} and K of {} for blocks in the {} dialect, for {}, found "
-                  "[{}, {}]{}; {} leaves such linears as they are, write writes them all the same",
+                  "[{}, {}]{}; {} leaves such linears unchanged, write writes them anyway",
                   c.where(modules[*first].weight), rule.scheme.rows, rule.scheme.cols, rule.dialect->name,
                   row->loaders, matrix_rows(modules[*first]), modules[*first].k,
-                  and_more(count, " ({} more are like this)"), rule.words->name(keys::kOddBlocks, "keep")));
+                  and_more(count, " (and {} more)"), rule.words->name(keys::kOddBlocks, "keep")));
 }
 
 void keep_odd(const Checkpoint& c, const std::vector<Linear>& modules, const std::set<size_t>& odd,
@@ -306,8 +307,8 @@ void keep_odd(const Checkpoint& c, const std::vector<Linear>& modules, const std
   std::erase_if(chosen, [&](size_t i) { return odd.contains(i); });
   findings.push_back(
       {Severity::kNote, "odd-blocks", c.path().string(),
-       fmt::format("{} linears that blocks of {} x {} do not divide, or fused with such, are left "
-                   "as they are, the first {}",
+       fmt::format("{} linears that blocks of {} x {} do not divide, or that are fused with such linears, "
+                   "stay unchanged, the first {}",
                    odd.size(), rule.scheme.rows, rule.scheme.cols, modules[*odd.begin()].name)});
 }
 

@@ -39,8 +39,8 @@ class GroupPlanner {
     std::erase_if(chosen, [&](size_t i) { return planner_.is_taken(all[i].weight); });
     if (chosen.empty() && matched > 0 && nvfp4_without_scale().empty()) {
       problems_.refuse();
-      throw Error(
-          fmt::format("expected linears that no earlier rule takes, found that all {} are taken", matched));
+      throw Error(fmt::format(
+          "expected linears that no earlier rule matches, found that earlier rules match all {}", matched));
     }
     apply_loader_limits(c_, all, rule_, chosen, planner_.findings, problems_);
     for (const size_t i : chosen) choose(all[i]);
@@ -181,9 +181,8 @@ class GroupPlanner {
     }
     for (const auto& [why, matrices] : unsolved_) {
       note(Severity::kWarning, "few-statistics",
-           fmt::format(
-               "{} of {} matrices are not solved under a full Hessian with descent: {} (the first, {})",
-               matrices.count, formed_.matrices, why, matrices.first));
+           fmt::format("{} of {} matrices are not chosen by a full Hessian with descent: {} (the first: {})",
+                       matrices.count, formed_.matrices, why, matrices.first));
     }
     if (!dialect_.kv_scale_type && has_fp8_kv_cache(c_)) {
       note(Severity::kWarning, "kv-cache",
@@ -194,13 +193,13 @@ class GroupPlanner {
     if (dialect_.fp8_scale_type != nullptr && rule_.is_tiled() && rule_.scheme.scale_type != DType::kF32 &&
         formed_.has_experts) {
       note(Severity::kWarning, "e8m0-expert-scales",
-           fmt::format("FP8 experts get E8M0 scales: vLLM (0.33) takes their bytes for F32 numbers without a "
-                       "message, and reads {} alone",
+           fmt::format("FP8 experts get E8M0 scales: vLLM (0.33) reads their bytes as F32 numbers without a "
+                       "message, and supports only {}",
                        words_.name(keys::kScaleDtype, "f32")));
     }
     if (formed_.without_kept > 0) {
       note(Severity::kWarning, "no-kept-scale",
-           fmt::format("{} of {} matrices have no global scale to keep and get a new one, the first {}",
+           fmt::format("{} of {} matrices have no global scale to keep and get new ones, the first {}",
                        formed_.without_kept, formed_.matrices, formed_.first_without_kept));
     }
     if (rule_.is_nvfp4() && rule_.words->arithmetic == Arithmetic::compressed_tensors &&
@@ -238,7 +237,7 @@ void plan_pruned_groups(const Rule& rule, const std::vector<size_t>& modules, bo
     const Nvfp4Linear& m = planner.source.nvfp4_modules()[i];
     if (m.dialect->stacked) {
       planner.problems.add(fmt::format(
-          "{}: expected every expert in tensors of its own to prune by statistics or masks, found a stack",
+          "{}: expected each expert in separate tensors to prune by statistics or masks, found a stack",
           m.name));
       continue;
     }

@@ -176,8 +176,8 @@ class StackPlanner {
       if (const std::string problem = why_apart(name, block); !problem.empty()) {
         planner_.findings.push_back(
             {Severity::kWarning, "experts-not-stacked", name,
-             fmt::format("expected all its experts to become one stack, as files of {} have them, found {}: "
-                         "its loaders do not know single experts",
+             fmt::format("expected all its experts to become one stack (as in files of {}), found {}: its "
+                         "loaders do not support single experts",
                          family_.model_type, problem)});
         continue;
       }
@@ -288,7 +288,7 @@ class StackPlanner {
     for (const auto& m : stack.matrices) {
       const TensorInfo* bias = m->bias ? &c.tensors()[*m->bias] : nullptr;
       if ((bias != nullptr) != family_.stacks->has_bias) {
-        planner_.problems.add(fmt::format("{}: expected {} as experts of {} have, found {}",
+        planner_.problems.add(fmt::format("{}: expected {} (as in experts of {}), found {}",
                                           c.where(m->weight),
                                           family_.stacks->has_bias ? "a bias beside it" : "no bias beside it",
                                           family_.model_type, bias != nullptr ? bias->name : "none"));

@@ -19,7 +19,7 @@ std::vector<size_t> chosen_modules(const Checkpoint& c, const Selection& s) {
   if (c.nvfp4_modules().empty()) {
     const std::string found = other_formats_text(c);
     throw Error(fmt::format("{}: expected NVFP4 modules, found {}{}", c.path().string(), found,
-                            found.starts_with("none") ? "" : "; quantize makes NVFP4 of what it reads"));
+                            found.starts_with("none") ? "" : "; quantize makes NVFP4 from other formats"));
   }
   Chooser chooser(s, model_layers(c.config()));
   std::vector<size_t> modules;
@@ -38,9 +38,9 @@ std::vector<size_t> all_modules(const Checkpoint& c, const Rule& rule) {
   // One configuration describes all modules, and it names one dialect.
   const std::vector<size_t> modules = chosen_modules(c, rule.selection);
   if (modules.size() < c.nvfp4_modules().size()) {
-    throw Error(
-        fmt::format("{}: expected all {} NVFP4 modules, which one configuration describes, found {} chosen",
-                    rule.name(keys::kTo, rule.to), c.nvfp4_modules().size(), modules.size()));
+    throw Error(fmt::format(
+        "{}: expected all {} NVFP4 modules, because one configuration describes them, found {} chosen",
+        rule.name(keys::kTo, rule.to), c.nvfp4_modules().size(), modules.size()));
   }
   return modules;
 }

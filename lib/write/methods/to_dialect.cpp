@@ -108,7 +108,7 @@ void translate_nvfp4(const std::string& becomes, const Nvfp4Linear& m, const Out
   ModuleRewrite::Scales scales = read_module_scales(c, m, planner.problems);
   if (m.dialect->stacked) {
     planner.problems.add(fmt::format(
-        "{}: expected every expert in tensors of its own, which {} needs, found a stack", m.name, to.name));
+        "{}: expected each expert in separate tensors, which {} needs, found a stack", m.name, to.name));
     return;
   }
   if (!same) check_reciprocal(c, m, scales, to, planner.problems);
@@ -312,7 +312,7 @@ class ToDialect : public Method {
     chooser.refuse_unused("quantized linears (model.layers.0.mlp.down_proj)");
     if (chosen == all) return;
     throw Error(fmt::format(
-        "{}: expected all {} quantized linears, which one configuration describes, found {} chosen",
+        "{}: expected all {} quantized linears, because one configuration describes them, found {} chosen",
         rule.name(keys::kTo, rule.to), all, chosen));
   }
 

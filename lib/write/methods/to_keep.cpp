@@ -58,7 +58,7 @@ class Respelling {
       const auto parts = stack_parts(c_, m_.name, m_.n);
       if (m_.k_outer || parts.empty()) {
         planner_.problems.add(
-            fmt::format("{}: expected every expert in tensors of its own, which {} needs, found a stack",
+            fmt::format("{}: expected each expert in separate tensors, which {} needs, found a stack",
                         m_.name, dialect_.name));
         return;
       }
@@ -139,11 +139,10 @@ class Respelling {
       const auto bad = std::find_if(some.begin(), some.begin() + static_cast<int64_t>(count),
                                     [](float x) { return e8m0_from_float(x) == kE8m0Nan; });
       if (bad == some.begin() + static_cast<int64_t>(count)) continue;
-      planner_.problems.add(
-          fmt::format("{}: expected scales that are powers of two, as loaders of {} read E8M0 beside experts "
-                      "of four bits, "
-                      "found {}; a rule of its own (to: fp8, scale_dtype: e8m0) rounds these weights again",
-                      c_.where(tensor), dialect_.name, *bad));
+      planner_.problems.add(fmt::format(
+          "{}: expected scales that are powers of two, because loaders of {} read E8M0 beside experts of "
+          "four bits, found {}; a separate rule (to: fp8, scale_dtype: e8m0) rounds these weights again",
+          c_.where(tensor), dialect_.name, *bad));
       return;
     }
   }
@@ -250,8 +249,8 @@ class Keep : public Method {
     }
     chooser.refuse_unused("modules (model.layers.0.mlp.down_proj)");
     if (kept.empty() && matched > 0) {
-      throw Error(
-          fmt::format("expected tensors that no earlier rule takes, found that all {} are taken", matched));
+      throw Error(fmt::format(
+          "expected tensors that no earlier rule matches, found that earlier rules match all {}", matched));
     }
     for (const size_t i : kept) planner.keep(i);
     if (changes_input_scales(rule)) {

@@ -65,8 +65,8 @@ void check_computed(const Checkpoint& c, const OutputMatrix& target, const Outpu
     const auto& name = [&](size_t s) { return c.nvfp4_modules()[target.sources[s].module].name; };
     const size_t stored = scales.is_computed(i) ? i + 1 : i;
     problems.add(
-        fmt::format("{}: expected NVFP4 like {}, found another format, which needs a global scale of "
-                    "its own: leave out the block or quantize all of it",
+        fmt::format("{}: expected NVFP4 like {}, found another format, which needs a separate global scale: "
+                    "exclude the block or quantize all of it",
                     name(i == stored ? i + 1 : i), name(stored)));
   }
 }
@@ -78,8 +78,8 @@ void check_layout(const OutputMatrix& target, const std::string& layout, Problem
     if constexpr (L::pairs_gate_and_up) {
       if (target.name.ends_with(".w13") && !target.shape.gated) {
         problems.add(
-            fmt::format("{}: expected gate and up, whose rows {} pairs, found up alone, as in models "
-                        "without gates; v7 and v7-packed hold it",
+            fmt::format("{}: expected gate and up, because {} pairs their rows, found only up, as in models "
+                        "without gates; v7 and v7-packed support it",
                         target.name, layout));
       } else if (target.shape.gated && target.shape.n % 16 != 0) {
         problems.add(fmt::format("{}: expected a multiple of 8 rows of gate, found {}", target.name,
@@ -150,10 +150,10 @@ void warn_of_unused_statistics(const Checkpoint& c, const std::vector<OutputMatr
       if (c.is_computed(c.nvfp4_modules()[s.module])) return;
     }
   }
-  findings.push_back({Severity::kWarning, "statistics-unused", c.path().string(),
-                      fmt::format("expected weights to choose by statistics, found none in {}: all stay as "
-                                  "they are",
-                                  counted(targets.size(), "matrix", "matrices"))});
+  findings.push_back(
+      {Severity::kWarning, "statistics-unused", c.path().string(),
+       fmt::format("expected weights to choose by statistics, found none in {}: all stay unchanged",
+                   counted(targets.size(), "matrix", "matrices"))});
 }
 
 /// Packs matrices in a layout.
@@ -170,8 +170,8 @@ class ToLayout : public Method {
     });
     if (targets.empty()) {
       planner.problems.refuse();
-      throw Error(
-          fmt::format("expected matrices that no earlier rule takes, found that all {} are taken", matched));
+      throw Error(fmt::format(
+          "expected matrices that no earlier rule matches, found that earlier rules match all {}", matched));
     }
     warn_of_extra_experts(c, targets, planner.findings);
     if (rule.label.empty() && rule.statistics) warn_of_unused_statistics(c, targets, planner.findings);

@@ -54,10 +54,9 @@ void refuse_strangers(const fs::path& directory, const Ownership& found, const s
   for (const std::string& name : names) {
     const bool is_file = fs::is_regular_file(fs::symlink_status(directory / name, error));
     if (is_file && !name_of_temporary(name).empty()) continue;
-    problems.add(
-        fmt::format("{}: expected only files that {} lists, found one that it does not; move it away, {} "
-                    "does not remove it",
-                    (directory / name).string(), kJournalName, options::kForce));
+    problems.add(fmt::format(
+        "{}: expected only files that {} lists, found another; move it away, {} does not remove it",
+        (directory / name).string(), kJournalName, options::kForce));
   }
   problems.refuse();
 }
@@ -103,7 +102,7 @@ std::optional<std::pair<uint64_t, uint64_t>> inode_of(const fs::path& path) {
 void check_overlap(const fs::path& given, const fs::path& read, const char* what) {
   const fs::path target = resolved(without_trailing_slash(given)), from = resolved(read);
   if (!is_within(target, from) && !is_within(from, target)) return;
-  throw Error(fmt::format("{}: expected a directory apart from the {} {}, found one that overlaps it",
+  throw Error(fmt::format("{}: expected a directory outside of the {} {}, found one that overlaps it",
                           given.string(), what, read.string()));
 }
 
@@ -152,7 +151,7 @@ void check_destination(const fs::path& given, const fs::path& source, Existing e
     const bool resumable = found.journal != JournalState::kNone && found.journal != JournalState::kSynth;
     const std::string advice =
         !advise || !is_ours ? ""
-        : resumable ? fmt::format("; {} goes on with it, {} replaces it", options::kResume, options::kForce)
+        : resumable ? fmt::format("; {} continues it, {} replaces it", options::kResume, options::kForce)
                     : fmt::format("; {} replaces it", options::kForce);
     throw ExistsError(
         fmt::format("{}: expected an absent or empty directory, found files in it{}", path.string(), advice));
@@ -165,10 +164,9 @@ void check_destination(const fs::path& given, const fs::path& source, Existing e
         path.string(), why));
   }
   if (!is_ours) {
-    throw ExistsError(
-        fmt::format("{}: {} replaces only a directory that twofour wrote, and this has no {} of "
-                    "ours{}",
-                    path.string(), options::kForce, kManifestName, why));
+    throw ExistsError(fmt::format(
+        "{}: {} replaces only a directory that twofour wrote, and this one has no {} of twofour{}",
+        path.string(), options::kForce, kManifestName, why));
   }
   if (existing == Existing::kReplace && !source.empty()) check_no_links_into(path, source);
 }
@@ -183,15 +181,15 @@ void Destination::check_same_directory() const {
   refuse_link(without_trailing_slash(path_));
   const auto now = inode_of(path_);
   if (!inode_ || !now || now == inode_) return;
-  throw Error(fmt::format("{}: expected the directory that it was when the run began, found another",
+  throw Error(fmt::format("{}: expected the same directory as at the start of the run, found another",
                           path_.string()));
 }
 
 void Destination::check_same_names(const std::set<std::string>& names) const {
   for (const std::string& name : names) {
     if (names_.contains(name)) continue;
-    throw Error(fmt::format("{}: expected only what was in it when the run began, found {}", path_.string(),
-                            json_quote_short(name)));
+    throw Error(fmt::format("{}: expected only the files that it had at the start of the run, found {}",
+                            path_.string(), json_quote_short(name)));
   }
 }
 
@@ -200,7 +198,7 @@ void check_no_links_into(const fs::path& path, const fs::path& read, const char*
   std::error_code error;
   for (fs::recursive_directory_iterator it(read, error), end; !error && it != end; it.increment(error)) {
     if (!it->is_symlink(error) || !is_within(resolved(it->path()), target)) continue;
-    throw Error(fmt::format("{0}: expected a directory apart from the {1}, found the {1}'s {2} in it",
+    throw Error(fmt::format("{0}: expected a directory outside of the {1}, found the {1}'s {2} in it",
                             target.string(), what, it->path().filename().string()));
   }
 }
@@ -215,7 +213,7 @@ void check_apart_from_cache(const fs::path& path, const fs::path& cache) {
     throw Error(
         fmt::format("{}: expected a directory of this machine, found {}", options::kCache, cache.string()));
   if (!is_within(resolved(cache), resolved(without_trailing_slash(path)))) return;
-  throw Error(fmt::format("{}: expected a directory apart from {}, which is to be written, found {}",
+  throw Error(fmt::format("{}: expected a directory outside of {}, which is to be written, found {}",
                           options::kCache, path.string(), cache.string()));
 }
 

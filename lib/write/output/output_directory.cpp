@@ -141,7 +141,7 @@ void OutputDirectory::clear(const std::set<std::string>& files, const std::set<s
       continue;
     }
     problems.add(fmt::format("{}: expected {}, found {}", it->path().string(),
-                             ours ? "a file of our own" : "only files that the run writes",
+                             ours ? "a file that twofour wrote" : "only files that the run writes",
                              fs::is_directory(status)      ? "a directory"
                              : fs::is_symlink(status)      ? "a symbolic link"
                              : fs::is_regular_file(status) ? "another file"

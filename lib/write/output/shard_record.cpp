@@ -90,7 +90,7 @@ ShardRecord parse_shard_record(std::string_view where, const Plan& plan, std::st
 
 InputFile open_shard(const fs::path& directory, const OutputFile& file) {
   if (fs::is_symlink(directory / file.name)) {
-    throw Error(fmt::format("{}: expected a file of our own, found a symbolic link",
+    throw Error(fmt::format("{}: expected a file that twofour wrote, found a symbolic link",
                             (directory / file.name).string()));
   }
   InputFile opened(directory / file.name, Io::kBuffered);
@@ -184,7 +184,7 @@ ConversionRecord join_records(const Plan& plan, std::span<const ShardRecord> rec
   for (size_t t = 0; t < plan.transformations.size(); ++t) {
     const bool expected = !plan.transformations[t]->empty_result().is_null();
     if (expected == joined.results.contains(static_cast<uint32_t>(t))) continue;
-    throw Error(fmt::format("{}: expected a record of what was found, found none",
+    throw Error(fmt::format("{}: expected a record of its results, found none",
                             plan.tensors[plan.parts_of(t)[0]].info.name));
   }
   return joined;

@@ -35,9 +35,9 @@ void lay_out_files(Plan& plan, const std::string& what, std::vector<OutputTensor
   });
   for (size_t i = 1; i < outputs.size(); ++i) {
     if (outputs[i].info.name == outputs[i - 1].info.name) {
-      throw Error(fmt::format(
-          "{}: expected this name to be free for the converted weights, found a tensor of that name",
-          outputs[i].info.name));
+      throw Error(
+          fmt::format("{}: expected no tensor of this name, which the converted weights need, found one",
+                      outputs[i].info.name));
     }
   }
   uint64_t data = 0, header = 0;
@@ -157,8 +157,8 @@ void check_input_scales(Planner& planner) {
   if (zeros > 0) {
     planner.findings.push_back(
         {Severity::kWarning, "zero-input-scales", c.path().string(),
-         fmt::format("{} input scales are 0 (infinite as divisors), as in experts that calibration never "
-                     "reached, and are copied unchanged, the first {}",
+         fmt::format("{} input scales are 0 (infinite as divisors), as in experts without tokens in "
+                     "calibration, and are copied unchanged, the first {}",
                      zeros, first)});
   }
 }
@@ -181,7 +181,7 @@ std::optional<Manifest> read_sound_manifest(const Checkpoint& source) {
 /// Checks that a name is UTF-8, since twofour.json names every file of the source.
 void check_name(const std::filesystem::path& directory, const std::string& name, Problems& problems) {
   if (Json::parse(json_quote(name)) == Json(name)) return;
-  problems.add(fmt::format("{}: expected a name in UTF-8, which twofour.json can hold, found another",
+  problems.add(fmt::format("{}: expected a name in UTF-8, which twofour.json requires, found another",
                            (directory / name).string()));
 }
 
@@ -190,9 +190,9 @@ void check_length(const std::filesystem::path& directory, const std::string& nam
   const std::string last = std::filesystem::path(name).filename().string();
   const size_t added = temporary_name("").size();
   if (last.size() + added <= NAME_MAX) return;
-  problems.add(
-      fmt::format("{}: expected a name of at most {} bytes, since its temporary name is {} longer, found {}",
-                  (directory / name).string(), NAME_MAX - added, added, last.size()));
+  problems.add(fmt::format(
+      "{}: expected a name of at most {} bytes, because its temporary name is {} longer, found {}",
+      (directory / name).string(), NAME_MAX - added, added, last.size()));
 }
 
 /// Runs `f`. If it throws Error, the message gets the rule of the recipe file that it concerns.

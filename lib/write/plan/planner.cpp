@@ -49,9 +49,9 @@ bool Planner::takes(Transformation& transformation) {
   const auto taken = std::find_if(sources.begin(), sources.end(), [&](size_t i) { return taken_[i]; });
   if (taken != sources.end()) {
     if (!std::all_of(sources.begin(), sources.end(), [&](size_t i) { return taken_[i]; })) {
-      problems.add(
-          fmt::format("{}: expected one rule for all tensors of {}, found another rule that takes this",
-                      source.where(*taken), transformation.name(source)));
+      problems.add(fmt::format(
+          "{}: expected one rule for all tensors of {}, found another rule that matches this tensor",
+          source.where(*taken), transformation.name(source)));
     }
     return false;
   }

@@ -17,7 +17,7 @@ std::vector<Unit> TensorRewrite::units(int part, uint64_t bytes) const {
 
 KeptTensor::KeptTensor(size_t tensor, bool is_block_scale)
     : tensor_(tensor), is_block_scale_(is_block_scale) {
-  set_rule("passes through");
+  set_rule("is copied unchanged");
 }
 
 KeptTensor::KeptTensor(size_t tensor, TensorInfo as, DType from) : tensor_(tensor) {

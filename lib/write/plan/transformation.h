@@ -183,7 +183,7 @@ class Transformation {
   virtual Json empty_result() const { return nullptr; }
   /// Throws Error or Json::exception if `result` is not a value that Work::result() can return.
   virtual void check_result(const Json& result) const {
-    if (!result.is_null()) throw Error("expected no result of a tensor that is kept, found one");
+    if (!result.is_null()) throw Error("expected no result of an unchanged tensor, found one");
   }
   /// Its entries under "modules" of twofour.json, or under "copied" if keeps(). `tensors` has an entry for
   /// each part. `result` is the return value of Work::result().

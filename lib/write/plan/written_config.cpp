@@ -33,7 +33,7 @@ void WrittenConfig::set_dialect(const OutputDialect& to) {
         fmt::format("dialect: expected one for the whole output, found {} and {}", dialect_->name, to.name));
   }
   if (to.name == "deepseek-v4" && source_dialect(source_) != &to) {
-    throw Error(fmt::format("{}: expected a source in that form, found another: {}",
+    throw Error(fmt::format("{}: expected a source in this dialect, found another: {}",
                             spelled(keys::kDialect, to.name, author_), source_.path().string()));
   }
   dialect_ = &to;
@@ -50,12 +50,11 @@ void WrittenConfig::add(std::string module, size_t weight, const Scheme& scheme,
   WrittenModule one{std::move(module)};
   if (scheme.format->coded) {
     if (entry.is_null()) {
-      problems_.add(
-          fmt::format("{}: expected a format that {} can name{}, found {}", source_.where(weight),
-                      dialect_ == nullptr ? "a configuration in the source's words"
-                                          : fmt::format("the {} dialect", dialect_->name),
-                      is_for_layouts() ? " beside layouts, or a run before this one that converts it" : "",
-                      describe(scheme)));
+      problems_.add(fmt::format("{}: expected a format that {} can name{}, found {}", source_.where(weight),
+                                dialect_ == nullptr ? "a configuration in the source's dialect"
+                                                    : fmt::format("the {} dialect", dialect_->name),
+                                is_for_layouts() ? " beside layouts, or an earlier run that converts it" : "",
+                                describe(scheme)));
     }
     const auto at = std::find(model_.entries.begin(), model_.entries.end(), entry);
     one.entry = static_cast<size_t>(at - model_.entries.begin());
@@ -110,11 +109,11 @@ void WrittenConfig::refuse_odd_drafts() {
     if (!m.entry || !is_draft_expert(m.name, layers_)) continue;
     const Scheme& own = schemes_[*m.entry];
     if (own.format->tiles == fp8) continue;
-    problems_.add(fmt::format(
-        "{}: expected the draft's experts in {}, as the model's are, since loaders of {} take both "
-        "for one format, found {}; {} converts them, too",
-        m.name, describe(experts[0]), dialect_->name, describe(own),
-        spelled(keys::kDraftExperts, "cast", author_)));
+    problems_.add(
+        fmt::format("{}: expected the draft's experts in {} (as the model's), because loaders of {} read "
+                    "both in one format, found {}; {} converts them, too",
+                    m.name, describe(experts[0]), dialect_->name, describe(own),
+                    spelled(keys::kDraftExperts, "cast", author_)));
     return;
   }
 }
@@ -146,7 +145,7 @@ ConfigEntries WrittenConfig::entries() {
     return checked(dialect_->config(config, schemes_[0]));
   }
   if (dialect_->mixed_config == nullptr) {
-    throw Error(fmt::format("{}: expected one format, which is all that it describes, found {} and {}",
+    throw Error(fmt::format("{}: expected one format, because it describes only one, found {} and {}",
                             spelled(keys::kDialect, dialect_->name, author_), describe(schemes_[0]),
                             describe(schemes_.back())));
   }
@@ -179,8 +178,8 @@ void WrittenConfig::add_layout(LayoutGroup group) {
 void WrittenConfig::set_texts(std::map<std::string, std::string> texts) {
   if (texts_) {
     throw Error(
-        fmt::format("{}: expected one rule that changes number formats, found two: one configuration "
-                    "cannot describe what both write",
+        fmt::format("{}: expected one rule that changes number formats, found two: one configuration cannot "
+                    "describe both outputs",
                     source_.path().string()));
   }
   texts_ = std::move(texts);
@@ -206,8 +205,8 @@ ConfigFiles WrittenConfig::files(std::optional<DType> fp8_scale_type) {
     if (texts_) files.texts = std::move(*texts_);
   } else if (texts_) {
     throw Error(
-        fmt::format("{}: expected layouts alone or one rule that changes number formats, found both: "
-                    "one configuration cannot describe what they write",
+        fmt::format("{}: expected only layouts or one rule that changes number formats, found both: one "
+                    "configuration cannot describe both outputs",
                     source_.path().string()));
   } else {
     files.texts["config.json"] = layout_config_text(source_, files.layouts);

@@ -26,14 +26,14 @@ bool Encoder::can_cast_to_nvfp4(Results& results) const {
   const std::string& name = group_->matrices()[0].name;
   const std::string span = fmt::format("scales from 2^{} to 2^{}", range_.low, range_.high);
   if (rule_.is_strict()) {
-    results[0].problems.push_back(
-        fmt::format("{}: expected scales that span at most 2^17, which NVFP4 has without loss ({}), found {}",
-                    name, rule_.words->name(keys::kExact, "strict"), span));
+    results[0].problems.push_back(fmt::format(
+        "{}: expected scales that span at most 2^17, which NVFP4 stores without loss ({}), found {}", name,
+        rule_.words->name(keys::kExact, "strict"), span));
     return false;
   }
   results[0].findings.push_back(
       {Severity::kWarning, "mxfp4-not-exact", name,
-       fmt::format("{} span more than NVFP4 holds without loss: blocks below 2^{} are rounded", span,
+       fmt::format("{} span more than NVFP4 stores without loss: blocks below 2^{} are rounded", span,
                    range_.exponent() + kLowestCast)});
   return true;
 }
@@ -67,9 +67,9 @@ void Encoder::check_global_scale(const std::string& name, float amax, const Matr
              !is_solvable(reads(), scale.written)) {
     result.findings.push_back(
         {Severity::kWarning, "not-solved", name,
-         fmt::format("weights up to {} have a global scale whose steps are no normal numbers: they are "
-                     "chosen without statistics",
-                     amax)});
+         fmt::format(
+             "weights up to {} have a global scale with subnormal steps: they are chosen without statistics",
+             amax)});
   } else if (is_overflow(quantize_, scale)) {
     result.findings.push_back(
         {Severity::kWarning, "global-scale-overflow", name,

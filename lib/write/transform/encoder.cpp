@@ -147,7 +147,7 @@ void Encoder::survey_all(Results& results) {
       const int64_t place = at - rows.begin();
       result.problems.push_back(
           fmt::format("{}: expected finite weights{}, found {} at{} row {}, k {}",
-                      source_.where(m.source->weight), std::isfinite(*at) ? " that BF16 holds" : "", *at,
+                      source_.where(m.source->weight), std::isfinite(*at) ? " within BF16" : "", *at,
                       m.name == m.source->name ? "" : " " + m.name, row + place / m.k, place % m.k));
       return;
     }
@@ -175,11 +175,10 @@ void Encoder::check_targets(Results& results) const {
       results[i].problems.push_back(
           fmt::format("{}: {}: {}", s.path().string(), s.tensors()[*m.solving.target_offset].name, excess));
     } else if (const double change = targets.relative_change(); change > 1) {
-      results[i].findings.push_back(
-          {Severity::kWarning, "far-target", m.name,
-           fmt::format("the target that its statistics give differs from the weights by {:.3g} times their "
-                       "norm, so that little of them is left",
-                       change)});
+      results[i].findings.push_back({Severity::kWarning, "far-target", m.name,
+                                     fmt::format("the target of its statistics differs from the weights by "
+                                                 "{:.3g} times their norm, so little of them remains",
+                                                 change)});
     }
   }
 }
@@ -252,9 +251,9 @@ void Encoder::refuse_loss(Results& results) {
     } else {
       continue;
     }
-    results[i].problems.push_back(fmt::format("{}: expected weights that {} has without loss ({}), found {}",
-                                              m.name, encoded_name(rule_),
-                                              rule_.words->name(keys::kExact, "strict"), found));
+    results[i].problems.push_back(
+        fmt::format("{}: expected weights that {} stores without loss ({}), found {}", m.name,
+                    encoded_name(rule_), rule_.words->name(keys::kExact, "strict"), found));
   }
 }
 

@@ -16,7 +16,7 @@ void refuse_beyond_bf16(const std::string& where, std::span<const float> rows, i
   const auto at =
       std::find_if(rows.begin(), rows.end(), [](float x) { return !(std::fabs(x) < kBeyondBf16); });
   const int64_t place = at - rows.begin();
-  throw Error(fmt::format("{}: expected finite weights that BF16 holds, found {} at row {}, k {}", where, *at,
+  throw Error(fmt::format("{}: expected finite weights within BF16, found {} at row {}, k {}", where, *at,
                           row + place / k, place % k));
 }
 

@@ -87,7 +87,7 @@ void refuse_infinite(const Checkpoint& source, const Nvfp4Linear& m, uint64_t fi
     if ((bits & 0x7F80) != 0x7F80) continue;
     const auto at = static_cast<int64_t>(first + i), within = at % (m.n * m.k);
     const int64_t row = m.k_outer ? within % m.n : within / m.k, k = m.k_outer ? within / m.n : within % m.k;
-    throw Error(fmt::format("{}: expected finite weights that BF16 holds, found more{} row {}, k {}",
+    throw Error(fmt::format("{}: expected finite weights within BF16, found a larger one{} row {}, k {}",
                             source.where(m.codes),
                             m.e > 1 ? fmt::format(" at expert {},", at / (m.n * m.k)) : " at", row, k));
   }

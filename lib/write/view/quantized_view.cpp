@@ -111,9 +111,8 @@ void QuantizedView::show(std::shared_ptr<const ComputedPlan> made) {
   const auto twice = std::adjacent_find(tensors_.begin(), tensors_.end(),
                                         [](auto& a, auto& b) { return a.info.name == b.info.name; });
   if (twice == tensors_.end()) return;
-  throw Error(
-      fmt::format("{}: expected this name to be free for quantized weights, found a tensor of that name",
-                  json_quote(twice->info.name)));
+  throw Error(fmt::format("{}: expected no tensor of this name, which the quantized weights need, found one",
+                          json_quote(twice->info.name)));
 }
 
 void QuantizedView::add_group(const QuantizedGroup& group) {
@@ -190,7 +189,7 @@ Findings QuantizedView::computed_findings() const {
   Findings all;
   for (auto& [id, kind] : kinds) {
     auto& [first, count] = kind;
-    first.message += and_more(count, " ({} more are like this)");
+    first.message += and_more(count, " (and {} more)");
     all.push_back(std::move(first));
   }
   return all;

@@ -230,14 +230,17 @@ TEST_CASE(
                    check_kept_experts(groups, find_expert_blocks(groups),
                                       {{"model.layers.0.mlp.experts", {0, 1, 4}}}, "x.json");
                  }),
-                 "equally many experts of each of 3 groups, found 2 of 3 in group 0"));
+                 "equally many experts of each of 3, found 2 of 3 in group 0"));
   const Checkpoint narrow = source(R"(, "n_group": 3, "topk_group": 1)");
   CHECK(contains(message_of([&] { kept(narrow, 3, {1, 2, 3, 4, 5, 6}); }), "groups with enough experts"));
   // Routers with a correction score a group by its best two experts.
   const std::string all_groups = R"(, "n_group": 3, "topk_group": 3)";
   CHECK(kept(source(all_groups), 3, {1, 2, 3, 4, 5, 6}) == std::vector<int64_t>{1, 3, 5});
   const Checkpoint corrected = source(all_groups, true);
-  contains(message_of([&] { kept(corrected, 3, {1, 2, 3, 4, 5, 6}); }), "which scores a group by two");
+  contains(message_of([&] {
+             kept(corrected, 3, {1, 2, 3, 4, 5, 6});
+           }),
+           "the scores of two experts rank a group");
 }
 
 TEST_CASE("bad saliency, lists and counts are refused") {
@@ -262,7 +265,7 @@ TEST_CASE("bad saliency, lists and counts are refused") {
                       entry("mtp.layers.0.mlp.experts", s)};
   CHECK(by(3, whole) == "");
   CHECK(contains(by(4, whole), "expected fewer than the 4 experts"));
-  CHECK(contains(by(1, whole), "expected at least the 2 experts a token"));
+  CHECK(contains(by(1, whole), "expected at least 2 experts, the count per token"));
   CHECK(contains(by(3, {whole[0], whole[2]}),
                  "expected model.layers.1.mlp.experts.saliency F32 [4], found none"));
   CHECK(contains(by(3, {whole[0], whole[1]}), "drop it first by twofour drop --modules mtp"));
@@ -284,7 +287,7 @@ TEST_CASE("bad saliency, lists and counts are refused") {
            R"(, "mtp.layers.0.mlp.experts": [0, 1, 2])" + more_blocks + "}";
   };
   CHECK(named(list("[3, 0, 1]", "[0, 1, 2]")) == "");
-  CHECK(contains(named(list("[0, 1, 2]", "[0, 1]")), "expected 3 experts as in the first block, found 2"));
+  CHECK(contains(named(list("[0, 1, 2]", "[0, 1]")), "expected 3 experts (as in the first block), found 2"));
   CHECK(contains(named(list("[0, 1, 4]", "[0, 1, 2]")), "different numbers from 0 to 3, found 4"));
   CHECK(contains(named(list("[0, 1, 1]", "[0, 1, 2]")), "different numbers from 0 to 3, found 1"));
   CHECK(contains(named(list("[0, 1, 2]", "[0, 1, 2]", R"(, "x": [0, 1, 2])")), "none of that name"));
@@ -317,7 +320,7 @@ TEST_CASE("checkpoints that cannot lose experts are refused") {
         add_bf16(t, "layers.0.ffn.gate.weight", {5, 32});
       },
       config_of(4), "expected a row for each of 4 experts");
-  refused(router, config_of(6), "expected 6 experts as");
+  refused(router, config_of(6), "expected 6 experts (");
   refused(router, R"({"num_experts_per_tok": 2})", "expected one count of experts");
   refused(
       [&](Tensors& t) {

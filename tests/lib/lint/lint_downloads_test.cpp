@@ -52,12 +52,11 @@ TEST_CASE("what servers and version control put in place of files is named") {
       {"<!DOCTYPE html><html></html>", "an HTML page"},
       {"\n <HTML>\n<body>", "an HTML page"},
       {"<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code></Error>", "an XML document"},
-      {"{\"error\":\"Repository not found\"}", "a message of a server"},
-      {"{\"message\": \"Not Found\", \"status\": 404, \"documentation_url\": \"x\"}",
-       "a message of a server"},
-      {"Entry not found", "a message of a server"},
-      {"Access to model x/y is restricted. You must be authenticated to access it.", "a message of a server"},
-      {"Invalid username or password.", "a message of a server"},
+      {"{\"error\":\"Repository not found\"}", "a server's message"},
+      {"{\"message\": \"Not Found\", \"status\": 404, \"documentation_url\": \"x\"}", "a server's message"},
+      {"Entry not found", "a server's message"},
+      {"Access to model x/y is restricted. You must be authenticated to access it.", "a server's message"},
+      {"Invalid username or password.", "a server's message"},
       {"", "an empty file"}};
   const Save save = checkpoint();
   for (const auto& [text, found] : cases) {

@@ -57,12 +57,12 @@ TEST_CASE("models of no known family are held against themselves") {
       "config-shape: num_key_value_heads: expected 2");
   one("wider heads", set_key("head_dim", 128), "config-shape: head_dim: expected 64");
   one("values of one layer alone", resize_rows("model.layers.2.self_attn.v_proj.weight", 64),
-      "config-shape: model.layers.2.self_attn.v_proj: expected [128, 256] as other layers have, found [64, "
+      "config-shape: model.layers.2.self_attn.v_proj: expected [128, 256] (as in other layers), found [64, "
       "256]");
   one("a norm of half the width", resize_rows("model.layers.1.post_attention_layernorm.weight", 128),
       "config-shape: model.layers.1.post_attention_layernorm: expected [256] as other layers have");
   one("a head of half the width", cut_columns("lm_head.weight", 128),
-      "config-shape: lm_head.weight: expected [320, 256] as the embedding has");
+      "config-shape: lm_head.weight: expected [320, 256] (as in the embedding)");
   one("a linear lost",
       all_of({drop("model.layers.2.self_attn.q_proj.weight"), ignore_no_more("layers.2.self_attn.q_proj")}),
       "tensor-missing: model.layers.2.self_attn.q_proj: expected as 2 other layers have it");
@@ -107,7 +107,7 @@ TEST_CASE("drafts have what a layer of the model has, inputs and a norm, and are
 TEST_CASE("a head that is tied and is another matrix is found by its bytes") {
   const Change tie = set_key("tie_word_embeddings", true);
   CHECK(findings_of(Base::kLlama, tie, false)
-            .starts_with("head-differs: tie_word_embeddings: expected false as"));
+            .starts_with("head-differs: tie_word_embeddings: expected false, because"));
   CHECK(findings_of(Base::kLlama, tie, true) == "");  // by headers alone it may be the same
   CHECK(findings_of(Base::kTiny, add_copy("model.embed_tokens", "lm_head"), false) == "");
   CHECK(findings_of(Base::kLlama, all_of({tie, cut_columns("lm_head.weight", 128)}), true)

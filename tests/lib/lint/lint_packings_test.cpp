@@ -155,9 +155,8 @@ TEST_CASE("scales of another width than the config says are an error in every pr
     REQUIRE(at != found.end());
     CHECK(at->severity == Severity::kError);
     CHECK(at->message ==
-          "expected block scales for 16 weights as the config says, found F8_E4M3 [2048, 8], for 32 weights, "
-          "and in 2 "
-          "more modules");
+          "expected block scales for 16 weights (the config), found F8_E4M3 [2048, 8], for 32 weights, and "
+          "in 2 more modules");
   }
   const auto found = rules_of(of_mlp(linted(mlp(add_mxfp6), groups(4, "mxfp4-pack-quantized"))));
   CHECK(found == std::set<std::string>{"config-format"});

@@ -70,11 +70,11 @@ TEST_CASE("each key of a group that contradicts its modules is config-format, wi
        "config-format: " + weights + "scale_dtype: expected torch.float8_e4m3fn as"},
       {Base::kLlamaCt, "scales of their type", set_key(weights + "scale_dtype", "torch.float8_e4m3fn"), ""},
       {Base::kLlamaCt, "weights that change", set_key(weights + "dynamic", true),
-       "config-format: " + weights + "dynamic: expected false as"},
+       "config-format: " + weights + "dynamic: expected false, because"},
       {Base::kLlamaCt, "no weights", set_key(kGroup + "weights", nullptr),
        "config-format: " + kGroup + "weights"},
       {Base::kLlamaCt, "a status before compression", set_key(kQ + "quantization_status", "frozen"),
-       "config-format: " + kQ + "quantization_status: expected compressed as"},
+       "config-format: " + kQ + "quantization_status: expected compressed (as"},
       {Base::kLlamaCt, "groups of another format than the whole", set_key(kQ + "format", "float-quantized"),
        "config-format: " + kQ + "format: expected nvfp4-pack-quantized as groups say"},
       {Base::kLlamaCt, "a mixture of one", set_key(kQ + "format", "mixed-precision"), ""},
@@ -95,9 +95,9 @@ TEST_CASE("methods and algorithms that cannot be those of the tensors are config
   };
   check({
       {Base::kLlama, "none", erase_key(kQ + "quant_method"),
-       "config-format: " + kQ + "quant_method: expected modelopt as"},
+       "config-format: " + kQ + "quant_method: expected modelopt, because"},
       {Base::kLlama, "one that nobody has", set_key(kQ + "quant_method", "modelptq"),
-       "config-format: " + kQ + "quant_method: expected modelopt as"},
+       "config-format: " + kQ + "quant_method: expected modelopt, because"},
       {Base::kLlamaCt, "ModelOpt's", set_key(kQ + "quant_method", "modelopt"),
        "config-format: " + kQ + "quant_method: expected compressed-tensors as"},
       {Base::kDeepSeek, "another one for blocks", set_key(kQ + "quant_method", "mxfp8"),
@@ -105,7 +105,7 @@ TEST_CASE("methods and algorithms that cannot be those of the tensors are config
       {Base::kGptOss, "integers", set_key(kQ + "quant_method", "gptq"),
        "config-format: " + kQ + "quant_method: expected mxfp4 as"},
       {Base::kLlama, "an algorithm of no loader", both("NVFP4_X"),
-       "config-format: " + kQ + "quant_algo: expected an algorithm that loaders know, found \"NVFP4_X\""},
+       "config-format: " + kQ + "quant_algo: expected an algorithm that loaders support, found \"NVFP4_X\""},
       {Base::kLlama, "FP8", both("FP8"), "config-format: " + kQ + "quant_algo: expected NVFP4 as"},
       {Base::kLlama, "one that scales inputs", both("NVFP4_AWQ"),
        "config-format: " + kQ + "quant_algo: expected an algorithm that scales no inputs"},
@@ -152,7 +152,7 @@ TEST_CASE("what configs say of the KV cache is held against its scales, and agai
       {Base::kLlamaKvCt, "the same of compressed-tensors", drop_scales,
        "config-cache: " + scheme + ": expected k_scale and v_scale"},
       {Base::kLlamaKv, "two algorithms", set_hf("quantization.kv_cache_quant_algo", "NVFP4"),
-       "config-cache: quantization.kv_cache_quant_algo: expected what"},
+       "config-cache: quantization.kv_cache_quant_algo: expected the value of"},
       {Base::kLlamaKv, "a key that config.json lacks, which is looked up in the other file",
        erase_key(scheme), ""},
       {Base::kLlamaKvCt, "of 4 bits", set_key(scheme + ".num_bits", 4),
@@ -172,7 +172,7 @@ TEST_CASE("names in configs that nothing has, and tensors beside codes that noth
   };
   check({
       {Base::kQwenMixed, "an entry of a module that there is not", layers("visual_proj"),
-       "unused-pattern: visual_proj: expected a module of that name, as quantized_layers has it"},
+       "unused-pattern: visual_proj: expected a module of that name (as in quantized_layers)"},
       {Base::kQwenMixed, "an entry of an algorithm that nobody has",
        [](Save& s, auto&) {
          for (const char* file : {"config.json", "hf_quant_config.json"}) {
@@ -186,7 +186,7 @@ TEST_CASE("names in configs that nothing has, and tensors beside codes that noth
        "config-format: "},
       {Base::kQwenRow, "a group that targets nothing",
        set_key(kQ + "config_groups.group_1.targets", Json::array({"re:.*feed_forward.*"})),
-       "unused-pattern: re:.*feed_forward.*: expected to match a module, as config_groups.group_1"},
+       "unused-pattern: re:.*feed_forward.*: expected to match a module that config_groups.group_1"},
       {Base::kMixtral, "a glob", ignore_also({"*.block_sparse_moe.gate"}),
        "unused-pattern: *.block_sparse_moe.gate: expected a name or, after re:"},
       {Base::kLlama, "offsets", add_bf16("model.layers.1.mlp.down_proj.weight_offset", {256}),

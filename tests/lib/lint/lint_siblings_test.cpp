@@ -178,7 +178,7 @@ TEST_CASE("missing-input-scale: where siblings have them, and no list says that 
       });
     }
   });
-  for (const LintFinding& f : report.findings) CHECK_FALSE(has(f.message, "like it have"));
+  for (const LintFinding& f : report.findings) CHECK_FALSE(has(f.message, "like it"));
 }
 
 TEST_CASE("missing-kv-scale: keys without values, and a layer without either") {

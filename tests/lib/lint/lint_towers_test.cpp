@@ -108,8 +108,8 @@ TEST_CASE("Qwen's processor cuts images into the patches of the tower") {
     return file("preprocessor_config.json", {{"patch_size", patch}, {"merge_size", merge}});
   };
   CHECK(finds(Base::kUnknown, all_of({tower, merges(14, 1)}),
-              "impossible-setting: preprocessor_config.json: merge_size: expected 2 as "
-              "vision_config.spatial_merge_size says, found 1"));
+              "impossible-setting: preprocessor_config.json: merge_size: expected 2 "
+              "(vision_config.spatial_merge_size), found 1"));
   CHECK(findings_of(Base::kUnknown, all_of({tower, merges(14, 2)})).find("preprocessor") ==
         std::string::npos);
 }

@@ -146,7 +146,7 @@ void Nvfp4Check::check_input_scale(const EncodedMatrix& m) {
   const bool has = m.part(EncodedPart::kInputScale) >= 0;
   if (has != (scale > 0)) {
     proof_.differ("input-scale", m.name,
-                  fmt::format("expected {} input scale by the rule's words, found {}", has ? "no" : "an",
+                  fmt::format("expected {} input scale (the rule's settings), found {}", has ? "no" : "an",
                               has ? "one" : "none"));
   } else if (has) {
     hold(m, EncodedPart::kInputScale, {divides_ ? 1.0f / scale : scale});

@@ -65,7 +65,8 @@ TEST_CASE("each change of a file is one message with its name, what changed and 
   };
   const Case cases[] = {
       {"replaced", [](const Files& f) { replace(f.source / "a.safetensors"); }, "a.safetensors",
-       "expected a file that does not change while being read, found another of that name: it was replaced"},
+       "expected a file that does not change while being read, found another file of that name: it was "
+       "replaced"},
       {"replaced below", [](const Files& f) { replace(f.source / "sub/b.txt"); }, "sub/b.txt",
        "it was replaced"},
       {"overwritten", [](const Files& f) { overwrite(f.source / "config.json"); }, "config.json",
@@ -79,15 +80,14 @@ TEST_CASE("each change of a file is one message with its name, what changed and 
       {"longer", [](const Files& f) { std::ofstream(f.source / "config.json", std::ios::app) << "12"; },
        "config.json", "found it changed: 19 bytes before, 21 now"},
       {"removed", [](const Files& f) { fs::remove(f.source / "a.safetensors"); }, "a.safetensors",
-       "found none: it was removed or renamed"},
+       "found no file: it was removed or renamed"},
       {"renamed", [](const Files& f) { fs::rename(f.source / "config.json", f.source / "config.json.old"); },
-       "config.json", "found none: it was removed or renamed"},
+       "config.json", "found no file: it was removed or renamed"},
       {"added", [](const Files& f) { std::ofstream(f.source / "new.json") << "{}"; }, "new.json",
        "expected no new file while its directory is being read, found one"},
       {"added below", [](const Files& f) { std::ofstream(f.source / "sub/new.safetensors") << "{}"; },
        "sub/new.safetensors", "expected no new file"},
-      {"behind a link", [](const Files& f) { overwrite(f.scratch / "elsewhere"); }, "link",
-       "found it changed"},
+      {"behind a link", [](const Files& f) { overwrite(f.scratch / "elsewhere"); }, "link", "found a change"},
       {"a link to another file",
        [](const Files& f) {
          fs::remove(f.source / "link");

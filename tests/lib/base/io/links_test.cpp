@@ -214,12 +214,12 @@ TEST_CASE("a link that is changed while it is opened never gives what is outside
 TEST_CASE("a link to nothing says where it points, whatever opens it") {
   const LinksFixture f;
   fs::create_symlink("../../blobs/1234", f.model / "config.json");
-  CHECK(dangling_link(f.model / "config.json").find("../../blobs/1234, which is not there") !=
+  CHECK(dangling_link(f.model / "config.json").find("../../blobs/1234, which does not exist") !=
         std::string::npos);
   for (const fs::path& path : {f.model / "a.json", f.model / "nowhere", f.model})
     CHECK(dangling_link(path) == "");
   const std::string opened = message_of([&] { InputFile(f.model / "config.json"); });
-  contains(opened, "config.json: expected a file, found a link to ../../blobs/1234, which is not there");
+  contains(opened, "config.json: expected a file, found a link to ../../blobs/1234, which does not exist");
   contains(opened, "(copied without -L?)");
   contains(message_of([&] { status_of(f.model / "config.json"); }), "found a link to ../../blobs/1234");
   contains(message_of([&] { InputFile(f.model / "nowhere"); }), "cannot open: No such file or directory");

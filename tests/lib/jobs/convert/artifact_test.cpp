@@ -172,8 +172,8 @@ TEST_CASE("two entries that differ are refused where one must be kept") {
     OneRule recipe;
     recipe.to = layout;
     CHECK_THROWS_WITH_AS(convert(scratch / "src", scratch / "out", recipe),
-                         doctest::Contains("config.json: text_config.quantization_config: expected what "
-                                           "quantization_config says, found another quantization"),
+                         doctest::Contains("config.json: text_config.quantization_config: expected the "
+                                           "quantization in quantization_config, found a different one"),
                          Error);
     CHECK(!fs::exists(scratch / "out"));
   }

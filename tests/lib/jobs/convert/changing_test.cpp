@@ -110,7 +110,7 @@ TEST_CASE("a weight file that is cut while being read is an error, not a signal"
     o.disturb([&] { fs::resize_file(o.shard, fs::file_size(o.shard) - 1); });
     o.refuses("it was truncated while being read");
     fs::resize_file(before.shard, fs::file_size(before.shard) - 1);
-    before.refuses("expected a file that does not change while being read, found it changed: ");
+    before.refuses("expected a file that does not change while being read, found a change: ");
   }
   Opened o;
   o.disturb([&] { fs::resize_file(o.shard, 0); });
@@ -121,11 +121,11 @@ TEST_CASE("a weight file that is written to while being read is reported, and it
   for (const uint64_t size : {uint64_t{5'000'000'000}, uint64_t{1500}}) {
     Opened o(size);
     fs::last_write_time(o.shard, fs::last_write_time(o.shard) + std::chrono::seconds(1));
-    o.refuses("expected a file that does not change while being read, found it changed");
+    o.refuses("expected a file that does not change while being read, found a change");
   }
   Opened o;
   std::ofstream(o.shard, std::ios::app) << "more";
-  o.refuses("found it changed");
+  o.refuses("found a change");
 }
 
 TEST_CASE("files that change between opening and copying are refused, so that all are of one state") {
@@ -166,7 +166,7 @@ TEST_CASE(
   {
     Opened o;
     o.disturb([&] { std::fstream(o.shard, std::ios::in | std::ios::out).seekp(-1, std::ios::end).put('x'); });
-    o.refuses("found it changed");
+    o.refuses("found a change");
     CHECK(o.is_disturbed());
   }
   Opened o;

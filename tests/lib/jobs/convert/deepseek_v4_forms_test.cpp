@@ -205,7 +205,7 @@ TEST_CASE("Base models give NVFP4 experts beside E8M0 scales, where theirs are p
   const std::string refused = message_of(
       [&] { Made(scratch / "odd", scratch / "none", "{match: experts, to: nvfp4, draft_experts: cast}"); });
   CHECK(contains(refused, scale + ": expected scales that are powers of two"));
-  CHECK(contains(refused, fmt::format("found {}; a rule of its own (to: fp8, scale_dtype: e8m0)", value)));
+  CHECK(contains(refused, fmt::format("found {}; a separate rule (to: fp8, scale_dtype: e8m0)", value)));
   CHECK(!fs::exists(scratch / "none"));
   Made(scratch / "odd", scratch / "rounded",
        "{match: experts, to: nvfp4, draft_experts: cast}, {match: layers.0.attn.wo_b, to: fp8, scale_dtype: "
@@ -232,7 +232,7 @@ TEST_CASE("blocks of two sizes are refused, and BF16 leaves no expert_dtype") {
                    Made(scratch / "src", scratch / "none",
                         "{match: experts, to: fp8, block: 32x32, draft_experts: cast}");
                  }),
-                 "expected FP8 in blocks of one size, which is all that its weight_block_size says, found"));
+                 "expected FP8 in blocks of one size, because its weight_block_size states one, found"));
   const Made made(scratch / "src", scratch / "out", "{match: '*', to: bf16}");
   CHECK(!made.config.contains("expert_dtype"));
   CHECK(!made.config.contains("quantization_config"));

@@ -352,8 +352,9 @@ TEST_CASE("experts that are not all widened stay apart, with a warning; a lost b
   CHECK(found[0].severity == Severity::kWarning);
   CHECK(found[0].where == "model.layers.0.mlp.experts");
   CHECK(found[0].message ==
-        "expected all its experts to become one stack, as files of gpt_oss have them, found "
-        "model.layers.0.mlp.experts.1.gate_proj that stays as it is: its loaders do not know single experts");
+        "expected all its experts to become one stack (as in files of gpt_oss), found "
+        "model.layers.0.mlp.experts.1.gate_proj that stays as it is: its loaders do not support single "
+        "experts");
 
   Tensors left;
   for (auto& [name, t] : read_tensors(scratch / "q")) {
@@ -362,9 +363,8 @@ TEST_CASE("experts that are not all widened stay apart, with a warning; a lost b
   }
   write_checkpoint(scratch / "lost", {left}, config_of(f, 2));
   CHECK(message_of([&] { make_plan(Checkpoint::open(scratch / "lost"), rule_to("bf16")); }) ==
-        "model.safetensors: model.layers.0.mlp.experts.1.up_proj.weight: expected a bias beside it as "
-        "experts of "
-        "gpt_oss have, found none");
+        "model.safetensors: model.layers.0.mlp.experts.1.up_proj.weight: expected a bias beside it (as in "
+        "experts of gpt_oss), found none");
 }
 
 TEST_CASE("blocks of FP8 that loaders refuse are refused, kept or written as asked") {
@@ -388,8 +388,7 @@ TEST_CASE("blocks of FP8 that loaders refuse are refused, kept or written as ask
               "model.safetensors: model.layers.0.self_attn.k_proj.weight: expected N a multiple of 128 and "
               "K of 128 for blocks in the " +
               dialect + " dialect") == 0);
-    CHECK(message.find(", found [64, 256]; --odd-blocks keep leaves such linears as they are") !=
-          message.npos);
+    CHECK(message.find(", found [64, 256]; --odd-blocks keep leaves such linears unchanged") != message.npos);
 
     rule.odd_blocks = "keep";
     convert(scratch / "src", scratch / (dialect + "kept"), rule);
@@ -427,10 +426,9 @@ TEST_CASE("routed experts in ModelOpt's FP8 have one scale a matrix, or are refu
           (granularity == "tensor"
                ? ""
                : "model.safetensors: model.layers.0.mlp.experts.0.down_proj.weight: expected --granularity "
-                 "tensor for routed experts in the modelopt dialect, for its FP8 of experts has one scale "
+                 "tensor for routed experts in the modelopt dialect, because its FP8 experts have one scale "
                  "a matrix in every engine that reads it (vLLM 0.33), found " +
-                     granularity +
-                     " (5 more are like this); --dialect compressed-tensors has rows and blocks"));
+                     granularity + " (and 5 more); --dialect compressed-tensors has rows and blocks"));
     rule.dialect = "compressed-tensors";
     make_plan(Checkpoint::open(scratch / "src"), rule);
     rule.dialect = "modelopt";
@@ -478,9 +476,8 @@ TEST_CASE("ModelOpt's W4A8_NVFP4_FP8 is read, and torchao's codes are named") {
   write_checkpoint(scratch / "of16", {t}, config("NVFP4", 16));
   const Checkpoint of16 = Checkpoint::open(scratch / "of16");
   CHECK(message_of([&] { make_plan(of16, rule_to("bf16")); }) ==
-        "model.safetensors: model.layers.0.mlp.down_proj.weight_scale: expected block scales for 16 weights, "
-        "as "
-        "the config says, found F8_E4M3 [16, 2]");
+        "model.safetensors: model.layers.0.mlp.down_proj.weight_scale: expected block scales for 16 weights "
+        "(the config), found F8_E4M3 [16, 2]");
 
   Tensors torchao;
   const std::string module = "model.layers.0.mlp.down_proj";
@@ -490,7 +487,7 @@ TEST_CASE("ModelOpt's W4A8_NVFP4_FP8 is read, and torchao's codes are named") {
   write_checkpoint(scratch / "torchao", {torchao});
   const Checkpoint c = Checkpoint::open(scratch / "torchao");
   const InspectReport seen = inspect(c, {}, false, 1);
-  CHECK(seen.what == "checkpoint of torchao's NVFP4Tensor, codes are there unread");
+  CHECK(seen.what == "checkpoint of torchao's NVFP4Tensor, whose codes twofour does not read");
   REQUIRE(findings_of(seen.findings, "unread-codes").size() == 1);
   for (const std::string to : {"v7", "bf16", "nvfp4", "fp8", "quantize"}) {
     CHECK(message_of([&] { make_plan(c, rule_to(to)); }) ==

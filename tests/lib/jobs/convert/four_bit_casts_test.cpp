@@ -269,7 +269,7 @@ TEST_CASE("tiles of MXFP4 that FP8 rounds are counted, and refused by exact stri
   const std::string refused = message_of(
       [&] { convert(scratch / "src", scratch / "c", rule_to("fp8", "deepseek-v4", "", "", "strict")); });
   CHECK_MESSAGE(
-      refused.find(kName + ": expected weights that FP8 has without loss (--exact strict), found 1 of 6 "
+      refused.find(kName + ": expected weights that FP8 stores without loss (--exact strict), found 1 of 6 "
                            "tiles with others, the first at row 0, k 0 with scales from 2^-21 to 2^-6") !=
           std::string::npos,
       refused);
@@ -395,9 +395,8 @@ TEST_CASE(
     return message_of([&] { convert(source, scratch / "none", rule_to(to, "modelopt", "", "", "strict")); });
   };
   CHECK(strict(scratch / "src", "quantize")
-            .find("expected scales that span at most 2^17, which NVFP4 has without loss (--exact strict), "
-                  "found scales "
-                  "from 2^-30 to 2^-6") != std::string::npos);
+            .find("expected scales that span at most 2^17, which NVFP4 stores without loss (--exact strict), "
+                  "found scales from 2^-30 to 2^-6") != std::string::npos);
   const auto best = encoded(convert(scratch / "src", scratch / "out", rule_to("quantize", "modelopt")));
   CHECK(best.at(0).tiles.inexact > 0);
   CHECK(best.at(0).tiles.inexact < best.at(0).tiles.count);

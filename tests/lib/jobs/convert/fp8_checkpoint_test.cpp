@@ -139,7 +139,7 @@ TEST_CASE("configurations say what engines look for") {
   CHECK(deepseek["modules_to_not_convert"] == Json::array({"lm_head"}));
   CHECK(deepseek["activation_scheme"] == "dynamic");
   CHECK_THROWS_WITH_AS(convert(scratch / "src", scratch / "none", to_fp8("deepseek", "row")),
-                       "--granularity: expected block, which is all that the deepseek dialect has, found row",
+                       "--granularity: expected block, the only choice of the deepseek dialect, found row",
                        Error);
 }
 

@@ -286,9 +286,9 @@ TEST_CASE(
       {R"("quant_method": "modelopt", "quant_algo": "NVFP4", "has_zero_point": 1)",
        "config.json: quantization_config.has_zero_point: expected true or false, found 1"},
       {R"("quant_method": "modelopt", "quant_algo": "NVFP4", "has_zero_point": true)",
-       "quantization_config.has_zero_point: expected false, as no module has zero points, found true"},
+       "quantization_config.has_zero_point: expected false, because no module has zero points, found true"},
       {R"("quant_method": "modelopt", "quant_algo": "NVFP4", "pre_quant_scale": true)",
-       "quantization_config.pre_quant_scale: expected false, as no module has one, found true"}};
+       "quantization_config.pre_quant_scale: expected false, because no module has one, found true"}};
   for (const auto& [entry, expected] : words) {
     CAPTURE(entry);
     const std::string config = std::string(R"({"quantization_config": {)") + entry + "}}";

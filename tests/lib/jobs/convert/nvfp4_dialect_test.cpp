@@ -355,15 +355,15 @@ TEST_CASE("what the other dialect cannot hold is refused") {
         "--dialect: expected one of modelopt, compressed-tensors, deepseek-v4, found 'awq'");
   OneRule some = to_nvfp4();
   some.selection.exclude = parse_patterns({"*o_proj"});
-  CHECK(refusal(golden("modelopt-qwen3"), out, some) ==
-        "--to nvfp4: expected all 13 NVFP4 modules, which one configuration describes, found 12 chosen");
+  CHECK(
+      refusal(golden("modelopt-qwen3"), out, some) ==
+      "--to nvfp4: expected all 13 NVFP4 modules, because one configuration describes them, found 12 chosen");
 
   Tensors stack;
   add_stack(stack, "model.layers.0.mlp.experts.down_proj", {random_matrix(16, 32, 1)}, true, {});
   write_checkpoint(scratch / "stack", {stack});
-  CHECK(
-      refusal(scratch / "stack", out, to_nvfp4())
-          .starts_with("model.layers.0.mlp.experts.down_proj: expected every expert in tensors of its own"));
+  CHECK(refusal(scratch / "stack", out, to_nvfp4())
+            .starts_with("model.layers.0.mlp.experts.down_proj: expected each expert in separate tensors"));
 
   Tensors mixed;
   add_modelopt(mixed, "a", random_matrix(16, 32, 1));

@@ -74,9 +74,8 @@ std::string refusal(const SynthOptions& row, const std::string& recipe) {
   if (row.dialect == "base" && recipe.starts_with("nvfp4-"))
     return "mtp.0.ffn.experts.0.w1: expected the draft's experts in NVFP4";
   if (!has_gate && recipe == "g8-experts")
-    return ".mixer.experts.w13: expected gate and up, whose rows g8 pairs, found up alone, as in models "
-           "without "
-           "gates; v7 and v7-packed hold it";
+    return ".mixer.experts.w13: expected gate and up, because g8 pairs their rows, found only up, as in "
+           "models without gates; v7 and v7-packed support it";
   return "";
 }
 

@@ -265,9 +265,9 @@ TEST_CASE("experts missing from the sequence are refused") {
 
 TEST_CASE("fewer experts than config.json promises are refused") {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-    refuses([](Tensors&) {}, {kBlock + ": expected 4 NVFP4 experts as config.json says, found 3"},
+    refuses([](Tensors&) {}, {kBlock + ": expected 4 NVFP4 experts (config.json), found 3"},
             fmt::format(R"({{"{}": 4}})", key));
-    refuses([](Tensors&) {}, {kBlock + ": expected 4 NVFP4 experts as config.json says, found 3"},
+    refuses([](Tensors&) {}, {kBlock + ": expected 4 NVFP4 experts (config.json), found 3"},
             fmt::format(R"({{"text_config": {{"{}": 4}}}})", key));
   }
 }
@@ -347,9 +347,9 @@ TEST_CASE("experts without gate are refused by the layout that interleaves gate 
   add_experts(tensors, "backbone.layers.1.mixer.experts", experts);
   OneRule recipe;
   recipe.to = "g8";
-  CHECK(contains(
-      refusal(tensors, "{}", recipe),
-      "backbone.layers.1.mixer.experts.w13: expected gate and up, whose rows g8 pairs, found up alone"));
+  CHECK(contains(refusal(tensors, "{}", recipe),
+                 "backbone.layers.1.mixer.experts.w13: expected gate and up, because g8 pairs their rows, "
+                 "found only up"));
   for (const char* layout : {"v7", "v7-packed"}) {
     const Scratch scratch;
     write_checkpoint(scratch / "src", {tensors});
@@ -369,7 +369,7 @@ TEST_CASE("an unknown layout is refused") {
 
 TEST_CASE("a tensor that has the name of a converted one is refused") {
   refuses([](Tensors& t) { add_bf16(t, kBlock + ".w13_comp", {4}); },
-          {kBlock + ".w13_comp: expected this name to be free for the converted weights"});
+          {kBlock + ".w13_comp: expected no tensor of this name, which the converted weights need"});
 }
 
 TEST_CASE("a shard cut after it was opened is an error that names it, never a crash") {

@@ -131,7 +131,7 @@ TEST_CASE("a complete artifact of another recipe or source, or a damaged one, is
   s.refuses(larger, "max_shard_size changed: 1500 before, 1600 now");
   CHECK(resume(s.source, s.out).was_complete);  // the same headers: content shows in --source alone
   flip_bit(s.out / file_name(s.out, 1), fs::file_size(s.out / file_name(s.out, 1)) - 1, 0);
-  s.refuses(small_files(), "expected the complete artifact that source and recipe give");
+  s.refuses(small_files(), "expected the complete artifact that follows from source and recipe");
   fs::remove(s.out / file_name(s.out, 2));
   s.refuses(small_files(), "");
 }

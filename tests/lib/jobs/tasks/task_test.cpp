@@ -228,14 +228,14 @@ TEST_CASE("tasks and merge refuse another source, recipe or tool than the plan's
   TaskFile fewer = plan;
   --fewer.files;
   const std::string count =
-      fmt::format("files: expected {} as the recipe makes them, found {}", plan.files, fewer.files);
+      fmt::format("files: expected {} (from the recipe), found {}", plan.files, fewer.files);
   CHECK(contains(message_of([&] { run_task(fewer, 1, 2); }), count));
   CHECK(contains(message_of([&] { merge(fewer); }), count));
   TaskFile larger = plan;
   Json grown = parse_json("fingerprint", plan.fingerprint);
   grown["recipe"]["max_shard_size"] = 1'000'000;
   larger.fingerprint = grown.dump();
-  CHECK(contains(message_of([&] { merge(larger); }), "files: expected 1 as the recipe makes them"));
+  CHECK(contains(message_of([&] { merge(larger); }), "files: expected 1 (from the recipe)"));
   merge(plan);
   CHECK(contains(message_of([&] { run_task(plan, 0, 2); }), "found a complete artifact"));
   fs::remove_all(out);

@@ -250,7 +250,8 @@ TEST_CASE("orders of rows and columns are found, and told where they have a rule
   };
   CHECK(text_of(rows([](int64_t r) { return (r + kN / 2) % kN; }), Moved::kRows) ==
         "the halves of its 48 rows are exchanged");
-  CHECK(text_of(rows([](int64_t r) { return (r + 5) % kN; }), Moved::kRows) == "its 48 rows are turned by 5");
+  CHECK(text_of(rows([](int64_t r) { return (r + 5) % kN; }), Moved::kRows) ==
+        "its 48 rows are rotated by 5");
   CHECK(text_of(rows([](int64_t r) { return kN - 1 - r; }), Moved::kRows) ==
         "its 48 rows are in reverse order");
   CHECK(text_of(rows([](int64_t r) { return r % 2 * (kN / 2) + r / 2; }), Moved::kRows) ==
@@ -272,7 +273,7 @@ TEST_CASE("orders of rows and columns are found, and told where they have a rule
   for (size_t i = 0; i + 1 < pairs.size(); i += 2) std::swap(pairs[i], pairs[i + 1]);
   CHECK(text_of(pairs, Moved::kNibbles) == "the two codes of each byte are exchanged");
   for (float& x : turned) x = -x;
-  CHECK(text_of(turned, Moved::kSigns) == "signs of all 48 rows are turned");
+  CHECK(text_of(turned, Moved::kSigns) == "signs of all 48 rows are reversed");
 }
 
 TEST_CASE("blocks of other sizes are found where signs fit, and rounding makes none") {

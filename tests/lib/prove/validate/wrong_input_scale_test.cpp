@@ -96,7 +96,7 @@ TEST_CASE("a wrong input scale is found: another, none, one too many, the source
         CHECK(found_with(Fault::kNone) == "");
         const std::string all = found_with(Fault::kInputScaleOfAll);
         if (words == "none") {
-          CHECK(contains(all, "2.up_proj: expected no input scale by the rule's words, found "));
+          CHECK(contains(all, "2.up_proj: expected no input scale (the rule's settings), found "));
           CHECK(lines(all) == 9);
           continue;
         }
@@ -110,7 +110,7 @@ TEST_CASE("a wrong input scale is found: another, none, one too many, the source
         CHECK(lines(none) == 9);
         if (from == "fp8" || words == "neighbours") continue;
         const std::string own = found_with(Fault::kOwnInputScale);
-        CHECK(contains(own, "by the rule's words, found the source's"));
+        CHECK(contains(own, "(the rule's settings), found the source's"));
         CHECK(lines(own) == 1);
       }
     }

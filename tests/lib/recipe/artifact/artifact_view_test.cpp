@@ -217,7 +217,7 @@ TEST_CASE("a manifest of another format, or one that leaves a matrix out, is no 
   const std::string line = text.substr(begin, text.find('\n', begin) - begin);
   // Its own line and the comma before or behind it.
   const std::string without = line.ends_with(',') ? line + "\n" : ",\n" + line;
-  CHECK(refusal(without, "").find("expected the origin of") != std::string::npos);
+  CHECK(refusal(without, "").find("expected the source of") != std::string::npos);
 }
 
 TEST_CASE("an artifact in no layout with a manifest that is damaged or another's is no source either") {

@@ -140,7 +140,8 @@ TEST_CASE("layouts that a manifest names twice must agree") {
                 "groups: expected a group of layout v7 with \"model.layers.0.mlp.experts.w13\", found none"},
            Case{"\"modules\":[\"model.layers.0.mlp.experts\"]",
                 "\"modules\":[\"model.layers.0.mlp.experts\",\"model.layers.1.*\"]",
-                "groups[0]: expected modules of layout v7 alone, found \"model.layers.1.*\", which is none"},
+                "groups[0]: expected only modules of layout v7, found \"model.layers.1.*\", which is not a "
+                "layout"},
        }) {
     CAPTURE(c.message);
     const Mixed m;
@@ -152,7 +153,7 @@ TEST_CASE("layouts that a manifest names twice must agree") {
   const std::string text = read_text(m.path / kManifestName);
   const size_t from = text.find("\"layout\": \"mixed\""), to = text.find("\"modules\": [\n");
   m.replace(kManifestName, text.substr(from, to - from), "");
-  check_refused(m, "modules: expected one layout, since there are no groups, found g8 and v7");
+  check_refused(m, "modules: expected one layout, because there are no groups, found g8 and v7");
 }
 
 }  // namespace layout_names_test

@@ -193,7 +193,7 @@ TEST_CASE("errors in a recipe name line, column and key") {
   CHECK(refusal(head + "  ä: ö\n").starts_with("r.yaml:6:3: rules[1]: expected one of the keys"));
   // Columns count characters.
   CHECK(refusal("format: 1\nrules: [{match: [ä, öü, ä], to: keep}]")
-            .starts_with(R"(r.yaml:2:25: rules[0].match[2]: expected each once, found "ä" again)"));
+            .starts_with(R"(r.yaml:2:25: rules[0].match[2]: expected each entry once, found "ä" again)"));
   CHECK(refusal("format: 1\r\nrules:\r\n- {match: a, to: v8}\r\n") ==
         "r.yaml:3:18: rules[0].to: expected keep, bf16, fp8, mxfp8, mxfp4, nvfp4, v7, v7-packed or g8, found "
         "\"v8\"");
@@ -238,12 +238,12 @@ TEST_CASE("words that do not go together are refused") {
     CHECK_MESSAGE(message.find(": expected with to: ") != message.npos, message);
   }
   CHECK(contains(rule_refusal("match: a, to: bf16, granularity: row"),
-                 "rules[0].granularity: expected with to: fp8 only, found with to: bf16"));
+                 "rules[0].granularity: expected it only with to: fp8, found it with to: bf16"));
   CHECK(contains(rule_refusal("match: a, to: fp8, granularity: row, block: 128x128"),
-                 "rules[0].block: expected with granularity: block only, found with row"));
+                 "rules[0].block: expected it only with granularity: block, found it with row"));
   for (const char* scale : {"input_scale: none", "one_input_scale_a_layer: true"}) {
     CHECK(contains(rule_refusal(fmt::format("match: a, to: keep, pattern: '2:4', {}", scale)),
-                   "expected without pattern with to: keep, found both"));
+                   "expected it without pattern if to: keep is set, found both"));
   }
   CHECK(
       contains(rule_refusal("match: a, to: keep, method: magnitude"), "method: expected with pattern only"));
@@ -268,8 +268,8 @@ TEST_CASE("what YAML has beyond plain values is refused with its place") {
         "r.yaml:3:10: expected no alias, found one; write a glob that begins with * in quotes");
   CHECK(refusal("format: &a 1\nrules: *a") == "r.yaml:1:9: expected no anchor, found one");
   CHECK(contains(refusal("format: !!int 1"), "r.yaml:1:9: expected no tag, found \"tag:yaml.org,2002:int\""));
-  CHECK(refusal("a: 1\n---\nb: 2\n") == "r.yaml:2:1: expected one document, found another");
-  CHECK(contains(refusal("? [a]\n: b"), "r.yaml:1:3: expected text for a key"));
+  CHECK(refusal("a: 1\n---\nb: 2\n") == "r.yaml:2:1: expected one document, found a second");
+  CHECK(contains(refusal("? [a]\n: b"), "r.yaml:1:3: expected a key that is text"));
   CHECK(contains(refusal("format: 1\nrules: ["), "expected YAML, found an error: "));
   CHECK(contains(refusal("a: b: c"), "r.yaml:1:5: expected YAML, found an error: illegal map value"));
   CHECK(contains(refusal("format: 1\nrules: 'a\n"), "expected YAML, found an error: "));
@@ -293,7 +293,7 @@ TEST_CASE("what is not text in UTF-8, too long or too deep is refused before it 
     CHECK(!message.empty());
     CHECK(message.size() < 300);
   }
-  CHECK(contains(refusal("[[[[[[[[[[[[[[[[[a"), "expected at most 16 lists within each other"));
+  CHECK(contains(refusal("[[[[[[[[[[[[[[[[[a"), "expected at most 16 nested lists"));
 }
 
 TEST_CASE("every truncation of a recipe is a recipe or an error") {

@@ -63,8 +63,9 @@ TEST_CASE("files of anything else are refused, with the tensor and what it holds
                  "m.amax: expected F32 [], found BF16 []"));
   for (const char* name : {"m.input_scale", ".amax", "amax"}) {
     CAPTURE(name);
-    CHECK(contains(refusal({amax("good.amax", 1), amax(name, 1)}),
-                   std::string(name) + ": expected tensors M.amax alone, M a module's name, found another"));
+    CHECK(contains(
+        refusal({amax("good.amax", 1), amax(name, 1)}),
+        std::string(name) + ": expected only tensors M.amax with the name M of a module, found another"));
   }
   CHECK(contains(refusal({}), "expected "));
   CHECK(

@@ -174,8 +174,8 @@ TEST_CASE("a target may be a thousand times the weights, and no further") {
   CHECK(excess(0x1p-140f, 0x1p-130f) == "");
   CHECK(excess(0, 3) == "");
   for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
-    CHECK(excess(1, bad) == "expected targets that float32 holds, found one beyond");
-    CHECK(excess(0, bad) == "expected targets that float32 holds, found one beyond");
+    CHECK(excess(1, bad) == "expected targets within float32, found a larger one");
+    CHECK(excess(0, bad) == "expected targets within float32, found a larger one");
   }
   TargetExtent extent;
   extent.add(std::vector<float>{3, 4}, std::vector<float>{3, 14});
@@ -327,9 +327,10 @@ TEST_CASE("strict statistics say of which weights they are, and the checkpoint s
   const std::string own = final_norm_hash(c);
   CHECK(reason(own, c, true) == "");
   CHECK(reason("", c, false) == "");
-  CHECK(contains(reason("other", c, false), "found another final norm"));
-  CHECK(contains(reason("other", c, true), "found another final norm (--strict-stats)"));
-  CHECK(contains(reason("", c, true), "found nothing that says of which weights they are (--strict-stats)"));
+  CHECK(contains(reason("other", c, false), "found a different final norm"));
+  CHECK(contains(reason("other", c, true), "found a different final norm (--strict-stats)"));
+  CHECK(contains(reason("", c, true),
+                 "found none, so the weights of these statistics are unknown (--strict-stats)"));
   const Checkpoint bare = Checkpoint::open(scratch / "bare");
   CHECK(reason(own, bare, false) == "");
   CHECK(contains(reason(own, bare, true), "expected a norm before the head"));

@@ -35,7 +35,7 @@ TEST_CASE("what a file holds of a linear decides how it is solved") {
   CHECK(choose("hessian", 31, false) == "rtn 0 0.01: fewer tokens than inputs, 31 of 32");
   CHECK(choose("hessian", 0, true) == "plain 0 0.01: no tokens");
   CHECK(choose("hessian_blocks", 64, true) == "joint 4 0.01");
-  CHECK(choose("sum_squares", 1000, true) == "wanda 0 0.01: a diagonal alone");
+  CHECK(choose("sum_squares", 1000, true) == "wanda 0 0.01: only a diagonal");
   CHECK(choose("hessian", 128, true, SolveBy::kWanda) == "wanda 0 0.01");
   CHECK(choose("hessian", 128, true, SolveBy::kWanda, 3) == "wanda 3 0.01");
   CHECK(choose("sum_squares", 128, true, SolveBy::kWanda, 3) == "wanda 0 0.01");
@@ -54,7 +54,7 @@ TEST_CASE("what a file holds of a linear decides how it is solved") {
     zeros.write(scratch / "s");
     const Statistics unfinished = Statistics::open_unfinished(scratch / "s");
     CHECK(choose_solving(unfinished, "m", {}, -1, true).why ==
-          (kind == "sum_squares" ? "a diagonal alone" : ""));
+          (kind == "sum_squares" ? "only a diagonal" : ""));
   }
   StatisticsBuilder b;
   b.add({"m"}, 32, 100);

@@ -98,7 +98,7 @@ TEST_CASE("files that are no statistics are refused, with their place") {
   b = one();
   b.add_floats("m.a.target_offset", {4, 16}, std::vector<float>(64));
   CHECK(refusal(scratch, b) ==
-        "m.a.target_offset: expected K of 32 as in its other tensors, found F32 [4, 16]");
+        "m.a.target_offset: expected K of 32 (as in its other tensors), found F32 [4, 16]");
   b = one();
   b.tensors[0].shape = {16, 64};
   CHECK(refusal(scratch, b) == "m.a.hessian: expected [K, K] or [K (K + 1) / 2], found F32 [16, 64]");
@@ -113,7 +113,8 @@ TEST_CASE("files that are no statistics are refused, with their place") {
   CHECK(refusal(scratch, b) == "metadata groups: expected an entry m.z, found none");
   b = one();
   b.groups["m.a"] = {"m.a", "m.a"};
-  CHECK(refusal(scratch, b) == "metadata groups: m.a: expected names of linears, each once, found another");
+  CHECK(refusal(scratch, b) ==
+        "metadata groups: m.a: expected names of linears, each once, found something else");
   b = one();
   b.tensors[1].bytes.back() = 0x80;
   CHECK(refusal(scratch, b).find("expected a number of tokens, found -") != std::string::npos);

@@ -190,8 +190,7 @@ TEST_CASE("a text model inside a vision checkpoint is found under each of its na
   // The config around the text's says whether the head is the embedding.
   Json config = golden.config;
   config["tie_word_embeddings"] = true;
-  contains(hybrid_refusal(golden, config.dump()),
-           "tie_word_embeddings: expected false, as lm_head is another");
+  contains(hybrid_refusal(golden, config.dump()), "tie_word_embeddings: expected false, because lm_head");
   config["tie_word_embeddings"] = false;
   config["text_config"]["tie_word_embeddings"] = true;
   CHECK(hybrid_refusal(golden, config.dump()).empty());
@@ -228,7 +227,7 @@ TEST_CASE("hostile configs of hybrids are refused by name") {
     refused("linear_num_value_heads", 5,
             golden.config.contains("text_config") ? "a multiple of the 3 key heads, found 5"
                                                   : "a multiple of the 2 key heads, found 5");
-    const std::string kinds = "linear_attention or full_attention for each of 4 layers, found ";
+    const std::string kinds = "4 layers, each linear_attention or full_attention, found ";
     refused("layer_types", {"linear_attention", "full_attention", "linear_attention"}, kinds);
     refused("layer_types", std::vector<std::string>(5, "linear_attention"), kinds);
     refused("layer_types", {"linear_attention", "full_attention", "linear_attention", "mamba"}, kinds);
@@ -248,7 +247,7 @@ TEST_CASE("hostile configs of hybrids are refused by name") {
   for (const char* key : {"linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"})
     config[key] = 65536;
   contains(hybrid_refusal(golden, config.dump()),
-           "linear_num_value_heads: expected heads whose states have at most");
+           "linear_num_value_heads: expected heads with states of at most");
   // Kinds of layers that tensors do not have
   contains(hybrid_refusal(golden,
                           hybrid_with(golden, "layer_types", std::vector<std::string>(4, "full_attention"))),

@@ -155,8 +155,8 @@ TEST_CASE("a head that is stored beside the embedding it is tied to is the same 
   DecoderGolden golden = golden_of("llama-tied-linear");
   golden.tensors["lm_head.weight"] = golden.tensors["model.embed_tokens.weight"];
   contains(refusal(golden, golden.config.dump()),
-           "config.json: tie_word_embeddings: expected false, as lm_head is another matrix than the "
-           "embedding, found true");
+           "config.json: tie_word_embeddings: expected false, because lm_head and the embedding differ, "
+           "found true");
   const Scratch scratch;
   write_decoder_checkpoint(golden, scratch / "model", {}, [&](Tensors& tensors) {
     const auto find = [&](const char* name) -> TensorData& {
@@ -238,9 +238,9 @@ TEST_CASE("layers beyond those of the config are refused with both counts, draft
     const int64_t layers = golden.config["num_hidden_layers"].get<int64_t>();
     const std::string beyond = "model.layers." + std::to_string(layers + 1);
     golden.tensors[beyond + ".input_layernorm.weight"] = Json(std::vector<int64_t>{8});
-    CHECK(contains(refusal(golden, golden.config.dump()),
-                   "config.json: num_hidden_layers: expected " + std::to_string(layers + 2) +
-                       " as tensors of " + beyond + " say, found " + std::to_string(layers)));
+    CHECK(contains(refusal(golden, golden.config.dump()), "config.json: num_hidden_layers: expected " +
+                                                              std::to_string(layers + 2) + " (tensors of " +
+                                                              beyond + "), found " + std::to_string(layers)));
     golden.tensors[beyond + ".eh_proj.weight"] = Json(std::vector<int64_t>{8, 16});
     CHECK(refusal(golden, golden.config.dump()) == "");
   }

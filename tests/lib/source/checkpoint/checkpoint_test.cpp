@@ -67,7 +67,7 @@ TEST_CASE("every truncation of a file is refused") {
     CHECK(says(refusal(scratch.path), "m.safetensors: expected"));
   }
   write_text(path, whole + '\0');
-  CHECK(says(refusal(path), "expected 9 bytes of data as the header says, found 10 in the file"));
+  CHECK(says(refusal(path), "expected 9 bytes of data (the header), found 10 in the file"));
 }
 
 TEST_CASE("a header that claims a hundred megabytes is refused before it is read") {
@@ -150,17 +150,17 @@ TEST_CASE("an index that disagrees with the files is refused") {
     return refusal(scratch.path);
   };
   CHECK(says(refuses(R"({"a":"1.safetensors","c":"3.safetensors"})"),
-             "index.json: expected the file 3.safetensors that it names, found none"));
+             "index.json: expected the file 3.safetensors, which it names, found none"));
   CHECK(says(refuses(R"({"a":"2.safetensors","b":"1.safetensors","c":"2.safetensors"})"),
              "index.json: expected \"a\" in 2.safetensors, found it in 1.safetensors"));
   CHECK(says(refuses(R"({"a":"1.safetensors","nowhere":"2.safetensors"})"),
-             "index.json: expected \"nowhere\" in 2.safetensors, found it nowhere"));
+             "index.json: expected \"nowhere\" in 2.safetensors, found it in no file"));
   CHECK(says(
       refuses(R"({"a":"1.safetensors","a":"2.safetensors"})"),
       R"(index.json: "a": duplicate key: expected one file, found "1.safetensors" and "2.safetensors")"));
   // c stands in a file that the index does not name.
   CHECK(says(refuses(R"({"a":"1.safetensors","c":"1.safetensors"})"),
-             "expected \"c\" in 1.safetensors, found it nowhere"));
+             "expected \"c\" in 1.safetensors, found it in no file"));
   for (const char* name : {"", "..", ".", "../x.safetensors", "/dev/zero", "sub/1.safetensors"}) {
     CHECK(says(refuses(R"({"a":")" + std::string(name) + "\"}"),
                "expected the name of a file in this directory"));
@@ -175,12 +175,12 @@ TEST_CASE("one name in two files is refused, with an index and without") {
   write_shards(scratch.path);
   write_text(scratch.path / "3.safetensors", SafetensorsFile().add_u8("d", 1).add_u8("a", 2).bytes());
   const std::string message = refusal(scratch.path);
-  CHECK(says(message, "\"a\": expected one tensor of that name, found another in "));
+  CHECK(says(message, "\"a\": expected one tensor of this name, found a second in "));
   CHECK(says(message, "1.safetensors"));
   CHECK(says(message, "3.safetensors"));
   write_index(scratch.path,
               R"({"a":"1.safetensors","b":"1.safetensors","c":"2.safetensors","d":"3.safetensors"})");
-  CHECK(says(refusal(scratch.path), "\"a\": expected one tensor of that name"));
+  CHECK(says(refusal(scratch.path), "\"a\": expected one tensor of this name"));
 }
 
 TEST_CASE("what is no checkpoint is refused") {

@@ -202,7 +202,7 @@ TEST_CASE("a setting that promises tensors needs them") {
   CHECK(with("a.b.weight_zero_point", layer).empty());
   CHECK(with("a.bc.weight_zero_point", layer) == q + "quantized_layers.a.b.has_zero_point");
   const auto found = find_config_terms(parse_json("c", entry(layer)), Json(), tensors);
-  CHECK(found[0].problem == "expected false, as a.b has no zero points, found true");
+  CHECK(found[0].problem == "expected false, because a.b has no zero points, found true");
   CHECK(found[0].rule == std::string("incomplete-module"));
 }
 

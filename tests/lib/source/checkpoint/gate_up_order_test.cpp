@@ -36,20 +36,18 @@ TEST_CASE("model_type decides how a stack orders gate and up, where its bias agr
   }
   CHECK(order_of(R"({"model_type": "gpt_oss"})", false)
             .problem.starts_with(
-                "expected gate_up_proj_bias beside it as model_type gpt_oss has, found none: "));
+                "expected gate_up_proj_bias beside it (as in model_type gpt_oss), found none: "));
   CHECK(order_of(R"({"model_type": "llama4"})", true)
             .problem.starts_with(
-                "expected no bias beside it as model_type llama4 has, found gate_up_proj_bias: "));
+                "expected no bias beside it (as in model_type llama4), found gate_up_proj_bias: "));
 }
 
 TEST_CASE("where neither model_type nor a bias says how gate and up are ordered, nothing is guessed") {
   CHECK(order_of("{}", true).rows == GateUpRows::kInterleaved);
   CHECK(order_of("{}", false)
-            .problem.starts_with(
-                "expected a model_type in config.json that determines whether rows of gate and up are "
-                "interleaved "
-                "or halves, "
-                "found none (and no gate_up_proj_bias beside the stack); set model_type in config.json"));
+            .problem.starts_with("expected a model_type in config.json that determines the order of gate and "
+                                 "up rows (interleaved or halves), found none (and no gate_up_proj_bias "
+                                 "beside the stack); set model_type in config.json"));
   // A bias alone is no proof of gpt-oss: openai_privacy_filter has one, too.
   for (const bool bias : {false, true}) {
     CHECK(contains(order_of(R"({"model_type": "other"})", bias).problem, "found \"other\" (and "));

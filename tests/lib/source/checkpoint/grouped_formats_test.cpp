@@ -127,12 +127,10 @@ TEST_CASE(
   const StoredTensor codes(DType::kU8, {4, 64}, 3);
   const std::string where = "model.safetensors: " + kModule;
   CHECK(refusal(of_32(codes, block_scales({4, 4})), modelopt("NVFP4", 16)) ==
-        where +
-            ".weight_scale: expected block scales for 16 weights, as the config says, found F8_E4M3 [4, 4]");
+        where + ".weight_scale: expected block scales for 16 weights (the config), found F8_E4M3 [4, 4]");
   CHECK(refusal(of_32(codes, block_scales({4, 4})),
                 R"({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}})") ==
-        where +
-            ".weight_scale: expected block scales for 16 weights, as the config says, found F8_E4M3 [4, 4]");
+        where + ".weight_scale: expected block scales for 16 weights (the config), found F8_E4M3 [4, 4]");
   const StoredTensor sixes(DType::kU8, {4, 48}, 1), scales(DType::kU8, {4, 2}, 2, 250);
   CHECK(refusal(mxfp6(sixes, scales), groups(4, "mxfp4-pack-quantized")) ==
         where + ".weight_scale: expected U8 [4, 3], found U8 [4, 2]");

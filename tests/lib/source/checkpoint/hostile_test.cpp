@@ -96,8 +96,8 @@ TEST_CASE(
 TEST_CASE("an index that names something else than a file is refused") {
   Trap trap("bad");
   write_text(trap.scratch / kIndexName, R"({"weight_map":{"a":"bad"}})");
-  CHECK(
-      says(trap.with_link("nowhere"), "expected the file bad that it names, found a link to nowhere, which"));
+  CHECK(says(trap.with_link("nowhere"),
+             "expected the file bad, which it names, found a link to nowhere, which"));
   CHECK(says(trap.with_link("bad"), "bad: cannot open: "));
   CHECK(says(trap.with_link("/dev/zero"), "bad: expected a regular file"));
   CHECK(says(trap.with_fifo(), "bad: expected a regular file"));
@@ -146,7 +146,7 @@ TEST_CASE("FIFOs, devices and broken links beside the weights are findings and n
   CHECK(findings_of(result.findings, "not-a-file").size() == 4);
   for (const char* name : {"fifo", "zero", "dangling", "loop"})
     CHECK_FALSE(fs::exists(scratch / "out" / name));
-  CHECK(text_of(result.findings).find("dangling: a link to nowhere, which is not there") !=
+  CHECK(text_of(result.findings).find("dangling: a link to nowhere, which does not exist") !=
         std::string::npos);
 }
 
@@ -179,9 +179,9 @@ TEST_CASE("a file whose name leaves no room for the temporary one is refused bef
     convert(scratch / "src", scratch / "out");
     CHECK(read_text(scratch / "out" / longest) == "x");
     fs::rename(scratch / "src" / longest, scratch / "src" / longer);
-    CHECK(
-        says(refusal([&] { convert(scratch / "src", scratch / "over"); }),
-             "xxx: expected a name of at most 243 bytes, since its temporary name is 12 longer, found 244"));
+    CHECK(says(
+        refusal([&] { convert(scratch / "src", scratch / "over"); }),
+        "xxx: expected a name of at most 243 bytes, because its temporary name is 12 longer, found 244"));
     CHECK_FALSE(fs::exists(scratch / "over"));
   }
 }

@@ -189,7 +189,7 @@ TEST_CASE("INT4 described beside config.json: by AutoGPTQ's and AutoAWQ's files,
     check(gptq, config, "quantize_config.json", v2, Int4Packing::kGptq, "");
   const auto stated = int4_config("gptq", 32, R"(, "checkpoint_format": "gptq")");
   check(gptq, stated, "quantize_config.json", v2, Int4Packing::kGptq,
-        "quantize_config.json: checkpoint_format: expected gptq as config.json says, found gptq_v2");
+        "quantize_config.json: checkpoint_format: expected gptq (config.json), found gptq_v2");
   check(gptq, "{}", "quantize_config.json", R"({"bits": 8, "group_size": 32})", Int4Packing::kGptq,
         "found 8");
   w.add_awq(awq, "m");
@@ -309,13 +309,12 @@ TEST_CASE("AWQ and GPTQ with tensors that disagree, or as the configuration does
     CHECK(reshaped(awq, "qzeros", {3, 2}) == at + "qzeros: expected I32 [2, 2], found I32 [3, 2]");
     CHECK(reshaped(awq, "scales", {16}) == at + "scales: expected [K/group, N], found F16 [16]");
     CHECK(reshaped(awq, "scales", {2, 17}) ==
-          at + "qweight: expected I32 [K/8, 17], as GPTQ has, or [K, 3], as AWQ has, found " + words);
+          at + "qweight: expected I32 [K/8, 17] (GPTQ) or [K, 3] (AWQ), found " + words);
     CHECK(damaged(awq, none, R"({"quantization_config": {"quant_method": "gptq", "bits": 8}})") ==
           at + "qweight: expected integers of 4 bits, found 8 bits");
     CHECK(damaged(awq, none, int4_config(awq ? "gptq" : "awq", 32)) ==
           at + "qweight: expected I32 " +
-              (awq ? "[K/8, N] as quant_method gptq" : "[K, N/8] as quant_method awq") + " has, found " +
-              words);
+              (awq ? "[K/8, N] (quant_method gptq)" : "[K, N/8] (quant_method awq)") + ", found " + words);
     CHECK(damaged(awq, none, int4_config("auto-round", 32)) ==
           at + "qweight: packing_format: expected auto_round:auto_" + (awq ? "awq" : "gptq") +
               ", found none");

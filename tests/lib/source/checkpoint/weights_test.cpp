@@ -218,7 +218,7 @@ TEST_CASE("a stack without its other half is recognized by the hidden size, or r
   CHECK_THROWS_WITH(
       outer(down, {2, 48, 32}, "{}"),
       "model.safetensors: model.layers.0.mlp.experts.down_proj: expected one dimension equal to the hidden "
-      "size, which config.json does not say, to distinguish N from K, found BF16 [2, 48, 32]");
+      "size, which config.json does not state, to distinguish N from K, found BF16 [2, 48, 32]");
 }
 
 TEST_CASE("MXFP4 of gpt-oss: blocks of 16 bytes, rows of gate and up in turn as they are stored") {

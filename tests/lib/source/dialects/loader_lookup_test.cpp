@@ -203,7 +203,7 @@ TEST_CASE("latent attention is one name in each engine") {
 }
 
 TEST_CASE("an empty map is refused by vLLM") {
-  CHECK(contains(faults(mixed({}), attention(kEight)), "expected modules, which vLLM demands, found none"));
+  CHECK(contains(faults(mixed({}), attention(kEight)), "expected modules, which vLLM requires, found none"));
 }
 
 TEST_CASE("blocks of two sizes are refused by vLLM") {
@@ -211,7 +211,7 @@ TEST_CASE("blocks of two sizes are refused by vLLM") {
   config["quantized_layers"]["a.b"] = {{"quant_algo", "FP8_PB_WO"}, {"group_size", 128}};
   config["quantized_layers"]["a.c"] = {{"quant_algo", "FP8_PB_WO"}, {"group_size", 32}};
   CHECK(contains(faults(config, experts(kFour)),
-                 "expected one size of FP8 blocks, which vLLM demands, found 2"));
+                 "expected one size of FP8 blocks, which vLLM requires, found 2"));
 }
 
 TEST_CASE("one format: names and blocks of experts are excluded alike by all engines") {
@@ -389,7 +389,7 @@ TEST_CASE("DeepSeek-V4: experts by config.json in vLLM, by their type elsewhere"
   CHECK(text_of(check_lookups(config, eight), false) == "");
   config.expert_dtype = "int8";
   CHECK(contains(text_of(check_lookups(config, eight), false),
-                 "expected fp4 or fp8, which vLLM knows, found int8"));
+                 "expected fp4 or fp8, which vLLM supports, found int8"));
 }
 
 TEST_CASE("what is no configuration of ours is not asked about, and nonsense crashes nothing") {

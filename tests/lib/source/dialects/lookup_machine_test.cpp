@@ -69,8 +69,7 @@ TEST_CASE("of what is fused a list has all or none") {
                                              {"a.self_attn.k_proj", {kFp8Tensor}}};
   CHECK(findings({{"quant_algo", "FP8"}, {"ignore", {"q_proj"}}}, modules) ==
         "fault a.self_attn.q_proj: expected Made-up to find all of a.self_attn.qkv_proj excluded or none, "
-        "since "
-        "it fuses them, found 1 of 2\n");
+        "because it fuses them, found 1 of 2\n");
   CHECK(findings({{"quant_algo", "FP8"}, {"ignore", {"x"}}}, modules) == "");
 }
 

@@ -140,7 +140,7 @@ TEST_CASE("threads that read more files than fit wait for each other, or are one
       try {
         right += is_right(*remote, i);
       } catch (const Error& e) {
-        refused += std::string(e.what()).find("--cache-size: expected room for the files") == 0;
+        refused += std::string(e.what()).find("--cache-size: expected space for the files") == 0;
       }
     });
   }
@@ -152,7 +152,7 @@ TEST_CASE("a file that does not fit is refused, and so is a size that makes file
   Fixture f(2);
   {
     const auto remote = f.open(kSize - 1);
-    contains(message_of([&] { is_right(*remote, 0); }), "--cache-size: expected room for hf://org/name@");
+    contains(message_of([&] { is_right(*remote, 0); }), "--cache-size: expected space for hf://org/name@");
   }
   const auto remote = f.open(kSize);
   for (int round = 0; round < 2; ++round) {
@@ -160,7 +160,7 @@ TEST_CASE("a file that does not fit is refused, and so is a size that makes file
     CHECK(is_right(*remote, 1));
   }
   contains(message_of([&] { is_right(*remote, 0); }),
-           "--cache-size: expected room for the files that are read together");
+           "--cache-size: expected space for the files that are read together");
 }
 
 TEST_CASE("a download that broke is continued by the next run, from its last byte") {
@@ -290,7 +290,7 @@ TEST_CASE("a file of the longest name is downloaded") {
 TEST_CASE("one run at a time has a cache") {
   Fixture f(1);
   const auto remote = f.open(kSize);
-  contains(message_of([&] { f.open(kSize); }), "expected a cache that no other run has, found one in use");
+  contains(message_of([&] { f.open(kSize); }), "expected a cache that no other run uses, found one in use");
 }
 
 }  // namespace download_cache_test

@@ -125,7 +125,7 @@ TEST_CASE("the token goes to the endpoint and never to the storage behind a redi
   CHECK(stored > 0);
   const Variable wrong("HF_TOKEN", "hf_wrong");
   const std::string message = message_of_opening();
-  contains(message, "the token that is set is not of an account that can read it");
+  contains(message, "the account of the token that is set cannot read it");
   CHECK(message.find("hf_wrong") == message.npos);
 }
 
@@ -327,7 +327,7 @@ TEST_CASE("a URL that libcurl does not take is refused at once") {
   const RetryPolicy slow{2, std::chrono::hours(1)};
   for (const char* bad : {"http://127.0.0.1:99999/x/", "http://[::1/x/"})
     contains(message_of([&] { const RemoteSource remote(bad, std::nullopt, slow); }),
-             "expected a URL, found none");
+             "expected a URL that libcurl accepts, found another");
 }
 
 TEST_CASE("redirects that go on are refused") {
@@ -339,7 +339,7 @@ TEST_CASE("redirects that go on are refused") {
   contains(message_of_opening(), "expected at most 5 redirects, found more");
   f.fail(1 << 20, at_resolve, [](const ServerAnswer&) { return with_status(302); });
   contains(message_of_opening(), f.server->endpoint() + "/org/name/resolve/");
-  contains(message_of_opening(), "expected a field Location, found none");
+  contains(message_of_opening(), "expected a field Location in a redirect, found none");
 }
 
 }  // namespace remote_source_test

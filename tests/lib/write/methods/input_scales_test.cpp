@@ -710,7 +710,7 @@ TEST_CASE("DeepSeek-V4's own form: constant by default, and never none") {
   }
   CHECK(contains(
       refusal(scratch, quantize_with("deepseek-v4", "none")),
-      "--input-scale none: expected input scales in DeepSeek-V4's form, since its loaders read them"));
+      "--input-scale none: expected input scales in DeepSeek-V4's form, because its loaders read them"));
   CHECK(contains(refusal(scratch, quantize_with("deepseek-v4", "neighbours")),
                  "expected an input scale in its projection of the layer"));
 

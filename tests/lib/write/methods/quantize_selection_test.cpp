@@ -69,15 +69,15 @@ TEST_CASE("experts that are not whole, all there and alike are refused") {
   CHECK(refusal_of(whole) == "");
   Tensors half = whole;
   add_floats(half, block + "2.gate_proj", random_floats(32, 48, 4));
-  CHECK(refusal_of(half) == "model.layers.0.mlp.experts.2: expected 3 matrices as expert 0 has, found 1");
+  CHECK(refusal_of(half) == "model.layers.0.mlp.experts.2: expected 3 matrices (as in expert 0), found 1");
   Tensors gap = whole;
   expert(gap, "3");
   CHECK(refusal_of(gap) == "model.layers.0.mlp.experts: expected experts 0 to 3, found 3");
   Tensors other = whole;
   expert(other, "2", 16);
-  CHECK(
-      refusal_of(other) ==
-      "model.layers.0.mlp.experts.2.gate_proj: expected weights of [32, 48] as expert 0 has, found [16, 48]");
+  CHECK(refusal_of(other) ==
+        "model.layers.0.mlp.experts.2.gate_proj: expected weights of [32, 48] (as in expert 0), found [16, "
+        "48]");
   Tensors stack;
   stack.push_back({"model.layers.0.mlp.experts.gate_up_proj", DType::kBF16, {2, 32, 48}, {}});
   stack.back().bytes.resize(2 * 2 * 32 * 48);

@@ -80,16 +80,16 @@ TEST_CASE("a destination that is the source, lies in it or holds it is refused, 
       refuses(scratch.path, source, destination, force, message);
     };
     const fs::path source = scratch / "place/src";
-    check(source, source, "expected a directory apart from the source");
-    check(source, scratch / "place/src/", "expected a directory apart from the source");
-    check(scratch / "link", source, "expected a directory apart from the source");
-    check(source, scratch / "place/../place/src", "expected a directory apart from the source");
-    check(source, scratch / "place", "expected a directory apart from the source");
-    check(source, scratch.path, "expected a directory apart from the source");
-    check(source, source / "out", "expected a directory apart from the source");
-    check(source, source / "a/b/c", "expected a directory apart from the source");
-    check(source, scratch / "link/out", "expected a directory apart from the source");
-    check(scratch / "link", source / "out", "expected a directory apart from the source");
+    check(source, source, "expected a directory outside of the source");
+    check(source, scratch / "place/src/", "expected a directory outside of the source");
+    check(scratch / "link", source, "expected a directory outside of the source");
+    check(source, scratch / "place/../place/src", "expected a directory outside of the source");
+    check(source, scratch / "place", "expected a directory outside of the source");
+    check(source, scratch.path, "expected a directory outside of the source");
+    check(source, source / "out", "expected a directory outside of the source");
+    check(source, source / "a/b/c", "expected a directory outside of the source");
+    check(source, scratch / "link/out", "expected a directory outside of the source");
+    check(scratch / "link", source / "out", "expected a directory outside of the source");
   }
 }
 
@@ -139,7 +139,7 @@ TEST_CASE("a destination that became a link or another directory since it was lo
       if (is_link) fs::create_directory_symlink("precious", scratch / "out");
       if (!is_link) fs::rename(scratch / "precious", scratch / "out");
       const std::string message = message_of([&] { OutputDirectory{destination}; });
-      CHECK(contains(message, is_link ? "found a symbolic link" : "began, found another"));
+      CHECK(contains(message, is_link ? "found a symbolic link" : "start of the run, found another"));
       CHECK((read_tree(scratch / (is_link ? "precious" : "out")) == before));
     }
   }
@@ -153,7 +153,7 @@ TEST_CASE("a directory to be emptied that got a file since it was looked at keep
   write_text(scratch / "out/notes", "mine");
   const auto before = read_tree(scratch / "out");
   const std::string message = message_of([&] { OutputDirectory{destination}; });
-  CHECK(contains(message, "expected only what was in it when the run began, found \"notes\""));
+  CHECK(contains(message, "expected only the files that it had at the start of the run, found \"notes\""));
   CHECK((read_tree(scratch / "out") == before));
 }
 

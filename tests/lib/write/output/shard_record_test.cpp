@@ -184,7 +184,7 @@ TEST_CASE("records that are missing, contradict each other or belong elsewhere a
   REQUIRE(with_result != records.end());
   const auto result = *with_result->results.begin();
   with_result->results.erase(result.first);
-  refused("expected a record of what was found, found none");
+  refused("expected a record of its results, found none");
   (with_result == records.begin() ? records.back() : records.front()).results.insert(result);
   refused("expected results of the matrices that begin in it, found others");
 

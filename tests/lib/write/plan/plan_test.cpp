@@ -71,9 +71,9 @@ TEST_CASE("more experts than config.json says are a warning, once for all blocks
     const Finding& f = found[0];
     CHECK(f.severity == Severity::kWarning);
     CHECK(f.where == "model.layers.1.mlp.experts");
-    CHECK(f.message ==
-          "expected 2 experts as config.json says, found 3, and too many in 1 more block; all of them are "
-          "converted");
+    CHECK(
+        f.message ==
+        "expected 2 experts (config.json), found 3, and too many in 1 more block; all of them are converted");
     write_checkpoint(scratch / "sound", {tensors}, "{}");
     const Plan sound = make_plan(Checkpoint::open(scratch / "sound"), recipe);
     CHECK(findings_of(sound.findings, "experts-extra").empty());
