@@ -7,7 +7,8 @@ namespace twofour {
 namespace {
 
 constexpr unsigned kEncodes = kToNvfp4 | kToLayout;  // a layout takes NVFP4, which other formats become first
-constexpr unsigned kConverting = kConverts | kPlans, kWriting = kConverting | kQuantizes;
+constexpr unsigned kConverting = kConverts | kPlans, kWriting = kConverting | kQuantizes,
+                   kSolving = kWriting | kPrunes | kCompresses;
 constexpr const char* kInputScales = "keep, none, constant, constant=NUMBER, neighbours or from FILE";
 constexpr const char* kDialectFallback =
     "nvfp4: the dialect that the source does not have, for an artifact that of its source; fp8: "
@@ -68,6 +69,14 @@ RuleWord keep_global_scale_word(AskedWord asked) {
   return word;
 }
 
+RuleWord shrink_word(AskedWord asked) {
+  asked.form = AskedWord::Form::kText;
+  asked.values = [](unsigned) { return std::vector<std::string>{"0 to 1"}; };
+  asked.expected = [](std::string_view, bool) { return std::string("a number from 0 to 1"); };
+  asked.is_of_statistics = true;
+  return asked_word<&Rule::shrink>("shrink", std::move(asked));
+}
+
 RuleWord from_default_word() {
   return {
       "from_default", [](const Rule& r) { return r.selection.from_default ? Json() : Json(false); },
@@ -104,7 +113,7 @@ std::vector<RuleWord> table() {
       pattern_word<&Selection::exclude>("exclude"),
       pattern_word<&Selection::also>("also"),
       fold_word({.methods = kToLayout,
-                 .place = {1, 15},
+                 .place = {1, 17},
                  .help = {{kConverting,
                            "What to do if gate and up have different global scales: a layout stores one. "
                            "larger folds both to the larger and refuses if that changes a matrix by more "
@@ -250,6 +259,26 @@ std::vector<RuleWord> table() {
                      .file_fallback = "as quantize {sweeps}",
                      .most = 64,
                      .is_of_statistics = true}),
+      shrink_word({.files = kDropsCodes | kEncodes,
+                   .place = {18, 12},
+                   .help = {{kSolving,
+                             "How much of the products of two inputs, as the statistics have them, is not "
+                             "believed: 0 all, 1 nothing",
+                             "0.5, with a pattern 0.1; 0 by guided statistics"}},
+                   .file_help = "share of the products of two inputs that is taken off",
+                   .file_fallback = "as quantize {shrink}",
+                   .value_name = "SHARE"}),
+      asked_word<&Rule::scale_search>(
+          "scale_search", {.files = kDropsCodes | kEncodes,
+                           .place = {19, 13},
+                           .help = {{kSolving,
+                                     "Scales of 16 weights are tried up to so many codes above the one that "
+                                     "fits the largest",
+                                     "7"}},
+                           .file_help = "codes above the scale of the largest weight that are tried",
+                           .file_fallback = "as quantize {scale_search}",
+                           .most = 16,
+                           .is_of_statistics = true}),
       record_word<&Rule::statistics_hash>("statistics_xxh3_128"),
       record_word<&Rule::statistics_from>("statistics_from"),
       record_word<&Rule::statistics_input>("statistics_input_xxh3_128"),
@@ -257,7 +286,7 @@ std::vector<RuleWord> table() {
       scale_word<&Rule::kept>("kept_global_scales"),
       input_scale_word(
           {.methods = kKeeps | kToDialect | kToNvfp4,
-           .place = {10, 12},
+           .place = {10, 14},
            .help =
                {{kWriting,
                  "nvfp4, quantize: scales of activations, which W4A4 kernels need. keep those of the source; "
@@ -272,7 +301,7 @@ std::vector<RuleWord> table() {
       scale_word<&Rule::input_scales>("input_scales"),
       asked_word<&Rule::one_input_scale_a_layer>(
           "one_input_scale_a_layer", {.methods = kKeeps | kToDialect | kToNvfp4,
-                                      .place = {11, 13},
+                                      .place = {11, 15},
                                       .help = {{kWriting,
                                                 "Experts of a layer share the largest input scale, of gate "
                                                 "and up and of down, as kernels fuse them"}},
@@ -281,7 +310,7 @@ std::vector<RuleWord> table() {
       from_default_word(),
       word_at<draft_experts_of>(
           "draft_experts", {.files = ~unsigned{kKeeps | kDropsCodes},
-                            .place = {12, 14},
+                            .place = {12, 16},
                             .help = {{kWriting,
                                       "Routed experts of layers that predict further tokens (DeepSeek-V4's "
                                       "mtp): keep leaves them as they are, which SGLang reads beside NVFP4 "
