@@ -83,6 +83,19 @@ Json lasting_fingerprint(const Recipe& recipe, const std::vector<Manifest::Sourc
   return {{"recipe", recipe_to_json(recipe)}, {"source", std::move(source)}};
 }
 
+/// The recipe of a run as the fingerprint of a complete artifact may have it: settings that nobody gave are
+/// absent where the artifact lacks them, since an older version made it.
+Recipe as_of_artifact(Recipe recipe, const Recipe& artifact) {
+  for (size_t i = 0; i < std::min(recipe.rules.size(), artifact.rules.size()); ++i) {
+    Rule& rule = recipe.rules[i];
+    const Rule& then = artifact.rules[i];
+    if (!rule.has_default_solving || then.shrink || then.scale_search >= 0) continue;
+    rule.shrink.reset();
+    rule.scale_search = -1;
+  }
+  return recipe;
+}
+
 /// Checks that the global scales which planning read, and which decide folding, are those from which the
 /// artifact was made.
 void check_stored_bits(const std::string& where, const std::vector<uint32_t>& then, const Checkpoint& source,
@@ -221,7 +234,7 @@ uint64_t verify_complete(const fs::path& artifact, const Checkpoint& source, con
   std::vector<Manifest::SourceFile> files;
   for (const Shard& s : source.shards()) files.push_back({s.name, s.file.size(), s.header_hash});
   check_fingerprint(artifact.string(), lasting_fingerprint(manifest.recipe, manifest.sources),
-                    lasting_fingerprint(plan.recipe, files));
+                    lasting_fingerprint(as_of_artifact(plan.recipe, manifest.recipe), files));
   check_stored_bits(artifact.string(), manifest.raw_bits, source, plan);
   ValidateOptions options;
   options.jobs = jobs;
