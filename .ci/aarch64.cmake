@@ -1,11 +1,11 @@
-# Cross-compiles for 64-bit ARM on Debian, with what .ci/setup-aarch64 installs; programs run under qemu-user.
+# Cross-compiles for 64-bit ARM on Debian, with the packages of .ci/setup-aarch64. Programs run under qemu-user.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
 set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
 
-# Without "..", which compilers' command lines would hold after the first configuration only, and all be compiled again.
+# This has no "..". Only the first configuration would have it in command lines, and the next would compile all again.
 get_filename_component(sysroot ${CMAKE_CURRENT_LIST_DIR}/../build/sysroot/aarch64 ABSOLUTE)
 set(CMAKE_FIND_ROOT_PATH ${sysroot} /usr/aarch64-linux-gnu)
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)

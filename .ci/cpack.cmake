@@ -1,4 +1,4 @@
-# What each kind of package holds: .deb the program that uses Debian's libraries, .tar.gz the one that uses none.
+# The content of packages: .deb has the program that uses Debian's libraries, .tar.gz the program that uses none.
 if(CPACK_GENERATOR STREQUAL "DEB")
   set(CPACK_COMPONENTS_ALL shared)
 else()

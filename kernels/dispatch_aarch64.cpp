@@ -6,6 +6,7 @@
 #include "kernels/device/isa.h"
 #include "kernels/floats/float_ops.h"
 #include "kernels/moe/moe_strips.h"
+#include "kernels/numbers/count_ops.h"
 #include "kernels/numbers/quantize_ops.h"
 #include "kernels/pack/prune_pack_driver.h"
 #include "kernels/pack/prune_words.h"
@@ -37,5 +38,7 @@ const QuantizeOps* quantize_ops(Isa isa) {
 const SolveOps& solve_ops(Isa) { return kSolvePortable; }
 
 const FloatOps& float_ops(Isa) { return kFloatOpsPortable; }
+
+const CountOps& count_ops(Isa) { return kCountPortable; }
 
 }  // namespace twofour

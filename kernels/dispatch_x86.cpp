@@ -6,6 +6,7 @@
 #include "kernels/device/isa.h"
 #include "kernels/floats/float_ops.h"
 #include "kernels/moe/moe_strips.h"
+#include "kernels/numbers/count_ops.h"
 #include "kernels/numbers/quantize_ops.h"
 #include "kernels/pack/prune_pack_driver.h"
 #include "kernels/pack/prune_words.h"
@@ -93,6 +94,19 @@ const SolveOps& solve_ops(Isa isa) {
       return kSolveAvx512;
   }
   return kSolvePortable;
+}
+
+const CountOps& count_ops(Isa isa) {
+  switch (isa) {
+    case Isa::portable:
+    case Isa::neon:
+      break;
+    case Isa::avx2:
+      return kCountAvx2;
+    case Isa::avx512:
+      return kCountAvx512;
+  }
+  return kCountPortable;
 }
 
 }  // namespace twofour

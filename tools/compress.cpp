@@ -27,8 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kSolvingWords[] = {keys::kMethod, keys::kSweeps, keys::kShrink,
-                                              keys::kScaleSearch};
+constexpr std::string_view kSolvingKeys[] = {keys::kMethod, keys::kSweeps, keys::kShrink, keys::kScaleSearch};
 
 struct CompressArguments {
   ConversionOptions common;
@@ -61,8 +60,8 @@ void check_kept(const CompressArguments& o) {
   }
 }
 
-void take_solving_words(const CompressArguments& o, Rule& rule) {
-  for (const std::string_view key : kSolvingWords) take_word(o.recipe, key, rule);
+void take_solving_settings(const CompressArguments& o, Rule& rule) {
+  for (const std::string_view key : kSolvingKeys) take_word(o.recipe, key, rule);
 }
 
 void check_options(const CompressArguments& o) {
@@ -71,10 +70,10 @@ void check_options(const CompressArguments& o) {
     throw Error(fmt::format("{}: expected {} beside it, found none",
                             has_budget ? "--budget" : "--budget-stats",
                             has_budget ? "--budget-stats" : "--budget"));
-  Rule said;
-  take_solving_words(o, said);
-  const bool says_how = std::any_of(std::begin(kSolvingWords), std::end(kSolvingWords),
-                                    [&](auto key) { return !rule_word(key).given(said).empty(); });
+  Rule configured;
+  take_solving_settings(o, configured);
+  const bool says_how = std::any_of(std::begin(kSolvingKeys), std::end(kSolvingKeys),
+                                    [&](auto key) { return !rule_setting(key).given(configured).empty(); });
   if (!o.recipe.recipe.empty() && says_how) {
     throw Error(
         "--recipe: expected --method, --sweeps, --shrink and --scale-search as words of its rules, found "
@@ -97,13 +96,13 @@ Recipe rules_of(const CompressArguments& o, Device device, const Common& common)
   RecipeOptions words = o.recipe;
   if (words.layout == "nvfp4") words.layout = "quantize";
   words.statistics = o.budget_statistics;
-  for (const std::string_view key : kSolvingWords) words.words.erase(key);
+  for (const std::string_view key : kSolvingKeys) words.words.erase(key);
   words.collects_statistics = true;
   Recipe recipe = make_recipe(words, o.common);
   if (words.budget.is_given()) take_budget(o.common, words, device, common, recipe);
   recipe = without_statistics(std::move(recipe));
   for (Rule& rule : recipe.rules) {
-    if (words.recipe.empty() && can_solve(rule)) take_solving_words(o, rule);
+    if (words.recipe.empty() && can_solve(rule)) take_solving_settings(o, rule);
   }
   return recipe;
 }
@@ -145,8 +144,8 @@ int show_plan(const CompressArguments& o, const Compression& compression, Device
   return kDone;
 }
 
-/// Calls work(). If an input changed meanwhile, throws Error about the change instead of the error that the
-/// change caused.
+/// Calls work(). If an input changed meanwhile, throws Error about the change instead of the error that it
+/// caused.
 template <class Work>
 int with_inputs(const FileStates& inputs, Work&& work) {
   try {

@@ -1,6 +1,6 @@
 #include "lib/look/diff/diff.h"
 #include "formats/error.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 
 #include <fmt/format.h>
 
@@ -275,7 +275,7 @@ int run_diff(const DiffArguments& o, const Common& common) {
   DiffResult result;
   with_progress(common, [&](Progress& progress) { result = diff(a, b, options, progress); });
   for (const Checkpoint* c : {&a, &b}) c->check_same_files();
-  result.a = o.a;  // a file's own name rather than its directory's
+  result.a = o.a;  // a file's own name instead of its directory's
   result.b = o.b;
   const uint64_t failed = gate.count(result);
   if (!o.html.empty()) write_report(o.html, diff_report(result, failed));

@@ -54,7 +54,7 @@ class TokenTexts {
     try {
       tokenizer_.emplace(Tokenizer::load(model));
     } catch (const Error&) {
-      // Figures do not need the tokenizer.
+      // Ignored, because figures do not need the tokenizer.
     }
   }
   bool exist() const { return tokenizer_.has_value(); }
@@ -189,7 +189,7 @@ void print_figures(const EvalArguments& o, const Common& common, const EvalFigur
   print_stdout("{}, {:.1f} s\n", device_text(common, device), seconds);
 }
 
-/// The texts of the worst predictions: the tokens before each, and the token itself.
+/// The texts of the worst predictions, with the tokens before each and the token itself.
 std::vector<std::string> worst_texts(const EvalFigures& f, std::span<const EvalWindow> windows,
                                      const TokenTexts& texts) {
   std::vector<std::string> found;

@@ -50,7 +50,7 @@ Json to_json(const Tokenizer& tokenizer, const std::string& path, const Continua
           {"tokens", std::move(tokens)}};
 }
 
-/// The first position at which two continuations differ; nullopt if they are equal.
+/// The first position at which two continuations differ. Empty if they are equal.
 std::optional<size_t> parting_of(const Generation& a, const Generation& b) {
   const size_t common = std::min(a.tokens.size(), b.tokens.size());
   for (size_t i = 0; i < common; ++i) {
@@ -59,8 +59,8 @@ std::optional<size_t> parting_of(const Generation& a, const Generation& b) {
   return a.tokens.size() == b.tokens.size() ? std::nullopt : std::optional(common);
 }
 
-/// A table cell: a token and its probability. The token is shown as in the tokenizer's file, or as its id if
-/// the file does not have it.
+/// A table cell with a token and its probability. The token is shown as in the tokenizer's file, or as its id
+/// if the file does not have it.
 std::string cell(const Tokenizer& tokenizer, const Generation& generation, size_t i) {
   if (i >= generation.tokens.size()) return "-";
   const GeneratedToken& t = generation.tokens[i];

@@ -1,5 +1,5 @@
 #include "lib/look/inspect/inspect.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 
 #include <fmt/format.h>
 

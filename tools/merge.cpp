@@ -30,7 +30,7 @@ int run_merge(const fs::path& destination, const Common& common) {
                             destination.string(), path.lexically_relative(destination).string()));
   }
   TaskFile tasks = parse_task_plan(path.string(), read_text(path));
-  tasks.destination = destination;  // it may be mounted elsewhere here
+  tasks.destination = destination;  // it may be mounted at a different place here
   const PlannedSource planned = open_planned(destination.string(), tasks);
   ConvertResult result;
   with_progress(common, [&](Progress& progress) { result = merge_tasks(planned, tasks, progress); });

@@ -125,7 +125,7 @@ std::function<int()> setup_plan(Arguments& args, const Common& common) {
       .value_name("PATH");
   add_take_option(args, o->edit, "--donor, as twofour graft takes them into SRC");
   add_drop_options(args, o->edit);
-  for (const char* edit : {"--take", "--modules", "--experts"}) exclude_rule_words(args, edit);
+  for (const char* edit : {"--take", "--modules", "--experts"}) exclude_rule_settings(args, edit);
   args.exactly_one_of({"--to", "--recipe", "--take", "--modules", "--experts"});
   add_links_option(args, o->common.follow_links);
   args.option("-o,--output", o->output, "Plan to write, for twofour convert --plan")

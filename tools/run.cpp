@@ -80,7 +80,7 @@ RoutedTokens tokens_of(const RunArguments& o, const RuntimeArtifact& artifact, s
   }
   const int64_t stated = o.topk ? *o.topk : artifact.experts_per_token(layer);
   if (o.random) {
-    // Random tokens need no config: each goes to two experts if none is stated.
+    // Random tokens need no config. Each goes to two experts if no number is stated.
     const int64_t topk = stated > 0 ? stated : std::min<int64_t>(2, info.e);
     Tokens drawn = draw_tokens(*o.random, info.h, info.e, topk, o.seed);
     return {{cuda::Float::f32, *o.random, topk, std::move(drawn.hidden), std::move(drawn.ids),

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/recipe/statistics/check_statistics.h"
 #include "lib/recipe/statistics/imatrix.h"
 #include "lib/recipe/statistics/merge_statistics.h"

@@ -51,7 +51,7 @@ Json coverage_to_json(const LayerCoverage& c) {
   return {{"found", c.found}, {"not_sampled", c.not_sampled}, {"not_run", not_run}};
 }
 
-/// The bounds of the sample that is taken of all layers, as JSON. Null stands for no bound.
+/// The bounds of the sample of layers, as JSON. Null stands for no bound.
 Json sample_to_json(const ValidateOptions& o) {
   const auto bound = [](int64_t most) { return most == 0 ? Json(nullptr) : Json(most); };
   return {{"seed", o.seed}, {"tokens", o.tokens}, {"experts", bound(o.experts)}, {"layers", bound(o.layers)}};
@@ -279,7 +279,7 @@ void print_report(const ValidateArguments& o, const Common& common, const Valida
   }
   if (r.device_coverage.found > 0) {
     print_device_layers(r, device, r.device_layers.size() <= kFewRows || common.verbose);
-    // With a source, most reasons are the same as for the layers on the CPU.
+    // With a source, most reasons are the same as the reasons for the layers on the CPU.
     if (r.coverage.found == 0) print_not_run(r.device_coverage, common.verbose);
   }
   if (!r.layers.empty() || !r.device_layers.empty()) print_sample(options);

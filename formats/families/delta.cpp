@@ -125,7 +125,8 @@ constexpr FamilyBlock kQwen4Draft{R"(
 
 /// full_attn_layers counts layers from one.
 std::string_view kimi_mixer(const FamilySizes& sizes, int64_t layer) {
-  if (const std::string_view said = sizes.text("layer_types", layer); !said.empty()) return said;
+  if (const std::string_view configured = sizes.text("layer_types", layer); !configured.empty())
+    return configured;
   return sizes.lists("linear_attn_config.full_attn_layers", layer + 1) ? "full_attention"
                                                                        : "linear_attention";
 }
@@ -206,9 +207,9 @@ constexpr FamilyBlock kKimiVision{R"(
 /// GLM-5.3-Flash. It has an index of tokens in layers of latent attention, and residual streams. Source:
 /// modeling_glm5_next.py.
 std::string_view glm5_mixer(const FamilySizes& sizes, int64_t layer) {
-  const std::string_view said = sizes.text("layer_types", layer);
-  if (said == "deepseek_sparse_attention") return "full_attention";
-  if (!said.empty()) return said;
+  const std::string_view configured = sizes.text("layer_types", layer);
+  if (configured == "deepseek_sparse_attention") return "full_attention";
+  if (!configured.empty()) return configured;
   return layer % 4 == 3 ? "full_attention" : "linear_attention";
 }
 constexpr FamilyBlock kGlm5Delta{R"(
@@ -277,7 +278,7 @@ constexpr FamilyShapes kFamilies[] = {
      .experts = {"num_experts", "num_experts_per_tok", kApart},
      .mlp = {sparse_by_step, "decoder_sparse_step, mlp_only_layers"},
      .mixer = {mixer_by_types, "layer_types, full_attention_interval"},
-     .router = {{.renormalized = Renormalized::kUnlessSaid}},
+     .router = {{.renormalized = Renormalized::kUnlessConfigured}},
      .norms_add_one = true},
     {.model_types = {"qwen3_5_moe_text"},
      .parameters = {kFrame, kTwoNorms, kGatedAttention, kQwen35Delta, kPlainGate, kSparseExperts,

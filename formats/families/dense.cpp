@@ -95,7 +95,7 @@ constexpr FamilyShapes kFamilies[] = {
      .parameters = {kFrame, kTwoNorms, kPlainAttention, kMlp},
      .defaults = R"(hidden_size=4096 intermediate_size=14336 vocab_size=32000 num_hidden_layers=32
        num_attention_heads=32 num_key_value_heads=8 tie_word_embeddings=false)",
-     .traits = {{.windows = WindowRule::kAllOrSaid, .window = 4096, .positions = 131072}}},
+     .traits = {{.windows = WindowRule::kAllOrConfigured, .window = 4096, .positions = 131072}}},
     {.model_types = {"qwen2"},
      .parameters = {kFrame, kTwoNorms, kQwen2Attention, kMlp},
      .defaults = R"(hidden_size=4096 intermediate_size=22016 vocab_size=151936 num_hidden_layers=32

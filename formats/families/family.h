@@ -34,7 +34,7 @@ enum class ParameterKind : uint8_t {
   kAny,          ///< a parameter without a given shape
 };
 
-inline constexpr const char* kUnsaidSize = "?";
+inline constexpr const char* kUnconfiguredSize = "?";
 
 /// The parameters of a model, one on each line:
 ///   NAME  KIND [N, K]  TERM... bias
@@ -43,7 +43,7 @@ inline constexpr const char* kUnsaidSize = "?";
 ///        are complete, such as model.embed_tokens. {a,b} stands for several names, in this order. N and K
 ///        are swapped for names after ~, as in .mlp.{gate,up,~down}_proj.
 /// N, K   Sums of products and quotients of numbers and keys, such as 2*num_key_value_heads*head_dim.
-///        vision_config.depth is a key of an object. kUnsaidSize is a size that is not given.
+///        vision_config.depth is a key of an object. kUnconfiguredSize is a size that is not given.
 /// TERM   Layers, or models, have the parameter if all its terms hold. The terms are:
 ///          KEY      true, or a number that is not 0        KEY=TEXT  equals this text or number
 ///          KEY:N    a list has the layer's number plus N   @CLASS    the layer is of this class

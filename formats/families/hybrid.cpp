@@ -6,7 +6,8 @@ namespace {
 
 /// LFM2. It has short convolutions between layers of attention.
 std::string_view lfm2_mixer(const FamilySizes& sizes, int64_t layer) {
-  if (const std::string_view said = sizes.text("layer_types", layer); !said.empty()) return said;
+  if (const std::string_view configured = sizes.text("layer_types", layer); !configured.empty())
+    return configured;
   const bool all = sizes.stated("full_attn_idxs") == nullptr;
   return all || sizes.lists("full_attn_idxs", layer) ? "full_attention" : "conv";
 }
@@ -117,15 +118,15 @@ constexpr FamilyBlock kGraniteHybrid{R"(
 /// Nemotron-H. Each layer is either mamba, attention, experts or an MLP.
 std::string_view nemotron_mixer(const FamilySizes& sizes, int64_t layer) {
   const std::string_view pattern = sizes.text("hybrid_override_pattern");
-  std::string_view said = sizes.text("layers_block_type", layer);
-  if (said.empty()) said = sizes.text("layer_types", layer);
-  if (said.empty() && layer < static_cast<int64_t>(pattern.size()))
-    said = pattern.substr(static_cast<size_t>(layer), 1);
-  if (said == "M" || said == "linear_attention") return "mamba";
-  if (said == "*" || said == "full_attention") return "attention";
-  if (said == "E") return "moe";
-  if (said == "-") return "mlp";
-  return said;
+  std::string_view configured = sizes.text("layers_block_type", layer);
+  if (configured.empty()) configured = sizes.text("layer_types", layer);
+  if (configured.empty() && layer < static_cast<int64_t>(pattern.size()))
+    configured = pattern.substr(static_cast<size_t>(layer), 1);
+  if (configured == "M" || configured == "linear_attention") return "mamba";
+  if (configured == "*" || configured == "full_attention") return "attention";
+  if (configured == "E") return "moe";
+  if (configured == "-") return "mlp";
+  return configured;
 }
 constexpr FamilyBlock kNemotronFrame{R"(
   . = backbone.layers.#
@@ -185,7 +186,8 @@ constexpr FamilyBlock kMiniMax{R"(
 /// MiniMax-M3. It has layers with an index of tokens, and a few dense layers. The names are those of the
 /// published files; transformers renames them (conversion_mapping.py).
 std::string_view m3_mixer(const FamilySizes& sizes, int64_t layer) {
-  if (const std::string_view said = sizes.text("layer_types", layer); !said.empty()) return said;
+  if (const std::string_view configured = sizes.text("layer_types", layer); !configured.empty())
+    return configured;
   const bool sparse = sizes.number("sparse_attention_config.sparse_attention_freq", layer).value_or(0) != 0;
   return sparse ? "minimax_m3_sparse" : "full_attention";
 }

@@ -26,9 +26,9 @@ constexpr FamilyBlock kQkNorms{".self_attn.{q,k}_norm  norm [head_dim]  use_qk_n
 
 /// The first layers choose experts by tables of tokens. All other layers choose them by scores.
 std::string_view v4_mlp(const FamilySizes& sizes, int64_t layer) {
-  const std::string_view said = sizes.text("mlp_layer_types", layer);
+  const std::string_view configured = sizes.text("mlp_layer_types", layer);
   const bool by_table =
-      said.empty() ? layer < sizes.number("num_hash_layers").value_or(0) : said == "hash_moe";
+      configured.empty() ? layer < sizes.number("num_hash_layers").value_or(0) : configured == "hash_moe";
   return by_table ? "hash" : "sparse";
 }
 constexpr FamilyBlock kV4Streams{kStreams, {"layers.#", "hc_mult"}};
@@ -116,7 +116,7 @@ constexpr FamilyShapes kFamilies[] = {
        moe_layer_freq=1 tie_word_embeddings=false)",
      .experts = {"n_routed_experts", "num_experts_per_tok"},
      .mlp = {sparse_behind_first, "first_k_dense_replace, moe_layer_freq"},
-     .router = kSoftmaxIfSaid},
+     .router = kSoftmaxIfConfigured},
     {.model_types = {"deepseek_v2"},
      .parameters = {kFrame, kTwoNorms, kLatentAttention, kV2Gate, kSparseExperts, kSharedExperts, kDenseMlp,
                     kDraft},
@@ -127,7 +127,7 @@ constexpr FamilyShapes kFamilies[] = {
      .experts = {"n_routed_experts", "num_experts_per_tok", kApart},
      .mlp = {sparse_behind_first, "first_k_dense_replace, moe_layer_freq"},
      // transformers ignores norm_topk_prob for this family.
-     .router = {{.renormalized = Renormalized::kNever, .scaling = 1, .groups = ExpertGroups::kIfSaid}},
+     .router = {{.renormalized = Renormalized::kNever, .scaling = 1, .groups = ExpertGroups::kIfConfigured}},
      .traits = {{.pairs = RopePairs::kNeighbours, .positions = 2048}}},
     {.model_types = {"deepseek_v3", "kimi_k2", "deepseek_v32"},
      .parameters = {kFrame, kTwoNorms, kLatentAttention, kRoutedGate, kSparseExperts, kSharedExperts,
@@ -142,7 +142,7 @@ constexpr FamilyShapes kFamilies[] = {
      .mlp = {sparse_behind_first, "first_k_dense_replace, moe_layer_freq"},
      .drafts = "num_nextn_predict_layers",
      .router = grouped_sigmoid(2.5, 8, 4),
-     .traits = {{.types = 2, .pairs = RopePairs::kAsSaid, .positions = 4096}}},
+     .traits = {{.types = 2, .pairs = RopePairs::kAsConfigured, .positions = 4096}}},
     {.model_types = {"glm_moe_dsa"},
      .parameters = {kFrame, kTwoNorms, kLatentAttention, kRoutedGate, kSparseExperts, kSharedExperts,
                     kDenseMlp, kDraft, kLatentIndexer},
@@ -195,7 +195,7 @@ constexpr FamilyShapes kFamilies[] = {
        tie_word_embeddings=false)",
      .experts = {"n_routed_experts", "num_experts_per_tok", kApart},
      .mlp = {sparse_behind_first, "first_k_dense_replace"},
-     .router = grouped_sigmoid(1, 1, 1, Renormalized::kIfSaid)},
+     .router = grouped_sigmoid(1, 1, 1, Renormalized::kIfConfigured)},
     {.model_types = {"deepseek_v4"},
      .parameters = {kV4, kV4Streams, kV4Head},
      .defaults = kV4Defaults,

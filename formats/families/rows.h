@@ -12,10 +12,10 @@ inline constexpr ExpertStacks kRowStacks{.files = ExpertFiles::kRowStacks};
 inline constexpr ExpertStacks kColumnStacks{.files = ExpertFiles::kColumnStacks};
 
 inline constexpr FamilyRouter kSoftmax{};
-inline constexpr FamilyRouter kSoftmaxIfSaid{.renormalized = Renormalized::kIfSaid};
+inline constexpr FamilyRouter kSoftmaxIfConfigured{.renormalized = Renormalized::kIfConfigured};
 /// The router of DeepSeek-V3, which has a correction, and of families with the same router.
 constexpr FamilyRouter grouped_sigmoid(double scaling, int groups = 1, int kept = 1,
-                                       Renormalized renormalized = Renormalized::kUnlessSaid) {
+                                       Renormalized renormalized = Renormalized::kUnlessConfigured) {
   return {.scores = RouterScores::kSigmoid,
           .renormalized = renormalized,
           .correction = "gate.e_score_correction_bias",
@@ -149,7 +149,8 @@ inline std::string_view sparse_by_step(const FamilySizes& sizes, int64_t layer) 
 }
 /// The class in mlp_layer_types or, without it, "sparse" for all layers after the first few.
 inline std::string_view sparse_behind_first(const FamilySizes& sizes, int64_t layer) {
-  if (const std::string_view said = sizes.text("mlp_layer_types", layer); !said.empty()) return said;
+  if (const std::string_view configured = sizes.text("mlp_layer_types", layer); !configured.empty())
+    return configured;
   const int64_t every = std::max<int64_t>(sizes.number("moe_layer_freq", layer).value_or(1), 1);
   if (sizes.is_list("moe_layer_freq"))
     return sizes.number("moe_layer_freq", layer).value_or(1) != 0 ? "sparse" : "dense";
@@ -159,15 +160,15 @@ inline std::string_view sparse_behind_first(const FamilySizes& sizes, int64_t la
 /// The class in layer_types, where classes may have their names of earlier versions. Without layer_types,
 /// every full_attention_interval-th layer has full attention.
 inline std::string_view mixer_by_types(const FamilySizes& sizes, int64_t layer) {
-  std::string_view said = sizes.text("layer_types", layer);
-  if (said.empty()) {
+  std::string_view configured = sizes.text("layer_types", layer);
+  if (configured.empty()) {
     const int64_t every = std::max<int64_t>(sizes.number("full_attention_interval").value_or(4), 1);
     return (layer + 1) % every == 0 ? "full_attention" : "linear_attention";
   }
-  if (said == "attention" || said == "sliding_attention" || said == "qwen_sparse_attention")
-    said = "full_attention";
-  if (said == "mamba") said = "linear_attention";
-  return said;
+  if (configured == "attention" || configured == "sliding_attention" || configured == "qwen_sparse_attention")
+    configured = "full_attention";
+  if (configured == "mamba") configured = "linear_attention";
+  return configured;
 }
 
 }  // namespace twofour::families

@@ -64,13 +64,13 @@ Json family_defaults(const FamilyShapes& family) {
   for_each_term(family.defaults, [&](std::string_view term) {
     const size_t equals = term.find('=');
     Json& value = defaults[std::string(term.substr(0, equals))];
-    const std::string_view said = term.substr(equals + 1);
-    if (is_digits(said)) {
-      value = number_of(said);
-    } else if (said == "true" || said == "false") {
-      value = said == "true";
+    const std::string_view configured = term.substr(equals + 1);
+    if (is_digits(configured)) {
+      value = number_of(configured);
+    } else if (configured == "true" || configured == "false") {
+      value = configured == "true";
     } else {
-      value = std::string(said);
+      value = std::string(configured);
     }
   });
   return defaults;
@@ -110,7 +110,7 @@ std::optional<int64_t> FamilySizes::size(std::string_view expression, int64_t la
 std::optional<int64_t> FamilySizes::number_at(std::string_view key, int64_t layer, int depth) const {
   if (depth > kDeepest) return std::nullopt;
   if (const auto set = numbers_.find(key); set != numbers_.end()) return set->second;
-  if (const Json* said = stated(key)) return count_of(element(*said, layer));
+  if (const Json* configured = stated(key)) return count_of(element(*configured, layer));
   if (key == "num_hidden_layers" && default_of(key) == nullptr) {
     for (const char* list : {"layers_block_type", "layer_types"}) {
       if (is_list(list)) return static_cast<int64_t>(stated(list)->size());
@@ -205,7 +205,7 @@ bool FamilySizes::holds(std::string_view condition, int64_t layer) const {
 void FamilySizes::add_keys(std::string_view expression, std::vector<std::string>& keys, int depth) const {
   if (depth > kDeepest) return;
   for_each_factor(expression, [&](std::string_view factor) {
-    if (is_digits(factor) || factor == kUnsaidSize) return;
+    if (is_digits(factor) || factor == kUnconfiguredSize) return;
     if (stated(factor) == nullptr && numbers_.find(factor) == numbers_.end()) {
       const Json* value = config_->is_object() && config_->contains(factor) ? nullptr : default_of(factor);
       const std::string_view instead = value == nullptr ? taken_for_null(factor)

@@ -88,7 +88,7 @@ constexpr FamilyShapes kFamilies[] = {
        tie_word_embeddings=false)",
      .experts = {"num_experts", "num_experts_per_tok", kApart},
      .mlp = {sparse_by_step, "decoder_sparse_step, mlp_only_layers"},
-     .router = kSoftmaxIfSaid,
+     .router = kSoftmaxIfConfigured,
      .traits = {{.windows = WindowRule::kEven, .window = 4096, .positions = 32768}}},
     {.model_types = {"qwen3_moe"},
      .parameters = {kFrame, kTwoNorms, kBiasedAttention, kHeadNorms, kDenseMlp, kPlainGate, kSparseExperts,
@@ -99,7 +99,7 @@ constexpr FamilyShapes kFamilies[] = {
        tie_word_embeddings=false)",
      .experts = {"num_experts", "num_experts_per_tok", kApart},
      .mlp = {sparse_by_step, "decoder_sparse_step, mlp_only_layers"},
-     .router = kSoftmaxIfSaid,
+     .router = kSoftmaxIfConfigured,
      .traits = {{.windows = WindowRule::kIfUsed, .window = 4096, .positions = 32768}}},
     {.model_types = {"mixtral"},
      .parameters = {kFrame, kTwoNorms, kPlainAttention, kMixtralBlock, kRenamedBlock},
@@ -130,7 +130,7 @@ constexpr FamilyShapes kFamilies[] = {
        num_attention_heads=16 attention_bias=false num_experts=num_local_experts num_local_experts=64
        num_experts_per_tok=8 tie_word_embeddings=false)",
      .experts = {"num_experts", "num_experts_per_tok", kApart},
-     .router = kSoftmaxIfSaid,
+     .router = kSoftmaxIfConfigured,
      .traits = {{.epsilon = 1e-5, .positions = 4096}}},
     {.model_types = {"flex_olmo"},
      .parameters = {kFrame, kNormsBehind, kBiasedAttention, kWideNorms, kOlmoExperts},
@@ -138,7 +138,7 @@ constexpr FamilyShapes kFamilies[] = {
        num_attention_heads=32 attention_bias=false num_experts=num_local_experts num_local_experts=7
        num_experts_per_tok=5 tie_word_embeddings=false)",
      .experts = {"num_experts", "num_experts_per_tok", kApart},
-     .router = kSoftmaxIfSaid},
+     .router = kSoftmaxIfConfigured},
     {.model_types = {"ernie4_5_moe"},
      .parameters = {kErnieFrame, kTwoNorms, kUseBias, kErnieMlp, kErnieGate, kSparseExperts, kErnieShared},
      .defaults = R"(hidden_size=2560 intermediate_size=12288 vocab_size=103424 num_hidden_layers=28

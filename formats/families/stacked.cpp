@@ -56,13 +56,15 @@ constexpr FamilyBlock kLlama4Block{R"(
 /// keys, values, attention and the MLP. Source of names: conversion_mapping.py. Source of sizes:
 /// modeling_inkling.py.
 std::string_view inkling_mixer(const FamilySizes& sizes, int64_t layer) {
-  if (const std::string_view said = sizes.text("layer_types", layer); !said.empty()) return said;
+  if (const std::string_view configured = sizes.text("layer_types", layer); !configured.empty())
+    return configured;
   const bool local =
       sizes.is_list("local_layer_ids") ? sizes.lists("local_layer_ids", layer) : (layer + 1) % 6 != 0;
   return local ? "hybrid_sliding" : "hybrid";
 }
 std::string_view inkling_mlp(const FamilySizes& sizes, int64_t layer) {
-  if (const std::string_view said = sizes.text("mlp_layer_types", layer); !said.empty()) return said;
+  if (const std::string_view configured = sizes.text("mlp_layer_types", layer); !configured.empty())
+    return configured;
   return layer < sizes.number("dense_mlp_idx").value_or(0) ? "dense" : "sparse";
 }
 constexpr FamilyBlock kInklingFrame{R"(

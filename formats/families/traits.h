@@ -35,17 +35,17 @@ enum class RouterScores {
 
 /// Conditions under which the weights of the chosen experts are normalized to a sum of 1.
 enum class Renormalized {
-  kNever,       ///< never, regardless of norm_topk_prob
-  kIfSaid,      ///< if norm_topk_prob is true
-  kUnlessSaid,  ///< unless norm_topk_prob is false
-  kAlways       ///< always; norm_topk_prob may not be false
+  kNever,             ///< never, regardless of norm_topk_prob
+  kIfConfigured,      ///< if norm_topk_prob is true
+  kUnlessConfigured,  ///< unless norm_topk_prob is false
+  kAlways             ///< always; norm_topk_prob may not be false
 };
 
 /// Conditions under which experts are chosen only from the best topk_group of n_group groups.
 enum class ExpertGroups {
   kNone,
-  kIfSaid,  ///< if topk_method is group_limited_greedy; a group's score is that of its best expert
-  kByTwo    ///< always; a group's score is the sum of its two best scores
+  kIfConfigured,  ///< if topk_method is group_limited_greedy; a group's score is that of its best expert
+  kByTwo          ///< always; a group's score is the sum of its two best scores
 };
 
 /// How a family chooses experts from the scores of the logits gate.weight x. A config with other settings is
@@ -65,16 +65,16 @@ struct FamilyRouter {
 /// The layers whose attention sees only a window of keys.
 enum class WindowRule {
   kNone,
-  kAll,        ///< all layers, if the config has a window
-  kAllOrSaid,  ///< like kAll, or by layer_types
-  kIfUsed,     ///< like kAll, but only if use_sliding_window is true
-  kFrom,       ///< if use_sliding_window is true, layers from max_window_layers on, or by layer_types
-  kEven,       ///< if use_sliding_window is true, even layers before max_window_layers, or by layer_types
-  kAlternate   ///< even layers, or by layer_types
+  kAll,              ///< all layers, if the config has a window
+  kAllOrConfigured,  ///< like kAll, or by layer_types
+  kIfUsed,           ///< like kAll, but only if use_sliding_window is true
+  kFrom,             ///< if use_sliding_window is true, layers from max_window_layers on, or by layer_types
+  kEven,      ///< if use_sliding_window is true, even layers before max_window_layers, or by layer_types
+  kAlternate  ///< even layers, or by layer_types
 };
 
 /// The numbers of a head that are rotated together.
-enum class RopePairs { kHalves, kNeighbours, kAsSaid };
+enum class RopePairs { kHalves, kNeighbours, kAsConfigured };
 
 /// Further settings that the decoder needs to run a family.
 struct FamilyTraits {

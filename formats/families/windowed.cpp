@@ -31,7 +31,8 @@ constexpr FamilyBlock kLaguna{R"(
 
 /// The class in layer_types or, without it, by the list of layers that have a window.
 std::string_view mimo_mixer(const FamilySizes& sizes, int64_t layer) {
-  if (const std::string_view said = sizes.text("layer_types", layer); !said.empty()) return said;
+  if (const std::string_view configured = sizes.text("layer_types", layer); !configured.empty())
+    return configured;
   if (!sizes.is_list("hybrid_layer_pattern"))
     return layer == 0 || (layer + 1) % 6 == 0 ? "full_attention" : "sliding_attention";
   return sizes.number("hybrid_layer_pattern", layer).value_or(0) != 0 ? "sliding_attention"
@@ -53,11 +54,12 @@ constexpr FamilyBlock kMimo{R"(
 
 /// Step-3.5 and 3.7. Sources: modeling_step3p7.py; for the drafts, vLLM 0.33, step3p5_mtp.py.
 std::string_view step_mixer(const FamilySizes& sizes, int64_t layer) {
-  const std::string_view said = sizes.text("layer_types", layer);
-  return said.empty() ? "full_attention" : said;
+  const std::string_view configured = sizes.text("layer_types", layer);
+  return configured.empty() ? "full_attention" : configured;
 }
 std::string_view step_mlp(const FamilySizes& sizes, int64_t layer) {
-  if (const std::string_view said = sizes.text("mlp_layer_types", layer); !said.empty()) return said;
+  if (const std::string_view configured = sizes.text("mlp_layer_types", layer); !configured.empty())
+    return configured;
   const std::string_view all = sizes.text("moe_layers_enum");
   if (all.empty()) return layer > 0 ? "sparse" : "dense";
   // Reads numbers from a text such as "3,4,5".

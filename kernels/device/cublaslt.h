@@ -23,7 +23,7 @@ struct CublasLt {
   decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
   decltype(&cublasLtMatmulAlgoGetHeuristic) choose;
   decltype(&cublasLtMatmul) multiply;
-  std::string missing;  ///< why functions are missing; empty if none is missing
+  std::string missing;  ///< the reason why functions are missing; empty if none is missing
 
   CublasLt() {
     const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);

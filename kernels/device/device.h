@@ -18,8 +18,8 @@ struct CudaDevice {
   uint64_t l2_cache;  ///< size of the L2 cache in bytes
 };
 
-/// The CUDA device that is current for this thread. It is the first device unless another was chosen. Empty
-/// if the build has no CUDA or the machine has no usable device.
+/// The CUDA device that is current for this thread, by default the first device. Empty if the build has no
+/// CUDA or the machine has no usable device.
 std::optional<CudaDevice> cuda_device();
 
 /// The reason why cuda_device() is empty: "built without CUDA", "no driver", ...

@@ -3,8 +3,8 @@
 
 namespace twofour::cuda {
 
-/// Finds a function of the CUDA driver. The driver is not linked, because many machines lack it. Returns
-/// nullptr if the driver is older than CUDA `version` (12040 means 12.4).
+/// Finds a function of the CUDA driver. The driver is not linked, because many machines lack it. Returns null
+/// if the driver is older than CUDA `version` (12040 means 12.4).
 template <class Function>
 Function* driver_function(const char* name, unsigned version) {
   void* found = nullptr;

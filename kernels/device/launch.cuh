@@ -82,8 +82,8 @@ template <class... Parameters, class... Arguments>
 cudaError_t start(cudaStream_t stream, const Launch& how, void (*kernel)(Parameters...),
                   Arguments... arguments) {
   if (how.shared > (48u << 10)) {
-    // Set the limit of the device, not what this launch needs: another thread may launch the kernel with more
-    // at the same time.
+    // Set the device's limit instead of this launch's size, because another thread may launch the kernel with
+    // more memory at the same time.
     const cudaError_t error =
         cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                              cudaFuncAttributeMaxDynamicSharedMemorySize, shared_memory_limit());

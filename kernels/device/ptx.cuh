@@ -119,7 +119,7 @@ __device__ __forceinline__ void wait_barrier(uint32_t barrier, int phase) {
       : "r"(barrier), "r"(phase)
       : "memory");
 }
-/// Synchronizes all threads of a cluster. It orders nothing but begin_barrier.
+/// Synchronizes all threads of a cluster. It orders only begin_barrier.
 __device__ __forceinline__ void arrive_at_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -216,8 +216,8 @@ __device__ __forceinline__ uint32_t bfloat2_of(float low, float high) {
 
 /// A power of two that scales numbers into the range of FP16.
 struct HalfScale {
-  float scale;   ///< scales the largest to 2^14
-  float factor;  ///< 2^14 / scale: undoes `scale`, and the 2^-14 of weights from decode4 and decode8
+  float scale;   ///< scales the largest magnitude to 2^14
+  float factor;  ///< 2^14 / scale: undoes `scale` and the 2^-14 of decode4 and decode8
 };
 /// Computes a HalfScale. `largest` is the largest magnitude, as the bits of a float.
 __device__ __forceinline__ HalfScale half_scale(uint32_t largest) {
@@ -225,7 +225,7 @@ __device__ __forceinline__ HalfScale half_scale(uint32_t largest) {
   return {__uint_as_float((268u - exponent) << 23), __uint_as_float(exponent << 23)};
 }
 
-/// The sum, and the largest, of the values of a warp's lanes. All lanes get the result.
+/// The sum and the largest of the values of a warp's lanes. All lanes get the result.
 template <class T>
 __device__ __forceinline__ T sum_of_warp(T x) {
 #pragma unroll

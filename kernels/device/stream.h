@@ -7,7 +7,7 @@ struct CUstream_st;  // the type that cudaStream_t points to
 
 namespace twofour::cuda {
 
-/// A cudaStream_t, declared so that callers need no CUDA header. nullptr is the default stream.
+/// A cudaStream_t, declared so that callers need no CUDA header. Null is the default stream.
 using Stream = CUstream_st*;
 
 /// The number formats of activations on the device.

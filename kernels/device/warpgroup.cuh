@@ -52,8 +52,8 @@ __device__ __forceinline__ void wait_phase(uint32_t barrier, uint32_t parity) {
       : "r"(barrier), "r"(parity)
       : "memory");
 }
-/// Makes earlier writes to shared memory visible to wgmma: writes by this thread, and writes that it has
-/// seen.
+/// Makes earlier writes to shared memory visible to wgmma. These are writes by this thread and writes that it
+/// has seen.
 __device__ __forceinline__ void fence_for_wgmma() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

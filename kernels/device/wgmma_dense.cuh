@@ -1,9 +1,9 @@
 #pragma once
 #include <cstdint>
 
-/// d += a b by a warpgroup: A [64, 16] in BF16 from registers, in the layout of mma.m16n8k16, 16 rows for
-/// each warp; B [16, N] in BF16, by its descriptor. Source: PTX ISA, wgmma.mma_async. Written out for each
-/// number of columns of B, since the instruction names every register of D.
+/// Computes d += a b by a warpgroup. A [64, 16] is BF16 in registers, in the layout of mma.m16n8k16, with 16
+/// rows per warp. B [16, N] is BF16 and given by its descriptor. Source: PTX ISA, wgmma.mma_async. Each
+/// number of columns of B has its own function, since the instruction names every register of D.
 
 namespace twofour::cuda {
 

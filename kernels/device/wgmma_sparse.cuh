@@ -1,11 +1,11 @@
 #pragma once
 #include <cstdint>
 
-/// d += a b by a warpgroup: A [64, 32] in BF16 with two of every four kept, from registers, B [32, N] in
-/// BF16, by its descriptor. A and `metadata` have the layout of mma.sp::ordered_metadata m16n8k32, 16 rows
-/// for each warp; the lanes of a quad that hold the metadata are 0 and 1 (kSelector 0) or 2 and 3. Source:
-/// PTX ISA, wgmma.mma_async.sp. Written out for each number of columns of B, since the instruction names
-/// every register of D.
+/// Computes d += a b by a warpgroup. A [64, 32] is BF16 in registers, with two of every four kept. B [32, N]
+/// is BF16 and given by its descriptor. A and `metadata` have the layout of mma.sp::ordered_metadata
+/// m16n8k32, with 16 rows per warp. The lanes of a quad that hold the metadata are 0 and 1 (kSelector 0) or 2
+/// and 3. Source: PTX ISA, wgmma.mma_async.sp. Each number of columns of B has its own function, since the
+/// instruction names every register of D.
 
 namespace twofour::cuda {
 

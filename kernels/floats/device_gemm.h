@@ -27,7 +27,7 @@ struct PlaneProduct {
   bool adds = false;
 };
 
-/// Multiplies on CUDA cores alone, in blocks of 64 x 64 results.
+/// Multiplies only on CUDA cores, in blocks of 64 x 64 results.
 void multiply_planes_plainly(const PlaneProduct& product, Stream stream);
 
 /// Products of planes through cuBLASLt, if the machine has it.
@@ -59,8 +59,8 @@ class MatrixProducts {
   /// Computes out = x w' + bias. Rows of out are `stride` floats apart. The result is added to `out` if
   /// `adds` is true.
   void multiply(const DeviceMatrix& w, float* out, int64_t stride, bool adds, Stream stream);
-  /// Multiplies by several matrices, whose results follow each other in a row. Matrices that are also
-  /// adjacent in memory are multiplied as one.
+  /// Multiplies by several matrices, whose results follow each other in a row. Matrices that are adjacent in
+  /// memory are multiplied as one.
   void multiply(std::span<const DeviceMatrix> matrices, float* out, int64_t stride, Stream stream);
   /// Computes sums += x' x, [K, K], for the rows that were set.
   void add_products(float* sums, Stream stream);

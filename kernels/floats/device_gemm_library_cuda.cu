@@ -10,8 +10,8 @@ namespace {
 
 constexpr size_t kWorkspace = 32 << 20;
 
-/// A shape, and the algorithm with which cuBLASLt multiplies it. cuBLASLt reads matrices as column-major: b K
-/// x N, transposed, times a K x M gives out N x M.
+/// A shape, and the algorithm with which cuBLASLt multiplies it. cuBLASLt reads matrices as column-major, so
+/// b (K x N), transposed, times a (K x M) gives out (N x M).
 struct Plan {
   cublasLtMatmulDesc_t product = nullptr;
   cublasLtMatrixLayout_t left = nullptr, right = nullptr, out = nullptr;

@@ -11,7 +11,7 @@
 
 namespace twofour::cuda {
 
-/// How the numbers of a matrix are stored.
+/// The format in which the numbers of a matrix are stored.
 enum class MatrixFormat : int32_t { bf16, f16, f32, fp8, mxfp4, nvfp4 };
 
 /// A matrix [N, K] in device memory, with K contiguous. Its arrays are aligned to 16 bytes.
@@ -19,11 +19,11 @@ struct DeviceMatrix {
   MatrixFormat format = MatrixFormat::bf16;
   const void* weights = nullptr;  ///< numbers [N, K], or codes [N, K/2], the even k in the low nibble
   /// The scales of the weights. NVFP4: E4M3 [N, K/16]. MXFP4: E8M0 [N, K/32]. FP8: F32 [ceil(N / scale_rows),
-  /// ceil(K / scale_cols)], one for every scale_rows rows and scale_cols columns.
+  /// ceil(K / scale_cols)], one scale per scale_rows rows and scale_cols columns.
   const void* scales = nullptr;
   int64_t scale_rows = 1, scale_cols = 16;
   float global_scale = 1;       ///< a factor of all weights
-  const float* bias = nullptr;  ///< [N], or nullptr
+  const float* bias = nullptr;  ///< [N]; may be null
   int64_t n = 0, k = 0;
 };
 
@@ -37,11 +37,11 @@ struct GateUnits {
 struct RowInput {
   const float* x = nullptr;     ///< [rows, K]; the gates if `up` is given
   int64_t stride = 0;           ///< floats from one row to the next; 0 if all rows are the same
-  const float* norm = nullptr;  ///< [K]: x / sqrt(mean of x^2 + epsilon) * norm is multiplied
+  const float* norm = nullptr;  ///< [K]; then x / sqrt(mean of x^2 + epsilon) * norm is multiplied
   double epsilon = 0;
-  const float* more = nullptr;  ///< [K] added to x before anything else; or nullptr
-  float* sum = nullptr;         ///< [K] receives x + more; must not be the memory of x; or nullptr
-  const float* up = nullptr;    ///< [rows, K] with the stride of x; gated up is then multiplied
+  const float* more = nullptr;  ///< [K] added to x before anything else; may be null
+  float* sum = nullptr;         ///< [K] receives x + more; must not be the memory of x; may be null
+  const float* up = nullptr;    ///< [rows, K] with the stride of x; then gated up is multiplied
   GateUnits gate{};
 };
 
@@ -56,7 +56,7 @@ inline constexpr int kMostMatrices = 4;
 
 /// Multiplies one row by matrices with the same K. Their results follow each other in the output. The
 /// operation is limited by bandwidth. Products of decoded weights are exact, and are summed in float32 in an
-/// order that depends on K alone.
+/// order that depends only on K.
 void multiply_row(std::span<const DeviceMatrix> matrices, const RowInput& in, const RowOutput& to,
                   Stream stream);
 
@@ -80,7 +80,7 @@ void split_floats(const float* x, int64_t count, void* high, void* low, Stream s
 
 /// Represents rows [n0, n0 + rows) of a matrix as sums of two BF16 numbers, high and low [rows, K]. The
 /// global scale is not applied. BF16, MXFP4 and NVFP4 need no low numbers. F16 is exact with low numbers. If
-/// `low` is nullptr, low numbers are not written.
+/// `low` is null, low numbers are not written.
 void expand_rows(const DeviceMatrix& matrix, int64_t n0, int64_t rows, void* high, void* low, Stream stream);
 constexpr bool is_exact_in_bf16(MatrixFormat format) {
   return format == MatrixFormat::bf16 || format == MatrixFormat::mxfp4 || format == MatrixFormat::nvfp4;

@@ -11,7 +11,7 @@ struct RowArguments {
   const DeviceMatrix* table;
   const int32_t* ids;
   int count;
-  std::optional<MatrixFormat> format;  ///< the format of all matrices; empty: several
+  std::optional<MatrixFormat> format;  ///< the format of all matrices; empty if they have several
   int64_t e, n, k;
   RowInput in;
   RowOutput to;
@@ -28,7 +28,7 @@ __device__ __forceinline__ RowPlace place_of(const DeviceMatrix* matrices, int64
   return {matrices, n};
 }
 
-/// The matrices for a block's row of the input. nullptr if the row has no matrices.
+/// The matrices for a block's row of the input. Null if the row has no matrices.
 __device__ __forceinline__ const DeviceMatrix* matrices_of(const RowArguments& a) {
   if (a.table == nullptr) return a.matrices;
   const int32_t id = a.ids[blockIdx.y];
@@ -154,7 +154,7 @@ void start_rows(void (*kernel)(RowArguments), int at_once, size_t shared, const 
   launch("product of a row", stream, {grid, kRowThreads, shared, 1, true}, kernel, a);
 }
 
-/// Starts the kernel for matrices of one format. Returns false if the matrices have another format, if K
+/// Starts the kernel for matrices of one format. Returns false if the matrices have a different format, if K
 /// cannot be read in pieces, or if shared memory is too small.
 template <MatrixFormat kFormat>
 bool start_piecewise(const RowArguments& a, int64_t rows, Stream stream) {

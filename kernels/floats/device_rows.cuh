@@ -15,8 +15,7 @@ __device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_flo
 
 /// Decodes eight E2M1 codes to floats times a scale. The first code is in the low nibble.
 __device__ __forceinline__ void decode_codes(uint32_t codes, float scale, float (&to)[8]) {
-  // The exponent and mantissa of E2M1, put in the place of those of FP16, give the value times 2^-14,
-  // including subnormals.
+  // The exponent and mantissa of E2M1, put in FP16's place, give the value times 2^-14, including subnormals.
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const uint32_t two = codes >> (4 * i);  // codes i and i + 4
@@ -27,7 +26,7 @@ __device__ __forceinline__ void decode_codes(uint32_t codes, float scale, float 
 }
 
 /// The factor of codes from decode_codes() for a positive block scale of NVFP4. The exponent and mantissa of
-/// the scale, put in the place of those of FP16, give the value times 2^-8.
+/// the scale, put in FP16's place, give the value times 2^-8.
 __device__ __forceinline__ float scale_of_nvfp4(uint8_t byte) {
   constexpr float kFromHalf = 16384.0f * 256.0f;
   return kFromHalf * __half2float(__ushort_as_half(static_cast<unsigned short>(byte << 7)));
@@ -209,7 +208,7 @@ struct RowAhead {
   }
 };
 
-/// The product of row n of a matrix and a row, without the global scale. A warp computes it that has already
+/// The product of row n of a matrix and a row, without the global scale. A warp computes it after it has
 /// loaded the beginning of the row.
 template <MatrixFormat kFormat>
 __device__ __forceinline__ float dot_row(const DeviceMatrix& m, int64_t n, const SharedRow& x,
@@ -234,7 +233,7 @@ __device__ __forceinline__ float dot_any_row(const DeviceMatrix& m, int64_t n, c
 }
 
 /// A stored piece of a row of weights, copied to a warp's part of shared memory. The code is short, because
-/// weights evict it from the caches of a running model and it must be fetched each time. K must be a multiple
+/// it must be fetched each time: in a running model, weights evict it from the caches. K must be a multiple
 /// of 8 for BF16 and of 64 for NVFP4.
 template <MatrixFormat kFormat>
 struct RowPiece {

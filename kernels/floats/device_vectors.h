@@ -15,7 +15,7 @@ namespace twofour::cuda {
 void gate_rows(const float* gate, const float* up, int64_t m, int64_t n, int64_t stride,
                const GateUnits& units, float* out, Stream stream);
 
-/// x += y.
+/// Computes x += y.
 void add_floats(float* x, const float* y, int64_t count, Stream stream);
 
 /// Multiplies row m of x [m, n] by sigmoid(gates[m]) in place.
@@ -43,8 +43,8 @@ struct LogitFigures {
   int32_t top;        ///< the lowest token with the largest logit
   int32_t unused;
 };
-/// Computes the statistics of `m` rows of logits [m, n]. `tokens` is [m] or nullptr. `other` is [m, n] with
-/// its statistics, or nullptr.
+/// Computes the statistics of `m` rows of logits [m, n]. `tokens` is [m] or null. `other` is [m, n] with its
+/// statistics, or null.
 void logit_figures(const float* logits, int64_t m, int64_t n, const int32_t* tokens, const float* other,
                    const LogitFigures* other_figures, LogitFigures* out, Stream stream);
 

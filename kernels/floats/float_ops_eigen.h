@@ -3,7 +3,7 @@
 // code for another.
 #define EIGEN_DONT_PARALLELIZE
 #define EIGEN_NO_IO
-#define EIGEN_GEMM_TO_COEFFBASED_THRESHOLD 1  // for small products too, whatever their alignment
+#define EIGEN_GEMM_TO_COEFFBASED_THRESHOLD 1  // for small products, too, at any alignment
 #include <Eigen/Core>
 #include <cmath>
 

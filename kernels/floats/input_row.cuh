@@ -151,7 +151,7 @@ class InputRow {
   int64_t k_;
   const SharedRow& to_;
   const float *x_, *up_ = nullptr;
-  float* sum_ = nullptr;  ///< the output for x + more, or nullptr
+  float* sum_ = nullptr;  ///< the output for x + more; may be null
   float4 norms_[kNormsAhead];
   int first_ = static_cast<int>(threadIdx.x) * 4;
   bool is_short_ = false;

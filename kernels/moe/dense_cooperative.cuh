@@ -6,12 +6,12 @@
 #include "kernels/multiply/expert_rows.cuh"
 #include "kernels/numbers/swiglu.cuh"
 
-/// The kernel. There is one block for each multiprocessor, and all blocks run at once. First, each block
+/// The kernel. There is one block per multiprocessor, and all blocks run at once. First, each block
 /// multiplies tiles of 16 stored rows of gate and up, for one expert after another. Then it multiplies tiles
 /// of the result along the K of all experts. In both products, the warps of a block share the steps evenly,
 /// and each warp has a contiguous run of steps. Shared memory has a stage for each step, so a warp starts all
-/// copies at once, and memory stays busy while blocks synchronize between the products. Tried without gain:
-/// more warps with fewer stages, and a ring of stages for larger layers.
+/// copies at once. Memory stays busy while blocks synchronize between the products. Tried without gain: more
+/// warps with fewer stages, and a ring of stages for larger layers.
 
 namespace twofour::cuda {
 
@@ -151,11 +151,10 @@ __global__ void __launch_bounds__(kTokenThreads)
   auto* x = reinterpret_cast<uint4*>(shared + a.shared.x);
   auto* sums = reinterpret_cast<float*>(shared + a.shared.sums);
 
-  // Load hidden first, since everything waits for it. If it were loaded after the weights, it would arrive
-  // last.
+  // Load hidden first, since everything waits for it. After the weights, it would arrive last.
   const HiddenUnit hidden(a, thread);
 
-  // Find the experts that are on this device, and their rows. Each lane has one of them, in their order.
+  // Find the experts that are on this device, and their rows. Each lane has one expert, in their order.
   int own_expert = lane < topk ? local_expert(a.rows, lane) : -1;
   const uint32_t here = __ballot_sync(0xFFFFFFFFu, own_expert >= 0);
   const int segments = __popc(here);

@@ -7,12 +7,12 @@
 
 namespace twofour::cuda {
 
-/// Weights in g8. Strides are in bytes: from one expert to the next, from one step to the next, and from 128
+/// Weights in g8. Strides are the bytes from one expert to the next, from one step to the next, and from 128
 /// stored rows to the next.
 struct CooperativeDenseWeights {
   const uint8_t *codes, *scales;
   const float* global_scale;  ///< [E]
-  const float* row_weight;    ///< [topk], or nullptr
+  const float* row_weight;    ///< [topk]; may be null
   int64_t code_expert, scale_expert, scale_step, scale_rows_128;
   int32_t n, k, steps;  ///< a step is 256 k
   int32_t tiles;        ///< tiles of 16 stored rows in an expert

@@ -12,8 +12,8 @@ CooperativeDenseWeights describe(const DenseArgs& a) {
           a.steps,        a.tiles};
 }
 
-/// The number of blocks. There is one for each multiprocessor, but so few that the part of a block in the
-/// second product does not exceed an even share of both products.
+/// The number of blocks, at most one per multiprocessor. There are fewer if a block's second product would
+/// exceed an even share of both products.
 int blocks_of(const DenseArgs& up, const DenseArgs& down) {
   const int most = up.tiles * up.steps / down.steps + 1;
   return std::min(multiprocessors(), most);
@@ -67,7 +67,7 @@ bool fits_cooperative(const DenseArgs& up, const DenseArgs& down) {
 bool launch_cooperative(const DenseArgs& up, const DenseArgs& down, const void* hidden, Float type,
                         Stream stream) {
   // CUDA refuses a launch with too few multiprocessors. It does not refuse a captured launch, whose blocks
-  // would wait for each other for ever.
+  // would wait for each other forever.
   if (multiprocessors(stream) < multiprocessors()) return false;
   const int blocks = blocks_of(up, down);
   CooperativeDenseArgs a{};

@@ -7,8 +7,8 @@
 
 namespace twofour::cuda {
 
-/// How many launches compute a W4A16 layer of one token. `chosen` is one launch if the layer fits, and
-/// otherwise several.
+/// The number of launches that compute a W4A16 layer of one token. `chosen` is one launch if the layer fits,
+/// and otherwise several.
 enum class DenseMoeLaunches { chosen, one, several };
 
 /// The routed experts of a layer in g8, a layout of dense NVFP4.
@@ -16,7 +16,7 @@ struct DenseMoe : MoeOptions {
   DenseWeights w13;  ///< g8, gated, [E, 2I, H]; I is a multiple of 16
   DenseWeights w2;   ///< [E, H, I]
   /// For W4A4, F32 [1] multipliers of the activations: the first is for hidden, the second for silu(gate) *
-  /// up. nullptr for W4A16.
+  /// up. Null for W4A16.
   const float* w13_input_scale = nullptr;
   const float* w2_input_scale = nullptr;
   bool fused = true;  ///< SwiGLU within the multiplication; if false (W4A4 only), within quantization
@@ -25,12 +25,12 @@ struct DenseMoe : MoeOptions {
 };
 
 /// The number of bytes of workspace that dense_moe needs for up to `m` tokens. It grows with `m` up to 16,384
-/// tokens, the most that are computed at a time if experts have many rows. If experts have few rows, it grows
-/// up to 1024 tokens.
+/// tokens if experts have many rows, and up to 1024 tokens if they have few. These are the most tokens that
+/// are computed at a time.
 size_t dense_moe_workspace(const DenseMoe& moe, int64_t m, int64_t topk);
 
 /// True if dense_moe uses the kernel for many rows with `m` tokens, as in sparse_moe_in_bf16. Then hidden and
-/// the products of a row are BF16. The values between the products always are.
+/// the products of a row are BF16. The values between the products are always BF16.
 bool dense_moe_in_bf16(const DenseMoe& moe, int64_t m, int64_t topk);
 
 /// True if one launch computes the layer for these tokens on this device.

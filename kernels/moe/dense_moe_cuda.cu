@@ -23,10 +23,10 @@ int64_t rows_per_hidden(const DenseMoe& moe, int64_t topk) {
   return moe.w13_input_scale && moe.weight_on_input ? 1 : topk;
 }
 
-/// The number of rows for each expert from which the kernel for many rows is faster.
+/// The number of rows per expert from which the kernel for many rows is faster.
 constexpr int64_t kManyRowsFrom = 5;
 
-/// The number of experts for each row from which rows are not sorted, as in sparse_moe.
+/// The number of experts per row from which rows are not sorted, as in sparse_moe.
 constexpr int64_t kExpertsPerRow = 4;
 
 LayerSizes sizes_of(const DenseMoe& moe, int64_t topk) { return {moe.w13.e, moe.w2.n, moe.w2.k, topk, true}; }
@@ -65,7 +65,7 @@ struct QuantizedWorkspace {
   }
 };
 
-/// The workspace for W4A16 with few rows for each expert.
+/// The workspace for W4A16 with few rows per expert.
 struct FewRowsWorkspace {
   int64_t route, sorted, x, factors, active, y, bytes;
   FewRowsWorkspace(const DenseMoe& moe, int64_t m, int64_t topk) {
@@ -180,8 +180,8 @@ struct Products {
   }
 };
 
-/// Computes W4A16 with few rows for each expert, for the tokens of one pass. Rows are sorted and prepared
-/// once, and the first product writes gate times up in the form that the second product reads.
+/// Computes W4A16 with few rows per expert, for the tokens of one pass. Rows are sorted and prepared once,
+/// and the first product writes gate times up in the form that the second product reads.
 void run_few(const DenseMoe& moe, const MoeTokens& in, uint8_t* base, Stream stream) {
   const FewRowsWorkspace at(moe, in.m, in.topk);
   Products products(moe, in);

@@ -11,7 +11,7 @@ namespace twofour::cuda {
 struct RouterRule : twofour::RouterRule {
   int64_t experts = 0, top_k = 0;
   bool sigmoid = false;               ///< true if `scores` is kSigmoid
-  const float* correction = nullptr;  ///< [experts] in device memory, added only for the choice; or nullptr
+  const float* correction = nullptr;  ///< [experts] in device memory, added only for the choice; may be null
 };
 /// The largest number of experts of a router.
 inline constexpr int64_t kMostRouted = 1024;
@@ -24,7 +24,7 @@ void choose_experts(const RouterRule& rule, const float* logits, int64_t m, int3
 /// Arguments for routing one token in one launch, from its row to its experts.
 struct RoutedToken {
   RouterRule rule;
-  DeviceMatrix router;       ///< [experts, H]; shared memory must hold a row and another 32 KB
+  DeviceMatrix router;       ///< [experts, H]; shared memory must hold a row and 32 KB more
   RowInput in;               ///< the row of the token
   float* normed = nullptr;   ///< [H], receives the row that is multiplied
   uint64_t* sent = nullptr;  ///< [experts] logits in transit; zeros before and after each call

@@ -181,7 +181,7 @@ __device__ __forceinline__ void receive_logits(uint64_t* from, int count, float 
   }
 }
 
-/// The shared memory of a block without the row of the token: a piece for each warp, and later the scores.
+/// The shared memory of a block without the row of the token. It holds a piece per warp, and then the scores.
 constexpr int kRouteShared =
     std::max(kRowWarps * RowPiece<MatrixFormat::bf16>::kBytes, static_cast<int>(sizeof(Scores)));
 static_assert(kRouteShared % 16 == 0);

@@ -22,8 +22,8 @@ inline constexpr int64_t kManyTokens = 16384;
 /// True if the current device can run the kernel for many rows and the kernel accepts these sizes.
 bool knows_many_rows(const LayerSizes& layer);
 
-/// True if the kernel for many rows is faster for `m` tokens. This needs more than one token, and on average
-/// at least `crossing` rows for each expert.
+/// True if the kernel for many rows is faster for `m` tokens. This needs more than one token, and at least
+/// `crossing` rows per expert on average.
 bool many_rows_pay(const LayerSizes& layer, int64_t m, int64_t crossing);
 
 /// The number of bytes of workspace for up to `m` tokens. At most kManyTokens tokens are computed at a time.

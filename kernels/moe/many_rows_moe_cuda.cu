@@ -36,7 +36,7 @@ struct SumArgs {
   int32_t topk, h;
   void* out;  ///< [M, H]
   Float type;
-  bool wide;  ///< out is on a multiple of 16 bytes
+  bool wide;  ///< out is aligned to 16 bytes
 };
 
 /// Computes out[m], the sum of those rows of a token whose experts are on this device, in their order. Each

@@ -20,9 +20,9 @@ struct MoeInput {
   std::span<const float> hidden;          ///< [M, H]
   std::span<const int32_t> topk_ids;      ///< [M, topk]
   std::span<const float> topk_weights;    ///< [M, topk]
-  std::span<const int32_t> expert_map{};  ///< [E'] global to local expert, -1: not here; empty: identity
+  std::span<const int32_t> expert_map{};  ///< [E'] global to local; -1 if not here; empty for identity
   bool weight_on_input = false;           ///< multiply hidden by the router's weight instead of the result
-  double limit = 0;                       ///< gate is at most this, up between -this and this; 0: no clamp
+  double limit = 0;                       ///< gate is at most this, up between -this and this; no clamp if 0
 };
 
 /// The combination of one token and one of its experts.
@@ -43,7 +43,7 @@ std::map<int64_t, std::vector<RoutedRow>> route_rows(std::span<const int32_t> to
 /// or an id is out of range.
 std::vector<double> moe_reference(const MoeInput& input, const WeightRows& w13, const WeightRows& w2);
 
-/// How a kernel rounds: the largest error of each kind of step, relative to the rounded number.
+/// The rounding of a kernel: the largest error of each kind of step, relative to the rounded number.
 struct MoeRounding {
   double sum;          ///< error of an addition, relative to the sum of all magnitudes
   double active;       ///< error of the input of the second multiplication

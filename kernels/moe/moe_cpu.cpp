@@ -30,8 +30,8 @@ int64_t offset_of(const Shape& one, int64_t n, int64_t group, int byte) {
 
 /// True if strips can describe how a layout stores its rows. A 2:4 layout must store each byte of an atom in
 /// one part, with adjacent rows and a fixed step from group to group. A dense layout must store the codes of
-/// a row without gaps, and its scales with one fixed step within four groups and another from four groups to
-/// the next.
+/// a row without gaps, and its scales with one fixed step within four groups and a second one from four
+/// groups to the next.
 template <class L>
 constexpr bool has_strips(bool gated) {
   const Shape one{1, 96, 160, gated};
@@ -277,7 +277,7 @@ class Rows {
   const cuda::MoeTokens& in_;
   std::vector<Expert> experts_;
   std::vector<RoutedRow> rows_;
-  std::vector<int64_t> at_;  ///< [M, topk] positions in rows_, -1: not here
+  std::vector<int64_t> at_;  ///< [M, topk] positions in rows_; -1 if not here
 };
 
 }  // namespace

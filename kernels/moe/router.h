@@ -13,7 +13,7 @@ struct RouterRule {
   bool renormalized = false;            ///< weights of the chosen experts are normalized to a sum of 1
   double scaling = 1;                   ///< factor of all weights
   int64_t groups = 1, kept_groups = 1;  ///< experts are chosen only from the best groups
-  bool sums_two = false;  ///< true: a group's score is the sum of its two best scores; false: its best score
+  bool sums_two = false;                ///< a group's score is the sum of its two best, otherwise its best
 };
 
 /// The experts that a router chose for tokens.

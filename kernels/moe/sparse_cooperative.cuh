@@ -2,24 +2,24 @@
 #include "kernels/moe/sparse_cooperative.h"
 #include "kernels/multiply/sparse_warp.cuh"
 
-/// The kernel: eight blocks, a cluster, share the K of some gates and ups and then of some columns of the
-/// result. There is one block for each multiprocessor, all at once, since clusters wait for each other.
+/// The kernel. A cluster of eight blocks shares the K of some gates and ups, and then the K of some columns
+/// of the result. There is one block per multiprocessor. All run at once, since clusters wait for each other.
 ///   grid.x  blocks of a cluster
 ///   grid.y  clusters
-/// Shared memory has a stage for every step, so that a warp starts all copies of weights without waiting for
-/// room: memory is busy from one end of the layer to the other. A warp multiplies the weights that it copied.
-/// Warps of a block synchronize to add up their sums; blocks of a cluster exchange sums through shared
-/// memory, clusters through the mailbox, which holds finished intermediates.
+/// Shared memory has a stage for every step, so a warp starts all copies of weights without waiting for room.
+/// Memory is busy from one end of the layer to the other. A warp multiplies the weights that it copied. Warps
+/// of a block synchronize to add up their sums. Blocks of a cluster exchange sums through shared memory.
+/// Clusters exchange finished intermediates through the mailbox.
 ///   unit  64 gates and their ups of an expert: 64 k of the second product
 ///   job   a unit's part of K that one warp multiplies
 ///   tile  128 columns of the result
-/// Tried without gain: the last tile in quarters, block scales converted once for each warp, TMA.
+/// Tried without gain: the last tile in quarters, block scales converted once per warp, TMA.
 
 namespace twofour::cuda {
 
 inline constexpr int kClusterBlocks = 8, kCooperativeThreads = 512;
 /// An intermediate step in the mailbox: 64 halves and their factor. Each word holds eight bytes of them. The
-/// other eight bytes of a word become kSent when it is sent; all sixteen bytes are written and read at once.
+/// other eight bytes of a word become kSent when it is sent. All sixteen bytes are written and read at once.
 /// Arbitrary contents of a workspace equal kSent once in 2^64 words. The block that reads a word clears it
 /// for the next launch.
 inline constexpr int kMailboxWords = 17;
@@ -76,7 +76,7 @@ struct CooperativeCursor {
   }
 };
 
-/// Stores the sums of 128 columns over a step that the warp has multiplied.
+/// Stores the sums of 128 columns in the memory of a step that the warp has multiplied.
 __device__ __forceinline__ void store_sums(const float (&sums)[8][1][4], int lane, uint8_t* stage) {
   const int t = lane % 4;
   float4 mine{};
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(kCooperativeThreads)
   const int own_steps = units * (rank + 1) / kClusterBlocks - first_step;
 
   // Start the copies. Each step of the block has a stage: first the steps of the first product, by job, and
-  // then those of the second.
+  // then the steps of the second.
   uint8_t* stages = shared + a.stages;
   uint8_t* down_stages = stages + (own_units << a.parts_log2) * a.job_steps * kStageBytes;
   int pending = 0;
@@ -252,8 +252,8 @@ __global__ void __launch_bounds__(kCooperativeThreads)
       up_cursor.copy(a.up, e, step, (unit - segment * a.strips) * 64, to, lane);
     unit += warps >> a.parts_log2, segment = segment_of(unit);
   }
-  // Splits a job of the second product into a tile and a step. All steps of a tile come before those of the
-  // next tile.
+  // Splits a job of the second product into a tile and a step. All steps of a tile come before the steps of
+  // the next tile.
   const auto split = [&](int job, int& tile, int& step) {
     for (tile = 0; job >= own_steps; ++tile) job -= own_steps;
     tile = cluster + tile * clusters, step = first_step + job;
@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(kCooperativeThreads)
                   cluster_address(up_barrier, to));
   }
 
-  // Most weights have arrived, so the copies that the next kernel starts ahead hardly delay the others.
+  // Most weights have arrived, so copies that the next kernel starts ahead hardly delay the remaining copies.
   release_successor();
 
   // Activation

@@ -29,10 +29,10 @@ struct CooperativeArgs {
   uint4* mailbox;                 ///< [tiles, topk * I/64, kMailboxWords]
   void* out;                      ///< [H]
   uint64_t strip_multiplier;      ///< ceil(2^36 / strips)
-  int32_t strips, up_steps;       ///< of 64 gates an expert; of 64 k of the first product
+  int32_t strips, up_steps;       ///< strips of 64 gates per expert; steps of 64 k of the first product
   int32_t intermediate;           ///< I, the size between the products
   int32_t tiles;                  ///< number of tiles of 128 columns of the result
-  int32_t parts_log2, job_steps;  ///< warps that share the K of a strip in a block, and steps that each does
+  int32_t parts_log2, job_steps;  ///< warps that share the K of a strip in a block, and steps per warp
   int32_t stages;                 ///< position of the stages, in bytes from the start of shared memory
   uint16_t first_unit[kMostClusters + 1];  ///< of a cluster, if all experts are here
 };

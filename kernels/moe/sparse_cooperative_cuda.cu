@@ -20,7 +20,7 @@ struct Cut {
   uint16_t first_unit[kMostClusters + 1];
 };
 
-/// Gives every cluster the same number of steps: clusters with one more tile have fewer units. A block has
+/// Gives every cluster the same number of steps. Clusters with one more tile have fewer units. A block has
 /// sixteen warps. Up to four share the K of a unit, as long as each has a step.
 Cut cut(int64_t h, int64_t i, int64_t topk, int clusters, const SparsePlan& plan) {
   Cut c{};
@@ -45,7 +45,7 @@ Cut cut(int64_t h, int64_t i, int64_t topk, int clusters, const SparsePlan& plan
     most = std::max(most, (last - first) * unit_steps + own_tiles * tile_steps);
     most_units = std::max(most_units, last - first);
   }
-  // The head comes first, then the sums of the first product, then those of the second.
+  // The head comes first, then the sums of the first product, then the sums of the second.
   c.stages = kCooperativeHead +
              (ceil_div(most_units, kClusterBlocks) * kClusterBlocks + ceil_div(tiles, c.clusters)) * kItem;
   c.bytes = c.stages + most * kStageBytes;
@@ -58,7 +58,7 @@ int64_t mailbox_bytes(int64_t h, int64_t i, int64_t topk) {
   return fits ? h / kWarpColumns * topk * (i / kStepK) * kMailboxWords * 16 : 0;
 }
 
-/// The number of clusters that the device runs at once, with one block for each multiprocessor. The driver is
+/// The number of clusters that the device runs at once, with one block per multiprocessor. The driver is
 /// asked only once.
 int clusters_at_once() {
   static std::mutex mutex;
@@ -119,7 +119,7 @@ bool fits_cooperative(const SparseArgs& up, const SparseArgs& down, const Sparse
 bool launch_cooperative(const SparseArgs& up, const SparseArgs& down, SparseLayout layout, void* mailbox,
                         const SparsePlan& plan, Stream stream) {
   // CUDA refuses a launch with too few multiprocessors. It does not refuse a captured launch, whose clusters
-  // would wait for each other for ever.
+  // would wait for each other forever.
   if (multiprocessors(stream) < multiprocessors()) return false;
   const int clusters = std::min(clusters_at_once(), kMostClusters);
   const Cut c = cut(down.n, down.k, down.segments, clusters, plan);

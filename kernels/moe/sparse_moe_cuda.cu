@@ -12,11 +12,11 @@ namespace {
 constexpr const char* kWhere = "sparse_moe";
 /// The number of tokens that are computed at a time. It bounds the workspace.
 constexpr int64_t kMaxTokens = 1024;
-/// The number of experts for each row from which rows are not sorted. So few experts are then shared that
-/// reading them again, mostly from the L2 cache, costs less than sorting.
+/// The number of experts per row from which rows are not sorted. Few experts are then shared. Reading these
+/// again, mostly from the L2 cache, costs less than sorting.
 constexpr int64_t kExpertsPerRow = 4;
 
-/// The number of rows for each expert from which the kernel for many rows is faster.
+/// The number of rows per expert from which the kernel for many rows is faster.
 constexpr int64_t kManyRowsFrom = 5;
 
 /// Computes out[m], the sum of the rows of a token in their order.

@@ -3,8 +3,8 @@
 #include "kernels/multiply/expert_rows.cuh"
 #include "kernels/numbers/swiglu.cuh"
 
-/// The kernel for few rows for each expert. A block of eight warps multiplies tiles of 16 stored rows by few
-/// rows of x. One or several warps work on a tile.
+/// The kernel for few rows per expert. A block of eight warps multiplies tiles of 16 stored rows by few rows
+/// of x. One or several warps work on a tile.
 
 namespace twofour::cuda {
 
@@ -90,8 +90,8 @@ __device__ __forceinline__ void store_sums(const DenseArgs& a, const float (&sum
 ///   grid.x  a.groups tiles for each warp that does not share K
 ///   grid.y  a record of the route
 /// Warps that share K take steps in turn. Each warp copies its weights ahead on its own; x is copied along K
-/// with them, once for the block. Tried without gain: neighbouring steps for each warp, more warps along K
-/// for the last rows, blocks that look up the rows of their expert themselves.
+/// with them, once per block. Tried without gain: neighbouring steps for each warp, more warps along K for
+/// the last rows, blocks that look up the rows of their expert themselves.
 template <class Weights, int kTiles, DenseAccess kAccess>
 __global__ void __launch_bounds__(kDenseThreads, kTiles == 1 ? 3 : 2)
     dense_kernel(const __grid_constant__ DenseArgs a) {

@@ -10,7 +10,7 @@ namespace twofour::cuda {
 /// Activations as the dense kernel reads them. Every row has 32 units of 16 bytes for each 256 k, in the
 /// order of unit_place. A unit has its eight k in the order 0, 4, 1, 5, 2, 6, 3, 7.
 ///   units    [rows, K/256, 32]: BF16, or halves with a factor for each row
-///   factors  [rows]: a power of two, 2^14 / the scale of the halves (decoding divides by 2^14); nullptr for
+///   factors [rows]: a power of two, 2^14 / the scale of the halves (decoding divides by 2^14); null for
 ///            BF16
 /// Units beyond K are not read.
 struct DenseRows16 {
@@ -37,8 +37,8 @@ struct DenseArgs {
   const uint16_t* raw_x;  ///< [.., K] BF16, used instead of x if rows are multiplied one by one
   RowIds rows;
   int32_t rows_per_x;
-  const float* row_weight;  ///< [rows], or nullptr
-  const Route* route;       ///< nullptr: each row is multiplied separately, which needs fits_dense_single
+  const float* row_weight;  ///< [rows]; may be null
+  const Route* route;       ///< null if each row is multiplied separately, which needs fits_dense_single
   const int32_t* sorted;    ///< [rows] in the order of the route
   bool route_from_predecessor;
   // Tiling
@@ -61,8 +61,8 @@ void describe_dense(const DenseWeights& weights, const char* where, DenseArgs& a
 bool fits_dense_single(const DenseArgs& args);
 
 /// Chooses the tiling if `warps_k` is 0, and starts the kernel with `args`, whose tiling need not be set.
-/// Without raw_x, the preceding kernel must be one of ours, and must have started when ids, maps and weights
-/// of rows were ready. The launched kernel may start before the preceding one ends.
+/// Without raw_x, the preceding kernel must be one of twofour's, and must have started when ids, maps and
+/// weights of rows were ready. The launched kernel may start before the preceding one ends.
 void launch_dense(DenseArgs args, int warps_k, Stream stream);
 
 /// True if launch_dense_tokens can multiply by the weights in `args`, with `topk` rows for each token.
@@ -77,10 +77,10 @@ struct PrepareDenseArgs {
   Float type;
   Nvfp4Rows nvfp4;  ///< used instead of x
   int32_t rows_x, k;
-  DenseRows16 to;  ///< BF16 if `to` has no factors, which needs a BF16 x
+  DenseRows16 to;  ///< BF16 if `to` has no factors; then x must be BF16
   RowIds rows;
-  bool rows_are_x;  ///< a row without an expert is skipped: it is never read and may never have been written
-  Route* route;     ///< nullptr: rows are not sorted
+  bool rows_are_x;  ///< a row without an expert is skipped, because it is never read and may be unwritten
+  Route* route;     ///< null if rows are not sorted
   int32_t* sorted;  ///< [rows]
 };
 

@@ -14,8 +14,7 @@ constexpr int kPrepareThreads = 512;
 /// The largest product of the number of rows of x and the number of warps that share K. Each warp has its own
 /// steps of x in shared memory.
 constexpr int kMostSteps = 32;
-/// The number of turns that are enough work for a block, and the number of blocks wanted for each
-/// multiprocessor.
+/// The number of turns that are enough work for a block, and the wanted number of blocks per multiprocessor.
 constexpr int kTurnsOfBlock = 8, kBlocksWanted = 6;
 /// The time that a block takes to start, in turns.
 constexpr int kTurnsToStart = 3;

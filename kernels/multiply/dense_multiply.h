@@ -6,7 +6,7 @@
 
 namespace twofour::cuda {
 
-/// How dense NVFP4 weights are stored on the device: as in a checkpoint, or as g8.
+/// The order in which dense NVFP4 weights are stored on the device: as in a checkpoint, or as g8.
 enum class DenseLayout { rows, g8 };
 
 /// Dense experts in device memory.
@@ -34,17 +34,16 @@ struct Nvfp4Rows {
 enum class DenseEpilogue {
   rows,    ///< out [R, N], gate rows before up rows
   stored,  ///< out [R, N] in the order of stored rows, which g8 interleaves
-  swiglu,  ///< out [R, N/2]: silu(gate) * up, row_weight in both; g8 and gated only, since both are then in
-           ///< one lane
+  swiglu,  ///< out [R, N/2]: silu(gate) * up, row_weight in both; only g8 and gated: one lane then has both
 };
 
 struct DenseOptions {
   const Nvfp4Rows* nvfp4 = nullptr;  ///< if given, W4A4 instead of W4A16
   DenseEpilogue epilogue = DenseEpilogue::rows;
-  float limit = 0;                      ///< limit to which gate and up are clamped; 0: none
-  const int32_t* expert_map = nullptr;  ///< [map_size] from ids to experts, -1: not here; nullptr: identity
+  float limit = 0;                      ///< limit to which gate and up are clamped; 0 if none
+  const int32_t* expert_map = nullptr;  ///< [map_size] from ids to experts; -1 if not here; null for identity
   int64_t map_size = 0;
-  int warps_k = 0;  ///< warps of a block that share K: 1, 2, 4 or 8; 0: chosen automatically
+  int warps_k = 0;  ///< warps of a block that share K: 1, 2, 4 or 8; chosen automatically if 0
 };
 
 size_t dense_multiply_workspace(const DenseWeights& weights, const ExpertRows& rows);

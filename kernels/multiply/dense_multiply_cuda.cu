@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kWhere = "dense_multiply";
 
-/// The number of rows for each expert from which the kernel for many rows is faster.
+/// The number of rows per expert from which the kernel for many rows is faster.
 constexpr int64_t kManyRowsFrom = 5;
 
 /// True if the kernel for many rows can multiply by these weights.

@@ -6,9 +6,9 @@
 
 /// The work of one warp of the dense multiplication: steps of 16 stored rows by 256 k, with m16n8k16. The
 /// order of k within a step does not matter as long as weights and x have the same order. Lane t of a quad (t
-/// = lane % 4) reads 64 adjacent k, two chunks of 16 bytes of codes. Each 8 of the k are a word, which makes
-/// two fragments. A word gives codes i and i + 4 at once, so the 8 numbers of x have the order 0, 4, 1, 5, 2,
-/// 6, 3, 7.
+/// = lane % 4) reads 64 adjacent k, two chunks of 16 bytes of codes. Each 8 k form a word, which makes two
+/// fragments. A word gives codes i and i + 4 at once, so the 8 numbers of x have the order 0, 4, 1, 5, 2, 6,
+/// 3, 7.
 
 namespace twofour::cuda {
 
@@ -100,8 +100,8 @@ TWOFOUR_HD constexpr int dense_tiles(int n, bool g8) {
   return n / 128 * 8 + (rest == 0 ? 0 : rest <= 16 ? 4 : 8);
 }
 
-/// How stored weights are read: with wide reads of rows as in a checkpoint, with wide reads of g8, or byte by
-/// byte.
+/// The access to stored weights: with wide reads of rows as in a checkpoint, with wide reads of g8, or byte
+/// by byte.
 enum class DenseAccess { rows, g8, bytes };
 
 /// True if weights are g8. This is a compile-time constant unless kAccess is bytes.
@@ -132,8 +132,8 @@ __device__ __forceinline__ int row_of_stage(int i) { return i / 4 * 2 + i / 2 % 
 __device__ __forceinline__ int dense_code_place(int i, int chunk) {
   return i * (kDenseStepK / 2) + (chunk ^ i % 2) * 16;
 }
-/// The place of block scales 4 * `four` to 4 * `four` + 3 of row `i` in a stage. The order is that of the
-/// 128x4 tiles of g8.
+/// The place of block scales 4 * `four` to 4 * `four` + 3 of row `i` in a stage. The order is the order of
+/// the 128x4 tiles of g8.
 __device__ __forceinline__ int dense_scale_place(int i, int four) {
   return kDenseCodeBytes + four * 64 + i % 4 * 16 + i / 4 * 4;
 }
@@ -251,7 +251,7 @@ template <int kTiles>
 struct DenseInput {
   int at[kTiles];  ///< bytes to the unit of the lane's first word
 
-  /// There are `m` rows. Other rows read the last of these, and their products are ignored.
+  /// There are `m` rows. Other rows read the last of these rows, and their products are ignored.
   __device__ __forceinline__ DenseInput(int m, int lane) {
 #pragma unroll
     for (int q = 0; q < kTiles; ++q) {

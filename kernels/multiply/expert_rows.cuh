@@ -14,7 +14,7 @@ namespace twofour::cuda {
 /// The workspace of a multiplication of rows by experts, as bytes from its start.
 struct MultiplyWorkspace {
   int64_t halves, factors;  ///< activations as its kernel reads them
-  int64_t route, sorted;    ///< rows by expert: Route, and the rows in its order
+  int64_t route, sorted;    ///< rows by expert, as Route and the rows in its order
   int64_t bytes;
 
   MultiplyWorkspace(int64_t half_bytes, int64_t factor_count, int64_t rows, int64_t experts) {
@@ -27,8 +27,7 @@ struct MultiplyWorkspace {
 };
 
 /// The number of rows that a kernel multiplies at a time, if experts have `mean` rows on average. It was
-/// measured on layers of both shapes in tools/bench/README.md, in which the numbers of rows vary around the
-/// mean.
+/// measured on layers of both shapes in tools/bench/README.md. Their numbers of rows vary around the mean.
 constexpr int tile_of_mean(int mean) { return mean <= 6 ? 8 : mean <= 16 ? 16 : 32; }
 
 /// The local expert for an id, or -1.

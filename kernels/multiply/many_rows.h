@@ -5,13 +5,13 @@
 #include "kernels/multiply/dense_multiply.h"
 #include "kernels/multiply/sparse_launch.h"
 
-/// Products with many rows for each expert, on the warpgroup instructions of sm_90a. Weights are decoded once
-/// for up to kMostRows rows.
+/// Products with many rows per expert, by the warpgroup instructions of sm_90a. Weights are decoded once for
+/// up to kMostRows rows.
 
 namespace twofour::cuda {
 
 /// The possible limits of rows for a record of the route. The limit is chosen by the average number of rows
-/// of an expert. kMostRows is for g8 only: tensor cores multiply 2:4 weights twice as fast, and shared memory
+/// of an expert. kMostRows is only for g8. Tensor cores multiply 2:4 weights twice as fast, so shared memory
 /// could not supply rows of x in time.
 inline constexpr int kMostRows = 256, kWideRows = 128, kMiddleRows = 48, kNarrowRows = 32;
 
@@ -24,21 +24,21 @@ struct ManyRows {
   int32_t most;                ///< largest number of rows of a record, from rows_of_record
   const Route* route;          ///< records of the rows
   const int32_t* sorted;       ///< [R] rows in the order of the route
-  const float* sorted_weight;  ///< [R] factors of the sorted rows, or nullptr
-  const uint16_t* x;           ///< [.., K] BF16, on a multiple of 16 bytes
+  const float* sorted_weight;  ///< [R] factors of the sorted rows; may be null
+  const uint16_t* x;           ///< [.., K] BF16, aligned to 16 bytes
   bool x_is_sorted;  ///< x has a row for each of `sorted`, in its order; required if `most` is kMostRows.
-                     ///< Else row r has x[r / rows_per_x]
+                     ///< Otherwise, row r has x[r / rows_per_x]
   int64_t x_rows;    ///< rows of sorted x, at least as many as the rows of all records
   int32_t rows_per_x;
   uint64_t x_multiplier;      ///< ceil(2^36 / rows_per_x) if rows_per_x is above 1
-  const float* x_factor;      ///< [1] a factor of all of x, or nullptr
+  const float* x_factor;      ///< [1] a factor of all of x; may be null
   const float* global_scale;  ///< [E]
   int32_t e, n, k;
   bool gated;   ///< columns c and n / 2 + c are gate and up
-  bool active;  ///< out [R, I] BF16 in the order of `sorted`, silu(gate) * up or relu(x)^2; else out[r] of
-                ///< [R, N]. For gated g8 weights, in the order of permuted_k
+  bool active;  ///< out [R, I] BF16 in the order of `sorted`, silu(gate) * up or relu(x)^2; otherwise out[r]
+                ///< of [R, N]. For gated g8 weights, in the order of permuted_k
   float limit;
-  void* out;  ///< on a multiple of 16 bytes
+  void* out;  ///< aligned to 16 bytes
   Float out_type;
   float* parts;          ///< the sums of ManyRowsParts, for items that several blocks multiply
   int32_t* parts_ready;  ///< zeroed counters; each product has its own
@@ -63,7 +63,7 @@ inline constexpr int64_t kMostRoutedExperts = 8192;
 struct RouteMany {
   RowIds rows;
   int32_t most;             ///< largest number of rows of a record
-  const float* row_weight;  ///< [R] factors, or nullptr
+  const float* row_weight;  ///< [R] factors; may be null
   Route* route;             ///< has route_many_bytes bytes
   int32_t* sorted;          ///< [R]
   float* sorted_weight;     ///< [R], used with row_weight
@@ -85,7 +85,7 @@ struct GatherRows {
   Float type;
   int64_t rows, k;     ///< `rows` is the largest number of rows to write
   bool permuted;       ///< true to write in the order of permuted_k
-  const Route* route;  ///< nullptr: rows of x in their order; else a row for each of `sorted`, in its order:
+  const Route* route;  ///< if null, rows of x in their order; else a row for each of `sorted`, in its order:
   const int32_t* sorted;  ///< row r is of x[r / rows_per_x]
   int32_t rows_per_x;
 };
@@ -104,7 +104,7 @@ ManyRows sort_many_rows(const RowIds& ids, const ExpertRows& rows, int64_t exper
 /// Writes the x of a product with g8 weights into its workspace. Sorts the rows if the product requires it.
 void gather_rows(const ExpertRows& rows, void* workspace, ManyRows& product, Stream stream);
 
-/// True if rows are BF16, aligned for the kernel, and at least `crossing` for each expert on average.
+/// True if rows are BF16 and aligned for the kernel, and experts have at least `crossing` rows on average.
 bool are_many_rows(const ExpertRows& rows, int64_t experts, int64_t crossing);
 
 /// Sorts rows and describes their products with the weights `w` [E, N, K], which have a `global_scale`.

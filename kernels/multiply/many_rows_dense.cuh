@@ -7,17 +7,17 @@
 #include "kernels/multiply/many_rows_width.cuh"
 #include "kernels/numbers/bf16_codes.cuh"
 
-/// g8 weights of the many-row kernel. A stage has a unit of 256 stored rows (two m-tiles for each warpgroup)
-/// or of 128 (one m-tile for each) by 64 k.
+/// g8 weights of the many-row kernel. A stage has a unit of 256 stored rows (two m-tiles per warpgroup) or of
+/// 128 (one m-tile per warpgroup) by 64 k.
 ///
-/// The order of k within 64 is free as long as both sides share it. Lane t of a quad takes 16 neighbours: one
-/// block scale and 8 bytes of codes. Each word of codes is two fragments, and gives codes i and i + 4 at
+/// The order of k within 64 is free as long as both operands share it. Lane t of a quad takes 16 neighbours:
+/// one block scale and 8 bytes of codes. Each word of codes is two fragments, and gives codes i and i + 4 at
 /// once. So x has k = 16t + 8v + 2j + r + 4b at place 16 (2v + j) + 8r + 2t + b of its 64.
 ///
-/// The match of MMA rows and stored rows is free too. If gated, a lane has gates in MMA row g and the ups of
-/// the same columns in row g + 8. With two m-tiles the columns are c and c + 4, neighbours in that order;
-/// with one m-tile a pair of lanes has neighbours. The eight lanes of a store have neighbours too. If not
-/// gated, a lane has four neighbouring rows, or two. `place_of_row` puts rows that lanes read together on
+/// The assignment of stored rows to MMA rows is free, too. If gated, a lane has gates in MMA row g and the
+/// ups of the same columns in row g + 8. With two m-tiles the columns are c and c + 4, neighbours in that
+/// order; with one m-tile a pair of lanes has neighbours. The eight lanes of a store have neighbours too. If
+/// not gated, a lane has four neighbouring rows, or two. `place_of_row` puts rows that lanes read together on
 /// different banks.
 
 namespace twofour::cuda {
@@ -55,16 +55,15 @@ __device__ __forceinline__ void give_tile(const float (&sums)[kCount], const Sto
 template <int kTiles>
 struct DenseTiles : DenseStrides {
   static constexpr int kStepK = 64;
-  /// True if all sums start at zero; false if only the sums of the used width start at zero. No result
-  /// depends on it, but the order in which the compiler arranges the loop does. The other value takes 3 %
-  /// longer in layers.
+  /// True if all sums start at zero, false if only the sums of the used width do. It changes no result, but
+  /// the order in which the compiler arranges the loop. The other value takes 3 % longer in layers.
   static constexpr bool kClearAll = false;
   static constexpr int kCodes = 0;                  ///< [128 rows][place of a row][32]
   static constexpr int kRawScales = kTiles * 4096;  ///< [128 rows][32][16] E4M3
   /// The position of the converted scales, [128 rows][warp][half][lane], pairs of BF16 times 2^119. With 256
   /// rows, they overlap raw scales that are read before.
   static constexpr int kScales = kTiles == 2 ? 9088 : 4608;
-  static constexpr int kTileScales = 136;  ///< bytes of a warp's m-tile: two banks more than its lanes use
+  static constexpr int kTileScales = 136;  ///< bytes of a warp's m-tile, two banks more than its lanes use
   static constexpr int kBytes = kScales + kTiles * 8 * kTileScales;  ///< bytes of a stage
   static constexpr float kDecodedFactor = 0x1p7;
   using Layout = GateUpInterleaved8;

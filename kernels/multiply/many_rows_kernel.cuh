@@ -3,10 +3,10 @@
 
 #include "kernels/multiply/many_rows_parts.cuh"
 
-/// The kernel for many rows. A block multiplies columns of an expert, up to 128 for each multiplying
-/// warpgroup, by up to Width::kMost of the expert's rows. Then it continues with its next item. Some warps
-/// copy weights and rows of x ahead into a ring of stages. Some warps convert the block scales in the stages
-/// and look up rows. Warpgroups decode the weights of their columns into registers and multiply.
+/// The kernel for many rows. A block multiplies columns of an expert, up to 128 per multiplying warpgroup, by
+/// up to Width::kMost of the expert's rows. Then it continues with its next item. Some warps copy weights and
+/// rows of x ahead into a ring of stages. Some warps convert the block scales in the stages and look up rows.
+/// Warpgroups decode the weights of their columns into registers and multiply.
 
 namespace twofour::cuda {
 
@@ -16,7 +16,7 @@ inline constexpr int kHelpers = (Width::kCopyWarps + Width::kConvertWarps) / 4;
 template <class Width>
 inline constexpr int kManyRowsThreads = (kHelpers<Width> + Width::kWarpgroups) * kWarpgroup;
 /// The registers of a thread when the block starts. The registers of the block's warpgroups must add up to
-/// the same total; otherwise the block would wait for more for ever.
+/// the same total; otherwise the block would wait forever for registers.
 template <class Width>
 inline constexpr int kStartRegisters = 65536 / kManyRowsThreads<Width> / 8 * 8;
 inline constexpr int kRowBytes = 128;  ///< bytes of 64 k of a row of x
@@ -24,7 +24,7 @@ inline constexpr int kRowBytes = 128;  ///< bytes of 64 k of a row of x
 /// Offsets in shared memory, in bytes.
 template <class Tiles, class Width>
 struct ManyRowsShared {
-  static constexpr int kX = 0;  ///< of a stage: for each 64 k Width::kMost rows
+  static constexpr int kX = 0;  ///< of a stage, with Width::kMost rows for each 64 k
   static constexpr int kWeights = Tiles::kStepK / 64 * Width::kMost * kRowBytes;
   static constexpr int kUnits = Width::kWarpgroups / 2;  ///< units of weights; two warpgroups multiply one
   static constexpr int kStage = (kWeights + kUnits * Tiles::kBytes + 1023) / 1024 * 1024;
@@ -34,7 +34,7 @@ struct ManyRowsShared {
   /// converted by the same warps.
   static constexpr int kTurns = Width::kConvertWarps / Width::kConvertTogether;
   static constexpr int kStages = ((227 << 10) - 1024 - kHead) / kStage / kTurns * kTurns;
-  static constexpr int kBytes = kStages * kStage + kHead + 1024;  ///< to begin on a multiple of 1024
+  static constexpr int kBytes = kStages * kStage + kHead + 1024;  ///< 1024 bytes of space for alignment
   static_assert(24 * kStages <= kParts, "barriers before the parts");
   static_assert(kStages >= 4 && Width::kMost % 16 == 0);
 };
@@ -52,10 +52,10 @@ template <class Width>
 struct ScatteredRows {
   static constexpr int kApart = 16, kEach = Width::kMost / kApart;
   const ManyRows& rows;
-  int row, chunk, count;  ///< count: of rows, from the warp's first four on
+  int row, chunk, count;  ///< `count` is of rows, from the warp's first four on
   uint32_t to;
   const uint8_t* x;
-  uint32_t units[kEach];  ///< of 16 bytes, to the beginnings of rows; behind the last row, that row again
+  uint32_t units[kEach];  ///< of 16 bytes, to the beginnings of rows; after the last row, that row again
 
   template <class Tiles>
   __device__ __forceinline__ ScatteredRows(const ManyRowsArgs<Tiles>& a, int thread)
@@ -88,7 +88,7 @@ struct ScatteredRows {
 };
 
 /// Copies sorted rows by TMA in boxes. Each block of a pair copies every other box to both blocks. One thread
-/// starts the copies. Rows after those of the record are copied, too.
+/// starts the copies. Rows after the record's rows are copied, too.
 struct SortedRows {
   static constexpr int kBoxRows = 64, kBoxBytes = kBoxRows * kRowBytes, kBlocks = PairedRows::kBlocks;
   static constexpr uint16_t kBoth = (1 << kBlocks) - 1;
@@ -310,8 +310,9 @@ __global__ void __launch_bounds__(kManyRowsThreads<Width>, 1)
   const PartRing<Width> parts(head + Shared::kParts);
   if (threadIdx.x == 0) {
     for (int s = 0; s < Shared::kStages; ++s) {
-      // Arrivals at the three barriers: copying threads and the thread that starts TMA; converting threads;
-      // multiplying threads, and one lane of each multiplying warp of the other block.
+      // Copying threads and the thread that starts TMA arrive at the first barrier, converting threads at the
+      // second, and multiplying threads and one lane of each multiplying warp of the other block at the
+      // third.
       init_barrier(landed + s * 8, kCopyThreads<Width> + kOthers);
       init_barrier(full + s * 8, 32 * Width::kConvertTogether);
       init_barrier(empty + s * 8, Width::kWarpgroups * (kWarpgroup + 4 * kOthers));

@@ -25,7 +25,7 @@ struct ItemPart {
 /// are divided equally among all blocks. Within its share, a block starts with the last item, so that its
 /// sums are ready when the next block finishes the rest of that item and adds them.
 struct Schedule {
-  static constexpr int kWorthSteps = 8;  ///< steps that sharing must save for each block
+  static constexpr int kWorthSteps = 8;  ///< steps that sharing must save per block
   static constexpr int kLeastSteps = 8;  ///< smallest number of steps of a block
   int steps, block, blocks, rounds, first, begin, end, last, parts;
 
@@ -170,8 +170,8 @@ struct PartMaker {
   }
 };
 
-/// The sums of a part of an item that one block passes to another: a float4 from every lane, for each warp
-/// and each eight rows.
+/// The sums of a part of an item that one block passes to another. There is a float4 from every lane, for
+/// each warp and each eight rows.
 template <class Width>
 struct SharedSums {
   float4* sums;    ///< sums of this warp

@@ -53,10 +53,10 @@ __device__ __forceinline__ void for_rows_of_warp(const RouteMany& a, int begin, 
   }
 }
 
-/// Sorts rows by expert and keeps their order within an expert: if an expert has several records, the last
-/// bits of a row depend on its record. Each warp of the kBlocks blocks has a contiguous share of the rows,
-/// and counts its rows for each expert. From the counts of all warps, it computes the position of its first
-/// row for each expert.
+/// Sorts rows by expert. Keeps their order within an expert, because the last bits of a row depend on its
+/// record if an expert has several records. Each warp of the kBlocks blocks has a contiguous share of the
+/// rows, and counts its rows for each expert. From the counts of all warps, it computes the position of its
+/// first row for each expert.
 template <int kBlocks>
 __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__ RouteMany a, int warps) {
   extern __shared__ int counts[];  // [E] of this block's rows, [E] places of its first, [kWarps], [warps][E]
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const __grid_constant__
 /// numbers, so that each thread writes adjacent numbers.
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(const __grid_constant__ GatherRows a, bool wide, uint16_t* to) {
-  constexpr int kPitch = 72;  // numbers from one 64 to the next, on other banks
+  constexpr int kPitch = 72;  // numbers from one 64 to the next, on different banks
   __shared__ __align__(16) uint16_t places[kThreads / 4 * kPitch];
   wait_for_predecessor();
   release_successor();

@@ -6,20 +6,19 @@
 #include "kernels/multiply/sparse_warp.cuh"
 #include "kernels/numbers/bf16_codes.cuh"
 
-/// 2:4 weights of the many-row kernel: a unit of 256 columns (128 for each warpgroup) by 64 k a stage.
+/// 2:4 weights of the many-row kernel. A stage has a unit of 256 columns (128 per warpgroup) by 64 k.
 ///
-/// The match of MMA rows and columns of the matrix is free. A warpgroup's 128 columns are eight chunks of 16;
-/// warp w multiplies chunks w and w + 4. If gated, the first four chunks are gates and the others the ups of
-/// the same columns. A lane has four neighbours c to c + 3 of its chunk: m-tile 0 has c in MMA row g and c +
-/// 1 in row g + 8, m-tile 1 the next two.
+/// The assignment of columns of the matrix to MMA rows is free. A warpgroup's 128 columns are eight chunks of
+/// 16; warp w multiplies chunks w and w + 4. If gated, the first four chunks are gates and the others the ups
+/// of the same columns. A lane has four neighbours c to c + 3 of its chunk: m-tile 0 has c in MMA row g and c
+/// + 1 in row g + 8, m-tile 1 the next two.
 
 namespace twofour::cuda {
 
 struct SparseTiles {
   static constexpr int kStepK = 64;
-  /// True if all sums start at zero; false if only the sums of the used width start at zero. No result
-  /// depends on it, but the order in which the compiler arranges the loop does. The other value takes 10 to
-  /// 18 % longer.
+  /// True if all sums start at zero, false if only the sums of the used width do. It changes no result, but
+  /// the order in which the compiler arranges the loop. The other value takes 10 to 18 % longer.
   static constexpr bool kClearAll = true;
   static constexpr int kComp = 0;          ///< [warpgroup][group of 16 k][quad][128]
   static constexpr int kMeta = 4096;       ///< [warpgroup][odd quads][group][128]
@@ -174,9 +173,9 @@ struct SparseTiles {
   }
 
   /// Calls `store(row, its StoredRow, column, four, ups)` with the sums of four adjacent columns at a time.
-  /// `row` is the row in the item, and `column` is the first of the four columns among those of the
-  /// warpgroup. If gated, the lane with the gates and the lane with the ups take every other row, each with
-  /// both gates and ups.
+  /// `row` is the row in the item, and `column` is the first of the four among the warpgroup's columns. If
+  /// gated, the lane with the gates and the lane with the ups take every other row, each with both gates and
+  /// ups.
   template <int kCount, class Store>
   __device__ static __forceinline__ void give_sums(const float (&sums)[2][kCount], const Store& store,
                                                    int /*warpgroup*/, int warp, int lane) {

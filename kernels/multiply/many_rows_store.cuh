@@ -5,13 +5,13 @@
 #include "kernels/multiply/many_rows.h"
 #include "kernels/numbers/swiglu.cuh"
 
-/// Stores the sums of an item. The multiplying warps do nothing else meanwhile, so there are no branches
-/// between numbers: they are computed in parallel.
+/// Stores the sums of an item. The multiplying warps do nothing else meanwhile. Without branches between
+/// them, numbers are computed in parallel.
 
 namespace twofour::cuda {
 
-/// How sums become results. `gated` is silu(gate) * up and `squared` is relu(x)^2, both in BF16. `bf16` and
-/// `other` are the sums themselves in BF16 or in another type.
+/// The way from sums to results. `gated` is silu(gate) * up and `squared` is relu(x)^2, both in BF16. `bf16`
+/// and `other` are the sums themselves in BF16 or in another type.
 enum class Finish { gated, squared, bf16, other };
 
 /// Calls `f.template operator()<kFinish>()` with the Finish of a product.

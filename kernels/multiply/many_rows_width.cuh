@@ -3,17 +3,17 @@
 
 #include "kernels/multiply/many_rows.h"
 
-/// How the instructions of an item depend on the number of rows of x.
+/// The instructions of an item, which depend on the number of rows of x.
 
 namespace twofour::cuda {
 
-/// How a block is divided. For up to 256 rows, two warpgroups multiply 64 columns each, one m-tile, so that
+/// The division of a block. For up to 256 rows, two warpgroups multiply 64 columns each, one m-tile, so that
 /// each thread has registers for all sums. Two blocks, a cluster, have adjacent columns, and each copies half
 /// of the rows of x to both. For up to 128 rows, two warpgroups multiply two m-tiles each. For up to 48 rows,
-/// four warpgroups do, since decoding is then most of the work. For up to 32 rows, they have fewer rows to
-/// copy. All widths are loops of one kernel. Work that is pending from one step to the next would make the
-/// compiler serialize wgmma (C7512). Tried without gain: widths 40, 56 and 80, and four warpgroups of one
-/// m-tile for up to 96 rows.
+/// four warpgroups multiply two m-tiles each, since decoding is then most of the work. For up to 32 rows,
+/// they have fewer rows to copy. All widths are loops of one kernel. Work that is pending from one step to
+/// the next would make the compiler serialize wgmma (C7512). Tried without gain: widths 40, 56 and 80, and
+/// four warpgroups of one m-tile for up to 96 rows.
 struct PairedRows {
   static constexpr int kMost = kMostRows, kWarpgroups = 2, kTiles = 1, kBlocks = 2;
   static constexpr int kCopyWarps = 2, kConvertWarps = 2, kConvertTogether = 2;

@@ -11,8 +11,8 @@ inline constexpr int kMaxThreads = 256;
 /// The largest K for a converted row of x. A longer row would leave too little shared memory for stages.
 inline constexpr int kMaxRawK = 16384;
 
-/// Where the x of a warp comes from: from PreparedRows, from raw activations, which are converted, or from
-/// PreparedRows of several experts along K (Epilogue::tokens).
+/// The source of a warp's x: PreparedRows, raw activations, which are converted, or PreparedRows of several
+/// experts along K (Epilogue::tokens).
 enum class RowSource { prepared, raw, tokens };
 
 /// The number of tiles of eight rows that a kernel for `tile_m` rows multiplies, including missing rows: 1, 2
@@ -64,7 +64,7 @@ __device__ __forceinline__ void convert_row(const SparseArgs& a, uint8_t* shared
     const uint4 bits = next;
     next = after, after = load(at + 2 * turn);
     const uint32_t pairs[4] = {bits.x, bits.y, bits.z, bits.w};
-    uint32_t most = 0;  // the largest magnitude; magnitudes sort as their bits do
+    uint32_t most = 0;  // the largest magnitude; magnitudes sort like their bits
 #pragma unroll
     for (int t = 0; t < 4; ++t) most = __vmaxu2(most, pairs[t] & 0x7FFF7FFFu);
 #pragma unroll

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kMaxThreads, kTiles == 1 ? 2 : 1)
   int* experts = reinterpret_cast<int*>(shared + plan.experts);
   float* weights = reinterpret_cast<float*>(shared + plan.weights);
   int expert = 0, count = 1, segments = 1;
-  const int* rows = nullptr;  // nullptr: the only row is grid.z
+  const int* rows = nullptr;  // null if grid.z is the only row
   bool waited = false;
   if (a.route_from_predecessor) {
     wait_for_predecessor();

@@ -27,14 +27,14 @@ struct Route {
 
 /// The ids of the experts of rows.
 struct RowIds {
-  const int32_t* ids;         ///< [rows] ids of experts
-  const int32_t* expert_map;  ///< [known] from ids to experts on this device, or nullptr
+  const int32_t* ids;         ///< [rows]
+  const int32_t* expert_map;  ///< [known] from ids to experts on this device; may be null
   int32_t rows, known;        ///< ids are less than `known`
   int32_t e;                  ///< number of experts on this device
-  int32_t* error;             ///< set to 1 on a wrong id; or nullptr
+  int32_t* error;             ///< set to 1 on a wrong id; may be null
 };
 
-/// What a block does with its sums.
+/// The destination of a block's sums.
 enum class Epilogue : int32_t {
   rows,        ///< out[r] of [R, N]
   activation,  ///< prepared[r] of [R, I]: silu(gate) * up, or relu(x)^2
@@ -62,7 +62,7 @@ struct SparseArgs {
   int64_t comp_expert, meta_expert, scale_expert;  ///< bytes from one expert to the next
   int64_t comp_group, meta_group, scale_group;     ///< bytes from a group of 16 k to the next
   int64_t comp_stride, meta_stride, scale_stride;  ///< bytes from a step of a warp to its next step
-  int64_t meta_odd;  ///< bytes from the metadata of even quads to that of odd quads
+  int64_t meta_odd;  ///< bytes from the metadata of even quads to the metadata of odd quads
   bool gated;        ///< columns c and n / 2 + c go to the same block
   bool aligned;      ///< 16 columns and 64 k can be copied at once
   // Rows
@@ -70,9 +70,9 @@ struct SparseArgs {
   int32_t rows_per_x;
   uint64_t x_multiplier;  ///< ceil(2^36 / rows_per_x) if rows_per_x is above 1
   PreparedRows x;         ///< written by the preceding kernel, unless raw
-  const void* raw;        ///< [rows / rows_per_x, K] of bf16 or f16, on 16 bytes, with distinct; or nullptr
+  const void* raw;        ///< [rows / rows_per_x, K] of bf16 or f16, 16-byte aligned, with distinct; or null
   Float raw_type;
-  const float* row_weight;  ///< [rows] factors, or nullptr
+  const float* row_weight;  ///< [rows] factors; may be null
   bool distinct;            ///< each row is multiplied separately
   const Route* route;       ///< used unless `distinct`
   const int32_t* sorted;    ///< [rows] in the order of the route
@@ -88,7 +88,7 @@ struct SparseArgs {
   float limit;
   void* out;
   Float out_type;
-  bool wide_out;  ///< `out` is on a multiple of 16 bytes
+  bool wide_out;  ///< `out` is aligned to 16 bytes
   PreparedRows prepared;
   SharedPlan shared;
 };
@@ -97,8 +97,8 @@ struct SparseArgs {
 inline constexpr int kMaxSegments = 512;
 
 /// Chooses the tiling if `plan` leaves it open, and starts the kernel with `args`, whose tiling need not be
-/// set. If `overlap` is true, the kernel may start before the preceding kernel ends; that kernel must be one
-/// of ours.
+/// set. If `overlap` is true, the kernel may start before the preceding kernel ends. The preceding kernel
+/// must then be one of twofour's.
 void launch_sparse(SparseArgs args, SparseLayout layout, SparsePlan plan, bool overlap, Stream stream);
 
 /// True if launch_sparse can read the activations `x` without preparation.
@@ -113,7 +113,7 @@ struct PrepareArgs {
   int32_t rows_x, k;
   PreparedRows to;
   RowIds rows;
-  Route* route;     ///< nullptr: rows are not sorted
+  Route* route;     ///< null if rows are not sorted
   int32_t* sorted;  ///< [rows]
 };
 

@@ -38,7 +38,7 @@ SparsePlan choose(const SparseArgs& a, int tiles, SparsePlan plan) {
   }
   const int halves = a.gated ? 2 : 1;
   // If rows are distinct, adjacent warps share a converted row. K is split over a cluster until a
-  // multiprocessor has eleven warps (fifteen if K is short and warps end soon), which all run at once.
+  // multiprocessor has eleven warps (fifteen if K is short and warps end soon). All these warps run at once.
   const bool is_short = k_steps <= 32;
   const int64_t warps_at_once = int64_t{multiprocessors()} * (is_short ? 15 : 11);
   const auto split =
@@ -54,8 +54,8 @@ SparsePlan choose(const SparseArgs& a, int tiles, SparsePlan plan) {
       plan.warps_n = std::min((few ? 1 : is_short ? 4 / halves : 2 / halves), tiles) * halves;
     return plan;
   }
-  // Use eight steps for each warp; fewer if there is too little work, and more if there is plenty. Blocks of
-  // gate and up then need no cluster.
+  // Use eight steps per warp, fewer if there is too little work, and more if there is plenty. Blocks of gate
+  // and up then need no cluster.
   const int64_t most = int64_t{tiles} * halves * slots * k_steps / warps_wanted;
   const bool little = most < 8, plenty = a.gated && most >= 16;
   const int steps = little ? std::max(static_cast<int>(most), 2) : plenty ? 16 : 8;
@@ -66,7 +66,7 @@ SparsePlan choose(const SparseArgs& a, int tiles, SparsePlan plan) {
   }
   if (plan.cluster == 0) {
     plan.cluster = std::clamp(power_of_two_up_to(warps / plan.warps_k), 1, 4);
-    // Let all blocks run at once: two blocks of eight warps on each multiprocessor.
+    // Let all blocks run at once, with two blocks of eight warps per multiprocessor.
     if (a.epilogue == Epilogue::tokens) {
       const int64_t at_once = multiprocessors() * 16 / (int64_t{plan.warps_k} * tiles * slots);
       plan.cluster = std::clamp(static_cast<int>(std::min<int64_t>(warps / plan.warps_k, at_once)), 1, 8);

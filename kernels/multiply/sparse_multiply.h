@@ -20,7 +20,7 @@ struct SparseExperts {
   const float* global_scale = nullptr;  ///< F32 [E], multipliers
 };
 
-/// How a launch is divided into blocks. A value of 0 is chosen from the shape. Results do not depend on the
+/// The division of a launch into blocks. A value of 0 is chosen from the shape. Results do not depend on the
 /// order in which blocks run. They depend only on these values and, if the values need more shared memory
 /// than the GPU has, on the size of its shared memory.
 struct SparsePlan {
@@ -37,11 +37,11 @@ struct ExpertRows {
   const void* x = nullptr;  ///< [R / rows_per_x, K], aligned to two numbers
   Float x_type = Float::f32;
   const int32_t* ids = nullptr;  ///< [R] experts of rows; a row is not written unless its id is 0 to E - 1
-  const float* row_weight = nullptr;  ///< [R] factors of rows, or nullptr
+  const float* row_weight = nullptr;  ///< [R] factors of rows; may be null
   void* out = nullptr;                ///< [R, N]
   Float out_type = Float::f32;
-  int32_t* error = nullptr;  ///< [1], set to 1 if an id is not 0 to E - 1; or nullptr
-  bool distinct = false;     ///< few rows share an expert: rows are not sorted, and each reads its expert
+  int32_t* error = nullptr;  ///< [1], set to 1 if an id is not 0 to E - 1; may be null
+  bool distinct = false;     ///< few rows share an expert: rows are not sorted; each reads its own expert
 };
 
 /// The number of bytes of workspace that sparse_multiply needs.

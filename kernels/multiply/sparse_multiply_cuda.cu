@@ -72,7 +72,7 @@ void check_rows(const ExpertRows& rows) {
   expect_aligned(kWhere, "x", rows.x, 2 * size_of(rows.x_type));
 }
 
-/// The number of rows for each expert from which the kernel for many rows is faster.
+/// The number of rows per expert from which the kernel for many rows is faster.
 constexpr int64_t kManyRowsFrom = 8;
 
 /// True if the kernel for many rows is faster and supports these rows.

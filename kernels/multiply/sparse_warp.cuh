@@ -5,15 +5,15 @@
 #include "kernels/multiply/sparse_launch.h"
 #include "kernels/numbers/swiglu.cuh"
 
-/// The work of one warp of the 2:4 multiplication: steps of 128 columns (rows of the matrix) by 64 k, and the
-/// output of their sums.
+/// The work of one warp of the 2:4 multiplication. A warp multiplies steps of 128 columns (rows of the
+/// matrix) by 64 k, and writes their sums.
 ///
 /// mma.sp::ordered_metadata m16n8k32 takes 16 rows of A with two of every four k. Quad g of the warp (g =
 /// lane / 4) owns 16 neighbouring columns; m-tile j multiplies columns 2j (as MMA row g) and 2j + 1 (row g +
 /// 8). Lane t of a quad (t = lane % 4) holds quad t of every 16 weights, as the fragment of A requires, and
 /// the metadata of weights 16t to 16t + 15 of every 64. Metadata of lanes 0 and 1 is for the first 32 k
-/// (selector 0), of lanes 2 and 3 for the others (selector 1). A stored metadata byte already has the
-/// hardware's bit order. Source: PTX ISA, mma.sp with .m16n8k32, f16.
+/// (selector 0), metadata of lanes 2 and 3 for the others (selector 1). A stored metadata byte already has
+/// the hardware's bit order. Source: PTX ISA, mma.sp with .m16n8k32, f16.
 
 namespace twofour::cuda {
 

@@ -47,9 +47,9 @@ float round_scale(DType type, float scale);
 void store_scales(DType type, std::span<const float> scales, uint8_t* out);
 
 /// The range of block scales for MXFP4 to NVFP4. Codes stay. A block of 32 with scale 2^k becomes two blocks
-/// of 16 with scale 2^(k - m), under the global scale 2^m. This is exact if E4M3 has every 2^(k - m), so k -
-/// m must be -9 to 8. Blocks with a lower k get the smallest scale and the nearest codes under it. Source:
-/// NVIDIA/Model-Optimizer, examples/deepseek/deepseek_v4/quantize_to_nvfp4.py.
+/// of 16 with scale 2^(k - m), under the global scale 2^m. This is exact if E4M3 has every 2^(k - m), which
+/// means that k - m is -9 to 8. Blocks with a lower k get the smallest scale and the nearest codes under it.
+/// Source: NVIDIA/Model-Optimizer, examples/deepseek/deepseek_v4/quantize_to_nvfp4.py.
 struct Mxfp4Range {
   int low = 256, high = -256;  ///< lowest and highest k of the blocks that are not all zeros
 
@@ -76,9 +76,9 @@ float largest_product(std::span<const uint8_t> codes, std::span<const uint8_t> s
 /// zeros. 0 if the scale is not a normal number of the type.
 float nvfp4_tile_scale(DType type, float largest, float global);
 
-/// The shift of a block of 32 in a cast from MXFP4 to E4M3: the exponent of its scale minus that of its new
-/// FP8 scale. Shifts are at most 6 if the new scale is mxfp4_tile_scale()'s. All shifts that make every code
-/// zero count as one shift. Blocks of zeros may have any shift.
+/// The shift of a block of 32 in a cast from MXFP4 to E4M3: the exponent of its scale minus the exponent of
+/// its new FP8 scale. Shifts are at most 6 if mxfp4_tile_scale() gave the new scale. All shifts that make
+/// every code zero count as one shift. Blocks of zeros may have any shift.
 struct Mxfp4Shift {
   static constexpr int kLowest = -13, kHighest = 6, kCount = kHighest - kLowest + 1;
   static constexpr int kExact = -8;  ///< from this shift on, E4M3 represents every code

@@ -16,10 +16,10 @@ namespace {
 
 constexpr float kSmallestScale = 0x1p-9f;
 constexpr uint8_t kLargestScaleByte = 0x7E;
-/// For four_over_six: the largest block scale if the largest weight of a block becomes 6.
+/// For four_over_six, the largest block scale if the largest weight of a block becomes 6.
 constexpr float kScaleMaxOfSix = 256.0f;
 
-// The largest magnitude. Magnitudes sort as their bits do, with NaN above all numbers, so a NaN weight makes
+// The largest magnitude. Magnitudes sort like their bits, with NaN above all numbers, so a NaN weight makes
 // the scale NaN.
 float largest_of(const float* x, int64_t count, int32_t largest = 0) {
 #pragma omp simd reduction(max : largest)
@@ -87,7 +87,7 @@ uint8_t sweep(const float* x, float amax, int near, const Steps& steps) {
   float least = squared_error(x, steps[static_cast<size_t>(start)]);
   for (int byte = start - 1; byte >= 1; --byte) {
     const float step = steps[static_cast<size_t>(byte)], cut = amax - kE2m1Max * step;
-    // The largest weight alone has the error that the largest code cuts off. Smaller steps cut off more.
+    // The largest weight's error is the part that the largest code cuts off. Smaller steps cut off more.
     if (cut > 0 && cut * cut > least) break;
     const float error = squared_error(x, step);
     if (error <= least) least = error, best = byte;
@@ -106,7 +106,7 @@ struct ModelOpt {
   const QuantizeRule& rule;
   float stored, global_amax;
   float six_g = kE2m1Max * stored;
-  float sixth = global_amax / kE2m1Max;  ///< of a block with the largest weight, before the global scale
+  float sixth = global_amax / kE2m1Max;  ///< for a block with the largest weight, before the global scale
   // four_over_six tries scales that ModelOpt's fake quantization rounds in a different way.
   float tried_max = global_amax * (kE4m3Max / kScaleMaxOfSix) / kE2m1Max;
   float to_e4m3 = (1.0f / (tried_max <= 0x1p-24f ? 1.0f : tried_max)) * kE4m3Max;
@@ -212,7 +212,7 @@ void quantize_portably(const Producer& producer, const Choose& choose, const flo
     }
     const uint8_t scale = choose(x, amax);
     const float step = producer.step(scale);
-    // Adding 0 removes only the sign of -0: both producers take the sign from x / step < 0.
+    // Adding 0 only removes the sign of -0, because both producers take the sign from x / step < 0.
     unsigned code[kGroup];
 #pragma omp simd
     for (int i = 0; i < kGroup; ++i) code[i] = e2m1_from_float(x[i] / step + 0.0f);

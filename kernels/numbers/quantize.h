@@ -13,12 +13,12 @@ struct QuantizeRule {
   Arithmetic arithmetic = Arithmetic::modelopt;
   BlockScale block_scale = BlockScale::max;
   ZeroBlock zero_block = ZeroBlock::producer;
-  DType weight_type = DType::kF32;  ///< F32, BF16 or F16: the source's; ModelOpt's bytes don't depend on it
+  DType weight_type = DType::kF32;  ///< F32, BF16 or F16, as in the source; does not change ModelOpt's bytes
 };
 
 /// The global scale that all blocks of a matrix share. Matrices that are multiplied as one share it, too.
 struct GlobalScale {
-  float stored;  ///< as in the checkpoint: ModelOpt's g, a multiplier, or compressed-tensors' G, a divisor
+  float stored;  ///< as in the checkpoint: ModelOpt's multiplier g, or compressed-tensors' divisor G
   float amax;    ///< a; used instead of g by ModelOpt's mse and four_over_six
 };
 
@@ -53,8 +53,8 @@ void dequantize_nvfp4(Arithmetic arithmetic, float stored_global_scale, const ui
                       const uint8_t* scales, std::span<float> weights, Isa isa = best_isa());
 
 /// The differences between values and the weights that they represent. Sums are in double, and equal for all
-/// instruction sets. Number i is added to partial sum i % 16, in the order of i. Then partial sum j takes j +
-/// 8, then j + 4, j + 2 and j + 1.
+/// instruction sets. Number i is added to partial sum i % 16, in the order of i. Then partial sum j + 8 is
+/// added to partial sum j, then j + 4, j + 2 and j + 1.
 struct QuantizeError {
   double weights_squared = 0;  ///< sum of w^2
   double errors_squared = 0;   ///< sum of (w - q)^2
@@ -66,7 +66,7 @@ struct QuantizeError {
 /// The error of `values` that represent `weights`. All numbers are finite, and both spans have the same size.
 QuantizeError quantize_error_of(std::span<const float> weights, std::span<const float> values,
                                 Isa isa = best_isa());
-/// Computes QuantizeError::weights_squared alone.
+/// Computes only QuantizeError::weights_squared.
 double sum_of_squares(std::span<const float> weights, Isa isa = best_isa());
 
 }  // namespace twofour

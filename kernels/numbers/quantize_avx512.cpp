@@ -65,7 +65,7 @@ struct Avx512 {
                      below2, below2, below2, below2, below2, below2, below2, below2};
     return _mm512_permutexvar_ps(_mm512_srli_epi32(_mm512_castps_si512(size), 23), table);
   }
-  /// May round once or twice.
+  /// Rounds once or twice.
   [[gnu::always_inline]] static F add_square(F sum, F x) { return _mm512_fmadd_ps(x, x, sum); }
   [[gnu::always_inline]] static F add_square_if(M m, F sum, F x) {
     return _mm512_mask3_fmadd_ps(x, x, sum, m);

@@ -22,8 +22,8 @@ constexpr int kE2m1Exponent = 2, kE4m3Exponent = 8;  // of the formats' largest 
 
 float next_up(float x) { return std::bit_cast<float>(std::bit_cast<uint32_t>(x) + 1); }
 
-/// By exponent bits: the largest number whose float32 logarithm is not above that of the power of two (2^-127
-/// for subnormal numbers).
+/// The largest number, by exponent bits, whose float32 logarithm is not above the power of two's (2^-127 for
+/// subnormal numbers).
 std::array<float, 256> log_limits() {
   std::array<float, 256> limits{};
   for (unsigned exponent = 0; exponent < 255; ++exponent) {

@@ -8,17 +8,16 @@
 
 namespace twofour {
 
-/// How MXFP8 and MXFP4 are quantized: 32 weights along K share a scale 2^e, and become E4M3 or E2M1 of
+/// The quantization of MXFP8 and MXFP4. 32 weights along K share a scale 2^e, and become E4M3 or E2M1 of
 /// weight / 2^e, saturating. With b the largest magnitude of the 32:
-///   modelopt            e = ceil(log2(b / 448)), or b / 6, with the quotient and its logarithm in float32,
-///   so
-///                       that quotients a few places above a power of two have its logarithm. At least -127.
+///   modelopt            e = ceil(log2(b / 448)), or b / 6, with the quotient and its logarithm in float32.
+///                       So quotients a few places above a power of two have its logarithm. At least -127.
 ///                       E2M1 rounds ties towards zero, and zeros of either sign become code 0x8.
 ///                       Source: NVIDIA/Model-Optimizer,
 ///                       modelopt/torch/quantization/qtensor/mxfp{8,4}_tensor.py.
 ///   compressed_tensors  e = p - 8, or p - 2, with 2^p the largest power of two up to b, the next one from
 ///                       1.75 * 2^p on. At least -127. -0, and numbers that the weights' type rounds to it,
-///                       lose their sign; other negative weights that round to zero keep it. In FP16, whose
+///                       lose their sign. Other negative weights that round to zero keep it. In FP16, whose
 ///                       smallest normal number is 2^-14, blocks below 2^-14 have p = -14, and blocks below
 ///                       0.75 * 2^-14 have the scale 1, under which all their weights are 0.
 ///                       Source: vllm-project/compressed-tensors, quantization/utils/mxfp_utils.py, with

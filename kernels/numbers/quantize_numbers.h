@@ -40,7 +40,7 @@ int64_t round_to_bf16(const float* x, int64_t count, uint8_t* out) {
   for (int64_t i = 0; i < whole; i += V::kLanes) {
     const I bits = V::as_int(V::load(x + i)), upper = (bits >> 16) & 0xFFFF;
     const auto nan = V::greater(bits & INT32_MAX, V::all(0x7F800000));
-    // Computes the carry of the lower half alone, because the sum of all bits may overflow.
+    // Computes the carry of only the lower half, because the sum of all bits may overflow.
     const I rounded = upper + (((bits & 0xFFFF) + 0x7FFF + (upper & 1)) >> 16);
     V::store_u16(out + 2 * i, V::select(nan, upper | 0x40, rounded));
   }

@@ -38,12 +38,12 @@ struct MxPlan {
   bool compressed_tensors, is_half;
   float largest;  ///< the largest number of the format: 6 or 448
   const float*
-      limits;  ///< ModelOpt: by exponent bits of a quotient, the largest that does not take the next scale
-  int offset;  ///< compressed-tensors: exponent of the format's largest power of two
-  float smallest;  ///< compressed-tensors: quotients up to this magnitude lose their sign
+      limits;      ///< for ModelOpt: by exponent bits, the largest quotient that does not take the next scale
+  int offset;      ///< for compressed-tensors, the exponent of the format's largest power of two
+  float smallest;  ///< for compressed-tensors, quotients up to this magnitude lose their sign
 };
 
-/// Sums like those of QuantizeError, in lanes. Number i goes to lane i % 16.
+/// Sums like QuantizeError's, in lanes. Number i goes to lane i % 16.
 struct ErrorLanes {
   double weights[16], errors[16], products[16], largest[16];
 };
@@ -66,7 +66,7 @@ struct QuantizeOps {
   int64_t (*dequantize)(const float* step, const uint8_t* codes, const uint8_t* scales, int64_t blocks,
                         float* out);
   int64_t (*add_errors)(const float* weights, const float* values, int64_t count, ErrorLanes& sums);
-  /// Adds to ErrorLanes::weights alone.
+  /// Adds only to ErrorLanes::weights.
   int64_t (*add_squares)(const float* weights, int64_t count, double* sums);
   int64_t (*encode_fp8)(const float* x, int64_t count, float scale, uint8_t* out);
   int64_t (*decode_fp8)(const uint8_t* bytes, int64_t count, float scale, float* out);
@@ -85,8 +85,7 @@ struct QuantizeOps {
 extern const QuantizeOps kQuantizeAvx2;
 extern const QuantizeOps kQuantizeAvx512;
 
-/// The vector functions for `isa`, which must be available. nullptr for the portable instruction set and
-/// NEON.
+/// The vector functions for `isa`, which must be available. Null for the portable instruction set and NEON.
 const QuantizeOps* quantize_ops(Isa isa);
 
 }  // namespace twofour

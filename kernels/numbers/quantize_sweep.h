@@ -26,7 +26,7 @@ template <class V>
   return V::min(V::all(6.0f), nearest_below_7<V>(ratio));
 }
 
-/// The squared error of the block in each lane, added in the order of choices.h.
+/// The squared error of the block in each lane, added in the order of nvfp4_choices.h.
 template <class V>
 [[gnu::always_inline]] inline typename V::F squared_error(const typename V::F (&x)[16], typename V::F step) {
   using F = typename V::F;
@@ -41,7 +41,7 @@ template <class V>
 }
 
 // The sweep finds the block scale with the least squared error E, as squared_error computes it, the smallest
-// of equal ones. It computes E for few: it estimates the others and skips those that cannot win.
+// of equal ones. It computes E for few. It estimates E for the others and skips scales that cannot win.
 //
 // Let s be a step, m a magnitude, a the largest one of the block, g the distance of m / s to the nearest
 // value of E2M1 and G the sum of (s g)^2. Let u = 2^-24, the rounding of a float, and h = 2^-20 a. Steps are
@@ -59,7 +59,7 @@ template <class V>
 //    limit = least (1 + 2^-10) + 2^-18 a^2, with any A for `least`, has an E above that: it loses. So has one
 //    with a sum over some of its terms above the limit.
 // 4. A step s' >= s moves m / s further below 1/2, if it is there, so that s' g' >= s g: m is between 0 and
-//    s / 2, and the latter only goes away. A sum of (r - v)^2 over those r alone bounds G' from below as A
+//    s / 2, and the latter only goes away. A sum of (r - v)^2 over only those r bounds G' from below as A
 //    bounds G, and if it is above the limit, s' loses. (An m / s above 1/2 with its r below has
 //    t |r - v| < h, which 1. has room for.)
 // 5. If 6 s < a, g of the largest magnitude is a / s - 6, and smaller steps cut off more: if
@@ -111,9 +111,9 @@ template <class V>
   using I = typename V::I;
   using M = typename V::M;
   constexpr int kLast = 126;
-  // Only speed depends on these constants. kFar: this far above `near`, half of the terms of most estimates
-  // exceed the limit. kFirstAsked: the step after which the sweep first tests whether larger steps can win.
-  // kAskEvery: the number of steps between two tests.
+  // Only speed depends on these constants. kFar: at this distance above `near`, half of the terms of most
+  // estimates exceed the limit. kFirstAsked: the step after which the sweep first tests whether larger steps
+  // can win. kAskEvery: the number of steps between two tests.
   constexpr int kFar = 6, kFirstAsked = 8, kAskEvery = 3;
   const F endless = V::all(0x1.FFFFFEp127f);
   const F slack = amax * amax * V::all(0x1p-18f);

@@ -15,18 +15,18 @@ struct DenseMatrices {
   int64_t e = 0, n = 0, k = 0;      ///< k is a multiple of 16
 };
 
-/// Prunes to 2:4 and packs in `layout`. The bytes equal those of prune_pack in kernels/pack/prune_pack.h.
-/// `parts` are as in SparseExperts. 16 bytes are copied at a time if parts, codes and scales are aligned to
-/// 16 bytes, N is a multiple of 16 and K is a multiple of 32. Throws Error on impossible shapes and on CUDA's
-/// errors.
+/// Prunes to 2:4 and packs in `layout`. The bytes equal the result of prune_pack in
+/// kernels/pack/prune_pack.h. `parts` are as in SparseExperts. 16 bytes are copied at a time if parts, codes
+/// and scales are aligned to 16 bytes, N is a multiple of 16 and K is a multiple of 32. Throws Error on
+/// impossible shapes and on CUDA's errors.
 void prune_pack(const DenseMatrices& dense, SparseLayout layout, uint8_t* const (&parts)[3], Stream stream);
 
-/// Packs as g8, bit-equal with dense_pack of kernels/pack/dense_pack.h, padding zero.
+/// Packs as g8. The bytes equal the result of dense_pack in kernels/pack/dense_pack.h, and padding is zero.
 ///   weight U8 [E, N, K/2], scale E4M3 [E, Np, Sp]: see formats/layouts/gate_up_interleaved8.h
-/// With `gated`, rows are gate then up, and N is a multiple of 16.
+/// With `gated`, gate rows come before up rows, and N is a multiple of 16.
 void pack_g8(const DenseMatrices& dense, bool gated, uint8_t* weight, uint8_t* scale, Stream stream);
 
-/// Dequantizes weights to BF16 [E, N, K]. The bytes equal those of dequantize_bf16 in
+/// Dequantizes weights to BF16 [E, N, K]. The bytes equal the result of dequantize_bf16 in
 /// kernels/numbers/dequantize.h. `global_scale` is F32 [E].
 void dequantize_to_bf16(const DenseMatrices& dense, const float* global_scale, void* out, Stream stream);
 
@@ -38,7 +38,7 @@ void dequantize_to_fp8(const DenseMatrices& dense, const float* global_scale, co
 /// The order of the block scales of quantized activations.
 enum class ScaleOrder {
   rows,   ///< [M, K/16]
-  tiles,  ///< 128x4: as the scales of g8, a matrix [Mp, Sp] with Mp = M up to 128, Sp = K/16 up to 4
+  tiles,  ///< 128x4, like the scales of g8: [Mp, Sp], with M and K/16 rounded up to multiples of 128 and 4
 };
 
 /// Activations to quantize. There is one matrix, or `experts` matrices stacked by rows. Matrix e has rows
@@ -56,13 +56,13 @@ struct QuantizeActivations {
   const int32_t* tile_begin = nullptr;  ///< [experts], with more than one matrix and tiles
   bool interleaved =
       false;        ///< quantizes silu(gate) * up of dense_multiply's output with DenseEpilogue::stored
-  float limit = 0;  ///< limit to which gate and up are clamped; 0: none
+  float limit = 0;  ///< limit to which gate and up are clamped; 0 if none
   ScaleOrder order = ScaleOrder::rows;
   uint8_t* codes = nullptr;   ///< [M, K/2]
   uint8_t* scales = nullptr;  ///< in the order of `order`; padding is not written
 };
 
-/// Quantizes every row times its weight. The bytes equal those of quantize_nvfp4_row in
+/// Quantizes every row times its weight. The bytes equal the result of quantize_nvfp4_row in
 /// kernels/numbers/quantize.h (ModelOpt's rule). With `interleaved`, the last bits of exp may differ.
 void quantize_activations(const QuantizeActivations& args, Stream stream);
 

@@ -21,7 +21,7 @@ struct PackArgs {
 /// Prunes both quads of eight codes at once, in 16-bit lanes. Kept codes are in bits 0-7 of a lane, and their
 /// places in bits 8-11.
 __device__ __forceinline__ uint32_t select_two(uint32_t codes) {
-  uint32_t key[4];  // sorts by magnitude, then by the lower place; the sign is only carried along
+  uint32_t key[4];  // sorts by magnitude, then by the lower place; the sign has no effect
 #pragma unroll
   for (uint32_t i = 0; i < 4; ++i) {
     const uint32_t nibble = codes >> 4 * i;
@@ -41,7 +41,7 @@ __device__ __forceinline__ uint32_t select_two(uint32_t codes) {
 
 /// The index of a word in 32 rows of words in shared memory. The source chunk of 32 k spreads words over
 /// banks.
-__device__ __forceinline__ int word_at(int row, int chunk, int word) {
+__device__ __forceinline__ int setting_at(int row, int chunk, int word) {
   return row * 32 + (word ^ (chunk * 4));
 }
 
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) prune_pack_kernel(const __grid_const
   for (int i = 0; i < 8; ++i) {
     const int row = thread % 2 * 8 + i;
     if (scale_row < a.n && group0 + i < groups) {
-      scale_bytes[word_at(row, row / 2, thread / 8) * 4 + thread / 2 % 4] =
+      scale_bytes[setting_at(row, row / 2, thread / 8) * 4 + thread / 2 % 4] =
           a.scales[(e * a.n + scale_row) * groups + group0 + i];
     }
   }
@@ -90,13 +90,13 @@ __global__ void __launch_bounds__(kThreads) prune_pack_kernel(const __grid_const
     // Put bytes of four rows next to each other.
     const uint32_t first = __byte_perm(kept[0], kept[1], 0x6240),
                    second = __byte_perm(kept[2], kept[3], 0x6240);
-    comp[word_at(chunk * 8 + i * 2, chunk, word)] = __byte_perm(first, second, 0x5410);
-    comp[word_at(chunk * 8 + i * 2 + 1, chunk, word)] = __byte_perm(first, second, 0x7632);
+    comp[setting_at(chunk * 8 + i * 2, chunk, word)] = __byte_perm(first, second, 0x5410);
+    comp[setting_at(chunk * 8 + i * 2 + 1, chunk, word)] = __byte_perm(first, second, 0x7632);
     const uint32_t even =
         __byte_perm(__byte_perm(kept[0], kept[1], 0x0051), __byte_perm(kept[2], kept[3], 0x0051), 0x5410);
     const uint32_t odd =
         __byte_perm(__byte_perm(kept[0], kept[1], 0x0073), __byte_perm(kept[2], kept[3], 0x0073), 0x5410);
-    meta[word_at(chunk * 4 + i, chunk, word)] = even | odd << 4;
+    meta[setting_at(chunk * 4 + i, chunk, word)] = even | odd << 4;
   }
   __syncthreads();
 
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) prune_pack_kernel(const __grid_const
   const auto store = [&](const uint32_t* from, int group, int byte, int row_chunk, int row, int piece) {
     const int n = n0 + piece * 16;
     if (group >= groups || n >= a.n) return;
-    const uint32_t* words = from + word_at(row, row_chunk, piece * 4);
+    const uint32_t* words = from + setting_at(row, row_chunk, piece * 4);
     for (int copy = 0; copy < Layout::copies(byte); ++copy) {
       const Stored s = Layout::place(shape, {e, n, group, byte}, copy);
       const Part part = Layout::part(s.part, shape);

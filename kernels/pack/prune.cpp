@@ -222,7 +222,7 @@ void prune_2_4(std::span<float> weights, Isa isa) {
   const auto count = static_cast<int64_t>(weights.size());
   const int64_t done = ops == nullptr ? 0 : ops->prune_2_4(weights.data(), count);
   for (float* x = weights.data() + done; x != weights.data() + count; x += 4) {
-    int32_t size[4];  // magnitudes sort as their bits do
+    int32_t size[4];  // magnitudes sort like their bits
     for (int i = 0; i < 4; ++i) size[i] = std::bit_cast<int32_t>(x[i]) & 0x7FFFFFFF;
     for (int i = 0; i < 4; ++i) {
       int stronger = 0;

@@ -31,8 +31,8 @@ struct PruneStats {
   bool operator==(const PruneStats&) const = default;
 };
 
-/// How results are stored. `streaming` writes around the cache. Use it for a destination that is larger than
-/// the cache and not read soon.
+/// The way of storing results. `streaming` writes around the cache. Use it for a destination that is larger
+/// than the cache and not read soon.
 enum class Stores { cached, streaming };
 
 /// Prunes `rows` to 2:4 and writes them to rows [n0, n0 + rows.n) of one expert (`shape.e == 1`, `shape.k ==

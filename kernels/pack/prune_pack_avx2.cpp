@@ -31,7 +31,7 @@ constexpr int64_t kStepGroups = 8;  // 64 bytes of codes make a register of comp
   return _mm256_or_si256(_mm256_and_si256(mask, yes), _mm256_andnot_si256(mask, no));
 }
 
-/// Packs 16-bit lanes whose values fit a byte, in order. packus alone would interleave the halves.
+/// Packs 16-bit lanes whose values fit a byte, in order. packus by itself would interleave the halves.
 [[gnu::always_inline]] inline __m256i pack_bytes(__m256i a, __m256i b) {
   return _mm256_permute4x64_epi64(_mm256_packus_epi16(a, b), 0xD8);
 }

@@ -21,7 +21,7 @@ constexpr int64_t bit_matrix(const int (&from)[8]) {
   }
   return static_cast<int64_t>(matrix);
 }
-// A sort key is magnitude << 5 | (3 - place) << 3 | sign: it sorts by magnitude, then by the lower place.
+// A sort key is magnitude << 5 | (3 - place) << 3 | sign. It sorts by magnitude, then by the lower place.
 constexpr int64_t kKeyOfLowNibble = bit_matrix({3, -1, -1, -1, -1, 0, 1, 2});
 constexpr int64_t kKeyOfHighNibble = bit_matrix({7, -1, -1, -1, -1, 4, 5, 6});
 // Turns a key into place << 6 | code. The exclusive or with 0xC0 turns 3 - place into place.
@@ -39,8 +39,8 @@ constexpr ByteIndices kIndices = [] {
   return indices;
 }();
 
-/// The squares, repeated eight times: vpermb reads six bits of its index, and the lower three of these are
-/// the magnitude of the code.
+/// The squares, repeated eight times. vpermb reads six bits of its index, and the lower three bits are the
+/// magnitude of the code.
 struct SquareTable {
   alignas(64) uint8_t squares[64];
 };
@@ -71,7 +71,7 @@ struct Tally {
 }
 
 /// Selects sixteen groups: 64 bytes of comp and 32 bytes of meta. `live` has a bit for each group that
-/// exists; the codes of others are zero.
+/// exists. The codes of other groups are zero.
 [[gnu::always_inline]] inline void select_step(__m512i codes0, __m512i codes1, __m128i scales, __mmask16 live,
                                                __mmask64 live_quads, uint8_t* comp_out, uint8_t* meta_out,
                                                Tally& tally) {

@@ -12,7 +12,7 @@
 #include "kernels/pack/prune_pack_ops.h"
 
 /// The packer for all layouts of SparseGroups that store neighbouring rows in neighbouring bytes. It does not
-/// depend on the layout: it selects whole rows into scratch memory, and transposes this memory to the places
+/// depend on the layout. It selects whole rows into scratch memory, and transposes this memory to the places
 /// that `Layout::place` gives.
 
 namespace twofour {
@@ -76,8 +76,8 @@ std::vector<PackSweep> pack_sweeps(Shape shape, int64_t n0, int64_t n, KChunk ch
             return at.part == head.part && at.at == Place{head.at.e, head.at.row, head.at.col + i};
           };
           bool neighbours = is_neighbour(n - 1);
-          // Check every row of the first group, and only the last row of other groups: mapping all rows would
-          // cost as much as packing.
+          // Check every row of the first group, but only the last row of other groups, because mapping all
+          // rows would cost as much as packing.
           for (int64_t i = 0; group == chunk.g0 && i < n; ++i) neighbours = neighbours && is_neighbour(i);
           check(neighbours, "a layout that keeps row n + 1 in the byte after row n");
           check(head.at.e == 0 && head.at.row >= 0 && head.at.row < part.rows && head.at.col >= 0 &&

@@ -15,8 +15,8 @@ struct RunTally {
   uint64_t kept_energy;
 };
 
-/// The largest number of groups in a run. 64 bits then hold its energy, which is at most 16 * 12^2 * 229376^2
-/// < 2^47 for each group.
+/// The largest number of groups in a run. Then 64 bits hold its energy, which is at most 16 * 12^2 * 229376^2
+/// < 2^47 per group.
 inline constexpr int64_t kMaxRunGroups = 1 << 16;
 
 /// The number of bytes that `select` may write after the end of `comp` and of `meta`.

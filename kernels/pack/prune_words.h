@@ -16,7 +16,7 @@ using PruneWords = void(bool pairs, const uint8_t* codes, int64_t count, uint8_t
 /// Functions that prune four words at a time. `count` must be a multiple of four.
 PruneWords prune_words_avx2, prune_words_neon;
 
-/// The function that prunes four words at a time on `isa`. nullptr if there is none.
+/// The function that prunes four words at a time on `isa`. Null if there is none.
 PruneWords* wide_prune_words(Isa isa);
 
 /// Places `bits` in lane `index` of every chunk of four lanes.

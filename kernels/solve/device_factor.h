@@ -6,9 +6,9 @@
 
 namespace twofour::cuda {
 
-/// The factors of a damped Hessian on the current device. They have the same bits as those of damped_hessian
-/// and DampedInverse. The object reuses its memory from one Hessian to the next; for k = 2048 it takes 32
-/// MiB. Every function throws Error with CUDA's message.
+/// The factors of a damped Hessian on the current device. They have the same bits as in damped_hessian and
+/// DampedInverse. The object reuses its memory from one Hessian to the next. For k = 2048, it takes 32 MiB.
+/// Every function throws Error with CUDA's message.
 class DeviceFactor {
  public:
   /// Factorizes a mean H [k, k] on the device. Reads only its upper triangle. `lambda` and `shrink`

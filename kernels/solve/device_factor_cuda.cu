@@ -7,9 +7,9 @@
 #include "kernels/solve/hessian.h"
 
 // The Cholesky factorization of hessian.cpp on the device. Each number is computed in the same order and
-// without fused products (-fmad=false), so the bits are those of the CPU. Rows are divided into panels of 32.
-// One block factors the corner of a panel, each thread takes one column through the panel, and tiles update
-// the numbers before or after it.
+// without fused products (-fmad=false), so the bits equal the CPU's. Rows are divided into panels of 32. One
+// block factors the corner of a panel, each thread takes one column through the panel, and tiles update the
+// numbers before or after it.
 
 namespace twofour::cuda {
 namespace {
@@ -28,7 +28,7 @@ __global__ void reverse_kernel(const float* mean, int64_t k, double lambda, doub
 
 /// A pivot that was refused because it is not above 0.
 struct Refused {
-  int64_t at;  ///< index of the pivot; -1: none
+  int64_t at;  ///< index of the pivot; -1 if there is none
   double pivot;
 };
 
@@ -185,7 +185,7 @@ void DeviceFactor::factorize(const float* mean, int64_t k, double lambda, double
   const auto side = static_cast<size_t>(k);
   numbers_.reserve(side * side * sizeof(double));
   diagonal_.reserve(side * sizeof(double) + sizeof(Refused));
-  k_ = 0;  // until there is a factor
+  k_ = 0;  // 0 until there is a factor
   auto* const numbers = numbers_.as<double>();
   auto* const diagonal = diagonal_.as<double>();
   auto* const refused = reinterpret_cast<Refused*>(diagonal + k);

@@ -15,8 +15,8 @@ namespace twofour::cuda {
 /// from one Hessian to the next.
 class DeviceHessian {
  public:
-  /// Loads a Hessian. `maps` are as for solve_rows; they may be nullptr. `mean` [k, k] is for factorize and
-  /// quadratic_forms; it may be empty.
+  /// Loads a Hessian. `maps` are as for solve_rows and may be null. `mean` [k, k] is for factorize and
+  /// quadratic_forms and may be empty.
   void load(const DampedHessian& hessian, const GroupMaps* maps, std::span<const float> mean);
   /// Computes a factor that was not loaded, for solving by `joint`, or the inverse for multiply_inverse, or
   /// both. `lambda` and `shrink` are as in DampedHessian; the inverse is of the H that is not shrunk. Throws

@@ -30,7 +30,7 @@ void DeviceHessian::load(const DampedHessian& hessian, const GroupMaps* maps, st
 
 void DeviceHessian::factorize(double lambda, double shrink, bool with_factor, bool with_inverse) {
   twofour::check(has_mean_, "a mean");
-  constexpr size_t kKept = 256 << 20;  // bytes that are not freed though they are not needed
+  constexpr size_t kKept = 256 << 20;  // bytes that are not freed although they are not needed
   has_inverse_ = false;
   if (!inverse_) inverse_ = std::make_unique<DeviceFactor>();
   if (with_factor) {

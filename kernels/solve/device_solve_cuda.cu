@@ -14,7 +14,7 @@
 
 // The tiles of solve_tile.h, with one block of threads for each. Each thread of the first warp has one row,
 // like a lane of the CPU's vectors. All warps share the products with the rest of a matrix. This file is
-// compiled without fused products (-fmad=false), so the bits are those of the CPU.
+// compiled without fused products (-fmad=false), so the bits equal the CPU's.
 
 namespace twofour::cuda {
 namespace {
@@ -48,7 +48,7 @@ struct OneRow {
 
 /// The tiles of a launch. In each array, the tiles follow one another.
 struct Tiles {
-  SolvePlan plan;  ///< pointers of the device; step, inverse: null
+  SolvePlan plan;  ///< pointers of the device; `step` and `inverse` are null
   float step[kScaleCodes], inverse[kScaleCodes];
   SolveMethod method;
   bool is_masked, is_given;
@@ -136,7 +136,7 @@ __device__ void start_rows(const Tiles& p, const SolvePlan& plan, const SolveTil
   }
 }
 
-/// Writes (W - Q) Hd to the gradient. Returns to each thread of the first warp the loss of its row.
+/// Writes (W - Q) Hd to the gradient. In each thread of the first warp, returns the loss of its row.
 __device__ float start_descent(const SolvePlan& plan, const SolveTile& tile, const float* target) {
   const int64_t k = plan.k;
   for (int64_t i = threadIdx.x; i < k * kSolveRows; i += kThreads) tile.gradient[i] = 0;

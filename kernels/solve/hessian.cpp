@@ -13,7 +13,7 @@
 namespace twofour {
 namespace {
 
-constexpr int64_t kPanel = 64;  // rows of a factor that are computed together, and columns for one thread
+constexpr int64_t kPanel = 64;  // rows of a factor that are computed together, and columns per thread
 
 /// Calls f(first, last) for ranges that divide [begin, end) among threads.
 template <class F>
@@ -88,7 +88,7 @@ class Cholesky {
     }
   }
 
-  /// Returns U of DampedHessian: L^-1, transposed and reversed. Call invert() before.
+  /// Returns U of DampedHessian, which is L^-1, transposed and reversed. Call invert() before.
   std::vector<float> factor() const {
     std::vector<float> out(numbers_.size());
     for (int64_t i = 0; i < k_; ++i) {
@@ -115,7 +115,7 @@ class Cholesky {
   /// at i and go upwards or downwards (`step` 1 or -1).
   void subtract_known(double* x, int64_t i, int64_t count, int64_t step, int64_t first, int64_t last) const {
     if (first >= last) return;
-    const bool is_below = step > 0;  // of (i, row), or (row, i)
+    const bool is_below = step > 0;  // numbers are at (i, row) if true, otherwise at (row, i)
     ops_.subtract_products({is_below ? &at(i, first) : &at(first, i), is_below ? k_ : -1, is_below ? 1 : k_,
                             x + i * kVectors, step * kVectors, x + first * kVectors, kVectors, count,
                             last - first, kVectors});

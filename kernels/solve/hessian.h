@@ -20,8 +20,8 @@ struct Regularization {
 /// The damped form Hd of a Hessian H [k, k], which solvers read. H is the mean over tokens of x x'. Its
 /// numbers outside of the diagonal are first multiplied by 1 - shrink. Hd = H + lambda I, with lambda =
 /// damping * mean(diag H). A diagonal element of 0 is first replaced by 1. Source of damping: Frantar et al.,
-/// GPTQ (2210.17323) and SparseGPT (2301.00774). The arithmetic is theirs, except for its order; see
-/// README.md.
+/// GPTQ (2210.17323) and SparseGPT (2301.00774). The arithmetic is the same as there, except
+/// for its order; see README.md.
 struct DampedHessian {
   int64_t k = 0;
   double lambda = 0;
@@ -41,7 +41,7 @@ TWOFOUR_HD inline float shrunk(float h, double shrink) {
   return static_cast<float>((1 - shrink) * double{h});
 }
 
-/// Copies the upper triangle of `square` [k, k] to the lower one.
+/// Copies the upper triangle of `square` [k, k] to the lower triangle.
 void mirror_upper(std::span<float> square, int64_t k);
 
 /// Throws the Error for an Hd that is not positive definite.

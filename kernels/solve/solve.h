@@ -16,7 +16,7 @@ namespace twofour {
 ///   joint     mask, block scale and codes in one pass over the columns, each column's error passed on to
 ///             later ones; without a pattern this is GPTQ with a search of block scales. Needs the factor.
 ///   diagonal  the mask of largest sum of w^2 d_j (Wanda), block scales by squares weighted with d_j, codes
-///             to nearest. Needs the diagonal d alone.
+///             to nearest. Needs only the diagonal d.
 enum class SolveMethod { joint, diagonal };
 
 struct SolveRule {
@@ -32,8 +32,8 @@ struct SolveRule {
 /// The rows to solve, [rows, k]. k is a multiple of 16.
 struct SolveInput {
   std::span<const float> weights;  ///< all weights are finite
-  /// The columns to keep: [rows, k] with 1 for a column that stays and 0 for one that becomes zero. It must
-  /// match the pattern exactly. If it is empty, the solver chooses the columns.
+  /// The columns to keep: [rows, k] with 1 for a column that stays and 0 for a column that becomes zero. It
+  /// must match the pattern exactly. If it is empty, the solver chooses the columns.
   std::span<const uint8_t> mask = {};
 };
 
@@ -68,7 +68,7 @@ bool is_solvable(Arithmetic arithmetic, float stored_global_scale);
 void solve_rows(const SolveRule& rule, const DampedHessian& hessian, const GroupMaps* maps, float stored,
                 const SolveInput& in, const SolveOutput& out, int threads = 1, Isa isa = best_isa());
 
-/// Solves rows with the diagonal of a Hessian alone, damped or importance_weights(), by SolveMethod::diagonal
+/// Solves rows with only the diagonal of a Hessian, damped or importance_weights(), by SolveMethod::diagonal
 /// without sweeps.
 void solve_rows_by_diagonal(const SolveRule& rule, std::span<const float> diagonal, float stored,
                             const SolveInput& in, const SolveOutput& out, int threads = 1,

@@ -194,8 +194,8 @@ TWOFOUR_HD typename L::F move_scale(const SolvePlan& plan, const float* h, typen
   return gain;
 }
 
-/// Gives a group the mask and the codes with the least loss, while all other groups are fixed. `h` is Hd at
-/// the group. Returns the change of the loss.
+/// Gives a group the mask and the codes with the least loss. All other groups are fixed. `h` is Hd at the
+/// group. Returns the change of the loss.
 template <class Pattern, class L>
 TWOFOUR_HD typename L::F move_group(const SolvePlan& plan, const float* h, const float* maps,
                                     const typename L::I* given, typename L::F step, typename L::F inverse,

@@ -22,7 +22,7 @@ struct SolvePlan {
   const float* factor;    ///< U [k, k]
   const float* diagonal;  ///< [k], weights of squares for SolveMethod::diagonal
   const float* maps;      ///< see group_maps.h
-  const float* step;      ///< [127] by block scale: the value of code 1.0; 0 for scale 0
+  const float* step;      ///< [127] the value of code 1.0 by block scale; 0 for scale 0
   const float* inverse;   ///< [127] 1 / step
   float to_code;          ///< factor from a step to its block scale, before rounding to E4M3
   int (*nearest)(float);  ///< the block scale 1 .. 126 nearest to a number, 1 below the smallest
@@ -33,13 +33,13 @@ struct SolvePlan {
 /// 32 rows of weights, stored column by column. Missing rows are zeros.
 struct SolveTile {
   float* values;    ///< [k, 32] weights before solving, values of the codes afterwards
-  float* gradient;  ///< [k, 32]: (W - Q) Hd
+  float* gradient;  ///< [k, 32] (W - Q) Hd
   float* errors;    ///< [16, 32]
   int32_t* scales;  ///< [k / 16, 32], block scales
   int32_t* masks;   ///< [k / group, 32], numbers of masks; read if is_given
   bool is_given;    ///< true if masks are given and must not change
   float* gains;     ///< [32] loss that a sweep removed from each row
-  int32_t* moves;   ///< [32] -1: descent continues with this row; 0: it has stopped
+  int32_t* moves;   ///< [32] -1 if descent continues with this row, 0 if it has stopped
 };
 
 /// Computes c [rows, columns] -= sum over t in [0, count) of a(t, row) b(t, column), with t in order. Strides

@@ -13,7 +13,7 @@
 namespace twofour {
 namespace {
 
-/// True if two schemes mean the same: the settings that both have are equal, and so is the algorithm.
+/// True if two schemes mean the same. They do if the algorithm and the settings that both have are equal.
 bool same_scheme(const Json& a, const Json& b) {
   if (!a.is_object() || !b.is_object()) return a == b;
   if (a.contains("quant_algo") != b.contains("quant_algo")) return false;
@@ -43,7 +43,7 @@ std::string escaped(std::string_view text) {
 
 }  // namespace
 
-Json* QuantizationWords::list_for(Json& holder) {
+Json* QuantizationEntries::list_for(Json& holder) {
   if (const auto lists = unquantized_lists(holder); !lists.empty()) return lists.front();
   const bool nested = !quantization_entry(config_) || &holder != holders().front();
   const char* key = dialect() == Dialect::kFp8Like ? "modules_to_not_convert"
@@ -53,8 +53,8 @@ Json* QuantizationWords::list_for(Json& holder) {
   return &holder[key];
 }
 
-void QuantizationWords::add_unquantized(const std::vector<std::string>& modules,
-                                        std::vector<std::string> entries) {
+void QuantizationEntries::add_unquantized(const std::vector<std::string>& modules,
+                                          std::vector<std::string> entries) {
   // If all experts of a block are added in floats, one pattern names them. Loaders look up the block or its
   // parts.
   for (const std::string& module : modules) {
@@ -77,10 +77,10 @@ void QuantizationWords::add_unquantized(const std::vector<std::string>& modules,
 
 /// Returns entries of the donor's lists that match some modules of `floats`, but no quantized module and no
 /// module of the base. Removes the modules that they match from `floats`.
-std::vector<std::string> QuantizationWords::take_entries(const QuantizationWords& donor,
-                                                         const std::vector<ComingModule>& coming,
-                                                         const std::vector<std::string>& staying,
-                                                         std::vector<std::string>& floats) {
+std::vector<std::string> QuantizationEntries::take_entries(const QuantizationEntries& donor,
+                                                           const std::vector<ComingModule>& coming,
+                                                           const std::vector<std::string>& staying,
+                                                           std::vector<std::string>& floats) {
   std::vector<std::string> entries;
   if (donor.dialect() != dialect()) return entries;
   const TensorNames of_base(staying);
@@ -103,8 +103,8 @@ std::vector<std::string> QuantizationWords::take_entries(const QuantizationWords
   return entries;
 }
 
-void QuantizationWords::unlist(const std::vector<ComingModule>& quantized,
-                               const std::vector<std::string>& linears) {
+void QuantizationEntries::unlist(const std::vector<ComingModule>& quantized,
+                                 const std::vector<std::string>& linears) {
   const auto takes_one = [&](const std::string& entry) {
     return std::any_of(quantized.begin(), quantized.end(),
                        [&](const ComingModule& m) { return takes(entry, m.name); });
@@ -129,7 +129,7 @@ void QuantizationWords::unlist(const std::vector<ComingModule>& quantized,
 
 /// Writes an entry of `quantized_layers`, and adds its name to the group of `config_groups` with the same
 /// scheme.
-void QuantizationWords::set_scheme(const ComingModule& module, const QuantizationWords& donor) {
+void QuantizationEntries::set_scheme(const ComingModule& module, const QuantizationEntries& donor) {
   const auto all = holders();
   const auto of_donor = donor.holders();
   for (size_t i = 0; i < all.size(); ++i) {
@@ -156,20 +156,20 @@ void QuantizationWords::set_scheme(const ComingModule& module, const Quantizatio
   }
 }
 
-std::string QuantizationWords::cannot_say(const ComingModule& module, const Json& said) const {
+std::string QuantizationEntries::cannot_say(const ComingModule& module, const Json& configured) const {
   const auto shown = [](const Json& scheme) {
     return scheme.is_null() ? std::string("none") : json_quote_short(json_line(scheme));
   };
   return fmt::format(
       "{}: expected a quantization_config that can say how {} is quantized ({}), found one that "
       "says {}; convert the donor to the base's format first",
-      where_, module.name, shown(module.scheme), shown(said));
+      where_, module.name, shown(module.scheme), shown(configured));
 }
 
-std::optional<std::string> QuantizationWords::add(const std::vector<ComingModule>& coming,
-                                                  const QuantizationWords& donor,
-                                                  const std::vector<std::string>& linears,
-                                                  const std::vector<std::string>& staying) {
+std::optional<std::string> QuantizationEntries::add(const std::vector<ComingModule>& coming,
+                                                    const QuantizationEntries& donor,
+                                                    const std::vector<std::string>& linears,
+                                                    const std::vector<std::string>& staying) {
   const Dialect kind = dialect();
   std::vector<ComingModule> quantized;
   std::vector<std::string> floats;
@@ -186,10 +186,10 @@ std::optional<std::string> QuantizationWords::add(const std::vector<ComingModule
     }
   }
   for (const ComingModule& m : coming) {
-    const Json said = scheme_of(m.name).scheme;
-    if (same_scheme(said, m.scheme)) continue;
-    if (kind == Dialect::kFp8Like && m.scheme.is_null() && same_scheme(said, m.said)) continue;
-    if (!m.scheme.is_null() || kind == Dialect::kModelOptMixed) return cannot_say(m, said);
+    const Json configured = scheme_of(m.name).scheme;
+    if (same_scheme(configured, m.scheme)) continue;
+    if (kind == Dialect::kFp8Like && m.scheme.is_null() && same_scheme(configured, m.configured)) continue;
+    if (!m.scheme.is_null() || kind == Dialect::kModelOptMixed) return cannot_say(m, configured);
     floats.push_back(m.name);
   }
   if (kind == Dialect::kNone || (kind == Dialect::kOther && floats.empty())) return std::nullopt;

@@ -140,7 +140,7 @@ Checkpoint outline(const Checkpoint& base, const Checkpoint* donor,
                           std::vector<uint32_t>(tensors.size()), base.config(), base.hf_quant_config(), {});
 }
 
-void settle_words(const Checkpoint& base, const Checkpoint& result, Edited& edited) {
+void settle_settings(const Checkpoint& base, const Checkpoint& result, Edited& edited) {
   if (has_codes(base) && !has_codes(result)) {
     edited.config = with_quantization(std::move(edited.config), nullptr);
     edited.hf_quant = nullptr;

@@ -18,7 +18,7 @@ struct EditedTensor {
   TensorInfo info;
   uint32_t shard;  ///< position among the sources' files; the base's files come first
   uint64_t begin;  ///< offset in the shard's data, in bytes
-  /// Slices that stay, ascending; null: the whole tensor.
+  /// Slices that stay, ascending. Null for the whole tensor.
   std::shared_ptr<const std::vector<int64_t>> kept = {};
   uint64_t slice = 0;  ///< bytes of one slice
 };
@@ -48,14 +48,14 @@ Findings findings_of(const Checkpoint& c);
 /// The config files that an edit changes.
 inline constexpr const char* kConfigNames[] = {"config.json", "hf_quant_config.json"};
 
-/// A checkpoint with these tensors and the base's configuration, for counting and examining. It reads from
-/// `base` and `donor`, so both must outlive it.
+/// A checkpoint with these tensors and the base's configuration, for counting and examining. `base` and
+/// `donor` must outlive it, because it reads from them.
 Checkpoint outline(const Checkpoint& base, const Checkpoint* donor, const std::vector<EditedTensor>& tensors);
 
 /// Removes the quantization settings from `edited` if no quantized weights are left. `result` has the
 /// result's tensors. Throws Error if an engine reads the base correctly, but would read `result` in wrong
 /// formats because of the settings.
-void settle_words(const Checkpoint& base, const Checkpoint& result, Edited& edited);
+void settle_settings(const Checkpoint& base, const Checkpoint& result, Edited& edited);
 
 /// Makes the edited checkpoint, which reads from the files of its sources. A config that equals the source's
 /// config keeps its text.

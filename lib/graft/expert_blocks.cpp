@@ -10,12 +10,12 @@
 
 #include "formats/module_names.h"
 #include "lib/base/findings/problems.h"
-#include "lib/graft/selection.h"
+#include "lib/graft/module_patterns.h"
 
 namespace twofour {
 namespace {
 
-/// A name split into the block of experts and the rest below it.
+/// A name, split into the block of experts and the rest below it.
 struct BelowExperts {
   std::string_view block;
   std::string_view rest;  ///< "7.up_proj.weight", "gate_up_proj"
@@ -45,8 +45,8 @@ std::optional<int64_t> leading_number(std::string_view rest) {
   return is_number ? std::optional(value) : std::nullopt;
 }
 
-/// The module that has a block's router: the one above the block or, if stacks have no block of their own,
-/// the block itself.
+/// The module that has a block's router. This is the module above the block or, if stacks have no block of
+/// their own, the block itself.
 std::string_view home_of(std::string_view block) {
   constexpr std::string_view kBlock = ".experts";
   return block.ends_with(kBlock) ? block.substr(0, block.size() - kBlock.size())
@@ -64,7 +64,7 @@ int64_t elements(const TensorInfo& t) {
   return count;
 }
 
-/// True if the bytes of a tensor are `experts` slices, one after the other: [E, ...] or [1, E].
+/// True if the bytes of a tensor are `experts` slices, one after the other, as in [E, ...] or [1, E].
 bool is_divided(const TensorInfo& t, int64_t experts) {
   const auto first = std::find_if(t.shape.begin(), t.shape.end(), [](int64_t d) { return d != 1; });
   return first != t.shape.end() && *first == experts;

@@ -12,14 +12,14 @@ namespace twofour {
 struct ExpertTensor {
   enum class Kind {
     kExpert,  ///< a tensor of one expert: P.7.up_proj.weight
-    kStack,   ///< a tensor with a slice for each expert along the outermost dimension
-    kRouter,  ///< a tensor of the router with a slice for each expert: its rows, bias or correction bias
+    kStack,   ///< a tensor with a slice per expert along the outermost dimension
+    kRouter,  ///< a tensor of the router with a slice per expert: its rows, bias or correction bias
     kWhole,   ///< a tensor that all experts share
   };
   size_t tensor;  ///< position in Checkpoint::tensors()
   Kind kind;
-  int64_t expert = -1;   ///< number of the expert; only of kExpert
-  size_t number_at = 0;  ///< position of that number in the tensor's name; only of kExpert
+  int64_t expert = -1;   ///< number of the expert; only for kExpert
+  size_t number_at = 0;  ///< position of that number in the tensor's name; only for kExpert
 };
 
 /// The routed experts of a layer, with their router.

@@ -10,13 +10,13 @@
 #include "formats/error.h"
 #include "lib/base/findings/options.h"
 #include "lib/base/findings/problems.h"
-#include "lib/graft/selection.h"
+#include "lib/graft/module_patterns.h"
 #include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {
 
-/// The value of the first key that is a whole number in `config`; nullopt if none is.
+/// The value of the first key that is a whole number in `config`. Empty if none is.
 std::optional<int64_t> setting(const Json& config, std::initializer_list<const char*> keys) {
   for (const char* key : keys) {
     const Json& value = model_setting(config, key);

@@ -23,15 +23,16 @@ struct ExpertRules {
 ExpertRules expert_rules(const Checkpoint& checkpoint, const std::vector<ExpertBlock>& blocks);
 
 /// Throws Error unless `experts` names every block and keeps the same number of existing experts in each. At
-/// least as many must stay as a token needs. If experts are in groups, equally many must stay in each group.
+/// least as many experts must stay as a token needs. If experts are in groups, each group must keep the same
+/// number.
 /// `where` names the source of `experts` in messages.
 void check_kept_experts(const Checkpoint& checkpoint, const std::vector<ExpertBlock>& blocks,
                         const std::map<std::string, std::vector<int64_t>>& experts, const std::string& where);
 
-/// Returns the edit that keeps `count` experts of each block: those with the largest saliency. The
-/// safetensors file `by` holds the tensor `P.saliency` F32 [E] for each block P with E experts. Ties go to
-/// the lower number. If experts are in groups, the best of each group stay. Throws Error on entries that are
-/// missing, unknown, of another type or shape, or NaN.
+/// Returns the edit that keeps the `count` experts of each block with the largest saliency. The safetensors
+/// file `by` holds the tensor `P.saliency` F32 [E] for each block P with E experts. Ties go to the lower
+/// number. If experts are in groups, the best of each group stay. Throws Error on entries that are missing,
+/// unknown, of a different type or shape, or NaN.
 Edit keep_salient_experts(const Checkpoint& checkpoint, int64_t count, const std::filesystem::path& by);
 
 /// Returns the edit that keeps the experts named in a JSON file: {"P": [numbers]} for each block P. Throws

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "formats/error.h"
-#include "lib/graft/selection.h"
+#include "lib/graft/module_patterns.h"
 #include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
@@ -69,8 +69,8 @@ size_t length_of(const Json& list) {
   return list.is_array() ? list.size() : list.is_string() ? list.get<std::string>().size() : 0;
 }
 
-/// The first `length` entries of a list, followed by the entries of `more` from position `length` on.
-/// nullptr: nothing follows.
+/// The first `length` entries of a list, followed by the entries of `more` from position `length` on. Nothing
+/// follows if `more` is null.
 Json resized(const Json& list, size_t length, const Json* more) {
   if (list.is_string()) {
     std::string text = list.get<std::string>().substr(0, length);

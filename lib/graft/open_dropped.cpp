@@ -10,9 +10,9 @@
 #include "lib/graft/edited_checkpoint.h"
 #include "lib/graft/kept_experts.h"
 #include "lib/graft/model_settings.h"
+#include "lib/graft/module_patterns.h"
 #include "lib/graft/open_edited.h"
 #include "lib/graft/quantization_entries.h"
-#include "lib/graft/selection.h"
 #include "lib/recipe/artifact/manifest.h"
 
 namespace twofour {
@@ -58,7 +58,7 @@ void refuse_parts_of_blocks(const Checkpoint& c, const std::vector<bool>& stays)
   }
 }
 
-/// The part of a block's tensor that remains; nullopt if the whole tensor is dropped.
+/// The part of a block's tensor that remains. Empty if the whole tensor is dropped.
 std::optional<EditedTensor> without_experts(const Checkpoint& c, const ExpertTensor& t, int64_t experts,
                                             const std::shared_ptr<const std::vector<int64_t>>& kept) {
   const TensorInfo& info = c.tensors()[t.tensor];
@@ -78,7 +78,7 @@ std::optional<EditedTensor> without_experts(const Checkpoint& c, const ExpertTen
   return out;
 }
 
-/// Finds the new name of a module of a block's expert; nullopt if the expert is dropped.
+/// Finds the new name of a module of a block's expert. Empty if the expert is dropped.
 class ExpertRenames {
  public:
   void add(const ExpertBlock& block, const std::vector<int64_t>& kept) { kept_[block.name] = &kept; }
@@ -119,12 +119,12 @@ Checkpoint open_without_modules(const fs::path& path, const Edit& edit, Io io) {
   if (!give_base_back(source, edited)) {
     const Checkpoint result = outline(source, nullptr, edited.tensors);
     Json config = switch_settings(config_after_drop(source, result), source, result, nullptr);
-    QuantizationWords words(std::move(config), source.hf_quant_config(), source.path().string());
+    QuantizationEntries words(std::move(config), source.hf_quant_config(), source.path().string());
     const std::vector<std::string> after = names_of(result);
     words.forget(names_of(source), after, after);
     edited.config = words.config();
     edited.hf_quant = words.hf_quant_config();
-    settle_words(source, result, edited);
+    settle_settings(source, result, edited);
   }
   return view_of(std::move(source), std::nullopt, std::move(edited));
 }
@@ -152,12 +152,12 @@ Checkpoint open_without_experts(const fs::path& path, const Edit& edit, Io io) {
   sort_by_name(edited.tensors);
   edited.findings = findings_of(source);
   const auto count = static_cast<int64_t>(edit.experts.begin()->second.size());
-  QuantizationWords words(config_after_experts(source, blocks.front().experts, count),
-                          source.hf_quant_config(), source.path().string());
+  QuantizationEntries words(config_after_experts(source, blocks.front().experts, count),
+                            source.hf_quant_config(), source.path().string());
   words.rename({modules.begin(), modules.end()}, renames);
   edited.config = words.config();
   edited.hf_quant = words.hf_quant_config();
-  settle_words(source, outline(source, nullptr, edited.tensors), edited);
+  settle_settings(source, outline(source, nullptr, edited.tensors), edited);
   return view_of(std::move(source), std::nullopt, std::move(edited));
 }
 

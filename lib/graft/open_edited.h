@@ -13,8 +13,8 @@ inline constexpr const char* kDonorPrefix = "donor:";
 /// damaged.
 Checkpoint open_editable(const std::filesystem::path& path, Io io = Io::kCached);
 
-/// Opens the result of an edit as a checkpoint: the tensors are read from the files of the source and, for a
-/// graft, of the donor, and the config describes the result. Throws Error if a pattern matches nothing, if
+/// Opens the result of an edit as a checkpoint. The tensors are read from the files of the source and, for a
+/// graft, of the donor. The config describes the result. Throws Error if a pattern matches nothing, if
 /// modules do not fit, if the edit leaves no valid model, and if the config's dialect cannot describe the
 /// result.
 Checkpoint open_edited(const std::filesystem::path& source, const std::filesystem::path& donor,

@@ -8,13 +8,13 @@
 #include "formats/module_names.h"
 #include "lib/base/findings/options.h"
 #include "lib/base/findings/problems.h"
+#include "lib/graft/check_fit.h"
 #include "lib/graft/edited_checkpoint.h"
 #include "lib/graft/mixed_entries.h"
 #include "lib/graft/model_settings.h"
-#include "lib/graft/module_shapes.h"
+#include "lib/graft/module_patterns.h"
 #include "lib/graft/open_edited.h"
 #include "lib/graft/quantization_entries.h"
-#include "lib/graft/selection.h"
 #include "lib/recipe/artifact/manifest.h"
 #include "lib/source/checkpoint/linears.h"
 #include "lib/source/checkpoint/quantization_config.h"
@@ -38,15 +38,15 @@ bool is_code_type(DType type) {
   return type == DType::kU8 || type == DType::kI8 || type == DType::kI32 || type == DType::kF8E4M3;
 }
 
-/// The modules that a graft adds, quantized ones and linears in floats, with their entries in the donor's
+/// The quantized modules and the linears in floats that a graft adds, with their entries in the donor's
 /// config.
-std::vector<ComingModule> coming_modules(const Checkpoint& donor, const QuantizationWords& words,
+std::vector<ComingModule> coming_modules(const Checkpoint& donor, const QuantizationEntries& words,
                                          const std::vector<Linear>& linears, const std::vector<bool>& comes) {
   std::set<std::string> floats, quantized;
   for (const Linear& m : linears) {
     if (comes[m.weight]) (!m.format->coded ? floats : quantized).insert(m.name);
   }
-  // Modules in formats without linears, or in unsupported formats.
+  // These are modules in formats without linears, or in unsupported formats.
   for (size_t i = 0; i < comes.size(); ++i) {
     const TensorInfo& t = donor.tensors()[i];
     const std::string_view leaf = leaf_of(t.name);
@@ -78,12 +78,12 @@ std::vector<std::string> float_linears(const Checkpoint& c) {
 
 /// Writes the config files after a graft. If possible, these are the base's files with entries for the added
 /// modules. Otherwise they are new files with an entry for each module of the result.
-void write_words(const Checkpoint& base, const Checkpoint& donor, const std::vector<Linear>& linears,
-                 const std::vector<bool>& comes, const Checkpoint& result,
-                 const std::vector<std::string>& staying, Edited& edited) {
-  QuantizationWords words(edited.config, base.hf_quant_config(), base.path().string());
+void write_keys(const Checkpoint& base, const Checkpoint& donor, const std::vector<Linear>& linears,
+                const std::vector<bool>& comes, const Checkpoint& result,
+                const std::vector<std::string>& staying, Edited& edited) {
+  QuantizationEntries words(edited.config, base.hf_quant_config(), base.path().string());
   words.forget(names_of(base), staying, names_of(result));
-  const QuantizationWords of_donor(donor.config(), donor.hf_quant_config(), donor.path().string());
+  const QuantizationEntries of_donor(donor.config(), donor.hf_quant_config(), donor.path().string());
   const std::vector<ComingModule> coming = coming_modules(donor, of_donor, linears, comes);
   if (const auto why = words.add(coming, of_donor, float_linears(result), staying)) {
     for (const ComingModule& m : coming) {  // an unsupported format cannot be named
@@ -151,8 +151,8 @@ Checkpoint open_graft(const fs::path& source, const fs::path& donor_path, const 
     }
     edited.config =
         switch_settings(config_after_graft(base, donor, result, drafts), base, result, donor.config());
-    write_words(base, donor, of_donor, comes, result, staying, edited);
-    settle_words(base, result, edited);
+    write_keys(base, donor, of_donor, comes, result, staying, edited);
+    settle_settings(base, result, edited);
   }
   return view_of(std::move(base), std::move(donor), std::move(edited));
 }

@@ -14,7 +14,7 @@ namespace {
 Json entry_of(const Json& holder) {
   Json entry = Json::object();
   for (const char* key : {"quant_algo", "group_size", "has_zero_point", "pre_quant_scale"}) {
-    if (const Json& said = member(holder, key); !said.is_null()) entry[key] = said;
+    if (const Json& configured = member(holder, key); !configured.is_null()) entry[key] = configured;
   }
   // In the flat form, the groups hold the group size.
   for (const auto& [name, group] : members_of(holder, "config_groups")) {
@@ -27,10 +27,10 @@ Json entry_of(const Json& holder) {
 
 }  // namespace
 
-QuantizationWords::QuantizationWords(Json config, Json hf_quant_config, std::string where)
+QuantizationEntries::QuantizationEntries(Json config, Json hf_quant_config, std::string where)
     : config_(std::move(config)), hf_quant_(std::move(hf_quant_config)), where_(std::move(where)) {}
 
-std::vector<const Json*> QuantizationWords::holders() const {
+std::vector<const Json*> QuantizationEntries::holders() const {
   std::vector<const Json*> all;
   if (const auto entry = quantization_entry(config_)) all.push_back(&entry->value);
   const Json& nested = member(hf_quant_, "quantization");
@@ -38,15 +38,15 @@ std::vector<const Json*> QuantizationWords::holders() const {
   return all;
 }
 
-std::vector<Json*> QuantizationWords::holders() {
+std::vector<Json*> QuantizationEntries::holders() {
   std::vector<Json*> all;
   groups_.reset();
-  // The cast is safe, since the pointers lead into this object's own values.
+  // The cast is safe, since the pointers point to this object's own values.
   for (const Json* holder : std::as_const(*this).holders()) all.push_back(const_cast<Json*>(holder));
   return all;
 }
 
-QuantizationWords::Dialect QuantizationWords::dialect() const {
+QuantizationEntries::Dialect QuantizationEntries::dialect() const {
   const auto all = holders();
   if (all.empty()) return Dialect::kNone;
   for (const Json* holder : all) {
@@ -61,12 +61,12 @@ QuantizationWords::Dialect QuantizationWords::dialect() const {
   return Dialect::kOther;
 }
 
-bool QuantizationWords::takes(const std::string& entry, const std::string& module) const {
+bool QuantizationEntries::takes(const std::string& entry, const std::string& module) const {
   if (!is_wild(entry)) return names_module(entry, module);
   return patterns_.try_emplace(entry, entry).first->second.matches(module);
 }
 
-bool QuantizationWords::is_unquantized(const std::string& module) const {
+bool QuantizationEntries::is_unquantized(const std::string& module) const {
   for (const Json* holder : holders()) {
     for (const Json* list : unquantized_lists(*holder)) {
       for (const std::string& entry : strings_of(*list)) {
@@ -77,7 +77,7 @@ bool QuantizationWords::is_unquantized(const std::string& module) const {
   return false;
 }
 
-ComingModule QuantizationWords::scheme_of(const std::string& module) const {
+ComingModule QuantizationEntries::scheme_of(const std::string& module) const {
   const Dialect kind = dialect();
   if (kind == Dialect::kNone || is_unquantized(module)) return {module, nullptr};
   const auto all = holders();

@@ -19,9 +19,9 @@ Json filtered(const Json& array, const std::function<bool(const Json&)>& stays) 
 
 }  // namespace
 
-void QuantizationWords::forget(const std::vector<std::string>& before,
-                               const std::vector<std::string>& staying,
-                               const std::vector<std::string>& after) {
+void QuantizationEntries::forget(const std::vector<std::string>& before,
+                                 const std::vector<std::string>& staying,
+                                 const std::vector<std::string>& after) {
   const TensorNames old_names(before), left_names(staying), new_names(after);
   const auto stays = [&](const Json& item) {
     if (!item.is_string()) return true;
@@ -51,7 +51,7 @@ void QuantizationWords::forget(const std::vector<std::string>& before,
   }
 }
 
-void QuantizationWords::rename(const std::vector<std::string>& modules, const Rename& new_name) {
+void QuantizationEntries::rename(const std::vector<std::string>& modules, const Rename& new_name) {
   // A pattern stays if it matches the new name of every module whose old name it matched.
   const auto renamed_pattern = [&](const std::string& text) -> std::optional<std::vector<std::string>> {
     const ConfigPattern pattern(text);

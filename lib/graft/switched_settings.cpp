@@ -21,7 +21,7 @@ namespace {
 /// rows. Source: Hugging Face transformers, modeling_deepseek_v3.py; vLLM, deepseek_v2.py.
 constexpr std::string_view kNullWhereNone[] = {"n_shared_experts", "q_lora_rank"};
 
-/// The tensors that exist of each row of a family.
+/// The existing tensors of each row of a family.
 struct Presence {
   std::vector<size_t> counts;  ///< number of tensors of each row
   std::set<int64_t> layers;    ///< layers that have any tensor; -1 stands for tensors outside of layers
@@ -45,7 +45,7 @@ Presence presence_of(const Checkpoint& c, const std::vector<FamilyRow>& rows, co
   return there;
 }
 
-/// The family's default for a key that a config lacks; null: the family has none.
+/// The family's default for a key that a config lacks. Null if the family has none.
 Json default_of(const FamilyShapes& family, const std::string& key) {
   const Json defaults = family_defaults(family);
   const auto at = defaults.find(key);
@@ -60,7 +60,7 @@ Json off_value(const std::string& key, const FamilyShapes& family, const Json* s
   return is_switch ? Json(false) : is_null ? Json(nullptr) : Json(0);
 }
 
-/// The donor's value of a key that announces modules; nullopt if it announces none.
+/// The donor's value of a key that announces modules. Empty if it announces none.
 std::optional<Json> on_value(const std::string& key, const Json& donor) {
   const auto model = find_language_model(donor);
   if (!model) return std::nullopt;
@@ -103,8 +103,8 @@ Changes changed_switches(const Json& config, const Checkpoint& before, const Che
   return changes;
 }
 
-/// Updates DeepSeek-V4's list of compression ratios. It has an entry for each layer: the factor by which the
-/// layer's compressor shortens a text. An entry of 0 means that the layer has no compressor.
+/// Updates DeepSeek-V4's list of compression ratios. It has an entry per layer, which is the factor by which
+/// the layer's compressor shortens a text. An entry of 0 means that the layer has no compressor.
 void switch_compressors(Json& config, const Checkpoint& before, const Checkpoint& now, const Json& donor) {
   const auto has = [](const Checkpoint& c, size_t layer) {
     return c.find(fmt::format("layers.{}.attn.compressor.ape", layer)).has_value();

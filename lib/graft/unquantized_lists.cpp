@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lib/base/names/config_pattern.h"
-#include "lib/graft/selection.h"
+#include "lib/graft/module_patterns.h"
 
 namespace twofour {
 

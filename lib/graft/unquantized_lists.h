@@ -38,7 +38,7 @@ bool names_module(const std::string& entry, const std::string& module);
 class TensorNames {
  public:
   explicit TensorNames(const std::vector<std::string>& sorted);
-  /// True if a tensor has that name, or if the name is that of a module with tensors.
+  /// True if a tensor or a module with tensors has that name.
   bool has(const std::string& name) const;
   /// True if an entry of a list matches any module of these tensors.
   bool matched_by(const std::string& entry) const;

@@ -61,13 +61,14 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
       lint_zero_tails(input, reporter);
       lint_scalars(input, reporter);
       lint_promised_values(input, reporter);
+      if (input.is_directory) lint_hub_blobs(input, reporter);
     };
     const std::vector<MatrixFigures> figures =
         lint_weights(input, options.jobs, lint_small, reporter, progress);
     progress.phase = "comparing weights";
     std::vector<Member> members = list_members(input, figures);
-    for (const auto check : {lint_content, lint_full_scale, lint_outliers, lint_copied_scales,
-                             lint_sibling_scales, lint_identical}) {
+    for (const auto check : {lint_values, lint_content, lint_regions, lint_full_scale, lint_outliers,
+                             lint_copied_scales, lint_sibling_scales, lint_identical}) {
       drop_reported(reporter, members);
       check(input, members, reporter);
     }

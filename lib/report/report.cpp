@@ -41,7 +41,7 @@ Json kind_parts(const std::string& name_template) {
   }
 }
 
-/// A number with as many digits as a page shows; null for NaN and infinity.
+/// A number with as many digits as a page shows. Null for NaN and infinity.
 Json short_number(double value, ReportUnit unit) {
   if (!std::isfinite(value)) return nullptr;
   if (value == std::round(value) && std::abs(value) < 1e6) return static_cast<int64_t>(value);

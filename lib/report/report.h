@@ -24,7 +24,7 @@ struct ReportMetric {
   std::string id, label;
   ReportUnit unit;
   ReportCell cell;
-  bool bad = false;  ///< drawn as a warning: more (for kSmallest, less) is worse
+  bool bad = false;  ///< drawn as a warning, because more (for kSmallest, less) is worse
 };
 
 /// A module, matrix or layer with a figure for each metric. A missing figure is NaN.
@@ -61,7 +61,7 @@ struct ReportTable {
   std::vector<std::vector<std::string>> rows;
 };
 
-/// A curve over another axis than layers.
+/// A curve over a different axis from layers.
 struct ReportCurve {
   std::string title, x_title;
   ReportUnit unit;  ///< unit of y
@@ -85,14 +85,15 @@ struct Report {
 
 Report inspect_report(const InspectReport& report, const std::filesystem::path& path);
 Report lint_report(const LintReport& report, const std::filesystem::path& path);
-/// `source` may be empty.
+/// Makes the report of a validation. `source` may be empty.
 Report validate_report(const ValidateReport& report, const std::filesystem::path& artifact,
                        const std::filesystem::path& source);
 
-/// `failed` is the number of differences that make the comparison fail.
+/// Makes the report of a comparison. `failed` is the number of differences that make the comparison fail.
 Report diff_report(const DiffResult& result, uint64_t failed);
 
-/// `against` may be empty. `worst` has the texts of the worst predictions and may be empty.
+/// Makes the report of an evaluation. `against`, and `worst`, the texts of the worst predictions, may be
+/// empty.
 Report eval_report(const EvalFigures& figures, const std::filesystem::path& model,
                    const std::filesystem::path& against, const std::vector<std::string>& worst);
 

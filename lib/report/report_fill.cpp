@@ -48,8 +48,8 @@ void add_findings(const Findings& findings, Report& report) {
   }
 }
 
-/// Counts findings by the rows that they are about. The rows are those of the module itself, of the module
-/// that a tensor belongs to, or of all modules below a name. A name that has a layer but no row gets a row.
+/// Counts findings by the rows that they are about. The rows are of the module itself, of the module that a
+/// tensor belongs to, or of all modules below a name. A name that has a layer but no row gets a row.
 class FindingCounter {
  public:
   explicit FindingCounter(Report& report) : report_(report) {
@@ -88,7 +88,7 @@ class FindingCounter {
   std::map<std::string, size_t> rows_;
 };
 
-/// Adds the number of layers that were run, and a table of those that could not be run.
+/// Adds the number of layers that were run, and a table of the layers that could not be run.
 void add_coverage(const std::string& label, size_t run, const LayerCoverage& c, Report& report) {
   if (c.found == 0) return;
   std::string text = fmt::format("{} of {}", run, c.found);
@@ -120,7 +120,7 @@ std::vector<std::string> first_consequences(const LintFinding& f) {
 
 bool is_equal(const DiffEntry& e) { return e.cls == DiffClass::kEqual || e.cls == DiffClass::kReciprocal; }
 
-/// The report's text about an entry that is not equal.
+/// The report's text about an entry that differs.
 std::string difference_text(const DiffEntry& e) {
   if (e.cls == DiffClass::kAdded || e.cls == DiffClass::kRemoved) return "";
   if (!e.has_figures()) return e.message;

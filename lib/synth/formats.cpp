@@ -156,7 +156,7 @@ unsigned encode_weight(const SynthFormat& f, float weight, float scale, unsigned
   }
 }
 
-/// Packs codes of 4 bits, two in a byte. The first is in the low half.
+/// Packs codes of 4 bits, two in a byte. The first code is in the low half.
 std::vector<uint8_t> pack_nibbles(const std::vector<uint8_t>& codes) {
   std::vector<uint8_t> bytes(codes.size() / 2);
   for (size_t i = 0; i < bytes.size(); ++i)

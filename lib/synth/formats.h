@@ -54,12 +54,12 @@ struct SynthFormat {
   const char* input = nullptr;
   size_t scalar_rank = 0;      ///< rank of single scales, [] or [1]
   bool divides = false;        ///< single scales are stored as their reciprocals
-  bool powers_of_two = false;  ///< FP8: scales are powers of two, rounded up
+  bool powers_of_two = false;  ///< for FP8, scales are powers of two, rounded up
   bool shared = false;         ///< modules that are drawn together share a scale, under their parent's name
   const char* algorithm = nullptr;  ///< its name in ModelOpt's configs
 };
 
-/// A matrix [n, k], or a stack of `e` of them.
+/// A matrix [n, k], or a stack of `e` matrices.
 struct SynthMatrix {
   std::string name;
   int64_t e, n, k;  ///< e = 0 if it is not a stack
@@ -76,8 +76,8 @@ std::vector<SynthTensor> quantized_tensors(const SynthMatrix& matrix, const Synt
 
 /// True if all scales of a matrix depend on the largest magnitude of the matrix.
 bool needs_amax(const SynthFormat& format);
-/// The smallest number of rows that can be encoded alone. They must begin at a multiple of this number. 0 if
-/// all rows must be encoded together.
+/// The smallest number of rows that can be encoded separately. They must begin at a multiple of this number.
+/// 0 if all rows must be encoded together.
 int64_t strip_rows(const SynthFormat& format);
 
 /// A run of bytes of a tensor.
@@ -92,8 +92,8 @@ struct SynthBytes {
 std::vector<SynthBytes> encode_rows(const SynthMatrix& matrix, const SynthFormat& format, int64_t row,
                                     std::span<const float> weights, float amax);
 
-/// The tensors of a matrix that do not depend on single weights: single scales, shape and groups. `input` is
-/// the largest magnitude of the activations, from which the input scale follows.
+/// The tensors of a matrix that do not depend on single weights. These are single scales, shape and groups.
+/// `input` is the largest magnitude of the activations, from which the input scale follows.
 std::vector<SynthBytes> encode_single(const SynthMatrix& matrix, const SynthFormat& format, float amax,
                                       float input);
 

@@ -169,7 +169,7 @@ class Walk {
     return at == name.npos ? name : fmt::format("{}{}{}", name.substr(0, at), number, name.substr(at + 1));
   }
 
-  /// Calls `f_` for a module, or stores the module until all modules that share its scale are there.
+  /// Calls `f_` for a module, or stores the module until all modules that share its scale have been added.
   void add(SynthModule m, const Layer& layer) {
     set_format(m, layer);
     if (layer.is_table) {
@@ -227,8 +227,8 @@ std::vector<std::string> unquantized_modules(const SynthModel& model) {
       const bool is_plain = m.is_linear() && m.kind != kPatches && m.kind != kTwoPatches;
       if (m.format != nullptr || !is_plain || m.is_gate() || m.is_up()) continue;
       std::vector<std::string>& names = of_parameters[m.parameter];
-      // vLLM compares globs with the name of the fused linear, "qkv_proj", and plain names with those of its
-      // parts.
+      // vLLM compares globs with the name of the fused linear, "qkv_proj", and plain names with the names of
+      // its parts.
       if (fused_group(m.name()))
         names.push_back(m.name());
       else if (names.empty())

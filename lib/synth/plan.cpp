@@ -135,7 +135,7 @@ std::vector<std::pair<std::string, std::string>> synth_auxiliary_files(const Syn
   text["eos_token_id"] = 0;
   text["torch_dtype"] = publication.floats == DType::kF16 ? "float16" : "bfloat16";
   text["use_cache"] = true;
-  const Json context = text["max_position_embeddings"];  // text moves with its neighbours
+  const Json context = text["max_position_embeddings"];  // the reference moves with its neighbours
   SynthListing listing{model, {}};
   for_each_module(model, [&](std::span<const SynthModule> modules) {
     listing.modules.insert(listing.modules.end(), modules.begin(), modules.end());

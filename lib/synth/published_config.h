@@ -9,10 +9,10 @@
 
 namespace twofour {
 
-/// Fill the configs of ModelOpt's MIXED_PRECISION: quantized_layers of both files, and config_groups if
-/// config.json has any. A key of quantized_layers is a linear or, in the second function, the container of a
-/// layer's experts. Source: NVIDIA/Model-Optimizer, modelopt/torch/export/quant_utils.py,
-/// convert_hf_config.py.
+/// Two functions that fill the configs of ModelOpt's MIXED_PRECISION. They fill quantized_layers of both
+/// files, and config_groups if config.json has any. A key of quantized_layers is a linear or, in the second
+/// function, the container of a layer's experts. Source: NVIDIA/Model-Optimizer,
+/// modelopt/torch/export/quant_utils.py, convert_hf_config.py.
 void fill_modelopt_linears(const SynthListing& listing, Json& quantization, Json& hf_quant);
 void fill_modelopt_containers(const SynthListing& listing, Json& quantization, Json& hf_quant);
 

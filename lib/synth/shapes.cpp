@@ -35,7 +35,7 @@ std::pair<const SynthShape*, const SynthPublication*> find_publication(const Syn
                           fmt::join(synth_dialects(choice.shape), ", "), choice.dialect));
 }
 
-/// Replaces members of `base`; nested objects are patched recursively.
+/// Replaces members of `base`. Nested objects are patched recursively.
 void patch(Json& base, const Json& changes) {
   for (const auto& [key, value] : changes.items()) {
     if (value.is_object()) {
@@ -52,7 +52,7 @@ void patch(Json& base, const SynthJson& changes) {
   }
 }
 
-/// The count under a key of the config; 0 if the key is absent.
+/// The count under a key of the config. 0 if the key is absent.
 int64_t count(const Json& config, std::string_view key) {
   return config.contains(key) ? config.at(key).get<int64_t>() : 0;
 }

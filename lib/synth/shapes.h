@@ -14,7 +14,7 @@
 
 namespace twofour {
 
-/// Tells whether layer `layer` of a model with `layers` layers has something. A null pointer stands for all
+/// Returns true if layer `layer` of a model with `layers` layers has something. A null pointer stands for all
 /// layers.
 using SynthWhere = bool (*)(int64_t layer, int64_t layers);
 /// The argument `layer` for a draft. It is larger than the number of any layer.
@@ -30,7 +30,7 @@ struct SynthOption {
 /// A row that gives modules of a publication their format. The first row that matches a module decides.
 struct SynthFormatRule {
   const char* modules;        ///< glob
-  const SynthFormat* format;  ///< nullptr for floats
+  const SynthFormat* format;  ///< null for floats
   SynthWhere where = nullptr;
 };
 
@@ -42,8 +42,8 @@ struct SynthPublication {
   const char* dialect;
   std::span<const SynthFormatRule> rules;
   const char* quantization;  ///< JSON of quantization_config
-  const char* hf_quant;      ///< JSON of hf_quant_config.json; nullptr without that file
-  /// Adds the parts of the configs that depend on the modules. nullptr if no part does.
+  const char* hf_quant;      ///< JSON of hf_quant_config.json; null without that file
+  /// Adds the parts of the configs that depend on the modules. Null if no part does.
   void (*fill)(const SynthListing& listing, Json& quantization, Json& hf_quant);
   const char* place = nullptr;      ///< the key under which quantization_config is nested
   const char* kv_scales = nullptr;  ///< glob of modules that have a k_scale or v_scale
@@ -69,7 +69,7 @@ struct SynthShape {
   void (*finish)(Json& text, int64_t layers) = nullptr;  ///< sets the values of each layer
   int64_t least_layers = 1;
   /// The replacement for "model." in names, if it ends in "model.". Otherwise it is a prefix of all names.
-  /// nullptr if names stay unchanged.
+  /// Null if names stay unchanged.
   const char* language_model = nullptr;
   const char* f32 = "";  ///< parameters that are stored in F32, as globs with blanks between
   std::span<const SynthOption> options = {};
@@ -77,8 +77,8 @@ struct SynthShape {
 
 /// A user's choices for a shape.
 struct SynthChoice {
-  std::string shape, dialect;              ///< if empty, the shape's default dialect
-  std::optional<int64_t> layers, experts;  ///< by default those of the model
+  std::string shape, dialect;              ///< the shape's default dialect if empty
+  std::optional<int64_t> layers, experts;  ///< by default the model's
   int64_t vocab = 1024;
   bool small = false;
 };
@@ -88,10 +88,10 @@ struct SynthModule {
   SynthMatrix matrix;  ///< the name without .weight, if loaders add that
   ParameterKind kind;
   size_t parameter = 0;  ///< the parameter's number, which rises in a row's order
-  bool is_f32 = false;   ///< stored in F32, whatever other types are
-  bool is_one = false;   ///< a vector around one, such as a norm; else around zero
+  bool is_f32 = false;   ///< stored in F32, whatever the other types are
+  bool is_one = false;   ///< a vector around one, such as a norm; otherwise around zero
   bool has_kv_scale = false;
-  const SynthFormat* format = nullptr;  ///< nullptr for floats or whole numbers
+  const SynthFormat* format = nullptr;  ///< null for floats or whole numbers
   const std::string& name() const { return matrix.name; }
   bool has_weight() const {
     return kind <= ParameterKind::kTwoPatches && kind != ParameterKind::kNorm && !is_f32;
@@ -124,7 +124,7 @@ struct SynthListing {
 };
 
 std::span<const SynthShape> synth_shape_table();
-/// Each of these returns the rows of one source file.
+/// These functions each return the rows of one source file.
 std::span<const SynthShape> single_format_shapes();
 std::span<const SynthShape> qwen_shapes();
 std::span<const SynthShape> latent_attention_shapes();

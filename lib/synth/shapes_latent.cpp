@@ -38,7 +38,7 @@ constexpr SynthFormatRule kReleasedModules[] = {
     {"mtp.*.[eh]_proj", &kDeepSeekV4Fp8},
 };
 /// The Base models have FP8 experts, and all scales are F32 (NVIDIA-NeMo/Automodel#2034; vLLM,
-/// models/deepseek_v4/quant_config.py). That scales are powers of two is inferred from scale_fmt of the other
+/// models/deepseek_v4/quant_config.py). Powers of two as scales are inferred from scale_fmt of the other
 /// models.
 constexpr SynthFormatRule kBaseModules[] = {
     {"*.ffn.experts.*", &kDeepSeekV4BaseFp8}, {"*.ffn.shared_experts.*", &kDeepSeekV4BaseFp8},
@@ -120,7 +120,7 @@ const SynthPublication kKimiK2Publications[] = {
 };
 
 // GLM-5.2 and 5.3, which have the same modules. Configs: nvidia/GLM-5.2-NVFP4 as published. It does not list
-// routers, since they are no linears to ModelOpt.
+// routers, since they are not linears to ModelOpt.
 constexpr const char* kGlmConfig = R"({
   "architectures": ["GlmMoeDsaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "ep_size": 1,
   "first_k_dense_replace": 3, "head_dim": 192, "hidden_act": "silu", "hidden_size": 6144,
@@ -168,8 +168,8 @@ void fill_glm(const SynthListing& listing, Json& quantization, Json& hf_quant) {
   append_names(hf_quant["quantization"]["exclude_modules"], names);
 }
 
-// NVFP4 experts, FP8_PB attention and shared experts (sglang#31855, vllm#50617). Its config is not public;
-// this one is what ModelOpt writes for such modules. Dense layers and the draft are assumed to be BF16.
+// NVFP4 experts, FP8_PB attention and shared experts (sglang#31855, vllm#50617). Its config is not public.
+// ModelOpt writes this one for such modules. Dense layers and the draft are assumed to be BF16.
 constexpr SynthFormatRule kGlmMixedModules[] = {
     {"*", nullptr, is_draft},
     {"*.mlp.experts.*", &kModelOptNvfp4},

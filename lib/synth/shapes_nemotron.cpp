@@ -1,7 +1,7 @@
 #include "lib/synth/published_config.h"
 #include "lib/synth/shapes.h"
 
-// Nemotron-3: each layer is mamba, experts or attention, in the order of a pattern. Names and sizes:
+// Nemotron-3. Each layer is mamba, experts or attention, in the order of a pattern. Names and sizes:
 // transformers, models/nemotron_h; configs of the models: their pages on the hub.
 
 namespace twofour {

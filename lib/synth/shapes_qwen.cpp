@@ -38,9 +38,9 @@ constexpr const char* kSmallQwenExperts = R"({"text_config": {
 
 // Qwen3.8-Flash-Next. Config of the model: transformers, models/qwen4_exp, and quotations in its issues.
 // Known parts of nvidia/Qwen3.8-Flash-Next-NVFP4 are the keys of quantized_layers and, among its 292 ignore
-// patterns, lm_head, embed_tokens, hyper_connection_mixer* and those of attn_hyper_connection (sglang#38121,
-// vllm#55498, FreeToken#394). Six for each layer and four make 292, so the rest is inferred. config.json
-// calls the format of the draft's experts FP8_PB_WO, hf_quant_config.json FP8_BLOCK_SCALES.
+// patterns, lm_head, embed_tokens, hyper_connection_mixer* and the patterns of attn_hyper_connection
+// (sglang#38121, vllm#55498, FreeToken#394). Six per layer and four make 292, so the rest is inferred.
+// config.json calls the format of the draft's experts FP8_PB_WO, hf_quant_config.json FP8_BLOCK_SCALES.
 
 constexpr const char* kFlashNextConfig = R"({
   "architectures": ["Qwen4ExpForConditionalGeneration"], "dtype": "bfloat16",
@@ -103,7 +103,7 @@ const SynthPublication kFlashNextPublications[] = {
 /// True for the layers whose MLP is FP8 in the NVFP4 publication of Qwen3.8-27B, which are the last eighth.
 bool is_late(int64_t layer, int64_t layers) { return layer >= layers - layers / 8; }
 
-// Qwen3.6-35B-A3B. Config: nvidia/Qwen3.6-35B-A3B-NVFP4, as published: the two files name two versions of
+// Qwen3.6-35B-A3B. Config: nvidia/Qwen3.6-35B-A3B-NVFP4, as published. The two files name two versions of
 // ModelOpt, config.json does not mention the KV cache, and its groups claim activations of 4 bits.
 constexpr const char* kQwen36Config = R"({
   "architectures": ["Qwen3_5MoeForConditionalGeneration"], "dtype": "bfloat16",
@@ -143,7 +143,7 @@ const SynthPublication kQwen36Publications[] = {
      fill_modelopt_containers, nullptr, "model.language_model.layers.*.self_attn.[kv]_proj"},
 };
 
-// Qwen3.8-2.4T-A95B: 92 layers of 8192, 512 experts of which 10 are picked; only text. The expert's size is
+// Qwen3.8-2.4T-A95B: 92 layers of 8192, 512 experts of which 10 are chosen; only text. The expert's size is
 // inferred from the count of weights. The checkpoint is the result of llm-compressor's
 // examples/reap_expert_pruning/qwen38_example.py: a quarter of the experts dropped, FP8_BLOCK attention,
 // NVFP4 MLPs, the draft added unchanged.

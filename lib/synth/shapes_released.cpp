@@ -86,8 +86,8 @@ const SynthPublication kM3Publications[] = {
 };
 
 // Kimi-K3. Names, types, shapes and config: moonshotai/Kimi-K3 as published; its ignore list lacks the
-// router, the latent projections and those of residuals. RedHatAI/Kimi-K3-NVFP4: the same experts in NVFP4,
-// by llm-compressor, which also wrote its list. Tower and projector: vLLM, models/kimi_k3 and
+// router, the latent projections and the projections of residuals. RedHatAI/Kimi-K3-NVFP4: the same experts
+// in NVFP4, by llm-compressor, which also wrote its list. Tower and projector: vLLM, models/kimi_k3 and
 // kimi_k25_vit.py.
 
 bool is_k3_full(int64_t layer, int64_t layers) { return layer % 4 == 3 || layer == layers - 1; }

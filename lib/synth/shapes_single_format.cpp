@@ -106,7 +106,7 @@ const SynthPublication kSingleFormat[] = {
     {"modelopt", kMostModules<kModelOptNvfp4>, "{}", nullptr, fill_single_format},
     {"compressed-tensors", kMostModules<kCtNvfp4>, "{}", nullptr, fill_single_format},
 };
-/// The same publications, and those with the configs of AutoAWQ and GPTQModel.
+/// The same publications, and the publications with the configs of AutoAWQ and GPTQModel.
 const SynthPublication kLlamaPublications[] = {
     kSingleFormat[0],
     kSingleFormat[1],

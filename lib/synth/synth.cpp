@@ -218,7 +218,7 @@ class Writer {
     if (m.module.format == nullptr) return;
     for (const SynthBytes& b :
          encode_single(m.module.matrix, *m.module.format, group.amax, group.input_amax())) {
-      // If modules share a scale, only the first of them writes it.
+      // If modules share a scale, only the first module writes it.
       if (b.part == SynthPart::kScales && m.module.format->shared && &m != first_of(m.group)) continue;
       write(m.place(b.part), b.offset, b.bytes);
     }

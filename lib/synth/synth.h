@@ -14,12 +14,12 @@ namespace twofour {
 /// bytes on any machine.
 struct SynthOptions {
   std::string shape = "tiny";              ///< one of synth_shapes()
-  std::string dialect;                     ///< one of synth_dialects(); if empty, the shape's default
-  std::optional<int64_t> layers, experts;  ///< by default those of the model
+  std::string dialect;                     ///< one of synth_dialects(); the shape's default if empty
+  std::optional<int64_t> layers, experts;  ///< by default the model's
   int64_t vocab = 1024;
   bool small = false;  ///< divides sizes, also in config.json, to get megabytes
   uint64_t seed = 0;
-  uint64_t max_shard_size = 5'000'000'000;  ///< bytes of data in a file; a larger tensor has its own
+  uint64_t max_shard_size = 5'000'000'000;  ///< bytes of data in a file; a larger tensor has its own file
   int jobs = 1;
   bool dry_run = false;       ///< only plan, and write nothing
   bool headers_only = false;  ///< write holes in place of weights, see write_headers()
@@ -39,15 +39,15 @@ std::vector<std::string> synth_shapes();
 std::vector<std::string> synth_dialects();
 std::vector<std::string> synth_dialects(const std::string& shape);
 
-/// The smallest number of experts in a layer of `shape`, which is the number that its router picks. 0 for a
+/// The smallest number of experts in a layer of `shape`, which is the number that its router chooses. 0 for a
 /// dense model.
 int64_t synth_least_experts(const std::string& shape);
 /// The largest number of experts in a layer, for any shape.
 inline constexpr int kSynthMostExperts = 10'000;
 
 /// Writes the checkpoint into `directory`, which must be absent or empty. Throws Error on unknown names, if
-/// there are fewer experts than the router picks, and on I/O errors. After an error, nothing that looks like
-/// a checkpoint remains.
+/// there are fewer experts than the router chooses, and on I/O errors. After an error, nothing that looks
+/// like a checkpoint remains.
 SynthResult synth(const std::filesystem::path& directory, const SynthOptions& options, Progress& progress);
 
 }  // namespace twofour

@@ -20,7 +20,7 @@ uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// A draw is 16 random bits: a sign and the index of a quantile. The quantile is the magnitude.
+/// A draw is 16 random bits, which are a sign and the index of a quantile. The quantile is the magnitude.
 constexpr unsigned kMagnitudes = 1u << 15;
 constexpr unsigned kMagnitudeMask = kMagnitudes - 1;
 
@@ -34,7 +34,7 @@ std::array<uint32_t, kMagnitudes> make_quantiles() {
   double s = 0;
   for (unsigned i = 0; i < kMagnitudes; ++i) {
     const double target = 8.0 * (i + 0.5) / kMagnitudes;
-    // The function is concave: Newton's steps from the previous quantile climb and never overshoot.
+    // The function is concave, so Newton's steps from the previous quantile climb and never overshoot.
     for (int step = 0; step < 16; ++step) {
       const double s2 = s * s;
       const double a = 3.0 * s2;

@@ -192,7 +192,7 @@ TEST_CASE(
 }
 
 TEST_CASE("what reads rows finds what a family has in them") {
-  CHECK(find_family_router("qwen3_moe")->renormalized == Renormalized::kIfSaid);
+  CHECK(find_family_router("qwen3_moe")->renormalized == Renormalized::kIfConfigured);
   CHECK(find_family_router("qwen3_5_moe") == find_family_router("qwen3_5_moe_text"));
   CHECK(find_family_router("llama") == nullptr);
   CHECK(find_family_traits("kimi_k2") == find_family_traits("deepseek_v3"));

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lib/look/diff/diff.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/float_weights.h"
 #include "tests/support/scratch.h"

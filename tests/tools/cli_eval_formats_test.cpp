@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lib/base/io/file.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/source/checkpoint/matrices.h"
 #include "tests/support/decoder_golden.h"
 #include "tests/support/outcome.h"

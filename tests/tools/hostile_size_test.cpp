@@ -89,12 +89,12 @@ void check(const fs::path& directory, const std::string& message, uint64_t tenso
     CAPTURE(std::string(command));
     CAPTURE(message);
     const Result r = run_measured({command, directory.string(), "-j", "2"});
-    const std::string& said = command == std::string("lint") ? r.outcome.out : r.outcome.err;
+    const std::string& configured = command == std::string("lint") ? r.outcome.out : r.outcome.err;
     CHECK_MESSAGE(r.memory < kPromised + 1024 * tensors, fmt::format("{} MiB", r.memory / kMiB));
-    CHECK(said.size() < 4000);
+    CHECK(configured.size() < 4000);
     if (!message.empty()) {
       CHECK(r.outcome.code != 0);
-      CHECK_MESSAGE(said.find(message) != std::string::npos, said);
+      CHECK_MESSAGE(configured.find(message) != std::string::npos, configured);
     } else {
       CHECK((r.outcome.code == 0 || r.outcome.code == 1));
     }

@@ -7,7 +7,7 @@
 #include "tools/cli/arguments.h"
 #include "tools/cli/recipe_options.h"
 
-/// A word of a rule is a row of rule_words(): what follows from it needs no other place.
+/// A word of a rule is a row of rule_settings(): what follows from it needs no other place.
 
 namespace made_up_word_test {
 
@@ -18,7 +18,7 @@ namespace {
 /// Where the made-up word is kept: rules have no field of it.
 std::string& kept(const Rule& rule) { return const_cast<Rule&>(rule).label; }
 
-RuleWord made_up() {
+RuleSetting made_up() {
   return {.key = "glaze_type",
           .write = [](const Rule& r) { return kept(r).empty() ? Json() : Json(kept(r)); },
           .take =
@@ -37,8 +37,8 @@ RuleWord made_up() {
 
 /// Adds the row to the table of words for a test.
 struct WithWord {
-  WithWord() { rule_words().push_back(made_up()); }
-  ~WithWord() { rule_words().pop_back(); }
+  WithWord() { rule_settings().push_back(made_up()); }
+  ~WithWord() { rule_settings().pop_back(); }
 };
 
 /// convert with its options of recipes.

@@ -27,16 +27,16 @@ namespace fs = std::filesystem;
 /// the same round.
 struct PackBench {
   Isa isa;
-  Spread ratio;                    ///< input bytes/s divided by those of memcpy
+  Spread ratio;                    ///< input bytes/s divided by memcpy's bytes/s
   double input_gb_s, memcpy_gb_s;  ///< medians
 };
 
 /// A command of twofour, compared with a command of the system. They alternate in each round.
 struct CommandBench {
   uint64_t bytes = 0;             ///< bytes that the system's command copies or reads
-  Spread seconds, other_seconds;  ///< times of our command and of the system's
-  Spread ratio;                   ///< the system's time divided by ours, by round
-  uint64_t max_rss = 0;           ///< peak memory of our command, bytes
+  Spread seconds, other_seconds;  ///< times of twofour's command and of the system's
+  Spread ratio;                   ///< the system's time divided by twofour's, by round
+  uint64_t max_rss = 0;           ///< peak memory of twofour's command, bytes
 };
 
 struct ConvertBenchOptions {
@@ -44,7 +44,7 @@ struct ConvertBenchOptions {
   fs::path source;                   ///< checkpoint
   fs::path work;                     ///< directory where copies are made and removed
   std::vector<std::string> command;  ///< measured, without its directories: {"convert", "--to", "v7"}
-  bool copy_output = false;          ///< compare with `cp` of the output, not of the source
+  bool copy_output = false;          ///< compare with `cp` of the output instead of the source
   bool verify = false;
   bool sync = false;  ///< the time of both includes `sync -f` of the work directory
   int jobs = 1;
@@ -85,8 +85,8 @@ uint64_t directory_bytes(const fs::path& directory) {
   return bytes;
 }
 
-/// Runs `round()` several times. Each call runs both commands, and returns the run of our command and the
-/// seconds of the other. The first round warms the page cache and does not count.
+/// Runs `round()` several times. Each call runs both commands, and returns the run of twofour's command and
+/// the seconds of the other. The first round warms the page cache and does not count.
 template <class F>
 CommandBench bench_commands(int rounds, F&& round) {
   CommandBench result;
@@ -227,7 +227,7 @@ Json bench_packing(const ConvertBenchArguments& o, const Common& common) {
   return list;
 }
 
-/// The figures of our command and of the command it is compared with, under the names `ours` and `other`.
+/// The figures of twofour's command and of the command to compare, under the names `ours` and `other`.
 Json command_to_json(const CommandBench& b, const std::string& ours, const std::string& other) {
   return {{"bytes", b.bytes},
           {ours + "_seconds", spread_to_json(b.seconds)},
@@ -324,7 +324,7 @@ int run_convert(const ConvertBenchArguments& o, const Common& common) {
     fs::remove_all(source);
     source = to;
   }
-  // Measure whole commands first: the peak memory of a child includes that of the process that started it.
+  // Measure whole commands first, because the peak memory of a child includes the memory of its parent.
   json["convert"] = bench_converting(o, common, source, work.path());
   if (!o.skip_pack) json["pack"] = bench_packing(o, common);
   if (common.json) print_json(json);

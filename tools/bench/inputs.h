@@ -15,7 +15,7 @@ namespace twofour {
 /// The number of bytes through which benches rotate. It is several times the L2 cache of any device.
 inline constexpr int64_t kRotation = 1'400'000'000;
 
-/// How many copies of `bytes` bytes fill kRotation. At least 2.
+/// The number of copies of `bytes` bytes that fill kRotation. At least 2.
 int rotations(int64_t bytes);
 
 /// Random bytes from the function `byte`, as a repeated pattern. Equal cache lines are far apart.
@@ -40,7 +40,7 @@ struct RandomSparse {
   cuda::SparseExperts experts;
 
   RandomSparse(cuda::SparseLayout layout, int64_t e, int64_t n, int64_t k);
-  /// The experts of layer l: l * e to (l + 1) * e - 1.
+  /// The experts of layer l, which are l * e to (l + 1) * e - 1.
   cuda::SparseExperts of_layer(int64_t l, int64_t e) const;
 };
 

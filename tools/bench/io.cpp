@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 struct IoBenchOptions {
   std::filesystem::path work;    ///< directory where files are made and removed
-  std::filesystem::path source;  ///< a file, or a directory with *.safetensors to read; empty: one is made
+  std::filesystem::path source;  ///< a file or a directory with *.safetensors; made if empty
   uint64_t bytes = 2'000'000'000;
   uint64_t request = 4u << 20;
   int rounds = 3;
@@ -31,14 +31,14 @@ struct IoBenchOptions {
 /// The speed of one way of reading or writing.
 struct IoRate {
   bool write = false;
-  Io io = Io::kCached;  ///< kCached: a plain loop of read(2), or of write(2) and then fsync(2), like dd
+  Io io = Io::kCached;  ///< kCached is a plain loop of read(2), or of write(2) and then fsync(2), like dd
   int in_flight = 1;
   Spread gb_s{};
 };
 
 struct IoBench {
   uint64_t read_bytes = 0, written_bytes = 0;  ///< bytes of each measurement
-  bool in_memory = false;                      ///< the work directory is in memory: nothing in it is cold
+  bool in_memory = false;                      ///< the work directory is in memory, so nothing in it is cold
   std::vector<IoRate> rates;
 };
 
@@ -181,7 +181,7 @@ std::optional<double> write_all(const fs::path& path, uint64_t bytes, const std:
 }
 
 /// Measures reading and writing in alternating rounds, through the page cache and past it, with 1, 2, 4 and 8
-/// requests at a time. Pages of the read files are dropped from the page cache before; writing includes
+/// requests at a time. Pages of the read files are dropped from the page cache before. Writing includes
 /// fsync. A file system that refuses direct I/O has no rates for it. Afterwards, the pages of `source` are
 /// not in the page cache.
 IoBench bench_io(const IoBenchOptions& o) {

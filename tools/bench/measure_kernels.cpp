@@ -293,8 +293,7 @@ std::vector<KernelBench> KernelBenches::run() {
     }
     for (const int rows : fp8) {
       for (const Fp8Scaling scaling : {Fp8Scaling::tensor, Fp8Scaling::row}) {
-        // Scales of rows need one launch for each expert. With many experts, the launches would dominate the
-        // time.
+        // Scales of rows need one launch per expert. With many experts, the launches would dominate the time.
         if (!has_cublaslt || (scaling == Fp8Scaling::row && active > 10)) continue;
         add(multiply_name(scaling), shape_text(n, k, active, active * rows),
             [&] { return fp8_multiply(scaling, n, k, active, rows); });

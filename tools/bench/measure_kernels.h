@@ -34,8 +34,8 @@ struct KernelBenchOptions {
 };
 
 /// Compares the kernels with the speed of a copy on the device. Every measurement replays a CUDA graph of
-/// launches. They rotate through kRotation bytes of weights, one layer for each launch, as in a model:
-/// kernels choose their tiles by the rows and experts of the given layer.
+/// launches. They rotate through kRotation bytes of weights, one layer per launch, as in a model. Kernels
+/// choose their tiles by the rows and experts of the given layer.
 class KernelBenches {
  public:
   /// Measures the copy. Throws Error if there is no CUDA device.
@@ -53,19 +53,19 @@ class KernelBenches {
   };
   KernelBench result(std::string name, std::string shape, Work work, Spread seconds) const;
 
-  /// Measures sparse_multiply with `active` different experts and `per_expert` rows for each.
+  /// Measures sparse_multiply with `active` different experts and `per_expert` rows per expert.
   KernelBench sparse_multiply(cuda::SparseLayout layout, int64_t n, int64_t k, int active, int per_expert,
                               const cuda::SparsePlan& plan = {}) const;
   /// Measures dense_multiply of g8 with the same numbers of rows. 2:4 has to exceed its speed.
   KernelBench dense_multiply(int64_t n, int64_t k, int active, int per_expert) const;
-  /// Measures Fp8Multiply of neighbouring experts with BF16 output. With one scale for each tensor, all
-  /// experts are multiplied at once; with scales of rows, one by one.
+  /// Measures Fp8Multiply of neighbouring experts with BF16 output. With one scale per tensor, all experts
+  /// are multiplied at once. With scales of rows, they are multiplied one by one.
   KernelBench fp8_multiply(cuda::Fp8Scaling scaling, int64_t n, int64_t k, int active, int per_expert) const;
   /// Measures sparse_moe on a model's layers, one after another. Every token draws new experts.
   void add_sparse_layers(std::vector<KernelBench>& results, const MoeShape& shape, cuda::SparseLayout layout,
                          std::span<const int> tokens) const;
-  /// Measures dense_moe in the same way: W4A4 if `quantized` is true, otherwise W4A16. SwiGLU is fused or
-  /// not.
+  /// Measures dense_moe in the same way, as W4A4 if `quantized` is true, otherwise as W4A16. SwiGLU is fused
+  /// or not.
   void add_dense_layers(std::vector<KernelBench>& results, const MoeShape& shape, bool quantized, bool fused,
                         std::span<const int> tokens) const;
   /// The numbers in `tokens` that the filter selects.

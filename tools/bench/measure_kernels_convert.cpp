@@ -59,7 +59,7 @@ void KernelBenches::add_conversions(std::vector<KernelBench>& results, int64_t n
 }
 
 void KernelBenches::add_quantization_of_products(std::vector<KernelBench>& results) const {
-  // 128 tokens, 6 experts for each, in a DeepSeek-V4 layer.
+  // The rows of 128 tokens with 6 experts each, in a DeepSeek-V4 layer.
   constexpr int64_t kRows = 768, kK = 3072;
   constexpr int kSets = 30;
   const DeviceMemory x = random_bf16(kSets * kRows * 2 * kK, 14), global(std::vector<float>{0.01f});

@@ -96,7 +96,7 @@ double seconds_of(F&& f) {
 }
 
 /// Makes a checkpoint of NVFP4 experts and opens it. The checkpoint has about `tensors` tensors in 16 files
-/// below `work`. The files are sparse: their data take no space.
+/// below `work`. The files are sparse, so their data take no space.
 OpenBench bench_open(const fs::path& work, uint64_t tensors, int rounds) {
   const fs::path directory = work / "headers";
   fs::create_directory(directory);

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The time of planning alone, for a checkpoint whose files hold only headers and scalars.
+/// The time of only planning, for a checkpoint whose files hold only headers and scalars.
 struct PlanBench {
   size_t tensors = 0, shards = 0, outputs = 0;  ///< tensors and files of the source, files of the artifact
   uint64_t source_bytes = 0, header_bytes = 0;
@@ -81,7 +81,7 @@ struct PlanBenchArguments {
   int rounds = 5;
 };
 
-/// Makes a checkpoint of headers only. Another process does this, so that its memory does not count for
+/// Makes a checkpoint of only headers. Another process does this, so that its memory does not count for
 /// planning.
 void synth_headers(const PlanBenchArguments& o, const fs::path& to) {
   std::vector<std::string> command{

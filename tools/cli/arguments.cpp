@@ -61,8 +61,8 @@ std::string range_problem(const std::string& text, T least, T most, const std::s
   return fmt::format("expected {}, found '{}'", expected, text);
 }
 
-/// The text for an error of the parser. It is a plainer text of ours if we have one, otherwise the parser's
-/// message. In these messages, ": " ends the argument's name.
+/// The text for an error of the parser. It is a plainer text of twofour's if there is one, otherwise the
+/// parser's message. In these messages, ": " ends the argument's name.
 std::string plain_message(const CLI::ParseError& error) {
   const std::string message = error.what();
   if (message == "A subcommand is required") return "expected a command, found none";

@@ -47,12 +47,12 @@ class Argument {
   /// Checks values. `problem` returns the error of a value ("expected ..., found ..."), or an empty text for
   /// a valid value.
   Argument& check(std::function<std::string(const std::string&)> problem);
-  /// Refuses the argument together with the option of that name ("--force"), in any order.
+  /// Refuses the combination of the argument and the option of that name ("--force"), in any order.
   Argument& excludes(const std::string& name);
   /// Sets the name of the value. Values named FILE, DIRECTORY and PATH are completed as files, directories
   /// and paths.
   Argument& value_name(const std::string& name);
-  /// Sets the default to show, if it is not the bound variable's own value.
+  /// Sets the default to show, if it differs from the bound variable's value.
   Argument& default_text(const std::string& text);
   /// Also allows a list as one value with `separator` between its items.
   Argument& separated_by(char separator);
@@ -76,7 +76,7 @@ class Argument {
 /// The arguments of a program or of one of its commands, bound to variables that must outlive parse().
 class Arguments {
  public:
-  /// What a command line asks for.
+  /// The request of a command line.
   enum class Request { kRun, kHelp, kVersion };
 
   Arguments(const std::string& program, const std::string& summary);
@@ -86,7 +86,7 @@ class Arguments {
 
   /// Adds a subcommand and returns its arguments.
   Arguments& command(const std::string& name, const std::string& summary);
-  /// Adds a subcommand whose arguments are defined later: `define` is called when a command line names the
+  /// Adds a subcommand whose arguments are defined later. `define` is called when a command line names the
   /// subcommand, or when all commands are listed.
   void command(const std::string& name, const std::string& summary, std::function<void(Arguments&)> define);
 
@@ -109,10 +109,10 @@ class Arguments {
   /// Adds a text to the end of the help.
   void footer(const std::string& text);
 
-  /// Parses a command line, which begins with the program's name. Throws Error on an invalid command line,
-  /// with two lines: the error and the help to read.
+  /// Parses a command line, which begins with the program's name. Throws Error on an invalid command line. It
+  /// has two lines, which are the error and the help to read.
   Request parse(const std::vector<std::string>& words);
-  /// After parse(), the command that the command line names; nullptr if it names no command.
+  /// The command that the command line names, after parse(). Null if it names no command.
   const Arguments* chosen() const;
 
   const std::string& name() const;

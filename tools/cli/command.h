@@ -65,20 +65,19 @@ std::function<int()> setup_synth(Arguments& args, const Common& common);
 std::function<int()> setup_validate(Arguments& args, const Common& common);
 
 /// Throws Error if --device asks for cuda, for a command that runs only on the CPU. Does not start the
-/// driver, which takes longer than a small command.
+/// driver, because that takes longer than a small command.
 void check_device(const Common& common, const std::string& command);
 
-/// Hides all CUDA devices except that of --device cuda:N from CUDA, so that every thread uses it. Must be
-/// called before CUDA starts.
+/// Hides all CUDA devices except the device of --device cuda:N from CUDA, so that every thread uses it. Must
+/// be called before CUDA starts.
 void show_one_device(const Common& common);
 
 /// Chooses the device of a command with CUDA code by --device. "auto" is a CUDA device if there is one.
 /// Throws Error if --device asks for cuda and there is no CUDA device.
 Device choose_device(const Common& common);
 
-/// Chooses the device of a command that has CUDA code only for its solvers. `solves` tells whether the
-/// solvers run. Throws Error like choose_device(), and also if --device asks for cuda and the solvers do not
-/// run.
+/// Chooses the device of a command that has CUDA code only for its solvers. `solves` is true if the solvers
+/// run. Throws Error like choose_device(), and also if --device asks for cuda and the solvers do not run.
 Device choose_solver_device(const Common& common, bool solves);
 
 /// The name of a device for people: "cpu" or "cuda (NVIDIA H200)".
@@ -87,8 +86,8 @@ std::string device_text(Device device);
 /// reason is added: "cpu (no CUDA device: ...)".
 std::string device_text(const Common& common, Device device);
 
-/// Runs `work` and shows its progress on stderr. On a terminal, this is a line that is updated; elsewhere, it
-/// is a plain line now and then. With --quiet, nothing is shown. A CapturedConsole gets the progress instead.
+/// Runs `work` and shows its progress on stderr. On a terminal, this is a line that is updated. Elsewhere, it
+/// is a plain line from time to time, and with --quiet nothing. A CapturedConsole gets the progress instead.
 void with_progress(const Common& common, const std::function<void(Progress&)>& work);
 
 /// Prints findings on stderr, one per line. Notes are printed only with --verbose.

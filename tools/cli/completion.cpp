@@ -22,8 +22,8 @@ std::string joined_names(const std::vector<CommandEntry>& commands) {
   return names;
 }
 
-/// Adds the cases of one command: those for the values of each option to `values`, and those for other words
-/// to `words`.
+/// Adds the cases of one command. Cases for the values of each option go to `values`, and cases for other
+/// words to `words`.
 void add_bash_cases(const CommandEntry& c, const std::string& path, std::string& values, std::string& words) {
   std::string options;
   for (const ArgumentEntry& o : c.options) {

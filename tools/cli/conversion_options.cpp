@@ -8,7 +8,7 @@
 
 #include "lib/jobs/convert/convert.h"
 #include "lib/recipe/artifact/manifest.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/recipe/selection/input_scales.h"
 #include "lib/write/output/destination.h"
 #include "lib/write/transform/open_to_convert.h"
@@ -125,7 +125,7 @@ void add_writing_options(Arguments& args, ConversionOptions& o, bool with_check,
 
 namespace {
 
-Recipe recipe_as_said(const RecipeOptions& options, const ConversionOptions& o) {
+Recipe recipe_as_given(const RecipeOptions& options, const ConversionOptions& o) {
   Recipe recipe = options.recipe.empty() ? Recipe(make_rule(options)) : open_recipe(options);
   if (options.recipe.empty()) {
     Selection& selection = recipe.rules[0].selection;
@@ -178,7 +178,7 @@ Recipe make_recipe(const RecipeOptions& options, const ConversionOptions& o) {
   check_inputs_apart(
       o.destination,
       {{"--stats", options.statistics}, {"--mask", options.mask}, {"--recipe", options.recipe}});
-  Recipe recipe = recipe_as_said(options, o);
+  Recipe recipe = recipe_as_given(options, o);
   for (Rule& rule : recipe.rules) take_input_scales(rule, o.destination);
   recipe.links = parse_links(o.follow_links);
   return recipe;

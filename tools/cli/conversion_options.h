@@ -16,7 +16,7 @@ namespace twofour {
 
 /// The options of every command that makes a checkpoint from another checkpoint.
 struct ConversionOptions {
-  std::string zero_points;                          ///< if empty, the recipe's
+  std::string zero_points;                          ///< the recipe's if empty
   std::string source, destination, max_shard_size;  ///< an empty size stands for the recipe's
   std::vector<std::string> include, exclude, also;
   std::string io = "buffered";
@@ -48,18 +48,18 @@ void add_source_and_selection(Arguments& args, ConversionOptions& options, bool 
 /// the chosen modules.
 Recipe make_recipe(const RecipeOptions& recipe, const ConversionOptions& options);
 
-/// Opens the reference checkpoint that the recipe names, and puts its global scales into the recipe. nullptr
-/// if the recipe names none.
+/// Opens the reference checkpoint that the recipe names, and puts its global scales into the recipe. Null if
+/// the recipe names none.
 std::unique_ptr<const ReferenceCheckpoint> keep_global_scales(Recipe& recipe);
 
 /// The device and speed of a run, as a line with a line end: "cpu, 0.21 s: 0.50 GB/s read, ...".
 std::string speed_text(Device device, double seconds, uint64_t read, uint64_t written, bool verified);
 
-/// A text about how a run changed the weights, as complete lines.
+/// A text about the change of the weights by a run, as complete lines.
 std::string weights_text(const ConvertResult& result, bool verbose);
 Json result_to_json(const Plan& plan, const ConvertResult& result, Device device);
 
-/// Converts a checkpoint as the options say or, with --dry-run, only plans the conversion. Prints the result.
+/// Converts a checkpoint by the options or, with --dry-run, only plans the conversion. Prints the result.
 /// Returns the exit code.
 int run_conversion(const ConversionOptions& options, const RecipeOptions& recipe, const Common& common);
 
@@ -78,7 +78,7 @@ using InputOption = std::pair<std::string, std::string>;
 /// existing file, such as the name of a built-in recipe, are allowed.
 void check_inputs_apart(const std::string& destination, const std::vector<InputOption>& inputs);
 
-/// Claims the destination. --force and --resume decide what happens to existing files. Throws Error like
+/// Claims the destination. --force and --resume decide the treatment of existing files. Throws Error like
 /// Destination.
 Destination claim_destination(const ConversionOptions& options);
 

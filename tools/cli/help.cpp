@@ -304,12 +304,13 @@ std::string example_of(const CommandEntry& command) {
 }
 
 std::string command_section(const CommandEntry& root, const CommandEntry& command, const Entries& shared,
-                            const std::vector<std::string>& said) {
+                            const std::vector<std::string>& configured) {
   std::string text = fmt::format("\n## {}\n{}.\n`{} {} {}`, for example `{}`\n\n{}", command.name,
                                  markdown(command.summary), root.name, command.name, usage_text(command),
                                  example_of(command), items_of(command, shared));
   for (const std::string& note : notes_of(command)) {
-    if (std::find(said.begin(), said.end(), note) == said.end()) text += markdown_paragraph(note);
+    if (std::find(configured.begin(), configured.end(), note) == configured.end())
+      text += markdown_paragraph(note);
   }
   return text;
 }

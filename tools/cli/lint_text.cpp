@@ -54,7 +54,7 @@ void print_consequences(const LintFinding& f, size_t shown) {
   }
 }
 
-/// Prints the findings [begin, end) of one rule: a few, or with `all` every one.
+/// Prints a few of the findings [begin, end) of one rule. With `all`, prints all of them.
 void print_rule(const LintReport& r, size_t begin, size_t end, bool all) {
   constexpr size_t kFew = 5, kFewConsequences = 2;
   const size_t shown = all ? end - begin : kFew;

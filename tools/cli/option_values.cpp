@@ -49,7 +49,7 @@ std::optional<size_t> parse_number(std::string_view text) {
   return number;
 }
 
-/// The number in an environment variable; nullopt if it is not set.
+/// The number in an environment variable. Empty if it is not set.
 std::optional<size_t> number_of(const char* variable) {
   const char* text = std::getenv(variable);
   if (text == nullptr) return std::nullopt;
@@ -58,7 +58,7 @@ std::optional<size_t> number_of(const char* variable) {
   return number;
 }
 
-/// The number of tasks in an environment variable; nullopt if it is not set. Throws Error if it is 0.
+/// The number of tasks in an environment variable. Empty if it is not set. Throws Error if it is 0.
 std::optional<size_t> count_of(const char* variable) {
   const auto count = number_of(variable);
   if (count == 0u) throw Error(fmt::format("{}: expected a number of tasks, found 0", variable));

@@ -32,10 +32,10 @@ struct TaskNumber {
 };
 
 /// Finds the task of this process. `task` is the value of --task, "i/n" with i from 0. If it is empty, the
-/// environment decides: the completion index of a Kubernetes Job, which needs `tasks`, the index in a Slurm
-/// array, or the rank in a Slurm step. `tasks` is the number of tasks, or 0 if it is not given. If it is
-/// given, the index in an array counts from 0, even if only a part of the array runs. Throws Error if neither
-/// gives a task, and on impossible values.
+/// environment decides. It has the completion index of a Kubernetes Job, which needs `tasks`, the index in a
+/// Slurm array, or the rank in a Slurm step. `tasks` is the number of tasks, or 0 if it is not given. If it
+/// is given, the index in an array counts from 0, even if only a part of the array runs. Throws Error if
+/// there is no task, and on impossible values.
 TaskNumber find_task(const std::string& task, size_t tasks);
 
 /// The options for a source of tokens, which is --tokens or --text.
@@ -50,12 +50,12 @@ void add_token_options(Arguments& args, TokenOptions& to);
 std::vector<std::vector<int32_t>> read_texts(const TokenOptions& options, const std::string& model,
                                              int64_t vocabulary);
 
-/// Options of commands that read all of a source behind a URL.
+/// Options of commands that read the whole source of a URL.
 struct RemoteOptions {
-  std::string cache, cache_size = "32GB";  ///< if `cache` is empty, the user's cache
+  std::string cache, cache_size = "32GB";  ///< the user's cache if `cache` is empty
 };
 
-/// Adds --zero-points, which says how to read INT4 zero points. `of` names their owner in the help.
+/// Adds --zero-points, which decides how INT4 zero points are read. `of` names their owner in the help.
 Argument& add_zero_points_option(Arguments& args, std::string& word, const std::string& of);
 
 /// Adds --cache and --cache-size.
@@ -65,7 +65,7 @@ void add_cache_options(Arguments& args, RemoteOptions& options);
 /// there is no home directory.
 CacheOptions cache_of(const RemoteOptions& options);
 
-/// The help of a source, which says `what` it is and that it may be behind a URL.
+/// The help of a source. It states `what` the source is and that it may be a URL.
 std::string or_url(const std::string& what);
 
 }  // namespace twofour

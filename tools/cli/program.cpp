@@ -32,7 +32,7 @@
 namespace twofour {
 namespace {
 
-/// The footer of a command: an example and its exit codes.
+/// The footer of a command, with an example and its exit codes.
 std::string footer(const Program& program, const Command& command) {
   return fmt::format("Example:\n  {} {}\n\nExit codes: 0 done, {}2 trouble, 130 interrupted.", program.name,
                      command.example, command.has_findings ? "1 findings or differences, " : "");
@@ -77,7 +77,7 @@ std::string version_text(const Program& program) {
                      cuda == "none" ? "none" : fmt::format("{}; {}", cuda, here), library_versions());
 }
 
-/// The lines of a message: "interrupted" and, if files stay, a line about them.
+/// The lines of a message. They are "interrupted" and, if files stay, a line about them.
 std::vector<std::string> lines_of(const Interrupted& e) {
   const std::string text = e.what();
   const size_t end = text.find('\n');
@@ -105,8 +105,8 @@ void report_error(const Program& program, const Common& common, const Outcome& o
   print_stderr(" {}\n", Lines{fmt::format("{}", fmt::join(lines, "\n"))});
 }
 
-/// Opens standard input, output and error if they are closed, so that no file of a checkpoint gets their
-/// descriptor numbers and receives messages. Writes to descriptors that were opened here fail.
+/// Opens standard input, output and error if they are closed. Otherwise, a file of a checkpoint could get
+/// their descriptor numbers and receive messages. Writes to descriptors that were opened here fail.
 bool open_standard_files() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDONLY) != fd) return false;
@@ -114,8 +114,8 @@ bool open_standard_files() {
   return true;
 }
 
-/// True once main() ends the program itself. If OpenMP's runtime cannot start a thread, it prints a message
-/// and exits with 1, which would mean findings.
+/// True as soon as main() ends the program itself. If OpenMP's runtime cannot start a thread, it prints a
+/// message and exits with 1, which would mean findings.
 bool ends_by_itself = false;
 
 void correct_exit_code() {
@@ -150,7 +150,7 @@ Outcome run(std::vector<std::string> words, const Program& program, Common& comm
   try {
     switch (root.parse(words)) {
       case Arguments::Request::kVersion:
-        write_stdout(version_text(program) + "\n");  // asks the driver, which takes a while
+        write_stdout(version_text(program) + "\n");  // this asks the driver, which takes a while
         return {};
       case Arguments::Request::kHelp:
         write_stdout(help_text(root.entry(), root.chosen() != nullptr ? root.chosen()->name() : ""));

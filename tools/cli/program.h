@@ -36,7 +36,7 @@ using CallWatch = std::function<bool(const ShownProgress&)>;
 
 /// Runs a command inside a process of another program. `words` are the command's name and arguments. Prints
 /// nothing and handles no signals. The command runs on another thread. This thread calls `watch` before the
-/// command, about 20 times a second while it runs, and after it. Only one call runs at a time; further calls
+/// command, about 20 times a second while it runs, and after it. Only one call runs at a time. Further calls
 /// wait. Throws Error if no thread can be started.
 CallResult call_program(const Program& program, std::vector<std::string> words, const CallWatch& watch);
 
@@ -57,7 +57,7 @@ std::string bash_completion(const CommandEntry& root);
 std::string zsh_completion(const CommandEntry& root);
 std::string fish_completion(const CommandEntry& root);
 
-/// Manual pages in man(7)'s macros, by file name: twofour.1 and one for each command.
+/// Manual pages in man(7)'s macros, by file name. They are twofour.1 and one page per command.
 std::vector<std::pair<std::string, std::string>> manual_pages(const CommandEntry& root);
 
 }  // namespace twofour

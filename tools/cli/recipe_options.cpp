@@ -46,18 +46,18 @@ void add_to(Arguments& args, RecipeOptions& o, bool all) {
   args.footer(layouts_text(all));
 }
 
-void add_word(Arguments& args, RecipeOptions& o, RuleCommand command, const RuleWord& word) {
-  const AskedWord& asked = word.asked;
+void add_word(Arguments& args, RecipeOptions& o, RuleCommand command, const RuleSetting& word) {
+  const UserForm& asked = word.asked;
   const std::string option = spelled(word.key, Author::kPrompt), help = word.option_help(command),
                     fallback = word.option_fallback(command);
-  RecipeOptions::Said& said = o.words[word.key];
-  if (asked.form == AskedWord::Form::kFlag) {
-    args.flag(option, said.flag, help);
+  RecipeOptions::Configured& configured = o.words[word.key];
+  if (asked.form == UserForm::Form::kFlag) {
+    args.flag(option, configured.flag, help);
     return;
   }
-  Argument& added = asked.form == AskedWord::Form::kNumber ? args.option(option, said.number, help)
-                                                           : args.option(option, said.text, help);
-  if (asked.form == AskedWord::Form::kNumber) {
+  Argument& added = asked.form == UserForm::Form::kNumber ? args.option(option, configured.number, help)
+                                                          : args.option(option, configured.text, help);
+  if (asked.form == UserForm::Form::kNumber) {
     added.range(0, asked.most);
   } else if (*asked.value_name != '\0') {
     added.value_name(asked.value_name);
@@ -68,13 +68,13 @@ void add_word(Arguments& args, RecipeOptions& o, RuleCommand command, const Rule
 }
 
 /// The value that was given for a setting, with the type of the setting's row. JSON null if none was given.
-Json value_of(const RecipeOptions& o, const RuleWord& word) {
+Json value_of(const RecipeOptions& o, const RuleSetting& word) {
   const auto at = o.words.find(word.key);
   if (at == o.words.end()) return {};
-  const RecipeOptions::Said& said = at->second;
-  if (said.flag) return true;
-  if (said.number >= 0) return said.number;
-  return said.text.empty() ? Json() : Json(said.text);
+  const RecipeOptions::Configured& configured = at->second;
+  if (configured.flag) return true;
+  if (configured.number >= 0) return configured.number;
+  return configured.text.empty() ? Json() : Json(configured.text);
 }
 
 }  // namespace
@@ -88,7 +88,7 @@ void add_recipe_options(Arguments& args, RecipeOptions& o, RuleCommand command) 
   const ArgumentGroup group(args, "Formats");
   const bool converts = command == kConverts || command == kPlans;
   if (converts) add_to(args, o, command == kPlans);
-  for (const RuleWord* word : words_of_options(command)) {
+  for (const RuleSetting* word : option_settings(command)) {
     if (!word->asked.is_of_statistics) add_word(args, o, command, *word);
   }
   if (!converts) return;
@@ -97,11 +97,11 @@ void add_recipe_options(Arguments& args, RecipeOptions& o, RuleCommand command) 
           "Rules in place of --to: a YAML or JSON file, or a name that twofour recipes lists; see twofour "
           "help recipes")
       .value_name("FILE");
-  exclude_rule_words(args, "--recipe");
+  exclude_rule_settings(args, "--recipe");
 }
 
 void add_word(Arguments& args, RecipeOptions& o, RuleCommand command, std::string_view key) {
-  add_word(args, o, command, rule_word(key));
+  add_word(args, o, command, rule_setting(key));
 }
 
 void add_statistics_options(Arguments& args, RecipeOptions& o, RuleCommand command) {
@@ -118,7 +118,7 @@ void add_statistics_options(Arguments& args, RecipeOptions& o, RuleCommand comma
   args.flag("--strict-stats", o.strict_statistics,
             "Refuse statistics of other weights of the same model, as those of the BF16 model for its "
             "quantized copy, or of weights that nothing names");
-  for (const RuleWord* word : words_of_options(command)) {
+  for (const RuleSetting* word : option_settings(command)) {
     if (word->asked.is_of_statistics) add_word(args, o, command, *word);
   }
 }
@@ -155,9 +155,9 @@ void add_budget_options(Arguments& args, RecipeOptions& o, RuleCommand command) 
   add_html_option(args, o.html);
 }
 
-void exclude_rule_words(Arguments& args, const std::string& option) {
+void exclude_rule_settings(Arguments& args, const std::string& option) {
   for (const char* word : {"--to", "--include", "--exclude", "--also"}) args.at(option).excludes(word);
-  for (const RuleWord* word : words_of_options(kConverts | kPlans)) {
+  for (const RuleSetting* word : option_settings(kConverts | kPlans)) {
     if (!word->asked.is_of_statistics) args.at(option).excludes(spelled(word->key, Author::kPrompt));
   }
 }
@@ -212,8 +212,8 @@ Recipe find_recipe(const std::string& name) {
 }  // namespace
 
 Recipe open_recipe(const RecipeOptions& o) {
-  for (const RuleWord& word : rule_words()) {
-    if (!word.is_asked() || !word.asked.is_of_statistics || value_of(o, word).is_null()) continue;
+  for (const RuleSetting& word : rule_settings()) {
+    if (!word.has_user_form() || !word.asked.is_of_statistics || value_of(o, word).is_null()) continue;
     throw Error(fmt::format("{}: expected as a word of rules with --recipe, found as an option",
                             spelled(word.key, Author::kPrompt)));
   }
@@ -237,7 +237,7 @@ Recipe open_recipe(const RecipeOptions& o) {
 }
 
 void take_word(const RecipeOptions& o, std::string_view key, Rule& rule) {
-  const RuleWord& word = rule_word(key);
+  const RuleSetting& word = rule_setting(key);
   const Json value = value_of(o, word);
   if (value.is_null() || word.take({}, value, rule)) return;
   const auto text = value.get<std::string>();
@@ -251,8 +251,8 @@ void take_word(const RecipeOptions& o, std::string_view key, Rule& rule) {
 Rule make_rule(const RecipeOptions& o) {
   Rule rule;
   rule.to = o.layout;
-  for (const RuleWord& word : rule_words()) {
-    if (word.is_asked()) take_word(o, word.key, rule);
+  for (const RuleSetting& word : rule_settings()) {
+    if (word.has_user_form()) take_word(o, word.key, rule);
   }
   take_masks(o, {&rule});
   if (const auto statistics = open_statistics_file(o)) {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "lib/recipe/words/rule_words.h"
+#include "lib/recipe/settings/rule_settings.h"
 #include "lib/write/budget/budget.h"
 #include "lib/write/plan/plan.h"
 #include "tools/cli/arguments.h"
@@ -17,22 +17,22 @@ namespace twofour {
 struct RecipeOptions {
   /// A setting of rules that was given as an option. The row of the setting decides whether it is a text, a
   /// number or a bool.
-  struct Said {
+  struct Configured {
     std::string text;
     int64_t number = -1;
     bool flag = false;
   };
   std::string layout;
-  std::map<std::string_view, Said> words;  ///< settings of the command, by key
-  std::string recipe;                      ///< convert: file or name of a recipe; excludes other options here
-  std::string statistics;                  ///< a statistics file
+  std::map<std::string_view, Configured> words;  ///< settings of the command, by key
+  std::string recipe;      ///< for convert; file or name of a recipe; excludes other options
+  std::string statistics;  ///< a statistics file
   bool strict_statistics = false;
-  bool collects_statistics = false;  ///< compress: collects statistics first
-  Budget budget;                     ///< quantize: the amount to prune
+  bool collects_statistics = false;  ///< for compress; collects statistics first
+  Budget budget;                     ///< for quantize; the amount to prune
   std::string mask;                  ///< a file of masks to use instead of computed masks
-  std::string html;                  ///< quantize: a report on the cost of pruning
+  std::string html;                  ///< for quantize; a report on the cost of pruning
 
-  /// The text of a setting; "" if it was not given.
+  /// The text of a setting. Empty if it was not given.
   std::string text(std::string_view key) const;
 };
 
@@ -54,10 +54,10 @@ void add_mask_option(Arguments& args, RecipeOptions& options, RuleCommand comman
 void add_budget_options(Arguments& args, RecipeOptions& options, RuleCommand command);
 
 /// Makes the option `option` exclude all options for choosing and changing modules.
-void exclude_rule_words(Arguments& args, const std::string& option);
+void exclude_rule_settings(Arguments& args, const std::string& option);
 
 /// Reads the recipe that --recipe names. It is the file of that name or, if there is no such file and the
-/// name has no "/" and ".", the built-in recipe. Its rules get the statistics of --stats.
+/// name has neither "/" nor ".", the built-in recipe. Its rules get the statistics of --stats.
 Recipe open_recipe(const RecipeOptions& options);
 
 /// Gives a rule the value of a setting, if the option was given. Throws Error on a value that the setting

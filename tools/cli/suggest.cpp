@@ -25,7 +25,7 @@ size_t edits(std::string_view a, std::string_view b) {
 }
 
 std::optional<std::string> suggest(std::string_view typed, const std::vector<std::string>& candidates) {
-  constexpr size_t kLongest = 100;  // all our names are far shorter
+  constexpr size_t kLongest = 100;  // all names of twofour are far shorter
   std::optional<std::string> best;
   if (typed.size() > kLongest) return best;
   size_t fewest = 3;

@@ -8,14 +8,14 @@
 
 namespace twofour {
 
-/// The progress of a command: the phase, as in Progress, and the numbers of bytes.
+/// The progress of a command, as the phase, as in Progress, and the numbers of bytes.
 struct ShownProgress {
   const char* phase = "starting";
   uint64_t done = 0, total = 0;
 };
 
-/// Captures the output of a command that is called as a function. It captures what the thread that made this
-/// object writes to standard output, and drops what it writes to standard error.
+/// Captures the output of a command that is called as a function. It captures the standard output of the
+/// thread that made this object, and drops the thread's standard error.
 class CapturedConsole {
  public:
   CapturedConsole();
@@ -23,15 +23,15 @@ class CapturedConsole {
   CapturedConsole(const CapturedConsole&) = delete;
   CapturedConsole& operator=(const CapturedConsole&) = delete;
 
-  /// The CapturedConsole of this thread. nullptr if the thread prints to the process's standard output.
+  /// The CapturedConsole of this thread. Null if the thread prints to the process's standard output.
   static CapturedConsole* current();
 
   void write(std::string_view text) { text_ += text; }
   std::string take_text() { return std::move(text_); }
-  /// Sets the Progress that progress() reports from now on. With nullptr, progress() keeps reporting the last
-  /// values.
+  /// Sets the Progress that progress() reports from now on. If it is null, progress() keeps reporting the
+  /// last values.
   void watch(const Progress* progress);
-  /// Safe from any thread.
+  /// The progress of the command. Safe from any thread.
   ShownProgress progress() const;
 
  private:

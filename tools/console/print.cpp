@@ -8,7 +8,7 @@
 namespace twofour {
 namespace {
 
-/// A UTF-8 character, or a byte that begins no valid character.
+/// A UTF-8 character, or a byte that does not begin a valid character.
 struct Character {
   uint32_t code;
   size_t bytes = 1;
@@ -32,7 +32,7 @@ Character first_character(std::string_view text) {
   return {code, bytes};
 }
 
-/// True for C1 controls, the soft hyphen, and those of Unicode's format characters and separators that are
+/// True for C1 controls, the soft hyphen, and the format characters and separators of Unicode that are
 /// invisible or change the text's direction.
 bool is_unseen(uint32_t c) {
   return (c >= 0x80 && c < 0xA0) || c == 0xAD || c == 0x61C || c == 0x180E || (c >= 0x200B && c <= 0x200F) ||
@@ -101,7 +101,7 @@ void print_coloured(std::FILE* to, Severity severity, std::string_view text) {
     write(text);
     return;
   }
-  // Bold; red, yellow or cyan.
+  // The text is bold, and red, yellow or cyan.
   const int colour = severity == Severity::kError ? 31 : severity == Severity::kWarning ? 33 : 36;
   write(fmt::format("\033[1;{}m{}\033[0m", colour, text));
 }

@@ -18,10 +18,10 @@ namespace twofour {
 /// without width, and characters that change the text's direction (Unicode's Bidi_Control).
 std::string printable(std::string_view text);
 /// Does the same, and replaces line ends by \\x0A. Use it for names, which could otherwise forge lines of
-/// ours.
+/// twofour.
 std::string printable_line(std::string_view text);
 
-/// Lines of our own, as an argument of print_stdout() and print_stderr(). Names in them must already be
+/// Lines of twofour's own, as an argument of print_stdout() and print_stderr(). Names in them must already be
 /// printable.
 struct Lines {
   std::string text;

@@ -7,8 +7,8 @@
 
 namespace twofour {
 
-/// The version of the documents of --json, which tools/JSON.md describes. It increases when a field changes
-/// or is removed, but not when a field is added.
+/// The version of the documents of --json, which tools/JSON.md describes. It increases if a field changes or
+/// is removed, but not if a field is added.
 inline constexpr int kSchemaVersion = 1;
 
 /// Prints a document on stdout. It is an object that begins with schema_version.

@@ -12,7 +12,7 @@ constexpr std::string_view severity_name(Severity severity) {
   return severity == Severity::kNote ? "note" : severity == Severity::kWarning ? "warning" : "error";
 }
 
-/// Something that a user should know and that stops nothing.
+/// A fact that a user should know. It does not stop a run.
 struct Finding {
   Severity severity;
   std::string id;       ///< a stable name: "unequal-global-scales"

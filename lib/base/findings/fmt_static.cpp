@@ -1,5 +1,5 @@
-// Debian has fmt as a shared library and as headers; this compiles from the headers what the library would
-// provide.
+// Debian has fmt as a shared library and as headers. This file compiles the functions of the library from the
+// headers.
 #include <fmt/format-inl.h>
 
 namespace fmt {

@@ -27,7 +27,7 @@ const GivenUrl* find(std::string GivenUrl::*by, const std::string& text) {
   return at == all().end() ? nullptr : &*at;
 }
 
-/// The text that stands for a URL from now on. No two URLs have the same text.
+/// The text that stands for a URL from now on. Every URL has a text of its own.
 std::string shown_from_now(const std::string& whole) {
   if (const GivenUrl* known = find(&GivenUrl::whole, whole)) return known->shown;
   const std::string plain = shown_url(whole);

@@ -19,7 +19,7 @@ class GivenUrls {
   GivenUrls& operator=(const GivenUrls&) = delete;
 };
 
-/// The whole URL for a `url` that GivenUrls shows; `url` itself for any other.
+/// The whole URL for a `url` that GivenUrls shows. Returns any other `url` unchanged.
 std::string whole_url(const std::string& url);
 
 /// An argument of the command line as it was given, for a text that only mentions URLs, such as a prompt.

@@ -31,7 +31,7 @@ std::string spelled(std::string_view key, Author author);
 std::string spelled(std::string_view key, std::string_view value, Author author);
 
 /// The options whose names or values appear in messages of lib, besides the settings of rules
-/// (lib/recipe/words). The program defines these options, and a test checks that it defines each of them.
+/// (lib/recipe/settings). The program defines these options, and a test checks that it defines each of them.
 namespace options {
 inline constexpr OptionName kAgainst = "against", kAlso = "also", kAt = "at", kBudget = "budget",
                             kCache = "cache", kCacheSize = "cache_size", kDialect = "dialect",

@@ -17,13 +17,13 @@ struct ErrorLines : Error {
   std::vector<std::string> lines;
 };
 
-/// The lines of any Error: most errors have one.
+/// The lines of any Error. Most errors have one.
 inline std::vector<std::string> lines_of(const Error& e) {
   const auto* several = dynamic_cast<const ErrorLines*>(&e);
   return several != nullptr ? several->lines : std::vector<std::string>{e.what()};
 }
 
-/// Collects problems and refuses them all at once, so that one run shows the whole list.
+/// Collects problems and throws them all at once, so that one run shows the whole list.
 class Problems {
  public:
   void add(std::string message) {
@@ -35,7 +35,7 @@ class Problems {
     if (++count_ <= kShown) shown_.push_back(fmt::format(text, std::forward<Args>(args)...));
   }
   bool empty() const { return count_ == 0; }
-  /// The problems, with one line for each of the first 20 and one that counts the rest.
+  /// The problems. The first 20 have one line each, and one more line counts the rest.
   std::vector<std::string> lines() const {
     std::vector<std::string> lines = shown_;
     if (count_ > kShown) lines.push_back(fmt::format("... and {} more", count_ - kShown));

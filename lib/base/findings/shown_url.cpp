@@ -15,7 +15,7 @@ bool is_of_scheme(char c) {
   return is_digit(c) || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '+' || c == '-' || c == '.';
 }
 
-/// True if the text behind the last colon is not a port. It may be part of a password that ends somewhere
+/// True if the text after the last colon is not a port. It may be part of a password that ends somewhere
 /// else.
 bool has_odd_port(std::string_view host) {
   const size_t colon = host.rfind(':');
@@ -24,8 +24,8 @@ bool has_odd_port(std::string_view host) {
   return port.empty() || !std::all_of(port.begin(), port.end(), is_digit);
 }
 
-/// The number "#2" at the end of a URL, which distinguishes it from other URLs (see GivenUrls), and the mark
-/// behind the number: "#2:".
+/// The number "#2" at the end of a URL, which distinguishes it from other URLs (see GivenUrls), and the
+/// punctuation after the number: "#2:".
 std::string_view number_of(std::string_view url) {
   const size_t mark = url.rfind('#');
   if (mark == url.npos || url.find('?') != url.npos) return {};
@@ -72,7 +72,7 @@ std::string shown_url(std::string_view url) {
   const std::string scheme(url.substr(0, mark + kMark.size()));
   const std::string_view rest = shown.substr(scheme.size());
   const std::string_view host = rest.substr(0, rest.find('/'));
-  // A password may have a question mark or a slash, and then ends behind the apparent host.
+  // A password may have a question mark or a slash. Then it ends after the apparent host.
   const bool ends_early = host.size() == rest.size() && shown.size() < url.size();
   const bool at_follows = url.find('@', scheme.size() + host.size()) != url.npos;
   const size_t at = host.rfind('@');

@@ -4,9 +4,9 @@
 
 namespace twofour {
 
-/// The part of a URL that people may see. It has no query and no fragment, which may hold a signature, and no
-/// user and password. If user and password cannot be told apart from the host, only the scheme remains. Text
-/// that is not a URL loses what follows a '?' or '#', and "user:password@" before a host.
+/// The part of a URL that people may see. It lacks query and fragment, which may hold a signature, and user
+/// and password. If user and password cannot be told apart from the host, only the scheme remains. Text that
+/// is not a URL loses everything from a '?' or '#' on, and "user:password@" before a host.
 std::string shown_url(std::string_view url);
 
 /// The position of the first URL in a text, which may lack its slashes ("https:h?sig=x"); npos: it has none.

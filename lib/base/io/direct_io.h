@@ -26,11 +26,11 @@ class DirectFile {
   ~DirectFile();
   bool is_open() const { return fd_ >= 0; }
 
-  /// Reads from byte `offset`. Returns how many bytes of `out`, from its beginning, it filled: fewer if the
-  /// file ends or refuses direct I/O. Throws Error on I/O errors.
+  /// Reads from byte `offset`. Returns the number of bytes of `out`, from its beginning, that were filled. It
+  /// is smaller than `out` if the file ends or refuses direct I/O. Throws Error on I/O errors.
   size_t read(const std::filesystem::path& path, uint64_t offset, std::span<uint8_t> out) const;
-  /// Writes whole pages. Returns how many bytes it wrote: fewer if the file refuses direct I/O. Throws Error
-  /// on I/O errors.
+  /// Writes whole pages. Returns the number of written bytes, which is smaller if the file refuses direct
+  /// I/O. Throws Error on I/O errors.
   size_t write(const std::filesystem::path& path, uint64_t offset, std::span<const uint8_t> pages) const;
 
   /// Offsets and lengths must be multiples of this. It is a multiple of the page size, because pages that a

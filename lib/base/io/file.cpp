@@ -217,7 +217,7 @@ void AtomicFile::resize(uint64_t size) {
       size / static_cast<uint64_t>(system.f_bsize) > system.f_bavail && system.f_blocks > 0) {
     throw_io_error(path_, fmt::format("reserve {} bytes", size).c_str(), ENOSPC);
   }
-  // Not posix_fallocate(), which writes to each block of a file system that cannot preallocate.
+  // posix_fallocate() is avoided, because it writes to each block of a file system that cannot preallocate.
   int error = EOPNOTSUPP;
   if (!in_memory) {
     do {

@@ -19,7 +19,7 @@ namespace twofour {
 
 class RemoteFile;
 
-/// An I/O error: the system could not open or read an existing file. The file need not be malformed, so code
+/// An I/O error. The system could not open or read an existing file. The file may be well formed, so code
 /// that tolerates damaged files must not catch this error.
 struct ReadError : Error {
   using Error::Error;
@@ -33,7 +33,7 @@ struct ReadError : Error {
 /// bytes of a RemoteFile are read from their server. Reading is safe from several threads.
 class InputFile {
  public:
-  /// `windows` is shared by files that are read together; by default a file has its own.
+  /// `windows` is shared by files that are read together. By default, a file has its own.
   explicit InputFile(const std::filesystem::path& path, Io io = Io::kCached,
                      std::shared_ptr<ReadWindows> windows = nullptr);
   InputFile(InputFile&& other) noexcept;
@@ -47,14 +47,14 @@ class InputFile {
   /// True if the contents can be told apart from other contents of the same name and size, in this run or
   /// another. The times of the file or the server's ETag do this.
   bool is_pinned() const;
-  /// For mmap; the file still owns it.
+  /// The descriptor, for mmap. The file still owns it.
   int descriptor() const { return fd_; }
   /// The time of the last write to the file before it was opened, in nanoseconds since 1970.
   int64_t modified() const { return modified_; }
   /// The time of the last change of the contents or status before the file was opened, in nanoseconds since
   /// 1970. No program can set it, so it reveals a write after which modified() was restored.
   int64_t status_changed() const { return status_changed_; }
-  /// The way in which bytes are read: kCached if the file system has no direct I/O or the file is in memory.
+  /// The way of reading. It is kCached if the file system has no direct I/O or the file is in memory.
   Io io() const;
   /// Throws Error if the file has been written to since it was opened.
   void check_unchanged() const;
@@ -67,18 +67,18 @@ class InputFile {
   uint64_t size_ = 0;
   int64_t modified_ = 0, status_changed_ = 0;  ///< nanoseconds
   DirectFile direct_;
-  std::shared_ptr<ReadWindows> windows_;  ///< if null, the page cache retains the pages that are read
+  std::shared_ptr<ReadWindows> windows_;  ///< if null, the page cache keeps the pages that are read
   std::vector<bool> resident_;            ///< windows that were in the page cache when the file was opened
-  std::shared_ptr<RemoteFile> remote_;    ///< the source of the bytes; if null, the file itself
+  std::shared_ptr<RemoteFile> remote_;    ///< the source of the bytes; the file itself if null
 };
 
 /// The temporary name of an unfinished file: ".NAME.unfinished", in the same folder.
 std::string temporary_name(const std::string& name);
-/// The final name of a file with this temporary name; empty if `name` is not a temporary name.
+/// The final name of a file with this temporary name. Empty if `name` is not a temporary name.
 std::string name_of_temporary(std::string_view name);
 
-/// A file that appears under its name only on commit(); until then it has a temporary name in the same
-/// folder, which the destructor removes. Never writes through a link. Writing is safe from several threads.
+/// A file that appears under its name only on commit(). Before, it has a temporary name in the same folder.
+/// The destructor removes that name. Never writes through a link. Writing is safe from several threads.
 class AtomicFile {
  public:
   /// Unless `io` is kCached, resize() must be called before the first write, and each byte must be written
@@ -137,7 +137,7 @@ std::filesystem::file_status status_of(const std::filesystem::path& path);
 /// reports why.
 bool is_absent(const std::filesystem::path& path);
 
-/// The folder for temporary files: TMPDIR, else /tmp. Throws Error if it is no folder.
+/// The folder for temporary files, which is TMPDIR or by default /tmp. Throws Error if it is not a folder.
 std::filesystem::path temporary_folder();
 
 /// Throws Error with a message such as "PATH: cannot read: input/output error". `doing` is the verb; `error`
@@ -165,7 +165,7 @@ void read_in_pieces(uint64_t bytes, uint64_t step, Read&& read, Use&& use) {
 std::map<std::string, uint64_t> files_below(const std::filesystem::path& directory);
 
 /// Names in a directory that end in `suffix` and do not begin with a dot, sorted. Files that cannot be opened
-/// are listed too. Throws Error if the directory cannot be listed.
+/// are listed, too. Throws Error if the directory cannot be listed.
 std::vector<std::string> list_files(const std::filesystem::path& directory, std::string_view suffix);
 
 }  // namespace twofour

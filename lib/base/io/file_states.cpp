@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// True if the file system keeps the inode numbers of files. FUSE and SMB may give a file a new number when
+/// True if the file system keeps the inode numbers of files. FUSE and SMB may give a file a new number if
 /// nothing has it open.
 bool has_lasting_inodes(const fs::path& path) {
   constexpr uint32_t kFuse = 0x65735546, kCifs = 0xff534d42, kSmb2 = 0xfe534d42;
@@ -100,7 +100,7 @@ void for_indexed(const fs::path& directory, See&& see) {
     } catch (const ReadError&) {
       throw;
     } catch (const Error&) {
-      // It cannot be read as an index.
+      // The file cannot be read as an index.
     }
   }
   for (const std::string& name : names) see(directory / name);

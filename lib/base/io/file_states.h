@@ -10,7 +10,7 @@ namespace twofour {
 /// The sizes, times and inodes of files at one moment, by name. A run that opens files by name at several
 /// moments compares these states to be sure that no file changed between its reads. Three kinds of files are
 /// omitted: names that begin with a dot, unless an index of the directory lists them; files that this program
-/// prints into; and files behind a URL, since each answer of the server identifies their contents.
+/// prints into; and files of a URL, since each answer of the server identifies their contents.
 class FileStates {
  public:
   /// Each path is a file, or a directory whose files are taken at any depth. Links to files are followed.
@@ -36,7 +36,7 @@ class FileStates {
   States list() const;
   bool is_left_out(const std::filesystem::path& file) const;
 
-  std::vector<std::filesystem::path> paths_, left_out_;  ///< the latter canonical
+  std::vector<std::filesystem::path> paths_, left_out_;  ///< `left_out_` are canonical
   States files_;                                         ///< by path
 };
 

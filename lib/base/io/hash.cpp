@@ -15,7 +15,7 @@ std::string Hash128::hex() const { return fmt::format("{:016x}{:016x}", high, lo
 
 Hash128 parse_hash(std::string_view where, const std::string& hex) {
   Hash128 hash;
-  // Accepts only what hex() writes: scanf would also take spaces, signs and capitals.
+  // Accepts only text that hex() writes, because scanf would also take spaces, signs and capitals.
   const bool read = std::sscanf(hex.c_str(), "%16lx%16lx", &hash.high, &hash.low) == 2;
   if (!read || hash.hex() != hex) {
     throw Error(fmt::format("{}: expected 32 hexadecimal digits, found {}", where, json_quote_short(hex)));
@@ -42,7 +42,7 @@ std::string_view text_of_line(std::string_view line) {
 
 namespace {
 
-/// The end of the text of an object; `before` is the text of its other entries.
+/// The end of the text of an object. `before` is the text of its other entries.
 std::string object_seal(std::string_view before) {
   return fmt::format(R"(,"xxh3_128":"{}"}})", hash_text(before).hex());
 }

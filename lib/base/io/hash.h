@@ -38,7 +38,7 @@ class Hasher {
 };
 
 Hash128 hash_bytes(std::span<const uint8_t> bytes);
-/// The XXH3-64 hash, which is faster for some hundred bytes.
+/// The XXH3-64 hash, which is faster for a few hundred bytes.
 uint64_t hash_bytes_64(std::span<const uint8_t> bytes);
 Hash128 hash_text(std::string_view text);
 /// Returns a line that begins with the hash of `text`. The hash reveals whether the line was cut or changed

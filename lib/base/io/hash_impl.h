@@ -1,5 +1,5 @@
 #pragma once
-// Included once, by the file that CMake picks for the processor, after the xxHash header that suits it.
+// The file that CMake chooses for the processor includes this file after the xxHash header that suits it.
 #include <new>
 
 #include "lib/base/io/hash.h"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "formats/error.h"
 #include "lib/base/findings/options.h"
@@ -68,7 +69,7 @@ std::optional<LinkOutside> link_outside(const fs::path& folder, const fs::path& 
     if (is_inside(target, folder)) return std::nullopt;
     return LinkOutside{path, target};
   }
-  // Something that can be opened and has no path, such as /proc/self/fd/3 of a removed file, is never inside.
+  // A file that can be opened but has no path, such as /proc/self/fd/3 of a removed file, is never inside.
   if (!fs::exists(path, error)) return std::nullopt;
   return LinkOutside{path, fs::read_symlink(path, error)};
 }
@@ -98,6 +99,18 @@ std::string dangling_link(const fs::path& path) {
   if (!fs::is_symlink(fs::symlink_status(path, error)) || !is_absent(path)) return {};
   return fmt::format("a link to {}, which is not there (copied without -L?)",
                      fs::read_symlink(path, error).string());
+}
+
+std::string where_weights_are(const std::filesystem::path& directory) {
+  std::vector<std::string> revisions;
+  std::error_code error;
+  for (fs::directory_iterator it(directory / "snapshots", error), end; !error && it != end;
+       it.increment(error))
+    revisions.push_back(it->path().filename().string());
+  if (revisions.empty()) return "none";
+  std::sort(revisions.begin(), revisions.end());
+  return fmt::format("none; it is the root of a Hub's cache: take {}",
+                     (directory / "snapshots" / revisions.front()).string());
 }
 
 }  // namespace twofour

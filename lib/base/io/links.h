@@ -8,7 +8,7 @@
 namespace twofour {
 
 /// The links of a checkpoint that are followed when its files are copied to the output. A checkpoint that
-/// came by git or as an archive may have a link to a secret of the person who converts it, and outputs are
+/// came by git or as an archive may have a link to a secret of the person who converts it, and outputs may be
 /// published.
 enum class Links {
   kInside,    ///< links to files of the checkpoint itself
@@ -25,7 +25,7 @@ struct LinkOutside {
   std::filesystem::path target;  ///< the target, without links
 };
 
-/// The link by which `path`, which is below `folder`, leads out of `folder`. nullopt if the path stays inside
+/// The link by which `path`, which is below `folder`, leads out of `folder`. Empty if the path stays inside
 /// or nothing exists there. A skipped folder in `folder` counts as outside. The files directly in `blobs` of
 /// a Hub's cache are inside each of its `snapshots/REVISION`; files in a `blobs` beside the folder are inside
 /// if hashes name them, as in a snapshot that was moved together with them.
@@ -43,6 +43,10 @@ InputFile open_below(const std::filesystem::path& folder, const std::filesystem:
 /// Describes a link to nothing: "a link to ../../blobs/x, which is not there (copied without -L?)". Empty for
 /// all other paths.
 std::string dangling_link(const std::filesystem::path& path);
+
+/// Describes the lack of weights in a directory: "none", or where they are if the directory is the root of a
+/// Hub's cache.
+std::string where_weights_are(const std::filesystem::path& directory);
 
 /// True if `inner` is `outer` or below it. Both must be absolute and without links. Nothing is within an
 /// empty path.

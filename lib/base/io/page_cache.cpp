@@ -20,8 +20,8 @@ constexpr size_t kWritesUnderway = 4;
 
 size_t windows_in(uint64_t size) { return static_cast<size_t>((size + kCacheWindow - 1) / kCacheWindow); }
 
-// From linux/mman.h; headers older than the call lack it. The number is the same on all architectures that we
-// support.
+// The number of the call in linux/mman.h, which older headers lack. It is the same on all supported
+// architectures.
 constexpr long kCachestat = 451;
 struct CachestatRange {
   uint64_t offset, bytes;
@@ -38,7 +38,7 @@ int64_t cached_pages(int fd, uint64_t offset, uint64_t bytes) {
   return static_cast<int64_t>(found.cached);
 }
 
-/// True if the kernel reported a failed write, and not that the operation is unsupported.
+/// True if the kernel reported a failed write rather than an unsupported operation.
 bool is_write_error(int error) { return error != ENOSYS && error != EINVAL && error != ESPIPE; }
 
 int sync_range(int fd, uint64_t window, unsigned flags) {
@@ -58,7 +58,7 @@ bool is_in_memory(int fd) {
 }
 
 void drop_pages(int fd, uint64_t begin, uint64_t bytes) {
-  // This is only advice: if it fails, the pages stay cached.
+  // This is only advice. If it fails, the pages stay cached.
   ::posix_fadvise(fd, static_cast<off_t>(begin), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
 }
 

@@ -15,8 +15,8 @@ struct Entry {
 };
 
 std::mutex mutex;
-/// True once there has been a remote folder. The many calls that open files read it without the lock, so that
-/// they are fast without remote folders.
+/// True once there has been a remote folder. The many calls that open files read it without the lock, so they
+/// are fast if there are no remote folders.
 std::atomic<bool> any{false};
 
 std::vector<Entry>& entries() {
@@ -24,8 +24,8 @@ std::vector<Entry>& entries() {
   return all;
 }
 
-/// Sets `rest` to the part of `path` behind the folder, "/config.json". Returns false if the path is not
-/// below the folder.
+/// Sets `rest` to the part of `path` after the folder, "/config.json". Returns false if the path is not below
+/// the folder.
 bool is_below(const std::string& folder, const std::string& path, std::string& rest) {
   if (!path.starts_with(folder)) return false;
   rest = path.substr(folder.size());

@@ -40,12 +40,12 @@ class RemoteFolder {
   std::string folder_;
 };
 
-/// The RemoteFile at a path; nullptr for every other file.
+/// The RemoteFile at a path. Null for every other file.
 std::shared_ptr<RemoteFile> find_remote_file(const std::filesystem::path& path);
 /// The name for users of a path of a RemoteFolder: "hf://org/name@COMMIT" for its folder,
 /// "hf://org/name@COMMIT/config.json" for a file in it. Empty for all other paths.
 std::string remote_name(const std::filesystem::path& path);
-/// The entry of the folder of a RemoteFolder in twofour.json; null for all other folders.
+/// The entry of the folder of a RemoteFolder in twofour.json. Null for all other folders.
 Json remote_note(const std::filesystem::path& folder);
 /// Replaces the paths of folders of RemoteFolders in `text` by their names for users, even after the
 /// RemoteFolders are destroyed.

@@ -25,7 +25,7 @@ constexpr int kMostTries = 1000;
                           temporary.string()));
 }
 
-/// Removes the file that a killed process left; does nothing if it is already gone.
+/// Removes the file that a killed process left. Does nothing if the file is already gone.
 void remove_left(const fs::path& temporary) {
   const int fd = ::open(temporary.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) return;
@@ -43,7 +43,7 @@ void remove_left(const fs::path& temporary) {
 }  // namespace
 
 int create_temporary(const fs::path& temporary) {
-  // Other processes cost a few attempts. All attempts fail if the file system renumbers files each time.
+  // Other processes make a few attempts fail. All attempts fail if the file system renumbers files each time.
   for (int i = 0; i < kMostTries; ++i) {
     const int fd = ::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0 && errno != EEXIST) throw_io_error(temporary, "create", errno);
@@ -51,8 +51,8 @@ int create_temporary(const fs::path& temporary) {
       remove_left(temporary);
       continue;
     }
-    // On a file system without locks, the file is ours because we created it. With locks, another process may
-    // have taken the file for an abandoned one before we locked it.
+    // On a file system without locks, the file belongs to this process, which created it. With locks, another
+    // process may have taken the file for an abandoned one before it was locked here.
     const LockState lock = lock_file(fd);
     if (lock == LockState::kNone || (lock == LockState::kHeld && has_name(fd, temporary))) return fd;
     ::close(fd);

@@ -4,7 +4,7 @@
 namespace twofour {
 
 /// Creates a file under its temporary name and locks it until its descriptor is closed. An existing file that
-/// no process has locked was left by a killed process, and is removed. Throws Error if another process holds
+/// no process has locked was left by a killed process. It is removed. Throws Error if another process holds
 /// the lock, or if the file is a link or not a regular file. On file systems without locks, any existing file
 /// is refused.
 int create_temporary(const std::filesystem::path& temporary);

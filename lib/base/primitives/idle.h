@@ -12,14 +12,14 @@ namespace twofour {
 template <class T>
 class Idle {
  public:
-  /// Takes the object that was given back last; nullopt if none is idle. No other thread uses the object
-  /// until the caller gives it back.
+  /// Takes the object that was given back last. Empty if none is idle. No other thread uses the object until
+  /// the caller gives it back.
   std::optional<T> take() {
     const std::lock_guard lock(mutex_);
     return idle_.empty() ? std::nullopt : take_at(idle_.end() - 1);
   }
   /// Takes the first idle object for which `wanted` returns true. If there is none, takes the object that has
-  /// been idle longest; nullopt if none is idle.
+  /// been idle longest. Empty if none is idle.
   template <class Wanted>
   std::optional<T> take(const Wanted& wanted) {
     const std::lock_guard lock(mutex_);

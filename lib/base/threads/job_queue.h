@@ -24,8 +24,8 @@ class JobQueue {
     changed_.notify_one();
   }
 
-  /// Calls `make_worker()` on each thread; it returns the function that runs a job there. After the first
-  /// exception, calls `on_error` once, before it joins the threads: `on_error` must wake jobs that wait for
+  /// Calls `make_worker()` on each thread, which returns the function that runs a job there. After the first
+  /// exception, calls `on_error` once, before it joins the threads. `on_error` must wake jobs that wait for
   /// other jobs. Throws Error if the system starts fewer than `threads` threads.
   void run(int threads, const std::function<std::function<void(const Job&)>()>& make_worker,
            const std::function<void()>& on_error) {

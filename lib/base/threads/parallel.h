@@ -17,7 +17,7 @@
 
 namespace twofour {
 
-/// Runs `f` on a thread of its own. Throws Error if the system cannot start a thread: a limit on processes
+/// Runs `f` on a thread of its own. Throws Error if the system cannot start a thread. A limit on processes
 /// also counts threads.
 template <class F>
 std::jthread start_thread(F&& f) {
@@ -44,7 +44,7 @@ void run_on_threads(int threads, const Loop& loop, const Stop& stop) {
   loop();
 }
 
-/// While this object lives, OpenMP loops that its thread starts run on that thread alone.
+/// While this object lives, OpenMP loops that its thread starts run only on that thread.
 class SingleThreaded {
  public:
   SingleThreaded() { omp_set_num_threads(1); }
@@ -59,7 +59,7 @@ class SingleThreaded {
 /// Calls work(i) for every i < count on as many threads as OpenMP would use. A thread takes the next i as
 /// soon as it is free. Each thread calls `make_worker()` once, which returns its `work`. Makes all calls,
 /// then throws the exception of the failed call with the lowest i, which is the same for any number of
-/// threads. Throws Error if the system starts too few threads, where OpenMP's runtime would end the program.
+/// threads. Throws Error if the system starts too few threads. OpenMP's runtime would end the program.
 template <class MakeWorker>
 void parallel_workers(size_t count, MakeWorker&& make_worker) {
   std::atomic<size_t> next{0};

@@ -223,7 +223,7 @@ Json Compression::describe_input() const {
 
 std::string Compression::input_hash() const { return hash_text(describe_input().dump()).hex(); }
 
-/// What decides the statistics, without paths and times.
+/// The input that decides the statistics, without paths and times.
 Json Compression::find_identity() const {
   Json identity = describe_input();
   identity.update({{"text", input_.text},

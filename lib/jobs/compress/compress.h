@@ -10,17 +10,17 @@
 #include "lib/base/io/file_states.h"
 #include "lib/base/threads/progress.h"
 #include "lib/jobs/compress/layer_entries.h"
+#include "lib/jobs/compress/residual_streams.h"
 #include "lib/jobs/compress/solved_linears.h"
-#include "lib/jobs/compress/streams.h"
 #include "lib/jobs/compress/work_folder.h"
 #include "lib/recipe/artifact/recipe.h"
 #include "lib/run/collect/batches.h"
 
 namespace twofour {
 
-/// Which model gives the inputs of a linear. kNone: the dense model. kLayers: a model whose earlier layers
-/// are compressed; targets include its error up to the linear. kGroups: a model whose earlier groups of
-/// linears are compressed.
+/// The model that gives the inputs of a linear. With kNone, it is the dense model. With kLayers, it is a
+/// model whose earlier layers are compressed, and targets include its error up to the linear. With kGroups,
+/// it is a model whose earlier groups of linears are compressed.
 enum class Sequential { kNone, kLayers, kGroups };
 
 /// The input by which a model is compressed.
@@ -36,7 +36,7 @@ struct CompressInput {
   Sequential sequential = Sequential::kNone;
 };
 
-/// What collecting needs. It is known before collecting begins.
+/// The memory and disk space that collecting needs. They are known before collecting begins.
 struct CompressNeeds {
   uint64_t peak_memory = 0;  ///< bytes, without the program itself and mapped files
   uint64_t statistics_bytes = 0;
@@ -57,8 +57,9 @@ class Compression {
 
   const SolvedLinears& linears() const { return *planned_; }
   CompressNeeds needs() const;
-  /// A hash (XXH3-128, 32 digits) of all input that decides the statistics, except the recipe: the norm
-  /// before the head, which identifies the model, the tokens, their weights, and the order of collecting.
+  /// A hash (XXH3-128, 32 digits) of the input that decides the statistics, without the recipe. The input is
+  /// the norm before the head, which identifies the model, the tokens, their weights, and the order of
+  /// collecting.
   std::string input_hash() const;
   int64_t layers() const { return dense_.shape().layers; }
   /// From now on both models run on the current CUDA device, and their inputs are summed there.
@@ -69,15 +70,15 @@ class Compression {
   /// check_unchanged(), which is called before files are opened again and before a layer is stored. Throws
   /// Interrupted.
   void collect(const std::filesystem::path& work, Progress& progress, int64_t end = INT64_MAX);
-  /// Throws Error if a file of the model, or the file of token weights, has changed since before the first of
-  /// them was opened.
+  /// Throws Error if a file of the model, or the file of token weights, has changed since before the first
+  /// file was opened.
   void check_unchanged() const { inputs_.check_unchanged(); }
   /// The path of the statistics in a work folder, after they are collected.
   static std::filesystem::path statistics_of(const std::filesystem::path& work);
   /// The linears in a work folder that were solved while statistics were collected.
   static std::shared_ptr<const EncodedBefore> encoded(const std::filesystem::path& work);
-  /// The number of complete layers in a work folder, where the head counts as a layer. Nothing if the folder
-  /// has no state.
+  /// The number of complete layers in a work folder. The head counts as a layer. Empty if the folder has no
+  /// state.
   static std::optional<int64_t> layers_done(const std::filesystem::path& work);
   /// True if a folder has only files that collect() makes.
   static bool is_work_folder(const std::filesystem::path& work);
@@ -132,13 +133,13 @@ class Compression {
   Decoder dense_, compressed_;
   std::unique_ptr<DeviceSums> device_sums_;  ///< set if the models run on a CUDA device
   std::unique_ptr<SolvedLinears> planned_;
-  std::vector<InputGroup> head_;                  ///< the group of the head, or empty
+  std::vector<InputGroup> head_;                  ///< the group of the head; may be empty
   std::vector<std::vector<LayerEntry>> entries_;  ///< by layer; the head's entries are last
   std::vector<TokenBatch> batches_;
   StatisticsWriter writer_;
   int64_t tokens_ = 0;
   Json identity_;
-  Json run_;  ///< what must be equal in a run that resumes
+  Json run_;  ///< the data that must be equal in a run that resumes
   std::optional<TokenWeights> weights_;
 
   std::filesystem::path work_;

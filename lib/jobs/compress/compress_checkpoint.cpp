@@ -104,7 +104,7 @@ CompressedCheckpoint::Written CompressedCheckpoint::write(Progress& progress) {
   return written;
 }
 
-/// Throws Error unless the statistics in the user's file are those of the artifact.
+/// Throws Error unless the user's file has the artifact's statistics.
 void CompressedCheckpoint::check_kept_hash(const Manifest& manifest) const {
   const std::string found = Statistics::open(keep_).hash().hex();
   for (const Rule& rule : manifest.recipe.rules) {

@@ -37,7 +37,7 @@ class CompressedCheckpoint {
   /// another run can resume after either.
   void collect(Progress& progress);
   /// Writes the artifact after everything is collected. If the artifact is complete, it is verified, and its
-  /// source, recipe and input are compared with those of this object. Throws like collect().
+  /// source, recipe and input are compared with this object's. Throws like collect().
   Written write(Progress& progress);
 
  private:
@@ -47,7 +47,7 @@ class CompressedCheckpoint {
   Compute compute() const { return {options_.isa, options_.device, options_.jobs}; }
 
   std::filesystem::path source_, work_, keep_;
-  std::unique_ptr<WorkFolder> folder_;  ///< nullptr for a complete artifact
+  std::unique_ptr<WorkFolder> folder_;  ///< null for a complete artifact
   Destination destination_;
   Recipe recipe_;
   ConvertOptions options_;

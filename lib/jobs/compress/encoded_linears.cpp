@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kPiece = 4 << 20;
 
-/// What decides the bytes of a group, except the rule, the weights and the statistics.
+/// The settings that decide the bytes of a group, except the rule, the weights and the statistics.
 Json describe(const QuantizedGroup& group) {
   Json all = Json::array();
   for (const EncodedMatrix& m : group.matrices()) {
@@ -28,7 +28,7 @@ struct PartPlace {
   std::string hash;
 };
 
-/// Calls f(). Returns false if files differ from what was written. Errors of reading them are thrown.
+/// Calls f(). Returns false if files differ from the written ones. Throws the errors of reading them.
 template <class F>
 bool unless_damaged(F&& f) {
   try {

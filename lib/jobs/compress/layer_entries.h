@@ -18,8 +18,8 @@ struct LayerEntry {
   static constexpr size_t kShared = SIZE_MAX;
   PlannedEntry planned;
   LayerStage stage;
-  size_t group = kShared;  ///< index among the layer's groups; kShared is for the common entry of the downs
-                           ///< of all experts
+  size_t group = kShared;  ///< index among the layer's groups; kShared for the common entry of the downs of
+                           ///< all experts
   bool adds = false;       ///< see InputGroup::adds
 };
 
@@ -29,7 +29,7 @@ struct LayerEntry {
 std::vector<LayerEntry> layer_entries(const Decoder& model, const std::vector<InputGroup>& groups,
                                       const std::set<std::string>& linears, bool apart, bool targets);
 
-/// The sums of an entry. `input` sums the inputs x, which are those of the compressed model if there is one.
+/// The sums of an entry. `input` sums the inputs x, which are the compressed model's inputs if there is one.
 /// The others sum differences to the outputs of the dense model, whose inputs are d.
 struct EntrySums {
   InputSums input;
@@ -40,7 +40,7 @@ struct EntrySums {
   std::vector<float> outputs;
 
   EntrySums() = default;
-  /// `device` computes the sums, or the CPU if it is nullptr.
+  /// `device` computes the sums, or the CPU if `device` is null.
   explicit EntrySums(DeviceSums* device) { input.device = device; }
   /// Copies the sums from the device. Call this after the last batch.
   void finish();
@@ -68,8 +68,7 @@ class SeenInputs : public LayerWatcher {
   std::vector<std::vector<int64_t>> tokens_;
 };
 
-/// The inputs of a batch in both models. If there is only one model, `dense` is nullptr and `residual` is
-/// empty.
+/// The inputs of a batch in both models. If there is only one model, `dense` is null and `residual` is empty.
 struct SeenBatch {
   const SeenInputs* compressed;
   const SeenInputs* dense;

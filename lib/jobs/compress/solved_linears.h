@@ -37,14 +37,14 @@ class SolvedLinears {
   /// The conversion that the recipe describes.
   const Plan& plan() const { return plan_; }
   const Checkpoint& source() const { return source_.shown; }
-  /// Most bytes of memory that encoding needs, without the program.
+  /// The largest number of bytes of memory that encoding needs, without the program.
   uint64_t peak_memory(int jobs) const;
 
   /// Size in bytes of all linears, as solve() writes them.
   uint64_t bytes() const;
 
   /// Encodes the groups that have a linear in `names`, and writes them to `folder`. The result is a
-  /// checkpoint of these linears alone. EncodedLinears can read the folder as well.
+  /// checkpoint of only these linears. EncodedLinears can read the folder, too.
   Checkpoint solve(const std::set<std::string>& names, const std::filesystem::path& folder, int jobs,
                    Progress& progress) const;
 

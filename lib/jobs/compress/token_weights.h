@@ -15,7 +15,7 @@ namespace twofour {
 /// [windows, length] for each linear M. examples/statistics/collect.py --token-weights writes such files.
 class TokenWeights {
  public:
-  /// Throws Error if the file is damaged, if a tensor has another name, type or shape, or if a linear has no
+  /// Throws Error if the file is damaged, if a tensor has a wrong name, type or shape, or if a linear has no
   /// weights. `tokens` is the number of tokens in all windows.
   static TokenWeights open(const std::filesystem::path& path, int64_t tokens,
                            const std::set<std::string>& linears);

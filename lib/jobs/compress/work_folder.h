@@ -11,7 +11,7 @@
 namespace twofour {
 
 /// The folder of a running compression. Only one process at a time uses it, since the process locks a file in
-/// it. On file systems without locks nothing excludes other processes.
+/// it. On file systems without locks, other processes are not excluded.
 class WorkFolder {
  public:
   /// Creates the folder if it is absent. Throws Error if another process has locked it.
@@ -35,12 +35,12 @@ struct WorkState {
   static constexpr const char* kName = "state.json";
 
   int64_t layers = 0;  ///< number of complete layers; the head counts as one
-  Json run;            ///< what must be equal in a run that resumes, see lib/jobs/convert/resume.h
+  Json run;            ///< the data that must be equal in a run that resumes, see lib/jobs/convert/resume.h
   std::vector<std::string> statistics = {};  ///< hashes of the statistics of each complete layer
   std::string streams = {};                  ///< hash of the residual streams after the last complete layer;
                                              ///< empty if they are not needed
 
-  /// Returns nothing if the folder has no state. Throws Error if the state is damaged or of another version.
+  /// Empty if the folder has no state. Throws Error if the state is damaged or of a different version.
   static std::optional<WorkState> read(const std::filesystem::path& work);
   void write(const std::filesystem::path& work) const;
 };

@@ -120,7 +120,7 @@ class Conversion {
   Problems problems_;
   std::set<std::string> seen_problems_;
   std::atomic<bool> refused_{false}, stopped_{false};
-  std::atomic<bool> wrote_cached_{false};  ///< although direct I/O was requested
+  std::atomic<bool> wrote_cached_{false};  ///< true if a file was, although direct I/O was requested
   std::atomic<uint64_t> bytes_read_{0}, bytes_verified_{0};
 };
 

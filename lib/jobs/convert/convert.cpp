@@ -79,8 +79,8 @@ std::map<std::string, Hash128> copy_files(const fs::path& from, const std::vecto
     const InputFile in = open_below(from, from / names[i], links);
     hashes[i] = alone ? copy_flushed(in, paths[i]) : copy_unflushed(in, paths[i]);
   });
-  // If the machine crashes before this, the directory still has its journal. So files that are not on disk
-  // never count as complete.
+  // If the machine crashes before this point, the directory still has its journal. So files that are not on
+  // disk never count as complete.
   if (!alone) flush_file_system(to.path());
   std::map<std::string, Hash128> copied;
   for (size_t i = 0; i < names.size(); ++i) copied[names[i]] = hashes[i];
@@ -151,7 +151,7 @@ void report_lost(const std::vector<ModuleReport>& results, const Recipe& recipe,
 
 /// Reports the findings of single matrices, and the comparison of matrices that have given scales.
 void report_encoded(const std::vector<ModuleReport>& results, Findings& findings) {
-  constexpr size_t kShown = 20;  // the manifest has all of them
+  constexpr size_t kShown = 20;  // the manifest has all
   uint64_t bytes = 0, wrong = 0;
   size_t modules = 0;
   for (const ModuleReport& one : results) {

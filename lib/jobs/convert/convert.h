@@ -22,9 +22,9 @@ struct ConvertOptions {
   Existing existing = Existing::kRefuse;  ///< for a destination that is not claimed yet
   Isa isa = Isa::portable;
   Device device = Device::cpu;  ///< the device of solvers
-  Io io = Io::kBuffered;        ///< how the output is written; the source has a separate setting
+  Io io = Io::kBuffered;        ///< the way in which the output is written; the source has a separate setting
   const ReferenceCheckpoint* kept =
-      nullptr;  ///< for quantize: the checkpoint of the recipe's given scales, whose codes are compared
+      nullptr;  ///< for quantize, the checkpoint of the recipe's given scales, whose codes are compared
   const FileStates* inputs = nullptr;  ///< files that must not change until the end of the run
 };
 
@@ -36,7 +36,7 @@ struct ConvertResult {
   bool was_complete = false;    ///< a resumed run found everything finished and only verified it; the other
                                 ///< figures are empty
   size_t files_kept = 0;        ///< number of weight files that were finished before a run resumed
-  uint64_t bytes_kept = 0;      ///< size of these files, which were verified too
+  uint64_t bytes_kept = 0;      ///< size of these files, which were verified, too
   double seconds = 0;
   std::vector<ModuleReport> modules;  ///< modules that were made, in the order of the plan
   Findings findings;                  ///< findings of the plan and of the run

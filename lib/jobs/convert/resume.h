@@ -15,10 +15,10 @@
 
 namespace twofour {
 
-/// What must be equal in two runs so that one can use files of the other: the tool, the recipe, and the files
-/// of the source. Each file of the source has its name, size and times of last change; a weight file also has
-/// its header. The same applies to the reference checkpoint, if there is one. Times are stored only in the
-/// journal of an unfinished directory and in the plan of tasks, whose runs see one file system.
+/// The data that must be equal in two runs so that one can use files of the other: the tool, the recipe, and
+/// the files of the source. Each file of the source has its name, size and times of last change; a weight
+/// file also has its header. The same applies to the reference checkpoint, if there is one. Times are stored
+/// only in the journal of an unfinished directory and in the plan of tasks, whose runs see one file system.
 Json fingerprint(const Checkpoint& source, const Plan& plan, const ReferenceCheckpoint* kept);
 
 /// True if another run can find out whether the source's weight files are unchanged. That is impossible if a
@@ -41,7 +41,7 @@ std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Check
                                          Progress& progress);
 
 /// Compares a complete artifact with its manifest. Also compares it with source and recipe, by headers and
-/// files without weights. Returns the number of bytes read. Throws Error if a run would write another
+/// files without weights. Returns the number of bytes read. Throws Error if a run would write a different
 /// artifact, or if the artifact was changed since.
 uint64_t verify_complete(const std::filesystem::path& artifact, const Checkpoint& source, const Plan& plan,
                          int jobs, Progress& progress);

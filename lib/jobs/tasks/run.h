@@ -10,7 +10,7 @@ namespace twofour {
 
 /// The result of one task.
 struct TaskResult {
-  size_t files = 0, files_kept = 0;  ///< number of weight files that were written, and of those that were
+  size_t files = 0, files_kept = 0;  ///< number of weight files that were written, and of files that were
                                      ///< found finished and undamaged
   uint64_t bytes_read = 0, bytes_written = 0, bytes_verified = 0;
   double seconds = 0;

@@ -11,7 +11,7 @@
 namespace twofour {
 namespace {
 
-/// What it costs to write an output file.
+/// The cost of writing an output file.
 struct FileCost {
   uint64_t own = 0;  ///< bytes that are written, and bytes that are read only for this file
   /// The transformations that have tensors in the file, and the bytes that each of them reads. These bytes

@@ -11,12 +11,12 @@ namespace twofour {
 struct TaskSplit {
   std::vector<std::vector<uint32_t>> files;  ///< for each task, ascending indices in Plan::files
   std::vector<uint64_t> bytes;               ///< for each task, the bytes that it reads from the source plus
-                                             ///< those that it writes
+                                             ///< the bytes that it writes
   uint64_t alone = 0;                        ///< bytes that a single task would read and write
   uint64_t largest() const;                  ///< bytes of the largest task
   /// The bytes of the largest task divided by the mean of all tasks. The best value is 1.
   double balance() const;
-  /// The bytes of all tasks divided by those of a single task. It is above 1 if parts of a matrix are in
+  /// The bytes of all tasks divided by the bytes of a single task. It is above 1 if parts of a matrix are in
   /// files of two tasks, since both read the matrix.
   double overhead() const;
 };

@@ -18,9 +18,9 @@ namespace fs = std::filesystem;
 constexpr const char* kPlanName = "plan.json";
 constexpr const char* kRecordEnd = ".json";
 constexpr const char* kTaskFolder = "task-";  ///< the name of a task's own folder begins with this
-/// Largest size of a plan in bytes. A plan has one or two lines for each file of the source.
+/// The largest size of a plan in bytes. A plan has one or two lines per file of the source.
 constexpr uint64_t kMaxPlan = 256u << 20;
-/// Largest size of a record in bytes. A record has a hash for each tensor and slice.
+/// The largest size of a record in bytes. A record has a hash per tensor and slice.
 constexpr uint64_t kMaxRecord = 1u << 30;
 
 fs::path record_in(const fs::path& destination, const std::string& file) {

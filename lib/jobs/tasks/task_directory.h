@@ -11,8 +11,8 @@ namespace twofour {
 /// The path of the task plan in a destination.
 std::filesystem::path task_plan_in(const std::filesystem::path& destination);
 
-/// The record that a task made of a finished weight file, or nothing if there is none. Throws Error if it is
-/// damaged or belongs to another plan.
+/// The record that a task made of a finished weight file. Empty if there is none. Throws Error if it is
+/// damaged or belongs to a different plan.
 std::optional<std::string> read_task_record(const std::filesystem::path& destination, const TaskFile& plan,
                                             const std::string& file);
 
@@ -33,7 +33,7 @@ class TaskDirectory {
   TaskDirectory& operator=(const TaskDirectory&) = delete;
   ~TaskDirectory();
 
-  /// The folder of this task alone. Files are written there before they are published. This object's
+  /// The folder of only this task. Files are written there before they are published. This object's
   /// destructor removes it.
   const std::filesystem::path& own() const { return own_; }
   /// Gives a finished file in own() its name in the destination, and then stores its record.

@@ -1,5 +1,5 @@
 #include "lib/jobs/tasks/task_plan.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 
 #include <fmt/format.h>
 
@@ -24,8 +24,8 @@ namespace fs = std::filesystem;
 constexpr int kPlanFormat = 4;
 
 fs::path whole_path(const fs::path& path) {
-  const fs::path whole = fs::weakly_canonical(fs::absolute(path));  // only the file system knows what
-                                                                    // "link/.." means
+  const fs::path whole = fs::weakly_canonical(fs::absolute(path));  // only the file system can resolve
+                                                                    // "link/.."
   return whole.has_filename() ? whole : whole.parent_path();
 }
 
@@ -64,7 +64,7 @@ Hash128 hash_outputs(const Plan& plan) {
   return hasher.digest();
 }
 
-/// The file that the rules use. Empty if there is none.
+/// The file that the rules use. Empty if they use none.
 template <class File>
 fs::path file_of_rules(const Recipe& recipe, std::shared_ptr<const File> Rule::*file) {
   for (const Rule& rule : recipe.rules) {

@@ -18,7 +18,7 @@ namespace twofour {
 struct TaskFile {
   /// Absolute paths. For a remote source it is the URL; for a source on the Hub, the URL includes the commit.
   std::filesystem::path source, destination;
-  std::filesystem::path kept;               ///< for quantize: the reference checkpoint, or empty
+  std::filesystem::path kept;               ///< for quantize, the reference checkpoint; otherwise empty
   std::filesystem::path donor;              ///< the donor of a graft, or empty
   std::filesystem::path statistics, masks;  ///< the files by which weights are chosen, or empty
   std::string fingerprint;                  ///< identifies tool, recipe and source; a line of JSON, see
@@ -30,17 +30,17 @@ struct TaskFile {
   Hash128 id() const;
 };
 
-/// Makes the task plan of a conversion. `kept` is the reference checkpoint to compare codes with, or nullptr.
+/// Makes the task plan of a conversion. `kept` is the reference checkpoint to compare codes with, or null.
 /// `donor` is the donor of a graft. Relative paths become absolute. Throws Error like check_pinned().
 TaskFile make_task_plan(const Checkpoint& source, const Plan& plan, const std::filesystem::path& destination,
                         const ReferenceCheckpoint* kept = nullptr, const std::filesystem::path& donor = {});
 
 /// The text of plan.json. It ends with the hash of the preceding text.
 std::string format_task_plan(const TaskFile& plan);
-/// The end of a plan's text: the hash of `before`, which is the preceding text.
+/// The end of a plan's text, which is the hash of the preceding text `before`.
 std::string plan_seal(std::string_view before);
-/// Throws Error, which names `where`, if the text is not a task plan, has another format, or was edited or
-/// cut.
+/// Throws Error, which names `where`, if the text is not a task plan, has a different format, or was edited
+/// or cut.
 TaskFile parse_task_plan(std::string_view where, std::string_view text);
 
 /// Throws Error unless both plans give the same bytes. The Error names `where` and the first difference.
@@ -51,7 +51,7 @@ struct PlannedSource {
   std::unique_ptr<RemoteSource> opened;
   Checkpoint source;
   Plan plan;
-  std::unique_ptr<const ReferenceCheckpoint> kept;  ///< nullptr if the plan names no reference checkpoint
+  std::unique_ptr<const ReferenceCheckpoint> kept;  ///< null if the plan names no reference checkpoint
 };
 /// Opens the source of a plan and makes the plan again. Throws Error, which names `where`, if source, recipe
 /// or tool differ from the plan's. `compute` is as in open_to_convert(), `cache` as in RemoteSource.

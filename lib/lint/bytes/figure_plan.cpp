@@ -114,6 +114,8 @@ MatrixPlan plan_tensor_figures(const LintInput& s, size_t tensor, NumberKind kin
     }
   }
   plan.lines = (bytes + plan.line_bytes - 1) / plan.line_bytes;
+  if (plan.is_scale && rank >= 2)
+    plan.scale_columns = static_cast<uint64_t>(t.shape[of_blocks ? 2 : rank - 1]);
   return plan;
 }
 

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
@@ -22,10 +23,6 @@ uint64_t mix_hash(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-DType type_of(NumberKind kind) {
-  return kind == NumberKind::kBf16 ? DType::kBF16 : kind == NumberKind::kF16 ? DType::kF16 : DType::kF32;
-}
-
 /// True if all numbers of a line are zero or -0. For most lines, the first bytes show that they are not.
 bool is_zero_line(NumberKind kind, std::span<const uint8_t> bytes) {
   if (kind == NumberKind::kInt4) return std::ranges::all_of(bytes, [](uint8_t b) { return b == 0x88; });
@@ -35,24 +32,34 @@ bool is_zero_line(NumberKind kind, std::span<const uint8_t> bytes) {
   return true;
 }
 
-/// For each byte, the sum of the squares of its two E2M1 codes, with codes in halves.
-const std::array<uint16_t, 256>& pair_energies() {
-  static const std::array<uint16_t, 256> table = [] {
-    std::array<uint16_t, 256> t{};
-    for (unsigned b = 0; b < 256; ++b) {
-      const int low = e2m1_halves(b & 7), high = e2m1_halves(b >> 4 & 7);
-      t[b] = static_cast<uint16_t>(low * low + high * high);
-    }
-    return t;
-  }();
-  return table;
+/// True if the longest run of zeros is unlikely to be chance, given the share of zeros in the rest of a line.
+bool is_unlikely_run(NumberKind kind, std::span<const uint8_t> line) {
+  const auto width = static_cast<uint64_t>(width_of(kind));
+  uint64_t run = 0, longest = 0, zeros = 0;
+  for (uint64_t at = 0; at + width <= line.size(); at += width) {
+    bool zero = true;
+    for (uint64_t i = 0; i < width; ++i) zero = zero && (line[at + i] & magnitude_bits(kind, i)) == 0;
+    run = zero ? run + 1 : 0;
+    zeros += zero;
+    longest = std::max(longest, run);
+  }
+  // The likelihood of one share of zeros in the whole line, and of another one in its rest.
+  const auto likelihood = [](double some, double all) {
+    const auto term = [&](double part) { return part > 0 ? part * std::log(part / all) : 0; };
+    return term(some) + term(all - some);
+  };
+  const auto all = static_cast<double>(line.size() / width), rest = all - static_cast<double>(longest);
+  const double used = all - static_cast<double>(zeros);
+  constexpr double kUnlikely = 30;  // the logarithm of a ratio of likelihoods
+  return likelihood(used, rest) - likelihood(used, all) > kUnlikely;
 }
 
-void or_into(std::vector<uint8_t>& to, const uint8_t* from) {
-  uint8_t* const out = to.data();
-  const size_t count = to.size();
-#pragma omp simd
-  for (size_t i = 0; i < count; ++i) out[i] = static_cast<uint8_t>(out[i] | from[i]);
+/// Adds numbers to those of `to` from `at` on, which may end earlier.
+template <class T>
+void add_into(std::vector<T>& to, const std::vector<T>& from, size_t at) {
+  if (from.empty()) return;
+  to.resize(std::max(to.size(), at + from.size()));
+  for (size_t i = 0; i < from.size(); ++i) to[at + i] += from[i];
 }
 
 }  // namespace
@@ -76,9 +83,13 @@ uint64_t MatrixPlan::next_sampled(uint64_t i) const {
   return lines;
 }
 
-FigureCounter::FigureCounter(const MatrixPlan& plan, uint64_t first_line)
-    : plan_(plan), next_(first_line), sample_(plan.next_sampled(first_line)) {
+FigureCounter::FigureCounter(const MatrixPlan& plan, uint64_t first_line, uint64_t lines)
+    : plan_(plan), first_(first_line), next_(first_line), sample_(plan.next_sampled(first_line)) {
   sums_.plan = plan;
+  if (plan.kind == NumberKind::kUnknown || plan.is_scale) return;
+  constexpr uint64_t kScalePiece = 256;
+  pieces_.emplace(lines * plan.line_bytes, Pieces::kPiece);
+  if (plan.scale_bytes > 0) scale_pieces_.emplace(lines * plan.scale_bytes, kScalePiece);
 }
 
 bool FigureCounter::is_new(uint64_t hash) {
@@ -104,29 +115,34 @@ bool FigureCounter::is_new(uint64_t hash) {
   return true;
 }
 
-/// True if a line that is not zero has a run of zeros. It is enough if it begins or ends with zeros and is
-/// next to a zero line there.
+/// True if a line that is not zero has a run of zeros: at least kTorn zero bytes, or fewer that begin or end
+/// the line and are next to a zero line. Pruned lines have such runs by chance, so the run must be unlikely
+/// among the line's other numbers.
 bool FigureCounter::is_torn(std::span<const uint8_t> bytes, uint64_t begin, uint64_t size) const {
   constexpr uint64_t kStep = MatrixFigures::kTorn,
                      kEnd = 32;  // no weights have that many zero bytes by chance
   const auto are_zero = [&](uint64_t at, uint64_t count) {
     return std::ranges::all_of(bytes.subspan(at, count), [](uint8_t b) { return b == 0; });
   };
-  for (uint64_t at = 0; at + kStep <= size; at += kStep) {
-    if (word_of(&bytes[begin + at]) == 0 && word_of(&bytes[begin + at + kStep / 2]) == 0 &&
-        are_zero(begin + at, kStep))
-      return true;
-  }
-  if (size < 2 * kEnd) return false;
-  if (zero_run_ > 0 && are_zero(begin, kEnd)) return true;
-  const uint64_t end = begin + size;
-  return end + size <= bytes.size() && word_of(&bytes[end - 8]) == 0 && are_zero(end - kEnd, kEnd) &&
-         is_zero_line(plan_.kind, bytes.subspan(end, size));
+  const auto has_run = [&] {
+    for (uint64_t at = 0; at + kStep <= size; at += kStep) {
+      if (word_of(&bytes[begin + at]) == 0 && word_of(&bytes[begin + at + kStep / 2]) == 0 &&
+          are_zero(begin + at, kStep))
+        return true;
+    }
+    if (size < 2 * kEnd) return false;
+    if (zero_run_ > 0 && are_zero(begin, kEnd)) return true;
+    const uint64_t end = begin + size;
+    return end + size <= bytes.size() && word_of(&bytes[end - 8]) == 0 && are_zero(end - kEnd, kEnd) &&
+           is_zero_line(plan_.kind, bytes.subspan(end, size));
+  };
+  return has_run() && is_unlikely_run(plan_.kind, bytes.subspan(begin, size));
 }
 
 void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t> scales) {
   const uint64_t count = plan_.line_bytes > 0 ? (bytes.size() + plan_.line_bytes - 1) / plan_.line_bytes : 0;
   if (next_ == 0 && lines_ == 0 && plan_.scale_bytes > 0) measure_order(scales);
+  uint64_t run_begin = 0;
   for (uint64_t i = 0; i < count; ++i, ++next_, ++lines_) {
     const uint64_t begin = i * plan_.line_bytes;
     const auto line = bytes.subspan(begin, std::min(plan_.line_bytes, bytes.size() - begin));
@@ -160,24 +176,63 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
       }
     }
     last_codes_ = codes;
-    if (next_ != sample_) continue;
     take_line(line, scales.data() + i * plan_.scale_bytes);
-    sample_ = plan_.next_sampled(next_ + 1);
+    if (chunk_.lines++ == 0) chunk_.first_line = next_;
+    if (chunk_.lines * plan_.line_bytes < Chunk::kBytes && i + 1 < count) continue;
+    // All lines of a chunk are counted at once.
+    const uint64_t end = begin + line.size();
+    take_run(bytes.subspan(run_begin, end - run_begin), scales.data() + run_begin / 8);
+    run_begin = end;
+    if (chunk_.lines * plan_.line_bytes >= Chunk::kBytes) end_chunk();
   }
+  if (pieces_) pieces_->add((next_ - count) * plan_.line_bytes, bytes);
+  if (scale_pieces_) scale_pieces_->add((next_ - count) * plan_.scale_bytes, scales);
+}
+
+void FigureCounter::end_chunk() {
+  if (chunk_.lines == 0 || plan_.kind == NumberKind::kUnknown) return;
+  if (is_bytes() && plan_.kind != NumberKind::kE4m3) bytes_.move_to(plan_.kind, chunk_, numbers_);
+  for (size_t c = 0; is_codes() && c < chunk_.classes.size(); ++c) numbers_[c] += chunk_.classes[c];
+  counted_ += chunk_.numbers;
+  zeros_ += chunk_.zeros;
+  negative_ += chunk_.negative;
+  chunks_.push_back(std::exchange(chunk_, {}));
+}
+
+void FigureCounter::finish() {
+  end_chunk();
+  if (plan_.kind == NumberKind::kE4m3) {
+    Chunk sampled;
+    bytes_.move_to(plan_.kind, sampled, numbers_);
+  }
+  if (plan_.scale_bytes == 0) return;
+  Chunk scales;
+  scale_counts_.move_to(NumberKind::kE4m3, scales, scale_bytes_);
+  if (!plan_.k_outer) add_column_parts();
+}
+
+bool FigureCounter::is_codes() const {
+  return plan_.kind == NumberKind::kE2m1 || plan_.kind == NumberKind::kInt4;
+}
+bool FigureCounter::is_bytes() const {
+  return !is_codes() && plan_.kind != NumberKind::kUnknown && width_of(plan_.kind) == 1;
 }
 
 void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* scales) {
   if (plan_.kind == NumberKind::kUnknown) return;
+  const bool is_sampled = next_ == sample_;
+  if (is_sampled) sample_ = plan_.next_sampled(next_ + 1);
   if (plan_.is_rows) {
     take_columns(bytes.data());
     sums_.echo_lines += is_echo(bytes);
   }
-  if (plan_.scale_bytes > 0) {
-    take_blocks(bytes.data(), scales);
-    sums_.flat_scale_lines += std::memcmp(scales, scales + 1, plan_.scale_bytes - 1) == 0;
-  } else {
-    take_numbers(bytes);
-  }
+  if (plan_.kind == NumberKind::kE8m0 && plan_.scale_columns > 0) take_exponents(bytes);
+  if (width_of(plan_.kind) > 1) take_floats(bytes, is_sampled);
+  if (plan_.kind == NumberKind::kE4m3 && is_sampled) bytes_.add(bytes);
+  if (plan_.scale_bytes == 0) return;
+  take_scales(scales);
+  sums_.flat_scale_lines += std::memcmp(scales, scales + 1, plan_.scale_bytes - 1) == 0;
+  if (is_sampled) take_energies(bytes.data(), scales);
 }
 
 /// True if a line has its numbers twice: both halves are equal, or the numbers are pairs of equal neighbours.
@@ -192,60 +247,6 @@ bool FigureCounter::is_echo(std::span<const uint8_t> bytes) const {
     if (std::memcmp(&bytes[i], &bytes[i + width], width) != 0) return false;
   }
   return true;
-}
-
-void FigureCounter::take_columns(const uint8_t* bytes) {
-  if (plan_.kind == NumberKind::kInt4) return;  // the bits of a zero are not zero
-  if (plan_.k_outer) {
-    columns_.resize(plan_.line_bytes / 8);
-    for (uint64_t row = 0; row < 8; ++row) {
-      or_into(columns_, bytes + row * columns_.size());
-    }
-    return;
-  }
-  columns_.resize(plan_.line_bytes);
-  or_into(columns_, bytes);
-}
-
-void FigureCounter::take_blocks(const uint8_t* codes, const uint8_t* scales) {
-  const auto& energies = pair_energies();
-  for (uint64_t b = 0; b < plan_.scale_bytes; ++b) {
-    uint8_t block[8];
-    if (plan_.k_outer) {
-      for (uint64_t row = 0; row < 8; ++row) block[row] = codes[row * plan_.scale_bytes + b];
-    } else {
-      std::memcpy(block, codes + 8 * b, sizeof(block));
-    }
-    uint32_t energy = 0;
-    for (const uint8_t byte : block) {
-      energy += energies[byte];
-      ++numbers_[byte];
-    }
-    const uint64_t m = word_of(block) & kCodeBits;
-    zero_blocks_ += energy == 0;
-    full_blocks_ += (m & m >> 1 & m >> 2 & kCodeUnits) != 0;
-    ++scale_bytes_[scales[b]];
-    scale_energies_[scales[b]] += energy;
-  }
-  blocks_ += plan_.scale_bytes;
-}
-
-void FigureCounter::take_numbers(std::span<const uint8_t> bytes) {
-  if (width_of(plan_.kind) == 1) {
-    for (const uint8_t byte : bytes) ++numbers_[byte];
-    return;
-  }
-  floats_.resize(bytes.size() / static_cast<uint64_t>(width_of(plan_.kind)));
-  to_floats(type_of(plan_.kind), bytes.data(), floats_);
-  for (const float x : floats_) {
-    const auto bits = std::bit_cast<uint32_t>(x);
-    ++numbers_[bits >> 23 & 0xFF];
-    negative_ += x < 0;
-    if (!std::isfinite(x)) continue;
-    energy_ += double{x} * double{x};
-    if (plan_.is_scale && x != 0) octaves_ += std::log2(std::fabs(double{x}));
-    amax_ = std::max(amax_, std::fabs(double{x}));
-  }
 }
 
 void FigureCounter::note_amax(double amax) { amax_ = std::max(amax_, amax); }
@@ -287,6 +288,29 @@ void FigureCounter::merge(const FigureCounter& o) {
   energy_ += o.energy_;
   octaves_ += o.octaves_;
   amax_ = std::max(amax_, o.amax_);
+  energy_numbers_ += o.energy_numbers_;
+  counted_ += o.counted_;
+  full_ += o.full_;
+  next_full_ += o.next_full_;
+  zeros_ += o.zeros_;
+  is_grid_ = is_grid_ && o.is_grid_;
+  if (o.lone_ > lone_) lone_ = o.lone_, lone_line_ = o.lone_line_;
+  dead_blocks_ += o.dead_blocks_;
+  if (o.sums_.dead_run > sums_.dead_run) {
+    sums_.dead_run = o.sums_.dead_run;
+    sums_.dead_first = o.sums_.dead_first;
+    best_run_scales_ = o.best_run_scales_;
+  }
+  for (const auto sum : {&F::scale_pairs, &F::equal_pairs, &F::equal_between}) sums_.*sum += o.sums_.*sum;
+  if (pieces_) pieces_->merge(*o.pieces_);
+  if (scale_pieces_) scale_pieces_->merge(*o.scale_pieces_);
+  chunks_.insert(chunks_.end(), o.chunks_.begin(), o.chunks_.end());
+  add_into(column_sums_, o.column_sums_, 0);
+  add_into(column_counts_, o.column_counts_, 0);
+  // Lines are in one part only, so that their levels are those of the part.
+  if (!plan_.is_scale && !row_sums_.empty()) row_sums_.insert(row_sums_.begin(), first_, 0), first_ = 0;
+  add_into(row_sums_, o.row_sums_, plan_.is_scale ? 0 : o.first_);
+  add_into(row_counts_, o.row_counts_, 0);
 }
 
 }  // namespace twofour

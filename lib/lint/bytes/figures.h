@@ -6,14 +6,18 @@
 #include <vector>
 
 #include "lib/lint/bytes/input.h"
-#include "lib/lint/bytes/number_kind.h"
+#include "lib/lint/chunks/chunk.h"
+#include "lib/lint/chunks/levels.h"
+#include "lib/lint/chunks/number_counts.h"
+#include "lib/lint/chunks/number_kind.h"
+#include "lib/lint/chunks/pieces.h"
 
-/// Figures that one pass over the bytes of weights collects, about 300 bytes for each matrix. With them
+/// Figures that one pass over the bytes of weights collects, less than 1 KiB for each matrix. With them
 /// matrices can be compared without reading them again.
 ///
-/// Hashes cover every byte. Statistics cover a sample of rows from the whole matrix: at least 8 rows and
-/// 2^14 numbers, or all of them. For a matrix of 2^20 weights whose rows differ by a sixth, the RMS of the
-/// sample has a standard error of 6 %. This is far below every threshold.
+/// Hashes, counts, magnitudes of rows and columns cover every byte. One figure is of a sample of rows, at
+/// least 8 rows and 2^14 numbers: the RMS of codes with block scales. For a matrix of 2^20 weights whose rows
+/// differ by a sixth, it has a standard error of 6 %. This is far below every threshold.
 namespace twofour {
 
 /// The kind of a tensor's numbers. For weights in FP8 or MXFP4, also the tensor with their scales, which are
@@ -34,10 +38,13 @@ struct MatrixPlan {
   uint64_t line_bytes = 0, scale_bytes = 0;
   bool k_outer = false;   ///< K is the outer dimension
   bool is_scale = false;  ///< the tensor has scales, whose logarithms are counted
+  /// Of a tensor of scales: number of scales in a row; 0: they are not compared by rows and columns.
+  uint64_t scale_columns = 0;
   bool is_rows =
       true;  ///< lines are rows as the model defines them, so that they can be compared with each other
-  /// The number of lines in the sample for statistics. The lines are divided into that many equal ranges. One
-  /// pseudorandom line of each range is in the sample, so that the choice follows no pattern of the rows.
+  /// The number of lines in the sample for the RMS of codes. The lines are divided into that many equal
+  /// ranges. One pseudorandom line of each range is in the sample, so that the choice follows no pattern of
+  /// the rows.
   uint64_t sampled() const;
   /// The first line of the sample from line `i` on. If there is none, the result is beyond all lines.
   uint64_t next_sampled(uint64_t i) const;
@@ -62,11 +69,10 @@ struct MatrixFigures {
   /// Number of lines, not counting zero lines, that have the codes or values of an earlier line. Of these,
   /// the number of lines that directly follow that line.
   uint64_t repeated_lines = 0, doubled_lines = 0;
-  uint64_t echo_lines = 0;  ///< sampled lines in which one half, or every second number, repeats the other
-  /// Columns in the sampled lines: all, those of zeros, those of zeros at the end.
+  uint64_t echo_lines = 0;  ///< lines in which one half, or every second number, repeats the other
+  /// Columns: all, those of zeros, those of zeros at the end.
   uint64_t columns = 0, zero_columns = 0, trailing_zero_columns = 0;
-  uint64_t sampled = 0;                ///< number of values behind the
-                                       ///< following figures
+  uint64_t counted = 0;                ///< number of values behind the following figures
   double log2_rms = 0, log2_amax = 0;  ///< -infinity if all numbers are zero
   /// Of scales: mean of the logarithms without zeros; a few odd scales hardly change it.
   double log2_mean = 0;
@@ -82,14 +88,30 @@ struct MatrixFigures {
   /// its own numbers.
   double scale_mean = 0, scale_sd = 0;
   int scale_values = 0;  ///< number of different block scales
-  /// Number of lines that have the block scales of the line before; number of sampled lines with only one
-  /// scale.
+  /// Number of lines that have the block scales of the line before; number of lines with only one scale.
   uint64_t same_scale_lines = 0, flat_scale_lines = 0;
+  /// Block scales of the sampled lines: number of pairs, scales 2i and 2i + 1; of these, equal ones; number
+  /// of equal scales 2i + 1 and 2i + 2.
+  uint64_t scale_pairs = 0, equal_pairs = 0, equal_between = 0;
+  double repeated_scales = 0;  ///< share of pieces of block scales that are equal to an earlier piece
   double octaves = 0;  ///< of FP8: number of octaves by which the density falls over eight codes; 0: unknown
   double unevenness =
       1;  ///< of FP8 and INT8: distance of the bytes' shares from equal shares; 0: all bytes equally frequent
-  int integers = 0;       ///< of INT8: number of different integers
-  double full_share = 0;  ///< of FP8: share of 448, the largest number
+  int integers = 0;  ///< of INT8: number of different integers
+  /// Of FP8: share of 448, the largest number, and of 416, the next one.
+  double full_share = 0, next_share = 0;
+  bool is_grid = false;  ///< of floats: each is 0, 0.5, 1, 1.5 or a whole number of at most 15
+  OddRegion region{};    ///< chunks that do not belong to the matrix
+  /// Magnitudes of rows and columns: of floats, the RMS; of codes with block scales, the mean of the scales'
+  /// logarithms; of a tensor of scales, its own numbers.
+  Levels row_levels{}, column_levels{};
+  /// The largest float, if its square is more than half of the sum of its line: how many octaves it is above
+  /// the middle line's RMS, and its line.
+  double lone = 0;
+  uint64_t lone_line = 0;
+  Pieces::Repeat repeat{}, scale_repeat{};  ///< bytes, and block scales, that are those of an earlier place
+  /// The longest run of blocks of zeros whose scales are not those of zeros: number of blocks, and the first.
+  uint64_t dead_run = 0, dead_first = 0;
   /// The share of the block scales' variance that rows and columns explain beyond chance. `as_stored` is for
   /// the stored order, `otherwise` for another order of the same bytes. 0: unknown.
   struct Order {
@@ -99,6 +121,8 @@ struct MatrixFigures {
   Order swizzled{}, transposed{};
 };
 
+static_assert(sizeof(MatrixFigures) <= 1024);
+
 /// Return the plan of a module, and of a tensor that is in no module. `unit` is 0 if the tensor has rows of
 /// numbers. Otherwise it is read in multiples of `unit` bytes.
 MatrixPlan plan_module_figures(const Nvfp4Linear& module);
@@ -107,10 +131,13 @@ MatrixPlan plan_tensor_figures(const LintInput& input, size_t tensor, NumberKind
 /// Counts a part of one matrix. It takes the lines in order.
 class FigureCounter {
  public:
-  FigureCounter(const MatrixPlan& plan, uint64_t first_line);
+  /// The counter is for `lines` lines from `first_line` on.
+  FigureCounter(const MatrixPlan& plan, uint64_t first_line, uint64_t lines);
   /// Adds whole lines, each with `line_bytes` of codes or values. Only the last line of a matrix without rows
   /// may be shorter. `scales` is [lines, scale_bytes].
   void add(std::span<const uint8_t> bytes, std::span<const uint8_t> scales);
+  /// Ends the last chunk. Nothing may be added afterwards.
+  void finish();
   /// Adds a magnitude from a check that covers the whole matrix.
   void note_amax(double amax);
   /// Adds the counts of another part of the same matrix. A run of zero lines that crosses both parts counts
@@ -122,32 +149,77 @@ class FigureCounter {
 
  private:
   void take_line(std::span<const uint8_t> bytes, const uint8_t* scales);
-  void take_blocks(const uint8_t* codes, const uint8_t* scales);
+  void end_chunk();
+  void add_column_parts();
+  void count_k_outer(std::span<const uint8_t> bytes, CodeCounts& counts) const;
+  void take_run(std::span<const uint8_t> bytes, const uint8_t* scales);
+  void take_energies(const uint8_t* codes, const uint8_t* scales);
+  void take_scales(const uint8_t* scales);
+  void take_scale(uint64_t index, float octaves);
+  void take_exponents(std::span<const uint8_t> bytes);
+  void take_scale_floats(std::span<const float> scales, uint64_t first);
   void take_columns(const uint8_t* bytes);
-  void take_numbers(std::span<const uint8_t> bytes);
+  void take_floats(std::span<const uint8_t> bytes, bool is_sampled);
+  void take_dead_blocks(std::span<const uint8_t> codes, const uint8_t* scales);
   void measure_order(std::span<const uint8_t> scales);
   bool is_new(uint64_t hash);
   bool is_echo(std::span<const uint8_t> bytes) const;
   bool is_torn(std::span<const uint8_t> bytes, uint64_t begin, uint64_t size) const;
   uint64_t hash_in_order() const;
+  bool has_float_rows() const;
+  bool is_codes() const;
+  bool is_bytes() const;
+  void count_columns(MatrixFigures& figures) const;
+  void judge_levels(MatrixFigures& figures) const;
+  void judge_dead_blocks(MatrixFigures& figures) const;
+
+  /// Bytes of E4M3 an octave. Block scales below kTinyScale, 0.14, are those that producers give to blocks of
+  /// zeros.
+  static constexpr float kCodesInOctave = 8;
+  static constexpr uint8_t kTinyScale = 0x21;
 
   MatrixPlan plan_;
-  /// Next line, number of lines so far, next line of the sample.
-  uint64_t next_ = 0, lines_ = 0, sample_ = 0;
+  /// First line, next line, number of lines so far, next line of the sample.
+  uint64_t first_ = 0, next_ = 0, lines_ = 0, sample_ = 0;
   MatrixFigures sums_;  ///< hashes and counts so far
   uint64_t zero_run_ = 0, last_codes_ = 0, last_scales_ = 0;
   std::vector<uint32_t>
       seen_;  ///< an open-addressed table of halves of the lines' hashes, at most a quarter full
   uint64_t seen_count_ = 0;
-  std::vector<uint8_t> columns_;  ///< all sampled lines, combined by a bitwise or
-  /// Number of numbers for each byte or, for float32, for each exponent.
+  std::optional<Pieces> pieces_, scale_pieces_;
+  std::vector<uint8_t> columns_;     ///< all lines of codes, combined by a bitwise or
+  bool columns_used_ = false;        ///< every column is known to have a code that is not zero
+  ByteCounts bytes_, scale_counts_;  ///< bytes, and block scales, of the current chunk
+  Chunk chunk_{};
+  std::vector<Chunk> chunks_;
+  /// Number of numbers for each byte or code or, of the sampled lines of floats, for each exponent. Of FP8,
+  /// also of the sampled lines.
   std::array<uint64_t, 256> numbers_{};
   std::array<uint64_t, 256> scale_bytes_{};  ///< number of block scales for each byte
-  /// For each byte of a block scale, the sum of the squared codes of its blocks, with codes in halves.
+  /// For each byte of a block scale in the sampled lines, the sum of the squared codes of its blocks, with
+  /// codes in halves.
   std::array<uint64_t, 256> scale_energies_{};
-  uint64_t blocks_ = 0, full_blocks_ = 0, zero_blocks_ = 0, negative_ = 0;
+  uint64_t energy_numbers_ = 0;  ///< number of codes behind scale_energies_
+  uint64_t blocks_ = 0, full_blocks_ = 0, zero_blocks_ = 0;
+  uint64_t full_ = 0, next_full_ = 0;  ///< of FP8: number of numbers of 448 and of 416
+  uint64_t counted_ = 0, zeros_ = 0, negative_ = 0;
   double energy_ = 0, amax_ = 0, octaves_ = 0;
-  std::vector<float> floats_;
+  /// log2 of the magnitude of each line from `first_` on. Of a tensor of scales: sums of logarithms of all
+  /// rows, with their numbers.
+  std::vector<float> row_sums_;
+  std::vector<uint32_t> row_counts_;
+  std::vector<float> column_sums_;       ///< of floats: sums of squares; of scales: sums of logarithms
+  std::vector<uint32_t> column_counts_;  ///< of scales: number of scales in a column
+  /// Of block scales: the sums and numbers of up to 256 lines, and the number of these lines.
+  std::vector<uint16_t> column_parts_;
+  int column_lines_ = 0;
+  bool is_grid_ = true;
+  double lone_ = 0;
+  uint64_t lone_line_ = 0;
+  /// The current run of blocks of zeros under scales of other blocks, and the sum of its scales' bytes; the
+  /// longest run, and the number of all such blocks.
+  uint64_t run_ = 0, run_first_ = 0, run_scales_ = 0, best_run_scales_ = 0, dead_blocks_ = 0;
+  std::vector<float> floats_, spare_;
 };
 
 }  // namespace twofour

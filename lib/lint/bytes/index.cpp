@@ -39,12 +39,19 @@ std::optional<Numbered> parse_numbered(std::string_view name) {
   return n;
 }
 
-/// Checks the names of files. Without an index, they show which files belong to one save.
-void check_numbering(const std::vector<std::string>& present, LintReporter& reporter) {
-  std::map<std::pair<std::string, int64_t>, std::set<int64_t>> saves;
-  for (const std::string& name : present) {
+/// The numbers of files, by the save that their names show: its name and its count of files.
+using Saves = std::map<std::pair<std::string, int64_t>, std::set<int64_t>>;
+
+Saves saves_of(const std::vector<std::string>& files) {
+  Saves saves;
+  for (const std::string& name : files) {
     if (const auto n = parse_numbered(name)) saves[{n->stem, n->total}].insert(n->number);
   }
+  return saves;
+}
+
+/// Reports numbers of a save for which there is no file.
+void check_gaps(const Saves& saves, LintReporter& reporter) {
   for (const auto& [save, numbers] : saves) {
     const int64_t missing = save.second - static_cast<int64_t>(numbers.size());
     if (missing <= 0) continue;
@@ -54,6 +61,12 @@ void check_numbering(const std::vector<std::string>& present, LintReporter& repo
                  {fmt::format("{}-{:05}-of-{:05}.safetensors", save.first, first, save.second), ""},
                  "expected {} files of this save, found {}", save.second, numbers.size());
   }
+}
+
+/// Checks the names of files. Without an index, they show which files belong to one save.
+void check_numbering(const std::vector<std::string>& present, LintReporter& reporter) {
+  const Saves saves = saves_of(present);
+  check_gaps(saves, reporter);
   if (saves.size() < 2) return;
   // The save with the most files counts as the intended one.
   const auto most = std::max_element(saves.begin(), saves.end(),
@@ -126,6 +139,10 @@ std::vector<std::string> files_to_lint(const fs::path& directory, const std::opt
                    index->name, tensors[i]);
     }
   }
+  // An index may be written again of the files that are left, but their names still count the others.
+  std::vector<std::string> named = index->contents.files;
+  named.insert(named.end(), present.begin(), present.end());
+  if (const Saves saves = saves_of(named); saves.size() == 1) check_gaps(saves, reporter);
   for (const std::string& name : present) {
     if (std::binary_search(index->contents.files.begin(), index->contents.files.end(), name)) continue;
     if (name.starts_with("consolidated")) continue;  // Mistral's own save, which other loaders ignore

@@ -11,6 +11,7 @@
 #include "formats/layouts/layouts.h"
 #include "lib/base/findings/and_more.h"
 #include "lib/base/io/file.h"
+#include "lib/base/io/links.h"
 #include "lib/base/threads/interrupt.h"
 #include "lib/base/threads/parallel.h"
 #include "lib/lint/bytes/downloads.h"
@@ -318,7 +319,8 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
     const auto present = list_files(path, ".safetensors");
     const auto indexes = list_files(path, ".safetensors.index.json");
     if (present.empty() && indexes.empty() && !has_unfinished_weights(path)) {
-      throw Error(fmt::format("{}: expected *.safetensors files, found none", path.string()));
+      throw Error(
+          fmt::format("{}: expected *.safetensors files, found {}", path.string(), where_weights_are(path)));
     }
     unfinished = find_unfinished(path);
     if (unfinished != nullptr) {

@@ -33,6 +33,8 @@ class PromisedValues {
   /// Checks the tables that state the experts of each token. The experts must exist and differ from each
   /// other.
   void check_tables() {
+    std::vector<size_t> unset;
+    size_t set = 0;
     for_each(".tid2eid", DType::kI64, [&](size_t i) {
       const TensorInfo& t = s_.tensors[i];
       const auto router = s_.find(t.name.substr(0, t.name.size() - 8) + ".weight");
@@ -40,7 +42,11 @@ class PromisedValues {
       const int64_t experts = s_.tensors[*router].shape[0], chosen = t.shape[1];
       const std::vector<int64_t> ids = read<int64_t>(i);
       const bool is_unset = std::all_of(ids.begin(), ids.end(), [](int64_t id) { return id == 0; });
-      if (is_unset) return;
+      if (is_unset && !ids.empty()) {
+        unset.push_back(i);
+        return;
+      }
+      ++set;
       for (int64_t at = 0; at + chosen <= std::ssize(ids); at += chosen) {
         std::vector<int64_t> row(ids.begin() + at, ids.begin() + at + chosen);
         std::sort(row.begin(), row.end());
@@ -52,6 +58,13 @@ class PromisedValues {
         return;
       }
     });
+    // Where no table is set, the model was never trained.
+    for (const size_t i : unset) {
+      if (set == 0) break;
+      reporter_.add("odd-codes", s_.at(i),
+                    "expected experts for each token, as {} of {} tables have, found 0 throughout", set,
+                    set + unset.size());
+    }
   }
 
  private:
@@ -115,6 +128,15 @@ class PromisedValues {
       ++all;
       if (std::all_of(words.begin(), words.end(), [](uint32_t word) { return word == 0; })) lost.push_back(i);
     });
+    // Codes are not negative, and with zero points of 0 no weight is either. Readers of symmetric codes do
+    // not look at zero points.
+    const bool is_every = lost.size() == all && flag_of(s_.quantization, "sym") != true;
+    if (is_every && all > 0) {
+      reporter_.add("odd-codes", s_.at(lost[0]),
+                    "expected zero points other than 0, found 0 throughout in all {} modules: no weight is "
+                    "negative",
+                    all);
+    }
     if (4 * lost.size() > all) return;
     for (const size_t i : lost) {
       reporter_.add("odd-codes", s_.at(i),
@@ -153,6 +175,7 @@ class PromisedValues {
         reporter_.add("odd-codes", s_.at(i, tensor),
                       "expected {} columns in each of {} groups, found {} in group {}", columns / count,
                       count, *odd, odd - sizes.begin());
+        return;  // groups of other sizes say nothing about the order of columns
       }
       if (!in_order && !disordered) disordered = i;
     });

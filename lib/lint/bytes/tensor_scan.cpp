@@ -7,6 +7,7 @@
 #include "formats/e4m3.h"
 #include "formats/layouts/layouts.h"
 #include "formats/weight_dialect.h"
+#include "lib/lint/chunks/number_counts.h"
 
 namespace twofour {
 namespace {
@@ -25,6 +26,14 @@ void count_all_ones(uint64_t offset, std::span<const uint8_t> bytes, T mask, T m
   constexpr uint64_t kStep = 4096;
   for (uint64_t begin = 0; begin < count; begin += kStep) {
     const uint64_t end = std::min(count, begin + kStep);
+    if constexpr (sizeof(T) == 1) {
+      if (mask == 0x7F) {  // E4M3: the magnitude is all that the mask leaves
+        const uint8_t most = best_count_ops().largest(&bytes[begin], end - begin);
+        counts.any = counts.any || most != 0;
+        counts.largest = std::max(counts.largest, most);
+        if (most < huge) continue;
+      }
+    }
     T largest = 0, bits = 0;
     for (uint64_t i = begin; i < end; ++i) {
       const T value = at(i);
@@ -288,6 +297,18 @@ void scan_bytes(const TensorScan& scan, uint64_t offset, std::span<const uint8_t
     case TensorCheck::kPart:
       return scan_part(scan.map, offset, bytes, counts);
   }
+}
+
+bool has_exchanged_bytes(std::span<const uint8_t> bytes) {
+  constexpr int kLeast = 0x35, kMost = 0x40;  // the upper bytes of 2^-21 and of numbers below 8
+  constexpr double kNearlyAll = 0.95;
+  const size_t count = bytes.size() / 2;
+  size_t weights = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const int magnitude = bytes[2 * i] & 0x7F;
+    weights += magnitude >= kLeast && magnitude <= kMost;
+  }
+  return count > 0 && static_cast<double>(weights) > kNearlyAll * static_cast<double>(count);
 }
 
 }  // namespace twofour

@@ -55,4 +55,8 @@ TensorScan plan_tensor_scan(const LintInput& input, size_t tensor);
 void scan_bytes(const TensorScan& scan, uint64_t offset, std::span<const uint8_t> bytes,
                 TensorCounts& counts);
 
+/// True if BF16 numbers are likely the bytes of others in another order, or shifted by one byte: the lower
+/// byte has the exponents of weights.
+bool has_exchanged_bytes(std::span<const uint8_t> bytes);
+
 }  // namespace twofour

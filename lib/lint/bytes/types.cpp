@@ -23,7 +23,10 @@ std::string_view expected_types(const LintInput& s, const TensorInfo& t) {
   const std::string_view name = t.name;
   const bool is_float = is_of_types(t.dtype, {kBF16, kF16, kF32, kF64});
   const bool is_fp8 = is_of_types(t.dtype, {kF8E4M3, kF8E4M3FNUZ});
+  if (name.ends_with(".A_log")) return is_float ? "" : "BF16, F16 or F32";
   if (has_ending(name, {"norm.weight", ".bias", "_bias"}) && t.shape.size() == 1)
+    return is_float ? "" : "BF16, F16 or F32";
+  if (has_ending(name, {".A_log", ".dt_bias", ".D", ".sinks", ".attn_sink"}))
     return is_float ? "" : "BF16, F16 or F32";
   if (has_ending(name, {".weight_scale", ".weight_scale_inv", ".weight_scale_2", ".weight_global_scale",
                         ".input_scale", ".input_global_scale", ".k_scale", ".v_scale"})) {

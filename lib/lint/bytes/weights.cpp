@@ -16,7 +16,7 @@ namespace twofour {
 namespace {
 
 /// Number of bytes, of codes or of another tensor, that are read at once.
-constexpr uint64_t kPiece = 1u << 19;
+constexpr uint64_t kPiece = 1u << 18;
 constexpr uint64_t kJob = 64u << 20;  ///< number of bytes that one job of a thread covers
 
 /// A range of lines of a module or another tensor. Its matrices follow each other.
@@ -130,13 +130,14 @@ class WeightLint {
     const uint64_t most = std::max<uint64_t>(1, kPiece / std::max<uint64_t>(1, plan.line_bytes));
     for (uint64_t at = job.begin; at < job.end;) {
       const uint64_t matrix = at / plan.lines, end = std::min(job.end, (matrix + 1) * plan.lines);
-      FigureCounter counter(plan, at - matrix * plan.lines);
+      FigureCounter counter(plan, at - matrix * plan.lines, end - at);
       for (; at < end;) {
         check_interrupt();
         const uint64_t count = std::min(most, end - at);
         work(at, count, counter);
         at += count;
       }
+      counter.finish();
       keep_figures(job, matrix, std::move(counter));
     }
   }
@@ -292,12 +293,13 @@ class WeightLint {
                 c.wrong, c.first);
     } else if (c.wrong > 0 && !is_scale_number(t.name)) {
       sink_.add("not-finite", {file, t.name},
-                "expected finite numbers, found {} that are not, the first at element {}", c.wrong, c.first);
+                "expected finite numbers, found {} that are not, the first at element {}{}", c.wrong, c.first,
+                order_of(tensor));
     }
     if (c.huge > 0 && t.name.ends_with("weight")) {
       sink_.add("implausible-weights", {file, t.name},
-                "expected numbers below 1e19, found {} beyond, the first at element {}", c.huge,
-                c.first_huge);
+                "expected numbers below 1e19, found {} beyond, the first at element {}{}", c.huge,
+                c.first_huge, order_of(tensor));
     }
     if (c.negative > 0) {
       sink_.add("bad-block-scale", {file, t.name},
@@ -318,6 +320,15 @@ class WeightLint {
       sink_.add("zero-weights", {file, t.name}, "expected some number other than zero, found none");
   }
 
+  /// Describes the order of a tensor's bytes if they seem to be exchanged.
+  std::string_view order_of(size_t tensor) const {
+    constexpr uint64_t kMost = 1u << 16;
+    if (s_.tensors[tensor].dtype != DType::kBF16) return "";
+    std::vector<uint8_t> bytes(std::min(kMost, s_.tensors[tensor].bytes()));
+    s_.read(tensor, 0, bytes);
+    return has_exchanged_bytes(bytes) ? ", as where the two bytes of a number are exchanged or shifted" : "";
+  }
+
   /// Reports zero scales of FP8 and INT4. Rows or blocks of zeros may have them.
   void report_zero_scales(size_t tensor, const TensorCounts& c) {
     const TensorInfo &scale = s_.tensors[tensor], &weight = s_.tensors[*scans_.at(tensor).scaled];
@@ -335,9 +346,9 @@ class WeightLint {
     const bool few = scans_.at(tensor).scales_integers && 16 * c.zero <= count;
     if (has_zeros || few || (count == 1 && !tensors_.at(*scans_.at(tensor).scaled).any)) return;
     sink_.add("zero-scale", s_.at(tensor),
-              "expected no scale 0 above weights other than zero, found {} of {}, the first at element "
-              "{}, and in {} {} zero rows",
-              c.zero, count, c.first_zero, weight.name, zero_lines);
+              "expected no scale 0 above weights other than zero, found {} of {}, the first at element {}{}",
+              c.zero, count, c.first_zero,
+              zero_lines > 0 ? fmt::format(", and in {} {} zero rows", weight.name, zero_lines) : "");
   }
 
   /// True for scales that other rules check.

@@ -14,6 +14,13 @@ namespace twofour {
 /// Checks properties that every decoder has. It is for models whose family has no complete row.
 void lint_common_shapes(const LintInput& input, const ModelFacts& model, LintReporter& reporter);
 
+/// Compares towers that read images with vision_config, if the family's row says nothing of them, and widths
+/// of linears that follow each other.
+void lint_vision(const LintInput& input, const ModelFacts& model, LintReporter& reporter);
+
+/// Reports parts that a layer lacks and the other layers of its kind have.
+void lint_layer_parts(const LintInput& input, const ModelFacts& model, LintReporter& reporter);
+
 /// Compares the experts of each layer, in any format, with each other and with config.json. No expert may be
 /// missing or superfluous, and all must have the same tensors.
 void lint_experts(const LintInput& input, const ModelFacts& model, LintReporter& reporter);

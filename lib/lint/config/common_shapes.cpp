@@ -78,7 +78,6 @@ class CommonShapes {
     check_routers();
     check_biases();
     if (main_->layers.size() < kLeastLayers) return;
-    check_missing();
     check_odd_layers();
     check_heads();
     check_sizes();
@@ -88,8 +87,8 @@ class CommonShapes {
   /// Returns a number in the language model's config.
   std::optional<int64_t> stated(const char* key) const {
     std::optional<int64_t> found;
-    for (const Json* said : model_settings(s_.config, key)) {
-      const int64_t value = said->is_number_integer() ? said->get<int64_t>() : 0;
+    for (const Json* configured : model_settings(s_.config, key)) {
+      const int64_t value = configured->is_number_integer() ? configured->get<int64_t>() : 0;
       if (value > 0 && value <= kLargestSize) found = value;
     }
     return found;
@@ -189,38 +188,6 @@ class CommonShapes {
         if (at == layer.parts.end() || at->second.k <= 0 || at->second.n == part.n) continue;
         reporter_.add("config-shape", s_.at(part.tensor, full_name(layer, name)),
                       "expected [{}] as the rows of its weights, found {}", at->second.n, described(part));
-      }
-    }
-  }
-
-  /// Reports parts that only one layer lacks while other layers of its kind have them.
-  void check_missing() {
-    std::map<std::set<std::string>, std::vector<const LayerTensors*>> kinds;
-    for (const LayerTensors& layer : main_->layers) {
-      std::set<std::string> names;
-      for (const auto& [name, part] : layer.parts) names.insert(name);
-      kinds[names].push_back(&layer);
-    }
-    for (const auto& [names, layers] : kinds) {
-      if (layers.size() > 1) continue;
-      const std::set<std::string>* whole = nullptr;
-      std::vector<std::string> lacking;
-      for (const auto& [others, more] : kinds) {
-        if (more.size() < 2 || others.size() <= names.size()) continue;
-        std::vector<std::string> lacks;
-        std::set_difference(others.begin(), others.end(), names.begin(), names.end(),
-                            std::back_inserter(lacks));
-        const bool is_part = others.size() - lacks.size() == names.size();
-        if (!is_part || lacks.size() > 2 || names.size() < 2 * lacks.size() + 1) continue;
-        if (whole != nullptr && lacks.size() >= lacking.size()) continue;
-        whole = &others;
-        lacking = std::move(lacks);
-      }
-      // In some families, the first layer has no norm before it.
-      if (whole == nullptr || layers[0]->layer == 0) continue;
-      for (const std::string& name : lacking) {
-        reporter_.add("tensor-missing", {"", full_name(*layers[0], name)},
-                      "expected as {} other layers have it, found none", kinds.at(*whole).size());
       }
     }
   }
@@ -341,8 +308,8 @@ class CommonShapes {
   void check_sizes() {
     std::set<std::string_view> reported;
     for (const SizeOfPart& size : kSizesOfParts) {
-      const auto said = stated(size.key);
-      if (!said || reported.contains(size.key)) continue;
+      const auto configured = stated(size.key);
+      if (!configured || reported.contains(size.key)) continue;
       const LayerPart* first = nullptr;
       bool alike = true;
       for (const LayerTensors& layer : main_->layers) {
@@ -353,9 +320,9 @@ class CommonShapes {
       }
       if (first == nullptr || !alike) continue;
       const int64_t found = size.rows ? first->n : first->k;
-      if (found <= 0 || found == *said) continue;
+      if (found <= 0 || found == *configured) continue;
       reported.insert(size.key);
-      add_key(size.key, found, *first, *said);
+      add_key(size.key, found, *first, *configured);
     }
   }
 

@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 
 #include "formats/naming.h"
 #include "formats/weight_dialect.h"
 #include "lib/base/findings/and_more.h"
+#include "lib/base/names/config_pattern.h"
 #include "lib/lint/config/checks.h"
 #include "lib/source/checkpoint/linears.h"
 
@@ -52,13 +54,27 @@ void check_complete(const LintInput& s, LintReporter& reporter) {
 
 /// Reports FP8 weights that lack the scale which other FP8 modules have.
 void check_fp8_complete(const LintInput& s, const std::vector<CodedModule>& modules, LintReporter& reporter) {
-  std::string_view suffix;
+  // Modules whose names differ in numbers alone have the same suffix, and otherwise most modules.
+  std::string_view usual;
+  std::map<std::string, std::string_view> suffixes;
   for (const CodedModule& m : modules) {
-    if (m.is_fp8() && !m.scale_suffix.empty() && !m.is_stack) suffix = m.scale_suffix;
+    if (!m.is_fp8() || m.scale_suffix.empty() || m.is_stack) continue;
+    usual = m.scale_suffix;
+    suffixes.emplace(without_digits(m.name), m.scale_suffix);
   }
-  const bool is_scaled = !suffix.empty();
+  std::set<std::string_view> tables;  // pieces of a table share a scale
   for (const CodedModule& m : modules) {
-    if (!is_scaled || !m.is_fp8() || m.scale) continue;
+    if (usual.empty() || !m.is_fp8() || m.scale) continue;
+    const auto own = suffixes.find(without_digits(m.name));
+    const std::string_view suffix = own != suffixes.end() ? own->second : usual;
+    const std::string_view table = table_of_piece(m.name);
+    if (!table.empty()) {
+      if (tables.insert(table).second)
+        reporter.add(
+            "incomplete-module", s.at(m.tensor, std::string(table)),
+            "expected a scale beside its FP8 numbers, .weight_scale or one for each piece, found none");
+      continue;
+    }
     reporter.add("incomplete-module", s.at(m.tensor, m.name),
                  "expected {} beside its FP8 numbers as others have, found none", suffix);
   }
@@ -143,8 +159,14 @@ void check_int4_values(const LintInput& s, bool headers_only, LintReporter& repo
       if (!s.find(tensor) || !is_of_int4(s, tensor)) return;
       // Integers of other widths are not damaged.
       const bool unread = rest.find("expected integers of 4 bits") != rest.npos;
+      // All modules of another width, and all shapes that are written in another way, are one finding each.
+      const bool is_shape = tensor.ends_with(".weight_shape");
       reporter.add(unread ? "unsupported-format" : "module-shape", {shard.name, tensor},
-                   without_where(rest, tensor) + (unread ? kNotSupported : ""));
+                   without_where(rest, tensor) + (unread ? kNotSupported : ""),
+                   {.key = unread     ? "bits"
+                           : is_shape ? "weight_shape"
+                                      : "",
+                    .cause = unread ? "config-format" : ""});
       return;
     }
   };

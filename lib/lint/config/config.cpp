@@ -61,16 +61,17 @@ bool is_nvfp4_group(const Json& group) {
 
 /// What a config of either producer states about all modules.
 struct Claims {
-  explicit Claims(const QuantizationSaid& said)
-      : modelopt(said.method_text == "modelopt" || (said.is_nested && said.method != QuantMethod::kGroups)),
-        groups(said.method == QuantMethod::kGroups),
-        algorithm(groups ? "" : text_of(*said.words, "quant_algo")) {
-    const Json& all = said.groups();
+  explicit Claims(const ConfiguredQuantization& configured)
+      : modelopt(configured.method_text == "modelopt" ||
+                 (configured.is_nested && configured.method != QuantMethod::kGroups)),
+        groups(configured.method == QuantMethod::kGroups),
+        algorithm(groups ? "" : text_of(*configured.words, "quant_algo")) {
+    const Json& all = configured.groups();
     const bool some = groups && all.is_object() && !all.empty();
-    has_layers = !groups && said.layers().is_object() && !said.layers().empty();
+    has_layers = !groups && configured.layers().is_object() && !configured.layers().empty();
     only_nvfp4 = groups ? some && std::all_of(all.begin(), all.end(), is_nvfp4_group)
                         : algorithm.find("NVFP4") != algorithm.npos;
-    all_linears = groups ? some && said.targets_all_linears() : modelopt && only_nvfp4 && !has_layers;
+    all_linears = groups ? some && configured.targets_all_linears() : modelopt && only_nvfp4 && !has_layers;
   }
   bool modelopt, groups;
   std::string algorithm;     ///< ModelOpt's algorithm: "NVFP4", "MIXED_PRECISION", ...
@@ -80,10 +81,11 @@ struct Claims {
 };
 
 /// Compares stored formats with the config. Adds modules that need no other finding to `reported`.
-void check_formats(const LintInput& s, const std::vector<CodedModule>& coded, const QuantizationSaid& said,
-                   std::set<std::string>& reported, LintReporter& reporter) {
-  const Claims claims(said);
-  PatternList ignored(said.ignored());
+void check_formats(const LintInput& s, const std::vector<CodedModule>& coded,
+                   const ConfiguredQuantization& configured, std::set<std::string>& reported,
+                   LintReporter& reporter) {
+  const Claims claims(configured);
+  PatternList ignored(configured.ignored());
   const std::set<std::string> explained = reported;
   const bool tied = has_tied_head(s.config);  // loaders skip a tied head even if it is stored
   for (const StoredModule& m : stored_modules(s, coded)) {
@@ -110,7 +112,7 @@ void check_formats(const LintInput& s, const std::vector<CodedModule>& coded, co
     } else if (m.stored->global_scale && claims.algorithm.starts_with("FP8")) {
       report("config-dtype", "expected {} as the config says, found NVFP4", claims.algorithm);
     } else if (claims.has_layers) {
-      const auto layer = said.find_layer(m.name);
+      const auto layer = configured.find_layer(m.name);
       const std::string algorithm = layer ? text_of(*layer->second, "quant_algo") : "unquantized";
       const bool wants_nvfp4 = algorithm.find("NVFP4") != algorithm.npos;
       if (m.stored->global_scale != wants_nvfp4 && (layer || quantized)) {
@@ -124,12 +126,57 @@ void check_formats(const LintInput& s, const std::vector<CodedModule>& coded, co
   }
 }
 
+/// Reports formats of which no group of the config is, so that nothing says how to read them.
+void check_lost_groups(const LintInput& s, const std::vector<CodedModule>& coded,
+                       const ConfiguredQuantization& configured, LintReporter& reporter) {
+  if (configured.method != QuantMethod::kGroups || !s.layout.empty() ||
+      members_of(configured.groups()).empty())
+    return;
+  std::set<std::pair<std::string, int64_t>> groups;  // types and bits
+  for (const auto& [name, group] : members_of(configured.groups())) {
+    const Json& weights = member(group, "weights");
+    groups.emplace(text_of(weights, "type"), integer_of(weights, "num_bits").value_or(0));
+  }
+  std::map<std::string, std::pair<size_t, std::string>> lost;  // count and first module of each format
+  for (const CodedModule& m : coded) {
+    if (m.scale_suffix.empty() || m.format->integers) continue;
+    if (groups.contains({"float", m.format->pairs ? 4 : 8})) continue;
+    auto& [count, first] = lost.try_emplace(m.is_fp8() ? "FP8" : m.text(), 0, m.name).first->second;
+    ++count;
+  }
+  for (const auto& [format, modules] : lost) {
+    reporter.add("no-quantization-config", s.setting("config_groups"),
+                 "expected a group for {} {} modules, the first {}, found none", modules.first, format,
+                 modules.second);
+  }
+}
+
+/// Reports stacks in MXFP4 that a list of modules in floats names.
+void check_listed_stacks(const LintInput& s, const std::vector<CodedModule>& coded,
+                         const ConfiguredQuantization& configured, LintReporter& reporter) {
+  constexpr const char* kList = "modules_to_not_convert";
+  if (configured.method_text != "mxfp4") return;
+  const std::vector<std::string> listed = strings_of(s.quantization, kList);
+  for (const CodedModule& m : coded) {
+    if (!m.is_mxfp4() || !m.is_stack) continue;
+    const auto entry = std::find_if(listed.begin(), listed.end(), [&](const std::string& text) {
+      const bool wild = is_wild(text);
+      const ConfigPattern glob(wild ? text : "");
+      return any_above(m.name,
+                       [&](std::string_view name) { return wild ? glob.matches(name) : name == text; });
+    });
+    if (entry == listed.end()) continue;
+    reporter.add("config-dtype", s.at(m.tensor, m.name), "expected floats as {} says by {}, found {}", kList,
+                 *entry, m.text());
+  }
+}
+
 /// Returns the algorithm of each module that a configuration lists, in lower case. All names of FP8 in blocks
 /// become one.
 std::map<std::string, std::string> listed_layers(const Json& entry) {
   std::map<std::string, std::string> layers;
-  const QuantizationSaid said(entry);
-  for (const auto& [name, layer] : members_of(said.layers())) {
+  const ConfiguredQuantization configured(entry);
+  for (const auto& [name, layer] : members_of(configured.layers())) {
     std::string algo = text_of(layer, "quant_algo");
     std::transform(algo.begin(), algo.end(), algo.begin(),
                    [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -191,7 +238,10 @@ void report_no_quantization(const LintInput& s, const std::vector<CodedModule>& 
   std::map<std::string, std::pair<size_t, std::string>> found;
   for (const CodedModule& m : coded) {
     if (m.scale_suffix.empty()) continue;
-    auto& [count, first] = found.try_emplace(m.text(), 0, m.name).first->second;
+    // Blocks of FP8 have scales in as many shapes as there are matrices.
+    const bool has_blocks = m.is_fp8() && (m.scales_k > 1 || (m.scales_n > 1 && m.scales_n != m.n));
+    auto& [count, first] =
+        found.try_emplace(has_blocks ? "FP8 in blocks" : m.text(), 0, m.name).first->second;
     ++count;
   }
   if (found.empty()) return;
@@ -222,13 +272,16 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
     for (const StoredModule& m : stored_modules(s, coded)) check_router(s, m, reporter);
     return;
   }
-  const QuantizationSaid said(s.quantization, s.quantization_key);
-  const Claims claims(said);
-  lint_unused_patterns(s, said, reporter);
+  const ConfiguredQuantization configured(s.quantization, s.quantization_key);
+  const Claims claims(configured);
+  lint_unused_patterns(s, configured, reporter);
   std::set<std::string> reported;
-  lint_cache(s, said, reporter);
-  if (!lint_promises(s, said, coded, reported, reporter)) return;  // the config's other keys mean nothing
-  check_formats(s, coded, said, reported, reporter);
+  lint_cache(s, configured, reporter);
+  check_listed_stacks(s, coded, configured, reporter);
+  if (!lint_promises(s, configured, coded, reported, reporter))
+    return;  // the config's other keys mean nothing
+  check_formats(s, coded, configured, reported, reporter);
+  check_lost_groups(s, coded, configured, reporter);
   bool disagree = false;
   const auto report_other = [&]<class... Args>(const char* key, fmt::format_string<Args...> text,
                                                Args&&... args) {
@@ -245,7 +298,7 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
     check_listed_layers(s, reporter);
     const auto excluded = strings_of(words, "exclude_modules");
     const std::set<std::string> b(excluded.begin(), excluded.end());
-    const auto& a = said.ignored();
+    const auto& a = configured.ignored();
     const auto alike = [](const auto& x, const std::string& y) { return x.first == y; };
     if (claims.modelopt && !a.empty() && !std::equal(a.begin(), a.end(), b.begin(), b.end(), alike)) {
       report_other("exclude_modules",
@@ -255,7 +308,7 @@ void lint_config(const LintInput& s, const std::vector<CodedModule>& coded, Lint
   }
   // Lookups are possible only if all patterns of the lists can be evaluated. If the two files disagree,
   // lookups use one of them.
-  if (PatternList(said.ignored()).all_known()) lint_lookups(s, coded, reported, disagree, reporter);
+  if (PatternList(configured.ignored()).all_known()) lint_lookups(s, coded, reported, disagree, reporter);
 }
 
 }  // namespace twofour

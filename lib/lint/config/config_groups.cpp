@@ -63,8 +63,8 @@ int64_t number_of(const Json& json, const char* key, int64_t instead) {
 
 /// Returns the strategy. If a config states none, compressed-tensors derives it from the group size.
 std::string strategy_of(const Json& arguments) {
-  std::string said = text_of(arguments, "strategy");
-  if (!said.empty()) return said;
+  std::string configured = text_of(arguments, "strategy");
+  if (!configured.empty()) return configured;
   const int64_t size = number_of(arguments, "group_size", 0);
   return size > 0 ? "group" : size == -1 ? "channel" : "tensor";
 }
@@ -122,8 +122,8 @@ class GroupLint : public PromiseCheck {
             keys.group == 0 || number_of(weights, "group_size", 0) == keys.group};
   }
   static std::string type_of(const Json& weights) {
-    const std::string said = text_of(weights, "type");
-    return said.empty() ? "int" : said;
+    const std::string configured = text_of(weights, "type");
+    return configured.empty() ? "int" : configured;
   }
 
   void check_weights(size_t i, const Promise& promise) {
@@ -137,7 +137,7 @@ class GroupLint : public PromiseCheck {
     const GroupKeys keys = keys_of(m);
     const Fits fits = fits_of(keys, weights);
     // If the whole format differs, the targets or the module are wrong. Lookups report this.
-    const bool is_other = fits.misses() > 1 && said_scheme(*promise.entry) != schemes::kOther;
+    const bool is_other = fits.misses() > 1 && configured_scheme(*promise.entry) != schemes::kOther;
     const auto vote = [&](const char* key, bool same, const std::string& expected) {
       votes_.add(fmt::format("{}.{}", place, key), i, is_other || same ? "" : expected,
                  shown_setting(member(weights, key)));
@@ -251,8 +251,8 @@ class GroupLint : public PromiseCheck {
     for (size_t i = 0; i < modules_.size(); ++i) {
       if (p_.of[i].entry == nullptr) continue;
       const std::string wanted = keys_of(modules_[i]).format, own = text_of(*p_.of[i].entry, "format");
-      const std::string& said = own.empty() ? whole : own;
-      const bool other = is_one_of(said, wanted) || is_whole_other(i);
+      const std::string& configured = own.empty() ? whole : own;
+      const bool other = is_one_of(configured, wanted) || is_whole_other(i);
       const Json& says = own.empty() ? *p_.words : *p_.of[i].entry;
       votes_.add(own.empty() ? key : p_.of[i].place + ".format", i, other ? "" : first_of(wanted),
                  shown_setting(member(says, "format")));
@@ -270,15 +270,15 @@ class GroupLint : public PromiseCheck {
     const int differ = (keys.bits != 0 && number_of(weights, "num_bits", 8) != keys.bits) +
                        (text_of(weights, "type") != keys.type) +
                        (!keys.strategy.empty() && !is_one_of(strategy_of(weights), keys.strategy));
-    return differ > 1 && said_scheme(*p_.of[i].entry) != schemes::kOther;
+    return differ > 1 && configured_scheme(*p_.of[i].entry) != schemes::kOther;
   }
 
   /// Reports codes that no group targets. NVFP4 and FP8 are left out, since the engines' lookups cover them.
   void check_targets() {
     size_t count = 0, first = 0;
     for (size_t i = 0; i < modules_.size(); ++i) {
-      const bool is_asked = modules_[i].format->global_scale || modules_[i].is_fp8();
-      if (p_.of[i].entry != nullptr || is_asked || modules_[i].is_stack) continue;
+      const bool has_user_form = modules_[i].format->global_scale || modules_[i].is_fp8();
+      if (p_.of[i].entry != nullptr || has_user_form || modules_[i].is_stack) continue;
       if (count++ == 0) first = i;
     }
     if (count == 0) return;

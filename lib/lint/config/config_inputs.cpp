@@ -100,7 +100,7 @@ constexpr std::string_view kCacheScales[] = {".k_scale", ".v_scale", ".kv_scale"
 
 /// What a config states about the KV cache.
 struct CachePromise {
-  bool is_said = false;  ///< true if the key exists, even with null
+  bool is_configured = false;  ///< true if the key exists, even with null
   bool is_quantized = false, is_static = false;
   std::string key, text;  ///< key and value of the setting, for messages
   std::string algorithm;  ///< "FP8", "NVFP4", or any other algorithm as stated
@@ -117,7 +117,7 @@ CachePromise cache_promise(const Json& words, const std::string& place, bool gro
   for (const char* name : {"kv_cache_quant_algo", "kv_cache_scheme"}) {
     if (!words.contains(name)) continue;
     const Json& value = words[name];
-    p.is_said = true;
+    p.is_configured = true;
     if (value.is_null() || (value.is_string() && value == "")) continue;
     p.key = place + name;
     p.text = shown_setting(value);
@@ -173,20 +173,20 @@ void check_scheme(const LintInput& s, const Json& words, const CachePromise& p, 
 
 }  // namespace
 
-void lint_cache(const LintInput& s, const QuantizationSaid& said, LintReporter& reporter) {
+void lint_cache(const LintInput& s, const ConfiguredQuantization& configured, LintReporter& reporter) {
   if (!s.layout.empty() || s.is_part) return;
-  const Json& words = *said.words;
-  const bool groups = said.method_text == "compressed-tensors";
-  const CachePromise p = cache_promise(words, said.place, groups);
+  const Json& words = *configured.words;
+  const bool groups = configured.method_text == "compressed-tensors";
+  const CachePromise p = cache_promise(words, configured.place, groups);
   if (p.is_quantized) check_scheme(s, words, p, groups, reporter);
 
   // If both files state the cache, both are checked.
   CachePromise other;
-  const bool is_both = !said.is_nested && member(s.hf_quant_config, "quantization").is_object();
+  const bool is_both = !configured.is_nested && member(s.hf_quant_config, "quantization").is_object();
   if (is_both) other = cache_promise(member(s.hf_quant_config, "quantization"), "quantization.", false);
   // If config.json lacks a key, readers look for it in the other file.
   const bool differ =
-      is_both && (other.is_said || p.is_quantized) && p.is_said && !groups &&
+      is_both && (other.is_configured || p.is_quantized) && p.is_configured && !groups &&
       (p.is_quantized != other.is_quantized || (p.is_quantized && p.algorithm != other.algorithm));
   if (other.is_quantized && !p.is_quantized && !is_known_cache(other.algorithm)) {
     reporter.add("config-cache", {"hf_quant_config.json", other.key}, "expected FP8, NVFP4 or INT8, found {}",
@@ -195,8 +195,8 @@ void lint_cache(const LintInput& s, const QuantizationSaid& said, LintReporter& 
   if (differ) {
     reporter.add("config-cache", {"hf_quant_config.json", "quantization.kv_cache_quant_algo"},
                  "expected what {} of config.json says, {}, found {}",
-                 p.key.empty() ? said.place + "kv_cache_scheme" : p.key, p.is_quantized ? p.text : "none",
-                 other.is_quantized ? other.text : "none");
+                 p.key.empty() ? configured.place + "kv_cache_scheme" : p.key,
+                 p.is_quantized ? p.text : "none", other.is_quantized ? other.text : "none");
   }
 
   std::optional<size_t> first;

@@ -30,16 +30,16 @@ class MeaningLint : public PromiseCheck {
   void check_sparsity() {
     const Json& sparsity = member(*p_.words, "sparsity_config");
     const std::string format = text_of(sparsity, "format");
-    const bool is_said = !format.empty() && format != "dense";
+    const bool is_configured = !format.empty() && format != "dense";
     const auto mask = std::find_if(s_.tensors.begin(), s_.tensors.end(),
                                    [](const TensorInfo& t) { return t.name.ends_with(".bitmask"); });
     const bool is_stored = mask != s_.tensors.end();
-    if (is_said == is_stored) return;
-    reporter_.add(
-        "config-format", s_.setting(key("sparsity_config.format")),
-        is_said ? fmt::format("expected dense, as there are no bitmasks, found {}", json_quote_short(format))
-                : fmt::format("expected what {} is a part of, found {}", mask->name,
-                              format.empty() ? "none" : json_quote_short(format)));
+    if (is_configured == is_stored) return;
+    reporter_.add("config-format", s_.setting(key("sparsity_config.format")),
+                  is_configured ? fmt::format("expected dense, as there are no bitmasks, found {}",
+                                              json_quote_short(format))
+                                : fmt::format("expected what {} is a part of, found {}", mask->name,
+                                              format.empty() ? "none" : json_quote_short(format)));
   }
 
   /// Reports entries of ModelOpt that promise zero points which do not exist.

@@ -130,15 +130,16 @@ class MethodLint : public PromiseCheck {
   void check_experts() {
     if (p_.method != QuantMethod::kFp8 || !loaded_config(s_.config, {s_.quantization, nullptr}).deepseek_v4)
       return;
-    std::string said = text_of(s_.config, "expert_dtype");
-    if (said.empty()) said = text_of(*p_.words, "expert_dtype");
-    const bool is_fp8 = said == "fp8";
+    std::string configured = text_of(s_.config, "expert_dtype");
+    if (configured.empty()) configured = text_of(*p_.words, "expert_dtype");
+    const bool is_fp8 = configured == "fp8";
     for (const CodedModule& m : modules_) {
       if (m.name.find(".experts.") == m.name.npos || is_in_mtp(m.name)) continue;
       const bool stored_fp8 = m.is_fp8();
       if (stored_fp8 == is_fp8) return;
       reporter_.add("config-format", {"config.json", "expert_dtype"}, "expected {} as {} has, found {}",
-                    stored_fp8 ? "fp8" : "fp4", m.name, said.empty() ? "none" : json_quote_short(said));
+                    stored_fp8 ? "fp8" : "fp4", m.name,
+                    configured.empty() ? "none" : json_quote_short(configured));
       return;
     }
   }
@@ -258,8 +259,9 @@ class MethodLint : public PromiseCheck {
     bool found = false;
     for (size_t i = 0; i < modules_.size(); ++i) {
       const Algorithm* algorithm = find_algorithm(p_.of[i].algorithm);
-      const bool is_said = p_.of[i].entry != nullptr && member(*p_.of[i].entry, "pre_quant_scale") == true;
-      if (!is_said && (algorithm == nullptr || !algorithm->scales_inputs_first)) continue;
+      const bool is_configured =
+          p_.of[i].entry != nullptr && member(*p_.of[i].entry, "pre_quant_scale") == true;
+      if (!is_configured && (algorithm == nullptr || !algorithm->scales_inputs_first)) continue;
       if (!first) first = i;
       found = found || s_.find(modules_[i].name + ".pre_quant_scale") ||
               s_.find(modules_[i].name + "_pre_quant_scale");

@@ -33,12 +33,12 @@ class ConfigTypes {
         if (!layer.is_object()) add(fmt::format("{}quantized_layers.{}", below, name), "an object", layer);
       }
     }
-    for (const char* key : {"dynamic", "extra_config"}) {
-      const Json* exceptions = object(entry, key, below);
+    for (const char* list_name : {"dynamic", "extra_config"}) {
+      const Json* exceptions = object(entry, list_name, below);
       if (exceptions == nullptr) continue;
       for (const auto& [name, exception] : exceptions->items()) {
         if (!exception.is_object() && !exception.is_null())
-          add(fmt::format("{}{}.{}", below, key, name), "an object", exception);
+          add(fmt::format("{}{}.{}", below, list_name, name), "an object", exception);
       }
     }
     check_quark(entry, below);

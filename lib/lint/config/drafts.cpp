@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 
+#include "formats/module_names.h"
 #include "lib/lint/config/checks.h"
 #include "lib/lint/config/layer_tensors.h"
 #include "lib/source/checkpoint/model_config.h"
@@ -23,9 +24,9 @@ struct StatedDrafts {
 };
 std::optional<StatedDrafts> stated_drafts(const Json& config) {
   for (const char* key : kCounts) {
-    for (const Json* said : model_settings(config, key)) {
-      if (said->is_number_integer() && said->get<int64_t>() >= 0)
-        return StatedDrafts{key, said->get<int64_t>()};
+    for (const Json* configured : model_settings(config, key)) {
+      if (configured->is_number_integer() && configured->get<int64_t>() >= 0)
+        return StatedDrafts{key, configured->get<int64_t>()};
     }
   }
   return std::nullopt;
@@ -33,11 +34,12 @@ std::optional<StatedDrafts> stated_drafts(const Json& config) {
 
 /// Returns the number of stored layers in one draft. Drafts of Nemotron have a layer for each mixer.
 int64_t layers_of_draft(const Json& config) {
-  for (const Json* said : model_settings(config, "mtp_hybrid_override_pattern")) {
-    if (said->is_string()) return std::max<int64_t>(std::ssize(said->get_ref<const std::string&>()), 1);
+  for (const Json* configured : model_settings(config, "mtp_hybrid_override_pattern")) {
+    if (configured->is_string())
+      return std::max<int64_t>(std::ssize(configured->get_ref<const std::string&>()), 1);
   }
-  for (const Json* said : model_settings(config, "mtp_layers_block_type")) {
-    if (said->is_array()) return std::max<int64_t>(std::ssize(*said), 1);
+  for (const Json* configured : model_settings(config, "mtp_layers_block_type")) {
+    if (configured->is_array()) return std::max<int64_t>(std::ssize(*configured), 1);
   }
   return 1;
 }
@@ -62,6 +64,7 @@ class DraftLint {
       : s_(s), model_(model), reporter_(reporter) {}
 
   void run() {
+    reported_ = reporter_.reported_names();
     groups_ = find_layer_groups(s_, *model_.coded);
     if (groups_.empty() || groups_[0].is_draft() || groups_[0].is_aside()) return;
     check_counts();
@@ -75,12 +78,16 @@ class DraftLint {
  private:
   void check_counts() {
     const int64_t layers = model_layers(s_.config), last = groups_[0].layers.back().layer;
+    if (layers == std::numeric_limits<int64_t>::max()) return;  // the language model's config is lost
     auto stated = stated_drafts(s_.config);
-    const bool is_said = stated.has_value();
+    const bool is_configured = stated.has_value();
     std::string first;
     int64_t stored = 0;
     if (last >= layers) {
-      stored = last + 1 - layers;
+      // A gap before the first draft, and numbers that begin at 1, are reported elsewhere.
+      const bool from_one = groups_[0].layers.front().layer == 1;
+      stored = std::ranges::count_if(groups_[0].layers, [&](auto& layer) { return layer.layer >= layers; }) -
+               (from_one ? 1 : 0);
       first = fmt::format("{}.{}", groups_[0].container, layers);
     }
     for (const LayerGroup& group : groups_) {
@@ -89,7 +96,7 @@ class DraftLint {
           stored, (group.layers.back().layer + layers_of_draft(s_.config)) / layers_of_draft(s_.config));
       first = fmt::format("{}.{}", group.container, group.layers[0].layer);
     }
-    if (!is_said) {
+    if (!is_configured) {
       // The config of Qwen3-Next has no key for drafts, and loaders assume one draft.
       const bool is_inside = last >= layers && layers < std::numeric_limits<int64_t>::max();
       if (!is_inside && !is_of_qwen35()) return;
@@ -101,7 +108,7 @@ class DraftLint {
     if (more) {
       reporter_.add("layers-extra", {"config.json", stated->key},
                     "expected {} as {} and what follows it is stored, found {}", stored, first,
-                    is_said ? fmt::format("{}", stated->count) : "none");
+                    is_configured ? fmt::format("{}", stated->count) : "none");
     } else {
       reporter_.add("mtp-missing", {"config.json", stated->key},
                     "expected {} layers for multi-token prediction, found {}, the first {}", stated->count,
@@ -140,15 +147,28 @@ class DraftLint {
       const std::string full =
           fmt::format("{}.{}.{}{}", group.container, draft.layer, inner ? "transformer_layer." : "", name);
       if (at == own.end()) {
+        if (is_reported(full)) continue;
         reporter_.add("tensor-missing", {"", full},
                       "expected as layer {} of the model has it, {}, found none", best->layer,
                       described(s_, part));
+      } else if (is_compared_with_config()) {
+        continue;
       } else if (part.n >= 0 && at->second->n >= 0 && !(part == *at->second)) {
         reporter_.add("config-shape", s_.at(at->second->tensor, full),
                       "expected the shape that layer {} of the model has, {}, found {}", best->layer,
                       described(s_, part), described(s_, *at->second));
       }
     }
+  }
+
+  /// True if the family has rows for its drafts, whose sizes were then compared with config.json.
+  bool is_compared_with_config() const {
+    return model_.family != nullptr && std::ranges::any_of(model_.family->parts, &FamilyPart::repeats_layers);
+  }
+  /// True if a module or a tensor of it was reported as missing.
+  bool is_reported(const std::string& name) const {
+    const auto at = reported_.lower_bound(name);
+    return at != reported_.end() && (*at == name || is_below(*at, name));
   }
 
   /// Checks the parts that combine hidden states with embeddings, and norms that come in pairs.
@@ -175,6 +195,7 @@ class DraftLint {
     }
     for (const auto& [parent, leaves] : by_parent) {
       const auto lack = [&](std::string_view leaf, std::string_view beside) {
+        if (is_reported(fmt::format("{}.{}", parent, leaf))) return;
         reporter_.add("tensor-missing", {"", fmt::format("{}.{}", parent, leaf)},
                       "expected beside {}.{}, found none", parent, beside);
       };
@@ -212,6 +233,7 @@ class DraftLint {
   const ModelFacts& model_;
   LintReporter& reporter_;
   std::vector<LayerGroup> groups_;
+  std::set<std::string> reported_;
 };
 
 }  // namespace

@@ -76,6 +76,7 @@ class BlockLint {
       while (experts_.count(first)) ++first;
       sink_.add("experts-missing", {"", block_}, "expected experts 0 to {}, found {} missing, the first {}",
                 last, last + 1 - count, first);
+      return;  // whether the last ones are lost, too, shows when the gap is filled
     }
     if (promised_.empty() || promised_.count(count)) return;
     const int64_t most = *promised_.rbegin();
@@ -185,8 +186,9 @@ class BlockLint {
 std::set<int64_t> promised_counts(const Json& config, std::initializer_list<const char*> keys) {
   std::set<int64_t> counts;
   for (const char* key : keys) {
-    for (const Json* said : model_settings(config, key)) {
-      if (said->is_number_integer() && said->get<int64_t>() > 0) counts.insert(said->get<int64_t>());
+    for (const Json* configured : model_settings(config, key)) {
+      if (configured->is_number_integer() && configured->get<int64_t>() > 0)
+        counts.insert(configured->get<int64_t>());
     }
   }
   return counts;
@@ -196,7 +198,8 @@ namespace {
 
 /// Checks that a model with routed experts states the necessary numbers, by the keys of its family.
 void check_stated(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
-  if (!s.config.is_object()) return;
+  // Without any size, the config of the language model is lost, which another rule reports.
+  if (!s.config.is_object() || model_settings(s.config, "hidden_size").empty()) return;
   // If the config lacks a number, the model's class has a default.
   bool count = false,
        chosen = model.family != nullptr && *model.family->experts.per_token != '\0' &&
@@ -216,6 +219,46 @@ void check_stated(const LintInput& s, const ModelFacts& model, LintReporter& rep
   if (!chosen)
     reporter.add("odd-setting", {"config.json", "num_experts_per_tok"},
                  "expected the count of experts of a token, found none");
+}
+
+}  // namespace
+
+namespace {
+
+/// True if a block has a tensor of routed experts: one with "experts" in its name, or a stack with a matrix
+/// for each of `count` experts.
+bool has_experts(const LintInput& s, const std::string& block, int64_t count) {
+  const std::string below = block.empty() ? "" : block + ".";
+  auto at = std::lower_bound(s.tensors.begin(), s.tensors.end(), below,
+                             [](const TensorInfo& t, const std::string& name) { return t.name < name; });
+  for (; at != s.tensors.end() && at->name.starts_with(below); ++at) {
+    const std::string_view rest = std::string_view(at->name).substr(below.size());
+    if (any_part(rest, [](std::string_view part) { return part.starts_with("experts"); })) return true;
+    if (at->shape.size() > 2 && at->shape[0] == count) return true;
+  }
+  return false;
+}
+
+/// Reports layers that have a router and none of the experts that it chooses from.
+void check_routers_alone(const LintInput& s, const std::set<int64_t>& promised, LintReporter& reporter) {
+  for (size_t i = 0; i < s.tensors.size(); ++i) {
+    const TensorInfo& t = s.tensors[i];
+    const std::string_view module = module_of(t.name), leaf = leaf_of(t.name);
+    if (t.shape.size() != 2 || !(leaf == "weight" || leaf == "weight_packed") || !is_router(module)) continue;
+    const int64_t rows = t.shape[0];
+    if (!promised.contains(rows)) continue;
+    for (const std::string_view path : router_paths()) {
+      if (!ends_in(module, path) || module.size() == path.size()) continue;
+      const std::string block(module.substr(0, module.size() - path.size() - 1));
+      // The matrix of a longer path is "router.gate"; its experts are beside "router".
+      const std::string_view above = leaf_of(block);
+      if (above == "router" || above == "gate" || has_experts(s, block, rows)) continue;
+      // The experts may be in another block of the layer.
+      if (!is_number_part(above) && has_experts(s, std::string(parent_of(block)), rows)) continue;
+      reporter.add("experts-missing", {"", block + ".experts"},
+                   "expected {} experts as {} has a row for each, found none", rows, t.name);
+    }
+  }
 }
 
 }  // namespace
@@ -253,6 +296,7 @@ void lint_experts(const LintInput& s, const ModelFacts& model, LintReporter& rep
   }
   finish();
   if (routed && s.is_directory) check_stated(s, model, reporter);
+  if (s.layout.empty()) check_routers_alone(s, promised, reporter);
   for (const Nvfp4Linear& m : s.modules) {
     if (!m.dialect->stacked || promised.empty() || promised.count(m.e)) continue;
     reporter.add(m.e < *promised.rbegin() ? "experts-missing" : "experts-extra", s.at(m.codes, m.name),

@@ -122,6 +122,24 @@ std::map<std::string, std::set<int64_t>, std::less<>> find_layers(const LintInpu
   return layers;
 }
 
+/// Reports numbers of layers with zeros before them.
+void check_layer_names(const LintInput& s, LintReporter& reporter) {
+  std::string last;
+  for (size_t i = 0; i < s.tensors.size(); ++i) {
+    constexpr std::string_view kContainer = "layers.0";
+    const std::string& name = s.tensors[i].name;
+    const size_t at = name.find(kContainer), digit = at + kContainer.size();
+    if (at == name.npos || (at > 0 && name[at - 1] != '.') || digit >= name.size() || name[digit] < '0' ||
+        name[digit] > '9')
+      continue;
+    const std::string layer = name.substr(0, name.find('.', digit));
+    if (layer == last) continue;
+    last = layer;
+    reporter.add("layer-numbers", s.at(i, layer), "expected a number without zeros before it, found {}",
+                 leaf_of(layer));
+  }
+}
+
 void check_layers(const LintInput& s, LintReporter& reporter) {
   const auto layers = find_layers(s);
   // If layers have two blocks each, num_hidden_layers may be the number of blocks.
@@ -133,9 +151,18 @@ void check_layers(const LintInput& s, LintReporter& reporter) {
   };
   size_t most = 0;
   std::string main;
+  const int64_t stated = counts.empty() ? 0 : *counts.rbegin();
   for (const auto& [prefix, numbers] : layers) {
     const int64_t missing = *numbers.rbegin() + 1 - static_cast<int64_t>(numbers.size());
-    if (missing > 0) {
+    const bool is_one = missing == 1 && stated > 1 && !is_aside(prefix);
+    if (is_one && *numbers.begin() == 1 && *numbers.rbegin() >= stated) {
+      reporter.add("layer-numbers", {"", prefix},
+                   "expected layers from 0 on, found 1 to {}: numbers begin at 1", *numbers.rbegin());
+    } else if (is_one && !numbers.contains(stated) && *numbers.rbegin() > stated) {
+      reporter.add("layer-numbers", {"", prefix},
+                   "expected drafts from layer {} on, behind the last, found them from {} on", stated,
+                   stated + 1);
+    } else if (missing > 0) {
       int64_t first = 0;
       while (numbers.count(first)) ++first;
       reporter.add("layers-missing", {"", prefix}, "expected layers 0 to {}, found {} missing, the first {}",
@@ -166,8 +193,8 @@ void check_layers(const LintInput& s, LintReporter& reporter) {
 /// Returns the value of `key` for the language model; nullopt: config.json does not state it.
 std::optional<bool> text_flag(const Json& config, const char* key) {
   std::optional<bool> flag;
-  for (const Json* said : model_settings(config, key)) {
-    if (said->is_boolean()) flag = said->get<bool>();
+  for (const Json* configured : model_settings(config, key)) {
+    if (configured->is_boolean()) flag = configured->get<bool>();
   }
   return flag;
 }
@@ -244,6 +271,7 @@ bool check_tied_head(const LintInput& s, const ModelFacts& model, bool headers_o
 
 void lint_modules(const LintInput& s, const std::vector<CodedModule>& coded, bool headers_only,
                   LintReporter& reporter) {
+  lint_name_prefix(s, reporter);
   ModelFacts model = lint_family(s, reporter);
   model.coded = &coded;
   check_gate_up(s, model, reporter);
@@ -252,7 +280,10 @@ void lint_modules(const LintInput& s, const std::vector<CodedModule>& coded, boo
   lint_complete(s, coded, headers_only, reporter);
   lint_experts(s, model, reporter);
   check_layers(s, reporter);
+  check_layer_names(s, reporter);
   lint_drafts(s, model, reporter);
+  lint_layer_parts(s, model, reporter);
+  lint_vision(s, model, reporter);
   lint_common_shapes(s, model, reporter);
   const bool differs = check_tied_head(s, model, headers_only, reporter);
   check_head(s, model, differs, reporter);

@@ -23,13 +23,13 @@ InputPromise group_inputs(const Json& group) {
 }
 
 /// Returns what a method states about the inputs of all modules.
-InputPromise whole_inputs(const QuantizationSaid& said) {
-  switch (said.method) {
+InputPromise whole_inputs(const ConfiguredQuantization& configured) {
+  switch (configured.method) {
     case QuantMethod::kOther:
     case QuantMethod::kNone:
       return kUnknown;
     case QuantMethod::kFp8:
-      return text_of(*said.words, "activation_scheme") == "static" ? kStatic : kDynamic;
+      return text_of(*configured.words, "activation_scheme") == "static" ? kStatic : kDynamic;
     case QuantMethod::kMxfp8:
       return kDynamic;
     default:
@@ -37,11 +37,12 @@ InputPromise whole_inputs(const QuantizationSaid& said) {
   }
 }
 
-InputPromise inputs_of(const QuantizationSaid& said, const SaidOfModule& module, bool weights_alone) {
-  if (said.method == QuantMethod::kGroups)
+InputPromise inputs_of(const ConfiguredQuantization& configured, const ConfiguredFormat& module,
+                       bool weights_alone) {
+  if (configured.method == QuantMethod::kGroups)
     return module.entry == nullptr ? kUnknown : group_inputs(*module.entry);
-  if (said.method != QuantMethod::kModelOpt) return whole_inputs(said);
-  if (module.algorithm == "NVFP4" && module.entry == said.words && weights_alone) return kFloats;
+  if (configured.method != QuantMethod::kModelOpt) return whole_inputs(configured);
+  if (module.algorithm == "NVFP4" && module.entry == configured.words && weights_alone) return kFloats;
   const Algorithm* algorithm = find_algorithm(module.algorithm);
   return algorithm == nullptr ? kUnknown : algorithm->inputs;
 }
@@ -52,12 +53,12 @@ bool is_in(const CodedModule& m, const Algorithm& algorithm) {
   return algorithm.scheme.format == WeightFormat::kOther || m.format == algorithm.scheme.format;
 }
 
-Promises::Promises(const QuantizationSaid& said, const LintInput& input,
+Promises::Promises(const ConfiguredQuantization& configured, const LintInput& input,
                    const std::vector<CodedModule>& modules)
-    : QuantizationSaid(said) {
+    : ConfiguredQuantization(configured) {
   const bool weights_alone = lookups::are_for_weights_alone(groups());
   for (const CodedModule& m : modules) {
-    SaidOfModule one =
+    ConfiguredFormat one =
         find(m.name, method == QuantMethod::kGroups ? other_name(input.config, m.name, name_in_vllm) : "");
     const InputPromise inputs = inputs_of(*this, one, weights_alone);
     of.push_back({std::move(one), inputs});
@@ -85,10 +86,11 @@ void PromiseCheck::report_votes() {
   });
 }
 
-bool lint_promises(const LintInput& s, const QuantizationSaid& said, const std::vector<CodedModule>& modules,
-                   std::set<std::string>& reported, LintReporter& reporter) {
+bool lint_promises(const LintInput& s, const ConfiguredQuantization& configured,
+                   const std::vector<CodedModule>& modules, std::set<std::string>& reported,
+                   LintReporter& reporter) {
   if (!s.layout.empty() || s.is_part || !s.quantization.is_object()) return true;
-  const Promises promises(said, s, modules);
+  const Promises promises(configured, s, modules);
   if (!lint_methods(s, promises, modules, reported, reporter)) return false;
   if (promises.method == QuantMethod::kGroups) lint_groups(s, promises, modules, reported, reporter);
   lint_inputs(s, promises, modules, reporter);

@@ -5,19 +5,20 @@
 #include <vector>
 
 #include "lib/lint/config/coded_modules.h"
-#include "lib/source/checkpoint/quantization_said.h"
-#include "lib/source/dialects/said_scheme.h"
+#include "lib/source/checkpoint/configured_quantization.h"
+#include "lib/source/dialects/configured_scheme.h"
 
 namespace twofour {
 
 /// What a config states about one module, and about the module's inputs.
-struct Promise : SaidOfModule {
+struct Promise : ConfiguredFormat {
   InputPromise inputs = InputPromise::kUnknown;
 };
 
 /// A quantization config, and what it states about each module, by names and patterns alone.
-struct Promises : QuantizationSaid {
-  Promises(const QuantizationSaid& said, const LintInput& input, const std::vector<CodedModule>& modules);
+struct Promises : ConfiguredQuantization {
+  Promises(const ConfiguredQuantization& configured, const LintInput& input,
+           const std::vector<CodedModule>& modules);
 
   std::vector<Promise> of;  ///< one promise for each module
 };
@@ -96,7 +97,7 @@ inline bool divides_into(int64_t side, int64_t block, int64_t scales) {
 
 /// Compares the formats in a config with the stored formats, as far as the config alone states them. Adds
 /// modules with findings to `reported`. Returns true if the config's method is right.
-bool lint_promises(const LintInput& input, const QuantizationSaid& said,
+bool lint_promises(const LintInput& input, const ConfiguredQuantization& configured,
                    const std::vector<CodedModule>& modules, std::set<std::string>& reported,
                    LintReporter& reporter);
 
@@ -119,8 +120,9 @@ void lint_inputs(const LintInput& input, const Promises& promises, const std::ve
 void lint_meaning(const LintInput& input, const Promises& promises, const std::vector<CodedModule>& modules,
                   std::set<std::string>& reported, LintReporter& reporter);
 /// Reports patterns, entries and groups that match no module.
-void lint_unused_patterns(const LintInput& input, const QuantizationSaid& said, LintReporter& reporter);
+void lint_unused_patterns(const LintInput& input, const ConfiguredQuantization& configured,
+                          LintReporter& reporter);
 /// Checks what the config states about the KV cache.
-void lint_cache(const LintInput& input, const QuantizationSaid& said, LintReporter& reporter);
+void lint_cache(const LintInput& input, const ConfiguredQuantization& configured, LintReporter& reporter);
 
 }  // namespace twofour

@@ -76,19 +76,19 @@ bool is_of_missing_layer(const ModuleNames& names, const std::string& text, int6
 }
 
 /// Returns the names in ModelOpt's entries, sorted.
-std::set<std::string> named_layers(const QuantizationSaid& said) {
+std::set<std::string> named_layers(const ConfiguredQuantization& configured) {
   std::set<std::string> names;
-  if (said.method == QuantMethod::kGroups || !said.layers().is_object()) return names;
-  for (const auto& [name, entry] : said.layers().items()) names.insert(name);
+  if (configured.method == QuantMethod::kGroups || !configured.layers().is_object()) return names;
+  for (const auto& [name, entry] : configured.layers().items()) names.insert(name);
   return names;
 }
 
 /// Reports entries of quantized_layers, and groups, that match no module.
-void check_unused_entries(const LintInput& s, const QuantizationSaid& said, ModuleNames& names, bool tied,
-                          LintReporter& reporter) {
+void check_unused_entries(const LintInput& s, const ConfiguredQuantization& configured, ModuleNames& names,
+                          bool tied, LintReporter& reporter) {
   size_t count = 0;
   std::string first;
-  for (const std::string& name : named_layers(said)) {
+  for (const std::string& name : named_layers(configured)) {
     if (names.has(name) || (tied && is_model_head(name)) ||
         is_of_missing_layer(names, name, model_layers(s.config)))
       continue;
@@ -99,8 +99,8 @@ void check_unused_entries(const LintInput& s, const QuantizationSaid& said, Modu
                  "expected a module of that name, as quantized_layers has it, found none{}",
                  and_more(count, ", nor for {} more"));
   }
-  if (said.method != QuantMethod::kGroups || !said.groups().is_object()) return;
-  for (const auto& [name, group] : said.groups().items()) {
+  if (configured.method != QuantMethod::kGroups || !configured.groups().is_object()) return;
+  for (const auto& [name, group] : configured.groups().items()) {
     const std::vector<std::string> targets = strings_of(group, "targets");
     const bool used = std::any_of(targets.begin(), targets.end(), [&](const std::string& text) {
       if (text.find_first_of(".*\\") == text.npos) return true;  // the target is a class
@@ -116,15 +116,16 @@ void check_unused_entries(const LintInput& s, const QuantizationSaid& said, Modu
 
 }  // namespace
 
-void lint_unused_patterns(const LintInput& s, const QuantizationSaid& said, LintReporter& reporter) {
-  const bool is_groups = said.method == QuantMethod::kGroups;
-  const bool is_modelopt = said.method_text == "modelopt" || (said.is_nested && !is_groups);
-  const bool has_entries = s.layout.empty() && (!named_layers(said).empty() || is_groups);
-  if (s.is_part || (said.ignored().empty() && !has_entries)) return;
+void lint_unused_patterns(const LintInput& s, const ConfiguredQuantization& configured,
+                          LintReporter& reporter) {
+  const bool is_groups = configured.method == QuantMethod::kGroups;
+  const bool is_modelopt = configured.method_text == "modelopt" || (configured.is_nested && !is_groups);
+  const bool has_entries = s.layout.empty() && (!named_layers(configured).empty() || is_groups);
+  if (s.is_part || (configured.ignored().empty() && !has_entries)) return;
   ModuleNames names(s);
-  if (has_entries) check_unused_entries(s, said, names, has_tied_head(s.config), reporter);
+  if (has_entries) check_unused_entries(s, configured, names, has_tied_head(s.config), reporter);
   const bool tied = has_tied_head(s.config);
-  for (const auto& [text, key] : said.ignored()) {
+  for (const auto& [text, key] : configured.ignored()) {
     if (is_wild(text) && !ConfigPattern(text).known()) {
       reporter.add(may_be_pythons(text) ? "python-only-pattern" : "unreadable-pattern", s.setting(text),
                    "expected a regular expression in {}, found none that can be followed", key);

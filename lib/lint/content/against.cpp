@@ -7,7 +7,7 @@
 #include "lib/lint/content/against_others.h"
 #include "lib/lint/content/checks.h"
 #include "lib/look/metrics/moved_weights.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 
 namespace twofour {
 namespace {

@@ -14,6 +14,14 @@ void lint_identical(const LintInput& input, std::span<Member> members, LintRepor
 /// zero halves, repeated rows, block scales in another order.
 void lint_content(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
+/// Reports numbers, rows and columns that are far larger than the rest of their matrix, and values and scales
+/// that no training gives.
+void lint_values(const LintInput& input, std::span<Member> members, LintReporter& reporter);
+
+/// Reports parts of matrices that do not belong to the rest: noise, zeros, no signs, bytes that are there
+/// twice, other scales. Also reports values that no training gives.
+void lint_regions(const LintInput& input, std::span<Member> members, LintReporter& reporter);
+
 /// Compares the weights of `path` with another checkpoint of the same model, in any format. Reports weights
 /// that the other checkpoint has elsewhere or in another order. Throws Error if the two have no linear in
 /// common.

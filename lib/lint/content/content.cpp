@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "formats/module_roles.h"
 #include "lib/lint/content/checks.h"
 
 namespace twofour {
@@ -32,7 +33,7 @@ std::string odd_codes(const MatrixFigures& f) {
   const double negative = f.negative_share, non_zero = 1 - f.zero_share;
   if (f.constant_share > 0.95 && f.zero_share < 0.95) return "one code almost throughout";
   if (h[7] + h[15] > 0.95) return "one magnitude almost throughout";
-  if (non_zero * static_cast<double>(f.sampled) < kFewNumbers / 2) return "";
+  if (non_zero * static_cast<double>(f.counted) < kFewNumbers / 2) return "";
   if (negative < 0.1 || negative > 0.9)
     return fmt::format("{:.1f} % negative codes, as of unsigned numbers", 100 * negative);
   // E2M1 has a sign and a magnitude, so the codes c and c + 8 have similar shares. In two's complement, and
@@ -48,14 +49,14 @@ std::string odd_codes(const MatrixFigures& f) {
   // The limit of Pearson's statistic for noise, which has fifteen degrees of freedom: 4 standard deviations
   // above its mean. For weights the statistic is a fourteenth of their number.
   constexpr double kMostOfNoise = 37;
-  if (uneven * static_cast<double>(f.sampled) < kMostOfNoise) return kNoise;
+  if (uneven * static_cast<double>(f.counted) < kMostOfNoise) return kNoise;
   if (skips_magnitude(h)) return "a magnitude that no weight has, although those beside it are frequent";
   // If a block's largest weight becomes 6, the steps of E2M1 double from 0.5 over 1.5 to 3.0. The share of
   // 3.0 is then twice as large as with equal steps, for the density of weights. The effect is smaller for
   // scales that are powers of two, and for blocks whose largest code is 4. Pruned weights do not have this
   // density.
   if (f.full_blocks < 0.9 || f.zero_share > 0.3) return "";
-  const auto count = static_cast<double>(f.sampled);
+  const auto count = static_cast<double>(f.counted);
   const double a = double{h[1]} + h[9], b = double{h[3]} + h[11], c = double{h[5]} + h[13];
   if (a <= 0 || b <= 0 || c <= 0 || a < b) return "";
   const double error = std::sqrt((1 / a + 1 / c + 4 / b) / count);
@@ -73,7 +74,7 @@ std::string odd_integers(const MatrixFigures& f) {
   double uneven = 0;
   for (const float share : h) uneven += 16 * (share - 1.0 / 16) * (share - 1.0 / 16);
   constexpr double kMostOfNoise = 37;
-  if (uneven * static_cast<double>(f.sampled) < kMostOfNoise) return kNoise;
+  if (uneven * static_cast<double>(f.counted) < kMostOfNoise) return kNoise;
   const double middle = double{h[6]} + h[7] + h[8] + h[9], ends = double{h[0]} + h[1] + h[14] + h[15];
   if (ends > middle) return "codes most frequent at 0 and 15, as of INT4 in two's complement";
   return "";
@@ -81,7 +82,7 @@ std::string odd_integers(const MatrixFigures& f) {
 
 /// Describes floats or FP8 numbers that cannot be weights.
 std::string odd_numbers(const MatrixFigures& f, bool rows) {
-  if (f.sampled < kFewNumbers || !rows) return "";
+  if (f.counted < kFewNumbers || !rows) return "";
   const double non_zero = 1 - f.zero_share;
   if (f.plan.kind == NumberKind::kInt8) {
     if (f.unevenness < 0.1) return "every integer equally often, as of noise";
@@ -91,7 +92,7 @@ std::string odd_numbers(const MatrixFigures& f, bool rows) {
   }
   if (f.constant_share > 0.999 && f.zero_share < 0.5 && f.log2_amax - f.log2_rms < 1e-6)
     return "one number throughout";
-  if (non_zero * static_cast<double>(f.sampled) < kFewNumbers) return "";
+  if (non_zero * static_cast<double>(f.counted) < kFewNumbers) return "";
   if (f.negative_share < 0.02) return "no negative numbers, as of unsigned integers or magnitudes";
   const bool fp8 = f.plan.kind == NumberKind::kE4m3;
   // If the density of weights is flat near zero, a twentieth of the weights is below a sixteenth of the RMS.
@@ -122,13 +123,14 @@ class Content {
       ++zeros.members;
       zeros.with_lines += m.figures->zero_lines > 0;
       zeros.with_columns += m.figures->zero_columns > 0;
+      zeros.with_many += has_many_zeros(*m.figures);
       scaled_ += has_float_scales(m);
       flat_ += has_float_scales(m) && is_flat(*m.scale_figures);
     }
     for (const Member& m : members_) {
       const bool integers = m.figures->plan.kind == NumberKind::kInt4;
       if ((!integers && m.figures->plan.kind != NumberKind::kE2m1) || !m.is_linear) continue;
-      if (m.figures->sampled < kFewNumbers) continue;
+      if (m.figures->counted < kFewNumbers) continue;
       ++codes_;
       noisy_ += (integers ? odd_integers(*m.figures) : odd_codes(*m.figures)) == kNoise;
     }
@@ -164,7 +166,7 @@ class Content {
 
   bool check_numbers(const Member& m) {
     const MatrixFigures& f = *m.figures;
-    if ((!m.is_linear && !is_embedding(m)) || f.sampled < kFewNumbers) return false;
+    if ((!m.is_linear && !is_embedding(m)) || f.counted < kFewNumbers) return false;
     const bool integers = f.plan.kind == NumberKind::kInt4;
     const bool codes = f.plan.kind == NumberKind::kE2m1 || integers;
     const std::string found = integers ? odd_integers(f)
@@ -172,7 +174,7 @@ class Content {
                                        : odd_numbers(f, f.plan.is_rows);
     if (found.empty()) return false;
     // In a toy model all matrices look like noise. In a sound model no matrix does.
-    if (found == kNoise && f.sampled < 16 * kFewNumbers && 2 * noisy_ > codes_) return false;
+    if (found == kNoise && f.counted < 16 * kFewNumbers && 2 * noisy_ > codes_) return false;
     return report(m, codes ? "odd-codes" : "odd-numbers", "expected {} of trained weights, found {}",
                   integers ? "INT4 codes"
                   : codes  ? "E2M1 codes"
@@ -193,6 +195,26 @@ class Content {
                   router ? "expert" : "token", f.zero_lines, f.plan.lines, f.first_zero_line);
   }
 
+  /// True if rows or columns of zeros follow from pruning: most numbers elsewhere are zero, too, or most
+  /// matrices of the kind have as many such rows and columns.
+  bool is_pruned(const Member& m) const {
+    const MatrixFigures& f = *m.figures;
+    constexpr double kMany = 0.6;
+    const auto lines = static_cast<double>(f.plan.lines), columns = static_cast<double>(f.columns),
+               zero_lines = static_cast<double>(f.zero_lines),
+               zero_columns = static_cast<double>(f.zero_columns), numbers = static_cast<double>(f.counted);
+    const double used = lines * columns > 0 ? (1 - zero_lines / lines) * (1 - zero_columns / columns) : 0;
+    const double elsewhere = used > 0 ? 1 - (1 - f.zero_share) / used : 0;
+    if (numbers > 0 && elsewhere > kMany && 4 * f.longest_zero_lines < f.plan.lines) return true;
+    const Zeros& kind = zeros_.at(m.at.kind);
+    constexpr size_t kFewMembers = 4;
+    return kind.members >= kFewMembers && 4 * kind.with_many >= 3 * kind.members && has_many_zeros(f);
+  }
+  /// True if a fifth of all rows or columns is zero.
+  static bool has_many_zeros(const MatrixFigures& f) {
+    return 5 * f.zero_lines >= f.plan.lines || (f.columns >= 16 && 5 * f.zero_columns >= f.columns);
+  }
+
   /// Reports large regions of zeros. Padding and a few dead channels are zeros as well, but neither is as
   /// large as a quarter.
   bool check_zeros(const Member& m) {
@@ -205,13 +227,14 @@ class Content {
                     "a part was never written",
                     f.torn_lines, f.plan.lines);
     }
+    if (is_pruned(m)) return false;
     const char* line = f.plan.k_outer ? "groups of sixteen columns" : "rows";
     const char* column = f.plan.k_outer ? "rows" : "columns";
     if (f.plan.lines >= 8 && 5 * f.zero_lines >= f.plan.lines) {
       return report(m, "zero-regions",
                     "expected weights, found zeros in {} of {} {}, from {} on {} one after the other",
                     f.zero_lines, f.plan.lines, line, f.first_zero_line, f.longest_zero_lines);
-    } else if (f.columns >= 16 && f.sampled >= 16 * f.columns && 5 * f.zero_columns >= f.columns) {
+    } else if (f.columns >= 16 && 5 * f.zero_columns >= f.columns) {
       return report(m, "zero-regions", "expected weights, found zeros in {} of {} {}", f.zero_columns,
                     f.columns, column);
     }
@@ -220,15 +243,19 @@ class Content {
     const bool alone = kind.members >= 3 && is_seldom(kind.with_lines, kind.members) &&
                        is_seldom(kind.with_columns, kind.members);
     if (!m.is_linear || !alone) return false;
-    constexpr uint64_t kFewLines = 16;
-    if (f.longest_zero_lines >= std::max(kFewLines, f.plan.lines / 64)) {
+    constexpr uint64_t kFewLines = 16, kFewLastLines = 4, kFewLastBytes = 4096;
+    // What was never written is at the end.
+    const bool last = f.first_zero_line + f.longest_zero_lines == f.plan.lines &&
+                      f.longest_zero_lines >= kFewLastLines &&
+                      f.longest_zero_lines * f.plan.line_bytes >= kFewLastBytes;
+    if (last || f.longest_zero_lines >= std::max(kFewLines, f.plan.lines / 64)) {
       return report(m, "zero-regions",
                     "expected weights, as {} of {} like it have in all {}, found zeros in {} of {}, from "
                     "{} on {} one after the other",
                     kind.members - kind.with_lines, kind.members, line, f.zero_lines, f.plan.lines,
                     f.first_zero_line, f.longest_zero_lines);
     }
-    if (f.sampled >= 16 * f.columns && f.zero_columns >= std::max(kFewLines, f.columns / 32)) {
+    if (f.zero_columns >= std::max(kFewLines, f.columns / 32)) {
       return report(m, "zero-regions",
                     "expected weights, as {} of {} like it have in all {}, found zeros in {} of {}",
                     kind.members - kind.with_columns, kind.members, column, f.zero_columns, f.columns);
@@ -238,17 +265,24 @@ class Content {
 
   bool check_rows(const Member& m) {
     const MatrixFigures& f = *m.figures;
-    if (!m.is_linear || !f.plan.is_rows) return false;
+    if (!f.plan.is_rows) return false;
+    // Tokens that were never trained may all have one row, or that of the token before.
+    const uint64_t once = f.repeated_lines - f.doubled_lines;
+    if (is_embedding(m) && 4 * once >= f.plan.lines) {
+      return report(m, "repeated-rows", "expected a row a token, found {} of {} equal to an earlier one",
+                    f.repeated_lines, f.plan.lines);
+    }
+    if (!m.is_linear) return false;
     if (f.repeated_lines > 0 && f.plan.lines > 1 && is_router(m.name)) {
       return report(m, "repeated-rows", "expected a row an expert, found {} of {} equal to an earlier one",
                     f.repeated_lines, f.plan.lines);
     }
     if (f.plan.lines < 8) return false;
-    if (4 * f.echo_lines > 3 * f.plan.sampled()) {
+    if (4 * f.echo_lines > 3 * f.plan.lines) {
       return report(m, "repeated-rows",
                     "expected columns that differ, found one half, or every second column, equal to "
                     "the others in {} of {} rows that were looked at",
-                    f.echo_lines, f.plan.sampled());
+                    f.echo_lines, f.plan.lines);
     }
     // For tensor parallelism, heads of keys and values are repeated. Each head is repeated as a whole.
     const bool kv = m.name.find(".k_proj") != m.name.npos || m.name.find(".v_proj") != m.name.npos;
@@ -280,18 +314,21 @@ class Content {
   /// Checks float scales of rows, blocks or groups. Reports a single scale for all of them if other matrices
   /// have several scales. Also reports a scale that is hundreds of times larger than the others.
   bool check_float_scales(const Member& m) {
-    if (!has_float_scales(m)) return false;
-    constexpr double kFarthest = 9;  // octaves
+    constexpr uint64_t kSomeScales = 8;
+    if (!m.is_linear || m.scale_figures == nullptr || m.scale_figures->counted < kSomeScales) return false;
+    constexpr double kFarthest = 7;  // octaves
     const MatrixFigures& scales = *m.scale_figures;
     // Rows of zeros may have any scale.
-    if (m.figures->zero_lines == 0 && scales.log2_amax - scales.log2_mean > kFarthest &&
-        std::isfinite(scales.log2_mean)) {
+    if (m.figures->zero_lines + m.figures->zero_columns == 0 &&
+        scales.log2_amax - scales.log2_mean > kFarthest && std::isfinite(scales.log2_mean)) {
       return report(m, "suspicious-scale",
                     "expected scales of one order of magnitude, found {:.3g} beside {:.3g}, their mean",
                     std::exp2(scales.log2_amax), std::exp2(scales.log2_mean));
     }
     // In other formats, all rows may have the scale of the whole matrix.
-    if (m.figures->plan.kind != NumberKind::kInt4 || !is_flat(scales) || 8 * flat_ > scaled_) return false;
+    if (!has_float_scales(m) || m.figures->plan.kind != NumberKind::kInt4 || !is_flat(scales) ||
+        8 * flat_ > scaled_)
+      return false;
     return report(m, "odd-codes",
                   "expected scales that differ, as {} of {} matrices have, found {:.3g} for all",
                   scaled_ - flat_, scaled_, std::exp2(scales.log2_amax));
@@ -299,7 +336,7 @@ class Content {
   static bool has_float_scales(const Member& m) {
     constexpr uint64_t kFewScales = 16;
     return m.is_linear && m.scale_figures != nullptr && m.scale_figures->plan.kind != NumberKind::kE8m0 &&
-           m.scale_figures->sampled >= kFewScales;
+           m.scale_figures->counted >= kFewScales;
   }
   static bool is_flat(const MatrixFigures& scales) {
     return std::fabs(scales.log2_amax - scales.log2_rms) < 1e-6;
@@ -308,7 +345,7 @@ class Content {
   bool check_block_scales(const Member& m) {
     const MatrixFigures& f = *m.figures;
     const bool is_mx8 = m.scale_figures != nullptr && m.scale_figures->plan.kind == NumberKind::kE8m0;
-    if ((f.plan.kind != NumberKind::kE2m1 && !is_mx8) || f.sampled < 4 * kFewNumbers) return false;
+    if ((f.plan.kind != NumberKind::kE2m1 && !is_mx8) || f.counted < 4 * kFewNumbers) return false;
     const MatrixFigures* scales = f.plan.scale_bytes > 0 ? &f : m.scale_figures;
     if (scales == nullptr) return false;
     constexpr double kWidest = 3;  // standard deviation in octaves; trained weights have less than 1
@@ -338,9 +375,9 @@ class Content {
   std::span<Member> members_;
   LintReporter& sink_;
   /// For one kind of matrix, the number of matrices in all layers and experts, and the number of those with
-  /// zero rows or columns.
+  /// zero rows or columns, and with many.
   struct Zeros {
-    size_t members = 0, with_lines = 0, with_columns = 0;
+    size_t members = 0, with_lines = 0, with_columns = 0, with_many = 0;
   };
   std::map<std::string, Zeros> zeros_;
   /// Number of matrices with float scales; of these, number with only one scale.

@@ -18,12 +18,16 @@ bool is_shared_by_design(const std::string& name) {
 bool is_constant(const Member& m) {
   // If all numbers are equal, the RMS is equal to the amax. With block scales, the RMS may be unknown.
   const MatrixFigures& f = *m.figures;
-  return !std::isfinite(f.log2_rms) || std::fabs(f.log2_rms - f.log2_amax) < 1e-6 || f.constant_share > 0.99;
+  // Of floats, the most frequent exponent is counted, and a router's biases may all have one.
+  const bool floats = width_of(f.plan.kind) > 1;
+  return !std::isfinite(f.log2_rms) || std::fabs(f.log2_rms - f.log2_amax) < 1e-6 ||
+         (!floats && f.constant_share > 0.99);
 }
 
 }  // namespace
 
 void lint_identical(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
+  constexpr uint64_t kLeastOfRouter = 16;
   constexpr uint64_t kLeastBytes = 64;  // smaller matrices may be equal by chance or by design
   struct Key {
     uint64_t hash, bytes;
@@ -36,7 +40,10 @@ void lint_identical(const LintInput& s, std::span<Member> members, LintReporter&
     const uint64_t least = std::min<uint64_t>(bytes, s.tensors[f.tensor].bytes());
     const bool vector =
         s.tensors[f.tensor].shape.size() == 1 && m.at.layer >= 0 && m.name.find("inv_freq") == m.name.npos;
-    if ((!m.is_linear && !vector) || is_constant(m) || least < kLeastBytes || is_shared_by_design(m.name))
+    // A router's biases are floats that training moved, if only four.
+    const bool router = vector && m.name.find("gate.") != m.name.npos && m.name.ends_with("bias");
+    if ((!m.is_linear && !vector) || is_constant(m) || least < (router ? kLeastOfRouter : kLeastBytes) ||
+        is_shared_by_design(m.name))
       continue;
     equal[{f.ordered, bytes}].push_back(&m);
   }

@@ -14,10 +14,10 @@ namespace {
 /// True if a config states enough about its model for a comparison with the tensors. Most hand-written
 /// configs state next to nothing.
 bool describes_model(const Json& config) {
-  int said = 0;
+  int configured = 0;
   for (const char* key : {"hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads"})
-    said += config.contains(key) && !config[key].is_null();
-  return said >= 2;
+    configured += config.contains(key) && !config[key].is_null();
+  return configured >= 2;
 }
 
 /// Reports tensors that are missing, and tensors that the family does not have.
@@ -30,7 +30,6 @@ class PresenceLint : public FamilyLint {
     check_unexpected();
   }
 
- private:
   void check_missing() {
     for (size_t i = 0; i < there_.rows().size(); ++i) {
       const FamilyRow& row = there_.rows()[i];
@@ -45,20 +44,55 @@ class PresenceLint : public FamilyLint {
         if (!sizes_.holds(row.when, layer) || there_.is_replaced(i, layer)) continue;
         ++wanted;
         if (there_.count(i, layer) > 0 || has_scale_alone(row, layer)) continue;
-        if (missing++ == 0) first = name_in_layer(row, layer);
+        if (missing++ == 0) first = there_.name_in_layer(row, layer);
       }
       if (missing == 0) continue;
       x_.facts.embedding_reported = x_.facts.embedding_reported || row.kind == ParameterKind::kEmbedding;
       std::string more =
           row.has_layer && wanted > 1 ? fmt::format(", in {} of {} layers", missing, wanted) : "";
-      reporter_.add("tensor-missing", {"", first}, "expected {}as every model of {} has, found none{}",
-                    shape_phrase(row), model_.model_type, more);
+      reporter_.add("tensor-missing", {"", first},
+                    fmt::format("expected {}as every model of {} has, found {}{}", shape_phrase(row),
+                                model_.model_type, fused_with(first), more),
+                    facts_of(row));
     }
   }
+  /// Returns "none", or the linear that holds rows of a tensor together with those of others.
+  std::string fused_with(const std::string& tensor) const {
+    const std::string_view module = module_of(tensor), leaf = leaf_of(module);
+    const bool of_qkv = leaf == "q_proj" || leaf == "k_proj" || leaf == "v_proj";
+    const bool of_pair = leaf == "gate_proj" || leaf == "up_proj";
+    for (const char* fused : {"qkv_proj", "qkv", "query_key_value", "W_pack", "gate_up_proj"}) {
+      if (!(std::string_view(fused) == "gate_up_proj" ? of_pair : of_qkv)) continue;
+      const std::string name = fmt::format("{}.{}", parent_of(module), fused);
+      const auto at = std::ranges::lower_bound(s_.tensors, name + ".", {}, &TensorInfo::name);
+      if (at != s_.tensors.end() && at->name.starts_with(name + "."))
+        return fmt::format("it within {}, which loaders of {} do not split", name, model_.model_type);
+    }
+    return "none";
+  }
+  /// Returns the key that decides whether a layer has a row. If the key contradicts another, that is the
+  /// cause.
+  LintFacts facts_of(const FamilyRow& row) const {
+    LintFacts facts;
+    for_each_term(row.when, [&](std::string_view term) {
+      if (!term.starts_with('@') && !term.starts_with("!@")) return;
+      const bool of_mlp = term.ends_with("dense") || term.ends_with("sparse") || term.ends_with("hash");
+      std::string_view keys = (of_mlp ? model_.family->mlp : model_.family->mixer).keys;
+      while (!keys.empty()) {
+        const size_t end = std::min(keys.find(", "), keys.size());
+        const std::string_view key = keys.substr(0, end);
+        if (sizes_.stated(key) != nullptr) facts = {std::string(key), row.name, "impossible-setting"};
+        keys.remove_prefix(std::min(end + 2, keys.size()));
+      }
+    });
+    return facts;
+  }
+
+ private:
   /// True if only a global scale is there and the codes are missing. That is reported with the module.
   bool has_scale_alone(const FamilyRow& row, int64_t layer) const {
     if (row.kind > ParameterKind::kEmbedding || row.has_expert) return false;
-    const std::string name = name_in_layer(row, layer);
+    const std::string name = there_.name_in_layer(row, layer);
     const std::string module(module_of(name));
     return std::any_of(nvfp4_dialects().begin(), nvfp4_dialects().end(),
                        [&](const Nvfp4Dialect& d) { return s_.find(module + d.global_scale).has_value(); });
@@ -82,6 +116,15 @@ class PresenceLint : public FamilyLint {
       const FamilyRow& row = there_.rows()[i];
       size_t count = 0, first = 0;
       int64_t layer = -1;
+      if (is_of_quantizers(row) && !there_.counts(i).empty()) {
+        const auto& [at, tensors] = *there_.counts(i).begin();
+        const TensorInfo& t = s_.tensors[there_.first(i, at)];
+        reporter_.add(
+            "tensor-unknown", s_.at(there_.first(i, at)),
+            "expected a name that loaders of {} take in floats, found {}, which only quantizers write",
+            model_.model_type, describe(t));
+        continue;
+      }
       for (const auto& [at, tensors] : there_.counts(i)) {
         if (sizes_.holds(row.when, at)) continue;
         if (count == 0) {
@@ -91,12 +134,19 @@ class PresenceLint : public FamilyLint {
         count += tensors;
       }
       if (count == 0) continue;
-      reporter_.add("tensor-unknown", s_.at(first), "expected none{}{} by config.json ({}), found {}",
-                    layer >= 0 ? fmt::format(" in layer {}", layer) : "", and_more(count, ", nor {} more"),
-                    row.when, describe(s_.tensors[first]));
+      reporter_.add("tensor-unknown", s_.at(first),
+                    fmt::format("expected none{}{} by config.json ({}), found {}",
+                                layer >= 0 ? fmt::format(" in layer {}", layer) : "",
+                                and_more(count, ", nor {} more"), row.when, describe(s_.tensors[first])),
+                    facts_of(row));
     }
     if (model_.family->is_open || model_.is_nested) return check_unknown_in_layers();
     for (const UnknownTensors& u : there_.unknown()) report_unknown(u);
+  }
+  /// True for names of experts that quantizers give to linears which are stored otherwise in floats.
+  bool is_of_quantizers(const FamilyRow& row) const {
+    return row.is_alias && row.has_expert && !model_.family->is_open && s_.quantization.is_null() &&
+           s_.layout.empty();
   }
   /// Reports unknown tensors beside known modules of a layer. This is for models that have further parts
   /// elsewhere.
@@ -137,11 +187,15 @@ std::optional<int64_t> FamilySubject::experts() const {
   return sizes.number(model.family->experts.count);
 }
 
+void lint_missing_tensors(FamilySubject& subject, LintReporter& reporter) {
+  PresenceLint(subject, reporter).check_missing();
+}
+
 ModelFacts lint_family(const LintInput& s, LintReporter& reporter) {
   if (!s.is_directory || !s.config.is_object() || s.tensors.empty()) return {};
   const auto model = find_language_model(s.config);
   if (!model || !describes_model(*model->config)) return {};
-  const FamilyPresence there(s, *model);
+  const FamilyPresence there(find_family_tensors(s, *model), *model);
   FamilySubject x{.input = s,
                   .model = *model,
                   .there = there,
@@ -154,6 +208,7 @@ ModelFacts lint_family(const LintInput& s, LintReporter& reporter) {
   lint_family_sizes(x, reporter);
   if (!s.is_part && x.is_own_class) PresenceLint(x, reporter).run();
   if (!s.is_part) check_prefix(s, *model, reporter);
+  lint_family_parts(x, reporter);
   x.facts.experts = x.experts();
   if (const auto tied = x.sizes.number("tie_word_embeddings")) x.facts.tied = *tied != 0;
   x.facts.family = model->family;

@@ -24,6 +24,9 @@ struct ModelFacts {
   std::set<size_t> reported;  ///< tensors whose shape was reported
 };
 
+/// Reports names of all tensors that have a part which loaders do not expect, such as that of a wrapper.
+void lint_name_prefix(const LintInput& input, LintReporter& reporter);
+
 /// Compares every tensor with the row of its family and with config.json.
 ModelFacts lint_family(const LintInput& input, LintReporter& reporter);
 

@@ -44,6 +44,11 @@ void lint_family_switches(FamilySubject& subject, LintReporter& reporter);
 /// Compares keys that state sizes with all tensors, and each tensor with most others.
 void lint_family_sizes(FamilySubject& subject, LintReporter& reporter);
 
+/// Reports tensors that are missing although config.json and the rows ask for them.
+void lint_missing_tensors(FamilySubject& subject, LintReporter& reporter);
+/// Checks the parts of a family that have rows of their own: drafts, towers, tables of n-grams.
+void lint_family_parts(FamilySubject& subject, LintReporter& reporter);
+
 /// The shape that a row's tensors should have by `sizes`.
 struct ExpectedShape {
   std::optional<int64_t> e, n, k;

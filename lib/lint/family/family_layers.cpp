@@ -20,7 +20,7 @@ class LayerLint : public FamilyLint {
  private:
   void check_count() {
     if (there_.layers().empty()) return;
-    const auto said = sizes_.number("num_hidden_layers");
+    const auto configured = sizes_.number("num_hidden_layers");
     const int64_t last = there_.layers().back();
     const auto is_draft = [&](int64_t layer) {
       for (size_t i = 0; i < there_.rows().size(); ++i) {
@@ -28,14 +28,15 @@ class LayerLint : public FamilyLint {
       }
       return false;
     };
-    int64_t end = last + 1;
+    // If numbers begin at 1, another rule reports it.
+    int64_t end = last + (there_.layers().front() == 1 && configured && last >= *configured ? 0 : 1);
     while (end > 0 && is_draft(end - 1)) --end;
-    const std::string found = said ? fmt::format("{}", *said) : "none";
+    const std::string found = configured ? fmt::format("{}", *configured) : "none";
     if (sizes_.stated("num_hidden_layers") == nullptr) {
-      if (said == end) return;
+      if (configured == end) return;
       reporter_.add("odd-setting", {"config.json", "num_hidden_layers"},
                     "expected the count of layers, {}, found none", end);
-    } else if (said && end > *said) {
+    } else if (configured && end > *configured) {
       reporter_.add("layers-extra", {"config.json", "num_hidden_layers"},
                     "expected {} as tensors of layer {} say, found {}", end, end - 1, found);
     } else {

@@ -25,8 +25,7 @@ std::string form_of(const FamilyRow& row) {
 
 }  // namespace
 
-FamilyPresence::FamilyPresence(const LintInput& s, const LanguageModel& model)
-    : all_(find_family_tensors(s, model)) {
+FamilyPresence::FamilyPresence(FamilyTensors tensors, const LanguageModel& model) : all_(std::move(tensors)) {
   for (const FamilyRow& row : all_.rows) forms_.push_back(form_of(row));
   counts_.resize(all_.rows.size());
   firsts_.resize(all_.rows.size());
@@ -77,10 +76,10 @@ bool FamilyPresence::any_in(const std::string& form, size_t row, int64_t layer) 
   return false;
 }
 
-std::string name_in_layer(const FamilyRow& row, int64_t layer) {
+std::string FamilyPresence::name_in_layer(const FamilyRow& row, int64_t layer) const {
   std::string name = row.name;
   if (const size_t at = name.find('#'); at != name.npos && layer >= 0)
-    name.replace(at, 1, fmt::format("{}", layer));
+    name.replace(at, 1, fmt::format("{}", layer - all_.offset));
   return name;
 }
 

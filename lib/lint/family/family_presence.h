@@ -11,7 +11,7 @@ namespace twofour {
 /// Which rows of a family have tensors, for each layer. Tensors outside of layers count as layer -1.
 class FamilyPresence {
  public:
-  FamilyPresence(const LintInput& input, const LanguageModel& model);
+  FamilyPresence(FamilyTensors tensors, const LanguageModel& model);
 
   const std::vector<FamilyRow>& rows() const { return all_.rows; }
   const std::vector<FamilyTensor>& tensors() const { return all_.tensors; }
@@ -20,6 +20,8 @@ class FamilyPresence {
   const std::vector<int64_t>& layers() const { return all_.layers; }
   /// The layers in which a row may have tensors.
   std::vector<int64_t> layers_of(const FamilyRow& row) const;
+  /// Returns a row's name in a layer: "model.layers.3.mlp.gate.weight".
+  std::string name_in_layer(const FamilyRow& row, int64_t layer) const;
   const FamilyRow& row_of(const FamilyTensor& tensor) const {
     return all_.rows[static_cast<size_t>(tensor.row)];
   }
@@ -47,8 +49,5 @@ class FamilyPresence {
   std::vector<std::string> forms_;  ///< form of each row
   bool has_own_names_ = true;
 };
-
-/// Returns a row's name in a layer: "model.layers.3.mlp.gate.weight".
-std::string name_in_layer(const FamilyRow& row, int64_t layer);
 
 }  // namespace twofour

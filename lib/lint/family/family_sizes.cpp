@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "lib/base/findings/and_more.h"
-#include "lib/lint/family/blame.h"
 #include "lib/lint/family/family_checks.h"
+#include "lib/lint/family/size_votes.h"
 #include "lib/source/checkpoint/gate_up_order.h"
 #include "lib/source/checkpoint/model_config.h"
 
@@ -41,6 +41,8 @@ class SizeLint : public FamilyLint {
     if (!s_.is_part && !s_.lacks_files && *model_.family->experts.count != '\0') {
       for (const auto& [place, count] : most_experts) {
         const auto row = static_cast<size_t>(place.first);
+        // Another rule reports gaps in the numbers.
+        if (static_cast<int64_t>(there_.count(row, place.second)) < count) continue;
         votes.add(model_.family->experts.count, count, there_.first(row, place.second));
       }
     }
@@ -69,22 +71,26 @@ class SizeLint : public FamilyLint {
 
   void report_key(const WrongKey& w) {
     if (!x_.blamed.insert(w.key).second) return;
-    const Json* said = sizes_.stated(w.key);
-    std::string found = said != nullptr ? quoted_setting(*said)
-                        : w.said        ? fmt::format("none, for which {} has {}", model_.model_type, *w.said)
-                                        : "none";
+    const Json* configured = sizes_.stated(w.key);
+    std::string found = configured != nullptr ? quoted_setting(*configured)
+                        : w.configured
+                            ? fmt::format("none, for which {} has {}", model_.model_type, *w.configured)
+                            : "none";
     const TensorInfo& first = s_.tensors[w.first];
     std::string more = and_more(w.tensors, " and {} more");
     // The expression is shown if it has other factors than the key.
     const std::string by = w.expression == w.key ? "" : fmt::format(" ({})", w.expression);
     const bool is_vocab = w.key == "vocab_size";
-    if (is_vocab && w.said && w.found > *w.said && w.found % 64 == 0 && w.found - *w.said < 1024) {
+    if (is_vocab && w.configured && w.found > *w.configured && w.found % 64 == 0 &&
+        w.found - *w.configured < 1024) {
       reporter_.add("padded-vocabulary", {"config.json", w.key}, "expected {} as {}{} has {}, found {}",
                     w.found, first.name, more, describe(first), found);
       return;
     }
-    reporter_.add("config-shape", {"config.json", w.key}, "expected {} as {}{} has {}{}, found {}", w.found,
-                  first.name, more, describe(first), by, found);
+    std::string others;
+    for (const auto& [key, value] : w.others) others += fmt::format(", or {} of {}", key, value);
+    reporter_.add("config-shape", {"config.json", w.key}, "expected {}{} as {}{} has {}{}, found {}", w.found,
+                  others, first.name, more, describe(first), by, found);
   }
 
   /// True if another rule reports the fault: an expert differs from its siblings, a weight is stored twice,
@@ -110,7 +116,8 @@ class SizeLint : public FamilyLint {
   void report_odd_tensors() {
     struct Odd {
       size_t first, count = 0;
-      std::string expected;
+      std::string expected{};
+      int64_t numbers = 0;  ///< expected numbers in a tensor
     };
     std::map<std::tuple<int32_t, int64_t, int64_t, int64_t, int32_t>, Odd> odd;
     std::vector<std::optional<ExpectedShape>> cache(there_.rows().size());
@@ -139,13 +146,25 @@ class SizeLint : public FamilyLint {
       o.first = t.tensor;
       const LogicalShape wanted{cached->e.value_or(t.shape->e), cached->n.value_or(t.shape->n),
                                 row.k.empty() ? -1 : cached->k.value_or(t.shape->k)};
+      o.numbers = std::abs(wanted.e * wanted.n * wanted.k);
       o.expected = fmt::format("{} ({}{}{} of config.json), found {}", shape_text(wanted), row.n,
                                row.k.empty() ? "" : " x ", row.k, shape_text(*t.shape));
     }
     for (const auto& [key, o] : odd) {
+      if (is_bf16_called_f32(o.first, o.numbers)) {
+        reporter_.add("tensor-type", s_.at(o.first), "expected BF16, of which it has as many bytes as {}{}",
+                      o.expected, and_more(o.count, ", and in {} more"));
+        continue;
+      }
       reporter_.add("config-shape", s_.at(o.first), "expected {}{}", o.expected,
                     and_more(o.count, ", and in {} more"));
     }
+  }
+  /// True if a header says F32 of a tensor whose bytes are as many as its numbers by config.json have in
+  /// BF16.
+  bool is_bf16_called_f32(size_t tensor, int64_t numbers) const {
+    const TensorInfo& t = s_.tensors[tensor];
+    return t.dtype == DType::kF32 && static_cast<int64_t>(t.bytes()) == 2 * numbers;
   }
   void report_rank(const FamilyTensor& t, const FamilyRow& row) {
     const TensorInfo& info = s_.tensors[t.tensor];
@@ -178,7 +197,18 @@ std::string shape_text(const LogicalShape& s) {
 }
 
 std::string ExpectedShape::text(const FamilyRow& row) const {
-  return shape_text({e.value_or(-1), *n, row.k.empty() ? -1 : *k});
+  switch (row.kind) {
+    case ParameterKind::kPatches:
+      return fmt::format("[{}, 3, {}, {}]", *n, *k, *k);
+    case ParameterKind::kTwoPatches:
+      return fmt::format("[{}, 3, 2, {}, {}]", *n, *k, *k);
+    case ParameterKind::kGrid:
+      return fmt::format("[{}, {}, {}]", *n, *n, *k);
+    case ParameterKind::kConvolution:
+      return fmt::format("[{}, 1, {}]", *n, *k);
+    default:
+      return shape_text({e.value_or(-1), *n, row.k.empty() ? -1 : *k});
+  }
 }
 
 ExpectedShape expected_shape(const FamilySubject& subject, const FamilyRow& row, int64_t layer) {

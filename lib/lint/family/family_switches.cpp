@@ -35,16 +35,16 @@ class SwitchLint : public FamilyLint {
       for (const int64_t layer : there_.layers_of(row)) {
         if (!sizes_.holds(others, layer) || there_.is_replaced(i, layer)) continue;
         if (there_.count(i, layer) == 0) {
-          if (lacking++ == 0) lacks = name_in_layer(row, layer);
+          if (lacking++ == 0) lacks = there_.name_in_layer(row, layer);
         } else if (there++ == 0) {
           first = there_.first(i, layer);
         }
       }
     }
     if (on ? there > 0 || lacking == 0 : there == 0 || lacking > there) return;
-    const Json* said = sizes_.stated(key);
-    const std::string found =
-        said == nullptr ? fmt::format("none, which says {}", on ? "yes" : "no") : quoted_setting(*said);
+    const Json* configured = sizes_.stated(key);
+    const std::string found = configured == nullptr ? fmt::format("none, which says {}", on ? "yes" : "no")
+                                                    : quoted_setting(*configured);
     sizes_.set(key, on ? 0 : 1);
     if (!x_.is_own_class) return;
     x_.blamed.insert(key);

@@ -70,7 +70,8 @@ int64_t codes_in_word(const Json& quantization) {
       if (!group.is_object() || !group.contains("weights")) continue;
       const Json& weights = group["weights"];
       const bool is_int = weights.is_object() && weights.contains("type") && weights["type"] == "int";
-      if (const int64_t said = bits_of(weights, "num_bits"); is_int && said > 0) bits = said;
+      if (const int64_t configured = bits_of(weights, "num_bits"); is_int && configured > 0)
+        bits = configured;
     }
   }
   return bits == 2 || bits == 8 ? 32 / bits : 8;
@@ -79,8 +80,9 @@ int64_t codes_in_word(const Json& quantization) {
 /// Finds the row of a family for each name. It caches names that differ only in their numbers.
 class TensorMatcher {
  public:
-  TensorMatcher(const LintInput& input, const LanguageModel& model, FamilyTensors& all)
-      : s_(input), all_(all), names_(all.rows), sizes_(*model.family, *model.config) {
+  TensorMatcher(const LintInput& input, const LanguageModel& model, FamilyTensors& all,
+                const PartRows* part = nullptr)
+      : s_(input), all_(all), part_(part), names_(all.rows), sizes_(*model.family, *model.config) {
     pack_ = codes_in_word(input.quantization);
     for (const Nvfp4Linear& m : input.modules) {
       if (m.dialect->stacked) stacks_.emplace(m.codes, &m);
@@ -91,9 +93,14 @@ class TensorMatcher {
     std::set<int64_t> layers;
     for (size_t i = 0; i < s_.tensors.size(); ++i) {
       folded_.fold(s_.tensors[i].name);
-      const auto& numbers = folded_.numbers;
-      const int32_t row = find();
-      if (has_layer_ && is_main_) layers.insert(numbers[0]);
+      auto& numbers = folded_.numbers;
+      if (part_ != nullptr) numbers[0] += part_->offset;
+      // Modules of a part may have numbers that are not those of layers: "mm_projector.proj.2".
+      const auto exact = part_ != nullptr ? names_.find(s_.tensors[i].name) : std::span<const size_t>();
+      const int32_t row = exact.empty() ? find() : static_cast<int32_t>(exact[0]);
+      if (part_ != nullptr && (row < 0 || is_of_other_layer(row))) continue;
+      if (part_ != nullptr ? all_.rows[static_cast<size_t>(row)].has_layer : has_layer_ && is_main_)
+        layers.insert(numbers[0]);
       if (row == kIgnored) continue;
       if (row < 0) {
         UnknownTensors& u = all_.unknown[static_cast<size_t>(-row - 2)];
@@ -110,6 +117,12 @@ class TensorMatcher {
 
  private:
   static constexpr int32_t kIgnored = -1;
+
+  /// True if a tensor of a part is in a layer that is not the part's.
+  bool is_of_other_layer(int32_t row) const {
+    const int64_t number = folded_.numbers[0] - part_->offset;
+    return all_.rows[static_cast<size_t>(row)].has_layer && (number < part_->first || number >= part_->end);
+  }
 
   /// Returns the row of the folded name. The result is kIgnored, or a number below it for a name in
   /// `unknown`.
@@ -143,7 +156,7 @@ class TensorMatcher {
     };
     if (const auto rows = names_.find(name); !rows.empty())
       return known(static_cast<int32_t>(rows[0]), rows.subspan(1));
-    if (is_aside(name) || belongs_to_known(name)) return known(kIgnored);
+    if (part_ != nullptr || is_aside(name) || belongs_to_known(name)) return known(kIgnored);
     all_.unknown.push_back({name, 0, 0});
     return known(-1 - static_cast<int32_t>(all_.unknown.size()));
   }
@@ -159,6 +172,9 @@ class TensorMatcher {
   /// True for tensors of quantizers, caches and adapters that are beside a linear. Other rules check them.
   bool belongs_to_known(const std::string& name) const {
     const std::string_view leaf = leaf_of(name);
+    // Parts of layouts belong to artifacts.
+    if (s_.layout.empty() && !s_.has_manifest && (leaf.ends_with("_comp") || leaf.ends_with("_meta")))
+      return false;
     for (const char* part :
          {"scale",       "zero",     "shape",    "g_idx",     "inv_freq", "amax",   "lora",
           "masked_bias", "hadamard", "rotation", "smooth",    "comp",     "meta",   "packed",
@@ -186,6 +202,15 @@ class TensorMatcher {
         return std::nullopt;
       case Kind::kConvolution:
         if (d.size() == 3 && d[1] == 1) return LogicalShape{-1, d[0], d[2]};
+        return std::nullopt;
+      case Kind::kPatches:
+        if (d.size() == 4 && d[1] == 3 && d[2] == d[3]) return LogicalShape{-1, d[0], d[3]};
+        return std::nullopt;
+      case Kind::kTwoPatches:
+        if (d.size() == 5 && d[1] == 3 && d[2] == 2 && d[3] == d[4]) return LogicalShape{-1, d[0], d[4]};
+        return std::nullopt;
+      case Kind::kGrid:
+        if (d.size() == 3 && d[0] == d[1]) return LogicalShape{-1, d[0], d[2]};
         return std::nullopt;
       case Kind::kRowStack:
       case Kind::kColumnStack: {
@@ -215,8 +240,12 @@ class TensorMatcher {
     if (name.ends_with(".qweight")) {
       const auto scales = s_.find(std::string(module_of(name)) + ".scales");
       if (!scales || s_.tensors[*scales].shape.size() != 2) return std::nullopt;
-      const bool along_k = s_.tensors[*scales].shape[1] == d[1];  // GPTQ's words; AWQ's words are along N
-      return along_k ? LogicalShape{-1, d[1], d[0] * pack_} : LogicalShape{-1, d[1] * pack_, d[0]};
+      const int64_t n = s_.tensors[*scales].shape[1];
+      // AWQ's words are along N, GPTQ's along K. GPTQ's zero points are packed along N.
+      if (n != d[1]) return LogicalShape{-1, d[1] > 0 && n % d[1] == 0 ? n : d[1] * pack_, d[0]};
+      const auto zeros = s_.find(std::string(module_of(name)) + ".qzeros");
+      const int64_t words = zeros && s_.tensors[*zeros].shape.size() == 2 ? s_.tensors[*zeros].shape[1] : 0;
+      return LogicalShape{-1, n, d[0] * (words > 0 && n % words == 0 ? n / words : pack_)};
     }
     if (t.dtype == DType::kI32) return LogicalShape{-1, d[0], d[1] * pack_};
     const bool pairs =
@@ -227,6 +256,7 @@ class TensorMatcher {
   static constexpr int64_t kLargest = int64_t{1} << 40;
   const LintInput& s_;
   FamilyTensors& all_;
+  const PartRows* part_;  ///< nullptr: the rows are those of the family
   const FamilyNames names_;
   const FamilySizes sizes_;
   int64_t pack_ = 8;
@@ -243,6 +273,14 @@ FamilyTensors find_family_tensors(const LintInput& input, const LanguageModel& m
   all.rows = family_rows(model.family->parameters);
   all.tensors.reserve(input.tensors.size() / 2);
   TensorMatcher(input, model, all).match();
+  return all;
+}
+
+FamilyTensors find_part_tensors(const LintInput& input, const LanguageModel& model, PartRows part) {
+  FamilyTensors all;
+  all.rows = std::move(part.rows);
+  all.offset = part.offset;
+  TensorMatcher(input, model, all, &part).match();
   return all;
 }
 

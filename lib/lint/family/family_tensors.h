@@ -48,7 +48,20 @@ struct FamilyTensors {
   std::vector<FamilyTensor> tensors;  ///< in the order of LintInput::tensors
   std::vector<UnknownTensors> unknown;
   std::vector<int64_t> layers;  ///< layers that have any tensor, ascending
+  /// Number of a layer in the model minus the number in its name. It is not 0 for drafts with names of their
+  /// own: "mtp.layers.0" is the layer behind the last.
+  int64_t offset = 0;
 };
+/// Assigns all tensors to the rows of the model's family.
 FamilyTensors find_family_tensors(const LintInput& input, const LanguageModel& model);
+
+/// A part of a family, such as a draft or a tower, whose parameters have rows of their own.
+struct PartRows {
+  std::vector<FamilyRow> rows;
+  int64_t offset = 0;             ///< as in FamilyTensors
+  int64_t first = 0, end = 1000;  ///< layers of the part, by the numbers in names
+};
+/// Assigns tensors to the rows of a part. Tensors of other names are left out.
+FamilyTensors find_part_tensors(const LintInput& input, const LanguageModel& model, PartRows part);
 
 }  // namespace twofour

@@ -61,28 +61,6 @@ bool has_vocabulary(const LintInput& s) {
   return false;
 }
 
-void check_templates(const LintInput& s, const Json& tokenizer, LintReporter& reporter) {
-  if (!tokenizer.is_object() || !tokenizer.contains("chat_template") ||
-      is_absent(s.path / "chat_template.jinja"))
-    return;
-  const Json& own = tokenizer["chat_template"];
-  if (own.is_null()) return;
-  const auto trimmed = [](std::string text) {
-    while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
-    return text;
-  };
-  std::string file;
-  try {
-    file = trimmed(read_text(s.path / "chat_template.jinja"));
-  } catch (const Error& e) {
-    reporter.add("bad-config", {"chat_template.jinja", ""}, damage_of(e, s.path / "chat_template.jinja"));
-    return;
-  }
-  if (own.is_string() && trimmed(own.get<std::string>()) == file) return;
-  reporter.add("two-chat-templates", {"tokenizer_config.json", "chat_template"},
-               "expected none beside chat_template.jinja or the same, found another");
-}
-
 /// Returns the value of the first key in `keys` that has one; null: none has.
 Json first_of(const Json& json, std::initializer_list<const char*> keys) {
   for (const char* key : keys) {
@@ -204,7 +182,6 @@ void lint_auxiliary_files(const LintInput& s, LintReporter& reporter) {
   const Json tokenizer = read_lint_config(s.path, "tokenizer_config.json", reporter);
   const Json processor = read_lint_config(s.path, "processor_config.json", reporter);
   const Json preprocessor = read_lint_config(s.path, "preprocessor_config.json", reporter);
-  const Json generation = read_lint_config(s.path, "generation_config.json", reporter);
   const std::pair<const char*, const Json*> configs[] = {{"config.json", &s.config},
                                                          {"tokenizer_config.json", &tokenizer},
                                                          {"processor_config.json", &processor},
@@ -214,9 +191,8 @@ void lint_auxiliary_files(const LintInput& s, LintReporter& reporter) {
       check_auto_map(s, name, (*json)["auto_map"], reporter);
   }
   if (tokenizer.is_object()) check_tokenizer_files(s, tokenizer, reporter);
-  lint_tokenizer_file(s, reporter);
-  lint_token_settings(s, "generation_config.json", generation, reporter);
-  check_templates(s, tokenizer, reporter);
+  const std::optional<TokenTable> tokens = lint_tokenizer_file(s, tokenizer, reporter);
+  lint_templates(s, tokenizer, tokens ? &*tokens : nullptr, reporter);
   check_side_configs(s, reporter);
   check_readable(s, reporter);
   check_links(s, reporter);

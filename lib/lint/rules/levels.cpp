@@ -43,14 +43,13 @@ constexpr ProfileRow kRows[] = {
     {"no-config", kError, kError},
     {"config-disagrees", kWarning, kError},
     {"engine-lookup", kError, kError},
-    {"engine-limit", kWarning, kNote},
     {"unquantized-not-ignored", kError, kError},
     {"unused-pattern", kNote, kWarning},
     {"unreadable-pattern", kError, kError},
-    {"quantized-head", kWarning, kNote},
     // Files beside the weights.
     {"missing-sidecar", kError, kError},
     {"no-tokenizer", kWarning, kError},
+    {"missing-token", kError, kError},
     {"two-chat-templates", kWarning, kError},
 };
 

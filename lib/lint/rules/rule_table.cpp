@@ -1,4 +1,4 @@
-#include "lib/lint/rules/rules.h"
+#include "lib/lint/rules/rule_tables.h"
 
 namespace twofour {
 namespace {
@@ -20,6 +20,9 @@ constexpr LintRule kRules[] = {
     {"unfinished-download", kError, "A download was interrupted: a part of the file is here in place of the whole.",
      "Start the download again, which continues it, and check the file's size or hash.", "https://github.com/lyogavin/airllm/issues/137",
      "Weights behind the part are missing, or zeros that were set aside for them are loaded."},
+    {"blob-hash", kError, "A file of a Hub's cache has another hash than the one that names it.",
+     "Delete the blob and download it again.", "https://huggingface.co/docs/huggingface_hub/guides/manage-cache",
+     "Its bytes are not those that were published: weights are damaged, or another file's."},
     {"download-leftover", kNote, "Part of a download is left beside the files that it was for.",
      "Delete it.", "https://huggingface.co/docs/huggingface_hub/guides/download",
      "It takes space, and is published with the directory."},
@@ -112,6 +115,9 @@ constexpr LintRule kRules[] = {
     {"layers-missing", kError, "Layers that config.json promises have no tensors.",
      "Export them, too; compare with the source's names.", "https://github.com/vllm-project/vllm-omni/issues/1738",
      "Their weights stay uninitialized, or the load fails."},
+    {"layer-numbers", kError, "Numbers of layers do not begin at 0, have zeros before them, or leave a gap before the drafts.",
+     "Number the layers from 0 on in the names of all their tensors.", "https://github.com/vllm-project/vllm-omni/issues/1738",
+     "Engines load weights into other layers than they are for, or find none."},
     {"mtp-missing", kWarning, "config.json promises layers for multi-token prediction and the files hold none.",
      "Copy the source's MTP tensors, or set the count in config.json to 0.", kModelOpt2427,
      "Speculative decoding fails."},
@@ -130,6 +136,9 @@ constexpr LintRule kRules[] = {
     {"config-switch", kError, "A switch of config.json says that a model has tensors that it lacks, or lacks tensors that it has: biases, norms, shared experts.",
      "Set it to what the tensors show.", "https://github.com/QwenLM/Qwen3/issues/930",
      "Engines start from random numbers, or leave out what was trained."},
+    {"name-prefix", kError, "The names of all tensors have a part that loaders do not expect: that of a wrapper, or model twice.",
+     "Rename them: strip what torch.compile, FSDP, DataParallel, peft or a wrapper of your own put there.", "https://github.com/huggingface/transformers/issues/27025",
+     "No parameter has these names: one engine stops, another starts from random numbers."},
     {"tensor-missing", kError, "A tensor that every model of the family has is missing.",
      "Export it, too; compare with the source's names.", "https://github.com/vllm-project/vllm-omni/issues/1738",
      "Engines start from random numbers, as transformers does, or from whatever is in memory."},
@@ -155,7 +164,7 @@ constexpr LintRule kRules[] = {
     {"duplicate-key", kError, "A JSON object has a key twice.",
      "Remove the one that is not meant.", "https://www.rfc-editor.org/rfc/rfc8259#section-4",
      "Which of them counts depends on the reader, and safetensors and the index are refused."},
-    {"odd-setting", kError, "A count in config.json is not a whole number, or a switch neither true nor false.",
+    {"odd-setting", kError, "A setting in config.json or generation_config.json has a value that loaders do not take: a count that is not a whole number, a switch neither true nor false, a share above 1.",
      "Write the number or the switch as the source has it.", "",
      "Readers take it for something else or fail."},
     {"impossible-setting", kError, "A setting in config.json contradicts another.",
@@ -180,7 +189,7 @@ constexpr LintRule kRules[] = {
      "Write kv_cache_scheme and kv_cache_quant_algo as the scales were calibrated, or drop both.", "https://github.com/kvcache-ai/ktransformers/issues/1978",
      "Scales are dropped, or 1 is taken in their place and keys and values saturate."},
     {"engine-lookup", kWarning, "By an engine's own rules of names and patterns the config says another format of a module than it has, or the engine stops at the config.",
-     "Name modules as they are called in the files, in the lists and patterns that the engine reads; see formats/README.md.", "https://github.com/vllm-project/vllm/issues/55496",
+     "Let the config say of each module what is stored, by keys, names and patterns that the engine reads; see formats/README.md.", "https://github.com/vllm-project/vllm/issues/55496",
      "That engine reads codes of one format as those of another, or does not start."},
     {"engine-limit", kNote, "An engine has no loader for a format of this config, whatever the config says.",
      "Serve it with another engine, or convert what it cannot load.", "https://github.com/sgl-project/sglang/pull/38726",
@@ -219,6 +228,18 @@ constexpr LintRule kRules[] = {
     {"tokenizer-size", kWarning, "tokenizer.json has tokens that the embedding has no rows for, or far fewer than rows.",
      "Use the tokenizer that the model was trained with.", "https://huggingface.co/docs/transformers/main_classes/tokenizer",
      "Tokens without a row stop the run or read beyond the embedding; those of another model mean other texts."},
+    {"bad-tokenizer", kError, "tokenizer.json is not one that the tokenizers library takes: it has no model, or merges of words that its vocabulary lacks.",
+     "Copy the file of the model that the checkpoint was made from.", "https://huggingface.co/docs/tokenizers/api/models",
+     "The tokenizer does not load, and no text can be served."},
+    {"token-ids", kError, "Two tokens have one number, or files say different numbers or texts of one token.",
+     "Copy all files of the tokenizer from one place.", "https://huggingface.co/docs/transformers/main_classes/tokenizer",
+     "Texts are read with rows of other tokens, and generation ends elsewhere or not at all."},
+    {"missing-token", kWarning, "A special token, or one that a chat template writes, is not in the tokenizer.",
+     "Use the tokenizer and the template of one model; add the token where both were trained with it.", "https://huggingface.co/docs/transformers/chat_templating",
+     "It is split into letters, or gets a number without a row in the embedding."},
+    {"bad-chat-template", kError, "A chat template is empty, or Jinja does not parse it.",
+     "Copy the template of the model that the checkpoint was made from.", "https://huggingface.co/docs/transformers/chat_templating",
+     "Every conversation is refused, or an empty prompt is served."},
     {"two-chat-templates", kWarning, "tokenizer_config.json and chat_template.jinja hold different chat templates.",
      "Keep one.", "https://github.com/NVIDIA/Model-Optimizer/pull/2060",
      "Which of them counts depends on the engine, and prompts differ between engines."},
@@ -233,7 +254,7 @@ constexpr LintRule kRules[] = {
      "Nobody may use the checkpoint without asking.", true},
     // Scales that are one number
     {"unequal-global-scales", kError, "Gate and up (or q, k and v) have different global scales.",
-     "twofour convert folds them; or export again with the producer's fusion on.", "https://github.com/vllm-project/vllm/issues/54974",
+     "Export again with the producer's fusion on; twofour convert folds scales that differ by a factor of less than 10, and makes the rest permanent.", "https://github.com/vllm-project/vllm/issues/54974",
      "Engines take one for all and scale the rest wrongly."},
     {"unequal-input-scales", kNote, "Gate and up (or q, k and v) have different input scales.",
      "Calibrate them together.", "https://github.com/vllm-project/vllm/pull/26135",
@@ -295,6 +316,18 @@ constexpr LintRule kRules[] = {
      "Calibrate the KV cache of every layer, or remove all KV scales.", "https://github.com/vllm-project/vllm/pull/54705",
      "Engines fall back to 1, and keys or values beyond 448 are cut off."},
     // Content of weights
+    {"odd-region", kWarning, "A part of a matrix is not of the same weights as the rest: noise, text, one byte, no signs, or bytes that are there twice.",
+     "Compare with the source; copy or download the file again.", "",
+     "What the part held is lost, and every output that depends on it is wrong."},
+    {"outlier-weight", kWarning, "One number, row or column is far larger than the rest of its matrix.",
+     "Compare with the source: a flipped bit, or a row with another scale.", "",
+     "It drowns whatever else the matrix computes."},
+    {"uneven-parts", kWarning, "A half, a quarter or an eighth of a matrix is larger than the part before by a factor.",
+     "Compare with the source; ranks that were saved apart need one scale, or each its own.", "",
+     "All that the part computes is off by the factor."},
+    {"cut-off-weights", kWarning, "Far more FP8 weights are 448 than can be the largest of their scale.",
+     "Export again with the scale from the tensor's own maximum.", "",
+     "The scale is too small, and weights were cut off."},
     {"identical-weights", kWarning, "Two matrices that must differ are equal: one was copied over the other.",
      "Compare both with the source.", "https://github.com/ByteDance-Seed/VeOmni/pull/962",
      "What the other one held is lost."},
@@ -313,67 +346,25 @@ constexpr LintRule kRules[] = {
     {"scale-order", kWarning, "Block scales lie in another order than rows of the matrix: transposed, or in the order of a kernel.",
      "Store them as [N, K/16], rows first; kernels reorder them when they load.", "https://docs.nvidia.com/cuda/cublas/",
      "Each block is scaled by what belongs to another."},
-    // Artifacts
-    {"no-manifest", kError, "An artifact has lost twofour.json, which says what its tensors were made from.",
-     "Copy twofour.json from its origin, or write the artifact again.", "",
-     "No command reads the artifact without it."},
-    {"unknown-layout", kError, "A file of an artifact names a layout that this version does not know.",
-     "Use the version of twofour that wrote the artifact, or a newer one.", "",
-     "It reads neither the weights nor what they were made from."},
-    {"bad-manifest", kError, "twofour.json cannot be read.",
-     "Write the artifact again.", "",
-     "What the tensors were made from is not known, and no hash can be checked."},
-    {"manifest-hash", kError, "A file or tensor is not what twofour.json says.",
-     "Write the artifact again, or take it from its origin again.", "",
-     "It changed since it was written, and what was proven then is not proven of it."},
-    {"meta-nibbles", kError, "2:4 metadata is illegal: of two positions the first must be the lower.",
-     "Write the artifact again.", "https://docs.nvidia.com/cuda/parallel-thread-execution/",
-     "What sparse tensor cores compute from it is not defined."},
-    {"scale-copies", kError, "Two copies of a block scale differ.",
-     "Write the artifact again.", "",
-     "Half of the weights that share it are scaled wrongly."},
-    {"padding", kError, "Padding is not zero.",
-     "Write the artifact again.", "https://docs.nvidia.com/cuda/cublas/",
-     "Kernels that read whole tiles add it to their sums."},
-    {"folded", kNote, "Unequal global scales of gate and up were folded to the larger.",
-     "Calibrate gate and up together to avoid it.", "https://github.com/vllm-project/vllm/issues/54974",
-     "Block scales were rounded for it, at the loss that twofour.json states."},
-    // Beside another checkpoint
-    {"nibble-swap", kError, "Weights fit the other checkpoint only with the two codes of each byte exchanged.",
-     "Swap the nibbles: the even k belongs in the low one.", "https://github.com/sgl-project/sglang/pull/23625",
-     "Every weight is multiplied by its neighbour's input."},
-    {"gate-up-swap", kError, "Weights fit the other checkpoint only with gate and up exchanged.",
-     "Exchange them: gate rows come first.", "https://github.com/sgl-project/sglang/pull/32430",
-     "The activation is applied to the wrong half, and the MLP computes something else."},
-    {"moved-weights", kError, "Weights are those that the other checkpoint has elsewhere: experts, layers or matrices are exchanged.",
-     "Give them back the names that they have there, or load the router and the order of layers that belong to them.", "",
-     "The router sends tokens to experts that were trained for others, and layers run in another order."},
-    {"other-weights", kWarning, "Weights are not those of the other checkpoint: another's, or larger or smaller by a factor.",
-     "Take them from where they belong, or compare with a checkpoint of the same training.", "",
-     "A matrix of another model, or of another size, makes every layer behind it compute with noise."},
-    {"moved-rows", kError, "Rows or columns of a matrix are in another order than in the other checkpoint.",
-     "Write them in its order; check what was reshaped or transposed.", "",
-     "Each output or input is taken for another one: heads, channels, halves."},
-    {"turned-signs", kError, "Weights have the opposite sign of those in the other checkpoint.",
-     "Compare codes with the source: bit 3 of E2M1 is the sign.", "",
-     "What they compute is subtracted where it is to be added."},
-    {"renumbered-experts", kNote, "Experts have other numbers than in the other checkpoint, and the rows of the router with them.",
-     "Nothing, unless something else is stored by number: biases of the choice, statistics, adapters.", "",
-     "The model computes what it did."},
-    // Runs before this one
-    {"baseline-stale", kNote, "The baseline has a finding that is found no more.",
-     "Write the baseline again with --write-baseline.", "",
-     "If the fault comes back, nobody is told."},
 };
 // clang-format on
 
 }  // namespace
 
-std::span<const LintRule> lint_rules() { return kRules; }
+std::span<const LintRule> lint_rules() {
+  static const std::vector<LintRule> all = [] {
+    std::vector<LintRule> rules(std::begin(kRules), std::end(kRules));
+    const std::span<const LintRule> last = artifact_rules();
+    rules.insert(rules.end(), last.begin(), last.end());
+    return rules;
+  }();
+  return all;
+}
 
 std::optional<size_t> find_lint_rule(std::string_view id) {
-  for (size_t i = 0; i < std::size(kRules); ++i) {
-    if (id == kRules[i].id) return i;
+  const std::span<const LintRule> rules = lint_rules();
+  for (size_t i = 0; i < rules.size(); ++i) {
+    if (id == rules[i].id) return i;
   }
   return std::nullopt;
 }

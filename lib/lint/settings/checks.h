@@ -11,6 +11,9 @@ namespace twofour {
 /// Reports settings of config.json that model classes do not accept, and settings that contradict each other.
 void lint_settings(const LintInput& input, LintReporter& reporter);
 
+/// Checks the settings of generation_config.json.
+void lint_generation(const LintInput& input, LintReporter& reporter);
+
 /// Checks the settings for scaling of rotary embeddings.
 void lint_rope(const LintInput& input, LintReporter& reporter);
 
@@ -35,7 +38,7 @@ class SettingLint {
                   quoted_setting(found));
   }
   /// Returns the value of a key in the language model's config; nullptr: it has none.
-  const Json* said(std::string_view key) const {
+  const Json* configured(std::string_view key) const {
     const Json& value = member(*config_, key);
     return value.is_null() ? nullptr : &value;
   }

@@ -5,7 +5,10 @@
 #include <charconv>
 #include <initializer_list>
 #include <iterator>
+#include <set>
 
+#include "formats/module_names.h"
+#include "formats/module_roles.h"
 #include "lib/lint/family/family_tensors.h"
 #include "lib/lint/settings/checks.h"
 #include "lib/source/checkpoint/model_config.h"
@@ -63,7 +66,7 @@ class Choices : public SettingLint {
   void run() {
     if (model_) check_activations();
     for (const Choice& choice : kChoices) {
-      const Json* value = said(choice.key);
+      const Json* value = configured(choice.key);
       if (value != nullptr && !is_one_of(*value, choice.texts))
         odd(choice.key, fmt::format("one of {}", fmt::join(choice.texts, ", ")), *value);
     }
@@ -72,7 +75,9 @@ class Choices : public SettingLint {
     check_routing();
     check_texts();
     check_ratios();
+    check_indexers();
     check_width();
+    check_tower_heads();
   }
 
  private:
@@ -92,7 +97,7 @@ class Choices : public SettingLint {
                                                "swish",         "tanh",        "prelu",
                                                "xielu",         "swigluoai",   "situ"};
     for (const char* key : {"hidden_act", "hidden_activation", "mlp_hidden_act", "mamba_hidden_act"}) {
-      const Json* value = said(key);
+      const Json* value = configured(key);
       if (value != nullptr && !is_one_of(*value, kFunctions))
         odd(key, "an activation that loaders know", *value);
     }
@@ -112,7 +117,7 @@ class Choices : public SettingLint {
   /// Checks the kinds of layers. A model with its own code may have kinds of its own.
   void check_layer_kinds() {
     if (!model_ || s_.config.contains("auto_map")) return;
-    const Json* list = said("layer_types");
+    const Json* list = configured("layer_types");
     if (list == nullptr) return;
     if (!list->is_array()) return odd("layer_types", "a list", *list);
     const auto unknown = std::find_if(list->begin(), list->end(),
@@ -123,7 +128,7 @@ class Choices : public SettingLint {
   /// Checks the settings of routers. A bias for the choice of experts belongs to a router with sigmoid
   /// scores. Source: vLLM, models/deepseek_v2.py.
   void check_routing() {
-    const Json *method = said("topk_method"), *score = said("scoring_func");
+    const Json *method = configured("topk_method"), *score = configured("scoring_func");
     const bool other_method = method != nullptr && *method != "noaux_tc";
     const bool other_score =
         method != nullptr && *method == "noaux_tc" && score != nullptr && *score == "softmax";
@@ -140,7 +145,7 @@ class Choices : public SettingLint {
   /// Checks DeepSeek-V4's list of compression ratios. The ratio of each layer is compared with the height of
   /// its compressor's table. A ratio of 0 means that the layer has no compressor.
   void check_ratios() {
-    const Json* ratios = said("compress_ratios");
+    const Json* ratios = configured("compress_ratios");
     if (s_.is_part || ratios == nullptr || !ratios->is_array()) return;
     for (size_t i = 0; i < ratios->size(); ++i) {
       const Json& ratio = (*ratios)[i];
@@ -155,19 +160,61 @@ class Choices : public SettingLint {
     }
   }
 
+  /// Checks the list of layers with an index of tokens of their own. Other layers share that of a layer
+  /// before.
+  void check_indexers() {
+    const Json* types = configured("indexer_types");
+    if (s_.is_part || types == nullptr || !types->is_array()) return;
+    std::set<size_t> layers, with;
+    for (const TensorInfo& t : s_.tensors) {
+      constexpr std::string_view kLayers = "layers.";
+      const size_t at = t.name.find(kLayers);
+      if (at == t.name.npos || names_draft(t.name)) continue;
+      const std::string_view rest = std::string_view(t.name).substr(at + kLayers.size());
+      const auto layer = parse_index(rest.substr(0, rest.find('.')));
+      if (!layer) continue;
+      layers.insert(static_cast<size_t>(*layer));
+      if (has_part(rest, "indexer")) with.insert(static_cast<size_t>(*layer));
+    }
+    for (size_t i = 0; i < types->size(); ++i) {
+      const bool full = (*types)[i] == "full", shared = (*types)[i] == "shared";
+      if (!layers.contains(i) || !(full || shared) || full == with.contains(i)) continue;
+      // A layer without attention has no index, and a lost index is not the fault of the config.
+      if (full && i > 0 && i + 1 < types->size() && with.contains(i - 1) && with.contains(i + 1)) continue;
+      const Json* mixers = configured("layer_types");
+      if (mixers != nullptr) continue;
+      reporter_.add("config-shape", {"config.json", "indexer_types"},
+                    "expected {} for layer {}, which has {}, found {}", full ? "shared" : "full", i,
+                    full ? "no indexer" : "an indexer", quoted_setting((*types)[i]));
+      return;
+    }
+  }
+
+  /// Checks that the heads of a tower divide its width.
+  void check_tower_heads() {
+    const Json& tower = member(s_.config, "vision_config");
+    const auto width = integer_of(tower, tower.contains("embed_dim") ? "embed_dim" : "hidden_size");
+    for (const char* key : {"num_heads", "num_attention_heads"}) {
+      const auto heads = integer_of(tower, key);
+      if (!width || !heads || tower.contains("head_dim") || (*heads > 0 && *width % *heads == 0)) continue;
+      reporter_.add("impossible-setting", {"config.json", fmt::format("vision_config.{}", key)},
+                    "expected a divisor of its width, {}, found {}", *width, *heads);
+    }
+  }
+
   /// Checks the width of LFM2's MLP, which four keys determine. Source: transformers 5.17, modeling_lfm2.py.
   void check_width() {
     if (!model_ || model_->model_type != "lfm2") return;
-    const Json* stated = said("intermediate_size");
+    const Json* stated = configured("intermediate_size");
     const auto tensor = s_.find("model.layers.0.feed_forward.w1.weight");
     if (stated == nullptr || !stated->is_number_integer() || !tensor || s_.tensors[*tensor].shape.size() != 2)
       return;
     const auto number = [&](const char* key, double otherwise) {
-      const Json* value = said(key);
+      const Json* value = configured(key);
       return value != nullptr && value->is_number() ? value->get<double>() : otherwise;
     };
     auto width = stated->get<int64_t>();
-    const Json* adjusts = said("block_auto_adjust_ff_dim");
+    const Json* adjusts = configured("block_auto_adjust_ff_dim");
     if (adjusts == nullptr || *adjusts == true) {
       const auto multiple = std::max<int64_t>(1, static_cast<int64_t>(number("block_multiple_of", 256)));
       width =

@@ -24,6 +24,7 @@ class ModelClass : public SettingLint {
     check_class();
     check_head();
     check_described();
+    check_nested();
     lint_token_settings(s_, "config.json", model_ ? *model_->config : s_.config, reporter_);
   }
 
@@ -73,7 +74,8 @@ class ModelClass : public SettingLint {
 
   /// Compares the class, by which vLLM chooses the model, with model_type, by which transformers does.
   void check_class() {
-    if (!model_ || model_->is_nested || is_class_of_family(s_.config, *model_)) return;
+    if (!model_) return check_unknown_type();
+    if (model_->is_nested || is_class_of_family(s_.config, *model_)) return;
     for (const std::string& name : strings_of(s_.config, "architectures")) {
       const std::string stem = name.substr(0, name.find("For"));
       const FamilyShapes* other = find_family_of_class(stem);
@@ -81,6 +83,20 @@ class ModelClass : public SettingLint {
       reporter_.add("impossible-setting", {"config.json", "architectures"},
                     "expected a class of model_type {}, found {}", model_->model_type,
                     json_quote_short(name));
+      return;
+    }
+  }
+
+  /// Reports a model_type that nobody knows beside a class that loaders know. transformers stops at it.
+  void check_unknown_type() {
+    const std::string type = text_of(s_.config, "model_type");
+    if (type.empty() || s_.config.contains("auto_map")) return;
+    for (const std::string& name : strings_of(s_.config, "architectures")) {
+      const size_t task = name.find("ForCausalLM");
+      const FamilyShapes* family = task == name.npos ? nullptr : find_family_of_class(name.substr(0, task));
+      if (family == nullptr) continue;
+      reporter_.add("impossible-setting", {"config.json", "model_type"}, "expected {} as {} says, found {}",
+                    family->model_types[0], name, json_quote_short(type));
       return;
     }
   }
@@ -95,6 +111,20 @@ class ModelClass : public SettingLint {
     reporter_.add("impossible-setting", {"config.json", "architectures"},
                   "expected a class with lm_head.weight, which is stored, found {}",
                   json_quote_short(classes[0]));
+  }
+
+  /// Reports the config of a model that also reads images, without that of the language model in it. Loaders
+  /// then take the sizes of the family's first model.
+  void check_nested() {
+    const std::string type = text_of(s_.config, "model_type");
+    const bool has_nested = std::ranges::any_of(kLanguageConfigs, [&](const char* key) {
+      return s_.config.contains(key) && s_.config[key].is_object();
+    });
+    const bool is_outer = std::ranges::any_of(family_shapes(), [&](const FamilyShapes& family) {
+      return family.outer_type != nullptr && type == family.outer_type;
+    });
+    if (is_outer && !has_nested && !s_.config.contains("hidden_size") && is_decoder())
+      odd("text_config", "expected the config of the language model, found none");
   }
 
   /// Reports a config without sizes. Loaders then use the sizes of the family's first model.

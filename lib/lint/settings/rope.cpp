@@ -22,7 +22,7 @@ class Rope : public SettingLint {
 
   void run() {
     for (const char* key : {"rope_scaling", "rope_parameters"}) {
-      const Json* rope = said(key);
+      const Json* rope = configured(key);
       if (rope == nullptr) continue;
       if (!rope->is_object()) {
         odd(key, "an object or null", *rope);
@@ -81,6 +81,13 @@ class Rope : public SettingLint {
       need("low_freq_factor");
       need("high_freq_factor");
     }
+    // vLLM reads it without a default. transformers writes it beside rope_scaling, too.
+    if ((type == "yarn" || type == "deepseek_yarn" || type == "llama3") &&
+        configured("original_max_position_embeddings") == nullptr)
+      need("original_max_position_embeddings");
+    const auto factor = number(rope, "factor");
+    if (factor && *factor > 0 && *factor < 1 && type != "default")
+      odd(place + ".factor", "a number of at least 1", rope["factor"]);
     if (type == "longrope" || type == "su") {
       need("short_factor", kFactors);
       need("long_factor", kFactors);

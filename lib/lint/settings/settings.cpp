@@ -1,33 +1,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <set>
 
 #include "formats/families/sizes.h"
 #include "lib/lint/settings/checks.h"
+#include "lib/lint/settings/setting_kinds.h"
 #include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {
 
-enum class SettingKind {
-  kCount,     ///< a whole number of at least 1
-  kNumber,    ///< a whole number of at least 0
-  kPositive,  ///< a number of more than 0
-  kEpsilon,   ///< more than 0, less than 0.1
-  kShare,     ///< more than 0, at most 1
-  kSwitch,    ///< true or false
-};
-
-/// A setting that model classes use without a check. If it is a list with a value for each layer, each
-/// element is checked. null counts as absent. Source: huggingface/transformers 5.17, configuration_*.py.
-struct Setting {
-  const char* key;
-  SettingKind kind;
-};
 using enum SettingKind;
+
+/// Settings that model classes use without a check. If one is a list with a value for each layer, each
+/// element is checked. Source: huggingface/transformers 5.17, configuration_*.py.
 constexpr Setting kSettings[] = {
     {"hidden_size", kCount},
     {"intermediate_size", kNumber},  // 0 in models without a dense layer
@@ -92,6 +80,11 @@ constexpr Setting kSettings[] = {
     {"final_logit_softcapping", kPositive},
     {"attn_logit_softcapping", kPositive},
     {"attention_chunk_size", kCount},
+    {"chunk_size", kCount},
+    {"mamba_chunk_size", kCount},
+    {"hc_mult", kNumber},
+    {"hc_count", kCount},
+    {"split_ngram_parts", kCount},
     {"norm_epsilon", kEpsilon},
     {"routed_scaling_factor", kPositive},
     {"partial_rotary_factor", kShare},
@@ -105,38 +98,6 @@ constexpr Setting kSettings[] = {
     {"use_expert_bias", kSwitch},
 };
 
-const char* expected_of(SettingKind kind) {
-  switch (kind) {
-    case kCount:
-      return "a whole number of at least 1";
-    case kNumber:
-      return "a whole number that is not negative";
-    case kPositive:
-      return "a number of more than 0";
-    case kEpsilon:
-      return "a number of more than 0, far below 1";
-    case kShare:
-      return "a number of more than 0, at most 1";
-    case kSwitch:
-      return "true or false";
-  }
-  return "";
-}
-
-bool fits(const Json& value, SettingKind kind) {
-  if (value.is_null()) return true;
-  if (kind == kSwitch) return value.is_boolean();
-  if (kind == kCount || kind == kNumber) {
-    const int64_t least = kind == kCount ? 1 : 0;
-    return value.is_number_unsigned() ? value.get<uint64_t>() >= static_cast<uint64_t>(least)
-                                      : value.is_number_integer() && value.get<int64_t>() >= least;
-  }
-  if (!value.is_number()) return false;
-  const auto number = value.get<double>();
-  if (kind == kEpsilon) return number > 0 && number < 0.1;
-  return std::isfinite(number) && number > 0 && (kind == kPositive || number <= 1);
-}
-
 /// Returns the largest number in a list that has one for each layer.
 const Json* largest_of(const Json& list) {
   const Json* largest = nullptr;
@@ -146,9 +107,9 @@ const Json* largest_of(const Json& list) {
   return largest;
 }
 
-constexpr const char* kDtypes[] = {"bfloat16",      "float16",       "float32",       "float64",
-                                   "half",          "float",         "float8_e4m3fn", "torch.bfloat16",
-                                   "torch.float16", "torch.float32", "auto"};
+/// torch has no type of the name "torch.bfloat16". Source: transformers 5.17, modeling_utils.py.
+constexpr const char* kDtypes[] = {"bfloat16", "float16", "float32",       "float64",
+                                   "half",     "float",   "float8_e4m3fn", "auto"};
 
 /// Checks of config.json that need no tensors.
 class Settings : public SettingLint {
@@ -163,6 +124,7 @@ class Settings : public SettingLint {
     check_experts();
     check_layer_lists();
     check_synonyms();
+    check_nested();
   }
 
  private:
@@ -175,7 +137,7 @@ class Settings : public SettingLint {
   }
   /// Returns a number in the config; by default, that of its family.
   std::optional<int64_t> number(std::string_view key) const {
-    if (const Json* value = said(key))
+    if (const Json* value = configured(key))
       return value->is_number_integer() && *value > 0 ? std::optional(value->get<int64_t>()) : std::nullopt;
     return sizes_ ? sizes_->number(key) : std::nullopt;
   }
@@ -222,14 +184,20 @@ class Settings : public SettingLint {
                  *groups);
     }
     const auto width = number("hidden_size");
-    const bool derived = said("head_dim") == nullptr && model_ && said("qk_rope_head_dim") == nullptr &&
+    const bool derived = configured("head_dim") == nullptr && model_ &&
+                         configured("qk_rope_head_dim") == nullptr &&
                          sizes_->keys("head_dim") != std::vector<std::string>{"head_dim"};
     if (derived && heads && width && *heads > 0 && *width % *heads != 0) {
       impossible("num_attention_heads",
                  "expected a divisor of hidden_size, {}, as there is no head_dim, found {}", *width, *heads);
     }
+    const auto whole = configured("qk_head_dim") != nullptr ? number("qk_head_dim") : std::nullopt;
+    const auto rest = number("qk_nope_head_dim"), turned = number("qk_rope_head_dim");
+    if (whole && rest && turned && *whole != *rest + *turned)
+      impossible("qk_head_dim", "expected qk_nope_head_dim and qk_rope_head_dim together, {}, found {}",
+                 *rest + *turned, *whole);
     const auto dim = number("head_dim");
-    if (dim && *dim % 2 != 0 && said("head_dim") != nullptr)
+    if (dim && *dim % 2 != 0 && configured("head_dim") != nullptr)
       impossible("head_dim", "expected an even number, as positions turn pairs, found {}", *dim);
   }
 
@@ -238,7 +206,7 @@ class Settings : public SettingLint {
     std::string count_key, chosen_key;
     const auto take = [&](std::optional<int64_t>& to, std::string& key, const char* name) {
       if (to || *name == '\0') return;
-      const Json* value = said(name);
+      const Json* value = configured(name);
       if (value != nullptr && value->is_array() && !value->empty()) value = largest_of(*value);
       if (value == nullptr || !value->is_number_integer() || *value < 0) return;
       to = value->get<int64_t>();
@@ -280,16 +248,22 @@ class Settings : public SettingLint {
     const auto layers = number("num_hidden_layers");
     if (!layers) return;
     for (const char* key :
-         {"layer_types", "mlp_layer_types", "layers_block_type", "indexer_types", "no_rope_layers"}) {
-      const Json* list = said(key);
-      if (list == nullptr || !list->is_array()) continue;
+         {"layer_types", "mlp_layer_types", "layers_block_type", "indexer_types", "no_rope_layers",
+          "moe_layer_freq", "sparse_attention_config.sparse_attention_freq",
+          "sparse_attention_config.sparse_disable_index_value"}) {
+      const std::string_view path = key;
+      const size_t dot = path.find('.');
+      const Json* outer = configured(path.substr(0, dot));
+      if (outer == nullptr) continue;
+      const Json* list = dot == path.npos ? outer : &member(*outer, path.substr(dot + 1));
+      if (!list->is_array()) continue;
       const auto count = static_cast<int64_t>(list->size());
       // The list of layers without rotation may be empty, or longer than the number of layers.
       const bool may_differ = std::string_view(key) == "no_rope_layers" && (count == 0 || count > *layers);
       if (count == *layers || may_differ) continue;
       impossible(key, "expected {} entries as num_hidden_layers says, found {}", *layers, list->size());
     }
-    const Json* pattern = said("hybrid_override_pattern");
+    const Json* pattern = configured("hybrid_override_pattern");
     if (pattern != nullptr && pattern->is_string()) {
       const auto entries = static_cast<int64_t>(pattern->get_ref<const std::string&>().size());
       if (entries != *layers) {
@@ -297,12 +271,12 @@ class Settings : public SettingLint {
                    *layers, entries);
       }
     }
-    const Json* ratios = said("compress_ratios");
+    const Json* ratios = configured("compress_ratios");
     if (ratios != nullptr && ratios->is_array() && !ratios->empty() && std::ssize(*ratios) < *layers) {
       impossible("compress_ratios", "expected an entry for each of {} layers, found {}", *layers,
                  ratios->size());
     }
-    const Json* dense = said("mlp_only_layers");
+    const Json* dense = configured("mlp_only_layers");
     if (dense == nullptr || !dense->is_array()) return;
     for (const Json& layer : *dense) {
       if (layer.is_number_integer() && layer >= 0 && layer < *layers) continue;
@@ -322,14 +296,28 @@ class Settings : public SettingLint {
     for (const auto& keys : kSame) {
       const char* first = nullptr;
       for (const char* key : keys) {
-        const Json* value = key != nullptr ? said(key) : nullptr;
+        const Json* value = key != nullptr ? configured(key) : nullptr;
         if (value == nullptr || value->is_structured()) continue;
-        if (first != nullptr && *said(first) != *value) {
-          impossible(key, "expected {} as {} says, found {}", quoted_setting(*said(first)), first,
+        if (first != nullptr && *configured(first) != *value) {
+          impossible(key, "expected {} as {} says, found {}", quoted_setting(*configured(first)), first,
                      quoted_setting(*value));
         }
         if (first == nullptr) first = key;
       }
+    }
+  }
+
+  /// Compares sizes of the language model that are stated in its own config and outside of it. Some engines
+  /// read one, some the other.
+  void check_nested() {
+    const std::vector<const Json*> all = model_configs(s_.config);
+    if (all.size() < 2) return;
+    for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+                            "num_experts", "num_experts_per_tok"}) {
+      const Json &outer = member(*all.front(), key), &own = member(*all.back(), key);
+      if (!outer.is_number() || !own.is_number() || outer == own) continue;
+      impossible(key, "expected {} as the language model's config says, found {} outside of it",
+                 quoted_setting(own), quoted_setting(outer));
     }
   }
 
@@ -340,6 +328,7 @@ class Settings : public SettingLint {
 }  // namespace
 
 void lint_settings(const LintInput& s, LintReporter& reporter) {
+  lint_generation(s, reporter);
   if (!s.config.is_object()) return;
   Settings(s, reporter).run();
   lint_rope(s, reporter);

@@ -182,7 +182,7 @@ class CopiedScales {
       // If the largest code of each block is 6, neighbouring blocks have equal scales only by chance.
       const auto between =
           static_cast<double>(1 - f.code_shares[0] - f.code_shares[7] - f.code_shares[8] - f.code_shares[15]);
-      const bool flat = 2 * f.flat_scale_lines > f.plan.sampled() && f.full_blocks > 0.9 && between > 0.05;
+      const bool flat = 2 * f.flat_scale_lines > f.plan.lines && f.full_blocks > 0.9 && between > 0.05;
       if (!same && !flat) continue;
       m.reported = true;
       report(s_.modules[f.module].block_scale, "{}",
@@ -190,7 +190,7 @@ class CopiedScales {
                  ? fmt::format("expected rows of scales that differ, found {} of {} equal to the one before",
                                f.same_scale_lines, f.plan.lines)
                  : fmt::format("expected a scale for each block, found one for all of a row in {} of {} rows",
-                               f.flat_scale_lines, f.plan.sampled()));
+                               f.flat_scale_lines, f.plan.lines));
     }
   }
 
@@ -199,11 +199,11 @@ class CopiedScales {
   void check_constant() {
     for (Member& m : members_) {
       if (m.reported || !m.is_linear || m.figures->plan.kind != NumberKind::kE4m3) continue;
-      if (m.scale_figures == nullptr || m.figures->sampled < kFewWeights) continue;
+      if (m.scale_figures == nullptr || m.figures->counted < kFewWeights) continue;
       const auto scales = static_cast<double>(count_of(m.scale) / m.scale_figures->plan.matrices);
       const double full = m.figures->full_share * static_cast<double>(m.numbers);
       const bool constant = m.scale_figures->log2_amax - m.scale_figures->log2_rms < 1e-6;
-      const bool some = m.figures->full_share * static_cast<double>(m.figures->sampled) >= 3;
+      const bool some = m.figures->full_share * static_cast<double>(m.figures->counted) >= 3;
       if (scales < kFewScales || !constant || !some || full < 0.75 * scales) continue;
       m.reported = true;
       report(m.scale,

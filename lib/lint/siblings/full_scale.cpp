@@ -34,7 +34,7 @@ class FullScale {
       if (m.is_linear && std::isfinite(m.log2_rms)) kinds_[m.at.kind].push_back(m.log2_rms);
       if (m.is_linear && std::isfinite(m.figures->log2_amax)) add(m);
       const bool has_blocks = m.is_linear && is_nvfp4(m) && m.figures->plan.scale_bytes > 0;
-      if (has_blocks && m.figures->sampled >= kFewToFill && m.figures->zero_share < 0.4) coded_.push_back(&m);
+      if (has_blocks && m.figures->counted >= kFewToFill && m.figures->zero_share < 0.4) coded_.push_back(&m);
     }
   }
 

@@ -101,7 +101,10 @@ std::vector<Member> list_members(const LintInput& s, std::span<const MatrixFigur
       m.name += fmt::format(" (expert {})", f.expert);
     }
     m.log2_scale = scale;
-    m.log2_rms = f.log2_rms + scale;
+    // Pruning leaves the other weights as large as they were.
+    constexpr double kPruned = 0.5;
+    const double pruned = m.is_linear && f.zero_share > kPruned ? std::log2(1 - f.zero_share) / 2 : 0;
+    m.log2_rms = f.log2_rms - (std::isfinite(pruned) ? pruned : 0) + scale;
     m.log2_amax = f.log2_amax + scale;
     members.push_back(std::move(m));
   }
@@ -126,20 +129,6 @@ void drop_reported(const LintReporter& reporter, std::vector<Member>& members) {
   std::erase_if(members, [&](const Member& m) {
     return m.reported || reported.covers(m.module) || reported.covers(m.name);
   });
-}
-
-RobustSpread robust_spread(std::vector<double> values) {
-  if (values.empty()) return {};
-  const auto median = [](std::vector<double>& v) {
-    const auto middle = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2);
-    std::nth_element(v.begin(), middle, v.end());
-    return v.size() % 2 == 1 ? *middle : (*middle + *std::max_element(v.begin(), middle)) / 2;
-  };
-  RobustSpread spread;
-  spread.median = median(values);
-  for (double& v : values) v = std::fabs(v - spread.median);
-  spread.deviation = 1.4826 * median(values);
-  return spread;
 }
 
 }  // namespace twofour

@@ -9,6 +9,7 @@
 #include "lib/base/names/sibling_name.h"
 #include "lib/lint/bytes/figures.h"
 #include "lib/lint/bytes/input.h"
+#include "lib/lint/chunks/levels.h"
 
 namespace twofour {
 
@@ -18,11 +19,12 @@ struct Member {
   std::string module{};  ///< name of the module, or of the tensor without ".weight"
   std::string name{};    ///< name of the module; in a stack it is followed by " (expert 3)"
   SiblingName at{};      ///< place among its siblings; in a stack, with the expert
-  /// log2 of the RMS of the weights, with all scales applied.
+  /// log2 of the RMS of the weights, with all scales applied; of a linear that is mostly zeros, of the
+  /// others.
   double log2_rms = std::numeric_limits<double>::quiet_NaN();
   /// log2 of the largest weight; NaN: a scale is missing or invalid.
   double log2_amax = std::numeric_limits<double>::quiet_NaN();
-  uint64_t numbers = 0;                 ///< number of all weights, not only of sampled ones
+  uint64_t numbers = 0;                 ///< number of all weights
   bool is_linear = false;               ///< true for a matrix of a linear in a format whose numbers are known
   size_t scale = MatrixFigures::kNone;  ///< the tensor of global scales, or of FP8 or MXFP4 scales
   const MatrixFigures* scale_figures = nullptr;  ///< figures of the FP8 or MXFP4 scales
@@ -46,13 +48,5 @@ class Reported {
 
 /// Removes members that have findings, under their own name or together with others.
 void drop_reported(const LintReporter& reporter, std::vector<Member>& members);
-
-/// The middle and the spread of some numbers. A few outliers hardly change them.
-struct RobustSpread {
-  double median = 0;
-  /// 1.4826 times the median absolute deviation. For a Gaussian, this is the standard deviation.
-  double deviation = 0;
-};
-RobustSpread robust_spread(std::vector<double> values);
 
 }  // namespace twofour

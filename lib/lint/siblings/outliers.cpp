@@ -28,7 +28,11 @@ constexpr double kAbsurdRms = 12;
 constexpr double kLargestGate = 5;  ///< for routers and gates of shared experts, whose outputs are exponents
 constexpr double kLargestNorm = 9;  ///< 512
 constexpr double kLargestSink = 7;  ///< 128, an exponent
-constexpr double kLargestNumber = 14;  ///< 16384: no trained bias or norm is as large
+constexpr double kLargestNumber = 14;   ///< 16384: no trained bias or norm is as large
+constexpr double kLargestDecay = 4.33;  ///< 20, of A_log, an exponent
+/// The smallest RMS of most linears, 1.2e-4, and of most norms that multiply by their weights, 0.02. Below,
+/// all scales are wrong, or a checkpoint holds differences to another one.
+constexpr double kSmallestOfMost = -13, kSmallestOfNorms = -5.64;
 /// Smaller matrices have no usual magnitude: they are made by hand, or belong to toy models.
 constexpr uint64_t kFewNumbers = 4096, kFewestNumbers = 256, kFewestOfGate = 32;
 /// In a model with fewer layers than kSomeLayers, every layer counts as first or last.
@@ -50,6 +54,7 @@ class Outliers {
     for (Member& m : members) {
       if (m.is_linear && is_known(m)) linears_.push_back(&m);
       if (!m.is_linear && is_known(m)) others_.push_back(&m);
+      if (!m.is_linear) all_others_.push_back(&m);
       if (!m.is_linear && m.name.find("norm") != m.name.npos && m.name.find("bias") == m.name.npos &&
           s.tensors[m.figures->tensor].shape.size() == 1)
         norms_.push_back(&m);
@@ -57,6 +62,7 @@ class Outliers {
   }
 
   void run() {
+    check_most();
     check_implausible();
     // Others are not compared with them.
     std::erase_if(linears_, [](const Member* m) { return m->reported; });
@@ -67,6 +73,7 @@ class Outliers {
     check_layers(norms, kNormFloor, kNormFloor);
     check_all();
     check_norms();
+    check_biases();
     check_norm_signs();
     check_others();
   }
@@ -96,6 +103,11 @@ class Outliers {
     constexpr double kLeast = -12, kMost = 0;  // range of log2 of the RMS of ordinary linears
     if (const double other = m.log2_rms - 2 * m.log2_scale; other > kLeast && other < kMost)
       return text + ", as if it were the reciprocal";
+    for (const double times : {1.0, 0.5}) {  // the scale times block scales that have it, or its square
+      const double other = m.log2_rms - times * m.log2_scale;
+      if (m.log2_rms < kSmallestOfMost && other > kLeast && other < kMost)
+        return text + ", as if weights were multiplied by it twice";
+    }
     if (const double other = m.log2_rms - std::log2(full); other > kLeast && other < kMost)
       return text + fmt::format(", as if it were the largest weight, not divided by {}", full);
     return text;
@@ -107,6 +119,30 @@ class Outliers {
   }
 
   static bool is_gate(const Member& m) { return is_router(m.name) || is_shared_expert_gate(m.name); }
+
+  /// Reports linears if most are too small. The others are sound then, and are not compared with them.
+  void check_most() {
+    constexpr double kNear = 5;  // octaves
+    if (linears_.size() < kFewestLinears) return;
+    const double median = spread_of(linears_).median;
+    if (median >= kSmallestOfMost) return;
+    Member* first = nullptr;
+    size_t small = 0;
+    for (Member* m : linears_) {
+      if (m->log2_rms > median + kNear || m->log2_rms >= kSmallestOfMost) continue;
+      if (first == nullptr) first = m;
+      m->reported = true;
+      ++small;
+    }
+    if (first == nullptr) return;
+    sink_.add(
+        "implausible-weights", s_.at(first->figures->tensor, first->name),
+        "expected an RMS above {:.1g} in most linears, found {:.3g}, and {:.3g} in the middle one of {}, of "
+        "which {} are as small{}",
+        std::exp2(kSmallestOfMost), std::exp2(first->log2_rms), std::exp2(median), linears_.size(), small,
+        mistaken(*first));
+    linears_.clear();
+  }
 
   void check_implausible() {
     Group found;
@@ -123,8 +159,10 @@ class Outliers {
     // If most scales are wrong, they have one cause.
     const auto most = static_cast<size_t>(std::count_if(
         found.begin(), found.end(), [](const Member* m) { return m->scale != MatrixFigures::kNone; }));
+    scaled = std::max(scaled, most);  // small ones are counted if they are found
     const bool together = most >= kFewestLinears && 2 * most > scaled;
-    std::string others = together ? fmt::format("; so have {} of {} with such a scale", most, scaled) : "";
+    std::string others =
+        together && scaled > 0 ? fmt::format("; so have {} of {} with such a scale", most, scaled) : "";
     for (Member* m : found) {
       m->reported = true;
       const bool is_one_of = together && m->scale != MatrixFigures::kNone;
@@ -146,10 +184,22 @@ class Outliers {
       const RobustSpread spread = spread_of(group);
       const double limit = std::max(kExpertFloor, kDeviations * spread.deviation);
       for (Member* m : group) {
-        if (std::fabs(m->log2_rms - spread.median) > limit)
+        if (std::fabs(m->log2_rms - spread.median) > limit && !is_never_drawn(*m, group, spread.median))
           report(*m, "expert-outlier", spread.median, "the layer's other experts");
       }
     }
+  }
+
+  /// True if an expert's matrix has rows of one size, smaller than those of other experts, whose rows differ:
+  /// weights as they were initialized, of an expert that no token came to. A scale that is wrong leaves rows
+  /// as different as they were.
+  static bool is_never_drawn(const Member& m, const Group& experts, double median) {
+    constexpr double kFarthest = 2.5, kFlat = 0.6;
+    if (m.log2_rms > median || m.log2_rms < median - kFarthest || m.figures->plan.k_outer) return false;
+    std::vector<double> spreads;
+    for (const Member* other : experts) spreads.push_back(other->figures->row_levels.spread);
+    const double spread = m.figures->row_levels.spread;
+    return spread > 0 && spread < kFlat * robust_spread(std::move(spreads)).median;
   }
 
   /// Compares layers by the median of their experts. One expert thus does not make its layer an outlier.
@@ -223,11 +273,31 @@ class Outliers {
     }
   }
 
+  /// Reports biases of zeros in few layers if those of other layers are not zero.
+  void check_biases() {
+    std::map<std::string, Group> kinds;
+    for (Member* m : all_others_) {
+      if (m->at.layer >= 0 && m->name.ends_with("bias")) kinds[m->at.kind].push_back(m);
+    }
+    for (const auto& [kind, group] : kinds) {
+      const auto is_zero = [](const Member* m) { return !std::isfinite(m->log2_rms); };
+      const auto zero = static_cast<size_t>(std::ranges::count_if(group, is_zero));
+      if (group.size() < kFewestLayers || zero == 0 || 4 * zero > group.size()) continue;
+      for (const Member* m : group) {
+        if (!is_zero(m)) continue;
+        sink_.add("layer-outlier", s_.at(m->figures->tensor, m->name),
+                  "expected biases other than zero, as {} of {} like them are, found zeros throughout",
+                  group.size() - zero, group.size());
+      }
+    }
+  }
+
   /// Checks norms of known families that multiply by their weights. Reports norms whose weights are all zero,
   /// or hardly ever positive. A trained norm may have weights of both signs.
   void check_norm_signs() {
     const auto model = find_language_model(s_.config);
     if (!model || model->family->norms_add_one) return;
+    check_all_norms();
     constexpr double kNearlyAll = 0.9;
     constexpr uint64_t kFew = 16;
     for (Member* m : norms_) {
@@ -242,6 +312,36 @@ class Outliers {
                                    100 * m->figures->negative_share));
     }
   }
+  /// Checks the norms of all layers together. Reports them if most weights are negative, as of norms that are
+  /// all too small by one, or hardly any is far from zero, as of differences to another checkpoint.
+  void check_all_norms() {
+    constexpr double kMostNegative = 0.5;
+    std::vector<double> negative, octaves;
+    Member* first = nullptr;
+    for (Member* m : norms_) {
+      if (m->at.layer < 0 || !is_known(*m) || m->reported || !m->name.ends_with("norm")) continue;
+      if (first == nullptr) first = m;
+      negative.push_back(m->figures->negative_share);
+      octaves.push_back(m->log2_rms);
+    }
+    if (octaves.size() < kFewestLinears) return;
+    const double share = robust_spread(negative).median, median = robust_spread(octaves).median;
+    if (share <= kMostNegative && median >= kSmallestOfNorms) return;
+    for (Member* m : norms_) m->reported = m->reported || m->at.layer >= 0;
+    const LintPlace at = s_.at(first->figures->tensor, first->name);
+    if (share > kMostNegative) {
+      sink_.add("odd-numbers", at,
+                "expected positive weights of norms, found {:.0f} % negative in the middle one of {}, as of "
+                "weights to which 1 is to be added",
+                100 * share, octaves.size());
+    } else {
+      sink_.add("implausible-weights", at,
+                "expected an RMS above {:.2g} in most norms, found {:.3g} in the middle one of {}, as of "
+                "differences to another checkpoint",
+                std::exp2(kSmallestOfNorms), std::exp2(median), octaves.size());
+    }
+  }
+
   /// Checks each embedding, norm and bias by itself.
   void check_others() {
     for (Member* m : others_) {
@@ -249,10 +349,11 @@ class Outliers {
       const bool vector = s_.tensors[m->figures->tensor].shape.size() == 1;
       const bool sink = m->module.ends_with("sinks") || m->module.ends_with("attn_sink");
       const bool norm = vector && std::ranges::find(norms_, m) != norms_.end();
-      const double most = sink ? kLargestSink : norm ? kLargestNorm : kLargestNumber;
-      const bool beyond = table    ? m->log2_rms < kSmallestRms || m->log2_rms > kLargestRms
-                          : vector ? (norm ? m->log2_rms : m->log2_amax) > most
-                                   : false;
+      const bool decay = m->module.ends_with("A_log");
+      const double most = sink ? kLargestSink : norm ? kLargestNorm : decay ? kLargestDecay : kLargestNumber;
+      const bool beyond = table             ? m->log2_rms < kSmallestRms || m->log2_rms > kLargestRms
+                          : vector || decay ? (norm ? m->log2_rms : m->log2_amax) > most
+                                            : false;
       if (!beyond || std::exchange(m->reported, true)) continue;
       sink_.add("implausible-weights", s_.at(m->figures->tensor, m->name),
                 table ? fmt::format("expected an RMS between {:.0e} and {:.0f}, found {:.3g}",
@@ -264,7 +365,7 @@ class Outliers {
 
   const LintInput& s_;
   LintReporter& sink_;
-  Group linears_, norms_, others_;
+  Group linears_, norms_, others_, all_others_;
 };
 
 }  // namespace

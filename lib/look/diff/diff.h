@@ -10,7 +10,7 @@
 #include "lib/base/threads/progress.h"
 #include "lib/look/metrics/moved_weights.h"
 #include "lib/look/metrics/value_error.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/source/checkpoint/checkpoint.h"
 #include "lib/source/checkpoint/tensor_values.h"
 

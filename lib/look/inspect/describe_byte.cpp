@@ -10,8 +10,8 @@
 #include "formats/layouts/layouts.h"
 #include "lib/base/findings/options.h"
 #include "lib/look/inspect/inspect.h"
+#include "lib/recipe/artifact/artifact_modules.h"
 #include "lib/recipe/artifact/manifest.h"
-#include "lib/recipe/artifact/modules.h"
 
 namespace twofour {
 namespace {
@@ -50,8 +50,8 @@ std::string dense_byte_text(const Source& s, uint8_t byte) {
                      code_text(byte >> 4));
 }
 
-/// Describes a byte of an artifact: the target and the part that the tensor is and, through the layout's map,
-/// the weights that the byte holds.
+/// Describes a byte of an artifact. Names the target and the part that the tensor is and, by the layout's
+/// map, the weights that the byte holds.
 std::optional<std::string> describe_artifact_byte(const Checkpoint& c, const TensorInfo& t,
                                                   const std::string& layout, uint64_t offset, uint8_t byte) {
   std::optional<std::string> text;
@@ -66,7 +66,7 @@ std::optional<std::string> describe_artifact_byte(const Checkpoint& c, const Ten
       for (int p = 0; p < L::part_count; ++p) {
         const Part part = L::part(p, shape);
         if (suffix != part.suffix) continue;
-        // A manifest that doesn't match the tensor says nothing about its bytes.
+        // A manifest that does not match the tensor does not describe its bytes.
         if (t.shape != std::vector<int64_t>{shape.e, part.rows, part.cols} || part.bytes() == 0) return;
         const auto i = static_cast<int64_t>(offset);
         const Place at{i / part.bytes(), i % part.bytes() / part.cols, i % part.cols};

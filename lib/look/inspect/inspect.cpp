@@ -1,5 +1,5 @@
 #include "lib/look/inspect/inspect.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@
 #include "lib/base/findings/options.h"
 #include "lib/base/findings/problems.h"
 #include "lib/base/io/file.h"
-#include "lib/recipe/artifact/modules.h"
+#include "lib/recipe/artifact/artifact_modules.h"
 #include "lib/recipe/selection/output_matrix.h"
 #include "lib/source/checkpoint/linears.h"
 
@@ -104,10 +104,10 @@ std::optional<Checkpoint> open_view(const Checkpoint& c, Findings& findings) {
   return std::nullopt;
 }
 
-/// The sizes in bytes of modules in the files. For an artifact in a layout, it is their share of its tensors.
+/// The sizes in bytes of modules in the files. In an artifact in a layout, a module has a share of tensors.
 class ModuleSizes {
  public:
-  /// `view` is the source of `c`; nullptr if `c` is not in a layout.
+  /// `view` is the source of `c`. Null if `c` is not in a layout.
   ModuleSizes(const Checkpoint& c, const Checkpoint* view) : source_(view != nullptr ? *view : c) {
     if (view == nullptr) return;
     const ArtifactModules own = read_artifact_modules(c);

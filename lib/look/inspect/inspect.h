@@ -26,7 +26,7 @@ struct TensorGroup {
 /// Quantized modules of the same shape and dialect whose names differ only in numbers.
 struct ModuleGroup {
   std::string name;
-  std::string dialect;  ///< for formats other than NVFP4: "FP8, blocks of 128 x 128, BF16 scales"
+  std::string dialect;  ///< for other formats, such as "FP8, blocks of 128 x 128, BF16 scales"
   int64_t e, n, k;
   size_t count = 0;
   uint64_t bytes = 0;  ///< codes and scales, as the files store them
@@ -40,7 +40,7 @@ struct InspectReport {
   std::string what;  ///< "NVFP4 checkpoint, modelopt", "twofour artifact, layout v7", ...
   std::vector<TensorGroup> tensors;
   std::vector<ModuleGroup> modules;        ///< in NVFP4
-  std::vector<ModuleGroup> other_modules;  ///< in FP8, MXFP4, INT4, also embeddings; no stats
+  std::vector<ModuleGroup> other_modules;  ///< in FP8, MXFP4, INT4, also embeddings; without stats
   std::map<std::string, size_t> formats;   ///< number of quantized modules by format: "INT4"
   size_t tensor_count = 0, file_count = 0;
   /// The sum of both is the size of the files with tensors, since no checkpoint that can be opened has gaps.
@@ -53,7 +53,7 @@ struct InspectReport {
 };
 
 /// Describes a checkpoint or artifact from its headers and, with `stats`, also from its weights. Open it with
-/// Checkpoint::open. The modules of an artifact in a layout are those of its source. If `only` is not empty,
+/// Checkpoint::open. The modules of an artifact in a layout are its source's modules. If `only` is not empty,
 /// only tensors and modules that match it are listed. Throws Error for a pattern that matches nothing.
 InspectReport inspect(const Checkpoint& checkpoint, const std::vector<NamePattern>& only, bool stats,
                       int jobs);

@@ -96,7 +96,7 @@ std::string front_matter_value(std::string text, const std::string& key) {
   }
 }
 
-/// `text` as a YAML string in double quotes and in ASCII. JSON's escapes do not suffice: JSON does not escape
+/// `text` as a YAML string in double quotes and in ASCII. JSON's escapes do not suffice. JSON does not escape
 /// DEL, nor separators and controls above ASCII, which YAML forbids or takes for ends of lines.
 std::string yaml_quote(const std::string& text) {
   const std::string json = json_quote(text);
@@ -153,13 +153,13 @@ std::string code(const std::string& text) {
 /// A rule without its empty settings. Each long list is replaced by its length.
 Json short_rule(const Json& rule) {
   constexpr size_t kLongest = 32;
-  Json said = Json::object();
+  Json configured = Json::object();
   for (const auto& [key, value] : rule.items()) {
     if ((value.is_array() || value.is_object()) && value.empty()) continue;
     const bool is_long = (value.is_array() || value.is_object()) && value.size() > kLongest;
-    said[key] = is_long ? Json(fmt::format("{} entries", value.size())) : value;
+    configured[key] = is_long ? Json(fmt::format("{} entries", value.size())) : value;
   }
-  return said;
+  return configured;
 }
 
 std::string recipe_text(const Json& recipe) {

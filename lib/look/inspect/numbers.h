@@ -12,12 +12,12 @@
 
 namespace twofour {
 
-/// Weights under a name, which is that of a module or of one of its matrices.
+/// Weights under a name. The name is of a module or of one of its matrices.
 struct NamedWeights {
   std::string name, format;              ///< "NVFP4", "FP8", "BF16", ...
   std::vector<int64_t> shape;            ///< [E, N, K] for a stack, otherwise [N, K]
   size_t module = 0;                     ///< in Matrices::modules()
-  const StoredMatrix* matrix = nullptr;  ///< nullptr for the whole module
+  const StoredMatrix* matrix = nullptr;  ///< null for the whole module
 };
 
 /// Decoded weights of a checkpoint by name, in any format. Safe from several threads.
@@ -28,8 +28,8 @@ class NamedNumbers {
       : checkpoint_(checkpoint), matrices_(checkpoint, findings_) {}
 
   const Matrices& matrices() const { return matrices_; }
-  /// Finds a module, or one of its matrices ("P.3.up_proj"), by name. nullopt if there is none. Throws Error,
-  /// with the reason, if the weights do not follow from codes and scales alone.
+  /// Finds a module, or one of its matrices ("P.3.up_proj"), by name. Empty if there is none. Throws Error,
+  /// with the reason, if codes and scales do not suffice to compute the weights.
   std::optional<NamedWeights> find(std::string_view name) const;
   /// Reads the weights in `ranges`, which has a range for each dimension, in row-major order. Throws Error
   /// like WeightReader::read_rows.

@@ -76,7 +76,7 @@ std::vector<SliceRange> begin_slice(const SliceText& text, SliceValues& out) {
   return ranges;
 }
 
-/// The slice of a module, or of one of its matrices; nullopt if none has that name.
+/// The slice of a module, or of one of its matrices. Empty if none has that name.
 std::optional<SliceValues> slice_weights(const Checkpoint& c, const SliceText& text) {
   const NamedNumbers numbers(c);
   const auto weights = numbers.find(text.name);
@@ -96,7 +96,7 @@ SliceValues slice_tensor(const Checkpoint& c, size_t tensor, const SliceText& te
   return out;
 }
 
-/// The slice of a module, matrix or tensor; nullopt if none has that name.
+/// The slice of a module, matrix or tensor. Empty if none has that name.
 std::optional<SliceValues> find_slice(const Checkpoint& c, const SliceText& text) {
   if (auto weights = slice_weights(c, text)) return weights;
   if (const auto tensor = c.find(text.name)) return slice_tensor(c, *tensor, text);

@@ -8,7 +8,7 @@
 
 namespace twofour {
 
-/// Places [begin, end) along one dimension. `single` is true for a single number, which removes the
+/// Positions [begin, end) along one dimension. `single` is true for a single number, which removes the
 /// dimension.
 struct SliceRange {
   int64_t begin, end;

@@ -29,7 +29,7 @@ bool stored_alike(const Matrices& a, const Matrices& b, const MatrixPair& pair) 
       pair.a->step != pair.b->step) {
     return false;
   }
-  if (x.format->integers) return false;  // zero points and groups also matter
+  if (x.format->integers) return false;  // zero points and groups matter, too
   if (x.format->pairs) return true;
   const auto type = [](const Matrices& c, size_t tensor) { return c.checkpoint().tensors()[tensor].dtype; };
   if (type(a, x.weight) != type(b, y.weight)) return false;

@@ -59,8 +59,8 @@ namespace {
 constexpr int64_t kAllRows = 1024;  ///< up to this many rows, every row is searched
 constexpr int64_t kWidth = 128, kMostLines = 1 << 16, kMostSquare = 1 << 14;
 
-/// Finds the lines of `x` among the lines of `y`, which are both [count, width]. Returns nullopt unless
-/// nearly all lines are found and some of them are in another place.
+/// Finds the lines of `x` among the lines of `y`, which are both [count, width]. Empty unless nearly all
+/// lines are found and some of them are in another place.
 std::optional<MovedMatrix> find_lines(Moved how, const Rows& x, const std::vector<int64_t>& lines,
                                       const Rows& y, int64_t count, int64_t width) {
   MovedMatrix moved{.how = how, .count = count};

@@ -7,14 +7,14 @@
 #include "lib/base/names/sibling_name.h"
 #include "lib/look/metrics/moved_search.h"
 
-// Searches for rows and columns of one matrix among those of another.
+// Searches for rows and columns of one matrix in another matrix.
 
 namespace twofour {
 
 using Rows = std::vector<float>;  ///< [rows, K]
 
 /// The smallest cosine of rows that count as similar. Rounding to four bits leaves a cosine of 0.99, and
-/// pruning leaves 0.85. Of unrelated rows of 32 numbers, only one pair in ten thousand exceeds this limit.
+/// pruning leaves 0.85. Only one pair in ten thousand of unrelated rows of 32 numbers exceeds this limit.
 inline constexpr double kLike = 0.6;
 inline constexpr int64_t kFewColumns = 16;  ///< with fewer numbers, a cosine is meaningless
 inline constexpr int64_t kLookedAt = 16;    ///< rows that are compared in each matrix
@@ -45,8 +45,8 @@ struct LineSource {
   WeightReader& reader;
 };
 /// Finds the order in which `own` has the rows or columns of `other`, a matrix of the same shape, or whether
-/// `own` is `other` transposed. `rows` are the rows to compare. nullopt if the rows and columns are
-/// different, or if they are in the same order.
+/// `own` is `other` transposed. `rows` are the rows to compare. Empty if the rows and columns are different,
+/// or if they are in the same order.
 std::optional<MovedMatrix> find_order(const Located& own, const Located& other,
                                       const std::vector<int64_t>& rows, LineSource a, LineSource b);
 

@@ -46,7 +46,7 @@ class Search {
     for (size_t i = 0; i < unlike_.size(); ++i) {
       if (!found[i] && unlike_[i].other) rest.push_back(i);
     }
-    // If two models have nothing in common, all their matrices get here, so only some are searched.
+    // If two models have nothing in common, all their matrices reach this point, so only some are searched.
     const size_t step = (rest.size() + kMostOrders - 1) / kMostOrders;
     parallel_workers(step > 0 ? rest.size() / step : 0, [&] {
       return [&, a = WeightReader(a_.checkpoint()), b = WeightReader(b_.checkpoint())](size_t i) mutable {
@@ -189,7 +189,7 @@ class Search {
     unlike = Unlike{index, other, 2 * like > known};
   }
 
-  /// True if the sizes of groups of sixteen numbers do not vary as they do in B. Rounding and pruning leave a
+  /// True if the sizes of groups of sixteen numbers vary differently in B. Rounding and pruning leave a
   /// correlation of about 0.9; with scales in another order, only the variation of whole rows remains.
   static bool has_other_sizes(const Rows& x, const Rows& y) {
     constexpr double kCorrelated = 0.6;
@@ -309,7 +309,7 @@ class Search {
     return std::nullopt;
   }
 
-  /// The mean cosine over rows that are not zero. nullopt if too few rows are similar.
+  /// The mean cosine over rows that are not zero. Empty if too few rows are similar.
   static std::optional<double> mean_cosine(const Located& own, const Rows& x, const Rows& y, size_t rows) {
     double sum = 0;
     size_t known = 0, like = 0;

@@ -13,7 +13,7 @@ struct MovedMatrix {
   Moved how = Moved::kOther;
   std::vector<std::string> equals{};  ///< for kOther, the equal matrices of B
   /// For kRows and kColumns, `lines` has some or all of the `count` lines (rows or columns), and `places` has
-  /// the line of B that each equals. For kSigns and kNibbles, `lines` has the compared rows that changed.
+  /// the equal line of B for each. For kSigns and kNibbles, `lines` has the compared rows that changed.
   std::vector<int64_t> lines{}, places{};
   int64_t count = 0;
   double factor = 1;  ///< for kFactor

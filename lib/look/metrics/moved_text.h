@@ -8,8 +8,8 @@
 
 namespace twofour {
 
-/// The numbers of experts or layers of A, and for each the numbers in B that it equals. There are several if
-/// B has equal experts or layers.
+/// The numbers of experts or layers of A, and for each the numbers of equal ones in B. There are several if B
+/// has equal experts or layers.
 using MovedNumbers = std::map<int64_t, std::set<int64_t>>;
 
 /// Chooses one number in B for each number in A, so that as few as possible share a number in B. A number

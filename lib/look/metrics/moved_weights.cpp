@@ -52,7 +52,7 @@ class Grouping {
   }
 
  private:
-  /// The numbers of those matches of `name` whose names differ from it only in the expert, or only in the
+  /// The numbers of the matches of `name` whose names differ from it only in the expert, or only in the
   /// layer.
   std::set<int64_t> numbers_of(const std::string& name, const MovedMatrix& m, bool expert) const {
     std::set<int64_t> numbers;
@@ -66,8 +66,8 @@ class Grouping {
     return numbers;
   }
 
-  /// Adds the matches that all of `names` have in common to `numbers`. Returns true if there are any; the
-  /// names then need no other explanation.
+  /// Adds the matches that all of `names` have in common to `numbers`. Returns true if there are any. Then
+  /// the names need no other explanation.
   bool agree(const std::vector<std::string>& names, bool expert, int64_t own, MovedNumbers& numbers) const {
     std::set<int64_t> common;
     for (size_t i = 0; i < names.size(); ++i) {
@@ -227,7 +227,7 @@ class Grouping {
   const std::string& b_;
   std::map<std::pair<std::string, int64_t>, size_t> of_layer_;  ///< matrices of a layer
   std::map<std::string, std::map<int64_t, size_t>>
-      experts_;  ///< matrices by number, by the part of the name before it
+      experts_;  ///< matrices by number, by the part of the name before the number
   std::map<std::string, std::set<int64_t>> layers_;  ///< layer numbers, by the same part
   std::vector<MovedWeights> moved_;
 };
@@ -250,7 +250,7 @@ void check_renumbered(const Checkpoint& a, const Checkpoint& b, const std::strin
   std::map<size_t, size_t> places;
   for (const auto& [own, other] : moved.pairs)
     places[static_cast<size_t>(sibling_name(own).expert)] = static_cast<size_t>(sibling_name(other).expert);
-  constexpr uint64_t kMost = 64u << 20;  // a larger tensor is no bias
+  constexpr uint64_t kMost = 64u << 20;  // a larger tensor is not a bias
   for (size_t t = 0; t < a.tensors().size(); ++t) {
     const TensorInfo& own = a.tensors()[t];
     if (!own.name.starts_with(parent + ".") || !own.name.ends_with("bias") || own.shape.empty()) continue;

@@ -9,19 +9,19 @@
 
 namespace twofour {
 
-/// The ways in which weights of a checkpoint A match weights of a checkpoint B under other names or in
-/// another order.
+/// The ways in which weights of a checkpoint A match weights of a checkpoint B under other names or in a
+/// different order.
 enum class Moved {
   kExperts,     ///< experts of a layer under other numbers
   kRenumbered,  ///< experts and router rows; the model computes the same
   kLayers,
   kGateUp,  ///< gate and up exchanged, or the halves of a matrix that holds both
   kOther,   ///< equals a matrix of another name
-  kRows,    ///< equals the matrix of its name with rows in another order
+  kRows,    ///< equals the matrix of its name with rows in a different order
   kColumns,
   kNibbles,  ///< columns exchanged in pairs, like the two codes of a byte
   kSigns,
-  kScales,  ///< block scales in another order, or of another matrix
+  kScales,  ///< block scales in a different order, or of another matrix
   kFactor,  ///< equals the matrix of its name times a factor
   kTransposed,
 };
@@ -39,13 +39,13 @@ struct MovedWeights {
   double factor = 1;  ///< for kFactor
 };
 
-/// Finds weights of A that B has elsewhere, or in another order, while B has other weights under their name.
-/// It compares some rows of each matrix as numbers, so formats and dialects may differ, and rounding and
-/// pruning do not matter. `differ` has the matrices of A that are known to differ, each with a row that
-/// differs; only these are searched. `b_name` is the name of B in texts. Results are in natural order of
-/// names. Matrices with invalid scales are left out. `compared` is the number of names that both checkpoints
-/// have with the same shape. `unlike` has those of these names whose matrices have nothing in common and were
-/// not found elsewhere.
+/// Finds weights of A that B has elsewhere, or in a different order, and for which B has other weights under
+/// their name. It compares some rows of each matrix as numbers, so formats and dialects may differ, and
+/// rounding and pruning do not matter. `differ` has the matrices of A that are known to differ, each with a
+/// row that differs; only these are searched. `b_name` is the name of B in texts. Results are in natural
+/// order of names. Matrices with invalid scales are left out. `compared` is the number of names that both
+/// checkpoints have with the same shape. `unlike` has the names among them whose matrices have nothing in
+/// common and were not found elsewhere.
 struct MovedReport {
   std::vector<MovedWeights> moved;
   size_t compared = 0;

@@ -28,7 +28,7 @@ struct Quality {
   double retained_energy() const { return energy > 0 ? kept_energy / energy : 1; }
   /// The Frobenius norm of the pruned weights, divided by the norm of all weights.
   double relative_error() const;
-  /// In dB; infinite if nothing was lost.
+  /// In dB. Infinite if nothing was lost.
   double snr_db() const;
   double cosine() const;
   /// The share of quads (octets for 4:8-paired) in which a tie was decided.
@@ -46,14 +46,14 @@ struct EncodeError {
   /// Adds weights that are read back unchanged.
   void add_exact(std::span<const float> weights, int64_t k, Isa isa);
   EncodeError& operator+=(const EncodeError& other);
-  /// In Frobenius norm.
+  /// In the Frobenius norm.
   double relative_error() const;
-  /// In dB; infinite if nothing was lost.
+  /// In dB. Infinite if nothing was lost.
   double snr_db() const;
   bool operator==(const EncodeError&) const = default;
 };
 
-/// The number of bytes of a matrix that differ from those of the reference checkpoint.
+/// The number of bytes of a matrix that differ from the reference checkpoint.
 struct KeptDifference {
   bool compared = false;
   uint64_t codes = 0, scales = 0;  ///< different bytes
@@ -64,15 +64,15 @@ struct KeptDifference {
 
 /// Counts of FP8 tiles in a cast from a format of four bits. The weights of a tile share a scale.
 struct CastTiles {
-  uint64_t count = 0, inexact = 0;  ///< inexact: tiles with a rounded value
+  uint64_t count = 0, inexact = 0;  ///< `inexact` counts tiles with a rounded value
   bool operator==(const CastTiles&) const = default;
 };
 
 /// The loss that encoding causes in the outputs of some rows, computed from statistics of their inputs.
 struct OutputLoss {
   std::string method = {};  ///< "joint", "gptq", "wanda" or "rtn"; empty without statistics
-  double loss = 0;          ///< sum over rows of d H d': d is a row's change, H the mean of x x'
-  double energy = 0;        ///< sum over rows of w H w': w is a row
+  double loss = 0;          ///< sum over rows of d H d', where d is a row's change and H the mean of x x'
+  double energy = 0;        ///< sum over rows of w H w', where w is a row
   /// The same two sums with statistics of held-out tokens. 0 if the file has none.
   double heldout_loss = 0, heldout_energy = 0;
   /// The sum over rows of d He d', where He is the mean of x x' weighted by the squared gradients of the
@@ -93,7 +93,7 @@ struct EncodedResult {
   uint32_t global_scale = 0;  ///< float32 bits as written; 0 for FP8
   bool cast = false;          ///< true for a cast from four bits to FP8
   CastTiles tiles;            ///< for FP8
-  uint64_t lost = 0;          ///< for MX formats: weights that became 0, see count_lost_mx()
+  uint64_t lost = 0;          ///< for MX formats, weights that became 0, see count_lost_mx()
   EncodeError error;          ///< error of the written weights
   EncodeError pruned_after;   ///< error if the codes were pruned instead
   OutputLoss output;

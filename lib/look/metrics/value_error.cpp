@@ -19,7 +19,7 @@ double difference(float a, float b) {
 
 bool is_beyond(float a, double difference, double tolerance) {
   const double size = std::max(std::abs(static_cast<double>(a)), 0x1p-126);
-  // Equal values may be NaN or infinite; a NaN difference counts as beyond the tolerance.
+  // Equal values may be NaN or infinite. A NaN difference counts as beyond the tolerance.
   return difference != 0 && !(std::abs(difference) <= tolerance * size);
 }
 

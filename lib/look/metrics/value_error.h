@@ -9,7 +9,7 @@
 
 namespace twofour {
 
-/// The place of a weight that differs between two checkpoints, and both values. e = -1 if there is no such
+/// The place of a weight that differs between two checkpoints, and both values. `e` is -1 if there is no such
 /// weight.
 struct WeightDifference {
   int64_t e = -1, n = 0, k = 0;
@@ -42,7 +42,7 @@ struct ValueError {
   double cosine() const;
 
  private:
-  /// True if the sums show the difference. With an infinite energy, no difference can be seen.
+  /// True if the sums show the difference. An infinite energy hides any difference.
   bool has_ratios() const;
 };
 

@@ -28,7 +28,7 @@ Vector diagonal_of(std::span<const float> hessian, size_t k) {
   return xt::view(xt::adapt(hessian.data(), {k * k}), xt::range(size_t{0}, k * k, k + 1));
 }
 
-/// The diagonal of H + lambda I, and lambda. `diagonal` is that of H [k]; a 0 in it counts as 1.
+/// The diagonal of H + lambda I, and lambda. `diagonal` [k] is the diagonal of H. A 0 in it counts as 1.
 std::pair<Vector, double> damped(const Vector& diagonal, double damping) {
   const Vector own = xt::where(xt::equal(diagonal, 0.0), 1.0, diagonal);
   const double lambda = damping * xt::mean(own)();

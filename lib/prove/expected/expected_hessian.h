@@ -5,7 +5,7 @@
 
 namespace twofour {
 
-/// The data of a Hessian H [k, k] that a solver reads. It is derived from kernels/solve/README.md alone, by
+/// The data of a Hessian H [k, k] that a solver reads. It is derived only from kernels/solve/README.md, by
 /// plain loops over the definitions in double. It shares no code with the solver.
 struct ExpectedHessian {
   int64_t k = 0;
@@ -44,11 +44,11 @@ class ExpectedInverse {
   std::vector<double> factor_;  ///< [k, k]
 };
 
-/// e H e'. The row e H is summed in float32 over ascending k, its product with e in double. Rows far from 1
-/// lose no precision compared with rows near 1.
+/// Computes e H e'. The row e H is summed in float32 over ascending k, its product with e in double. Rows far
+/// from 1 lose no precision compared with rows near 1.
 double expect_float_form(std::span<const float> hessian, std::span<const float> e);
 
-/// e H e', computed entirely in double.
+/// Computes e H e' entirely in double.
 double expect_form(std::span<const float> hessian, std::span<const float> e);
 
 }  // namespace twofour

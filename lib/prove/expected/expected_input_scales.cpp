@@ -18,7 +18,7 @@ struct Candidate {
   std::string projection = {}, fused = {};
 };
 
-/// The input scale of a module in the source, as the divisor of activations; 0 if there is none.
+/// The input scale of a module in the source, as the divisor of activations. 0 if there is none.
 float stored_scale(const Checkpoint& source, const InputScaleRule::Module& module) {
   const Linear& m = *module.source;
   if (!m.input_scale) return 0;

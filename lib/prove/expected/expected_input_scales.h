@@ -9,8 +9,8 @@
 
 namespace twofour {
 
-/// Input scales of NVFP4, derived from the settings of rules and the source. Shares no code with the code
-/// that chose them.
+/// Input scales of NVFP4, derived from the settings of rules and the source. This shares no code with the
+/// code that chose them.
 class ExpectedInputScales {
  public:
   explicit ExpectedInputScales(const Checkpoint& source) : source_(source) {}

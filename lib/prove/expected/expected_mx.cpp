@@ -19,8 +19,8 @@ namespace {
   throw Error(fmt::format("{}: expected {}, found '{}': no proof of it is known", what, expected, found));
 }
 
-/// ModelOpt's exponent: that of the smallest power of two which is at least largest / range. The logarithm is
-/// in float32.
+/// ModelOpt's exponent. It is the exponent of the smallest power of two that is at least largest / range. The
+/// logarithm is in float32.
 int modelopt_exponent(float largest, float range) {
   const float quotient = largest / range;
   if (quotient == 0) return -127;
@@ -28,8 +28,8 @@ int modelopt_exponent(float largest, float range) {
   return static_cast<int>(std::max(std::ceil(logarithm), -127.0f));
 }
 
-/// compressed-tensors' exponent: that of the power of two below the largest weight, or above it if the weight
-/// is at least 1.75 times the lower power; minus the exponent of the format's largest number.
+/// compressed-tensors' exponent. It is the exponent of the power of two below the largest weight, or above it
+/// if the weight is at least 1.75 times the lower power, minus the exponent of the format's largest number.
 int compressed_tensors_exponent(float largest, DType type, int of_format) {
   const bool half = type == DType::kF16;
   const int smallest = half ? -14 : -126;
@@ -61,7 +61,7 @@ double quotient_in(DType type, double x) {
 
 bool is_power(DType type) { return type == DType::kF8E8M0 || type == DType::kU8; }
 
-/// Log2 of the smallest power of two that is at least x.
+/// The logarithm to base 2 of the smallest power of two that is at least x.
 int power_above(double x) {
   int exponent = static_cast<int>(std::floor(std::log2(x))) - 1;
   while (std::ldexp(1.0, exponent) < x) ++exponent;

@@ -8,13 +8,13 @@
 
 namespace twofour {
 
-/// The correct FP8, MXFP8 and MXFP4, derived from the specification alone: formats/README.md, and the
+/// The correct FP8, MXFP8 and MXFP4, derived only from the specification: formats/README.md, and the
 /// producers' arithmetic as tests/golden/quantize records it. It computes one weight at a time in double. It
 /// shares the codecs of E2M1, E4M3, E8M0, BF16 and FP16 with the encoder, but no other code.
 
 /// Formats in which 32 numbers share a power of two.
 enum class ExpectedMx { kMxfp8, kMxfp4 };
-/// The format for a rule's `to`, or nothing if `to` is neither of these.
+/// The format for a rule's `to`. Empty if `to` is neither of these.
 std::optional<ExpectedMx> expected_mx(std::string_view to);
 
 /// Quantizes one block of 32 weights of type `type`. `codes` [32] gets one byte of E4M3, or one code of E2M1,
@@ -23,9 +23,9 @@ std::optional<ExpectedMx> expected_mx(std::string_view to);
 uint8_t expect_mx_block(ExpectedMx format, std::string_view arithmetic, DType type,
                         std::span<const float> weights, std::span<uint8_t> codes);
 
-/// Number of weights in a block that are not 0 but are written as 0, though a scale of E8M0 could represent
-/// them. `back` [32] are the weights as read back. Only compressed-tensors' arithmetic loses weights in this
-/// way, in F16 blocks of subnormal numbers.
+/// The number of weights in a block that are not 0 but are written as 0, although a scale of E8M0 could
+/// represent them. `back` [32] are the weights as read back. Only compressed-tensors' arithmetic loses
+/// weights in this way, in F16 blocks of subnormal numbers.
 uint64_t expected_lost_mx(std::string_view arithmetic, DType type, std::span<const float> weights,
                           std::span<const float> back);
 
@@ -40,21 +40,21 @@ struct ExpectedBlock {
 /// `block` is "128x128", "32x32" or "1x128". Throws Error on other words.
 ExpectedBlock expected_block(std::string_view granularity, std::string_view block, int64_t rows, int64_t k);
 
-/// The scale of FP8 weights whose largest magnitude is `amax`, rounded to its type; and the code of a weight
-/// under a scale.
+/// Two functions: the scale of FP8 weights whose largest magnitude is `amax`, rounded to its type, and the
+/// code of a weight under a scale.
 float expected_fp8_scale(DType type, float amax);
 uint8_t expected_fp8(float weight, float scale);
 
 /// The largest product of code and block scale among four-bit weights that will share an FP8 scale.
 struct ExpectedProducts {
   double largest = 0;
-  int exponent = -1000;  ///< for MXFP4: the largest exponent of blocks that are not all zeros
+  int exponent = -1000;  ///< for MXFP4, the largest exponent of blocks that are not all zeros
   /// Add one block: `codes` of 16 weights for NVFP4 or 32 for MXFP4, and the byte of the block scale.
   void add_nvfp4(std::span<const uint8_t> codes, uint8_t scale);
   void add_mxfp4(std::span<const uint8_t> codes, uint8_t scale);
 };
-/// The FP8 scale under which as many values as possible stay the same. For NVFP4 it is nothing if the type
-/// cannot store that scale.
+/// The FP8 scale under which as many values as possible stay the same. Empty for NVFP4 if the type cannot
+/// store that scale.
 float expected_mxfp4_tile(DType type, const ExpectedProducts& tile);
 std::optional<float> expected_nvfp4_tile(DType type, const ExpectedProducts& tile, float global);
 

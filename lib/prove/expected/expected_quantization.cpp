@@ -63,7 +63,7 @@ float error_under(std::span<const float, 16> x, float step) {
   return sum_of(squares);
 }
 
-/// For each of four magnitudes, true if it stays. It stays if fewer than two others are ahead of it.
+/// Returns for each of four magnitudes true if it stays. It stays if fewer than two others are ahead of it.
 template <class T>
 std::array<bool, 4> largest_two(const std::array<T, 4>& m) {
   const int beaten0 = (m[1] > m[0]) + (m[2] > m[0]) + (m[3] > m[0]);
@@ -108,7 +108,7 @@ bool expects_2_4(std::string_view pattern) {
 ExpectedGlobal producer_global(const ExpectedRule& rule, float amax) {
   const float range = kE2m1Max * largest_scale_of(rule);
   if (!rule.compressed_tensors) return {amax / range, amax, amax / range};
-  // 1 / a, and the product of that with the range. Each is rounded to the weights' type.
+  // Both 1 / a and its product with the range are rounded to the weights' type.
   const float smallest = rule.weight_type == DType::kF16 ? 0x1p-14f : 0x1p-126f;
   const float reciprocal = rounded_to(rule.weight_type, 1.0f / std::max(amax, smallest));
   float divisor = rounded_to(rule.weight_type, reciprocal * range);
@@ -178,7 +178,7 @@ uint8_t ExpectedNvfp4::static_scale(float amax) const {
   return clamped_scale((sixth == 0 ? 1.0f : sixth) * largest_scale_ / (global_.amax / kE2m1Max));
 }
 
-/// The block scale with the least squared error. On a tie the smallest is taken.
+/// The block scale with the least squared error. On a tie, the smallest scale is taken.
 uint8_t ExpectedNvfp4::sweep(Block x, float amax) const {
   int byte = kLastScale;
   // If the step is 4 amax or more, all codes are zero and all errors are equal. So the smallest such step is
@@ -190,7 +190,7 @@ uint8_t ExpectedNvfp4::sweep(Block x, float amax) const {
   float least = error_under(x, tried_[static_cast<size_t>(byte)]);
   for (--byte; byte >= 1; --byte) {
     const float step = tried_[static_cast<size_t>(byte)], cut = amax - kE2m1Max * step;
-    // The error includes what is clipped from the largest weight, and smaller steps clip more.
+    // The error includes the clipped part of the largest weight, and smaller steps clip more.
     if (rising_ && cut > 0 && cut * cut > least) break;
     const float error = error_under(x, step);
     if (!(error <= least)) continue;
@@ -200,7 +200,7 @@ uint8_t ExpectedNvfp4::sweep(Block x, float amax) const {
   return stored_[static_cast<size_t>(best)];
 }
 
-/// For ModelOpt's four over six: the error if `amax` becomes 6. Scales are rounded as in ModelOpt's fake
+/// The error if `amax` becomes 6, for ModelOpt's four over six. Scales are rounded as in ModelOpt's fake
 /// quantization.
 float ExpectedNvfp4::error_of_mapping(Block x, float amax) const {
   const float largest = global_.amax * (kMaxScale / kFourOverSixScale) / kE2m1Max;

@@ -9,15 +9,15 @@
 
 namespace twofour {
 
-/// The correct result of quantizing, derived from the specification alone: formats/README.md, and the
+/// The correct result of quantizing, derived only from the specification: formats/README.md, and the
 /// producers' arithmetic as tests/golden/quantize records it. It computes one weight at a time in float32. It
 /// shares the codecs of E2M1, E4M3, E8M0, BF16 and FP16 with the encoder, but no other code.
 
-/// How NVFP4 weights are quantized.
+/// The rule by which NVFP4 weights are quantized.
 struct ExpectedRule {
   enum class Choice { kMax, kMse, kFourOverSix };
   bool compressed_tensors = false;  ///< compressed-tensors' arithmetic; otherwise ModelOpt's
-  Choice choice = Choice::kMax;     ///< how a block scale is chosen
+  Choice choice = Choice::kMax;     ///< the choice of a block scale
   bool keeps_zero = false;          ///< a block whose scale rounds to zero gets scale 0x00 and codes 0x0
   DType weight_type = DType::kF32;  ///< the type to which compressed-tensors rounds intermediate numbers
 };
@@ -41,8 +41,8 @@ struct ExpectedGlobal {
 
 /// The producer's global scale for weights whose largest magnitude is `amax`. `written` equals `scale`.
 ExpectedGlobal producer_global(const ExpectedRule& rule, float amax);
-/// The same for a dialect whose global scales are divisors (`divides`) or multipliers. If `amax` is 0, the
-/// global scale is 1.
+/// Does the same for a dialect whose global scales are divisors (`divides`) or multipliers. If `amax` is 0,
+/// the global scale is 1.
 ExpectedGlobal expected_global(const ExpectedRule& rule, float amax, bool divides);
 /// The global scale for `stored`, which was given from another checkpoint. `stored_divides` is true if it is
 /// a divisor there, `divides` if the dialect that is written has divisors.
@@ -69,8 +69,8 @@ class ExpectedNvfp4 {
   const ExpectedRule rule_;
   const ExpectedGlobal global_;
   const float largest_scale_;          ///< the scale of a block whose largest weight becomes 6
-  std::array<float, 127> tried_{};     ///< for mse: the step that is tried for each block scale
-  std::array<uint8_t, 127> stored_{};  ///< for mse: the block scale that is stored if that step is the best
+  std::array<float, 127> tried_{};     ///< for mse, the step that is tried for each block scale
+  std::array<uint8_t, 127> stored_{};  ///< for mse, the block scale that is stored if that step is the best
   bool rising_ = false;                ///< `tried_` is ascending and far from the limits of float32
 };
 
@@ -79,7 +79,7 @@ class ExpectedNvfp4 {
 void expected_values(std::span<const uint8_t> codes, std::span<const uint8_t> scales, float written,
                      bool divides, std::span<float> values);
 
-/// Prunes to 2:4. The two largest magnitudes of four neighbours stay; on a tie the lower k stays. The other
+/// Prunes to 2:4. The two largest magnitudes of four neighbours stay. On a tie, the lower k stays. The other
 /// two become +0.
 void expect_2_4(std::span<float> weights);
 /// Prunes codes to 2:4 in the same way. Each byte holds two codes.
@@ -88,7 +88,7 @@ void expect_2_4(std::span<uint8_t> codes);
 /// The exponents of MXFP4 block scales. They decide whether a group becomes NVFP4 without loss.
 struct CastRange {
   int low = 256, high = -256;  ///< smallest and largest exponent of blocks that are not all zeros
-  /// Adds blocks: `codes` [blocks, 16], `scales` [blocks].
+  /// Adds blocks with `codes` [blocks, 16] and `scales` [blocks].
   void add(std::span<const uint8_t> codes, std::span<const uint8_t> scales);
   void add(const CastRange& other);
   /// The exponent m of the global scale 2^m. It makes the scale of the largest block 2^8, or less if 2^m
@@ -104,7 +104,7 @@ unsigned expected_cast_code(unsigned code, uint8_t e8m0, int exponent);
 uint8_t expected_cast_scale(uint8_t e8m0, int exponent);
 
 /// Squares of a row's weights, and of the changes of these weights by quantizing. They are summed in the
-/// order of the figures in twofour.json: weight i belongs to partial sum i % 16, then partial sum j adds
+/// order of the figures in twofour.json. Weight i belongs to partial sum i % 16. Then partial sum j adds
 /// partial sums j + 8, j + 4, j + 2 and j + 1.
 struct RowError {
   double energy = 0, error = 0;

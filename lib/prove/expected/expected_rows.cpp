@@ -16,7 +16,7 @@
 namespace twofour {
 namespace {
 
-/// Number of weights that share a block scale in MXFP4.
+/// The number of weights that share a block scale in MXFP4.
 constexpr int64_t kCastBlock = 32;
 
 /// Every `step`-th row from the first to the last. Rows have `width` numbers.

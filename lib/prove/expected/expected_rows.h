@@ -22,7 +22,7 @@ struct StoredCopy {
 };
 StoredCopy matrix_fp4(WeightReader& reader, const EncodedMatrix& matrix, int64_t begin, int64_t end);
 /// The type to which compressed-tensors rounds. It is the source's type if all matrices of the group have the
-/// same.
+/// same type.
 DType matrix_weight_type(const Checkpoint& source, const std::vector<EncodedMatrix>& matrices);
 /// True if linears of a dialect store global scales as divisors.
 bool divides_in(std::string_view dialect);

@@ -62,7 +62,7 @@ Atom stored_atom(const DenseGroup& group) {
 DenseGroup dense_atom(const SparseGroup& group) { return expand(group); }
 [[maybe_unused]] DenseGroup dense_atom(const DenseGroup& group) { return group; }
 
-/// The first weight along K that a byte of an atom belongs to, counted within the atom.
+/// The index, within the atom, of the first weight along K that a byte of the atom belongs to.
 template <class Atom>
 int64_t weight_of_byte(int byte) {
   if constexpr (std::is_same_v<Atom, SparseGroup>) {
@@ -110,7 +110,7 @@ struct Words {
 };
 
 /// Reads rows [row, row + rows) of columns [begin, end) of a tensor.
-Words read_words(const Checkpoint& c, size_t tensor, int64_t row, int64_t rows, int64_t begin, int64_t end) {
+Words read_keys(const Checkpoint& c, size_t tensor, int64_t row, int64_t rows, int64_t begin, int64_t end) {
   const int64_t pitch = c.tensors()[tensor].shape[1];
   Words out{std::vector<uint32_t>(static_cast<size_t>(rows * (end - begin))), begin, end - begin};
   const int64_t runs = out.width == pitch ? 1 : rows, length = rows * out.width / runs;
@@ -137,14 +137,14 @@ class DerivedInt4 {
     const int64_t first8 = n0 / 8, last8 = (n1 + 7) / 8;
     const bool along_k = m.packing == Int4Packing::kAlongK, awq = m.packing == Int4Packing::kAwq;
     const auto& weight = c.tensors()[m.weight].shape;
-    codes_ = along_k ? read_words(c, m.weight, n0, n1 - n0, 0, weight[1])
-             : awq   ? read_words(c, m.weight, 0, m.k, first8, last8)
-                     : read_words(c, m.weight, 0, weight[0], n0, n1);
+    codes_ = along_k ? read_keys(c, m.weight, n0, n1 - n0, 0, weight[1])
+             : awq   ? read_keys(c, m.weight, 0, m.k, first8, last8)
+                     : read_keys(c, m.weight, 0, weight[0], n0, n1);
     const auto& scale = c.tensors()[*m.scale].shape;
     groups_ = along_k ? scale[1] : scale[0];
     if (m.zero_points && !m.ignores_zero_points) {
-      zeros_ = along_k ? read_words(c, *m.zero_points, first8, last8 - first8, 0, groups_)
-                       : read_words(c, *m.zero_points, 0, groups_, first8, last8);
+      zeros_ = along_k ? read_keys(c, *m.zero_points, first8, last8 - first8, 0, groups_)
+                       : read_keys(c, *m.zero_points, 0, groups_, first8, last8);
     }
     read_scales(n1);
     read_groups();
@@ -198,7 +198,7 @@ class DerivedInt4 {
       put(g * m_.n + n0_, n1 - n0_, [&](int64_t i) { return i * groups_ + g; });
   }
 
-  /// Reads the group of each input from the file. If the file has only -1 or nothing, groups are consecutive.
+  /// Reads the group of each input from the file. Groups are consecutive if the file has only -1 or none.
   void read_groups() {
     groups_of_k_.assign(static_cast<size_t>(m_.k), -1);
     if (m_.group_index) {

@@ -11,16 +11,16 @@ namespace twofour {
 
 /// The slow path from a source to the correct artifact. It shares the formats with the packers, but no code.
 
-/// Reads a piece of one expert of a target as groups [rows, k/16], rows of gate before rows of up. Block
-/// scales are the source's. With `fold` they are converted to the folded global scale.
+/// Reads a piece of one expert of a target as groups [rows, k/16], with rows of gate before rows of up. Block
+/// scales are the source's. With `fold`, they are converted to the folded global scale.
 std::vector<DenseGroup> read_dense_groups(const Checkpoint& source, const OutputMatrix& target,
                                           const OutputScales& scales, int64_t e, const Piece& piece,
                                           bool fold);
 
-/// Bytes of an artifact that differ from those derived from the source.
+/// Bytes of an artifact that differ from the bytes derived from the source.
 struct Mismatch {
   uint64_t count = 0;
-  // The first of them, in the order of parts:
+  // The first of these bytes, in the order of parts:
   int part = -1;
   int64_t row = 0, col = 0;  ///< place in the part
   int64_t n = 0, k = 0;      ///< the first weight that the byte belongs to

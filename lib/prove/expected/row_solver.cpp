@@ -209,8 +209,8 @@ struct RowInUnits {
 
 RowInUnits in_units(const ExpectedSolver& solver, std::span<const float> weights) {
   RowInUnits out{solver, {weights.begin(), weights.end()}};
-  int exponent = 0;  // the global scale is in [2^exponent, 2^(exponent + 1)); if it is a divisor, its inverse
-                     // is
+  int exponent = 0;  // the global scale, or its inverse if it is a divisor, is in [2^exponent, 2^(exponent +
+                     // 1))
   std::frexp(solver.global, &exponent);
   exponent = solver.divides ? 1 - exponent : exponent - 1;
   if (exponent >= -40 && exponent <= 24) return out;

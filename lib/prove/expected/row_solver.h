@@ -12,7 +12,7 @@ namespace twofour {
 /// One row that is being solved. Sums are evaluated in the order in which they are written.
 class RowSolver {
  public:
-  /// `hessian` is null if the row is solved by the diagonal alone.
+  /// `hessian` is null if the row is solved only by the diagonal.
   RowSolver(const ExpectedSolver& solver, const ExpectedHessian* hessian, std::span<const float> diagonal,
             std::span<const float> weights, std::span<const uint8_t> mask);
   ExpectedRow solve();
@@ -33,7 +33,7 @@ class RowSolver {
   float u(size_t i, size_t j) const { return h_->factor[i * k_ + j]; }
   float hd(size_t i, size_t j) const { return h_->matrix[i * k_ + j]; }
 
-  /// The given mask, or the mask with the largest sum of x^2 weights. On a tie the first mask is taken.
+  /// The given mask, or the mask with the largest sum of x^2 weights. On a tie, the first mask is taken.
   size_t mask_of(size_t first, std::span<const float> weights) const;
   int search(std::span<const float> x, std::span<const float> weights) const;
   /// Subtracts the effect of a column's error from columns [from, until).
@@ -43,13 +43,13 @@ class RowSolver {
   void round(std::span<const float> weights);
   ExpectedRow written() const;
 
-  // In row_descent.cpp: sweeps that improve the codes.
+  // Runs sweeps that improve the codes. Defined in row_descent.cpp.
   void descend();
   /// Improves block `b` and returns the change of the loss. `g` is the gradient of the block.
   float improve_block(size_t b, std::span<float> g);
   float move_scale(size_t b, std::span<float> g);
   /// Finds the best codes of a group over all masks and both orders, and stores their changes in `delta`. The
-  /// best codes have the least change of the loss, below 0. On a tie the first are taken.
+  /// best codes have the least change of the loss, below 0. On a tie, the first codes are taken.
   float best_codes(size_t first, std::span<const float> g, std::vector<float>& delta) const;
 
   const ExpectedSolver& s_;

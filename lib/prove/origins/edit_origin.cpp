@@ -18,7 +18,7 @@ std::string without_last_part(std::string_view name) {
   return std::string(name.substr(0, std::min(name.rfind('.'), name.size())));
 }
 
-/// The number at the beginning of a text, before a dot; -1 if there is none.
+/// The number at the beginning of a text, before a dot. -1 if there is none.
 int64_t number_before_dot(std::string_view text) {
   const size_t dot = text.find('.');
   if (dot == text.npos || dot == 0 || text.substr(0, dot).find_first_not_of("0123456789") != text.npos)
@@ -108,8 +108,8 @@ const std::string* EditOrigins::block_at(const std::string& name) const {
   return nullptr;
 }
 
-/// The number of experts that a block has in the source: the highest number plus one, or the number of slices
-/// of a stack.
+/// The number of experts that a block has in the source. It is the highest number plus one, or the number of
+/// slices of a stack.
 int64_t EditOrigins::experts_of(const std::string& block) const {
   int64_t highest = -1, stacked = -1;
   const std::string prefix = block + ".";

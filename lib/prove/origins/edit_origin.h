@@ -11,12 +11,12 @@
 
 namespace twofour {
 
-/// Where the bytes of a tensor in an edited checkpoint come from.
+/// The origin of the bytes of a tensor in an edited checkpoint.
 struct TensorOrigin {
   const Checkpoint* from;  ///< the base or the donor
   size_t tensor;           ///< its index in from->tensors()
   /// Indices of the slices of the tensor that are taken, one after the other. All slices have the same size.
-  /// Null: the whole tensor is taken.
+  /// Null if the whole tensor is taken.
   const std::vector<int64_t>* slices = nullptr;
   int64_t of = 1;              ///< number of slices in the tensor
   std::vector<int64_t> shape;  ///< shape in the result
@@ -28,7 +28,7 @@ class EditOrigins {
  public:
   /// `donor` is null unless the edit is a graft.
   EditOrigins(const Edit& edit, const Checkpoint& base, const Checkpoint* donor);
-  /// The origin of the tensor with this name, or nullopt if the result must not have the tensor.
+  /// The origin of the tensor with this name. Empty if the result must not have the tensor.
   std::optional<TensorOrigin> of(const std::string& name) const;
   /// True if this tensor of base or donor must be in the result.
   bool stays(const Checkpoint& source, size_t tensor) const;
@@ -43,7 +43,7 @@ class EditOrigins {
   const Checkpoint& base_;
   const Checkpoint* donor_;
   int64_t base_layers_, donor_layers_;
-  std::vector<std::optional<NamePattern>> patterns_;  ///< one for each pattern of the edit; nothing if the
+  std::vector<std::optional<NamePattern>> patterns_;  ///< one for each pattern of the edit; empty if the
                                                       ///< pattern is a role
   std::vector<bool> taken_;                           ///< for each tensor of the donor, whether it was taken
   std::vector<std::string> taken_modules_;            ///< sorted

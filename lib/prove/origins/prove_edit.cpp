@@ -11,8 +11,8 @@
 #include "formats/naming.h"
 #include "lib/base/threads/interrupt.h"
 #include "lib/base/threads/parallel.h"
+#include "lib/prove/origins/configured_formats.h"
 #include "lib/prove/origins/edit_origin.h"
-#include "lib/prove/origins/said_of_modules.h"
 #include "lib/prove/origins/switches.h"
 #include "lib/recipe/artifact/manifest.h"
 #include "lib/source/checkpoint/linears.h"
@@ -195,7 +195,7 @@ bool is_resized(const Json& now, const Json& before, const Json& donor) {
   const size_t n = length(now), m = length(before);
   if (n <= m) {
     if (text(now, 0, n) == text(before, 0, n)) return true;
-    // In a list of layer numbers, the numbers of the remaining layers stay.
+    // A list of layer numbers keeps the numbers of the remaining layers.
     return now.is_array() && std::all_of(now.begin(), now.end(), [&](const Json& x) {
              return std::find(before.begin(), before.end(), x) != before.end();
            });
@@ -252,7 +252,7 @@ void check_settings_of_edit(const Checkpoint& artifact, const Edit& edit, const 
 std::string module_name_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
 
 /// True if loaders treat a module in floats as not quantized, although no list names it.
-bool is_known_float(SaidOfModules& now, SaidOfModules* donor, const std::string& module) {
+bool is_known_float(ConfiguredFormats& now, ConfiguredFormats* donor, const std::string& module) {
   if (!now.is_target(module)) return true;
   if (donor == nullptr || !now.is_fp8() || !donor->is_fp8()) return false;
   const std::vector<bool> listed = donor->listed(module);
@@ -264,8 +264,8 @@ bool is_known_float(SaidOfModules& now, SaidOfModules* donor, const std::string&
 /// for an absent module.
 void check_words_of_edit(const Checkpoint& artifact, const EditOrigins& origins, const Checkpoint& base,
                          const Checkpoint* donor, EditProof& proof) {
-  SaidOfModules before(base), now(artifact);
-  std::optional<SaidOfModules> of_donor;
+  ConfiguredFormats before(base), now(artifact);
+  std::optional<ConfiguredFormats> of_donor;
   if (donor != nullptr) of_donor.emplace(*donor);
   Problems ignored;
   const auto wrong = [&](const std::string& module, const std::string& expected) {
@@ -335,8 +335,8 @@ void check_noted_base(const Checkpoint& artifact, const Checkpoint& base, EditPr
     differ(proof, "manifest", "source.base.texts", "expected the base's config files, found others");
 }
 
-/// True if everything that a graft added was dropped, so that the result is the base of the graft. The config
-/// files must then equal those of that base, byte for byte.
+/// True if everything that a graft added was dropped, so that the result is the base of the graft. Then the
+/// config files must equal the base's config files, byte for byte.
 bool is_graft_undone(const Checkpoint& artifact, const Edit& edit, const Checkpoint& source,
                      EditProof& proof) {
   if (edit.kind != Edit::Kind::kDropModules) return false;

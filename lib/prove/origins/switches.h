@@ -9,15 +9,15 @@
 
 namespace twofour {
 
-/// The changes that an edit may make to settings which announce modules. These are the switches of a family,
+/// The changes that an edit may make to settings that announce modules. These are the switches of a family,
 /// and DeepSeek-V4's list of compressors. All arguments must outlive this object.
 class Switches {
  public:
-  /// `donor` is nullptr if the edit adds nothing.
+  /// `donor` is null if the edit adds nothing.
   Switches(const Checkpoint& base, const Checkpoint& artifact, const Checkpoint* donor);
   /// True if `key` may have the value `now` in the result although it is `before` in the base. A null means
-  /// that the key is absent. There are two reasons: no module of this kind remains, or the first modules of
-  /// this kind came from the donor, which has this value.
+  /// that the key is absent. There are two reasons. Either no module of this kind remains, or the first
+  /// modules of this kind came from the donor, which has this value.
   bool explains(const std::string& key, const Json& before, const Json& now) const;
 
  private:

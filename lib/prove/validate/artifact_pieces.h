@@ -6,7 +6,7 @@
 #include "formats/atom.h"
 #include "kernels/moe/moe.h"
 #include "lib/prove/validate/proof.h"
-#include "lib/recipe/artifact/modules.h"
+#include "lib/recipe/artifact/artifact_modules.h"
 #include "lib/source/checkpoint/checkpoint.h"
 #include "lib/write/methods/layout_matrix.h"
 
@@ -29,7 +29,7 @@ class PieceReader {
   std::vector<std::span<const uint8_t>> parts_;
 };
 
-/// Largest number of weights of an expert that is unpacked in one go. The groups of a larger expert alone
+/// The largest number of weights of an expert that is unpacked in one go. The groups of one larger expert
 /// would exceed the promised memory.
 inline constexpr int64_t kMaxUnpackedWeights = 192 << 20;
 
@@ -38,7 +38,7 @@ class ArtifactRows {
  public:
   /// `matrix` must be an element of read_artifact_modules(artifact).
   ArtifactRows(const Checkpoint& artifact, const ArtifactMatrix& matrix);
-  /// The rows, gate before up. They refer to this object.
+  /// The rows, with gate before up. They refer to this object.
   WeightRows rows();
 
  private:

@@ -38,8 +38,8 @@ void check_names(const Checkpoint& artifact, const Manifest& manifest, ValidateR
       differ(report, "missing-tensor", name, "listed in twofour.json, found in no file");
   }
   for (const Finding& f : artifact.findings()) {
-    // An artifact may have the incomplete modules of its source. Other findings concern our own index and
-    // files.
+    // An artifact may have the incomplete modules of its source. Other findings concern the artifact's own
+    // index and files.
     if (f.id != "incomplete-module") differ(report, f.id.c_str(), f.where, f.message);
   }
 }
@@ -163,7 +163,7 @@ void check_manifest(const Checkpoint& artifact, const Checkpoint& source, const 
 
 namespace {
 
-/// Modules that engines read in another format than the tensors have. Limits of engines do not count.
+/// Modules that engines read in a different format from the tensors' format. Limits of engines do not count.
 std::vector<LookupFinding> find_conflicts(const Checkpoint& c) {
   std::vector<LookupFinding> conflicts;
   if (holds_layout(c)) return conflicts;

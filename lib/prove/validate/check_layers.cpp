@@ -77,9 +77,9 @@ class ExpertWeights {
   std::vector<DenseGroup> groups_;
 };
 
-/// Most weights of a matrix that is converted to float32. Larger matrices would exceed the promised memory.
+/// The most weights of a matrix that is converted to float32. More would exceed the promised memory.
 constexpr int64_t kMaxWeights = 80 << 20;
-/// Number of weights that a thread reads in one go.
+/// The number of weights that a thread reads in one go.
 constexpr int64_t kBlockWeights = 1 << 18;
 
 using Experts = std::map<int64_t, StoredExpert>;
@@ -198,7 +198,7 @@ bool is_picked(const Matrices& matrices, const Experts& experts, const ModuleFil
   return false;
 }
 
-/// `count` distinct numbers in [0, all), drawn by the seed. The standard does not fix the results of
+/// Draws `count` distinct numbers in [0, all) by the seed. The standard does not fix the results of
 /// std::sample and std::shuffle, so they are not used.
 std::vector<size_t> draw_distinct(size_t count, size_t all, uint64_t seed) {
   std::mt19937_64 random(seed);

@@ -23,18 +23,18 @@
 namespace twofour {
 namespace {
 
-/// Share of the device's memory that a layer may use. The context and other programs need the rest.
+/// The share of the device's memory that a layer may use. The context and other programs need the rest.
 constexpr double kMemoryShare = 0.9;
 
-/// Number of weights that are dequantized in one go.
+/// The number of weights that are dequantized in one go.
 constexpr int64_t kPieceWeights = 8 << 20;
 
 /// The rounding of the layers' kernels. It is derived from their number types, not from observed results.
 MoeRounding rounding_of(const std::string& layout, bool to_bf16) {
-  // Sums are float32 with 24 bits. Tensor cores truncate instead of rounding, so the error is a whole unit in
-  // the last place. Numbers between the multiplications are FP16 (11 bits) or, for dense layouts, BF16 (8
-  // bits), rounded to nearest. Before that, exp is exact to 2^-21. With many rows per expert, these numbers
-  // and the result of each row are BF16.
+  // Sums are float32 with 24 bits. Tensor cores truncate instead of rounding, so the error is one unit in the
+  // last place. Numbers between the multiplications are FP16 (11 bits) or, for dense layouts, BF16 (8 bits),
+  // rounded to nearest. Before that, exp is exact to 2^-21. With many rows per expert, these numbers and the
+  // result of each row are BF16.
   bool dense = false;
   with_layout(layout, [&]<class L>() { dense = std::is_same_v<typename L::Atom, DenseGroup>; });
   return {0x1p-23, (dense || to_bf16 ? 0x1p-8 : 0x1p-11) + 0x1p-20, to_bf16 ? 0x1p-8 : 0.0};

@@ -20,12 +20,12 @@ class DeviceDerivation {
   /// `layout` is a name in formats/layouts/layouts.h. Throws Error if there is no CUDA device.
   explicit DeviceDerivation(std::string layout);
 
-  /// Compares a piece of expert `e`; `shape.e` must be 1. `groups` holds its weights [N, K/16], rows of gate
-  /// before rows of up, with folded block scales. `parts[p]` is part p of the piece in the artifact. Throws
-  /// Error on errors of CUDA.
+  /// Compares a piece of expert `e`. `shape.e` must be 1. `groups` holds its weights [N, K/16], with rows of
+  /// gate before rows of up and with folded block scales. `parts[p]` is part p of the piece in the artifact.
+  /// Throws Error on errors of CUDA.
   void compare(int64_t e, Shape shape, std::span<const DenseGroup> groups,
                std::span<const std::span<const uint8_t>> parts);
-  /// A text on the differences of all pieces, or nothing if there are none.
+  /// A text about the differences of all pieces. Empty if there are none.
   std::optional<std::string> finish() const;
 
  private:
@@ -36,11 +36,11 @@ class DeviceDerivation {
 };
 
 /// Dequantizes modules of the source on the CUDA device, and compares the bytes with an artifact in BF16. No
-/// kernel reads stacks whose K is outermost; they become a note.
+/// kernel reads stacks whose K is outermost. They become a note.
 void check_dequantized_on_cuda(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
                                ValidateReport& report);
 
-/// Runs layers of an artifact that are in a layout on the CUDA device, with seeded activations. `options`
+/// On the CUDA device, runs layers of an artifact that are in a layout, with seeded activations. `options`
 /// sample the layers. Compares their output with the reference in double over the stored weights. Adds to
 /// `report`.
 void check_layers_on_cuda(const Checkpoint& artifact, const ValidateOptions& options, ValidateReport& report);

@@ -49,7 +49,7 @@ class Comparison {
   std::vector<ValueReport> run() {
     std::set<size_t> failed;              // modules of the source that failed; one failure of each is
                                           // reported
-    std::map<size_t, ValueError> errors;  // by index of the source's module; modules are in natural order
+    std::map<size_t, ValueError> errors;  // by index of the source's module, in natural order
     const auto make_worker = [&] {
       return
           [this, reader = PairReader(source_, other_)](const RowBlock& s) mutable { return work(reader, s); };

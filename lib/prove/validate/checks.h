@@ -36,15 +36,15 @@ void check_files(const Checkpoint& artifact, const Checkpoint& source, const Pla
                  const Manifest& manifest, ValidateReport& report);
 
 /// Derives the text of twofour.json again from the results of the proofs, the recipe, the source and the
-/// files. Call it only if the artifact has no differences from its source. If the texts differ, that is a
+/// files. Call it only if the artifact has no differences from its source. If the texts differ, adds a
 /// difference "manifest".
 void check_manifest(const Checkpoint& artifact, const Checkpoint& source, const Plan& plan,
                     const Manifest& manifest, std::map<uint32_t, Json> results, Progress& progress,
                     ValidateReport& report);
 
 /// For each linear, compares the format that an engine's rules find in the artifact's config files with the
-/// format in its headers. A module that an engine would read wrongly is a difference. It is none if the
-/// engine reads the source's config wrongly, too, or if the source is not known (nullptr).
+/// format in its headers. A module that an engine would read wrongly is a difference. It is not a difference
+/// if the engine reads the source's config wrongly, too, or if the source is not known (null).
 void check_engines(const Checkpoint& artifact, const Checkpoint* source, ValidateReport& report);
 
 /// Checks an artifact whose weights statistics chose, without these statistics. The source's files must be
@@ -57,8 +57,8 @@ void check_unsolved(const std::filesystem::path& artifact, const std::filesystem
 using ModuleFilter = std::function<bool(const Linear&)>;
 
 /// Compares the weights of two checkpoints as numbers, in any format. Returns one report for each module of
-/// the source that `filter` accepts, in natural order. A matrix is a finding if `other` lacks it or has
-/// another shape for it. A matrix that cannot be read is a finding with severity error.
+/// the source that `filter` accepts, in natural order. A matrix is a finding if `other` lacks it or has a
+/// different shape for it. A matrix that cannot be read is a finding with severity error.
 std::vector<ValueReport> compare_values(const Matrices& source, const Matrices& other,
                                         const ModuleFilter& filter, double tolerance, Progress& progress,
                                         Findings& findings);

@@ -44,8 +44,8 @@ class ExpectedCopy : public ExpectedRange {
   SourceBytes bytes_;
 };
 
-/// Codes after pruning, chunk by chunk. Chunks are consecutive along K: a quad of 2:4 has two bytes, an octet
-/// of 4:8-paired has four.
+/// Codes after pruning, chunk by chunk. Chunks are consecutive along K. A quad of 2:4 has two bytes, and an
+/// octet of 4:8-paired has four.
 class ExpectedPruned : public ExpectedRange {
  public:
   ExpectedPruned(const Checkpoint& source, const Nvfp4Linear& m, bool pairs)

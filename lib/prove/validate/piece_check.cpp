@@ -24,7 +24,7 @@ struct DerivedOrder {
   static constexpr bool kOuter = Layout::outer == Axis::kK;
   static constexpr bool kSparse = std::is_same_v<Atom, SparseGroup>;
   static constexpr int kBytes = sizeof(Atom);
-  /// Number of bytes in an atom's field. The next function has the number of bytes before the field.
+  /// The number of bytes in an atom's field. The next function returns the number of bytes before the field.
   static constexpr int width(int byte) { return byte < kBytes - 1 ? kBytes - 1 : 1; }
   static constexpr int before(int byte) { return byte < kBytes - 1 ? 0 : kBytes - 1; }
   static int64_t at(Shape s, int64_t n, int64_t group, int byte) {
@@ -129,8 +129,8 @@ struct RowSums {
   }
 };
 
-/// One group of several neighbouring rows: its codes, its block scales, and the places of its bytes. Byte j
-/// of row r goes to `out[j * byte_step + r * row_step]`.
+/// One group of several neighbouring rows, with its codes, its block scales, and the places of its bytes.
+/// Byte j of row r goes to `out[j * byte_step + r * row_step]`.
 struct GroupOfRows {
   StoredSlice codes, scales;
   int64_t rows;
@@ -251,8 +251,7 @@ bool LayoutRuns::hold(std::span<const uint8_t> derived,
 template <class Layout>
 void PieceCheck::derive(int64_t e, const Piece& piece, std::span<Figures> figures) {
   using Order = DerivedOrder<Layout>;
-  constexpr int64_t kRows = 32;  // number of rows in a block; their lines fit into a cache, and few of them
-                                 // share a set
+  constexpr int64_t kRows = 32;  // rows in a block; their lines fit into a cache, and few of them share a set
   const OutputMatrix& target = matrix_.target;
   const OutputScales& scales = matrix_.scales;
   const Shape shape = piece_shape(target, piece);

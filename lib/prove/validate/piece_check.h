@@ -32,8 +32,8 @@ class LayoutRuns {
   std::vector<std::vector<Run>> parts_;
 };
 
-/// The expected content of a piece of an expert. It is derived from the source through a table of the 2:4
-/// rule. This is slower than the packers and shares no code with them. Each thread needs its own object.
+/// The expected content of a piece of an expert. It is derived from the source by a table of the 2:4 rule.
+/// This is slower than the packers and shares no code with them. Each thread needs its own object.
 class PieceCheck {
  public:
   PieceCheck(const Checkpoint& source, const LayoutMatrix& matrix) : source_(source), matrix_(matrix) {}

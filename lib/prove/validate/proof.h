@@ -18,11 +18,11 @@ namespace twofour {
 struct ProofFindings {
   Findings differences;
   std::vector<WeightReport> weights;
-  uint64_t solved_rows = 0, rows_not_drawn = 0;  ///< rows of matrices that statistics solved, and those of
+  uint64_t solved_rows = 0, rows_not_drawn = 0;  ///< rows of matrices that statistics solved, and rows among
                                                  ///< them that were not solved again
 };
 
-/// The proof of one transformation: its input, which is source and artifact, and its report.
+/// The proof of one transformation. It has the input, which is source and artifact, and the report.
 class Proof {
  public:
   /// `parts` are the artifact's tensors that the transformation made. `found` receives the findings. Proofs
@@ -40,8 +40,8 @@ class Proof {
   const Checkpoint& artifact;
   ExpectedInputScales& input_scales;
   Progress& progress;
-  bool on_device = false;           ///< a CUDA device derives the bytes as well
-  bool all_rows = false;            ///< solve all rows of solved matrices again, rather than 64 of each
+  bool on_device = false;           ///< a CUDA device derives the bytes, too
+  bool all_rows = false;            ///< solve all rows of solved matrices again, instead of 64 of each
   bool zeros_are_positive = false;  ///< the artifact's sparse layout cannot store negative zeros within a
                                     ///< pattern
   std::shared_ptr<SolvedHessians> hessians = {};  ///< statistics of solved matrices
@@ -51,7 +51,7 @@ class Proof {
   void read(int part, uint64_t offset, std::span<uint8_t> out) const;
   /// Compares the bytes of a part that begin at `offset` with the expected bytes, and notes differences.
   void hold(int part, uint64_t offset, std::span<const uint8_t> expected);
-  /// Add a difference of a part, or of another place.
+  /// Adds a difference of a part, or of another place.
   void differ(int part, std::string what);
   void differ(const char* id, std::string where, std::string what);
   /// Counts `rows` rows of a solved matrix, of which `not_drawn` were not solved again.

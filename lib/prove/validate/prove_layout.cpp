@@ -27,7 +27,7 @@ struct PieceResult {
   Mismatch mismatch;
 };
 
-/// Derives all pieces of a matrix again. As many are derived at a time as the promised memory has room for.
+/// Derives all pieces of a matrix again, as many at a time as the promised memory has room for.
 std::vector<PieceResult> check_pieces(const Proof& proof, const LayoutMatrix& matrix) {
   constexpr int64_t kRoom = 192 << 20;
   constexpr int64_t kCopies = 3;  // copies of a piece: from the source, derived, and found in the artifact
@@ -76,7 +76,7 @@ void check_on_device(Proof& proof, const LayoutMatrix& matrix, const std::vector
 }
 
 /// The hashes of all sources of a target. `known` has hashes of sources that were read as a whole. Gate and
-/// up of one stack are one slice, which is read once.
+/// up of one stack form one slice, which is read once.
 std::vector<LayoutResult::Slice> hash_sources(const Proof& proof, const OutputMatrix& target,
                                               const std::vector<std::optional<LayoutResult::Slice>>& known) {
   const auto same_as_last = [&](size_t s) {
@@ -200,7 +200,7 @@ Json LayoutMatrix::prove(Proof& proof) const {
     Quality one;
     one.add(stats[i], folded[i / target.sources_per_expert]);
     weights.quality += one;
-    // Conversion measures pruning only.
+    // Conversion measures only pruning.
     Quality written = is_dense(layout) ? Quality{} : one;
     written += fold_of(proof.source, *this, i);
     result.quality += written;

@@ -60,7 +60,7 @@ class StackCheck {
   }
 
  private:
-  /// The row of the expert's N that has a row of gate (0) or up (1), or of down (0) in a stack of downs.
+  /// The row of the expert's N that has a row of gate (0) or up (1). In a stack of downs, 0 is down.
   int64_t place(size_t which, int64_t row) const {
     if (stack_.per_expert == 1) return row;
     return form_.in_turn ? 2 * row + static_cast<int64_t>(which) : row + (which == 1 ? rows_ : 0);

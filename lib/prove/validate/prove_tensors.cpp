@@ -83,7 +83,7 @@ Json KeptTensor::prove(Proof& proof) const {
   return nullptr;
 }
 
-/// Checks that the input scale is the one that the rule's settings give, or the source's if it stays.
+/// Checks that the input scale is the scale that the rule's settings give, or the source's scale if it stays.
 void ModuleRewrite::prove_input_scale(Proof& proof) const {
   const ExpectedInputScales::Scale expected = proof.input_scales.of(*input_scale_.rule, module_.name);
   const bool has = input_scale_part_ >= 0, own = expected.is_own;

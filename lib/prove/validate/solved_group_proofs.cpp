@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "formats/error.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 
 namespace twofour {
 

@@ -12,16 +12,16 @@
 namespace twofour {
 
 /// Proofs of groups whose weights statistics or masks chose before a layout packed them. Only the solver can
-/// make all rows of such a group, so the rows are taken from the artifact. They are unpacked byte by byte
-/// through the layout, and compared with the source like output of `quantize` and `prune`. The proof of the
+/// make all rows of such a group, so the rows are taken from the artifact. They are unpacked byte by byte by
+/// the layout's map, and compared with the source like output of `quantize` and `prune`. The proof of the
 /// layout then derives the artifact's bytes from these rows.
 class SolvedGroupProofs {
  public:
   SolvedGroupProofs(std::filesystem::path artifact, Io io, bool all_rows, Progress& progress)
       : path_(std::move(artifact)), io_(io), all_rows_(all_rows), progress_(progress) {}
 
-  /// The bytes and results of a group of `source`. Differences are stored for findings(), once for each
-  /// group. Throws Error if the artifact does not have the group's tensors.
+  /// The bytes and results of a group of `source`. Differences are stored for findings(), once per group.
+  /// Throws Error if the artifact does not have the group's tensors.
   QuantizedRows prove(const Checkpoint& source, const QuantizedGroup& group);
   /// The findings of all groups so far.
   const ProofFindings& findings() const { return found_; }

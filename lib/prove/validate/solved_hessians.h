@@ -12,7 +12,7 @@ namespace twofour {
 
 /// The part of a statistics entry that the proof of solved matrices reads.
 struct SolvedHessian {
-  ExpectedMean mean;            ///< mean of x x', [k, k], or of x^2, [k], if the diagonal decides
+  ExpectedMean mean;            ///< mean of x x' [k, k], or of x^2 [k] if the diagonal decides
   ExpectedMean heldout;         ///< the same mean over held-out tokens; empty if there are none
   ExpectedMean fisher;          ///< mean of e x x', [k, k]; empty if there is none
   std::vector<float> diagonal;  ///< weights of squares; empty if the whole Hessian is used

@@ -25,7 +25,7 @@
 #include "lib/prove/validate/solved_group_proofs.h"
 #include "lib/recipe/artifact/layout_names.h"
 #include "lib/recipe/artifact/manifest.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/write/plan/tensor_rewrite.h"
 
 namespace twofour {
@@ -51,7 +51,7 @@ void check_tensor(const Manifest& manifest, const TensorInfo& t, const Hash128& 
   }
 }
 
-/// True if the artifact has every tensor of the plan, as planned. If not, nothing else can be compared.
+/// True if the artifact has every tensor of the plan, as planned. Otherwise, nothing else can be compared.
 bool check_tensors(const Checkpoint& artifact, const Plan& plan, ValidateReport& report) {
   bool sound = true;
   for (const OutputTensor& t : plan.tensors) {
@@ -142,7 +142,7 @@ std::map<uint32_t, Json> prove_all(const Checkpoint& artifact, const Checkpoint&
 void check_hashes(const Checkpoint& artifact, const Manifest& manifest, Progress& progress,
                   ValidateReport& report) {
   std::vector<Hash128> found(artifact.tensors().size());
-  // The largest come first, so that no thread begins a large one when the others have finished.
+  // The largest come first, so that no thread begins a large one after the others have finished.
   std::vector<size_t> order(found.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {

@@ -17,23 +17,22 @@ namespace twofour {
 
 struct ValidateOptions {
   int jobs = 1;
-  int64_t tokens = 2;  ///< number of tokens on which a layer is run; 0: no layer is run
+  int64_t tokens = 2;  ///< number of tokens on which a layer is run; no layer is run if 0
   uint64_t seed = 0;   ///< seed of the sample of layers and experts, and of activations and routing
-  /// With Device::cuda, the device checks source and artifact too, in addition to the CPU's checks.
+  /// With Device::cuda, the device checks source and artifact in addition to the CPU's checks.
   Device device = Device::cpu;
-  Io io = Io::kBuffered;  ///< how artifact and source are read
-  int64_t experts = 4;    ///< largest number of experts of a layer that its tokens use; 0: as many as its
-                          ///< router may pick
-  int64_t layers = 4;     ///< largest number of layers that are run, see sample_layers(); 0: all
+  Io io = Io::kBuffered;  ///< the way in which artifact and source are read
+  int64_t experts = 4;    ///< largest number of experts of a layer that its tokens use; no limit if 0
+  int64_t layers = 4;     ///< largest number of layers that are run, see sample_layers(); all if 0
   std::filesystem::path donor = {};       ///< the checkpoint that was grafted onto the source, if there is
                                           ///< one
   std::filesystem::path statistics = {};  ///< the statistics by which weights were chosen
   std::filesystem::path masks = {};       ///< the masks by which weights were chosen
-  bool all_rows = false;                  ///< solve all rows of solved matrices again, rather than 64 of each
+  bool all_rows = false;                  ///< solve all rows of solved matrices again, instead of 64 of each
 };
 
-/// How many layers were found and why some were not run. All others were run and have one LayerReport or
-/// DeviceLayerReport each.
+/// The number of found layers, and the reasons why some were not run. All other layers were run and have one
+/// LayerReport or DeviceLayerReport each.
 struct LayerCoverage {
   struct NotRun {
     std::string block, why;
@@ -47,11 +46,11 @@ struct LayerCoverage {
 struct LayerReport {
   std::string block;
   int64_t tokens = 0, experts_used = 0;
-  bool reference = true;      ///< the pruned source was run as well; if not, `exact` has no meaning
+  bool reference = true;      ///< the pruned source was run, too; otherwise `exact` has no meaning
   bool exact = false;         ///< the artifact and the pruned source give exactly the same doubles
   double cosine = 0;          ///< between the layer's outputs with dense weights and with the artifact's
                               ///< weights
-  double relative_error = 0;  ///< of the same outputs, in Frobenius norm
+  double relative_error = 0;  ///< of the same outputs, in the Frobenius norm
 };
 
 /// The comparison of a layer on the CUDA device with the reference in double over the same weights. The
@@ -60,8 +59,8 @@ struct DeviceLayerReport {
   std::string block, layout;
   int64_t tokens = 0, experts_used = 0;
   double cosine = 0, relative_error = 0;  ///< for BF16 activations and output
-  uint64_t beyond = 0;  ///< count of numbers that differ from the reference by more than rounding explains,
-                        ///< see moe_tolerance()
+  uint64_t beyond = 0;  ///< numbers that differ from the reference by more than rounding explains, see
+                        ///< moe_tolerance()
   struct {
     double share = 0;  ///< the error divided by the allowed error; infinite for NaN
     int64_t token = 0, column = 0;
@@ -69,13 +68,13 @@ struct DeviceLayerReport {
   } worst;
 };
 
-/// What pruning changed in one matrix.
+/// The change of one matrix by pruning.
 struct WeightReport {
   std::string target;
   Shape shape;
   Quality quality;
   double zero_share = 0;  ///< share of codes with magnitude 0 in the source
-  /// The change if statistics or masks chose all weights of the matrix. `quality` then has no meaning, since
+  /// The change if statistics or masks chose all weights of the matrix. Then `quality` has no meaning, since
   /// packing drops none of the chosen weights.
   std::optional<EncodeError> chosen = {};
 };
@@ -85,11 +84,11 @@ struct ValidateReport {
   Findings notes;
   uint64_t tensors = 0, bytes = 0;                ///< tensors and bytes of the artifact that were checked
   uint64_t source_tensors = 0, source_bytes = 0;  ///< tensors and bytes of the source that are accounted for
-  std::vector<WeightReport> weights;              ///< of pruned matrices, if a source is given
-  std::vector<ValueReport> values;                ///< of other rewritten modules, if a source is given
+  std::vector<WeightReport> weights;              ///< for pruned matrices, if a source is given
+  std::vector<ValueReport> values;                ///< for other rewritten modules, if a source is given
   std::vector<LayerReport> layers;                ///< empty without a source
   LayerCoverage coverage;                         ///< belongs to `layers`
-  std::vector<DeviceLayerReport> device_layers;   ///< of layers in a layout, with Device::cuda
+  std::vector<DeviceLayerReport> device_layers;   ///< for layers in a layout, with Device::cuda
   LayerCoverage device_coverage;                  ///< belongs to `device_layers`
   uint64_t solved_rows = 0;                       ///< rows of matrices that statistics solved
   uint64_t rows_not_drawn = 0;      ///< solved rows for which only the pattern and the loss were derived
@@ -98,7 +97,7 @@ struct ValidateReport {
   double seconds = 0;
 };
 
-/// The verdict in words on an artifact without differences.
+/// The verdict on an artifact without differences, in words.
 std::string sound_verdict(const ValidateReport& report, bool with_source);
 
 /// Compares an artifact with the hashes in its manifest. This function and the next throw Error if a file
@@ -106,10 +105,10 @@ std::string sound_verdict(const ValidateReport& report, bool with_source);
 ValidateReport validate(const std::filesystem::path& artifact, const ValidateOptions& options,
                         Progress& progress);
 
-/// Proves an artifact from its source. Files and headers must be the planned ones. Every byte is derived
-/// again through the slow path. Every tensor of the source is accounted for. twofour.json is derived again.
-/// Layers are compared with the reference in double. If statistics chose weights and `options` names no
-/// statistics, the proof covers only hashes, kept tensors, pattern and layout.
+/// Proves an artifact from its source. Files and headers must be as planned. Every byte is derived again by
+/// the slow path. Every tensor of the source is accounted for. twofour.json is derived again. Layers are
+/// compared with the reference in double. If statistics chose weights and `options` names no statistics, the
+/// proof covers only hashes, kept tensors, pattern and layout.
 ValidateReport validate(const std::filesystem::path& artifact, const std::filesystem::path& source,
                         const ValidateOptions& options, Progress& progress);
 

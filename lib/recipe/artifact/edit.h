@@ -7,8 +7,8 @@
 
 namespace twofour {
 
-/// An edit by `graft` or `drop`: the choice of tensors from one or two checkpoints that make a new
-/// checkpoint, byte for byte. The numbers and the order of experts are those of the source.
+/// An edit by `graft` or `drop`. It chooses tensors from one or two checkpoints that make a new checkpoint,
+/// byte for byte. The numbers and the order of experts are the source's.
 struct Edit {
   enum class Kind { kNone, kGraft, kDropModules, kDropExperts };
   Kind kind = Kind::kNone;

@@ -34,7 +34,7 @@ std::string text_at(std::string_view where, const std::string& place, const Json
   return at->get<std::string>();
 }
 
-/// Checks `layout` and `groups` of config.json or twofour.json; throws UnknownLayout.
+/// Checks `layout` and `groups` of config.json or twofour.json. Throws UnknownLayout.
 void check_known(const std::string& where, const std::string& place, const Json& json) {
   const auto check = [&](const Json& owner, const std::string& at, bool may_be_mixed) {
     const auto name = owner.find("layout");

@@ -28,7 +28,7 @@ struct UnknownLayout : Error {
 /// of methods() that are not layouts.
 std::vector<std::string>& other_method_names();
 
-/// Finds the first unknown layout name in the headers of the weight files and in config.json. nullopt if all
+/// Finds the first unknown layout name in the headers of the weight files and in config.json. Empty if all
 /// are known.
 std::optional<UnknownLayout> find_unknown_layout(const std::filesystem::path& directory,
                                                  std::span<const Shard> shards, const Json& config);

@@ -143,7 +143,7 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
     manifest.recipe = std::move(text.recipe);
     for (Rule& rule : manifest.recipe.rules) {
       rule.keeps_absent = true;
-      // An FP8 rule without a scale type comes from a version that quantized every source as floats and
+      // An FP8 rule without a scale type is from a version that quantized every source as floats and
       // permitted blocks of any shape.
       if (rule.to != "fp8" || !rule.scale_dtype.empty()) continue;
       rule.exact = Exact::kOff;
@@ -169,7 +169,7 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
 }
 
 ManifestText parse_manifest_text(const fs::path& path, size_t tensors, const KeepJson& keep) {
-  // A tensor takes a line of about 200 bytes, and a source takes some more.
+  // A tensor takes a line of about 200 bytes. A source takes a few more bytes.
   constexpr uint64_t kBase = 256u << 20, kPerTensor = 1024;
   constexpr size_t kObjects = 1'000'000, kObjectsPerTensor = 4;
   const InputFile file(path);

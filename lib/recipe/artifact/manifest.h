@@ -34,7 +34,7 @@ inline constexpr int kFirstStrictFormat = 4;
 /// if the hash matches. Otherwise returns the expected and the found hash, and no field of the manifest can
 /// be trusted.
 std::string integrity_error(const InputFile& file);
-/// The end of a manifest: the hash of the text before it.
+/// The end of a manifest, which is the hash of the text before it.
 std::string manifest_seal(const Hash128& hash);
 
 /// The record of a graft's base in twofour.json, for a graft that replaced nothing of the base. Dropping
@@ -84,7 +84,7 @@ struct Manifest {
   std::map<std::string, Output> outputs;          ///< by tensor
   std::map<std::string, Hash128> files;           ///< as in ConversionRecord
   size_t folds = 0;                               ///< matrices with folded global scales
-  std::map<std::string, Shape> shapes;            ///< of targets, rewritten modules and quantized matrices
+  std::map<std::string, Shape> shapes;            ///< for targets, rewritten modules and quantized matrices
   std::map<std::string, std::string> layouts;     ///< by the same names; a method if it is not in a layout
 };
 
@@ -113,7 +113,7 @@ ManifestText parse_manifest_text(const std::filesystem::path& path, size_t tenso
 uint32_t parse_bits(std::string_view where, const Json& json);
 
 /// Compares the tensors of an artifact with the hashes in its twofour.json, on all threads. Only tensors
-/// whose names begin with `prefix` are compared; an empty `prefix` selects all. Throws Error that names the
+/// whose names begin with `prefix` are compared. An empty `prefix` selects all. Throws Error that names the
 /// first tensor, by name, that differs. Also throws Error if twofour.json itself was changed, and if `path`
 /// is not an artifact.
 void check_tensor_hashes(const std::filesystem::path& path, const std::string& prefix, Progress& progress);

@@ -9,14 +9,14 @@
 #include "formats/json.h"
 #include "lib/base/io/links.h"
 #include "lib/recipe/artifact/edit.h"
-#include "lib/recipe/words/json_words.h"
-#include "lib/recipe/words/rule.h"
+#include "lib/recipe/settings/json_keys.h"
+#include "lib/recipe/settings/rule.h"
 #include "lib/source/checkpoint/checkpoint.h"
 
 namespace twofour {
 
-/// Everything that decides the bytes of an artifact, which excludes the number of jobs, the device and paths.
-/// The first rule that takes a module decides what the module becomes. Modules that no rule takes stay
+/// All settings that decide the bytes of an artifact, which excludes the number of jobs, the device and
+/// paths. The first rule that takes a module decides what the module becomes. Modules that no rule takes stay
 /// unchanged.
 struct Recipe {
   Edit edit = {};                      ///< applied before the rules
@@ -24,7 +24,7 @@ struct Recipe {
   /// The dialect of the whole output. "source" stands for the source's dialect. If it is empty, each rule
   /// decides.
   std::string dialect = {};
-  ZeroPoints zero_points = ZeroPoints::kAsStated;  ///< how the source's INT4 stores them
+  ZeroPoints zero_points = ZeroPoints::kAsStated;  ///< the form in which the source's INT4 stores them
   uint64_t max_shard_size = 5'000'000'000;
   /// The links in the source whose targets are copied. twofour.json does not record this choice, but lists
   /// the copied files.
@@ -33,10 +33,10 @@ struct Recipe {
   Recipe() = default;
   explicit Recipe(Rule rule) : rules{std::move(rule)} {}
   Recipe(Rule rule, uint64_t size) : rules{std::move(rule)}, max_shard_size(size) {}
-  /// Makes a recipe without rules: all tensors stay as the edit leaves them. `size` is max_shard_size.
+  /// Makes a recipe without rules. All tensors stay as the edit leaves them. `size` is max_shard_size.
   Recipe(Edit change, uint64_t size) : edit(std::move(change)), rules{}, max_shard_size(size) {}
-  /// What the recipe makes: "v7" or another target if all rules make the same, otherwise "mixed". Without
-  /// rules, it is "graft" or "drop".
+  /// The result of the recipe in a word. It is "v7" or another target if all rules make the same, otherwise
+  /// "mixed". Without rules, it is "graft" or "drop".
   std::string what() const;
 };
 

@@ -9,7 +9,7 @@
 #include "formats/layouts/layouts.h"
 #include "lib/base/findings/and_more.h"
 #include "lib/recipe/artifact/yaml.h"
-#include "lib/recipe/words/rule_words.h"
+#include "lib/recipe/settings/rule_settings.h"
 #include "lib/source/dialects/output_dialect.h"
 
 namespace twofour {
@@ -99,24 +99,24 @@ std::vector<std::string> names_of(const std::vector<RecipeKey>& keys) {
 }
 
 /// Reads the value of a setting in the form that the setting has.
-Json read_value(const YamlPlace& place, const AskedWord& asked) {
+Json read_value(const YamlPlace& place, const UserForm& asked) {
   switch (asked.form) {
-    case AskedWord::Form::kChoice:
+    case UserForm::Form::kChoice:
       return place.word(asked.values(kConverts));
-    case AskedWord::Form::kFlag:
+    case UserForm::Form::kFlag:
       return place.boolean();
-    case AskedWord::Form::kNumber:
+    case UserForm::Form::kNumber:
       return place.integer(0, asked.most);
-    case AskedWord::Form::kText:
-    case AskedWord::Form::kNone:
+    case UserForm::Form::kText:
+    case UserForm::Form::kNone:
       break;
   }
   return place.text(either(asked.values(kConverts)));
 }
 
 /// Reads a setting of a rule. Throws Error if the setting does not belong to the rule's target.
-void read_asked(const YamlPlace& place, const RuleWord& word, const TargetRow& target, Rule& rule) {
-  const AskedWord& asked = word.asked;
+void read_asked(const YamlPlace& place, const RuleSetting& word, const TargetRow& target, Rule& rule) {
+  const UserForm& asked = word.asked;
   if (!(asked.methods & asked.files & target.kinds))
     place.fail(fmt::format("expected with to: {} only, found with to: {}",
                            target_names(asked.methods & asked.files), target.to));
@@ -164,8 +164,8 @@ Rule read_rule(const YamlPlace& place, size_t index) {
       std::find_if(rows.begin(), rows.end(), [&](const TargetRow& r) { return r.to == name; });
   if (target == rows.end()) to.expected(target_names(kEveryMethod));
   rule.to = target->method;
-  for (const RuleWord* word : words_of_files()) {
-    if (const auto said = place.find(word->key)) read_asked(*said, *word, *target, rule);
+  for (const RuleSetting* word : file_settings()) {
+    if (const auto configured = place.find(word->key)) read_asked(*configured, *word, *target, rule);
   }
   check_together(place, *target, rule);
   rule.label = label_of(index, rule.selection);
@@ -208,7 +208,7 @@ std::vector<RecipeKey> recipe_keys() {
 std::vector<RecipeKey> rule_keys() {
   std::vector<RecipeKey> keys = {{"match", "see below", "required"},
                                  {"to", target_names(kEveryMethod), "required"}};
-  for (const RuleWord* word : words_of_files()) {
+  for (const RuleSetting* word : file_settings()) {
     keys.push_back({word->key, word->file_values(),
                     fmt::format("with to: {}: {}", target_names(word->asked.methods & word->asked.files),
                                 word->file_help())});

@@ -33,7 +33,7 @@ struct ShippedRecipe {
   std::string_view summary() const;  ///< its first line, a comment
 };
 std::span<const ShippedRecipe> shipped_recipes();
-/// The built-in recipe of that name; nullptr if there is none.
+/// The built-in recipe of that name. Null if there is none.
 const ShippedRecipe* find_shipped_recipe(std::string_view name);
 
 }  // namespace twofour

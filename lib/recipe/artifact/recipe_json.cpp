@@ -5,23 +5,23 @@
 #include "formats/error.h"
 #include "formats/json.h"
 #include "lib/recipe/artifact/recipe.h"
-#include "lib/recipe/words/rule_words.h"
+#include "lib/recipe/settings/rule_settings.h"
 
 namespace twofour {
 namespace {
 
-/// A kind of edit in JSON: its command and the key of its only setting.
-struct EditWord {
+/// A kind of edit in JSON, with its command and the key of its only setting.
+struct EditKey {
   Edit::Kind kind;
   const char *command, *key;
 };
-constexpr EditWord kEditWords[] = {{Edit::Kind::kGraft, "graft", "take"},
-                                   {Edit::Kind::kDropModules, "drop", "modules"},
-                                   {Edit::Kind::kDropExperts, "drop", "experts"}};
+constexpr EditKey kEditKeys[] = {{Edit::Kind::kGraft, "graft", "take"},
+                                 {Edit::Kind::kDropModules, "drop", "modules"},
+                                 {Edit::Kind::kDropExperts, "drop", "experts"}};
 
 Json write_edit(const Edit& edit) {
   Json json;
-  for (const EditWord& word : kEditWords) {
+  for (const EditKey& word : kEditKeys) {
     if (word.kind != edit.kind) continue;
     json[word.command][word.key] =
         edit.kind == Edit::Kind::kDropExperts ? Json(edit.experts) : Json(edit.patterns);
@@ -30,8 +30,8 @@ Json write_edit(const Edit& edit) {
 }
 
 Edit read_edit(const JsonPlace& place, const Json& json) {
-  const EditWord* word = std::begin(kEditWords);
-  for (const EditWord& known : kEditWords) {
+  const EditKey* word = std::begin(kEditKeys);
+  for (const EditKey& known : kEditKeys) {
     const auto command = json.find(known.command);
     if (command == json.end()) continue;
     word = &known;
@@ -53,18 +53,19 @@ Edit read_edit(const JsonPlace& place, const Json& json) {
   return edit;
 }
 
-constexpr JsonWord<Recipe> kRecipeWords[] = {
+constexpr JsonKey<Recipe> kRecipeKeys[] = {
     {"rules",
      [](const Recipe& r) {
        Json rules = Json::array();
-       for (const Rule& rule : r.rules) rules.push_back(write_words(rule_words(), rule));
+       for (const Rule& rule : r.rules) rules.push_back(write_keys(rule_settings(), rule));
        return rules;
      },
      [](const JsonPlace& place, const Json& json, Recipe& r) {
        r.rules.clear();
        for (const Json& rule : json) {
          const std::string path = fmt::format("{}[{}]", place.path, r.rules.size());
-         read_words(rule_words(), JsonPlace{place.where, path, place.unknown}, rule, r.rules.emplace_back());
+         read_keys(rule_settings(), JsonPlace{place.where, path, place.unknown}, rule,
+                   r.rules.emplace_back());
        }
      },
      true},
@@ -91,7 +92,7 @@ constexpr JsonWord<Recipe> kRecipeWords[] = {
 
 }  // namespace
 
-Json recipe_to_json(const Recipe& recipe) { return write_words(kRecipeWords, recipe); }
+Json recipe_to_json(const Recipe& recipe) { return write_keys(kRecipeKeys, recipe); }
 
 Recipe recipe_from_json(std::string_view where, const Json& json, UnknownKeys unknown) {
   try {
@@ -99,7 +100,7 @@ Recipe recipe_from_json(std::string_view where, const Json& json, UnknownKeys un
     Json rules = json;
     if (is_one_rule) rules["rules"] = Json::array({json});
     Recipe recipe;
-    read_words(kRecipeWords, JsonPlace{where, "recipe", unknown}, rules, recipe);
+    read_keys(kRecipeKeys, JsonPlace{where, "recipe", unknown}, rules, recipe);
     return recipe;
   } catch (const Json::exception&) {
     throw Error(fmt::format("{}: expected a recipe, found {}", where, json_line(json).substr(0, 80)));

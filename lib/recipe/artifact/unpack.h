@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "formats/layouts/layout.h"
-#include "lib/recipe/artifact/modules.h"
+#include "lib/recipe/artifact/artifact_modules.h"
 #include "lib/source/checkpoint/checkpoint.h"
 
 namespace twofour {
@@ -11,8 +11,8 @@ namespace twofour {
 /// The tensors of a module that are unpacked.
 enum class Field { kCodes, kBlockScales };
 
-/// A box of the bytes of one expert's codes ([N, K/2]) or block scales ([N, K/16]): rows [r0, r1) and columns
-/// [c0, c1). It does not depend on the order of storage.
+/// A box of the bytes of one expert's codes ([N, K/2]) or block scales ([N, K/16]). It has rows [r0, r1) and
+/// columns [c0, c1). It does not depend on the order of storage.
 struct Box {
   int64_t r0, r1, c0, c1;
 };
@@ -52,7 +52,7 @@ class ArtifactUnpacker {
     int64_t count;      ///< number of rows
     int64_t c0, c1;     ///< columns of the field
   };
-  // In 2:4 layouts, each byte of the atoms is stored in lines along N.
+  // Functions for 2:4 layouts, which store each byte of the atoms in lines along N.
   template <class L>
   void unpack_sparse(const Rows& rows, const OutputRange& range);
   template <class L>
@@ -61,7 +61,7 @@ class ArtifactUnpacker {
   void check_lines(const Rows& rows, int64_t g0, int64_t g1) const;
   void put_sparse_codes(const Rows& rows, int64_t g0, int64_t g1, const OutputRange& range);
   void put_sparse_scales(const Rows& rows, int64_t g0, int64_t g1, int copies, const OutputRange& range);
-  // In dense layouts, each row of codes is contiguous, and so are four block scales.
+  // Functions for dense layouts, which store each row of codes, and each four block scales, contiguously.
   template <class L>
   void unpack_dense_codes(const Rows& rows, const OutputRange& range);
   template <class L>

@@ -64,7 +64,7 @@ void ArtifactUnpacker::load_lines(const Rows& rows, int64_t g0, int64_t g1) {
     }
     return;
   }
-  // Whole lines, which are one run in each part.
+  // These are whole lines, which form one run in each part.
   const int64_t first = g0 / kGroupGrain * kGroupGrain;
   const int64_t last = std::min(all.groups(), (g1 + kGroupGrain - 1) / kGroupGrain * kGroupGrain);
   const Shape piece{1, all.n, (last - first) * kGroup, all.gated};

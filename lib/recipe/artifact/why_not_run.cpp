@@ -38,7 +38,7 @@ std::optional<std::string> find_term(const Checkpoint& c, const std::string& blo
     std::string linear(part ? part->module : linear_of_block(at->name, block));
     const auto name = parse_module_name(linear);
     if (!name || name->block != block) {
-      // The term belongs to no linear, but to the block itself, for example.
+      // The term may belong to the block itself instead of a linear.
       const bool is_lost = part && part->part->kind == PartKind::kTerm &&
                            part->part->harmless == Harmless::kNever && !part->part->decoder;
       if (!is_lost) continue;

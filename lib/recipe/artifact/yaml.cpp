@@ -54,7 +54,7 @@ class TextLines {
   std::vector<size_t> starts_;
 };
 
-/// Refuses bytes that are not permitted in recipes, before the parser sees them.
+/// Throws Error on bytes that are not permitted in recipes, before the parser reads them.
 void check_text(std::string_view where, std::string_view text, const TextLines& lines) {
   for (size_t i = 0; i < text.size();) {
     const int bytes = utf8_bytes(text.substr(i));

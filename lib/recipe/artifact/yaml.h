@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/recipe/words/chosen.h"
+#include "lib/recipe/settings/chosen.h"
 
 namespace twofour {
 
@@ -21,13 +21,13 @@ struct YamlNode {
   size_t column = 1;                 ///< in characters
   std::string text = {};             ///< the value of a scalar
   std::vector<YamlNode> items = {};  ///< elements of a sequence, or values of a map
-  std::vector<YamlNode> keys = {};   ///< keys of a map: different scalars
+  std::vector<YamlNode> keys = {};   ///< keys of a map, which are different scalars
 };
 
 inline constexpr size_t kLongestYaml = 1u << 20;  ///< bytes
 inline constexpr size_t kDeepestYaml = 16;        ///< levels of lists and maps
 
-/// Parses a text with one YAML document; JSON is also YAML. Throws Error "WHERE:LINE:COLUMN: ..." on text
+/// Parses a text with one YAML document. JSON is also YAML. Throws Error "WHERE:LINE:COLUMN: ..." on text
 /// that is not YAML in UTF-8, on control characters, on keys that are repeated or not texts, on aliases,
 /// anchors and tags, on a second document, and on text that exceeds a limit above.
 YamlNode parse_yaml(std::string_view where, std::string_view text);
@@ -47,7 +47,7 @@ struct YamlPlace {
 
   YamlPlace child(std::string_view key, const YamlNode& value) const;
   YamlPlace element(size_t i) const;
-  /// The value of a key of a map; nullopt if the key is absent.
+  /// The value of a key of a map. Empty if the key is absent.
   std::optional<YamlPlace> find(std::string_view key) const;
   YamlPlace required(std::string_view key) const;
 
@@ -62,7 +62,7 @@ struct YamlPlace {
   bool boolean() const;
   /// Returns the value as a whole number, which must be from `least` to `most`.
   int64_t integer(int64_t least, int64_t most) const;
-  /// Checks that the value is a map without other keys than `keys`. `what` names the map in messages.
+  /// Checks that the value is a map that has only keys from `keys`. `what` names the map in messages.
   void check_map(std::string_view what, const std::vector<std::string>& keys) const;
 };
 

@@ -42,7 +42,7 @@ bool Chooser::adds(std::string_view module) {
 }
 
 bool Chooser::chooses(std::string_view module, bool is_default) {
-  // All of them are evaluated, so that each records whether it ever matched.
+  // All patterns are evaluated, so that each records whether it ever matched.
   const bool included = include_.matches(module), added = also_.matches(module);
   const bool usual = selection_.from_default && is_default && (selection_.include.empty() || included);
   reason_ = !usual                       ? options::kAlso.text()

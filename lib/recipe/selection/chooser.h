@@ -22,7 +22,7 @@ class Chooser {
   bool adds(std::string_view module);
   /// Notes a module that cannot be chosen, so that patterns of `exclude` may match it without effect.
   void add_other(std::string_view module) { exclude_.matches(module); }
-  /// True if the last module was chosen only for its role: no name matches it.
+  /// True if the last module was chosen only for its role, because no name matches it.
   bool chose_by_role() const { return by_role_; }
   /// The reason why the last module was chosen: "default set", an option that names it, or a role's name.
   const char* reason() const { return reason_; }

@@ -17,7 +17,7 @@ namespace {
 
 using Kind = InputScale::Kind;
 
-constexpr float kNvfp4Range = 2688;  ///< 6 * 448: the scale is amax divided by it
+constexpr float kNvfp4Range = 2688;  ///< 6 * 448; the scale is amax divided by it
 
 bool is_scale(float value) { return std::isfinite(value) && value > 0 && std::isfinite(1 / value); }
 
@@ -30,14 +30,13 @@ std::string projection_of(const std::string& module) {
                      parsed->projection == Projection::kDown ? "down" : "gate and up");
 }
 
-/// The common name of all linears that engines fuse with a module, or the module's own name if there are
-/// none.
+/// The common name of all linears that engines fuse with a module. The module's own name if there are none.
 std::string fused_name(const std::string& module) {
   const auto fused = fused_group(module);
   return fused ? fmt::format("{} {}", fused->first, fused->second) : module;
 }
 
-/// The source's input scale of a module as a multiplier, amax / 2688; 0 if it has none.
+/// The source's input scale of a module as a multiplier, amax / 2688. 0 if it has none.
 float existing_scale(const Checkpoint& c, const InputScaleRule::Module& module, Problems& problems) {
   const Linear& m = *module.source;
   if (!m.input_scale) return 0;
@@ -83,7 +82,7 @@ class InputScaleChooser {
       case Kind::kGiven:
         take_given();
         break;
-      case Kind::kUnsaid:
+      case Kind::kUnset:
       case Kind::kKeep:
       case Kind::kNeighbours:
         take_existing();

@@ -18,7 +18,7 @@ struct InputScaleRule {
     std::string name;  ///< each expert of a stack has its own name
     std::shared_ptr<const Linear> source;
     int64_t expert = 0;       ///< position in a stack
-    bool is_written = false;  ///< in NVFP4 by this rule; otherwise only a neighbour
+    bool is_written = false;  ///< by this rule, in NVFP4; otherwise the module is only a neighbour
   };
   InputScale words = {};  ///< the value of Rule::input_scale
   Author author = Author::kPrompt;
@@ -30,7 +30,7 @@ struct InputScaleRule {
 
 /// True if a rule gives input scales to modules of the source that have none.
 bool adds_input_scales(const Rule& rule);
-/// True if a rule requires input scales that differ from those of the source's NVFP4 modules.
+/// True if a rule requires input scales that differ from the scales of the source's NVFP4 modules.
 bool changes_input_scales(const Rule& rule);
 
 /// The input scale of a written module as a multiplier, which is amax / 2688. The multiplier is 0 if there is

@@ -40,7 +40,7 @@ Blocks find_blocks(const Checkpoint& c) {
     const auto name = parse_module_name(m.name);
     if (!name) continue;
     const bool in_stack = name->kind == BlockKind::kRoutedExperts && name->expert < 0;
-    if (in_stack != m.dialect->stacked) continue;  // only looks like a stack's matrix, or the reverse
+    if (in_stack != m.dialect->stacked) continue;  // the name and the module disagree on being a stack
     Block& block = blocks[std::string(name->block)];
     block.kind = name->kind;
     if (name->expert < 0 && m.dialect->stacked) {
@@ -125,7 +125,7 @@ class BlockCheck {
   void check_sequence() {
     if (block_.experts.empty()) return;
     const int64_t last = block_.experts.rbegin()->first;
-    // A hostile name can claim any number, so missing ones are counted, not listed.
+    // A hostile name can have any number, so missing experts are counted, not listed.
     const int64_t missing = last + 1 - static_cast<int64_t>(block_.experts.size());
     if (missing == 0) return;
     int64_t first = 0;
@@ -235,7 +235,7 @@ std::string_view module_of_tensor(std::string_view name) {
   return name;
 }
 
-/// Tells `chooser` about the blocks in other formats, which stay as they are.
+/// Passes the blocks in other formats, which stay as they are, to `chooser`.
 void add_other_blocks(const Checkpoint& checkpoint, Chooser& chooser) {
   for (const TensorInfo& t : checkpoint.tensors()) {
     if (const auto name = parse_module_name(module_of_tensor(t.name))) chooser.add_other(name->block);
@@ -323,7 +323,7 @@ void warn_of_experts_left(const Checkpoint& c, const std::function<bool(size_t)>
   const int64_t layers = model_layers(c.config());
   std::set<size_t> nvfp4;
   for (const Nvfp4Linear& m : c.nvfp4_modules()) nvfp4.insert(m.codes);
-  std::map<std::string, bool, NaturalOrder> taken;  // by block, or stack without a known name
+  std::map<std::string, bool, NaturalOrder> taken;  // by block, or by stack without a known name
   for (size_t i = 0; i < c.tensors().size(); ++i) {
     const TensorInfo& t = c.tensors()[i];
     if (t.shape.size() < 2) continue;

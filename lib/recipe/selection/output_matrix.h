@@ -25,35 +25,35 @@ struct SourceRows {
 struct OutputMatrix {
   std::string block;  ///< P
   std::string name;   ///< the prefix of its parts' names
-  char joint;         ///< before the part: "P.w13_comp", but "P.comp" for a single linear
+  char joint;         ///< before the part, as in "P.w13_comp", or "P.comp" for a single linear
   Shape shape;
-  size_t sources_per_expert;        ///< 2 for gate and up, else 1
+  size_t sources_per_expert;        ///< 2 for gate and up, otherwise 1
   std::vector<SourceRows> sources;  ///< [E][sources_per_expert]
-  std::string rule{};               ///< why it was chosen: "default set" or an option
+  std::string rule{};               ///< the reason for its choice: "default set" or an option
   std::string tensor_name(const char* part) const { return name + joint + part; }
 };
 
 /// The targets of a 2:4 or gate/up layout, in natural order. By default, they are the routed experts of an
-/// MoE model or the MLPs of a dense model; `selection` restricts and extends this set. Throws Error with a
+/// MoE model or the MLPs of a dense model. `selection` restricts and extends this set. Throws Error with a
 /// list if an expert lacks a matrix, if the numbers of experts have gaps or if shapes disagree. Also throws
 /// Error on a pattern that matches nothing and on an empty set.
 std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Selection& selection);
 
-/// Adds a warning if blocks among `targets` have more experts than config.json states. For fewer experts,
-/// select_matrices() throws.
+/// Adds a warning if blocks among `targets` have more experts than config.json states. select_matrices()
+/// throws if they have fewer.
 void warn_of_extra_experts(const Checkpoint& checkpoint, const std::vector<OutputMatrix>& targets,
                            Findings& findings);
 
 /// The kinds of unconverted experts that are worth a warning. Known experts in formats other than NVFP4
-/// always are, unless they predict further tokens, since producers leave those as they are.
+/// always are, unless they predict further tokens, because producers leave such experts as they are.
 struct ExpertsLeft {
   bool nvfp4 = false;   ///< experts in NVFP4, if layouts are made
   bool drafts = false;  ///< experts that predict further tokens
   bool stacks = false;  ///< stacks of matrices under a name that is not known for experts
 };
 
-/// Adds a warning for blocks of routed experts of which no rule takes any module, although other modules were
-/// converted. `is_taken` tells whether a rule takes a tensor.
+/// Adds a warning for blocks of routed experts if no rule takes any of their modules, although other modules
+/// were converted. `is_taken` tells whether a rule takes a tensor.
 void warn_of_experts_left(const Checkpoint& checkpoint, const std::function<bool(size_t)>& is_taken,
                           ExpertsLeft which, Findings& findings);
 

@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kShownMissing = 5;
 constexpr size_t kReadAtOnce = 1 << 18;  // numbers
 
-/// A matrix that statistics may describe: a linear, or one linear of an expert in a stack. Row i of the
+/// A matrix that statistics may describe. It is a linear, or one linear of an expert in a stack. Row i of the
 /// matrix is row `first + i * step` of the expert.
 struct Part {
   std::string name;
@@ -135,19 +135,19 @@ std::string final_norm_hash(const Checkpoint& c) {
 
 std::string other_weights(const Statistics& s, const Checkpoint& checkpoint, bool strict) {
   const std::string own = final_norm_hash(checkpoint), theirs = s.metadata("weights");
-  const std::string said = strict ? fmt::format(" ({})", options::kStrictStats) : "";
+  const std::string configured = strict ? fmt::format(" ({})", options::kStrictStats) : "";
   if (!own.empty() && !theirs.empty()) {
     if (own == theirs) return "";
     return fmt::format("{}: expected statistics of the weights of {}, found another final norm{}",
-                       s.path().string(), checkpoint.path().string(), said);
+                       s.path().string(), checkpoint.path().string(), configured);
   }
   if (!strict) return "";
   if (theirs.empty()) {
     return fmt::format("{}: expected metadata weights, found nothing that says of which weights they are{}",
-                       s.path().string(), said);
+                       s.path().string(), configured);
   }
   return fmt::format("{}: expected a norm before the head, which statistics name weights by, found none{}",
-                     checkpoint.path().string(), said);
+                     checkpoint.path().string(), configured);
 }
 
 void check_sums(const Statistics& s, int threads, Problems& problems) {
@@ -187,7 +187,7 @@ class TargetCheck {
   TargetCheck(const Statistics& s, const Checkpoint& checkpoint, int threads)
       : s_(s), reader_(checkpoint), threads_(threads) {}
 
-  /// The reason why the targets of a part are too large to choose weights by; empty if they are not.
+  /// The reason why the targets of a part are too large to choose weights by. Empty if they are not.
   std::string find_excess(const Linear& m, const Part& part, size_t tensor, const StatisticsEntry& entry) {
     prepare(entry);
     TargetExtent extent;

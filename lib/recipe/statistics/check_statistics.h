@@ -9,9 +9,9 @@
 
 namespace twofour {
 
-/// Compares a statistics file, including held-out sums, with the linears of a checkpoint. Adds a problem if
-/// the file serves a linear that the checkpoint lacks, and if a K or the N of a target offset differs. The
-/// file may name each expert of a stack.
+/// Compares a statistics file, including held-out sums, with the linears of a checkpoint. Adds a problem for
+/// each linear that the file serves and the checkpoint lacks, and for each K, or N of a target offset, that
+/// differs. The file may name each expert of a stack.
 void hold_statistics(const Statistics& statistics, const Checkpoint& checkpoint,
                      const std::vector<Linear>& linears, Problems& problems);
 
@@ -20,18 +20,18 @@ void hold_statistics(const Statistics& statistics, const Checkpoint& checkpoint,
 std::string final_norm_hash(const Checkpoint& checkpoint);
 
 /// The reason why statistics belong to other weights of the model than the checkpoint's. Empty if they belong
-/// to the checkpoint's weights. If `strict`, it also gives the reason why this is unknown: the file has no
-/// hash of weights, or the checkpoint has no final norm to compare.
+/// to the checkpoint's weights. If `strict`, it also gives the reason why this is unknown. Either the file
+/// has no hash of weights, or the checkpoint has no final norm to compare.
 std::string other_weights(const Statistics& statistics, const Checkpoint& checkpoint, bool strict);
 
-/// The share of a checkpoint's linears that a file serves; each expert of a stack counts separately.
+/// The share of a checkpoint's linears that a file serves. Each expert of a stack counts separately.
 struct StatisticsCoverage {
   size_t linears = 0;   ///< linears of the checkpoint, without quantized tables
   size_t served = 0;    ///< served linears with tokens
-  size_t full = 0;      ///< with sums over all pairs of inputs, and at least 4 tokens an input
-  size_t few = 0;       ///< with 1 to 4 tokens an input
-  size_t fewer = 0;     ///< with fewer than 1 token an input
-  size_t diagonal = 0;  ///< with a diagonal alone
+  size_t full = 0;      ///< with sums over all pairs of inputs, and at least 4 tokens per input
+  size_t few = 0;       ///< with 1 to 4 tokens per input
+  size_t fewer = 0;     ///< with fewer than 1 token per input
+  size_t diagonal = 0;  ///< with only a diagonal
   size_t without_tokens = 0;
   size_t without_inputs = 0;              ///< with tokens, but all sums are 0
   std::vector<std::string> missing = {};  ///< the first linears that are not served
@@ -47,8 +47,8 @@ void check_sums(const Statistics& statistics, int threads, Problems& problems);
 void check_targets(const Statistics& statistics, const Checkpoint& checkpoint,
                    const std::vector<Linear>& linears, int threads, Problems& problems);
 
-/// Determines how much of a checkpoint the file serves. Throws Error if the file is of another model, or if
-/// check_sums() or check_targets() finds a problem.
+/// Determines the share of a checkpoint that the file serves. Throws Error if the file is of a different
+/// model, or if check_sums() or check_targets() finds a problem.
 StatisticsCoverage cover(const Statistics& statistics, const Checkpoint& checkpoint, int threads = 1);
 
 }  // namespace twofour

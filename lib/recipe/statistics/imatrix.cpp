@@ -148,7 +148,7 @@ class GgufReader {
 
   InputFile file_;
   uint64_t at_ = 0, alignment_ = kGgufAlignment;
-  uint64_t next_ = 0;  ///< offset of the next tensor, from the first on: there are no gaps
+  uint64_t next_ = 0;  ///< offset of the next tensor, from the first on, since there are no gaps
   std::string type_;
 };
 
@@ -317,7 +317,7 @@ ImportedMatrix import_imatrix(const std::filesystem::path& path, const Checkpoin
       put(&counts_of.at(name), sizeof(int64_t));
     }
   }
-  // Written last, so that no file of a killed run looks complete.
+  // The header is written last, so that no file of a killed run looks complete.
   out.write(0, header);
   out.flush();
   out.commit();

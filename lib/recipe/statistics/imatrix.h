@@ -6,10 +6,10 @@
 
 namespace twofour {
 
-/// Counts what an import took from llama.cpp's importance matrix.
+/// The counts of an import of llama.cpp's importance matrix.
 struct ImportedMatrix {
   size_t entries = 0;  ///< linears that the matrix serves
-  size_t empty = 0;    ///< of these, experts that saw no token
+  size_t empty = 0;    ///< experts among them that saw no token
   size_t unknown = 0;  ///< tensors that belong to no linear of the checkpoint
 };
 

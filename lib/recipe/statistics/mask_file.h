@@ -19,15 +19,15 @@ namespace twofour {
 /// safe from several threads.
 class MaskFile {
  public:
-  /// Throws Error on other types and shapes, and on a module with two masks.
+  /// Opens a file of masks. Throws Error on other types and shapes, and on a module with two masks.
   static MaskFile open(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
-  /// XXH3-128 of the whole file.
+  /// The XXH3-128 hash of the whole file.
   Hash128 hash() const;
   /// Throws Error if the file has been written to since it was opened.
   void check_unchanged() const { file_.check_unchanged(); }
-  /// The position of a module's mask; nullopt if the file has none.
+  /// The position of a module's mask. Empty if the file has none.
   std::optional<size_t> find(std::string_view module) const;
   const TensorInfo& info(size_t mask) const { return file_.tensors()[mask]; }
   /// The names of all modules that have a mask.

@@ -34,7 +34,7 @@ bool is_number(int64_t) { return true; }
                           tensor, element));
 }
 
-/// Refuses a file that is given twice, and a copy of another file, because its tokens would count twice.
+/// Throws Error on a file that is given twice, and on a copy of a file, because its tokens would count twice.
 void refuse_repeated(const std::vector<Statistics>& files) {
   std::map<uint64_t, std::vector<std::pair<std::string, const Statistics*>>> by_size;
   for (const Statistics& s : files) {
@@ -51,7 +51,7 @@ void refuse_repeated(const std::vector<Statistics>& files) {
   }
 }
 
-/// Refuses diagonals that are not sums of squares.
+/// Throws Error on diagonals that are not sums of squares.
 void check_diagonals(const Statistics& s) {
   for (const auto* entries : {&s.entries(), &s.heldout_entries()}) {
     for (const StatisticsEntry& e : *entries) {
@@ -176,7 +176,7 @@ void merge_statistics(const std::vector<std::filesystem::path>& paths,
         merge_tensor<int64_t, int64_t>(files, places[i], out, offset);
     }
   }
-  // Written last, so that no file of a killed run looks complete.
+  // The header is written last, so that no file of a killed run looks complete.
   out.write(0, header);
   out.flush();
   out.commit();

@@ -4,7 +4,7 @@
 
 namespace twofour {
 
-/// Merges the statistics of all files. Sums, counts and tokens are added; of each amax, the largest is taken.
+/// Merges the statistics of all files. Sums, counts and tokens are added. The largest of each amax is taken.
 /// Throws Error if `structure`, `weights`, `weighting` or groups disagree, or, with target offsets,
 /// `predecessor`. Also throws if an entry is not in all files with the same shapes, if a file is given twice,
 /// on numbers that are not finite, on negative diagonals and on sums that overflow. The output appears

@@ -14,7 +14,7 @@ constexpr int64_t kEnough = 4;  // tokens per input from which descent improves 
 constexpr double kDamping = 0.01, kDampingOfFew = 0.1;
 constexpr double kPatternShrink = 0.1, kDenseShrink = 0.5;
 
-/// The number of inputs of which an entry has all products: K, or the order of a block.
+/// The number of inputs for which an entry has all products. It is K, or the order of a block.
 int64_t order_of(const StatisticsEntry& e) { return e.kind == StatisticsKind::kBlocks ? e.block : e.k; }
 
 }  // namespace
@@ -75,7 +75,7 @@ std::string_view solving_name(const Solving& s, bool has_pattern) {
   return "plain";
 }
 
-Solving choose_solving(const Statistics& statistics, std::string_view linear, const SolvingWords& words,
+Solving choose_solving(const Statistics& statistics, std::string_view linear, const SolvingSettings& words,
                        bool has_pattern) {
   Solving s;
   s.shrink = words.shrink.value_or(s.shrink);

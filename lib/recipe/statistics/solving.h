@@ -17,7 +17,7 @@ enum class SolveBy { kJoint, kGptq, kWanda, kRtn, kMagnitude, kSparseGpt };
 
 /// The settings of a rule that say how statistics choose weights. Settings that are not given mean what they
 /// meant in 0.2.0: no shrink, scales searched to 2 codes above, and damped weights of squares.
-struct SolvingWords {
+struct SolvingSettings {
   std::optional<SolveBy> by = {};        ///< without it, the best method that the file permits
   int sweeps = -1;                       ///< below 0, the method's default
   std::optional<double> shrink = {};     ///< see Regularization
@@ -35,14 +35,14 @@ struct Solving {
   Method method = Method::kPlain;
   const StatisticsEntry* entry = nullptr;  ///< null for kPlain
   /// Position in Statistics::tensors() of the target offset, which gives the difference between target and
-  /// weights. nullopt if there is no difference.
+  /// weights. Empty if there is no difference.
   std::optional<size_t> target_offset{};
-  const StatisticsEntry* heldout = nullptr;  ///< the same linears over held-out tokens, or null
+  const StatisticsEntry* heldout = nullptr;  ///< the same linears over held-out tokens; may be null
   double damping = 0.01;
   double shrink = 0;     ///< see Regularization; for products of two inputs
   int scale_search = 2;  ///< codes above the scale of the largest weight
   int sweeps = 0;        ///< sweeps of descent
-  std::string why = {};  ///< why a full Hessian with descent was not used, if it was requested
+  std::string why = {};  ///< the reason why a full Hessian with descent was not used, if it was requested
 };
 
 /// The share of the target offset C that goes into the target W' of weights W: W' = W + 0.5 C (H + lambda
@@ -50,11 +50,11 @@ struct Solving {
 inline constexpr float kTargetShare = 0.5f;
 
 /// The largest magnitude of a target, as a multiple of the largest weight of its matrix. The part that a
-/// linear's output lacks is at most the residual stream, which is less than a thousand times what one linear
-/// adds to it. A larger target would contain nothing of the weights. If all weights are 0, there is no limit.
+/// linear's output lacks is at most the residual stream, which is less than a thousand times the addition of
+/// one linear. A larger target would contain nothing of the weights. If all weights are 0, there is no limit.
 inline constexpr float kMostTarget = 1024;
 
-/// Measures how far the targets of a matrix are from its weights.
+/// Measures the distance of a matrix's targets from its weights.
 class TargetExtent {
  public:
   /// Adds some rows of weights and their targets.
@@ -67,7 +67,7 @@ class TargetExtent {
   double relative_change() const;
 
  private:
-  float weight_ = 0, target_ = 0;  ///< largest magnitudes; a NaN target counts as infinite
+  float weight_ = 0, target_ = 0;  ///< largest magnitudes; NaN in a target counts as infinite
   double energy_ = 0, change_ = 0;
 };
 
@@ -84,16 +84,16 @@ inline constexpr int kDefaultScaleSearch = 7;
 double damping_of(const StatisticsEntry& entry);
 
 /// Scales means over tokens of products by a power of four, so that no product of float32 numbers vanishes or
-/// overflows. `mean` is [k, k], or [k] if it is a diagonal alone. If the average of the non-zero numbers on
+/// overflows. `mean` is [k, k], or [k] if it is only a diagonal. If the average of the non-zero numbers on
 /// the diagonal is outside of 2^-32 to 2^32, all numbers are multiplied by the power that brings this average
 /// into [1, 4). The scale does not change which weights are chosen. Returns the factor.
 double take_unit(std::span<float> mean, int64_t k);
 
 /// Chooses the method for a linear. The best method depends on the number of tokens T and the number of
 /// inputs K, or on the order K of a block. With a Hessian, T >= 4 K gives "joint" or "gptq" with descent, and
-/// K <= T < 4 K gives the same with damping 0.1 and without descent. With T < K, or with a diagonal alone, it
+/// K <= T < 4 K gives the same with damping 0.1 and without descent. With T < K, or with only a diagonal, it
 /// is "wanda" or "rtn". Without tokens, it is "plain".
-Solving choose_solving(const Statistics& statistics, std::string_view linear, const SolvingWords& words,
+Solving choose_solving(const Statistics& statistics, std::string_view linear, const SolvingSettings& words,
                        bool has_pattern);
 
 /// The largest number of threads that choose weights of one matrix together.

@@ -44,8 +44,8 @@ int64_t order_of(std::span<const int64_t> shape) {
   return 0;
 }
 
-/// The order k of a matrix that is stored as diagonal blocks [k / b, b, b]. 0 if the shape is not that of
-/// diagonal blocks.
+/// The order k of a matrix that is stored as diagonal blocks [k / b, b, b]. 0 if diagonal blocks cannot have
+/// that shape.
 int64_t order_of_blocks(std::span<const int64_t> shape) {
   return shape.size() == 3 && shape[1] == shape[2] ? shape[0] * shape[1] : 0;
 }

@@ -16,7 +16,7 @@
 namespace twofour {
 
 /// The format that the metadata of a complete file states, and the format of a file that its run has not
-/// filled yet. Both are equally long, so that one can replace the other in place.
+/// filled yet. Both have the same length, so that one can replace the other in place.
 inline constexpr std::string_view kStatisticsFormat = "twofour statistics 1";
 inline constexpr std::string_view kUnfinishedStatistics = "twofour statistics 0";
 static_assert(kStatisticsFormat.size() == kUnfinishedStatistics.size());
@@ -55,19 +55,19 @@ class Statistics {
   uint64_t data_begin() const { return data_begin_; }
   const std::vector<TensorInfo>& tensors() const { return header_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
-  /// A value of the metadata; empty if it is absent.
+  /// A value of the metadata. Empty if it is absent.
   std::string metadata(const std::string& key) const;
   /// The machine that collected the sums, if the file states it: "cpu, avx512".
   std::string collected_on() const;
-  /// XXH3-128 of the whole file, by bounded reads.
+  /// The XXH3-128 hash of the whole file, by bounded reads.
   Hash128 hash() const;
 
   /// All entries in the order of their names. Entries of held-out tokens, under `heldout.`, are in a separate
   /// list.
   const std::vector<StatisticsEntry>& entries() const { return entries_; }
   const std::vector<StatisticsEntry>& heldout_entries() const { return heldout_; }
-  /// The entry that serves a linear; nullptr if there is none. Entries with tokens take precedence over
-  /// entries without, and among them the linear's own entry over others.
+  /// The entry that serves a linear. Null if there is none. Entries with tokens take precedence over entries
+  /// without, and among them the linear's own entry over others.
   const StatisticsEntry* find(std::string_view linear) const { return find_in(served_, entries_, linear); }
   const StatisticsEntry* find_heldout(std::string_view linear) const {
     return find_in(heldout_served_, heldout_, linear);
@@ -84,7 +84,7 @@ class Statistics {
   /// True if the diagonal of an entry's sums is 0, so that all its inputs were 0. Reads up to the first
   /// number that is not 0. False for a file that its run has not filled.
   bool is_zero(const StatisticsEntry& entry) const;
-  /// The position in tensors() of a linear's target offset C. nullopt if the linear's target is its own
+  /// The position in tensors() of a linear's target offset C. Empty if the linear's target is its own
   /// weights.
   std::optional<size_t> target_offset(std::string_view linear) const;
   /// Reads C / count for rows [first, first + out.size() / k). `tensor` is the target offset of a linear that
@@ -124,7 +124,7 @@ class Statistics {
 /// True if a file claims to be a statistics file, valid or not.
 bool is_statistics_file(const std::filesystem::path& path);
 
-/// The value of `structure` in the metadata: a hash of the names of the linears and their K.
+/// The value of `structure` in the metadata, which is a hash of the names of the linears and their K.
 std::string structure_of(const std::map<std::string, int64_t>& linears);
 
 }  // namespace twofour

@@ -7,7 +7,7 @@
 #include "formats/json.h"
 #include "lib/look/inspect/inspect.h"
 #include "lib/look/inspect/numbers.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/run/runtime/c_guard.h"
 #include "lib/run/runtime/twofour.h"
 

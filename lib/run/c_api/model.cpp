@@ -15,8 +15,8 @@ using namespace twofour;
 
 struct twofour_model {
   Decoder decoder;
-  int cuda_device = -1;  ///< index of the CUDA device; -1: the CPU
-  /// for CUDA, where sequences share one DeviceRun
+  int cuda_device = -1;  ///< index of the CUDA device; -1 for the CPU
+  /// Held during calls on CUDA, because sequences share one DeviceRun.
   mutable std::mutex turn{};
 
   /// Runs `work` on the model's device, one call at a time.

@@ -11,7 +11,7 @@
 #include "kernels/device/isa.h"
 #include "kernels/floats/float_ops.h"
 #include "lib/base/threads/interrupt.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/run/decoder/device_run.h"
 #include "lib/run/decoder/device_sequence.h"
 #include "lib/run/decoder/state.h"

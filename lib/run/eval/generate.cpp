@@ -52,18 +52,18 @@ std::vector<int32_t> ending_tokens(const Checkpoint& checkpoint) {
   }
   std::vector<int32_t> ends;
   if (!config.is_object() || !config.contains("eos_token_id")) return ends;
-  const Json& said = config["eos_token_id"];
+  const Json& configured = config["eos_token_id"];
   const auto add = [&](const Json& token) {
     if (!token.is_number_integer() || token.get<int64_t>() < 0 || token.get<int64_t>() > INT32_MAX) {
       throw Error(fmt::format("{}: eos_token_id: expected a token or a list of tokens, found {}", where,
-                              quoted_setting(said)));
+                              quoted_setting(configured)));
     }
     ends.push_back(static_cast<int32_t>(token.get<int64_t>()));
   };
-  if (said.is_array()) {
-    for (const Json& token : said) add(token);
-  } else if (!said.is_null()) {
-    add(said);
+  if (configured.is_array()) {
+    for (const Json& token : configured) add(token);
+  } else if (!configured.is_null()) {
+    add(configured);
   }
   return ends;
 }

@@ -29,28 +29,28 @@ class RuntimeArtifact {
   /// The layers, in natural order of their names.
   std::span<const LayerInfo> layers() const;
   /// Indices in layers() of the layers that `name` stands for. `name` is the prefix of a layer, the prefix
-  /// without its last part, or the layer's number ("3" stands for all blocks of "model.layers.3"). Empty if
+  /// without its last part, or the layer's number. "3" stands for all blocks of "model.layers.3". Empty if
   /// there is no such layer.
   std::vector<size_t> find(std::string_view name) const;
 
-  /// Bytes of device memory that a layer needs on CUDA. This is known before it is loaded.
+  /// The bytes of device memory that a layer needs on CUDA. They are known before it is loaded.
   uint64_t device_bytes(size_t layer, const LayerOptions& options = {}) const;
-  /// Bytes of pinned host memory that load() needs for CUDA while it copies.
+  /// The bytes of pinned host memory that load() needs for CUDA while it copies.
   static constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
 
   /// Puts a layer on a device. Checks every stored byte once. Throws Error on data that kernels must not
-  /// read: metadata that is not two ascending positions, and block scales that are NaN or negative. For CUDA
-  /// the file is read in pieces into pinned buffers; one piece is copied while the next is read. There is no
+  /// read: metadata that is not two ascending positions, and block scales that are NaN or negative. For CUDA,
+  /// the file is read in pieces into pinned buffers. One piece is copied while the next is read. There is no
   /// second copy on the host. Throws Error if a file changes during the call.
   RuntimeLayer load(size_t layer, Device device, const LayerOptions& options = {}) const;
 
   /// Throws Error if the model computes more in this layer than products with its weights and silu, or
-  /// without a gate relu(x)^2. See why_not_run(). load() calls this function, too.
+  /// relu(x)^2 if there is no gate. See why_not_run(). load() calls this function, too.
   void check_layer(size_t layer) const;
-  /// The limit in config.json to which gate and up are clamped; 0 if there is none.
+  /// The limit in config.json to which gate and up are clamped. 0 if there is none.
   float swiglu_limit() const;
-  /// Experts per token according to config.json: 1 for a dense MLP, 0 if config.json has no such number.
-  /// Throws Error on impossible values.
+  /// The experts per token according to config.json. 1 for a dense MLP, and 0 if config.json has no such
+  /// number. Throws Error on impossible values.
   int64_t experts_per_token(size_t layer) const;
   /// Runs the layer's router on the host. The logits are gate.weight hidden, summed in float64. Then `topk`
   /// experts and their weights follow from config.json and the model's row in formats/families. `hidden` is

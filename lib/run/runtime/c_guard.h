@@ -12,7 +12,7 @@
 
 namespace twofour {
 
-/// Runs `work`. Returns TWOFOUR_OK, or TWOFOUR_ERROR if it throws. In that case it stores the message for
+/// Runs `work`. Returns TWOFOUR_OK, or TWOFOUR_ERROR if it throws. In that case, stores the message for
 /// twofour_last_error().
 int guarded(const std::function<void()>& work) noexcept;
 

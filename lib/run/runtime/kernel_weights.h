@@ -17,7 +17,7 @@ void check_kernel(const LayerInfo& info);
 /// `name`, if there is no such device.
 int chosen_cuda_device(const std::string& name, int index);
 
-/// The kernels' identifier of a layout. At most one of the two is set; none is set if no kernel reads the
+/// The kernels' identifier of a layout. At most one of the two is set. None is set if no kernel reads the
 /// layout.
 struct KernelLayout {
   std::optional<cuda::SparseLayout> sparse;
@@ -31,7 +31,7 @@ cuda::DenseWeights dense_weights(cuda::DenseLayout layout, const Shape& shape, c
 cpu::Experts host_experts(const std::string& layout, const Shape& shape, const PlacedMatrix& at);
 
 /// Sets the addresses of w13 and w2 in the kernels of a layer. `expert_map` is the map in the options, in
-/// memory of the same device, or nullptr if there is none.
+/// memory of the same device. Null if there is none.
 void place_weights(LayerState& layer, const std::array<Shape, 2>& shapes,
                    const std::array<PlacedMatrix, 2>& placed, const int32_t* expert_map);
 

@@ -20,20 +20,20 @@ struct LayerInfo {
   std::string name;    ///< prefix of the names of its tensors, as "model.layers.0.mlp.experts"
   std::string layout;  ///< name of the layout, as "v7"
   int64_t e = 0, h = 0, i = 0;
-  bool gated = true;   ///< true: w13 is [E, 2I, H], rows of gate before rows of up; false: w13 is [E, I, H]
-                       ///< and the activation is relu(x)^2
+  bool gated = true;   ///< if true, w13 is [E, 2I, H], rows of gate before rows of up; otherwise it is [E, I,
+                       ///< H] and the activation is relu(x)^2
   uint64_t bytes = 0;  ///< size of its stored weights, global scales included
 };
 
 /// Options of running a layer.
 struct LayerOptions {
-  std::vector<int32_t> expert_map{};  ///< [E'] global to local expert, -1: not here; empty: the identity
+  std::vector<int32_t> expert_map{};  ///< [E'] global to local; -1 if not here; empty for the identity
   bool weight_on_input = false;       ///< the router's weight multiplies hidden instead of the result
-  float limit = 0;                    ///< gate is at most this, up between -this and this; 0: no clamp
-  int cuda_device = -1;               ///< on CUDA, its index; -1: the current one
+  float limit = 0;                    ///< gate is at most this, up between -this and this; no clamp if 0
+  int cuda_device = -1;               ///< index on CUDA; -1 for the current device
 };
 
-/// True if a number can be LayerOptions::limit. As a float it must be finite and not negative. Numbers other
+/// True if a number can be LayerOptions::limit. As a float, it must be finite and not negative. Numbers other
 /// than 0 that become 0 as a float are refused, since 0 means that there is no limit.
 bool is_limit(double value);
 
@@ -55,7 +55,7 @@ struct PlacedMatrix {
 
 struct LayerState;
 
-/// A layer on a device. On the CPU it computes from the mapped file, on CUDA from device memory. The weights
+/// A layer on a device. On the CPU, it computes from the mapped file, on CUDA from device memory. The weights
 /// are in memory once. The layer shares ownership of the artifact's state.
 /// If a mapped file is cut while the layer runs, the program ends with SIGBUS. forward() checks the size and
 /// time of the file first, and throws Error if they changed. CUDA layers do not read the file after loading.
@@ -74,13 +74,13 @@ class RuntimeLayer {
 
   const LayerInfo& info() const;
   Device device() const;
-  /// Bytes of device memory that the layer occupies: the weights, where each part begins on a multiple of 256
-  /// bytes, and the expert map. 0 on the CPU.
+  /// The bytes of device memory that the layer occupies. They hold the weights, whose parts are aligned to
+  /// 256 bytes, and the expert map. 0 on the CPU.
   uint64_t device_bytes() const;
 
-  /// Bytes of workspace that forward() needs for `m` tokens. 0 on the CPU.
+  /// The bytes of workspace that forward() needs for `m` tokens. 0 on the CPU.
   size_t workspace_bytes(int64_t m, int64_t topk) const;
-  /// Most bytes of device memory that run() allocates beside the layer: workspace, tokens and output.
+  /// The most bytes of device memory that run() allocates beside the layer: workspace, tokens and output.
   uint64_t run_bytes(int64_t m, int64_t topk) const;
 
   /// True if forward() rounds `m` tokens, the values between the products, and the result of each row to
@@ -88,20 +88,19 @@ class RuntimeLayer {
   bool rounds_to_bf16(int64_t m, int64_t topk) const;
 
   /// Runs the layer on memory of its device. In `tokens`, hidden and out are [M, H] of `tokens.type`,
-  /// topk_ids and topk_weights are [M, topk]. `workspace` begins on a multiple of 256 bytes and serves one
-  /// call at a time.
-  /// On CUDA the layer runs on the caller's stream, which must belong to the layer's device; another device
-  /// may be current. It neither allocates nor synchronizes, so it can be captured in a graph. Ids out of
-  /// range contribute nothing and set `tokens.error`. On the CPU `stream` is not used, and ids out of range
-  /// throw Error. Throws Error on shapes that no kernel supports.
+  /// topk_ids and topk_weights are [M, topk]. `workspace` is aligned to 256 bytes and serves one call at a
+  /// time. On CUDA, the layer runs on the caller's stream, which must belong to the layer's device. Another
+  /// device may be current. It neither allocates nor synchronizes, so it can be captured in a graph. Ids out
+  /// of range contribute nothing and set `tokens.error`. On the CPU, `stream` is not used, and ids out of
+  /// range throw Error. Throws Error on shapes that no kernel supports.
   void forward(const cuda::MoeTokens& tokens, void* workspace, size_t bytes,
                cuda::Stream stream = nullptr) const;
 
   /// Runs the layer on host memory, with numbers as float32. It allocates, copies in both directions, and
   /// waits. `input` provides hidden [M, H], and ids and weights [M, topk]. Its expert_map, limit and
   /// weight_on_input must equal the layer's options; otherwise it throws Error. `type` is the type of hidden
-  /// and out on the device. With `warm_up` the layer first runs once without measurement; on CUDA the time is
-  /// then the median of nine runs. Throws Error on ids out of range.
+  /// and out on the device. With `warm_up`, the layer first runs once without measurement. On CUDA, the time
+  /// is then the median of nine runs. Throws Error on ids out of range.
   LayerRun run(const MoeInput& input, cuda::Float type = cuda::Float::f32, bool warm_up = false) const;
 
  private:

@@ -29,10 +29,10 @@ class RuntimeMatrix {
   static RuntimeMatrix over(MatrixInfo info, const PlacedMatrix& at, Device device, int cuda_device = -1);
 
   const MatrixInfo& info() const { return info_; }
-  /// Bytes of workspace for `rows` rows. 0 on the CPU.
+  /// The bytes of workspace for `rows` rows. 0 on the CPU.
   size_t workspace_bytes(int64_t rows) const;
-  /// Computes out[r] = w[ids[r]] x[r]. x is [rows, K] and out is [rows, N], both of `type`; everything is in
-  /// memory of the device. On CUDA the rows of ids out of range do not change. Otherwise it works like
+  /// Computes out[r] = w[ids[r]] x[r]. x is [rows, K] and out is [rows, N], both of `type`. All arrays are in
+  /// memory of the device. On CUDA, the rows of ids out of range do not change. Otherwise it works like
   /// RuntimeLayer::forward().
   void multiply(int64_t rows, cuda::Float type, const void* x, const int32_t* ids, void* out, void* workspace,
                 size_t bytes, cuda::Stream stream = nullptr) const;

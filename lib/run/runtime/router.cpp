@@ -40,25 +40,25 @@ bool is_router_term(std::string_view name) {
 Json router_settings(const Json& config, const std::string& where) {
   constexpr std::string_view kKeys[] = {"norm_topk_prob", "routed_scaling_factor", "topk_method", "n_group",
                                         "topk_group"};
-  Json said = Json::object();
+  Json configured = Json::object();
   for (const Json* of : model_configs(config)) {
     for (const auto& [key, value] : of->items()) {
       const bool is_known = std::find(std::begin(kKeys), std::end(kKeys), key) != std::end(kKeys);
       if (!value.is_null() && (is_known || is_scoring_key(key)))
-        said[key] = model_setting(config, key, where);
+        configured[key] = model_setting(config, key, where);
     }
   }
-  return said;
+  return configured;
 }
 
 /// The row for the router of a language model. `said` are the router's settings in the configs.
-const FamilyRouter& family_router(const Json& config, const Json& said, const std::string& where) {
-  // The outer model_type is that of the whole model, which may also read images.
+const FamilyRouter& family_router(const Json& config, const Json& configured, const std::string& where) {
+  // The outer model_type belongs to the whole model, which may also read images.
   const auto types = model_settings(config, "model_type");
   const FamilyRouter* family = nullptr;
   if (!types.empty() && types.back()->is_string())
     family = find_family_router(types.back()->get_ref<const std::string&>());
-  if (family == nullptr) family = find_described_router(said);
+  if (family == nullptr) family = find_described_router(configured);
   if (family != nullptr) return *family;
   throw Error(
       fmt::format("{}: model_type: expected one whose router is known, or scoring_func softmax and a "
@@ -82,7 +82,7 @@ void check_terms(const Checkpoint& artifact, const std::string& block, const cha
 /// The rule by which a layer chooses experts.
 struct LayerRouter {
   RouterRule rule;
-  const char* correction;  ///< name of the correction below the block, or nullptr if there is none
+  const char* correction;  ///< name of the correction below the block; null if there is none
 };
 
 LayerRouter router_of(const Checkpoint& artifact, const LayerInfo& info, const std::string& block,
@@ -93,11 +93,11 @@ LayerRouter router_of(const Checkpoint& artifact, const LayerInfo& info, const s
     throw Error(
         fmt::format("{}: expected {} experts as config.json says, found {}", info.name, promised, info.e));
   const std::string where = config_path(artifact);
-  const Json said = router_settings(artifact.config(), where);
-  const FamilyRouter& family = family_router(artifact.config(), said, where);
+  const Json configured = router_settings(artifact.config(), where);
+  const FamilyRouter& family = family_router(artifact.config(), configured, where);
   check_terms(artifact, block, family.correction);
   constexpr FamilyShapes kNoShapes{.model_types = {}, .parameters = {}, .defaults = ""};
-  const Settings settings(kNoShapes, said, where + ": ");
+  const Settings settings(kNoShapes, configured, where + ": ");
   return {read_router_rule(family, settings, info.e, topk), family.correction};
 }
 

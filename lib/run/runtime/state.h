@@ -7,7 +7,7 @@
 #include "kernels/moe/dense_moe.h"
 #include "kernels/moe/moe_cpu.h"
 #include "lib/base/io/mapped_file.h"
-#include "lib/recipe/artifact/modules.h"
+#include "lib/recipe/artifact/artifact_modules.h"
 #include "lib/run/runtime/artifact.h"
 #include "lib/source/checkpoint/checkpoint.h"
 
@@ -34,13 +34,13 @@ struct LayerState {
   Device device = Device::cpu;
   LayerOptions options;
 
-  // On the CPU: the mapped parts of w13 and w2, their global scales, and the layer that refers to them.
+  // The data on the CPU: the mapped parts of w13 and w2, their global scales, and the layer over them.
   std::vector<MappedBytes> mapped;
   std::vector<const InputFile*> files;
   std::vector<float> global_scales[2];
   cpu::Moe cpu;
 
-  // On CUDA: all data is in one allocation.
+  // The data on CUDA, which is in one allocation.
   cuda::DeviceMemory memory;
   int cuda_device = -1;
   bool is_dense = false;

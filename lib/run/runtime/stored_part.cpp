@@ -12,14 +12,14 @@
 namespace twofour {
 namespace {
 
-/// True if both positions in both halves of a byte are ascending. The whole byte is checked at once: 8 +
-/// second - first - 1 has the top bit of a half set if second > first.
+/// True if both positions in both halves of a byte are ascending. The whole byte is checked at once, because
+/// 8 + second - first - 1 has the top bit of a half set if second > first.
 bool is_legal(uint8_t meta) {
   const unsigned first = meta & 0x33u, second = meta >> 2 & 0x33u;
   return (((second | 0x88u) - first - 0x11u) & 0x88u) == 0x88u;
 }
 
-/// Index of the first byte that is not legal, or the size if all bytes are legal. First searches without
+/// The index of the first byte that is not legal, or the size if all bytes are legal. First searches without
 /// branches.
 template <class IsLegal>
 size_t find_illegal(std::span<const uint8_t> bytes, IsLegal legal) {

@@ -21,9 +21,9 @@ struct StoredPart {
 
 StoredPart make_stored_part(std::string_view layout, int part, const Shape& shape, std::string where);
 
-/// Throws Error if bytes of a part are data that kernels must not read: metadata that is not two ascending
-/// positions in each half of a byte, and block scales that are NaN or negative. The first byte is at `offset`
-/// in the part.
+/// Throws Error if bytes of a part are data that kernels must not read. These are metadata that is not two
+/// ascending positions in each half of a byte, and block scales that are NaN or negative. The first byte is
+/// at `offset` in the part.
 void check_stored(const StoredPart& part, int64_t offset, std::span<const uint8_t> bytes);
 
 /// Calls `f(offset, count)` for all pieces of a range of `bytes` bytes, on several threads. Throws the

@@ -22,14 +22,14 @@ struct Tokens {
   int64_t experts_used() const;
 };
 
-/// Experts per token according to a config.json; two if it has no such number.
+/// The experts per token according to a config.json. Two if it has no such number.
 int64_t experts_per_token(const Json& config, int64_t experts);
 
 /// Draws activations and routing from a seed. Activations are nearly normal (sums of uniform draws). Each
 /// token has random distinct experts, with weights that sum to 1.
 Tokens draw_tokens(int64_t m, int64_t h, int64_t experts, int64_t topk, uint64_t seed);
 
-/// Convert numbers to bytes of a type, rounded to the nearest, ties to even; and back.
+/// Two functions that convert numbers to bytes of a type, rounded to the nearest, ties to even, and back.
 std::vector<uint8_t> to_float_bytes(std::span<const float> values, cuda::Float type);
 std::vector<float> from_float_bytes(std::span<const uint8_t> bytes, cuda::Float type);
 
@@ -45,7 +45,7 @@ struct ActivationFile {
 
 /// Reads `hidden` F32, BF16 or F16 [M, H]. The file may also have both `topk_ids` I32 and `topk_weights` F32,
 /// [M, T]. Throws Error if it has only one of them, if it has other tensors, types or shapes, or if H is not
-/// the layer's.
+/// the layer's H.
 ActivationFile read_activation_file(const std::filesystem::path& path, const LayerInfo& layer);
 
 /// A key in a file's metadata that marks the output of a run.
@@ -58,7 +58,7 @@ void write_output_file(const std::filesystem::path& path, std::span<const float>
                        cuda::Float type);
 
 /// A warning if numbers of an output [M, H] are NaN or infinite in the type that is written. It gives their
-/// count and the first of them.
+/// count and the first one.
 Findings find_not_finite(const std::filesystem::path& path, std::span<const float> output, int64_t h,
                          cuda::Float type);
 

@@ -24,7 +24,7 @@ extern "C" {
 
 enum { TWOFOUR_OK = 0, TWOFOUR_ERROR = 1 };
 enum { TWOFOUR_CPU = 0, TWOFOUR_CUDA = 1 };
-/* The CUDA device with this index; TWOFOUR_CUDA is the current device. Since ABI 2. */
+/* The CUDA device with this index. TWOFOUR_CUDA is the current device. Since ABI 2. */
 #define TWOFOUR_CUDA_DEVICE(index) (16 + (index))
 enum { TWOFOUR_F32 = 0, TWOFOUR_BF16 = 1, TWOFOUR_F16 = 2 };
 
@@ -36,11 +36,11 @@ typedef struct twofour_layer twofour_layer;
 typedef struct {
   size_t size;           /* sizeof(twofour_layer_info) */
   const char* name;      /* "model.layers.0.mlp.experts"; valid as long as the artifact or layer */
-  const char* layout;    /* name of the layout, as "v7" */
+  const char* layout;    /* name of the layout, such as "v7" */
   int64_t experts;       /* E */
   int64_t hidden;        /* H */
   int64_t intermediate;  /* I */
-  int32_t gated;         /* 1: silu(gate) * up; 0: relu(x)^2 */
+  int32_t gated;         /* 1 for silu(gate) * up, 0 for relu(x)^2 */
   int32_t top_k;         /* experts per token according to config.json */
   uint64_t weight_bytes; /* size of the stored weights in bytes */
   uint64_t device_bytes; /* device memory that the layer needs on CUDA, in bytes */
@@ -48,10 +48,10 @@ typedef struct {
 
 typedef struct {
   size_t size;               /* sizeof(twofour_options) */
-  const int32_t* expert_map; /* [expert_map_size] global to local expert, -1: not here; NULL: the identity */
+  const int32_t* expert_map; /* [expert_map_size] global to local; -1 if not here; NULL for the identity */
   int64_t expert_map_size;
-  int32_t weight_on_input; /* 1: the router's weight multiplies hidden rather than the result */
-  float limit;             /* limit to which gate and up are clamped; 0: no limit */
+  int32_t weight_on_input; /* 1 if the router's weight multiplies hidden instead of the result */
+  float limit;             /* limit to which gate and up are clamped; 0 for no limit */
 } twofour_options;
 
 typedef struct {
@@ -59,12 +59,12 @@ typedef struct {
   int64_t m;   /* number of tokens */
   int64_t top_k;
   int32_t dtype;             /* type of hidden and out: TWOFOUR_F32, TWOFOUR_BF16 or TWOFOUR_F16 */
-  const void* hidden;        /* [m, H]; on CUDA the address is a multiple of the size of two numbers */
+  const void* hidden;        /* [m, H]; on CUDA, aligned to two numbers */
   const int32_t* topk_ids;   /* [m, top_k] */
   const float* topk_weights; /* [m, top_k] */
   void* out;                 /* [m, H] */
-  /* For CUDA: [1]. An id out of range contributes nothing and sets this to 1. The caller clears it. With
-   * NULL such ids are not reported. On the CPU such an id is an error. */
+  /* [1], for CUDA. An id out of range contributes nothing and sets this to 1. The caller clears it. If it is
+   * NULL, such ids are not reported. On the CPU, such an id is an error. */
   int32_t* error_flag;
 } twofour_tokens;
 
@@ -74,7 +74,7 @@ TWOFOUR_API const char* twofour_version(void);
 TWOFOUR_API int twofour_abi(void);
 /* The error of the last function that failed on this thread: "where: expected X, found Y". */
 TWOFOUR_API const char* twofour_last_error(void);
-/* 1 if this library can run on CUDA on this machine, else 0. */
+/* 1 if this library can run on CUDA on this machine, otherwise 0. */
 TWOFOUR_API int twofour_has_cuda(void);
 /* Frees a text that this library allocated. NULL is allowed. Since ABI 3. */
 TWOFOUR_API void twofour_free(char* text);
@@ -90,9 +90,9 @@ TWOFOUR_API int twofour_get_layer_info(const twofour_artifact* artifact, int64_t
  * `name` stands for exactly one layer. */
 TWOFOUR_API int twofour_find_layer(const twofour_artifact* artifact, const char* name, int64_t* layer);
 
-/* Puts a layer on a device. On TWOFOUR_CPU it computes from the mapped file. On TWOFOUR_CUDA it is in the
- * memory of the current device, on TWOFOUR_CUDA_DEVICE(index) in that of the given device. Every stored
- * byte is checked once. `options` may be NULL. */
+/* Puts a layer on a device. On TWOFOUR_CPU, it computes from the mapped file. On TWOFOUR_CUDA, it is in the
+ * memory of the current device, and on TWOFOUR_CUDA_DEVICE(index) in the memory of the given device. Every
+ * stored byte is checked once. `options` may be NULL. */
 TWOFOUR_API int twofour_load(const twofour_artifact* artifact, int64_t layer, int device,
                              const twofour_options* options, twofour_layer** loaded);
 TWOFOUR_API void twofour_unload(twofour_layer* layer);
@@ -100,7 +100,7 @@ TWOFOUR_API void twofour_unload(twofour_layer* layer);
 /* A tensor of a layout: [experts, rows, cols], one byte per element. */
 typedef struct {
   size_t size;        /* sizeof(twofour_part) */
-  const char* suffix; /* ends the name of the tensor: "comp" in "P.w13_comp" */
+  const char* suffix; /* end of the name of the tensor: "comp" in "P.w13_comp" */
   const char* dtype;  /* name of the type in safetensors: "U8", "F8_E4M3" */
   int64_t rows, cols;
   int32_t parts; /* number of parts of the layout */
@@ -111,7 +111,7 @@ TWOFOUR_API int twofour_get_part(const char* layout, int64_t experts, int64_t n,
                                  int32_t part, twofour_part* out);
 
 #define TWOFOUR_MOST_PARTS 4
-/* A layer whose weights the caller has in memory of a device: w13 is [E, 2I or I, H], w2 is [E, H, I]. */
+/* A layer whose weights the caller has in memory of a device. w13 is [E, 2I or I, H], w2 is [E, H, I]. */
 typedef struct {
   size_t size;        /* sizeof(twofour_stored_layer) */
   const char* name;   /* for messages */
@@ -124,22 +124,22 @@ typedef struct {
   const float* w2_global_scale;
 } twofour_stored_layer;
 /* Makes a layer over weights that the caller has in memory of the device. They must not change until
- * twofour_unload. Every stored byte is checked once. On CUDA the bytes are copied to the host for this on
- * the default stream; work that writes them on other streams must be complete. Since ABI 3. */
+ * twofour_unload. Every stored byte is checked once. On CUDA, the bytes are copied to the host for this on
+ * the default stream. Work that writes them on other streams must be complete. Since ABI 3. */
 TWOFOUR_API int twofour_borrow(const twofour_stored_layer* stored, int device, const twofour_options* options,
                                twofour_layer** loaded);
 
-/* Bytes of workspace for up to `m` tokens; 0 on the CPU. The workspace need not be cleared. Different
- * layers may use the same workspace one after the other, but never at the same time: two such calls may
- * both hang. */
+/* The bytes of workspace for up to `m` tokens. 0 on the CPU. The workspace need not be cleared. Different
+ * layers may use the same workspace one after the other, but never at the same time, because two such calls
+ * may both hang. */
 TWOFOUR_API int twofour_workspace_bytes(const twofour_layer* layer, int64_t m, int64_t top_k, size_t* bytes);
 
-/* Runs the layer on memory of its device. `workspace` begins on a multiple of 256 bytes. `stream` is a
+/* Runs the layer on memory of its device. `workspace` is aligned to 256 bytes. `stream` is a
  * cudaStream_t of the layer's device, which need not be the current device; NULL is the default stream.
  * The work is put on the stream. Nothing is allocated and nothing waits, so the call can be captured in a
  * graph. `topk_ids` must not change until the work is done. A single token may run as a cooperative
  * launch, which waits until the device has room for all of its blocks. A kernel that fills the device and
- * waits for this layer therefore waits for ever. On the CPU `stream` and `workspace` are not used, and all
+ * waits for this layer therefore waits forever. On the CPU, `stream` and `workspace` are not used, and all
  * work is done on return. */
 TWOFOUR_API int twofour_forward(const twofour_layer* layer, const twofour_tokens* tokens, void* workspace,
                                 size_t workspace_bytes, void* stream);
@@ -155,9 +155,9 @@ typedef struct twofour_matrix twofour_matrix;
 typedef struct {
   size_t size;        /* sizeof(twofour_stored_matrix) */
   const char* name;   /* for messages */
-  const char* layout; /* "v7"; "nvfp4": weight [E, N, K/2] and scale [E, N, K/16] as checkpoints store them */
+  const char* layout; /* "v7"; or "nvfp4", weight [E, N, K/2] and scale [E, N, K/16] as in checkpoints */
   int64_t experts, n, k;
-  int32_t gated; /* 1: rows of gate come before rows of up, which g8 interleaves; results are gate, then up */
+  int32_t gated; /* 1 if gate rows come before up rows, as in results; g8 interleaves stored rows */
   const void* parts[TWOFOUR_MOST_PARTS];
   const float* global_scale; /* [experts], multipliers */
 } twofour_stored_matrix;
@@ -165,10 +165,10 @@ typedef struct {
 TWOFOUR_API int twofour_borrow_matrix(const twofour_stored_matrix* stored, int device,
                                       twofour_matrix** matrix);
 TWOFOUR_API void twofour_release_matrix(twofour_matrix* matrix);
-/* Bytes of workspace for `rows` rows; 0 on the CPU. */
+/* The bytes of workspace for `rows` rows. 0 on the CPU. */
 TWOFOUR_API int twofour_multiply_bytes(const twofour_matrix* matrix, int64_t rows, size_t* bytes);
-/* Computes out[r] = w[ids[r]] x[r]. `x` is [rows, k] and `out` is [rows, n], both of type `dtype`; `ids`
- * is [rows]. On CUDA an id out of range leaves its row of `out` unchanged. Otherwise it works like
+/* Computes out[r] = w[ids[r]] x[r]. `x` is [rows, k] and `out` is [rows, n], both of type `dtype`. `ids`
+ * is [rows]. On CUDA, an id out of range leaves its row of `out` unchanged. Otherwise it works like
  * twofour_forward. */
 TWOFOUR_API int twofour_multiply(const twofour_matrix* matrix, int64_t rows, int32_t dtype, const void* x,
                                  const int32_t* ids, void* out, void* workspace, size_t workspace_bytes,
@@ -180,19 +180,18 @@ typedef struct twofour_checkpoint twofour_checkpoint;
 /* Opens a directory or a single safetensors file. Reads headers and configs. */
 TWOFOUR_API int twofour_open_checkpoint(const char* path, twofour_checkpoint** checkpoint);
 /* Opens a checkpoint with a setting for zero points of INT4 that contradict the config: "stored",
- * "symmetric" or "v2", as in --zero-points. With "" such a module is not read, which is an error. Since
+ * "symmetric" or "v2", as in --zero-points. With "", such a module is not read, which is an error. Since
  * ABI 5. */
 TWOFOUR_API int twofour_open_checkpoint_with(const char* path, const char* zero_points,
                                              twofour_checkpoint** checkpoint);
 TWOFOUR_API void twofour_close_checkpoint(twofour_checkpoint* checkpoint);
 /* The content of a checkpoint as JSON, which the caller frees by twofour_free(). "what" describes it in
- * words. "tensors" are those in its files (name, dtype, shape, bytes, file). "modules" (name, format,
- * shape, bytes, tensors) are those of the source if it is an artifact in a layout. "matrices" (name,
- * module, shape) are parts of stacks that can be read by a separate name. */
+ * words. "tensors" are the tensors in its files (name, dtype, shape, bytes, file). "modules" (name,
+ * format, shape, bytes, tensors) are the source's modules if it is an artifact in a layout. "matrices"
+ * (name, module, shape) are parts of stacks that can be read by a separate name. */
 TWOFOUR_API int twofour_list(const twofour_checkpoint* checkpoint, char** json);
 /* Reads values as float32, in row-major order: the weights of a module or matrix, or the elements of a
- * tensor. There is one range [begin, end) for each dimension. `count` is the number of values in the
- * ranges. */
+ * tensor. There is one range [begin, end) per dimension. `count` is the number of values in the ranges. */
 TWOFOUR_API int twofour_read_values(const twofour_checkpoint* checkpoint, const char* name, int32_t dims,
                                     const int64_t* begin, const int64_t* end, float* values, uint64_t count);
 /* Reads bytes of a tensor as they are stored, from byte `offset` of the tensor on. */
@@ -213,7 +212,7 @@ typedef struct {
 /* Opens a model on the CPU. */
 TWOFOUR_API int twofour_open_model(const char* path, twofour_model** model);
 /* Opens a model on TWOFOUR_CPU, TWOFOUR_CUDA (the current device) or TWOFOUR_CUDA_DEVICE(index). A CUDA
- * device has the weights as they are stored; if they do not fit, they are loaded layer by layer. Tokens
+ * device has the weights as they are stored. If they do not fit, they are loaded layer by layer. Tokens
  * and logits are in host memory. If several threads run a model on CUDA, their calls take turns. Since ABI
  * 4. */
 TWOFOUR_API int twofour_open_model_on(const char* path, int device, twofour_model** model);
@@ -240,7 +239,7 @@ typedef int (*twofour_progress)(void* user, const char* phase, uint64_t done, ui
  * before the command, about 20 times a second during it, and after it. It must not call a command. `code`
  * is the exit code of the program: 0, 1 (findings or differences), 2, or 130 (stopped by `progress`). If
  * it is 0 or 1, the function returns TWOFOUR_OK, and `json` is the document that tools/JSON.md describes,
- * which the caller frees by twofour_free(). Only one command runs at a time; others wait. Stopping a
+ * which the caller frees by twofour_free(). Only one command runs at a time. Others wait. Stopping a
  * command also stops twofour_load and twofour_append on other threads. Since ABI 3. */
 TWOFOUR_API int twofour_command(int32_t count, const char* const* words, twofour_progress progress,
                                 void* user, int32_t* code, char** json);

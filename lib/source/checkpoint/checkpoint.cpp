@@ -11,6 +11,7 @@
 #include "formats/error.h"
 #include "kernels/device/check.h"
 #include "lib/base/io/file.h"
+#include "lib/base/io/links.h"
 #include "lib/base/threads/interrupt.h"
 #include "lib/source/checkpoint/index_file.h"
 
@@ -90,7 +91,7 @@ DescribedCodes described_codes(const std::string& key, const std::string& value,
     const Json json = parse_json(key, value);
     if (!json.is_object()) return described;
     const auto layers = json.find("layers");
-    for (const auto& [word, said] : json.items()) {
+    for (const auto& [word, configured] : json.items()) {
       if (word != "layers" && word != "format_version") return described;
     }
     if (layers == json.end() || !layers->is_object()) return described;
@@ -210,7 +211,8 @@ Checkpoint Checkpoint::open(const fs::path& path, Io io, ZeroPoints zero_points)
         }
       }
     } else if (present.empty()) {
-      throw Error(fmt::format("{}: expected *.safetensors files, found none", path.string()));
+      throw Error(
+          fmt::format("{}: expected *.safetensors files, found {}", path.string(), where_weights_are(path)));
     } else {
       c.open_shards(present, io);
     }

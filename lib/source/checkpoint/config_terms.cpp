@@ -11,9 +11,9 @@
 #include "formats/module_parts.h"
 #include "formats/naming.h"
 #include "lib/base/names/lookup_parts.h"
+#include "lib/source/checkpoint/configured_quantization.h"
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/source/checkpoint/quantization_config.h"
-#include "lib/source/checkpoint/quantization_said.h"
 
 namespace twofour {
 namespace {

@@ -97,7 +97,7 @@ void transpose(const uint8_t* in, int64_t rows, int64_t cols, uint8_t* out) {
                           m.stacked ? fmt::format("expert {}, ", e) : "", n, k));
 }
 
-uint32_t word_at(std::span<const uint8_t> bytes, int64_t i) {
+uint32_t setting_at(std::span<const uint8_t> bytes, int64_t i) {
   uint32_t word = 0;
   std::memcpy(&word, &bytes[static_cast<size_t>(i) * sizeof(word)], sizeof(word));
   return word;
@@ -325,7 +325,7 @@ std::vector<float> WeightReader::read_zero_points(const Linear& m, int64_t n0, i
   for (int64_t n = n0; n < n1; ++n) {
     const int shift = row_shift(m, n);
     for (int64_t g = 0; g < groups; ++g) {
-      const uint32_t word = word_at(zero_points_, (n / kInt4Pack - first) * groups + g);
+      const uint32_t word = setting_at(zero_points_, (n / kInt4Pack - first) * groups + g);
       const int stored = static_cast<int>(word >> shift & 15u), zero = stored + m.zero_offset;
       if (zero != 8 && !m.symmetry.empty()) refuse_zero_point(m, stored, n, g);
       if (m.wraps && zero == 16) refuse_wrapped_zero_point(m, n, g);

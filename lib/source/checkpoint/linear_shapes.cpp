@@ -49,7 +49,7 @@ LinearShapes::LinearShapes(const Checkpoint& checkpoint, Problems& problems)
     : c_(checkpoint),
       problems_(problems),
       stated_(stated_storage(quantization_of_values(checkpoint))),
-      said_(quantization_of_values(checkpoint)) {}
+      configured_(quantization_of_values(checkpoint)) {}
 
 bool LinearShapes::refuse(size_t i, const std::string& expected) {
   problems_.add("{}: expected {}, found {}", c_.where(i), expected, describe(tensor(i)));
@@ -88,7 +88,7 @@ bool LinearShapes::check_fp8_words(const Linear& m) {
   const bool is_other = format.find("e4m3") == format.npos || format.find("fnuz") != format.npos;
   if (!format.empty() && is_other)
     return refuse(m.weight, fmt::format("FP8 as the config's fmt {} says", json_quote_short(format)));
-  const Json& weights = said_->group_weights(m.name);
+  const Json& weights = configured_->group_weights(m.name);
   const Json& bits = member(weights, "num_bits");
   if (!weights.is_object() || (!bits.is_null() && bits != 8) || text_of(weights, "type") == "float")
     return true;
@@ -152,10 +152,10 @@ void LinearShapes::read_zero_points(Linear& m) {
   switch (c_.zero_points()) {
     case ZeroPoints::kAsStated:
       m.wraps = stated_.by_gptqmodel && m.zero_offset == 1;
-      m.symmetry = said_->symmetry_of(m.name);
-      for (const auto& [file, beside] : said_beside_) {
-        const std::string_view said = beside->symmetry_of(m.name);
-        if (m.symmetry.empty() && !said.empty()) m.symmetry = fmt::format("{} in {}", said, file);
+      m.symmetry = configured_->symmetry_of(m.name);
+      for (const auto& [file, beside] : configured_beside_) {
+        const std::string_view configured = beside->symmetry_of(m.name);
+        if (m.symmetry.empty() && !configured.empty()) m.symmetry = fmt::format("{} in {}", configured, file);
       }
       break;
     case ZeroPoints::kStored:
@@ -169,8 +169,8 @@ void LinearShapes::read_zero_points(Linear& m) {
 }
 
 const Json& LinearShapes::exception_of(const Linear& m, std::string_view key) const {
-  const Json* own = &said_->exception_of(m.name, key);
-  for (const auto& [file, beside] : said_beside_) {
+  const Json* own = &configured_->exception_of(m.name, key);
+  for (const auto& [file, beside] : configured_beside_) {
     if (own->is_null()) own = &beside->exception_of(m.name, key);
   }
   return *own;
@@ -199,7 +199,7 @@ bool LinearShapes::read_stated_shape(Linear& m) {
 }
 
 bool LinearShapes::check_group(const Linear& m) {
-  const Json& weights = said_->group_weights(m.name);
+  const Json& weights = configured_->group_weights(m.name);
   if (!weights.is_object()) return true;
   if (text_of(weights, "type") == "float")
     return refuse(m.weight, "codes of floats as the config's type: float says");
@@ -221,7 +221,8 @@ bool LinearShapes::read_packed(Linear& m) {
   m.n = words[0];
   m.k = words[1] * kInt4Pack;
   if (!stated_.bits.empty() && !stated_.bits.count(4)) return check_bits(m, *stated_.bits.begin());
-  if (const auto bits = integer_of(said_->group_weights(m.name), "num_bits"); bits && !check_bits(m, *bits))
+  if (const auto bits = integer_of(configured_->group_weights(m.name), "num_bits");
+      bits && !check_bits(m, *bits))
     return false;
   if (m.shape && !read_stated_shape(m)) return false;
   if (count_of(m.k, kInt4Pack) != words[1]) {
@@ -265,7 +266,7 @@ void LinearShapes::read_side() {
             (c_.path() / side.file).string(), stated_.format, beside.format);
       }
     }
-    said_beside_.emplace_back(side.file, SourceGroups(std::move(side.value)));
+    configured_beside_.emplace_back(side.file, SourceGroups(std::move(side.value)));
   }
 }
 

@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "lib/source/checkpoint/configured_quantization.h"
 #include "lib/source/checkpoint/linears.h"
 #include "lib/source/checkpoint/quantization_config.h"
-#include "lib/source/checkpoint/quantization_said.h"
 
 namespace twofour {
 
@@ -49,9 +49,9 @@ class LinearShapes {
   const Checkpoint& c_;
   Problems& problems_;
   StatedStorage stated_;
-  SourceGroups said_;
+  SourceGroups configured_;
   /// The entries of files beside config.json, with the file's name.
-  std::vector<std::pair<std::string, SourceGroups>> said_beside_;
+  std::vector<std::pair<std::string, SourceGroups>> configured_beside_;
   bool has_read_side_ = false;
   std::string side_;  ///< why a file beside config.json contradicts the entry; empty: no file does
 };

@@ -27,11 +27,11 @@ std::vector<const Json*> model_configs(const Json& config) {
 }
 
 std::vector<const Json*> model_settings(const std::vector<const Json*>& configs, std::string_view key) {
-  std::vector<const Json*> said;
+  std::vector<const Json*> configured;
   for (const Json* of : configs) {
-    if (const auto at = of->find(key); at != of->end() && !at->is_null()) said.push_back(&*at);
+    if (const auto at = of->find(key); at != of->end() && !at->is_null()) configured.push_back(&*at);
   }
-  return said;
+  return configured;
 }
 
 std::vector<const Json*> model_settings(const Json& config, std::string_view key) {
@@ -40,13 +40,13 @@ std::vector<const Json*> model_settings(const Json& config, std::string_view key
 
 const Json& model_setting(const Json& config, std::string_view key, const std::string& where) {
   static const Json nothing;
-  const auto said = model_settings(config, key);
-  for (const Json* other : said) {
-    if (*other == *said[0]) continue;
+  const auto configured = model_settings(config, key);
+  for (const Json* other : configured) {
+    if (*other == *configured[0]) continue;
     throw Error(fmt::format("{}: {}: expected one value, found {} and, nested, {}", where, key,
-                            quoted_setting(*said[0]), quoted_setting(*other)));
+                            quoted_setting(*configured[0]), quoted_setting(*other)));
   }
-  return said.empty() ? nothing : *said[0];
+  return configured.empty() ? nothing : *configured[0];
 }
 
 std::string quoted_setting(const Json& value) {
@@ -124,8 +124,8 @@ int64_t model_layers(const Json& config) {
 }
 
 bool has_tied_head(const Json& config) {
-  const auto said = model_settings(config, "tie_word_embeddings");
-  return std::any_of(said.begin(), said.end(), [](const Json* tied) { return *tied == true; });
+  const auto configured = model_settings(config, "tie_word_embeddings");
+  return std::any_of(configured.begin(), configured.end(), [](const Json* tied) { return *tied == true; });
 }
 
 int64_t promised_experts(const Json& config) {

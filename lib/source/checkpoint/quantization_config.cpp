@@ -11,8 +11,8 @@
 
 #include "formats/error.h"
 #include "formats/json/access.h"
+#include "lib/source/checkpoint/configured_quantization.h"
 #include "lib/source/checkpoint/model_config.h"
-#include "lib/source/checkpoint/quantization_said.h"
 
 namespace twofour {
 namespace {
@@ -133,8 +133,8 @@ std::string quantization_method(const Json& entry) {
                                                                 {"autoround", "auto-round"},
                                                                 {"intel/auto-round", "auto-round"},
                                                                 {"compressed-tensors", "compressed-tensors"}};
-  const std::string said = text_of(entry, "quant_method");
-  std::string plain = said;
+  const std::string configured = text_of(entry, "quant_method");
+  std::string plain = configured;
   for (char& c : plain) c = c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   for (const auto& [spelling, method] : kSpellings) {
     if (plain == spelling) return method;
@@ -142,7 +142,7 @@ std::string quantization_method(const Json& entry) {
   for (const char* family : {"gptq", "awq"}) {
     if (plain.find(family) != plain.npos) return family;
   }
-  return said;
+  return configured;
 }
 
 void refuse_entries_that_cannot_be_kept(const Checkpoint& source) {

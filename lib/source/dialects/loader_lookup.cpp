@@ -122,10 +122,11 @@ void check_layer(const Engine& engine, const LoaderLookup& lookup, const EngineL
     // An engine without a loader treats a layer as floats.
     const bool is_fine = result.lacks_loader ? !m->scheme.format->coded : same;
     if (is_fine) continue;
+    if (result.takes_any) continue;
     const bool is_limit = !result.limit.empty() && (same || !result.lacks_loader);
     std::string message = is_limit ? fmt::format("{} {}", engine.name, result.limit)
                                    : fmt::format("expected {} to read {}, found {}", engine.name,
-                                                 said_name(m->scheme), said_name(result.scheme));
+                                                 scheme_label(m->scheme), scheme_label(result.scheme));
     findings.push_back({is_limit, is_split(layer), engine.name, m->name, std::move(message)});
     return;
   }
@@ -144,7 +145,7 @@ std::string entry_text(const WrittenModel& model, const std::optional<size_t>& e
 std::vector<LoadedModule> stored_modules(const WrittenModel& model) {
   std::vector<LoadedModule> modules;
   for (const WrittenModule& m : model.modules)
-    modules.push_back({m.name, m.entry ? said_scheme(model.entries[*m.entry]) : Scheme()});
+    modules.push_back({m.name, m.entry ? configured_scheme(model.entries[*m.entry]) : Scheme()});
   return modules;
 }
 
@@ -159,10 +160,10 @@ std::span<const Engine> engines() {
 }
 
 LoadedModule loaded_module(std::string name, const Scheme& stored, int64_t n, int64_t k) {
-  LoadedModule module{std::move(name), as_said(stored)};
-  const Scheme& said = module.scheme;
-  const bool is_tensor = said == schemes::kFp8Tensor && n <= kFp8Block;
-  module.one_block = k <= kFp8Block && (is_tensor || said == schemes::kFp8Row);
+  LoadedModule module{std::move(name), as_configured(stored)};
+  const Scheme& configured = module.scheme;
+  const bool is_tensor = configured == schemes::kFp8Tensor && n <= kFp8Block;
+  module.one_block = k <= kFp8Block && (is_tensor || configured == schemes::kFp8Row);
   return module;
 }
 

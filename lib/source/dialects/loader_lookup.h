@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "formats/json.h"
+#include "lib/source/dialects/configured_scheme.h"
 #include "lib/source/dialects/output_dialect.h"
-#include "lib/source/dialects/said_scheme.h"
 
 // How inference engines find a module's format in a configuration. Each engine is a row of engines(). A check
 // reports an engine that finds another format than the stored one.
@@ -22,7 +22,7 @@
 
 namespace twofour {
 
-/// A linear of a checkpoint, and the scheme of its tensors as as_said() returns it.
+/// A linear of a checkpoint, and the scheme of its tensors as as_configured() returns it.
 struct LoadedModule {
   std::string name;
   Scheme scheme = {};
@@ -68,6 +68,7 @@ struct LookupResult {
   /// True if the limit is a missing loader for `scheme`. The configuration is then still wrong if another
   /// scheme is stored.
   bool lacks_loader = false;
+  bool takes_any = false;  ///< the engine loads the layer in any scheme, by code of its own
 };
 
 /// An engine's rules for one configuration.

@@ -91,8 +91,8 @@ class GroupFinder {
   std::optional<LookupResult> operator()(const EngineLayer& layer) const {
     const Json* group = layer.kind == Kind::kExperts ? find_experts(layer) : find_layer(layer);
     if (group == nullptr) return LookupResult{};
-    const Scheme scheme = said_scheme(*group);
-    return load(rules_.loaders, layer, scheme, said_name(scheme, false));
+    const Scheme scheme = configured_scheme(*group);
+    return load(rules_.loaders, layer, scheme, scheme_label(scheme, false));
   }
 
  private:
@@ -249,7 +249,7 @@ Step read_layers(Loaders loaders, std::function<const Json*(const EngineLayer&)>
   return [loaders, find = std::move(find), list = std::move(list)](const EngineLayer& layer) {
     const Json* entry = find(layer);
     if (entry == nullptr || (list && list->has(layer))) return LookupResult{};
-    return load(loaders, layer, said_scheme(*entry), algorithm_of(*entry));
+    return load(loaders, layer, configured_scheme(*entry), algorithm_of(*entry));
   };
 }
 

@@ -128,7 +128,7 @@ std::unique_ptr<LoaderLookup> read_groups_of(const Json& config) {
   if (!groups.all_known()) return nullptr;
   const Json* linear = groups.of_class("Linear");
   const bool takes_all_for_mxfp4 = text_of(config, "format").find("mxfp4") != std::string::npos ||
-                                   (linear != nullptr && said_scheme(*linear) == schemes::kMxfp4);
+                                   (linear != nullptr && configured_scheme(*linear) == schemes::kMxfp4);
   const Step read = read_groups(kGroupRules, std::move(groups));
   return lookup_by({[read, takes_all_for_mxfp4](const EngineLayer& layer) {
     const auto found = read(layer);
@@ -178,7 +178,7 @@ std::unique_ptr<LoaderLookup> read_sglang(const LoadedConfig& config,
   if (method == "fp8" || method == "mxfp8") {
     const auto listed = strings_of_first(entry, {"ignored_layers", "modules_to_not_convert"});
     std::vector<Step> steps =
-        sglang::read_listed(method == "fp8" ? said_scheme(entry) : schemes::kMxfp8, listed);
+        sglang::read_listed(method == "fp8" ? configured_scheme(entry) : schemes::kMxfp8, listed);
     if (method == "fp8" && config.deepseek_v4)
       steps.insert(steps.begin(), sglang::read_experts(entry, first_expert(modules)));
     return lookup_by(std::move(steps));
@@ -190,7 +190,7 @@ std::unique_ptr<LoaderLookup> read_sglang(const LoadedConfig& config,
   if (words.algorithm == "MIXED_PRECISION") return sglang::read_mixed(words);
   return lookup_by({leave({sglang::kPatterns, words.excluded}),
                     read_algorithm({sglang::kSingle, sglang::kSingle}, words.algorithm,
-                                   said_scheme({{"quant_algo", words.algorithm}}))});
+                                   configured_scheme({{"quant_algo", words.algorithm}}))});
 }
 
 }  // namespace twofour::lookups

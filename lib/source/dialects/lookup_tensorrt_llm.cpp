@@ -127,7 +127,7 @@ std::unique_ptr<LoaderLookup> read_layers_of(std::function<const Json*(const Eng
 /// Returns the algorithm of a group of compressed-tensors; empty: TensorRT-LLM fails at the group.
 std::string algorithm_of_group(const Json& group) {
   using namespace schemes;
-  const Scheme format = said_scheme(group);
+  const Scheme format = configured_scheme(group);
   const std::string inputs = text_of(member(group, "input_activations"), "strategy");
   const Json& input_group = member(member(group, "input_activations"), "group_size");
   if (format == kMxfp4) return "W4A16_MXFP4";
@@ -157,7 +157,7 @@ std::unique_ptr<LoaderLookup> read_map_of(const TargetGroups& groups,
     if (!at || groups.ignored.matches(m.name)) continue;
     const Json& group = *groups.groups[order[*at]];
     Json& entry = (*map)[m.name] = {{"quant_algo", algorithm_of_group(group)}};
-    if (const Scheme format = said_scheme(group); format.rows > 0) entry["group_size"] = format.rows;
+    if (const Scheme format = configured_scheme(group); format.rows > 0) entry["group_size"] = format.rows;
   }
   return read_layers_of(
       [map, layers = LayerMap(*map)](const EngineLayer& layer) { return find_layer(layers, layer); },
@@ -168,7 +168,7 @@ std::unique_ptr<LoaderLookup> read_map_of(const TargetGroups& groups,
 std::string stop_of(const TargetGroups& groups) {
   for (const Json* group : groups.all) {
     if (algorithm_of_group(*group).empty())
-      return fmt::format("stops at a group of {}", said_name(said_scheme(*group), false));
+      return fmt::format("stops at a group of {}", scheme_label(configured_scheme(*group), false));
   }
   for (const std::string& text : groups.targets.texts()) {
     // A target without dots is the name of a class.
@@ -189,18 +189,19 @@ std::unique_ptr<LoaderLookup> read_target_groups(const Json& config,
   for (const std::string& text : groups.ignored.texts()) texts.push_back(text);
   ModuleList excluded(kPatterns, std::move(texts));
   if (!excluded.all_known()) return nullptr;
-  return read_single(said_scheme(*groups.all[0]), algorithm_of_group(*groups.all[0]), std::move(excluded));
+  return read_single(configured_scheme(*groups.all[0]), algorithm_of_group(*groups.all[0]),
+                     std::move(excluded));
 }
 
 /// Reads "fp8" in blocks of 128 x 128. All layers have this format, except listed ones and those that
 /// TensorRT-LLM splits itself.
 std::unique_ptr<LoaderLookup> read_fp8(const Json& config) {
-  const Scheme format = said_scheme(config);
+  const Scheme format = configured_scheme(config);
   if (is_fp8_blocks(format) && !(format.rows == 128 && format.cols == 128))
     return lookup_by({stop("stops at FP8 blocks of another size than 128 x 128")});
   const Step take_apart =
       [list = ModuleList(kPatterns, {"*kv_b_proj*", "*k_b_proj*", "*eh_proj"})](const EngineLayer& layer) {
-        return list.has({Kind::kLinear, layer.name}) ? std::optional(LookupResult{{}, "widens this itself"})
+        return list.has({Kind::kLinear, layer.name}) ? std::optional(LookupResult{.takes_any = true})
                                                      : std::nullopt;
       };
   ModuleList listed(kPatterns,
@@ -215,8 +216,8 @@ std::unique_ptr<LoaderLookup> read_deepseek_v4(std::unique_ptr<LoaderLookup> res
   const Step read_experts = [first](const EngineLayer& layer) -> std::optional<LookupResult> {
     if (layer.kind != Kind::kExperts || (first != kMxfp4 && first != kNvfp4)) return std::nullopt;
     if (!is_in_mtp(layer.name)) return LookupResult{first};
-    return LookupResult{first,
-                        fmt::format("reads the experts of drafts as {}, like the first", said_name(first))};
+    return LookupResult{
+        first, fmt::format("reads the experts of drafts as {}, like the first", scheme_label(first))};
   };
   const Step read_rest = [rest = std::shared_ptr<LoaderLookup>(std::move(rest))](const EngineLayer& layer) {
     LookupResult found = rest ? rest->find(layer) : LookupResult{};
@@ -228,9 +229,9 @@ std::unique_ptr<LoaderLookup> read_deepseek_v4(std::unique_ptr<LoaderLookup> res
 
 std::unique_ptr<LoaderLookup> read_modelopt(const Json& config) {
   const ModelOptWords words(config, {"ignore"});
-  const std::string said = text_of(words.words, "quant_algo");
+  const std::string configured = text_of(words.words, "quant_algo");
   // TensorRT-LLM knows this name alone in lower case.
-  const std::string algorithm = said == "fp8_pb_wo" ? "FP8_BLOCK_SCALES" : said;
+  const std::string algorithm = configured == "fp8_pb_wo" ? "FP8_BLOCK_SCALES" : configured;
   const auto stop_at = [](const std::string& name) {
     return lookup_by({stop(fmt::format("stops at quant_algo {}", name))});
   };
@@ -245,7 +246,7 @@ std::unique_ptr<LoaderLookup> read_modelopt(const Json& config) {
                           std::move(excluded));
   }
   if (!is_known(algorithm)) return stop_at(algorithm);
-  return read_single(said_scheme({{"quant_algo", algorithm}}), algorithm, std::move(excluded));
+  return read_single(configured_scheme({{"quant_algo", algorithm}}), algorithm, std::move(excluded));
 }
 
 std::unique_ptr<LoaderLookup> read_entry(const Json& entry, const std::vector<LoadedModule>& modules) {

@@ -76,9 +76,9 @@ std::unique_ptr<LoaderLookup> read_single(std::vector<std::string> excluded, con
     }
     return std::nullopt;
   };
-  return lookup_by(
-      {leave({kPatterns, std::move(excluded)}), leave_towers,
-       read_algorithm({kLinears, kSingleExperts}, algorithm, said_scheme({{"quant_algo", algorithm}}))});
+  return lookup_by({leave({kPatterns, std::move(excluded)}), leave_towers,
+                    read_algorithm({kLinears, kSingleExperts}, algorithm,
+                                   configured_scheme({{"quant_algo", algorithm}}))});
 }
 
 /// Reads a ModelOpt configuration with an algorithm for each module. A module that is not listed is not
@@ -90,7 +90,7 @@ std::unique_ptr<LoaderLookup> read_mixed(const ModelOptWords& words) {
   for (const auto& [name, entry] : layers.entries()) {
     const std::string algorithm = algorithm_of(*entry);
     if (algorithm != "FP8_PB_WO" && algorithm != "FP8_BLOCK_SCALES") continue;
-    const Scheme format = said_scheme(*entry);
+    const Scheme format = configured_scheme(*entry);
     blocks.insert({format.rows, format.cols});
   }
   if (blocks.size() > 1)
@@ -112,8 +112,8 @@ Step read_experts(const LoadedConfig& config) {
   return [dtype, format](const EngineLayer& layer) -> std::optional<LookupResult> {
     if (layer.kind != Kind::kExperts || dtype == "fp8") return std::nullopt;
     if (!is_in_mtp(layer.name)) return LookupResult{format};
-    return LookupResult{format,
-                        fmt::format("reads the experts of drafts as {}, like all others", said_name(format))};
+    return LookupResult{
+        format, fmt::format("reads the experts of drafts as {}, like all others", scheme_label(format))};
   };
 }
 
@@ -125,7 +125,7 @@ std::unique_ptr<LoaderLookup> read_fp8(const Json& entry, const LoadedConfig& co
   std::vector<Step> steps = {limit_of(Kind::kHead, "has no loader for FP8 heads"),
                              leave({ends ? kEnds : kNames, std::move(listed)})};
   if (config.deepseek_v4) steps.push_back(read_experts(config));
-  steps.push_back(read_as(said_scheme(entry)));
+  steps.push_back(read_as(configured_scheme(entry)));
   return lookup_by(std::move(steps));
 }
 

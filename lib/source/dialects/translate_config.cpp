@@ -10,8 +10,8 @@
 #include "formats/naming.h"
 #include "lib/base/names/config_pattern.h"
 #include "lib/base/names/pattern.h"
+#include "lib/source/checkpoint/configured_quantization.h"
 #include "lib/source/checkpoint/quantization_config.h"
-#include "lib/source/checkpoint/quantization_said.h"
 #include "lib/source/dialects/loader_lookup.h"
 #include "lib/source/dialects/output_dialect.h"
 
@@ -59,7 +59,7 @@ std::vector<std::string> each_once(std::vector<std::string> all) {
 
 /// Throws Error if activations are FP8 and weights NVFP4, which the other dialect cannot express.
 void refuse_fp8_activations(const Json& entry, const Json& hf_quant) {
-  for (const Json* words : {&entry, QuantizationSaid(hf_quant).words}) {
+  for (const Json* words : {&entry, ConfiguredQuantization(hf_quant).words}) {
     if (text_of(*words, "quant_algo") == "W4A8_NVFP4_FP8")
       throw Error(
           "quant_algo: expected NVFP4 or W4A16_NVFP4, which both dialects have, found W4A8_NVFP4_FP8");
@@ -87,7 +87,7 @@ QuantizedConfig translate_config(const Checkpoint& source, const OutputDialect& 
   // A list that names a quantized module is wrong: engines would look for its BF16 weights.
   for (const Nvfp4Linear& m : source.nvfp4_modules()) std::erase(ignored, m.name);
   // If the source lists quantized modules, or no modules, the unquantized ones are listed here.
-  const bool all_linears = QuantizationSaid(entry).targets_all_linears();
+  const bool all_linears = ConfiguredQuantization(entry).targets_all_linears();
   const bool names_layers =
       !member(entry, "quantized_layers").is_null() || !member(quantization, "quantized_layers").is_null();
   const std::vector<std::string> names = unquantized_names(source);

@@ -53,7 +53,7 @@ bool is_revision(std::string_view name) {
          });
 }
 
-/// Reads the revision that begins at piece `first`, and the path behind it. A revision may have slashes only
+/// Reads the revision that begins at piece `first`, and the path after it. A revision may have slashes only
 /// if it is refs/pr/N or refs/convert/NAME, as in huggingface_hub. Other slashes of a revision are written as
 /// %2F.
 void take_revision(std::string_view source, const std::vector<std::string>& pieces, size_t first,
@@ -88,7 +88,7 @@ RemoteAddress parse_hub(std::string_view source, std::vector<std::string> pieces
   return address;
 }
 
-/// Parses a page of the Hub. `pieces` are the parts of its path behind the endpoint's path.
+/// Parses a page of the Hub. `pieces` are the parts of its path after the endpoint's path.
 RemoteAddress parse_page(std::string_view source, const std::vector<std::string>& pieces) {
   if (pieces.size() > 2 && pieces[0] != "models" && pieces[0] != "datasets" && pieces[0] != "spaces") {
     RemoteAddress address = parse_hub(source, {pieces[0], pieces[1]});

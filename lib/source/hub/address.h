@@ -9,14 +9,13 @@ namespace twofour {
 /// True if the text of a source begins with hf://, https:/ or http:/.
 bool is_remote_address(std::string_view source);
 
-/// The target of an address: a repository of the Hub, a folder or file in it, or a file or folder on another
-/// server.
+/// The target of an address. It is a repository of the Hub, a folder or file in it, or a file or folder on
+/// another server.
 struct RemoteAddress {
-  std::string repo;      ///< "org/name"; empty: the address is on another server
+  std::string repo;      ///< "org/name"; empty if the address is on another server
   std::string revision;  ///< branch, tag or commit
-  std::string path;      ///< path in the repository, without slashes at its ends; empty: the whole repository
-  /// The URL of a target on another server: of a safetensors file, or of a folder. A folder's URL ends in a
-  /// slash.
+  std::string path;      ///< path in the repository, without slashes at its ends; may be empty
+  /// The URL of a safetensors file or a folder on another server. A folder's URL ends in a slash.
   Url url;
 };
 

@@ -37,7 +37,7 @@ void hash_begin(int fd, const fs::path& path, uint64_t bytes, ContentHasher& has
 }
 
 /// Opens a complete file that an earlier run left. Returns false if it is absent, if its size or hash
-/// differs, or if nothing shows that its contents are still the object's.
+/// differs, or if its contents cannot be shown to be the object's.
 bool open_left(const RemoteObject& object, const fs::path& path, int& fd) {
   if (!object.is_pinned()) return false;
   fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -74,7 +74,7 @@ bool is_cached_name(const std::string& name) {
 }  // namespace
 
 std::string cached_name(const RemoteObject& object) {
-  // A SHA-256 identifies the contents. Without it, the URL and what the server sends about the contents do.
+  // A SHA-256 identifies the contents. Without it, the URL and header fields identify them.
   const std::string contents = !object.sha256.empty() ? object.sha256
                                                       : fmt::format("{} {} {}", shown_url(object.url.text()),
                                                                     object.etag, object.modified);
@@ -87,7 +87,7 @@ std::string cached_name(const RemoteObject& object) {
 struct DownloadCache::File {
   enum class State { kAbsent, kLoading, kWhole };
   State state = State::kAbsent;
-  bool reserved = false;  ///< true while the file is loaded: space is reserved for it
+  bool reserved = false;  ///< true while the file is loaded and space is reserved for it
   uint64_t bytes = 0;     ///< space that the file takes up now, or will take up
   uint64_t last_use = 0;  ///< DownloadCache::clock_ at the last use
   int readers = 0;
@@ -142,7 +142,7 @@ void DownloadCache::remove(const RemoteObject& object) {
   files_.erase(name);
 }
 
-/// Removes unused files, the one that was used longest ago first, until there is room for `object`.
+/// Removes unused files until there is room for `object`. The file that was used longest ago comes first.
 void DownloadCache::make_room(std::unique_lock<std::mutex>& lock, const RemoteObject& object,
                               const std::string& name) {
   if (object.size > limit_) {
@@ -189,7 +189,7 @@ void DownloadCache::download(const RemoteObject& object, RedirectCache& redirect
   struct stat st {};
   if (::fstat(file.fd, &st) != 0) throw_io_error(begun, "look at", errno);
   uint64_t at = static_cast<uint64_t>(st.st_size);
-  // Without a hash, the bytes that are there cannot be checked.
+  // Without a hash, the existing bytes cannot be checked.
   if (at > object.size || !object.has_hash()) at = 0;
   if (::ftruncate(file.fd, static_cast<off_t>(at)) != 0) throw_io_error(begun, "resize", errno);
   ContentHasher hasher(object);

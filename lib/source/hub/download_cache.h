@@ -29,8 +29,7 @@ class DownloadCache {
   DownloadCache(const DownloadCache&) = delete;
   DownloadCache& operator=(const DownloadCache&) = delete;
 
-  /// Shows downloads as a phase of `progress`, which must outlive all reading; nullptr: downloads are not
-  /// shown.
+  /// Shows downloads as a phase of `progress`, which must outlive all reading. Null to show no downloads.
   void show(Progress* progress) { progress_ = progress; }
 
   /// Fills `out` with the bytes of an object from `offset` on. Downloads the object first if it is not in the
@@ -59,7 +58,7 @@ class DownloadCache {
   std::condition_variable changed_;
   std::map<std::string, std::shared_ptr<File>> files_;  ///< files, by name in the folder
   std::map<std::string, int> downloads_;  ///< for each name, the number of times that a download began
-  /// For each name of an object that nothing pins: the hash of its contents, once a download is complete.
+  /// The hash of the contents, once a download is complete, for each name of an object that nothing pins.
   std::map<std::string, std::optional<Hash128>> unpinned_;
   uint64_t clock_ = 0;
   Progress* progress_ = nullptr;

@@ -34,7 +34,7 @@ bool is_redirect(int status) {
 bool is_passing(int status) { return status == 408 || status == 425 || status == 429 || status >= 500; }
 bool is_refused(int status) { return status == 401 || status == 403 || status == 404 || status == 410; }
 
-/// Passes the final answer on. Of a redirect it keeps only the location.
+/// Passes the final answer on. Keeps only the location of a redirect.
 class RedirectReceiver : public HttpReceiver {
  public:
   using Look = std::function<void(const HttpHead&)>;
@@ -95,7 +95,7 @@ bool repeats(std::string_view text, std::string_view query) {
   return false;
 }
 
-/// Returns the server's message about its refusal. Empty: it contains secrets from the URLs of the request.
+/// Returns the server's message about its refusal. Empty if it contains secrets from the URLs of the request.
 std::string message_of(const HttpHead& head, std::initializer_list<Url> asked) {
   const std::string message = with_shown_urls(head.field("x-error-message"));
   for (const Url& url : asked) {
@@ -104,8 +104,8 @@ std::string message_of(const HttpHead& head, std::initializer_list<Url> asked) {
   return message;
 }
 
-/// Throws Error that says what an answer without content means and what to do about it. `asked` are the URLs
-/// of the request and its redirects.
+/// Throws Error that states the meaning of an answer without content, and the remedy. `asked` are the URLs of
+/// the request and its redirects.
 [[noreturn]] void refuse(const HubSettings& settings, const std::string& what, const HttpHead& head,
                          std::initializer_list<Url> asked) {
   const std::string code = head.field("x-error-code");
@@ -149,8 +149,8 @@ void wait_for(milliseconds time) {
   }
 }
 
-/// Calls `attempt` until it succeeds, which it shows by returning nothing. `progress` is the number of
-/// received bytes. Failures are counted anew after each received byte.
+/// Calls `attempt` until it succeeds. It then returns nothing. `progress` is the number of received bytes.
+/// Failures are counted anew after each received byte.
 template <class Attempt>
 void repeat(const RetryPolicy& policy, const std::string& what, const uint64_t& progress, Attempt&& attempt) {
   uint64_t before = progress;
@@ -210,7 +210,7 @@ class HeadReceiver : public HttpReceiver {
   HttpHead answer;
 };
 
-/// Returns the size of a file from the answer to a request for its first byte; nullopt if the answer does not
+/// Returns the size of a file from the answer to a request for its first byte. Empty if the answer does not
 /// state it.
 std::optional<uint64_t> size_of_file(const HttpHead& head) {
   if (head.status == 416) return 0;  // the file has no first byte
@@ -230,7 +230,7 @@ class CheckedReceiver : public HttpReceiver {
   }
   bool body(std::span<const uint8_t> piece) override { return to_.body(piece); }
 
-  Url at;  ///< the URL behind the redirects so far
+  Url at;  ///< the URL after the redirects so far
 
  private:
   void check(const HttpHead& head) const {

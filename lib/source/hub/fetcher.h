@@ -12,18 +12,18 @@
 
 namespace twofour {
 
-/// When a failed request is repeated.
+/// The rule by which a failed request is repeated.
 struct RetryPolicy {
   int attempts = 6;  ///< number of failures in a row without a received byte that make an Error
   std::chrono::milliseconds first_wait{500};  ///< wait after the first failure; it doubles with each failure
-  /// Longest wait that a server may request; a longer one is an Error.
+  /// The longest wait that a server may request. A longer wait is an Error.
   std::chrono::seconds longest_retry_after{600};
 };
 
-/// Remembers where requests for an object were redirected, and which content was there.
+/// Remembers the redirects of requests for an object, and the content at their ends.
 class RedirectCache {
  public:
-  /// The URL of the last redirect. Empty: there is none, or it is too old for a signed URL.
+  /// The URL of the last redirect. Empty if there is none, or if it is too old for a signed URL.
   std::string find() const;
   void keep(const Url& url);
   void forget();

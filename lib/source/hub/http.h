@@ -23,7 +23,7 @@ struct HttpRequest {
 struct HttpHead {
   int status = 0;
   std::map<std::string, std::string> fields{};  ///< header fields by name, in lower case
-  /// The value of a field; empty if the answer does not have it.
+  /// The value of a field. Empty if the answer does not have it.
   std::string field(const std::string& name) const {
     const auto at = fields.find(name);
     return at == fields.end() ? "" : at->second;
@@ -34,7 +34,7 @@ struct HttpHead {
 class HttpReceiver {
  public:
   virtual ~HttpReceiver() = default;
-  /// Called once, before the body.
+  /// Receives the head, once and before the body.
   virtual bool head(const HttpHead& head) = 0;
   virtual bool body(std::span<const uint8_t> piece) = 0;
 };

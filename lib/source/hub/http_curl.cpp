@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kLibraries[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
 constexpr long kConnectSeconds = 30;
-/// A transfer counts as broken if it has fewer than kSlowBytes bytes a second for kSlowSeconds seconds.
+/// A transfer counts as broken if it has fewer than kSlowBytes bytes per second for kSlowSeconds seconds.
 constexpr long kSlowBytes = 1, kSlowSeconds = 60;
 
 /// The functions of libcurl that are called here.

@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kLongestList = 256u << 20;
 constexpr size_t kMostFiles = 100'000;
-/// Upper limit of a file's size in bytes. No file of a checkpoint is larger, and some file systems allow
+/// The upper limit of a file's size in bytes. No file of a checkpoint is larger, and some file systems allow
 /// less.
 constexpr uint64_t kLargestFile = uint64_t{1} << 43;
 constexpr const char* kIndexFile = "model.safetensors.index.json";
@@ -24,7 +24,7 @@ constexpr const char* kIndexFile = "model.safetensors.index.json";
 /// Config files beside a single file. They determine how its values are read.
 constexpr const char* kConfigs[] = {"config.json", "hf_quant_config.json", "quantize_config.json",
                                     "quant_config.json"};
-/// Files that are looked for on a server without listings.
+/// Files that are requested from a server without listings.
 constexpr const char* kUsualFiles[] = {"config.json",
                                        "hf_quant_config.json",
                                        "quantize_config.json",
@@ -94,7 +94,7 @@ RemoteObject object_of(const std::string& where, const Json& entry) {
                             json_quote_short(object.name), json_quote_short(object.sha256)));
   }
   const std::string blob = text_of(entry, "blobId");
-  if (!lfs.is_object()) object.git_sha1 = blob;  // for a file of Git LFS, this hash is of the pointer
+  if (!lfs.is_object()) object.git_sha1 = blob;  // for a file of Git LFS, this is the pointer's hash
   if (!object.git_sha1.empty() && !is_digest(object.git_sha1, 40)) {
     throw Error(fmt::format("{}: {}: expected git's SHA-1 of 40 digits, found {}", where,
                             json_quote_short(object.name), json_quote_short(object.git_sha1)));
@@ -198,7 +198,7 @@ RemoteListing list_server(const RemoteAddress& a, const Fetcher& fetcher) {
     listing.file = object.name;
     listing.name.erase(listing.name.rfind('/'));
     listing.files.push_back(std::move(object));
-    if (!a.url.query.empty()) return listing;  // the query is for that file alone
+    if (!a.url.query.empty()) return listing;  // the query is only for that file
     Url folder = a.url;
     folder.path.erase(folder.path.rfind('/') + 1);
     for (const char* name : kConfigs) {

@@ -18,11 +18,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kBegin = "twofour-remote-";
-/// The age in seconds up to which an unlocked folder may be new: it is locked some moments after it is
+/// The age in seconds up to which an unlocked folder may be new. A folder is locked some moments after it is
 /// created.
 constexpr std::time_t kYoungSeconds = 60;
 
-/// Opens and locks a folder of this user that nobody has locked; -1 for any other path.
+/// Opens and locks a folder of this user that nobody has locked. -1 for any other path.
 int lock_folder(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return -1;

@@ -12,21 +12,21 @@
 
 namespace twofour {
 
-/// A file behind a URL, pinned to the contents that it had when it was listed.
+/// A file with a URL, pinned to the contents that it had when it was listed.
 struct RemoteObject {
   std::string name;   ///< name within the folder of the address
   std::string shown;  ///< name in messages: "hf://org/name@COMMIT/model.safetensors"
   Url url;            ///< URL before redirects
   uint64_t size = 0;
-  std::string etag;      ///< ETag of the contents, normalized; empty: the server sends none
-  std::string modified;  ///< Last-Modified if there is no ETag; empty: unknown
-  std::string sha256;    ///< SHA-256 of a file of Git LFS, in hexadecimal digits; empty: unknown
-  std::string git_sha1;  ///< hash by which git names the contents of any other file; empty: unknown
-  std::string commit;    ///< commit that X-Repo-Commit must name; empty: the file is not on the Hub
+  std::string etag;      ///< ETag of the contents, normalized; empty if the server sends none
+  std::string modified;  ///< Last-Modified if there is no ETag; empty if unknown
+  std::string sha256;    ///< SHA-256 of a file of Git LFS, in hexadecimal digits; empty if unknown
+  std::string git_sha1;  ///< hash by which git names the contents of any other file; empty if unknown
+  std::string commit;    ///< commit that X-Repo-Commit must name; empty if the file is not on the Hub
 
   /// True if the listing has a hash of the contents.
   bool has_hash() const { return !sha256.empty() || !git_sha1.empty(); }
-  /// True if anything tells these contents from others of the same name and size. Otherwise only the answers
+  /// True if these contents can be told from others of the same name and size. Otherwise, only the answers
   /// within one run can be compared with each other, and another run may get other contents.
   bool is_pinned() const { return has_hash() || !etag.empty() || !modified.empty() || !commit.empty(); }
 };
@@ -37,7 +37,7 @@ class ContentHasher {
  public:
   explicit ContentHasher(const RemoteObject& object);
   void update(std::span<const uint8_t> bytes);
-  /// Compares the hash of all bytes with the listed one. Returns "expected SHA-256 ..., found ..." if they
+  /// Compares the hash of all bytes with the listed hash. Returns "expected SHA-256 ..., found ..." if they
   /// differ, otherwise "". update() must not be called afterwards.
   std::string problem();
 
@@ -50,17 +50,17 @@ class ContentHasher {
 /// Returns an ETag without "W/" and quotes.
 std::string normalized_etag(std::string etag);
 
-/// Returns the whole number in a header field; nullopt if the field is anything else.
+/// Returns the whole number in a header field. Empty if the field is anything else.
 std::optional<uint64_t> number_of(std::string_view text);
 
-/// The content of a Content-Range field, such as "bytes 0-99/1234". `total` is nullopt if it is unknown.
+/// The content of a Content-Range field, such as "bytes 0-99/1234". `total` is empty if it is unknown.
 struct ContentRange {
   uint64_t first, last;
   std::optional<uint64_t> total;
 };
 std::optional<ContentRange> parse_content_range(std::string_view text);
 
-/// Throws Error: the object changed after it was listed. `of` names the property that differs.
+/// Throws Error that the object changed after it was listed. `of` names the property that differs.
 [[noreturn]] void refuse_change(const RemoteObject& object, const char* of, const std::string& expected,
                                 const std::string& found);
 

@@ -68,8 +68,8 @@ class RemoteSourceFile : public RemoteFile {
   bool is_weights() const { return object_.name.ends_with(kWeights); }
   void read_whole() { whole_ = true; }
 
-  /// Reads bytes. A failure tells nothing about the content, so it becomes a ReadError. No command takes it
-  /// for damage of the file.
+  /// Reads bytes. A failure is not about the content, so it becomes a ReadError. No command takes it for
+  /// damage of the file.
   void read(uint64_t offset, std::span<uint8_t> out) override {
     try {
       read_bytes(offset, out);
@@ -122,7 +122,7 @@ class RemoteSourceFile : public RemoteFile {
     is_compared_ = true;
   }
 
-  /// Fetches those bytes of the range that are missing.
+  /// Fetches the missing bytes of the range.
   void fetch(uint64_t offset, uint64_t bytes) {
     const uint64_t end = (offset + bytes + kBlock - 1) / kBlock;
     for (uint64_t b = offset / kBlock; b < end; ++b) {

@@ -42,7 +42,7 @@ class RemoteSource {
   /// From now on, reads come from the cache if they are of a weight file, or of another file above 1 MiB. The
   /// whole file is downloaded into the cache first. `progress` shows downloads and must outlive all reading.
   void download_whole_files(Progress* progress = nullptr);
-  /// Removes this source's files from the cache. Call it when nothing reads them any more.
+  /// Removes this source's files from the cache. Call it after the last read of them.
   void remove_downloads();
 
  private:

@@ -8,7 +8,7 @@ namespace twofour {
 /// The settings for the Hub. They come from the environment, as in huggingface_hub.
 struct HubSettings {
   Url endpoint;  ///< HF_ENDPOINT, or https://huggingface.co
-  /// Secret token from HF_TOKEN, the file HF_TOKEN_PATH or the file HF_HOME/token; empty: none.
+  /// Secret token from HF_TOKEN, the file HF_TOKEN_PATH or the file HF_HOME/token. Empty if there is none.
   std::string token;
 
   /// True if http:// is allowed. It is allowed only if the endpoint itself is http://, as in a test.

@@ -13,7 +13,7 @@ template <size_t kWords>
 class BlockHash {
  public:
   void update(std::span<const uint8_t> bytes);
-  /// Returns the hash, 8 hexadecimal digits in lower case for each 32-bit word. update() must not be called
+  /// Returns the hash, with 8 hexadecimal digits in lower case per 32-bit word. update() must not be called
   /// afterwards.
   std::string hex();
 
@@ -32,13 +32,13 @@ class BlockHash {
 extern template class BlockHash<5>;
 extern template class BlockHash<8>;
 
-/// SHA-256, by which the Hub names files of Git LFS: 64 digits.
+/// SHA-256, by which the Hub names files of Git LFS. It has 64 digits.
 class Sha256 : public BlockHash<8> {
  public:
   Sha256();
 };
 
-/// SHA-1, by which git names all other files: 40 digits. It reveals a damaged file. It does not reveal a file
+/// SHA-1, by which git names all other files. It has 40 digits. It reveals a damaged file, but not a file
 /// that was made to have the same hash as another.
 class Sha1 : public BlockHash<5> {
  public:

@@ -9,7 +9,7 @@ struct Url {
   std::string scheme;  ///< "https", in lower case
   std::string host;    ///< host with its port, in lower case
   std::string path;    ///< from the first slash up to '?' or '#'; at least "/"
-  std::string query;   ///< query with its '?'; empty: there is none
+  std::string query;   ///< query with its '?'; empty if there is none
   /// Returns "https://host:port", the server for which a secret is meant.
   std::string origin() const { return scheme + "://" + host; }
   std::string text() const { return origin() + path + query; }

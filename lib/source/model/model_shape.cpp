@@ -88,7 +88,8 @@ class ShapeReader {
   void read_windows() {
     m_.windows.assign(static_cast<size_t>(m_.layers), 0);
     if (traits_.windows == WindowRule::kNone) return;
-    const bool asks = traits_.windows == WindowRule::kAll || traits_.windows == WindowRule::kAllOrSaid ||
+    const bool asks = traits_.windows == WindowRule::kAll ||
+                      traits_.windows == WindowRule::kAllOrConfigured ||
                       traits_.windows == WindowRule::kAlternate;
     if (!asks && !s_.yes("use_sliding_window", false)) return;
     if (s_.has("sliding_window") && s_.sizes().stated("sliding_window") == nullptr) return;
@@ -106,7 +107,7 @@ class ShapeReader {
         s_.refuse("layer_types", "sliding_attention or full_attention for each layer");
       return type == "sliding_attention";
     }
-    if (traits_.windows == WindowRule::kAllOrSaid) return true;
+    if (traits_.windows == WindowRule::kAllOrConfigured) return true;
     if (traits_.windows == WindowRule::kFrom) return layer >= most;
     return layer % 2 == 0 && (traits_.windows == WindowRule::kAlternate || layer < most);
   }

@@ -8,49 +8,48 @@
 
 namespace twofour {
 
-/// How queries and keys are normalized before they are rotated.
+/// The normalization of queries and keys before they are rotated.
 enum class HeadNorm {
   kNone,
   kEach,  ///< each head by itself
   kAll,   ///< all heads together
 };
 
-/// The attention of a layer. Latent attention (DeepSeek's) has kv_rank > 0. There, keys and values are
-/// projected through a low rank. The rotated part of a key comes directly from the input, and all heads share
-/// it.
+/// The attention of a layer. Latent attention (DeepSeek's) has kv_rank > 0. It projects keys and values
+/// through a low rank. The rotated part of a key comes directly from the input, and all heads share it.
 struct AttentionShape {
   int64_t heads = 0, kv_heads = 0;
   int64_t head_size = 0, value_size = 0;
-  int64_t q_rank = 0, kv_rank = 0;  ///< rank of the low-rank projection; 0: projected directly from the input
+  int64_t q_rank = 0, kv_rank = 0;      ///< rank of the low-rank projection; 0 if there is none
   std::vector<float> frequencies = {};  ///< angle at position 1 for each rotated pair of numbers in a head
   float amplitude = 1;                  ///< factor of cosine and sine
-  bool interleaved = false;  ///< true: a pair is two neighbours; false: a pair has one number from each half
+  bool interleaved = false;  ///< a pair is two neighbours if true, otherwise one number from each half
   int64_t rotated_from = 0;  ///< position in a head of the first rotated number
   double scale = 0;          ///< factor of the products q k
   HeadNorm norm = HeadNorm::kNone;
   bool has_sinks = false;
-  double clip = 0;  ///< limit to which queries, keys and values are clamped; 0: none
+  double clip = 0;  ///< limit to which queries, keys and values are clamped; 0 if none
 };
 
 /// The gate function of an MLP: gate * sigmoid(slope * gate) * (up + offset). `limit` clamps gate and up
 /// first.
 struct GateShape {
   float slope = 1, offset = 0;
-  float limit = 0;  ///< gate is at most limit, |up| is at most limit; 0: no clamping
+  float limit = 0;  ///< gate is at most limit, |up| is at most limit; no clamping if 0
 };
 
-/// A decoder as config.json describes it: everything that defines its arithmetic, except weights.
+/// A decoder as config.json describes it. It has everything that defines the arithmetic, except weights.
 struct ModelShape {
   std::string family;  ///< model_type of the family
   int64_t layers = 0, hidden = 0, vocabulary = 0;
   int64_t positions = 0;  ///< number of positions that the model was trained for
   double epsilon = 0;     ///< epsilon of norms
   AttentionShape attention;
-  std::vector<int64_t> windows;  ///< for each layer, the number of keys that a query sees; 0: all
+  std::vector<int64_t> windows;  ///< for each layer, the number of keys that a query sees; 0 for all
   std::vector<bool> sparse;      ///< for each layer, true if it has routed experts
   int64_t width = 0;             ///< width of dense MLPs
   int64_t experts = 0, top_k = 0, expert_width = 0;
-  int64_t shared_width = 0;  ///< width of the shared expert; 0: there is none
+  int64_t shared_width = 0;  ///< width of the shared expert; 0 if there is none
   bool has_shared_gate = false;
   RouterRule router;
   GateShape gate;

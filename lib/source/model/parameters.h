@@ -16,7 +16,7 @@ struct Parameter {
 };
 
 /// Finds a parameter in the family's row. `name` has # in place of numbers. `layer` is the layer's number, or
-/// -1 outside of layers. Returns nullopt if the row has no such name, or if the layer does not have the
+/// -1 outside of layers. Empty if the row has no such name, or if the layer does not have the
 /// parameter.
 std::optional<Parameter> find_parameter(const FamilySizes& sizes, std::string_view name, int64_t layer);
 

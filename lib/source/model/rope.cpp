@@ -64,19 +64,20 @@ void read_rope(const Settings& settings, const FamilyTraits& family, int64_t siz
                AttentionShape& a) {
   // If a config has both keys, transformers uses the older one.
   const char* key = "rope_scaling";
-  const Json* said = settings.sizes().stated(key);
-  if (said == nullptr || said->empty()) said = settings.sizes().stated(key = "rope_parameters");
+  const Json* configured = settings.sizes().stated(key);
+  if (configured == nullptr || configured->empty())
+    configured = settings.sizes().stated(key = "rope_parameters");
   static const Json kNothing = Json::object();
   // The scaling that gpt-oss has if its config states none.
   static const Json kLong = {{"rope_type", "yarn"}, {"factor", 32.0},
                              {"beta_fast", 32.0},   {"beta_slow", 1.0},
                              {"truncate", false},   {"original_max_position_embeddings", 4096}};
-  const Settings rope = said != nullptr
+  const Settings rope = configured != nullptr
                             ? settings.below(key)
                             : Settings(settings.sizes().family(),
                                        settings.sizes().family().clamps_gates ? kLong : kNothing, "rope: ");
-  if (said != nullptr) {
-    for (const Json& value : *said) {
+  if (configured != nullptr) {
+    for (const Json& value : *configured) {
       if (value.is_object()) settings.refuse(key, "one rope for all layers");
     }
   }
@@ -90,7 +91,7 @@ void read_rope(const Settings& settings, const FamilyTraits& family, int64_t siz
                     settings.positive("partial_rotary_factor", a.kv_rank > 0 ? 1 : family.rotated));
   const Settings& of_part = rope.has("partial_rotary_factor") ? rope : settings;
   if (part > 1) of_part.refuse("partial_rotary_factor", "a number up to 1");
-  // Loaders disagree here: transformers rotates whole heads in any case.
+  // Loaders disagree here, because transformers rotates whole heads in any case.
   if (part < 1 && family.rotated == 1)
     of_part.refuse("partial_rotary_factor", fmt::format("1 for {}", settings.text("model_type")));
   const auto rotated = static_cast<int64_t>(static_cast<double>(size) * part);
@@ -99,7 +100,7 @@ void read_rope(const Settings& settings, const FamilyTraits& family, int64_t siz
                     "an even count of rotated numbers in heads of " + std::to_string(size));
   a.frequencies = plain_frequencies(theta, rotated);
   a.interleaved = family.pairs == RopePairs::kNeighbours ||
-                  (family.pairs == RopePairs::kAsSaid && settings.yes("rope_interleave", true));
+                  (family.pairs == RopePairs::kAsConfigured && settings.yes("rope_interleave", true));
   if (type == "default") return;
 
   const char* kOriginal = "original_max_position_embeddings";
@@ -116,10 +117,10 @@ void read_rope(const Settings& settings, const FamilyTraits& family, int64_t siz
   } else if (type == "yarn") {
     scale_yarn(rope, theta, rotated, original, factor, a.frequencies);
     const double m = rope.positive("mscale", 0, true), all = rope.positive("mscale_all_dim", 0, true);
-    const double said_factor = rope.positive("attention_factor", 0);
-    a.amplitude = static_cast<float>(said_factor > 0    ? said_factor
-                                     : m > 0 && all > 0 ? mscale(factor, m) / mscale(factor, all)
-                                                        : mscale(factor, 1));
+    const double configured_factor = rope.positive("attention_factor", 0);
+    a.amplitude = static_cast<float>(configured_factor > 0 ? configured_factor
+                                     : m > 0 && all > 0    ? mscale(factor, m) / mscale(factor, all)
+                                                           : mscale(factor, 1));
   } else {
     const char* which = rope.sizes().stated("rope_type") != nullptr ? "rope_type" : "type";
     rope.refuse(which, "default, linear, llama3 or yarn");

@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kGroupLimited = "group_limited_greedy";
 
-constexpr FamilyRouter kDescribed{.renormalized = Renormalized::kIfSaid};
+constexpr FamilyRouter kDescribed{.renormalized = Renormalized::kIfConfigured};
 
 /// Returns the name of a score function in config.json.
 const char* name_of(RouterScores scores) {
@@ -45,9 +45,9 @@ void check_scores(RouterScores scores, const Settings& s) {
 }
 
 bool is_renormalized(Renormalized rule, const Settings& s) {
-  const bool said = s.yes("norm_topk_prob", rule != Renormalized::kIfSaid);
-  if (rule == Renormalized::kAlways && !said) s.refuse("norm_topk_prob", "true");
-  return rule != Renormalized::kNever && said;
+  const bool configured = s.yes("norm_topk_prob", rule != Renormalized::kIfConfigured);
+  if (rule == Renormalized::kAlways && !configured) s.refuse("norm_topk_prob", "true");
+  return rule != Renormalized::kNever && configured;
 }
 
 /// Throws Error on groups of experts in a config of a family that has no groups.
@@ -102,7 +102,7 @@ RouterRule read_router_rule(const FamilyRouter& family, const Settings& s, int64
       expect_text(s, "topk_method", {family.correction != nullptr ? "noaux_tc" : "greedy"});
       expect_no_groups(s);
       break;
-    case ExpertGroups::kIfSaid:
+    case ExpertGroups::kIfConfigured:
       expect_text(s, "topk_method", {"greedy", kGroupLimited});
       if (s.text("topk_method") == kGroupLimited) read_groups(family, s, experts, top_k, rule);
       break;

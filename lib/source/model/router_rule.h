@@ -8,8 +8,7 @@
 
 namespace twofour {
 
-/// Returns the router that a config.json describes by softmax and norm_topk_prob; nullptr if it describes
-/// none.
+/// Returns the router that a config.json describes by softmax and norm_topk_prob. Null if it describes none.
 const FamilyRouter* find_described_router(const Json& config);
 
 /// True if a key of config.json determines how logits become scores: scoring_func,
@@ -17,8 +16,8 @@ const FamilyRouter* find_described_router(const Json& config);
 bool is_scoring_key(std::string_view key);
 
 class Settings;
-/// Reads a router's rule from the family's row and config.json. Throws Error on settings that describe
-/// another router, and on impossible numbers.
+/// Reads a router's rule from the family's row and config.json. Throws Error on settings that describe a
+/// different router, and on impossible numbers.
 RouterRule read_router_rule(const FamilyRouter& family, const Settings& settings, int64_t experts,
                             int64_t top_k);
 

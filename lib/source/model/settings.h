@@ -25,7 +25,7 @@ class Settings {
   /// the key.
   double positive(std::string_view key, double otherwise, bool zero = false) const;
   bool yes(std::string_view key, bool otherwise) const;
-  /// Returns a text; empty if the config lacks the key.
+  /// Returns a text. Empty if the config lacks the key.
   std::string text(std::string_view key) const;
 
   /// Throws Error "config.json: KEY: expected X, found Y". For a nested object, its name stands before the

@@ -16,13 +16,13 @@
 namespace twofour {
 namespace {
 
-/// The number of rows that a thread decodes at once: about 256 KB, and a multiple of 16.
+/// The number of rows that a thread decodes at once, a multiple of 16. They take about 256 KB.
 int64_t strip_rows(const Linear& module, const ModelMatrix& w) {
   if (module.reads_across()) return w.n;
   return std::clamp<int64_t>((int64_t{64} << 10) / w.k / 16 * 16, 16, 1024);
 }
 
-/// Returns the number behind "model.layers."; -1: there is none.
+/// Returns the number after "model.layers.". -1 if there is none.
 int64_t layer_of(std::string_view name) {
   constexpr std::string_view kLayers = "model.layers.";
   if (!name.starts_with(kLayers)) return -1;

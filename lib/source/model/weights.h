@@ -16,7 +16,7 @@ namespace twofour {
 
 /// A matrix [N, K] of a model and its bias, in any format of the checkpoint.
 struct ModelMatrix {
-  const Linear* module = nullptr;  ///< the linear that holds the matrix; nullptr: the matrix does not exist
+  const Linear* module = nullptr;  ///< the linear that holds the matrix; null if the matrix does not exist
   StoredMatrix place{};
   int64_t n = 0, k = 0;
   bool has_bias = false;
@@ -25,9 +25,9 @@ struct ModelMatrix {
   explicit operator bool() const { return module != nullptr; }
 };
 
-/// A vector of floats: `count` elements of a tensor, every `step`-th one from `first` on.
+/// A vector of floats. It has `count` elements of a tensor, every `step`-th one from `first` on.
 struct ModelVector {
-  std::optional<size_t> tensor{};  ///< nullopt: the vector does not exist
+  std::optional<size_t> tensor{};  ///< empty if the vector does not exist
   int64_t first = 0, step = 1, count = 0;
   explicit operator bool() const { return tensor.has_value(); }
 };
@@ -36,7 +36,7 @@ struct ModelVector {
 /// Weights in a stack have the names of separate experts: "model.layers.0.mlp.experts.3.gate_proj".
 class ModelWeights {
  public:
-  /// Size in bytes of the buffers for decoded weights in multiply().
+  /// The size in bytes of the buffers for decoded weights in multiply().
   static constexpr int64_t kChunkBytes = 64 << 20;
 
   /// `checkpoint` must outlive this object. Throws Error if tensors beside linears change the meaning of the
@@ -44,13 +44,13 @@ class ModelWeights {
   explicit ModelWeights(const Checkpoint& checkpoint);
 
   bool has(const std::string& name) const { return matrices_.all().contains(name); }
-  /// Returns a matrix. Throws Error if it is missing, has another size, lacks its bias, or has a bias and
+  /// Returns a matrix. Throws Error if it is missing, has a different size, lacks its bias, or has a bias and
   /// `has_bias` is false.
   ModelMatrix matrix(const std::string& name, int64_t n, int64_t k, bool has_bias);
   /// Returns the first `n` rows of an embedding. The embedding must have at least `n` rows.
   ModelMatrix table(const std::string& name, int64_t n, int64_t k);
   ModelVector vector(const std::string& name, int64_t count);
-  /// Returns the name of a layer's block of experts, "model.layers.0.mlp.experts"; empty: the layer has none.
+  /// The name of a layer's block of experts, "model.layers.0.mlp.experts". Empty if the layer has none.
   std::string expert_block(const std::string& layer) const;
   /// Throws Error if a layer below `layers` has a matrix, norm or bias that has not been used, or if a later
   /// layer is no draft. In these cases the model computes something else.
@@ -65,14 +65,14 @@ class ModelWeights {
   /// Ends all replacements.
   void restore() { replaced_.clear(); }
 
-  /// Where the rows of a matrix are stored: in its replacement, or in the model's own files.
+  /// The storage of a matrix's rows, which is its replacement or the model's own files.
   struct Stored {
     const Checkpoint& checkpoint;
     const Linear& module;
     StoredMatrix place;
   };
   Stored stored(const ModelMatrix& matrix) const;
-  /// Reads the bias [N] of a matrix; empty: it has none.
+  /// Reads the bias [N] of a matrix. Empty if it has none.
   std::vector<float> read_bias(const ModelMatrix& matrix) const;
 
   /// The buffer and the reader that one thread uses.
@@ -98,7 +98,7 @@ class ModelWeights {
   };
   void read_stored(WeightReader& reader, const Stored& from, int64_t n0, int64_t n1,
                    std::span<float> out) const;
-  /// Returns the rows of a float matrix from n0 on if its file is mapped into memory; nullptr: they must be
+  /// Returns the rows of a float matrix from n0 on if its file is mapped into memory. Null if they must be
   /// read.
   const uint8_t* mapped(const Stored& from, int64_t n0) const;
   /// Computes outputs [n0, n1) for all m rows of `x`.
@@ -109,7 +109,7 @@ class ModelWeights {
   const Checkpoint& checkpoint_;
   Findings findings_;
   Matrices matrices_;
-  /// Mapped files, by shard; empty if tensors are not the bytes of the files.
+  /// Mapped files, by shard. Empty if tensors are not the bytes of the files.
   std::vector<MappedBytes> files_;
   std::set<const Linear*> used_modules_;
   std::set<size_t> used_;

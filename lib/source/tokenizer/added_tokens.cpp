@@ -70,7 +70,7 @@ std::vector<TextPart> TokenFinder::find(std::string_view text) const {
     at = match.end;
     if (match.token->single_word && !is_single(text, span)) continue;
     // A token may begin with white space that the previous token has taken. As in `tokenizers`, it is found
-    // all the same, unless it takes white space itself and none is left.
+    // nevertheless, unless it takes white space itself and none is left.
     if (match.token->rstrip) {
       span.end = std::max(span.end, done);
       span.end += leading_spaces(text.substr(span.end));

@@ -89,7 +89,7 @@ Bpe::Bpe(BpeModel model) : fuse_unknown_(model.fuse_unknown), ignore_merges_(mod
   }
   if (model.byte_fallback) {
     for (int byte = 0; byte < 256; ++byte) bytes_.push_back(find(fmt::format("<0x{:02X}>", byte)));
-    // If some byte tokens are missing, no supported family defines what to do with their bytes.
+    // If some byte tokens are missing, no supported family defines the treatment of their bytes.
     const auto missing = std::find(bytes_.begin(), bytes_.end(), -1);
     if (missing != bytes_.end()) {
       throw Error(
@@ -119,7 +119,7 @@ const Bpe::Merge* Bpe::find_merge(int32_t left, int32_t right) const {
   }
 }
 
-/// Adds a merge. If a pair occurs twice, the last one counts, as in `tokenizers`.
+/// Adds a merge. If a pair occurs twice, the last occurrence counts, as in `tokenizers`.
 void Bpe::add_merge(const Merge& merge) {
   size_t at = place_of(merge.pair, merges_.size());
   while (merges_[at].pair != kNoPair && merges_[at].pair != merge.pair) at = (at + 1) & (merges_.size() - 1);
@@ -198,7 +198,7 @@ void Bpe::Encoder::encode_part(std::string_view part, std::vector<int32_t>& ids)
 
 void Bpe::Encoder::add(int32_t id) {
   const auto at = static_cast<uint32_t>(symbols_.size());
-  symbols_.push_back({id, at - 1, at + 1});  // before the first symbol: kNoSymbol
+  symbols_.push_back({id, at - 1, at + 1});  // kNoSymbol before the first symbol
 }
 
 void Bpe::Encoder::merge() {
@@ -225,7 +225,7 @@ void Bpe::Encoder::merge() {
     Symbol& left = symbols_[at];
     if (left.id < 0) continue;  // the symbol was merged into another
     const Merge* merge = merge_at(at);
-    if (merge == nullptr || merge->rank != rank) continue;  // one of the two symbols has changed meanwhile
+    if (merge == nullptr || merge->rank != rank) continue;  // one of the symbols has changed meanwhile
     Symbol& right = symbols_[left.next];
     left.id = merge->id;
     left.next = right.next;

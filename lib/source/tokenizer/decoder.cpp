@@ -34,7 +34,7 @@ Steps make_byte_level(const Field&) {
   }};
 }
 
-/// Returns the byte of a token like "<0x0A>"; -1: the token is not of this form.
+/// Returns the byte of a token like "<0x0A>". -1 if the token is not of this form.
 int byte_of_token(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
   int byte = 0;

@@ -17,11 +17,11 @@ class Field {
   const Json& json() const { return *value_; }
   bool is_null() const { return value_->is_null(); }
 
-  /// Returns a member of this object; null if it is absent. Throws Error if this value is not an object.
+  /// Returns a member of this object. Null if it is absent. Throws Error if this value is not an object.
   Field at(std::string_view key) const;
-  /// Returns the elements of this array; none if the value is null.
+  /// Returns the elements of this array. Empty if the value is null.
   std::vector<Field> elements() const;
-  /// The following functions throw Error if the value has another type.
+  /// The following functions throw Error if the value has a different type.
   const std::string& text() const;
   bool boolean() const;
   bool boolean(bool if_absent) const { return is_null() ? if_absent : boolean(); }
@@ -39,8 +39,8 @@ class Field {
   const Json* value_;
 };
 
-/// A row of a table of types: a value of an object's `type`, and the function that makes the part of the
-/// tokenizer.
+/// A row of a table of types. It has a value of an object's `type`, and the function that makes the part of
+/// the tokenizer.
 template <class T>
 struct PartType {
   std::string_view name;
@@ -54,8 +54,8 @@ Steps at_most(const Field& field, Steps steps, size_t most) {
   return steps;
 }
 
-/// Makes the part that the object `field` describes. Throws Error, with the names in the table, on any other
-/// type.
+/// Makes the part that the object `field` describes. Throws Error, which lists the names in the table, on any
+/// other type.
 template <class T, size_t N>
 T make_part(const Field& field, const PartType<T> (&types)[N]) {
   std::vector<std::string_view> names;

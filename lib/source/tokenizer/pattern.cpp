@@ -29,12 +29,12 @@ using MatchData = std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data, pc
 using JitStack = std::unique_ptr<pcre2_jit_stack, Deleter<pcre2_jit_stack, pcre2_jit_stack_free>>;
 
 /// At first, the matcher sees only kFirstWindow bytes and takes at most kFirstSteps steps at each place. If a
-/// match needs more, the place is tried separately, and the work there is counted. This limits an expression
-/// that reads to the end of the text at every character, and one that tries all ways to divide a word.
+/// match needs more, the place is tried separately, and the work there is counted. This limits expressions
+/// that read to the end of the text at every character, and expressions that try all ways to divide a word.
 constexpr size_t kFirstWindow = 1024, kFirstSteps = 1024, kGrowth = 4;
 constexpr size_t kStepsPerByte = 4, kMostSteps = 40'000'000;
 /// The limit of counted work for a text of n bytes. A unit of work is the reading of a byte, which takes up
-/// to 10 ns, so the limit is some seconds.
+/// to 10 ns, so the limit is a few seconds.
 constexpr uint64_t work_limit(size_t n) { return 500'000'000 + 50 * uint64_t{n}; }
 constexpr uint64_t kWorkPerStep = 8;
 constexpr size_t kJitStackFirst = 32 << 10, kJitStackMost = 64 << 20;
@@ -112,7 +112,7 @@ Pattern::Matcher::Result Pattern::Matcher::find(std::string_view text, size_t fr
         return Result::kMatch;
       case Outcome::kNone:
         if (end == text.size()) return Result::kNone;
-        from = end;  // no match begins earlier, or needs the text behind
+        from = end;  // no match begins earlier, or needs the text after it
         break;
       case Outcome::kMoreText:
         from = match.begin;
@@ -168,7 +168,7 @@ Code compile(std::string_view where, std::string_view expression, const std::str
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   size_t at = 0;
-  // Auto-possessification of 10.42 loses matches, such as that of -{0,2}(?i:z)?+\S{2} in "--".
+  // Auto-possessification of 10.42 loses matches, such as the match of -{0,2}(?i:z)?+\S{2} in "--".
   options |= PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_NO_AUTO_POSSESS;
   Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), options, &error,
                           &at, context.get()));

@@ -36,12 +36,12 @@ class Pattern {
 /// Finds matches in the pieces of one text.
 class Pattern::Matcher {
  public:
-  /// `bytes` is the total size of all pieces; it bounds the work on them. `pattern` must outlive this object.
+  /// `bytes` is the total size of all pieces, which bounds the work. `pattern` must outlive this object.
   Matcher(const Pattern& pattern, size_t bytes);
   ~Matcher();
   Matcher(Matcher&&) = delete;
 
-  /// Returns all matches in `piece`, in order. An empty match directly behind another match is left out. The
+  /// Returns all matches in `piece`, in order. An empty match directly after another match is left out. The
   /// result is valid until the next call. `piece` must come from with_known_characters(). Lookarounds see
   /// only `piece`. Throws Error if matching takes more work than any real tokenizer's expression needs.
   const std::vector<Span>& find_all(std::string_view piece);
@@ -58,7 +58,7 @@ class Pattern::Matcher {
   std::vector<Span> matches_;
 };
 
-/// Translates `expression` for PCRE2 with the options PCRE2_UTF, PCRE2_UCP and PCRE2_MULTILINE, where a
+/// Translates `expression` for PCRE2 with the options PCRE2_UTF, PCRE2_UCP and PCRE2_MULTILINE, in which a
 /// newline is one line feed. Throws Error naming `where` on unsupported syntax.
 std::string pcre2_expression(std::string_view where, std::string_view expression);
 

@@ -145,7 +145,7 @@ class Translator {
     if (at_ == in_.size() || in_[at_] != '}') refuse(begin, "{n}, {n,}, {,n} or {n,m}");
     ++at_;
     out_ += count + '}';
-    // A '?' behind {n} makes the repetition optional in Ruby, but lazy in PCRE2.
+    // A '?' after {n} makes the repetition optional in Ruby, but lazy in PCRE2.
     if (!fixed) take("?");
   }
 
@@ -200,7 +200,7 @@ class Translator {
     at_ = close + 1;
   }
 
-  /// Translates \xHH below 80 (from 80 on it would be a byte), \x{H..} and \uHHHH.
+  /// Translates \xHH below 80 (from 80 on, it would be a byte), \x{H..} and \uHHHH.
   void code_point(bool is_unicode) {
     const size_t begin = at_;
     at_ += 2;
@@ -224,7 +224,7 @@ class Translator {
   std::string_view where_, in_;
   size_t at_ = 0;
   std::string out_;
-  std::vector<bool> groups_;  ///< for each open group: true if case was ignored before it
+  std::vector<bool> groups_;  ///< for each open group, true if case was ignored before it
   bool caseless_ = false;
 };
 

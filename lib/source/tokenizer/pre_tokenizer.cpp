@@ -11,7 +11,7 @@ namespace {
 
 using Steps = std::vector<PreTokenizerStep>;
 
-/// What happens to matches. The order is that of kBehaviors.
+/// The treatment of matches, in the order of kBehaviors.
 enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 const std::vector<std::string_view> kBehaviors = {"Removed", "Isolated", "MergedWithPrevious",
                                                   "MergedWithNext", "Contiguous"};
@@ -33,7 +33,7 @@ void cut(const std::vector<Span>& matches, size_t size, bool invert, std::vector
   if (at != size) parts.push_back({{at, size}, invert});
 }
 
-/// Merges neighbouring parts by `behavior`. The parts stay in order. Of three matches in a row,
+/// Merges neighbouring parts by `behavior`. The parts stay in order. If three matches are in a row,
 /// MergedWithPrevious merges only the first, and MergedWithNext only the last.
 void merge(Behavior behavior, std::vector<Part>& parts) {
   if (behavior == Behavior::kRemoved) std::erase_if(parts, [](const Part& p) { return p.is_match; });
@@ -196,7 +196,7 @@ namespace {
 
 bool is_printable(unsigned byte) { return (byte > ' ' && byte < 0x7F) || (byte > 0xA0 && byte != 0xAD); }
 
-/// The characters that stand for bytes. Those of unprintable bytes begin at 256, in the order of the bytes.
+/// The characters that stand for bytes. Unprintable bytes have characters from 256 on, in their order.
 constexpr char32_t kUnprintable = 256;
 
 const std::array<char32_t, 256>& byte_characters() {

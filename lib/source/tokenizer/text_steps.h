@@ -15,8 +15,8 @@ namespace twofour {
 /// The largest number of steps in a list.
 inline constexpr size_t kMostParts = 64;
 
-/// Throws Error naming `where` if steps made a text of `before` bytes grow to `after` bytes, and this is more
-/// than any honest tokenizer does.
+/// Throws Error naming `where` if steps made a text of `before` bytes grow to `after` bytes, and if no honest
+/// tokenizer does that.
 void check_growth(std::string_view where, size_t before, size_t after);
 
 /// A step of `normalizer`, which rewrites a text.
@@ -38,8 +38,8 @@ using PreTokenizerStep = std::function<void(Pieces& pieces)>;
 /// A step of `decoder`, which rewrites the texts of tokens. Their concatenation is the result.
 using DecoderStep = std::function<void(std::vector<std::string>& tokens)>;
 
-/// Read the steps that a field describes: all steps of a Sequence, or none for null. Throw Error, naming the
-/// field, on types that no supported family has.
+/// Three functions that read the steps that a field describes. These are all steps of a Sequence, or none for
+/// null. They throw Error, naming the field, on types that no supported family has.
 std::vector<NormalizerStep> read_normalizer(const Field& field);
 std::vector<PreTokenizerStep> read_pre_tokenizer(const Field& field);
 std::vector<DecoderStep> read_decoder(const Field& field);
@@ -52,7 +52,7 @@ std::string replace_matches(Pattern::Matcher& matcher, const std::string& text, 
 
 /// Returns the printable character that stands for a byte in GPT-2's alphabet.
 char32_t character_of_byte(uint8_t byte);
-/// Returns the byte for which a character stands; -1: it stands for none.
+/// Returns the byte for which a character stands. -1 if it stands for none.
 int byte_of_character(char32_t c);
 
 }  // namespace twofour

@@ -19,11 +19,11 @@ namespace {
 
 constexpr std::string_view kNpyMagic = "\x93NUMPY";
 constexpr uint64_t kMostNpyHeader = 1 << 20;
-/// The largest number of ids: 4 GiB of them.
+/// The largest number of ids, which take 4 GiB.
 constexpr int64_t kMostTokens = 1 << 30;
 constexpr uint64_t kReadStep = 1 << 20;
 
-/// Where the ids are in a file.
+/// The place of the ids in a file.
 struct Ids {
   int64_t count = 0, width = 0;
   uint64_t begin = 0;
@@ -48,8 +48,8 @@ Ids find_in_safetensors(const InputFile& file) {
   const auto bytes_of = [](const std::string& text) {
     return std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size());
   };
-  // In safetensors, the first bytes are the header's length. If a file begins with letters, they make a
-  // number above the largest header.
+  // In safetensors, the first bytes are the header's length. Letters at the beginning of a file make a number
+  // above the largest header.
   if (head.size() < kSafetensorsPrefix ||
       little_endian(std::string_view(head).substr(0, kSafetensorsPrefix)) > kSafetensorsMaxHeader) {
     throw Error(
@@ -70,8 +70,7 @@ Ids find_in_safetensors(const InputFile& file) {
   return {tensor.shape[0], tensor.shape[1], begin + tensor.begin, tensor.dtype == DType::kI32 ? 4 : 8};
 }
 
-/// Returns the text behind `key` in the dictionary of a .npy header, up to `end`; empty if the key is
-/// missing.
+/// Returns the text after `key` in the dictionary of a .npy header, up to `end`. Empty if the key is missing.
 std::string_view npy_value(std::string_view header, std::string_view key, char end) {
   const size_t at = header.find(key);
   if (at == std::string_view::npos) return {};
@@ -81,7 +80,7 @@ std::string_view npy_value(std::string_view header, std::string_view key, char e
   return stop == std::string_view::npos ? std::string_view() : value.substr(0, stop + 1);
 }
 
-/// Parses "(8, 1024)"; nullopt for any other text.
+/// Parses "(8, 1024)". Empty for any other text.
 std::optional<std::pair<int64_t, int64_t>> npy_shape(std::string_view text) {
   int64_t sizes[2] = {};
   const char *at = text.data(), *end = at + text.size();

@@ -31,7 +31,7 @@ size_t bytes_of(const std::vector<std::string>& texts) {
   return bytes;
 }
 
-/// The ids that stand before and behind those of a text.
+/// The ids before and after the ids of a text.
 struct Frame {
   std::vector<int32_t> before, behind;
 };
@@ -69,7 +69,7 @@ void read_template(const Field& field, int32_t vocabulary_size, Frame& frame) {
   frame.behind.insert(frame.behind.end(), behind.begin(), behind.end());
 }
 
-/// Returns the parts of a Sequence and of nested Sequences. If `field` is not a Sequence, returns it alone.
+/// Returns the parts of a Sequence and of nested Sequences, or only `field` if it is not a Sequence.
 std::vector<Field> parts_of(const Field& field, std::string_view list) {
   if (field.is_null()) return {};
   if (field.at("type").text() != "Sequence") return {field};
@@ -81,9 +81,9 @@ std::vector<Field> parts_of(const Field& field, std::string_view list) {
   return all;
 }
 
-/// Throws Error if the effect of Metaspace with prepend_scheme "first" is unknown. It depends on which piece
-/// begins the text. Without the place of each character in the source, this is only known if Metaspace is the
-/// first pre-tokenizer, and if the normalizers are normal forms, Lowercase and ByteLevel.
+/// Throws Error if the effect of Metaspace with prepend_scheme "first" is unknown. It depends on the piece
+/// that begins the text. Without the place of each character in the source, this piece is only known if
+/// Metaspace is the first pre-tokenizer, and if the normalizers are normal forms, Lowercase and ByteLevel.
 void check_first_prepended(const Field& document) {
   const std::vector<Field> splits = parts_of(document.at("pre_tokenizer"), "pretokenizers");
   bool asks = false;

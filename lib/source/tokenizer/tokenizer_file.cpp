@@ -223,7 +223,7 @@ AddedToken read_added_token(const Field& field) {
 }
 
 /// Reads the added tokens. A token in the vocabulary has its id there. Other tokens get the next ids after
-/// the vocabulary's size, in order: `tokenizers` does the same and ignores the ids in the file.
+/// the vocabulary's size, in order. `tokenizers` does the same and ignores the ids in the file.
 void read_added_tokens(const Field& field, TokenizerFile& file) {
   std::unordered_map<std::string_view, int32_t> ids;
   for (const auto& [token, id] : file.model.vocabulary) ids.emplace(token, id);

@@ -16,9 +16,9 @@ struct TokenizerFile {
   std::vector<AddedToken> added_tokens;
 };
 
-/// Parses and validates the text of a tokenizer.json: the model, its vocabulary and merges, and the added
-/// tokens with the ids that `tokenizers` gives them. Throws Error, naming `where` and the field, on invalid
-/// values and on models other than BPE.
+/// Parses and validates the text of a tokenizer.json. This includes the model, its vocabulary and merges, and
+/// the added tokens with the ids that `tokenizers` gives them. Throws Error, naming `where` and the field, on
+/// invalid values and on models other than BPE.
 TokenizerFile read_tokenizer_file(std::string_view where, std::string_view text);
 
 }  // namespace twofour

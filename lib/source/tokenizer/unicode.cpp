@@ -36,7 +36,7 @@ Pages pages_of(const Run (&runs)[N]) {
   return pages;
 }
 
-/// Returns the run of a table that has `c`; nullptr: none has it.
+/// Returns the run of a table that has `c`. Null if none has it.
 template <size_t N>
 const Run* find_run(const Run (&runs)[N], char32_t c) {
   const Run* run = std::lower_bound(std::begin(runs), std::end(runs), c,
@@ -90,7 +90,7 @@ void decompose(char32_t c, bool compatible, std::vector<Element>& out) {
   std::for_each(parts, parts + size, add);
 }
 
-/// Returns the composition of two characters; 0: they do not compose.
+/// Returns the composition of two characters. 0 if they do not compose.
 char32_t composed(char32_t a, char32_t b) {
   if (a >= kLeads && a < kLeads + kLeadCount && b >= kVowels && b < kVowels + kVowelCount)
     return kSyllables + ((a - kLeads) * kVowelCount + (b - kVowels)) * kTailCount;
@@ -113,8 +113,8 @@ void sort_marks(std::vector<Element>& text) {
 void compose(std::vector<Element>& text) {
   size_t size = 0, starter = SIZE_MAX;
   for (const Element e : text) {
-    // A character between this one and the starter blocks the composition if its combining class is as high
-    // or higher.
+    // A character between this one and the starter blocks the composition if its combining class is equal or
+    // higher.
     const bool adjacent = starter != SIZE_MAX && starter + 1 == size;
     const bool blocked = starter == SIZE_MAX || (!adjacent && text[size - 1].order >= e.order);
     if (const char32_t c = blocked ? 0 : composed(text[starter].c, e.c); c != 0) {
@@ -201,7 +201,7 @@ std::string normalize(std::string_view text, NormalForm form) {
   out.reserve(text.size());
   std::vector<Element> changing;
   for (size_t at = 0; at < text.size();) {
-    // Copy the unchanged characters. The last of them is left out, since it may combine with what follows.
+    // Copy the unchanged characters. The last is left out, since it may combine with the next character.
     const size_t begin = at;
     size_t last = at, after = at;
     char32_t c = 0;
@@ -249,7 +249,7 @@ std::string_view with_known_characters(std::string_view text, std::string& buffe
   static const Pages pages = pages_of(kSubstitutes);
   bool replaced = false;
   for (size_t at = 0; at < text.size();) {
-    if (static_cast<uint8_t>(text[at]) < 0xE0) {  // of one byte or two; newer ones have three or four
+    if (static_cast<uint8_t>(text[at]) < 0xE0) {  // of one or two bytes; newer characters have three or four
       ++at;
       continue;
     }

@@ -9,10 +9,10 @@ namespace twofour {
 /// Properties of characters as in Hugging Face's `tokenizers`. Their tables were generated from it
 /// (unicode_data.py). All texts are UTF-8.
 
-/// Returns the position of the first byte that is not UTF-8; npos: the whole text is UTF-8.
+/// Returns the position of the first byte that is not UTF-8. npos if the whole text is UTF-8.
 size_t find_not_utf8(std::string_view text);
 
-/// Returns the character at `text[at]` and moves `at` behind it.
+/// Returns the character at `text[at]` and moves `at` to the next character.
 inline char32_t next_character(std::string_view text, size_t& at) {
   const auto byte = [&](size_t i) { return static_cast<char32_t>(static_cast<uint8_t>(text[at + i])); };
   const char32_t lead = byte(0);

@@ -16,7 +16,7 @@
 #include "lib/base/findings/problems.h"
 #include "lib/base/names/natural.h"
 #include "lib/base/names/pattern.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/write/encode/quantized_group.h"
 #include "lib/write/plan/auxiliary_files.h"
 #include "lib/write/plan/plan.h"
@@ -36,7 +36,7 @@ std::string dense_layout() {
   return name;
 }
 
-/// The same rule without pattern and masks. Its method is the corresponding one for dense weights.
+/// The same rule without pattern and masks. Its method is the corresponding method for dense weights.
 Rule dense_rule(Rule rule) {
   rule.pattern = {};
   rule.masks = nullptr;
@@ -74,8 +74,8 @@ uint64_t bytes_of_matrix(const EncodedMatrix& m) {
 }
 
 /// The number of tokens that a matrix sees. The loss of the model by a change is a sum over these tokens. If
-/// experts share an entry, each gets the count in the entry of its own down, or an equal part if there is no
-/// such entry.
+/// experts share an entry, each expert gets the count in the entry of its own down, or an equal part if there
+/// is no such entry.
 double tokens_of(const Statistics& s, const EncodedMatrix& m) {
   const StatisticsEntry& entry = *m.solving.entry;
   const auto all = static_cast<double>(entry.count);
@@ -133,7 +133,7 @@ void check_fisher(const std::vector<GroupEncoding>& groups, const Statistics& st
       statistics.path().string(), counted(all, "matrix", "matrices"), without, first));
 }
 
-/// Refuses matrices without statistics. They would be pruned by magnitude, at an unknown cost.
+/// Throws Error on matrices without statistics. They would be pruned by magnitude, at an unknown cost.
 void check_all_solved(const Plan& plan, const Checkpoint& source, const Statistics& statistics) {
   const auto groups = plan.transformations.of<QuantizedGroup>();
   auto solved = groups.begin();  // groups are in the same order
@@ -163,7 +163,7 @@ void take_modules(const BudgetChoice& choice, Selection& selection) {
   selection.exclude.clear();
 }
 
-/// Selects units as prune does: blocks are the default, other linears are added. The rule's include and
+/// Selects units as prune does. Blocks are the default, and other linears are added. The rule's include and
 /// exclude patterns stay.
 void take_blocks(const BudgetChoice& choice, Selection& selection) {
   selection.also.clear();
@@ -259,7 +259,7 @@ std::vector<PruningUnit> units_of(const std::vector<GroupEncoding>& pruned,
   return listed;
 }
 
-/// A plan for measuring; nothing is written.
+/// A plan only for measuring. Its files are not written.
 Plan plan_to_measure(const Checkpoint& source, const Rule& rule) {
   Recipe recipe(rule);
   recipe.links = Links::kFollowed;

@@ -15,18 +15,18 @@ namespace twofour {
 
 /// Matrices that are stored or multiplied as one, and are therefore pruned as one. Such units are: q, k and
 /// v; gate and up of a layer, with all its experts; down with all its experts; any other single linear. For
-/// prune and layouts a unit is a whole MLP, or all experts of a layer.
+/// prune and layouts, a unit is a whole MLP, or all experts of a layer.
 struct PruningUnit {
   std::string name;                  ///< "model.layers.0.mlp.gate_proj+up_proj"
   std::vector<std::string> modules;  ///< names in the source
   uint64_t bytes = 0;                ///< bytes of codes and block scales, without pruning
-  double dense = 0;                  ///< expected loss of quantizing alone, see OutputLoss
+  double dense = 0;                  ///< expected loss of only quantizing, see OutputLoss
   double pruned = 0;                 ///< expected loss of pruning and quantizing
   double cost() const { return pruned - dense; }
   double cost_per_byte() const { return cost() / static_cast<double>(bytes); }
 };
 
-/// How much to prune: a share of the bytes of all units, or an expected loss on top of that of quantizing.
+/// The amount to prune: a share of the bytes of all units, or an expected loss beyond the loss of quantizing.
 struct Budget {
   std::optional<double> share, loss;
   bool is_given() const { return share || loss; }
@@ -36,37 +36,36 @@ struct Budget {
   void check() const;
 };
 
-/// Units in the order of pruning: by cost per byte, and by name if costs are equal. The first `pruned` units
-/// are pruned.
+/// Units in the order of pruning, which is by cost per byte, and by name if costs are equal. The first
+/// `pruned` units are pruned.
 struct BudgetChoice {
   Budget budget;
   std::vector<PruningUnit> units;
   size_t pruned = 0;
-  /// Sums over the first `count` units.
+  /// The sums of bytes and costs over the first `count` units.
   uint64_t bytes(size_t count) const;
   double cost(size_t count) const;
-  /// The bytes of the first `count` units, as a share of the bytes of all.
+  /// The bytes of the first `count` units, as a share of the bytes of all units.
   double share(size_t count) const;
-  /// Expected loss of quantizing all units.
+  /// The expected loss of quantizing all units.
   double dense_loss() const;
-  /// Has a warning if the budget is not 0 but too small for any unit; otherwise empty.
+  /// Has a warning if the budget is not 0 but too small for any unit. Otherwise, it is empty.
   Findings warnings() const;
 };
 
-/// How units are measured. The number of threads does not change the figures.
+/// The options for measuring units. The number of threads does not change the figures.
 struct BudgetRun {
   int jobs = 1;
   Compute compute;
   Io io = Io::kCached;
 };
 
-/// Prunes as much as a budget allows.
-/// It quantizes each matrix that the recipe's only rule takes, once with its pattern and once without. It
-/// writes neither result, but adds up the costs. Then it takes the units with the least cost per byte. The
-/// recipe gets rules that prune these units. The other units are only quantized, left, or put into the layout
-/// that holds all weights.
-/// The rule must have statistics. It must be `quantize` or `prune` with a pattern, or a layout for a pattern.
-/// Throws Error if a matrix has no `fisher_hessian` or cannot be quantized, and if nothing would change.
+/// Prunes as many units as a budget allows. It quantizes each matrix that the recipe's only rule takes, once
+/// with its pattern and once without. It writes neither result, but adds up the costs. Then it takes the
+/// units with the least cost per byte. The recipe gets rules that prune these units. The other units are only
+/// quantized, left, or put into the layout that holds all weights. The rule must have statistics. It must be
+/// `quantize` or `prune` with a pattern, or a layout for a pattern. Throws Error if a matrix has no
+/// `fisher_hessian` or cannot be quantized, and if nothing would change.
 BudgetChoice prune_by_budget(const std::filesystem::path& source, Recipe& recipe, const Budget& budget,
                              const BudgetRun& run, Progress& progress);
 

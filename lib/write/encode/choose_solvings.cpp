@@ -47,7 +47,7 @@ bool fits(const EncodedMatrix& m, const Solving& solving, const EncodeRule& rule
   return true;
 }
 
-/// Adds a problem for masks of matrices that the checkpoint lacks, since such masks belong to another model.
+/// Adds a problem for masks of matrices that the checkpoint lacks, since they belong to a different model.
 void hold_masks(const MaskFile& masks, Planner& planner) {
   std::set<std::string, std::less<>> names;
   for (const Linear& m : planner.linears()) {
@@ -64,7 +64,7 @@ void hold_masks(const MaskFile& masks, Planner& planner) {
   }
 }
 
-/// The index of the mask of a matrix. If no mask fits, returns nothing and adds a problem.
+/// The index of the mask of a matrix. If no mask fits, it is empty and a problem is added.
 std::optional<size_t> mask_for(const EncodedMatrix& m, const MaskFile& masks, PrunePattern pattern,
                                Problems& problems) {
   const auto mask = masks.find(m.name);
@@ -99,7 +99,7 @@ UnsolvedByReason choose_solvings(const EncodeRule& rule, bool strict_statistics,
   if (!of_another_model.empty()) return unsolved;
   hold_weights(*s, strict_statistics, planner);
   const auto choose = [&](std::string_view linear) {
-    return choose_solving(*s, linear, rule.words->solving_words(), rule.pattern.has_value());
+    return choose_solving(*s, linear, rule.words->solving_settings(), rule.pattern.has_value());
   };
   for (const auto& group : groups) {
     for (size_t i = 0; i < group->matrices().size(); ++i) {

@@ -11,16 +11,16 @@ namespace twofour {
 
 using QuantizedGroups = std::vector<std::unique_ptr<QuantizedGroup>>;
 
-/// Matrices that are solved without a full Hessian or without descent, for one and the same reason.
+/// Matrices that are solved without a full Hessian or without descent, all for the same reason.
 struct Unsolved {
   size_t count = 0;
-  std::string first;  ///< name of the first matrix, and what its entry lacks
+  std::string first;  ///< name of the first matrix, and the lack of its entry
 };
 using UnsolvedByReason = std::map<std::string, Unsolved>;
 
 /// Chooses how the statistics of the groups' rule solve each matrix. Does nothing if the rule has no
-/// statistics. Three things are problems: a file of another model, an entry with another shape and, if
-/// `strict_statistics`, a file of other weights.
+/// statistics. Three things are problems: a file of a different model, an entry with a different shape and,
+/// if `strict_statistics`, a file of other weights.
 UnsolvedByReason choose_solvings(const EncodeRule& rule, bool strict_statistics,
                                  const QuantizedGroups& groups, Planner& planner);
 

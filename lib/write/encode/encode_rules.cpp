@@ -5,33 +5,33 @@
 
 #include <algorithm>
 
-#include "lib/recipe/words/rule_words.h"
+#include "lib/recipe/settings/rule_settings.h"
 
 namespace twofour {
 namespace {
 
 constexpr const char* kDefaultFp8Dialect = "compressed-tensors";
 
-/// Sets a setting to the rule's value, or else to the first value that the dialect supports. Throws Error if
-/// the dialect does not support the value.
+/// Sets a setting to the rule's value, or by default to the first value that the dialect supports. Throws
+/// Error if the dialect does not support the value.
 template <class T, class Has>
-T choose_word(const Rule& rule, std::string_view key, Chosen<T>& said, const OutputDialect& dialect,
+T choose_word(const Rule& rule, std::string_view key, Chosen<T>& configured, const OutputDialect& dialect,
               const Has& has) {
   std::vector<std::string_view> held;
-  for (const ValueWord<T>& one : kValueWords<T>) {
+  for (const NamedValue<T>& one : kNamedValues<T>) {
     if (!has(one.value)) continue;
     held.push_back(one.word);
-    if (said.empty()) said = one.value;
+    if (configured.empty()) configured = one.value;
   }
-  if (said.empty() || !has(*said)) {
+  if (configured.empty() || !has(*configured)) {
     throw Error(fmt::format("{}: expected {}, which is all that the {} dialect has, found {}", rule.name(key),
-                            fmt::join(held, ", "), dialect.name, said.text()));
+                            fmt::join(held, ", "), dialect.name, configured.text()));
   }
-  return *said;
+  return *configured;
 }
 
 /// Throws Error on settings of statistics that contradict each other.
-void check_solving_words(const Rule& r) {
+void check_solving_settings(const Rule& r) {
   const bool prunes = !r.pattern.empty(), solves = r.has_statistics(),
              plain = r.method == SolveBy::kMagnitude;
   const std::string method = r.name(keys::kMethod);
@@ -45,7 +45,7 @@ void check_solving_words(const Rule& r) {
     throw Error(
         fmt::format("{}: expected {} beside {}, found none", method, options::kStats, r.method.text()));
   for (const std::string_view key : {keys::kSweeps, keys::kShrink, keys::kScaleSearch}) {
-    if (!solves && !rule_word(key).given(r).empty())
+    if (!solves && !rule_setting(key).given(r).empty())
       throw Error(fmt::format("{}: expected {} beside it, found none", r.name(key), options::kStats));
   }
   const bool dense = r.method == SolveBy::kGptq || r.method == SolveBy::kRtn;
@@ -154,14 +154,14 @@ EncodeRule nvfp4_rule(Rule& r) {
   if (r.dialect.empty()) r.dialect = output_dialects()[0].name;
   if (r.arithmetic.empty()) r.arithmetic = output_dialect(r.dialect, true).nvfp4->name;
   complete_quantize_words(r);
-  complete_solving_words(r, !r.pattern.empty());
+  complete_solving_settings(r, !r.pattern.empty());
   EncodeRule rule;
   rule.to = r.to;
   rule.scheme.format = WeightFormat::kNvfp4;
   rule.dialect = &output_dialect(r.dialect, true);
   rule.divides = rule.dialect->nvfp4->divides;
   rule.words = words_of(r);
-  check_solving_words(r);
+  check_solving_settings(r);
   const bool solves = r.solves(), masked = !r.mask_hash.empty();
   const std::string pattern = r.name(keys::kPattern);
   if (masked && r.pattern.empty())
@@ -188,7 +188,7 @@ void complete_quantize_words(Rule& rule) {
   rule.zero_block = rule.zero_block.or_default();
 }
 
-void complete_solving_words(Rule& rule, bool has_pattern) {
+void complete_solving_settings(Rule& rule, bool has_pattern) {
   if (rule.keeps_absent || !rule.solves() || rule.statistics == nullptr) return;
   rule.has_default_solving |= !rule.shrink && rule.scale_search < 0;
   if (!rule.shrink) rule.shrink = default_shrink(*rule.statistics, has_pattern);

@@ -168,8 +168,8 @@ std::vector<size_t> select_encoded(const Checkpoint& c, const std::vector<Linear
                        module_role(m.name, layers) == ModuleRole::kRoutedExperts;
     is_chosen[i] = chooser.chooses(m.name, usual && holds);
     if (is_float && chooser.chose_by_role() && is_left_of_role(m.name, layers)) is_chosen[i] = false;
-    // A recipe names modules that become NVFP4. Modules that are NVFP4 already stay. They are refused if they
-    // are to be pruned.
+    // A recipe names modules that become NVFP4. Modules that are already NVFP4 stay. They are refused if the
+    // rule would prune them.
     if (!selection.from_default && m.nvfp4 && rule.is_nvfp4() && !rule.prune) is_chosen[i] = false;
     if (is_chosen[i] && !is_float && m.k % rule.group() != 0) {
       problems.add(fmt::format("{}: expected K a multiple of {} to quantize, found {}", c.where(m.weight),
@@ -227,7 +227,7 @@ std::vector<std::vector<size_t>> fused_groups(const std::vector<Linear>& modules
 
 namespace {
 
-/// How loaders of a dialect treat blocks whose size does not divide N or K.
+/// The treatment, by a dialect's loaders, of blocks whose size does not divide N or K.
 struct OddBlockRow {
   std::string_view dialect;
   const char* loaders;
@@ -240,7 +240,7 @@ constexpr OddBlockRow kOddBlocks[] = {
     {"deepseek-v4", "no engine was seen to load others"},
 };
 
-/// Number of rows of the matrices that a linear becomes.
+/// The number of rows of the matrices that a linear becomes.
 int64_t matrix_rows(const Linear& m) {
   const auto name = parse_module_name(m.name);
   return name && name->projection == Projection::kGateUp ? m.n / 2 : m.n;

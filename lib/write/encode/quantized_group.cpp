@@ -12,10 +12,10 @@
 namespace twofour {
 namespace {
 
-/// Most bytes that the first pass over a matrix stores for each row.
+/// The largest number of bytes that the first pass over a matrix stores per row.
 constexpr uint64_t kRowBytes = 8;
 
-/// Bytes that the first pass stores for each FP8 tile.
+/// The bytes that the first pass stores per FP8 tile.
 constexpr uint64_t kTileBytes = 32;
 
 Json solver_entry(const EncodedMatrix& m, const EncodedResult& found) {

@@ -28,7 +28,7 @@ inline constexpr size_t kEncodedParts = 5;
 
 struct EncodedMatrix;
 
-/// How matrices are quantized. The encoder and the proof read the settings by separate code.
+/// The rule by which matrices are quantized. The encoder and the proof read the settings by separate code.
 struct EncodeRule {
   std::string to;                                  ///< the value of Rule::to
   Scheme scheme{};                                 ///< the scheme that is written: NVFP4, MXFP4, FP8 or MXFP8
@@ -40,12 +40,12 @@ struct EncodeRule {
   bool prune = false;                              ///< matrices that are not solved are pruned to 2:4 before
                                                    ///< they are quantized
   std::optional<PrunePattern> pattern{};           ///< the sparsity pattern of matrices that are solved
-  std::shared_ptr<const Statistics> statistics{};  ///< the statistics by which weights are chosen, or null
-  std::shared_ptr<const EncodedBefore> encoded{};  ///< groups that these statistics solved in an earlier run,
-                                                   ///< or null
+  std::shared_ptr<const Statistics> statistics{};  ///< statistics that choose weights; may be null
+  std::shared_ptr<const EncodedBefore> encoded{};  ///< groups that these statistics solved in an earlier run;
+                                                   ///< may be null
   int sweeps = -1;                                 ///< the value of Rule::sweeps
-  std::shared_ptr<const MaskFile> masks{};         ///< the masks that prune, or null if masks are computed
-  /// NVFP4 of the source is solved again. It keeps its names, its global scales and its input scales.
+  std::shared_ptr<const MaskFile> masks{};         ///< the masks that prune; null if masks are computed
+  /// True if NVFP4 of the source is solved again. It keeps its names, global scales and input scales.
   bool in_place = false;
   /// If `in_place`, a gate and its up get the larger of their two global scales.
   bool folds_pairs = false;
@@ -58,7 +58,7 @@ struct EncodeRule {
   bool masks_codes(const EncodedMatrix& matrix) const;
   /// True if a matrix is not solved, and its weights are pruned before they are quantized.
   bool prunes_weights(const EncodedMatrix& matrix) const;
-  /// Number of weights along K that form a group. K must be a multiple of it.
+  /// The number of weights along K that form a group. K must be a multiple of it.
   int64_t group() const { return is_nvfp4() ? kGroup : is_mx() ? kMxGroup : 1; }
   /// The rows and columns that share an FP8 scale, in a matrix of `rows` by `k` weights.
   struct Tile {
@@ -73,18 +73,18 @@ struct EncodeRule {
 /// The name of the format that the rule writes: "FP8", "MXFP8", "MXFP4" or "NVFP4".
 const char* encoded_name(const EncodeRule& rule);
 
-/// A matrix that is quantized. It consists of rows of one expert of a module of the source: row i is the
+/// A matrix that is quantized. It consists of rows of one expert of a module of the source. Row i is the
 /// expert's row `first + i * step`.
 struct EncodedMatrix {
-  std::string name;  ///< name of the module that is written: "model.layers.0.mlp.experts.3.gate_proj"
+  std::string name;  ///< name of the written module: "model.layers.0.mlp.experts.3.gate_proj"
   std::shared_ptr<const Linear> source;
   int64_t expert;
   int64_t first, step, rows, k;
-  float input_scale = 0;                                        ///< the input scale that is written, or 0 if
+  float input_scale = 0;                                        ///< the input scale that is written; 0 if
                                                                 ///< there is none
-  Solving solving = {};                                         ///< how statistics solve the matrix
+  Solving solving = {};                                         ///< the method by which statistics solve it
   std::optional<size_t> mask = {};                              ///< index of its mask in EncodeRule::masks
-  std::array<int, kEncodedParts> parts = {-1, -1, -1, -1, -1};  ///< indices of the group's parts; -1: the
+  std::array<int, kEncodedParts> parts = {-1, -1, -1, -1, -1};  ///< indices of the group's parts; -1 if the
                                                                 ///< part is not written
   int part(EncodedPart p) const { return parts[static_cast<size_t>(p)]; }
 };
@@ -93,13 +93,13 @@ struct EncodedMatrix {
 class QuantizedGroup : public Transformation {
  public:
   QuantizedGroup(EncodeRule rule, std::shared_ptr<const FixedGlobalScales> kept, const MemoryLimits& limits);
-  /// Add a matrix, and a part of the matrix with the given index.
+  /// Two functions that add a matrix, and a part of the matrix with the given index.
   void add(EncodedMatrix matrix) { matrices_.push_back(std::move(matrix)); }
   void add_part(size_t matrix, EncodedPart part, TensorInfo info);
   /// Adds a tensor of the source from which the group is made. The tensors of a stack belong to its first
   /// group.
   void consume(size_t tensor) { consumed_.push_back(tensor); }
-  /// A matrix that planning may change: how it is solved, its mask, and the input scale that is written.
+  /// A matrix for planning, which may change its solving, its mask, and the input scale that is written.
   EncodedMatrix& matrix(size_t i) { return matrices_[i]; }
   /// Sets the rule that chooses input scales of NVFP4. Null means that there are none.
   void set_input_scales(std::shared_ptr<const InputScaleRule> rule) { input_scales_ = std::move(rule); }
@@ -107,7 +107,7 @@ class QuantizedGroup : public Transformation {
   /// Sets the type of the weights in the source. It is float32 if they were quantized or have several types.
   void set_weight_type(DType type) { rule_.weight_type = type; }
 
-  /// The entry in twofour.json for a matrix whose weights were chosen by statistics or masks: the
+  /// The entry in twofour.json for a matrix whose weights were chosen by statistics or masks. It has the
   /// EncodedResult and the solver.
   Json solved_note(size_t matrix, const EncodedResult& found) const;
 
@@ -116,7 +116,7 @@ class QuantizedGroup : public Transformation {
   const std::vector<EncodedMatrix>& matrices() const { return matrices_; }
   size_t part_count() const { return infos_.size(); }
   const TensorInfo& part_info(int part) const { return infos_[static_cast<size_t>(part)]; }
-  /// Number of rows of a module that are read in one go.
+  /// The number of rows of a module that are read in one go.
   int64_t strip_rows(const Linear& module) const;
 
   std::string name(const Checkpoint&) const override { return matrices_[0].name; }
@@ -158,25 +158,25 @@ class EncodedBefore {
   using Write = std::function<void(int part, std::span<const uint8_t> bytes)>;
   virtual ~EncodedBefore() = default;
   /// Writes all parts of a group and returns a result for each of its matrices. If it does not have the
-  /// group, it returns nothing and writes nothing.
+  /// group, the result is empty and nothing is written.
   virtual std::optional<std::vector<EncodedResult>> read(const QuantizedGroup& group,
                                                          const Write& write) const = 0;
 };
 
-/// Number of weights that are read in one go. Their floats and results should stay in the L2 cache.
+/// The number of weights that are read in one go. Their floats and results should stay in the L2 cache.
 inline constexpr int64_t kQuantizeStripWeights = 128 << 10;
-/// Size of a worker's buffers, in bytes for each weight of a row block. They hold the stored bytes twice, the
+/// The size of a worker's buffers, in bytes per weight of a row block. They hold the stored bytes twice, the
 /// floats as read, the pruned floats, the floats as read back, and the bytes that are written.
 inline constexpr uint64_t kQuantizeStripBytes = 24;
 
-/// One of the matrices that a stack holds for each expert.
+/// One of the matrices that a stack holds per expert.
 struct StackPart {
   const char* leaf;  ///< last part of its name, as "gate_proj"
   int64_t first, step, rows;
 };
 /// The matrices in the rows of a stack. Empty if no naming rule knows the stack.
 std::vector<StackPart> stack_parts(const Checkpoint& checkpoint, const std::string& name, int64_t rows);
-/// The name of a matrix of an expert. For "model.layers.0.mlp.experts.gate_up_proj", 3 and "gate_proj" it is
+/// The name of a matrix of an expert. For "model.layers.0.mlp.experts.gate_up_proj", 3 and "gate_proj", it is
 /// "model.layers.0.mlp.experts.3.gate_proj".
 std::string expert_name(const std::string& stack, int64_t expert, const char* leaf);
 

@@ -15,7 +15,7 @@
 namespace twofour {
 namespace {
 
-/// The input scale of an expert as a multiplier for E4M3 (amax / 448), or 0 if the source has none.
+/// The input scale of an expert as a multiplier for E4M3 (amax / 448). 0 if the source has none.
 float fp8_input_scale(const Checkpoint& c, const Linear& m, int64_t e, Problems& problems) {
   if (!m.input_scale) return 0;
   const TensorInfo& t = c.tensors()[*m.input_scale];

@@ -18,7 +18,7 @@ LayoutMatrix::LayoutMatrix(OutputMatrix what, std::string as, OutputScales under
       layout(std::move(as)),
       scales(std::move(under)),
       tiling(cut),
-      fold_word(std::move(word)),
+      fold_name(std::move(word)),
       tensors_(std::move(tensors)),
       global_scales_(std::move(global_scales)) {
   with_layout(layout, [&]<class L>() { part_count_ = L::part_count; });
@@ -27,7 +27,7 @@ LayoutMatrix::LayoutMatrix(OutputMatrix what, std::string as, OutputScales under
 
 namespace {
 
-/// The bits of the global scale of a source: those that planning read, or those that the work found.
+/// The bits of the global scale of a source. Planning read them, or the work found them.
 uint32_t raw_bits_of(const OutputScales& scales, const LayoutResult& found, size_t source) {
   return scales.is_computed(source) ? found.global_scales[source] : scales.raw_bits[source];
 }
@@ -61,9 +61,9 @@ std::vector<Unit> LayoutMatrix::units(const Checkpoint& source) const {
     return bytes / static_cast<uint64_t>(target.shape.n) * static_cast<uint64_t>(rows) *
            static_cast<uint64_t>(k) / static_cast<uint64_t>(target.shape.k);
   };
-  // The unit for expert e and piece p has the index e * (pieces + 1) + p. After the pieces of an expert there
-  // is one more unit, which hashes its sources. Sources that are read in pieces cannot be hashed while they
-  // are packed.
+  // The unit for expert e and piece p has the index e * (pieces + 1) + p. After the pieces of an expert,
+  // there is one more unit, which hashes its sources. Sources that are read in pieces cannot be hashed while
+  // they are packed.
   const auto pieces = pieces_of(target, tiling);
   std::vector<Unit> all;
   for (int64_t e = 0; e < target.shape.e; ++e) {
@@ -275,7 +275,7 @@ Shape piece_shape(const OutputMatrix& target, const Piece& piece) {
 }
 
 SourceRows piece_rows(const SourceRows& source, const OutputMatrix& target, const Piece& piece) {
-  // Stored rows of a gated matrix alternate between gate and up, so a range has equally many rows of each.
+  // Stored rows of a gated matrix alternate between gate and up, so a range has the same number of each.
   const int64_t share = target.shape.gated ? 2 : 1;
   SourceRows rows = source;
   rows.first += piece.r0 / share * source.step;
@@ -298,21 +298,21 @@ int64_t piece_bytes(const std::string& layout, int p, const OutputMatrix& target
 
 namespace {
 
-/// Bytes of codes in one row block. They should still be in the L2 cache when they are packed.
+/// The bytes of codes in one row block. They should still be in the L2 cache when they are packed.
 constexpr int64_t kStripTarget = 512 << 10;
-/// Least number of rows of a row block. The runs that the packer writes are as long as a row block has rows.
+/// The least number of rows of a row block. The packer writes runs that are as long as a row block has rows.
 constexpr int64_t kMinStripRows = 256;
 /// Steps along K are multiples of the packer's tiles, which have 64 groups.
 constexpr int64_t kStepGrain = 1024;
 
-/// Size of a worker's buffers for one piece of an expert, in bytes. The row block that it reads does not
+/// The size of a worker's buffers for one piece of an expert, in bytes. The row block that it reads does not
 /// count.
 uint64_t buffer_bytes(const OutputMatrix& target, const std::string& layout, const Tiling& t, bool k_outer) {
   int64_t bytes = 0;
   with_layout(layout, [&]<class L>() {
     bytes = layout_bytes<L>({1, t.row_step, t.k_step, target.shape.gated});
   });
-  // Codes and scales of all rows, once as stored and once transposed.
+  // The buffers hold codes and scales of all rows, once as stored and once transposed.
   if (k_outer) bytes += 2 * t.row_step * (t.k_step / 2 + t.k_step / 16);
   return static_cast<uint64_t>(bytes);
 }

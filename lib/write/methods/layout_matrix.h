@@ -12,8 +12,8 @@
 
 namespace twofour {
 
-/// Global scales of a target, as multipliers. `folded` has one for each expert, [E]. The others have one for
-/// each source of each expert, [E][sources_per_expert].
+/// Global scales of a target, as multipliers. `folded` has one scale per expert, [E]. The others have one
+/// scale per source of each expert, [E][sources_per_expert].
 struct OutputScales {
   std::vector<uint32_t> raw_bits;  ///< float32 bits as the source stores them
   std::vector<float> own;
@@ -25,7 +25,7 @@ struct OutputScales {
   bool is_computed(size_t source) const { return !computed.empty() && computed[source]; }
 };
 
-/// How the experts of a target are cut into pieces that fit into the promised memory. Pieces are whole
+/// The division of a target's experts into pieces that fit into the promised memory. Pieces are whole
 /// experts, except for giant experts.
 struct Tiling {
   int64_t k_step;      ///< number of inputs of a piece
@@ -35,22 +35,22 @@ struct Tiling {
 };
 
 /// A matrix with all its experts in one of the layouts. It has a tensor for each part of the layout, and then
-/// one with the global scales.
+/// a tensor with the global scales.
 class LayoutMatrix : public Transformation {
  public:
-  /// `fold_word` is the setting that allows a fold with a larger error; messages name it. It is empty if the
+  /// `fold_name` is the setting that allows a fold with a larger error. Messages name it. It is empty if the
   /// rule has that setting.
   LayoutMatrix(OutputMatrix target, std::string layout, OutputScales scales, Tiling tiling,
-               std::string fold_word, std::vector<size_t> tensors, std::vector<size_t> global_scales);
+               std::string fold_name, std::vector<size_t> tensors, std::vector<size_t> global_scales);
 
   const OutputMatrix target;
   const std::string layout;
   const OutputScales scales;
   const Tiling tiling;
-  /// Largest relative norm of the change that a fold may make to a matrix of an expert. Larger changes are
-  /// refused.
+  /// The largest relative norm of the change that a fold may make to a matrix of an expert. Larger changes
+  /// are refused.
   static constexpr double kMostFoldError = 0.1;
-  const std::string fold_word;
+  const std::string fold_name;
   int part_count() const { return part_count_; }
 
   std::string name(const Checkpoint&) const override { return target.name; }
@@ -89,12 +89,12 @@ struct LayoutResult {
     Hash128 codes, scales;
   };
   std::vector<Slice> slices;  ///< one for each source of the target
-  /// For each source, the bits of the global scale that the work found, or 0. Empty if the work found none.
+  /// The bits of the global scale that the work found for each source, or 0. Empty if the work found none.
   std::vector<uint32_t> global_scales = {};
-  /// For each source, the result of choosing its weights by statistics or masks, as
-  /// Checkpoint::computed_result returns it, or null. Empty if no source has a result.
+  /// The result of choosing the weights of each source by statistics or masks, as Checkpoint::computed_result
+  /// returns it, or null. Empty if no source has a result.
   std::vector<Json> solved = {};
-  /// The total change that choosing weights made. Nothing unless weights of all sources were chosen.
+  /// The total change that choosing weights made. Empty unless weights of all sources were chosen.
   std::optional<EncodedResult> chosen() const;
   /// Sets `solved` for all sources. Call this after their rows were read.
   void take_solved(const Checkpoint& source, const OutputMatrix& target);
@@ -106,9 +106,9 @@ struct LayoutResult {
 /// weights cannot be quantized.
 SourceScale read_computed_scale(const Checkpoint& checkpoint, const LayoutMatrix& matrix, size_t source);
 
-/// The part of an expert that is packed in one go: inputs [k0, k0 + k) of stored rows [r0, r0 + rows). It is
-/// the whole expert, except for giant experts. A piece is a contiguous range of bytes in each part of the
-/// layout. The layout's map describes it as a separate matrix.
+/// The part of an expert that is packed in one go. It has inputs [k0, k0 + k) of stored rows [r0, r0 + rows).
+/// It is the whole expert, except for giant experts. A piece is a contiguous range of bytes in each part of
+/// the layout. The layout's map describes it as a separate matrix.
 struct Piece {
   int64_t k0, k, r0, rows;
 };
@@ -125,10 +125,10 @@ Shape piece_shape(const OutputMatrix& target, const Piece& piece);
 /// The rows of a source that belong to a piece. Their `n0` counts from the beginning of the piece.
 SourceRows piece_rows(const SourceRows& source, const OutputMatrix& target, const Piece& piece);
 
-/// Offset in bytes of a piece in part `p` of its expert.
+/// The offset in bytes of a piece in part `p` of its expert.
 int64_t piece_offset(const std::string& layout, int p, const OutputMatrix& target, const Piece& piece);
 
-/// Size in bytes of a piece in part `p`.
+/// The size in bytes of a piece in part `p`.
 int64_t piece_bytes(const std::string& layout, int p, const OutputMatrix& target, const Piece& piece);
 
 /// Cuts the experts of a target into pieces. `k_outer` is true if its modules are stacks whose dimension

@@ -69,10 +69,10 @@ struct InputScaleChoice {
 class ModuleRewrite : public PartedRewrite {
  public:
   struct Scales {
-    std::vector<uint32_t> raw_bits;  ///< float32 bits of the global scales: one for the module, or one for
-                                     ///< each expert
+    std::vector<uint32_t> raw_bits;  ///< float32 bits of the global scales: one for the module, or one per
+                                     ///< expert
     std::vector<float> multipliers;  ///< one for each expert
-    uint32_t input_scale_bits = 0;   ///< bits of the input scale if it is written anew, else 0
+    uint32_t input_scale_bits = 0;   ///< bits of the input scale if it is written anew, otherwise 0
   };
 
   /// `prunes` is true if part 0 holds pruned codes.
@@ -108,7 +108,7 @@ class ModuleRewrite : public PartedRewrite {
   int input_scale_part_ = -1;
 };
 
-/// A linear in another format than NVFP4, written in a dialect's spelling or as BF16.
+/// A linear in a format other than NVFP4, written in a dialect's spelling or as BF16.
 class LinearRewrite : public PartedRewrite {
  public:
   LinearRewrite(Linear module, std::string becomes, std::optional<double> tolerance)
@@ -131,7 +131,7 @@ class LinearRewrite : public PartedRewrite {
   Linear module_;
 };
 
-/// The weights of a linear in any format as BF16. They are computed in float32, where each product is rounded
+/// The weights of a linear in any format as BF16. They are computed in float32, with each product rounded
 /// once, and then rounded to the nearest BF16, ties to even.
 class WidenedWeights : public TensorRewrite {
  public:

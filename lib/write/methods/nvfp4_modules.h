@@ -22,7 +22,7 @@ void refuse_large(const TensorRewrite& rewrite, size_t tensor, Planner& planner)
 /// dialect.
 void plan_kv_scales(const OutputDialect& dialect, Planner& planner);
 
-/// The NVFP4 modules that a selection chooses, as indices. Throws Error if there are none or a pattern
+/// The NVFP4 modules that a selection chooses, as indices. Throws Error if there are none or if a pattern
 /// matches nothing.
 std::vector<size_t> chosen_modules(const Checkpoint& source, const Selection& selection);
 /// All NVFP4 modules, as indices. Throws Error if the selection of the rule excludes any.
@@ -31,7 +31,7 @@ std::vector<size_t> all_modules(const Checkpoint& source, const Rule& rule);
 /// True if a source has codes, or values of few bits, outside of NVFP4 modules.
 bool has_other_formats(const Checkpoint& source);
 /// Adds a problem for each tensor of few bits, or of find_unknown_codes(), that belongs to no linear of a
-/// known format: its layer would be reported wrongly.
+/// known format. Its layer would be reported wrongly.
 void refuse_unknown_weights(Planner& planner);
 
 /// Gives a module the names and scales of another dialect. Adds a problem if the dialect requires separate
@@ -47,7 +47,7 @@ InputScaleRule input_scale_rule(const Rule& rule, const OutputDialect& dialect);
 void add_neighbours(InputScaleRule& rule, Planner& planner);
 /// Gives NVFP4 modules in the planner's dialect the input scales that a rule asks for.
 void change_input_scales(const Rule& rule, const std::vector<Linear>& modules, Planner& planner);
-/// Writes NVFP4 modules of the source, in the planner's dialect, with input scales that a rule chose:
+/// Writes NVFP4 modules of the source, in the planner's dialect, with input scales that a rule chose.
 /// rule->modules[i] gets chosen[i], for each i from `first` on.
 void write_input_scales(const std::string& becomes, const std::shared_ptr<const InputScaleRule>& rule,
                         const std::vector<ChosenInputScale>& chosen, size_t first, Planner& planner);

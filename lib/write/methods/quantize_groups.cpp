@@ -110,7 +110,7 @@ class GroupPlanner {
     modules_.push_back(m);
   }
 
-  /// Chooses input scales of NVFP4 by the rule's settings. This includes modules that are NVFP4 already but
+  /// Chooses input scales of NVFP4 by the rule's settings. This includes modules that are already NVFP4 but
   /// have no input scale. Without settings, the source's input scales are dropped. DeepSeek-V4 is the
   /// exception, since its loaders need them.
   void choose_nvfp4_input_scales() {
@@ -147,7 +147,7 @@ class GroupPlanner {
     formed_.input_scales_dropped = 0;
   }
 
-  /// Linears that the rule matches, and that lack only the input scale that the rule asks for.
+  /// Linears that the rule matches, and that lack only the input scale that the rule requires.
   std::vector<Linear> nvfp4_without_scale() const {
     std::vector<Linear> matched;
     if (!rule_.is_nvfp4() || words_.selection.from_default || !adds_input_scales(words_)) return matched;
@@ -221,7 +221,7 @@ class GroupPlanner {
   FormedGroups formed_;
   std::shared_ptr<InputScaleRule> input_scales_;
   std::vector<ChosenInputScale> chosen_;  ///< input scales of its modules
-  size_t already_nvfp4_ = 0;              ///< index of the first module that is NVFP4 already
+  size_t already_nvfp4_ = 0;              ///< index of the first module that is already NVFP4
   UnsolvedByReason unsolved_;             ///< matrices whose statistics do not suffice
 };
 

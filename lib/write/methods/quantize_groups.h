@@ -8,9 +8,9 @@
 
 namespace twofour {
 
-/// Plans the quantization of the linears that `rule` takes, by the settings of `encode`: the groups that
-/// share a scale, their tensors, input scales and entries. Problems and findings go to the planner. Throws
-/// Error if there is nothing to quantize.
+/// Plans the quantization of the linears that `rule` takes, by the settings of `encode`. This includes the
+/// groups that share a scale, their tensors, input scales and entries. Problems and findings go to the
+/// planner. Throws Error if there is nothing to quantize.
 void plan_quantized_groups(const EncodeRule& encode, const Rule& rule, Planner& planner);
 
 /// Plans NVFP4 modules of the source that statistics or masks prune by the settings of `rule`. They keep
@@ -23,9 +23,9 @@ struct FormedGroups {
   QuantizedGroups groups;
   size_t matrices = 0;
   size_t without_kept = 0;         ///< number of matrices that have no global scale in `kept`
-  std::string first_without_kept;  ///< name of the first of them
-  size_t without_input_scale = 0;  ///< number of FP8 matrices whose source has no input scale, though loaders
-                                   ///< need one
+  std::string first_without_kept;  ///< name of the first such matrix
+  size_t without_input_scale = 0;  ///< FP8 matrices whose source has no input scale, although loaders need
+                                   ///< one
   size_t input_scales_dropped = 0;
   size_t rounded_twice = 0;  ///< number of linears that were quantized before
   bool has_experts = false;  ///< some linears are routed experts

@@ -14,7 +14,7 @@
 namespace twofour {
 namespace {
 
-/// Bytes of a weight in BF16.
+/// The bytes of a weight in BF16.
 constexpr int64_t kWidth = 2;
 
 /// The tensors of a linear from which a stack is made. The bias of a linear that is a stack stays as it is.
@@ -133,7 +133,7 @@ std::vector<ModuleReport> StackedExperts::report(const Checkpoint&, const Json&)
 
 namespace {
 
-/// Experts of a block that are single, or in stacks of another form, as indices of modules.
+/// Experts of a block that are single, or in stacks of a different form, as indices of modules.
 struct ExpertBlock {
   std::map<int64_t, std::map<Projection, size_t>> experts;
   std::map<Projection, size_t> stacks;
@@ -141,7 +141,7 @@ struct ExpertBlock {
 
 /// A family whose files have stacks.
 struct StackingFamily {
-  const ExpertStacks* stacks = nullptr;  ///< nullptr if the family has none
+  const ExpertStacks* stacks = nullptr;  ///< null if the family has none
   std::string model_type;
 };
 StackingFamily stacking_family(const Json& config) {
@@ -197,7 +197,7 @@ class StackPlanner {
       const bool is_chosen = chosen_.contains(i) && !planner_.is_taken(m.weight);
       if (is_chosen) widened.insert(name->block);
       if (name->expert >= 0 && !m.stacked) blocks[name->block].experts[name->expert][name->projection] = i;
-      // Other stacks keep their form, which is that of the family.
+      // Other stacks keep their form, which is the family's form.
       if (m.stacked && is_chosen && by_columns_ && !m.k_outer)
         blocks[name->block].stacks[name->projection] = i;
     }

@@ -19,9 +19,9 @@ struct ExpertStack {
   Projection projection;           ///< gate and up together, or down
   TensorInfo weights;              ///< BF16, [E, N, K], or [E, K, N] if `by_columns`
   std::optional<TensorInfo> bias;  ///< [E, N]
-  bool by_columns = false;         ///< columns come before rows: [E, K, N]
+  bool by_columns = false;         ///< columns come before rows, as in [E, K, N]
   bool interleaved = false;        ///< rows of gate and up alternate; otherwise all rows of gate come before
-                                   ///< those of up
+                                   ///< rows of up
   int64_t e = 0, rows = 0, k = 0;  ///< number of experts; rows and inputs of one matrix; N = rows *
                                    ///< per_expert
   size_t per_expert = 1;           ///< 2 if the stack holds gate and up
@@ -41,9 +41,9 @@ class StackedExperts : public Transformation {
   StackedExperts(ExpertStack stack, const MemoryLimits& limits);
 
   const ExpertStack& stack() const { return stack_; }
-  /// Number of rows that one unit writes of an expert [N, K]; by columns, number of columns.
+  /// The number of rows of an expert [N, K] that one unit writes. By columns, it is the number of columns.
   int64_t unit_lines() const;
-  /// Number of rows of a matrix that are read in one go.
+  /// The number of rows of a matrix that are read in one go.
   int64_t strip_rows() const;
 
   std::string name(const Checkpoint&) const override { return stack_.weights.name; }
@@ -72,7 +72,7 @@ class StackedExperts : public Transformation {
   MemoryLimits limits_;
 };
 
-/// Approximate number of weights in a unit of rows. Each unit has a hash of the source.
+/// The approximate number of weights in a unit of rows. Each unit has a hash of the source.
 inline constexpr int64_t kStackUnitWeights = 4 << 20;
 
 /// Plans stacks for the experts that a rule widens to BF16, if files of the model's family have stacks.

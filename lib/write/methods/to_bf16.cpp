@@ -145,7 +145,7 @@ class ToBf16 : public Method {
     for (const size_t i : chosen) {
       const Linear& m = planner.linears()[i];
       if (std::binary_search(stacked.begin(), stacked.end(), i)) {
-        // This module is written with the others of its block.
+        // This module is written with the other modules of its block.
       } else if (m.nvfp4) {
         add(rule, c.nvfp4_modules()[*m.nvfp4], planner);
       } else {

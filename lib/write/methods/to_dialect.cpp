@@ -74,8 +74,8 @@ void check_reciprocal(const Checkpoint& c, const Nvfp4Linear& m, const ModuleRew
 
 }  // namespace
 
-// KV scales keep their names and change their type, as in compressed-tensors' own converter: F32 in ModelOpt,
-// BF16 in compressed-tensors. Loaders know the names of either dialect.
+// KV scales keep their names and change their type, as in compressed-tensors' own converter. The type is F32
+// in ModelOpt and BF16 in compressed-tensors. Loaders know the names of either dialect.
 void plan_kv_scales(const OutputDialect& to, Planner& planner) {
   if (!to.kv_scale_type) return;
   const Checkpoint& c = planner.source;
@@ -172,7 +172,7 @@ InputScaleRule input_scale_rule(const Rule& rule, const OutputDialect& dialect) 
 void add_neighbours(InputScaleRule& rule, Planner& planner) {
   using Kind = InputScale::Kind;
   const Kind kind = rule.words.kind();
-  if (kind != Kind::kNeighbours && kind != Kind::kGiven && kind != Kind::kUnsaid) return;
+  if (kind != Kind::kNeighbours && kind != Kind::kGiven && kind != Kind::kUnset) return;
   std::set<std::string> written;
   for (const InputScaleRule::Module& m : rule.modules) written.insert(m.name);
   const auto add = [&](const std::string& name, const std::shared_ptr<const Linear>& m, int64_t e) {
@@ -241,7 +241,7 @@ class ToDialect : public Method {
     const auto is_kept = [&](size_t m) {
       return std::string_view(c.nvfp4_modules()[m].dialect->name) == dialect.nvfp4->name;
     };
-    // A configuration of another tool, as Quark's, is written anew for each module.
+    // A configuration of another tool, such as Quark, is written anew for each module.
     const bool is_anew =
         has_other_formats(c) || changes_input_scales(rule) || is_foreign(c) || dialect.name == "deepseek-v4";
     if (!is_anew && std::all_of(modules.begin(), modules.end(), is_kept)) {

@@ -142,7 +142,7 @@ std::pair<std::vector<size_t>, std::vector<size_t>> tensors_of(const Checkpoint&
 }
 
 /// Warns of statistics that are not used. Statistics choose weights that are quantized or pruned. NVFP4 in a
-/// dense layout is neither.
+/// dense layout is neither quantized nor pruned.
 void warn_of_unused_statistics(const Checkpoint& c, const std::vector<OutputMatrix>& targets,
                                Findings& findings) {
   for (const OutputMatrix& t : targets) {
@@ -193,7 +193,7 @@ class ToLayout : public Method {
                                                  std::move(tensors), std::move(global_scales)));
     }
     planner.config.add_layout(std::move(group));
-    // In recipes, drafts have a separate role, and a rule may be for other modules only.
+    // In recipes, drafts have a separate role, and a rule may be only for other modules.
     const bool by_flags = rule.label.empty();
     if (by_flags || converts_experts) planner.watch_experts({true, by_flags, true});
   }
@@ -209,7 +209,7 @@ std::unique_ptr<Method> make_to_layout(Rule& rule) {
   if (pattern.empty() && !rule.mask_hash.empty()) {
     throw Error(fmt::format("{}: expected a layout that holds a pattern, found {}", options::kMask, rule.to));
   }
-  complete_solving_words(rule, !pattern.empty());
+  complete_solving_settings(rule, !pattern.empty());
   Rule words = rule;
   if (rule.solves() || !rule.mask_hash.empty()) {
     if (!rule.pattern.empty() && rule.pattern != pattern) {

@@ -50,7 +50,7 @@ class Quantize : public Method {
   }
 
  private:
-  /// For each linear, whether the rule quantizes it.
+  /// Returns for each linear true if the rule quantizes it.
   static std::vector<bool> chosen_linears(const Rule& rule, const EncodeRule& encode, Planner& planner) {
     const std::vector<Linear>& all = planner.linears();
     Findings findings;

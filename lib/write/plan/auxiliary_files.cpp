@@ -102,7 +102,7 @@ void AuxiliaryLister::add(const fs::directory_entry& entry) {
 void AuxiliaryLister::add_folder(const fs::path& path) {
   if (is_skipped_folder(path.filename())) return;
   if (is_left_behind(name_of(path))) {
-    // The files of the directory would be copied to the place of a file that we write.
+    // The files of the directory would be copied to the place of a file that twofour writes.
     throw Error(fmt::format("{}: expected a file or nothing of that name, found a directory", path.string()));
   }
   list_folder(path);

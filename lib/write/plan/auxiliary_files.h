@@ -8,7 +8,7 @@
 
 #include "lib/base/findings/finding.h"
 #include "lib/base/io/links.h"
-#include "lib/recipe/artifact/modules.h"
+#include "lib/recipe/artifact/artifact_modules.h"
 #include "lib/source/checkpoint/checkpoint.h"
 #include "lib/write/plan/plan.h"
 
@@ -17,22 +17,22 @@ namespace twofour {
 /// The files of a checkpoint that are copied or rewritten: all files except weights, the index and caches.
 struct AuxiliaryFiles {
   std::map<std::string, uint64_t> sizes;  ///< sizes in bytes by relative name
-  /// Links that lead out of the checkpoint, of three kinds: links to files that would be copied, links to
-  /// folders, and a link named twofour.json. Empty with Links::kFollowed, which copies the targets.
+  /// Links that lead out of the checkpoint. These are links to files that would be copied, links to folders,
+  /// and a link named twofour.json. Empty with Links::kFollowed, which copies the targets.
   std::vector<LinkOutside> links_outside;
 };
 /// Finds the auxiliary files, and reports files that are not copied in `findings`. A link to a folder within
 /// the checkpoint is not copied, since the files of that folder are copied under their own names.
 AuxiliaryFiles find_auxiliary_files(const std::filesystem::path& directory, Links links, Findings& findings);
 
-/// The auxiliary files of a source: sizes in bytes by relative name. With Links::kInside, throws Error if
+/// The auxiliary files of a source, as sizes in bytes by relative name. With Links::kInside, throws Error if
 /// links lead outside. The Error lists these links, and the links of the config files of all checkpoints that
 /// make up the source.
 std::map<std::string, uint64_t> copied_files(const Checkpoint& source, Links links, Findings& findings);
 
-/// The config.json of an artifact in layouts. One layout becomes the entry itself; several layouts become its
-/// `groups`. `base` is the quantization entry of the checkpoint that the artifact stands for, or nullptr if
-/// that is the source's.
+/// The config.json of an artifact in layouts. One layout becomes the entry itself. Several layouts become its
+/// `groups`. `base` is the quantization entry of the checkpoint that the artifact stands for. Null if that is
+/// the source's entry.
 std::string layout_config_text(const Checkpoint& source, const std::vector<LayoutGroup>& groups,
                                const Json* base = nullptr);
 Json layout_group_to_json(const LayoutGroup& group);

@@ -27,7 +27,7 @@ const MethodRow& row_of(const Rule& rule) {
 
 }  // namespace
 
-void check_taken(const Rule& rule, const RuleWord& word, std::string_view value) {
+void check_taken(const Rule& rule, const RuleSetting& word, std::string_view value) {
   const auto takes = [&](const MethodRow& row) { return (row.kind & word.asked.methods) != 0; };
   if (word.asked.methods == kEveryMethod || takes(row_of(rule))) return;
   std::vector<std::string_view> taking;
@@ -41,8 +41,8 @@ void check_taken(const Rule& rule, const RuleWord& word, std::string_view value)
 
 std::unique_ptr<Method> make_method(Rule& rule) {
   const MethodRow& row = row_of(rule);
-  for (const RuleWord& word : rule_words()) {
-    const std::string value = word.is_asked() ? word.given(rule) : "";
+  for (const RuleSetting& word : rule_settings()) {
+    const std::string value = word.has_user_form() ? word.given(rule) : "";
     if (!value.empty()) check_taken(rule, word, value);
   }
   return row.make(rule);

@@ -22,7 +22,7 @@
 namespace twofour {
 namespace {
 
-/// Largest header of a file that we write, in bytes. Readers accept at most 100 MB.
+/// The largest header of a written file, in bytes. Readers accept at most 100 MB.
 constexpr uint64_t kMaxHeader = 64'000'000;
 constexpr uint64_t kBaseMemory = 32u << 20;
 constexpr uint64_t kMemoryPerTensor = 1024;
@@ -53,7 +53,7 @@ void lay_out_files(Plan& plan, const std::string& what, std::vector<OutputTensor
     data += bytes;
     header += entry;
   }
-  // Within a file, tensors have the order of the format: by type, then by name.
+  // Within a file, tensors have the order of the format, which is by type, then by name.
   std::sort(outputs.begin(), outputs.end(), [](const OutputTensor& a, const OutputTensor& b) {
     return std::tie(a.file, a.info.dtype, a.info.name) < std::tie(b.file, b.info.dtype, b.info.name);
   });
@@ -111,7 +111,7 @@ void note_passed_through(Planner& planner) {
 }
 
 /// Drops the scales of a KV cache if no quantized linear is left, since the configuration that names them is
-/// dropped too.
+/// dropped, too.
 void drop_kv_scales(PlannedRules& planned) {
   if (!planned.quantizes_nothing()) return;
   Planner& planner = planned.rest;
@@ -130,11 +130,11 @@ void drop_kv_scales(PlannedRules& planned) {
 }
 
 /// Rejects input scales that are NaN, infinite or negative, if they are copied unchanged. Rewritten scales
-/// were checked before; dropped scales do not matter. If calibration saw no token, it leaves zero, or
-/// infinity where activations are multiplied by the scale.
+/// were checked before, and dropped scales do not matter. If calibration saw no token, it leaves zero, or
+/// infinity if activations are multiplied by the scale.
 void check_input_scales(Planner& planner) {
   const Checkpoint& c = planner.source;
-  constexpr uint64_t kMost = 1u << 20;  // in bytes; one scale for each expert is far less
+  constexpr uint64_t kMost = 1u << 20;  // in bytes; one scale per expert is far less
   size_t zeros = 0;
   std::string first;
   for (const Nvfp4Linear& m : c.nvfp4_modules()) {
@@ -164,8 +164,8 @@ void check_input_scales(Planner& planner) {
 }
 
 /// The twofour.json of a source that has one. Throws Error if it is damaged or belongs to another checkpoint,
-/// since the weights beside it may be damaged or belong to another one, too. The twofour.json of an artifact
-/// in a layout was read when the artifact was opened.
+/// since the same may apply to the weights beside it. The twofour.json of an artifact in a layout was read
+/// when the artifact was opened.
 std::optional<Manifest> read_sound_manifest(const Checkpoint& source) {
   const auto path = source.path() / kManifestName;
   std::error_code error;
@@ -201,7 +201,7 @@ void with_label(const std::string& label, F&& f) {
   try {
     f();
   } catch (const Error& e) {
-    if (label.empty() || typeid(e) != typeid(Error)) throw;  // others differ in type
+    if (label.empty() || typeid(e) != typeid(Error)) throw;  // other errors differ in type
     throw Error(fmt::format("{}: {}", label, e.what()));
   }
 }
@@ -216,9 +216,9 @@ void refuse_unread_codes(const Checkpoint& source) {
                           counted(unread.size(), "module")));
 }
 
-/// Fills in the dialect of a recipe from a file. It is the source's own if the recipe asks for that. It is
-/// ModelOpt's if a rule makes NVFP4 and the source's dialect cannot store NVFP4. It is empty if no rule needs
-/// a dialect.
+/// Fills in the dialect of a recipe from a file. It is the source's own dialect if the recipe asks for that.
+/// It is ModelOpt's if a rule makes NVFP4 and the source's dialect cannot store NVFP4. It is empty if no rule
+/// needs a dialect.
 void complete_dialect(const Checkpoint& source, Recipe& recipe) {
   if (recipe.dialect == "source") {
     const OutputDialect* own = source_dialect(source);
@@ -231,7 +231,7 @@ void complete_dialect(const Checkpoint& source, Recipe& recipe) {
     if (own != nullptr && nvfp4 && own->nvfp4 == nullptr) own = nullptr;
     recipe.dialect = own != nullptr ? own->name : encodes ? output_dialects()[0].name : "";
   }
-  const unsigned kinds = rule_word(keys::kDialect).asked.methods;
+  const unsigned kinds = rule_setting(keys::kDialect).asked.methods;
   for (Rule& rule : recipe.rules) {
     const MethodRow* row = find_method(rule.to);
     if (row != nullptr && (row->kind & kinds) != 0 && rule.dialect.empty()) rule.dialect = recipe.dialect;
@@ -261,7 +261,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   Planner planner(
       {source, written ? &*written : nullptr, limits, is_single, plan.findings, problems, author});
   if (!plan.recipe.dialect.empty()) planner.config.set_dialect(output_dialect(plan.recipe.dialect, false));
-  std::string what;  // what loaders find in the files: a layout or a number format
+  std::string what;  // the content of the files for loaders: a layout or a number format
   for (size_t i = 0; i < all.size(); ++i) {
     planner.begin_rule(plan.recipe.rules[i].label);
     with_label(plan.recipe.rules[i].label, [&] { all[i]->plan(plan.recipe.rules[i], planner); });

@@ -18,7 +18,7 @@ namespace twofour {
 /// One tensor of the artifact.
 struct OutputTensor {
   TensorInfo info;          ///< its offsets count within the data of its file
-  uint32_t transformation;  ///< index in Plan::transformations of the one that writes it
+  uint32_t transformation;  ///< index in Plan::transformations of its writer
   int part;                 ///< index among the parts of that transformation
   uint32_t file;            ///< index in Plan::files
 };
@@ -51,9 +51,10 @@ struct ConfigFiles {
 /// Every file, tensor and offset of an artifact, fixed before a byte is written.
 struct Plan {
   Recipe recipe;        ///< with every default filled in
-  std::string summary;  ///< what the rules make, for people: "v7", "2:4 NVFP4 (modelopt)"
+  std::string summary;  ///< the result of the rules, for people: "v7", "2:4 NVFP4 (modelopt)"
   MemoryLimits limits;
   Transformations transformations;
+  /// In the order of their numbers, by which OutputTensor::file, ShardRecord::file and split_tasks() count.
   std::vector<OutputFile> files;
   std::vector<OutputTensor> tensors;  ///< in the order of files and offsets
   ConfigFiles config;
@@ -74,11 +75,11 @@ struct Plan {
     return std::span(part_places_)
         .subspan(first_part_[transformation], first_part_[transformation + 1] - first_part_[transformation]);
   }
-  /// Upper bound of the run's memory in bytes, with `jobs` jobs.
+  /// The upper bound of the run's memory in bytes, with `jobs` jobs.
   uint64_t peak_memory(int jobs) const;
-  /// Number of workers that the promised memory allows, with `jobs` jobs.
+  /// The number of workers that the promised memory allows, with `jobs` jobs.
   int workers(int jobs) const;
-  /// Number of threads of each worker's solver. It may be above 1, since there may be fewer workers than
+  /// The number of threads of each worker's solver. It may be above 1, since there may be fewer workers than
   /// jobs.
   int solver_threads(int jobs) const;
   uint64_t worker_bytes() const;
@@ -87,8 +88,8 @@ struct Plan {
 };
 
 /// Plans an artifact. Reads only headers, global and input scales and, if twofour wrote the source, its
-/// twofour.json. Throws Error if a rule cannot take the source, and if that twofour.json is damaged or of
-/// another checkpoint.
+/// twofour.json. Throws Error if a rule cannot take the source, and if that twofour.json is damaged or
+/// belongs to another checkpoint.
 Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimits& limits = {});
 
 }  // namespace twofour

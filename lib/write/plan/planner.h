@@ -16,19 +16,19 @@ namespace twofour {
 
 class PlannedRules;
 
-/// The plan, to which rules add one after the other. A tensor of the source belongs to the first
-/// transformation that takes it. PlannedRules makes the decisions that depend on all rules.
+/// The plan, to which rules add transformations one after the other. A tensor of the source belongs to the
+/// first transformation that takes it. PlannedRules makes the decisions that depend on all rules.
 class Planner {
  public:
-  /// The input of planning; it outlives the plan.
+  /// The input of planning. It outlives the plan.
   struct Input {
     const Checkpoint& source;
-    const Manifest* written;  ///< twofour.json of the source if twofour wrote the source, else nullptr
+    const Manifest* written;  ///< twofour.json of the source if twofour wrote the source, otherwise null
     const MemoryLimits& limits;
     bool is_single;  ///< one rule decides about all modules
     Findings& findings;
     Problems& problems;
-    Author author = Author::kPrompt;  ///< who wrote the rules; for messages
+    Author author = Author::kPrompt;  ///< the author of the rules, for messages
     ReadBy reader = ReadBy::kEngines;
   };
   explicit Planner(const Input& input);
@@ -41,8 +41,7 @@ class Planner {
   Problems& problems;
   WrittenConfig config;
 
-  /// Begins a rule. `label` is what people read as the reason of the transformations and kept tensors that
-  /// follow.
+  /// Begins a rule. `label` is the reason, for people, of the transformations and kept tensors that follow.
   void begin_rule(const std::string& label) { labels_.push_back(label); }
   /// Adds a transformation. Drops it if other transformations took all of its sources. It is a problem if
   /// they took only some of them.
@@ -62,13 +61,13 @@ class Planner {
   const std::vector<Linear>& linears();
   /// The number of layers according to config.json. Layers that predict further tokens come after these.
   int64_t layers() const { return layers_; }
-  /// The type that a dialect requires for all FP8 scales. Nothing if each scale keeps its own type. It
-  /// assumes that no further rule takes experts: experts that no rule took stay as in the source.
+  /// The type that a dialect requires for all FP8 scales. Empty if each scale keeps its own type. It assumes
+  /// that no further rule takes experts. Experts that no rule took stay as in the source.
   std::optional<DType> fp8_scale_type(const OutputDialect& dialect);
   /// Requests a warning about experts that no rule takes.
   void watch_experts(const ExpertsLeft& which);
 
-  /// Ends the rules. From now on tensors that no rule took can be planned.
+  /// Ends the rules. From now on, tensors that no rule took can be planned.
   PlannedRules end_rules();
 
  private:
@@ -81,7 +80,7 @@ class Planner {
   std::vector<bool> taken_;
   std::vector<uint16_t> kept_;       ///< the size of labels_ when a rule kept the tensor; 0 if no rule kept
                                      ///< it
-  std::vector<std::string> labels_;  ///< the last is the current one
+  std::vector<std::string> labels_;  ///< the last label is the current one
   std::optional<std::vector<Linear>> linears_;
   const int64_t layers_;
   std::optional<ExpertsLeft> watched_;
@@ -96,7 +95,7 @@ class PlannedRules {
   /// output.
   const std::optional<DType> fp8_scale_type;
 
-  /// The linears of the source if a rule asked for them; otherwise empty.
+  /// The linears of the source if a rule asked for them. Otherwise empty.
   std::span<const Linear> known_linears() const;
   /// True if rules changed number formats and left no linear quantized.
   bool quantizes_nothing() const { return rest.config.quantizes_nothing(); }

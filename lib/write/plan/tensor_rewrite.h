@@ -13,7 +13,7 @@
 
 namespace twofour {
 
-/// Approximate number of bytes of a tensor that are copied or rewritten in one go.
+/// The approximate number of bytes of a tensor that are copied or rewritten in one go.
 inline constexpr uint64_t kRewriteStep = 4u << 20;
 
 /// The result of making one range of a tensor.
@@ -27,7 +27,7 @@ struct RangeResult {
     int64_t e;
     PruneStats stats;
   };
-  std::vector<ExpertStats> stats{};  ///< of pruning, for each expert
+  std::vector<ExpertStats> stats{};  ///< statistics of pruning, for each expert
 };
 
 /// The expected bytes of a range of a tensor. They are derived byte by byte, without code of
@@ -37,10 +37,11 @@ class ExpectedRange {
   virtual ~ExpectedRange() = default;
   /// Reads the part of the source from which bytes [begin, end) are made.
   virtual void load(uint64_t begin, uint64_t end) = 0;
-  /// Byte i of the tensor, in the last range that was loaded. Safe to call from several threads.
+  /// Returns byte i of the tensor, in the last range that was loaded. Safe to call from several threads.
   virtual uint8_t byte_at(uint64_t i) const = 0;
-  /// These three are for pruning: the expert that byte i belongs to, the number of its codes with magnitude
-  /// 0, and the figures of the chunk that begins with it. The figures are zero if no chunk begins there.
+  /// These three functions are for pruning. They return the expert of byte i, the number of its codes with
+  /// magnitude 0, and the figures of the chunk that begins with it. The figures are zero if no chunk begins
+  /// there.
   virtual size_t expert_at(uint64_t) const { return 0; }
   virtual unsigned zeros_at(uint64_t) const { return 0; }
   virtual PruneStats stats_at(uint64_t) const { return {}; }
@@ -53,17 +54,17 @@ class ExpectedRange {
 class TensorRewrite {
  public:
   virtual ~TensorRewrite() = default;
-  /// Number of bytes that are made together. A range begins at a multiple of it, and ends at a multiple of it
-  /// or at the end of the tensor.
+  /// The number of bytes that are made together. A range begins at a multiple of it, and ends at a multiple
+  /// of it or at the end of the tensor.
   virtual uint64_t grain() const { return 4; }
-  /// Number of bytes of the source from which `bytes` bytes of the tensor are made.
+  /// The number of bytes of the source from which `bytes` bytes of the tensor are made.
   virtual uint64_t read_bytes(uint64_t bytes) const = 0;
   /// Makes bytes [begin, begin + out.size()) of the tensor in `out`.
   virtual void make(const Checkpoint& source, uint64_t begin, std::span<uint8_t> out,
                     RangeResult& result) const = 0;
   virtual std::unique_ptr<ExpectedRange> expect(const Checkpoint& source) const = 0;
 
-  /// Size of a range in bytes: a multiple of grain(), about kRewriteStep.
+  /// The size of a range in bytes. It is a multiple of grain(), about kRewriteStep.
   uint64_t step() const { return std::max<uint64_t>(1, kRewriteStep / grain()) * grain(); }
   /// The units of work for a part that has `bytes` bytes.
   std::vector<Unit> units(int part, uint64_t bytes) const;
@@ -101,7 +102,7 @@ class PrunedCodes : public TensorRewrite {
 /// Weights in BF16.
 class DequantizedWeights : public TensorRewrite {
  public:
-  /// `multipliers` has one global scale for each expert and must outlive this object.
+  /// `multipliers` has one global scale per expert and must outlive this object.
   DequantizedWeights(const Nvfp4Linear& module, const std::vector<float>& multipliers)
       : module_(module), multipliers_(multipliers) {}
   uint64_t grain() const override;
@@ -119,7 +120,7 @@ class DequantizedWeights : public TensorRewrite {
 /// Powers of two may also become E8M0. With `reciprocal`, F32 values become 1/x.
 class ConvertedScalars : public TensorRewrite {
  public:
-  /// `remembered_bits` are the bits of the float32 whose reciprocal the source stores; 0 if they are not
+  /// `remembered_bits` are the bits of the float32 whose reciprocal the source stores. 0 if they are not
   /// known.
   ConvertedScalars(size_t tensor, DType from, DType to, bool reciprocal, uint32_t remembered_bits = 0)
       : tensor_(tensor), from_(from), to_(to), reciprocal_(reciprocal), remembered_bits_(remembered_bits) {}
@@ -148,8 +149,8 @@ class ConstantScalar : public TensorRewrite {
   float value_;
 };
 
-/// A tensor outside all modules that change. It is copied byte for byte, with a check of block scales, or it
-/// is converted to another type, as KV scales are.
+/// A tensor outside of all modules that change. It is copied byte for byte, with a check of block scales, or
+/// it is converted to another type, as KV scales are.
 class KeptTensor : public Transformation {
  public:
   KeptTensor(size_t tensor, bool is_block_scale);
@@ -168,7 +169,7 @@ class KeptTensor : public Transformation {
   Json prove(Proof& proof) const override;
   Json entries(const Checkpoint& source, const Json& result, const std::vector<Json>& tensors) const override;
   std::string content(const Json& result, std::span<const Hash128> outputs) const override;
-  /// The conversion to another type; nullptr if the type stays.
+  /// The conversion to another type. Null if the type stays.
   const TensorRewrite* cast() const { return cast_ ? &cast_->rewrite : nullptr; }
 
  private:

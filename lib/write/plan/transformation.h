@@ -24,17 +24,17 @@ namespace twofour {
 class ReferenceCheckpoint;
 class Proof;
 
-/// How the promised memory is divided. Tests use other figures.
+/// The division of the promised memory. Tests use other figures.
 struct MemoryLimits {
-  /// Bytes for the buffers of all workers together. The rest of the promised 512 MiB is for names, headers
-  /// and the program.
+  /// The bytes for the buffers of all workers together. The rest of the promised 512 MiB is for names,
+  /// headers and the program.
   uint64_t buffers = 320u << 20;
-  /// Largest piece of an expert that a worker packs at once, in bytes. Source and result count together.
+  /// The largest piece of an expert that a worker packs at once, in bytes. Source and result count together.
   uint64_t piece = 64u << 20;
   /// Replaces `buffers` if statistics choose weights. The promise is then 2 GiB, and the statistics of a
   /// group come on top of it.
   uint64_t solving_buffers = 1536u << 20;
-  /// Number of weights, in whole rows, that a solver takes at once.
+  /// The number of weights, in whole rows, that a solver takes at once.
   int64_t solved_weights = 1 << 20;
 };
 
@@ -46,7 +46,7 @@ struct Compute {
 };
 
 /// The limits of a run whose solvers run on `compute`. A CUDA device takes more rows at once, since 32 rows
-/// occupy one multiprocessor. All tasks of one plan have the same limits, wherever they run.
+/// occupy one multiprocessor. All tasks of one plan have the same limits on any machine.
 inline MemoryLimits limits_for(const Compute& compute) {
   MemoryLimits limits;
   if (compute.device == Device::cuda) limits.solved_weights = 5 << 19;
@@ -56,7 +56,7 @@ inline MemoryLimits limits_for(const Compute& compute) {
 /// A piece of a transformation's work, which one thread does in one go.
 struct Unit {
   static constexpr int kAllParts = -1;  ///< the unit writes some bytes of each part
-  static constexpr int kNoPart = -2;    ///< the unit writes no part; it only adds to the result
+  static constexpr int kNoPart = -2;    ///< the unit writes no part, but only adds to the result
   uint64_t index = 0;                   ///< the transformation defines its meaning
   int part = kAllParts;                 ///< the only part that the unit writes, or kAllParts or kNoPart
   uint64_t begin = 0, end = 0;          ///< range of bytes of that part that the unit writes
@@ -79,8 +79,8 @@ class Sink {
   virtual void add_read(uint64_t bytes) = 0;
   /// True if the source was refused. Units then only look for further errors and write nothing.
   virtual bool only_checks() const = 0;
-  /// Refuses a block scale of a tensor of the source. `where` tells people its place: " row 3, block 7". Only
-  /// the first bad block scale of each tensor and expert is reported.
+  /// Refuses a block scale of a tensor of the source. `where` is its place, for people: " row 3, block 7".
+  /// Only the first bad block scale of each tensor and expert is reported.
   virtual void refuse_scale(size_t tensor, int64_t expert, const BadScale& bad, const std::string& where) = 0;
   /// Refuses the source.
   virtual void refuse(const std::string& problem) = 0;
@@ -94,7 +94,7 @@ class Worker {
   const Checkpoint& source;
   const Isa isa;
   const Compute compute;
-  const ReferenceCheckpoint* const kept;  ///< the checkpoint that results are compared with, or nullptr
+  const ReferenceCheckpoint* const kept;  ///< the checkpoint that results are compared with; may be null
 
   /// A buffer of the thread, valid until the next call.
   std::span<uint8_t> buffer(size_t bytes) {
@@ -120,11 +120,11 @@ class Work {
   virtual ~Work() = default;
   /// Does a unit. Several threads call this at once. Units begin in their order.
   virtual void run(const Unit& unit, Worker& worker, Sink& sink) = 0;
-  /// The result for twofour.json and for people, without the hashes of the parts. It is called after every
-  /// unit that writes part 0 or no part has run. It may refuse the source. Numbers do not change when they
+  /// The result for twofour.json and for people, without the hashes of the parts. It is called after all
+  /// units that write part 0 or no part have run. It may refuse the source. Numbers do not change when they
   /// are written as text and read back.
   virtual Json result(Sink&) { return nullptr; }
-  /// Wakes threads that wait for others in run(). Their run() then ends, either with Interrupted or because
+  /// Wakes threads that wait for others in run(). Then their run() ends, either with Interrupted or because
   /// the source was refused.
   virtual void stop() {}
   virtual void release() {}
@@ -149,7 +149,7 @@ class Transformation {
  public:
   virtual ~Transformation() = default;
 
-  /// The name of the output, as "model.layers.0.mlp.experts.w13".
+  /// The name of the output, such as "model.layers.0.mlp.experts.w13".
   virtual std::string name(const Checkpoint& source) const = 0;
   /// The tensors that it writes. Part p is tensor p of this list. Their offsets are not known yet.
   virtual std::vector<TensorInfo> outputs(const Checkpoint& source) const = 0;
@@ -160,9 +160,9 @@ class Transformation {
   virtual bool drop(size_t) { return false; }
   /// Its units of work, in the order of the bytes that they write.
   virtual std::vector<Unit> units(const Checkpoint& source) const = 0;
-  /// Size of the buffers of a thread that does a unit, in bytes.
+  /// The size of the buffers of a thread that does a unit, in bytes.
   virtual uint64_t worker_bytes() const { return 0; }
-  /// True if weights stay as they are. Its tensors are then listed as copied.
+  /// True if weights stay as they are. Then its tensors are listed as copied.
   virtual bool keeps() const { return false; }
 
   /// The decision on a part in one word ("v7", "copy"), for --dry-run. origin() names the source of the part.
@@ -178,21 +178,21 @@ class Transformation {
   /// result that Work::result() must have given. The definitions are in lib/prove/validate.
   virtual Json prove(Proof& proof) const = 0;
 
-  /// A result of the same form as that of Work::result(), but without figures. It serves to compute the size
-  /// of twofour.json. Null if there is no result.
+  /// A result of the same form as the result of Work::result(), but without figures. It serves to compute the
+  /// size of twofour.json. Null if there is no result.
   virtual Json empty_result() const { return nullptr; }
   /// Throws Error or Json::exception if `result` is not a value that Work::result() can return.
   virtual void check_result(const Json& result) const {
     if (!result.is_null()) throw Error("expected no result of a tensor that is kept, found one");
   }
   /// Its entries under "modules" of twofour.json, or under "copied" if keeps(). `tensors` has an entry for
-  /// each part. `result` is what Work::result() returned.
+  /// each part. `result` is the return value of Work::result().
   virtual Json entries(const Checkpoint& source, const Json& result,
                        const std::vector<Json>& tensors) const = 0;
   /// A text that identifies the bytes that it read, by hashes and scales.
   virtual std::string content(const Json& result, std::span<const Hash128> outputs) const = 0;
-  /// A scale of the source that decides the output: its tensor, and the float32 bits that planning read. The
-  /// bits are absent if the work finds the scale. stored_scales() has the order of its entries.
+  /// A scale of the source that decides the output. It has its tensor, and the float32 bits that planning
+  /// read. The bits are absent if the work finds the scale. stored_scales() has the order of its entries.
   struct StoredScale {
     size_t tensor;
     std::optional<uint32_t> bits;
@@ -201,9 +201,9 @@ class Transformation {
   /// A report for people. It is empty if weights stay as they are.
   virtual std::vector<ModuleReport> report(const Checkpoint&, const Json&) const { return {}; }
 
-  /// How its tensors, as any loader reads them, are compared with the source's. Layers are run from both.
-  /// Weights may differ by a relative `tolerance`; lossy conversions have none, which stands for infinity.
-  /// value_comparison() is nothing if the tensors are not compared, since the conversion has figures of its
+  /// The comparison of its tensors, as any loader reads them, with the source's. Layers are run from both.
+  /// Weights may differ by a relative `tolerance`. Lossy conversions have none, which stands for infinity.
+  /// value_comparison() is empty if the tensors are not compared, since the conversion has figures of its
   /// own.
   struct ValueComparison {
     std::optional<double> tolerance;

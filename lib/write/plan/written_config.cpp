@@ -70,7 +70,7 @@ void WrittenConfig::add(std::string module, size_t weight, const Scheme& scheme,
 void WrittenConfig::add_kept(const Linear& m) {
   const Scheme scheme = scheme_of(source_, m);
   const bool quantized = m.format->coded;
-  // Only groups of the source describe activations; tensors do not.
+  // Only groups of the source describe activations, not tensors.
   if (quantized && dialect_ != nullptr && source_dialect(source_) == dialect_ &&
       dialect_->name == "compressed-tensors") {
     if (!groups_) groups_.emplace(source_quantization(source_));
@@ -157,7 +157,7 @@ ConfigEntries WrittenConfig::entries() {
 ConfigEntries WrittenConfig::checked(ConfigEntries entries) {
   if (dialect_->settings != nullptr) entries.settings = dialect_->settings(model_);
   for (const std::string& conflict : find_lookup_conflicts(model_, entries)) {
-    // No engine reads the source of layouts, so its draft may have another format.
+    // No engine reads the source of layouts, so its draft may have a different format.
     const bool odd_draft =
         is_for_layouts() && is_draft_expert(conflict.substr(0, conflict.find(": ")), layers_);
     if (!odd_draft) problems_.add(conflict);

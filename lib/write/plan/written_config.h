@@ -6,28 +6,28 @@
 
 #include "lib/base/findings/finding.h"
 #include "lib/base/findings/problems.h"
-#include "lib/recipe/words/rule_words.h"
+#include "lib/recipe/settings/rule_settings.h"
 #include "lib/source/checkpoint/checkpoint.h"
+#include "lib/source/checkpoint/configured_quantization.h"
 #include "lib/source/checkpoint/linears.h"
-#include "lib/source/checkpoint/quantization_said.h"
 #include "lib/source/dialects/output_dialect.h"
 #include "lib/write/plan/plan.h"
 
 namespace twofour {
 
-/// What reads the output: engines, or layouts that are packed from it. For layouts, FP8 scales that stay keep
-/// their type, and drafts keep their format.
+/// The reader of the output: an engine, or the packer of a layout. A packer's input keeps the types of FP8
+/// scales and the formats of drafts.
 enum class ReadBy { kEngines, kLayouts };
 
-/// The configuration of the output. Rules add to it. Tensors that no rule took add to it as well.
+/// The configuration of the output. Rules, and tensors that no rule took, add to it.
 class WrittenConfig {
  public:
   WrittenConfig(const Checkpoint& source, Author author, ReadBy reader, Findings& findings,
                 Problems& problems);
 
-  /// The dialect of the whole output, or nullptr before a rule has chosen it.
+  /// The dialect of the whole output. Null before a rule has chosen it.
   const OutputDialect* dialect() const { return dialect_; }
-  /// Throws Error if another rule chose another dialect.
+  /// Throws Error if another rule chose a different dialect.
   void set_dialect(const OutputDialect& dialect);
   bool is_for_layouts() const { return reader_ == ReadBy::kLayouts; }
 
@@ -37,13 +37,13 @@ class WrittenConfig {
   /// Adds a linear of the output. `weight` is the source's tensor with its weights. `scheme` is a scheme of
   /// floats if the linear is not quantized.
   void add(std::string module, size_t weight, const Scheme& scheme);
-  /// Adds a linear that keeps its format. It keeps the source's own entry if the dialect of the source is
-  /// that of the output.
+  /// Adds a linear that keeps its format. It keeps the source's own entry if source and output have the same
+  /// dialect.
   void add_kept(const Linear& linear);
   bool has(size_t weight) const { return described_[weight]; }
   /// Adds a glob or name of modules that stay unquantized. It is for modules that are not linears.
   void leave(std::string module) { left_.push_back(std::move(module)); }
-  /// The schemes of the quantized routed experts that were added, without those of drafts.
+  /// The schemes of the quantized routed experts that were added, without drafts' schemes.
   std::vector<Scheme> expert_schemes() const;
 
   /// Suggests the source's entries after translation. They are written if every engine, reading them, finds
@@ -55,7 +55,7 @@ class WrittenConfig {
   void add_layout(LayoutGroup group);
   /// Notes that the source's configuration also describes the output.
   void keep() { is_kept_ = true; }
-  /// Notes that no linear of the output is quantized, and that the texts of set_texts() say so.
+  /// Notes that no linear of the output is quantized, and that the texts of set_texts() state this.
   void quantize_nothing() { quantizes_nothing_ = true; }
 
  private:
@@ -81,8 +81,8 @@ class WrittenConfig {
   const OutputDialect* dialect_ = nullptr;
   WrittenModel model_;
   std::vector<Scheme> schemes_;         ///< the schemes of model_.entries, in the same order
-  std::vector<bool> described_;         ///< by index of the weights' tensor: a linear with these weights was
-                                        ///< added
+  std::vector<bool> described_;         ///< by index of the weights' tensor; true if a linear with these
+                                        ///< weights was added
   std::optional<SourceGroups> groups_;  ///< the groups of the source's own configuration
   std::vector<std::string> left_;
   std::vector<LayoutGroup> layouts_;

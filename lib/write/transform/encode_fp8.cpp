@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMxBlock = kMxGroup;
 
-/// The tiles of a matrix [rows, k]: `down` rows of tiles, `across` tiles in each.
+/// The tiles of a matrix [rows, k]. There are `down` rows of `across` tiles.
 struct TileGrid {
   int64_t rows, cols;  ///< size of a tile
   size_t down, across;
@@ -28,8 +28,8 @@ struct TileGrid {
   size_t first(int64_t n) const { return static_cast<size_t>(n / rows) * across; }
 };
 
-/// Calls f(tile, begin, end) for each part of a row that is in one tile. The row has `row_size` elements; a
-/// tile has `width` elements of it.
+/// Calls f(tile, begin, end) for each part of a row that is in one tile. The row has `row_size` elements, and
+/// a tile has `width` elements of it.
 template <class F>
 void for_each_part(size_t first_tile, size_t row_size, size_t width, F&& f) {
   for (size_t begin = 0, tile = first_tile; begin < row_size; begin += width, ++tile) {

@@ -14,9 +14,9 @@ struct GroupEncoding {
   std::vector<EncodedResult> results = {};
 };
 
-/// Encodes groups, and adds the bytes that were read to `progress`. As many groups are encoded at a time as
-/// the promised memory has room for. Throws Error with the problems of all groups. The number of threads does
-/// not change the results.
+/// Encodes groups, and adds the bytes that were read to `progress`. Encodes as many groups at a time as the
+/// promised memory has room for. Throws Error with the problems of all groups. The number of threads does not
+/// change the results.
 void encode_groups(const Checkpoint& source, const std::vector<GroupEncoding*>& groups, int jobs,
                    Compute compute, Progress& progress);
 

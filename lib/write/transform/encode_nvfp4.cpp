@@ -239,7 +239,7 @@ void restore_negative_zeros(std::span<const float> weights, std::span<uint8_t> c
 }
 
 bool is_overflow(const QuantizeRule& quantize, const MatrixScale& scale) {
-  // For magnitudes of 2688 or 1536, 1 is the correct global scale.
+  // The correct global scale is 1 for magnitudes of 2688 or 1536.
   return divides(quantize.arithmetic) && scale.global.stored == 1 && scale.global.amax < 1024 &&
          scale.zero_block == quantize.zero_block;
 }

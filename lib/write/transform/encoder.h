@@ -40,8 +40,8 @@ MatrixScale shared_scale(const EncodeRule& rule, const QuantizeRule& quantize, f
 std::optional<MatrixScale> kept_scale(const EncodeRule& rule, const QuantizeRule& quantize,
                                       const FixedGlobalScales& kept, const std::string& name);
 
-/// Gives codes of weights that are -0 their sign. Producers drop this sign. Only a checkpoint that was
-/// quantized before has such weights. `codes` holds two codes to a byte.
+/// Restores the sign of codes for weights that are -0. Producers drop this sign. Only a checkpoint that was
+/// quantized before has such weights. `codes` holds two codes per byte.
 void restore_negative_zeros(std::span<const float> weights, std::span<uint8_t> codes);
 
 /// True if compressed-tensors' arithmetic stores 1 since the correct value exceeds the range of the weights'
@@ -49,8 +49,8 @@ void restore_negative_zeros(std::span<const float> weights, std::span<uint8_t> c
 bool is_overflow(const QuantizeRule& quantize, const MatrixScale& scale);
 
 /// Quantizes groups of matrices in bounded memory, one row block after the other. The first pass finds the
-/// largest magnitudes; the second computes the bytes. A group with only one row block is read once. For
-/// layouts, single rows of a group can be quantized as well. Each thread needs its own encoder.
+/// largest magnitudes, and the second computes the bytes. A group with only one row block is read once. For
+/// layouts, single rows of a group can be quantized, too. Each thread needs its own encoder.
 class Encoder : public RowQuantizer {
  public:
   explicit Encoder(const Worker& worker)
@@ -80,12 +80,12 @@ class Encoder : public RowQuantizer {
   /// A tile of FP8 weights, which share one scale.
   struct Tile {
     float amax = 0;           ///< largest magnitude
-    float product = 0;        ///< for sources in NVFP4: largest magnitude without the global scale
+    float product = 0;        ///< for sources in NVFP4, largest magnitude without the global scale
     Mxfp4Range range;         ///< for sources in MXFP4
     float scale = 0;          ///< the scale that is written
     bool is_inexact = false;  ///< true if a value was rounded
   };
-  /// What the first pass over a matrix found.
+  /// The results of the first pass over a matrix.
   struct Survey {
     float amax = 0;
     TargetExtent targets;     ///< set if statistics have targets
@@ -106,8 +106,8 @@ class Encoder : public RowQuantizer {
   /// four-bit sources.
   template <class F>
   void for_each_row_block(F&& f);
-  /// Calls f(matrix, row, stored) for the row blocks of each matrix, in order. It is for four-bit sources
-  /// only.
+  /// Calls f(matrix, row, stored) for the row blocks of each matrix, in order. It is only for four-bit
+  /// sources.
   template <class F>
   void for_each_stored_block(F&& f);
   std::span<const float> read(const Linear& module, int64_t expert, int64_t begin, int64_t end);
@@ -130,7 +130,7 @@ class Encoder : public RowQuantizer {
   // --- encoder.cpp ---
   void begin(const QuantizedGroup& group);
   void survey_all(Results& results);
-  /// Refuses targets that are unreasonable, and warns of targets that are larger than the weights.
+  /// Adds problems for targets that are unreasonable, and warns of targets that are larger than the weights.
   void check_targets(Results& results) const;
   bool is_from(WeightFormat format) const;
   /// True if scales are chosen so that values of four-bit sources stay the same.
@@ -144,7 +144,7 @@ class Encoder : public RowQuantizer {
   void write_bias(const EncodedMatrix& matrix, const Write& write);
 
   // --- encode_nvfp4.cpp ---
-  /// Notes in `results` where casting the group from MXFP4 loses values, according to the exponents of its
+  /// Notes in `results` the values that casting the group from MXFP4 loses, according to the exponents of its
   /// blocks. Returns false if the loss is refused.
   bool can_cast_to_nvfp4(Results& results) const;
   void choose_global_scales(Results& results);
@@ -152,7 +152,7 @@ class Encoder : public RowQuantizer {
                           EncodedResult& result) const;
   /// True if statistics solve a matrix, and its global scale allows that.
   bool is_solved(const EncodedMatrix& matrix, const MatrixScale& scale) const;
-  /// The target that the codes of rows approximate: the weights, or the target that the statistics have.
+  /// The target that the codes of rows approximate: the weights, or the target of the statistics.
   std::span<const float> target_of(const EncodedMatrix& matrix, int64_t row, std::span<const float> rows);
   void encode_solved(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
                      std::span<const float> rows, const Write& write, EncodedResult& result);

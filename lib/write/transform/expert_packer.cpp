@@ -47,7 +47,7 @@ void note_first_bad(const uint8_t* scales, int64_t rows, int64_t groups, int64_t
   }
 }
 
-/// The rows of `s` among rows [r0, r0 + rows) of the module: the first of them and their number.
+/// The rows of `s` among rows [r0, r0 + rows) of the module, as the first row and their number.
 std::pair<int64_t, int64_t> rows_within(const SourceRows& s, int64_t r0, int64_t rows) {
   const int64_t begin = std::max<int64_t>(0, (r0 - s.first + s.step - 1) / s.step);
   const int64_t end =
@@ -204,7 +204,7 @@ void ExpertPacker::prepare_parts(const LayoutMatrix& matrix, const Piece& piece)
       part_pointers_.push_back(buffer(storage_[static_cast<size_t>(p)], bytes));
       parts_.push_back({part_pointers_.back(), bytes});
     }
-    // Packers do not write padding, and the buffer still has the bytes of another expert.
+    // Packers do not write padding, and the buffer may still have the bytes of another expert.
     const Part last = L::part(L::part_count - 1, piece_shape(target, piece));
     const bool padded =
         layout_bytes<L>(piece_shape(target, piece)) != unpadded_bytes<L>(piece_shape(target, piece));

@@ -13,10 +13,10 @@
 
 namespace twofour {
 
-/// How the block scales of a source change when its global scale is folded into a larger one. The figures are
+/// The change of a source's block scales if its global scale is folded into a larger one. The figures are
 /// exact integers.
 struct FoldLoss {
-  /// For each block scale byte, the sum of (2 x)^2 over the values x of its codes.
+  /// The sum of (2 x)^2 over the values x of the codes of each block scale byte.
   std::array<uint64_t, 256> energy{};
   uint64_t changed = 0;  ///< number of block scales that are no longer exactly s * g_own / g
   FoldLoss& operator+=(const FoldLoss& other);
@@ -31,8 +31,8 @@ struct SourceResult {
   uint8_t first_bad_scale = 0;
 };
 
-/// For each block scale byte s, its value after folding: s * (own / folded), computed in float32 and rounded
-/// to the nearest E4M3, ties to even.
+/// The value of each block scale byte s after folding. It is s * (own / folded), computed in float32 and
+/// rounded to the nearest E4M3, ties to even.
 std::array<uint8_t, 256> fold_table(float own, float folded);
 
 /// Reads experts of matrices from the source by bounded reads, and packs them. All experts share its buffers.
@@ -43,14 +43,14 @@ class ExpertPacker {
 
   /// Packs a piece of expert `e` and adds to `results`, which has one entry for each source of the expert.
   void pack(const LayoutMatrix& matrix, int64_t e, const Piece& piece, std::span<SourceResult> results);
-  /// Checks block scales and does nothing else.
+  /// Only checks block scales.
   void check(const LayoutMatrix& matrix, int64_t e, std::span<SourceResult> results);
-  /// Hashes the expert's slices and does nothing else.
+  /// Only hashes the expert's slices.
   void hash(const LayoutMatrix& matrix, int64_t e, std::span<SourceResult> results);
 
   /// Part p of the piece that was packed last. It is valid until the next call.
   std::span<const uint8_t> part(int p) const { return parts_[static_cast<size_t>(p)]; }
-  /// Number of bytes read from the source since construction.
+  /// The number of bytes read from the source since construction.
   uint64_t bytes_read() const { return bytes_read_; }
 
  private:
@@ -64,7 +64,7 @@ class ExpertPacker {
   void load(const Nvfp4Linear& m, int64_t expert, RowBlock& row_block);
   SourceResult hash_computed(const Nvfp4Linear& m, const Tiling& tiling);
   void load_k_outer(const Nvfp4Linear& m, int64_t expert, const RowBlock& row_block, uint8_t* to);
-  /// The rows of a source in a row block, and the index of the first of them in the piece.
+  /// The rows of a source in a row block, and the index of the first row in the piece.
   static std::pair<DenseRows, int64_t> rows_of(const OutputMatrix& target, size_t source, const Piece& piece,
                                                const RowBlock& row_block);
   void pack_row_block(const LayoutMatrix& matrix, size_t source, const Piece& piece,

@@ -15,8 +15,8 @@
 namespace twofour {
 
 /// Solves rows of matrices by the statistics of their inputs. Preparing an entry is slow, so the two entries
-/// that were used last stay cached. Two suffice: gate and up of an expert share one entry, down has another.
-/// Each thread needs its own solver.
+/// that were used last stay cached. Two suffice, because gate and up of an expert share one entry, and down
+/// has another. Each thread needs its own solver.
 class MatrixSolver {
  public:
   explicit MatrixSolver(const Compute& compute) : compute_(compute) {}
@@ -25,7 +25,7 @@ class MatrixSolver {
   void begin(const EncodeRule& rule, const EncodedMatrix& matrix);
   /// True if the target of the matrix differs from its weights.
   bool has_target() const { return matrix_->solving.target_offset.has_value(); }
-  /// Turns the rows that begin with row `row` into their target: W + 0.5 C (H + lambda I)^-1.
+  /// Turns the rows that begin with row `row` into their target W + 0.5 C (H + lambda I)^-1.
   void aim(int64_t row, std::span<float> weights);
   /// Finds codes [rows, k/2] and block scales [rows, k/16] of rows under a given global scale. `mask` is
   /// [rows, k] or empty.
@@ -52,7 +52,7 @@ class MatrixSolver {
       double unit = 1;
       void read(std::vector<float> from, int64_t k);
     };
-    Mean mean;                    ///< of x x', [k, k]; for kDiagonal of x^2, [k]
+    Mean mean;                    ///< of x x' [k, k]; for kDiagonal, of x^2 [k]
     Mean heldout;                 ///< over held-out tokens, [k, k] or [k]; may be empty
     Mean fisher;                  ///< of e x x', [k, k]; may be empty
     std::vector<float> diagonal;  ///< weights of squares, for kDiagonal without sweeps

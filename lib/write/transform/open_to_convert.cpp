@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "formats/error.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/write/transform/encoder.h"
 
 namespace twofour {

@@ -7,10 +7,10 @@
 namespace twofour {
 
 /// Makes encoders for checkpoints from which layouts are packed. They quantize rows by the kernels and
-/// arithmetic of Encoder. `compute` is what solves whole groups.
+/// arithmetic of Encoder. `compute` solves whole groups.
 MakeRowQuantizer row_encoders(const Compute& compute = {best_isa()});
 
-/// Opens the source of a conversion by open_source(). Linears appear quantized as layouts need them. Solvers
+/// Opens the source of a conversion by open_source(). Linears appear quantized if layouts need that. Solvers
 /// share the threads of `compute`.
 QuantizedSource open_to_pack(const std::filesystem::path& path, const Recipe& recipe, Io io = Io::kCached,
                              const MemoryLimits& limits = {}, const Compute& compute = {best_isa()});

@@ -166,14 +166,14 @@ class LayoutWork : public Work {
 
   void check_fold(size_t i, const Quality& quality, Sink& sink) const {
     const double error = std::sqrt(quality.fold_error / quality.fold_energy);
-    if (matrix_.fold_word.empty() || !(error > LayoutMatrix::kMostFoldError)) return;
+    if (matrix_.fold_name.empty() || !(error > LayoutMatrix::kMostFoldError)) return;
     const Nvfp4Linear& m = source_.load()->nvfp4_modules()[matrix_.target.sources[i].module];
     sink.refuse(fmt::format(
         "{}: expected a global scale that folds into its pair's ({}) with a change of at most {:.0f} % of "
         "the "
         "weights in relative norm, found {} and {:.3g} %; requantize it, or use {}",
         source_.load()->where(m.global_scale), matrix_.scales.folded[i / matrix_.target.sources_per_expert],
-        100 * LayoutMatrix::kMostFoldError, matrix_.scales.own[i], 100 * error, matrix_.fold_word));
+        100 * LayoutMatrix::kMostFoldError, matrix_.scales.own[i], 100 * error, matrix_.fold_name));
   }
 
   const LayoutMatrix& matrix_;

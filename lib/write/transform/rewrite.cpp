@@ -24,7 +24,7 @@
 namespace twofour {
 namespace {
 
-/// Number of outputs whose inputs are interleaved byte by byte. The sixteen inputs of a block are adjacent.
+/// The outputs whose inputs are interleaved byte by byte. The sixteen inputs of a block are adjacent.
 int64_t block_width(const Nvfp4Linear& m) { return m.k_outer ? m.n : 1; }
 
 float scalar_to_float(DType dtype, const uint8_t* from) {
@@ -75,7 +75,7 @@ std::optional<BadScale> find_bad_scale(uint64_t begin, std::span<const uint8_t> 
   return BadScale{begin + static_cast<uint64_t>(at - scales.begin()), *at};
 }
 
-/// 6 * 448, the product of the largest code and the largest block scale.
+/// The product of the largest code and the largest block scale, 6 * 448.
 constexpr float kLargestNvfp4 = 2688.0f;
 
 /// Throws Error if BF16 weights of a module are not finite. The range begins at element `first`.

@@ -151,8 +151,8 @@ class StackWork : public Work {
 
   const StackedExperts& all_;
   const ExpertStack& stack_;
-  std::vector<Hash128> hashes_;  ///< hashes of weights in float32: one for each unit of rows; for columns,
-                                 ///< one for each expert
+  std::vector<Hash128> hashes_;  ///< hashes of weights in float32: one per unit of rows; for columns, one per
+                                 ///< expert
 };
 
 }  // namespace

@@ -10,9 +10,9 @@ namespace twofour {
 /// The linears of a rule that are computed before its layout packs them. Earlier rules take none of them.
 struct ComputedLinears {
   /// Linears that are not NVFP4. Linears that a rule names are always in this list. The default set adds its
-  /// linears only if it has no NVFP4 at all, and without those that producers leave in floats.
+  /// linears only if it has no NVFP4 at all, and without the linears that producers leave in floats.
   std::vector<size_t> to_quantize;
-  /// NVFP4 linears that the rule prunes by masks, or by statistics that have tokens of them.
+  /// NVFP4 linears that the rule prunes by masks, or by statistics that have tokens for them.
   std::vector<size_t> to_prune;
   size_t without_statistics = 0;  ///< number of NVFP4 linears that are pruned by magnitude although the rule
                                   ///< has statistics

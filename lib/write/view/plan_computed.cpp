@@ -9,7 +9,7 @@
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
 #include "lib/base/names/pattern.h"
-#include "lib/recipe/words/rule_words.h"
+#include "lib/recipe/settings/rule_settings.h"
 #include "lib/source/checkpoint/quantization_config.h"
 #include "lib/source/checkpoint/weight_terms.h"
 #include "lib/source/dialects/output_dialect.h"
@@ -65,7 +65,7 @@ constexpr const char* kDefaultDialect = "modelopt";
 
 /// Copies the settings that choose weights. If statistics or masks choose weights, the layout's pattern
 /// applies to the weights that it packs.
-void take_solving_words(const Rule& rule, Rule& to) {
+void take_solving_settings(const Rule& rule, Rule& to) {
   to.method = rule.method;
   to.sweeps = rule.sweeps;
   to.shrink = rule.shrink;
@@ -96,7 +96,7 @@ Rule quantizing_rule(const Rule& rule, std::string dialect, const std::vector<Li
   all.selection = {};
   all.fold = {};
   all.label = {};
-  take_solving_words(rule, all);
+  take_solving_settings(rule, all);
   complete_quantize_words(all);
   select(linears, chosen, all);
   return all;
@@ -137,7 +137,7 @@ std::vector<Rule> quantizing_rules(const Recipe& recipe, const std::string& dial
     if (chosen[r].to_quantize.empty()) continue;
     Rule rule = quantizing_rule(recipe.rules[r], dialect, linears, chosen[r].to_quantize);
     const auto same =
-        std::find_if(rules.begin(), rules.end(), [&](const Rule& x) { return same_words(x, rule); });
+        std::find_if(rules.begin(), rules.end(), [&](const Rule& x) { return same_settings(x, rule); });
     if (same == rules.end()) {
       rules.push_back(std::move(rule));
       continue;
@@ -157,7 +157,7 @@ void plan_pruned_in_place(const Recipe& recipe, const std::vector<Linear>& linea
     if (chosen[r].to_prune.empty()) continue;
     Rule rule{.to = "prune"};
     rule.zero_block = recipe.rules[r].zero_block;
-    take_solving_words(recipe.rules[r], rule);
+    take_solving_settings(recipe.rules[r], rule);
     std::vector<size_t> modules;
     for (const size_t i : chosen[r].to_prune) modules.push_back(*linears[i].nvfp4);
     plan_pruned_groups(rule, modules, true, planner);
@@ -169,7 +169,7 @@ void plan_pruned_in_place(const Recipe& recipe, const std::vector<Linear>& linea
 std::optional<ComputedPlan> plan_computed(const Checkpoint& c, const Recipe& recipe,
                                           const MemoryLimits& limits) {
   if (std::none_of(recipe.rules.begin(), recipe.rules.end(), makes_layout)) return std::nullopt;
-  Problems ignored;  // problems of linears that are not chosen; planning finds those of the chosen ones
+  Problems ignored;  // problems of linears that are not chosen; planning finds the problems of chosen linears
   const std::vector<Linear> linears = find_weight_modules(c, ignored);
   const auto chosen = choose_computed(c, linears, recipe);
   if (std::all_of(chosen.begin(), chosen.end(), [](auto& of_rule) { return of_rule.empty(); }))

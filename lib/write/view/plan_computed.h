@@ -21,8 +21,8 @@ struct ComputedPlan {
   bool quantizes = false;         ///< number formats change
 };
 
-/// Plans the computed linears. Returns nothing if the rules need none. `source` must outlive the plan. Throws
-/// Error if a linear cannot be computed.
+/// Plans the computed linears. Empty if the rules need none. `source` must outlive the plan. Throws Error if
+/// a linear cannot be computed.
 std::optional<ComputedPlan> plan_computed(const Checkpoint& source, const Recipe& recipe,
                                           const MemoryLimits& limits = {});
 

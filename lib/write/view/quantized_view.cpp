@@ -29,7 +29,7 @@ class QuantizedView : public TensorSource {
     TensorInfo info;
     uint32_t shard;
     size_t stored = 0;  ///< index in the source, if the tensor is stored there
-    // If it is not stored, the view makes it in one of these two ways:
+    // A tensor that is not stored is made in one of these two ways:
     const TensorRewrite* rewrite = nullptr;
     const QuantizedGroup* group = nullptr;
     size_t number = 0, matrix = 0;  ///< index of the group, and of the matrix in the group
@@ -306,7 +306,7 @@ void QuantizedView::read_bias(const Tensor& t, uint64_t offset, std::span<uint8_
   std::copy_n(own.begin() + static_cast<int64_t>(offset), out.size(), out.begin());
 }
 
-/// A config file of the plan, or null if none is written.
+/// A config file of the plan. Null if none is written.
 Json planned_json(const std::map<std::string, std::string>& texts, const char* name) {
   const auto at = texts.find(name);
   return at == texts.end() ? Json(nullptr) : parse_json(name, at->second);

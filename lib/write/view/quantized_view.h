@@ -17,7 +17,7 @@ namespace twofour {
 /// Figures that all rows of a group of NVFP4 matrices share. A pass over all rows finds them.
 struct GroupScale {
   float amax = 0;               ///< largest magnitude
-  std::optional<int> exponent;  ///< for MXFP4 that NVFP4 can hold without loss: the global scale is
+  std::optional<int> exponent;  ///< for MXFP4 that NVFP4 can hold without loss; the global scale is
                                 ///< 2^exponent
   float written = 0;            ///< the global scale as the dialect stores it
   Findings findings = {};       ///< notes on the group, for people
@@ -55,22 +55,22 @@ using MakeRowQuantizer = std::function<std::unique_ptr<RowQuantizer>(const Check
 /// The result of open_quantized().
 struct QuantizedSource {
   Checkpoint shown;
-  /// The computed linears of `shown`, for callers that compute them themselves; null if there are none.
+  /// The computed linears of `shown`, for callers that compute them themselves. Null if there are none.
   std::shared_ptr<const ComputedPlan> computed = {};
   const Checkpoint* stored = nullptr;  ///< the checkpoint from which `shown` is computed, and which `shown`
                                        ///< owns
 };
 
-/// Returns a checkpoint as rules for layouts need it.
+/// Returns a checkpoint in the form that rules for layouts need.
 /// Linears that the rules take and that are not NVFP4 appear quantized by the rule's settings. They are
-/// quantized when they are read. For these linears the view equals the output of `quantize`: stacks are taken
-/// apart, other quantized linears have the dialect's spelling, and config.json and hf_quant_config.json
+/// quantized when they are read. For these linears, the view equals the output of `quantize`. Stacks are
+/// taken apart, other quantized linears have the dialect's spelling, and config.json and hf_quant_config.json
 /// describe both. The dialect is the recipe's. If the recipe has none, it is ModelOpt's, or the source's own
 /// if only that can describe the rest.
 /// NVFP4 that a rule for a sparse layout prunes by statistics or masks appears pruned, under its own names. A
 /// source without any such linears is returned as it is.
 /// Reads only headers and config. Throws Error if a linear cannot be quantized. Groups that are quantized as
-/// a whole share `threads`. As many of them run at a time as the limits have room for.
+/// a whole share `threads`. As many groups run at a time as the limits have room for.
 QuantizedSource open_quantized(Checkpoint source, const Recipe& recipe, const MakeRowQuantizer& make,
                                const MemoryLimits& limits = {}, int threads = 1);
 

@@ -15,7 +15,7 @@
 namespace twofour {
 
 /// True if statistics or masks choose weights of a group. Such a group is quantized as a whole, so that data
-/// which its matrices share is prepared once.
+/// that its matrices share is prepared once.
 inline bool is_solved(const QuantizedGroup& group) {
   return group.encode_rule().statistics != nullptr || group.encode_rule().masks != nullptr;
 }
@@ -25,8 +25,8 @@ inline bool is_solved(const QuantizedGroup& group) {
 class SolvedGroups {
  public:
   SolvedGroups(const Checkpoint& source, const MakeRowQuantizer& make) : source_(source), make_(make) {}
-  /// Sets how many groups are quantized at a time, and the number of threads for each. The default is one
-  /// group on one thread.
+  /// Sets the number of groups that are quantized at a time, and the number of threads for each. The default
+  /// is one group on one thread.
   void set_solvers(int count, int threads_each);
   /// The group with this number. Throws Error if it cannot be quantized.
   std::shared_ptr<const QuantizedRows> of(size_t number, const QuantizedGroup& group);
@@ -35,10 +35,10 @@ class SolvedGroups {
   Findings findings() const;
 
  private:
-  /// Limit in bytes for cached groups. It does not apply while at most two groups, or one for each solver,
-  /// are cached. Each worker packs one more group.
+  /// The limit in bytes for cached groups. It does not apply while at most two groups, or one per solver, are
+  /// cached. Each worker packs one more group.
   static constexpr uint64_t kMostBytes = 512 << 20;
-  // Callers of these two hold the lock.
+  // Callers of these two functions hold the lock.
   void hold(size_t number, std::shared_ptr<const QuantizedRows> rows);
   void take_results(size_t number, const QuantizedGroup& group, QuantizedRows& rows);
 

@@ -497,8 +497,8 @@ TEST_CASE("what does not fit is refused and leaves nothing") {
   Tensors deep = model;
   add_bf16(deep, "mtp.layers.1.norm.weight", {32}, 1);
   refused(deep, config, "mtp.layers.1.*", "expected draft layers 0 to 1 in the result, found no 0");
-  Tensors unsaid = draft_of("mtp.layers", "modelopt");
-  refused(unsaid, R"({"mtp_num_hidden_layers": 1})", "mtp", "expected its config to say how");
+  Tensors unconfigured = draft_of("mtp.layers", "modelopt");
+  refused(unconfigured, R"({"mtp_num_hidden_layers": 1})", "mtp", "expected its config to say how");
   Tensors uncounted = draft_of("mtp.layers", "");
   fs::remove_all(base);
   write_checkpoint(base, {model}, R"({"num_hidden_layers": 2, "quantization_config": )" + kModelOpt + "}");

@@ -57,7 +57,10 @@ std::vector<Fault> module_faults() {
       {"gate-up-shape", "half of up",
        [](Save& s, Random&) {
          for (int e = 0; e < 8; ++e) halve_module(s, fmt::format("{}mlp.experts.{}.up_proj", kLayer0, e));
-         s.edit("config.json", [](Json& j) { j["model_type"] = "some_model"; });  // of no known family
+         s.edit("config.json", [](Json& j) {  // of no known family
+           j["model_type"] = "some_model";
+           j["architectures"] = Json::array({"SomeModelForCausalLM"});
+         });
        }},
       {"experts-missing", "a matrix", [](Save& s, Random& r) { s.erase_below(expert(r, "down_proj.")); }},
       {"experts-missing", "a whole one", [](Save& s, Random& r) { s.erase_below(expert(r, "")); }},
@@ -103,6 +106,7 @@ std::vector<Fault> module_faults() {
          s.edit("config.json", [](Json& j) {
            j.erase("num_experts_per_tok");
            j["model_type"] = "anthill";
+           j["architectures"] = Json::array({"AnthillForCausalLM"});
          });
        }},
       {"odd-setting", "half an expert",

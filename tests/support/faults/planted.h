@@ -34,6 +34,11 @@ enum class Base {
   kQwenRow,    ///< qwen3_5, compressed-tensors: FP8 by row, NVFP4 MLPs, a draft
   kNemotron,   ///< nemotron_h, ModelOpt: NVFP4 experts without gate, FP8 mamba, a latent projection, a draft
   kInt4,       ///< kimi_k2, compressed-tensors: INT4 experts in groups of 32
+  kGlm,        ///< glm_moe_dsa, ModelOpt: indexes of tokens in some layers, a draft behind the last, 640 rows
+  kV4,         ///< deepseek_v4, MXFP4 experts: compressors, tables of experts, a draft of its own
+  kM3,         ///< minimax_m3_vl, ModelOpt: sparse attention by lists, a draft, a tower with a projector
+  kK3,         ///< kimi_k3, MXFP4 experts: linear attention, a tower with a projector
+  kFlash,      ///< qwen4_exp, ModelOpt: residual streams, a table of n-grams, a draft, a tower
   kUnknown,    ///< kLlama under a model_type that no table has
   kV7,         ///< an artifact of kTiny
   kG8,         ///< another one
@@ -77,6 +82,8 @@ std::vector<Planted> planted_formats();
 std::vector<Planted> planted_siblings();
 std::vector<Planted> planted_content();
 std::vector<Planted> planted_files();
+std::vector<Planted> planted_parts();
+std::vector<Planted> planted_tokens();
 std::vector<Planted> held_out_config();
 std::vector<Planted> held_out_weights();
 

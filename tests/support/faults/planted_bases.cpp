@@ -30,6 +30,11 @@ constexpr Clause kClauses[] = {
     {"1.15", "tensors that a family cannot have"},
     {"1.16", "tensors that a family must have"},
     {"1.17", "unknown families"},
+    {"1.18", "experts of a whole layer"},
+    {"1.19", "indexes, compressors, drafts, tables"},
+    {"1.20", "towers"},
+    {"1.21", "names"},
+    {"1.22", "settings"},
     {"2.1", "method and algorithm"},
     {"2.2", "format, bits, type, symmetry, strategy"},
     {"2.3", "group size"},
@@ -63,6 +68,9 @@ constexpr Clause kClauses[] = {
     {"5.2", "files of another kind"},
     {"5.3", "unfinished downloads"},
     {"5.4", "one cause, many consequences"},
+    {"6.1", "tokens"},
+    {"6.2", "chat templates"},
+    {"6.3", "generation"},
 };
 
 SynthOptions shape(const char* name, int64_t layers, const char* dialect = "", bool small = true) {
@@ -161,6 +169,16 @@ Save make_base(Base base) {
       return synthesize(shape("nemotron-3-super", 6), 5'000'000);
     case Base::kInt4:
       return synthesize(shape("kimi-k2-thinking", 3), 5'000'000);
+    case Base::kGlm:
+      return synthesize(shape("glm-5.2", 4), 5'000'000, 640);
+    case Base::kV4:
+      return synthesize(shape("deepseek-v4", 5, "released"), 5'000'000);
+    case Base::kM3:
+      return synthesize(shape("minimax-m3", 5), 5'000'000);
+    case Base::kK3:
+      return synthesize(shape("kimi-k3", 5), 5'000'000);
+    case Base::kFlash:
+      return synthesize(shape("qwen3.8-flash-next", 4), 5'000'000);
     case Base::kUnknown:
       s = base_checkpoint(Base::kLlama);
       spoil::set_key("model_type", "anthill")(s, random);
@@ -179,10 +197,10 @@ Save make_base(Base base) {
 std::span<const Clause> planted_clauses() { return kClauses; }
 
 const char* base_name(Base base) {
-  constexpr std::array names = {"tiny",         "qwen3_moe",     "mixtral",     "llama",
-                                "llama-ct",     "llama-kv",      "llama-kv-ct", "deepseek",
-                                "gpt_oss",      "qwen3_5-mixed", "qwen3_5",     "nemotron_h",
-                                "kimi_k2-int4", "unknown",       "v7",          "g8"};
+  constexpr std::array names = {
+      "tiny",        "qwen3_moe",  "mixtral",       "llama",     "llama-ct",   "llama-kv",     "llama-kv-ct",
+      "deepseek",    "gpt_oss",    "qwen3_5-mixed", "qwen3_5",   "nemotron_h", "kimi_k2-int4", "glm_moe_dsa",
+      "deepseek_v4", "minimax_m3", "kimi_k3",       "qwen4_exp", "unknown",    "v7",           "g8"};
   static_assert(names.size() == static_cast<size_t>(kLastBase) + 1);
   return names.at(static_cast<size_t>(base));
 }
@@ -204,7 +222,7 @@ void write_planted(const Save& save, const std::filesystem::path& directory) {
 std::vector<Planted> planted_changes() {
   std::vector<Planted> all;
   for (const auto& part : {planted_sizes(), planted_tensors(), planted_formats(), planted_siblings(),
-                           planted_content(), planted_files()})
+                           planted_content(), planted_files(), planted_parts(), planted_tokens()})
     all.insert(all.end(), part.begin(), part.end());
   return all;
 }

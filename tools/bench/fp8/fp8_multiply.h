@@ -7,12 +7,12 @@
 
 namespace twofour::cuda {
 
-/// The FP8 route: NVFP4 weights decoded once to E4M3, activations quantized to E4M3 on the way, products by
-/// cuBLASLt. It shows the speed of an existing library, to compare our own kernels with. It reads 1.78 times
-/// the bytes of NVFP4, and rounds weights again (five bits of E2M1 times E4M3 become four).
+/// The FP8 route. NVFP4 weights are decoded once to E4M3, activations are quantized to E4M3 on the way, and
+/// cuBLASLt multiplies. It shows the speed of an existing library, to compare twofour's kernels with. It
+/// reads 1.78 times the bytes of NVFP4, and rounds weights again (five bits of E2M1 times E4M3 become four).
 ///
 /// cuBLASLt takes weights and activations with one scale each, or with scales of their rows. Every function
-/// here has a scale for each row; for scaling by tensor, they are all the same.
+/// here has a scale per row. For scaling by tensor, all these scales are the same.
 enum class Fp8Scaling { tensor, row };
 
 /// Computes E4M3 scales F32 [E, N] of NVFP4 weights, for dequantize_to_fp8. A scale is fp8_scale_of
@@ -22,7 +22,7 @@ void fp8_scales_of_weights(const DenseMatrices& dense, const float* global_scale
 
 /// Activations to quantize to E4M3, as encode_fp8 of kernels/numbers/casts.h does.
 struct QuantizeToFp8 {
-  const void* x = nullptr;  ///< [M, K] on a multiple of 16 bytes
+  const void* x = nullptr;  ///< [M, K], aligned to 16 bytes
   Float type = Float::bf16;
   int64_t m = 0, k = 0;  ///< k is a multiple of 16
   Fp8Scaling scaling = Fp8Scaling::row;
@@ -50,11 +50,11 @@ struct Fp8Shape {
 /// programs start without it.
 std::string no_cublaslt_reason();
 
-/// cuBLASLt set up for a shape.
+/// cuBLASLt, set up for a shape.
 ///
-/// Tensor cores of sm_90 add products in fewer bits than float32 has. Measured there with cuBLASLt 13.1: in
-/// an addition of 32 products and the sum so far, all bits below 2^-13 of the largest's leading bit are cut.
-/// With CUBLASLT_MATMUL_DESC_FAST_ACCUM off, sums of at most 128 k are then added in float32.
+/// Tensor cores of sm_90 add products in fewer bits than float32 has. Measurements there with cuBLASLt 13.1
+/// show that, in an addition of 32 products and the sum so far, all bits below 2^-13 of the largest's leading
+/// bit are cut. With CUBLASLT_MATMUL_DESC_FAST_ACCUM off, sums of at most 128 k are then added in float32.
 class Fp8Multiply {
  public:
   /// Throws Error if there is no cuBLASLt, or if it does not support the shape.

@@ -27,8 +27,8 @@ cudaDataType_t data_type(Float type) { return type == Float::f32 ? CUDA_R_32F : 
 
 }  // namespace
 
-/// The cuBLASLt objects for a shape. cuBLASLt reads matrices as column-major: weights K x N, transposed,
-/// times x K x M gives out N x M.
+/// The cuBLASLt objects for a shape. cuBLASLt reads matrices as column-major, so weights (K x N), transposed,
+/// times x (K x M) gives out (N x M).
 struct Fp8Multiply::Plan {
   template <class T>
   using Owned = std::unique_ptr<std::remove_pointer_t<T>, cublasStatus_t (*)(T)>;

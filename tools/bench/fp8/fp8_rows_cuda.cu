@@ -5,8 +5,8 @@
 #include "kernels/device/ptx.cuh"
 #include "tools/bench/fp8/fp8_multiply.h"
 
-/// Quantization for the FP8 route has three steps: find the largest magnitude of each row and store it in
-/// place of the scale, turn it into a scale, and encode the numbers.
+/// Quantization for the FP8 route has three steps. It finds the largest magnitude of each row and stores it
+/// in place of the scale, turns it into a scale, and encodes the numbers.
 
 namespace twofour::cuda {
 namespace {

@@ -94,7 +94,7 @@ class Fp8Check : public QuantizedCheck {
     if (w.input_scale) {
       scale = source_scalar(*w.input_scale, m);
       if (w.format == WeightFormat::kNvfp4) {
-        // The stored scale is amax / 2688 or its reciprocal; the result is amax / 448.
+        // The stored scale is amax / 2688 or its reciprocal. The result is amax / 448.
         const bool divides = source_.nvfp4_modules()[*w.nvfp4].dialect->divides;
         scale = (divides ? 1.0f / scale : scale) * 6.0f;
       }

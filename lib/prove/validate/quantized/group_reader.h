@@ -71,7 +71,7 @@ class GroupReader {
     for_each_row_block(m, [&](int64_t begin, int64_t end) {
       const Floats weights = rows(m, begin, end);
       hasher.update({reinterpret_cast<const uint8_t*>(weights.data()), weights.size() * sizeof(float)});
-      int32_t here = 0;  // magnitudes have the order of their bits; infinity and NaN come last
+      int32_t here = 0;  // magnitudes sort like their bits; infinity and NaN come last
       const auto count = static_cast<int64_t>(weights.size());
 #pragma omp parallel for simd schedule(static) reduction(max : here)
       for (int64_t i = 0; i < count; ++i) {

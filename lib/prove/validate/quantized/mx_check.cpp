@@ -59,7 +59,7 @@ class MxCheck : public QuantizedCheck {
     });
   }
 
-  /// Checks MXFP4 in another spelling, or its codes as E4M3 under the same scales.
+  /// Checks MXFP4 in another dialect's spelling, or its codes as E4M3 under the same scales.
   void check_cast(const EncodedMatrix& m, EncodedResult& result) {
     result.cast = true;
     for_each_row_block(m, [&](int64_t begin, int64_t end) {

@@ -35,12 +35,12 @@ class Nvfp4Check : public QuantizedCheck {
   std::optional<CastRange> cast_range();
   void check_cast(const EncodedMatrix& m, const CastRange& range, EncodedResult& result);
 
-  // In solved_check.cpp: matrices that were solved by statistics.
+  // The functions below check matrices that statistics solved. solved_check.cpp defines them.
   bool has_target(const EncodedMatrix& m) const { return m.solving.target_offset.has_value(); }
   /// The targets of rows [begin, end): W + 0.5 C (H + lambda I)^-1.
   Floats targets(const EncodedMatrix& m, const SolvedHessian& h, int64_t begin, int64_t end);
   float largest_target(const EncodedMatrix& m);
-  /// True if steps under a global scale are normal numbers, and their reciprocals too.
+  /// True if steps under a global scale and their reciprocals are normal numbers.
   bool can_solve(float global) const;
   ExpectedSolver solver_of(const EncodedMatrix& m, const ExpectedGlobal& global) const;
   /// Solves the drawn rows again and compares their bytes. Checks the pattern and the reported loss of all

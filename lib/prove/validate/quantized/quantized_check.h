@@ -20,16 +20,16 @@ class QuantizedCheck : protected GroupReader {
  protected:
   /// The largest magnitude of a matrix that is to be quantized. Also sets the hash of its weights.
   virtual float largest_of(const EncodedMatrix& m, EncodedResult& result) { return survey(m, result); }
-  /// Called before check(). `largest` is the largest magnitude of all matrices.
+  /// Prepares the checks, before check(). `largest` is the largest magnitude of all matrices.
   virtual void prepare(float largest) = 0;
   /// Compares codes and scales.
   virtual void check(const EncodedMatrix& m, EncodedResult& result) = 0;
   virtual void check_input_scale(const EncodedMatrix&) {}
 
-  /// True if values of a four-bit source stay the same wherever the output format can represent them. That is
-  /// the case for MXFP4 under every rule, and for NVFP4 under FP8.
+  /// True if values of a four-bit source stay the same if the output format can represent them. That is the
+  /// case for MXFP4 under every rule, and for NVFP4 under FP8.
   bool casts(const EncodedMatrix& m) const;
-  /// The float32 of a tensor of the source. The tensor has one value for all experts or one for each.
+  /// The float32 of a tensor of the source. The tensor has one value for all experts or one value per expert.
   float source_scalar(size_t tensor, const EncodedMatrix& m) const;
 
   const EncodeRule& rule_;

@@ -5,7 +5,7 @@
 namespace twofour {
 namespace {
 
-/// e H e', where `mean` is H [k, k] or its diagonal [k].
+/// Computes e H e', where `mean` is H [k, k] or its diagonal [k].
 double form_of(const ExpectedMean& mean, std::span<const float> e) {
   const std::vector<float>& h = mean.numbers;
   if (h.size() > e.size()) return expect_float_form(h, e) / mean.unit;

@@ -16,7 +16,7 @@
 #include "kernels/moe/router.h"
 #include "lib/base/io/file.h"
 #include "lib/jobs/convert/convert.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/recipe/statistics/statistics.h"
 #include "lib/run/collect/collect.h"
 #include "lib/write/transform/open_to_convert.h"

@@ -14,7 +14,7 @@
 #include "formats/error.h"
 #include "lib/base/io/file.h"
 #include "lib/jobs/convert/convert.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"

@@ -107,9 +107,9 @@ TEST_CASE("weights of F16 that compressed-tensors' scales take to 0 are counted,
         if (!loses) continue;
         // The proof counts for itself.
         std::string text = read_text(scratch / "b/twofour.json");
-        const std::string said = fmt::format("\"lost_weights\":{}", of_up);
-        REQUIRE(text.find(said) != text.npos);
-        text.replace(text.find(said), said.size(), fmt::format("\"lost_weights\":{}", of_up - 1));
+        const std::string configured = fmt::format("\"lost_weights\":{}", of_up);
+        REQUIRE(text.find(configured) != text.npos);
+        text.replace(text.find(configured), configured.size(), fmt::format("\"lost_weights\":{}", of_up - 1));
         write_sealed(scratch / "b/twofour.json", text);
         CHECK(findings_of(validate_from(scratch / "a", scratch / "b").differences, "manifest").size() == 1);
       }

@@ -4,7 +4,7 @@
 #include "lib/base/io/file.h"
 #include "lib/jobs/convert/convert.h"
 #include "lib/look/inspect/inspect.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/write/plan/plan.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"

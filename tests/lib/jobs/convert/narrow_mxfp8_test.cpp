@@ -63,7 +63,7 @@ std::string named(int64_t n, int64_t k, const char* suffix, DType type, const Sh
   fp8_weights({n, k}, 3).add_to(t, kDown + ".weight");
   random_scales(type, shape, 4).add_to(t, kDown + suffix);
   const Checkpoint c = open_checkpoint(scratch, t);
-  return said_name(as_said(scheme_of(c, only(find_weight_modules(c)))));
+  return scheme_label(as_configured(scheme_of(c, only(find_weight_modules(c)))));
 }
 
 }  // namespace
@@ -89,7 +89,7 @@ TEST_CASE("MXFP8 of K = 32 is read back, linted and proven as MXFP8 in both dial
       CHECK(linears.size() == 14);
       for (const Linear& m : linears) {
         CAPTURE(m.name);
-        CHECK(said_name(as_said(scheme_of(c, m))) == "MXFP8");
+        CHECK(scheme_label(as_configured(scheme_of(c, m))) == "MXFP8");
         CHECK((c.tensors()[*m.scale].shape == Shape{m.n, m.k / 32}));
       }
       // In the other dialect and back: same bytes.

@@ -8,7 +8,7 @@
 #include "lib/base/io/file.h"
 #include "lib/jobs/convert/conversion.h"
 #include "lib/jobs/convert/resume.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/write/transform/open_to_convert.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"

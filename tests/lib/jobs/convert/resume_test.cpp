@@ -1,5 +1,5 @@
 #include "lib/jobs/convert/resume.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 
 #include <doctest/doctest.h>
 

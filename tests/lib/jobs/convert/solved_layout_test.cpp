@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "formats/error.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/recipe/statistics/statistics.h"
 #include "lib/write/transform/open_to_convert.h"
 #include "tests/support/conversion.h"

@@ -11,7 +11,7 @@
 #include "lib/base/names/lookup_parts.h"
 #include "lib/lint/lint.h"
 #include "lib/recipe/artifact/recipe_file.h"
-#include "lib/source/checkpoint/quantization_said.h"
+#include "lib/source/checkpoint/configured_quantization.h"
 #include "lib/source/dialects/loader_lookup.h"
 #include "tests/support/edits.h"
 #include "tests/support/float_weights.h"
@@ -131,7 +131,7 @@ std::string read_by_vllm(const Json& config, const std::vector<std::string>& lin
   for (const std::string& name : linears) modules.push_back({name, {}});
   const std::vector<EngineLayer> layers = engine_layers(modules);
   REQUIRE(layers.size() == 1);
-  return said_name(engines()[0].read(loaded, modules)->find(layers[0]).scheme);
+  return scheme_label(engines()[0].read(loaded, modules)->find(layers[0]).scheme);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include "lib/jobs/tasks/run.h"
 #include "lib/jobs/tasks/split.h"
 #include "lib/jobs/tasks/task_directory.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/write/transform/open_to_convert.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"

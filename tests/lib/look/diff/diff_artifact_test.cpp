@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "lib/look/diff/diff.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "tests/support/conversion.h"
 #include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "lib/look/diff/diff.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "tests/support/conversion.h"
 #include "tests/support/float_weights.h"
 #include "tests/support/one_rule.h"

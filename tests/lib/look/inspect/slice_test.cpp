@@ -1,5 +1,5 @@
 #include "lib/look/inspect/slice.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

@@ -6,7 +6,7 @@
 
 #include "formats/layouts/layouts.h"
 #include "lib/base/io/file.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
 #include "tests/support/kept_tensors.h"

@@ -9,7 +9,7 @@
 #include "lib/look/inspect/inspect.h"
 #include "lib/recipe/artifact/layout_names.h"
 #include "lib/recipe/artifact/manifest.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/run/runtime/artifact.h"
 #include "lib/write/plan/method.h"
 #include "lib/write/plan/plan.h"

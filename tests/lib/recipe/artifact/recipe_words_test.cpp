@@ -8,7 +8,7 @@
 #include "lib/lint/lint.h"
 #include "lib/look/inspect/model_card.h"
 #include "lib/recipe/artifact/manifest.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "tests/support/conversion.h"
 #include "tests/support/message.h"
 #include "tests/support/scratch.h"

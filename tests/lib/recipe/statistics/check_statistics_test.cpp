@@ -156,8 +156,8 @@ TEST_CASE("a target may be a thousand times the weights, and no further") {
     CHECK(refusal(1, false, row) == "");
     for (const float beyond : {1e6f, 1e20f, 1e38f, -1e38f}) {
       CAPTURE(beyond);
-      const std::string said = refusal(beyond, false, row);
-      CHECK(contains(said, tensor + ": expected targets up to 1024 times the largest weight, 0.19"));
+      const std::string configured = refusal(beyond, false, row);
+      CHECK(contains(configured, tensor + ": expected targets up to 1024 times the largest weight, 0.19"));
     }
   }
   // Weights that are all 0 say nothing of a target, which has to be finite.
@@ -206,9 +206,9 @@ TEST_CASE("targets of experts in a stack are held against their own rows") {
       b.add({linear}, 32, 500);
       b.add_floats(linear + ".target_offset", {16, 32}, std::vector<float>(512, 1e5f));
       b.write(scratch / "s");
-      const std::string said =
+      const std::string configured =
           message_of([&] { cover(Statistics::open(scratch / "s"), Checkpoint::open(scratch / "c")); });
-      CHECK((said.find("times the largest weight") != said.npos) == (leaf == "up_proj"));
+      CHECK((configured.find("times the largest weight") != configured.npos) == (leaf == "up_proj"));
     }
   }
 }

@@ -17,7 +17,7 @@ using namespace twofour;
 
 TEST_CASE("what a file holds of a linear decides how it is solved") {
   const Scratch scratch;
-  const auto choose = [&](const char* kind, int64_t tokens, bool pattern, const SolvingWords& words = {}) {
+  const auto choose = [&](const char* kind, int64_t tokens, bool pattern, const SolvingSettings& words = {}) {
     StatisticsBuilder b;
     b.add({"m"}, 32, tokens, kind);
     b.write(scratch / "s");
@@ -40,8 +40,8 @@ TEST_CASE("what a file holds of a linear decides how it is solved") {
   CHECK(choose("sum_squares", 128, true, {SolveBy::kWanda, 3}) == "wanda 0 0.01");
   CHECK(choose("hessian", 128, true, {SolveBy::kJoint, 0}) == "joint 0 0.01");
   // Where a rule says how far scales are searched, squares alone have weights that are not damped.
-  const SolvingWords own = {{}, -1, 0.5, 7};
-  const SolvingWords by_squares = {SolveBy::kRtn, -1, 0.5, 7}, descends = {SolveBy::kRtn, 2, 0.5, 7};
+  const SolvingSettings own = {{}, -1, 0.5, 7};
+  const SolvingSettings by_squares = {SolveBy::kRtn, -1, 0.5, 7}, descends = {SolveBy::kRtn, 2, 0.5, 7};
   CHECK(choose("sum_squares", 1000, false, own) == "rtn 0 0: a diagonal alone");
   CHECK(choose("hessian", 128, false, by_squares) == "rtn 0 0");
   CHECK(choose("hessian", 128, false, descends) == "rtn 2 0.01");
@@ -49,7 +49,7 @@ TEST_CASE("what a file holds of a linear decides how it is solved") {
   CHECK(choose("hessian", 31, true, own) == "wanda 0 0.01: fewer tokens than inputs, 31 of 32");
   CHECK(choose("hessian", 128, false, own) == "gptq 2 0.01");
   CHECK(choose("hessian", 127, false, own) == "gptq 0 0.1: fewer than 4 tokens an input, 127 of 32");
-  const auto settings = [&](const SolvingWords& words) {
+  const auto settings = [&](const SolvingSettings& words) {
     const Solving s = choose_solving(Statistics::open(scratch / "s"), "m", words, false);
     return fmt::format("{} {}", s.shrink, s.scale_search);
   };

@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "formats/error.h"
+#include "lib/source/checkpoint/configured_quantization.h"
 #include "lib/source/checkpoint/linears.h"
 #include "lib/source/checkpoint/quantization_config.h"
-#include "lib/source/checkpoint/quantization_said.h"
 #include "tests/support/message.h"
 #include "tests/support/stored_int4.h"
 
@@ -183,10 +183,10 @@ TEST_CASE("what a config says of a module's zero points") {
       "b": {"targets": ["Linear"], "weights": {"symmetric": true}}}})";
   CHECK(find(groups, "layers.0.down_proj").empty());
   CHECK(find(groups, "layers.0.up_proj") == "symmetric: true");
-  const char* unsaid = R"({"quant_method": "compressed-tensors", "config_groups": {
+  const char* unconfigured = R"({"quant_method": "compressed-tensors", "config_groups": {
       "a": {"targets": ["Linear"], "weights": {"num_bits": 4}}, "b": {"targets": ["re:.*down.*"]}}})";
-  CHECK(find(unsaid, "layers.0.up_proj") == "default, symmetric: true,");
-  CHECK(find(unsaid, "layers.0.down_proj").empty());
+  CHECK(find(unconfigured, "layers.0.up_proj") == "default, symmetric: true,");
+  CHECK(find(unconfigured, "layers.0.down_proj").empty());
   // An artifact keeps the source's words.
   CHECK(find(R"({"quant_method": "twofour", "base": {"quant_method": "gptq", "sym": true}})", "m") ==
         "sym: true");

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "formats/json/access.h"
-#include "lib/source/checkpoint/quantization_said.h"
+#include "lib/source/checkpoint/configured_quantization.h"
 #include "tests/support/message.h"
 
 namespace loader_lookup_test {
@@ -89,8 +89,8 @@ std::string limits(const Json& config, const std::vector<LoadedModule>& modules)
   return text_of(check_lookups({config}, modules), true);
 }
 std::string found(const std::string& module, const char* engine, Scheme stored, Scheme read) {
-  return module + ": expected " + engine + " to read " + said_name(stored) + ", found " + said_name(read) +
-         "\n";
+  return module + ": expected " + engine + " to read " + scheme_label(stored) + ", found " +
+         scheme_label(read) + "\n";
 }
 std::string found_by_all(const std::string& module, Scheme stored, Scheme read) {
   return found(module, "vLLM", stored, read) + found(module, "SGLang", stored, read) +

@@ -33,7 +33,7 @@ std::unique_ptr<LoaderLookup> read_made_up(const LoadedConfig& config, const std
   const std::string algorithm = algorithm_of(entry);
   return lookup_by({limit_of(Kind::kHead, "has no loader for heads"),
                     leave({kLists, strings_of_all(entry, {"ignore", "skipped"})}),
-                    read_algorithm({kLoaders, {}}, algorithm, said_scheme(entry))});
+                    read_algorithm({kLoaders, {}}, algorithm, configured_scheme(entry))});
 }
 
 constexpr Engine kMadeUp[] = {{"Made-up", read_made_up}};

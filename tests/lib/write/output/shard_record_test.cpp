@@ -1,5 +1,5 @@
 #include "lib/write/output/shard_record.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/write/output/manifest_writer.h"
 
 #include <doctest/doctest.h>

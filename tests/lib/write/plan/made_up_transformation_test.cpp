@@ -9,7 +9,7 @@
 #include "lib/jobs/convert/resume.h"
 #include "lib/prove/validate/proof.h"
 #include "lib/recipe/artifact/layout_names.h"
-#include "lib/recipe/artifact/open_source.h"
+#include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/write/plan/method.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"

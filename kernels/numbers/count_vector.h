@@ -1,0 +1,310 @@
+#pragma once
+#include "kernels/numbers/count_ops.h"
+
+// Files that are compiled for one instruction set include this file; see count_ops.h. They define
+// COUNT_WIDTH, the bytes of a vector.
+
+namespace twofour {
+namespace {
+namespace counting {
+
+constexpr int kWidth = COUNT_WIDTH;
+
+typedef uint64_t Word __attribute__((vector_size(kWidth)));
+typedef int64_t Mask __attribute__((vector_size(kWidth)));
+
+[[gnu::always_inline]] inline Word load(const uint8_t* bytes) {
+  Word w;
+  __builtin_memcpy(&w, bytes, kWidth);
+  return w;
+}
+template <class V>
+[[gnu::always_inline]] inline uint64_t sum_lanes(V words) {
+  uint64_t lanes[kWidth / 8], sum = 0;
+  __builtin_memcpy(lanes, &words, kWidth);
+  for (const uint64_t lane : lanes) sum += lane;
+  return sum;
+}
+/// Returns the sum of all bytes.
+[[gnu::always_inline]] inline uint64_t sum_bytes(Word w) {
+  constexpr uint64_t kEven = 0x00FF00FF00FF00FFu;
+  Word pairs = (w & kEven) + (w >> 8 & kEven);
+  pairs += pairs >> 32;
+  pairs = (pairs & 0xFFFF) + (pairs >> 16 & 0xFFFF);
+  return sum_lanes(pairs);
+}
+
+/// Adds the numbers of codes that have exactly the bits of an index. `with` has the numbers of those that
+/// have at least them.
+[[gnu::always_inline]] inline void add_exact(uint64_t (&with)[16], uint64_t (&codes)[16]) {
+  for (int bit = 1; bit < 16; bit *= 2) {
+    for (int i = 0; i < 16; ++i) {
+      if ((i & bit) == 0) with[i] -= with[i | bit];
+    }
+  }
+  for (int i = 0; i < 16; ++i) codes[i] += with[i];
+}
+
+/// Adds whole words. A code's four bits are four masks, whose products are counted: how many codes have bits
+/// 0 and 2, say. A nibble counts up to fifteen, a byte up to 255.
+[[gnu::always_inline]] inline void add_words(const uint8_t* bytes, uint64_t words, CodeCounts& counts) {
+  constexpr uint64_t kUnits = 0x1111111111111111u, kLow = 0x0F0F0F0F0F0F0F0Fu;
+  constexpr int kProducts = 16, kNibble = 15, kRounds = 8;
+  uint64_t with[kProducts] = {};  // number of codes that have all bits of the index
+  Mask zero = {}, not_full = {};
+  for (uint64_t at = 0; at < words;) {
+    Word wide[kProducts] = {};
+    for (int round = 0; round < kRounds && at < words; ++round) {
+      const uint64_t end = at + kNibble < words ? at + kNibble : words;
+      Word n1 = {}, n2 = {}, n3 = {}, n4 = {}, n5 = {}, n6 = {}, n7 = {}, n8 = {}, n9 = {}, n10 = {},
+           n11 = {}, n12 = {}, n13 = {}, n14 = {}, n15 = {};
+      for (; at < end; ++at) {
+        const Word w = load(bytes + at * kWidth);
+        const Word b0 = w & kUnits, b1 = w >> 1 & kUnits, b2 = w >> 2 & kUnits, s = w >> 3 & kUnits;
+        const Word b01 = b0 & b1, b02 = b0 & b2, b12 = b1 & b2, b012 = b01 & b2;
+        n1 += b0;
+        n2 += b1;
+        n3 += b01;
+        n4 += b2;
+        n5 += b02;
+        n6 += b12;
+        n7 += b012;
+        n8 += s;
+        n9 += b0 & s;
+        n10 += b1 & s;
+        n11 += b01 & s;
+        n12 += b2 & s;
+        n13 += b02 & s;
+        n14 += b12 & s;
+        n15 += b012 & s;
+        zero += (b0 | b1 | b2) == Word{};
+        not_full += b012 == Word{};
+      }
+      const Word all[kProducts] = {Word{}, n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, n12, n13, n14, n15};
+      for (int i = 1; i < kProducts; ++i) wide[i] += (all[i] & kLow) + (all[i] >> 4 & kLow);
+    }
+    for (int i = 1; i < kProducts; ++i) with[i] += sum_bytes(wide[i]);
+  }
+  with[0] = words * kWidth * 2;
+  add_exact(with, counts.codes);
+  // True is -1.
+  counts.zero_blocks -= sum_lanes(zero);
+  counts.full_blocks += words * (kWidth / 8) + sum_lanes(not_full);
+}
+
+inline void codes(const uint8_t* bytes, uint64_t size, CodeCounts& counts) {
+  const uint64_t words = size / kWidth;
+  add_words(bytes, words, counts);
+  for (uint64_t at = words * kWidth; at < size; at += 8) {
+    const uint64_t count = size - at < 8 ? size - at : 8;
+    unsigned any = 0;
+    bool full = false;
+    for (uint64_t i = at; i < at + count; ++i) {
+      for (int nibble = 0; nibble < 2; ++nibble) {
+        const unsigned code = bytes[i] >> (4 * nibble) & 15u;
+        ++counts.codes[code];
+        any |= code & 7u;
+        full = full || (code & 7u) == 7;
+      }
+    }
+    if (count < 8) break;
+    counts.zero_blocks += any == 0;
+    counts.full_blocks += full;
+  }
+}
+
+typedef uint8_t WordBytes __attribute__((vector_size(kWidth)));
+
+inline void fp8(const uint8_t* bytes, uint64_t size, Fp8Counts& counts) {
+  constexpr uint64_t kUnits = 0x0101010101010101u;
+  constexpr uint64_t kRun = 255;  // a byte counts up to 255
+  const uint64_t words = size / kWidth;
+  uint64_t with[16] = {};
+  for (uint64_t at = 0; at < words;) {
+    const uint64_t end = words - at < kRun ? words : at + kRun;
+    Word n[16] = {};
+    WordBytes zero = {}, minus = {}, full = {}, next = {};
+    for (; at < end; ++at) {
+      const Word w = load(bytes + at * kWidth);
+      const Word b0 = w >> 4 & kUnits, b1 = w >> 5 & kUnits, b2 = w >> 6 & kUnits, s = w >> 7 & kUnits;
+      const Word b01 = b0 & b1, b02 = b0 & b2, b12 = b1 & b2, b012 = b01 & b2;
+      n[1] += b0;
+      n[2] += b1;
+      n[3] += b01;
+      n[4] += b2;
+      n[5] += b02;
+      n[6] += b12;
+      n[7] += b012;
+      n[8] += s;
+      n[9] += b0 & s;
+      n[10] += b1 & s;
+      n[11] += b01 & s;
+      n[12] += b2 & s;
+      n[13] += b02 & s;
+      n[14] += b12 & s;
+      n[15] += b012 & s;
+      const WordBytes magnitude = (WordBytes)w & uint8_t{0x7F};
+      zero -= (WordBytes)(magnitude == uint8_t{0});
+      minus -= (WordBytes)((WordBytes)w == uint8_t{0x80});
+      full -= (WordBytes)(magnitude == uint8_t{0x7E});
+      next -= (WordBytes)(magnitude == uint8_t{0x7D});
+    }
+    for (int i = 1; i < 16; ++i) with[i] += sum_bytes(n[i]);
+    counts.zeros += sum_bytes((Word)zero);
+    counts.negative_zeros += sum_bytes((Word)minus);
+    counts.full += sum_bytes((Word)full);
+    counts.next += sum_bytes((Word)next);
+  }
+  with[0] = words * kWidth;
+  add_exact(with, counts.upper);
+  for (uint64_t i = words * kWidth; i < size; ++i) {
+    const unsigned magnitude = bytes[i] & 0x7Fu;
+    ++counts.upper[bytes[i] >> 4];
+    counts.zeros += magnitude == 0;
+    counts.negative_zeros += bytes[i] == 0x80;
+    counts.full += magnitude == 0x7E;
+    counts.next += magnitude == 0x7D;
+  }
+}
+
+inline uint8_t largest(const uint8_t* bytes, uint64_t size) {
+  const uint64_t words = size / kWidth;
+  WordBytes most = {};
+  for (uint64_t at = 0; at < words; ++at) {
+    const WordBytes magnitude = (WordBytes)load(bytes + at * kWidth) & uint8_t{0x7F};
+    most = magnitude > most ? magnitude : most;
+  }
+  uint8_t lanes[kWidth], largest = 0;
+  __builtin_memcpy(lanes, &most, kWidth);
+  for (const uint8_t lane : lanes) largest = lane > largest ? lane : largest;
+  for (uint64_t i = words * kWidth; i < size; ++i) {
+    const auto magnitude = static_cast<uint8_t>(bytes[i] & 0x7F);
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return largest;
+}
+
+constexpr int kFloats = kWidth / 4;
+typedef float Floats __attribute__((vector_size(kWidth)));
+typedef uint32_t Bits __attribute__((vector_size(kWidth)));
+typedef int32_t Ints __attribute__((vector_size(kWidth)));
+typedef uint16_t Halves __attribute__((vector_size(kWidth / 2)));
+
+[[gnu::always_inline]] inline Bits load_bits(const uint16_t* numbers) {
+  Halves h;
+  __builtin_memcpy(&h, numbers, sizeof(h));
+  return __builtin_convertvector(h, Bits) << 16;
+}
+[[gnu::always_inline]] inline Bits load_bits(const float* numbers) {
+  Bits b;
+  __builtin_memcpy(&b, numbers, sizeof(b));
+  return b;
+}
+
+/// Adds numbers. Sixteen sums are added to in turn, in every instruction set.
+template <class T>
+[[gnu::always_inline]] inline void add_floats(const T* numbers, uint64_t count, float* columns,
+                                              FloatCounts& counts) {
+  constexpr int kLanes = 16, kVectors = kLanes / kFloats;
+  constexpr uint64_t kRun = 1u << 16;  // 32-bit counters suffice
+  for (uint64_t begin = 0; begin < count; begin += kRun) {
+    const uint64_t end = count - begin < kRun ? count : begin + kRun;
+    Floats energy[kVectors] = {}, amax[kVectors] = {};
+    Ints zeros[kVectors] = {}, negative[kVectors] = {};
+    uint64_t i = begin;
+    const auto add = [&](const T* from, float* column) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const Bits bits = load_bits(from + v * kFloats), magnitude = bits & 0x7FFFFFFFu;
+        const auto x = (Floats)magnitude, square = x * x;
+        energy[v] += square;
+        amax[v] = x > amax[v] ? x : amax[v];
+        const Ints is_zero = magnitude == 0;
+        zeros[v] += is_zero;
+        negative[v] += ((Ints)bits >> 31) & ~is_zero;
+        Floats sums;
+        __builtin_memcpy(&sums, column + v * kFloats, kWidth);
+        sums += square;
+        __builtin_memcpy(column + v * kFloats, &sums, kWidth);
+      }
+    };
+    for (; i + kLanes <= end; i += kLanes) add(numbers + i, columns + i);
+    if (i < end) {  // zeros fill the last vectors
+      T last[kLanes] = {};
+      float column[kLanes] = {};
+      __builtin_memcpy(last, numbers + i, (end - i) * sizeof(T));
+      __builtin_memcpy(column, columns + i, (end - i) * sizeof(float));
+      add(last, column);
+      __builtin_memcpy(columns + i, column, (end - i) * sizeof(float));
+      counts.zeros -= static_cast<uint64_t>(kLanes) - (end - i);
+    }
+    float sums[kLanes], largest[kLanes];
+    int32_t zero[kLanes], minus[kLanes];
+    __builtin_memcpy(sums, energy, sizeof(sums));
+    __builtin_memcpy(largest, amax, sizeof(largest));
+    __builtin_memcpy(zero, zeros, sizeof(zero));
+    __builtin_memcpy(minus, negative, sizeof(minus));
+    for (int lane = 0; lane < kLanes; ++lane) {  // true is -1
+      counts.energy += static_cast<double>(sums[lane]);
+      counts.amax = largest[lane] > counts.amax ? largest[lane] : counts.amax;
+      counts.zeros += static_cast<uint64_t>(-zero[lane]);
+      counts.negative += static_cast<uint64_t>(-minus[lane]);
+    }
+  }
+}
+
+typedef uint8_t Bytes __attribute__((vector_size(kWidth / 2)));
+typedef uint16_t Shorts __attribute__((vector_size(kWidth)));
+
+[[gnu::always_inline]] inline uint64_t sum_shorts(Word w) {
+  constexpr uint64_t kEven = 0x0000FFFF0000FFFFu;
+  const Word pairs = (w & kEven) + (w >> 16 & kEven);
+  return sum_lanes((pairs & 0xFFFFFFFFu) + (pairs >> 32));
+}
+
+inline ByteSums bytes(const uint8_t* bytes, uint64_t count, uint8_t least, uint16_t* sums, uint16_t* counts) {
+  constexpr uint64_t kShorts = kWidth / 2, kRun = 256 * kShorts;
+  ByteSums all;
+  uint64_t i = 0;
+  while (i + kShorts <= count) {
+    const uint64_t end = count - i < kRun ? count / kShorts * kShorts : i + kRun;
+    Shorts line_sums = {}, line_counts = {};
+    for (; i + kShorts <= end; i += kShorts) {
+      Bytes stored;
+      __builtin_memcpy(&stored, bytes + i, sizeof(stored));
+      const Shorts wide = __builtin_convertvector(stored, Shorts);
+      const auto used = (Shorts)(wide >= uint16_t{least});
+      const Shorts some = wide & used, one = used & 1;
+      Shorts column;
+      __builtin_memcpy(&column, sums + i, kWidth);
+      column += some;
+      __builtin_memcpy(sums + i, &column, kWidth);
+      __builtin_memcpy(&column, counts + i, kWidth);
+      column += one;
+      __builtin_memcpy(counts + i, &column, kWidth);
+      line_sums += some;
+      line_counts += one;
+    }
+    all.sum += sum_shorts((Word)line_sums);
+    all.count += sum_shorts((Word)line_counts);
+  }
+  for (; i < count; ++i) {
+    if (bytes[i] < least) continue;
+    all.sum += bytes[i];
+    ++all.count;
+    sums[i] = static_cast<uint16_t>(sums[i] + bytes[i]);
+    ++counts[i];
+  }
+  return all;
+}
+
+inline void bf16(const uint16_t* numbers, uint64_t count, float* columns, FloatCounts& counts) {
+  add_floats(numbers, count, columns, counts);
+}
+inline void f32(const float* numbers, uint64_t count, float* columns, FloatCounts& counts) {
+  add_floats(numbers, count, columns, counts);
+}
+
+}  // namespace counting
+}  // namespace
+}  // namespace twofour

@@ -1,0 +1,259 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "formats/e2m1.h"
+#include "lib/lint/bytes/figures.h"
+#include "lib/source/checkpoint/tensor_values.h"
+
+namespace twofour {
+namespace {
+
+DType type_of(NumberKind kind) {
+  return kind == NumberKind::kBf16 ? DType::kBF16 : kind == NumberKind::kF16 ? DType::kF16 : DType::kF32;
+}
+
+/// For each byte, the sum of the squares of its two E2M1 codes, with codes in halves.
+const std::array<uint16_t, 256>& pair_energies() {
+  static const std::array<uint16_t, 256> table = [] {
+    std::array<uint16_t, 256> t{};
+    for (unsigned b = 0; b < 256; ++b) {
+      const int low = e2m1_halves(b & 7), high = e2m1_halves(b >> 4 & 7);
+      t[b] = static_cast<uint16_t>(low * low + high * high);
+    }
+    return t;
+  }();
+  return table;
+}
+
+void or_into(std::vector<uint8_t>& to, const uint8_t* from) {
+  uint8_t* const out = to.data();
+  const size_t count = to.size();
+#pragma omp simd
+  for (size_t i = 0; i < count; ++i) out[i] = static_cast<uint8_t>(out[i] | from[i]);
+}
+
+}  // namespace
+
+/// Counts blocks whose bytes are apart by a row.
+void FigureCounter::count_k_outer(std::span<const uint8_t> bytes, CodeCounts& counts) const {
+  counts.zero_blocks = counts.full_blocks = 0;
+  for (uint64_t at = 0; at < bytes.size(); at += plan_.line_bytes) {
+    for (uint64_t b = 0; b < plan_.scale_bytes; ++b) {
+      uint64_t block = 0;
+      for (uint64_t i = 0; i < 8; ++i) block |= uint64_t{bytes[at + i * plan_.scale_bytes + b]} << (8 * i);
+      const uint64_t m = block & kCodeBits;
+      counts.zero_blocks += m == 0;
+      counts.full_blocks += (m & m >> 1 & m >> 2 & kCodeUnits) != 0;
+    }
+  }
+}
+
+void FigureCounter::take_run(std::span<const uint8_t> bytes, const uint8_t* scales) {
+  if (plan_.kind == NumberKind::kE4m3) {
+    Fp8Counts counts;
+    best_count_ops().fp8(bytes.data(), bytes.size(), counts);
+    add_fp8(counts, chunk_);
+    full_ += counts.full;
+    next_full_ += counts.next;
+  } else if (is_bytes()) {
+    bytes_.add(bytes);
+  }
+  if (!is_codes()) return;
+  CodeCounts counts;
+  best_count_ops().codes(bytes.data(), bytes.size(), counts);
+  add_codes(plan_.kind, counts, chunk_);
+  if (plan_.scale_bytes == 0) return;
+  scale_counts_.add({scales, bytes.size() / 8});
+  if (plan_.k_outer) count_k_outer(bytes, counts);
+  const uint64_t blocks = bytes.size() / 8;
+  blocks_ += blocks;
+  zero_blocks_ += counts.zero_blocks;
+  full_blocks_ += counts.full_blocks;
+  chunk_.blocks += blocks - counts.zero_blocks;
+  chunk_.full_blocks += counts.full_blocks;
+  if (plan_.k_outer) return;
+  if (counts.zero_blocks > 0) {
+    take_dead_blocks(bytes, scales);
+  } else {
+    run_ = 0;
+  }
+}
+
+bool FigureCounter::has_float_rows() const {
+  return plan_.is_rows && !plan_.is_scale &&
+         (plan_.kind == NumberKind::kBf16 || plan_.kind == NumberKind::kF16 ||
+          plan_.kind == NumberKind::kF32);
+}
+
+void FigureCounter::take_columns(const uint8_t* bytes) {
+  if (plan_.kind == NumberKind::kInt4) return;  // the bits of a zero are not zero
+  if (has_float_rows()) return;                 // squares are added
+  if (plan_.k_outer) {
+    columns_.resize(plan_.line_bytes / 8);
+    for (uint64_t row = 0; row < 8; ++row) {
+      or_into(columns_, bytes + row * columns_.size());
+    }
+    return;
+  }
+  columns_.resize(plan_.line_bytes);
+  if (columns_used_) return;
+  or_into(columns_, bytes);
+  // In most matrices, a few lines show that no column is zero.
+  constexpr uint64_t kLines = 32;
+  const bool fp8 = plan_.kind == NumberKind::kE4m3;
+  if ((plan_.kind != NumberKind::kE2m1 && !fp8) || next_ % kLines != 0) return;
+  columns_used_ = std::ranges::all_of(columns_, [&](uint8_t byte) {
+    return fp8 ? (byte & 0x7F) != 0 : (byte & 7) != 0 && (byte & 0x70) != 0;
+  });
+}
+
+void FigureCounter::take_energies(const uint8_t* codes, const uint8_t* scales) {
+  const auto& energies = pair_energies();
+  for (uint64_t b = 0; b < plan_.scale_bytes; ++b) {
+    uint32_t energy = 0;
+    for (uint64_t i = 0; i < 8; ++i)
+      energy += energies[codes[plan_.k_outer ? i * plan_.scale_bytes + b : 8 * b + i]];
+    scale_energies_[scales[b]] += energy;
+  }
+  energy_numbers_ += 2 * plan_.line_bytes;
+  for (uint64_t b = 0; b + 2 < plan_.scale_bytes; b += 2) {
+    ++sums_.scale_pairs;
+    sums_.equal_pairs += scales[b] == scales[b + 1];
+    sums_.equal_between += scales[b + 1] == scales[b + 2];
+  }
+}
+
+/// Counts runs of blocks of zeros whose scales are not the smallest ones, which blocks of zeros have.
+void FigureCounter::take_dead_blocks(std::span<const uint8_t> codes, const uint8_t* scales) {
+  const uint64_t count = codes.size() / 8, first = (next_ + 1) * plan_.scale_bytes - count;
+  for (uint64_t b = 0; b < count; ++b) {
+    if ((word_of(&codes[8 * b]) & kCodeBits) != 0 || scales[b] < kTinyScale) {
+      run_ = 0;
+      continue;
+    }
+    ++dead_blocks_;
+    if (run_ == 0) run_first_ = first + b, run_scales_ = 0;
+    ++run_;
+    run_scales_ += scales[b];
+    if (run_ <= sums_.dead_run) continue;
+    sums_.dead_run = run_;
+    sums_.dead_first = run_first_;
+    best_run_scales_ = run_scales_;
+  }
+}
+
+/// Counts block scales, and adds their bytes, which grow with their logarithms, by rows and by columns. Those
+/// of blocks of zeros are left out.
+void FigureCounter::take_scales(const uint8_t* scales) {
+  const uint64_t count = plan_.scale_bytes;
+  if (plan_.k_outer) return;
+  column_parts_.resize(2 * count);
+  const ByteSums line =
+      best_count_ops().bytes(scales, count, kTinyScale, column_parts_.data(), column_parts_.data() + count);
+  constexpr int kMostLines = 256;
+  if (++column_lines_ == kMostLines) add_column_parts();
+  row_sums_.push_back(line.count > 0
+                          ? static_cast<float>(line.sum) / static_cast<float>(line.count) / kCodesInOctave
+                          : -INFINITY);
+}
+
+void FigureCounter::add_column_parts() {
+  const size_t count = column_parts_.size() / 2;
+  column_sums_.resize(count);
+  column_counts_.resize(count);
+  for (size_t i = 0; i < count; ++i) {
+    column_sums_[i] += column_parts_[i];
+    column_counts_[i] += column_parts_[count + i];
+  }
+  std::ranges::fill(column_parts_, uint16_t{0});
+  column_lines_ = 0;
+}
+
+void FigureCounter::take_floats(std::span<const uint8_t> bytes, bool is_sampled) {
+  const auto width = static_cast<uint64_t>(width_of(plan_.kind));
+  const uint64_t count = bytes.size() / width;
+  const bool has_rows = has_float_rows();
+  std::vector<float>& columns = has_rows ? column_sums_ : spare_;
+  columns.resize(count);
+  const auto widen = [&] {
+    floats_.resize(count);
+    to_floats(type_of(plan_.kind), bytes.data(), floats_);
+  };
+  FloatCounts line;
+  if (plan_.kind == NumberKind::kBf16) {
+    best_count_ops().bf16(reinterpret_cast<const uint16_t*>(bytes.data()), count, columns.data(), line);
+  } else {
+    widen();
+    best_count_ops().f32(floats_.data(), count, columns.data(), line);
+  }
+  // Squares below kSmallest lose bits. NaN or infinity spoils the sum.
+  constexpr double kSmallest = 0x1p-120;
+  const bool is_exact = std::isfinite(line.energy) && line.energy >= kSmallest;
+  if (is_sampled || plan_.is_scale || is_grid_ || !is_exact) {
+    widen();
+    is_grid_ = is_grid_ && are_on_grid(floats_);
+    if (is_sampled) {
+      for (const float x : floats_) ++numbers_[std::bit_cast<uint32_t>(x) >> 23 & 0xFF];
+    }
+    if (plan_.is_scale) take_scale_floats(floats_, next_ * plan_.line_bytes / width);
+    if (!is_exact) {
+      const FloatCounts finite = sum_finite(floats_);
+      line.energy = finite.energy;
+      line.amax = finite.amax;
+    }
+  }
+  chunk_.numbers += count;
+  chunk_.zeros += line.zeros;
+  chunk_.negative += line.negative;
+  energy_ += line.energy;
+  const auto amax = static_cast<double>(line.amax);
+  amax_ = std::max(amax_, amax);
+  if (!has_rows) return;
+  row_sums_.push_back(static_cast<float>(std::log2(line.energy / static_cast<double>(count)) / 2));
+  if (amax <= lone_ || amax * amax < line.energy / 2) return;
+  lone_ = amax;
+  lone_line_ = next_;
+}
+
+/// Adds the level of the scale at `index` of its matrix to those of its row and column.
+void FigureCounter::take_scale(uint64_t index, float octaves) {
+  const uint64_t row = index / plan_.scale_columns, column = index % plan_.scale_columns;
+  if (row >= row_sums_.size()) row_sums_.resize(row + 1), row_counts_.resize(row + 1);
+  row_sums_[row] += octaves;
+  ++row_counts_[row];
+  column_sums_.resize(plan_.scale_columns);
+  column_counts_.resize(plan_.scale_columns);
+  column_sums_[column] += octaves;
+  ++column_counts_[column];
+}
+
+void FigureCounter::take_exponents(std::span<const uint8_t> bytes) {
+  const uint64_t first = next_ * plan_.line_bytes;
+  for (uint64_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] != 0) take_scale(first + i, static_cast<float>(bytes[i]) - 127);
+  }
+}
+
+void FigureCounter::take_scale_floats(std::span<const float> scales, uint64_t first) {
+  constexpr int kMantissa = 23, kBias = 127;
+  constexpr uint32_t kOne = 0x3F800000u, kMantissaBits = 0x007FFFFFu;
+  // The logarithm of a product of mantissas is the sum of their logarithms.
+  constexpr size_t kFactors = 512;
+  double product = 1;
+  size_t factors = 0;
+  for (size_t i = 0; i < scales.size(); ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(scales[i]) & 0x7FFFFFFFu;
+    const auto exponent = static_cast<int>(bits >> kMantissa);
+    if (exponent == 0 || exponent == 0xFF) continue;
+    octaves_ += exponent - kBias;
+    product *= double{std::bit_cast<float>(kOne | (bits & kMantissaBits))};
+    if (++factors == kFactors) octaves_ += std::log2(product), product = 1, factors = 0;
+    if (plan_.scale_columns == 0) continue;
+    // Eighths of octaves are enough to compare levels.
+    take_scale(first + i, static_cast<float>(bits >> (kMantissa - 3)) / kCodesInOctave - kBias);
+  }
+  octaves_ += std::log2(product);
+}
+
+}  // namespace twofour

@@ -1,0 +1,91 @@
+#include <algorithm>
+#include <cmath>
+
+#include "lib/lint/bytes/figures.h"
+
+namespace twofour {
+
+void FigureCounter::count_columns(MatrixFigures& f) const {
+  const NumberKind kind = plan_.kind;
+  if (has_float_rows()) {
+    f.columns = column_sums_.size();
+    for (const float sum : column_sums_) {
+      f.zero_columns += sum == 0;
+      f.trailing_zero_columns = sum == 0 ? f.trailing_zero_columns + 1 : 0;
+    }
+    return;
+  }
+  // A byte has two columns of E2M1. In modules whose outer dimension is K, a byte is a row.
+  const auto width = static_cast<uint64_t>(width_of(kind));
+  const bool halves = kind == NumberKind::kE2m1 && !plan_.k_outer;
+  const auto is_zero = [&](uint64_t column) {
+    if (halves) return (columns_[column / 2] >> (column % 2 * 4) & 7) == 0;
+    for (uint64_t i = 0; i < width; ++i) {
+      if ((columns_[column * width + i] & magnitude_bits(kind, i)) != 0) return false;
+    }
+    return true;
+  };
+  f.columns = halves ? 2 * columns_.size() : columns_.size() / width;
+  // Checks sixteen columns of codes at once. In most cases no code is zero.
+  const auto are_used = [&](uint64_t column) {
+    if (!halves || column + 16 > f.columns) return false;
+    const uint64_t m = word_of(&columns_[column / 2]) & kCodeBits;
+    return ((m | m >> 1 | m >> 2) & kCodeUnits) == kCodeUnits;
+  };
+  for (uint64_t c = 0; c < f.columns; ++c) {
+    if (c % 16 == 0 && are_used(c)) {
+      f.trailing_zero_columns = 0;
+      c += 15;
+      continue;
+    }
+    const bool zero = is_zero(c);
+    f.zero_columns += zero;
+    f.trailing_zero_columns = zero ? f.trailing_zero_columns + 1 : 0;
+  }
+}
+
+/// Compares rows, and columns, by their magnitudes.
+void FigureCounter::judge_levels(MatrixFigures& f) const {
+  const bool of_scales = plan_.scale_bytes > 0 || plan_.is_scale;
+  std::vector<float> rows = row_sums_, columns = column_sums_;
+  for (size_t i = 0; i < row_counts_.size(); ++i)
+    rows[i] = row_counts_[i] > 0 ? rows[i] / static_cast<float>(row_counts_[i]) : -INFINITY;
+  for (size_t i = 0; i < columns.size(); ++i) {
+    if (!of_scales) {
+      columns[i] = std::log2(columns[i] / static_cast<float>(plan_.lines)) / 2;
+    } else if (column_counts_[i] == 0) {
+      columns[i] = -INFINITY;
+    } else {
+      const float bytes = plan_.is_scale ? 1 : kCodesInOctave;
+      columns[i] /= static_cast<float>(column_counts_[i]) * bytes;
+    }
+  }
+  f.row_levels = compare_levels(rows);
+  f.column_levels = compare_levels(columns);
+  if (lone_ > 0) {
+    f.lone = std::log2(lone_) - f.row_levels.median;
+    f.lone_line = lone_line_;
+  }
+}
+
+/// Keeps the longest run of blocks of zeros if it begins or ends within a line, has scales like those of the
+/// other blocks, and is unlikely given the number of such blocks elsewhere.
+void FigureCounter::judge_dead_blocks(MatrixFigures& f) const {
+  constexpr uint64_t kFew = 64;
+  constexpr double kUnlikely = -20, kMost = 0.3, kBelow = 1.5 * kCodesInOctave;
+  const uint64_t run = f.dead_run;
+  const bool within = plan_.scale_bytes > 0 && (f.dead_first % plan_.scale_bytes != 0 ||
+                                                (f.dead_first + run) % plan_.scale_bytes != 0);
+  f.dead_run = 0;
+  if (run < kFew || !within) return;
+  const double elsewhere =
+      static_cast<double>(dead_blocks_ - run + 1) / static_cast<double>(blocks_ - run + 2);
+  const double chance =
+      std::log(static_cast<double>(blocks_)) + static_cast<double>(run) * std::log(elsewhere);
+  const double scale = static_cast<double>(best_run_scales_) / static_cast<double>(run);
+  if (elsewhere > kMost || chance > kUnlikely || scale < f.row_levels.median * kCodesInOctave - kBelow)
+    return;
+  f.dead_run = run;
+}
+
+}  // namespace twofour

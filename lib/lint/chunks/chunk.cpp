@@ -1,0 +1,172 @@
+#include "lib/lint/chunks/chunk.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/lint/chunks/levels.h"
+
+namespace twofour {
+namespace {
+
+constexpr uint64_t kFewNumbers = 4096;  ///< chunks with fewer numbers are not compared
+constexpr double kHalf = 0.5;
+
+/// Returns Pearson's statistic against equal shares of sixteen classes.
+double unevenness(const Chunk& c) {
+  const double expected = static_cast<double>(c.numbers) / 16;
+  double sum = 0;
+  for (const uint32_t count : c.classes) sum += (count - expected) * (count - expected) / expected;
+  return sum;
+}
+
+/// True if all classes are equally frequent but for chance. The limit is four standard deviations above the
+/// mean of the statistic, which has fifteen degrees of freedom. The codes of weights reach hundreds.
+bool is_noise(const Chunk& c) {
+  constexpr double kMostOfNoise = 37;
+  return c.numbers - c.zeros >= kFewNumbers && unevenness(c) < kMostOfNoise;
+}
+
+double negative_share(const Chunk& c) {
+  return static_cast<double>(c.negative) / static_cast<double>(c.numbers - c.zeros);
+}
+
+double full_share(const Chunk& c) {
+  return static_cast<double>(c.full_blocks) / static_cast<double>(c.blocks);
+}
+
+/// Returns the shares of codes without zeros, which pruning makes as many as it likes.
+std::array<double, 16> shares_of(NumberKind kind, const Chunk& c) {
+  std::array<double, 16> shares{};
+  double sum = 0;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    const bool zero = kind == NumberKind::kE2m1 ? i % 8 == 0 : i == 8;
+    if (!zero) shares[i] = c.classes[i];
+    sum += shares[i];
+  }
+  for (double& share : shares) share /= std::max(sum, 1.0);
+  return shares;
+}
+
+/// Returns the triangular discrimination of two distributions: 0 if they are equal, 2 if nothing is in both.
+double distance(const std::array<double, 16>& a, const std::array<double, 16>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] + b[i] > 0) sum += (a[i] - b[i]) * (a[i] - b[i]) / (a[i] + b[i]);
+  }
+  return sum;
+}
+
+/// Adds up the chunks for which `is_odd` is true.
+template <class F>
+OddRegion region_of(RegionKind kind, std::span<const Chunk* const> chunks, const F& is_odd) {
+  OddRegion region;
+  for (const Chunk* c : chunks) {
+    if (!is_odd(*c)) continue;
+    if (region.kind == RegionKind::kNone) region.first_line = c->first_line;
+    region.kind = kind;
+    region.lines += c->lines;
+  }
+  return region;
+}
+
+OddRegion odd_signs(std::span<const Chunk* const> chunks) {
+  constexpr double kFew = 0.1, kUsual = 0.35;
+  std::vector<float> shares;
+  for (const Chunk* c : chunks) shares.push_back(static_cast<float>(negative_share(*c)));
+  // A part without signs may be as large as half the matrix, so the middle one of the others counts.
+  const auto is_odd = [](double share) { return share < kFew || share > 1 - kFew; };
+  if (std::ranges::none_of(shares, is_odd)) return {};
+  std::vector<float> usual = shares;
+  std::erase_if(usual, is_odd);
+  if (3 * usual.size() < shares.size()) return {};
+  const double middle = median_of(std::move(usual));
+  if (std::fabs(middle - kHalf) > kHalf - kUsual) return {};
+  // A single row of weights may have one sign.
+  constexpr uint64_t kFewLines = 4;
+  OddRegion region = region_of(RegionKind::kSigns, chunks, [&](const Chunk& c) {
+    return (c.lines >= kFewLines || negative_share(c) == 0 || negative_share(c) == 1) &&
+           is_odd(negative_share(c));
+  });
+  for (const Chunk* c : chunks) {
+    if (c->first_line == region.first_line) region.found = negative_share(*c);
+  }
+  region.usual = middle;
+  return region;
+}
+
+/// Compares chunks by the shares of codes. The codes of a block or group fill one range, whatever its scale
+/// is, so that their shares hardly differ within a matrix.
+OddRegion odd_codes_of(NumberKind kind, std::span<const Chunk* const> chunks) {
+  constexpr double kFarthest = 0.35, kTimes = 8;
+  std::vector<std::array<double, 16>> all;
+  for (const Chunk* c : chunks) all.push_back(shares_of(kind, *c));
+  // If all are near their mean, as nearly always, none is odd.
+  constexpr double kNear = 0.05;
+  std::array<double, 16> middle{};
+  for (const auto& shares : all) {
+    for (size_t i = 0; i < middle.size(); ++i) middle[i] += shares[i] / static_cast<double>(all.size());
+  }
+  if (std::ranges::all_of(all, [&](const auto& shares) { return distance(shares, middle) < kNear; }))
+    return {};
+  double sum = 0;
+  for (size_t i = 0; i < middle.size(); ++i) {
+    std::vector<float> values;
+    for (const auto& shares : all) values.push_back(static_cast<float>(shares[i]));
+    sum += middle[i] = median_of(std::move(values));
+  }
+  for (double& share : middle) share /= std::max(sum, 1e-9);
+  std::vector<float> distances;
+  for (const auto& shares : all) distances.push_back(static_cast<float>(distance(shares, middle)));
+  const double limit = std::max(kFarthest, kTimes * median_of(distances));
+  return region_of(RegionKind::kCodes, chunks,
+                   [&](const Chunk& c) { return distance(shares_of(kind, c), middle) > limit; });
+}
+
+OddRegion odd_blocks(std::span<const Chunk* const> chunks) {
+  constexpr double kAll = 0.985, kFew = 0.93;
+  constexpr uint64_t kFewBlocks = 256;
+  std::vector<float> shares;
+  for (const Chunk* c : chunks) {
+    if (c->blocks >= kFewBlocks) shares.push_back(static_cast<float>(full_share(*c)));
+  }
+  if (std::ranges::none_of(shares, [](double share) { return share < kFew; })) return {};
+  const double usual = median_of(std::move(shares));
+  if (usual < kAll) return {};
+  OddRegion region = region_of(RegionKind::kBlocks, chunks, [&](const Chunk& c) {
+    return c.blocks >= kFewBlocks && full_share(c) < kFew;
+  });
+  for (const Chunk* c : chunks) {
+    if (c->first_line == region.first_line && c->blocks > 0) region.found = full_share(*c);
+  }
+  region.usual = usual;
+  return region;
+}
+
+}  // namespace
+
+OddRegion odd_region(NumberKind kind, std::span<const Chunk> chunks) {
+  constexpr size_t kFewChunks = 4;
+  std::vector<const Chunk*> some;
+  for (const Chunk& c : chunks) {
+    if (c.numbers - c.zeros >= kFewNumbers / 4) some.push_back(&c);
+  }
+  if (some.size() < kFewChunks) return {};
+  const bool codes = kind == NumberKind::kE2m1 || kind == NumberKind::kInt4;
+  const bool floats = kind == NumberKind::kBf16 || kind == NumberKind::kF16 || kind == NumberKind::kF32;
+  if (!codes && !floats && kind != NumberKind::kE4m3 && kind != NumberKind::kInt8) return {};
+  if (!floats) {
+    const OddRegion noise = region_of(RegionKind::kNoise, some, is_noise);
+    if (noise.kind != RegionKind::kNone) return noise;
+  }
+  if (kind != NumberKind::kInt4) {
+    const OddRegion signs = odd_signs(some);
+    if (signs.kind != RegionKind::kNone) return signs;
+  }
+  if (codes) {
+    const OddRegion other = odd_codes_of(kind, some);
+    if (other.kind != RegionKind::kNone) return other;
+  }
+  return kind == NumberKind::kE2m1 ? odd_blocks(some) : OddRegion{};
+}
+
+}  // namespace twofour

@@ -1,0 +1,42 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lib/lint/chunks/number_kind.h"
+
+namespace twofour {
+
+/// Counts of a few neighbouring lines of a matrix, at least kBytes of them. Chunks of one matrix are compared
+/// with each other.
+struct Chunk {
+  static constexpr uint64_t kBytes = 1u << 14;
+  uint64_t first_line = 0, lines = 0;
+  uint64_t numbers = 0, zeros = 0, negative = 0;
+  /// Number of numbers by code, of four bits, or by the upper four bits of a byte. Floats have none.
+  std::array<uint32_t, 16> classes{};
+  uint64_t blocks = 0, full_blocks = 0;  ///< of E2M1: blocks that are not zero; of these, with a code of 6
+};
+
+/// The ways in which chunks cannot belong to the same weights as the rest of their matrix.
+enum class RegionKind {
+  kNone,
+  kNoise,   ///< every code equally often
+  kSigns,   ///< hardly any negative numbers, or hardly any positive ones
+  kCodes,   ///< other shares of codes
+  kBlocks,  ///< blocks without a code of 6, which nearly all others have
+};
+
+/// The chunks of one kind that do not belong to their matrix.
+struct OddRegion {
+  RegionKind kind = RegionKind::kNone;
+  uint64_t first_line = 0, lines = 0;  ///< first line, and number of lines in all these chunks
+  /// Share of negative numbers, or of blocks with a code of 6, in the first chunk and in the middle one.
+  double found = 0, usual = 0;
+};
+
+/// Returns the most certain oddity among the chunks of a matrix.
+OddRegion odd_region(NumberKind kind, std::span<const Chunk> chunks);
+
+}  // namespace twofour

@@ -1,0 +1,34 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace twofour {
+
+/// The middle and the spread of some numbers. A few outliers hardly change them.
+struct RobustSpread {
+  double median = 0;
+  /// 1.4826 times the median absolute deviation. For a Gaussian, this is the standard deviation.
+  double deviation = 0;
+};
+RobustSpread robust_spread(std::vector<double> values);
+/// Returns the median of some numbers; 0: there are none.
+double median_of(std::vector<float> values);
+
+/// The rows, or the columns, of one matrix by their magnitude.
+struct Levels {
+  /// The largest one: its position, and by how many octaves it is above the middle one.
+  uint64_t largest = 0;
+  double above = 0;
+  double median = 0;  ///< log2 of the magnitude of the middle one, to half an octave
+  double spread = 0;  ///< standard deviation, in octaves
+  /// The largest step between two neighbours of `parts` equal parts, 2, 4 or 8: the part behind the step, and
+  /// its median minus that of the part before, in octaves. 0 parts: there is no step.
+  int parts = 0, part = 0;
+  double step = 0;
+};
+
+/// Compares the magnitudes of lines or columns, given as log2. Infinite ones, those of zeros, are left out.
+Levels compare_levels(std::span<const float> octaves);
+
+}  // namespace twofour

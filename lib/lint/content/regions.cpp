@@ -1,0 +1,269 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "formats/module_roles.h"
+#include "lib/lint/content/checks.h"
+
+namespace twofour {
+namespace {
+
+/// A number this many octaves above the RMS of a row, and a row or column this many above the middle one.
+/// README.md of lib/lint has the margins.
+constexpr double kLone = 12, kPeak = 6.64;
+/// The smallest step between equal parts of rows or columns: a factor of 4, of heads 6, which training may
+/// scale.
+constexpr double kStep = 1.98, kHeadStep = 2.58;
+
+bool has_part(const std::string& name, std::initializer_list<const char*> parts) {
+  return std::ranges::any_of(parts, [&](const char* part) { return name.find(part) != name.npos; });
+}
+
+/// True for keys and values, whose heads may be repeated as a whole.
+bool may_repeat_heads(const std::string& name) { return has_part(name, {"k_proj", "v_proj", "kv"}); }
+
+class Regions {
+ public:
+  Regions(const LintInput& s, std::span<Member> members, LintReporter& reporter)
+      : s_(s), members_(members), sink_(reporter) {}
+
+  void run_values() {
+    for (const Member& m : members_) {
+      if (!m.figures->plan.is_rows || is_router_like(m)) continue;
+      check_lone(m) || check_peak(m) || (m.is_linear && (check_values(m) || check_scales(m)));
+    }
+  }
+
+  void run_regions() {
+    for (const Member& m : members_) {
+      if (m.is_linear && is_peaked(m)) ++peaked_[m.at.kind];
+      if (m.is_linear) ++kinds_[m.at.kind];
+    }
+    for (const Member& m : members_) {
+      const bool table = is_table_name(m.name) && m.figures->plan.is_rows;
+      if (!m.is_linear && !table) continue;
+      if (check_region(m) || check_repeat(m) || check_dead(m) || !m.is_linear) continue;
+      check_steps(m) || check_uniform(m) || check_full(m);
+    }
+  }
+
+ private:
+  template <class... Args>
+  bool report(const Member& m, const char* rule, fmt::format_string<Args...> text, Args&&... args) {
+    sink_.add(rule, s_.at(m.figures->tensor, m.name), text, std::forward<Args>(args)...);
+    return true;
+  }
+
+  static bool is_router_like(const Member& m) { return is_router(m.name) || is_shared_expert_gate(m.name); }
+
+  /// The figures of the scales by which rows and columns are compared: of NVFP4 and floats, those of the
+  /// matrix.
+  static const MatrixFigures& scaled(const Member& m) {
+    return m.scale_figures != nullptr ? *m.scale_figures : *m.figures;
+  }
+
+  bool check_lone(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    if (f.lone < kLone || !std::isfinite(f.lone)) return false;
+    return report(m, "outlier-weight",
+                  "expected numbers near {:.3g}, the RMS of a row, found {:.6g} in row {}",
+                  std::exp2(f.row_levels.median), std::exp2(f.row_levels.median + f.lone), f.lone_line);
+  }
+
+  bool check_peak(const Member& m) {
+    const MatrixFigures& f = scaled(m);
+    // The rows of an embedding are as large as their tokens are frequent.
+    const bool bias = m.name.find("bias") != m.name.npos;
+    if (!m.is_linear && !bias) return false;
+    // Rows of zeros may have any scale.
+    if (m.scale_figures != nullptr && (m.figures->zero_lines > 0 || m.figures->zero_columns > 0))
+      return false;
+    // Of small matrices, a few rows do not show how much they vary.
+    constexpr uint64_t kFewLines = 16;
+    if ((m.figures->plan.lines < kFewLines && !bias) || m.figures->plan.k_outer) return false;
+    const double peak = bias ? kLone : kPeak;
+    const char* what = m.scale_figures != nullptr || f.plan.scale_bytes > 0 ? "scales" : "weights";
+    for (const Levels* levels : {&f.row_levels, &f.column_levels}) {
+      if (levels->above < peak || (levels == &f.column_levels && f.columns == 0)) continue;
+      return report(m, "outlier-weight",
+                    "expected {} of one size, found those of {} {} {:.3g} times as large as the middle one",
+                    what, levels == &f.row_levels ? "row" : "column", levels->largest,
+                    std::exp2(levels->above));
+    }
+    return false;
+  }
+
+  bool check_region(const Member& m) {
+    const OddRegion& r = m.figures->region;
+    // In a toy model, few numbers of several matrices may look alike.
+    switch (r.kind) {
+      case RegionKind::kNone:
+        return false;
+      case RegionKind::kNoise:
+        return report(m, "odd-region",
+                      "expected codes of weights, found every code equally often, as of noise, in {} rows "
+                      "from {} on",
+                      r.lines, r.first_line);
+      case RegionKind::kSigns:
+        return report(m, "odd-region",
+                      "expected {:.0f} % negative numbers, as in other rows, found {:.0f} % in {} rows from "
+                      "{} on",
+                      100 * r.usual, 100 * r.found, r.lines, r.first_line);
+      case RegionKind::kCodes:
+        return report(m, "odd-region",
+                      "expected codes as in other rows, found others in {} rows from {} on, as of text or "
+                      "another format",
+                      r.lines, r.first_line);
+      case RegionKind::kBlocks:
+        return report(m, "odd-region",
+                      "expected a code of 6 in {:.0f} % of blocks, as in other rows, found it in {:.0f} % in "
+                      "{} rows from {} on: codes and scales that do not belong together",
+                      100 * r.usual, 100 * r.found, r.lines, r.first_line);
+    }
+    return false;
+  }
+
+  /// Reports bytes that are twice in a matrix. Single rows may be equal.
+  bool check_repeat(const Member& m) {
+    constexpr uint64_t kFewBytes = 4096, kFewRows = 2;
+    const MatrixFigures& f = *m.figures;
+    const uint64_t least = std::max(kFewBytes, kFewRows * f.plan.line_bytes + Pieces::kPiece);
+    if (!m.is_linear || f.repeat.bytes < least || may_repeat_heads(m.name)) return false;
+    return report(
+        m, "odd-region",
+        "expected bytes that differ, found {} from row {} on equal to those from row {} on, as of a "
+        "page that was written twice",
+        f.repeat.bytes, f.repeat.at / f.plan.line_bytes, f.repeat.from / f.plan.line_bytes);
+  }
+
+  bool check_dead(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    if (f.dead_run == 0) return false;
+    return report(m, "zero-regions",
+                  "expected codes other than zero under scales as large as those of other blocks, found {} "
+                  "blocks of zeros one after the other from row {} on",
+                  f.dead_run, f.dead_first / f.plan.scale_bytes);
+  }
+
+  /// Compares halves, quarters and eighths. Rows of fused projections differ by nature.
+  bool check_steps(const Member& m) {
+    if (is_router_like(m) || m.figures->plan.k_outer) return false;
+    const bool fused = has_part(m.name, {"qkv", "query_key_value", "in_proj", "c_attn", "gate_up", "kv_a",
+                                         "w13", "x_proj", "dt_proj", "conv", "fc1", "_ba"});
+    if (fused) return false;
+    const bool heads = has_part(m.name, {"attn", "attention", "q_proj", "k_proj", "v_proj", "o_proj"});
+    const MatrixFigures& f = scaled(m);
+    for (const Levels* levels : {&f.row_levels, &f.column_levels}) {
+      if (std::fabs(levels->step) < (heads ? kHeadStep : kStep)) continue;
+      const char* of = m.scale_figures != nullptr || f.plan.scale_bytes > 0 ? "scales of " : "";
+      const char* line = levels == &f.row_levels ? "rows" : "columns";
+      return report(m, "uneven-parts",
+                    "expected {}{} of one size, found those from {}/{} of them on {:.3g} times as large as "
+                    "those before",
+                    of, line, levels->part, levels->parts, std::exp2(levels->step));
+    }
+    return false;
+  }
+
+  /// True if a few weights are far larger than the others, as in trained models and in normal distributions.
+  static bool is_peaked(const Member& m) {
+    constexpr double kPeaked = 1.15;
+    return m.figures->log2_amax - m.figures->log2_rms > kPeaked;
+  }
+
+  /// Reports values that no training gives.
+  bool check_values(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    if (f.counted < kFewWeights) return false;
+    if (f.is_grid && f.log2_amax >= 1)
+      return report(
+          m, "odd-numbers",
+          "expected weights, found only numbers that four-bit codes have, up to {:g}, without a scale",
+          std::exp2(f.log2_amax));
+    const auto used =
+        static_cast<uint64_t>(std::llround((1 - f.zero_share) * static_cast<double>(f.counted)));
+    if (f.plan.lines == f.columns && used == f.plan.lines && f.zero_lines == 0 && f.zero_columns == 0)
+      return report(m, "odd-numbers",
+                    "expected weights, found one number in each row and column, as of an identity matrix");
+    return false;
+  }
+
+  /// Reports weights as layers are initialized with, if others of the kind were trained.
+  bool check_uniform(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    if (f.counted < kFewWeights || is_router_like(m)) return false;
+    // The largest number of a uniform distribution is sqrt(3) times the RMS.
+    constexpr double kUniform = 0.7925, kNear = 0.05;
+    constexpr size_t kFewSiblings = 3;
+    const size_t peaked = peaked_[m.at.kind], all = kinds_[m.at.kind];
+    if (peaked >= kFewSiblings && 4 * peaked >= 3 * all &&
+        std::fabs(f.log2_amax - f.log2_rms - kUniform) < kNear)
+      return report(m, "odd-numbers",
+                    "expected few large weights, as {} of {} like it have, found a uniform distribution, as "
+                    "of weights that were never loaded",
+                    peaked, all);
+    return false;
+  }
+
+  /// Reports FP8 that was cut off. The largest weight of a scale becomes 448, seldom several.
+  bool check_full(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    constexpr double kFew = 0.01, kTimes = 3, kOfScale = 8;
+    if (f.plan.kind != NumberKind::kE4m3 || f.full_share < kFew || f.full_share < kTimes * f.next_share)
+      return false;
+    const auto scales = static_cast<double>(m.scale_figures != nullptr ? m.scale_figures->counted : 1);
+    if (f.full_share * static_cast<double>(f.counted) < kOfScale * scales) return false;
+    return report(m, "cut-off-weights", "expected few numbers of 448, found {:.1f} %, beside {:.1f} % of 416",
+                  100 * f.full_share, 100 * f.next_share);
+  }
+
+  bool check_scales(const Member& m) {
+    const MatrixFigures& f = *m.figures;
+    constexpr int kFewValues = 8;
+    constexpr double kWide = 0.25, kAll = 0.98, kFew = 0.6, kMany = 0.25;
+    constexpr uint64_t kFewPairs = 64;
+    if (f.plan.scale_bytes == 0 || f.scale_values < kFewValues || f.scale_sd < kWide) return false;
+    const auto pairs = static_cast<double>(f.scale_pairs);
+    const LintPlace at = s_.at(s_.modules[f.module].block_scale);
+    if (f.scale_pairs >= kFewPairs && static_cast<double>(f.equal_pairs) > kAll * pairs &&
+        static_cast<double>(f.equal_between) < kFew * pairs) {
+      sink_.add("copied-scale", at,
+                "expected a scale for each block of 16, found pairs of equal scales, as of blocks of 32");
+      return true;
+    }
+    if (may_repeat_heads(m.name)) return false;
+    constexpr uint64_t kFewBytes = 2048, kFewRows = 2;
+    if (f.scale_repeat.bytes >= std::max(kFewBytes, (kFewRows + 1) * f.plan.scale_bytes)) {
+      sink_.add("copied-scale", at,
+                "expected scales that differ, found {} from row {} on equal to those from row {} on",
+                f.scale_repeat.bytes, f.scale_repeat.at / f.plan.scale_bytes,
+                f.scale_repeat.from / f.plan.scale_bytes);
+      return true;
+    }
+    if (f.repeated_scales < kMany) return false;
+    sink_.add("copied-scale", at,
+              "expected scales that differ, found {:.0f} % equal to earlier ones in pieces of 256",
+              100 * f.repeated_scales);
+    return true;
+  }
+
+  const LintInput& s_;
+  std::span<Member> members_;
+  LintReporter& sink_;
+  static constexpr uint64_t kFewWeights = 1u << 14;
+  std::map<std::string, size_t> kinds_, peaked_;  ///< number of matrices of each kind; of these, peaked ones
+};
+
+}  // namespace
+
+void lint_values(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
+  Regions(s, members, reporter).run_values();
+}
+
+void lint_regions(const LintInput& s, std::span<Member> members, LintReporter& reporter) {
+  Regions(s, members, reporter).run_regions();
+}
+
+}  // namespace twofour

@@ -1,0 +1,20 @@
+#pragma once
+#include <set>
+#include <string>
+#include <string_view>
+
+namespace twofour {
+
+/// What the text of a Jinja template shows without running it.
+struct TemplateFacts {
+  std::string problem{};           ///< why Jinja does not parse it, with the line; empty: it parses
+  bool is_empty = false;           ///< it writes nothing: no text and no expression
+  std::set<std::string> tokens{};  ///< texts of the form <|...|> that it writes
+};
+
+/// Reads a template by the syntax of Jinja 3 with the extensions of transformers: loop controls, and blocks
+/// {% generation %}. Blocks, brackets and strings are checked; expressions only for operators without
+/// operands. Source: Jinja, lexer.py, parser.py; transformers, utils/chat_template_utils.py.
+TemplateFacts read_template(std::string_view text);
+
+}  // namespace twofour

@@ -1,0 +1,129 @@
+#include "lib/lint/files/token_table.h"
+
+#include <algorithm>
+
+#include "formats/json_events.h"
+#include "lib/lint/bytes/input.h"
+
+namespace twofour {
+namespace {
+
+/// Collects the words, merges and added tokens of a tokenizer.json.
+class TokenEvents : public JsonEvents {
+ public:
+  explicit TokenEvents(TokenTable& table) : table_(table) {}
+
+  /// Looks up the merges that the file has before its vocabulary.
+  void finish() {
+    for (const auto& [left, right] : early_) check_merge(left, right);
+  }
+
+  void null() override {}
+  void boolean(bool) override {}
+  void signed_number(int64_t) override {}
+  void unsigned_number(uint64_t value) override {
+    if (is_at("model", "vocab") && depth() == 3) {
+      table_.last_word = std::max(table_.last_word.value_or(0), value);
+      table_.words.emplace(last_key_, value);
+    }
+    if (is_in_added() && keys_.back() == "id") id_ = value;
+  }
+  void float_number(double, std::string_view) override {}
+  void string(std::string& text) override {
+    if (is_at("model", "continuing_subword_prefix") && depth() == 2) has_prefix_ = !text.empty();
+    if (is_in_added() && keys_.back() == "content") content_ = text;
+    if (is_at("model", "vocab") && depth() == 4) {  // [piece, score]
+      table_.last_word = pieces_;
+      table_.words.emplace(text, pieces_++);
+    }
+    if (!is_at("model", "merges")) return;
+    if (depth() == 3) {
+      const size_t space = text.find(' ', 1);
+      if (space != text.npos) add_merge(text.substr(0, space), text.substr(space + 1));
+    } else if (depth() == 4) {
+      if (left_)
+        add_merge(*std::exchange(left_, std::nullopt), text);
+      else
+        left_ = text;
+    }
+  }
+  void begin_object() override {
+    if (keys_.size() == 1 && keys_[0] == "model") table_.has_model = true;
+    keys_.emplace_back();
+    if (depth() == 3 && keys_[0] == "added_tokens") id_ = std::nullopt, content_ = std::nullopt;
+  }
+  void end_object() override {
+    if (depth() == 3 && keys_[0] == "added_tokens" && id_ && content_) {
+      table_.last_added = std::max(table_.last_added.value_or(0), *id_);
+      table_.added.emplace_back(*id_, *content_);
+    }
+    keys_.pop_back();
+  }
+  void begin_array() override {
+    if (is_at("model", "vocab") && depth() == 2) table_.is_pieces = true;
+    left_ = std::nullopt;
+    keys_.emplace_back();
+  }
+  void end_array() override { keys_.pop_back(); }
+  void key(std::string& text) override {
+    keys_.back() = text.substr(0, 32);
+    if (depth() == 3 && is_at("model", "vocab")) last_key_ = text;
+    table_.has_vocabulary = table_.has_vocabulary || (depth() == 2 && is_at("model", "vocab"));
+  }
+
+ private:
+  void unexpected(const std::string&) override {}
+  size_t depth() const { return keys_.size(); }
+  bool is_at(std::string_view a, std::string_view b) const {
+    return keys_.size() > 1 && keys_[0] == a && keys_[1] == b;
+  }
+  bool is_in_added() const { return depth() == 3 && keys_[0] == "added_tokens"; }
+
+  void add_merge(std::string left, std::string right) {
+    if (table_.words.empty())
+      early_.emplace_back(std::move(left), std::move(right));
+    else
+      check_merge(left, right);
+  }
+  void check_merge(const std::string& left, const std::string& right) {
+    const auto has = [&](const std::string& word) { return table_.words.contains(word); };
+    if (has_prefix_ || table_.words.empty() || (has(left) && has(right) && has(left + right))) return;
+    if (table_.lost_merges++ == 0) table_.lost_merge = {left, right};
+  }
+
+  TokenTable& table_;
+  std::vector<std::string> keys_;  ///< the last key of each open object; empty for arrays
+  std::string last_key_;
+  std::optional<uint64_t> id_;
+  std::optional<std::string> content_, left_;
+  std::vector<std::pair<std::string, std::string>> early_;
+  uint64_t pieces_ = 0;
+  bool has_prefix_ = false;
+};
+
+}  // namespace
+
+std::optional<uint64_t> TokenTable::find(const std::string& text) const {
+  for (const auto& [number, content] : added) {
+    if (content == text) return number;
+  }
+  const auto at = words.find(text);
+  return at == words.end() ? std::nullopt : std::optional(at->second);
+}
+
+const std::string* TokenTable::find_added(uint64_t number) const {
+  for (const auto& [own, content] : added) {
+    if (own == number) return &content;
+  }
+  return nullptr;
+}
+
+TokenTable read_token_table(const std::filesystem::path& directory) {
+  TokenTable table;
+  TokenEvents events(table);
+  read_json_file(directory, "tokenizer.json", events);
+  events.finish();
+  return table;
+}
+
+}  // namespace twofour
