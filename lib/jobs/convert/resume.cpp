@@ -83,19 +83,6 @@ Json lasting_fingerprint(const Recipe& recipe, const std::vector<Manifest::Sourc
   return {{"recipe", recipe_to_json(recipe)}, {"source", std::move(source)}};
 }
 
-/// The recipe of a run as the fingerprint of a complete artifact may have it: settings that nobody gave are
-/// absent where the artifact lacks them, since an older version made it.
-Recipe as_of_artifact(Recipe recipe, const Recipe& artifact) {
-  for (size_t i = 0; i < std::min(recipe.rules.size(), artifact.rules.size()); ++i) {
-    Rule& rule = recipe.rules[i];
-    const Rule& then = artifact.rules[i];
-    if (!rule.has_default_solving || then.shrink || then.scale_search >= 0) continue;
-    rule.shrink.reset();
-    rule.scale_search = -1;
-  }
-  return recipe;
-}
-
 /// Checks that the global scales which planning read, and which decide folding, are those from which the
 /// artifact was made.
 void check_stored_bits(const std::string& where, const std::vector<uint32_t>& then, const Checkpoint& source,
@@ -227,6 +214,17 @@ std::vector<ShardRecord> begin_or_resume(OutputDirectory& directory, const Check
   return sound;
 }
 
+void take_absent_settings(const fs::path& artifact, Recipe& recipe) {
+  const auto lacks = [](const Rule& rule) { return !rule.shrink && rule.scale_search < 0; };
+  if (!is_complete_output(artifact)) return;
+  const Checkpoint complete = Checkpoint::open(artifact);
+  const std::vector<Rule> then =
+      read_manifest(artifact / kManifestName, complete.tensors().size()).recipe.rules;
+  const bool solved = std::any_of(then.begin(), then.end(), [](const Rule& r) { return r.has_statistics(); });
+  if (!solved || !std::all_of(then.begin(), then.end(), lacks)) return;
+  for (Rule& rule : recipe.rules) rule.keeps_absent = lacks(rule);
+}
+
 uint64_t verify_complete(const fs::path& artifact, const Checkpoint& source, const Plan& plan, int jobs,
                          Progress& progress) {
   const Checkpoint complete = Checkpoint::open(artifact);
@@ -234,7 +232,7 @@ uint64_t verify_complete(const fs::path& artifact, const Checkpoint& source, con
   std::vector<Manifest::SourceFile> files;
   for (const Shard& s : source.shards()) files.push_back({s.name, s.file.size(), s.header_hash});
   check_fingerprint(artifact.string(), lasting_fingerprint(manifest.recipe, manifest.sources),
-                    lasting_fingerprint(as_of_artifact(plan.recipe, manifest.recipe), files));
+                    lasting_fingerprint(plan.recipe, files));
   check_stored_bits(artifact.string(), manifest.raw_bits, source, plan);
   ValidateOptions options;
   options.jobs = jobs;

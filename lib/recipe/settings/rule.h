@@ -76,7 +76,6 @@ struct Rule {
   int sweeps = -1;                       ///< sweeps of descent; below 0, the method's default
   std::optional<double> shrink = {};     ///< quantize: by default default_shrink()
   int scale_search = -1;                 ///< quantize: below 0, the default
-  bool has_default_solving = false;      ///< the two settings above are defaults, not given
   bool keeps_absent = false;             ///< settings that are absent mean what they meant in 0.2.0
   bool strict_statistics = false;        ///< refuse statistics of other weights; decides no byte
   bool awaits_statistics = false;        ///< statistics are collected before weights are chosen

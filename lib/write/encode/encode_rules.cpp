@@ -190,7 +190,6 @@ void complete_quantize_words(Rule& rule) {
 
 void complete_solving_settings(Rule& rule, bool has_pattern) {
   if (rule.keeps_absent || !rule.solves() || rule.statistics == nullptr) return;
-  rule.has_default_solving |= !rule.shrink && rule.scale_search < 0;
   if (!rule.shrink) rule.shrink = default_shrink(*rule.statistics, has_pattern);
   if (rule.scale_search < 0) rule.scale_search = kDefaultScaleSearch;
 }

@@ -70,7 +70,6 @@ void take_solving_settings(const Rule& rule, Rule& to) {
   to.sweeps = rule.sweeps;
   to.shrink = rule.shrink;
   to.scale_search = rule.scale_search;
-  to.has_default_solving = rule.has_default_solving;
   to.keeps_absent = rule.keeps_absent;
   to.strict_statistics = rule.strict_statistics;
   to.statistics_hash = rule.statistics_hash;
