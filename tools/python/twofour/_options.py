@@ -193,10 +193,9 @@ class Convert(TypedDict, total=False):
     #: Refuse statistics of other weights of the same model, as those of the BF16 model for its quantized copy, or
     #: of weights that nothing names
     strict_stats: bool
-    #: Share of the products of two inputs that is taken off (default: 0.5, with a pattern 0.1, by guided statistics
-    #: 0)
+    #: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
     shrink: Value
-    scale_search: Value  #: Codes above the scale of the largest weight that are tried (0 to 16; default: 7)
+    scale_search: Value  #: Codes tried above the largest weight's scale (0 to 16; default: 7)
     max_loss: Value  #: Likewise, as much as stays below this expected loss (default: any)
     #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
     #: CUDA device if there is one. All else runs on the CPU (default: auto)
@@ -258,10 +257,9 @@ class Prune(TypedDict, total=False):
     #: Refuse statistics of other weights of the same model, as those of the BF16 model for its quantized copy, or
     #: of weights that nothing names
     strict_stats: bool
-    #: Share of the products of two inputs that is taken off (default: 0.5, with a pattern 0.1, by guided statistics
-    #: 0)
+    #: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
     shrink: Value
-    scale_search: Value  #: Codes above the scale of the largest weight that are tried (0 to 16; default: 7)
+    scale_search: Value  #: Codes tried above the largest weight's scale (0 to 16; default: 7)
     #: prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M, U8 or BOOL [N, K], for
     #: each module M that is pruned; 1 stays (default: masks are chosen)
     mask: Value
@@ -344,10 +342,9 @@ class Quantize(TypedDict, total=False):
     #: Refuse statistics of other weights of the same model, as those of the BF16 model for its quantized copy, or
     #: of weights that nothing names
     strict_stats: bool
-    #: Share of the products of two inputs that is taken off (default: 0.5, with a pattern 0.1, by guided statistics
-    #: 0)
+    #: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
     shrink: Value
-    scale_search: Value  #: Codes above the scale of the largest weight that are tried (0 to 16; default: 7)
+    scale_search: Value  #: Codes tried above the largest weight's scale (0 to 16; default: 7)
     max_loss: Value  #: Likewise, as much as stays below this expected loss (default: any)
     #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
     #: CUDA device if there is one. All else runs on the CPU (default: auto)
@@ -387,10 +384,9 @@ class Compress(TypedDict, total=False):
     limit: Value  #: At most so many windows (1 to 1073741824; default: all)
     method: Value  #: How weights are chosen, see twofour help quantize (default: joint or gptq)
     sweeps: Value  #: Sweeps of descent after that (0 to 64; default: 4 with a pattern, else 2)
-    #: Share of the products of two inputs that is taken off (default: 0.5, with a pattern 0.1, by guided statistics
-    #: 0)
+    #: Share taken off products of two inputs (default: 0.5, with a pattern 0.1, by guided statistics 0)
     shrink: Value
-    scale_search: Value  #: Codes above the scale of the largest weight that are tried (0 to 16; default: 7)
+    scale_search: Value  #: Codes tried above the largest weight's scale (0 to 16; default: 7)
     #: Prune this share of the bytes, 0 to 1, the cheapest by --budget-stats first (default: all is pruned)
     budget: Value
     #: Statistics with fisher_hessian, which say what pruning costs the model (default: none: with --budget
