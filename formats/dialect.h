@@ -63,6 +63,7 @@ struct UnreadCodes {
   size_t tensor;       ///< index of the tensor with the codes
   std::string module;  ///< for example "model.layers.0.mlp.up_proj"
   const char* format;  ///< for example "torchao's NVFP4Tensor"
+  const char* words;   ///< a text that the quantization entry of such a checkpoint has: "torchao"
 };
 /// Finds all codes in formats that are not read. `tensors` are sorted by name.
 std::vector<UnreadCodes> find_unread_codes(std::span<const TensorInfo> tensors);

@@ -63,6 +63,8 @@ constexpr ModulePart kParts[] = {
     {"act_fn.scales", kTerm, false, Harmless::kNever, kScaled},
     {"weight_perm", kTerm, false, Harmless::kNever, "which gives inputs another order"},
     {"input_rotation", kTerm, false, Harmless::kNever, "which rotates the inputs"},
+    {"online_rotation", kTerm, false, Harmless::kNever, "which rotates the inputs"},
+    {"rotation_matrix", kTerm, false, Harmless::kNever, "which rotates the inputs"},
     {"hadamard", kTerm, false, Harmless::kNever, "which rotates the inputs"},
     {"comfy_quant", kTerm, false, Harmless::kNever, kDescribed},
     {"quant_metadata", kTerm, false, Harmless::kNever, kDescribed},
@@ -96,6 +98,12 @@ constexpr ModulePart kUnknownPart = {"", kUnknown, false, Harmless::kNever, "whi
 const ModulePart* find_in(std::span<const ModulePart> list, std::string_view name) {
   const auto at = std::find_if(list.begin(), list.end(), [&](const ModulePart& p) { return p.name == name; });
   return at == list.end() ? nullptr : &*at;
+}
+
+/// The name without the "s" of a plural. A term may have either name: "smooth_scales".
+std::string_view stem_of(std::string_view name) {
+  if (name.ends_with('s')) name.remove_suffix(1);
+  return name;
 }
 
 constexpr std::string_view kQuantizer = "_quantizer.";
@@ -156,6 +164,8 @@ std::span<const ModulePart> module_parts() { return kParts; }
 
 const ModulePart& find_module_part(std::string_view below) {
   if (const ModulePart* part = find_in(kParts, below)) return *part;
+  if (const ModulePart* part = find_in(kParts, stem_of(below)); part != nullptr && part->kind == kTerm)
+    return *part;
   if (below.starts_with("lora_") || find_adapter(below) != below.npos) return kAdapter;
   const size_t at = below.rfind(kQuantizer);
   const std::string_view buffer = at == below.npos ? below : below.substr(at + kQuantizer.size());
@@ -170,6 +180,8 @@ std::optional<PartName> parse_part_name(std::string_view tensor) {
     if (const ModulePart* part = find_buffer(tensor.substr(at + kQuantizer.size())))
       return PartName{module_of_quantizer(tensor.substr(0, at)), part};
   }
+  if (const ModulePart* term = find_end(stem_of(tensor)); term != nullptr && term->kind == kTerm)
+    tensor = stem_of(tensor);
   const ModulePart* end = find_end(tensor);
   if (end == nullptr || end->kind != kTerm) {
     if (const size_t at = find_adapter(tensor); at != tensor.npos)

@@ -49,6 +49,9 @@ struct WeightDialect {
   const char* zero_points = nullptr;
   const char* group_index = nullptr;
   const char* shape = nullptr;  ///< suffix of the tensor that holds N and K
+  /// Suffix of the F32 scale that multiplies block scales of the whole matrix. nullptr if the format has
+  /// none.
+  const char* global_scale = nullptr;
 };
 
 /// All dialects of formats other than NVFP4 that twofour reads. Sources: Hugging Face transformers,
@@ -56,6 +59,14 @@ struct WeightDialect {
 /// NVIDIA/Model-Optimizer, modelopt/torch/export/quant_utils.py and examples/deepseek; AutoAWQ,
 /// awq/modules/linear/gemm.py; AutoGPTQ, auto_gptq/nn_modules/qlinear.
 std::span<const WeightDialect> weight_dialects();
+
+/// True if the number of bytes of codes for each scale does not tell another row from `dialect`, whose names
+/// and types fit. Shapes are those of the codes and of their scales.
+bool fits_scales(const WeightDialect& dialect, std::span<const int64_t> codes,
+                 std::span<const int64_t> scales);
+
+/// True if a matrix of codes has as many bytes for each scale as MXFP6.
+bool are_sixes(std::span<const int64_t> codes, std::span<const int64_t> scales);
 
 /// The number of rows and of columns of weights that share a scale when FP8 is written in blocks.
 inline constexpr int64_t kFp8Block = 128;

@@ -10,6 +10,7 @@ struct WeightFormatRow {
   const char* key;            ///< in twofour.json
   bool coded = false;         ///< true for codes with separate scales, false for plain numbers
   bool pairs = false;         ///< codes of E2M1, two in a byte
+  bool sixes = false;         ///< codes of E2M3, four in three bytes
   bool integers = false;      ///< eight codes in a word; a zero point is subtracted from each
   bool global_scale = false;  ///< block scales are multiplied by a further scale of the whole matrix
   bool tiles = false;  ///< one byte for each weight, with a scale for the matrix, for each row or for each
@@ -21,12 +22,19 @@ struct WeightFormatRow {
   const char* packed_as = "";
   /// Decodes one byte of a format with tiles. nullptr means E4M3.
   float (*number)(uint8_t byte) = nullptr;
+
+  /// True if codes share bytes and each group along K has one scale: MXFP4, MXFP6, NVFP4.
+  constexpr bool in_groups() const { return pairs || sixes; }
+  /// The number of bytes of `weights` codes of a format with in_groups(). Codes of a group fill whole bytes.
+  constexpr int64_t code_bytes(int64_t weights) const {
+    return sixes ? weights / 4 * 3 + weights % 4 : weights / 2;
+  }
 };
 
 /// A number format, as a reference to its row.
 class WeightFormat {
  public:
-  static const WeightFormat kFloat, kFp8, kMxfp4, kMxfp8, kNvfp4, kInt4, kOther;
+  static const WeightFormat kFloat, kFp8, kMxfp4, kMxfp6, kMxfp8, kNvfp4, kNvfp4Bs32, kInt4, kOther;
   constexpr WeightFormat();  ///< the format of floats
   constexpr explicit WeightFormat(const WeightFormatRow& row) : row_(&row) {}
   constexpr const WeightFormatRow* operator->() const { return row_; }
@@ -36,8 +44,8 @@ class WeightFormat {
   const WeightFormatRow* row_;
 };
 
-/// The number of weights along K that share a scale in MXFP4 and MXFP8. Source: OCP Microscaling Formats (MX)
-/// v1.0, 5.2.
+/// The number of weights along K that share a scale in MXFP4, MXFP6 and MXFP8. Source: OCP Microscaling
+/// Formats (MX) v1.0, 5.2.
 inline constexpr int64_t kMxGroup = 32;
 
 namespace weight_formats {
@@ -51,6 +59,14 @@ inline constexpr WeightFormatRow kMxfp4{.name = "MXFP4",
                                         .bits = 4,
                                         .strategy = "group",
                                         .packed_as = "mxfp4-pack-quantized"};
+inline constexpr WeightFormatRow kMxfp6{.name = "MXFP6",
+                                        .key = "mxfp6",
+                                        .coded = true,
+                                        .sixes = true,
+                                        .group = kMxGroup,
+                                        .bits = 6,
+                                        .strategy = "group",
+                                        .packed_as = "mxfp6-pack-quantized"};
 inline constexpr WeightFormatRow kNvfp4{.name = "NVFP4",
                                         .key = "nvfp4",
                                         .coded = true,
@@ -60,6 +76,13 @@ inline constexpr WeightFormatRow kNvfp4{.name = "NVFP4",
                                         .bits = 4,
                                         .strategy = "tensor_group",
                                         .packed_as = "nvfp4-pack-quantized"};
+/// NVFP4 with block scales for 32 weights: ModelOpt's nvfp4_bs32.
+inline constexpr WeightFormatRow kNvfp4Bs32{.name = "NVFP4 with scales for 32",
+                                            .key = "nvfp4_bs32",
+                                            .coded = true,
+                                            .pairs = true,
+                                            .global_scale = true,
+                                            .group = 32};
 inline constexpr WeightFormatRow kInt4{.name = "INT4", .key = "int4", .coded = true, .integers = true};
 /// FP8 with scales of groups. Configs and lint distinguish it from kFp8. Readers treat it as kFp8 with tiles
 /// of the group's size.
@@ -79,8 +102,10 @@ constexpr WeightFormat::WeightFormat() : row_(&weight_formats::kFloat) {}
 inline constexpr WeightFormat WeightFormat::kFloat{weight_formats::kFloat};
 inline constexpr WeightFormat WeightFormat::kFp8{weight_formats::kFp8};
 inline constexpr WeightFormat WeightFormat::kMxfp4{weight_formats::kMxfp4};
+inline constexpr WeightFormat WeightFormat::kMxfp6{weight_formats::kMxfp6};
 inline constexpr WeightFormat WeightFormat::kMxfp8{weight_formats::kMxfp8};
 inline constexpr WeightFormat WeightFormat::kNvfp4{weight_formats::kNvfp4};
+inline constexpr WeightFormat WeightFormat::kNvfp4Bs32{weight_formats::kNvfp4Bs32};
 inline constexpr WeightFormat WeightFormat::kInt4{weight_formats::kInt4};
 inline constexpr WeightFormat WeightFormat::kOther{weight_formats::kOther};
 

@@ -1,5 +1,6 @@
 #include "formats/error.h"
 #include "kernels/attention/device_attention.h"
+#include "kernels/attention/device_delta.h"
 #include "kernels/device/device.h"
 #include "kernels/device/device_memory.h"
 #include "kernels/floats/device_gemm.h"
@@ -105,6 +106,8 @@ void sparse_moe(const SparseMoe&, const MoeTokens&, void*, size_t, Stream, const
 
 void rms_norm(const RmsNorm&, Stream) { refuse("rms_norm"); }
 void prepare_heads(const PreparedHeads&, Stream) { refuse("heads"); }
+void gate_heads(const HeadGates&, Stream) { refuse("gates of heads"); }
+void run_delta(const DeltaTokens&, Stream) { refuse("linear attention"); }
 void split_latent_heads(const LatentHeads&, Stream) { refuse("latent heads"); }
 void attend(const DeviceAttention&, float*, Stream) { refuse("attention"); }
 size_t attend_one_workspace(const DeviceAttention&) { refuse("attention"); }
@@ -123,7 +126,7 @@ struct LibraryProducts::Plans {};
 LibraryProducts::LibraryProducts() { refuse("products"); }
 LibraryProducts::~LibraryProducts() = default;
 void multiply_planes_plainly(const PlaneProduct&, Stream) { refuse("products"); }
-void MatrixProducts::set_rows(const float*, int64_t, int64_t, Stream) { refuse("products"); }
+void MatrixProducts::set_rows(const float*, int64_t, int64_t, Stream, int) { refuse("products"); }
 void MatrixProducts::multiply(const DeviceMatrix&, float*, int64_t, bool, Stream) { refuse("products"); }
 void MatrixProducts::multiply(std::span<const DeviceMatrix>, float*, int64_t, Stream) { refuse("products"); }
 void MatrixProducts::add_products(float*, Stream) { refuse("products"); }

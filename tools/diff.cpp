@@ -21,7 +21,7 @@ namespace twofour {
 namespace {
 
 struct DiffArguments {
-  std::string a, b, html, zero_points;
+  std::string a, b, html, zero_points, config;
   std::vector<std::string> include, exclude, fail_on;
   double tolerance = 0;
   bool headers_only = false;
@@ -115,6 +115,14 @@ void print_result_json(const DiffResult& r, uint64_t failed) {
     rows.push_back(std::move(json));
   }
   for (const DiffFile& f : r.files) files.push_back({{"name", f.name}, {"state", state_name(f.state)}});
+  Json config = Json::array();
+  for (const ConfigDifference& d : r.config) {
+    config.push_back({{"file", d.file},
+                      {"key", d.key},
+                      {"a", d.a.empty() ? Json(nullptr) : Json(d.a)},
+                      {"b", d.b.empty() ? Json(nullptr) : Json(d.b)},
+                      {"counts", d.counts}});
+  }
   Json moved = Json::array();
   for (const MovedWeights& m : r.moved) {
     Json pairs = Json::array();
@@ -131,6 +139,7 @@ void print_result_json(const DiffResult& r, uint64_t failed) {
                      {"same_bytes", r.same_bytes},
                      {"rows", rows},
                      {"files", files},
+                     {"config", config},
                      {"moved", moved},
                      {"findings", findings_to_json(r.findings)}};
   const auto entry = [&](size_t i) { return entry_to_json(r, r.entries[i]); };
@@ -219,6 +228,22 @@ void print_moved(const DiffResult& r, size_t shown) {
   print_stdout("\n");
 }
 
+/// Prints the keys of configs that differ: first those that change what a model computes, at most `shown` of
+/// each.
+void print_config(const DiffResult& r, size_t shown) {
+  for (const bool counts : {true, false}) {
+    size_t all = 0;
+    for (const ConfigDifference& d : r.config) {
+      if (d.counts != counts || all++ >= shown) continue;
+      if (all == 1) print_stdout("{}\n", counts ? "config" : "other keys of configs");
+      const auto text = [](const std::string& value) { return value.empty() ? "nothing" : value.c_str(); };
+      print_stdout("  {}: {}: {} against {}\n", d.file, d.key, text(d.a), text(d.b));
+    }
+    if (all > shown) print_stdout("  ... and {} more (--verbose shows all)\n", all - shown);
+    if (all > 0) print_stdout("\n");
+  }
+}
+
 void print_files(const DiffResult& r) {
   std::map<DiffFile::State, std::vector<std::string>> by_state;
   for (const DiffFile& f : r.files) by_state[f.state].push_back(f.name);
@@ -239,6 +264,7 @@ void print_result(const Common& common, const DiffResult& r, uint64_t failed) {
   if (common.verbose) print_class(r, DiffClass::kWithin, r.entries.size());
   print_moved(r, common.verbose ? r.moved.size() : kFewRows);
   print_rows(r, common.verbose ? r.rows.size() : kFewRows);
+  print_config(r, common.verbose ? r.config.size() : kFewRows);
   print_files(r);
   std::string text = r.headers_only ? fmt::format("{} compared by headers, no weights read", r.entries.size())
                                     : fmt::format("{} compared: {} equal ({} byte for byte)",
@@ -251,6 +277,8 @@ void print_result(const Common& common, const DiffResult& r, uint64_t failed) {
       text += fmt::format(", {} {}", r.counts[i], diff_class_name(static_cast<DiffClass>(i)));
     }
   }
+  const auto keys = std::ranges::count_if(r.config, [](const ConfigDifference& d) { return d.counts; });
+  if (keys > 0) text += fmt::format(", {} of configs", counted(static_cast<uint64_t>(keys), "key"));
   if (r.renamed > 0) text += fmt::format("; {} under other names", r.renamed);
   print_stdout("{}{}\n", text, failed > 0 ? fmt::format("; {} fail{}", failed, failed == 1 ? "s" : "") : "");
 }
@@ -259,7 +287,8 @@ int run_diff(const DiffArguments& o, const Common& common) {
   if (!o.html.empty()) check_report_file(o.html);
   const DiffGate gate = parse_diff_gate(o.fail_on);
   const DiffOptions options{parse_pattern_option("--include", o.include),
-                            parse_pattern_option("--exclude", o.exclude), o.tolerance, o.headers_only};
+                            parse_pattern_option("--exclude", o.exclude), o.tolerance, o.headers_only,
+                            o.config != "ignore"};
   if (!std::isfinite(o.tolerance))
     throw Error(fmt::format("--tolerance: expected a finite number, found {}", o.tolerance));
   if (o.headers_only && gate.asks_for_figures())
@@ -304,13 +333,17 @@ std::function<int()> setup_diff(Arguments& args, const Common& common) {
   add_zero_points_option(args, o->zero_points, "of A and B");
   args.option("--tolerance", o->tolerance, "Largest difference of a value that passes, relative to A's")
       .range(0.0, 1e30);
-  args.option("--fail-on", o->fail_on,
-              "Differences that end with exit code 1: any, none, a class (different, removed, added, "
-              "unlike-shape, unlike-type, unreadable, within-tolerance, reciprocal), cosine<X, snr<DB, "
-              "max-abs>X. Commas separate several")
+  args.option(
+          "--fail-on", o->fail_on,
+          "Differences that end with exit code 1: any, none, a class (config, different, removed, "
+          "added, unlike-shape, unlike-type, unreadable, within-tolerance, reciprocal), cosine<X, snr<DB, "
+          "max-abs>X. Commas separate several")
       .separated_by(',')
       .value_name("GATE")
       .default_text("any");
+  args.option("--config", o->config, "Compare keys of configs that change what a model computes")
+      .one_of({"compare", "ignore"})
+      .default_text("compare, without --include");
   add_html_option(args, o->html);
   return [o, &common] { return run_diff(*o, common); };
 }

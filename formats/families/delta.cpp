@@ -279,6 +279,7 @@ constexpr FamilyShapes kFamilies[] = {
      .mlp = {sparse_by_step, "decoder_sparse_step, mlp_only_layers"},
      .mixer = {mixer_by_types, "layer_types, full_attention_interval"},
      .router = {{.renormalized = Renormalized::kUnlessConfigured}},
+     .traits = {{.rotated = 0.25, .positions = 32768}},
      .norms_add_one = true},
     {.model_types = {"qwen3_5_moe_text"},
      .parameters = {kFrame, kTwoNorms, kGatedAttention, kQwen35Delta, kPlainGate, kSparseExperts,
@@ -293,6 +294,7 @@ constexpr FamilyShapes kFamilies[] = {
      .mixer = {mixer_by_types, "layer_types, full_attention_interval"},
      .outer_type = "qwen3_5_moe",
      .router = kSoftmax,
+     .traits = {{.rotated = 0.25, .positions = 32768, .nested = true}},
      .parts = {{draft(kDraft, "sparse"), kTower}},
      .norms_add_one = true},
     {.model_types = {"qwen3_5_text"},
@@ -302,6 +304,7 @@ constexpr FamilyShapes kFamilies[] = {
        linear_num_key_heads=16 linear_num_value_heads=32 linear_key_head_dim=128 linear_value_head_dim=128
        linear_conv_kernel_dim=4 tie_word_embeddings=false)",
      .mixer = {mixer_by_types, "layer_types, full_attention_interval"},
+     .traits = {{.rotated = 0.25, .positions = 32768, .nested = true}},
      .parts = {{draft(kDraft, ""), kTower}},
      .norms_add_one = true},
     {.model_types = {"qwen4_exp_text"},

@@ -86,6 +86,7 @@ struct FamilyTraits {
   double theta = 10000;   ///< default for rope_theta
   double rotated = 1;     ///< default for partial_rotary_factor
   int positions = 0;      ///< default for max_position_embeddings
+  bool nested = false;    ///< true if the decoder also runs the text model of a checkpoint with other inputs
 };
 
 }  // namespace twofour

@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, kEach <= 4 ? 2 : 1)
     release_successor();
     if (warp < heads + (own_key >= 0 ? 2 : 0)) {
       float* to = which == 0 ? shared.q[warp] : shared.own[which - 1];
-      prepare_head(row, ahead, row.x + (which == 0 ? head0 + warp : kv) * row.head_size, to);
+      prepare_head(row, ahead, head_of(row, row.x, which == 0 ? head0 + warp : kv), to);
       if (which == 0) {
 #pragma unroll
         for (int i = 0; i < kEach; ++i) to[lane + 32 * i] *= in.scale;

@@ -27,6 +27,7 @@ void rms_norm(const RmsNorm& norm, Stream stream);
 struct HeadRows {
   int64_t m = 0, stride = 0;  ///< number of rows, and floats from one row to the next
   int64_t heads = 0, head_size = 0;
+  int64_t head_stride = 0;      ///< floats from one head of x to the next; 0: head_size
   const float* x = nullptr;     ///< [m, heads, head_size]
   const float* norm = nullptr;  ///< [head_size], or nullptr
   double epsilon = 0;
@@ -48,6 +49,15 @@ struct PreparedHeads {
   int64_t begin = 0;  ///< the position of row 0
 };
 void prepare_heads(const PreparedHeads& heads, Stream stream);
+
+/// Multiplies each head by the sigmoid of its gates: x[i, h, j] *= sigmoid(gates[i, h, j]).
+struct HeadGates {
+  int64_t m = 0, heads = 0, size = 0;
+  const float* gates = nullptr;
+  int64_t stride = 0, head_stride = 0;  ///< floats between rows and between heads of gates
+  float* x = nullptr;                   ///< [m, heads, size]
+};
+void gate_heads(const HeadGates& gates, Stream stream);
 
 /// Keys and values of latent attention. For each head, `both` holds the first head_size - rotated numbers of
 /// the key, followed by the value. `low` holds the rotated numbers of a single key, which all heads share.

@@ -7,6 +7,11 @@
 
 namespace twofour::cuda {
 
+/// Head `head` of a row of x.
+__device__ __forceinline__ const float* head_of(const HeadRows& h, const float* x, int64_t head) {
+  return x + head * (h.head_stride > 0 ? h.head_stride : h.head_size);
+}
+
 /// Throws Error on heads that the kernels do not support.
 inline void check_heads(const DeviceAttention& in) {
   expect(in.heads > 0 && in.kv_heads > 0 && in.heads % in.kv_heads == 0 && in.heads < 65536, "attention",

@@ -40,9 +40,18 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant
   float* own = heads[warp];
   const int64_t begin = all.begin;
   const HeadAhead<kMostHeadSize / 32> ahead(h, begin + row);
-  prepare_head(h, ahead, h.x + row * h.stride + head * h.head_size, own);
+  prepare_head(h, ahead, head_of(h, h.x + row * h.stride, head), own);
   float* out = h.out + ((h.out_by_position ? begin : 0) + row) * h.out_stride + head * h.head_size;
   for (int64_t i = lane; i < h.head_size; i += 32) out[i] = own[i];
+}
+
+__global__ void __launch_bounds__(kThreads) gate_kernel(const __grid_constant__ HeadGates g) {
+  release_successor();
+  wait_for_predecessor();
+  const int64_t row = blockIdx.x / g.heads, head = blockIdx.x % g.heads;
+  const float* gates = g.gates + row * g.stride + head * g.head_stride;
+  float* x = g.x + (row * g.heads + head) * g.size;
+  for (int64_t i = threadIdx.x; i < g.size; i += kThreads) x[i] *= 1.0f / (1.0f + expf(-gates[i]));
 }
 
 __global__ void __launch_bounds__(kThreads) latent_kernel(const __grid_constant__ LatentHeads l) {
@@ -90,6 +99,12 @@ void prepare_heads(const PreparedHeads& all, Stream stream) {
             0, 1, true},
            prepare_kernel, some);
   }
+}
+
+void gate_heads(const HeadGates& g, Stream stream) {
+  if (g.m == 0) return;
+  launch("gates of heads", stream, {dim3(static_cast<unsigned>(g.m * g.heads)), kThreads, 0, 1, true},
+         gate_kernel, g);
 }
 
 void split_latent_heads(const LatentHeads& l, Stream stream) {

@@ -46,16 +46,18 @@ class LibraryProducts {
   std::unique_ptr<Plans> plans_;
 };
 
-/// Multiplies many rows by matrices. Each number of the rows and weights is the sum of a high and a low BF16
-/// number (error at most 2^-17 of the number). Tensor cores multiply these with float32 sums; the product of
-/// the two low numbers is left out. The object holds the memory for this. Use it with one stream at a time.
+/// Multiplies many rows by matrices. Each number of the rows and weights is the sum of two BF16 numbers
+/// (error at most 2^-17 of the number) or of three (2^-25). Tensor cores multiply these planes with float32
+/// sums; products as small as the error are left out. The object holds the memory for this. Use it with one
+/// stream at a time.
 class MatrixProducts {
  public:
   /// The number of bytes of a plane of weights that are decoded at a time.
   static constexpr int64_t kChunkBytes = int64_t{64} << 20;
 
-  /// Sets the rows for multiply(), x [m, K] in device memory. x may change after the call.
-  void set_rows(const float* x, int64_t m, int64_t k, Stream stream);
+  /// Sets the rows for multiply(), x [m, K] in device memory, as sums of two or three planes. x may change
+  /// after the call.
+  void set_rows(const float* x, int64_t m, int64_t k, Stream stream, int planes = 2);
   /// Computes out = x w' + bias. Rows of out are `stride` floats apart. The result is added to `out` if
   /// `adds` is true.
   void multiply(const DeviceMatrix& w, float* out, int64_t stride, bool adds, Stream stream);
@@ -72,8 +74,9 @@ class MatrixProducts {
   static void* room(DeviceMemory& memory, int64_t numbers);
 
   LibraryProducts library_;
-  DeviceMemory rows_[2], weights_[2], others_[2];
+  DeviceMemory rows_[3], weights_[3], others_[2];
   int64_t m_ = 0, k_ = 0;
+  int planes_ = 2;
 };
 
 }  // namespace twofour::cuda

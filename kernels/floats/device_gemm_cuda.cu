@@ -76,27 +76,28 @@ void* MatrixProducts::room(DeviceMemory& memory, int64_t numbers) {
   return memory.as();
 }
 
-void MatrixProducts::set_rows(const float* x, int64_t m, int64_t k, Stream stream) {
-  m_ = m, k_ = k;
-  split_floats(x, m * k, room(rows_[0], m * k), room(rows_[1], m * k), stream);
+void MatrixProducts::set_rows(const float* x, int64_t m, int64_t k, Stream stream, int planes) {
+  m_ = m, k_ = k, planes_ = planes;
+  SplitPlanes to;
+  for (int i = 0; i < planes; ++i) to.planes[i] = room(rows_[i], m * k);
+  split_floats(x, m * k, to, stream);
 }
 
 void MatrixProducts::multiply(const DeviceMatrix& w, float* out, int64_t stride, bool adds, Stream stream) {
   expect(w.k == k_, "product of rows", std::to_string(w.k) + " numbers a row", std::to_string(k_));
-  const bool exact = is_exact_in_bf16(w.format);
+  const int weight_planes = is_exact_in_bf16(w.format) ? 1 : planes_;
   const int64_t most =
       w.format == MatrixFormat::bf16 ? w.n : std::max<int64_t>(64, kChunkBytes / 2 / w.k / 64 * 64);
   for (int64_t n0 = 0; n0 < w.n; n0 += most) {
     const int64_t n = std::min(most, w.n - n0);
-    const void* planes[2] = {w.weights, nullptr};
+    const void* weights[3] = {w.weights};
     if (w.format != MatrixFormat::bf16) {
-      void* high = room(weights_[0], n * w.k);
-      void* low = exact ? nullptr : room(weights_[1], n * w.k);
-      expand_rows(w, n0, n, high, low, stream);
-      planes[0] = high, planes[1] = low;
+      SplitPlanes to;
+      for (int i = 0; i < weight_planes; ++i) weights[i] = to.planes[i] = room(weights_[i], n * w.k);
+      expand_rows(w, n0, n, to, stream);
     }
     PlaneProduct p{{rows_[0].as(), k_, false},
-                   {planes[0], k_, false},
+                   {weights[0], k_, false},
                    m_,
                    n,
                    k_,
@@ -104,13 +105,13 @@ void MatrixProducts::multiply(const DeviceMatrix& w, float* out, int64_t stride,
                    stride,
                    w.global_scale,
                    adds};
-    product(p, stream);
-    p.adds = true;
-    p.a.data = rows_[1].as();
-    product(p, stream);
-    if (exact) continue;
-    p.a.data = rows_[0].as(), p.b.data = planes[1];
-    product(p, stream);
+    for (int order = 0; order < planes_; ++order) {
+      for (int b = 0; b <= order && b < weight_planes; ++b) {
+        p.a.data = rows_[order - b].as(), p.b.data = weights[b];
+        product(p, stream);
+        p.adds = true;
+      }
+    }
   }
   if (w.bias != nullptr) add_bias(out, m_, w.n, stride, w.bias, stream);
 }
@@ -138,7 +139,7 @@ void MatrixProducts::add_products(float* sums, Stream stream) {
 
 void MatrixProducts::add_cross_products(const float* a, int64_t n, float* sums, Stream stream) {
   void *a_high = room(others_[0], m_ * n), *a_low = room(others_[1], m_ * n);
-  split_floats(a, m_ * n, a_high, a_low, stream);
+  split_floats(a, m_ * n, {{a_high, a_low}}, stream);
   const Bf16Plane high{rows_[0].as(), k_, true}, low{rows_[1].as(), k_, true};
   const Bf16Plane other_high{a_high, n, true}, other_low{a_low, n, true};
   for (const auto& [left, right] :

@@ -75,13 +75,18 @@ void multiply_expert_rows(const ExpertMatrices& experts, const int32_t* ids, int
 /// Copies the rows `ids` of a matrix to out [m, K] in float32. Every id must be the number of a row.
 void take_rows(const DeviceMatrix& matrix, const int32_t* ids, int64_t m, float* out, Stream stream);
 
-/// Represents x as sums of two BF16 numbers, high and low [count]. The error is at most 2^-17 of each number.
-void split_floats(const float* x, int64_t count, void* high, void* low, Stream stream);
+/// Numbers as sums of BF16 numbers, the largest first. Two leave an error of at most 2^-17 of each number,
+/// three of at most 2^-25. Null if there are fewer.
+struct SplitPlanes {
+  void* planes[3] = {};
+};
 
-/// Represents rows [n0, n0 + rows) of a matrix as sums of two BF16 numbers, high and low [rows, K]. The
-/// global scale is not applied. BF16, MXFP4 and NVFP4 need no low numbers. F16 is exact with low numbers. If
-/// `low` is null, low numbers are not written.
-void expand_rows(const DeviceMatrix& matrix, int64_t n0, int64_t rows, void* high, void* low, Stream stream);
+/// Represents x [count] as sums.
+void split_floats(const float* x, int64_t count, const SplitPlanes& to, Stream stream);
+
+/// Represents rows [n0, n0 + rows) of a matrix as sums, [rows, K]. The global scale is not applied. BF16,
+/// MXFP4 and NVFP4 need one plane. F16 is exact with two.
+void expand_rows(const DeviceMatrix& matrix, int64_t n0, int64_t rows, const SplitPlanes& to, Stream stream);
 constexpr bool is_exact_in_bf16(MatrixFormat format) {
   return format == MatrixFormat::bf16 || format == MatrixFormat::mxfp4 || format == MatrixFormat::nvfp4;
 }

@@ -175,26 +175,32 @@ void start_rows(const RowArguments& a, int64_t rows, Stream stream) {
   start_rows(multiply_any_row_kernel, 2, row_shared(a.k), a, rows, stream);
 }
 
-__device__ __forceinline__ void split(float x, uint16_t& high, uint16_t& low) {
-  const __nv_bfloat16 h = __float2bfloat16_rn(x);
-  high = __bfloat16_as_ushort(h);
-  low = __bfloat16_as_ushort(__float2bfloat16_rn(x - __bfloat162float(h)));
+/// Returns x as BF16, and leaves what that lacks in x.
+__device__ __forceinline__ uint16_t split(float& x) {
+  const __nv_bfloat16 plane = __float2bfloat16_rn(x);
+  x -= __bfloat162float(plane);
+  return __bfloat16_as_ushort(plane);
 }
 
 __global__ void __launch_bounds__(kRowThreads)
-    split_kernel(const float* x, int64_t count, uint16_t* high, uint16_t* low) {
+    split_kernel(const float* x, int64_t count, const SplitPlanes to) {
   release_successor();
   wait_for_predecessor();
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x) * 4;
   if (i + 4 <= count) {
-    const float4 v = *reinterpret_cast<const float4*>(x + i);
-    ushort4 h, l;
-    split(v.x, h.x, l.x), split(v.y, h.y, l.y), split(v.z, h.z, l.z), split(v.w, h.w, l.w);
-    *reinterpret_cast<ushort4*>(high + i) = h;
-    *reinterpret_cast<ushort4*>(low + i) = l;
+    float4 v = *reinterpret_cast<const float4*>(x + i);
+    for (void* plane : to.planes) {
+      if (plane == nullptr) return;
+      reinterpret_cast<ushort4*>(plane)[i / 4] = {split(v.x), split(v.y), split(v.z), split(v.w)};
+    }
     return;
   }
-  for (int64_t j = i; j < count; ++j) split(x[j], high[j], low[j]);
+  for (int64_t j = i; j < count; ++j) {
+    float v = x[j];
+    for (void* plane : to.planes) {
+      if (plane != nullptr) static_cast<uint16_t*>(plane)[j] = split(v);
+    }
+  }
 }
 
 /// Decodes eight weights of a row in each thread.
@@ -206,16 +212,14 @@ __device__ void decode_eight(const DeviceMatrix& m, int64_t n, int64_t k, const 
 }
 
 __global__ void __launch_bounds__(kRowThreads)
-    expand_kernel(const __grid_constant__ DeviceMatrix m, int64_t n0, int64_t rows, uint16_t* high,
-                  uint16_t* low) {
+    expand_kernel(const __grid_constant__ DeviceMatrix m, int64_t n0, int64_t rows, const SplitPlanes to) {
   const int64_t eights = (m.k + 7) / 8, i = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
   if (i >= rows * eights) return;
   const int64_t row = i / eights;
   decode_eight(m, n0 + row, i % eights * 8, [&](int64_t k, float w) {
-    uint16_t h, l;
-    split(w, h, l);
-    high[row * m.k + k] = h;
-    if (low != nullptr) low[row * m.k + k] = l;
+    for (void* plane : to.planes) {
+      if (plane != nullptr) static_cast<uint16_t*>(plane)[row * m.k + k] = split(w);
+    }
   });
 }
 
@@ -273,16 +277,16 @@ void take_rows(const DeviceMatrix& m, const int32_t* ids, int64_t count, float* 
          ids, count, out);
 }
 
-void split_floats(const float* x, int64_t count, void* high, void* low, Stream stream) {
+void split_floats(const float* x, int64_t count, const SplitPlanes& to, Stream stream) {
   if (count == 0) return;
   launch("split", stream, {blocks_for((count + 3) / 4, kRowThreads), kRowThreads, 0, 1, true}, split_kernel,
-         x, count, static_cast<uint16_t*>(high), static_cast<uint16_t*>(low));
+         x, count, to);
 }
 
-void expand_rows(const DeviceMatrix& m, int64_t n0, int64_t rows, void* high, void* low, Stream stream) {
+void expand_rows(const DeviceMatrix& m, int64_t n0, int64_t rows, const SplitPlanes& to, Stream stream) {
   if (rows == 0) return;
   launch("expand", stream, {blocks_for(rows * ((m.k + 7) / 8), kRowThreads), kRowThreads}, expand_kernel, m,
-         n0, rows, static_cast<uint16_t*>(high), static_cast<uint16_t*>(low));
+         n0, rows, to);
 }
 
 void add_bias(float* out, int64_t m, int64_t n, int64_t stride, const float* bias, Stream stream) {

@@ -10,8 +10,11 @@
 
 #include "formats/naming.h"
 #include "lib/base/findings/problems.h"
+#include "lib/base/io/file.h"
 #include "lib/graft/module_patterns.h"
+#include "lib/source/checkpoint/config_terms.h"
 #include "lib/source/checkpoint/model_config.h"
+#include "lib/source/checkpoint/weight_terms.h"
 
 namespace twofour {
 namespace {
@@ -198,6 +201,99 @@ void refuse_unlike_shapes(const Checkpoint& base, const std::vector<Linear>& of_
   check.experts_fit(comes);
   check.head_is_read(comes);
   check.refuse();
+}
+
+namespace {
+
+/// Returns the first field in which two readings of the same tensors differ: "FIELD: expected X, found Y".
+std::string unlike_field(const Linear& a, const Linear& b) {
+  std::string unlike;
+  const auto compare = [&](const char* field, auto x, auto y) {
+    if (unlike.empty() && x != y) unlike = fmt::format("{}: expected {}, found {}", field, x, y);
+  };
+  compare("format", std::string_view(a.format->name), std::string_view(b.format->name));
+  compare("N", a.n, b.n);
+  compare("K", a.k, b.k);
+  compare("rows of a scale's block", a.scale_rows, b.scale_rows);
+  compare("columns of a scale's block", a.scale_cols, b.scale_cols);
+  compare("the number that is added to zero points", a.zero_offset, b.zero_offset);
+  compare("order of K and N", a.k_outer, b.k_outer);
+  compare("rows of gate and up", static_cast<int>(a.rows), static_cast<int>(b.rows));
+  return unlike;
+}
+
+}  // namespace
+
+void refuse_other_readings(const Checkpoint& from, const std::vector<Linear>& linears,
+                           const Checkpoint& result,
+                           const std::function<std::optional<std::string>(const Linear& module)>& new_name) {
+  Problems problems, ignored;
+  const std::vector<Linear> all = find_weight_modules(result, ignored);
+  std::map<std::string_view, const Linear*> in_result;
+  for (const Linear& m : all) in_result[m.name] = &m;
+  WeightReader reader(from);
+  for (const Linear& m : linears) {
+    const auto name = m.format->coded ? new_name(m) : std::nullopt;
+    if (!name) continue;
+    const auto at = in_result.find(*name);
+    const std::string unlike =
+        at == in_result.end() ? "reading: expected one, found none" : unlike_field(m, *at->second);
+    if (!unlike.empty()) {
+      problems.add("{}: {} by the result's config; convert it to the base's format first",
+                   from.where(m.weight), unlike);
+      continue;
+    }
+    try {
+      Linear as_there = m;
+      reader.check_settings(as_there);
+      as_there.symmetry = at->second->symmetry;
+      as_there.wraps = at->second->wraps;
+      as_there.lacks_config = at->second->lacks_config;
+      as_there.is_ordered = at->second->is_ordered;
+      reader.check_settings(as_there);
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error& e) {
+      problems.add(e.what());
+    }
+  }
+  problems.refuse();
+}
+
+void refuse_lost_terms(const Checkpoint& base, const std::vector<bool>& goes, const Checkpoint& donor,
+                       const std::vector<Linear>& of_donor, const std::vector<bool>& comes,
+                       const Checkpoint& result) {
+  std::vector<const Linear*> taken;
+  for (const Linear& m : of_donor) {
+    if (comes[m.weight] && m.format->coded) taken.push_back(&m);
+  }
+  if (taken.empty()) return;
+  Problems problems;
+  const auto concerns = [&](const WeightTerm& term) {
+    return std::any_of(taken.begin(), taken.end(), [&](const Linear* m) { return term.concerns(m->name); });
+  };
+  for (const WeightTerm& term : find_weight_terms(access_to(donor))) {
+    if (!comes[term.tensor] && !term.is_in_header && concerns(term))
+      problems.add("{}: {}", donor.where(term.tensor), term.problem);
+  }
+  for (const WeightTerm& term : find_weight_terms(access_to(base))) {
+    if (!goes[term.tensor] && !term.is_in_header && term.scope && concerns(term))
+      problems.add("{}: {}", base.where(term.tensor), term.problem);
+  }
+  const auto of_donors = find_config_terms(donor, donor.tensors());
+  const auto of_result = find_config_terms(result, result.tensors());
+  const auto add_missing = [&](const auto& terms, const auto& others, const Checkpoint& owner) {
+    for (const ConfigTerm& term : terms) {
+      if (term.rule == std::string_view("config-format") || term.rule == std::string_view("bad-config"))
+        continue;
+      if (std::none_of(others.begin(), others.end(),
+                       [&](const ConfigTerm& o) { return o.problem == term.problem; }))
+        problems.add(text_of(owner, term));
+    }
+  };
+  add_missing(of_donors, of_result, donor);
+  add_missing(of_result, of_donors, base);
+  problems.refuse();
 }
 
 }  // namespace twofour

@@ -115,8 +115,10 @@ Findings findings_of(const Checkpoint& c) {
   return findings;
 }
 
-Checkpoint outline(const Checkpoint& base, const Checkpoint* donor,
-                   const std::vector<EditedTensor>& tensors) {
+namespace {
+
+Checkpoint outline_with(const Checkpoint& base, const Checkpoint* donor,
+                        const std::vector<EditedTensor>& tensors, Json config, Json hf_quant) {
   class Outline : public TensorSource {
    public:
     Outline(const Checkpoint& base, const Checkpoint* donor, const std::vector<EditedTensor>& tensors)
@@ -137,7 +139,18 @@ Checkpoint outline(const Checkpoint& base, const Checkpoint* donor,
   std::vector<TensorInfo> infos;
   for (const EditedTensor& t : tensors) infos.push_back(t.info);
   return Checkpoint::over(std::make_shared<Outline>(base, donor, tensors), std::move(infos),
-                          std::vector<uint32_t>(tensors.size()), base.config(), base.hf_quant_config(), {});
+                          std::vector<uint32_t>(tensors.size()), std::move(config), std::move(hf_quant), {});
+}
+
+}  // namespace
+
+Checkpoint outline(const Checkpoint& base, const Checkpoint* donor,
+                   const std::vector<EditedTensor>& tensors) {
+  return outline_with(base, donor, tensors, base.config(), base.hf_quant_config());
+}
+
+Checkpoint outline(const Checkpoint& base, const Checkpoint* donor, const Edited& edited) {
+  return outline_with(base, donor, edited.tensors, edited.config, edited.hf_quant);
 }
 
 void settle_settings(const Checkpoint& base, const Checkpoint& result, Edited& edited) {

@@ -51,6 +51,8 @@ inline constexpr const char* kConfigNames[] = {"config.json", "hf_quant_config.j
 /// A checkpoint with these tensors and the base's configuration, for counting and examining. `base` and
 /// `donor` must outlive it, because it reads from them.
 Checkpoint outline(const Checkpoint& base, const Checkpoint* donor, const std::vector<EditedTensor>& tensors);
+/// The same with the configuration of `edited`.
+Checkpoint outline(const Checkpoint& base, const Checkpoint* donor, const Edited& edited);
 
 /// Removes the quantization settings from `edited` if no quantized weights are left. `result` has the
 /// result's tensors. Throws Error if an engine reads the base correctly, but would read `result` in wrong

@@ -7,6 +7,8 @@
 #include "formats/error.h"
 #include "formats/naming.h"
 #include "lib/base/findings/options.h"
+#include "lib/base/findings/problems.h"
+#include "lib/graft/check_fit.h"
 #include "lib/graft/edited_checkpoint.h"
 #include "lib/graft/kept_experts.h"
 #include "lib/graft/model_settings.h"
@@ -158,6 +160,9 @@ Checkpoint open_without_experts(const fs::path& path, const Edit& edit, Io io) {
   edited.config = words.config();
   edited.hf_quant = words.hf_quant_config();
   settle_settings(source, outline(source, nullptr, edited.tensors), edited);
+  Problems ignored;  // problems of modules that the edit leaves unchanged
+  refuse_other_readings(source, find_weight_modules(source, ignored), outline(source, nullptr, edited),
+                        [&](const Linear& m) { return m.stacked ? std::nullopt : renames(m.name); });
   return view_of(std::move(source), std::nullopt, std::move(edited));
 }
 

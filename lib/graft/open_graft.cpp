@@ -153,6 +153,11 @@ Checkpoint open_graft(const fs::path& source, const fs::path& donor_path, const 
         switch_settings(config_after_graft(base, donor, result, drafts), base, result, donor.config());
     write_keys(base, donor, of_donor, comes, result, staying, edited);
     settle_settings(base, result, edited);
+    const Checkpoint configured = outline(base, &donor, edited);
+    refuse_lost_terms(base, goes, donor, of_donor, comes, configured);
+    refuse_other_readings(donor, of_donor, configured, [&](const Linear& m) {
+      return comes[m.weight] ? std::optional(m.name) : std::nullopt;
+    });
   }
   return view_of(std::move(base), std::move(donor), std::move(edited));
 }

@@ -1,6 +1,9 @@
+#include <fmt/format.h>
+
 #include <optional>
 #include <unordered_map>
 
+#include "formats/error.h"
 #include "formats/json/access.h"
 #include "lib/graft/quantization_entries.h"
 #include "lib/graft/unquantized_lists.h"
@@ -15,6 +18,18 @@ Json filtered(const Json& array, const std::function<bool(const Json&)>& stays) 
     if (stays(item)) left.push_back(item);
   }
   return left;
+}
+
+/// Throws Error if an exception matches other experts after they are renamed.
+void refuse_moved(const char* key, const std::string& text, const std::vector<std::string>& modules,
+                  const QuantizationEntries::Rename& new_name) {
+  for (const std::string& module : modules) {
+    const auto now = new_name(module);
+    if (!now || is_exception_for(text, module) == is_exception_for(text, *now)) continue;
+    throw Error(fmt::format(
+        "quantization_config.{}: expected entries that match {} under its new name {} as before, found {}",
+        key, module, *now, json_quote_short(text)));
+  }
 }
 
 }  // namespace
@@ -92,6 +107,15 @@ void QuantizationEntries::rename(const std::vector<std::string>& modules, const 
     }
     list = std::move(left);
   };
+  const auto rename_members = [&](Json& object) {
+    Json::Object left;
+    for (Json::Member& member : object.items()) {
+      const auto at = above.find(member.first);
+      if (at != above.end() && !at->second) continue;
+      left.emplace_back(at == above.end() ? member.first : *at->second, std::move(member.second));
+    }
+    object.items() = std::move(left);
+  };
   for (Json* holder : holders()) {
     for (Json* list : unquantized_lists(*holder)) rename_list(*list);
     const auto groups = holder->find("config_groups");
@@ -100,15 +124,16 @@ void QuantizationEntries::rename(const std::vector<std::string>& modules, const 
         if (group.is_object() && is_list(group, "targets")) rename_list(group["targets"]);
       }
     }
-    const auto layers = holder->find("quantized_layers");
-    if (layers == holder->end() || !layers->is_object()) continue;
-    Json::Object left;
-    for (Json::Member& member : layers->items()) {
-      const auto at = above.find(member.first);
-      if (at != above.end() && !at->second) continue;
-      left.emplace_back(at == above.end() ? member.first : *at->second, std::move(member.second));
+    for (const char* key : {"dynamic", "extra_config"}) {
+      const auto exceptions = holder->find(key);
+      if (exceptions == holder->end() || !exceptions->is_object()) continue;
+      for (const auto& [text, entry] : exceptions->items()) {
+        if (!above.contains(text)) refuse_moved(key, text, modules, new_name);
+      }
+      rename_members(*exceptions);
     }
-    layers->items() = std::move(left);
+    if (const auto layers = holder->find("quantized_layers"); layers != holder->end() && layers->is_object())
+      rename_members(*layers);
   }
 }
 

@@ -40,14 +40,15 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
   if (options.baseline != nullptr) reporter.expect(*options.baseline, !options.headers_only);
   progress.phase = "reading headers";
   const LintInput input = open_lint_subject(path, reporter);
+  std::vector<NeededToken> needed;
   const auto lint_headers = [&] {
     const std::vector<CodedModule> coded = find_coded_modules(input);
     lint_modules(input, coded, options.headers_only, reporter);
     if (input.is_directory) {
       lint_config(input, coded, reporter);
       lint_config_types(input, reporter);
-      lint_group_size(input, reporter);
-      lint_auxiliary_files(input, reporter);
+      lint_group_size(input, coded, reporter);
+      needed = lint_auxiliary_files(input, reporter);
     }
     lint_types(input, reporter);
     lint_parts(input, reporter);
@@ -62,6 +63,7 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
       lint_scalars(input, reporter);
       lint_promised_values(input, reporter);
       if (input.is_directory) lint_hub_blobs(input, reporter);
+      lint_token_rows(input, needed, reporter);
     };
     const std::vector<MatrixFigures> figures =
         lint_weights(input, options.jobs, lint_small, reporter, progress);

@@ -42,4 +42,10 @@ KNOWN = [
            *(f"help/{n} --help" for n in SOLVING), *(f"help/help {n}*" for n in SOLVING)),
           outputs=("stdout", "out/twofour-*.1")),
     Known("keys of recipes", "shrink and scale_search are keys", ("recipes */recipe: unknown key",), outputs=("stdout",), fields=("error",)),
+    Known("linear attention", "the commit before does not run models that have it",
+          tuple(f"model {name}*/*{what}*" for name in ("qwen3_next", "qwen3_5") for what in ("eval", "generate", "stats")), exits=((2, 0),)),
+    Known("codes that the config calls another number",
+          "settings of bits, type, symmetry, order or format that contradict the codes are refused",
+          tuple(f"configs */{case} *" for case in ("8 bits", "asymmetric", "format of the group", "integers", "order", "second group")),
+          exits=((0, 2),), outputs=("*",)),
 ]

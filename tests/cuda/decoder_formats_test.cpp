@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <random>
+#include <sstream>
 #include <string>
 
 #include "lib/recipe/statistics/statistics.h"
@@ -41,9 +43,18 @@ void make_model(const std::filesystem::path& to, const char* shape) {
   SynthOptions options;
   options.shape = shape;
   options.small = true;
-  options.layers = 3;
+  options.layers = 4;  // one of them with attention in models with linear attention
   Progress progress;
   synth(to, options, progress);
+  // What a head of linear attention reads from a small state is nearly 0: a norm with a small epsilon would
+  // magnify the rounding in it.
+  std::ostringstream text;
+  text << std::ifstream(to / "config.json").rdbuf();
+  Json config = parse_json("config.json", text.str());
+  Json& own = config.contains("text_config") ? config["text_config"] : config;
+  if (!own.contains("linear_num_key_heads")) return;
+  own["rms_norm_eps"] = 1e-2;
+  std::ofstream(to / "config.json") << config.dump();
 }
 
 /// A prefill, and tokens one by one, of the device against a prefill of the CPU.
@@ -72,10 +83,13 @@ constexpr double kBound = 2e-4;
 // Kernels of layouts round inputs to 11 bits, with many rows an expert to 8; what is between the products
 // too.
 constexpr double kLayoutBound = 1e-2;
+// Linear attention adds up what was rounded over all tokens.
+constexpr double kHybridLayoutBound = 5e-2;
 
 TEST_CASE("models in any format say on the device what they say on the CPU") {
   if (no_gpu()) return;
-  for (const char* shape : {"llama", "qwen3-moe", "mixtral", "gpt-oss", "deepseek-v3", "kimi-k2-thinking"}) {
+  for (const char* shape : {"llama", "qwen3-moe", "mixtral", "gpt-oss", "deepseek-v3", "kimi-k2-thinking",
+                            "qwen3-next", "qwen3.6-35b-a3b", "qwen3.8-27b"}) {
     CAPTURE(shape);
     const Scratch scratch;
     make_model(scratch / shape, shape);
@@ -85,7 +99,7 @@ TEST_CASE("models in any format say on the device what they say on the CPU") {
 
 TEST_CASE("artifacts in a layout say on the device what they say on the CPU") {
   if (no_gpu()) return;
-  for (const char* shape : {"llama", "qwen3-moe"}) {
+  for (const char* shape : {"llama", "qwen3-moe", "qwen3-next"}) {
     const Scratch scratch;
     make_model(scratch / shape, shape);
     for (const char* layout : {"v7", "v7-packed", "g8"}) {
@@ -94,7 +108,7 @@ TEST_CASE("artifacts in a layout say on the device what they say on the CPU") {
       OneRule rule;
       rule.to = layout;
       convert(scratch / shape, scratch / layout, rule);
-      compare(scratch / layout, kLayoutBound);
+      compare(scratch / layout, std::string(shape) == "qwen3-next" ? kHybridLayoutBound : kLayoutBound);
     }
   }
 }

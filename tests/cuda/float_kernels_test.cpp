@@ -138,11 +138,15 @@ TEST_CASE("one row and many rows times stored matrices are what double gives") {
         for (size_t i = 0; i < expected.size(); ++i) expected[i] += bias[i % static_cast<size_t>(n)];
         const DeviceMemory device_x(x);
         DeviceMemory out(expected.size() * sizeof(float));
-        products.set_rows(device_x.as<float>(), m, k, stream.get());
-        products.multiply(w.matrix, out.as<float>(), n, false, stream.get());
-        stream.synchronize();
-        // Inputs and weights keep 16 bits of their mantissas.
-        CHECK(error_of(out.download<float>(), expected) <= 3e-5);
+        // Two planes keep 16 bits of the mantissas of inputs and weights, three keep all: the error is that
+        // of float32 sums.
+        for (const auto& [planes, bound] : {std::pair(3, 6e-6), std::pair(2, 3e-5)}) {
+          CAPTURE(planes);
+          products.set_rows(device_x.as<float>(), m, k, stream.get(), planes);
+          products.multiply(w.matrix, out.as<float>(), n, false, stream.get());
+          stream.synchronize();
+          CHECK(error_of(out.download<float>(), expected) <= bound);
+        }
         if (m > 1) continue;
         cuda::multiply_row({&w.matrix, 1}, {.x = device_x.as<float>()}, {out.as<float>(), false},
                            stream.get());

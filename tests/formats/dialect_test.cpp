@@ -236,6 +236,60 @@ TEST_CASE("a tensor of the wrong type is refused with what was expected and foun
   for (const Row& row : rows) CHECK(refusal(row.tensors) == "m.safetensors: " + row.message);
 }
 
+TEST_CASE("block scales for 32 weights make another format's module") {
+  CHECK(find_nvfp4_modules(change(modelopt(), 1, kE4m3, {6, 1}), [](size_t) { return "m"; }).empty());
+}
+
+TEST_CASE("an engine's own names of a stack are named") {
+  auto tensors = stack();
+  for (TensorInfo& t : tensors)
+    t.name = t.name == "x.gate_up_proj" ? "x.w13_weight" : "x.w13" + t.name.substr(14);
+  CHECK(refusal(tensors) ==
+        "m.safetensors: x.w13_weight_scale_2: expected the names of a checkpoint, found those of an engine's "
+        "own "
+        "stack of experts, which is not supported");
+}
+
+TEST_CASE("packings of other programs are known by names and types") {
+  struct Row {
+    DType type;
+    std::vector<int64_t> shape;
+    const char* beside;
+    DType beside_type;
+    std::vector<int64_t> beside_shape;
+    const char* format;
+  };
+  const Row rows[] = {
+      {DType::kU32, {8, 16}, ".biases", DType::kBF16, {8, 2}, "MLX's affine codes"},
+      {DType::kU32, {8, 16}, ".scales", DType::kU8, {8, 8}, "MLX's NVFP4"},
+      {DType::kU32, {8, 16}, ".scales", DType::kU8, {8, 4}, "MLX's MXFP4"},
+      {DType::kU8, {4, 128}, ".weight_scale", DType::kF32, {8, 1}, "ModelOpt's INT4, as of W4A16_AWQ"},
+      {DType::kU8, {64, 1}, ".weight.absmax", DType::kU8, {2}, "bitsandbytes' codes of four bits"},
+      {DType::kI8, {8, 16}, ".SCB", DType::kF32, {8}, "bitsandbytes' INT8"},
+      {DType::kU8,
+       {8, 16},
+       ".weight_quantizer.scale",
+       DType::kU8,
+       {8, 1},
+       "Quark's codes beside weight_quantizer.scale"},
+      {DType::kI32, {8, 16}, ".weight_scale", DType::kBF16, {8, 1}, "Quark's INT4"},
+      {DType::kU8, {8, 48}, ".weight_scale", DType::kU8, {8, 2}, "Quark's MXFP6"},
+      {DType::kU8, {8, 16}, ".weight_scale", DType::kU8, {8, 1}, ""},  // MXFP4
+      {DType::kU8, {8, 8}, ".weight_scale", DType::kF8E4M3, {8, 1}, ""},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.format);
+    std::vector<TensorInfo> tensors{{"m.weight", row.type, row.shape, 0, 0},
+                                    {std::string("m") + row.beside, row.beside_type, row.beside_shape, 0, 0}};
+    std::ranges::sort(tensors, {}, &TensorInfo::name);
+    const std::vector<UnreadCodes> found = find_unread_codes(tensors);
+    REQUIRE(found.size() == (*row.format != 0));
+    if (*row.format == 0) continue;
+    CHECK(found[0].format == std::string_view(row.format));
+    CHECK(found[0].module == "m");
+  }
+}
+
 TEST_CASE("shapes that disagree are refused with the tensor, what was expected and what was found") {
   struct Row {
     std::vector<TensorInfo> tensors;
@@ -245,10 +299,6 @@ TEST_CASE("shapes that disagree are refused with the tensor, what was expected a
     return std::string("l.q.weight_scale: expected F8_E4M3 [6, 2], found F8_E4M3 ") + found;
   };
   const Row rows[] = {
-      {change(modelopt(), 1, kE4m3, {6, 1}),
-       "l.q.weight_scale: expected block scales of 16 weights, found block size 32 (quant_algo "
-       "W4A8_NVFP4_FP8), which "
-       "is not supported"},
       {change(modelopt(), 1, kE4m3, {6, 4}), scales("[6, 4]")},  // blocks of 8
       {change(modelopt(), 1, kE4m3, {5, 2}), scales("[5, 2]")},
       {change(modelopt(), 1, kE4m3, {2, 6}), scales("[2, 6]")},
@@ -257,7 +307,10 @@ TEST_CASE("shapes that disagree are refused with the tensor, what was expected a
       {change(modelopt(), 1, kE4m3, {12}), "l.q.weight_scale: expected 2 dimensions, found F8_E4M3 [12]"},
       {change(modelopt(), 1, kE4m3, {}), "l.q.weight_scale: expected 2 dimensions, found F8_E4M3 []"},
       {change(modelopt(), 0, kU8, {96}), "l.q.weight: expected 2 dimensions, found U8 [96]"},
-      {change(modelopt(), 0, kU8, {1, 6, 16}), "l.q.weight: expected 2 dimensions, found U8 [1, 6, 16]"},
+      {change(modelopt(), 0, kU8, {1, 6, 16}),
+       "l.q.weight: expected the names of a linear, or ModelOpt's of a stack, found a stack of experts, U8 "
+       "[1, 6, "
+       "16], under the names of a linear, which is not supported"},
       {change(modelopt(), 0, kU8, {6, 12}), "l.q.weight: expected K a multiple of 16, found U8 [6, 12]"},
       {change(modelopt(), 0, kU8, {6, 17}), "l.q.weight: expected K a multiple of 16, found U8 [6, 17]"},
       {change(modelopt(), 0, kU8, {6, 1}), "l.q.weight: expected K a multiple of 16, found U8 [6, 1]"},
@@ -267,8 +320,7 @@ TEST_CASE("shapes that disagree are refused with the tensor, what was expected a
       {change(stack(), 1, kE4m3, {2, 4, 10}),
        "x.gate_up_proj_weight_scale: expected F8_E4M3 [3, 4, 10], found F8_E4M3 [2, 4, 10]"},
       {change(change(stack(), 0, kU8, {3, 10, 32}), 1, kE4m3, {3, 10, 2}),
-       "x.gate_up_proj_weight_scale: expected block scales of 16 weights, found block size 32 (quant_algo "
-       "W4A8_NVFP4_FP8), which is not supported"},
+       "x.gate_up_proj_weight_scale: expected F8_E4M3 [3, 10, 4], found F8_E4M3 [3, 10, 2]"},
       {change(change(stack(), 0, kU8, {3, 10, 32}), 1, kE4m3, {3, 10, 3}),
        "x.gate_up_proj_weight_scale: expected F8_E4M3 [3, 10, 4], found F8_E4M3 [3, 10, 3]"},
       {change(change(stack(), 0, kU8, {3, 16, 32}), 1, kE4m3, {3, 16, 32}),

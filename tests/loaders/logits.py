@@ -5,7 +5,7 @@
   logits.py OUT --large  the same families, wider and longer
 
 Each case becomes OUT/CASE.json (config, names and shapes of tensors) and OUT/CASE.safetensors (`tokens` I32 [T], `logits`
-F32 [T, vocabulary]: of a prefill and 32 tokens decoded one by one). Weights follow a formula of their names, which
+F32 [T, vocabulary]: of a prefill and of tokens decoded one by one, 32 or 48). Weights follow a formula of their names, which
 tests/lib/run/decoder/logits_test.cpp has, too, so that they need not be kept.
 """
 import argparse
@@ -21,10 +21,12 @@ import torch
 import transformers
 
 STEPS = 32
+# Of models with linear attention: more than a chunk of 64 tokens, and single tokens behind them.
+HYBRID_PREFILL, HYBRID_STEPS = 70, 48
 
 
-def values(name, shape):
-  """The weights of a tensor, all of them numbers that BF16 has."""
+def values(name, shape, adds_one=False):
+  """The weights of a tensor, all of them numbers that BF16 has. Norms may multiply by 1 + w."""
   seed = 0xCBF29CE484222325
   for byte in name.encode():
     seed = (seed ^ byte) * 0x100000001B3 % 2**64
@@ -34,7 +36,7 @@ def values(name, shape):
     x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
   unit = ((x >> np.uint64(57)).astype(np.float32) - 64) / 64  # -1 to 1 in steps of 1/64
   if name.endswith("norm.weight"):
-    unit = 1 + unit / 2
+    unit = (0 if adds_one and "linear_attn" not in name else 1) + unit / 2
   elif len(shape) < 2 or name.endswith("_bias"):
     unit = unit / (4 if "correction" in name else 1)
   elif "embed" not in name:
@@ -92,7 +94,43 @@ def cases(large):
           n_routed_experts=8, n_shared_experts=1, first_k_dense_replace=0, num_nextn_predict_layers=0,
           n_group=1, topk_group=1)),
       "gpt_oss": ("gpt_oss", eight | size | dict(num_experts_per_tok=2, sliding_window=9, layer_types=sliding)),
-  }.items()}
+  }.items()} | hybrid_cases(common, moe)
+
+
+def hybrid_cases(common, moe):
+  """Models with layers of linear attention between layers of full attention."""
+  # What a head reads from a small state is nearly 0, and a norm with a small epsilon magnifies rounding in it.
+  linear = dict(num_hidden_layers=4, rms_norm_eps=1e-2, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4,
+                linear_key_head_dim=8, linear_value_head_dim=12)
+  wide = linear | dict(linear_num_key_heads=3, linear_num_value_heads=3, linear_value_head_dim=16,
+                       linear_conv_kernel_dim=2)
+  experts = moe | dict(num_experts=8, shared_expert_intermediate_size=24)
+  mixed = ["linear_attention", "full_attention", "linear_attention", "linear_attention"]
+  sections = dict(rope_type="default", rope_theta=1e5, partial_rotary_factor=0.5, mrope_section=[2, 1, 1],
+                  mrope_interleaved=True)
+  yarn = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=32,
+              partial_rotary_factor=0.5)
+  tower = dict(depth=1, hidden_size=16, intermediate_size=24, num_heads=2, patch_size=2, spatial_merge_size=2,
+               out_hidden_size=common["hidden_size"], num_position_embeddings=16)
+
+  def seen(text):
+    return dict(text_config=common | text, vision_config=tower, image_token_id=3, video_token_id=4,
+                vision_start_token_id=5, vision_end_token_id=6, tie_word_embeddings=False)
+
+  return {
+      "qwen3_next": ("qwen3_next", common | experts | linear | dict(layer_types=mixed, mlp_only_layers=[2])),
+      "qwen3_next-yarn": ("qwen3_next", common | experts | wide | dict(
+          rms_norm_eps=1e-6, attention_bias=True, norm_topk_prob=False, decoder_sparse_step=2, tie_word_embeddings=True,
+          rope_parameters=yarn)),
+      "qwen3_5": ("qwen3_5_text", common | linear | dict(rope_parameters=sections)),
+      "qwen3_5-vision": ("qwen3_5", seen(wide | dict(rope_parameters=sections, layer_types=mixed))),
+      "qwen3_5_moe": ("qwen3_5_moe_text", common | experts | wide | dict(rope_parameters=sections, layer_types=mixed)),
+      "qwen3_5_moe-vision": ("qwen3_5_moe", seen(experts | linear | dict(rope_parameters=sections))),
+  }
+
+
+def is_hybrid(options):
+  return "linear_num_key_heads" in options.get("text_config", options)
 
 
 def make_model(family, options, folder):
@@ -100,11 +138,13 @@ def make_model(family, options, folder):
   config = transformers.AutoConfig.for_model(family, **options)
   config.architectures = None
   torch.manual_seed(0)
-  transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+  auto = transformers.AutoModelForImageTextToText if "vision_config" in options else transformers.AutoModelForCausalLM
+  auto.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
   file = folder / "model.safetensors"
-  tensors = {name: values(name, tensor.shape) for name, tensor in safetensors.torch.load_file(file).items()}
+  adds_one = is_hybrid(options)
+  tensors = {name: values(name, tensor.shape, adds_one) for name, tensor in safetensors.torch.load_file(file).items()}
   safetensors.torch.save_file(tensors, file, {"format": "pt"})
-  model, info = transformers.AutoModelForCausalLM.from_pretrained(
+  model, info = auto.from_pretrained(
       folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
   assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
   return model.eval(), {name: list(tensor.shape) for name, tensor in sorted(tensors.items())}
@@ -132,13 +172,15 @@ def main():
   for name, (family, options) in cases(o.large).items():
     if o.only not in (None, name):
       continue
-    prefill = 300 if o.large else 16
+    prefill, steps = (HYBRID_PREFILL, HYBRID_STEPS) if is_hybrid(options) else (16, STEPS)
+    prefill = 300 if o.large else prefill
     with tempfile.TemporaryDirectory() as folder:
       model, shapes = make_model(family, options, pathlib.Path(folder))
       config = json.loads((pathlib.Path(folder) / "config.json").read_text())
-    for key in ("transformers_version", "architectures", "dtype", "use_cache"):
-      config.pop(key, None)
-    tokens = torch.arange(prefill + STEPS) ** 2 * 7 % 31 + torch.arange(prefill + STEPS) % 13 + 3
+    for of in (config, config.get("text_config", {}), config.get("vision_config", {})):
+      for key in ("transformers_version", "architectures", "dtype", "use_cache"):
+        of.pop(key, None)
+    tokens = torch.arange(prefill + steps) ** 2 * 7 % 31 + torch.arange(prefill + steps) % 13 + 3
     logits = run(model, tokens, prefill)
     (o.out / f"{name}.json").write_text(json.dumps({"config": config, "prefill": prefill, "tensors": shapes}) + "\n")
     kept = logits if not o.large else logits[prefill - 64:]

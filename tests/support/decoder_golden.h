@@ -56,7 +56,7 @@ inline DecoderGolden read_decoder_golden(const std::filesystem::path& folder, co
   DecoderGolden golden{json["config"],
                        json["tensors"],
                        json["prefill"].get<size_t>(),
-                       json["config"]["vocab_size"].get<int64_t>(),
+                       json["config"].value("text_config", json["config"])["vocab_size"].get<int64_t>(),
                        {},
                        {}};
   const Checkpoint file = Checkpoint::open(folder / (name + ".safetensors"));
@@ -65,9 +65,20 @@ inline DecoderGolden read_decoder_golden(const std::filesystem::path& folder, co
   return golden;
 }
 
+/// The language model's part of the config.
+inline const Json& text_config(const DecoderGolden& golden) {
+  const auto at = golden.config.find("text_config");
+  return at == golden.config.end() ? golden.config : *at;
+}
+/// True if norms of the model multiply by 1 + w.
+inline bool norms_add_one(const DecoderGolden& golden) {
+  return text_config(golden).contains("linear_num_key_heads");
+}
+
 /// The weights that tests/loaders/logits.py gives a tensor: -1 to 1 in steps of 1/64 by a hash of name and
 /// place, scaled by a power of two.
-inline std::vector<float> golden_weights(const std::string& name, const std::vector<int64_t>& shape) {
+inline std::vector<float> golden_weights(const std::string& name, const std::vector<int64_t>& shape,
+                                         bool norms_add_one = false) {
   uint64_t seed = 0xCBF29CE484222325;
   for (const char c : name) seed = (seed ^ static_cast<uint8_t>(c)) * 0x100000001B3;
   uint64_t count = 1;
@@ -75,7 +86,7 @@ inline std::vector<float> golden_weights(const std::string& name, const std::vec
   const auto has = [&](const char* part) { return name.find(part) != name.npos; };
   float scale = 1, offset = 0;
   if (name.ends_with("norm.weight")) {
-    scale = 0.5f, offset = 1;
+    scale = 0.5f, offset = norms_add_one && !has("linear_attn") ? 0.0f : 1.0f;
   } else if (shape.size() < 2 || name.ends_with("_bias")) {
     scale = has("correction") ? 0.25f : 1.0f;
   } else if (!has("embed")) {
@@ -96,9 +107,13 @@ inline std::vector<float> golden_weights(const std::string& name, const std::vec
 
 /// What the head sees: the last norm of `hidden` [rows, H], in double.
 inline std::vector<float> golden_last_norm(const DecoderGolden& golden, const std::vector<float>& hidden) {
-  const std::vector<float> weight =
-      golden_weights("model.norm.weight", {golden.config["hidden_size"].get<int64_t>()});
-  const double epsilon = golden.config["rms_norm_eps"].get<double>();
+  const Json& config = text_config(golden);
+  const bool is_nested = &config != &golden.config;
+  std::vector<float> weight =
+      golden_weights(is_nested ? "model.language_model.norm.weight" : "model.norm.weight",
+                     {config["hidden_size"].get<int64_t>()}, norms_add_one(golden));
+  for (float& w : weight) w += norms_add_one(golden) ? 1.0f : 0.0f;
+  const double epsilon = config["rms_norm_eps"].get<double>();
   std::vector<float> out(hidden.size());
   for (size_t row = 0; row < hidden.size(); row += weight.size()) {
     double sum = 0;
@@ -119,7 +134,7 @@ inline void write_decoder_checkpoint(const DecoderGolden& golden, const std::fil
   for (const auto& [name, shape] : golden.tensors.items()) {
     TensorData t{name, DType::kBF16, {}, {}};
     for (const Json& n : shape) t.shape.push_back(n.get<int64_t>());
-    for (const float w : golden_weights(name, t.shape)) {
+    for (const float w : golden_weights(name, t.shape, norms_add_one(golden))) {
       const uint32_t bits = std::bit_cast<uint32_t>(w);  // BF16 has each of them
       t.bytes.push_back(static_cast<uint8_t>(bits >> 16));
       t.bytes.push_back(static_cast<uint8_t>(bits >> 24));

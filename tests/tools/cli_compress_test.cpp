@@ -87,6 +87,23 @@ TEST_CASE("compress brings a model nearer to itself than rounding, and its stati
   }
 }
 
+TEST_CASE("compress brings hybrids nearer to themselves than rounding, and is proven") {
+  for (const char* name : {"qwen3_next", "qwen3_5", "qwen3_5_moe-vision"}) {
+    CAPTURE(name);
+    const CompressFiles files(name);
+    const Outcome made = files.compress(
+        "out", {"--to", "nvfp4", "--pattern", "2:4", "--keep-stats", files.path("statistics")});
+    REQUIRE_MESSAGE(made.code == 0, made.err);
+    const Outcome rounded =
+        run_program({"quantize", files.path("model"), files.path("rounded"), "--pattern", "2:4", "-q"});
+    REQUIRE_MESSAGE(rounded.code == 0, rounded.err);
+    CHECK(files.divergence("out") < files.divergence("rounded"));
+    const Outcome proven = run_program({"validate", files.path("out"), "--source", files.path("model"),
+                                        "--stats", files.path("statistics")});
+    CHECK_MESSAGE(proven.code == 0, proven.err);
+  }
+}
+
 TEST_CASE("compress prunes to 4:8-paired by each kind of statistics, and these prove it") {
   const CompressFiles files("qwen3_moe");
   const std::string stats = files.path("stats");
@@ -230,8 +247,12 @@ TEST_CASE("resuming what is complete proves it, and refuses another recipe") {
   CHECK((read_tree(files.path("out")) == before));
 }
 
-TEST_CASE("killed at random moments, compress ends with the same bytes once it is resumed") {
-  const CompressFiles files("qwen3_moe");
+namespace {
+
+/// Kills compressions of a golden model and resumes them.
+void check_kills(const char* name, int trials) {
+  CAPTURE(name);
+  const CompressFiles files(name);
   const Words options{"--to", "nvfp4", "--pattern", "2:4"};
   const auto started = std::chrono::steady_clock::now();
   Words kept = options;
@@ -246,7 +267,7 @@ TEST_CASE("killed at random moments, compress ends with the same bytes once it i
   check_one_line(run_program(late), "--keep-stats: expected statistics of the complete");
   std::mt19937 random(19);
   int kills = 0, taken_up = 0, half = 0;
-  for (int trial = 0; trial < 12; ++trial) {
+  for (int trial = 0; trial < trials; ++trial) {
     CAPTURE(trial);
     Words words = files.words("out", options);
     words.push_back("--resume");
@@ -278,6 +299,13 @@ TEST_CASE("killed at random moments, compress ends with the same bytes once it i
   CHECK(kills > 0);
   CHECK(taken_up > 0);
   CHECK(half > 0);
+}
+
+}  // namespace
+
+TEST_CASE("killed at random moments, compress ends with the same bytes once it is resumed") {
+  check_kills("qwen3_moe", 12);
+  check_kills("qwen3_next", 12);
 }
 
 TEST_CASE("the same bytes for any number of threads, and what a dry run says of them") {

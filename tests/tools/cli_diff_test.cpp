@@ -30,7 +30,7 @@ struct Flipped {
     for (TensorData& t : tensors) {
       if (t.name == kBlock + ".1.down_proj.weight") t.bytes[2 * 16 + 8] = 0x0E;
     }
-    write_checkpoint(scratch / "b", {tensors}, R"({"model_type": "other"})");
+    write_checkpoint(scratch / "b", {tensors}, R"({"transformers_version": "5.17.0"})");
   }
 };
 
@@ -134,6 +134,33 @@ TEST_CASE("diff --json holds every entry, row and file, the same for any number 
     CHECK(e["figures"]["max_abs"] == 1.75);
   }
   CHECK(json["files"] == Json::array({{{"name", "config.json"}, {"state", "different"}}}));
+}
+
+TEST_CASE("diff compares keys of configs, unless told to ignore them") {
+  const Scratch scratch;
+  Tensors tensors;
+  add_bf16(tensors, "model.norm.weight", {8});
+  const std::string a = (scratch / "a").string(), b = (scratch / "b").string(), c = (scratch / "c").string();
+  write_checkpoint(a, {tensors}, R"({"rope_theta": 500000, "use_cache": true})");
+  write_checkpoint(b, {tensors}, R"({"rope_theta": 10000, "use_cache": false})");
+  write_checkpoint(c, {tensors}, R"({"rope_theta": 500000.0, "use_cache": false})");
+  const Outcome text = run_program({"diff", a, b});
+  CHECK(text.code == 1);
+  CHECK_MESSAGE(
+      text.out.find("config\n  config.json: rope_theta: 500000 against 10000\n\nother keys of configs\n  "
+                    "config.json: use_cache: true against false\n") != text.out.npos,
+      text.out);
+  CHECK(text.out.ends_with("1 compared: 1 equal (1 byte for byte), 1 key of configs; 1 fails\n"));
+  CHECK(run_program({"diff", a, b, "--config", "ignore"}).code == 0);
+  CHECK(run_program({"diff", a, b, "--fail-on", "different"}).code == 0);
+  CHECK(run_program({"diff", a, b, "--fail-on", "config"}).code == 1);
+  CHECK(run_program({"diff", a, c}).code == 0);
+  const Json json = parse_json("stdout", run_program({"diff", a, b, "--json"}).out);
+  CHECK(json["failed"] == 1);
+  CHECK(
+      json["config"][0] ==
+      Json{
+          {"file", "config.json"}, {"key", "rope_theta"}, {"a", "500000"}, {"b", "10000"}, {"counts", true}});
 }
 
 TEST_CASE("diff compares artifacts and dialects") {

@@ -204,7 +204,11 @@ TEST_CASE("each kind of name beside codes is refused, and what a quantizer count
           formats.changed(format, [&](Tensors& tensors) { tensors.push_back(tensor_named(name)); });
       const Outcome outcome = run_program(formats.commands(source)[0].second);
       CHECK(outcome.code == 2);
-      CHECK(contains(outcome.err, name));
+      // A packing of another producer is named by its module and the part that gives it away.
+      const bool is_named = outcome.err.find(name) != std::string::npos ||
+                            (outcome.err.find(kLinear) != std::string::npos &&
+                             outcome.err.find(suffix.substr(1)) != std::string::npos);
+      CHECK_MESSAGE(is_named, outcome.err);
     }
     const std::string source = formats.changed(format, [&](Tensors& tensors) {
       for (const std::string& suffix : harmless) tensors.push_back(tensor_named(kLinear + suffix));
@@ -254,7 +258,7 @@ TEST_CASE("commands that write another config refuse codes that no format reads,
       }
       const Outcome lint = run_program({"lint", source, "--headers-only"});
       CHECK(lint.code == 1);
-      CHECK(contains(lint.out, name));
+      CHECK(contains(lint.out, linear));
     }
   }
 }

@@ -45,6 +45,8 @@ ValueFormat value_format(const LintInput& s, size_t tensor) {
     const size_t stem = t.name.size() - std::string_view(d.weight).size();
     const auto scale = s.find(t.name.substr(0, stem) + d.scale);
     if (!scale || !d.scale_types.has(s.tensors[*scale].dtype)) continue;
+    if (d.format->sixes || d.format->global_scale) continue;
+    if (!fits_scales(d, t.shape, s.tensors[*scale].shape)) continue;
     if (d.format->integers && !is_int4(s, d, t.name.substr(0, stem), t)) continue;
     return {d.format->pairs      ? NumberKind::kE2m1
             : d.format->integers ? NumberKind::kInt4

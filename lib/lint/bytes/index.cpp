@@ -8,6 +8,7 @@
 
 #include "formats/error.h"
 #include "lib/lint/bytes/downloads.h"
+#include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
 namespace {
@@ -117,7 +118,7 @@ std::optional<LintIndex> read_lint_index(const fs::path& directory, const std::v
 
 std::vector<std::string> files_to_lint(const fs::path& directory, const std::optional<LintIndex>& index,
                                        bool has_index_file, const std::vector<std::string>& present,
-                                       LintReporter& reporter) {
+                                       const Json& config, LintReporter& reporter) {
   if (!index) {
     check_numbering(present, reporter);
     if (present.size() > 1 && !has_index_file) {
@@ -139,10 +140,14 @@ std::vector<std::string> files_to_lint(const fs::path& directory, const std::opt
                    index->name, tensors[i]);
     }
   }
-  // An index may be written again of the files that are left, but their names still count the others.
+  // An index may be written again of the files that are left, but their names still count the others. Where
+  // the family's row says which tensors there must be, a file may be gone with parts that the config no
+  // longer has, such as a draft.
+  const auto model = find_language_model(config);
+  const bool is_known = model && !model->family->is_open;
   std::vector<std::string> named = index->contents.files;
   named.insert(named.end(), present.begin(), present.end());
-  if (const Saves saves = saves_of(named); saves.size() == 1) check_gaps(saves, reporter);
+  if (const Saves saves = saves_of(named); saves.size() == 1 && !is_known) check_gaps(saves, reporter);
   for (const std::string& name : present) {
     if (std::binary_search(index->contents.files.begin(), index->contents.files.end(), name)) continue;
     if (name.starts_with("consolidated")) continue;  // Mistral's own save, which other loaders ignore

@@ -26,10 +26,12 @@ std::optional<LintIndex> read_lint_index(const std::filesystem::path& directory,
 bool is_one_of_several(std::string_view file);
 
 /// Returns the weight files to read: the existing files that the index names or, without an index, all files
-/// in `present`. `has_index_file` is true if an index exists, though it may not be usable.
+/// in `present`. `config` is config.json. `has_index_file` is true if an index exists, though it may not be
+/// usable.
 std::vector<std::string> files_to_lint(const std::filesystem::path& directory,
                                        const std::optional<LintIndex>& index, bool has_index_file,
-                                       const std::vector<std::string>& present, LintReporter& reporter);
+                                       const std::vector<std::string>& present, const Json& config,
+                                       LintReporter& reporter);
 
 /// Compares the index with the headers of the files.
 void check_lint_index(const LintIndex& index, const LintInput& input, LintReporter& reporter);

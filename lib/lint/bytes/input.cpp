@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <map>
 #include <numeric>
 
 #include "formats/error.h"
+#include "formats/json/access.h"
 #include "formats/layouts/layouts.h"
 #include "lib/base/findings/and_more.h"
 #include "lib/base/io/file.h"
@@ -215,9 +217,21 @@ void find_quantization(LintInput& s) {
 }
 
 void find_modules(LintInput& s, LintReporter& reporter) {
-  for (const UnreadCodes& codes : find_unread_codes(s.tensors)) {
-    reporter.add("unsupported-format", s.at(codes.tensor, codes.module),
-                 "expected a format that twofour reads, found {}{}", codes.format, kNotSupported);
+  const std::vector<UnreadCodes> foreign = find_unread_codes(s.tensors);
+  std::map<std::string_view, std::vector<const UnreadCodes*>> by_format;
+  for (const UnreadCodes& codes : foreign) {
+    by_format[codes.format].push_back(&codes);
+    s.foreign.insert(codes.module);
+  }
+  reporter.leave_out(s.foreign);
+  const std::string entry = s.quantization.dump() + member(s.config, "quantization").dump();
+  for (const auto& [format, modules] : by_format) {
+    LintFacts facts;
+    facts.keeps_severity = entry.find(modules[0]->words) == entry.npos;
+    reporter.add("unsupported-format", s.at(modules[0]->tensor, modules[0]->module),
+                 fmt::format("expected a format that twofour reads, found {}{}{}", format,
+                             and_more(modules.size(), " here and in {} more modules"), kNotSupported),
+                 std::move(facts));
   }
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     try {
@@ -230,12 +244,14 @@ void find_modules(LintInput& s, LintReporter& reporter) {
       // The message names a file and the wrong tensor.
       const size_t file_end = text.find(": "), name_end = text.find(": ", file_end + 2);
       const bool unsupported = text.ends_with(kNotSupported);
+      LintFacts facts;
+      facts.keeps_severity = unsupported;
       reporter.add(alone         ? "incomplete-module"
                    : unsupported ? "unsupported-format"
                                  : "module-shape",
                    {std::string(text.substr(0, file_end)),
                     std::string(text.substr(file_end + 2, name_end - file_end - 2))},
-                   std::string(text.substr(name_end + 2)));
+                   std::string(text.substr(name_end + 2)), std::move(facts));
     }
   }
 }
@@ -333,7 +349,7 @@ LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
     s.has_manifest = !is_absent(path / kManifestName);
     std::optional<LintIndex> index;
     Headers headers(path, present, [&] { index = read_lint_index(path, indexes, reporter); });
-    const auto files = files_to_lint(path, index, !indexes.empty(), present, reporter);
+    const auto files = files_to_lint(path, index, !indexes.empty(), present, s.config, reporter);
     read_shards(s, files, headers, index ? &*index : nullptr, reporter);
     s.lacks_files = s.shards.size() < (index ? index->contents.files.size() : files.size());
     s.is_part = s.lacks_files && !index;

@@ -1,6 +1,7 @@
 #pragma once
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,8 +33,11 @@ struct LintInput {
   /// For each tensor, true if all its bytes are in its file and fit its type and shape.
   std::vector<bool> whole;
   std::vector<Nvfp4Linear> modules;  ///< NVFP4 modules whose tensors agree
-  Json config, hf_quant_config;      ///< null if the file is absent, or if the subject is a single file
-  /// The quantization entry of the configs (of a file: its folder's); in an artifact, the source's; or null.
+  /// Names of modules in packings that twofour does not read. They have one finding for each packing, and
+  /// other rules leave them out.
+  std::set<std::string, std::less<>> foreign;
+  Json config, hf_quant_config;  ///< null if the file is absent
+  /// The quantization entry of the configs; in an artifact, the source's entry; null: none.
   Json quantization;
   /// File and path of the entry; empty path: the whole file.
   std::string quantization_file, quantization_key;

@@ -157,6 +157,12 @@ class PromisedValues {
       // If all numbers are -1, groups are in the order of the columns.
       const bool none = std::all_of(groups.begin(), groups.end(), [](int32_t g) { return g == -1; });
       if (count <= 0 || columns == 0 || columns % count != 0 || none) return;
+      // The last group may be smaller.
+      const int64_t whole = std::max<int64_t>(1, std::count(groups.begin(), groups.end(), 0));
+      int64_t at = 0;
+      const bool fits = (columns - 1) / whole + 1 == count;
+      if (fits && std::all_of(groups.begin(), groups.end(), [&](int32_t g) { return g == at++ / whole; }))
+        return;
       std::vector<int64_t> sizes(static_cast<size_t>(count));
       bool in_order = true;
       for (int64_t k = 0; k < columns; ++k) {

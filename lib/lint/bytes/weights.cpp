@@ -235,8 +235,12 @@ class WeightLint {
   void report_scales(size_t tensor, const BlockCounts& c) {
     if (c.nan + c.negative == 0) return;
     sink_.add("bad-block-scale", s_.at(tensor),
-              "expected scales of 0 to 448, found {} NaN and {} negative of {}, the first at byte {}", c.nan,
-              c.negative, c.blocks, c.first_bad);
+              "expected scales of 0 to 448, found {} NaN and {} negative of {}, the first at byte {}{}",
+              c.nan, c.negative, c.blocks, c.first_bad,
+              c.negative > 0
+                  ? "; a set sign bit may choose another code table, as in IF4 and RaZeR, which are "
+                    "not supported"
+                  : "");
   }
 
   void report_module(const Nvfp4Linear& m, const BlockCounts& c) {

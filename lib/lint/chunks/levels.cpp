@@ -24,7 +24,7 @@ double finite_median(std::span<const float> octaves) {
 /// border, and be larger than what varies within the parts.
 void find_step(std::span<const float> octaves, size_t parts, Levels& levels) {
   constexpr double kLeast = 1.5, kAtBorder = 0.75;
-  constexpr size_t kFew = 8, kBeside = 32;
+  constexpr size_t kFew = 64, kBeside = 32;
   const size_t size = octaves.size() / parts;
   if (octaves.size() % parts != 0 || size < kFew) return;
   std::vector<RobustSpread> spreads;

@@ -12,7 +12,7 @@ struct RobustSpread {
   double deviation = 0;
 };
 RobustSpread robust_spread(std::vector<double> values);
-/// Returns the median of some numbers; 0: there are none.
+/// Returns the median of some numbers. 0 without numbers.
 double median_of(std::vector<float> values);
 
 /// The rows, or the columns, of one matrix by their magnitude.

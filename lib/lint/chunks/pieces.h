@@ -6,7 +6,7 @@
 namespace twofour {
 
 /// Looks for bytes that are twice in a matrix at a distance of whole pieces, as where a page was written to
-/// two places. A piece is told by sixteen of its bytes.
+/// two places. Sixteen of its bytes identify a piece.
 class Pieces {
  public:
   static constexpr uint64_t kPiece = 512;

@@ -17,6 +17,8 @@ void lint_common_shapes(const LintInput& input, const ModelFacts& model, LintRep
 /// Compares towers that read images with vision_config, if the family's row says nothing of them, and widths
 /// of linears that follow each other.
 void lint_vision(const LintInput& input, const ModelFacts& model, LintReporter& reporter);
+/// Checks the settings of towers that read images, and those of the processor of images beside them.
+void lint_vision_settings(const LintInput& input, LintReporter& reporter);
 
 /// Reports parts that a layer lacks and the other layers of its kind have.
 void lint_layer_parts(const LintInput& input, const ModelFacts& model, LintReporter& reporter);
@@ -61,6 +63,6 @@ bool is_own_router(const LintInput& input, const std::string& name);
 void lint_config_types(const LintInput& input, LintReporter& reporter);
 
 /// Compares the group sizes that configs state with the group size of the block scales.
-void lint_group_size(const LintInput& input, LintReporter& reporter);
+void lint_group_size(const LintInput& input, const std::vector<CodedModule>& coded, LintReporter& reporter);
 
 }  // namespace twofour

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "formats/module_names.h"
 #include "formats/naming.h"
 #include "formats/weight_dialect.h"
 
@@ -33,7 +34,7 @@ class CodedModules {
       const TensorInfo& t = s_.tensors[i];
       const bool coded = t.dtype == DType::kU8 || t.dtype == DType::kI8 || t.dtype == DType::kI32 ||
                          t.dtype == DType::kF8E4M3 || t.dtype == DType::kF8E5M2;
-      if (coded && !known[i]) add(i, t);
+      if (coded && !known[i] && !s_.foreign.contains(module_of(t.name))) add(i, t);
     }
     std::sort(all_.begin(), all_.end(), [](auto& a, auto& b) { return a.tensor < b.tensor; });
     return std::move(all_);
@@ -63,6 +64,8 @@ class CodedModules {
       const std::string name = t.name.substr(0, t.name.size() - std::string_view(d.weight).size());
       const auto scale = find_scale(name, d.scale);
       if (!scale || !d.scale_types.has(s_.tensors[*scale].dtype)) continue;
+      if (!fits_scales(d, t.shape, s_.tensors[*scale].shape)) continue;
+      if (d.global_scale != nullptr && !s_.find(name + d.global_scale)) continue;
       CodedModule c{name, i, d.format, d.weight, d.scale};
       c.scale = scale;
       c.is_stack = stack;
@@ -106,7 +109,8 @@ class CodedModules {
       c.k = d[2] * d[3] * 2;
     } else {
       c.n = d[d.size() - 2];
-      c.k = d[d.size() - 1] * (c.format->pairs ? 2 : 1);
+      const int64_t width = d[d.size() - 1];
+      c.k = c.format->sixes ? width / 3 * 4 : width * (c.format->pairs ? 2 : 1);
     }
     add_scale_shape(c, scale);
     const bool groups = c.scales_n == c.n && c.k % kMxGroup == 0 && c.scales_k == c.k / kMxGroup;

@@ -8,7 +8,9 @@
 #include "lib/base/findings/and_more.h"
 #include "lib/base/names/config_pattern.h"
 #include "lib/lint/config/checks.h"
+#include "lib/source/checkpoint/configured_quantization.h"
 #include "lib/source/checkpoint/linears.h"
+#include "lib/source/checkpoint/quantization_config.h"
 
 namespace twofour {
 namespace {
@@ -110,6 +112,28 @@ bool is_of_int4(const LintInput& s, std::string_view tensor) {
   return false;
 }
 
+/// Reports settings of Quark and AutoRound that call codes another number. Other rules compare those of other
+/// producers.
+void check_numbers(const LintInput& s, const std::vector<CodedModule>& coded, LintReporter& reporter) {
+  const std::string method = quantization_method(s.quantization);
+  if (method != "quark" && method != "auto-round") return;
+  SourceGroups configured(s.quantization);
+  std::map<std::string, std::pair<std::string, size_t>>
+      found;  // by what is wrong: its first module, how many
+  for (const CodedModule& m : coded) {
+    if (m.format->global_scale || (m.format->integers && m.suffix == ".weight")) continue;
+    const std::string problem = configured->contradiction_of(m.name, m.format);
+    if (!problem.empty()) ++found.try_emplace(problem, m.name, 0).first->second.second;
+  }
+  for (const auto& [problem, where] : found) {
+    const size_t colon = problem.find(": ");
+    const std::string key = problem.substr(0, colon);
+    reporter.add("config-format",
+                 s.setting(s.quantization_key.empty() ? key : s.quantization_key + "." + key), "{}; see {}{}",
+                 problem.substr(colon + 2), where.first, and_more(where.second, " and {} more"));
+  }
+}
+
 /// Reports all zero points that contradict the config in one finding. Returns the names of their modules.
 std::set<std::string> check_zero_points(const LintInput& s, const std::vector<Linear>& linears,
                                         WeightReader& reader, LintReporter& reporter) {
@@ -196,6 +220,7 @@ void lint_complete(const LintInput& s, const std::vector<CodedModule>& coded, bo
   check_complete(s, reporter);
   check_fp8_complete(s, coded, reporter);
   check_int4_complete(s, reporter);
+  check_numbers(s, coded, reporter);
   check_int4_values(s, headers_only, reporter);
 }
 

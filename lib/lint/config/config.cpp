@@ -41,7 +41,8 @@ std::vector<StoredModule> stored_modules(const LintInput& s, const std::vector<C
   }
   for (const CodedModule& m : coded) {
     const bool in_words = m.format->integers && m.suffix != kWeight;
-    if ((m.is_mxfp4() || in_words) && !m.is_stack) modules.push_back({m.name, m.tensor, m.format});
+    const bool in_groups = m.format->in_groups() && m.format != WeightFormat::kNvfp4;
+    if ((in_groups || in_words) && !m.is_stack) modules.push_back({m.name, m.tensor, m.format});
   }
   return modules;
 }
@@ -126,7 +127,7 @@ void check_formats(const LintInput& s, const std::vector<CodedModule>& coded,
   }
 }
 
-/// Reports formats of which no group of the config is, so that nothing says how to read them.
+/// Reports formats that no group of the config describes.
 void check_lost_groups(const LintInput& s, const std::vector<CodedModule>& coded,
                        const ConfiguredQuantization& configured, LintReporter& reporter) {
   if (configured.method != QuantMethod::kGroups || !s.layout.empty() ||

@@ -194,7 +194,7 @@ class GroupLint : public PromiseCheck {
     votes_.add(place + ".actorder", i, by_group && !m.has_order ? "none, without weight_g_idx," : "",
                shown_setting(order));
     const std::string scale = text_of(weights, "scale_dtype");
-    const bool mx = m.format->group == kMxGroup;
+    const bool mx = m.format->group == kMxGroup && !m.format->global_scale;
     const bool of_mx = scale.find("uint8") != scale.npos || scale.find("e8m0") != scale.npos;
     const bool fits = scale.empty() ||
                       (mx ? of_mx : !of_mx && (!m.format->global_scale || scale.find("e4m3") != scale.npos));

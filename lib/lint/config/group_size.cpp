@@ -1,10 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "formats/atom.h"
 #include "formats/json/access.h"
+#include "lib/base/findings/and_more.h"
 #include "lib/lint/config/checks.h"
+#include "lib/lint/config/coded_modules.h"
+#include "lib/source/checkpoint/configured_quantization.h"
 
 namespace twofour {
 namespace {
@@ -53,9 +57,35 @@ void check_entry(const char* file, const Json& entry, const std::string& key, si
   }
 }
 
+/// Compares the size that a config states for each module with block scales with that of the module. It is
+/// done where some modules have scales for 32 weights, because the sizes may differ then.
+void check_modules(const LintInput& s, const std::vector<CodedModule>& coded, LintReporter& reporter) {
+  ConfiguredQuantization configured(s.quantization, s.quantization_key);
+  struct Wrong {
+    const CodedModule* first;
+    size_t count = 0;
+  };
+  std::map<std::pair<int64_t, int64_t>, Wrong> wrong;  // by the sizes that are stated and stored
+  for (const CodedModule& m : coded) {
+    if (!m.format->global_scale) continue;
+    const auto size = configured.group_size_of(m.name);
+    if (!size || *size == m.format->group) continue;
+    Wrong& at = wrong.try_emplace({*size, m.format->group}, Wrong{&m}).first->second;
+    ++at.count;
+  }
+  for (const auto& [sizes, modules] : wrong) {
+    reporter.add("config-group-size", s.at(*modules.first->scale, modules.first->name),
+                 "expected block scales for {} weights as the config says, found {}, for {} weights{}",
+                 sizes.first, describe(s.tensors[*modules.first->scale]), sizes.second,
+                 and_more(modules.count, ", and in {} more modules"));
+  }
+}
+
 }  // namespace
 
-void lint_group_size(const LintInput& s, LintReporter& reporter) {
+void lint_group_size(const LintInput& s, const std::vector<CodedModule>& coded, LintReporter& reporter) {
+  const auto is_of_32 = [](const CodedModule& m) { return m.format == WeightFormat::kNvfp4Bs32; };
+  if (std::ranges::any_of(coded, is_of_32)) return check_modules(s, coded, reporter);
   // Without modules there is nothing to compare. Block scales of another group size make no module, and their
   // shapes are reported.
   if (s.modules.empty()) return;

@@ -4,6 +4,8 @@
 #include <optional>
 #include <unordered_map>
 
+#include "formats/module_names.h"
+
 namespace twofour {
 namespace {
 
@@ -56,6 +58,8 @@ class Parts {
     const std::string_view leaf = leaf_of(rest);
     if (is_beside(leaf) || rest.find("lora_") != rest.npos) return std::nullopt;
     LayerPart p{tensor};
+    if (s_.foreign.contains(module_of(t.name)))
+      return std::pair(std::string(leaf == "weight" ? module_of(rest) : rest), p);
     if (const auto at = coded_.find(tensor); at != coded_.end()) {
       if (at->second.second > 0) p.n = at->second.first, p.k = at->second.second;
     } else if (is_float(t.dtype)) {

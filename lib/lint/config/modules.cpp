@@ -74,6 +74,9 @@ void check_meaning(const LintInput& s, const std::vector<CodedModule>& coded, bo
   }
   for (const size_t i : find_unknown_codes(s.tensors, stated_storage(s.quantization).is_unlisted)) {
     if (!s.layout.empty() || reporter.reported_names().contains(s.tensors[i].name)) continue;
+    if (any_above(s.tensors[i].name,
+                  [&](std::string_view n) { return s.foreign.find(n) != s.foreign.end(); }))
+      continue;
     reporter.add("unsupported-format", s.at(i), "expected codes of a format that twofour reads, found {}{}",
                  describe(s.tensors[i]), kNotSupported);
   }
@@ -98,6 +101,13 @@ void check_meaning(const LintInput& s, const std::vector<CodedModule>& coded, bo
   for (const ConfigTerm& term : find_config_terms(s.config, s.hf_quant_config, tensors)) {
     if (term.rule != std::string_view("bad-config"))
       reporter.add(term.rule, {term.file, term.key}, term.problem);
+  }
+  try {
+    for (const ConfigTerm& term : find_side_terms(s.path))
+      reporter.add(term.rule, {term.file, term.key}, term.problem);
+  } catch (const ReadError&) {
+    throw;
+  } catch (const Error&) {  // another rule reports it
   }
   for (const UncertainStack& stack : find_uncertain_stacks(s.config, s.tensors))
     reporter.add("gate-up-order", s.at(stack.tensor), stack.problem);
@@ -156,8 +166,10 @@ void check_layers(const LintInput& s, LintReporter& reporter) {
     const int64_t missing = *numbers.rbegin() + 1 - static_cast<int64_t>(numbers.size());
     const bool is_one = missing == 1 && stated > 1 && !is_aside(prefix);
     if (is_one && *numbers.begin() == 1 && *numbers.rbegin() >= stated) {
-      reporter.add("layer-numbers", {"", prefix},
-                   "expected layers from 0 on, found 1 to {}: numbers begin at 1", *numbers.rbegin());
+      reporter.add(
+          "layer-numbers", {"", prefix},
+          "expected layers from 0 on, {} as num_hidden_layers says, found 1 to {}: numbers begin at 1",
+          stated, *numbers.rbegin());
     } else if (is_one && !numbers.contains(stated) && *numbers.rbegin() > stated) {
       reporter.add("layer-numbers", {"", prefix},
                    "expected drafts from layer {} on, behind the last, found them from {} on", stated,

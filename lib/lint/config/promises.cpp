@@ -50,7 +50,9 @@ InputPromise inputs_of(const ConfiguredQuantization& configured, const Configure
 }  // namespace
 
 bool is_in(const CodedModule& m, const Algorithm& algorithm) {
-  return algorithm.scheme.format == WeightFormat::kOther || m.format == algorithm.scheme.format;
+  // Another check compares the group size of NVFP4.
+  const WeightFormat own = m.format == WeightFormat::kNvfp4Bs32 ? WeightFormat::kNvfp4 : m.format;
+  return algorithm.scheme.format == WeightFormat::kOther || own == algorithm.scheme.format;
 }
 
 Promises::Promises(const ConfiguredQuantization& configured, const LintInput& input,

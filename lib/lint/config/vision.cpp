@@ -28,7 +28,7 @@ const TowerSize kTowerSizes[] = {
     {"intermediate_size", {"mlp.fc2", "mlp.linear_fc2"}, true},
 };
 
-/// Two linears of which the second reads what the first writes. The first may write gates, too.
+/// Two linears. The second reads the outputs of the first. The first may also write gates.
 constexpr std::pair<std::string_view, std::string_view> kChains[] = {
     {"fc1", "fc2"}, {"linear_fc1", "linear_fc2"}, {"up_proj", "down_proj"}, {"w3", "w2"}};
 
@@ -136,6 +136,7 @@ class VisionLint {
 void lint_vision(const LintInput& s, const ModelFacts& model, LintReporter& reporter) {
   if (!s.is_directory || !s.config.is_object() || !s.layout.empty()) return;
   VisionLint(s, model, reporter).run();
+  lint_vision_settings(s, reporter);
 }
 
 }  // namespace twofour

@@ -6,6 +6,7 @@
 #include "lib/base/findings/options.h"
 #include "lib/lint/content/against_others.h"
 #include "lib/lint/content/checks.h"
+#include "lib/look/diff/configs.h"
 #include "lib/look/metrics/moved_weights.h"
 #include "lib/recipe/artifact/open_unpacked.h"
 
@@ -59,6 +60,15 @@ void report_unlike(const MovedReport& report, const Matrices& own, const LintInp
   }
 }
 
+/// Reports keys of config.json and generation_config.json whose values differ.
+void lint_other_config(const Matrices& own, const Matrices& others, LintReporter& reporter) {
+  const auto text = [](const std::string& value) { return value.empty() ? "nothing" : value.c_str(); };
+  for (const ConfigDifference& d : compare_configs(own, others)) {
+    reporter.add(d.counts ? "other-config" : "other-config-key", {d.file, d.key},
+                 "expected {} as OTHER has, found {}", text(d.b), text(d.a));
+  }
+}
+
 }  // namespace
 
 void lint_against(const LintInput& s, const std::filesystem::path& path, const std::filesystem::path& other,
@@ -77,6 +87,7 @@ void lint_against(const LintInput& s, const std::filesystem::path& path, const s
   Findings left_out;  // modules that cannot be read; other rules report them
   const Matrices own(*subject, left_out), others(reference, left_out);
   const MovedReport report = find_moved(own, others, "OTHER");
+  lint_other_config(own, others, reporter);
   if (report.compared == 0)
     throw Error(
         fmt::format("{} {}: expected linears of the same names and shapes as the {} of {}, found none",

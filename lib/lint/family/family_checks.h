@@ -18,6 +18,7 @@ struct FamilySubject {
   FamilySizes sizes;  ///< sizes as config.json states them, corrected by findings
   std::set<std::string> blamed{};  ///< keys that were reported
   ModelFacts facts{};
+  bool is_draft = false;  ///< the subject is a draft of the model
 
   std::optional<int64_t> experts() const;
 };

@@ -25,7 +25,7 @@ class PartLint {
     rows_ = family_rows({&part_.parameters, 1});
     count_ = *part_.count != '\0' ? sizes_.size(part_.count) : std::nullopt;
     if (part_.is_table) return check_table();
-    // Further drafts would have layers of kinds that nobody has published.
+    // No published model has further drafts, so the kinds of their layers are unknown.
     if (is_one_of_several() && count_ != 1) return;
     FamilyTensors tensors = find_part_tensors(s_, x_.model, part_rows());
     if (tensors.tensors.empty()) return check_lost();
@@ -42,7 +42,8 @@ class PartLint {
                       .there = there,
                       .is_own_class = x_.is_own_class,
                       .sizes = sizes_,
-                      .blamed = x_.blamed};
+                      .blamed = x_.blamed,
+                      .is_draft = !part_.is_tower};
     lint_family_sizes(own, reporter_);
     if (!s_.is_part && x_.is_own_class) lint_missing_tensors(own, reporter_);
     x_.blamed.insert(own.blamed.begin(), own.blamed.end());
@@ -74,7 +75,7 @@ class PartLint {
     return part;
   }
 
-  /// Reports a tower of which no tensor is there, although the config describes it.
+  /// Reports a tower that the config describes and that has no tensor.
   void check_lost() {
     if (!part_.is_tower || s_.is_part || !x_.model.is_nested || count_.value_or(0) < 1) return;
     const std::string prefix = rows_.empty() ? "" : rows_.front().name;

@@ -72,6 +72,8 @@ class SizeLint : public FamilyLint {
   void report_key(const WrongKey& w) {
     if (!x_.blamed.insert(w.key).second) return;
     const Json* configured = sizes_.stated(w.key);
+    // The model has lost what the key counts, and only its draft has it.
+    if (x_.is_draft && w.configured.value_or(0) == 0) return;
     std::string found = configured != nullptr ? quoted_setting(*configured)
                         : w.configured
                             ? fmt::format("none, for which {} has {}", model_.model_type, *w.configured)

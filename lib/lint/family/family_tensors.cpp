@@ -188,6 +188,7 @@ class TensorMatcher {
     const TensorInfo& t = s_.tensors[i];
     const std::vector<int64_t>& d = t.shape;
     const std::string_view name = t.name;
+    if (s_.foreign.contains(module_of(name))) return std::nullopt;
     if (const auto stack = stacks_.find(i); stack != stacks_.end())
       return LogicalShape{stack->second->e, stack->second->n, stack->second->k};
     switch (row.kind) {
@@ -248,6 +249,10 @@ class TensorMatcher {
       return LogicalShape{-1, n, d[0] * (words > 0 && n % words == 0 ? n / words : pack_)};
     }
     if (t.dtype == DType::kI32) return LogicalShape{-1, d[0], d[1] * pack_};
+    if (t.dtype == DType::kU8 && name.ends_with(".weight_packed")) {
+      const auto scale = s_.find(std::string(module_of(name)) + ".weight_scale");
+      if (scale && are_sixes(d, s_.tensors[*scale].shape)) return LogicalShape{-1, d[0], d[1] / 3 * 4};
+    }
     const bool pairs =
         t.dtype == DType::kU8 || (t.dtype == DType::kI8 && s_.find(std::string(module_of(name)) + ".scale"));
     return LogicalShape{-1, d[0], pairs ? d[1] * 2 : d[1]};

@@ -176,9 +176,26 @@ void check_links(const LintInput& s, LintReporter& reporter) {
   }
 }
 
+/// Returns the tokens without which no conversation begins or ends. That which fills up texts is none: its
+/// row may be zero.
+std::vector<NeededToken> needed_tokens(const Json& tokenizer, const TokenTable& tokens,
+                                       const ChatTemplates& templates) {
+  const auto named = [&](const char* key) {
+    const Json& token = member(tokenizer, key);
+    return token.is_object() ? text_of(token, "content") : text_of(token);
+  };
+  const std::string begin = named("bos_token"), end = named("eos_token"), pad = named("pad_token");
+  std::vector<NeededToken> needed;
+  for (const auto& [number, text] : tokens.added) {
+    const bool is_needed = text == begin || text == end || (text.size() > 2 && templates.write(text));
+    if (is_needed && text != pad) needed.push_back({number, text});
+  }
+  return needed;
+}
+
 }  // namespace
 
-void lint_auxiliary_files(const LintInput& s, LintReporter& reporter) {
+std::vector<NeededToken> lint_auxiliary_files(const LintInput& s, LintReporter& reporter) {
   const Json tokenizer = read_lint_config(s.path, "tokenizer_config.json", reporter);
   const Json processor = read_lint_config(s.path, "processor_config.json", reporter);
   const Json preprocessor = read_lint_config(s.path, "preprocessor_config.json", reporter);
@@ -192,12 +209,18 @@ void lint_auxiliary_files(const LintInput& s, LintReporter& reporter) {
   }
   if (tokenizer.is_object()) check_tokenizer_files(s, tokenizer, reporter);
   const std::optional<TokenTable> tokens = lint_tokenizer_file(s, tokenizer, reporter);
-  lint_templates(s, tokenizer, tokens ? &*tokens : nullptr, reporter);
+  const ChatTemplates templates = lint_templates(s, tokenizer, tokens ? &*tokens : nullptr, reporter);
+  std::vector<NeededToken> needed;
+  if (tokens && tokens->is_known()) {
+    lint_tokenizer_steps(s, tokenizer, *tokens, templates, reporter);
+    lint_token_numbers(s, tokenizer, *tokens, templates, reporter);
+    needed = needed_tokens(tokenizer, *tokens, templates);
+  }
   check_side_configs(s, reporter);
   check_readable(s, reporter);
   check_links(s, reporter);
   lint_publishing(s, tokenizer, reporter);
-  if (has_vocabulary(s)) return;
+  if (has_vocabulary(s)) return needed;
   if (is_absent(s.path / "tokenizer_config.json")) {
     reporter.add("no-tokenizer", {"", ""},
                  "expected tokenizer.json, tokenizer.model or the like, found none");
@@ -206,6 +229,7 @@ void lint_auxiliary_files(const LintInput& s, LintReporter& reporter) {
                  "expected the vocabulary that the tokenizer needs (tokenizer.json, tokenizer.model or the "
                  "like), found none");
   }
+  return needed;
 }
 
 }  // namespace twofour

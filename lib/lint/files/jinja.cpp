@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <utility>
 #include <vector>
 
 namespace twofour {
@@ -99,6 +100,7 @@ class Reader {
     if (at_ < text_.size() && (text_[at_] == '-' || text_[at_] == '+')) ++at_;
     std::vector<Piece> pieces;
     if (!read_pieces(kind == '{' ? "}}" : "%}", begin, pieces)) return;
+    for (const Piece& p : pieces) facts_.names.append(" ").append(p.text).append(" ");
     if (kind == '{') {
       if (pieces.empty()) return problem(begin, "expected an expression in {{{{ }}}}, found none");
       facts_.is_empty = false;
@@ -110,6 +112,11 @@ class Reader {
   }
 
   void write(std::string_view text) {
+    facts_.written.append(text).append("\n");
+    const bool is_blank = std::all_of(text.begin(), text.end(), [](unsigned char c) {
+      return std::isspace(c) != 0 || c == '\\' || c == 'n';  // with line ends as strings write them
+    });
+    if (!is_blank && std::exchange(follows_content_, false)) facts_.behind.append(text).append("\n");
     if (std::any_of(text.begin(), text.end(), [](unsigned char c) { return std::isspace(c) == 0; }))
       facts_.is_empty = false;
     for (size_t at = text.find("<|"); at != text.npos; at = text.find("<|", at + 1)) {
@@ -129,6 +136,13 @@ class Reader {
       const Piece& p = pieces[i];
       const std::string_view before = i > 0 ? pieces[i - 1].text : "",
                              after = i + 1 < pieces.size() ? pieces[i + 1].text : "";
+      constexpr std::string_view kCompares[] = {"==", "!=", "in", "is", "not"};
+      const bool is_read =
+          (p.kind == Part::kName || before == "[") && !is_one_of(kCompares, before) &&
+          !is_one_of(kCompares, after) &&
+          !(after == "]" && i + 2 < pieces.size() && is_one_of(kCompares, pieces[i + 2].text));
+      if (is_read && p.text == "role" && pieces[0].text != "raise_exception") facts_.writes_roles = true;
+      if (is_read && p.text == "content") follows_content_ = true;
       if (p.kind == Part::kOperator && (p.text == "(" || p.text == "[" || p.text == "{")) {
         searched.push_back((!searched.empty() && searched.back()) || p.text == "[" ||
                            (p.text == "(" && is_one_of(kSearches, before)));
@@ -316,6 +330,7 @@ class Reader {
   };
   std::vector<Open> open_;
   TemplateFacts facts_;
+  bool follows_content_ = false;  // no text is written behind what a message says
 };
 
 }  // namespace

@@ -10,6 +10,10 @@ struct TemplateFacts {
   std::string problem{};           ///< why Jinja does not parse it, with the line; empty: it parses
   bool is_empty = false;           ///< it writes nothing: no text and no expression
   std::set<std::string> tokens{};  ///< texts of the form <|...|> that it writes
+  std::string written{};           ///< all texts that it may write, a line each
+  std::string names{};             ///< all names and compared texts that it reads, between blanks
+  bool writes_roles = false;       ///< it writes the role of each message
+  std::string behind{};            ///< the texts that it writes behind contents of messages, a line each
 };
 
 /// Reads a template by the syntax of Jinja 3 with the extensions of transformers: loop controls, and blocks

@@ -17,6 +17,32 @@ namespace {
 
 namespace fs = std::filesystem;
 
+bool names_word(const std::string& names, std::string_view word) {
+  return names.find(fmt::format(" {} ", word)) != names.npos;
+}
+
+/// Reports templates without a place for images, of a model that has a tower for them. Models with code of
+/// their own may put the places in by that.
+void check_image_places(const LintInput& s, const Json& tokenizer, const TokenTable* tokens,
+                        const ChatTemplates& templates, LintReporter& reporter) {
+  if (templates.empty() || tokens == nullptr || !member(s.config, "vision_config").is_object() ||
+      s.config.contains("auto_map") || (tokenizer.is_object() && tokenizer.contains("auto_map")))
+    return;
+  const auto names_image = [](const std::string& text) { return text.find("image") != text.npos; };
+  const auto token =
+      std::ranges::find_if(tokens->added, [&](const auto& t) { return names_image(t.second); });
+  const bool sees = std::ranges::any_of(s.tensors, [](const TensorInfo& t) {
+    return t.name.find("visual.") != t.name.npos || t.name.find("vision") != t.name.npos;
+  });
+  if (token == tokens->added.end() || !sees) return;
+  for (const char* word : {"image", "img", "IMG", "media", "vision", "multimodal"}) {
+    if (templates.write(word) || templates.names.find(word) != std::string::npos) return;
+  }
+  reporter.add("template-gap", {"tokenizer_config.json", "chat_template"},
+               "expected a place for images, such as {}, as there is a vision_config, found none",
+               json_quote_short(token->second));
+}
+
 class TemplateLint {
  public:
   TemplateLint(const LintInput& s, const TokenTable* tokens, LintReporter& reporter)
@@ -54,6 +80,13 @@ class TemplateLint {
     } else if (facts.is_empty) {
       reporter_.add("bad-chat-template", place, "expected a template that writes something, found none");
     }
+    templates.written += facts.written;
+    templates.names += facts.names;
+    templates.behind += facts.behind;
+    // A template that only compares roles ends the user's message in such a way that the answer follows.
+    if (facts.problem.empty() && facts.writes_roles && !names_word(facts.names, "add_generation_prompt"))
+      reporter_.add("template-gap", place,
+                    "expected the role of the answer if add_generation_prompt is true, found it nowhere");
     if (tokens_ == nullptr || !tokens_->is_known()) return;
     std::vector<std::string> missing;
     for (const std::string& token : facts.tokens) {
@@ -69,6 +102,7 @@ class TemplateLint {
     return std::find(config_tokens.begin(), config_tokens.end(), token) != config_tokens.end();
   }
 
+  ChatTemplates templates{};
   std::vector<std::string> config_tokens;  ///< tokens that only tokenizer_config.json has
 
  private:
@@ -82,7 +116,7 @@ std::string trimmed(std::string text) {
   return text;
 }
 
-/// Reads a template in a file of its own; nullopt: there is none, or another rule reports it.
+/// Reads a template in a file of its own. nullopt without such a file, or if another rule reports it.
 std::optional<std::string> read_template_file(const LintInput& s, const std::string& name,
                                               LintReporter& reporter) {
   std::error_code error;
@@ -98,8 +132,10 @@ std::optional<std::string> read_template_file(const LintInput& s, const std::str
 
 }  // namespace
 
-void lint_templates(const LintInput& s, const Json& tokenizer, const TokenTable* tokens,
-                    LintReporter& reporter) {
+bool ChatTemplates::read(std::string_view name) const { return names_word(names, name); }
+
+ChatTemplates lint_templates(const LintInput& s, const Json& tokenizer, const TokenTable* tokens,
+                             LintReporter& reporter) {
   constexpr const char* kFile = "chat_template.jinja";
   TemplateLint lint(s, tokens, reporter);
   for (const auto& [number, token] : members_of(tokenizer, "added_tokens_decoder"))
@@ -124,6 +160,8 @@ void lint_templates(const LintInput& s, const Json& tokenizer, const TokenTable*
     if (!name.ends_with(".jinja")) continue;
     if (const auto text = read_template_file(s, name, reporter)) lint.check_text({name, ""}, *text);
   }
+  check_image_places(s, tokenizer, tokens, lint.templates, reporter);
+  return std::move(lint.templates);
 }
 
 }  // namespace twofour

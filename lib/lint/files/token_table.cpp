@@ -19,9 +19,15 @@ class TokenEvents : public JsonEvents {
   }
 
   void null() override {}
-  void boolean(bool) override {}
+  void boolean(bool value) override {
+    if (is_in_added() && keys_.back() == "special") special_ = value;
+    if (is_at("model", "byte_fallback") && depth() == 2) table_.falls_back = value;
+  }
   void signed_number(int64_t) override {}
   void unsigned_number(uint64_t value) override {
+    if (is_at("truncation", "max_length") && depth() == 2) table_.truncation = value;
+    if (is_at("padding", "strategy") && depth() == 3 && keys_[2] == "Fixed") table_.padding = value;
+    append_number(value);
     if (is_at("model", "vocab") && depth() == 3) {
       table_.last_word = std::max(table_.last_word.value_or(0), value);
       table_.words.emplace(last_key_, value);
@@ -30,6 +36,10 @@ class TokenEvents : public JsonEvents {
   }
   void float_number(double, std::string_view) override {}
   void string(std::string& text) override {
+    if (keys_.empty()) return;
+    if (keys_[0] == "pre_tokenizer" && keys_.back() == "type") table_.encodes.push_back(text);
+    if (keys_[0] == "decoder" && keys_.back() == "type") table_.decodes.push_back(text);
+    append_text(text);
     if (is_at("model", "continuing_subword_prefix") && depth() == 2) has_prefix_ = !text.empty();
     if (is_in_added() && keys_.back() == "content") content_ = text;
     if (is_at("model", "vocab") && depth() == 4) {  // [piece, score]
@@ -50,12 +60,19 @@ class TokenEvents : public JsonEvents {
   void begin_object() override {
     if (keys_.size() == 1 && keys_[0] == "model") table_.has_model = true;
     keys_.emplace_back();
-    if (depth() == 3 && keys_[0] == "added_tokens") id_ = std::nullopt, content_ = std::nullopt;
+    if (depth() == 3 && keys_[0] == "added_tokens")
+      id_ = std::nullopt, content_ = std::nullopt, special_ = std::nullopt;
   }
   void end_object() override {
     if (depth() == 3 && keys_[0] == "added_tokens" && id_ && content_) {
       table_.last_added = std::max(table_.last_added.value_or(0), *id_);
       table_.added.emplace_back(*id_, *content_);
+      if (special_) table_.special[*content_] = *special_;
+    }
+    if (is_of_special()) {
+      if (!text_.empty() && numbers_.size() == 1) table_.appended.push_back({text_, numbers_[0]});
+      text_.clear();
+      numbers_.clear();
     }
     keys_.pop_back();
   }
@@ -79,6 +96,26 @@ class TokenEvents : public JsonEvents {
   }
   bool is_in_added() const { return depth() == 3 && keys_[0] == "added_tokens"; }
 
+  /// True in {"id": TEXT, "ids": [NUMBER], ...}, a token of TemplateProcessing.
+  bool is_of_special() const {
+    return depth() > 3 && keys_[0] == "post_processor" && keys_[depth() - 3] == "special_tokens";
+  }
+  /// True in [TEXT, NUMBER], a token of BertProcessing and RobertaProcessing.
+  bool is_of_pair() const {
+    return depth() > 2 && keys_[0] == "post_processor" && keys_.back().empty() &&
+           (keys_[depth() - 2] == "sep" || keys_[depth() - 2] == "cls");
+  }
+  void append_text(const std::string& text) {
+    if (is_of_pair() || (is_of_special() && keys_.back() == "id")) text_ = text;
+  }
+  void append_number(uint64_t value) {
+    if (is_of_pair() && !text_.empty())
+      table_.appended.push_back({std::exchange(text_, {}), value});
+    else if (depth() > 4 && keys_[0] == "post_processor" && keys_[depth() - 2] == "ids" &&
+             keys_[depth() - 4] == "special_tokens")
+      numbers_.push_back(value);
+  }
+
   void add_merge(std::string left, std::string right) {
     if (table_.words.empty())
       early_.emplace_back(std::move(left), std::move(right));
@@ -95,10 +132,43 @@ class TokenEvents : public JsonEvents {
   std::vector<std::string> keys_;  ///< the last key of each open object; empty for arrays
   std::string last_key_;
   std::optional<uint64_t> id_;
+  std::optional<bool> special_;
+  std::string text_;               // of a token that the post-processor adds
+  std::vector<uint64_t> numbers_;  // and its numbers
   std::optional<std::string> content_, left_;
   std::vector<std::pair<std::string, std::string>> early_;
   uint64_t pieces_ = 0;
   bool has_prefix_ = false;
+};
+
+/// Collects a flat object of words and numbers.
+class WordEvents : public JsonEvents {
+ public:
+  explicit WordEvents(std::unordered_map<std::string, uint64_t>& words) : words_(words) {}
+  void finish() {
+    if (!is_flat_) words_.clear();
+  }
+
+  void null() override { is_flat_ = false; }
+  void boolean(bool) override { is_flat_ = false; }
+  void signed_number(int64_t) override { is_flat_ = false; }
+  void unsigned_number(uint64_t value) override {
+    if (depth_ == 1) words_[key_] = value;
+  }
+  void float_number(double, std::string_view) override { is_flat_ = false; }
+  void string(std::string&) override { is_flat_ = false; }
+  void begin_object() override { is_flat_ = is_flat_ && ++depth_ == 1; }
+  void end_object() override {}
+  void begin_array() override { is_flat_ = false; }
+  void end_array() override {}
+  void key(std::string& text) override { key_ = text; }
+
+ private:
+  void unexpected(const std::string&) override {}
+  std::unordered_map<std::string, uint64_t>& words_;
+  std::string key_;
+  int depth_ = 0;
+  bool is_flat_ = true;
 };
 
 }  // namespace
@@ -116,6 +186,15 @@ const std::string* TokenTable::find_added(uint64_t number) const {
     if (own == number) return &content;
   }
   return nullptr;
+}
+
+std::unordered_map<std::string, uint64_t> read_words(const std::filesystem::path& directory,
+                                                     const std::string& name) {
+  std::unordered_map<std::string, uint64_t> words;
+  WordEvents events(words);
+  read_json_file(directory, name, events);
+  events.finish();
+  return words;
 }
 
 TokenTable read_token_table(const std::filesystem::path& directory) {

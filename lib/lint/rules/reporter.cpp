@@ -4,11 +4,13 @@
 #include <set>
 
 #include "formats/error.h"
+#include "formats/module_names.h"
 #include "kernels/device/check.h"
 #include "lib/base/findings/options.h"
 #include "lib/base/names/natural.h"
 #include "lib/lint/rules/baseline.h"
 #include "lib/lint/rules/causes.h"
+#include "lib/lint/rules/levels.h"
 
 namespace twofour {
 
@@ -23,13 +25,45 @@ LintReporter::LintReporter(const LintLevels& levels) {
   }
 }
 
+namespace {
+
+/// Rules about files and bytes, which hold for codes in any packing, as globs.
+constexpr std::string_view kOfAnyPacking[] = {
+    "unsupported-format", "two-weights", "duplicate-tensor", "data-holes",
+    "file-size",          "not-finite",  "index-*",          "manifest-hash"};
+
+bool holds_for_any_packing(size_t rule) {
+  static const std::set<size_t> rules = [] {
+    std::set<size_t> all;
+    for (const std::string_view glob : kOfAnyPacking) {
+      for (const size_t matching : matching_rules(glob)) all.insert(matching);
+    }
+    return all;
+  }();
+  return rules.contains(rule);
+}
+
+}  // namespace
+
+void LintReporter::leave_out(std::set<std::string, std::less<>> modules) {
+  const std::lock_guard lock(mutex_);
+  left_out_ = std::move(modules);
+}
+
+bool LintReporter::is_left_out(size_t rule, std::string_view name) const {
+  if (left_out_.empty() || name.empty() || holds_for_any_packing(rule)) return false;
+  return any_above(name, [&](std::string_view above) { return left_out_.find(above) != left_out_.end(); });
+}
+
 void LintReporter::add(std::string_view rule, LintPlace place, std::string message, LintFacts facts) {
   const auto at = find_lint_rule(rule);
   check(at.has_value(), "a rule of the table");
   if (!levels_[*at]) return;
   const std::lock_guard lock(mutex_);
+  if (is_left_out(*at, place.name)) return;
+  const Severity own = lint_rules()[*at].severity;
   findings_.push_back({*at,
-                       *levels_[*at],
+                       facts.keeps_severity ? std::max(*levels_[*at], own) : *levels_[*at],
                        std::move(place.file),
                        std::move(place.name),
                        std::move(message),

@@ -47,6 +47,8 @@ struct LintFacts {
   std::string value{};  ///< value of `key` that would resolve the finding: "64"
   /// Id of the rule that reported the cause: its finding is about the same file, key or module.
   std::string cause{};
+  /// True if a profile must not lower the rule's severity for this finding.
+  bool keeps_severity = false;
 };
 
 struct LintFinding {
@@ -105,6 +107,9 @@ class LintReporter {
   void add(std::string_view rule, LintPlace at, fmt::format_string<Args...> text, Args&&... args) {
     add(rule, std::move(at), fmt::format(text, std::forward<Args>(args)...));
   }
+  /// Drops all further findings about these modules, and about tensors below them, that follow from their
+  /// unknown packing. Findings about damage of files and "unsupported-format" are kept.
+  void leave_out(std::set<std::string, std::less<>> modules);
   /// Sets the line that summarizes a rule's findings.
   void summarize(std::string_view rule, std::string text);
   /// Returns the names in all warnings and errors so far.
@@ -120,6 +125,7 @@ class LintReporter {
   void move_to(LintReport& report);
 
  private:
+  bool is_left_out(size_t rule, std::string_view name) const;
   void sort();
   /// Moves the findings that the baseline has to `known`. Adds findings about entries of the baseline that
   /// are gone.
@@ -130,6 +136,7 @@ class LintReporter {
   std::vector<LintFinding> findings_;
   std::map<size_t, std::string> summaries_;
   std::vector<LostFile> lost_;
+  std::set<std::string, std::less<>> left_out_;
   const LintBaseline* baseline_ = nullptr;
   bool is_whole_ = false;
 };

@@ -26,6 +26,22 @@ const Choice kChoices[] = {
     {"scoring_func", {"softmax", "sigmoid", "sqrtsoftplus"}},
     {"topk_method", {"greedy", "group_limited_greedy", "noaux_tc", "gready"}},
 };
+/// The activations of families whose models all have one kind. Source: transformers 5.17, the defaults of
+/// configuration_*.py, which checkpoints of these families repeat.
+struct FamilyActivations {
+  std::initializer_list<const char*> families, texts;
+};
+const FamilyActivations kFamilyActivations[] = {
+    {{"qwen2",      "qwen2_moe", "qwen3",    "qwen3_moe",   "qwen3_next",  "qwen2_vl",
+      "qwen2_5_vl", "qwen3_vl",  "qwen3_5",  "qwen3_5_moe", "deepseek_v2", "deepseek_v3",
+      "kimi_k2",    "glm4",      "glm4_moe", "glm_moe_dsa", "gpt_oss",     "mixtral",
+      "phi3",       "olmo2",     "olmoe",    "granitemoe",  "seed_oss",    "llama4_text"},
+     {"silu", "swish"}},
+    // Sparse models of these classes have a ReLU.
+    {{"llama", "mistral"}, {"silu", "swish", "relu", "relu2"}},
+    {{"gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text"},
+     {"gelu_pytorch_tanh", "gelu", "gelu_new", "gelu_fast", "gelu_python_tanh"}},
+};
 /// The kinds of layers. Source: transformers 5.17, configuration_utils.py. Earlier names are included.
 constexpr std::string_view kLayerKinds[] = {"full_attention",
                                             "sliding_attention",
@@ -100,6 +116,15 @@ class Choices : public SettingLint {
       const Json* value = configured(key);
       if (value != nullptr && !is_one_of(*value, kFunctions))
         odd(key, "an activation that loaders know", *value);
+      else if (value != nullptr)
+        check_family_activation(key, *value);
+    }
+  }
+
+  void check_family_activation(const char* key, const Json& value) {
+    for (const FamilyActivations& row : kFamilyActivations) {
+      if (!is_one_of(model_->model_type, row.families) || is_one_of(value, row.texts)) continue;
+      odd(key, fmt::format("{} as all models of {} have", *row.texts.begin(), model_->model_type), value);
     }
   }
 
@@ -176,6 +201,8 @@ class Choices : public SettingLint {
       layers.insert(static_cast<size_t>(*layer));
       if (has_part(rest, "indexer")) with.insert(static_cast<size_t>(*layer));
     }
+    if (with.empty() || *with.begin() >= types->size())
+      return;  // lost indexers are not the fault of the config
     for (size_t i = 0; i < types->size(); ++i) {
       const bool full = (*types)[i] == "full", shared = (*types)[i] == "shared";
       if (!layers.contains(i) || !(full || shared) || full == with.contains(i)) continue;

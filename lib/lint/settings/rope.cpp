@@ -102,10 +102,17 @@ class Rope : public SettingLint {
 
   /// Returns the number of rotated pairs in a head; nullopt: the configuration does not state it.
   std::optional<size_t> turned_pairs(const Json& rope) const {
-    if (!model_) return std::nullopt;
-    const FamilySizes sizes(*model_->family, *model_->config);
-    const auto dim = sizes.number("head_dim");
-    if (!dim || sizes.stated("qk_rope_head_dim") != nullptr) return std::nullopt;
+    std::optional<int64_t> dim;
+    if (model_) {
+      const FamilySizes sizes(*model_->family, *model_->config);
+      if (sizes.stated("qk_rope_head_dim") == nullptr) dim = sizes.number("head_dim");
+    } else if (configured("qk_rope_head_dim") == nullptr) {
+      dim = integer_of(*config_, "head_dim");
+      const auto width = integer_of(*config_, "hidden_size"),
+                 heads = integer_of(*config_, "num_attention_heads");
+      if (!dim && width && heads && *heads > 0) dim = *width / *heads;
+    }
+    if (!dim) return std::nullopt;
     const double share = share_of(rope).value_or(share_of(*config_).value_or(1));
     return static_cast<size_t>(static_cast<double>(*dim) * share / 2);
   }
@@ -123,14 +130,33 @@ class Rope : public SettingLint {
       odd(fmt::format("{}.{}", place, key), kFactors, wrong);
       return std::nullopt;
     };
+    check_sections(place, rope);
     const auto first = length("short_factor"), second = length("long_factor");
     if (!first || !second) return;
-    const size_t pairs = turned_pairs(rope).value_or(*first);
+    const size_t pairs = model_ ? turned_pairs(rope).value_or(*first) : *first;
     for (const auto& [key, count] : {std::pair{"short_factor", *first}, std::pair{"long_factor", *second}}) {
       if (count == pairs) continue;
       reporter_.add("odd-setting", {"config.json", fmt::format("{}.{}", place, key)},
                     "expected {} numbers, one for each pair that is turned, found {}", pairs, count);
     }
+  }
+
+  /// Checks that the pairs for time, height and width are all pairs that are rotated. Interleaved ones may be
+  /// more: those beyond the head are not used. Source: transformers 5.17, modeling_qwen2_5_vl.py,
+  /// modeling_qwen3_vl.py.
+  void check_sections(const std::string& place, const Json& rope) {
+    const Json& sections = member(rope, "mrope_section");
+    const auto pairs = turned_pairs(rope);
+    if (!sections.is_array() || !pairs) return;
+    size_t sum = 0;
+    for (const Json& one : sections) {
+      if (!one.is_number_unsigned()) return odd(place + ".mrope_section", "a list of numbers of pairs", one);
+      sum += one.get<size_t>();
+    }
+    const bool interleaves = member(rope, "mrope_interleaved") == true;
+    if (sum == *pairs || (interleaves && sum > *pairs)) return;
+    reporter_.add("impossible-setting", {"config.json", place + ".mrope_section"},
+                  "expected {} pairs together, half of what is rotated of a head, found {}", *pairs, sum);
   }
 
   static constexpr const char* kFactors = "a list of numbers of more than 0";

@@ -7,6 +7,9 @@ namespace twofour {
 
 using enum SettingKind;
 
+/// The largest number that published models add before the root of a norm is 1e-5, and 6.4e-4 in group norms.
+constexpr double kLargestEpsilon = 1e-3;
+
 const char* expected_of(SettingKind kind) {
   switch (kind) {
     case kCount:
@@ -22,7 +25,7 @@ const char* expected_of(SettingKind kind) {
     case kAnyNumber:
       return "a number";
     case kEpsilon:
-      return "a number of more than 0, far below 1";
+      return "a number of more than 0, at most 1e-3";
     case kShare:
       return "a number of more than 0, at most 1";
     case kShareOrNothing:
@@ -65,7 +68,7 @@ bool fits(const Json& value, SettingKind kind) {
   if (kind == kAnyNumber) return true;
   if (kind == kNotNegative || kind == kShareOrNothing)
     return number >= 0 && (kind == kNotNegative || number <= 1);
-  if (kind == kEpsilon) return number > 0 && number < 0.1;
+  if (kind == kEpsilon) return number > 0 && number <= kLargestEpsilon;
   return number > 0 && (kind == kPositive || number <= 1);
 }
 

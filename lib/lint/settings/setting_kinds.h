@@ -11,7 +11,7 @@ enum class SettingKind {
   kPositive,        ///< a number of more than 0
   kNotNegative,     ///< a number of at least 0
   kAnyNumber,       ///< a number
-  kEpsilon,         ///< more than 0, less than 0.1
+  kEpsilon,         ///< more than 0, at most 1e-3
   kShare,           ///< more than 0, at most 1
   kShareOrNothing,  ///< at least 0, at most 1
   kSwitch,          ///< true or false

@@ -211,6 +211,7 @@ DiffResult diff(const Checkpoint& a, const Checkpoint& b, const DiffOptions& opt
   }
   add_rows(result);
   compare_files(a, b, options.headers_only, result);
+  if (options.configs && options.include.empty()) result.config = compare_configs(ours, theirs);
   return result;
 }
 

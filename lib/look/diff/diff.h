@@ -8,6 +8,7 @@
 #include "lib/base/findings/finding.h"
 #include "lib/base/names/pattern.h"
 #include "lib/base/threads/progress.h"
+#include "lib/look/diff/configs.h"
 #include "lib/look/metrics/moved_weights.h"
 #include "lib/look/metrics/value_error.h"
 #include "lib/recipe/artifact/open_unpacked.h"
@@ -108,6 +109,7 @@ struct DiffResult {
   uint64_t renamed = 0;                         ///< entries whose tensors have different names in A and B
   uint64_t same_bytes = 0;                      ///< entries that are equal byte for byte
   std::vector<DiffFile> files;                  ///< by name; not counted anywhere
+  std::vector<ConfigDifference> config{};       ///< not counted in `counts`
   std::vector<MovedWeights>
       moved{};        ///< weights that differ, but are elsewhere in B or in another order there
   Findings findings;  ///< from opening both, and about unreadable modules
@@ -124,6 +126,8 @@ struct DiffOptions {
   /// If true, only names, shapes and formats are compared, without reading weights. Different formats are
   /// kType.
   bool headers_only = false;
+  /// If true and `include` is empty, config.json and generation_config.json are compared, too.
+  bool configs = true;
 };
 
 /// Compares the tensors of two checkpoints or artifacts as numbers, by bounded reads on OpenMP's threads. The

@@ -19,7 +19,7 @@ namespace {
     classes += fmt::format("{}, ", diff_class_name(static_cast<DiffClass>(i)));
   }
   throw Error(
-      fmt::format("{}: expected any, none, {}cosine<X (X from -1 to 1), snr<DB or max-abs>X (X "
+      fmt::format("{}: expected any, none, config, {}cosine<X (X from -1 to 1), snr<DB or max-abs>X (X "
                   "not negative), found '{}'",
                   options::kFailOn, classes.substr(classes.find(',') + 2), word));
 }
@@ -40,6 +40,7 @@ std::optional<double> limit_of(const std::string& word, std::string_view name, d
 DiffGate default_diff_gate() {
   DiffGate gate;
   gate.classes.fill(true);
+  gate.config = true;
   for (const DiffClass passed :
        {DiffClass::kEqual, DiffClass::kReciprocal, DiffClass::kWithin, DiffClass::kUnread}) {
     gate.classes[static_cast<size_t>(passed)] = false;
@@ -58,6 +59,9 @@ DiffGate parse_diff_gate(const std::vector<std::string>& words) {
     } else if (word == "any") {
       const DiffGate any = default_diff_gate();
       for (size_t i = 0; i < kDiffClasses; ++i) gate.classes[i] |= any.classes[i];
+      gate.config = true;
+    } else if (word == "config") {
+      gate.config = true;
     } else if (const auto cosine = limit_of(word, "cosine<", -1, 1)) {
       gate.cosine_below = std::max(*cosine, gate.cosine_below.value_or(*cosine));
     } else if (const auto snr = limit_of(word, "snr<", -kMost, kMost)) {
@@ -84,8 +88,9 @@ bool DiffGate::fails(const DiffEntry& e) const {
 }
 
 uint64_t DiffGate::count(const DiffResult& result) const {
-  return static_cast<uint64_t>(std::count_if(result.entries.begin(), result.entries.end(),
-                                             [&](const DiffEntry& e) { return fails(e); }));
+  const auto keys = std::ranges::count_if(result.config, [](const ConfigDifference& d) { return d.counts; });
+  const auto entries = std::ranges::count_if(result.entries, [&](const DiffEntry& e) { return fails(e); });
+  return static_cast<uint64_t>(entries + (config ? keys : 0));
 }
 
 }  // namespace twofour

@@ -209,11 +209,7 @@ class Comparison {
   }
 
   static float multiplier(const Matrices& c, const StoredMatrix& s) {
-    Problems problems;
-    const SourceScale scale = read_global_scale(
-        c.checkpoint(), c.checkpoint().nvfp4_modules()[*c.module_of(s).nvfp4], s.e, problems);
-    problems.refuse();
-    return scale.multiplier;
+    return read_multiplier(c.checkpoint(), c.module_of(s), s.e);
   }
 
   void note_failure(size_t i, const std::string& failure) {

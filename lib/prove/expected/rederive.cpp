@@ -90,14 +90,27 @@ std::vector<float> decode_scales(const Checkpoint& source, const Linear& m, std:
   const auto width = static_cast<size_t>(dtype_bits(type)) / 8;
   std::vector<float> scales(bytes.size() / width);
   for (size_t i = 0; i < scales.size(); ++i) {
-    scales[i] = width > 1                          ? float_at(type, bytes, i)
-                : m.format == WeightFormat::kNvfp4 ? e4m3_to_float(bytes[i])
-                                                   : e8m0_to_float(bytes[i]);
+    scales[i] = width > 1                ? float_at(type, bytes, i)
+                : m.format->global_scale ? e4m3_to_float(bytes[i])
+                                         : e8m0_to_float(bytes[i]);
     if (scales[i] >= 0 && std::isfinite(scales[i])) continue;
     throw Error(fmt::format("{}: expected scales that are finite and not negative, found {}",
                             source.where(*m.scale), scales[i]));
   }
   return scales;
+}
+
+/// Code `i` of E2M3, bit by bit: code i has the bits from 6 * i on, of which the last is the sign. The other
+/// five count steps of 1/8 to 2, of 1/4 to 4, and of 1/2 to 7.5.
+float e2m3_at(std::span<const uint8_t> bytes, size_t i) {
+  unsigned code = 0;
+  for (size_t bit = 0; bit < 6; ++bit) {
+    const size_t at = 6 * i + bit;
+    code |= (bytes[at / 8] >> at % 8 & 1u) << bit;
+  }
+  const unsigned steps = code % 32;
+  const float eighths = static_cast<float>(steps < 16 ? steps : steps < 24 ? 2 * steps - 16 : 4 * steps - 64);
+  return (code < 32 ? eighths : -eighths) / 8;
 }
 
 /// Columns [first, first + width) of a matrix of I32 words.
@@ -360,11 +373,7 @@ std::vector<float> derive_weights(const Checkpoint& source, WeightReader& reader
   }
   const std::vector<float> scales = decode_scales(source, m, stored.scales);
   float global = 1;
-  if (m.format == WeightFormat::kNvfp4) {
-    Problems problems;
-    global = read_global_scale(source, source.nvfp4_modules()[*m.nvfp4], e, problems).multiplier;
-    problems.refuse();
-  }
+  if (m.format->global_scale) global = read_multiplier(source, m, e);
   const int64_t across = (m.k + m.scale_cols - 1) / m.scale_cols, first = n0 / m.scale_rows;
   bool has_nan = false;
 #pragma omp parallel for schedule(static) reduction(|| : has_nan)
@@ -375,6 +384,8 @@ std::vector<float> derive_weights(const Checkpoint& source, WeightReader& reader
       if (m.format == WeightFormat::kFp8) {
         weights[i] = e4m3_to_float(stored.weights[i]) * scale;
         has_nan = has_nan || e4m3_is_nan(stored.weights[i]);
+      } else if (m.format == WeightFormat::kMxfp6) {
+        weights[i] = e2m3_at(stored.weights, i) * scale;
       } else {
         weights[i] = e2m1_to_float(stored.weights[i / 2] >> 4 * (i % 2) & 15u) * scale * global;
       }

@@ -11,6 +11,7 @@
 #include "lib/base/names/natural.h"
 #include "lib/recipe/selection/chooser.h"
 #include "lib/source/checkpoint/gate_up_order.h"
+#include "lib/source/checkpoint/linears.h"
 #include "lib/source/checkpoint/model_config.h"
 
 namespace twofour {
@@ -19,6 +20,7 @@ namespace {
 /// The matrices of one expert, as positions in Checkpoint::nvfp4_modules().
 struct Expert {
   std::optional<size_t> gate, up, down;
+  std::optional<size_t> gate_up{};  ///< gate and up in one matrix of a dense model
 };
 
 /// A feed-forward block as the checkpoint names it.
@@ -33,11 +35,25 @@ struct NaturalOrder {
 };
 using Blocks = std::map<std::string, Block, NaturalOrder>;
 
+/// Returns the MLP of a dense model whose gate and up are the matrix `m`: "P.mlp" for "P.mlp.gate_up_proj" of
+/// Phi-3. Empty: it is no such matrix.
+std::string fused_mlp(const Nvfp4Linear& m) {
+  if (m.dialect->stacked || leaf_of(m.name) != "gate_up_proj") return "";
+  std::string mlp(parent_of(m.name));
+  const auto down = parse_module_name(mlp + ".down_proj");
+  return down && down->kind == BlockKind::kDenseMlp && down->block == mlp ? mlp : "";
+}
+
 Blocks find_blocks(const Checkpoint& c) {
   Blocks blocks;
   for (size_t i = 0; i < c.nvfp4_modules().size(); ++i) {
     const Nvfp4Linear& m = c.nvfp4_modules()[i];
     const auto name = parse_module_name(m.name);
+    if (const std::string mlp = fused_mlp(m); !name && !mlp.empty()) {
+      Block& block = blocks[mlp];
+      block.kind = BlockKind::kDenseMlp;
+      block.experts[0].gate_up = i;
+    }
     if (!name) continue;
     const bool in_stack = name->kind == BlockKind::kRoutedExperts && name->expert < 0;
     if (in_stack != m.dialect->stacked) continue;  // the name and the module disagree on being a stack
@@ -144,6 +160,10 @@ class BlockCheck {
     const Nvfp4Linear* model = nullptr;
     for (const auto& [e, expert] : block_.experts) {
       const std::string where = path_of(e);
+      if (expert.gate_up && !expert.gate && !expert.up) {
+        check_fused(modules_[*expert.gate_up], expert, where);
+        continue;
+      }
       const bool whole = expert.up && expert.down && (expert.gate || !gated);
       if (!whole) {
         problems_.add(fmt::format("{}: expected {}up and down as NVFP4, found{}{}{}", where,
@@ -155,6 +175,18 @@ class BlockCheck {
       check_shape(modules_[*expert.up], model->n, model->k);
       if (expert.gate) check_shape(modules_[*expert.gate], model->n, model->k);
       check_shape(modules_[*expert.down], model->k, model->n);
+    }
+  }
+
+  /// Checks gate and up in one matrix, as dense models fuse them: Phi-3's gate_up_proj.
+  void check_fused(const Nvfp4Linear& gate_up, const Expert& expert, const std::string& where) {
+    if (!expert.down) {
+      problems_.add(fmt::format("{}: expected gate_up and down as NVFP4, found gate_up", where));
+    } else if (gate_up.n % 2 != 0) {
+      problems_.add(fmt::format("{}: expected as many rows of gate as of up, found {} in all", gate_up.name,
+                                gate_up.n));
+    } else {
+      check_shape(modules_[*expert.down], gate_up.k, gate_up.n / 2);
     }
   }
 
@@ -213,6 +245,16 @@ void add_matrices(const Checkpoint& c, const std::string& name, const Block& blo
   } else {
     const auto count = static_cast<int64_t>(block.experts.size());
     for (const auto& [e, expert] : block.experts) {
+      if (expert.gate_up) {
+        const Nvfp4Linear& both = modules[*expert.gate_up];
+        const int64_t half = both.n / 2;
+        w13.sources.push_back({*expert.gate_up, 0, 0, 1, half, 0});
+        w13.sources.push_back({*expert.gate_up, 0, half, 1, half, half});
+        w2.sources.push_back({*expert.down, 0, 0, 1, both.k, 0});
+        w13.shape = {count, both.n, both.k, true};
+        w2.shape = {count, both.k, half};
+        continue;
+      }
       const Nvfp4Linear& up = modules[*expert.up];
       const bool gated = expert.gate.has_value();
       if (gated) w13.sources.push_back({*expert.gate, 0, 0, 1, up.n, 0});
@@ -249,9 +291,8 @@ std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Se
   const char* expected = "experts or an MLP as a whole (model.layers.0.mlp.experts)";
   if (modules.empty()) {
     Chooser(selection, model_layers(checkpoint.config())).refuse_unused(expected);
-    throw Error(
-        fmt::format("{}: expected NVFP4 modules, or experts or MLPs to quantize, found none among {} tensors",
-                    checkpoint.path().string(), checkpoint.tensors().size()));
+    throw Error(fmt::format("{}: expected NVFP4 modules, or experts or MLPs to quantize, found {}",
+                            checkpoint.path().string(), other_formats_text(checkpoint)));
   }
   const Blocks blocks = find_blocks(checkpoint);
   const bool is_moe = std::any_of(blocks.begin(), blocks.end(),

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "lib/run/decoder/state.h"
@@ -11,7 +12,20 @@ struct Heads {
   std::vector<float> q;  ///< [tokens, heads, head_size]
   std::vector<float> k;  ///< [tokens, kv_heads, head_size]
   std::vector<float> v;  ///< [tokens, kv_heads, value_size]
+  /// [tokens, heads, head_size] logits of gates of the outputs; empty if there are none
+  std::vector<float> gates = {};
 };
+
+/// Moves the gate behind each head's query to `gates`.
+void split_gates(Heads& h, int64_t head_size) {
+  const std::vector<float> both = std::move(h.q);
+  h.q.resize(both.size() / 2), h.gates.resize(h.q.size());
+  const float* from = both.data();
+  for (size_t i = 0; i < h.q.size(); i += at(head_size), from += 2 * head_size) {
+    std::copy_n(from, head_size, h.q.data() + i);
+    std::copy_n(from + head_size, head_size, h.gates.data() + i);
+  }
+}
 
 void clip(std::vector<float>& x, double limit) {
   const auto most = static_cast<float>(limit);
@@ -61,6 +75,7 @@ class AttentionBlock {
 
   Heads project_plain(const std::vector<float>& x) const {
     Heads h{product(w_.q, x), product(w_.k, x), product(w_.v, x)};
+    if (a_.has_gate) split_gates(h, a_.head_size);
     if (a_.norm != HeadNorm::kNone) {
       normalize(h.q, w_.q_norm, s_.shape.epsilon);
       normalize(h.k, w_.k_norm, s_.shape.epsilon);
@@ -159,6 +174,7 @@ void run_attention(const DecoderState& s, int64_t layer, std::span<const Sequenc
                 mixed.data() + row * a.heads * a.value_size);
     row += part.count;
   }
+  for (size_t i = 0; i < heads.gates.size(); ++i) mixed[i] *= 1.0f / (1.0f + std::exp(-heads.gates[i]));
   if (run.watcher != nullptr) run.watcher->see_input(w.output_group, mixed, {});
   if (run.last == LayerStage::kAttentionOutput) return;
   s.weights.multiply(w.o, mixed.data(), m, x.data());

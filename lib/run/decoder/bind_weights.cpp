@@ -18,13 +18,22 @@ constexpr int64_t kCompared = 1 << 20;
 class LayerBinder {
  public:
   LayerBinder(DecoderState& state, const FamilySizes& sizes, int64_t layer)
-      : s_(state), sizes_(sizes), layer_(layer), prefix_(fmt::format("model.layers.{}.", layer)) {}
+      : s_(state),
+        sizes_(sizes),
+        layer_(layer),
+        prefix_(fmt::format("{}layers.{}.", state.weights.prefix(), layer)) {}
 
   LayerWeights bind() {
     LayerWeights w;
-    bind_attention(w.attention);
+    w.attention.norm = norm("input_layernorm");
+    if (s_.shape.mixers[static_cast<size_t>(layer_)] == Mixer::kDelta) {
+      bind_delta(w.delta);
+      group_delta(w.delta, w.groups);
+    } else {
+      bind_attention(w.attention);
+      group_attention(w.attention, w.groups);
+    }
     bind_feed_forward(w.feed_forward);
-    group_attention(w.attention, w.groups);
     group_feed_forward(w.feed_forward, w.groups);
     return w;
   }
@@ -48,19 +57,44 @@ class LayerBinder {
     return s_.weights.vector(prefix_ + name + suffix, expected(name).n);
   }
 
+  /// A norm of the family's kind.
+  ModelVector norm(const std::string& name) {
+    ModelVector v = vector(name);
+    v.plus = s_.shape.norms_add_one ? 1.0f : 0.0f;
+    return v;
+  }
+
+  void bind_delta(DeltaWeights& d) {
+    if (s_.shape.delta.by_key_head) {
+      d.qkvz = matrix("linear_attn.in_proj_qkvz");
+      d.ba = matrix("linear_attn.in_proj_ba");
+    } else {
+      d.qkv = matrix("linear_attn.in_proj_qkv");
+      d.z = matrix("linear_attn.in_proj_z");
+      d.b = matrix("linear_attn.in_proj_b");
+      d.a = matrix("linear_attn.in_proj_a");
+    }
+    const Parameter convolution = expected("linear_attn.conv1d");
+    d.convolution =
+        s_.weights.tensor(prefix_ + "linear_attn.conv1d.weight", {convolution.n, 1, convolution.k});
+    d.a_log = vector("linear_attn.A_log", "");
+    d.dt_bias = vector("linear_attn.dt_bias", "");
+    d.norm = vector("linear_attn.norm");
+    d.out = matrix("linear_attn.out_proj");
+  }
+
   void bind_attention(AttentionWeights& a) {
-    a.norm = vector("input_layernorm");
     a.o = matrix("self_attn.o_proj");
     if (s_.shape.attention.kv_rank > 0) {
       if (s_.shape.attention.q_rank > 0) {
         a.q_a = matrix("self_attn.q_a_proj");
-        a.q_a_norm = vector("self_attn.q_a_layernorm");
+        a.q_a_norm = norm("self_attn.q_a_layernorm");
         a.q_b = matrix("self_attn.q_b_proj");
       } else {
         a.q = matrix("self_attn.q_proj");
       }
       a.kv_a = matrix("self_attn.kv_a_proj_with_mqa");
-      a.kv_a_norm = vector("self_attn.kv_a_layernorm");
+      a.kv_a_norm = norm("self_attn.kv_a_layernorm");
       a.kv_b = matrix("self_attn.kv_b_proj");
       return;
     }
@@ -68,8 +102,8 @@ class LayerBinder {
     a.k = matrix("self_attn.k_proj");
     a.v = matrix("self_attn.v_proj");
     if (s_.shape.attention.norm != HeadNorm::kNone) {
-      a.q_norm = vector("self_attn.q_norm");
-      a.k_norm = vector("self_attn.k_norm");
+      a.q_norm = norm("self_attn.q_norm");
+      a.k_norm = norm("self_attn.k_norm");
     }
     if (s_.shape.attention.has_sinks) a.sinks = vector("self_attn.sinks", "");
   }
@@ -79,7 +113,7 @@ class LayerBinder {
   }
 
   void bind_feed_forward(FeedForwardWeights& f) {
-    f.norm = vector("post_attention_layernorm");
+    f.norm = norm("post_attention_layernorm");
     if (!s_.shape.sparse[static_cast<size_t>(layer_)]) {
       f.mlp = mlp("mlp");
       return;
@@ -136,6 +170,11 @@ class LayerBinder {
     groups.push_back(std::move(group));
     return groups.size() - 1;
   }
+  void group_delta(DeltaWeights& d, std::vector<InputGroup>& groups) const {
+    d.input_group =
+        add_group(groups, LayerStage::kAttentionInput, {&d.qkvz, &d.ba, &d.qkv, &d.z, &d.b, &d.a});
+    d.output_group = add_group(groups, LayerStage::kAttentionOutput, {&d.out}, true);
+  }
   void group_attention(AttentionWeights& a, std::vector<InputGroup>& groups) const {
     a.input_group = add_group(groups, LayerStage::kAttentionInput, {&a.q, &a.q_a, &a.k, &a.v, &a.kv_a});
     if (a.q_b) a.q_group = add_group(groups, LayerStage::kLatent, {&a.q_b});
@@ -179,8 +218,9 @@ class LayerBinder {
 /// which of them counts.
 void check_tied_head(DecoderState& s) {
   const ModelWeights& w = s.weights;
-  if (!w.has("lm_head") && !s.checkpoint.find("lm_head.weight")) return;
-  const ModelMatrix head = s.weights.table("lm_head", s.shape.vocabulary, s.shape.hidden);
+  const std::string& name = w.head_name();
+  if (!w.has(name) && !s.checkpoint.find(name + ".weight")) return;
+  const ModelMatrix head = s.weights.table(name, s.shape.vocabulary, s.shape.hidden);
   const int64_t step = std::max<int64_t>(1, kCompared / s.shape.hidden);
   std::vector<float> own, embedded;
   for (int64_t row = 0; row < s.shape.vocabulary; row += step) {
@@ -200,12 +240,14 @@ void check_tied_head(DecoderState& s) {
 }  // namespace
 
 void bind_weights(DecoderState& s, const FamilySizes& sizes) {
-  s.embedding = s.weights.table("model.embed_tokens", s.shape.vocabulary, s.shape.hidden);
-  s.norm = s.weights.vector("model.norm.weight", s.shape.hidden);
+  const std::string& prefix = s.weights.prefix();
+  s.embedding = s.weights.table(prefix + "embed_tokens", s.shape.vocabulary, s.shape.hidden);
+  s.norm = s.weights.vector(prefix + "norm.weight", s.shape.hidden);
+  s.norm.plus = s.shape.norms_add_one ? 1.0f : 0.0f;
   s.head = s.embedding;
   if (s.shape.is_tied) check_tied_head(s);
   if (!s.shape.is_tied) {
-    s.head = s.weights.table("lm_head", s.shape.vocabulary, s.shape.hidden);
+    s.head = s.weights.table(s.weights.head_name(), s.shape.vocabulary, s.shape.hidden);
     ModelMatrix stored = s.head;  // includes rows beyond the vocabulary
     stored.n = stored.module->n;
     s.linears.emplace(stored.name, stored);

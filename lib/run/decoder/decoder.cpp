@@ -25,7 +25,8 @@ std::unique_ptr<DecoderState> make_state(Checkpoint checkpoint) {
   const std::string where = (checkpoint.path() / "config.json").string();
   if (checkpoint.config().is_null()) throw Error(fmt::format("{}: expected a config, found none", where));
   const auto model = find_language_model(checkpoint.config());
-  if (!model || model->is_nested || find_family_traits(model->model_type) == nullptr) {
+  const FamilyTraits* traits = model ? find_family_traits(model->model_type) : nullptr;
+  if (traits == nullptr || (model->is_nested && !traits->nested)) {
     const Json& config = checkpoint.config();
     const auto type = config.is_object() ? config.find("model_type") : config.end();
     const std::string found = model && model->is_nested ? "a model with other inputs than text"
@@ -37,7 +38,9 @@ std::unique_ptr<DecoderState> make_state(Checkpoint checkpoint) {
   }
   auto state = std::make_unique<DecoderState>(std::move(checkpoint));
   // The earlier model pointed into a checkpoint that was moved since.
-  const Settings settings(*model->family, state->checkpoint.config(), where + ": ");
+  const Json& config = state->checkpoint.config();
+  const Json& own = *find_language_model(config)->config;
+  const Settings settings(*model->family, own, where + ": ", model->is_nested ? &config : nullptr);
   state->shape = read_model_shape(settings, model->model_type);
   bind_weights(*state, settings.sizes());
   return state;
@@ -64,20 +67,36 @@ const Checkpoint& Decoder::checkpoint() const { return state_->checkpoint; }
 uint64_t Decoder::bytes_per_token() const {
   const ModelShape& m = state_->shape;
   const AttentionShape& a = m.attention;
-  const int64_t heads =
+  const int64_t attention =
       a.heads * (a.head_size + a.value_size) + a.kv_heads * (a.head_size + a.value_size) +
-      (a.kv_rank > 0 ? a.heads * (a.head_size + a.value_size) + 2 * a.kv_rank + a.q_rank : 0);
+      (a.kv_rank > 0 ? a.heads * (a.head_size + a.value_size) + 2 * a.kv_rank + a.q_rank : 0) +
+      (a.has_gate ? 2 * a.heads * a.head_size : 0);
+  // Linear attention: projections before and behind their order; what is read, and its norm.
+  const DeltaShape& d = m.delta;
+  const int64_t heads = std::max(attention, 2 * d.channels() + 3 * d.values() + 4 * d.value_heads);
   const int64_t mlp = 2 * std::max(m.width, m.shared_width);
   const int64_t experts = m.experts > 0 ? m.experts + m.top_k * (2 * m.hidden + 2 * m.expert_width) : 0;
   return sizeof(float) * static_cast<uint64_t>(2 * m.hidden + std::max(heads, mlp + experts));
 }
 
-uint64_t Decoder::fixed_bytes() const { return ModelWeights::kChunkBytes + (uint64_t{64} << 20); }
+uint64_t Decoder::fixed_bytes() const {
+  const DeltaShape& d = state_->shape.delta;
+  const auto one_state = static_cast<uint64_t>(d.window() + d.recurrent());
+  return ModelWeights::kChunkBytes + (uint64_t{64} << 20) + sizeof(float) * one_state;
+}
 
 uint64_t Decoder::cache_bytes_per_token() const {
   const AttentionShape& a = state_->shape.attention;
-  return sizeof(float) *
-         static_cast<uint64_t>(state_->shape.layers * a.kv_heads * (a.head_size + a.value_size));
+  const auto& mixers = state_->shape.mixers;
+  const auto layers = std::count(mixers.begin(), mixers.end(), Mixer::kAttention);
+  return sizeof(float) * static_cast<uint64_t>(layers * a.kv_heads * (a.head_size + a.value_size));
+}
+
+uint64_t Decoder::state_bytes() const {
+  const DeltaShape& d = state_->shape.delta;
+  const auto& mixers = state_->shape.mixers;
+  const auto layers = std::count(mixers.begin(), mixers.end(), Mixer::kDelta);
+  return sizeof(float) * static_cast<uint64_t>(layers * (d.window() + d.recurrent()));
 }
 
 void Decoder::embed(std::span<const int32_t> tokens, std::span<float> hidden) const {
@@ -119,11 +138,9 @@ void Decoder::run_half(int64_t layer, LayerHalf half, std::span<const SequencePa
   check_interrupt();
   check(!run.last || half_of(*run.last) == half, "a stage of the half");
   if (device_) return device_->run_half(layer, half, batch, hidden, run);
-  if (half == LayerHalf::kAttention) {
-    run_attention(*state_, layer, batch, hidden, run);
-  } else {
-    run_feed_forward(*state_, layer, hidden, run);
-  }
+  if (half == LayerHalf::kFeedForward) return run_feed_forward(*state_, layer, hidden, run);
+  const bool is_linear = state_->shape.mixers[at(layer)] == Mixer::kDelta;
+  (is_linear ? run_delta : run_attention)(*state_, layer, batch, hidden, run);
 }
 
 void Decoder::replace_weights(Checkpoint weights) {

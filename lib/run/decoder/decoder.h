@@ -13,9 +13,10 @@
 
 namespace twofour {
 
-/// Keys and values of one layer, for the tokens of a sequence so far.
+/// What one layer keeps of the tokens of a sequence so far.
 struct LayerCache {
-  std::vector<float> keys, values;
+  std::vector<float> keys, values;       ///< of a layer with attention
+  std::vector<float> window, recurrent;  ///< of a layer with linear attention, see DeltaShape
 };
 
 /// Consecutive tokens of one sequence in a batch.
@@ -105,8 +106,9 @@ class Decoder {
   /// each call.
   uint64_t bytes_per_token() const;
   uint64_t fixed_bytes() const;
-  /// Bytes that the caches of all layers need for one token.
+  /// Bytes that the caches of all layers need for one token, and for a sequence of any length.
   uint64_t cache_bytes_per_token() const;
+  uint64_t state_bytes() const;
 
   /// Reads rows of the embedding into `hidden` [tokens, H]. Throws Error on a token outside of the
   /// vocabulary.
@@ -149,7 +151,7 @@ struct LikelyToken {
   double log_probability = 0;
 };
 
-/// One sequence with all its keys and values, to which tokens are appended.
+/// One sequence with the caches of all layers, to which tokens are appended.
 class DecoderSequence {
  public:
   /// `decoder` must outlive this object.

@@ -104,6 +104,7 @@ cuda::HeadRows DeviceRun::head_rows(const DeviceLayer& w, bool are_keys) const {
   cuda::HeadRows h;
   h.heads = are_keys ? a.kv_heads : a.heads;
   h.head_size = a.head_size;
+  if (a.has_gate && !are_keys) h.head_stride = 2 * a.head_size;
   if (a.norm == HeadNorm::kEach) h.norm = are_keys ? w.k_norm : w.q_norm;
   h.epsilon = state_.shape.epsilon;
   h.clip = static_cast<float>(a.clip);
@@ -179,6 +180,7 @@ bool DeviceRun::project_latent(const DeviceLayer& w, const AttentionWeights& gro
 void DeviceRun::run_attention(int64_t layer, std::span<const DevicePart> parts, float* hidden, int64_t m,
                               const HalfRun& run) {
   const DeviceLayer& w = weights_.layer(layer);
+  if (w.delta) return run_delta(layer, parts, hidden, m, run);
   const AttentionWeights& groups = state_.layers[at(layer)].attention;
   const AttentionShape& a = state_.shape.attention;
   const int64_t h = state_.shape.hidden;
@@ -195,6 +197,9 @@ void DeviceRun::run_attention(int64_t layer, std::span<const DevicePart> parts, 
   const int64_t mixed_width = a.heads * a.value_size;
   float *keys = keys_.of<float>(m * key_width), *values = values_.of<float>(m * value_width);
   float* mixed = mixed_.of<float>(m * mixed_width);
+  // Queries are prepared in place, unless gates are between them.
+  const int64_t query_stride = a.has_gate ? a.heads * a.head_size : heads.q_stride;
+  float* queries = a.has_gate ? queries_.of<float>(m * query_stride) : heads.q;
   int64_t row = 0;
   for (const DevicePart& part : parts) {
     const bool cached = part.keys != nullptr;
@@ -205,7 +210,7 @@ void DeviceRun::run_attention(int64_t layer, std::span<const DevicePart> parts, 
                    &v = prepared.rows[2];
     v.heads = a.kv_heads, v.head_size = a.value_size, v.clip = k.clip;
     q.x = heads.q + row * heads.q_stride, q.stride = heads.q_stride;
-    q.out = heads.q + row * heads.q_stride, q.out_stride = heads.q_stride;
+    q.out = queries + row * query_stride, q.out_stride = query_stride;
     k.x = heads.k + row * heads.k_stride, k.stride = heads.k_stride;
     v.x = heads.v + row * heads.v_stride, v.stride = heads.v_stride;
     k.out = cached ? part.keys : keys + row * key_width, k.out_stride = key_width;
@@ -216,13 +221,17 @@ void DeviceRun::run_attention(int64_t layer, std::span<const DevicePart> parts, 
     cuda::DeviceAttention in;
     in.queries = part.count, in.keys = part.begin + part.count;
     in.heads = a.heads, in.kv_heads = a.kv_heads, in.head_size = a.head_size, in.value_size = a.value_size;
-    in.q = q.out, in.stride = heads.q_stride;
+    in.q = q.out, in.stride = query_stride;
     in.k = k.out, in.v = v.out;
     in.sinks = w.sinks;
     in.scale = static_cast<float>(a.scale);
     in.window = state_.shape.windows[at(layer)];
     cuda::attend(in, mixed + row * mixed_width, stream_.get());
     row += part.count;
+  }
+  if (a.has_gate) {
+    cuda::gate_heads({m, a.heads, a.head_size, heads.q + a.head_size, heads.q_stride, 2 * a.head_size, mixed},
+                     stream_.get());
   }
   see(run, groups.output_group, mixed, m, mixed_width);
   if (run.last == LayerStage::kAttentionOutput) return;

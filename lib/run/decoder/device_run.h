@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/attention/device_attention.h"
+#include "kernels/attention/device_delta.h"
 #include "kernels/device/device_memory.h"
 #include "kernels/floats/device_gemm.h"
 #include "kernels/floats/device_vectors.h"
@@ -40,7 +41,9 @@ class DeviceRoom {
 /// Consecutive tokens of one sequence in a batch on the device.
 struct DevicePart {
   int64_t count = 0, begin = 0;
-  float *keys = nullptr, *values = nullptr;  ///< caches of the layer that runs; nullptr if there are none
+  /// Caches of the layer that runs, as it has attention or linear attention; nullptr if there are none.
+  float *keys = nullptr, *values = nullptr;
+  float *window = nullptr, *recurrent = nullptr;
 };
 
 /// Runs layers of a model on the current CUDA device, like lib/run/decoder on the CPU. Values between
@@ -74,11 +77,15 @@ class DeviceRun {
   cuda::RouterRule router_rule(const DeviceLayer& layer) const;
   cuda::GateUnits gate_units() const;
   cuda::HeadRows head_rows(const DeviceLayer& layer, bool are_keys) const;
+  /// Linear attention without tokens.
+  cuda::DeltaTokens delta_tokens(const DeviceLayer& layer) const;
   int32_t* router_error() { return error_.as<int32_t>(); }
 
  private:
   void run_attention(int64_t layer, std::span<const DevicePart> parts, float* hidden, int64_t m,
                      const HalfRun& run);
+  void run_delta(int64_t layer, std::span<const DevicePart> parts, float* hidden, int64_t m,
+                 const HalfRun& run);
   void run_feed_forward(int64_t layer, float* hidden, int64_t m, const HalfRun& run);
   /// Queries, keys and values before rotation. project_plain() and project_latent() return false if the run
   /// ends before these are complete.
@@ -112,7 +119,7 @@ class DeviceRun {
   cuda::DeviceStream stream_;
   cuda::MatrixProducts products_;
   cuda::DeviceMemory error_{std::vector<int32_t>{0}};
-  DeviceRoom hidden_, normed_, heads_, keys_, values_, mixed_, low_, latent_, both_;
+  DeviceRoom hidden_, normed_, heads_, queries_, keys_, values_, mixed_, low_, latent_, both_;
   DeviceRoom gates_, active_, added_, logits_, ids_, routed_, workspace_, expert_x_, expert_out_, rows_,
       row_weights_, norms_, tokens_, figures_;
 };

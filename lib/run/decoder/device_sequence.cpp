@@ -6,16 +6,29 @@
 
 namespace twofour {
 
-DeviceSequence::DeviceSequence(const DecoderState& state, DeviceRun& run) : state_(state), run_(run) {}
-
-float* DeviceSequence::keys_of(int64_t layer) const {
-  const AttentionShape& a = state_.shape.attention;
-  return cache_.as<float>() + layer * capacity_ * a.kv_heads * (a.head_size + a.value_size);
+DeviceSequence::DeviceSequence(const DecoderState& state, DeviceRun& run) : state_(state), run_(run) {
+  int64_t linear = 0;
+  for (const Mixer mixer : state.shape.mixers)
+    place_.push_back((mixer == Mixer::kDelta ? linear : attention_layers_)++);
+  const DeltaShape& d = state.shape.delta;
+  if (linear > 0)
+    states_ = cuda::DeviceMemory(at(linear * (d.kernel * d.channels() + d.recurrent())) * sizeof(float));
 }
 
-float* DeviceSequence::values_of(int64_t layer) const {
+DevicePart DeviceSequence::caches_of(int64_t layer) const {
   const AttentionShape& a = state_.shape.attention;
-  return keys_of(layer) + capacity_ * a.kv_heads * a.head_size;
+  const DeltaShape& d = state_.shape.delta;
+  const int64_t window = d.kernel * d.channels();
+  DevicePart part;
+  if (state_.shape.mixers[at(layer)] == Mixer::kDelta) {
+    part.window = states_.as<float>() + place_[at(layer)] * (window + d.recurrent());
+    part.recurrent = part.window + window;
+  } else {
+    part.keys =
+        cache_.as<float>() + place_[at(layer)] * capacity_ * a.kv_heads * (a.head_size + a.value_size);
+    part.values = part.keys + capacity_ * a.kv_heads * a.head_size;
+  }
+  return part;
 }
 
 void DeviceSequence::reserve(int64_t tokens) {
@@ -26,16 +39,15 @@ void DeviceSequence::reserve(int64_t tokens) {
   const int64_t more = std::max(tokens, std::min(2 * capacity_, state_.shape.positions));
   cuda::DeviceMemory old = std::move(cache_);
   const cuda::DeviceMemory old_history = std::move(history_);
-  cache_ = cuda::DeviceMemory(static_cast<size_t>(state_.shape.layers * more * (key_width + value_width)) *
-                              sizeof(float));
+  cache_ = cuda::DeviceMemory(at(attention_layers_ * more * (key_width + value_width)) * sizeof(float));
   history_ = cuda::DeviceMemory(static_cast<size_t>(more) * sizeof(cuda::LogitFigures));
   capacity_ = more;
   graph_.reset();
-  for (int64_t layer = 0; layer < state_.shape.layers && before > 0; ++layer) {
-    const float* from = old.as<float>() + layer * before * (key_width + value_width);
-    cuda::move_device_bytes(from, keys_of(layer), at(before * key_width) * sizeof(float),
-                            run_.stream().get());
-    cuda::move_device_bytes(from + before * key_width, values_of(layer),
+  for (int64_t i = 0; i < attention_layers_ && before > 0; ++i) {
+    const float* from = old.as<float>() + i * before * (key_width + value_width);
+    float* to = cache_.as<float>() + i * more * (key_width + value_width);
+    cuda::move_device_bytes(from, to, at(before * key_width) * sizeof(float), run_.stream().get());
+    cuda::move_device_bytes(from + before * key_width, to + more * key_width,
                             at(before * value_width) * sizeof(float), run_.stream().get());
   }
   if (before > 0)
@@ -61,7 +73,8 @@ std::vector<float> DeviceSequence::append(std::span<const int32_t> tokens, int64
   cuda::copy_to_device(tokens.data(), device_tokens, tokens.size_bytes(), run_.stream());
   cuda::take_rows(run_.weights().ends().embedding, device_tokens, count, hidden, run_.stream().get());
   for (int64_t layer = 0; layer < shape.layers; ++layer) {
-    const DevicePart part{count, begin, keys_of(layer), values_of(layer)};
+    DevicePart part = caches_of(layer);
+    part.count = count, part.begin = begin;
     run_.run_layer(layer, {&part, 1}, hidden, count);
   }
   const int64_t rows = all ? count : 1;
@@ -115,11 +128,14 @@ void DeviceSequence::make_buffers() {
   b_.hidden = floats(s.hidden), b_.other_hidden = floats(s.hidden);
   b_.routed = cuda::DeviceMemory(std::vector<uint64_t>(at(std::max<int64_t>(s.experts, 1)), 0));
   b_.normed = floats(s.hidden), b_.added = floats(s.hidden);
-  b_.heads = floats(queries + keys + values);
+  const DeltaShape& d = s.delta;
+  b_.heads = floats(std::max((a.has_gate ? 2 : 1) * queries + keys + values,
+                             d.channels() + d.values() + 2 * d.value_heads));
+  b_.delta_mixed = floats(d.channels()), b_.delta_gates = floats(2 * d.value_heads);
   b_.low = floats(a.kv_rank + a.head_size), b_.latent = floats(std::max(a.q_rank, a.kv_rank));
   b_.both = floats(a.heads * (a.head_size + a.value_size));
   b_.keys = floats(keys), b_.values = floats(values);
-  b_.mixed = floats(a.heads * a.value_size);
+  b_.mixed = floats(std::max(a.heads * a.value_size, d.values()));
   b_.gates = floats(2 * std::max({s.width, s.shared_width, s.top_k * s.expert_width}));
   b_.out = floats(std::max<int64_t>(1, s.top_k) * s.hidden);
   b_.gate_logit = floats(1), b_.ids = floats(s.top_k), b_.weights = floats(s.top_k);

@@ -8,8 +8,8 @@
 
 namespace twofour {
 
-/// One sequence on the device, with its keys and values. If all weights stay on the device, a token after the
-/// first runs as one CUDA graph. The graph reads the token and its position from device memory.
+/// One sequence on the device, with the caches of all layers. If all weights stay on the device, a token
+/// after the first runs as one CUDA graph. The graph reads the token and its position from device memory.
 class DeviceSequence {
  public:
   DeviceSequence(const DecoderState& state, DeviceRun& run);
@@ -28,16 +28,17 @@ class DeviceSequence {
   struct Buffers {
     cuda::DeviceMemory hidden, other_hidden, routed, normed, heads, low, latent, both, keys, values, mixed,
         attention, gates, out, added, gate_logit, ids, weights, one_id, one_weight, workspace, logits, choice,
-        state;
+        state, delta_mixed, delta_gates;
   };
-  float* keys_of(int64_t layer) const;
-  float* values_of(int64_t layer) const;
+  /// The caches of a layer. Layers that have none of a kind have no place for it.
+  DevicePart caches_of(int64_t layer) const;
   void make_buffers();
   void upload_state(int32_t token, int64_t position);
   /// Puts the work for one token on the stream.
   void step();
   cuda::RowInput normed_input(const float* norm);
   void step_attention(int64_t layer, const DeviceLayer& w);
+  void step_delta(int64_t layer, const DeviceLayer& w);
   void step_latent(const DeviceLayer& w, float*& q, float*& k, float*& v);
   void step_feed_forward(const DeviceLayer& w);
   void step_mlp(const DeviceLayer& w);
@@ -48,7 +49,9 @@ class DeviceSequence {
   const DecoderState& state_;
   DeviceRun& run_;
   int64_t capacity_ = 0;
-  cuda::DeviceMemory cache_, history_;
+  std::vector<int64_t> place_;  ///< for each layer, the number of layers of its kind before it
+  int64_t attention_layers_ = 0;
+  cuda::DeviceMemory cache_, states_, history_;
   DeviceRoom hidden_, tokens_, logits_;
   Buffers b_;
   std::unique_ptr<cuda::DeviceGraph> graph_;

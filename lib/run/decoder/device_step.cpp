@@ -18,7 +18,11 @@ void DeviceSequence::step() {
   cuda::take_rows(ends.embedding, &state->token, 1, hidden_of_token_, stream);
   for (int64_t layer = 0; layer < s.layers; ++layer) {
     const DeviceLayer& w = run_.weights().layer(layer);
-    step_attention(layer, w);
+    if (w.delta) {
+      step_delta(layer, w);
+    } else {
+      step_attention(layer, w);
+    }
     step_feed_forward(w);
     if (!run_.weights().is_resident()) run_.weights().leave(layer, run_.stream());
   }
@@ -37,6 +41,19 @@ cuda::RowInput DeviceSequence::normed_input(const float* norm) {
       hidden_of_token_ == b_.hidden.as<float>() ? b_.other_hidden.as<float>() : b_.hidden.as<float>();
   in.sum = hidden_of_token_;
   return in;
+}
+
+void DeviceSequence::step_delta(int64_t layer, const DeviceLayer& w) {
+  const cuda::Stream stream = run_.stream().get();
+  cuda::multiply_row(w.delta.in, normed_input(w.attention_norm), {b_.heads.as<float>(), false}, stream);
+  const DevicePart caches = caches_of(layer);
+  cuda::DeltaTokens token = run_.delta_tokens(w);
+  token.m = 1, token.position = &b_.state.as<cuda::TokenState>()->position;
+  token.x = b_.heads.as<float>(), token.out = b_.mixed.as<float>();
+  token.window = caches.window, token.state = caches.recurrent;
+  token.mixed = b_.delta_mixed.as<float>(), token.gates = b_.delta_gates.as<float>();
+  cuda::run_delta(token, stream);
+  cuda::multiply_row({&w.delta.out, 1}, {.x = b_.mixed.as<float>()}, {hidden_of_token_, true}, stream);
 }
 
 void DeviceSequence::step_latent(const DeviceLayer& w, float*& q, float*& k, float*& v) {
@@ -84,8 +101,9 @@ void DeviceSequence::step_attention(int64_t layer, const DeviceLayer& w) {
   queries.m = keys.m = values.m = 1;
   queries.x = q;
   keys.x = k, values.x = v;
-  keys.out = keys_of(layer), keys.out_stride = a.kv_heads * a.head_size;
-  values.out = values_of(layer), values.out_stride = a.kv_heads * a.value_size;
+  const DevicePart caches = caches_of(layer);
+  keys.out = caches.keys, keys.out_stride = a.kv_heads * a.head_size;
+  values.out = caches.values, values.out_stride = a.kv_heads * a.value_size;
   keys.out_by_position = values.out_by_position = true;
   cuda::DeviceAttention in;
   in.queries = 1;
@@ -96,6 +114,10 @@ void DeviceSequence::step_attention(int64_t layer, const DeviceLayer& w) {
   in.window = s.windows[at(layer)];
   in.position = position;
   cuda::attend_one(in, prepared, b_.mixed.as<float>(), b_.attention.as(), stream);
+  if (a.has_gate) {
+    cuda::gate_heads({1, a.heads, a.head_size, q + a.head_size, w.q.n, 2 * a.head_size, b_.mixed.as<float>()},
+                     stream);
+  }
   cuda::multiply_row({&w.o, 1}, {.x = b_.mixed.as<float>()}, {hidden_of_token_, true}, stream);
 }
 

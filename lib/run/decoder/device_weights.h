@@ -7,6 +7,7 @@
 
 #include "kernels/device/device_memory.h"
 #include "kernels/floats/device_matrix.h"
+#include "lib/run/decoder/device_placer.h"
 #include "lib/run/decoder/state.h"
 #include "lib/run/runtime/artifact.h"
 
@@ -27,13 +28,22 @@ struct DeviceExperts {
   explicit operator bool() const { return block != nullptr || !each.empty(); }
 };
 
+/// The weights of linear attention in device memory.
+struct DeviceDelta {
+  std::vector<cuda::DeviceMatrix> in;  ///< qkvz and ba, or qkv, z, b and a, in the order of DeltaColumns
+  cuda::DeviceMatrix out;
+  const float *convolution = nullptr, *a_log = nullptr, *dt_bias = nullptr, *norm = nullptr;
+  explicit operator bool() const { return !in.empty(); }
+};
+
 /// The weights of a layer in device memory. A vector that the model lacks is nullptr.
 struct DeviceLayer {
   cuda::DeviceMatrix q, k, v, o, q_a, q_b, kv_a, kv_b;
   const float *attention_norm = nullptr, *q_norm = nullptr, *k_norm = nullptr, *q_a_norm = nullptr,
               *kv_a_norm = nullptr, *sinks = nullptr;
   const float *feed_forward_norm = nullptr, *correction = nullptr;
-  DeviceMlp mlp;  ///< the dense MLP or the shared expert
+  DeviceDelta delta;  ///< instead of attention
+  DeviceMlp mlp;      ///< the dense MLP or the shared expert
   cuda::DeviceMatrix router, shared_gate;
   DeviceExperts experts;
 };
@@ -76,13 +86,13 @@ class DeviceWeights {
     cuda::DeviceEvent used;
   };
   Placed& place_of(int64_t layer) { return *placed_[is_resident_ ? at(layer) : at(layer) % placed_.size()]; }
-  class Placer;
-  void place_ends(Placer& placer);
-  void place_layer(Placer& placer, int64_t layer, DeviceLayer& to) const;
-  void place_mlp(Placer& placer, const MlpWeights& w, DeviceMlp& to) const;
-  void place_experts(Placer& placer, int64_t layer, DeviceExperts& to) const;
+  void place_ends(DevicePlacer& placer);
+  void place_layer(DevicePlacer& placer, int64_t layer, DeviceLayer& to) const;
+  void place_delta(DevicePlacer& placer, const DeltaWeights& w, DeviceDelta& to) const;
+  void place_mlp(DevicePlacer& placer, const MlpWeights& w, DeviceMlp& to) const;
+  void place_experts(DevicePlacer& placer, int64_t layer, DeviceExperts& to) const;
   std::optional<size_t> find_block(const std::string& name, int64_t experts, int64_t width) const;
-  std::shared_ptr<const RuntimeLayer> place_block(Placer& placer, size_t index) const;
+  std::shared_ptr<const RuntimeLayer> place_block(DevicePlacer& placer, size_t index) const;
 
   const DecoderState& state_;
   std::optional<RuntimeArtifact> artifact_;  ///< set if the model has layers in a layout

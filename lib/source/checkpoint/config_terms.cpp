@@ -189,6 +189,28 @@ class Search {
     }
   }
 
+  /// Looks for quantization entries and transforms where no reader looks: deeper in config.json than in a
+  /// language model's config at the top.
+  void look_deeper(const std::string& above, const Json& value) {
+    if (!value.is_object()) return;
+    for (const auto& [name, inner] : value.items()) {
+      const bool is_entry = name == "quantization_config" || name == "compression_config";
+      const bool is_transform = name == "transform_config" || name == "rotation_config";
+      const std::string place = above.empty() ? name : above + "." + name;
+      const bool is_read =
+          above.empty() || std::find(std::begin(kLanguageConfigs), std::end(kLanguageConfigs), above) !=
+                               std::end(kLanguageConfigs);
+      if (!is_entry && !is_transform) {
+        look_deeper(place, inner);
+      } else if (!is_read && inner.is_object() && !asks_nothing(inner)) {
+        found.push_back(
+            {"config.json", place,
+             fmt::format("expected {} at the top or one config below, where readers look, found one here",
+                         name)});
+      }
+    }
+  }
+
   void add_transform(const std::string& file, const std::string& place, const Json& value) {
     if (asks_nothing(value)) return;
     found.push_back(
@@ -267,6 +289,7 @@ std::vector<ConfigTerm> find_config_terms(const Json& config, const Json& hf_qua
   };
   look_in(config, "");
   for (const char* holder : kLanguageConfigs) look_in(member(config, holder), fmt::format("{}.", holder));
+  search.look_deeper("", config);
   search.look("hf_quant_config.json", "", hf_quant_config);
   const auto add_types = [&](const std::string& file, const std::string& place, const Json& entry) {
     std::ranges::move(find_odd_types(file, place, entry), std::back_inserter(search.found));
@@ -276,8 +299,17 @@ std::vector<ConfigTerm> find_config_terms(const Json& config, const Json& hf_qua
   return std::move(search.found);
 }
 
+std::vector<ConfigTerm> find_side_terms(const std::filesystem::path& directory) {
+  Search search({});
+  for (const SideConfig& side : read_side_configs(directory)) search.look(side.file, "", side.value);
+  return std::move(search.found);
+}
+
 std::vector<ConfigTerm> find_config_terms(const Checkpoint& c, std::span<const TensorInfo> tensors) {
-  return find_config_terms(c.config_of_values(), c.hf_quant_config_of_values(), tensors);
+  auto found = find_config_terms(c.config_of_values(), c.hf_quant_config_of_values(), tensors);
+  std::ranges::move(find_side_terms(c.is_directory() ? c.path() : c.path().parent_path()),
+                    std::back_inserter(found));
+  return found;
 }
 
 std::string text_of(const Checkpoint& c, const ConfigTerm& term) {

@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
+#include <span>
+#include <utility>
 
 #include "formats/module_names.h"
+#include "lib/source/checkpoint/model_config.h"
 #include "lib/source/checkpoint/quantization_config.h"
 
 namespace twofour {
@@ -40,16 +44,64 @@ std::string path_of_words(std::string place, bool is_nested) {
   return place.empty() ? place : place + '.';
 }
 
-/// True if `text`, an entry of "dynamic" or "extra_config", is for a module. It may be the module's name, or
-/// an expression that matches anywhere in the name.
-bool is_for(const std::string& text, const std::string& module) {
+}  // namespace
+
+bool is_exception_for(const std::string& text, const std::string& module) {
   if (text == module) return true;
   const std::string expression = text.starts_with("+:") || text.starts_with("-:") ? text.substr(2) : text;
   const ConfigPattern pattern("re:.*" + expression);
   return pattern.known() && pattern.matches(module);
 }
 
+namespace {
+
+/// The numbers that codes stand for, and what settings call them.
+bool is_named_like(WeightFormat stored, WeightFormat named) {
+  if (stored == named || stored->number != nullptr) return true;
+  return stored->tiles ? named->tiles : stored->integers && named->integers;
+}
+
+/// The format of a value of compressed-tensors' `format`. nullopt: it names none.
+/// Source: compressed-tensors, config/base.py, CompressionFormat.
+std::optional<WeightFormat> format_of_packing(std::string_view text) {
+  constexpr std::pair<std::string_view, WeightFormat> kPackings[] = {
+      {"nvfp4-pack-quantized", WeightFormat::kNvfp4}, {"mxfp4-pack-quantized", WeightFormat::kMxfp4},
+      {"mxfp8-quantized", WeightFormat::kMxfp8},      {"float-quantized", WeightFormat::kFp8},
+      {"pack-quantized", WeightFormat::kInt4},        {"marlin-24", WeightFormat::kInt4},
+      {"int-quantized", WeightFormat::kInt4},
+  };
+  for (const auto& [name, format] : kPackings) {
+    if (text == name) return format;
+  }
+  return std::nullopt;
+}
+
+std::string expected_text(std::string_view key, std::string_view expected, const Json& found) {
+  return fmt::format("{}: expected {}, found {}", key, expected,
+                     found.is_null() ? "none" : quoted_setting(found));
+}
+
+std::string codes_text(WeightFormat format) {
+  return fmt::format("{}, as the codes are stored", format->name);
+}
+
 }  // namespace
+
+std::optional<WeightFormat> format_of_algorithm(std::string_view algorithm) {
+  constexpr std::string_view kNvfp4[] = {"NVFP4",          "W4A16_NVFP4", "NVFP4_AWQ",     "NVFP4_SVD",
+                                         "NVFP4_SVDQUANT", "NVFP4_ARC",   "W4A8_NVFP4_FP8"};
+  constexpr std::string_view kMxfp4[] = {"W4A8_MXFP4_FP8", "W4A8_MXFP4_MXFP8", "W4A16_MXFP4", "MXFP4"};
+  constexpr std::string_view kFp8[] = {"FP8",    "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "FP8_PB_REAL",
+                                       "FP8_PB", "FP8_BLOCK_SCALES"};
+  const auto is_in = [&](std::span<const std::string_view> names) {
+    return std::find(names.begin(), names.end(), algorithm) != names.end();
+  };
+  if (algorithm.empty() || algorithm == "MIXED_PRECISION" || algorithm == "NO_QUANT") return std::nullopt;
+  if (is_in(kNvfp4)) return WeightFormat::kNvfp4;
+  if (is_in(kMxfp4)) return WeightFormat::kMxfp4;
+  if (algorithm == "MXFP8") return WeightFormat::kMxfp8;
+  return is_in(kFp8) ? WeightFormat::kFp8 : WeightFormat::kOther;
+}
 
 ConfiguredQuantization::ConfiguredQuantization(const Json& config, std::string at)
     : method_text(text_of(config, "quant_method")),
@@ -120,6 +172,23 @@ const Json& ConfiguredQuantization::group_weights(const std::string& module) con
   return group == nullptr ? none : member(*group, "weights");
 }
 
+std::optional<int64_t> ConfiguredQuantization::group_size_of(const std::string& module) {
+  const ConfiguredFormat configured = find(module);
+  if (configured.entry == nullptr) return std::nullopt;
+  for (const Json* at : {configured.entry, &member(*configured.entry, "weights")}) {
+    if (const auto size = integer_of(*at, "group_size"); size && *size > 0) return size;
+  }
+  // ModelOpt's config.json has the size in a group beside quant_algo.
+  if (const auto size = integer_of(group_weights(module), "group_size"); size && *size > 0) return size;
+  for (const auto& [name, group] : members_of(*configured.entry, "config_groups")) {
+    const Json& weights = member(group, "weights");
+    const auto size = integer_of(weights, "group_size");
+    if (size && *size > 0 && member(weights, "num_bits") == 4) return size;
+  }
+  if (configured.algorithm == "W4A8_NVFP4_FP8") return 32;
+  return configured.algorithm.find("NVFP4") != std::string::npos ? std::optional<int64_t>(16) : std::nullopt;
+}
+
 std::string_view ConfiguredQuantization::symmetry_of(const std::string& module) const {
   if (groups().is_object()) {
     const Json* group = targets_.find(module);
@@ -141,11 +210,114 @@ const Json& ConfiguredQuantization::exception_of(const std::string& module, std:
   for (const char* exceptions : {"dynamic", "extra_config"}) {
     for (const auto& [text, entry] : members_of(*words, exceptions)) {
       const Json& own = member(entry, key);
-      if (!own.is_null() && is_for(text, module)) return own;
+      if (!own.is_null() && is_exception_for(text, module)) return own;
     }
   }
   static const Json none;
   return none;
+}
+
+std::string ConfiguredQuantization::contradiction_of_group(const std::string& module, WeightFormat format) {
+  const Json* group = targets_.find(module);
+  if (group == nullptr) return {};
+  const auto named = std::find_if(groups().items().begin(), groups().items().end(),
+                                  [&](const Json::Member& member) { return &member.second == group; });
+  const Json& weights = member(*group, "weights");
+  const Json &type = member(weights, "type"), &bits = member(weights, "num_bits");
+  const auto count = integer_of(weights, "num_bits");
+  // The type of FP8 codes is in the file. A group for codes of another width cannot change them.
+  if (format->tiles && count && *count != 8) return {};
+  const std::string at = fmt::format("config_groups.{}", named->first);
+  const Json& packing = member(*group, "format");
+  const bool is_alone = groups().size() == 1;
+  const Json& configured = packing.is_null() && is_alone ? member(*words, "format") : packing;
+  const auto packed = format_of_packing(text_of(configured));
+  if (packed && !is_named_like(format, *packed))
+    return expected_text(packing.is_null() ? "format" : at + ".format", codes_text(format), configured);
+  if (!weights.is_object() || format->integers) return {};  // the reader of integers checks their own keys
+  const auto place_of = [&](const char* key) { return fmt::format("{}.weights.{}", at, key); };
+  const bool says_integers = format->tiles && type.is_null() && (bits.is_null() || bits == 8);
+  if ((!type.is_null() && text_of(type) != "float") || says_integers)
+    return expected_text(place_of("type"), fmt::format("float for {}", codes_text(format)), type);
+  const int64_t stored = format->sixes ? 6 : format->pairs ? 4 : 8;
+  if (count && *count != stored)
+    return expected_text(place_of("num_bits"), fmt::format("{} for {}", stored, codes_text(format)), bits);
+  if (member(weights, "symmetric") == false)
+    return expected_text(place_of("symmetric"), fmt::format("true for {}", codes_text(format)), false);
+  const Json& order = member(weights, "actorder");
+  if (order == "group" || order == "dynamic" || order == true)
+    return expected_text(place_of("actorder"), "none, as no weight_g_idx has an order", order);
+  return {};
+}
+
+// Source: AMD Quark 0.13, core/quantization/config/type.py, Dtype.
+std::string ConfiguredQuantization::contradiction_of_quark(const std::string& module, WeightFormat format) {
+  const Json* whole = &member(*words, "global_quant_config");
+  std::string at = "global_quant_config";
+  for (const auto& [text, layer] : members_of(*words, "layer_quant_config")) {
+    const ConfigPattern& pattern = quark_patterns_.try_emplace(text, text).first->second;
+    if (text != module && !(pattern.known() && pattern.matches(module))) continue;
+    whole = &layer;
+    at = "layer_quant_config." + text;
+  }
+  const Json& weights = member(*whole, "weight");
+  const Json& codes = weights.is_array() && !weights.empty() ? *weights.begin() : weights;
+  const Json& dtype = member(codes, "dtype");
+  std::string text = text_of(dtype);
+  if (text == "mx") text = text_of(codes, "mx_element_dtype");
+  if (text.empty() || format->number != nullptr) return {};
+  const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), text) != names.end();
+  };
+  const bool fits = format->pairs      ? is_one_of({"fp4", "fp4_e2m1", "mxfp4", "nvfp4"})
+                    : format->integers ? is_one_of({"int4", "uint4"})
+                                       : is_one_of({"fp8", "fp8_e4m3", "mxfp8", "mxfp8_e4m3"});
+  return fits ? std::string() : expected_text(at + ".weight.dtype", codes_text(format), dtype);
+}
+
+std::string ConfiguredQuantization::contradiction_of(const std::string& module, WeightFormat format) {
+  if (!format->coded || method_text == "twofour") return {};
+  if (groups().is_object()) {
+    std::string found = contradiction_of_group(module, format);
+    if (!found.empty()) return found;
+  }
+  if (method_text == "quark") return contradiction_of_quark(module, format);
+  if (quantization_method(*words) == "auto-round" && !format->integers) {
+    const Json& own = exception_of(module, "data_type");
+    const Json& type = own.is_null() ? member(*words, "data_type") : own;
+    if (text_of(type).find("int") != std::string::npos)
+      return expected_text("data_type", codes_text(format), type);
+  }
+  if (method != QuantMethod::kModelOpt || format->integers) return {};
+  const ConfiguredFormat configured = find(module);
+  const auto named = format_of_algorithm(configured.algorithm);
+  if (!named || *named != WeightFormat::kOther) return {};  // types and shapes tell FP8 and FP4 apart
+  return expected_text(configured.place, fmt::format("an algorithm of {}", codes_text(format)),
+                       configured.algorithm);
+}
+
+std::optional<std::pair<int64_t, int64_t>> ConfiguredQuantization::block_of(const std::string& module) {
+  if (const auto sizes = pair_of(member(group_weights(module), "block_structure"));
+      sizes && is_stated_size(sizes->first) && is_stated_size(sizes->second))
+    return sizes;
+  if (method != QuantMethod::kModelOpt) return std::nullopt;
+  const ConfiguredFormat configured = find(module);
+  if (configured.algorithm.find("FP8_") == std::string::npos) return std::nullopt;
+  int64_t size = integer_of(*configured.entry, "block").value_or(0);
+  const bool has_blocks = configured.algorithm.find("PB") != std::string::npos ||
+                          configured.algorithm.find("BLOCK") != std::string::npos;
+  if (size <= 0 && has_blocks) size = integer_of(*configured.entry, "group_size").value_or(0);
+  return is_stated_size(size) ? std::optional(std::pair(size, size)) : std::nullopt;
+}
+
+bool ConfiguredQuantization::allows_order(const std::string& module) const {
+  if (groups().is_object()) {
+    const Json& weights = group_weights(module);
+    const Json& order = member(weights, "actorder");
+    return !weights.is_object() || order == "group" || order == "dynamic" || order == true;
+  }
+  const Json& own = exception_of(module, "desc_act");
+  return (own.is_null() ? member(*words, "desc_act") : own) != false;
 }
 
 SourceGroups::SourceGroups(Json config)

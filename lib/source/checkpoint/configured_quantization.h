@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "formats/json.h"
+#include "formats/weight_format.h"
 #include "lib/base/names/config_pattern.h"
 #include "lib/base/names/lookup_parts.h"
 
@@ -20,6 +21,14 @@ namespace twofour {
 enum class QuantMethod { kNone, kModelOpt, kGroups, kFp8, kMxfp4, kMxfp8, kGptq, kAwq, kOther };
 /// The family of a result of quantization_method().
 QuantMethod method_of(std::string_view method);
+
+/// True if `text`, an entry of "dynamic" or "extra_config", is for a module. It may be the module's name, or
+/// an expression that matches anywhere in the name.
+bool is_exception_for(const std::string& text, const std::string& module);
+
+/// The formats that an algorithm of ModelOpt stands for. kOther: integers, or a format that is not read;
+/// nullopt: it names none.
+std::optional<WeightFormat> format_of_algorithm(std::string_view algorithm);
 
 /// A config's entry for one module, and its place.
 struct ConfiguredFormat {
@@ -58,6 +67,9 @@ class ConfiguredQuantization {
   Json group_of(const std::string& module) const;
   /// Returns `weights` of the module's group; null: the group has none.
   const Json& group_weights(const std::string& module) const;
+  /// Returns the number of weights that share a block scale of NVFP4 in a module, as the module's entry
+  /// states it or its algorithm implies it. nullopt: neither does.
+  std::optional<int64_t> group_size_of(const std::string& module);
   /// Returns the setting that makes all zero points of a module 8, as written: "sym: true" (GPTQ, AutoRound),
   /// "zero_point: false" (AWQ), or "symmetric: true" (the module's group in compressed-tensors, where it is
   /// the default). Empty: there is no such setting. Exceptions for single modules are considered: GPTQModel's
@@ -66,10 +78,22 @@ class ConfiguredQuantization {
   /// Returns the value of `key` in an exception for a module: an entry of GPTQModel's "dynamic" or
   /// AutoRound's "extra_config". null: no exception for the module has the key.
   const Json& exception_of(const std::string& module, std::string_view key) const;
+  /// Returns the size of FP8 blocks that a module's own entry states; nullopt: it states none.
+  std::optional<std::pair<int64_t, int64_t>> block_of(const std::string& module);
+  /// Returns the first setting by which the codes of a module in `format` are of another format, "KEY:
+  /// expected X, found Y"; "": there is none. Settings that change no values are ignored.
+  std::string contradiction_of(const std::string& module, WeightFormat format);
+  /// True if the config states that inputs of a module may be out of the order of their groups. GPTQ allows
+  /// it unless `desc_act` is false.
+  bool allows_order(const std::string& module) const;
 
  private:
+  std::string contradiction_of_group(const std::string& module, WeightFormat format);
+  std::string contradiction_of_quark(const std::string& module, WeightFormat format);
+
   std::map<std::string, std::string> ignored_;
-  std::optional<PatternList> patterns_;  ///< patterns of ignored_, compiled on first use
+  std::optional<PatternList> patterns_;                  ///< patterns of ignored_, compiled on first use
+  std::map<std::string, ConfigPattern> quark_patterns_;  ///< of layer_quant_config, compiled on first use
   lookups::TargetGroups targets_;
 };
 
@@ -79,6 +103,8 @@ class SourceGroups {
  public:
   explicit SourceGroups(Json config);
   const ConfiguredQuantization* operator->() const { return &configured_; }
+  ConfiguredQuantization& configured() { return configured_; }
+  ConfiguredQuantization* operator->() { return &configured_; }
   /// Calls ConfiguredQuantization::group_of().
   Json find(const std::string& module) const { return configured_.group_of(module); }
 

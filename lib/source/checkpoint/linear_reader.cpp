@@ -22,48 +22,6 @@ namespace twofour {
 
 namespace {
 
-/// Returns the largest product of a code and its block scale in one expert.
-float largest_scaled_code(const Checkpoint& c, const Nvfp4Linear& m, int64_t expert) {
-  // If K is the outer dimension, eight rows of codes share a row of scales.
-  const auto lines = static_cast<uint64_t>(m.k_outer ? m.k / kGroup : m.n);
-  const auto width = static_cast<size_t>(m.k_outer ? m.n : m.k / kGroup);
-  std::vector<uint8_t> scales(width), codes(8 * width);
-  float largest = 0;
-  for (uint64_t line = 0; line < lines; ++line) {
-    const uint64_t at = (static_cast<uint64_t>(expert) * lines + line) * width;
-    c.read(m.block_scale, at, scales);
-    c.read(m.codes, 8 * at, codes);
-    for (size_t i = 0; i < codes.size(); ++i) {
-      const uint8_t scale = scales[m.k_outer ? i % width : i / 8];
-      const int code = std::max(codes[i] & 7, codes[i] >> 4 & 7);
-      if (e4m3_is_block_scale(scale))
-        largest = std::max(largest, e2m1_to_float(static_cast<unsigned>(code)) * e4m3_to_float(scale));
-    }
-  }
-  return largest;
-}
-
-}  // namespace
-
-SourceScale read_global_scale(const Checkpoint& c, const Nvfp4Linear& m, int64_t expert, Problems& problems) {
-  const uint64_t count = c.tensors()[m.global_scale].bytes() / sizeof(float);
-  uint8_t bytes[sizeof(float)];
-  c.read(m.global_scale, count == 1 ? 0 : static_cast<uint64_t>(expert) * sizeof(float), bytes);
-  float stored = 0;
-  std::memcpy(&stored, bytes, sizeof(stored));
-  const float own = global_scale_multiplier(*m.dialect, stored);
-  if (!std::isfinite(stored) || stored <= 0 || !std::isfinite(own) || own <= 0) {
-    problems.add("{}: expected a positive finite global scale, found {}", c.where(m.global_scale), stored);
-  } else if (constexpr float kLargest = 2688;  // 6 * 448
-             !(kLargest * own < kBeyondBf16) && !(largest_scaled_code(c, m, expert) * own < kBeyondBf16)) {
-    problems.add("{}: expected a global scale with which all weights are finite, found {}",
-                 c.where(m.global_scale), stored);
-  }
-  return {std::bit_cast<uint32_t>(stored), own};
-}
-
-namespace {
-
 template <class F>
 constexpr std::array<float, 256> table_of(F value) {
   std::array<float, 256> table{};
@@ -127,6 +85,17 @@ void take_nibbles(const uint8_t* words, int64_t count, int shift, uint8_t* codes
   }
 }
 
+/// Decodes MXFP6: four codes of E2M3 in three bytes, the first in the lowest bits, and a scale for 32 codes.
+void decode_sixes(std::span<const uint8_t> bytes, std::span<const uint8_t> scales, std::span<float> out) {
+  static constexpr auto kE2m3 = table_of([](unsigned byte) { return e2m3_to_float(byte & 0x3F); });
+  for (size_t i = 0; i < out.size(); i += 4) {
+    const uint8_t* from = &bytes[i / 4 * 3];
+    const uint32_t word = from[0] | uint32_t{from[1]} << 8 | uint32_t{from[2]} << 16;
+    const float scale = kE8m0[scales[i / kMxGroup]];
+    for (size_t j = 0; j < 4; ++j) out[i + j] = kE2m3[word >> 6 * j & 0x3F] * scale;
+  }
+}
+
 bool has_nan(std::span<const uint8_t> fp8) {
   int largest = 0;  // magnitudes sort as their bits do, and NaN is above all
   for (const uint8_t byte : fp8) largest = std::max(largest, byte & 0x7F);
@@ -169,9 +138,10 @@ void WeightReader::read_weights(const Linear& m, int64_t e, int64_t n0, int64_t 
                            int{sizeof(uint32_t)}, m.reads_across(), n0 / per_row, ceil_div(n1, per_row)},
                           weights_);
   }
-  const bool pairs = m.format->pairs;
-  const int bytes = pairs ? 1 : dtype_bits(checkpoint_.tensors()[m.weight].dtype) / 8;
-  read_row_block({m.weight, e, m.n, pairs ? m.k / 2 : m.k, bytes, m.k_outer, n0, n1}, weights_);
+  const bool packed = m.format->in_groups();
+  const int bytes = packed ? 1 : dtype_bits(checkpoint_.tensors()[m.weight].dtype) / 8;
+  const int64_t width = packed ? m.format->code_bytes(m.k) : m.k;
+  read_row_block({m.weight, e, m.n, width, bytes, m.k_outer, n0, n1}, weights_);
 }
 
 void WeightReader::read_scales(const Linear& m, int64_t e, int64_t n0, int64_t n1) {
@@ -195,7 +165,7 @@ void WeightReader::read_rows(const Linear& m, int64_t e, int64_t n0, int64_t n1,
   check(e >= 0 && e < m.e && n0 >= 0 && n0 <= n1 && n1 <= m.n, "rows of the module");
   check(out.size() == static_cast<size_t>((n1 - n0) * m.k), "room for the rows");
   if (n0 == n1) return;
-  if (m.format->pairs) return read_pairs(m, e, n0, n1, out);
+  if (m.format->in_groups()) return read_grouped(m, e, n0, n1, out);
   if (m.format->integers) return read_integers(m, n0, n1, out);
   if (m.format->tiles) return read_tiles(m, e, n0, n1, out);
   read_weights(m, e, n0, n1);
@@ -261,7 +231,7 @@ void WeightReader::read_tiles(const Linear& m, int64_t e, int64_t n0, int64_t n1
   }
 }
 
-void WeightReader::read_pairs(const Linear& m, int64_t e, int64_t n0, int64_t n1, std::span<float> out) {
+void WeightReader::read_grouped(const Linear& m, int64_t e, int64_t n0, int64_t n1, std::span<float> out) {
   const bool nvfp4 = m.format->global_scale;
   const int64_t group = m.scale_cols, groups = m.k / group;
   const float global = nvfp4 ? read_global_scale(m, e) : 1.0f;
@@ -276,7 +246,15 @@ void WeightReader::read_pairs(const Linear& m, int64_t e, int64_t n0, int64_t n1
          fmt::format("{} 0x{:02X}", nvfp4 ? "byte" : "NaN,", *bad), m, e, n0 + at / groups,
          at % groups * group);
   }
-  if (nvfp4) {
+  if (m.format->sixes) {
+    decode_sixes(weights_, scales_, out);
+  } else if (nvfp4 && group != kGroup) {
+    std::vector<uint8_t> repeated;
+    repeated.reserve(scales_.size() * static_cast<size_t>(group / kGroup));
+    for (const uint8_t scale : scales_)
+      repeated.insert(repeated.end(), static_cast<size_t>(group / kGroup), scale);
+    decode_nvfp4(weights_, repeated, global, out.data());
+  } else if (nvfp4) {
     decode_nvfp4(weights_, scales_, global, out.data());
   } else {
     dequantize_mxfp4(weights_, scales_, out.data());
@@ -290,11 +268,14 @@ void WeightReader::refuse_zero_point(const Linear& m, int stored, int64_t n, int
                                      "{}, that is {} as checkpoint_format gptq reads it and {} as "
                                      "gptq_v2 does,",
                                      stored, stored + m.zero_offset, stored);
-  throw Error(fmt::format(
-      "{}: expected zero points of 8 as the config's {} says, found {} at row {}, group {}; {} {} "
-      "decides",
-      checkpoint_.where(*m.zero_points), m.symmetry, read, n, group, options::kZeroPoints,
-      m.zero_offset == 0 ? "stored or symmetric" : "stored, symmetric or v2"));
+  throw Error(
+      fmt::format("{}: expected zero points of 8{}, found {} at row {}, group {}; {} {} "
+                  "decides",
+                  checkpoint_.where(*m.zero_points),
+                  m.lacks_config ? ", since no config states how others are stored"
+                                 : fmt::format(" as the config's {} says", m.symmetry),
+                  read, n, group, options::kZeroPoints,
+                  m.zero_offset == 0 ? "stored or symmetric" : "stored, symmetric or v2"));
 }
 
 // Sources: GPTQModel, utils/model.py, convert_gptq_v2_to_v1_format_module and its inverse, which take 1 from
@@ -306,12 +287,6 @@ void WeightReader::refuse_wrapped_zero_point(const Linear& m, int64_t n, int64_t
       "group {}, that is 16 as AutoGPTQ and vLLM read it and 0 as GPTQModel does, which wrote it; "
       "{} stored, symmetric or v2 decides",
       checkpoint_.where(*m.zero_points), n, group, options::kZeroPoints));
-}
-
-void WeightReader::check_zero_points(const Linear& m) {
-  if (!m.format->integers || !m.zero_points || (m.symmetry.empty() && !m.wraps)) return;
-  constexpr int64_t kRows = 4096;  // a multiple of the rows that share a word
-  for (int64_t n = 0; n < m.n; n += kRows) read_zero_points(m, n, std::min(m.n, n + kRows));
 }
 
 std::vector<float> WeightReader::read_zero_points(const Linear& m, int64_t n0, int64_t n1) {
@@ -344,6 +319,12 @@ std::vector<int32_t> WeightReader::read_group_index(const Linear& m) {
   if (std::all_of(index.begin(), index.end(), [](int32_t g) { return g == -1; })) return {};
   const int64_t groups = scale_columns(m);
   for (size_t k = 0; k < index.size(); ++k) {
+    if (m.is_ordered && index[k] != static_cast<int64_t>(k) / m.scale_cols) {
+      throw Error(
+          fmt::format("{}: expected inputs in order of their groups of {}, as the config states no other, "
+                      "found {} at k {}",
+                      checkpoint_.where(*m.group_index), m.scale_cols, index[k], k));
+    }
     if (index[k] >= 0 && index[k] < groups) continue;
     throw Error(fmt::format("{}: expected groups of 0 to {}, found {} at k {}",
                             checkpoint_.where(*m.group_index), groups - 1, index[k], k));
@@ -382,12 +363,8 @@ void WeightReader::read_integers(const Linear& m, int64_t n0, int64_t n1, std::s
 }
 
 float WeightReader::read_global_scale(const Linear& m, int64_t e) {
-  Problems problems;
-  const float multiplier =
-      twofour::read_global_scale(checkpoint_, checkpoint_.nvfp4_modules()[*m.nvfp4], e, problems).multiplier;
-  problems.refuse();
   bytes_read_ += sizeof(float);
-  return multiplier;
+  return read_multiplier(checkpoint_, m, e);
 }
 
 }  // namespace twofour

@@ -28,11 +28,8 @@ int64_t count_of(int64_t all, int64_t piece) { return all / piece + (all % piece
 std::string blocks_text(std::span<const Block> blocks) {
   std::string text;
   for (const Block& b : blocks) {
-    text += fmt::format("{}[{}, {}]",
-                        text.empty()         ? ""
-                        : b == blocks.back() ? " or "
-                                             : ", ",
-                        b.first, b.second);
+    const char* before = text.empty() ? "" : b == blocks.back() ? " or " : ", ";
+    text += fmt::format("{}[{}, {}]", before, b.first, b.second);
   }
   return text;
 }
@@ -60,25 +57,54 @@ bool LinearShapes::expect_shape(size_t i, DType dtype, const Dims& shape) {
   return (tensor(i).dtype == dtype && tensor(i).shape == shape) || refuse(i, describe(dtype, shape));
 }
 
-bool LinearShapes::read_mxfp4(Linear& m) {
+bool LinearShapes::is_of(const std::string& module, const WeightDialect& d, size_t codes,
+                         size_t scale) const {
+  const WeightFormat format = d.format;
+  if (format == WeightFormat::kMxfp4 || format == WeightFormat::kMxfp6) {
+    const auto bits = integer_of(configured_->group_weights(module), "num_bits");
+    if (bits == 4 || bits == 6) return bits == format->bits;
+  }
+  return fits_scales(d, tensor(codes).shape, tensor(scale).shape);
+}
+
+bool LinearShapes::read_grouped(Linear& m) {
   const Dims& codes = tensor(m.weight).shape;
+  const int64_t group = m.format->group, bytes = m.format->code_bytes(group);
   Dims scales(codes.begin(), codes.end() - 1);
   if (codes.size() == 4) {
-    if (codes[3] != kMxGroup / 2) return refuse(m.weight, "[E, N, K/32, 16]");
+    if (codes[3] != bytes) return refuse(m.weight, fmt::format("[E, N, K/{}, {}]", group, bytes));
     m.e = codes[0];
     m.n = codes[1];
-    m.k = codes[2] * kMxGroup;
+    m.k = codes[2] * group;
   } else {
     const int64_t width = codes.back();
-    if (width % (kMxGroup / 2) != 0) return refuse(m.weight, "K a multiple of 32, two codes a byte");
+    if (width % bytes != 0)
+      return refuse(m.weight,
+                    fmt::format("K a multiple of {}, {}", group,
+                                m.format->sixes ? "four codes in three bytes" : "two codes a byte"));
     m.e = codes.size() == 3 ? codes[0] : 1;
     m.n = codes[codes.size() - 2];
-    m.k = width * 2;
-    scales.push_back(m.k / kMxGroup);
+    m.k = width / bytes * group;
+    scales.push_back(m.k / group);
   }
   m.scale_rows = 1;
-  m.scale_cols = kMxGroup;
-  return expect_shape(*m.scale, tensor(*m.scale).dtype, scales);
+  m.scale_cols = group;
+  return expect_shape(*m.scale, tensor(*m.scale).dtype, scales) &&
+         (!m.format->global_scale || check_global_scale(m));
+}
+
+bool LinearShapes::check_global_scale(const Linear& m) {
+  const auto size = configured_.configured().group_size_of(m.name);
+  if (size && *size != m.scale_cols)
+    return refuse(*m.scale, fmt::format("block scales for {} weights, as the config says", *size));
+  // Inputs of W4A8_NVFP4_FP8 are FP8. Those of NVFP4 would need another reading of the scale.
+  const std::string algorithm = configured_.configured().find(m.name).algorithm;
+  if (m.input_scale && !algorithm.empty() && algorithm != "W4A8_NVFP4_FP8")
+    return refuse(*m.input_scale,
+                  fmt::format("none beside scales for {} weights in {}", m.scale_cols, algorithm));
+  const TensorInfo& global = tensor(*m.global_scale);
+  const bool is_one = global.shape.empty() || global.shape == Dims{1};
+  return (global.dtype == DType::kF32 && is_one) || refuse(*m.global_scale, "F32 [] or [1]");
 }
 
 /// Refuses a stated FP8 format other than E4M3. Codes of other FP8 formats, and integers, look like E4M3 in
@@ -118,22 +144,22 @@ bool LinearShapes::read_fp8_scale(Linear& m) {
     return shape == dims_of(count_of(m.n, b.first), count_of(m.k, b.second));
   };
   std::optional<Block> found;
-  for (const Block& b : stated_.blocks) {
+  const auto own = configured_->block_of(m.name);
+  const std::vector<Block> stated = own ? std::vector{*own} : stated_.blocks;
+  for (const Block& b : stated) {
     if (!fits(b) || (found && cuts_alike(*found, b, m))) continue;
-    if (found)
-      return refuse(*m.scale, fmt::format("blocks of one size, not {}", blocks_text(stated_.blocks)));
+    if (found) return refuse(*m.scale, fmt::format("blocks of one size, not {}", blocks_text(stated)));
     found = b;
   }
   const bool powers = dtype_bits(scale.dtype) == 8;
   if (!found && powers && fits(kMxBlock)) found = kMxBlock;  // MXFP8, even if the config states other blocks
-  const bool states = !stated_.blocks.empty() || !stated_.unread_blocks.empty();
+  const bool states = !stated.empty() || !stated_.unread_blocks.empty();
   if (!found && !states) {
     const auto known = std::find_if(std::begin(kKnownBlocks), std::end(kKnownBlocks), fits);
     if (known != std::end(kKnownBlocks)) found = *known;
   }
   if (found) return shared_by(found->first, found->second);
-  const std::string sizes = !stated_.blocks.empty()
-                                ? blocks_text(stated_.blocks) + ", which the config states"
+  const std::string sizes = !stated.empty() ? blocks_text(stated) + ", which the config states"
                             : states ? fmt::format("{}, which the config states", stated_.unread_blocks[0])
                                      : blocks_text(kKnownBlocks);
   return refuse(*m.scale, fmt::format("one scale, {} or those of blocks of {}", dims_of(m.n, 1), sizes));
@@ -145,6 +171,8 @@ bool LinearShapes::read_int4(Linear& m) {
   const bool packed = tensor(m.weight).name.ends_with("_packed");
   if (!(packed ? read_packed(m) : read_gptq_or_awq(m))) return false;
   if (m.zero_points) read_zero_points(m);
+  m.is_ordered = m.group_index && m.packing != Int4Packing::kAwq && !stated_.method.empty() &&
+                 !configured_->allows_order(m.name);
   return !m.group_index || expect_shape(*m.group_index, DType::kI32, {m.k});
 }
 
@@ -152,6 +180,7 @@ void LinearShapes::read_zero_points(Linear& m) {
   switch (c_.zero_points()) {
     case ZeroPoints::kAsStated:
       m.wraps = stated_.by_gptqmodel && m.zero_offset == 1;
+      m.lacks_config = m.packing == Int4Packing::kGptq && stated_.method.empty() && stated_.bits.empty();
       m.symmetry = configured_->symmetry_of(m.name);
       for (const auto& [file, beside] : configured_beside_) {
         const std::string_view configured = beside->symmetry_of(m.name);
@@ -234,9 +263,8 @@ bool LinearShapes::read_packed(Linear& m) {
   const Dims& scale = tensor(*m.scale).shape;
   if (scale.size() != 2 || scale[0] != m.n || scale[1] == 0)
     return refuse(*m.scale, fmt::format("[{}, K/group]", m.n));
-  if (m.zero_points && !expect_shape(*m.zero_points, DType::kI32, {count_of(m.n, kInt4Pack), scale[1]})) {
+  if (m.zero_points && !expect_shape(*m.zero_points, DType::kI32, {count_of(m.n, kInt4Pack), scale[1]}))
     return false;
-  }
   return read_group_size(m, scale[1]);
 }
 
@@ -247,24 +275,20 @@ void LinearShapes::read_side() {
   for (SideConfig& side : read_side_configs(c_.path())) {
     StatedStorage beside = stated_storage(side.value);
     const bool is_its = stated_.method.empty() || stated_.method == beside.method;
-    for (const ConfigTerm& term : find_odd_types(side.file, "", side.value)) {
+    for (const ConfigTerm& term : find_odd_types(side.file, "", side.value))
       if (is_its) problems_.add(text_of(c_, term));
-    }
     if (stated_.method.empty()) stated_.method = beside.method;
-    if (stated_.method != beside.method) {
-      continue;  // from another run
-    } else {
-      stated_.has_order = stated_.has_order || beside.has_order;
-      stated_.by_gptqmodel = stated_.by_gptqmodel || beside.by_gptqmodel;
-      if (stated_.format.empty()) stated_.format = beside.format;
-      if (stated_.other_format.empty()) stated_.other_format = beside.other_format;
-      if (stated_.bits.empty()) stated_.bits = std::move(beside.bits);
-      if (stated_.group_sizes.empty()) stated_.group_sizes = std::move(beside.group_sizes);
-      if (stated_.method == "gptq" && !beside.format.empty() && stated_.format != beside.format) {
-        side_ = fmt::format(
-            "{}: checkpoint_format: expected {} as config.json says, found {}; zero points depend on it",
-            (c_.path() / side.file).string(), stated_.format, beside.format);
-      }
+    if (stated_.method != beside.method) continue;  // from another run
+    stated_.has_order = stated_.has_order || beside.has_order;
+    stated_.by_gptqmodel = stated_.by_gptqmodel || beside.by_gptqmodel;
+    if (stated_.format.empty()) stated_.format = beside.format;
+    if (stated_.other_format.empty()) stated_.other_format = beside.other_format;
+    if (stated_.bits.empty()) stated_.bits = std::move(beside.bits);
+    if (stated_.group_sizes.empty()) stated_.group_sizes = std::move(beside.group_sizes);
+    if (stated_.method == "gptq" && !beside.format.empty() && stated_.format != beside.format) {
+      side_ = fmt::format(
+          "{}: checkpoint_format: expected {} as config.json says, found {}; zero points depend on it",
+          (c_.path() / side.file).string(), stated_.format, beside.format);
     }
     configured_beside_.emplace_back(side.file, SourceGroups(std::move(side.value)));
   }
@@ -350,7 +374,9 @@ bool LinearShapes::read_gptq_or_awq(Linear& m) {
 }
 
 bool LinearShapes::read_group_size(Linear& m, int64_t groups) {
-  const Json& own = exception_of(m, "group_size");
+  const Json& exception = exception_of(m, "group_size");
+  const Json& own =
+      exception.is_null() ? member(configured_->group_weights(m.name), "group_size") : exception;
   const std::vector<int64_t> sizes =
       own.is_number_integer() ? std::vector{own.get<int64_t>()} : stated_.group_sizes;
   const auto is_stated = [&](int64_t size) {
@@ -361,27 +387,14 @@ bool LinearShapes::read_group_size(Linear& m, int64_t groups) {
   const auto stated = std::find_if(sizes.begin(), sizes.end(), fits);
   m.scale_cols = equal;
   if (stated != sizes.end() && !is_stated(equal)) m.scale_cols = *stated;
+  for (const int64_t usual : {32, 64, 128}) {
+    if (!sizes.empty() || m.group_index || equal == 0 || groups == 1 || usual == equal || !fits(usual))
+      continue;
+    return refuse(*m.scale, fmt::format("a config that states the group size, {} or another", usual));
+  }
   if (m.scale_cols == 0 && m.group_index) m.scale_cols = count_of(m.k, groups);
   return m.scale_cols > 0 ||
          refuse(*m.scale, fmt::format("scales of groups that divide K = {} or that the config states", m.k));
-}
-
-std::string wide_linear(const TensorInfo& t) {
-  const auto name = t.dtype == DType::kF64 ? weight_name(t) : std::nullopt;
-  if (!name || t.shape.size() < 2 || !(name->is_stack || is_linear_name(name->linear))) return "";
-  return fmt::format("expected weights in BF16, F16 or F32, found {}: cast them first", describe(t));
-}
-
-std::string scale_beside_floats(std::span<const TensorInfo> tensors, size_t weight, const std::string& linear,
-                                bool is_stack) {
-  for (const ModulePart& part : module_parts()) {
-    if (part.kind != PartKind::kScale) continue;
-    const std::string scale = fmt::format("{}{}{}", linear, is_stack ? '_' : '.', part.name);
-    if (!find_tensor(tensors, scale)) continue;
-    return fmt::format("expected F8_E4M3 because of {} beside it, found {}", scale,
-                       describe(tensors[weight]));
-  }
-  return "";
 }
 
 }  // namespace twofour

@@ -17,8 +17,12 @@ class LinearShapes {
  public:
   LinearShapes(const Checkpoint& checkpoint, Problems& problems);
 
-  /// Reads the shapes of MXFP4 codes [N, K/2], [E, N, K/2] or [E, N, K/32, 16], and of their scales.
-  bool read_mxfp4(Linear& module);
+  /// True if codes and scales, whose names and types fit `dialect`, are of its format. The config decides or,
+  /// if it states no width, the shapes.
+  bool is_of(const std::string& module, const WeightDialect& dialect, size_t codes, size_t scale) const;
+  /// Reads the shapes of codes of MXFP4, MXFP6 or NVFP4 with scales for 32, [N, bytes of K], [E, N, K/2] or
+  /// [E, N, K/32, 16], and of their scales.
+  bool read_grouped(Linear& module);
   /// Reads the shape of the scales of a module with known E, N and K. There may be one scale, one for each
   /// row, or one for each block: [N/b, K/b] or [N/b, 1, K/b, 1], with b the block's size along N or K. The
   /// configuration states the block size. If it states none, a size that known checkpoints have must fit.
@@ -26,6 +30,11 @@ class LinearShapes {
   /// Reads the shapes of four-bit codes, zero points and the order of groups in compressed-tensors, AWQ and
   /// GPTQ.
   bool read_int4(Linear& module);
+  /// Returns how the config contradicts a module's format: "config.json: KEY: expected X as M has, found Y".
+  std::string contradiction_of(const Linear& module) {
+    const std::string found = configured_->contradiction_of(module.name, module.format);
+    return found.empty() ? found : quantization_place(c_, found) + " (" + c_.where(module.weight) + ")";
+  }
 
  private:
   const TensorInfo& tensor(size_t i) const { return c_.tensors()[i]; }
@@ -45,6 +54,7 @@ class LinearShapes {
   /// True if the module's group in a compressed-tensors config agrees with the stored tensors.
   bool check_group(const Linear& module);
   bool check_fp8_words(const Linear& module);
+  bool check_global_scale(const Linear& module);
 
   const Checkpoint& c_;
   Problems& problems_;

@@ -3,6 +3,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "formats/naming.h"
@@ -35,7 +36,8 @@ struct Linear {
   /// embedding share one scale.
   bool is_table = false;
   /// The block of weights that share a scale, in rows and columns. FP8 has {n, k}, {1, k} or a block size,
-  /// MXFP8 and MXFP4 have {1, 32}, NVFP4 has {1, 16}, INT4 without a group_index has {1, group}.
+  /// MXFP8, MXFP6 and MXFP4 have {1, 32}, NVFP4 has {1, 16} or {1, 32}, INT4 without a group_index has {1,
+  /// group}.
   int64_t scale_rows = 0, scale_cols = 0;
   Int4Packing packing{};             ///< INT4 only
   int zero_offset = 0;               ///< INT4 only: added to stored zero points
@@ -44,6 +46,13 @@ struct Linear {
   /// INT4 only: the config's setting that makes all zero points 8, "sym: true". Other stored ones are
   /// refused. Empty: no such setting.
   std::string symmetry{};
+  /// The config's setting by which these codes are of another format; readers of values refuse it. Empty: no
+  /// setting does.
+  std::string contradiction{};
+  bool lacks_config =
+      false;  ///< GPTQ only: nothing states how zero points are stored; others than 8 are refused
+  /// INT4 only: the config says that inputs are in order of their groups; a group_index must agree.
+  bool is_ordered = false;
   /// The order of the rows in a stack of gate and up. WeightReader returns the rows as they are stored.
   GateUpRows rows = GateUpRows::kHalves;
   std::optional<size_t> nvfp4{};  ///< position in Checkpoint::nvfp4_modules()
@@ -64,6 +73,13 @@ std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint, Problems& 
                                         std::span<const WeightDialect> dialects = weight_dialects());
 std::vector<Linear> find_weight_modules(const Checkpoint& checkpoint);
 
+/// Returns the formats of a checkpoint's codes other than NVFP4, read or not, for messages: "8 linears in FP8
+/// (the first model.layers.0.mlp.down_proj)"; "none among 26 tensors": there are none.
+std::string other_formats_text(const Checkpoint& checkpoint);
+/// Returns the NVFP4 modules whose codes the config calls another format, as the tensor with the codes and
+/// Linear::contradiction. None in a view.
+std::vector<std::pair<size_t, std::string>> find_nvfp4_contradictions(const Checkpoint& checkpoint);
+
 /// True if an FP8 module is MXFP8: each 32 weights along K share a scale of one byte, which is a power of
 /// two. If K is 32, each row has one scale, [N, 1] or [N].
 bool is_mxfp8(const Checkpoint& checkpoint, const Linear& module);
@@ -78,6 +94,10 @@ struct SourceScale {
 /// it makes a weight infinite in BF16.
 SourceScale read_global_scale(const Checkpoint& checkpoint, const Nvfp4Linear& module, int64_t expert,
                               Problems& problems);
+
+/// Reads the global scale of one expert of a module in a format with one, as a multiplier. Throws Error as
+/// read_global_scale() adds problems.
+float read_multiplier(const Checkpoint& checkpoint, const Linear& module, int64_t expert);
 
 /// The stored bytes of some rows of one expert: values or codes, and the scales of their blocks. With AWQ's
 /// packing of INT4, the words also hold codes of other rows.
@@ -102,6 +122,9 @@ class WeightReader {
   /// Throws Error if stored zero points of INT4 contradict the config, or if loaders disagree about their
   /// meaning. read_rows() checks the zero points of its rows in the same way.
   void check_zero_points(const Linear& module);
+  /// Throws Error if the config contradicts the module: its format, the order of its groups, or zero points
+  /// as in check_zero_points().
+  void check_settings(const Linear& module);
   /// The stored bytes of the rows that the last read_rows() read.
   StoredRows last_stored() const { return {weights_, scales_}; }
   uint64_t bytes_read() const { return bytes_read_; }
@@ -122,7 +145,7 @@ class WeightReader {
   void read_scales(const Linear& module, int64_t e, int64_t n0, int64_t n1);
   float read_global_scale(const Linear& module, int64_t e);
   void read_tiles(const Linear& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
-  void read_pairs(const Linear& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
+  void read_grouped(const Linear& module, int64_t e, int64_t n0, int64_t n1, std::span<float> out);
   /// The number of blocks along K that have a scale of their own.
   int64_t scale_columns(const Linear& module) const;
   /// Reads the scales of rows [n0, n1) as float32. Throws Error on an invalid scale.

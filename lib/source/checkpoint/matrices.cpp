@@ -3,10 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
+#include "formats/error.h"
+#include "formats/module_parts.h"
+#include "lib/base/io/file.h"
+#include "lib/base/names/weight_names.h"
 #include "lib/source/checkpoint/config_terms.h"
+#include "lib/source/checkpoint/linear_shapes.h"
 
 namespace twofour {
 namespace {
@@ -32,6 +38,19 @@ Matrices::Matrices(const Checkpoint& checkpoint, Findings& findings) : checkpoin
     findings.push_back({Severity::kWarning, "not-compared", checkpoint.path().string(), std::move(why)});
   };
   odd_ = problems.lines();
+  WeightReader reader(checkpoint);
+  std::erase_if(modules_, [&](const Linear& m) {
+    if (m.contradiction.empty() && !m.lacks_config) return false;
+    try {
+      reader.check_settings(m);
+      return false;
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error& e) {
+      odd_.push_back(e.what());
+      return true;
+    }
+  });
   for (const std::string& line : odd_) leave_out(line);
   std::set<std::string> scopes;  // each scope is checked once
   for (WeightTerm& term : find_weight_terms(access_to(checkpoint))) {
@@ -138,6 +157,61 @@ void read_stored_rows(WeightReader& reader, const Linear& m, const StoredMatrix&
   for (int64_t n = 0; n < n1 - n0; ++n) {
     std::copy_n(rows.begin() + n * s.step * m.k, m.k, out.begin() + n * m.k);
   }
+}
+
+std::string other_formats_text(const Checkpoint& c) {
+  struct Found {
+    size_t count = 0;
+    std::string first;
+  };
+  std::map<std::string, Found> formats;
+  const auto add = [&](const char* format, const std::string& module) {
+    Found& found = formats[format];
+    if (found.count++ == 0) found.first = module;
+  };
+  Problems problems;
+  for (const Linear& m : find_weight_modules(c, problems)) {
+    if (m.format->coded && !m.nvfp4) add(m.format->name, m.name);
+  }
+  for (const UnreadCodes& codes : find_unread_codes(c.tensors())) add(codes.format, codes.module);
+  if (formats.empty()) return fmt::format("none among {} tensors", c.tensors().size());
+  std::string text;
+  for (const auto& [format, found] : formats) {
+    text += fmt::format("{}{} linear{} in {} (the first {})", text.empty() ? "" : ", ", found.count,
+                        found.count == 1 ? "" : "s", format, found.first);
+  }
+  return text;
+}
+
+std::vector<std::pair<size_t, std::string>> find_nvfp4_contradictions(const Checkpoint& c) {
+  std::vector<std::pair<size_t, std::string>> found;
+  if (c.is_view()) return found;
+  Problems none;
+  LinearShapes shapes(c, none);
+  for (const Nvfp4Linear& m : c.nvfp4_modules()) {
+    std::string problem =
+        shapes.contradiction_of({.name = m.name, .format = WeightFormat::kNvfp4, .weight = m.codes});
+    if (!problem.empty()) found.emplace_back(m.codes, std::move(problem));
+  }
+  return found;
+}
+
+std::string wide_linear(const TensorInfo& t) {
+  const auto name = t.dtype == DType::kF64 ? weight_name(t) : std::nullopt;
+  if (!name || t.shape.size() < 2 || !(name->is_stack || is_linear_name(name->linear))) return "";
+  return fmt::format("expected weights in BF16, F16 or F32, found {}: cast them first", describe(t));
+}
+
+std::string scale_beside_floats(std::span<const TensorInfo> tensors, size_t weight, const std::string& linear,
+                                bool is_stack) {
+  for (const ModulePart& part : module_parts()) {
+    if (part.kind != PartKind::kScale) continue;
+    const std::string scale = fmt::format("{}{}{}", linear, is_stack ? '_' : '.', part.name);
+    if (!find_tensor(tensors, scale)) continue;
+    return fmt::format("expected F8_E4M3 because of {} beside it, found {}", scale,
+                       describe(tensors[weight]));
+  }
+  return "";
 }
 
 }  // namespace twofour

@@ -216,6 +216,9 @@ bool is_fp8_kv_cache(const Json& entry, const Json& hf_quant) {
   const Json& named = member(member(hf_quant, "quantization"), "kv_cache_quant_algo");
   const Json& algo = named.is_null() ? member(entry, "kv_cache_scheme") : named;
   if (algo.is_null()) return false;
+  if (const std::string strategy = text_of(algo, "strategy"); !strategy.empty() && strategy != "tensor")
+    throw Error(fmt::format("kv_cache_scheme.strategy: expected tensor, which both dialects have, found {}",
+                            json_quote_short(strategy)));
   if (algo == "FP8" || (member(algo, "num_bits") == 8 && member(algo, "type") == "float")) return true;
   throw Error(fmt::format("kv_cache_quant_algo: expected FP8 or none, which both dialects have, found {}",
                           quoted_setting(algo)));

@@ -26,10 +26,8 @@ namespace {
 bool is_decoded(const TensorInfo& weight, const TensorInfo& own, const PartName& name) {
   const ModulePart& term = *name.part;
   if (!term.decoder || own.name.size() != name.module.size() + 1 + term.name.size()) return false;
-  if ((*term.decoder)->global_scale) {
-    const bool one = own.shape.empty() || own.shape == std::vector<int64_t>{1};
-    return weight.dtype == DType::kU8 && one;
-  }
+  if ((*term.decoder)->global_scale)
+    return weight.dtype == DType::kU8 && (own.shape.empty() || own.shape == std::vector<int64_t>{1});
   return (*term.decoder)->integers && weight.dtype == DType::kI32 && own.name[name.module.size()] == '.' &&
          weight.name.ends_with(term.codes);
 }
@@ -69,8 +67,10 @@ std::vector<std::string_view> scales_of(const TensorAccess& access, const Weight
   for (const WeightDialect& d : weight_dialects()) {
     if (d.scale == nullptr || d.weight != codes.suffix || !d.weight_types.has(type)) continue;
     const auto scale = find(d.scale);
-    if (scale && d.scale_types.has(access.tensors[*scale].dtype))
-      return {std::string_view(d.scale).substr(1)};
+    if (!scale || !d.scale_types.has(access.tensors[*scale].dtype)) continue;
+    std::vector<std::string_view> scales{std::string_view(d.scale).substr(1)};
+    if (d.global_scale != nullptr) scales.push_back(std::string_view(d.global_scale).substr(1));
+    return scales;
   }
   return {};
 }
@@ -367,14 +367,17 @@ void refuse_changed_weights(const Checkpoint& c, const std::function<bool(size_t
                             std::span<const Linear> linears, Problems& problems) {
   WeightReader reader(c);
   for (const Linear& m : linears) {
-    if (!is_read(m.weight)) continue;
+    if (!is_read(m.weight) || m.nvfp4) continue;
     try {
-      reader.check_zero_points(m);
+      reader.check_settings(m);
     } catch (const ReadError&) {
       throw;
     } catch (const Error& e) {
       problems.add(e.what());
     }
+  }
+  for (const auto& [codes, problem] : find_nvfp4_contradictions(c)) {
+    if (is_read(codes)) problems.add(problem);
   }
   for (const std::string& problem : find_odd_settings(c.config_of_values()))
     problems.add("{}: {}", (c.path() / "config.json").string(), problem);

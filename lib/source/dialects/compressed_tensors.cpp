@@ -91,14 +91,16 @@ Json mx_group(int bits, const char* format) {
   Json activations = weights;
   activations["dynamic"] = true;
   activations["observer"] = nullptr;
-  // Loaders of experts accept MXFP4 only as a format of weights alone.
-  if (bits == 4) activations = nullptr;
+  // Loaders of experts accept MXFP4 only as a format of weights alone, and MXFP6 has no activations of 6
+  // bits.
+  if (bits < 8) activations = nullptr;
   return group_of(format, weights, activations);
 }
 
 Json entry_of(const Scheme& s) {
-  if (s.format->global_scale) return nvfp4_group(!s.has_input_scale);
-  if (s.format->pairs) return mx_group(4, "mxfp4-pack-quantized");
+  if (s.format == WeightFormat::kNvfp4) return nvfp4_group(!s.has_input_scale);
+  if (s.format->in_groups())
+    return s.format->global_scale ? nullptr : mx_group(s.format->bits, s.format->packed_as);
   if (s.is_mxfp8()) return mx_group(8, "mxfp8-quantized");
   if (!s.format->tiles) return nullptr;
   if (s.granularity == kBlock && !s.is_block(128, 128) && !s.is_block(32, 32) && !s.is_block(1, 128))
@@ -117,7 +119,7 @@ ConfigEntries config_of(const QuantizedConfig& c, const Scheme& s) {
 }
 
 std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
-  if (s.format->group == kMxGroup)
+  if (s.format == WeightFormat::kMxfp4 || s.format == WeightFormat::kMxfp6)
     return Spelling{".weight_packed", DType::kU8, ".weight_scale", DType::kU8, {n, k / kMxGroup}};
   if (entry_of(s).is_null() || !s.format->tiles) return std::nullopt;
   Spelling spelling{".weight", DType::kF8E4M3, ".weight_scale", std::nullopt};

@@ -109,7 +109,8 @@ bool is_fp8_blocks(const Scheme& configured) {
 }
 
 Scheme as_configured(const Scheme& s) {
-  if (s.format->number != nullptr) return schemes::kOther;
+  const bool is_unpromised = s.format == WeightFormat::kMxfp6 || s.format == WeightFormat::kNvfp4Bs32;
+  if (s.format->number != nullptr || is_unpromised) return schemes::kOther;
   if (s.is_mxfp8()) return schemes::kMxfp8;
   Scheme configured{.format = s.format, .has_input_scale = s.format->global_scale && s.has_input_scale};
   if (!s.format->tiles) return configured;

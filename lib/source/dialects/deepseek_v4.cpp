@@ -25,14 +25,14 @@ bool is_block(const Scheme& s) {
 }
 
 Json entry_of(const Scheme& s) {
-  if (s.format->global_scale) return {{"quant_algo", "NVFP4"}, {"group_size", kGroup}};
-  if (s.format->pairs) return {{"quant_algo", "MXFP4"}};
+  if (s.format == WeightFormat::kNvfp4) return {{"quant_algo", "NVFP4"}, {"group_size", kGroup}};
+  if (s.format == WeightFormat::kMxfp4) return {{"quant_algo", "MXFP4"}};
   if (is_block(s)) return {{"quant_algo", "FP8"}, {"block", s.rows}, {"e8m0", s.scale_type != DType::kF32}};
   return nullptr;
 }
 
 std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
-  if (s.format->group == kMxGroup)
+  if (s.format == WeightFormat::kMxfp4)
     return Spelling{".weight", DType::kI8, ".scale", DType::kF8E8M0, {n, k / kMxGroup}};
   if (!is_block(s)) return std::nullopt;
   // In the Base models, the scales of experts are F32.
@@ -125,7 +125,7 @@ Json settings_of(const WrittenModel& model) {
 std::optional<DType> fp8_scale_type(std::span<const Scheme> experts) {
   std::optional<DType> type;
   for (const Scheme& s : experts) {
-    if (s.format->pairs) return DType::kF8E8M0;
+    if (s.format == WeightFormat::kMxfp4 || s.format == WeightFormat::kNvfp4) return DType::kF8E8M0;
     if (!s.format->tiles) continue;
     type = s.scale_type == DType::kF32 ? DType::kF32 : DType::kF8E8M0;
   }

@@ -68,7 +68,7 @@ Scheme of_experts(Scheme s) {
 /// Returns the entry of a scheme in the map of quantized modules.
 Json entry_of(const Scheme& s) {
   if (s.format->global_scale)
-    return {{"quant_algo", s.has_input_scale ? "NVFP4" : "W4A16_NVFP4"}, {"group_size", kGroup}};
+    return {{"quant_algo", s.has_input_scale ? "NVFP4" : "W4A16_NVFP4"}, {"group_size", s.format->group}};
   if (s.format->pairs) return {{"quant_algo", "W4A8_MXFP4_FP8"}, {"group_size", kMxGroup}};
   if (s.is_mxfp8()) return {{"quant_algo", "MXFP8"}, {"group_size", kMxGroup}};
   if (!s.format->tiles) return nullptr;
@@ -97,7 +97,7 @@ std::vector<int64_t> scale_shape(int64_t n, int64_t k, Granularity granularity) 
 }
 
 std::optional<Spelling> spelling_of(const Scheme& s, int64_t n, int64_t k) {
-  if (s.format->group == kMxGroup)
+  if (s.format == WeightFormat::kMxfp4)
     return Spelling{".weight", DType::kU8, ".weight_scale", DType::kU8, {n, k / kMxGroup}};
   if (entry_of(s).is_null() || !s.format->tiles) return std::nullopt;
   Spelling spelling{".weight", DType::kF8E4M3, ".weight_scale", DType::kF32};

@@ -32,9 +32,10 @@ class ShapeReader {
     m_.positions =
         s_.has("max_position_embeddings") ? s_.count("max_position_embeddings") : traits_.positions;
     m_.epsilon = s_.positive("rms_norm_eps", traits_.epsilon);
-    m_.is_tied = s_.sizes().number("tie_word_embeddings").value_or(0) != 0;
-    s_.yes("tie_word_embeddings", false);
+    m_.is_tied = s_.has_tied_head();
+    m_.norms_add_one = s_.sizes().family().norms_add_one;
     read_gate();
+    read_mixers();
     read_attention();
     read_windows();
     read_feed_forward();
@@ -58,11 +59,55 @@ class ShapeReader {
     }
   }
 
+  void read_mixers() {
+    const LayerClasses& classes = s_.sizes().family().mixer;
+    m_.mixers.assign(static_cast<size_t>(m_.layers), Mixer::kAttention);
+    if (classes.of == nullptr) return;
+    const Json* types = s_.sizes().stated("layer_types");
+    const std::string expected =
+        fmt::format("linear_attention or full_attention for each of {} layers", m_.layers);
+    if (types != nullptr && (!types->is_array() || static_cast<int64_t>(types->size()) != m_.layers))
+      s_.refuse("layer_types", expected);
+    if (types == nullptr && s_.has("full_attention_interval")) s_.count("full_attention_interval");
+    for (int64_t layer = 0; layer < m_.layers; ++layer) {
+      const std::string_view configured = s_.sizes().text("layer_types", layer),
+                             kind = s_.sizes().mixer(layer);
+      const bool is_known = kind == "linear_attention" || kind == "full_attention";
+      // A window, or an index of tokens, would make it another layer.
+      if (!is_known || (types != nullptr && configured != kind && configured != "attention"))
+        s_.refuse("layer_types", expected);
+      if (kind == "linear_attention") m_.mixers[static_cast<size_t>(layer)] = Mixer::kDelta;
+    }
+    const auto delta = std::find(m_.mixers.begin(), m_.mixers.end(), Mixer::kDelta);
+    if (delta != m_.mixers.end()) read_delta(delta - m_.mixers.begin());
+  }
+  void read_delta(int64_t layer) {
+    DeltaShape& d = m_.delta;
+    d.key_heads = count("linear_num_key_heads", kMostHeadSize);
+    d.value_heads = count("linear_num_value_heads", kMostHeadSize);
+    d.key_size = count("linear_key_head_dim", kMostHeadSize);
+    d.value_size = count("linear_value_head_dim", kMostHeadSize);
+    d.kernel = count("linear_conv_kernel_dim", kMostHeadSize);
+    if (d.value_heads % d.key_heads != 0)
+      s_.refuse("linear_num_value_heads", fmt::format("a multiple of the {} key heads", d.key_heads));
+    d.by_key_head = find_parameter(s_.sizes(), "model.layers.#.linear_attn.in_proj_qkvz", layer).has_value();
+    // Structures grow with these products.
+    if (d.channels() > kMostSize || d.window() > kMostSize || d.recurrent() > kMostSize)
+      s_.refuse("linear_num_value_heads",
+                fmt::format("heads whose states have at most {} numbers", kMostSize));
+  }
+  /// The first layer with attention; -1: there is none.
+  int64_t attention_layer() const {
+    const auto found = std::find(m_.mixers.begin(), m_.mixers.end(), Mixer::kAttention);
+    return found == m_.mixers.end() ? -1 : found - m_.mixers.begin();
+  }
+
   void read_attention() {
     AttentionShape& a = m_.attention;
+    const int64_t layer = attention_layer();
     a.heads = count("num_attention_heads", kMostHeadSize);
     int64_t rotated = 0;
-    if (find_parameter(s_.sizes(), "model.layers.#.self_attn.kv_b_proj", 0)) {
+    if (find_parameter(s_.sizes(), "model.layers.#.self_attn.kv_b_proj", layer)) {
       a.kv_heads = a.heads;
       a.kv_rank = count("kv_lora_rank");
       a.q_rank = s_.sizes().number("q_lora_rank").value_or(0);
@@ -77,9 +122,11 @@ class ShapeReader {
     if (a.heads % a.kv_heads != 0)
       s_.refuse("num_key_value_heads", fmt::format("a divisor of the {} heads", a.heads));
     a.scale = 1.0 / std::sqrt(static_cast<double>(a.head_size));
-    if (const auto norm = find_parameter(s_.sizes(), "model.layers.#.self_attn.q_norm", 0))
+    if (const auto norm = find_parameter(s_.sizes(), "model.layers.#.self_attn.q_norm", layer))
       a.norm = norm->n == a.head_size ? HeadNorm::kEach : HeadNorm::kAll;
-    a.has_sinks = find_parameter(s_.sizes(), "model.layers.#.self_attn.sinks", 0).has_value();
+    a.has_sinks = find_parameter(s_.sizes(), "model.layers.#.self_attn.sinks", layer).has_value();
+    const auto queries = find_parameter(s_.sizes(), "model.layers.#.self_attn.q_proj", layer);
+    a.has_gate = queries && a.kv_rank == 0 && queries->n == 2 * a.heads * a.head_size;
     a.clip = s_.positive("clip_qkv", 0);
     if (a.clip > 0 && m_.family != "olmoe") s_.refuse("clip_qkv", fmt::format("none for {}", m_.family));
     read_rope(s_, traits_, rotated, m_.positions, a);

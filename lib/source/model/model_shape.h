@@ -28,7 +28,32 @@ struct AttentionShape {
   double scale = 0;          ///< factor of the products q k
   HeadNorm norm = HeadNorm::kNone;
   bool has_sinks = false;
-  double clip = 0;  ///< limit to which queries, keys and values are clamped; 0 if none
+  /// True if the projection of queries has a gate behind each head's query. The outputs of the head are
+  /// multiplied by the gate's sigmoid.
+  bool has_gate = false;
+  double clip = 0;  ///< limit to which queries, keys and values are clamped; 0: none
+};
+
+/// What mixes the tokens of a layer.
+enum class Mixer {
+  kAttention,
+  kDelta,  ///< linear attention by the gated delta rule, as kernels/attention/delta_rule.h defines it
+};
+
+/// The linear attention of a layer. Each key head serves value_heads / key_heads value heads.
+struct DeltaShape {
+  int64_t key_heads = 0, value_heads = 0;
+  int64_t key_size = 0, value_size = 0;
+  int64_t kernel = 0;        ///< tokens that the convolution sees, its own included
+  bool by_key_head = false;  ///< true if two projections have their rows in blocks, one for each key head
+  int64_t keys() const { return key_heads * key_size; }
+  int64_t values() const { return value_heads * value_size; }
+  /// Channels of the convolution: queries, keys and values.
+  int64_t channels() const { return 2 * keys() + values(); }
+  /// Numbers of the state of a sequence: the last inputs of the convolution, and a matrix for each value
+  /// head.
+  int64_t window() const { return (kernel - 1) * channels(); }
+  int64_t recurrent() const { return value_heads * key_size * value_size; }
 };
 
 /// The gate function of an MLP: gate * sigmoid(slope * gate) * (up + offset). `limit` clamps gate and up
@@ -45,7 +70,9 @@ struct ModelShape {
   int64_t positions = 0;  ///< number of positions that the model was trained for
   double epsilon = 0;     ///< epsilon of norms
   AttentionShape attention;
-  std::vector<int64_t> windows;  ///< for each layer, the number of keys that a query sees; 0 for all
+  DeltaShape delta;
+  std::vector<Mixer> mixers;     ///< for each layer
+  std::vector<int64_t> windows;  ///< for each layer, the number of keys that a query sees; 0: all
   std::vector<bool> sparse;      ///< for each layer, true if it has routed experts
   int64_t width = 0;             ///< width of dense MLPs
   int64_t experts = 0, top_k = 0, expert_width = 0;
@@ -53,7 +80,8 @@ struct ModelShape {
   bool has_shared_gate = false;
   RouterRule router;
   GateShape gate;
-  bool is_tied = false;  ///< true if the head is the embedding
+  bool norms_add_one = false;  ///< true if norms multiply by 1 + w, except those of linear attention
+  bool is_tied = false;        ///< true if the head is the embedding
 };
 
 class Settings;

@@ -10,8 +10,8 @@
 
 namespace twofour {
 
-Settings::Settings(const FamilyShapes& family, const Json& config, std::string where)
-    : config_(&config), sizes_(family, config), where_(std::move(where)) {}
+Settings::Settings(const FamilyShapes& family, const Json& config, std::string where, const Json* whole)
+    : config_(&config), whole_(whole), sizes_(family, config, whole), where_(std::move(where)) {}
 
 const Json* Settings::find(std::string_view key) const { return sizes_.stated(key); }
 
@@ -53,6 +53,14 @@ std::string Settings::text(std::string_view key) const {
   if (value == nullptr) return {};
   if (!value->is_string()) refuse(key, "text");
   return value->get<std::string>();
+}
+
+bool Settings::has_tied_head() const {
+  const char* kKey = "tie_word_embeddings";
+  const bool configured = yes(kKey, sizes_.number(kKey).value_or(0) != 0);
+  if (whole_ == nullptr || !whole_->is_object()) return configured;
+  const auto at = whole_->find(kKey);
+  return at != whole_->end() && at->is_boolean() ? at->get<bool>() : configured;
 }
 
 Settings Settings::below(std::string_view key) const {

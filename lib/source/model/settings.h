@@ -11,8 +11,9 @@ namespace twofour {
 /// The settings of a config.json. Each is checked as it is read. Functions throw Error on impossible values.
 class Settings {
  public:
-  /// `family` and `config` must outlive this object. `where` names the file in messages.
-  Settings(const FamilyShapes& family, const Json& config, std::string where);
+  /// `family`, `config` and `whole` must outlive this object. `where` names the file in messages. `whole` is
+  /// the config that nests `config` and has the keys that it lacks, or nullptr.
+  Settings(const FamilyShapes& family, const Json& config, std::string where, const Json* whole = nullptr);
 
   const FamilySizes& sizes() const { return sizes_; }
   const Json& config() const { return *config_; }
@@ -32,13 +33,15 @@ class Settings {
   /// key: "rope_scaling.".
   [[noreturn]] void refuse(std::string_view key, const std::string& expected) const;
 
+  /// True if the head is the embedding. A config that nests another one decides, as in transformers.
+  bool has_tied_head() const;
   /// Returns the settings of a nested object.
   Settings below(std::string_view key) const;
 
  private:
   const Json* find(std::string_view key) const;
 
-  const Json* config_;
+  const Json *config_, *whole_;
   FamilySizes sizes_;
   std::string where_;
 };

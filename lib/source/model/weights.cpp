@@ -22,20 +22,20 @@ int64_t strip_rows(const Linear& module, const ModelMatrix& w) {
   return std::clamp<int64_t>((int64_t{64} << 10) / w.k / 16 * 16, 16, 1024);
 }
 
-/// Returns the number after "model.layers.". -1 if there is none.
-int64_t layer_of(std::string_view name) {
-  constexpr std::string_view kLayers = "model.layers.";
-  if (!name.starts_with(kLayers)) return -1;
+/// Returns the number after `layers`, as in "model.layers.3". -1 if there is none.
+int64_t layer_of(std::string_view name, std::string_view layers) {
+  if (!name.starts_with(layers)) return -1;
   int64_t layer = -1;
-  std::from_chars(name.data() + kLayers.size(), name.data() + name.size(), layer);
+  std::from_chars(name.data() + layers.size(), name.data() + name.size(), layer);
   return layer;
 }
 
-/// Throws Error if layers beyond the first `layers` are stored that are no drafts.
-void refuse_more_layers(const Checkpoint& checkpoint, int64_t layers) {
+/// Throws Error if layers beyond the first `layers` are stored that are not drafts. Names of layers begin
+/// with `below`.
+void refuse_more_layers(const Checkpoint& checkpoint, std::string_view below, int64_t layers) {
   std::set<int64_t> beyond, drafts;
   for (const TensorInfo& t : checkpoint.tensors()) {
-    const int64_t layer = layer_of(t.name);
+    const int64_t layer = layer_of(t.name, below);
     if (layer < layers) continue;
     beyond.insert(layer);
     for (const char* part : {".eh_proj.", ".hnorm.", ".enorm."}) {
@@ -44,8 +44,8 @@ void refuse_more_layers(const Checkpoint& checkpoint, int64_t layers) {
   }
   for (const int64_t draft : drafts) beyond.erase(draft);
   if (beyond.empty()) return;
-  throw Error(fmt::format("{}: num_hidden_layers: expected {} as tensors of model.layers.{} say, found {}",
-                          (checkpoint.path() / "config.json").string(), *beyond.rbegin() + 1,
+  throw Error(fmt::format("{}: num_hidden_layers: expected {} as tensors of {}{} say, found {}",
+                          (checkpoint.path() / "config.json").string(), *beyond.rbegin() + 1, below,
                           *beyond.rbegin(), layers));
 }
 
@@ -55,6 +55,11 @@ ModelWeights::ModelWeights(const Checkpoint& checkpoint)
     : checkpoint_(checkpoint), matrices_(checkpoint, findings_) {
   if (!findings_.empty())
     throw Error(fmt::format("{}: {}", findings_.front().where, findings_.front().message));
+  for (const char* wrapped : {"model.language_model.", "language_model.model."}) {
+    if (has_table("model.embed_tokens") || !has_table(std::string(wrapped) + "embed_tokens")) continue;
+    prefix_ = wrapped;
+    if (!has_table(head_name_) && has_table("language_model.lm_head")) head_name_ = "language_model.lm_head";
+  }
   if (checkpoint.is_view()) return;
   for (const Shard& shard : checkpoint.shards()) {
     shard.file.check_unchanged();
@@ -120,17 +125,28 @@ ModelMatrix ModelWeights::table(const std::string& name, int64_t n, int64_t k) {
   return {module, {0, 0, 0, 1, module->n}, n, k, false, name};
 }
 
-ModelVector ModelWeights::vector(const std::string& name, int64_t count) {
-  const auto tensor = checkpoint_.find(name);
-  if (!tensor)
-    throw Error(fmt::format("{}: expected {} [{}], found none", checkpoint_.path().string(), name, count));
-  const TensorInfo& t = checkpoint_.tensors()[*tensor];
-  if (!is_float(t.dtype) || t.shape != std::vector<int64_t>{count}) {
-    throw Error(fmt::format("{}: expected floats [{}], found {}", checkpoint_.where(*tensor), count,
+ModelVector ModelWeights::vector(const std::string& name, int64_t count) { return tensor(name, {count}); }
+
+ModelVector ModelWeights::tensor(const std::string& name, const std::vector<int64_t>& shape) {
+  const auto found = checkpoint_.find(name);
+  const std::string expected = fmt::format("[{}]", fmt::join(shape, ", "));
+  if (!found)
+    throw Error(fmt::format("{}: expected {} {}, found none", checkpoint_.path().string(), name, expected));
+  const TensorInfo& t = checkpoint_.tensors()[*found];
+  if (!is_float(t.dtype) || t.shape != shape) {
+    throw Error(fmt::format("{}: expected floats {}, found {}", checkpoint_.where(*found), expected,
                             describe(t.dtype, t.shape)));
   }
-  used_.insert(*tensor);
-  return {*tensor, 0, 1, count};
+  used_.insert(*found);
+  int64_t count = 1;
+  for (const int64_t n : shape) count *= n;
+  return {*found, 0, 1, count};
+}
+
+bool ModelWeights::has_table(const std::string& name) const {
+  if (checkpoint_.find(name + ".weight")) return true;
+  return std::any_of(matrices_.modules().begin(), matrices_.modules().end(),
+                     [&](const Linear& m) { return m.name == name; });
 }
 
 std::string ModelWeights::expert_block(const std::string& layer) const {
@@ -142,20 +158,21 @@ std::string ModelWeights::expert_block(const std::string& layer) const {
 }
 
 void ModelWeights::refuse_unused(int64_t layers) const {
-  refuse_more_layers(checkpoint_, layers);
+  refuse_more_layers(checkpoint_, prefix_ + "layers.", layers);
   const auto refuse = [&](const std::string& where) {
     throw Error(fmt::format("{}: expected no such weight in a model of this family, found one", where));
   };
+  const std::string below = prefix_ + "layers.";
   for (const Linear& m : matrices_.modules()) {
-    const int64_t layer = layer_of(m.name);
+    const int64_t layer = layer_of(m.name, below);
     if (layer >= 0 && layer < layers && !used_modules_.contains(&m)) refuse(checkpoint_.where(m.weight));
   }
-  for (const char* bias : {"lm_head.bias", "model.norm.bias"}) {
+  for (const std::string& bias : {head_name_ + ".bias", prefix_ + "norm.bias"}) {
     if (const auto tensor = checkpoint_.find(bias)) refuse(checkpoint_.where(*tensor));
   }
   for (size_t i = 0; i < checkpoint_.tensors().size(); ++i) {
     const std::string& name = checkpoint_.tensors()[i].name;
-    const int64_t layer = layer_of(name);
+    const int64_t layer = layer_of(name, below);
     const bool counts = name.ends_with("norm.weight") || name.ends_with("bias") || name.ends_with("sinks");
     if (counts && layer >= 0 && layer < layers && !used_.contains(i)) refuse(checkpoint_.where(i));
   }
@@ -171,6 +188,9 @@ std::vector<float> ModelWeights::read(const ModelVector& v) const {
   widen(t.dtype, bytes.data(), all);
   for (int64_t i = 1; i < v.count; ++i) all[static_cast<size_t>(i)] = all[static_cast<size_t>(i * v.step)];
   all.resize(static_cast<size_t>(v.count));
+  if (v.plus != 0) {
+    for (float& value : all) value += v.plus;
+  }
   return all;
 }
 

@@ -29,6 +29,7 @@ struct ModelMatrix {
 struct ModelVector {
   std::optional<size_t> tensor{};  ///< empty if the vector does not exist
   int64_t first = 0, step = 1, count = 0;
+  float plus = 0;  ///< added to each element that is read: 1 for norms that multiply by 1 + w
   explicit operator bool() const { return tensor.has_value(); }
 };
 
@@ -43,6 +44,11 @@ class ModelWeights {
   /// linears' weights.
   explicit ModelWeights(const Checkpoint& checkpoint);
 
+  /// What precedes "layers.0" and "embed_tokens" in the files: "model." or, in a checkpoint that also reads
+  /// images, "model.language_model." or "language_model.model.".
+  const std::string& prefix() const { return prefix_; }
+  /// The name of the head: "lm_head" or "language_model.lm_head".
+  const std::string& head_name() const { return head_name_; }
   bool has(const std::string& name) const { return matrices_.all().contains(name); }
   /// Returns a matrix. Throws Error if it is missing, has a different size, lacks its bias, or has a bias and
   /// `has_bias` is false.
@@ -50,7 +56,9 @@ class ModelWeights {
   /// Returns the first `n` rows of an embedding. The embedding must have at least `n` rows.
   ModelMatrix table(const std::string& name, int64_t n, int64_t k);
   ModelVector vector(const std::string& name, int64_t count);
-  /// The name of a layer's block of experts, "model.layers.0.mlp.experts". Empty if the layer has none.
+  /// Returns the elements of a tensor of floats with this shape.
+  ModelVector tensor(const std::string& name, const std::vector<int64_t>& shape);
+  /// Returns the name of a layer's block of experts, "model.layers.0.mlp.experts"; empty: the layer has none.
   std::string expert_block(const std::string& layer) const;
   /// Throws Error if a layer below `layers` has a matrix, norm or bias that has not been used, or if a later
   /// layer is no draft. In these cases the model computes something else.
@@ -96,6 +104,7 @@ class ModelWeights {
     Findings findings;
     Matrices matrices;
   };
+  bool has_table(const std::string& name) const;
   void read_stored(WeightReader& reader, const Stored& from, int64_t n0, int64_t n1,
                    std::span<float> out) const;
   /// Returns the rows of a float matrix from n0 on if its file is mapped into memory. Null if they must be
@@ -107,6 +116,7 @@ class ModelWeights {
   void add_bias(const ModelMatrix& matrix, int64_t m, float* out) const;
 
   const Checkpoint& checkpoint_;
+  std::string prefix_ = "model.", head_name_ = "lm_head";
   Findings findings_;
   Matrices matrices_;
   /// Mapped files, by shard. Empty if tensors are not the bytes of the files.

@@ -1,9 +1,11 @@
+#include <map>
 #include <set>
 
 #include "formats/module_parts.h"
 #include "lib/base/names/pattern.h"
 #include "lib/base/names/unknown_codes.h"
 #include "lib/recipe/selection/chooser.h"
+#include "lib/source/checkpoint/gate_up_order.h"
 #include "lib/source/checkpoint/model_config.h"
 #include "lib/source/checkpoint/quantization_config.h"
 #include "lib/write/methods/method_list.h"
@@ -15,8 +17,9 @@ namespace twofour {
 
 std::vector<size_t> chosen_modules(const Checkpoint& c, const Selection& s) {
   if (c.nvfp4_modules().empty()) {
-    throw Error(fmt::format("{}: expected NVFP4 modules, found none among {} tensors", c.path().string(),
-                            c.tensors().size()));
+    const std::string found = other_formats_text(c);
+    throw Error(fmt::format("{}: expected NVFP4 modules, found {}{}", c.path().string(), found,
+                            found.starts_with("none") ? "" : "; quantize makes NVFP4 of what it reads"));
   }
   Chooser chooser(s, model_layers(c.config()));
   std::vector<size_t> modules;
@@ -108,6 +111,22 @@ class ToBf16 : public Method {
         chosen.push_back(i);
     }
     plan_stacks(planner, all, chosen);
+    refuse_half_turned(modules, planner);
+  }
+
+  /// Adds a problem for a stack of gate and up whose rows are in an uncertain order, if the stack of down
+  /// beside it is turned to the family's orientation.
+  static void refuse_half_turned(const std::vector<size_t>& modules, Planner& planner) {
+    const Checkpoint& c = planner.source;
+    for (const size_t i : modules) {
+      const Nvfp4Linear& m = c.nvfp4_modules()[i];
+      const auto parsed = m.dialect->stacked && !m.k_outer ? parse_module_name(m.name) : std::nullopt;
+      if (!parsed || parsed->projection != Projection::kGateUp || planner.is_taken(m.codes)) continue;
+      const auto down = c.find(fmt::format("{}.{}", parsed->block, "down_proj"));
+      const GateUpOrder order = find_gate_up_order(c, parsed->block);
+      if (!order.rows && down && planner.is_taken(*down))
+        planner.problems.add("{}: {}", c.where(m.codes), order.problem);
+    }
   }
 
   /// Widens a source whose only format is NVFP4. Returns the number of input scales that are dropped.
@@ -158,10 +177,21 @@ class ToBf16 : public Method {
     chooser.refuse_unused("quantized linears (model.layers.0.mlp.down_proj)");
     if (chosen.empty()) {
       planner.problems.refuse();
-      throw Error(fmt::format("{}: expected quantized linears to convert, found none chosen among {} linears",
-                              c.path().string(), planner.linears().size()));
+      throw Error(
+          fmt::format("{}: expected quantized linears to convert, found none chosen among {} linears{}",
+                      c.path().string(), planner.linears().size(), formats_of(planner)));
     }
     return input_scales;
+  }
+
+  /// The formats of the linears, with the number of linears in each: ": 3 FP8, 1 floats".
+  static std::string formats_of(Planner& planner) {
+    std::map<std::string_view, size_t> counts;
+    for (const Linear& m : planner.linears()) ++counts[m.format->name];
+    std::string text;
+    for (const auto& [format, count] : counts)
+      text += fmt::format("{}{} in {}", text.empty() ? ": " : ", ", count, format);
+    return text;
   }
 
   /// Adds a problem if only some pieces of an embedding are chosen and all pieces share a scale, since they

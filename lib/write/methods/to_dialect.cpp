@@ -83,9 +83,14 @@ void plan_kv_scales(const OutputDialect& to, Planner& planner) {
   for (size_t i = 0; i < c.tensors().size(); ++i) {
     const TensorInfo& t = c.tensors()[i];
     const bool is_scale = t.name.ends_with(".k_scale") || t.name.ends_with(".v_scale");
-    if (!is_scale || !is_float(t.dtype) || t.bytes() != static_cast<uint64_t>(dtype_bits(t.dtype)) / 8 ||
-        t.dtype == dtype || planner.is_taken(i))
+    if (!is_scale || !is_float(t.dtype) || planner.is_taken(i)) continue;
+    if (t.bytes() != static_cast<uint64_t>(dtype_bits(t.dtype)) / 8) {
+      planner.problems.add(
+          fmt::format("{}: expected one scale of the KV cache, which both dialects have, found {}",
+                      c.where(i), describe(t)));
       continue;
+    }
+    if (t.dtype == dtype) continue;
     TensorInfo info = t;
     info.dtype = dtype;
     info.begin = 0;

@@ -96,7 +96,7 @@ class Respelling {
     planner_.config.add(name, m_.weight, scheme_);
     const auto spelling = dialect_.spelling(scheme_, part.rows, m_.k);
     if (!spelling) return;  // the problem was reported
-    const int64_t width = m_.format->pairs ? m_.k / 2 : m_.k;
+    const int64_t width = m_.format->in_groups() ? m_.format->code_bytes(m_.k) : m_.k;
     add(name + spelling->weight, spelling->weight_type, {part.rows, width}, m_.weight,
         rows_of(m_.weight, 1, e, part));
     add_scales(name, *spelling, e, part);

@@ -11,8 +11,8 @@ ReferenceCheckpoint::ReferenceCheckpoint(Checkpoint checkpoint) : checkpoint_(st
   const Checkpoint& c = checkpoint_;
   const auto& modules = c.nvfp4_modules();
   if (modules.empty()) {
-    throw Error(fmt::format("{}: expected NVFP4 modules, found none among {} tensors", c.path().string(),
-                            c.tensors().size()));
+    throw Error(
+        fmt::format("{}: expected NVFP4 modules, found {}", c.path().string(), other_formats_text(c)));
   }
   scales_.divides = modules[0].dialect->divides;
   Problems problems;

@@ -327,4 +327,25 @@ TEST_CASE("checkpoints that cannot lose experts are refused") {
       config_of(4), "expected experts 0 to 3, found 3 of them");
 }
 
+TEST_CASE("exceptions of single experts follow by name; patterns that would match others are refused") {
+  const Scratch scratch;
+  Tensors tensors;
+  add_experts(tensors, "model.layers.0.mlp.experts", random_experts(4, 16, 32));
+  add_bf16(tensors, "model.layers.0.mlp.gate.weight", {4, 32});
+  const auto drop = [&](const std::string& key, const std::string& name) {
+    for (const char* old : {"src", "out"}) fs::remove_all(scratch / old);
+    write_checkpoint(scratch / "src", {tensors},
+                     config_of(4, R"(, "quantization_config": {"quant_method": "auto-round", "bits": 4, ")" +
+                                      key + R"(": {")" + name + R"(": {"bits": 8}}})"));
+    write_edited(scratch / "src", {}, keep({{"model.layers.0.mlp.experts", {1, 3}}}), scratch / "out");
+    return json_line(json_at(scratch / "out/config.json")["quantization_config"][key]);
+  };
+  for (const char* key : {"dynamic", "extra_config"}) {
+    CHECK(contains(drop(key, "model.layers.0.mlp.experts.3.up_proj"), "experts.1.up_proj"));
+    CHECK(drop(key, "model.layers.0.mlp.experts.2.up_proj") == "{}");
+    CHECK(contains(drop(key, ".*experts.*up_proj"), "up_proj"));
+    CHECK(contains(message_of([&] { drop(key, R"(.*experts\\.3\\..*)"); }), "under its new name"));
+  }
+}
+
 }  // namespace drop_experts_test

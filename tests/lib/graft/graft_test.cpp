@@ -517,4 +517,52 @@ TEST_CASE("artifacts in layouts are refused as base and donor") {
   }
 }
 
+TEST_CASE("what changes a donor's weights beside its codes is not left behind") {
+  const Scratch scratch;
+  const auto error = [&](const Tensors& base, const std::string& of_base, const Tensors& donor,
+                         const std::string& of_donor, const std::string& more = "") {
+    for (const char* name : {"base", "donor", "out"}) fs::remove_all(scratch / name);
+    write_checkpoint(scratch / "base", {base}, config_text("mtp.layers", 0, of_base));
+    write_checkpoint(scratch / "donor", {donor}, config_text("mtp.layers", 0, of_donor, more));
+    return message_of([&] {
+      write_edited(scratch / "base", scratch / "donor", graft_of({"model.layers.1.*"}), scratch / "out");
+    });
+  };
+  const Tensors base = language_model(2, 4, 1, "modelopt"), donor = language_model(2, 4, 2, "modelopt");
+  CHECK(error(base, kModelOpt, donor, kModelOpt).empty());
+  CHECK(contains(
+      error(base, kModelOpt, donor, kModelOpt, R"(, "transform_config": {"a": {"type": "hadamard"}})"),
+      "the weights are stored transformed"));
+  const std::string rotated = R"({"rotate": true, )" + kModelOpt.substr(1);
+  CHECK(contains(error(base, kModelOpt, donor, rotated), "the weights are stored transformed"));
+  CHECK(contains(error(base, rotated, donor, kModelOpt), "the weights are stored transformed"));
+  Tensors scaled = donor;
+  add_bf16(scaled, "model.pre_quant_scale", {32}, 1);
+  CHECK(contains(error(base, kModelOpt, scaled, kModelOpt), "model.pre_quant_scale"));
+  CHECK(contains(error(scaled, kModelOpt, donor, kModelOpt), "model.pre_quant_scale"));
+}
+
+TEST_CASE("a donor's codes that the result's config would read as other values are refused") {
+  const Scratch scratch;
+  StoredInt4 w(32, 64, 32, DType::kF16, 1);
+  w.raise_zeros();
+  const auto write = [&](const char* name, const std::string& more, int offset) {
+    Tensors tensors;
+    w.add_gptq(tensors, "model.layers.0.mlp.down_proj", offset);
+    add_bf16(tensors, "model.layers.0.mlp.gate.weight", {4, 32}, 1);
+    write_checkpoint(scratch / name, {tensors}, int4_config("gptq", 32, more));
+  };
+  const auto error = [&] {
+    fs::remove_all(scratch / "out");
+    return message_of([&] {
+      write_edited(scratch / "base", scratch / "donor", graft_of({"*.down_proj"}), scratch / "out");
+    });
+  };
+  write("base", R"(, "sym": false)", 1);
+  write("donor", R"(, "sym": false)", 1);
+  CHECK(error().empty());
+  write_text(scratch / "donor/quantize_config.json", R"({"bits": 4, "checkpoint_format": "gptq_v2"})");
+  CHECK(contains(error(), "zero points: expected 0, found 1"));
+}
+
 }  // namespace graft_test

@@ -192,6 +192,8 @@ TEST_CASE("beside another checkpoint: what moved is named, and formats and diale
         Rules{"turned-signs"});
   CHECK(rules_of_change(kLlama, swap_bytes("model.layers.1.mlp.gate_proj.", "model.layers.1.mlp.up_proj."),
                         kLlama) == Rules{"gate-up-swap"});
+  CHECK(rules_of_change(kLlama, set_key("rope_theta", 1), kLlama) == Rules{"other-config"});
+  CHECK(rules_of_change(kLlama, set_key("use_cache", "x"), kLlama).empty());
   CHECK(rules_of_change(kLlama, {}, kLlamaCt).empty());
   CHECK(rules_of_change(kLlamaCt, {}, kLlama).empty());
   CHECK(rules_of_change(

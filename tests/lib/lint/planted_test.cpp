@@ -248,9 +248,9 @@ TEST_CASE("faults are found, and harmless changes are not; each rule finds one")
     for (const Fault& fault : faults) rules.insert(fault.rule);
   }
   // These need an artifact, or are notes, and have tests of their own.
-  for (const char* id :
-       {"not-2-4", "no-manifest", "bad-manifest", "manifest-hash", "meta-nibbles", "padding", "scale-copies",
-        "folded", "download-leftover", "baseline-stale", "renumbered-experts", "blob-hash"})
+  for (const char* id : {"not-2-4", "no-manifest", "bad-manifest", "manifest-hash", "meta-nibbles", "padding",
+                         "scale-copies", "folded", "download-leftover", "baseline-stale",
+                         "renumbered-experts", "blob-hash", "other-config-key"})
     rules.insert(id);
   // These need matrices of real size: see lint_regions_test.cpp.
   for (const char* id : {"odd-region", "outlier-weight", "uneven-parts", "cut-off-weights"}) rules.insert(id);

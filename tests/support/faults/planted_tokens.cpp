@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "tests/support/faults/planted.h"
 #include "tests/support/faults/spoil.h"
 
@@ -127,6 +129,53 @@ std::vector<Planted> tokens() {
   };
 }
 
+/// Steps around the words, other files with words, and rows.
+std::vector<Planted> steps() {
+  const auto step = [](const char* key, Json value) { return tokenizer([=](Json& j) { j[key] = value; }); };
+  const Change zero_row = map_rows("model.embed_tokens.weight", [](int64_t r, uint8_t* bytes, size_t n) {
+    if (r == 300) std::fill_n(bytes, n, 0);
+  });
+  const auto flag = [](const char* number, const char* text, bool special) {
+    return config_of([=](Json& j) {
+      j["added_tokens_decoder"][number] = {{"content", text}, {"special", special}};
+    });
+  };
+  const Json of_bytes = {{"type", "ByteLevel"}};
+  const Json metaspace = {{"type", "Sequence"}, {"pretokenizers", Json::array({{{"type", "Metaspace"}}})}};
+  const Json sep = {{"type", "RobertaProcessing"}, {"sep", Json::array({"<|im_end|>", 2})}};
+  const Json right = {{"type", "RobertaProcessing"}, {"sep", Json::array({"<|im_end|>", 301})}};
+  const Json batch = {{"strategy", "BatchLongest"}, {"pad_id", 302}};
+  return {
+      {"6.1", kLlama, kFault, "texts cut", "the end of prompts is lost", "tokenizer-steps truncation",
+       step("truncation", {{"max_length", 4096}, {"direction", "Left"}})},
+      {"6.1", kLlama, kFault, "texts filled up", "prompts are of pads", "tokenizer-steps padding",
+       step("padding", {{"strategy", {{"Fixed", 256}}}})},
+      {"6.1", kLlama, kFault, "blanks without a way back", "answers have another letter for them",
+       "tokenizer-steps decoder", step("pre_tokenizer", metaspace)},
+      {"6.1", kLlama, kFault, "another number behind each text", "prompts end with a word",
+       "token-ids post_processor 301", step("post_processor", sep)},
+      {"6.1", kLlama, kFault, "a begin of turns that one file calls a text", "it is printed",
+       "token-flags im_start", flag("300", "<|im_start|>", false)},
+      {"6.1", kLlama, kFault, "other numbers of two words", "slow tokenizers read other texts",
+       "token-ids vocab.json", beside("vocab.json", R"({"a": 0, "b": 2, "c": 1})")},
+      {"6.1", kLlama, kFault, "no row for the begin of turns", "the model does not see it",
+       "token-row embed_tokens im_start", all_of({tokenizer({}), zero_row})},
+      {"6.1", kLlama, kHarmless, "the longest of a batch", "it cuts and adds nothing by itself", "",
+       step("padding", batch)},
+      {"6.1", kLlama, kHarmless, "the right number behind each text", "it is the end", "",
+       step("post_processor", right)},
+      {"6.1", kLlama, kHarmless, "bytes with their decoder", "they come back", "", tokenizer([=](Json& j) {
+         j["pre_tokenizer"] = of_bytes;
+         j["decoder"] = of_bytes;
+         j["truncation"] = nullptr;
+       })},
+      {"6.1", kLlama, kHarmless, "another flag of what no template writes", "engines add it by themselves",
+       "", flag("302", "<|endoftext|>", false)},
+      {"6.1", kLlama, kHarmless, "the words once more", "they have the same numbers", "",
+       beside("vocab.json", R"({"a": 0, "b": 1, "w40": 40})")},
+  };
+}
+
 std::vector<Planted> templates() {
   constexpr const char* kWhy = "each request of a conversation fails";
   const auto fault = [](const char* what, Json text) {
@@ -149,6 +198,14 @@ std::vector<Planted> templates() {
       {"6.2", kLlama, kFault, "tokens of another model", "they are read as letters",
        "missing-token start_header_id",
        chat_template("{% for m in messages %}{{ '<|start_header_id|>' + m.role }}{% endfor %}")},
+      {"6.2", kLlama, kFault, "no beginning of the answer", "the model writes a role itself", "template-gap",
+       chat_template("{% for m in messages %}{{ '<|im_start|>' ~ m['role'] ~ '\n' ~ m['content'] }}"
+                     "<|im_end|>{% endfor %}")},
+      {"6.2", kLlama, kHarmless, "an answer behind a bracket", "the user's turn ends in such a way", "",
+       chat_template("{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}"
+                     "{{ '[INST] ' + m['content'] + ' [/INST]' }}{% elif m.role != 'assistant' %}"
+                     "{{ raise_exception('no role ' + m.role) }}{% else %}{{ m['content'] + eos_token }}"
+                     "{% endif %}{% endfor %}")},
       {"6.2", kLlama, kHarmless, "several by name", "the first is the default", "",
        chat_template(Json::array({{{"name", "default"}, {"template", kConversation}}}))},
       {"6.2", kLlama, kHarmless, "macros, slices, tests and raw text", "it is Jinja", "",
@@ -167,7 +224,24 @@ std::vector<Planted> defaults() {
   const auto fault = [](const char* what, const char* place, Json settings) {
     return Planted{"6.3", kLlama, kFault, what, kWhy, place, generation(std::move(settings))};
   };
+  const auto ends = [](const char* token, Json settings) {
+    return all_of({config_of([=](Json& j) { j["eos_token"] = token; }), generation(std::move(settings))});
+  };
+  constexpr const char* kNoEnd = "answers do not end";
   return {
+      {"6.3", kLlama, kFault, "the end of texts alone", kNoEnd, "turn-end 301",
+       ends("<|im_end|>", {{"eos_token_id", Json::array({302})}})},
+      {"6.3", kLlama, kFault, "another end of the tokenizer, too", kNoEnd, "turn-end 301",
+       ends("<|endoftext|>", {{"eos_token_id", 302}, {"do_sample", true}})},
+      {"6.3", kLlama, kFault, "a begin for an end", kNoEnd, "token-ids generation_config eos_token_id",
+       all_of({config_of([](Json& j) { j["bos_token"] = "<|im_start|>"; }),
+               generation({{"eos_token_id", 300}, {"bos_token_id", 301}})})},
+      {"6.3", kLlama, kFault, "a word for an end", kNoEnd, "token-ids generation_config eos_token_id",
+       ends("<|im_end|>", {{"eos_token_id", 2}})},
+      {"6.3", kLlama, kHarmless, "a base model with the template of its siblings", "it is for texts", "",
+       ends("<|endoftext|>", {{"eos_token_id", 302}, {"do_sample", false}})},
+      {"6.3", kLlama, kHarmless, "two ends", "the template writes one of them", "",
+       ends("<|endoftext|>", {{"eos_token_id", Json::array({302, 301})}, {"do_sample", true}})},
       fault("samples without temperature", "temperature", {{"do_sample", true}, {"temperature", 0}}),
       fault("a temperature as text", "temperature", {{"temperature", "0.7"}}),
       fault("more than all", "top_p", {{"top_p", 1.5}}),
@@ -187,7 +261,7 @@ std::vector<Planted> defaults() {
 
 std::vector<Planted> planted_tokens() {
   std::vector<Planted> all;
-  for (const auto& part : {tokens(), templates(), defaults()})
+  for (const auto& part : {tokens(), steps(), templates(), defaults()})
     all.insert(all.end(), part.begin(), part.end());
   return all;
 }

@@ -55,12 +55,15 @@ class Diff(TypedDict):
     b: Side
     tolerance: float
     headers_only: bool  #: no weights were read
-    failed: int  #: entries that `--fail-on` counts
+    failed: int  #: entries and keys that `--fail-on` counts
     counts: dict[str, int]  #: entries of each class
     renamed: int  #: entries under other names
     same_bytes: int  #: entries equal byte for byte
     rows: list[Row]  #: by layer and projection
     files: list[ComparedFile]  #: files that are no weights
+    #: keys of config.json and generation_config.json that differ, and the quantization of modules that the configs
+    #: state differently
+    config: list[ConfigKey]
     moved: list[MovedWeights]  #: what of that which differs is elsewhere, or in another order, in B
     findings: list[Finding]
     entries: list[Entry]
@@ -177,6 +180,16 @@ class ComparedFile(TypedDict):
 
     name: str
     state: str  #: `same`, `different`, `only in A`, `only in B`
+
+
+class ConfigKey(TypedDict):
+    """config key"""
+
+    file: str
+    key: str  #: its path, as in `text_config.rope_parameters.rope_theta`
+    a: Optional[str]  #: the value as JSON, cut if it is long; null: A has no such key
+    b: Optional[str]
+    counts: bool  #: whether it may change what a model computes, which `--fail-on config` asks for
 
 
 class MovedWeights(TypedDict):

@@ -62,10 +62,11 @@ class Diff(TypedDict, total=False):
     #: first version adds (default: refuse such a module)
     zero_points: Value
     tolerance: Value  #: Largest difference of a value that passes, relative to A's (0 to 1e+30; default: 0)
-    #: Differences that end with exit code 1: any, none, a class (different, removed, added, unlike-shape, unlike-
-    #: type, unreadable, within-tolerance, reciprocal), cosine<X, snr<DB, max-abs>X. Commas separate several
+    #: Differences that end with exit code 1: any, none, a class (config, different, removed, added, unlike-shape,
+    #: unlike-type, unreadable, within-tolerance, reciprocal), cosine<X, snr<DB, max-abs>X. Commas separate several
     #: (default: any; may be given again)
     fail_on: Union[Value, Sequence[Value]]
+    config: Value  #: Compare keys of configs that change what a model computes (default: compare, without --include)
     html: Value  #: Write a page with heat maps, histograms and findings, for a browser
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
     device: Value  #: Where to compute. This command runs only on the CPU (default: auto)

@@ -81,7 +81,7 @@ struct CompressModel {
     model.embed(join_windows(windows), hidden);
     return hidden;
   }
-  int64_t hidden() const { return golden.config["hidden_size"].get<int64_t>(); }
+  int64_t hidden() const { return text_config(golden)["hidden_size"].get<int64_t>(); }
   Scratch scratch;
   DecoderGolden golden;
   std::vector<std::vector<int32_t>> windows;
@@ -218,7 +218,8 @@ void check_all(const CompressModel& model, const fs::path& statistics, const fs:
 
 TEST_CASE(
     "group by group, sums are those of the artifact's own inputs, and targets make up for what it lacks") {
-  for (const char* name : {"llama", "qwen2", "qwen3_moe", "mixtral", "qwen2_moe", "gpt_oss"}) {
+  for (const char* name : {"llama", "qwen2", "qwen3_moe", "mixtral", "qwen2_moe", "gpt_oss", "qwen3_next",
+                           "qwen3_5-vision", "qwen3_5_moe"}) {
     CAPTURE(name);
     const CompressModel model(name);
     const Recipe recipe = quantize_recipe();

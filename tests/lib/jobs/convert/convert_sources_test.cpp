@@ -4,6 +4,7 @@
 #include "lib/recipe/selection/output_matrix.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/conversion.h"
+#include "tests/support/message.h"
 #include "tests/support/one_rule.h"
 #include "tests/support/scratch.h"
 
@@ -147,6 +148,23 @@ TEST_CASE("the MLPs of a dense model are converted, each with E = 1") {
     expected.merge(expected_v7(mlp, {{layers.gate[layer]}, {layers.up[layer]}, {layers.down[layer]}}));
   }
   check_conversion({tensors}, expected);
+}
+
+TEST_CASE("gate and up of a dense model in one matrix are its w13") {
+  const ExpertSet layer = random_experts(1, 48, 32);
+  const Bytes expected = expected_v7("model.layers.0.mlp", layer);
+  Tensors tensors;
+  add_modelopt(tensors, "model.layers.0.mlp.gate_up_proj", stack_rows(layer.gate[0], layer.up[0]));
+  add_modelopt(tensors, "model.layers.0.mlp.down_proj", layer.down[0]);
+  check_conversion({tensors}, expected);
+  const Scratch scratch;
+  write_checkpoint(scratch / "src", {tensors});
+  convert(scratch / "src", scratch / "g8", {{.to = "g8"}});
+  CHECK(validate_from(scratch / "src", scratch / "g8").differences.empty());
+  tensors.resize(3);
+  write_checkpoint(scratch / "half", {tensors});
+  CHECK(message_of([&] { convert(scratch / "half", scratch / "out", OneRule{}); }) ==
+        "model.layers.0.mlp: expected gate_up and down as NVFP4, found gate_up");
 }
 
 TEST_CASE("beside experts, shared experts and MLPs pass through unless --also names them") {

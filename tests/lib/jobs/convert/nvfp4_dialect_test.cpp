@@ -287,6 +287,23 @@ TEST_CASE("KV scales keep their names and are F32 in ModelOpt, BF16 in compresse
   check_proven(scratch / "ct", scratch / "back");
 }
 
+TEST_CASE("scales of the KV cache for each head are refused, whether the config says so or not") {
+  const std::string attention = "model.layers.0.self_attn";
+  const Scratch scratch;
+  Tensors tensors;
+  add_compressed_tensors(tensors, attention + ".k_proj", random_matrix(16, 32, 1));
+  tensors.push_back({attention + ".k_scale", DType::kBF16, {2}, {0x80, 0x3F, 0, 0x40}});
+  const Json scheme = {{"num_bits", 8}, {"type", "float"}, {"strategy", "attn_head"}};
+  const Json entry = {{"quant_method", "compressed-tensors"}, {"kv_cache_scheme", scheme}};
+  write_checkpoint(scratch / "said", {tensors}, Json{{"quantization_config", entry}}.dump());
+  write_checkpoint(scratch / "unsaid", {tensors}, "{}");
+  CHECK(refusal(scratch / "said", scratch / "out", to_nvfp4())
+            .find("kv_cache_scheme.strategy: expected tensor") != std::string::npos);
+  CHECK(refusal(scratch / "unsaid", scratch / "out", to_nvfp4()) ==
+        "model.safetensors: " + attention +
+            ".k_scale: expected one scale of the KV cache, which both dialects have, found BF16 [2]");
+}
+
 TEST_CASE("a pattern that cannot be followed is refused with the file and the key that it stands under") {
   const Scratch scratch;
   Tensors tensors;

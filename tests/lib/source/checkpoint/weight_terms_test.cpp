@@ -47,7 +47,8 @@ std::vector<int32_t> groups_of(int32_t size, int32_t count = 64) {
 
 TEST_CASE("tensors beside a linear that change its weights are found") {
   for (const char* suffix : {".pre_quant_scale", ".svdquant_lora_a", ".svdquant_lora_b", ".lora_A.weight",
-                             ".lora_B.default.weight", ".lora_magnitude_vector"}) {
+                             ".lora_B.default.weight", ".lora_magnitude_vector", ".smooth_scales",
+                             ".channel_scales", ".pre_quant_scales", ".online_rotation"}) {
     CAPTURE(suffix);
     CHECK(found_with({"m" + std::string(suffix), DType::kBF16, {1}, {0, 0}}) == "m");
   }
