@@ -168,7 +168,7 @@ std::vector<double> DeviceSolver::quadratic_forms(const DeviceHessian&, std::spa
   refuse("quadratic_forms");
 }
 void DeviceHessian::load(const DampedHessian&, const GroupMaps*, std::span<const float>) { refuse("solve"); }
-void DeviceHessian::factorize(double, bool, bool) { refuse("solve"); }
+void DeviceHessian::factorize(double, double, bool, bool) { refuse("solve"); }
 void DeviceHessian::multiply_inverse(std::span<float>) { refuse("solve"); }
 std::vector<float> DeviceHessian::factor() const { refuse("solve"); }
 

@@ -28,6 +28,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kSolvingKeys[] = {keys::kMethod, keys::kSweeps, keys::kShrink, keys::kScaleSearch};
+
 struct CompressArguments {
   ConversionOptions common;
   RecipeOptions recipe;
@@ -60,7 +62,7 @@ void check_kept(const CompressArguments& o) {
 }
 
 void take_solving_settings(const CompressArguments& o, Rule& rule) {
-  for (const std::string_view key : {keys::kMethod, keys::kSweeps}) take_word(o.recipe, key, rule);
+  for (const std::string_view key : kSolvingKeys) take_word(o.recipe, key, rule);
 }
 
 void check_options(const CompressArguments& o) {
@@ -71,8 +73,13 @@ void check_options(const CompressArguments& o) {
                             has_budget ? "--budget-stats" : "--budget"));
   Rule configured;
   take_solving_settings(o, configured);
-  if (!o.recipe.recipe.empty() && (!configured.method.empty() || configured.sweeps >= 0))
-    throw Error("--recipe: expected --method and --sweeps as words of its rules, found them as options");
+  const bool says_how = std::any_of(std::begin(kSolvingKeys), std::end(kSolvingKeys),
+                                    [&](auto key) { return !rule_setting(key).given(configured).empty(); });
+  if (!o.recipe.recipe.empty() && says_how) {
+    throw Error(
+        "--recipe: expected --method, --sweeps, --shrink and --scale-search as words of its rules, found "
+        "them as options");
+  }
   check_inputs_apart(
       o.common.destination,
       {{"--token-weights", o.token_weights}, {"--text", o.input.text}, {"--tokens", o.input.tokens}});
@@ -90,7 +97,7 @@ Recipe rules_of(const CompressArguments& o, Device device, const Common& common)
   RecipeOptions words = o.recipe;
   if (words.layout == "nvfp4") words.layout = "quantize";
   words.statistics = o.budget_statistics;
-  for (const std::string_view key : {keys::kMethod, keys::kSweeps}) words.words.erase(key);
+  for (const std::string_view key : kSolvingKeys) words.words.erase(key);
   words.collects_statistics = true;
   Recipe recipe = make_recipe(words, o.common);
   if (words.budget.is_given()) take_budget(o.common, words, device, common, recipe);
@@ -211,6 +218,8 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
   args.option("--limit", o->limit, "At most so many windows").range(1, 1 << 30).default_text("all");
   add_word(args, o->recipe, kCompresses, keys::kMethod);
   add_word(args, o->recipe, kCompresses, keys::kSweeps);
+  add_word(args, o->recipe, kCompresses, keys::kShrink);
+  add_word(args, o->recipe, kCompresses, keys::kScaleSearch);
   args.option("--budget", o->recipe.budget.share,
               "Prune this share of the bytes, 0 to 1, the cheapest by --budget-stats first")
       .value_name("SHARE")

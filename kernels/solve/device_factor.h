@@ -11,9 +11,9 @@ namespace twofour::cuda {
 /// Every function throws Error with CUDA's message.
 class DeviceFactor {
  public:
-  /// Factorizes a mean H [k, k] on the device. Reads only its upper triangle. `lambda` is as in
-  /// DampedHessian. Throws Error like damped_hessian if Hd is not positive definite.
-  void factorize(const float* mean, int64_t k, double lambda);
+  /// Factorizes a mean H [k, k] on the device. Reads only its upper triangle. `lambda` and `shrink`
+  /// are as in DampedHessian. Throws Error like damped_hessian if Hd is not positive definite.
+  void factorize(const float* mean, int64_t k, double lambda, double shrink);
   /// Writes U of DampedHessian to `factor` [k, k] on the device, with zeros below the diagonal.
   void write_factor(float* factor);
   /// Multiplies `rows` [n, k] on the host in place, like DampedInverse::multiply.

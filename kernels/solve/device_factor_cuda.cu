@@ -18,12 +18,12 @@ constexpr int kPanel = 32;  // rows of a factor that are computed together
 constexpr int kThreads = 64;
 constexpr const char* kWhere = "factor";
 
-/// Writes the damped H, with columns and rows reversed, to the upper triangle.
-__global__ void reverse_kernel(const float* mean, int64_t k, double lambda, double* numbers) {
+/// Writes the shrunk and damped H, with columns and rows reversed, to the upper triangle.
+__global__ void reverse_kernel(const float* mean, int64_t k, double lambda, double shrink, double* numbers) {
   const int64_t j = int64_t{blockIdx.y} * blockDim.x + threadIdx.x, i = blockIdx.x;
   if (j < i || j >= k) return;
   const float h = mean[(k - 1 - j) * k + k - 1 - i];
-  numbers[i * k + j] = i == j ? (h == 0 ? 1 : double{h}) + lambda : double{h};
+  numbers[i * k + j] = i == j ? (h == 0 ? 1 : double{h}) + lambda : double{shrunk(h, shrink)};
 }
 
 /// A pivot that was refused because it is not above 0.
@@ -181,7 +181,7 @@ dim3 grid_of(int64_t x, int64_t y) { return dim3(static_cast<unsigned>(x), stati
 
 }  // namespace
 
-void DeviceFactor::factorize(const float* mean, int64_t k, double lambda) {
+void DeviceFactor::factorize(const float* mean, int64_t k, double lambda, double shrink) {
   const auto side = static_cast<size_t>(k);
   numbers_.reserve(side * side * sizeof(double));
   diagonal_.reserve(side * sizeof(double) + sizeof(Refused));
@@ -192,7 +192,8 @@ void DeviceFactor::factorize(const float* mean, int64_t k, double lambda) {
   Refused found{-1, 0};
   copy_to_device(&found, refused, sizeof found, stream_);
   clear_device_bytes(numbers, side * side * sizeof(double), stream_.get());  // tiles read below the diagonal
-  launch(kWhere, stream_.get(), {grid_of(k, parts(k, 256)), 256}, reverse_kernel, mean, k, lambda, numbers);
+  launch(kWhere, stream_.get(), {grid_of(k, parts(k, 256)), 256}, reverse_kernel, mean, k, lambda, shrink,
+         numbers);
   for (int64_t first = 0; first < k; first += kPanel) {
     const int64_t last = std::min(first + kPanel, k);
     subtract_products<double>(kWhere, stream_.get(),

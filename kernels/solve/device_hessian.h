@@ -19,8 +19,9 @@ class DeviceHessian {
   /// quadratic_forms and may be empty.
   void load(const DampedHessian& hessian, const GroupMaps* maps, std::span<const float> mean);
   /// Computes a factor that was not loaded, for solving by `joint`, or the inverse for multiply_inverse, or
-  /// both. `lambda` is as in DampedHessian. Throws Error like damped_hessian.
-  void factorize(double lambda, bool with_factor, bool with_inverse);
+  /// both. `lambda` and `shrink` are as in DampedHessian; the inverse is of the H that is not shrunk. Throws
+  /// Error like damped_hessian.
+  void factorize(double lambda, double shrink, bool with_factor, bool with_inverse);
   /// Multiplies rows like DampedInverse::multiply.
   void multiply_inverse(std::span<float> rows);
   int64_t k() const { return k_; }

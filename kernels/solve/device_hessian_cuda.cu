@@ -28,17 +28,19 @@ void DeviceHessian::load(const DampedHessian& hessian, const GroupMaps* maps, st
   pattern_ = maps->pattern();
 }
 
-void DeviceHessian::factorize(double lambda, bool with_factor, bool with_inverse) {
+void DeviceHessian::factorize(double lambda, double shrink, bool with_factor, bool with_inverse) {
   twofour::check(has_mean_, "a mean");
   constexpr size_t kKept = 256 << 20;  // bytes that are not freed although they are not needed
   has_inverse_ = false;
   if (!inverse_) inverse_ = std::make_unique<DeviceFactor>();
-  inverse_->factorize(mean_.as<float>(), k_, lambda);
   if (with_factor) {
+    inverse_->factorize(mean_.as<float>(), k_, lambda, shrink);
     factor_.reserve(static_cast<size_t>(k_ * k_) * sizeof(float));
     inverse_->write_factor(factor_.as<float>());
     has_factor_ = true;
   }
+  const bool is_made = with_factor && shrink == 0;
+  if (with_inverse && !is_made) inverse_->factorize(mean_.as<float>(), k_, lambda, 0);
   has_inverse_ = with_inverse;
   if (!with_inverse && inverse_->bytes() > kKept) inverse_.reset();
 }

@@ -41,13 +41,13 @@ double damped(float d, double lambda) { return (d == 0 ? 1 : double{d}) + lambda
 /// Diagonals are stored separately.
 class Cholesky {
  public:
-  Cholesky(std::span<const float> hessian, int64_t k, double lambda, int threads, Isa isa)
+  Cholesky(std::span<const float> hessian, int64_t k, double lambda, double shrink, int threads, Isa isa)
       : k_(k), threads_(threads), ops_(solve_ops(isa)), numbers_(static_cast<size_t>(k * k)) {
     for_each_panel(0, k, threads, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
         for (int64_t j = i; j < k; ++j) {  // the upper triangle of H, read from its end
           const float h = hessian[static_cast<size_t>((k - 1 - j) * k + k - 1 - i)];
-          at(i, j) = i == j ? damped(h, lambda) : double{h};
+          at(i, j) = i == j ? damped(h, lambda) : double{shrunk(h, shrink)};
         }
       }
     });
@@ -209,12 +209,15 @@ void throw_indefinite(int64_t column, double pivot) {
                   column, pivot));
 }
 
-DampedHessian damped_hessian(std::span<const float> hessian, int64_t k, double damping, bool with_factor,
-                             int threads, Isa isa) {
+DampedHessian damped_hessian(std::span<const float> hessian, int64_t k, Regularization regularization,
+                             bool with_factor, int threads, Isa isa) {
   check_shape(hessian, k);
+  const double shrink = regularization.shrink;
+  twofour::check(shrink >= 0 && shrink <= 1, "a shrink from 0 to 1");
   DampedHessian out;
   out.k = k;
-  out.lambda = damping_of(hessian, k + 1, k, damping);
+  out.lambda = damping_of(hessian, k + 1, k, regularization.damping);
+  out.shrink = shrink;
   out.matrix.resize(hessian.size());
   for (int64_t i = 0; i < k; ++i) {
     for (int64_t j = i; j < k; ++j) {
@@ -222,12 +225,12 @@ DampedHessian damped_hessian(std::span<const float> hessian, int64_t k, double d
       const float h = hessian[upper];
       if (!std::isfinite(h))
         throw Error(fmt::format("columns {} and {}: expected a finite sum, found {}", i, j, h));
-      out.matrix[upper] = i == j ? static_cast<float>(damped(h, out.lambda)) : h;
+      out.matrix[upper] = i == j ? static_cast<float>(damped(h, out.lambda)) : shrunk(h, shrink);
     }
   }
   mirror_upper(out.matrix, k);
   if (!with_factor) return out;
-  Cholesky cholesky(hessian, k, out.lambda, threads, isa);
+  Cholesky cholesky(hessian, k, out.lambda, shrink, threads, isa);
   cholesky.invert();
   out.factor = cholesky.factor();
   return out;
@@ -240,6 +243,16 @@ std::vector<float> damped_diagonal(std::span<const float> diagonal, double dampi
   return out;
 }
 
+std::vector<float> importance_weights(std::span<const float> diagonal) {
+  std::vector<float> out = damped_diagonal(diagonal, 0);  // which has 1 in place of 0
+  for (size_t b = 0; b < out.size(); b += kSolveBlock) {
+    const auto block = diagonal.subspan(b, std::min<size_t>(kSolveBlock, out.size() - b));
+    if (std::any_of(block.begin(), block.end(), [](float d) { return d > 0; }))
+      std::copy(block.begin(), block.end(), out.begin() + static_cast<ptrdiff_t>(b));
+  }
+  return out;
+}
+
 struct DampedInverse::Factor {
   Cholesky cholesky;
 };
@@ -248,7 +261,7 @@ DampedInverse::DampedInverse(std::span<const float> hessian, int64_t k, double d
                              Isa isa) {
   check_shape(hessian, k);
   factor_ = std::make_unique<Factor>(
-      Factor{Cholesky(hessian, k, damping_of(hessian, k + 1, k, damping), threads, isa)});
+      Factor{Cholesky(hessian, k, damping_of(hessian, k + 1, k, damping), 0, threads, isa)});
 }
 
 DampedInverse::~DampedInverse() = default;

@@ -15,8 +15,8 @@ namespace twofour {
 /// README.md.
 ///   joint     mask, block scale and codes in one pass over the columns, each column's error passed on to
 ///             later ones; without a pattern this is GPTQ with a search of block scales. Needs the factor.
-///   diagonal  the mask of largest sum of w^2 Hd_jj (Wanda), block scales by squares weighted with Hd_jj,
-///             codes to nearest. Needs only the diagonal.
+///   diagonal  the mask of largest sum of w^2 d_j (Wanda), block scales by squares weighted with d_j, codes
+///             to nearest. Needs only the diagonal d.
 enum class SolveMethod { joint, diagonal };
 
 struct SolveRule {
@@ -26,6 +26,7 @@ struct SolveRule {
   uint8_t zero_scale = 0x38;                     ///< the block scale of a block in which all codes are zero
   int sweeps = 0;           ///< number of sweeps of descent after the method; they need Hd
   float min_gain = 0.005f;  ///< a row stops after a sweep that removes less than this part of its loss
+  int scale_search = 2;     ///< scales are tried up to so many codes above that of the largest weight
 };
 
 /// The rows to solve, [rows, k]. k is a multiple of 16.
@@ -67,7 +68,8 @@ bool is_solvable(Arithmetic arithmetic, float stored_global_scale);
 void solve_rows(const SolveRule& rule, const DampedHessian& hessian, const GroupMaps* maps, float stored,
                 const SolveInput& in, const SolveOutput& out, int threads = 1, Isa isa = best_isa());
 
-/// Solves rows with only the diagonal of a Hessian, by SolveMethod::diagonal without sweeps.
+/// Solves rows with only the diagonal of a Hessian, damped or importance_weights(), by SolveMethod::diagonal
+/// without sweeps.
 void solve_rows_by_diagonal(const SolveRule& rule, std::span<const float> diagonal, float stored,
                             const SolveInput& in, const SolveOutput& out, int threads = 1,
                             Isa isa = best_isa());

@@ -33,8 +33,8 @@ TWOFOUR_HD typename L::I clamp_scale(typename L::I code) {
   return L::pick(code > L::splat(126), L::splat(126), code);
 }
 
-/// The block scale with the least weighted squared error. It is searched from 12 below to 2 above the scale
-/// of the largest magnitude. If errors are equal, the lowest scale is chosen.
+/// The block scale with the least weighted squared error. It is searched from 12 below to `scale_search`
+/// above the scale of the largest magnitude. If errors are equal, the lowest scale is chosen.
 template <class L>
 TWOFOUR_HD typename L::I search_scale(const SolvePlan& plan, const typename L::F* x, const float* weights) {
   using F = typename L::F;
@@ -46,7 +46,7 @@ TWOFOUR_HD typename L::I search_scale(const SolvePlan& plan, const typename L::F
   typename L::I best = base;
   F least = L::splat(__builtin_inff());
   TWOFOUR_LOOP
-  for (int d = -12; d <= 2; ++d) {
+  for (int d = -12; d <= plan.scale_search; ++d) {
     const typename L::I code = clamp_scale<L>(base + d);
     const F step = L::look_up(plan.step, code), inverse = L::look_up(plan.inverse, code);
     F loss = {};

@@ -27,6 +27,7 @@ struct SolvePlan {
   float to_code;          ///< factor from a step to its block scale, before rounding to E4M3
   int (*nearest)(float);  ///< the block scale 1 .. 126 nearest to a number, 1 below the smallest
   float min_gain;
+  int scale_search;  ///< number of codes above base_code up to which scales are tried
 };
 
 /// 32 rows of weights, stored column by column. Missing rows are zeros.

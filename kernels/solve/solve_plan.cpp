@@ -49,6 +49,7 @@ SolvePlan plan_of(const SolveRule& rule, const ScaleSteps& steps, int64_t k, flo
   plan.to_code = rule.arithmetic == Arithmetic::modelopt ? 1.0f / stored : stored;
   plan.nearest = nearest_scale;
   plan.min_gain = rule.min_gain;
+  plan.scale_search = rule.scale_search;
   return plan;
 }
 

@@ -28,9 +28,20 @@ class Known:
     return fields is not None and all(any(fnmatch.fnmatchcase(f, glob) for glob in self.fields) for f in fields)
 
 
+SOLVING = ("compress", "convert", "plan", "prune", "quantize")
+
 KNOWN = [
     Known("rules of lint", "lint knows more of names, counts, parts, tokens and causes, and its texts are plainer", ("*lint*",),
           outputs=("stdout", "*.html")),
+    Known("solved bytes", "statistics are shrunk and scales searched further, by settings of rules that twofour.json has",
+          ("compress */*", "model */quantize stats*", *(f"statistics */*{how}*" for how in (
+              "joint", "gptq", "wanda", "rtn", "sweeps", "strict", "compressed", "held out", "head", "one thread", "v7-packed", "budget: "))),
+          outputs=("stdout", "out/*", "work/*")),
+    Known("options and keys", "--shrink and --scale-search are options and keys of recipes",
+          ("help/completion *", "help/man", "help/help markdown", "help/recipes --help", "help/help recipes*",
+           *(f"help/{n} --help" for n in SOLVING), *(f"help/help {n}*" for n in SOLVING)),
+          outputs=("stdout", "out/twofour-*.1")),
+    Known("keys of recipes", "shrink and scale_search are keys", ("recipes */recipe: unknown key",), outputs=("stdout",), fields=("error",)),
     Known("linear attention", "the commit before does not run models that have it",
           tuple(f"model {name}*/*{what}*" for name in ("qwen3_next", "qwen3_5") for what in ("eval", "generate", "stats")), exits=((2, 0),)),
     Known("codes that the config calls another number",

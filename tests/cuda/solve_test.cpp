@@ -23,8 +23,8 @@ struct Solved {
   bool operator==(const Solved&) const = default;
 };
 
-/// Rows by every method, mask and number of sweeps, whatever the solver solved before.
-void check_pattern(std::optional<PrunePattern> pattern) {
+/// Rows by every method, mask, search and number of sweeps, whatever the solver solved before.
+void check_pattern(std::optional<PrunePattern> pattern, double shrink = 0, int scale_search = 2) {
   if (no_gpu()) return;
   cuda::DeviceSolver solver;
   cuda::DeviceHessian on_device;
@@ -33,7 +33,8 @@ void check_pattern(std::optional<PrunePattern> pattern) {
     for (const Arithmetic arithmetic : {Arithmetic::modelopt, Arithmetic::compressed_tensors}) {
       const SolveProblem p(rows, k, 3 * k, ++seed, arithmetic);
       for (const SolveMethod method : {SolveMethod::joint, SolveMethod::diagonal}) {
-        const DampedHessian hessian = damped_hessian(p.hessian, k, 0.01, method == SolveMethod::joint);
+        const DampedHessian hessian =
+            damped_hessian(p.hessian, k, {0.01, shrink}, method == SolveMethod::joint);
         const GroupMaps maps(hessian, pattern);
         for (const bool is_given : {false, true}) {
           if (is_given && !pattern) continue;
@@ -49,7 +50,8 @@ void check_pattern(std::optional<PrunePattern> pattern) {
                                  .arithmetic = arithmetic,
                                  .zero_scale = 0x31,
                                  .sweeps = sweeps,
-                                 .min_gain = turn % 2 == 0 ? 0.005f : 0.0f};
+                                 .min_gain = turn % 2 == 0 ? 0.005f : 0.0f,
+                                 .scale_search = scale_search};
             Solved on_cpu(p), ours(p);
             solve_rows(rule, hessian, &maps, p.stored, {p.weights, mask},
                        {on_cpu.codes.data(), on_cpu.scales.data()});
@@ -57,7 +59,7 @@ void check_pattern(std::optional<PrunePattern> pattern) {
             const bool finds_factor = turn % 3 == 0 && !loaded.factor.empty();
             if (finds_factor) loaded.factor.clear();
             on_device.load(loaded, sweeps > 0 ? &maps : nullptr, p.hessian);
-            if (finds_factor) on_device.factorize(hessian.lambda, true, false);
+            if (finds_factor) on_device.factorize(hessian.lambda, shrink, true, false);
             solver.solve(rule, on_device, p.stored, {p.weights, mask},
                          {ours.codes.data(), ours.scales.data()});
             CHECK(on_cpu.scales == ours.scales);
@@ -76,6 +78,39 @@ TEST_CASE("a device solves dense rows to the CPU's bytes") { check_pattern(std::
 TEST_CASE("a device solves 2:4 rows to the CPU's bytes") { check_pattern(PrunePattern::k2of4); }
 TEST_CASE("a device solves 4:8-paired rows to the CPU's bytes") { check_pattern(PrunePattern::k4of8Paired); }
 
+TEST_CASE("a device solves dense rows by shrunk Hessians and a wider search to the CPU's bytes") {
+  check_pattern(std::nullopt, 0.5, 7);
+}
+TEST_CASE("a device solves 2:4 rows by shrunk Hessians and a wider search to the CPU's bytes") {
+  check_pattern(PrunePattern::k2of4, 0.1, 7);
+}
+TEST_CASE("a device solves 4:8-paired rows by shrunk Hessians and a wider search to the CPU's bytes") {
+  check_pattern(PrunePattern::k4of8Paired, 0.1, 7);
+}
+
+TEST_CASE("a device shrinks the factor but not the inverse, in any order, as the CPU does") {
+  if (no_gpu()) return;
+  cuda::DeviceHessian on_device;
+  unsigned seed = 300;
+  for (const int k : {16, 48, 272, 528}) {
+    CAPTURE(k);
+    const SolveProblem p(33, k, 3 * k, ++seed);
+    for (const double shrink : {0.5, 0.1, 1.0, 0.0, 0.3}) {
+      CAPTURE(shrink);
+      DampedHessian hessian = damped_hessian(p.hessian, k, {0.01, shrink}, true);
+      const std::vector<float> factor = hessian.factor;
+      hessian.factor.clear();
+      on_device.load(hessian, nullptr, p.hessian);
+      on_device.factorize(hessian.lambda, hessian.shrink, true, true);
+      std::vector<float> on_cpu = p.weights, ours = p.weights;
+      DampedInverse(p.hessian, k, 0.01).multiply(on_cpu);
+      on_device.multiply_inverse(ours);
+      CHECK(on_cpu == ours);
+      CHECK(on_device.factor() == factor);
+    }
+  }
+}
+
 TEST_CASE("a device factorizes Hessians and solves by them to the CPU's bytes") {
   if (no_gpu()) return;
   cuda::DeviceHessian on_device;
@@ -91,7 +126,7 @@ TEST_CASE("a device factorizes Hessians and solves by them to the CPU's bytes") 
     hessian.factor.clear();
     on_device.load(hessian, nullptr, p.hessian);
     for (const bool with_factor : {false, true}) {
-      on_device.factorize(hessian.lambda, with_factor, true);
+      on_device.factorize(hessian.lambda, 0, with_factor, true);
       std::vector<float> on_cpu = p.weights, ours = p.weights;
       DampedInverse(p.hessian, k, 0.01).multiply(on_cpu);
       on_device.multiply_inverse(ours);
@@ -112,7 +147,7 @@ TEST_CASE("a device refuses what is no sum of products in the CPU's words") {
     CHECK(expected.find("positive definite") != std::string::npos);
     cuda::DeviceHessian on_device;
     on_device.load(hessian, nullptr, p.hessian);
-    CHECK(message_of([&] { on_device.factorize(hessian.lambda, true, true); }) == expected);
+    CHECK(message_of([&] { on_device.factorize(hessian.lambda, 0, true, true); }) == expected);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "lib/jobs/convert/convert.h"
+#include "lib/jobs/convert/resume.h"
 #include "lib/recipe/artifact/manifest.h"
 #include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/recipe/selection/input_scales.h"
@@ -181,6 +182,7 @@ Recipe make_recipe(const RecipeOptions& options, const ConversionOptions& o) {
   Recipe recipe = recipe_as_given(options, o);
   for (Rule& rule : recipe.rules) take_input_scales(rule, o.destination);
   recipe.links = parse_links(o.follow_links);
+  if (o.resume) take_absent_settings(o.destination, recipe);
   return recipe;
 }
 

@@ -162,7 +162,7 @@ std::shared_ptr<const Statistics> Compression::planning_statistics() const {
   }
   std::unique_ptr<WorkFile> file;
   const uint64_t bytes =
-      writer.begin({{"weights", final_norm_hash(dense_.checkpoint())}},
+      writer.begin({{"weights", final_norm_hash(dense_.checkpoint())}, {"weighting", weighting()}},
                    [&](uint64_t offset, std::span<const uint8_t> some) { file->write(offset, some); });
   file = std::make_unique<WorkFile>(path, bytes);
   writer.write_unfinished_header();
@@ -172,6 +172,8 @@ std::shared_ptr<const Statistics> Compression::planning_statistics() const {
   }
   return std::make_shared<const Statistics>(Statistics::open_unfinished(path));
 }
+
+std::string Compression::weighting() const { return input_.token_weights.empty() ? "plain" : "guided"; }
 
 uint64_t Compression::bytes_per_token() const {
   uint64_t widest = 0;
@@ -297,7 +299,7 @@ void Compression::start(const fs::path& work) {
                                  {"tokens", fmt::format("{}", tokens_)},
                                  {"input", input_hash()},
                                  {"device", device_name(dense_.device())},
-                                 {"weighting", weights_ ? "guided" : "plain"}};
+                                 {"weighting", weighting()}};
   if (is_sequential()) metadata["predecessor"] = hash_text(identity_.dump()).hex();
   const uint64_t bytes =
       writer_.begin(std::move(metadata),

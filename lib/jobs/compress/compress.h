@@ -95,6 +95,7 @@ class Compression {
   void plan_file();
   int64_t expected_count(const LayerEntry& entry, int64_t layer) const;
   std::shared_ptr<const Statistics> planning_statistics() const;
+  std::string weighting() const;  ///< `weighting` in the metadata of the statistics
   Json describe_input() const;
   Json find_identity() const;
   std::string hash_statistics(int64_t layer) const;

@@ -35,14 +35,15 @@ std::pair<Vector, double> damped(const Vector& diagonal, double damping) {
   return {own + lambda, lambda};
 }
 
-/// H + lambda I, and lambda. `hessian` has the upper triangle of H [k, k].
-std::pair<Matrix, double> damped(std::span<const float> hessian, size_t k, double damping) {
+/// H + lambda I, and lambda. `hessian` has the upper triangle of H [k, k]. Numbers outside of the diagonal
+/// are multiplied by `kept` and rounded to float32.
+std::pair<Matrix, double> damped(std::span<const float> hessian, size_t k, double damping, double kept) {
   const auto h = xt::adapt(hessian.data(), {k, k});
   const auto [diagonal, lambda] = damped(diagonal_of(hessian, k), damping);
   Matrix out = Matrix::from_shape({k, k});
   for (size_t i = 0; i < k; ++i) {
-    xt::noalias(row_of(out, i, i, k)) = row_of(h, i, i, k);
-    xt::noalias(xt::view(out, xt::range(i, k), i)) = row_of(h, i, i, k);
+    xt::noalias(row_of(out, i, i, k)) = xt::cast<float>(kept * xt::cast<double>(row_of(h, i, i, k)));
+    xt::noalias(xt::view(out, xt::range(i, k), i)) = row_of(out, i, i, k);
     out(i, i) = diagonal(i);
   }
   return {std::move(out), lambda};
@@ -88,8 +89,9 @@ ExpectedMean expect_mean(std::vector<float> numbers, int64_t k) {
   return out;
 }
 
-ExpectedHessian expect_hessian(std::span<const float> hessian, int64_t k, double damping, bool with_factor) {
-  auto [a, lambda] = damped(hessian, static_cast<size_t>(k), damping);
+ExpectedHessian expect_hessian(std::span<const float> hessian, int64_t k, double damping, double shrink,
+                               bool with_factor) {
+  auto [a, lambda] = damped(hessian, static_cast<size_t>(k), damping, 1 - shrink);
   ExpectedHessian out{k, lambda, std::vector<float>(a.size()), {}};
   xt::noalias(xt::adapt(out.matrix.data(), {k, k})) = xt::cast<float>(a);
   if (!with_factor) return out;
@@ -107,8 +109,19 @@ std::vector<float> expect_diagonal(std::span<const float> diagonal, double dampi
   return {out.begin(), out.end()};
 }
 
+std::vector<float> expect_importance(std::span<const float> diagonal) {
+  std::vector<float> out;
+  for (size_t i = 0; i < diagonal.size(); ++i) {
+    bool is_dead = true;
+    for (size_t j = i - i % 16; j < std::min(i - i % 16 + 16, diagonal.size()); ++j)
+      is_dead = is_dead && diagonal[j] == 0;
+    out.push_back(is_dead ? 1.0f : diagonal[i]);
+  }
+  return out;
+}
+
 ExpectedInverse::ExpectedInverse(std::span<const float> hessian, int64_t k, double damping) {
-  Matrix a = damped(hessian, static_cast<size_t>(k), damping).first;
+  Matrix a = damped(hessian, static_cast<size_t>(k), damping, 1).first;
   std::reverse(a.begin(), a.end());
   factorize(a);
   factor_ = std::move(a.storage());

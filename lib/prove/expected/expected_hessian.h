@@ -22,11 +22,16 @@ struct ExpectedMean {
 };
 ExpectedMean expect_mean(std::vector<float> numbers, int64_t k);
 
-/// Derives the data from the upper triangle of H, which must be finite and positive semidefinite.
-ExpectedHessian expect_hessian(std::span<const float> hessian, int64_t k, double damping, bool with_factor);
+/// Derives the data from the upper triangle of H, which must be finite and positive semidefinite. Numbers
+/// outside of the diagonal lose the share `shrink`.
+ExpectedHessian expect_hessian(std::span<const float> hessian, int64_t k, double damping, double shrink,
+                               bool with_factor);
 
 /// The diagonal of H + lambda I. `diagonal` is the diagonal of H.
 std::vector<float> expect_diagonal(std::span<const float> diagonal, double damping);
+
+/// The diagonal of H as weights of squares. Each block of 16 zeros becomes a block of ones.
+std::vector<float> expect_importance(std::span<const float> diagonal);
 
 /// Multiplies a row by (H + lambda I)^-1 in double. It solves forwards and then backwards through the factor
 /// of the reversed matrix.

@@ -18,6 +18,7 @@ struct ExpectedSolver {
                               ///< the global scale
   float global = 1;           ///< the global scale as the checkpoint stores it
   uint8_t zero_scale = 0x38;  ///< the block scale of a block whose codes are all zero
+  int highest = 2;            ///< block scales are tried up to so many codes above the largest weight's
   int sweeps = 0;             ///< number of sweeps of descent
   float min_gain = 0.005f;    ///< least gain of a sweep, as a share of the row's loss before it
 };

@@ -101,7 +101,7 @@ int RowSolver::search(std::span<const float> x, std::span<const float> weights) 
   const int base = largest == 0 ? 0x38 : scale_code(largest / 6.0f * to_code());
   int best = base;
   float least = kHuge;
-  for (int d = -12; d <= 2; ++d) {
+  for (int d = -12; d <= s_.highest; ++d) {
     const int code = std::clamp(base + d, 1, 126);
     float loss = 0;
     for (size_t i = 0; i < 16; ++i) {

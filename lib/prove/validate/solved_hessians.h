@@ -15,7 +15,7 @@ struct SolvedHessian {
   ExpectedMean mean;            ///< mean of x x' [k, k], or of x^2 [k] if the diagonal decides
   ExpectedMean heldout;         ///< the same mean over held-out tokens; empty if there are none
   ExpectedMean fisher;          ///< mean of e x x', [k, k]; empty if there is none
-  std::vector<float> diagonal;  ///< damped diagonal; empty if the whole Hessian is used
+  std::vector<float> diagonal;  ///< weights of squares; empty if the whole Hessian is used
   ExpectedHessian hessian;
   std::optional<ExpectedInverse> inverse;  ///< set for entries whose target is not the weights
 };
@@ -30,6 +30,7 @@ class SolvedHessians {
   struct Key {
     const StatisticsEntry* entry;
     Solving::Method method;
+    double damping, shrink;
     bool sweeps, has_target;
     bool operator==(const Key&) const = default;
   };

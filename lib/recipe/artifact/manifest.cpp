@@ -142,6 +142,7 @@ Manifest read_manifest(const std::filesystem::path& path, size_t tensors) {
     manifest.commit = json.at("tool").at("commit").get<std::string>();
     manifest.recipe = std::move(text.recipe);
     for (Rule& rule : manifest.recipe.rules) {
+      rule.keeps_absent = true;
       // An FP8 rule without a scale type is from a version that quantized every source as floats and
       // permitted blocks of any shape.
       if (rule.to != "fp8" || !rule.scale_dtype.empty()) continue;

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,6 +50,7 @@ inline constexpr std::string_view kTo = "to", kPattern = "pattern", kDialect = "
                                   kGranularity = "granularity", kBlock = "block", kScaleDtype = "scale_dtype",
                                   kOddBlocks = "odd_blocks", kExact = "exact", kArithmetic = "arithmetic",
                                   kBlockScale = "block_scale", kMethod = "method", kSweeps = "sweeps",
+                                  kShrink = "shrink", kScaleSearch = "scale_search",
                                   kInputScale = "input_scale", kOneInputScale = "one_input_scale_a_layer",
                                   kFold = "fold", kDraftExperts = "draft_experts",
                                   kKeepGlobalScale = "keep_global_scale";
@@ -72,6 +74,9 @@ struct Rule {
   std::string keep_global_scale = {};    ///< the checkpoint that `kept` comes from, before it is read
   Chosen<SolveBy> method = {};           ///< for quantize; by default the best that the statistics permit
   int sweeps = -1;                       ///< sweeps of descent; below 0, the method's default
+  std::optional<double> shrink = {};     ///< quantize: by default default_shrink()
+  int scale_search = -1;                 ///< quantize: below 0, the default
+  bool keeps_absent = false;             ///< settings that are absent mean what they meant in 0.2.0
   bool strict_statistics = false;        ///< refuse statistics of other weights; decides no byte
   bool awaits_statistics = false;        ///< statistics are collected before weights are chosen
   std::string statistics_hash = {};      ///< XXH3-128 of the file; empty without a file
@@ -93,6 +98,10 @@ struct Rule {
   bool has_statistics() const { return awaits_statistics || !statistics_hash.empty(); }
   /// True if weights are chosen by statistics.
   bool solves() const { return has_statistics() && method != SolveBy::kMagnitude; }
+  SolvingSettings solving_settings() const {
+    return {method.value(), sweeps, shrink,
+            scale_search < 0 ? std::nullopt : std::optional<int>(scale_search)};
+  }
   /// A setting as the rule's author writes it.
   std::string name(std::string_view key) const { return spelled(key, author); }
   std::string name(std::string_view key, std::string_view value) const { return spelled(key, value, author); }

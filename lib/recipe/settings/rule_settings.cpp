@@ -7,7 +7,8 @@ namespace twofour {
 namespace {
 
 constexpr unsigned kEncodes = kToNvfp4 | kToLayout;  // a layout takes NVFP4, which other formats become first
-constexpr unsigned kConverting = kConverts | kPlans, kWriting = kConverting | kQuantizes;
+constexpr unsigned kConverting = kConverts | kPlans, kWriting = kConverting | kQuantizes,
+                   kSolving = kWriting | kPrunes | kCompresses;
 constexpr const char* kInputScales = "keep, none, constant, constant=NUMBER, neighbours or from FILE";
 constexpr const char* kDialectFallback =
     "nvfp4: the dialect that the source does not have, for an artifact that of its source; fp8: "
@@ -68,6 +69,14 @@ RuleSetting keep_global_scale_word(UserForm asked) {
   return word;
 }
 
+RuleSetting shrink_word(UserForm asked) {
+  asked.form = UserForm::Form::kText;
+  asked.values = [](unsigned) { return std::vector<std::string>{"0 to 1"}; };
+  asked.expected = [](std::string_view, bool) { return std::string("a number from 0 to 1"); };
+  asked.is_of_statistics = true;
+  return user_setting<&Rule::shrink>("shrink", std::move(asked));
+}
+
 RuleSetting from_default_word() {
   return {
       "from_default", [](const Rule& r) { return r.selection.from_default ? Json() : Json(false); },
@@ -104,7 +113,7 @@ std::vector<RuleSetting> table() {
       pattern_setting<&Selection::exclude>("exclude"),
       pattern_setting<&Selection::also>("also"),
       fold_name({.methods = kToLayout,
-                 .place = {1, 15},
+                 .place = {1, 17},
                  .help = {{kConverting,
                            "What to do if gate and up have different global scales: a layout stores one. "
                            "larger folds both to the larger and refuses if that changes a matrix by more "
@@ -250,6 +259,21 @@ std::vector<RuleSetting> table() {
                      .file_fallback = "as quantize {sweeps}",
                      .most = 64,
                      .is_of_statistics = true}),
+      shrink_word({.files = kDropsCodes | kEncodes,
+                   .place = {18, 12},
+                   .help = {{kSolving, "Share taken off products of two inputs",
+                             "0.5, with a pattern 0.1, by guided statistics 0"}},
+                   .file_help = "share taken off products of two inputs",
+                   .file_fallback = "as quantize {shrink}",
+                   .value_name = "SHARE"}),
+      user_setting<&Rule::scale_search>(
+          "scale_search", {.files = kDropsCodes | kEncodes,
+                           .place = {19, 13},
+                           .help = {{kSolving, "Codes tried above the largest weight's scale", "7"}},
+                           .file_help = "codes tried above the largest weight's scale",
+                           .file_fallback = "7",
+                           .most = 16,
+                           .is_of_statistics = true}),
       recorded_setting<&Rule::statistics_hash>("statistics_xxh3_128"),
       recorded_setting<&Rule::statistics_from>("statistics_from"),
       recorded_setting<&Rule::statistics_input>("statistics_input_xxh3_128"),
@@ -257,7 +281,7 @@ std::vector<RuleSetting> table() {
       scale_setting<&Rule::kept>("kept_global_scales"),
       input_scale_word(
           {.methods = kKeeps | kToDialect | kToNvfp4,
-           .place = {10, 12},
+           .place = {10, 14},
            .help =
                {{kWriting,
                  "nvfp4, quantize: scales of activations, which W4A4 kernels need. keep those of the source; "
@@ -272,7 +296,7 @@ std::vector<RuleSetting> table() {
       scale_setting<&Rule::input_scales>("input_scales"),
       user_setting<&Rule::one_input_scale_a_layer>(
           "one_input_scale_a_layer", {.methods = kKeeps | kToDialect | kToNvfp4,
-                                      .place = {11, 13},
+                                      .place = {11, 15},
                                       .help = {{kWriting,
                                                 "Experts of a layer share the largest input scale, of gate "
                                                 "and up and of down, as kernels fuse them"}},
@@ -281,7 +305,7 @@ std::vector<RuleSetting> table() {
       from_default_word(),
       setting_at<draft_experts_of>(
           "draft_experts", {.files = ~unsigned{kKeeps | kDropsCodes},
-                            .place = {12, 14},
+                            .place = {12, 16},
                             .help = {{kWriting,
                                       "Routed experts of layers that predict further tokens (DeepSeek-V4's "
                                       "mtp): keep leaves them as they are, which SGLang reads beside NVFP4 "

@@ -74,6 +74,7 @@ RuleSetting pattern_setting(const char* key) {
 inline Json value_json(const std::string& field) { return field.empty() ? Json() : Json(field); }
 inline Json value_json(bool field) { return field ? Json(true) : Json(); }
 inline Json value_json(int field) { return field < 0 ? Json() : Json(field); }
+inline Json value_json(const std::optional<double>& field) { return field ? Json(*field) : Json(); }
 inline Json value_json(Fold field) { return word_of(field); }
 template <class T>
 Json value_json(const Chosen<T>& field) {
@@ -85,6 +86,20 @@ Json value_json(const Chosen<T>& field) {
 template <class T>
 bool take_value(const Json& json, T& field) {
   field = json.get<T>();
+  return true;
+}
+/// Takes a share, 0 to 1, as a number or as users write it.
+inline bool take_value(const Json& json, std::optional<double>& field) {
+  double share = 0;
+  if (json.is_string()) {
+    const auto text = json.get<std::string>();
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), share);
+    if (error != std::errc() || end != text.data() + text.size()) return false;
+  } else {
+    share = json.get<double>();
+  }
+  if (!(share >= 0 && share <= 1)) return false;
+  field = share;
   return true;
 }
 inline bool take_value(const Json& json, Fold& field) {

@@ -12,6 +12,7 @@ namespace {
 constexpr int kPatternSweeps = 4, kDenseSweeps = 2;
 constexpr int64_t kEnough = 4;  // tokens per input from which descent improves the output on other tokens
 constexpr double kDamping = 0.01, kDampingOfFew = 0.1;
+constexpr double kPatternShrink = 0.1, kDenseShrink = 0.5;
 
 /// The number of inputs for which an entry has all products. It is K, or the order of a block.
 int64_t order_of(const StatisticsEntry& e) { return e.kind == StatisticsKind::kBlocks ? e.block : e.k; }
@@ -20,6 +21,11 @@ int64_t order_of(const StatisticsEntry& e) { return e.kind == StatisticsKind::kB
 
 double damping_of(const StatisticsEntry& e) {
   return e.count < kEnough * order_of(e) ? kDampingOfFew : kDamping;
+}
+
+double default_shrink(const Statistics& statistics, bool has_pattern) {
+  if (statistics.metadata("weighting") == "guided") return 0;
+  return has_pattern ? kPatternShrink : kDenseShrink;
 }
 
 double take_unit(std::span<float> mean, int64_t k) {
@@ -69,9 +75,11 @@ std::string_view solving_name(const Solving& s, bool has_pattern) {
   return "plain";
 }
 
-Solving choose_solving(const Statistics& statistics, std::string_view linear, std::optional<SolveBy> by,
-                       int sweeps, bool has_pattern) {
+Solving choose_solving(const Statistics& statistics, std::string_view linear, const SolvingSettings& words,
+                       bool has_pattern) {
   Solving s;
+  s.shrink = words.shrink.value_or(s.shrink);
+  s.scale_search = words.scale_search.value_or(s.scale_search);
   const StatisticsEntry* entry = statistics.find(linear);
   if (entry == nullptr) {
     s.why = "no statistics";
@@ -86,13 +94,15 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
   s.heldout = statistics.find_heldout(linear);
   if (s.heldout != nullptr && (s.heldout->count == 0 || s.heldout->k != entry->k)) s.heldout = nullptr;
   s.method = Solving::Method::kDiagonal;
-  if (by == SolveBy::kWanda || by == SolveBy::kRtn) {
-    if (entry->kind != StatisticsKind::kDiagonal && sweeps > 0) {
-      s.sweeps = sweeps;
-      s.target_offset = statistics.target_offset(linear);
-    }
+  const bool by_diagonal = words.by == SolveBy::kWanda || words.by == SolveBy::kRtn;
+  if (by_diagonal && entry->kind != StatisticsKind::kDiagonal && words.sweeps > 0) {
+    s.sweeps = words.sweeps;
+    s.target_offset = statistics.target_offset(linear);
     return s;
   }
+  const double damping = s.damping;
+  if (words.scale_search && !has_pattern) s.damping = 0;
+  if (by_diagonal) return s;
   if (entry->kind == StatisticsKind::kDiagonal) {
     if (s.why.empty()) s.why = "only a diagonal";
     return s;
@@ -103,6 +113,7 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
     return s;
   }
   s.method = Solving::Method::kFull;
+  s.damping = damping;
   s.target_offset = statistics.target_offset(linear);
   if (entry->count < kEnough * k) {
     s.damping = damping_of(*entry);
@@ -110,7 +121,7 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
       s.why = fmt::format("fewer than {} tokens an input, {} of {}", kEnough, entry->count, k);
     return s;
   }
-  s.sweeps = sweeps >= 0 ? sweeps : has_pattern ? kPatternSweeps : kDenseSweeps;
+  s.sweeps = words.sweeps >= 0 ? words.sweeps : has_pattern ? kPatternSweeps : kDenseSweeps;
   return s;
 }
 

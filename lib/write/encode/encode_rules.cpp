@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "lib/recipe/settings/rule_settings.h"
+
 namespace twofour {
 namespace {
 
@@ -42,8 +44,10 @@ void check_solving_settings(const Rule& r) {
   if (!solves && !r.method.empty() && !plain)
     throw Error(
         fmt::format("{}: expected {} beside {}, found none", method, options::kStats, r.method.text()));
-  if (!solves && r.sweeps >= 0)
-    throw Error(fmt::format("{}: expected {} beside it, found none", r.name(keys::kSweeps), options::kStats));
+  for (const std::string_view key : {keys::kSweeps, keys::kShrink, keys::kScaleSearch}) {
+    if (!solves && !rule_setting(key).given(r).empty())
+      throw Error(fmt::format("{}: expected {} beside it, found none", r.name(key), options::kStats));
+  }
   const bool dense = r.method == SolveBy::kGptq || r.method == SolveBy::kRtn;
   if (!r.method.empty() && !plain && !dense && !prunes) {
     throw Error(
@@ -150,6 +154,7 @@ EncodeRule nvfp4_rule(Rule& r) {
   if (r.dialect.empty()) r.dialect = output_dialects()[0].name;
   if (r.arithmetic.empty()) r.arithmetic = output_dialect(r.dialect, true).nvfp4->name;
   complete_quantize_words(r);
+  complete_solving_settings(r, !r.pattern.empty());
   EncodeRule rule;
   rule.to = r.to;
   rule.scheme.format = WeightFormat::kNvfp4;
@@ -181,6 +186,12 @@ void complete_quantize_words(Rule& rule) {
   rule.arithmetic = rule.arithmetic.or_default();
   rule.block_scale = rule.block_scale.or_default();
   rule.zero_block = rule.zero_block.or_default();
+}
+
+void complete_solving_settings(Rule& rule, bool has_pattern) {
+  if (rule.keeps_absent || !rule.solves() || rule.statistics == nullptr) return;
+  if (!rule.shrink) rule.shrink = default_shrink(*rule.statistics, has_pattern);
+  if (rule.scale_search < 0) rule.scale_search = kDefaultScaleSearch;
 }
 
 EncodeRule prune_rule(const Rule& r, std::string_view dialect) {

@@ -16,6 +16,10 @@ EncodeRule prune_rule(const Rule& rule, std::string_view dialect);
 /// Fills in the settings of a layout's rule that apply to linears which are quantized first.
 void complete_quantize_words(Rule& rule);
 
+/// Fills in the settings by which the statistics of a rule choose weights. A rule without statistics stays as
+/// it is. `has_pattern` is true if the weights are pruned.
+void complete_solving_settings(Rule& rule, bool has_pattern);
+
 /// True if a dialect can store a scheme unchanged.
 bool holds(const OutputDialect& dialect, const Scheme& scheme);
 

@@ -209,6 +209,7 @@ std::unique_ptr<Method> make_to_layout(Rule& rule) {
   if (pattern.empty() && !rule.mask_hash.empty()) {
     throw Error(fmt::format("{}: expected a layout that holds a pattern, found {}", options::kMask, rule.to));
   }
+  complete_solving_settings(rule, !pattern.empty());
   Rule words = rule;
   if (rule.solves() || !rule.mask_hash.empty()) {
     if (!rule.pattern.empty() && rule.pattern != pattern) {

@@ -103,7 +103,7 @@ class Prune : public Method {
     const Checkpoint& c = planner.source;
     const size_t all = modules.size();
     const bool any = plan_groups(rule, planner, modules, [&](const Nvfp4Linear& m) {
-      return choose_solving(*rule.statistics, m.name, rule.method.value(), rule.sweeps, true).method !=
+      return choose_solving(*rule.statistics, m.name, rule.solving_settings(), true).method !=
              Solving::Method::kPlain;
     });
     if (!any) {
@@ -126,7 +126,9 @@ class Prune : public Method {
 
 std::unique_ptr<Method> make_prune(Rule& rule) {
   rule.pattern = rule.pattern.or_default();
-  const bool says_how = rule.sweeps >= 0 || (!rule.method.empty() && rule.method != SolveBy::kMagnitude);
+  complete_solving_settings(rule, true);
+  const bool says_how = rule.sweeps >= 0 || rule.shrink || rule.scale_search >= 0 ||
+                        (!rule.method.empty() && rule.method != SolveBy::kMagnitude);
   if (rule.has_statistics() || !rule.mask_hash.empty() || says_how)
     prune_rule(rule, "modelopt");  // this throws Error on invalid settings
   return std::make_unique<Prune>(*rule.pattern);

@@ -40,13 +40,8 @@ void MatrixSolver::begin(const EncodeRule& rule, const EncodedMatrix& matrix) {
   rule_ = &rule;
   matrix_ = &matrix;
   const Solving& solving = matrix.solving;
-  const Key key{rule.statistics.get(),
-                solving.entry,
-                rule.pattern,
-                solving.method,
-                solving.damping,
-                solving.sweeps > 0,
-                solving.target_offset.has_value()};
+  const Key key{rule.statistics.get(), solving.entry,  rule.pattern,       solving.method,
+                solving.damping,       solving.shrink, solving.sweeps > 0, solving.target_offset.has_value()};
   const auto* found = held_.find(key);
   if (found == nullptr) {
     cuda::DeviceHessian memory;
@@ -70,7 +65,8 @@ std::unique_ptr<MatrixSolver::Prepared> MatrixSolver::prepare(cuda::DeviceHessia
   }
   if (solving.method == Solving::Method::kDiagonal && solving.sweeps == 0) {
     p.mean.read(s.read_diagonal(entry), entry.k);
-    p.diagonal = damped_diagonal(p.mean.numbers, solving.damping);
+    p.diagonal = solving.damping > 0 ? damped_diagonal(p.mean.numbers, solving.damping)
+                                     : importance_weights(p.mean.numbers);
   } else {
     p.mean.read(s.read_hessian(entry), entry.k);
     factorize(p);
@@ -85,18 +81,20 @@ void MatrixSolver::factorize(Prepared& p) const {
   const bool has_target = solving.target_offset.has_value();
   const bool on_device = compute_.device == Device::cuda;
   try {
-    p.hessian = damped_hessian(p.mean.numbers, entry.k, solving.damping,
-                               solving.needs_factor() && !has_target && !on_device, threads, compute_.isa);
+    // The target's H is not shrunk, so its factor may be another.
+    const bool shares = has_target && solving.shrink == 0;
+    p.hessian = damped_hessian(p.mean.numbers, entry.k, {solving.damping, solving.shrink},
+                               solving.needs_factor() && !shares && !on_device, threads, compute_.isa);
     if (has_target && !on_device) {
       p.inverse =
           std::make_unique<DampedInverse>(p.mean.numbers, entry.k, solving.damping, threads, compute_.isa);
-      if (solving.needs_factor()) p.hessian.factor = p.inverse->factor();
+      if (solving.needs_factor() && shares) p.hessian.factor = p.inverse->factor();
     }
     if (solving.sweeps > 0) p.maps = std::make_unique<GroupMaps>(p.hessian, rule_->pattern);
     if (!on_device) return;
     p.on_device.load(p.hessian, p.maps.get(), p.mean.numbers);
     if (solving.needs_factor() || has_target)
-      p.on_device.factorize(p.hessian.lambda, solving.needs_factor(), has_target);
+      p.on_device.factorize(p.hessian.lambda, p.hessian.shrink, solving.needs_factor(), has_target);
     p.is_on_device = true;
   } catch (const Error& e) {
     const Statistics& s = *rule_->statistics;
@@ -141,6 +139,7 @@ void MatrixSolver::solve(Arithmetic arithmetic, float stored, uint8_t zero_scale
   rule.pattern = rule_->pattern;
   rule.arithmetic = arithmetic;
   rule.zero_scale = zero_scale;
+  rule.scale_search = matrix_->solving.scale_search;
   rule.sweeps = matrix_->solving.sweeps;
   const SolveInput in{in_units(arithmetic, stored, target), mask};
   const SolveOutput out{codes, scales};

@@ -40,7 +40,7 @@ class MatrixSolver {
     const StatisticsEntry* entry;
     std::optional<PrunePattern> pattern;
     Solving::Method method;
-    double damping;
+    double damping, shrink;
     bool sweeps;  ///< true if there are any sweeps
     bool has_inverse;
     bool operator==(const Key&) const = default;
@@ -55,7 +55,7 @@ class MatrixSolver {
     Mean mean;                    ///< of x x' [k, k]; for kDiagonal, of x^2 [k]
     Mean heldout;                 ///< over held-out tokens, [k, k] or [k]; may be empty
     Mean fisher;                  ///< of e x x', [k, k]; may be empty
-    std::vector<float> diagonal;  ///< the damped diagonal, for kDiagonal without sweeps
+    std::vector<float> diagonal;  ///< weights of squares, for kDiagonal without sweeps
     DampedHessian hessian;
     std::unique_ptr<GroupMaps> maps;
     std::unique_ptr<DampedInverse> inverse;  ///< on the CPU

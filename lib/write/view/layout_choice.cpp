@@ -103,7 +103,7 @@ class RuleChoice {
     for (const size_t i : nvfp4) {
       const bool is_served =
           rule.masks ||
-          choose_solving(*rule.statistics, linears_[i].name, rule.method.value(), rule.sweeps, true).method !=
+          choose_solving(*rule.statistics, linears_[i].name, rule.solving_settings(), true).method !=
               Solving::Method::kPlain;
       if (!is_served) left.insert(pair_of(i));
     }

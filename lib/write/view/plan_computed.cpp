@@ -68,6 +68,9 @@ constexpr const char* kDefaultDialect = "modelopt";
 void take_solving_settings(const Rule& rule, Rule& to) {
   to.method = rule.method;
   to.sweeps = rule.sweeps;
+  to.shrink = rule.shrink;
+  to.scale_search = rule.scale_search;
+  to.keeps_absent = rule.keeps_absent;
   to.strict_statistics = rule.strict_statistics;
   to.statistics_hash = rule.statistics_hash;
   to.statistics = rule.statistics;

@@ -43,13 +43,33 @@ TEST_CASE(
     "damping and factor are those of plain loops, to the bit, for every instruction set and any threads") {
   for (const int64_t k : {1, 16, 63, 64, 65, 200}) {
     const std::vector<float> h = random_hessian(k, 50, static_cast<unsigned>(k));
-    const ExpectedHessian wanted = expect_hessian(h, k, 0.01, true);
-    for (const Isa isa : available_isas()) {
-      for (const int threads : {1, 3}) {
-        const DampedHessian found = damped_hessian(h, k, 0.01, true, threads, isa);
-        REQUIRE(found.lambda == wanted.lambda);
-        REQUIRE(found.matrix == wanted.matrix);
-        REQUIRE(found.factor == wanted.factor);
+    for (const double shrink : {0.0, 0.1, 0.5, 1.0}) {
+      const ExpectedHessian wanted = expect_hessian(h, k, 0.01, shrink, true);
+      for (const Isa isa : available_isas()) {
+        for (const int threads : {1, 3}) {
+          const DampedHessian found = damped_hessian(h, k, {0.01, shrink}, true, threads, isa);
+          REQUIRE(found.lambda == wanted.lambda);
+          REQUIRE(found.matrix == wanted.matrix);
+          REQUIRE(found.factor == wanted.factor);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("shrink takes its share of every number outside of the diagonal, and moves no damping") {
+  constexpr int64_t k = 40;
+  const std::vector<float> h = random_hessian(k, 60, 11);
+  const DampedHessian plain = damped_hessian(h, k, 0.01, false);
+  for (const double shrink : {0.1, 0.5, 1.0}) {
+    const DampedHessian found = damped_hessian(h, k, {0.01, shrink}, false);
+    CHECK(found.lambda == plain.lambda);
+    for (int64_t i = 0; i < k; ++i) {
+      for (int64_t j = 0; j < k; ++j) {
+        const auto at = static_cast<size_t>(i * k + j),
+                   upper = static_cast<size_t>(std::min(i, j) * k + std::max(i, j));
+        const float wanted = i == j ? plain.matrix[at] : static_cast<float>((1 - shrink) * double{h[upper]});
+        REQUIRE(found.matrix[at] == wanted);
       }
     }
   }

@@ -33,11 +33,11 @@ Solved empty_for(const SolveProblem& p) {
   return {std::vector<uint8_t>(p.weights.size() / 2), std::vector<uint8_t>(p.weights.size() / 16)};
 }
 
-Solved solved(const SolveProblem& p, const SolveRule& rule, double damping, std::span<const uint8_t> mask,
-              int threads, Isa isa) {
+Solved solved(const SolveProblem& p, const SolveRule& rule, Regularization regularization,
+              std::span<const uint8_t> mask, int threads, Isa isa) {
   Solved out = empty_for(p);
   const DampedHessian hessian =
-      damped_hessian(p.hessian, p.k, damping, rule.method != SolveMethod::diagonal, threads, isa);
+      damped_hessian(p.hessian, p.k, regularization, rule.method != SolveMethod::diagonal, threads, isa);
   const GroupMaps maps(hessian, rule.pattern);
   solve_rows(rule, hessian, &maps, p.stored, {p.weights, mask}, {out.codes.data(), out.scales.data()},
              threads, isa);
@@ -53,15 +53,17 @@ ExpectedSolver expected_of(const SolveRule& rule, float stored) {
   e.divides = rule.arithmetic == Arithmetic::compressed_tensors;
   e.global = stored;
   e.zero_scale = rule.zero_scale;
+  e.highest = rule.scale_search;
   e.sweeps = rule.sweeps;
   e.min_gain = rule.min_gain;
   return e;
 }
 
-Solved expected(const SolveProblem& p, const SolveRule& rule, double damping, std::span<const uint8_t> mask) {
+Solved expected(const SolveProblem& p, const SolveRule& rule, Regularization regularization,
+                std::span<const uint8_t> mask) {
   Solved out;
-  const ExpectedHessian hessian =
-      expect_hessian(p.hessian, p.k, damping, rule.method != SolveMethod::diagonal);
+  const ExpectedHessian hessian = expect_hessian(p.hessian, p.k, regularization.damping,
+                                                 regularization.shrink, rule.method != SolveMethod::diagonal);
   const auto k = static_cast<size_t>(p.k);
   for (size_t r = 0; r < static_cast<size_t>(p.rows()); ++r) {
     const ExpectedRow row =
@@ -98,7 +100,7 @@ bool has_pattern(const SolveProblem& p, const Solved& s, PrunePattern pattern) {
 }
 
 std::vector<double> losses(const SolveProblem& p, const Solved& s, double damping) {
-  const ExpectedHessian h = expect_hessian(p.hessian, p.k, damping, false);
+  const ExpectedHessian h = expect_hessian(p.hessian, p.k, damping, 0, false);
   const std::vector<float> values = values_of(p, s);
   const auto k = static_cast<size_t>(p.k);
   std::vector<double> out;
@@ -132,6 +134,70 @@ TEST_CASE("every method gives the bytes of plain loops, on every instruction set
       }
     }
   }
+}
+
+TEST_CASE("shrunk Hessians and a wider search of scales give the bytes of plain loops") {
+  unsigned seed = 200;
+  for (const Arithmetic arithmetic : {Arithmetic::modelopt, Arithmetic::compressed_tensors}) {
+    const SolveProblem p(37, 144, 300, ++seed, arithmetic);
+    for (const Pattern& pattern : kPatterns) {
+      for (const SolveMethod method : {SolveMethod::joint, SolveMethod::diagonal}) {
+        for (const double shrink : {0.0, 0.1, 0.5, 1.0}) {
+          for (const int highest : {0, 7, 16}) {
+            SolveRule rule{method, pattern, arithmetic, 0x38, highest == 7 ? 2 : 0};
+            rule.scale_search = highest;
+            const Solved wanted = expected(p, rule, {0.01, shrink}, {});
+            for (const Isa isa : available_isas())
+              REQUIRE(solved(p, rule, {0.01, shrink}, {}, 2, isa) == wanted);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "a wider search never raises the loss by the diagonal, and lowers it; shrink 1 leaves the diagonal") {
+  const SolveProblem p(64, 128, 1000, 9);
+  std::vector<float> diagonal;
+  for (size_t j = 0; j < 128; ++j) diagonal.push_back(p.hessian[j * 129]);
+  const auto loss_of = [&](int highest) {
+    SolveRule rule{SolveMethod::diagonal, std::nullopt};
+    rule.scale_search = highest;
+    Solved out = empty_for(p);
+    solve_rows_by_diagonal(rule, diagonal, p.stored, {p.weights}, {out.codes.data(), out.scales.data()});
+    const std::vector<float> values = values_of(p, out);
+    std::vector<double> blocks(values.size() / 16);
+    for (size_t i = 0; i < values.size(); ++i)
+      blocks[i / 16] += std::pow(double{p.weights[i]} - double{values[i]}, 2) * double{diagonal[i % 128]};
+    return blocks;
+  };
+  const std::vector<double> narrow = loss_of(2), wide = loss_of(7);
+  size_t lower = 0;
+  for (size_t b = 0; b < wide.size(); ++b) {
+    REQUIRE(wide[b] <= narrow[b] * (1 + 1e-6));
+    lower += wide[b] < narrow[b] * (1 - 1e-6);
+  }
+  CHECK(lower > 0);
+  const DampedHessian shrunk = damped_hessian(p.hessian, p.k, {0.01, 1}, true);
+  for (int64_t i = 0; i < p.k; ++i) {
+    for (int64_t j = 0; j < p.k; ++j) {
+      const auto at = static_cast<size_t>(i * p.k + j);
+      if (i != j) REQUIRE((shrunk.matrix[at] == 0 && shrunk.factor[at] == 0));
+    }
+  }
+}
+
+TEST_CASE("importance is the diagonal itself, but ones where a block has none") {
+  std::vector<float> diagonal(48, 0.25f);
+  std::fill(diagonal.begin() + 16, diagonal.begin() + 32, 0.0f);
+  diagonal[3] = 0;
+  std::vector<float> wanted = diagonal;
+  std::fill(wanted.begin() + 16, wanted.begin() + 32, 1.0f);
+  CHECK(importance_weights(diagonal) == wanted);
+  CHECK(expect_importance(diagonal) == wanted);
+  diagonal[40] = -1;
+  CHECK(message_of([&] { importance_weights(diagonal); }).find("column 40") != std::string::npos);
 }
 
 TEST_CASE("given masks stay, and are solved as by plain loops") {

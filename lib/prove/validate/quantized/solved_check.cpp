@@ -78,6 +78,7 @@ ExpectedSolver Nvfp4Check::solver_of(const EncodedMatrix& m, const ExpectedGloba
   Bytes codes(kGroup / 2), scale(1);
   ExpectedNvfp4(arithmetic_, global).quantize(zeros, codes, scale);
   s.zero_scale = scale[0];
+  s.highest = m.solving.scale_search;
   s.sweeps = m.solving.sweeps;
   return s;
 }

@@ -86,6 +86,7 @@ Recipe full_recipe() {
   rule.pattern = "4:8-paired", rule.dialect = "g", rule.granularity = "row", rule.block = "1x128";
   rule.scale_dtype = "e8m0", rule.odd_blocks = "keep", rule.exact = "best", rule.arithmetic = "modelopt";
   rule.block_scale = "mse", rule.zero_block = "zero", rule.method = "rtn", rule.sweeps = 0;
+  rule.shrink = 0.25, rule.scale_search = 3;
   rule.statistics_hash = "q", rule.statistics_from = "r", rule.statistics_input = "s", rule.mask_hash = "t";
   rule.kept = {.divides = true, .scales = {{"u", 0x3f800000}, {"v", 0x00000001}}};
   rule.input_scale = "given";
@@ -105,7 +106,7 @@ TEST_CASE("every word of a recipe is written in its order, and read as it was wr
       R"({"rules":[{"to":"a","include":["b*"],"exclude":["re:c","d"],"also":["e"],"fold":"any",)"
       R"("pattern":"4:8-paired","dialect":"g","granularity":"row","block":"1x128","scale_dtype":"e8m0",)"
       R"("odd_blocks":"keep","exact":"best","arithmetic":"modelopt","block_scale":"mse",)"
-      R"("zero_block":"zero","method":"rtn","sweeps":0,)"
+      R"("zero_block":"zero","method":"rtn","sweeps":0,"shrink":0.25,"scale_search":3,)"
       R"("statistics_xxh3_128":"q","statistics_from":"r","statistics_input_xxh3_128":"s",)"
       R"("masks_xxh3_128":"t","kept_global_scales":{"divides":true,"bits":{"u":"3f800000","v":"00000001"}},)"
       R"("input_scale":"given","input_scales":{"divides":false,"bits":{"x":"3f800001"}},)"

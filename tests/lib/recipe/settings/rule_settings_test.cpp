@@ -60,6 +60,38 @@ TEST_CASE("a word that is taken is given, written, and read back as it was") {
   }
 }
 
+TEST_CASE("a share is taken as a number or a text, from 0 to 1, and written as the number that it is") {
+  const RuleSetting& word = rule_setting(keys::kShrink);
+  for (const auto& [json, share] : {std::pair{Json("0.5"), 0.5},
+                                    {Json("0"), 0.0},
+                                    {Json("1"), 1.0},
+                                    {Json(0.1), 0.1},
+                                    {Json(1), 1.0},
+                                    {Json("1e-3"), 1e-3}}) {
+    Rule rule, read;
+    REQUIRE(word.take({}, json, rule));
+    CHECK(rule.shrink == share);
+    const Json written = Json::parse(json_line(write_keys(rule_settings(), rule)));
+    CHECK(written.at("shrink").get<double>() == share);
+    read_keys(rule_settings(), {"w", "rule", UnknownKeys::kRefuse}, written, read);
+    CHECK(same_settings(rule, read));
+    CHECK(!word.given(rule).empty());
+  }
+  for (const Json& json :
+       {Json("-0.1"), Json("1.5"), Json("nan"), Json(""), Json("0.5 "), Json(2), Json(-1e-9)}) {
+    Rule rule;
+    CHECK(!word.take({}, json, rule));
+    CHECK(!rule.shrink);
+  }
+  CHECK(message_of([] {
+          Rule rule;
+          read_keys(
+              rule_settings(), {"w", "rule", UnknownKeys::kRefuse},
+              Json::parse(R"({"to":"v7","include":[],"exclude":[],"also":[],"fold":"larger","shrink":2})"),
+              rule);
+        }) == "w: rule.shrink: expected 0 to 1, found 2");
+}
+
 TEST_CASE("texts that are no values are refused") {
   CHECK(message_of([] { Chosen<BlockScale>("best"); }) == "expected max, mse or four-over-six, found 'best'");
   CHECK(Chosen<BlockScale>("").empty());
