@@ -58,6 +58,12 @@ void read_shapes(Nvfp4Linear& m, std::span<const TensorInfo> tensors,
   };
   const auto inner = scales_along(rank - 1), outer = rank == 3 ? scales_along(rank - 2) : std::nullopt;
   if (!inner && !outer) fail_shape(where(m.codes), codes, fmt::format("K a multiple of {}", kGroup));
+  if (rank == 3 && inner && codes.shape[2] % 16 == 0 &&
+      scale.shape == std::vector{codes.shape[0], codes.shape[1], codes.shape[2] / 16})
+    throw Error(
+        fmt::format("{}: {}: expected scales for 16 weights, found scales for 32, {}, in a stack of "
+                    "experts{}",
+                    where(m.block_scale), scale.name, describe(scale), kNotSupported));
   if (scale.shape != inner && scale.shape != outer) {
     fail_shape(where(m.block_scale), scale,
                fmt::format("{}{}{}", inner ? describe(DType::kF8E4M3, *inner) : "",

@@ -19,6 +19,7 @@
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/bytes/index.h"
 #include "lib/source/checkpoint/config_terms.h"
+#include "lib/source/checkpoint/configured_quantization.h"
 #include "lib/source/checkpoint/quantization_config.h"
 
 namespace twofour {
@@ -233,6 +234,7 @@ void find_modules(LintInput& s, LintReporter& reporter) {
                              and_more(modules.size(), " here and in {} more modules"), kNotSupported),
                  std::move(facts));
   }
+  ConfiguredQuantization configured(s.quantization, s.quantization_key);
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     try {
       auto m = read_nvfp4_module(s.tensors, i, [&](size_t t) { return s.file_of(t); });
@@ -244,13 +246,18 @@ void find_modules(LintInput& s, LintReporter& reporter) {
       // The message names a file and the wrong tensor.
       const size_t file_end = text.find(": "), name_end = text.find(": ", file_end + 2);
       const bool unsupported = text.ends_with(kNotSupported);
+      std::string tensor(text.substr(file_end + 2, name_end - file_end - 2));
+      // Scales for 32 weights contradict a config that does not say so.
+      constexpr std::string_view kScales = "_weight_scale";
+      const bool is_of_32 = text.find("found scales for 32, ") != text.npos && tensor.ends_with(kScales);
+      const auto size = is_of_32 ? configured.group_size_of(tensor.substr(0, tensor.size() - kScales.size()))
+                                 : std::nullopt;
       LintFacts facts;
-      facts.keeps_severity = unsupported;
+      facts.keeps_severity = unsupported && size != 32;
       reporter.add(alone         ? "incomplete-module"
                    : unsupported ? "unsupported-format"
                                  : "module-shape",
-                   {std::string(text.substr(0, file_end)),
-                    std::string(text.substr(file_end + 2, name_end - file_end - 2))},
+                   {std::string(text.substr(0, file_end)), std::move(tensor)},
                    std::string(text.substr(name_end + 2)), std::move(facts));
     }
   }
