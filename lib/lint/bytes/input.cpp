@@ -27,13 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Collects the tensors of all files, which are sorted at the end.
-struct Gathered {
-  std::vector<TensorInfo> tensors;
-  std::vector<uint32_t> owners;
-  std::vector<bool> whole;
-};
-
 /// Compares data offsets with types, shapes and the file's size. Sets in `whole` which tensors can be read.
 void check_layout(const std::string& file, const std::vector<TensorInfo>& tensors, uint64_t data_bytes,
                   std::vector<bool>& whole, LintReporter& reporter) {
@@ -151,7 +144,7 @@ class Headers {
   std::vector<std::exception_ptr> errors_ = std::vector<std::exception_ptr>(names_.size());
 };
 
-void add_file(LintInput& s, ParsedFile parsed, Gathered& all, LintReporter& reporter) {
+void add_file(LintInput& s, ParsedFile parsed, GatheredTensors& all, LintReporter& reporter) {
   const Shard& shard = s.shards.emplace_back(std::move(parsed.shard));
   check_layout(shard.name, parsed.tensors, shard.data_bytes(), all.whole, reporter);
   all.owners.insert(all.owners.end(), parsed.tensors.size(), static_cast<uint32_t>(s.shards.size() - 1));
@@ -161,7 +154,7 @@ void add_file(LintInput& s, ParsedFile parsed, Gathered& all, LintReporter& repo
 
 void read_shards(LintInput& s, const std::vector<std::string>& names, Headers& headers,
                  const LintIndex* index, LintReporter& reporter) {
-  Gathered all;
+  GatheredTensors all;
   for (const std::string& name : names) {
     check_interrupt();
     if (report_placeholder(s.path, name, "a safetensors file", reporter)) continue;
@@ -177,6 +170,7 @@ void read_shards(LintInput& s, const std::vector<std::string>& names, Headers& h
                    without_where(e.what(), unreadable ? (s.path / name).string() : name));
     }
   }
+  if (index != nullptr) drop_copied_shards(*index, s.shards, all, reporter);
   std::vector<size_t> order(all.tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
