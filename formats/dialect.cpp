@@ -58,6 +58,12 @@ void read_shapes(Nvfp4Linear& m, std::span<const TensorInfo> tensors,
   };
   const auto inner = scales_along(rank - 1), outer = rank == 3 ? scales_along(rank - 2) : std::nullopt;
   if (!inner && !outer) fail_shape(where(m.codes), codes, fmt::format("K a multiple of {}", kGroup));
+  if (rank == 3 && inner && codes.shape[2] % 16 == 0 &&
+      scale.shape == std::vector{codes.shape[0], codes.shape[1], codes.shape[2] / 16})
+    throw Error(
+        fmt::format("{}: {}: expected scales for 16 weights, found scales for 32, {}, in a stack of "
+                    "experts{}",
+                    where(m.block_scale), scale.name, describe(scale), kNotSupported));
   if (scale.shape != inner && scale.shape != outer) {
     fail_shape(where(m.block_scale), scale,
                fmt::format("{}{}{}", inner ? describe(DType::kF8E4M3, *inner) : "",
@@ -179,6 +185,15 @@ constexpr ForeignPacking kForeign[] = {
     {".weight", DType::kI8, ".SCB", kPlainFloats, 0, "bitsandbytes' INT8", "bitsandbytes"},
 };
 
+/// The tensors around the one at `i` whose names begin with `prefix`, as its own does.
+std::span<const TensorInfo> find_below(std::span<const TensorInfo> tensors, size_t i,
+                                       std::string_view prefix) {
+  size_t first = i, last = i + 1;
+  while (first > 0 && tensors[first - 1].name.starts_with(prefix)) --first;
+  while (last < tensors.size() && tensors[last].name.starts_with(prefix)) ++last;
+  return tensors.subspan(first, last - first);
+}
+
 bool is_packed_as(const ForeignPacking& row, const TensorInfo& codes, std::string_view module,
                   std::span<const TensorInfo> tensors) {
   if (row.beside.empty()) return true;
@@ -196,10 +211,12 @@ std::vector<UnreadCodes> find_unread_codes(std::span<const TensorInfo> tensors) 
   std::vector<UnreadCodes> found;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorInfo& t = tensors[i];
+    std::span<const TensorInfo> beside;  // tensors are sorted, so those of a module are neighbours
     for (const ForeignPacking& row : kForeign) {
       if (!row.types.has(t.dtype) || !t.name.ends_with(row.codes)) continue;
       std::string module = t.name.substr(0, t.name.size() - row.codes.size());
-      if (!is_packed_as(row, t, module, tensors)) continue;
+      if (beside.empty()) beside = find_below(tensors, i, module);
+      if (!is_packed_as(row, t, module, beside)) continue;
       found.push_back({i, std::move(module), row.format, row.words});
       break;
     }

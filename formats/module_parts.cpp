@@ -122,17 +122,24 @@ const ModulePart* find_buffer(std::string_view buffer) {
   return part != nullptr && part->kind == kTerm ? part : nullptr;
 }
 
+/// The last position of `part`. Where there is none, as nearly always, it is faster than rfind().
+size_t find_last(std::string_view name, std::string_view part) {
+  return name.find(part) == name.npos ? name.npos : name.rfind(part);
+}
+
 /// The position of the dot before an adapter's name. In a stack, as in "X_lora_A.weight", it is the position
 /// of the underscore. npos if there is no adapter.
 size_t find_adapter(std::string_view tensor) {
   for (size_t dot = tensor.rfind('.'); dot != tensor.npos && dot > 0; dot = tensor.rfind('.', dot - 1)) {
     const std::string_view below = tensor.substr(dot + 1);
+    constexpr std::string_view kFirst = "liobhv";  // of the adapters' names
+    if (below.size() < 4 || kFirst.find(below[0]) == kFirst.npos) continue;
     if (std::any_of(std::begin(kAdapters), std::end(kAdapters),
                     [&](std::string_view adapter) { return below.starts_with(adapter); }))
       return dot;
   }
   constexpr std::string_view kOfStack = "_lora_";
-  const size_t at = tensor.rfind(kOfStack);
+  const size_t at = find_last(tensor, kOfStack);
   if (at == tensor.npos || at == 0) return tensor.npos;
   const std::string_view matrix = tensor.substr(at + kOfStack.size());
   const bool is_one = !matrix.empty() && std::string_view("ABab").find(matrix[0]) != matrix.npos &&
@@ -151,7 +158,7 @@ std::string_view module_of_quantizer(std::string_view before) {
 const ModulePart* find_end(std::string_view tensor) {
   const ModulePart* longest = nullptr;
   for (const ModulePart& part : kParts) {
-    if (!tensor.ends_with(part.name)) continue;
+    if (tensor.empty() || tensor.back() != part.name.back() || !tensor.ends_with(part.name)) continue;
     const size_t size = tensor.size() - part.name.size();
     const bool is_one =
         size == 0 ? part.kind == kTerm : size > 1 && (tensor[size - 1] == '.' || tensor[size - 1] == '_');
@@ -169,7 +176,7 @@ const ModulePart& find_module_part(std::string_view below) {
   if (const ModulePart* part = find_in(kParts, stem_of(below)); part != nullptr && part->kind == kTerm)
     return *part;
   if (below.starts_with("lora_") || find_adapter(below) != below.npos) return kAdapter;
-  const size_t at = below.rfind(kQuantizer);
+  const size_t at = find_last(below, kQuantizer);
   const std::string_view buffer = at == below.npos ? below : below.substr(at + kQuantizer.size());
   const bool is_buffer = at != below.npos || below.starts_with('_');
   const ModulePart* part = is_buffer ? find_buffer(buffer) : nullptr;
@@ -178,13 +185,16 @@ const ModulePart& find_module_part(std::string_view below) {
 }
 
 std::optional<PartName> parse_part_name(std::string_view tensor) {
-  if (const size_t at = tensor.rfind(kQuantizer); at != tensor.npos) {
+  if (const size_t at = find_last(tensor, kQuantizer); at != tensor.npos) {
     if (const ModulePart* part = find_buffer(tensor.substr(at + kQuantizer.size())))
       return PartName{module_of_quantizer(tensor.substr(0, at)), part};
   }
-  if (const ModulePart* term = find_end(stem_of(tensor)); term != nullptr && term->kind == kTerm)
+  const ModulePart* end = find_end(stem_of(tensor));
+  if (end != nullptr && end->kind == kTerm) {
     tensor = stem_of(tensor);
-  const ModulePart* end = find_end(tensor);
+  } else if (tensor.ends_with('s')) {
+    end = find_end(tensor);
+  }
   if (end == nullptr || end->kind != kTerm) {
     if (const size_t at = find_adapter(tensor); at != tensor.npos)
       return PartName{tensor.substr(0, at), &kAdapter};

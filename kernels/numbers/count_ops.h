@@ -46,8 +46,8 @@ struct CountOps {
   /// Adds `count` numbers, and their squares to `columns` [count].
   void (*bf16)(const uint16_t* numbers, uint64_t count, float* columns, FloatCounts& counts);
   void (*f32)(const float* numbers, uint64_t count, float* columns, FloatCounts& counts);
-  /// Adds bytes that are at least `least`, by column, to `sums` and `counts` [count]. At most 256 lines of
-  /// bytes below 128 may be added to them.
+  /// Adds bytes that are at least `least`, by column, to `sums` and `counts` [count]. At most 256 lines
+  /// may be added to them.
   ByteSums (*bytes)(const uint8_t* bytes, uint64_t count, uint8_t least, uint16_t* sums, uint16_t* counts);
 };
 

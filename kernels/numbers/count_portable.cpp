@@ -3,7 +3,7 @@
 
 namespace twofour {
 
-const CountOps kCountPortable{counting::codes, counting::fp8, counting::largest,
-                              counting::bf16,  counting::f32, counting::bytes};
+const CountOps kCountPortable{counting::codes<>, counting::fp8<>, counting::largest,
+                              counting::bf16,    counting::f32,   counting::bytes};
 
 }  // namespace twofour

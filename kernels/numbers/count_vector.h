@@ -47,7 +47,7 @@ template <class V>
 
 /// Adds whole words. A code's four bits are four masks, whose products are counted: how many codes have bits
 /// 0 and 2, say. A nibble counts up to fifteen, a byte up to 255.
-[[gnu::always_inline]] inline void add_words(const uint8_t* bytes, uint64_t words, CodeCounts& counts) {
+inline void add_code_words(const uint8_t* bytes, uint64_t words, CodeCounts& counts) {
   constexpr uint64_t kUnits = 0x1111111111111111u, kLow = 0x0F0F0F0F0F0F0F0Fu;
   constexpr int kProducts = 16, kNibble = 15, kRounds = 8;
   uint64_t with[kProducts] = {};  // number of codes that have all bits of the index
@@ -92,9 +92,13 @@ template <class V>
   counts.full_blocks += words * (kWidth / 8) + sum_lanes(not_full);
 }
 
+using AddCodes = void(const uint8_t* bytes, uint64_t words, CodeCounts& counts);
+
+/// `add` adds whole vectors.
+template <AddCodes* add = add_code_words>
 inline void codes(const uint8_t* bytes, uint64_t size, CodeCounts& counts) {
   const uint64_t words = size / kWidth;
-  add_words(bytes, words, counts);
+  add(bytes, words, counts);
   for (uint64_t at = words * kWidth; at < size; at += 8) {
     const uint64_t count = size - at < 8 ? size - at : 8;
     unsigned any = 0;
@@ -115,15 +119,14 @@ inline void codes(const uint8_t* bytes, uint64_t size, CodeCounts& counts) {
 
 typedef uint8_t WordBytes __attribute__((vector_size(kWidth)));
 
-inline void fp8(const uint8_t* bytes, uint64_t size, Fp8Counts& counts) {
+/// Adds the upper halves of bytes.
+inline void add_upper_words(const uint8_t* bytes, uint64_t words, uint64_t (&upper)[16]) {
   constexpr uint64_t kUnits = 0x0101010101010101u;
   constexpr uint64_t kRun = 255;  // a byte counts up to 255
-  const uint64_t words = size / kWidth;
   uint64_t with[16] = {};
   for (uint64_t at = 0; at < words;) {
     const uint64_t end = words - at < kRun ? words : at + kRun;
     Word n[16] = {};
-    WordBytes zero = {}, minus = {}, full = {}, next = {};
     for (; at < end; ++at) {
       const Word w = load(bytes + at * kWidth);
       const Word b0 = w >> 4 & kUnits, b1 = w >> 5 & kUnits, b2 = w >> 6 & kUnits, s = w >> 7 & kUnits;
@@ -143,20 +146,51 @@ inline void fp8(const uint8_t* bytes, uint64_t size, Fp8Counts& counts) {
       n[13] += b02 & s;
       n[14] += b12 & s;
       n[15] += b012 & s;
-      const WordBytes magnitude = (WordBytes)w & uint8_t{0x7F};
+    }
+    for (int i = 1; i < 16; ++i) with[i] += sum_bytes(n[i]);
+  }
+  with[0] = words * kWidth;
+  add_exact(with, upper);
+}
+
+/// Adds the numbers of zeros and of the largest numbers.
+inline void add_ends(const uint8_t* bytes, uint64_t words, Fp8Counts& counts) {
+  constexpr uint64_t kRun = 16;
+  for (uint64_t begin = 0; begin < words; begin += kRun) {
+    const uint64_t end = words - begin < kRun ? words : begin + kRun;
+    WordBytes most = {};  // the largest of the magnitudes minus one, which is 255 for zero
+    for (uint64_t at = begin; at < end; ++at) {
+      const WordBytes less = ((WordBytes)load(bytes + at * kWidth) & uint8_t{0x7F}) - uint8_t{1};
+      most = less > most ? less : most;
+    }
+    const auto some = (Word)(most >= uint8_t{0x7C});
+    uint64_t any = 0;
+    for (int lane = 0; lane < kWidth / 8; ++lane) any |= some[lane];
+    if (any == 0) continue;  // as nearly always
+    WordBytes zero = {}, minus = {}, full = {}, next = {};
+    for (uint64_t at = begin; at < end; ++at) {  // true is -1
+      const auto w = (WordBytes)load(bytes + at * kWidth);
+      const WordBytes magnitude = w & uint8_t{0x7F};
       zero -= (WordBytes)(magnitude == uint8_t{0});
-      minus -= (WordBytes)((WordBytes)w == uint8_t{0x80});
+      minus -= (WordBytes)(w == uint8_t{0x80});
       full -= (WordBytes)(magnitude == uint8_t{0x7E});
       next -= (WordBytes)(magnitude == uint8_t{0x7D});
     }
-    for (int i = 1; i < 16; ++i) with[i] += sum_bytes(n[i]);
     counts.zeros += sum_bytes((Word)zero);
     counts.negative_zeros += sum_bytes((Word)minus);
     counts.full += sum_bytes((Word)full);
     counts.next += sum_bytes((Word)next);
   }
-  with[0] = words * kWidth;
-  add_exact(with, counts.upper);
+}
+
+using AddUpper = void(const uint8_t* bytes, uint64_t words, uint64_t (&upper)[16]);
+
+/// `add` adds the upper halves of whole vectors.
+template <AddUpper* add = add_upper_words>
+inline void fp8(const uint8_t* bytes, uint64_t size, Fp8Counts& counts) {
+  const uint64_t words = size / kWidth;
+  add(bytes, words, counts.upper);
+  add_ends(bytes, words, counts);
   for (uint64_t i = words * kWidth; i < size; ++i) {
     const unsigned magnitude = bytes[i] & 0x7Fu;
     ++counts.upper[bytes[i] >> 4];
@@ -253,40 +287,54 @@ template <class T>
   }
 }
 
-typedef uint8_t Bytes __attribute__((vector_size(kWidth / 2)));
-typedef uint16_t Shorts __attribute__((vector_size(kWidth)));
-
 [[gnu::always_inline]] inline uint64_t sum_shorts(Word w) {
   constexpr uint64_t kEven = 0x0000FFFF0000FFFFu;
   const Word pairs = (w & kEven) + (w >> 16 & kEven);
   return sum_lanes((pairs & 0xFFFFFFFFu) + (pairs >> 32));
 }
 
+/// Adds `kCount` bytes to columns and, by lanes, to those of the line.
+template <int kCount, class Wide>
+[[gnu::always_inline]] inline void add_bytes(const uint8_t* bytes, uint8_t least, uint16_t* sums,
+                                             uint16_t* counts, Wide& line_sums, Wide& line_counts) {
+  typedef uint8_t Narrow __attribute__((vector_size(kCount)));
+  Narrow stored;
+  __builtin_memcpy(&stored, bytes, kCount);
+  const Wide wide = __builtin_convertvector(stored, Wide);
+  const auto used = (Wide)(wide >= uint16_t{least});
+  const Wide some = wide & used, one = used & 1;
+  Wide column;
+  __builtin_memcpy(&column, sums, sizeof(Wide));
+  column += some;
+  __builtin_memcpy(sums, &column, sizeof(Wide));
+  __builtin_memcpy(&column, counts, sizeof(Wide));
+  column += one;
+  __builtin_memcpy(counts, &column, sizeof(Wide));
+  line_sums += some;
+  line_counts += one;
+}
+
+typedef uint16_t Shorts __attribute__((vector_size(kWidth)));
+typedef uint16_t EightShorts __attribute__((vector_size(16)));
+
 inline ByteSums bytes(const uint8_t* bytes, uint64_t count, uint8_t least, uint16_t* sums, uint16_t* counts) {
-  constexpr uint64_t kShorts = kWidth / 2, kRun = 256 * kShorts;
+  constexpr uint64_t kShorts = kWidth / 2, kRun = 256 * kShorts, kEight = 8;
   ByteSums all;
   uint64_t i = 0;
   while (i + kShorts <= count) {
     const uint64_t end = count - i < kRun ? count / kShorts * kShorts : i + kRun;
     Shorts line_sums = {}, line_counts = {};
-    for (; i + kShorts <= end; i += kShorts) {
-      Bytes stored;
-      __builtin_memcpy(&stored, bytes + i, sizeof(stored));
-      const Shorts wide = __builtin_convertvector(stored, Shorts);
-      const auto used = (Shorts)(wide >= uint16_t{least});
-      const Shorts some = wide & used, one = used & 1;
-      Shorts column;
-      __builtin_memcpy(&column, sums + i, kWidth);
-      column += some;
-      __builtin_memcpy(sums + i, &column, kWidth);
-      __builtin_memcpy(&column, counts + i, kWidth);
-      column += one;
-      __builtin_memcpy(counts + i, &column, kWidth);
-      line_sums += some;
-      line_counts += one;
-    }
+    for (; i + kShorts <= end; i += kShorts)
+      add_bytes<kShorts>(bytes + i, least, sums + i, counts + i, line_sums, line_counts);
     all.sum += sum_shorts((Word)line_sums);
     all.count += sum_shorts((Word)line_counts);
+  }
+  EightShorts last_sums = {}, last_counts = {};
+  for (; i + kEight <= count; i += kEight)
+    add_bytes<kEight>(bytes + i, least, sums + i, counts + i, last_sums, last_counts);
+  for (uint64_t lane = 0; lane < kEight; ++lane) {
+    all.sum += last_sums[lane];
+    all.count += last_counts[lane];
   }
   for (; i < count; ++i) {
     if (bytes[i] < least) continue;

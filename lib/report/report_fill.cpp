@@ -279,6 +279,14 @@ Report diff_report(const DiffResult& r, uint64_t failed) {
     report.findings.push_back({rule->second, severity, "", e.name, difference_text(e)});
   }
   add_findings(r.findings, report);
+  if (!r.config.empty()) {
+    ReportTable table{"Keys of configs", {"file", "key", "A", "B", ""}, {}};
+    for (const ConfigDifference& d : r.config) {
+      const auto shown = [](const std::string& value) { return value.empty() ? "none" : value; };
+      table.rows.push_back({d.file, d.key, shown(d.a), shown(d.b), d.counts ? "counts" : ""});
+    }
+    report.tables.push_back(std::move(table));
+  }
   if (!r.moved.empty()) {
     ReportTable table{"What moved", {"name", "how", "what"}, {}};
     for (const MovedWeights& m : r.moved) table.rows.push_back({m.name, moved_name(m.how), m.text});

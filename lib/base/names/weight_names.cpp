@@ -32,10 +32,15 @@ std::string common_path(std::string_view a, std::string_view b) {
 /// Finds weights of the same linear in another format.
 std::optional<size_t> find_other_format(std::span<const TensorInfo> tensors, size_t i,
                                         const WeightName& own) {
+  // Tensors are sorted, so those whose names begin with the linear's are neighbours.
+  size_t first = i;
+  while (first > 0 && tensors[first - 1].name.starts_with(own.linear)) --first;
+  const auto before = tensors.subspan(first, i - first);
+  if (before.empty()) return std::nullopt;
   for (const std::string_view suffix :
        {kWeightSuffixes[0], kWeightSuffixes[1], kWeightSuffixes[2], std::string_view(), kBlocks}) {
-    const auto at = find_tensor(tensors, own.linear + std::string(suffix));
-    if (at && *at < i && weight_name(tensors[*at])) return at;
+    const auto at = find_tensor(before, own.linear + std::string(suffix));
+    if (at && weight_name(before[*at])) return first + *at;
   }
   return std::nullopt;
 }
@@ -59,15 +64,33 @@ std::optional<size_t> find_other_name(std::span<const TensorInfo> tensors, const
   return std::nullopt;
 }
 
+bool has_name_at(std::span<const TensorInfo> tensors, std::string_view prefix) {
+  const auto at = std::ranges::lower_bound(tensors, prefix, {}, &TensorInfo::name);
+  return at != tensors.end() && at->name.starts_with(prefix);
+}
+
+constexpr std::string_view kLayers = "layers.";
+
+/// The wrappers below which a model has layers.
+std::vector<std::string_view> find_wrappers(std::span<const TensorInfo> tensors) {
+  std::vector<std::string_view> found;
+  for (const std::string_view wrapper :
+       {"language_model.model.", "model.language_model.", "model.model.", "language_model.", "model.", ""}) {
+    if (has_name_at(tensors, std::string(wrapper) + std::string(kLayers))) found.push_back(wrapper);
+  }
+  return found;
+}
+
 /// The same linear's other name, if a model has it in and without a wrapper. Loaders map both to one model.
-std::optional<size_t> find_other_wrapper(std::span<const TensorInfo> tensors, const WeightName& own) {
-  constexpr std::string_view kWrappers[] = {
-      "language_model.model.", "model.language_model.", "model.model.", "language_model.", "model.", ""};
-  for (const std::string_view wrapper : kWrappers) {
+std::optional<size_t> find_other_wrapper(std::span<const TensorInfo> tensors,
+                                         const std::vector<std::string_view>& wrappers,
+                                         const WeightName& own) {
+  if (wrappers.size() < 2) return std::nullopt;
+  for (const std::string_view wrapper : wrappers) {
     if (!own.linear.starts_with(wrapper)) continue;
     const std::string inner = own.linear.substr(wrapper.size());
-    if (!inner.starts_with("layers.")) continue;
-    for (const std::string_view other : kWrappers) {
+    if (!inner.starts_with(kLayers)) continue;
+    for (const std::string_view other : wrappers) {
       if (other == wrapper) continue;
       if (const auto at = find_weight(tensors, std::string(other) + inner)) return at;
     }
@@ -149,6 +172,7 @@ std::optional<WeightName> weight_name(const TensorInfo& t) {
 
 std::optional<size_t> find_weight(std::span<const TensorInfo> tensors, const std::string& linear) {
   std::optional<size_t> found;
+  if (!has_name_at(tensors, linear)) return found;
   for (const std::string& name : {linear, linear + ".base_layer"}) {
     for (const std::string_view suffix : kWeightSuffixes)
       found = found ? found : find_tensor(tensors, name + std::string(suffix));
@@ -160,6 +184,7 @@ std::optional<size_t> find_weight(std::span<const TensorInfo> tensors, const std
 
 std::vector<SecondHome> find_second_homes(std::span<const TensorInfo> tensors) {
   std::vector<SecondHome> found;
+  const std::vector<std::string_view> wrappers = find_wrappers(tensors);
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (const auto expert = find_expert_beside(tensors, tensors[i]))
       found.push_back({*expert, i, std::string(parent_of(tensors[i].name))});
@@ -171,7 +196,7 @@ std::vector<SecondHome> find_second_homes(std::span<const TensorInfo> tensors) {
       found.push_back({i, *alias, std::string(parent_of(own->linear))});
     } else if (const auto part = find_part(tensors, *own)) {
       found.push_back({i, *part, std::string(parent_of(own->linear))});
-    } else if (const auto wrapped = find_other_wrapper(tensors, *own)) {
+    } else if (const auto wrapped = find_other_wrapper(tensors, wrappers, *own)) {
       found.push_back({i, *wrapped, own->linear});
     } else if (own->is_stack && is_stack_name(own->linear)) {
       if (const auto expert = find_expert(tensors, *own))

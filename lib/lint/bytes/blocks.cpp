@@ -96,40 +96,46 @@ BlockCounts& BlockCounts::operator+=(const BlockCounts& o) {
   return *this;
 }
 
-void count_scales(const uint8_t* scales, uint64_t count, uint64_t first, BlockCounts& counts) {
-  uint64_t small = 0, zero = 0, top = 0, bad = 0;
-  for (uint64_t begin = 0; begin < count; begin += kRun) {
-    const uint64_t end = std::min(count, begin + kRun);
-    const ByteRange range = range_of(scales + begin, end - begin);
-    if (range.low >= kNormal && range.high < kTop) continue;
-    for (uint64_t at = begin; at < end; ++at) {
-      small += scales[at] < kNormal;
-      zero += scales[at] == 0;
-      top += scales[at] == kTop;
-      bad += scales[at] > kTop;
-    }
-  }
+namespace {
+
+/// Adds the scales of a run. Returns their range.
+ByteRange count_run(const uint8_t* scales, uint64_t count, uint64_t first, BlockCounts& counts) {
+  const ByteRange range = range_of(scales, count);
   counts.blocks += count;
+  if (range.low >= kNormal && range.high < kTop) return range;
+  uint64_t small = 0, zero = 0, top = 0, bad = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    small += scales[i] < kNormal;
+    zero += scales[i] == 0;
+    top += scales[i] == kTop;
+    bad += scales[i] > kTop;
+  }
   counts.zero += zero;
   counts.subnormal += small - zero;
   counts.top += top;
-  if (bad == 0) return;
-  for (uint64_t i = 0; i < count; ++i) {
+  for (uint64_t i = 0; i < count && bad > 0; ++i) {
     if (scales[i] <= kTop) continue;
     (e4m3_is_nan(scales[i]) ? counts.nan : counts.negative) += 1;
     counts.first_bad = std::min(counts.first_bad, first + i);
   }
+  return range;
+}
+
+}  // namespace
+
+void count_scales(const uint8_t* scales, uint64_t count, uint64_t first, BlockCounts& counts) {
+  for (uint64_t at = 0; at < count; at += kRun)
+    count_run(scales + at, std::min(kRun, count - at), first + at, counts);
 }
 
 void count_blocks(const uint8_t* codes, const uint8_t* scales, uint64_t count, uint64_t first,
                   BlockCounts& counts) {
-  count_scales(scales, count, first, counts);
   for (uint64_t i = 0; i < count && !counts.any_code; ++i)
     counts.any_code = (load64(codes + 8 * i) & kMagnitudes) != 0;
   uint8_t least = next_scale(counts.amax);
   for (uint64_t at = 0; at < count; at += kRun) {
     const uint64_t end = std::min(count, at + kRun);
-    const ByteRange range = range_of(scales + at, end - at);
+    const ByteRange range = count_run(scales + at, end - at, first + at, counts);
     if (range.low > 0 && range.high < least) continue;
     for (uint64_t i = at; i < end; ++i) {
       if (is_candidate(scales[i], least))

@@ -97,7 +97,7 @@ void FigureCounter::take_columns(const uint8_t* bytes) {
     return;
   }
   columns_.resize(plan_.line_bytes);
-  if (columns_used_) return;
+  if (columns_used_ || plan_.is_scale) return;
   or_into(columns_, bytes);
   // In most matrices, a few lines show that no column is zero.
   constexpr uint64_t kLines = 32;
@@ -151,7 +151,6 @@ void FigureCounter::take_scales(const uint8_t* scales) {
   column_parts_.resize(2 * count);
   const ByteSums line =
       best_count_ops().bytes(scales, count, kTinyScale, column_parts_.data(), column_parts_.data() + count);
-  constexpr int kMostLines = 256;
   if (++column_lines_ == kMostLines) add_column_parts();
   row_sums_.push_back(line.count > 0
                           ? static_cast<float>(line.sum) / static_cast<float>(line.count) / kCodesInOctave
@@ -162,8 +161,10 @@ void FigureCounter::add_column_parts() {
   const size_t count = column_parts_.size() / 2;
   column_sums_.resize(count);
   column_counts_.resize(count);
+  const float bias = plan_.kind == NumberKind::kE8m0 ? kE8m0Bias : 0;
   for (size_t i = 0; i < count; ++i) {
-    column_sums_[i] += column_parts_[i];
+    column_sums_[i] +=
+        static_cast<float>(column_parts_[i]) - bias * static_cast<float>(column_parts_[count + i]);
     column_counts_[i] += column_parts_[count + i];
   }
   std::ranges::fill(column_parts_, uint16_t{0});
@@ -216,44 +217,78 @@ void FigureCounter::take_floats(std::span<const uint8_t> bytes, bool is_sampled)
   lone_line_ = next_;
 }
 
-/// Adds the level of the scale at `index` of its matrix to those of its row and column.
-void FigureCounter::take_scale(uint64_t index, float octaves) {
-  const uint64_t row = index / plan_.scale_columns, column = index % plan_.scale_columns;
-  if (row >= row_sums_.size()) row_sums_.resize(row + 1), row_counts_.resize(row + 1);
-  row_sums_[row] += octaves;
-  ++row_counts_[row];
-  column_sums_.resize(plan_.scale_columns);
-  column_counts_.resize(plan_.scale_columns);
-  column_sums_[column] += octaves;
-  ++column_counts_[column];
+/// Calls `work(row, column, begin, count)` for the parts of rows among `count` scales from `first` on.
+template <class Work>
+void FigureCounter::for_each_row(uint64_t first, uint64_t count, const Work& work) {
+  const uint64_t width = plan_.scale_columns;
+  row_sums_.resize(std::max<size_t>(row_sums_.size(), (first + count + width - 1) / width));
+  row_counts_.resize(row_sums_.size());
+  for (uint64_t at = 0; at < count;) {
+    const uint64_t row = (first + at) / width, column = (first + at) % width,
+                   some = std::min(width - column, count - at);
+    work(row, column, at, some);
+    at += some;
+  }
 }
 
+/// Adds E8M0 exponents by rows and columns, without zeros.
 void FigureCounter::take_exponents(std::span<const uint8_t> bytes) {
-  const uint64_t first = next_ * plan_.line_bytes;
-  for (uint64_t i = 0; i < bytes.size(); ++i) {
-    if (bytes[i] != 0) take_scale(first + i, static_cast<float>(bytes[i]) - 127);
-  }
+  column_parts_.resize(2 * plan_.scale_columns);
+  for_each_row(next_ * plan_.line_bytes, bytes.size(),
+               [&](uint64_t row, uint64_t column, uint64_t at, uint64_t count) {
+                 const ByteSums line =
+                     best_count_ops().bytes(&bytes[at], count, 1, column_parts_.data() + column,
+                                            column_parts_.data() + plan_.scale_columns + column);
+                 row_sums_[row] += static_cast<float>(line.sum) - kE8m0Bias * static_cast<float>(line.count);
+                 row_counts_[row] += static_cast<uint32_t>(line.count);
+                 if (++column_lines_ == kMostLines) add_column_parts();
+               });
 }
 
 void FigureCounter::take_scale_floats(std::span<const float> scales, uint64_t first) {
-  constexpr int kMantissa = 23, kBias = 127;
+  constexpr int kMantissa = 23,
+                kLevelBits = kMantissa - 3;  // eighths of octaves are enough to compare levels
+  constexpr int32_t kLeast = 8, kMost = 0xFF * 8, kBias = 127 * 8;
   constexpr uint32_t kOne = 0x3F800000u, kMantissaBits = 0x007FFFFFu;
   // The logarithm of a product of mantissas is the sum of their logarithms.
-  constexpr size_t kFactors = 512;
-  double product = 1;
-  size_t factors = 0;
-  for (size_t i = 0; i < scales.size(); ++i) {
-    const uint32_t bits = std::bit_cast<uint32_t>(scales[i]) & 0x7FFFFFFFu;
-    const auto exponent = static_cast<int>(bits >> kMantissa);
-    if (exponent == 0 || exponent == 0xFF) continue;
-    octaves_ += exponent - kBias;
-    product *= double{std::bit_cast<float>(kOne | (bits & kMantissaBits))};
-    if (++factors == kFactors) octaves_ += std::log2(product), product = 1, factors = 0;
-    if (plan_.scale_columns == 0) continue;
-    // Eighths of octaves are enough to compare levels.
-    take_scale(first + i, static_cast<float>(bits >> (kMantissa - 3)) / kCodesInOctave - kBias);
+  constexpr size_t kLanes = 8, kFactors = 512 * kLanes;
+  for (size_t begin = 0; begin < scales.size(); begin += kFactors) {
+    const size_t end = std::min(scales.size(), begin + kFactors);
+    std::array<double, kLanes> products;
+    products.fill(1);
+    int64_t exponents = 0;
+    for (size_t i = begin; i < end; ++i) {
+      const uint32_t bits = std::bit_cast<uint32_t>(scales[i]) & 0x7FFFFFFFu;
+      const auto exponent = static_cast<int>(bits >> kMantissa);
+      const bool is_used = exponent != 0 && exponent != 0xFF;
+      exponents += is_used ? exponent - kBias / 8 : 0;
+      products[i % kLanes] *= double{std::bit_cast<float>(kOne | (is_used ? bits & kMantissaBits : 0))};
+    }
+    octaves_ += static_cast<double>(exponents);
+    for (const double product : products) octaves_ += std::log2(product);
   }
-  octaves_ += std::log2(product);
+  if (plan_.scale_columns == 0) return;
+  column_sums_.resize(plan_.scale_columns);
+  column_counts_.resize(plan_.scale_columns);
+  for_each_row(first, scales.size(), [&](uint64_t row, uint64_t column, uint64_t at, uint64_t count) {
+    int32_t sum = 0;
+    uint32_t used = 0;
+    const float* const from = &scales[at];
+    float* const sums = &column_sums_[column];
+    uint32_t* const counts = &column_counts_[column];
+#pragma omp simd reduction(+ : sum, used)
+    for (uint64_t i = 0; i < count; ++i) {
+      const auto level = static_cast<int32_t>((std::bit_cast<uint32_t>(from[i]) & 0x7FFFFFFFu) >> kLevelBits);
+      const bool is_used = level >= kLeast && level < kMost;
+      const int32_t eighths = is_used ? level - kBias : 0;
+      sum += eighths;
+      used += is_used;
+      sums[i] += static_cast<float>(eighths) / 8;
+      counts[i] += is_used;
+    }
+    row_sums_[row] += static_cast<float>(sum) / 8;
+    row_counts_[row] += used;
+  });
 }
 
 }  // namespace twofour

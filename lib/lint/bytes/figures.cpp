@@ -161,7 +161,9 @@ void FigureCounter::add(std::span<const uint8_t> bytes, std::span<const uint8_t>
       sums_.ordered += mix_hash(hash ^ place);
     }
     sums_.unordered += plan_.scale_bytes > 0 ? hash : mix_hash(hash);
-    if (is_zero_line(plan_.kind, line)) {
+    if (plan_.is_scale) {
+      // Rows of scales may be alike.
+    } else if (is_zero_line(plan_.kind, line)) {
       ++sums_.zero_lines;
       if (++zero_run_ > sums_.longest_zero_lines) {
         sums_.longest_zero_lines = zero_run_;
@@ -205,6 +207,7 @@ void FigureCounter::finish() {
     Chunk sampled;
     bytes_.move_to(plan_.kind, sampled, numbers_);
   }
+  if (plan_.kind == NumberKind::kE8m0) add_column_parts();
   if (plan_.scale_bytes == 0) return;
   Chunk scales;
   scale_counts_.move_to(NumberKind::kE4m3, scales, scale_bytes_);
@@ -224,14 +227,17 @@ void FigureCounter::take_line(std::span<const uint8_t> bytes, const uint8_t* sca
   if (is_sampled) sample_ = plan_.next_sampled(next_ + 1);
   if (plan_.is_rows) {
     take_columns(bytes.data());
-    sums_.echo_lines += is_echo(bytes);
+    if (!plan_.is_scale) sums_.echo_lines += is_echo(bytes);
   }
   if (plan_.kind == NumberKind::kE8m0 && plan_.scale_columns > 0) take_exponents(bytes);
   if (width_of(plan_.kind) > 1) take_floats(bytes, is_sampled);
   if (plan_.kind == NumberKind::kE4m3 && is_sampled) bytes_.add(bytes);
   if (plan_.scale_bytes == 0) return;
   take_scales(scales);
-  sums_.flat_scale_lines += std::memcmp(scales, scales + 1, plan_.scale_bytes - 1) == 0;
+  // In most lines, the first two scales differ.
+  sums_.flat_scale_lines +=
+      plan_.scale_bytes == 1 ||
+      (scales[0] == scales[1] && std::memcmp(scales, scales + 1, plan_.scale_bytes - 1) == 0);
   if (is_sampled) take_energies(bytes.data(), scales);
 }
 
@@ -242,7 +248,10 @@ bool FigureCounter::is_echo(std::span<const uint8_t> bytes) const {
   if (bytes.size() < kFewNumbers * width || bytes.size() % (2 * width) != 0 ||
       is_zero_line(plan_.kind, bytes))
     return false;
-  if (std::memcmp(bytes.data(), &bytes[bytes.size() / 2], bytes.size() / 2) == 0) return true;
+  const auto half = bytes.subspan(bytes.size() / 2);  // at least eight bytes
+  if (word_of(bytes.data()) == word_of(half.data()) &&
+      std::memcmp(bytes.data(), half.data(), half.size()) == 0)
+    return true;
   for (size_t i = 0; i < bytes.size(); i += 2 * width) {
     if (std::memcmp(&bytes[i], &bytes[i + width], width) != 0) return false;
   }

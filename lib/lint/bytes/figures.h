@@ -155,7 +155,8 @@ class FigureCounter {
   void take_run(std::span<const uint8_t> bytes, const uint8_t* scales);
   void take_energies(const uint8_t* codes, const uint8_t* scales);
   void take_scales(const uint8_t* scales);
-  void take_scale(uint64_t index, float octaves);
+  template <class Work>
+  void for_each_row(uint64_t first, uint64_t count, const Work& work);
   void take_exponents(std::span<const uint8_t> bytes);
   void take_scale_floats(std::span<const float> scales, uint64_t first);
   void take_columns(const uint8_t* bytes);
@@ -176,6 +177,8 @@ class FigureCounter {
   /// Bytes of E4M3 an octave. Block scales below kTinyScale, 0.14, are those that producers give to blocks of
   /// zeros.
   static constexpr float kCodesInOctave = 8;
+  static constexpr float kE8m0Bias = 127;
+  static constexpr int kMostLines = 256;  ///< sums of so many bytes fit into 16 bits
   static constexpr uint8_t kTinyScale = 0x21;
 
   MatrixPlan plan_;
@@ -210,7 +213,7 @@ class FigureCounter {
   std::vector<uint32_t> row_counts_;
   std::vector<float> column_sums_;       ///< of floats: sums of squares; of scales: sums of logarithms
   std::vector<uint32_t> column_counts_;  ///< of scales: number of scales in a column
-  /// Of block scales: the sums and numbers of up to 256 lines, and the number of these lines.
+  /// Of block scales and E8M0: the sums and numbers of up to kMostLines lines, and the number of these lines.
   std::vector<uint16_t> column_parts_;
   int column_lines_ = 0;
   bool is_grid_ = true;

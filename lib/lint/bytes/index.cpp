@@ -156,6 +156,45 @@ std::vector<std::string> files_to_lint(const fs::path& directory, const std::opt
   return files;
 }
 
+void drop_copied_shards(const LintIndex& index, std::vector<Shard>& shards, GatheredTensors& all,
+                        LintReporter& reporter) {
+  std::map<std::pair<uint64_t, uint64_t>, std::vector<size_t>> alike;
+  for (size_t i = 0; i < shards.size(); ++i)
+    alike[{shards[i].header_hash.high, shards[i].header_hash.low}].push_back(i);
+  if (alike.size() == shards.size()) return;
+  std::vector<bool> has_own(shards.size());
+  for (size_t t = 0; t < all.tensors.size(); ++t) {
+    const size_t i = all.owners[t];
+    has_own[i] = has_own[i] || index.file_of(all.tensors[t].name) == shards[i].name;
+  }
+  std::vector<bool> copied(shards.size());
+  for (const auto& [hash, files] : alike) {
+    const auto own = std::ranges::find_if(files, [&](size_t i) { return has_own[i]; });
+    for (const size_t i : files) {
+      if (own == files.end() || has_own[i] || shards[i].tensor_count == 0) continue;
+      copied[i] = true;
+      reporter.add("missing-shard", {shards[i].name, ""},
+                   "expected the tensors that {} puts there, found a copy of {}", index.name,
+                   shards[*own].name);
+    }
+  }
+  std::vector<uint32_t> places;
+  std::vector<Shard> kept;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    places.push_back(static_cast<uint32_t>(kept.size()));
+    if (!copied[i]) kept.push_back(std::move(shards[i]));
+  }
+  shards = std::move(kept);
+  GatheredTensors some;
+  for (size_t t = 0; t < all.tensors.size(); ++t) {
+    if (copied[all.owners[t]]) continue;
+    some.tensors.push_back(std::move(all.tensors[t]));
+    some.owners.push_back(places[all.owners[t]]);
+    some.whole.push_back(all.whole[t]);
+  }
+  all = std::move(some);
+}
+
 void check_lint_index(const LintIndex& index, const LintInput& s, LintReporter& reporter) {
   size_t missing = 0;
   std::string first_missing;

@@ -33,6 +33,18 @@ std::vector<std::string> files_to_lint(const std::filesystem::path& directory,
                                        const std::vector<std::string>& present, const Json& config,
                                        LintReporter& reporter);
 
+/// The tensors of all files, before those of one name are told apart.
+struct GatheredTensors {
+  std::vector<TensorInfo> tensors;
+  std::vector<uint32_t> owners;  ///< position of each tensor's file in LintInput::shards
+  std::vector<bool> whole;
+};
+
+/// Reports files that were copied over others: the index puts other tensors there, and none of theirs. Leaves
+/// them and their tensors out.
+void drop_copied_shards(const LintIndex& index, std::vector<Shard>& shards, GatheredTensors& all,
+                        LintReporter& reporter);
+
 /// Compares the index with the headers of the files.
 void check_lint_index(const LintIndex& index, const LintInput& input, LintReporter& reporter);
 

@@ -19,19 +19,13 @@
 #include "lib/lint/bytes/downloads.h"
 #include "lib/lint/bytes/index.h"
 #include "lib/source/checkpoint/config_terms.h"
+#include "lib/source/checkpoint/configured_quantization.h"
 #include "lib/source/checkpoint/quantization_config.h"
 
 namespace twofour {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Collects the tensors of all files, which are sorted at the end.
-struct Gathered {
-  std::vector<TensorInfo> tensors;
-  std::vector<uint32_t> owners;
-  std::vector<bool> whole;
-};
 
 /// Compares data offsets with types, shapes and the file's size. Sets in `whole` which tensors can be read.
 void check_layout(const std::string& file, const std::vector<TensorInfo>& tensors, uint64_t data_bytes,
@@ -150,7 +144,7 @@ class Headers {
   std::vector<std::exception_ptr> errors_ = std::vector<std::exception_ptr>(names_.size());
 };
 
-void add_file(LintInput& s, ParsedFile parsed, Gathered& all, LintReporter& reporter) {
+void add_file(LintInput& s, ParsedFile parsed, GatheredTensors& all, LintReporter& reporter) {
   const Shard& shard = s.shards.emplace_back(std::move(parsed.shard));
   check_layout(shard.name, parsed.tensors, shard.data_bytes(), all.whole, reporter);
   all.owners.insert(all.owners.end(), parsed.tensors.size(), static_cast<uint32_t>(s.shards.size() - 1));
@@ -160,7 +154,7 @@ void add_file(LintInput& s, ParsedFile parsed, Gathered& all, LintReporter& repo
 
 void read_shards(LintInput& s, const std::vector<std::string>& names, Headers& headers,
                  const LintIndex* index, LintReporter& reporter) {
-  Gathered all;
+  GatheredTensors all;
   for (const std::string& name : names) {
     check_interrupt();
     if (report_placeholder(s.path, name, "a safetensors file", reporter)) continue;
@@ -176,6 +170,7 @@ void read_shards(LintInput& s, const std::vector<std::string>& names, Headers& h
                    without_where(e.what(), unreadable ? (s.path / name).string() : name));
     }
   }
+  if (index != nullptr) drop_copied_shards(*index, s.shards, all, reporter);
   std::vector<size_t> order(all.tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -234,6 +229,7 @@ void find_modules(LintInput& s, LintReporter& reporter) {
                              and_more(modules.size(), " here and in {} more modules"), kNotSupported),
                  std::move(facts));
   }
+  ConfiguredQuantization configured(s.quantization, s.quantization_key);
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     try {
       auto m = read_nvfp4_module(s.tensors, i, [&](size_t t) { return s.file_of(t); });
@@ -245,13 +241,18 @@ void find_modules(LintInput& s, LintReporter& reporter) {
       // The message names a file and the wrong tensor.
       const size_t file_end = text.find(": "), name_end = text.find(": ", file_end + 2);
       const bool unsupported = text.ends_with(kNotSupported);
+      std::string tensor(text.substr(file_end + 2, name_end - file_end - 2));
+      // Scales for 32 weights contradict a config that does not say so.
+      constexpr std::string_view kScales = "_weight_scale";
+      const bool is_of_32 = text.find("found scales for 32, ") != text.npos && tensor.ends_with(kScales);
+      const auto size = is_of_32 ? configured.group_size_of(tensor.substr(0, tensor.size() - kScales.size()))
+                                 : std::nullopt;
       LintFacts facts;
-      facts.keeps_severity = unsupported;
+      facts.keeps_severity = unsupported && size != 32;
       reporter.add(alone         ? "incomplete-module"
                    : unsupported ? "unsupported-format"
                                  : "module-shape",
-                   {std::string(text.substr(0, file_end)),
-                    std::string(text.substr(file_end + 2, name_end - file_end - 2))},
+                   {std::string(text.substr(0, file_end)), std::move(tensor)},
                    std::string(text.substr(name_end + 2)), std::move(facts));
     }
   }

@@ -62,7 +62,8 @@ bool all_equal(const std::vector<std::pair<const Nvfp4Linear*, float>>& members)
 }
 
 void check_group(const std::string& parent, const std::vector<std::pair<const Nvfp4Linear*, float>>& members,
-                 const char* rule, size_t& unequal, float& worst, LintReporter& reporter) {
+                 const char* rule, const std::string& other, size_t& unequal, float& worst,
+                 LintReporter& reporter) {
   const bool sound = std::all_of(members.begin(), members.end(), [](auto& m) { return is_scale(m.second); });
   if (!sound || all_equal(members)) return;
   ++unequal;
@@ -74,7 +75,40 @@ void check_group(const std::string& parent, const std::vector<std::pair<const Nv
   // Folding rounds block scales. By a large factor, it makes a scale that was never set permanent.
   constexpr float kMostToFold = 10;
   reporter.add(rule, {"", parent}, "expected equal scales, found {}{}", found,
-               ratio_of(members) > kMostToFold ? ": too far apart to be folded, export again" : "");
+               !other.empty()                    ? other
+               : ratio_of(members) > kMostToFold ? ": too far apart to be folded, export again"
+                                                 : "");
+}
+
+/// For each expert whose first projection has the global scale of another expert's second one: words for
+/// that. Empty unless all experts of its layer with unequal scales are such.
+std::map<std::string, std::string> find_renumbered(
+    const std::map<std::pair<std::string, size_t>, Group>& groups) {
+  constexpr size_t kFew = 4;
+  struct Layer {
+    std::map<float, const Nvfp4Linear*> second;
+    std::map<std::string, const Group*> unequal;
+  };
+  std::map<std::string, Layer> layers;
+  for (const auto& [key, group] : groups) {
+    if (group.global.size() != 2) continue;
+    const std::string expert = key.first.substr(0, key.first.find_last_not_of("0123456789") + 1);
+    if (expert.size() == key.first.size()) continue;  // not an expert
+    Layer& layer = layers[expert];
+    layer.second.emplace(group.global[1].second, group.global[1].first);
+    if (!all_equal(group.global)) layer.unequal.emplace(key.first, &group);
+  }
+  std::map<std::string, std::string> found;
+  for (const auto& [prefix, layer] : layers) {
+    const auto other = [&](const Group* g) { return layer.second.find(g->global[0].second); };
+    const bool all = std::ranges::all_of(
+        layer.unequal, [&](const auto& g) { return other(g.second) != layer.second.end(); });
+    if (!all || layer.unequal.size() < kFew) continue;
+    for (const auto& [name, group] : layer.unequal)
+      found[name] = fmt::format("; {} has the scale of {}: its experts have other numbers",
+                                leaf_of(group->global[0].first->name), other(group)->second->name);
+  }
+  return found;
 }
 
 }  // namespace
@@ -124,14 +158,16 @@ void lint_scalars(const LintInput& s, LintReporter& reporter) {
     if (global.size() == 1) groups[*key].global.push_back({&m, global[0]});
     if (input.size() == 1) groups[*key].input.push_back({&m, input[0]});
   }
+  std::map<std::string, std::string> renumbered = find_renumbered(groups);
   size_t fused = 0, unequal = 0, unequal_inputs = 0;
   float worst = 1, worst_input = 1;
   for (const auto& [key, group] : groups) {
     fused += group.global.size() > 1;
     if (!group.global.empty())
-      check_group(key.first, group.global, "unequal-global-scales", unequal, worst, reporter);
+      check_group(key.first, group.global, "unequal-global-scales", renumbered[key.first], unequal, worst,
+                  reporter);
     if (!group.input.empty())
-      check_group(key.first, group.input, "unequal-input-scales", unequal_inputs, worst_input, reporter);
+      check_group(key.first, group.input, "unequal-input-scales", "", unequal_inputs, worst_input, reporter);
   }
   if (unequal > 0)
     reporter.summarize("unequal-global-scales",

@@ -5,6 +5,7 @@
 #include "formats/json/access.h"
 #include "formats/module_names.h"
 #include "formats/weight_dialect.h"
+#include "lib/base/findings/and_more.h"
 #include "lib/base/names/unknown_codes.h"
 #include "lib/base/names/weight_names.h"
 #include "lib/lint/config/checks.h"
@@ -50,6 +51,24 @@ void check_gate_up(const LintInput& s, const ModelFacts& model, LintReporter& re
   }
 }
 
+/// Reports FP8 scales of rows that are stored as [1, N]. Readers take them for scales of columns or blocks.
+void check_turned_scales(const LintInput& s, const std::vector<CodedModule>& coded, LintReporter& reporter) {
+  constexpr int64_t kBlock = 128;
+  const TensorInfo* first = nullptr;
+  size_t at = 0, count = 0;
+  for (const CodedModule& m : coded) {
+    if (!m.is_fp8() || m.is_stack || !m.scale || m.n < 2 || m.k <= kBlock) continue;
+    const TensorInfo& scale = s.tensors[*m.scale];
+    const bool is_turned = scale.shape == std::vector<int64_t>{1, m.n};
+    if (!is_turned || !is_float(scale.dtype) || (m.k + kBlock - 1) / kBlock == m.n) continue;
+    if (count++ == 0) first = &scale, at = *m.scale;
+  }
+  if (first == nullptr) return;
+  reporter.add("module-shape", s.at(at), "expected {}, a scale for each row, found {}{}",
+               describe(first->dtype, std::vector<int64_t>{first->shape[1], 1}), describe(*first),
+               and_more(count, ", and in {} more modules"));
+}
+
 /// Reports tensors that change the meaning of weights, and stacks that can be read in two ways.
 void check_meaning(const LintInput& s, const std::vector<CodedModule>& coded, bool headers_only,
                    LintReporter& reporter) {
@@ -87,6 +106,7 @@ void check_meaning(const LintInput& s, const std::vector<CodedModule>& coded, bo
     const std::string problem = scale_beside_floats(s.tensors, i, name->linear, name->is_stack);
     if (!problem.empty()) reporter.add("module-shape", s.at(i), problem);
   }
+  if (s.layout.empty()) check_turned_scales(s, coded, reporter);
   for (const size_t i : find_quantizer_state(s.tensors)) {
     if (reported.contains(s.tensors[i].name)) continue;
     reporter.add("tensor-unknown", s.at(i),

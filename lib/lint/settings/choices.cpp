@@ -111,7 +111,8 @@ class Choices : public SettingLint {
                                                "relu",          "quick_gelu",  "relu2",
                                                "relu6",         "sigmoid",     "silu",
                                                "swish",         "tanh",        "prelu",
-                                               "xielu",         "swigluoai",   "situ"};
+                                               "xielu",         "swigluoai",   "situ",
+                                               "hardswish",     "sqrtsoftplus"};
     for (const char* key : {"hidden_act", "hidden_activation", "mlp_hidden_act", "mamba_hidden_act"}) {
       const Json* value = configured(key);
       if (value != nullptr && !is_one_of(*value, kFunctions))

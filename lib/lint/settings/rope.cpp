@@ -67,9 +67,9 @@ class Rope : public SettingLint {
     const Json& type = member(rope, key);
     if (type.is_null()) return;
     constexpr std::string_view kTypes[] = {
-        "default", "linear",        "dynamic", "yarn",          "longrope",      "su",
-        "llama3",  "mrope",         "mllama4", "ntk",           "deepseek_yarn", "proportional",
-        "xdrope",  "dynamic_alpha", "none",    "telechat3-yarn"};
+        "default", "linear",         "dynamic", "yarn",          "longrope",     "su",     "llama3",
+        "mrope",   "mllama4",        "ntk",     "deepseek_yarn", "proportional", "xdrope", "dynamic_alpha",
+        "none",    "telechat3-yarn", "axial"};
     const bool known =
         std::any_of(std::begin(kTypes), std::end(kTypes), [&](auto one) { return type == one; });
     if (!known) return odd(fmt::format("{}.{}", place, key), "a kind of scaling that loaders know", type);

@@ -312,7 +312,12 @@ class Settings : public SettingLint {
   /// read one, some the other.
   void check_nested() {
     const std::vector<const Json*> all = model_configs(s_.config);
-    if (all.size() < 2) return;
+    // Towers of other models may be called the text's.
+    const std::vector<std::string> classes = strings_of(s_.config, "architectures");
+    const bool generates = std::ranges::any_of(classes, [](const std::string& name) {
+      return name.ends_with("CausalLM") || name.ends_with("Generation");
+    });
+    if (all.size() < 2 || !generates) return;
     for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
                             "num_experts", "num_experts_per_tok"}) {
       const Json &outer = member(*all.front(), key), &own = member(*all.back(), key);

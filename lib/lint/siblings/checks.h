@@ -10,6 +10,10 @@ namespace twofour {
 /// thresholds.
 void lint_outliers(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 
+/// Reports norms, decays, convolutions and embeddings of one layer that differ from those of all other layers
+/// by a known change.
+void lint_layer_vectors(const LintInput& input, std::span<Member> members, LintReporter& reporter);
+
 /// Compares the largest number of each matrix with the largest number for which its scales are made.
 void lint_full_scale(const LintInput& input, std::span<Member> members, LintReporter& reporter);
 

@@ -365,6 +365,7 @@ std::vector<WeightTerm> find_weight_terms(const TensorAccess& access) { return T
 std::vector<size_t> find_quantizer_state(std::span<const TensorInfo> tensors) {
   std::vector<size_t> found;
   for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].name.find("quantizer.") == std::string::npos) continue;  // as nearly always
     const auto name = parse_part_name(tensors[i].name);
     if (name && name->part->kind == PartKind::kState && !name->module.empty()) found.push_back(i);
   }

@@ -158,6 +158,22 @@ TEST_CASE("scales of another width than the config says are an error in every pr
           "expected block scales for 16 weights (the config), found F8_E4M3 [2048, 8], for 32 weights, and "
           "in 2 more modules");
   }
+  // Stacks of experts with such scales are named. They contradict a config that does not say so.
+  Tensors stack;
+  const std::string m = kBlock + "experts.down_proj";
+  StoredTensor(DType::kU8, {2, kNarrow, kWide / 2}, 1).add_to(stack, m);
+  StoredTensor(DType::kF8E4M3, {2, kNarrow, kWide / 32}, 2, 0x7F).add_to(stack, m + "_weight_scale");
+  stack.push_back({m + "_weight_scale_2", DType::kF32, {}, {0, 0, 0, 0x3C}});
+  for (const int size : {16, 32}) {
+    const auto named =
+        of_mlp(linted(stack, modelopt(size == 32 ? "W4A8_NVFP4_FP8" : "NVFP4", size), "serve"));
+    const auto at = std::ranges::find_if(
+        named, [](auto& f) { return lint_rules()[f.rule].id == std::string_view("unsupported-format"); });
+    REQUIRE(at != named.end());
+    CHECK(at->where() == "model.safetensors: " + m + "_weight_scale");
+    CHECK(at->severity == (size == 32 ? Severity::kNote : Severity::kWarning));
+    CHECK(!rules_of(named).contains("module-shape"));
+  }
   const auto found = rules_of(of_mlp(linted(mlp(add_mxfp6), groups(4, "mxfp4-pack-quantized"))));
   CHECK(found == std::set<std::string>{"config-format"});
 }

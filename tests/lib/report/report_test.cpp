@@ -132,6 +132,17 @@ TEST_CASE("a page of diff says what moved, in a table only then") {
                                      {"model.layers.0.mlp.up_proj", "rows", "rows in another order"}});
 }
 
+TEST_CASE("a page of diff shows keys of configs that differ") {
+  DiffResult diff;
+  diff.config = {{"config.json", "rope_theta", "10000.0", "12345.0", true},
+                 {"config.json", "transformers_version", "", "\"5.17\"", false}};
+  const Report report = diff_report(diff, 1);
+  REQUIRE(report.tables.size() == 1);
+  CHECK(report.tables[0].rows == std::vector<std::vector<std::string>>{
+                                     {"config.json", "rope_theta", "10000.0", "12345.0", "counts"},
+                                     {"config.json", "transformers_version", "none", "\"5.17\"", ""}});
+}
+
 TEST_CASE("a report of an evaluation holds its layers, positions and worst predictions") {
   EvalFigures f;
   f.predictions = 2;
