@@ -32,8 +32,7 @@ struct CompressArguments {
   RecipeOptions recipe;
   TokenOptions input;
   std::string sequential = "group", token_weights, keep_statistics, budget_statistics;
-  int64_t context = 1024;
-  std::optional<int64_t> limit;
+  std::optional<int64_t> context, limit;
 };
 
 /// Throws Error if the statistics file to keep is in a folder that will be removed, or would replace an
@@ -106,8 +105,9 @@ CompressInput read_input(const CompressArguments& o) {
   input.sequential = o.sequential == "none"    ? Sequential::kNone
                      : o.sequential == "layer" ? Sequential::kLayers
                                                : Sequential::kGroups;
-  const int64_t vocabulary = Decoder::open(o.common.source).shape().vocabulary;
-  input.cut(read_texts(o.input, o.common.source, vocabulary), o.context, o.limit.value_or(INT64_MAX),
+  const ModelShape shape = Decoder::open(o.common.source).shape();
+  input.cut(read_texts(o.input, o.common.source, shape.vocabulary),
+            context_or_default(o.context, shape.positions), o.limit.value_or(INT64_MAX),
             o.input.file());
   return input;
 }
@@ -127,13 +127,13 @@ int show_plan(const CompressArguments& o, const Compression& compression, Device
     print_json(json);
     return kDone;
   }
-  print_planned(compression.linears().source(), plan, device, common);
   print_stdout(
       "would collect {} of {} tokens first, {} of statistics, with {} in {} meanwhile and at most {} of "
       "memory beside the mapped weights\n",
       counted(needs.entries, "entry", "entries"), needs.tokens, format_bytes(needs.statistics_bytes),
       format_bytes(needs.work_bytes), work_folder_of(o.common.destination).string(),
       format_bytes(needs.peak_memory));
+  print_planned(o.common.destination, compression.linears().source(), plan, device, common);
   return kDone;
 }
 
@@ -167,9 +167,10 @@ int run_compress(const CompressArguments& given, const Common& common) {
   check_options(given);
   refuse_remote(given.common.source, "compress runs the model, which reads all weights again and again");
   const Device device = choose_solver_device(common, true);
-  const Destination destination = claim_destination(given.common);
-  const FileStates inputs({given.common.source, given.token_weights, given.budget_statistics});
   CompressArguments o = given;
+  take_whole_directory(o.common, common);
+  const Destination destination = claim_destination(o.common);
+  const FileStates inputs({o.common.source, given.token_weights, given.budget_statistics});
   o.common.inputs = &inputs;
   return with_inputs(inputs, [&] { return compress(o, destination, device, common); });
 }
@@ -206,7 +207,7 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
               "Keep the statistics in this file, with which validate --source --stats solves rows again")
       .value_name("FILE")
       .default_text("none: they go");
-  args.option("--context", o->context, "Tokens of a window").range(2, 1 << 24);
+  add_context_option(args, o->context, "Tokens of a window");
   args.option("--limit", o->limit, "At most so many windows").range(1, 1 << 30).default_text("all");
   add_word(args, o->recipe, kCompresses, keys::kMethod);
   add_word(args, o->recipe, kCompresses, keys::kSweeps);

@@ -19,7 +19,7 @@
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 #include "tools/cli/option_values.h"
-#include "tools/cli/suggest.h"
+#include "lib/base/findings/suggest.h"
 
 namespace twofour {
 namespace {

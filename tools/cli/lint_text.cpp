@@ -7,7 +7,7 @@
 #include "lib/base/findings/problems.h"
 #include "lib/lint/rules/explain.h"
 #include "lib/lint/rules/levels.h"
-#include "tools/cli/suggest.h"
+#include "lib/base/findings/suggest.h"
 
 namespace twofour {
 namespace {

@@ -15,7 +15,7 @@
 #include "lib/write/plan/method.h"
 #include "lib/write/view/layout_choice.h"
 #include "tools/cli/arguments.h"
-#include "tools/cli/suggest.h"
+#include "lib/base/findings/suggest.h"
 
 namespace twofour {
 namespace {

@@ -99,7 +99,7 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
   }
   const int64_t k = order_of(*entry);
   if (entry->count < k) {
-    if (s.why.empty()) s.why = fmt::format("fewer tokens than inputs, {} of {}", entry->count, k);
+    if (s.why.empty()) s.why = fmt::format("fewer tokens than inputs, {} tokens for {} inputs", entry->count, k);
     return s;
   }
   s.method = Solving::Method::kFull;
@@ -107,7 +107,7 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
   if (entry->count < kEnough * k) {
     s.damping = damping_of(*entry);
     if (s.why.empty())
-      s.why = fmt::format("fewer than {} tokens an input, {} of {}", kEnough, entry->count, k);
+      s.why = fmt::format("fewer than {} tokens an input, {} tokens for {} inputs", kEnough, entry->count, k);
     return s;
   }
   s.sweeps = sweeps >= 0 ? sweeps : has_pattern ? kPatternSweeps : kDenseSweeps;

@@ -129,7 +129,7 @@ void check_fisher(const std::vector<GroupEncoding>& groups, const Statistics& st
   if (without == 0) return;
   throw Error(fmt::format(
       "{}: expected fisher_hessian and tokens, which say what a change costs, for each of {}, found none for "
-      "{}, the first {}",
+      "{}, the first {}; examples/statistics/collect.py --fisher makes such a file, stats collect does not",
       statistics.path().string(), counted(all, "matrix", "matrices"), without, first));
 }
 
