@@ -308,6 +308,20 @@ size_t Arguments::find_command(const std::vector<std::string>& words) const {
   return std::min(at, words.size());
 }
 
+/// True if all words are options of commands or their values, and none is an option of the program.
+bool Arguments::is_of_commands(const std::vector<std::string>& words) const {
+  std::set<std::string> known;
+  for (const CommandEntry& command : entry().commands) {
+    for (const ArgumentEntry& option : command.options) known.insert(option.names.begin(), option.names.end());
+  }
+  for (const ArgumentEntry& option : state_->entry.options) {
+    for (const std::string& option_name : option.names) known.erase(option_name);
+  }
+  return std::all_of(words.begin() + 1, words.end(), [&](const std::string& word) {
+    return !word.starts_with('-') || known.contains(word.substr(0, word.find('=')));
+  });
+}
+
 Arguments::Request Arguments::parse(const std::vector<std::string>& given) {
   std::vector<std::string> words = given;
   const size_t at = find_command(words);
@@ -323,6 +337,8 @@ Arguments::Request Arguments::parse(const std::vector<std::string>& given) {
     std::rotate(words.begin() + 1, place, place + 1);
   }
   define(is_named ? words[1] : "");
+  if (!is_named && words.size() > 1 && is_of_commands(words))
+    throw ErrorLines({"expected a command, found none", fmt::format("See {} --help.", name())});
   try {
     std::vector<const char*> argv;
     for (const std::string& word : words) argv.push_back(word.c_str());

@@ -135,6 +135,7 @@ class Arguments {
   Argument& add(CLI::Option* option, ArgumentEntry entry);
   void define(std::string_view only = "") const;
   size_t find_command(const std::vector<std::string>& words) const;
+  bool is_of_commands(const std::vector<std::string>& words) const;
   ErrorLines usage_error(const std::string& message) const;
   std::string problem_together() const;
   void check_empty_values() const;

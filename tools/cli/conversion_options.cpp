@@ -11,6 +11,7 @@
 #include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/recipe/selection/input_scales.h"
 #include "lib/source/checkpoint/index_file.h"
+#include "lib/write/encode/quantized_group.h"
 #include "lib/write/output/destination.h"
 #include "lib/write/transform/open_to_convert.h"
 #include "tools/cli/arguments.h"
@@ -241,6 +242,28 @@ Destination claim_destination(const ConversionOptions& o) {
   return {o.destination, o.source, existing};
 }
 
+namespace {
+
+/// Says what quantize does with a source that is quantized in part: it quantizes the rest.
+void note_the_rest(const Checkpoint& source, const Plan& plan, const Common& common) {
+  if (common.command != "quantize" || source.nvfp4_modules().empty()) return;
+  size_t count = 0;
+  std::string first;
+  for (const auto* group : plan.transformations.of<QuantizedGroup>()) {
+    for (const EncodedMatrix& m : group->matrices()) {
+      if (count++ == 0) first = m.name;
+    }
+  }
+  if (count == 0) return;
+  print_findings(common, {{Severity::kWarning, "quantizes-the-rest", source.path().string(),
+                           fmt::format("{} in NVFP4 already, which stay; {} in other formats, the first {}, "
+                                       "become NVFP4 too; --exclude leaves them as they are",
+                                       counted(source.nvfp4_modules().size(), "module"),
+                                       counted(count, "matrix", "matrices"), first)}});
+}
+
+}  // namespace
+
 int run_conversion(const ConversionOptions& given, const RecipeOptions& recipe_options,
                    const Common& common) {
   ConversionOptions o = given;
@@ -275,6 +298,7 @@ int run_conversion(const ConversionOptions& given, const RecipeOptions& recipe_o
   if (states) states->check_unchanged();
   const auto kept = keep_global_scales(recipe);
   Plan plan = make_plan(source, recipe, limits_for(compute));
+  note_the_rest(source, plan, common);
   if (choice) {
     std::ranges::move(choice->warnings(), std::back_inserter(plan.findings));
     if (o.dry_run) return show_budget(source, plan, *choice, device, common);

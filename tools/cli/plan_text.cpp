@@ -209,13 +209,13 @@ Report budget_report(const BudgetChoice& choice, const std::string& command, con
   report.facts = {{"units", static_cast<double>(choice.units.size())},
                   {"pruned", static_cast<double>(choice.pruned)},
                   {"share of bytes", 0, false, fmt::format("{:.1f} %", 100 * choice.share(choice.pruned))},
-                  {"expected loss", 0, false, fmt::format("{:.6g}", choice.cost(choice.pruned))},
-                  {"expected loss, dense", 0, false, fmt::format("{:.6g}", choice.dense_loss())}};
+                  {"expected loss", 0, false, fmt::format("{:.4g}", choice.cost(choice.pruned))},
+                  {"expected loss, dense", 0, false, fmt::format("{:.4g}", choice.dense_loss())}};
   report.metrics = {
       {"cost_per_byte", "expected loss of pruning a byte", ReportUnit::kNumber, ReportCell::kLargest, true},
       {"cost", "expected loss of pruning", ReportUnit::kNumber, ReportCell::kSum, true},
       {"dense", "expected loss of quantizing", ReportUnit::kNumber, ReportCell::kSum, true},
-      {"pruned", "pruned", ReportUnit::kCount, ReportCell::kSum, false}};
+      {"pruned", "pruned", ReportUnit::kFlag, ReportCell::kSum, false}};
   ReportTable curve{"the curve: share of bytes and expected loss, cheapest a byte first",
                     {"share", "loss", "unit", ""},
                     {}};
@@ -223,7 +223,7 @@ Report budget_report(const BudgetChoice& choice, const std::string& command, con
     report.rows.push_back(
         {p.unit.name,
          {p.unit.cost_per_byte(), p.unit.cost(), p.unit.dense, static_cast<double>(p.is_pruned)}});
-    curve.rows.push_back({fmt::format("{:.1f} %", 100 * p.share), fmt::format("{:.6g}", p.loss), p.unit.name,
+    curve.rows.push_back({fmt::format("{:.1f} %", 100 * p.share), fmt::format("{:.4g}", p.loss), p.unit.name,
                           p.is_pruned ? "pruned" : "kept"});
   }
   report.tables.push_back(std::move(curve));

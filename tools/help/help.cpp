@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/error.h"
@@ -143,11 +144,11 @@ std::string arguments_text(const Wrapping& wrap, const CommandEntry& command) {
   return text.empty() ? "" : "\nArguments:\n" + text;
 }
 
-/// The lists of a footer that explain the values of an option: "--to writes:".
-std::string lists_text(const Wrapping& wrap, const CommandEntry& command) {
+/// The paragraphs of a footer that begin with `word`: lists of values ("--to writes:"), exit codes.
+std::string paragraphs_text(const Wrapping& wrap, const CommandEntry& command, std::string_view word) {
   std::string text;
   for (const std::string& paragraph : divided(command.footer, "\n\n")) {
-    if (paragraph.starts_with("--")) text += "\n" + wrap.text(paragraph) + "\n";
+    if (paragraph.starts_with(word)) text += "\n" + wrap.text(paragraph) + "\n";
   }
   return text;
 }
@@ -157,7 +158,7 @@ std::string short_help(const Wrapping& wrap, const CommandEntry& root, const Com
   for (const ArgumentEntry& option : usual_options(command))
     options += wrap.item(option, first_sentence(option.description));
   if (!options.empty()) text += "\nOptions:\n" + options;
-  text += lists_text(wrap, command);
+  text += paragraphs_text(wrap, command, "--");
   const auto names = [&](auto&& is_wanted) {
     std::string list;
     for (const ArgumentEntry& option : command.options) {
@@ -173,7 +174,8 @@ std::string short_help(const Wrapping& wrap, const CommandEntry& root, const Com
     more += wrap.item("  " + title_text(title), list);
   }
   more += wrap.item("  Every command", names([](const ArgumentEntry& o) { return o.common; }));
-  return text + fmt::format("\nMore options, which {} {} --help-all explains:\n", root.name, command.name) + more;
+  return text + fmt::format("\nMore options, which {} {} --help-all explains:\n", root.name, command.name) +
+         more + paragraphs_text(wrap, command, "Exit codes: ");
 }
 
 std::string long_help(const Wrapping& wrap, const CommandEntry& command) {
