@@ -90,13 +90,13 @@ constexpr CommandHelp kHelp[] = {
 
 constexpr const char* kFooter =
     "Exit codes: 0 done, 1 findings or differences (lint, diff, validate), 2 trouble, 130 interrupted.\n"
-    "twofour COMMAND --help shows examples and the usual options of a command, --help-all all of them.\n"
+    "Guide and reference: README.md, tools/README.md; manual pages: twofour man DIRECTORY.\n"
     "TWOFOUR_ISA=portable|avx2|avx512|neon forces the kernels of an instruction set.";
 
 }  // namespace
 
 Program twofour_program() {
-  return {"twofour", "Convert NVFP4 checkpoints to layouts that kernels read, and prove the result",
+  return {"twofour", "Quantize, prune, convert and check LLM checkpoints, file to file, and prove the result",
           kCommands,
           kFooter,
           kHelp,

@@ -264,13 +264,14 @@ int run_eval(const EvalArguments& o, const Common& common) {
 
 std::function<int()> setup_eval(Arguments& args, const Common& common) {
   auto o = std::make_shared<EvalArguments>();
-  args.option("PATH", o->model, "Checkpoint or artifact: a whole model").required();
+  args.option("PATH", o->model, "Checkpoint or artifact: a whole model").required().as_checkpoint();
   add_token_options(args, o->input);
   args.exactly_one_of({"--text", "--tokens"});
   add_zero_points_option(args, o->zero_points, "of both models");
   args.option("--against", o->against,
               "Another checkpoint or artifact with the same vocabulary, which counts as the truth")
-      .value_name("PATH");
+      .value_name("PATH")
+      .as_checkpoint();
   add_context_option(args, o->context, "Tokens that the model sees at a time");
   args.option("--stride", o->stride, "Tokens from one window of a text to the next")
       .range(1, 1 << 24)

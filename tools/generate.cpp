@@ -183,14 +183,17 @@ int run_generate(const GenerateArguments& o, const Common& common) {
 
 std::function<int()> setup_generate(Arguments& args, const Common& common) {
   auto o = std::make_shared<GenerateArguments>();
-  args.option("PATH", o->model, "Checkpoint or artifact: a whole model with its tokenizer.json").required();
+  args.option("PATH", o->model, "Checkpoint or artifact: a whole model with its tokenizer.json")
+      .required()
+      .as_checkpoint();
   args.option("--prompt", o->prompt, "Text to continue; no chat template is put around it")
       .as_given()
       .required()
       .value_name("TEXT");
   add_zero_points_option(args, o->zero_points, "of both models");
   args.option("--against", o->against, "Another checkpoint or artifact, which continues the same tokens")
-      .value_name("PATH");
+      .value_name("PATH")
+      .as_checkpoint();
   args.option("--max-tokens", o->tokens, "At most so many tokens").range(1, 1 << 24);
   return [o, &common] { return run_generate(*o, common); };
 }

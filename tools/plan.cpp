@@ -131,7 +131,8 @@ std::function<int()> setup_plan(Arguments& args, const Common& common) {
   add_mask_option(args, o->recipe, kPrunes);
   add_budget_options(args, o->recipe, kQuantizes);
   args.option("--donor", o->edit.donor, "graft: checkpoint directory or file that modules come from")
-      .value_name("PATH");
+      .value_name("PATH")
+      .as_checkpoint();
   add_take_option(args, o->edit, "--donor, as twofour graft takes them into SRC");
   add_drop_options(args, o->edit);
   for (const char* edit : {"--take", "--modules", "--experts"}) exclude_rule_settings(args, edit);

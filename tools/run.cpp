@@ -185,7 +185,7 @@ int run_layer(const RunArguments& o, const Common& common) {
 
 std::function<int()> setup_run(Arguments& args, const Common& common) {
   auto o = std::make_shared<RunArguments>();
-  args.option("DST", o->artifact, "Artifact in " + layout_names()).required();
+  args.option("DST", o->artifact, "Artifact in " + layout_names()).required().as_checkpoint();
   args.option("--layer", o->layer, "Prefix of the layer's tensors, or its number")
       .required()
       .value_name("NAME");

@@ -293,8 +293,7 @@ std::function<int()> setup_stats(Arguments& args, const Common& common) {
       .required();
   args.option(
           "PATH", o->paths,
-          "Statistics files, and of check and import the checkpoint behind the file; of collect the model. "
-          "ACTION says how many")
+          "Files and checkpoints; ACTION says which and how many")
       .required()
       .tells_count();
   add_token_options(args, o->input);

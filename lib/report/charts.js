@@ -1,7 +1,8 @@
 // Charts by layer, and histograms of codes and block scales.
 
 /** Charts are drawn in their own pixels, so that their texts stay readable where there is little room. */
-const kWidth = Math.max(250, Math.min(460, document.documentElement.clientWidth - 60)), kHeight = 190, kMargin = { top: 10, right: 12, bottom: 34, left: 56 };
+const kRoom = document.documentElement.clientWidth;
+const kWidth = kRoom < 640 ? Math.max(250, kRoom - 60) : kRoom < 1000 ? 330 : 460, kHeight = 190, kMargin = { top: 10, right: 12, bottom: 34, left: 56 };
 /** Lines that coincide stay distinguishable: later ones are dashed, and their dots are smaller. */
 const kDashes = ["none", "7 5", "2 4", "10 3 2 3", "4 2", "1 3"];
 const seriesColors = () => (isDark() ? d3.schemeSet2 : d3.schemeDark2);
@@ -163,7 +164,10 @@ function bars(parent, title, items, xTitle, ticks) {
   const x = d3.scaleBand().domain(items.map((d) => d.key)).range([kMargin.left, kWidth - kMargin.right]).padding(items.length > 40 ? 0 : 0.14);
   const y = d3.scaleLinear().domain([0, d3.max(items, (d) => d.count) / all || 1]).nice().range([kHeight - kMargin.bottom, kMargin.top]);
   const axis = d3.axisBottom(x).tickSizeOuter(0);
-  if (ticks) axis.tickValues(ticks.map((t) => t.key)).tickFormat((key) => ticks.find((t) => t.key === key).label);
+  // Where there is little room, every other label.
+  const some = (list) => (kWidth < 340 ? list.filter((_, i) => i % 2 === 0) : list);
+  axis.tickValues(some(ticks ? ticks.map((t) => t.key) : items.map((d) => d.key)));
+  if (ticks) axis.tickFormat((key) => ticks.find((t) => t.key === key).label);
   addAxes(svg, axis, d3.axisLeft(y).ticks(5).tickFormat(d3.format("~%")), xTitle);
   svg.append("g").selectAll("rect").data(items).enter().append("rect").attr("class", "bar-mark")
     .attr("x", (d) => x(d.key)).attr("width", x.bandwidth()).attr("y", (d) => y(d.count / all)).attr("height", (d) => y(0) - y(d.count / all))

@@ -100,7 +100,7 @@ drawHeat();
 seen.legend = document.querySelector('#legend span').textContent;
 seen.means = byLayer(metric, null).map((p) => p.sum / p.count);
 seen.title = document.getElementById('map-title').textContent;
-seen.text = document.body.textContent.includes('expert 0');
+seen.text = JSON.stringify(data).includes('expert 0');
 seen.single = (() => {
   const box = document.createElement('div');
   document.body.append(box);

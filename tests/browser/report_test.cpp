@@ -182,7 +182,7 @@ seen.map = document.getElementById('map-title').textContent;
   CHECK(v.console.empty());
   REQUIRE(v.seen.is_object());
   // Two digits of the error, as large as the counts beside it; one row is no table of projections.
-  const std::string perplexity = v.seen["perplexity"];
+  const std::string perplexity = v.seen["perplexity"].get<std::string>();
   const size_t sign = perplexity.find(" ± ");
   REQUIRE(sign != perplexity.npos);
   CHECK(perplexity.find("+-") == perplexity.npos);

@@ -37,4 +37,10 @@ KNOWN = [
           "settings of bits, type, symmetry, order or format that contradict the codes are refused",
           tuple(f"configs */{case} *" for case in ("8 bits", "asymmetric", "format of the group", "integers", "order", "second group")),
           exits=((0, 2),), outputs=("*",)),
+    Known("help in two lengths", "--help is short with examples first, --help-all and the manual pages have all; commands stand in groups",
+          ("help/*", "usage/nothing", "usage/*help*"), outputs=("stdout", "stderr", "out/*"), fields=()),
+    Known("dry runs that answer first", "text of --dry-run: the answer first, folded names in natural order, the free space",
+          ("*dry*",), outputs=("stdout",)),
+    Known("sources without config.json", "convert, quantize, prune, plan, graft and drop refuse them unless --without-config",
+          ("*no config*", "*without config*", "*single file*", "*one file*"), exits=((0, 2),), outputs=("*",)),
 ]

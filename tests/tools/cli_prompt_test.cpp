@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 
 #include "formats/json.h"
@@ -131,20 +132,15 @@ TEST_CASE("a path that is not there gets a question: a name that is alike, or a 
 
 TEST_CASE("an index or config.json stands for its directory") {
   const Model model;
-  const std::string directory = run_program({"inspect", model.at("model")}).out;
-  write_text(model.scratch / "model" / "model.safetensors.index.json",
-             Json{{"metadata", Json::object()}, {"weight_map", Json::object()}}.dump());
-  for (const char* file : {"config.json", "model.safetensors.index.json"}) {
-    const std::string path = model.at("model") + "/" + file;
-    if (std::string(file) == "config.json") fs::remove(model.scratch / "model" / "model.safetensors.index.json");
-    if (std::string(file) != "config.json") continue;
-    CHECK(run_program({"inspect", path}).out == directory);
-    CHECK(run_program({"lint", path}).out == run_program({"lint", model.at("model")}).out);
-    CHECK(run_program({"quantize", path, model.at("out"), "-q"}).code == 0);
-    CHECK(run_program({"validate", model.at("out"), "--source", path}).code == 0);
-  }
-  CHECK(run_program({"inspect", model.at("out") + "/model.safetensors.index.json"}).out ==
-        run_program({"inspect", model.at("out")}).out);
+  const std::string config = model.at("model") + "/config.json";
+  CHECK(run_program({"inspect", config}).out == run_program({"inspect", model.at("model")}).out);
+  CHECK(run_program({"lint", config}).out == run_program({"lint", model.at("model")}).out);
+  CHECK(run_program({"quantize", config, model.at("out"), "-q"}).code == 0);
+  CHECK(run_program({"validate", model.at("out"), "--source", config}).code == 0);
+  const std::string index = model.at("out") + "/model.safetensors.index.json";
+  CHECK(run_program({"inspect", index}).out == run_program({"inspect", model.at("out")}).out);
+  CHECK(run_program({"diff", index, config}).code == 1);
+  CHECK(run_program({"eval", config, "--text", model.at("text"), "--limit", "1", "-q"}).code == 0);
 }
 
 TEST_CASE("a directory without safetensors says what it holds") {
@@ -222,6 +218,7 @@ TEST_CASE("a single file takes config and tokenizer beside it if it is the only 
   CHECK(fs::exists(model.scratch / "out" / "tokenizer.json"));
   const Json config = parse_json("config", read_text(model.scratch / "out" / "config.json"));
   CHECK(config.contains("hidden_size"));
+  CHECK(run_program({"validate", model.at("out"), "--source", file}).code == 0);
   fs::copy(file, model.scratch / "model" / "other.safetensors");
   check_one_line(run_program({"quantize", file, model.at("out2")}), "found a single file; take its directory");
 }
@@ -265,7 +262,7 @@ TEST_CASE("a progress line has layer, part, tokens, rate and time left, and fits
   const ShownProgress run{"collecting", 30, 100, 4, 30, "gate/up", 512, 2048};
   CHECK(progress_line(run, 12, 100) ==
         "collecting   30 %  layer 4 of 30  gate/up  512 of 2048 tokens  51.2 tokens/s  28 s left");
-  CHECK(progress_line(run, 12, 39) == " 30 %  layer 4 of 30  gate/up  28 s left");
+  CHECK(progress_line(run, 12, 39) == " 30 %  layer 4 of 30  28 s left");
   CHECK(progress_line(run, 36'000, 39).ends_with("23 h 20 min left"));
   const ShownProgress bytes{"converting", 30'000'000, 100'000'000};
   CHECK(progress_line(bytes, 10, 100) == "converting   30 %  30 MB of 100 MB  0.00 GB/s  23 s left");
@@ -350,11 +347,6 @@ TEST_CASE("small values of options are taken, and refused in words that say what
   REQUIRE(run_program({"synth", source, "--shape", "tiny", "-q"}).code == 0);
   check_one_line(run_program({"convert", source, out, "--to", "nvfp4", "--input-scale", amax.string()}),
                  "neighbours or from FILE, found '");
-  // One input scale in a list of one is taken as a single one is.
-  const Json modules = json_of(run_program({"inspect", source, "--json"}))["nvfp4_modules"];
-  REQUIRE(!modules.empty());
-  check_one_line(run_program({"convert", source, out, "--to", "v7", "--plan", "x", "--task", "0/1000001"}),
-                 "excludes");
   check_one_line(run_program({"convert", "--plan", kGolden + "/config.json", "--task", "0/1000001"}),
                  "--task: expected at most 1000000 tasks, found 1000001");
   write_text(scratch / "odd.npy", std::string("\x93NUMPY\x01\x00\x76\x00", 10) + "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 4), }" +
@@ -363,9 +355,39 @@ TEST_CASE("small values of options are taken, and refused in words that say what
   CHECK_MESSAGE(npy.find("(1, 4), }\"") != npy.npos, npy);
 }
 
+TEST_CASE("a module that was named and has odd inputs is the reason that nothing is quantized") {
+  const Scratch scratch;
+  Tensors tensors;
+  add_bf16(tensors, "model.layers.0.mlp.down_proj.weight", {32, 40});
+  add_bf16(tensors, "model.layers.0.mlp.up_proj.weight", {40, 32});
+  write_checkpoint(scratch / "source", {tensors});
+  check_one_line(run_program({"quantize", (scratch / "source").string(), (scratch / "out").string(), "--include",
+                              "model.layers.0.mlp.down_proj"}),
+                 "found none among 2; model.layers.0.mlp.down_proj is left unquantized: expected K a multiple of 16, "
+                 "found 40");
+}
+
+TEST_CASE("a list of one amax is taken as a single one is") {
+  const Scratch scratch;
+  TensorData weight{"model.layers.0.mlp.down_proj.weight", DType::kBF16, {32, 32}, {}};
+  for (int i = 0; i < 32 * 32; ++i)
+    weight.bytes.insert(weight.bytes.end(), {static_cast<uint8_t>(i * 5), static_cast<uint8_t>(0x3C + i % 3)});
+  write_checkpoint(scratch / "source", {{weight}});
+  for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{}, {1}}) {
+    const std::string name = shape.empty() ? "scalar" : "list";
+    write_safetensors(scratch / (name + ".safetensors"),
+                      {{"model.layers.0.mlp.down_proj.amax", DType::kF32, shape, {0, 0, 0x80, 0x40}}});
+    const Outcome o = run_program({"quantize", (scratch / "source").string(), (scratch / name).string(),
+                                   "--input-scale", fmt::format("from {}/{}.safetensors", scratch.path.string(), name)});
+    CHECK_MESSAGE(o.code == 0, o.err);
+  }
+  const std::string file = "model-00001-of-00001.safetensors";
+  CHECK(same_contents(scratch / "scalar" / file, scratch / "list" / file));
+}
+
 TEST_CASE("stats says how many paths an action takes, and that a last token alone is left out") {
   const std::string help = run_program({"stats", "--help-all"}).out;
-  CHECK(help.find("ACTION says how many") != help.npos);
+  CHECK(help.find("ACTION says which and how many") != help.npos);
   const size_t path = help.find("\n  PATH");
   CHECK(help.substr(path, help.find("\n\n", path) - path).find("may be given again") == std::string::npos);
   CHECK(help.find("of one token is left out") != help.npos);

@@ -95,7 +95,7 @@ void add_links_option(Arguments& args, bool& follow_links) {
 void add_config_option(Arguments& args, bool& without_config) {
   const ArgumentGroup group(args, "Writing");
   args.flag("--without-config", without_config,
-            "Take weights without a config.json, too. No engine loads what is written without one");
+            "Take weights without config.json, too, which no engine loads");
 }
 
 void check_config(const Checkpoint& source, const ConversionOptions& o) {

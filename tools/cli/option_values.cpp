@@ -172,7 +172,7 @@ std::vector<std::vector<int32_t>> read_texts(const TokenOptions& o, const std::s
 Argument& add_context_option(Arguments& args, std::optional<int64_t>& context, const std::string& help) {
   return args.option("--context", context, help)
       .range(2, 1 << 24)
-      .default_text("1024, or all positions of the model if it has fewer");
+      .default_text("1024, or the model's positions if fewer");
 }
 
 int64_t context_or_default(std::optional<int64_t> context, int64_t positions) {

@@ -40,6 +40,20 @@ class Wrapping {
     }
     return head + this->text(text, column_) + "\n";
   }
+  /// A command line, which a shell continues at a backslash if it has several lines.
+  std::string command_line(const std::string& words) const {
+    std::string out = " ";
+    size_t used = 1;
+    for (const std::string& word : divided(words, " ")) {
+      if (used + word.size() + 3 > width_ && used > 6) {
+        out += " \\\n     ";
+        used = 5;
+      }
+      out += " " + word;
+      used += word.size() + 1;
+    }
+    return out;
+  }
   std::string item(const ArgumentEntry& entry, const std::string& description) const {
     std::string head = fmt::format("  {}", fmt::join(entry.names, ","));
     if (!entry.value.empty() && !entry.names.empty()) head += ' ';
@@ -132,10 +146,11 @@ std::vector<std::string> titles_of(const CommandEntry& command) {
 
 std::string title_text(const std::string& group) { return group.empty() ? "More" : group; }
 
-std::string examples_text(const CommandEntry& command) {
+std::string examples_text(const Wrapping& wrap, const CommandEntry& command) {
   if (command.examples.empty()) return "";
-  return fmt::format("\n{}:\n  {}\n", command.examples.size() > 1 ? "Examples" : "Example",
-                     fmt::join(command.examples, "\n  "));
+  std::string text = command.examples.size() > 1 ? "\nExamples:\n" : "\nExample:\n";
+  for (const std::string& example : command.examples) text += wrap.command_line(example) + "\n";
+  return text;
 }
 
 std::string arguments_text(const Wrapping& wrap, const CommandEntry& command) {
@@ -154,7 +169,7 @@ std::string paragraphs_text(const Wrapping& wrap, const CommandEntry& command, s
 }
 
 std::string short_help(const Wrapping& wrap, const CommandEntry& root, const CommandEntry& command) {
-  std::string text = examples_text(command) + arguments_text(wrap, command), options;
+  std::string text = examples_text(wrap, command) + arguments_text(wrap, command), options;
   for (const ArgumentEntry& option : usual_options(command))
     options += wrap.item(option, first_sentence(option.description));
   if (!options.empty()) text += "\nOptions:\n" + options;
@@ -174,12 +189,13 @@ std::string short_help(const Wrapping& wrap, const CommandEntry& root, const Com
     more += wrap.item("  " + title_text(title), list);
   }
   more += wrap.item("  Every command", names([](const ArgumentEntry& o) { return o.common; }));
-  return text + fmt::format("\nMore options, which {} {} --help-all explains:\n", root.name, command.name) +
-         more + paragraphs_text(wrap, command, "Exit codes: ");
+  return text + "\n" +
+         wrap.text(fmt::format("More options, which {} {} --help-all explains:", root.name, command.name)) +
+         "\n" + more + paragraphs_text(wrap, command, "Exit codes: ");
 }
 
 std::string long_help(const Wrapping& wrap, const CommandEntry& command) {
-  std::string text = examples_text(command) + arguments_text(wrap, command), options, common;
+  std::string text = examples_text(wrap, command) + arguments_text(wrap, command), options, common;
   for (const ArgumentEntry& option : usual_options(command)) options += wrap.item(option, option.description);
   if (!options.empty()) text += "\nOptions:\n" + options;
   for (const std::string& title : titles_of(command)) {
@@ -205,7 +221,7 @@ std::string commands_text(const Wrapping& wrap, const CommandEntry& root) {
   }
   std::string text;
   for (const std::string& group : groups) {
-    text += fmt::format("\n{}:\n", group.empty() ? "Commands" : group);
+    text += "\n" + wrap.text(fmt::format("{}:", group.empty() ? "Commands" : group)) + "\n";
     for (const CommandEntry& c : root.commands) {
       if (c.group == group) text += wrap.item("  " + c.name, c.summary);
     }
@@ -216,7 +232,7 @@ std::string commands_text(const Wrapping& wrap, const CommandEntry& root) {
 std::string program_help(const Wrapping& wrap, const CommandEntry& root) {
   std::string options;
   for (const ArgumentEntry& option : root.options) options += wrap.item(option, option.description);
-  return examples_text(root) + commands_text(wrap, root) + "\nOptions:\n" + options +
+  return examples_text(wrap, root) + commands_text(wrap, root) + "\nOptions:\n" + options +
          (root.footer.empty() ? "" : "\n" + wrap.text(root.footer) + "\n");
 }
 

@@ -180,8 +180,8 @@ std::string command_section(const CommandEntry& root, const CommandEntry& comman
 
 std::string markdown_text(const CommandEntry& root) {
   std::string text = fmt::format(
-      "# The command line\n\n`{0} help --markdown` prints this page, and a test compares them. `{0} help "
-      "COMMAND` shows all options of one command,\n`{0} man DIRECTORY` writes manual pages. "
+      "# The command line\n\n`{0} help --markdown` prints this page, and a test compares them. `{0} COMMAND "
+      "--help-all` shows all options of one command,\n`{0} man DIRECTORY` writes manual pages. "
       "[JSON.md](JSON.md) "
       "describes what `--json` prints.\n\n",
       root.name);

@@ -25,6 +25,7 @@ class Inspect(TypedDict, total=False):
     #: that GPTQ's first version adds (default: refuse such a module)
     zero_points: Value
     html: Value  #: Write a page with heat maps, histograms and findings, for a browser
+    help_all: bool  #: Show all options
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
     device: Value  #: Where to compute. This command runs only on the CPU (default: auto)
 
@@ -46,6 +47,7 @@ class Lint(TypedDict, total=False):
     against: Value  #: Another checkpoint of the same model, to find swapped nibbles and exchanged gate and up
     sarif: bool  #: Print SARIF 2.1.0, for code hosts
     html: Value  #: Write a page with heat maps, histograms and findings, for a browser
+    help_all: bool  #: Show all options
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
     device: Value  #: Where to compute. This command runs only on the CPU (default: auto)
 
@@ -68,6 +70,7 @@ class Diff(TypedDict, total=False):
     fail_on: Union[Value, Sequence[Value]]
     config: Value  #: Compare keys of configs that change what a model computes (default: compare, without --include)
     html: Value  #: Write a page with heat maps, histograms and findings, for a browser
+    help_all: bool  #: Show all options
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
     device: Value  #: Where to compute. This command runs only on the CPU (default: auto)
 
@@ -94,6 +97,7 @@ class Validate(TypedDict, total=False):
     io: Value
     #: Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if there is one (default: auto)
     device: Value
+    help_all: bool  #: Show all options
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
 
 
@@ -151,10 +155,27 @@ class Convert(TypedDict, total=False):
     #: Continue a run into DST that was interrupted, killed or failed: keep the finished weight files that match
     #: their hashes and write the rest again. A complete DST is verified
     resume: bool
+    without_config: bool  #: Take weights without config.json, too, which no engine loads
     #: How the zero points of INT4 of SRC are read where the config says that there are none and others are stored:
     #: stored, as the config's format says; symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first
     #: version adds (default: refuse such a module)
     zero_points: Value
+    #: What to do if gate and up have different global scales: a layout stores one. larger folds both to the larger
+    #: and refuses if that changes a matrix by more than 10 %; strict refuses; any folds at any cost (default:
+    #: larger)
+    fold: Value
+    #: fp8: which weights share a scale. block is the only choice for deepseek and deepseek-v4 (default: row;
+    #: deepseek, deepseek-v4 and with --block: block)
+    granularity: Value
+    #: fp8: rows and columns of blocks, 128x128, 32x32 or 1x128; modelopt has the first alone (default: 128x128)
+    block: Value
+    #: fp8: type of the scales, f32, bf16 or e8m0 (powers of two, for blocks). modelopt has f32 alone, compressed-
+    #: tensors and deepseek f32 and bf16, deepseek-v4 f32 and e8m0 (default: f32; deepseek-v4: e8m0 beside experts
+    #: that stay in four bits)
+    scale_dtype: Value
+    #: fp8: what to do about linears with N or K that is no multiple of 128, which engines refuse in blocks: refuse
+    #: them too; keep them as they are; write them for an engine that takes them (default: refuse)
+    odd_blocks: Value
     #: Rounding to reproduce bit for bit: ModelOpt's (0.45 and later) or llm-compressor's (default: the dialect's)
     arithmetic: Value
     #: What to do about sources in MXFP4 and NVFP4, which other formats often hold without loss: best keeps the
@@ -173,31 +194,11 @@ class Convert(TypedDict, total=False):
     #: SGLang reads beside NVFP4 experts; cast converts them as the others, which vLLM expects (default: as
     #: --include and --also say)
     draft_experts: Value
-    #: What to do if gate and up have different global scales: a layout stores one. larger folds both to the larger
-    #: and refuses if that changes a matrix by more than 10 %; strict refuses; any folds at any cost (default:
-    #: larger)
-    fold: Value
-    #: fp8: which weights share a scale. block is the only choice for deepseek and deepseek-v4 (default: row;
-    #: deepseek, deepseek-v4 and with --block: block)
-    granularity: Value
-    #: fp8: rows and columns of blocks, 128x128, 32x32 or 1x128; modelopt has the first alone (default: 128x128)
-    block: Value
-    #: fp8: type of the scales, f32, bf16 or e8m0 (powers of two, for blocks). modelopt has f32 alone, compressed-
-    #: tensors and deepseek f32 and bf16, deepseek-v4 f32 and e8m0 (default: f32; deepseek-v4: e8m0 beside experts
-    #: that stay in four bits)
-    scale_dtype: Value
-    #: fp8: what to do about linears with N or K that is no multiple of 128, which engines refuse in blocks: refuse
-    #: them too; keep them as they are; write them for an engine that takes them (default: refuse)
-    odd_blocks: Value
     #: Rules in place of --to: a YAML or JSON file, or a name that twofour recipes lists; see twofour help recipes
     recipe: Value
     #: Refuse statistics of other weights of the same model, as those of the BF16 model for its quantized copy, or
     #: of weights that nothing names
     strict_stats: bool
-    max_loss: Value  #: Likewise, as much as stays below this expected loss (default: any)
-    #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
-    #: CUDA device if there is one. All else runs on the CPU (default: auto)
-    device: Value
     #: How: joint chooses mask, scales and codes together, gptq the last two without a pattern; wanda and rtn read
     #: the diagonal alone; magnitude leaves the statistics out (default: joint or gptq where the file holds a full
     #: Hessian of enough tokens, else wanda or rtn)
@@ -205,6 +206,11 @@ class Convert(TypedDict, total=False):
     #: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4 with a
     #: pattern, else 2)
     sweeps: Value
+    max_loss: Value  #: Likewise, as much as stays below this expected loss (default: any)
+    #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
+    #: CUDA device if there is one. All else runs on the CPU (default: auto)
+    device: Value
+    help_all: bool  #: Show all options
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
 
 
@@ -245,23 +251,25 @@ class Prune(TypedDict, total=False):
     #: Continue a run into DST that was interrupted, killed or failed: keep the finished weight files that match
     #: their hashes and write the rest again. A complete DST is verified
     resume: bool
+    without_config: bool  #: Take weights without config.json, too, which no engine loads
     #: How the zero points of INT4 of SRC are read where the config says that there are none and others are stored:
     #: stored, as the config's format says; symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first
     #: version adds (default: refuse such a module)
     zero_points: Value
-    #: Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
-    #: examples/statistics). Block scales are chosen with them (default: none: each weight for itself)
-    stats: Value
     #: Refuse statistics of other weights of the same model, as those of the BF16 model for its quantized copy, or
     #: of weights that nothing names
     strict_stats: bool
-    #: prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M, U8 or BOOL [N, K], for
-    #: each module M that is pruned; 1 stays (default: masks are chosen)
-    mask: Value
     max_loss: Value  #: Likewise, as much as stays below this expected loss (default: any)
     #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
     #: CUDA device if there is one. All else runs on the CPU (default: auto)
     device: Value
+    #: Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
+    #: examples/statistics). Block scales are chosen with them (default: none: each weight for itself)
+    stats: Value
+    #: prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M, U8 or BOOL [N, K], for
+    #: each module M that is pruned; 1 stays (default: masks are chosen)
+    mask: Value
+    help_all: bool  #: Show all options
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
 
 
@@ -306,6 +314,7 @@ class Quantize(TypedDict, total=False):
     #: Continue a run into DST that was interrupted, killed or failed: keep the finished weight files that match
     #: their hashes and write the rest again. A complete DST is verified
     resume: bool
+    without_config: bool  #: Take weights without config.json, too, which no engine loads
     #: How the zero points of INT4 of SRC are read where the config says that there are none and others are stored:
     #: stored, as the config's format says; symmetric, 8 whatever is stored; v2, without the 1 that GPTQ's first
     #: version adds (default: refuse such a module)
@@ -331,16 +340,9 @@ class Quantize(TypedDict, total=False):
     #: Take the global scales from this NVFP4 checkpoint (directory or file), matched by module name, and compare
     #: all codes and block scales with its own. A weight of -0 stays -0
     keep_global_scale: Value
-    #: Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
-    #: examples/statistics). Block scales are chosen with them (default: none: each weight for itself)
-    stats: Value
     #: Refuse statistics of other weights of the same model, as those of the BF16 model for its quantized copy, or
     #: of weights that nothing names
     strict_stats: bool
-    max_loss: Value  #: Likewise, as much as stays below this expected loss (default: any)
-    #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
-    #: CUDA device if there is one. All else runs on the CPU (default: auto)
-    device: Value
     #: How: joint chooses mask, scales and codes together, gptq the last two without a pattern; wanda and rtn read
     #: the diagonal alone; magnitude leaves the statistics out (default: joint or gptq where the file holds a full
     #: Hessian of enough tokens, else wanda or rtn)
@@ -348,10 +350,18 @@ class Quantize(TypedDict, total=False):
     #: Sweeps of descent after that; a row rests once a sweep gains less than 0.5 % (0 to 64; default: 4 with a
     #: pattern, else 2)
     sweeps: Value
+    max_loss: Value  #: Likewise, as much as stays below this expected loss (default: any)
+    #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
+    #: CUDA device if there is one. All else runs on the CPU (default: auto)
+    device: Value
+    #: Choose weights by the statistics of their inputs in this file (lib/recipe/statistics/README.md,
+    #: examples/statistics). Block scales are chosen with them (default: none: each weight for itself)
+    stats: Value
     #: Prune this share of the bytes, 0 to 1, and only quantize the rest: with a pattern and --stats, whose
     #: fisher_hessian says what each costs the model. The cheapest a byte come first; what is fused stays together.
     #: --dry-run prints the curve (default: all is pruned)
     budget: Value
+    help_all: bool  #: Show all options
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
 
 
@@ -372,7 +382,7 @@ class Compress(TypedDict, total=False):
     #: Keep the statistics in this file, with which validate --source --stats solves rows again (default: none: they
     #: go)
     keep_stats: Value
-    context: Value  #: Tokens of a window (2 to 16777216; default: 1024)
+    context: Value  #: Tokens of a window (2 to 16777216; default: 1024, or the model's positions if fewer)
     limit: Value  #: At most so many windows (1 to 1073741824; default: all)
     method: Value  #: How weights are chosen, see twofour help quantize (default: joint or gptq)
     sweeps: Value  #: Sweeps of descent after that (0 to 64; default: 4 with a pattern, else 2)
@@ -381,6 +391,7 @@ class Compress(TypedDict, total=False):
     #: Statistics with fisher_hessian, which say what pruning costs the model (default: none: with --budget
     #: required)
     budget_stats: Value
+    html: Value  #: Write a page with heat maps, histograms and findings, for a browser
     include: Union[Value, Sequence[Value]]  #: Convert only these modules: name, glob or re:regex (may be given again)
     exclude: Union[Value, Sequence[Value]]  #: Leave these modules as they are (may be given again)
     #: Convert these modules too: shared experts, single linears (may be given again)
@@ -408,4 +419,5 @@ class Compress(TypedDict, total=False):
     text: Value  #: Text in UTF-8, which the model's tokenizer.json takes apart
     #: Where to compute. cuda:1 is the second CUDA device. auto uses a CUDA device if there is one (default: auto)
     device: Value
+    help_all: bool  #: Show all options
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
