@@ -35,13 +35,13 @@ double output_error(double relative) {
 
 ReportTable group_table(const std::map<std::string, GroupSums>& groups) {
   ReportTable table{"By group of linears",
-                    {"group", "matrices", "error of weights", "error of outputs, by rounding",
-                     "error of outputs, chosen", "method"},
+                    {"name", "matrices", "error of weights", "error of outputs by rounding",
+                     "error of outputs as chosen", "method"},
                     {}};
   for (const auto& [name, g] : groups) {
     table.rows.push_back({name, std::to_string(g.matrices), percent(g.error.relative_error()),
                           percent(output_error(g.output.rounded_relative())),
-                          percent(output_error(g.output.relative())), g.output.method});
+                          percent(output_error(g.output.target_relative())), g.output.method});
   }
   return table;
 }
@@ -65,11 +65,10 @@ Report compress_report(const std::vector<ModuleReport>& modules, const Compressi
   report.command = "compress";
   report.subject = fmt::format("{} from {}", facts.artifact.string(), facts.model.string());
   report.metrics = {
-      {"output_error", "error of outputs, chosen", ReportUnit::kShare, ReportCell::kLargest, true},
-      {"rounded_error", "error of outputs, by rounding", ReportUnit::kShare, ReportCell::kLargest, true},
+      {"output_error", "error of outputs as chosen", ReportUnit::kShare, ReportCell::kLargest, true},
+      {"rounded_error", "error of outputs by rounding", ReportUnit::kShare, ReportCell::kLargest, true},
       {"relative_error", "error of weights", ReportUnit::kShare, ReportCell::kLargest, true},
-      {"output_share", "squared error of outputs, of that by rounding", ReportUnit::kShare,
-       ReportCell::kLargest, true}};
+      {"output_share", "squared error over that by rounding", ReportUnit::kNumber, ReportCell::kLargest, true}};
   GroupSums all;
   std::map<std::string, GroupSums> groups;
   for (const ModuleReport& m : modules) {
@@ -79,9 +78,9 @@ Report compress_report(const std::vector<ModuleReport>& modules, const Compressi
     const OutputLoss& output = m.encoded->output;
     report.rows.push_back(
         {m.name,
-         {output_error(output.relative()), output_error(output.rounded_relative()),
+         {output_error(output.target_relative()), output_error(output.rounded_relative()),
           m.encoded->error.relative_error(),
-          output.rounded_loss > 0 ? output.loss / output.rounded_loss
+          output.rounded_loss > 0 ? output.target_loss / output.rounded_loss
                                   : std::numeric_limits<double>::quiet_NaN()}});
   }
   if (report.rows.empty()) report.metrics.clear();
@@ -91,8 +90,8 @@ Report compress_report(const std::vector<ModuleReport>& modules, const Compressi
                   {"matrices", static_cast<double>(all.matrices)},
                   {"windows", static_cast<double>(facts.windows)},
                   {"tokens", static_cast<double>(facts.tokens)},
-                  {"error of outputs, by rounding", 0, false, percent(output_error(all.output.rounded_relative()))},
-                  {"error of outputs, chosen", 0, false, percent(output_error(all.output.relative()))},
+                  {"error of outputs by rounding", 0, false, percent(output_error(all.output.rounded_relative()))},
+                  {"error of outputs as chosen", 0, false, percent(output_error(all.output.target_relative()))},
                   {"error of weights", 0, false, percent(all.error.relative_error())}};
   if (facts.heldout) {
     add_heldout(*facts.heldout, report);

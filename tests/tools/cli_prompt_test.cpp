@@ -240,6 +240,18 @@ TEST_CASE("--dry-run answers first, folds names in natural order, and compares w
   CHECK(json["tensors"].size() > 60);
 }
 
+TEST_CASE("--dry-run says how much space is too little") {
+  const Scratch scratch;
+  const std::string source = (scratch / "source").string(), out = (scratch / "out").string();
+  REQUIRE(run_program({"synth", source, "--shape", "qwen3.8-2.4t-a95b", "--layers", "8", "--headers-only", "-q"})
+              .code == 0);
+  const Json json = json_of(run_program({"convert", source, out, "--to", "v7", "--dry-run", "--json"}));
+  const bool is_enough = fs::space(scratch.path).available > json["bytes_written"].get<uint64_t>();
+  const std::string text = run_program({"convert", source, out, "--to", "v7", "--dry-run"}).out;
+  CHECK((text.find(" too little\n") == text.npos) == is_enough);
+  CHECK((text.find(" free, which is enough\n") != text.npos) == is_enough);
+}
+
 TEST_CASE("generate prints tokens as they come") {
   const Model model;
   const std::string command = fmt::format("{} generate {} --prompt HELLO --max-tokens 40 -q -j 1 2>/dev/null",

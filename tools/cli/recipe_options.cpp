@@ -152,7 +152,8 @@ void add_budget_options(Arguments& args, RecipeOptions& o, RuleCommand command) 
       .value_name("X")
       .default_text("any")
       .excludes("--budget");
-  add_html_option(args, o.html);
+  args.option("--html", o.html, "With --budget or --max-loss: write a page about the choice, for a browser")
+      .value_name("FILE");
 }
 
 void exclude_rule_settings(Arguments& args, const std::string& option) {

@@ -73,7 +73,7 @@ struct Rule {
   Chosen<SolveBy> method = {};           ///< for quantize; by default the best that the statistics permit
   int sweeps = -1;                       ///< sweeps of descent; below 0, the method's default
   bool strict_statistics = false;        ///< refuse statistics of other weights; decides no byte
-  bool measures_rounding = false;        ///< compute OutputLoss::rounded_loss, too; decides no byte
+  bool measures_rounding = false;        ///< compute OutputLoss::rounded_loss; decides no byte
   bool awaits_statistics = false;        ///< statistics are collected before weights are chosen
   std::string statistics_hash = {};      ///< XXH3-128 of the file; empty without a file
   std::string statistics_from = {};      ///< device and instruction set that collected them, if known
