@@ -249,8 +249,10 @@ uint64_t parse_safetensors_prefix(std::string_view where, std::span<const uint8_
   for (size_t i = 0; i < kSafetensorsPrefix; ++i) length |= uint64_t{first[i]} << (8 * i);
   constexpr uint64_t kNoLength = uint64_t{1} << 40;  // far beyond any header
   if (length > kNoLength) {
-    throw Error(fmt::format("{}: expected a safetensors file, found one that begins with other bytes ({:02x})",
-                            where, fmt::join(first.first(kSafetensorsPrefix), " ")));
+    throw Error(fmt::format(
+        "{}: expected a safetensors file with a header of at most {} bytes, found one that begins with other "
+        "bytes ({:02x})",
+        where, kSafetensorsMaxHeader, fmt::join(first.first(kSafetensorsPrefix), " ")));
   }
   if (length > kSafetensorsMaxHeader) {
     throw Error(fmt::format("{}: expected a header of at most {} bytes, found one of {}", where,

@@ -173,7 +173,9 @@ std::string short_help(const Wrapping& wrap, const CommandEntry& root, const Com
   for (const ArgumentEntry& option : usual_options(command))
     options += wrap.item(option, first_sentence(option.description));
   if (!options.empty()) text += "\nOptions:\n" + options;
-  text += paragraphs_text(wrap, command, "--");
+  // A command of few options is explained as a whole.
+  const bool is_brief = command.usual.empty();
+  if (!is_brief) text += paragraphs_text(wrap, command, "--");
   const auto names = [&](auto&& is_wanted) {
     std::string list;
     for (const ArgumentEntry& option : command.options) {
@@ -191,7 +193,7 @@ std::string short_help(const Wrapping& wrap, const CommandEntry& root, const Com
   more += wrap.item("  Every command", names([](const ArgumentEntry& o) { return o.common; }));
   return text + "\n" +
          wrap.text(fmt::format("More options, which {} {} --help-all explains:", root.name, command.name)) +
-         "\n" + more + paragraphs_text(wrap, command, "Exit codes: ");
+         "\n" + more + paragraphs_text(wrap, command, is_brief ? "" : "Exit codes: ");
 }
 
 std::string long_help(const Wrapping& wrap, const CommandEntry& command) {
