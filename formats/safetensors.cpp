@@ -227,10 +227,10 @@ std::string other_format(std::span<const uint8_t> first) {
   if (begins("GGUF")) return "a GGUF file: take the checkpoint that it was made from";
   if (tag("{")) return "JSON without a length before it, perhaps a server's message: download it again";
   // The length of a header is in the first bytes, whose last ones are 0.
-  const bool is_text = head.size() >= kSafetensorsPrefix &&
-                       std::all_of(head.begin(), head.end(), [](unsigned char c) {
-                         return (c >= 0x20 && c < 0x7F) || c == '\n' || c == '\r' || c == '\t';
-                       });
+  const bool is_text =
+      head.size() >= kSafetensorsPrefix && std::all_of(head.begin(), head.end(), [](unsigned char c) {
+        return (c >= 0x20 && c < 0x7F) || c == '\n' || c == '\r' || c == '\t';
+      });
   return is_text ? "text" : "";
 }
 

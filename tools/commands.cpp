@@ -69,7 +69,8 @@ constexpr CommandHelp kHelp[] = {
     {"compress", kMake, "--text --tokens --to --pattern --recipe --limit --html --dry-run --force --resume",
      "compress model artifact --text book.txt --to nvfp4 --limit 64"},
     {"graft", kMake, "--take --dry-run --force --resume"},
-    {"drop", kMake, "--modules --experts --by --dry-run --force --resume", "drop checkpoint smaller --modules mtp"},
+    {"drop", kMake, "--modules --experts --by --dry-run --force --resume",
+     "drop checkpoint smaller --modules mtp"},
     {"repair", kMake},
     {"validate", kProve, "--source --stats --all-rows --all-layers --html", "validate artifact"},
     {"eval", kProve, "--text --tokens --against --context --limit --html",
@@ -96,7 +97,8 @@ constexpr const char* kFooter =
 }  // namespace
 
 Program twofour_program() {
-  return {"twofour", "Quantize, prune, convert and check LLM checkpoints, file to file, and prove the result",
+  return {"twofour",
+          "Quantize, prune, convert and check LLM checkpoints, file to file, and prove the result",
           kCommands,
           kFooter,
           kHelp,

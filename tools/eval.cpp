@@ -37,13 +37,13 @@ std::vector<EvalWindow> windows_of(const EvalArguments& o, const Decoder& model,
   const int64_t context = context_or_default(o.context, positions);
   const int64_t stride = o.stride.value_or(std::max<int64_t>(1, context / 2));
   if (stride > context) {
-    throw Error(fmt::format("--stride: expected at most the {} tokens of --context, found {}", context, stride));
+    throw Error(
+        fmt::format("--stride: expected at most the {} tokens of --context, found {}", context, stride));
   }
   std::vector<EvalWindow> windows;
   for (const std::vector<int32_t>& text : read_texts(o.input, o.model, model.shape().vocabulary)) {
     const int64_t left = o.limit.value_or(INT64_MAX) - static_cast<int64_t>(windows.size());
-    for (EvalWindow& w : cut_windows(text, context, stride, left))
-      windows.push_back(std::move(w));
+    for (EvalWindow& w : cut_windows(text, context, stride, left)) windows.push_back(std::move(w));
   }
   if (windows.empty())
     throw Error(fmt::format("{}: expected a text of two tokens and more, found none", o.input.file()));

@@ -11,6 +11,7 @@
 #include "formats/layouts/layouts.h"
 #include "kernels/device/device.h"
 #include "lib/base/findings/and_more.h"
+#include "lib/base/findings/suggest.h"
 #include "lib/base/io/file_states.h"
 #include "lib/recipe/artifact/manifest.h"
 #include "lib/run/runtime/artifact.h"
@@ -19,7 +20,6 @@
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 #include "tools/cli/option_values.h"
-#include "lib/base/findings/suggest.h"
 
 namespace twofour {
 namespace {

@@ -291,15 +291,12 @@ std::function<int()> setup_stats(Arguments& args, const Common& common) {
               "IMATRIX CHECKPOINT")
       .one_of({"collect", "inspect", "check", "merge", "import"})
       .required();
-  args.option(
-          "PATH", o->paths,
-          "Files and checkpoints; ACTION says which and how many")
+  args.option("PATH", o->paths, "Files and checkpoints; ACTION says which and how many")
       .required()
       .tells_count();
   add_token_options(args, o->input);
   args.option("-o,--output", o->output, "collect: statistics file to write").value_name("FILE");
-  add_context_option(args, o->context,
-                     "collect: tokens of a window; a last window of one token is left out");
+  add_context_option(args, o->context, "collect: tokens of a window; a last window of one token is left out");
   args.option("--limit", o->limit, "collect: at most so many windows").range(1, 1 << 30).default_text("all");
   args.option("--held-out", o->held_out, "collect: windows at the end of which the sums are kept apart")
       .range(0, 1 << 30);

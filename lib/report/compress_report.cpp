@@ -26,7 +26,9 @@ struct GroupSums {
 /// The last part of a name without numbers: "q_proj", "w13".
 std::string group_of(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 
-std::string percent(double share) { return std::isfinite(share) ? fmt::format("{:.3g} %", 100 * share) : "–"; }
+std::string percent(double share) {
+  return std::isfinite(share) ? fmt::format("{:.3g} %", 100 * share) : "–";
+}
 
 /// The relative error of outputs, whose square is a ratio of energies. NaN if it was not measured.
 double output_error(double relative) {
@@ -68,7 +70,8 @@ Report compress_report(const std::vector<ModuleReport>& modules, const Compressi
       {"output_error", "error of outputs as chosen", ReportUnit::kShare, ReportCell::kLargest, true},
       {"rounded_error", "error of outputs by rounding", ReportUnit::kShare, ReportCell::kLargest, true},
       {"relative_error", "error of weights", ReportUnit::kShare, ReportCell::kLargest, true},
-      {"output_share", "squared error over that by rounding", ReportUnit::kNumber, ReportCell::kLargest, true}};
+      {"output_share", "squared error over that by rounding", ReportUnit::kNumber, ReportCell::kLargest,
+       true}};
   GroupSums all;
   std::map<std::string, GroupSums> groups;
   for (const ModuleReport& m : modules) {
@@ -76,23 +79,23 @@ Report compress_report(const std::vector<ModuleReport>& modules, const Compressi
     all.add(m);
     groups[group_of(m.name)].add(m);
     const OutputLoss& output = m.encoded->output;
-    report.rows.push_back(
-        {m.name,
-         {output_error(output.target_relative()), output_error(output.rounded_relative()),
-          m.encoded->error.relative_error(),
-          output.rounded_loss > 0 ? output.target_loss / output.rounded_loss
-                                  : std::numeric_limits<double>::quiet_NaN()}});
+    report.rows.push_back({m.name,
+                           {output_error(output.target_relative()), output_error(output.rounded_relative()),
+                            m.encoded->error.relative_error(),
+                            output.rounded_loss > 0 ? output.target_loss / output.rounded_loss
+                                                    : std::numeric_limits<double>::quiet_NaN()}});
   }
   if (report.rows.empty()) report.metrics.clear();
   report.verdict = counted(all.matrices, "matrix", "matrices");
-  report.facts = {{"of the model", static_cast<double>(facts.bytes_before), true},
-                  {"of the artifact", static_cast<double>(facts.bytes_after), true},
-                  {"matrices", static_cast<double>(all.matrices)},
-                  {"windows", static_cast<double>(facts.windows)},
-                  {"tokens", static_cast<double>(facts.tokens)},
-                  {"error of outputs by rounding", 0, false, percent(output_error(all.output.rounded_relative()))},
-                  {"error of outputs as chosen", 0, false, percent(output_error(all.output.target_relative()))},
-                  {"error of weights", 0, false, percent(all.error.relative_error())}};
+  report.facts = {
+      {"of the model", static_cast<double>(facts.bytes_before), true},
+      {"of the artifact", static_cast<double>(facts.bytes_after), true},
+      {"matrices", static_cast<double>(all.matrices)},
+      {"windows", static_cast<double>(facts.windows)},
+      {"tokens", static_cast<double>(facts.tokens)},
+      {"error of outputs by rounding", 0, false, percent(output_error(all.output.rounded_relative()))},
+      {"error of outputs as chosen", 0, false, percent(output_error(all.output.target_relative()))},
+      {"error of weights", 0, false, percent(all.error.relative_error())}};
   if (facts.heldout) {
     add_heldout(*facts.heldout, report);
   } else {

@@ -66,8 +66,7 @@ Report eval_report(const EvalFigures& f, const std::filesystem::path& model,
     report.subject = fmt::format("{} against {}", model.string(), against.string());
     report.facts.push_back({"perplexity of the other", 0, false, perplexity_text(a.loss)});
     report.facts.push_back({"ratio", 0, false, perplexity_text(a.difference)});
-    report.facts.push_back({"divergence, nats", 0, false,
-                            with_error(a.divergence.mean, a.divergence.error)});
+    report.facts.push_back({"divergence, nats", 0, false, with_error(a.divergence.mean, a.divergence.error)});
     report.facts.push_back({"99th percentile of it", 0, false, fmt::format("{:.3g}", a.divergence_p99)});
     report.facts.push_back(
         {"same most probable token", 0, false, fmt::format("{:.2f} %", 100 * a.agreement)});

@@ -102,9 +102,9 @@ Report eval_report(const EvalFigures& figures, const std::filesystem::path& mode
 /// What the report of a compression shows besides its matrices.
 struct CompressionFacts {
   std::filesystem::path model, artifact;
-  int64_t windows = 0, tokens = 0;                ///< what statistics were collected of
-  uint64_t bytes_before = 0, bytes_after = 0;     ///< of weight files
-  std::optional<EvalFigures> heldout = {};        ///< the artifact against the model, on other windows
+  int64_t windows = 0, tokens = 0;             ///< what statistics were collected of
+  uint64_t bytes_before = 0, bytes_after = 0;  ///< of weight files
+  std::optional<EvalFigures> heldout = {};     ///< the artifact against the model, on other windows
 };
 Report compress_report(const std::vector<ModuleReport>& modules, const CompressionFacts& facts);
 

@@ -38,12 +38,15 @@ TEST_CASE("the report of compress has layers, groups, losses before and after, a
   write_decoder_checkpoint(read_decoder_golden(fs::path(TWOFOUR_GOLDEN_DIR) / "decoder", "llama"),
                            scratch / "model");
   TensorData tokens{"tokens", DType::kI32, {6, 16}, {}};
-  for (int i = 0; i < 96; ++i) tokens.bytes.insert(tokens.bytes.end(), {static_cast<uint8_t>(i * 37 % 41), 0, 0, 0});
+  for (int i = 0; i < 96; ++i)
+    tokens.bytes.insert(tokens.bytes.end(), {static_cast<uint8_t>(i * 37 % 41), 0, 0, 0});
   write_safetensors(scratch / "tokens.safetensors", {tokens});
   const std::string model = (scratch / "model").string(), out = (scratch / "out").string();
   const fs::path page = scratch / "compress.html";
-  std::vector<std::string> words = {"compress", model, out, "--tokens", (scratch / "tokens.safetensors").string(),
-                                    "--to", "nvfp4", "--limit", "4", "--html", page.string(), "-q"};
+  std::vector<std::string> words = {
+      "compress",    model,   out,       "--tokens", (scratch / "tokens.safetensors").string(),
+      "--to",        "nvfp4", "--limit", "4",        "--html",
+      page.string(), "-q"};
   REQUIRE(run_program(words).code == 0);
   const Visit v = visit(scratch, page, kLook + R"(
 seen.facts = Object.fromEntries(data.facts.map((f) => [f.label, f.text || f.number]));
@@ -73,14 +76,23 @@ seen.layers = document.querySelectorAll('#layer-charts > div').length;
   CHECK(v.seen["layers"].get<int>() > 0);
   check_fits(scratch, page);
   // The report changes no byte of the artifact.
-  words = {"compress", model, (scratch / "plain").string(), "--tokens", (scratch / "tokens.safetensors").string(),
-           "--to", "nvfp4", "--limit", "4", "-q"};
+  words = {"compress",
+           model,
+           (scratch / "plain").string(),
+           "--tokens",
+           (scratch / "tokens.safetensors").string(),
+           "--to",
+           "nvfp4",
+           "--limit",
+           "4",
+           "-q"};
   REQUIRE(run_program(words).code == 0);
   for (const auto& entry : fs::directory_iterator(scratch / "plain"))
     CHECK(file_text(entry.path()) == file_text(scratch / "out" / entry.path().filename()));
 }
 
-TEST_CASE("a report of a dense model has scales that start at its figures, means of what differs, and no expert") {
+TEST_CASE(
+    "a report of a dense model has scales that start at its figures, means of what differs, and no expert") {
   if (browser().empty()) return;
   const Scratch scratch;
   write_decoder_checkpoint(read_decoder_golden(fs::path(TWOFOUR_GOLDEN_DIR) / "decoder", "llama"),

@@ -97,8 +97,8 @@ inline Visit visit(const Scratch& scratch, const fs::path& page, const std::stri
   return v;
 }
 
-/// Shows a page in frames of three widths, light and dark, and measures in each what leaves its place: elements
-/// beyond the right edge that no box scrolls, and cells of sentences that are too narrow to read.
+/// Shows a page in frames of three widths, light and dark, and measures in each what leaves its place:
+/// elements beyond the right edge that no box scrolls, and cells of sentences that are too narrow to read.
 inline Json measure(const Scratch& scratch, const fs::path& page) {
   const fs::path framed = scratch / "framed.html", wrapper = scratch / "wrapper.html";
   std::ofstream(framed, std::ios::binary) << file_text(page) << R"(<script>
@@ -121,19 +121,21 @@ setTimeout(() => {
 </script>)";
   std::ofstream out(wrapper);
   out << "<!doctype html><pre id=\"result\">[]</pre><script>const all = [];\n"
-         "window.addEventListener('message', (m) => { all.push(m.data); document.getElementById('result').textContent = "
+         "window.addEventListener('message', (m) => { all.push(m.data); "
+         "document.getElementById('result').textContent = "
          "encodeURIComponent(JSON.stringify(all)); });</script>\n";
   for (const int width : {390, 800, 1400}) {
     for (const char* look : {"light", "dark"})
-      out << "<iframe src='framed.html#" << look << "' style='width:" << width << "px;height:900px;border:0'></iframe>\n";
+      out << "<iframe src='framed.html#" << look << "' style='width:" << width
+          << "px;height:900px;border:0'></iframe>\n";
   }
   out.close();
-  const std::string dom =
-      output_of(browser() +
-                " --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
-                "--disable-background-networking --disable-component-update --disable-dev-shm-usage "
-                "--virtual-time-budget=20000 --window-size=1500,1000 --user-data-dir='" +
-                (scratch / "profile").string() + "' --dump-dom 'file://" + wrapper.string() + "' 2>/dev/null");
+  const std::string dom = output_of(
+      browser() +
+      " --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+      "--disable-background-networking --disable-component-update --disable-dev-shm-usage "
+      "--virtual-time-budget=20000 --window-size=1500,1000 --user-data-dir='" +
+      (scratch / "profile").string() + "' --dump-dom 'file://" + wrapper.string() + "' 2>/dev/null");
   return result_in(dom);
 }
 

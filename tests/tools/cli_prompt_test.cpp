@@ -6,15 +6,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <sstream>
 
 #include "formats/json.h"
 #include "lib/base/io/file.h"
 #include "tests/support/checkpoint_builder.h"
-#include "tests/support/decoder_golden.h"
-#include "tests/support/letter_tokenizer.h"
 #include "tests/support/outcome.h"
+#include "tests/support/prompt_model.h"
 #include "tests/support/scratch.h"
 #include "tests/support/terminal.h"
 #include "tools/console/progress_line.h"
@@ -30,26 +28,6 @@ namespace {
 
 const std::string kGolden = std::string(TWOFOUR_GOLDEN_DIR) + "/modelopt-qwen3/src";
 
-/// A golden model in floats with a tokenizer.
-struct Model {
-  explicit Model(const std::string& name = "qwen3_moe") {
-    write_decoder_checkpoint(read_decoder_golden(fs::path(TWOFOUR_GOLDEN_DIR) / "decoder", name),
-                             scratch / "model");
-    std::ofstream(scratch / "model" / "tokenizer.json") << letter_tokenizer();
-    std::string text;
-    for (int i = 0; i < 400; ++i) text += static_cast<char>('A' + (i * 7) % 26);
-    std::ofstream(scratch / "text") << text;
-  }
-  std::string at(const std::string& name) const { return (scratch / name).string(); }
-  /// Changes config.json.
-  void configure(const std::function<void(Json&)>& change) const {
-    Json config = parse_json("config", read_text(scratch / "model" / "config.json"));
-    change(config);
-    std::ofstream(scratch / "model" / "config.json") << config.dump();
-  }
-  Scratch scratch;
-};
-
 size_t count_of(const std::string& text, const std::string& part) {
   size_t count = 0;
   for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
@@ -63,8 +41,8 @@ TEST_CASE("twofour alone lists the commands in groups, in the order of use, and 
   CHECK(o.code == 2);
   CHECK(o.out.empty());
   size_t before = 0;
-  for (const char* part : {"expected a command, found none", "Look at a checkpoint:", "\n  lint ", "Make another",
-                           "\n  convert ", "Prove", "\n  validate ", "\n  synth "}) {
+  for (const char* part : {"expected a command, found none", "Look at a checkpoint:", "\n  lint ",
+                           "Make another", "\n  convert ", "Prove", "\n  validate ", "\n  synth "}) {
     const size_t at = o.err.find(part);
     CHECK_MESSAGE(at != o.err.npos, part);
     CHECK(at >= before);
@@ -108,8 +86,9 @@ TEST_CASE("options may precede the command") {
 }
 
 TEST_CASE("eval -q prints its result") {
-  const Model model;
-  const Outcome o = run_program({"eval", model.at("model"), "--text", model.at("text"), "--context", "16", "-q"});
+  const PromptModel model;
+  const Outcome o =
+      run_program({"eval", model.at("model"), "--text", model.at("text"), "--context", "16", "-q"});
   CHECK(o.code == 0);
   CHECK(o.err.empty());
   CHECK(o.out.find(": perplexity ") != std::string::npos);
@@ -131,7 +110,7 @@ TEST_CASE("a path that is not there gets a question: a name that is alike, or a 
 }
 
 TEST_CASE("an index or config.json stands for its directory") {
-  const Model model;
+  const PromptModel model;
   const std::string config = model.at("model") + "/config.json";
   CHECK(run_program({"inspect", config}).out == run_program({"inspect", model.at("model")}).out);
   CHECK(run_program({"lint", config}).out == run_program({"lint", model.at("model")}).out);
@@ -149,8 +128,9 @@ TEST_CASE("a directory without safetensors says what it holds") {
     for (const char* command : {"inspect", "lint"})
       check_one_line(run_program({command, (scratch / folder).string()}), part);
   };
-  for (const char* folder : {"gguf", "torch", "cache/models--a--b/snapshots/1234/", "cache/models--a--b/snapshots/abcd",
-                             "cache/models--a--b/refs", "above/below", "nothing"})
+  for (const char* folder :
+       {"gguf", "torch", "cache/models--a--b/snapshots/1234/", "cache/models--a--b/snapshots/abcd",
+        "cache/models--a--b/refs", "above/below", "nothing"})
     fs::create_directories(scratch / folder);
   write_text(scratch / "gguf" / "model-Q4.gguf", "GGUF");
   write_text(scratch / "torch" / "pytorch_model-00001-of-00002.bin", "PK");
@@ -158,7 +138,8 @@ TEST_CASE("a directory without safetensors says what it holds") {
   write_text(scratch / "cache/models--a--b/refs/main", "abcd");
   write_safetensors(scratch / "above/below/model.safetensors", {{"a", DType::kF32, {1}, {0, 0, 0, 0}}});
   says("gguf", "found 1 file of GGUF (model-Q4.gguf): take the checkpoint that it was made from");
-  says("torch", "found 2 files of PyTorch (pytorch_model-00001-of-00002.bin, ...): convert it to safetensors");
+  says("torch",
+       "found 2 files of PyTorch (pytorch_model-00001-of-00002.bin, ...): convert it to safetensors");
   says("cache/models--a--b", "snapshots/abcd, of 2 snapshots: 1234, abcd");
   says("cache", "found none; it is a Hub's cache of 1 model: take ");
   says("above", "found none; some are in ");
@@ -168,14 +149,18 @@ TEST_CASE("a directory without safetensors says what it holds") {
 TEST_CASE("a file that is no safetensors is named by what it is") {
   const Scratch scratch;
   write_text(scratch / "passwd", "root:x:0:0:root:/root:/bin/bash\n");
-  check_one_line(run_program({"inspect", (scratch / "passwd").string()}), "expected a safetensors file, found text");
-  write_text(scratch / "binary", std::string("\x7F" "ELF\x02\x01\x01\x03", 8) + std::string(64, '\x07'));
+  check_one_line(run_program({"inspect", (scratch / "passwd").string()}),
+                 "expected a safetensors file, found text");
+  write_text(scratch / "binary", std::string("\x7F"
+                                             "ELF\x02\x01\x01\x03",
+                                             8) +
+                                     std::string(64, '\x07'));
   check_one_line(run_program({"inspect", (scratch / "binary").string()}),
                  "found one that begins with other bytes (7f 45 4c 46 02 01 01 03)");
 }
 
 TEST_CASE("a source without config.json is refused, unless --without-config") {
-  const Model model;
+  const PromptModel model;
   const std::string bare = model.at("bare"), out = model.at("out"), nvfp4 = model.at("nvfp4");
   REQUIRE(run_program({"quantize", model.at("model"), nvfp4, "-q"}).code == 0);
   for (const char* name : {"bare", "bare-nvfp4"}) {
@@ -187,8 +172,10 @@ TEST_CASE("a source without config.json is refused, unless --without-config") {
     }
   }
   const std::vector<std::vector<std::string>> acts = {
-      {"convert", model.at("bare-nvfp4"), out, "--to", "bf16"}, {"quantize", bare, out},
-      {"prune", model.at("bare-nvfp4"), out},                   {"drop", bare, out, "--modules", "head"},
+      {"convert", model.at("bare-nvfp4"), out, "--to", "bf16"},
+      {"quantize", bare, out},
+      {"prune", model.at("bare-nvfp4"), out},
+      {"drop", bare, out, "--modules", "head"},
       {"graft", bare, model.at("model"), out, "--take", "head"},
       {"plan", bare, out, "--to", "quantize", "-o", model.at("plan.json")}};
   for (std::vector<std::string> words : acts) {
@@ -201,13 +188,14 @@ TEST_CASE("a source without config.json is refused, unless --without-config") {
     fs::remove_all(out);
   }
   // compress runs the model, which has no shape without its config.
-  const Outcome compressed = run_program({"compress", bare, out, "--text", model.at("text"), "--to", "nvfp4"});
+  const Outcome compressed =
+      run_program({"compress", bare, out, "--text", model.at("text"), "--to", "nvfp4"});
   CHECK(compressed.code == 2);
   CHECK_MESSAGE(compressed.err.find("config.json") != std::string::npos, compressed.err);
 }
 
 TEST_CASE("a single file takes config and tokenizer beside it if it is the only shard, and says so") {
-  const Model model;
+  const PromptModel model;
   std::string file;
   for (const auto& entry : fs::directory_iterator(model.scratch / "model")) {
     if (entry.path().extension() == ".safetensors") file = entry.path().string();
@@ -220,13 +208,15 @@ TEST_CASE("a single file takes config and tokenizer beside it if it is the only 
   CHECK(config.contains("hidden_size"));
   CHECK(run_program({"validate", model.at("out"), "--source", file}).code == 0);
   fs::copy(file, model.scratch / "model" / "other.safetensors");
-  check_one_line(run_program({"quantize", file, model.at("out2")}), "found a single file; take its directory");
+  check_one_line(run_program({"quantize", file, model.at("out2")}),
+                 "found a single file; take its directory");
 }
 
 TEST_CASE("--dry-run answers first, folds names in natural order, and compares with the free space") {
   const Scratch scratch;
   const std::string source = (scratch / "source").string(), out = (scratch / "out").string();
-  REQUIRE(run_program({"synth", source, "--shape", "qwen3-moe", "--small", "--layers", "12", "-q"}).code == 0);
+  REQUIRE(run_program({"synth", source, "--shape", "qwen3-moe", "--small", "--layers", "12", "-q"}).code ==
+          0);
   const Outcome o = run_program({"convert", source, out, "--to", "v7", "--dry-run"});
   CHECK(o.code == 0);
   CHECK(o.out.starts_with("would read "));
@@ -243,8 +233,9 @@ TEST_CASE("--dry-run answers first, folds names in natural order, and compares w
 TEST_CASE("--dry-run says how much space is too little") {
   const Scratch scratch;
   const std::string source = (scratch / "source").string(), out = (scratch / "out").string();
-  REQUIRE(run_program({"synth", source, "--shape", "qwen3.8-2.4t-a95b", "--layers", "8", "--headers-only", "-q"})
-              .code == 0);
+  REQUIRE(
+      run_program({"synth", source, "--shape", "qwen3.8-2.4t-a95b", "--layers", "8", "--headers-only", "-q"})
+          .code == 0);
   const Json json = json_of(run_program({"convert", source, out, "--to", "v7", "--dry-run", "--json"}));
   const bool is_enough = fs::space(scratch.path).available > json["bytes_written"].get<uint64_t>();
   const std::string text = run_program({"convert", source, out, "--to", "v7", "--dry-run"}).out;
@@ -253,7 +244,7 @@ TEST_CASE("--dry-run says how much space is too little") {
 }
 
 TEST_CASE("generate prints tokens as they come") {
-  const Model model;
+  const PromptModel model;
   const std::string command = fmt::format("{} generate {} --prompt HELLO --max-tokens 40 -q -j 1 2>/dev/null",
                                           fmt::join(program_words(), " "), model.at("model"));
   FILE* pipe = ::popen(command.c_str(), "r");
@@ -265,8 +256,8 @@ TEST_CASE("generate prints tokens as they come") {
     text.append(buffer, static_cast<size_t>(got));
   CHECK(::pclose(pipe) == 0);
   CHECK(pieces > 1);
-  const Json json = json_of(
-      run_program({"generate", model.at("model"), "--prompt", "HELLO", "--max-tokens", "40", "--json", "-j", "1"}));
+  const Json json = json_of(run_program(
+      {"generate", model.at("model"), "--prompt", "HELLO", "--max-tokens", "40", "--json", "-j", "1"}));
   CHECK(text == json["text"].get<std::string>() + "\n");
 }
 
@@ -299,12 +290,13 @@ TEST_CASE("lines fit a terminal of 40 columns, and TERM=dumb gets no control seq
 
   const Scratch scratch;
   const auto synth = [&](const char* name) {
-    return std::vector<std::string>{"synth", (scratch / name).string(), "--shape", "qwen3-next", "--layers", "1",
-                                    "--experts", "24", "-j", "1"};
+    return std::vector<std::string>{
+        "synth", (scratch / name).string(), "--shape", "qwen3-next", "--layers", "1", "--experts", "24", "-j",
+        "1"};
   };
   const auto convert = [&](const char* to) {
-    return std::vector<std::string>{"convert", (scratch / "source").string(), (scratch / to).string(), "--to",
-                                    "v7",      "-j",                          "1"};
+    return std::vector<std::string>{
+        "convert", (scratch / "source").string(), (scratch / to).string(), "--to", "v7", "-j", "1"};
   };
   REQUIRE(run_program(synth("source")).code == 0);
   const std::string narrow = on_terminal(convert("a"), {"TERM=xterm"}, 40);
@@ -314,95 +306,6 @@ TEST_CASE("lines fit a terminal of 40 columns, and TERM=dumb gets no control seq
     if (line.find('%') != line.npos && line.find('.') > line.find('%')) CHECK_MESSAGE(line.size() < 40, line);
   }
   CHECK(on_terminal(convert("b"), {"TERM=dumb"}, 80).find('\033') == std::string::npos);
-}
-
-TEST_CASE("prune of floats names what prunes them; quantize says that it quantizes the rest") {
-  const Model model;
-  check_one_line(run_program({"prune", model.at("model"), model.at("out")}), "twofour quantize --pattern 2:4");
-  const Scratch scratch;
-  const std::string source = (scratch / "source").string();
-  REQUIRE(run_program({"synth", source, "--shape", "qwen3-moe", "--small", "--layers", "2", "-q"}).code == 0);
-  const Outcome o = run_program({"quantize", source, (scratch / "out").string(), "--dry-run"});
-  CHECK(o.code == 0);
-  CHECK_MESSAGE(o.err.find("in NVFP4 already, which stay; ") != std::string::npos, o.err);
-  CHECK(o.err.find("[quantizes-the-rest]") != std::string::npos);
-}
-
-TEST_CASE("eval takes a model of few positions without --context") {
-  const Model model;
-  model.configure([](Json& config) { config["max_position_embeddings"] = 24; });
-  const Outcome o = run_program({"eval", model.at("model"), "--text", model.at("text"), "--limit", "3", "-q"});
-  CHECK_MESSAGE(o.code == 0, o.err);
-  const Outcome asked =
-      run_program({"eval", model.at("model"), "--text", model.at("text"), "--context", "24", "--limit", "3", "-q"});
-  CHECK(o.out == asked.out);
-  check_one_line(run_program({"eval", model.at("model"), "--text", model.at("text"), "--context", "25"}),
-                 "at most the 24 tokens");
-}
-
-TEST_CASE("messages about a config name what is wrong with it") {
-  const Model model;
-  const auto eval = [&] { return run_program({"eval", model.at("model"), "--text", model.at("text")}); };
-  model.configure([](Json& config) { config["rope_scaling"] = {{"rope_type", "spiral"}}; });
-  check_one_line(eval(), "expected default, linear, llama3 or yarn, found \"spiral\"");
-  model.configure([](Json& config) {
-    config.erase("rope_scaling");
-    config["head_dim"] = int64_t{1'000'000'000'000'000'000};
-  });
-  check_one_line(eval(), "head_dim: expected a size that a model can have, found 1000000000000000000");
-}
-
-TEST_CASE("small values of options are taken, and refused in words that say what to type") {
-  const Scratch scratch;
-  const std::string source = (scratch / "source").string(), out = (scratch / "out").string();
-  const fs::path amax = scratch / "amax.safetensors";
-  REQUIRE(run_program({"synth", source, "--shape", "tiny", "-q"}).code == 0);
-  check_one_line(run_program({"convert", source, out, "--to", "nvfp4", "--input-scale", amax.string()}),
-                 "neighbours or from FILE, found '");
-  check_one_line(run_program({"convert", "--plan", kGolden + "/config.json", "--task", "0/1000001"}),
-                 "--task: expected at most 1000000 tasks, found 1000001");
-  write_text(scratch / "odd.npy", std::string("\x93NUMPY\x01\x00\x76\x00", 10) + "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 4), }" +
-                                      std::string(58, ' ') + "\n" + std::string(16, 'x'));
-  const std::string npy = run_program({"eval", source, "--tokens", (scratch / "odd.npy").string()}).err;
-  CHECK_MESSAGE(npy.find("(1, 4), }\"") != npy.npos, npy);
-}
-
-TEST_CASE("a module that was named and has odd inputs is the reason that nothing is quantized") {
-  const Scratch scratch;
-  Tensors tensors;
-  add_bf16(tensors, "model.layers.0.mlp.down_proj.weight", {32, 40});
-  add_bf16(tensors, "model.layers.0.mlp.up_proj.weight", {40, 32});
-  write_checkpoint(scratch / "source", {tensors});
-  check_one_line(run_program({"quantize", (scratch / "source").string(), (scratch / "out").string(), "--include",
-                              "model.layers.0.mlp.down_proj"}),
-                 "found none among 2; model.layers.0.mlp.down_proj is left unquantized: expected K a multiple of 16, "
-                 "found 40");
-}
-
-TEST_CASE("a list of one amax is taken as a single one is") {
-  const Scratch scratch;
-  TensorData weight{"model.layers.0.mlp.down_proj.weight", DType::kBF16, {32, 32}, {}};
-  for (int i = 0; i < 32 * 32; ++i)
-    weight.bytes.insert(weight.bytes.end(), {static_cast<uint8_t>(i * 5), static_cast<uint8_t>(0x3C + i % 3)});
-  write_checkpoint(scratch / "source", {{weight}});
-  for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{}, {1}}) {
-    const std::string name = shape.empty() ? "scalar" : "list";
-    write_safetensors(scratch / (name + ".safetensors"),
-                      {{"model.layers.0.mlp.down_proj.amax", DType::kF32, shape, {0, 0, 0x80, 0x40}}});
-    const Outcome o = run_program({"quantize", (scratch / "source").string(), (scratch / name).string(),
-                                   "--input-scale", fmt::format("from {}/{}.safetensors", scratch.path.string(), name)});
-    CHECK_MESSAGE(o.code == 0, o.err);
-  }
-  const std::string file = "model-00001-of-00001.safetensors";
-  CHECK(same_contents(scratch / "scalar" / file, scratch / "list" / file));
-}
-
-TEST_CASE("stats says how many paths an action takes, and that a last token alone is left out") {
-  const std::string help = run_program({"stats", "--help-all"}).out;
-  CHECK(help.find("ACTION says which and how many") != help.npos);
-  const size_t path = help.find("\n  PATH");
-  CHECK(help.substr(path, help.find("\n\n", path) - path).find("may be given again") == std::string::npos);
-  CHECK(help.find("of one token is left out") != help.npos);
 }
 
 }  // namespace cli_prompt_test

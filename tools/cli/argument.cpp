@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "lib/base/findings/given_urls.h"
+#include "lib/base/findings/suggest.h"
 #include "lib/source/checkpoint/index_file.h"
 #include "tools/cli/arguments.h"
-#include "lib/base/findings/suggest.h"
 
 namespace twofour {
 

@@ -312,7 +312,8 @@ size_t Arguments::find_command(const std::vector<std::string>& words) const {
 bool Arguments::is_of_commands(const std::vector<std::string>& words) const {
   std::set<std::string> known;
   for (const CommandEntry& command : entry().commands) {
-    for (const ArgumentEntry& option : command.options) known.insert(option.names.begin(), option.names.end());
+    for (const ArgumentEntry& option : command.options)
+      known.insert(option.names.begin(), option.names.end());
   }
   for (const ArgumentEntry& option : state_->entry.options) {
     for (const std::string& option_name : option.names) known.erase(option_name);

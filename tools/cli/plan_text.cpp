@@ -92,7 +92,8 @@ std::vector<PlannedGroup> grouped(const Plan& plan) {
     std::vector<std::string> names;
     for (const OutputTensor* t : tensors) names.push_back(t->info.name);
     for (const auto& [name, places] : fold_names(names)) {
-      groups.push_back({decision, name, what, places.size(), places.size() * tensors[0]->info.bytes(), is_copy});
+      groups.push_back(
+          {decision, name, what, places.size(), places.size() * tensors[0]->info.bytes(), is_copy});
     }
   }
   std::stable_sort(groups.begin(), groups.end(), [](const PlannedGroup& a, const PlannedGroup& b) {

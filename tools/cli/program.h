@@ -51,9 +51,9 @@ using CallWatch = std::function<bool(const ShownProgress&)>;
 /// wait. Throws Error if no thread can be started.
 CallResult call_program(const Program& program, std::vector<std::string> words, const CallWatch& watch);
 
-/// The text of --help, for a command or (without a name) for the program. With `all`, a command's text has all
-/// options with all words, as --help-all. Lines have at most `width` characters where words allow it. Throws
-/// Error on an unknown command.
+/// The text of --help, for a command or (without a name) for the program. With `all`, a command's text has
+/// all options with all words, as --help-all. Lines have at most `width` characters where words allow it.
+/// Throws Error on an unknown command.
 std::string help_text(const CommandEntry& root, const std::string& command, bool all, size_t width);
 /// The width of help texts, at most 100 characters. A terminal at `stream` may be narrower.
 size_t help_width(std::FILE* stream);

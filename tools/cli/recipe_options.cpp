@@ -8,6 +8,7 @@
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
+#include "lib/base/findings/suggest.h"
 #include "lib/base/io/file.h"
 #include "lib/recipe/artifact/layout_names.h"
 #include "lib/recipe/artifact/recipe_file.h"
@@ -15,7 +16,6 @@
 #include "lib/write/plan/method.h"
 #include "lib/write/view/layout_choice.h"
 #include "tools/cli/arguments.h"
-#include "lib/base/findings/suggest.h"
 
 namespace twofour {
 namespace {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "formats/error.h"
+#include "lib/base/findings/suggest.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 #include "tools/cli/program.h"
-#include "lib/base/findings/suggest.h"
 #include "tools/console/progress_line.h"
 
 namespace twofour {
@@ -186,8 +186,7 @@ std::string short_help(const Wrapping& wrap, const CommandEntry& root, const Com
   };
   std::string more;
   for (const std::string& title : titles_of(command)) {
-    const std::string list =
-        names([&](const ArgumentEntry& o) { return !o.common && o.group == title; });
+    const std::string list = names([&](const ArgumentEntry& o) { return !o.common && o.group == title; });
     more += wrap.item("  " + title_text(title), list);
   }
   more += wrap.item("  Every command", names([](const ArgumentEntry& o) { return o.common; }));
@@ -286,10 +285,9 @@ std::string help_text(const CommandEntry& root, const std::string& command, bool
   if (entry == &root && !command.empty())
     throw Error(fmt::format("unknown command '{}'{}", command, did_you_mean(command, names)));
   const Wrapping wrap(width);
-  const std::string head =
-      wrap.text(fmt::format("{}\n\nUsage: {}{}{} {}", entry->summary, root.name, command.empty() ? "" : " ",
-                            command, usage_text(*entry))) +
-      "\n";
+  const std::string head = wrap.text(fmt::format("{}\n\nUsage: {}{}{} {}", entry->summary, root.name,
+                                                 command.empty() ? "" : " ", command, usage_text(*entry))) +
+                           "\n";
   if (entry == &root) return head + program_help(wrap, root);
   return head + (all ? long_help(wrap, *entry) : short_help(wrap, root, *entry));
 }
@@ -305,7 +303,8 @@ std::function<int()> setup_help(Arguments& args, const Common& common) {
   args.flag("--markdown", o->markdown, "Print the help of all commands as Markdown").excludes("COMMAND");
   return [o, &args, &common] {
     const CommandEntry root = args.root().entry();
-    const std::string text = o->markdown ? markdown_text(root) : help_text(root, o->command, o->all, help_width(stdout));
+    const std::string text =
+        o->markdown ? markdown_text(root) : help_text(root, o->command, o->all, help_width(stdout));
     if (common.json) {
       print_json({{"command", o->command}, {"text", text}});
     } else {

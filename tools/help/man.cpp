@@ -78,8 +78,7 @@ std::string page(const CommandEntry& c, const std::string& path, const CommandEn
   }
   if (!c.positionals.empty()) text += ".SH ARGUMENTS\n";
   for (const ArgumentEntry& p : c.positionals) text += option_text(p);
-  if (!c.examples.empty())
-    text += ".SH EXAMPLES\n" + literal(fmt::format("{}", fmt::join(c.examples, "\n")));
+  if (!c.examples.empty()) text += ".SH EXAMPLES\n" + literal(fmt::format("{}", fmt::join(c.examples, "\n")));
   text += ".SH OPTIONS\n";
   for (const ArgumentEntry& o : c.options) text += option_text(o);
   if (!c.footer.empty()) text += ".SH NOTES\n" + literal(c.footer);

@@ -145,8 +145,7 @@ constexpr std::string_view kExitCodes = "Exit codes: ";
 std::vector<std::string> notes_of(const CommandEntry& command) {
   std::vector<std::string> notes;
   for (const std::string& paragraph : divided(command.footer, "\n\n")) {
-    if (!paragraph.empty() && !paragraph.starts_with(kExitCodes))
-      notes.push_back(paragraph);
+    if (!paragraph.empty() && !paragraph.starts_with(kExitCodes)) notes.push_back(paragraph);
   }
   return notes;
 }

@@ -52,9 +52,8 @@ namespace {
 /// True if a text can be the name of an organization or a model on the Hub.
 bool is_hub_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name[0] != '-' &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) {
-           return std::isalnum(c) || c == '.' || c == '_' || c == '-';
-         });
+         std::all_of(name.begin(), name.end(),
+                     [](unsigned char c) { return std::isalnum(c) || c == '.' || c == '_' || c == '-'; });
 }
 
 /// A question about a path at which nothing is: a name that is alike, or a model on the Hub.

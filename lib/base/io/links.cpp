@@ -125,7 +125,8 @@ std::string main_revision(const fs::path& directory) {
   std::error_code error;
   if (!fs::is_regular_file(file, error) || fs::file_size(file, error) > kLongest || error) return {};
   std::string text = read_text(file);
-  text.erase(std::find_if(text.begin(), text.end(), [](unsigned char c) { return std::isspace(c); }), text.end());
+  text.erase(std::find_if(text.begin(), text.end(), [](unsigned char c) { return std::isspace(c); }),
+             text.end());
   return text;
 }
 
@@ -157,8 +158,8 @@ std::string other_weights_in(const fs::path& directory) {
   for (const OtherWeights& kind : kKinds) {
     const auto names = names_in(directory, [&](const fs::directory_entry& entry) {
       const std::string name = entry.path().filename().string();
-      return name != "training_args.bin" &&
-             std::any_of(kind.suffixes.begin(), kind.suffixes.end(), [&](auto& s) { return name.ends_with(s); });
+      return name != "training_args.bin" && std::any_of(kind.suffixes.begin(), kind.suffixes.end(),
+                                                        [&](auto& s) { return name.ends_with(s); });
     });
     if (names.empty()) continue;
     return fmt::format("{} of {} ({}{}): {}", counted(names.size(), "file"), kind.what, names.front(),
@@ -184,8 +185,8 @@ std::string where_weights_are(const std::filesystem::path& directory) {
   const auto below = names_in(directory, [](const fs::directory_entry& entry) {
     std::error_code error;
     return entry.is_directory(error) && !names_in(entry.path(), [](const fs::directory_entry& file) {
-              return file.path().extension() == ".safetensors";
-            }).empty();
+                                           return file.path().extension() == ".safetensors";
+                                         }).empty();
   });
   if (!below.empty()) return fmt::format("none; some are in {}", (directory / below.front()).string());
   return "none";

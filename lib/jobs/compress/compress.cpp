@@ -342,8 +342,8 @@ void Compression::keep_layer() {
 void Compression::advance(double begin, double end, size_t tokens) {
   const double share = tokens_ > 0 ? static_cast<double>(tokens) / static_cast<double>(tokens_) : 1;
   progress_->tokens = tokens;
-  progress_->done =
-      layer_begin_ + static_cast<uint64_t>((begin + (end - begin) * share) * static_cast<double>(layer_bytes_));
+  progress_->done = layer_begin_ + static_cast<uint64_t>((begin + (end - begin) * share) *
+                                                         static_cast<double>(layer_bytes_));
 }
 
 void Compression::collect(const fs::path& work, Progress& progress, int64_t end) {

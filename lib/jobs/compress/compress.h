@@ -148,8 +148,9 @@ class Compression {
   std::unique_ptr<WorkFile> file_;
   std::unique_ptr<Streams> streams_;
   Progress* progress_ = nullptr;  ///< set while collect() runs
-  uint64_t layer_bytes_ = 0, layer_begin_ = 0;  ///< bytes that a layer counts as, and Progress::done before it
-  int solved_ = 0;  ///< number of solved rounds of the layer
+  uint64_t layer_bytes_ = 0,
+           layer_begin_ = 0;  ///< bytes that a layer counts as, and Progress::done before it
+  int solved_ = 0;            ///< number of solved rounds of the layer
 };
 
 }  // namespace twofour

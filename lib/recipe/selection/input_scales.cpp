@@ -196,7 +196,8 @@ FixedGlobalScales read_amax_file(const std::string& path) {
       throw Error(
           fmt::format("{}: expected tensors M.amax alone, M a module's name, found another", file.where(i)));
     if (t.dtype != DType::kF32 || t.bytes() != sizeof(float))
-      throw Error(fmt::format("{}: expected F32 [] or [1], found {}", file.where(i), describe(t.dtype, t.shape)));
+      throw Error(
+          fmt::format("{}: expected F32 [] or [1], found {}", file.where(i), describe(t.dtype, t.shape)));
     uint8_t bytes[sizeof(float)];
     file.read(i, 0, bytes);
     float amax = 0;

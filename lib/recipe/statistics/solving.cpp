@@ -99,7 +99,8 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, st
   }
   const int64_t k = order_of(*entry);
   if (entry->count < k) {
-    if (s.why.empty()) s.why = fmt::format("fewer tokens than inputs, {} tokens for {} inputs", entry->count, k);
+    if (s.why.empty())
+      s.why = fmt::format("fewer tokens than inputs, {} tokens for {} inputs", entry->count, k);
     return s;
   }
   s.method = Solving::Method::kFull;

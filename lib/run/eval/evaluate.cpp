@@ -113,7 +113,8 @@ class Evaluation {
       if (layer < model_.shape().layers) run_layer(model_, 0, layer, parts, a);
       if (other_ != nullptr && layer < other_->shape().layers) run_layer(*other_, 1, layer, parts, b);
       if (!layers_.empty()) compare(layer, a, b);
-      progress_.tokens = tokens_ + tokens.size() * static_cast<size_t>(layer + 1) / static_cast<size_t>(layers + 1);
+      progress_.tokens =
+          tokens_ + tokens.size() * static_cast<size_t>(layer + 1) / static_cast<size_t>(layers + 1);
     }
     tokens_ += tokens.size();
     progress_.part = "head";

@@ -149,8 +149,8 @@ void wait_for(milliseconds time) {
   }
 }
 
-/// Bytes that an attempt must receive to be no failure. A server that ends each answer after a few bytes would
-/// keep a run for months.
+/// Bytes that an attempt must receive to be no failure. A server that ends each answer after a few bytes
+/// would keep a run for months.
 constexpr uint64_t kLeastProgress = 64u << 10;
 
 /// Calls `attempt` until it succeeds. It then returns nothing. `progress` is the number of received bytes.

@@ -131,7 +131,8 @@ void Encoder::encode_solved(const EncodedMatrix& m, const Survey& survey, int64_
                             std::span<const float> rows, const Write& write, EncodedResult& result) {
   const QuantizeRule rule = begin_rows(survey, rows.size());
   const std::span<const float> target = target_of(m, row, rows);
-  solver_.solve(reads(), survey.scale.written, zero_scale_of(rule, survey.scale.global), target, mask_of(m, row, rows.size()), codes_.data(), scales_.data());
+  solver_.solve(reads(), survey.scale.written, zero_scale_of(rule, survey.scale.global), target,
+                mask_of(m, row, rows.size()), codes_.data(), scales_.data());
   write_codes(m, survey, rows, scales_, write, result);
   solver_.add_loss(rows, back_, result.output);
   if (kept_ != nullptr) kept_->compare(m.name, row, m.k, codes_, scales_, result.kept);

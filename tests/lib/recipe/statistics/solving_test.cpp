@@ -29,7 +29,8 @@ TEST_CASE("what a file holds of a linear decides how it is solved") {
   };
   CHECK(choose("hessian", 128, true) == "joint 4 0.01");
   CHECK(choose("packed", 128, false) == "gptq 2 0.01");
-  CHECK(choose("hessian", 127, true) == "joint 0 0.1: fewer than 4 tokens an input, 127 tokens for 32 inputs");
+  CHECK(choose("hessian", 127, true) ==
+        "joint 0 0.1: fewer than 4 tokens an input, 127 tokens for 32 inputs");
   CHECK(choose("hessian", 32, false) == "gptq 0 0.1: fewer than 4 tokens an input, 32 tokens for 32 inputs");
   CHECK(choose("hessian", 31, true) == "wanda 0 0.01: fewer tokens than inputs, 31 tokens for 32 inputs");
   CHECK(choose("hessian", 31, false) == "rtn 0 0.01: fewer tokens than inputs, 31 tokens for 32 inputs");
