@@ -131,7 +131,6 @@ class Convert(TypedDict, total=False):
     #: Task to run: number I, from 0, of N (default: by SLURM_ARRAY_TASK_ID, SLURM_PROCID or JOB_COMPLETION_INDEX)
     task: Value
     tasks: Value  #: Number of tasks, if --task does not give it (1 to 1000000)
-    html: Value  #: Write a page with heat maps, histograms and findings, for a browser
     include: Union[Value, Sequence[Value]]  #: Convert only these modules: name, glob or re:regex (may be given again)
     exclude: Union[Value, Sequence[Value]]  #: Leave these modules as they are (may be given again)
     #: Convert these modules too: shared experts, single linears (may be given again)
@@ -207,6 +206,7 @@ class Convert(TypedDict, total=False):
     #: pattern, else 2)
     sweeps: Value
     max_loss: Value  #: Likewise, as much as stays below this expected loss (default: any)
+    html: Value  #: With --budget or --max-loss: write a page about the choice, for a browser
     #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
     #: CUDA device if there is one. All else runs on the CPU (default: auto)
     device: Value
@@ -227,7 +227,6 @@ class Prune(TypedDict, total=False):
     #: says what each costs the model. The cheapest a byte come first; what is fused stays together. --dry-run
     #: prints the curve (default: all is pruned)
     budget: Value
-    html: Value  #: Write a page with heat maps, histograms and findings, for a browser
     include: Union[Value, Sequence[Value]]  #: Convert only these modules: name, glob or re:regex (may be given again)
     exclude: Union[Value, Sequence[Value]]  #: Leave these modules as they are (may be given again)
     #: Convert these modules too: shared experts, single linears (may be given again)
@@ -260,6 +259,7 @@ class Prune(TypedDict, total=False):
     #: of weights that nothing names
     strict_stats: bool
     max_loss: Value  #: Likewise, as much as stays below this expected loss (default: any)
+    html: Value  #: With --budget or --max-loss: write a page about the choice, for a browser
     #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
     #: CUDA device if there is one. All else runs on the CPU (default: auto)
     device: Value
@@ -290,7 +290,6 @@ class Quantize(TypedDict, total=False):
     #: With --pattern: prune by the masks of this file, as MaskLLM makes them: safetensors with M.mask or M, U8 or
     #: BOOL [N, K], for each module M that is pruned; 1 stays (default: masks are chosen)
     mask: Value
-    html: Value  #: Write a page with heat maps, histograms and findings, for a browser
     include: Union[Value, Sequence[Value]]  #: Convert only these modules: name, glob or re:regex (may be given again)
     exclude: Union[Value, Sequence[Value]]  #: Leave these modules as they are (may be given again)
     #: Convert these modules too: shared experts, single linears (may be given again)
@@ -351,6 +350,7 @@ class Quantize(TypedDict, total=False):
     #: pattern, else 2)
     sweeps: Value
     max_loss: Value  #: Likewise, as much as stays below this expected loss (default: any)
+    html: Value  #: With --budget or --max-loss: write a page about the choice, for a browser
     #: Where weights are chosen by --stats; the bytes are the same. cuda:1 is the second CUDA device. auto uses a
     #: CUDA device if there is one. All else runs on the CPU (default: auto)
     device: Value
