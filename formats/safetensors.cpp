@@ -226,7 +226,12 @@ std::string other_format(std::span<const uint8_t> first) {
     return "a Python pickle: convert it to safetensors";
   if (begins("GGUF")) return "a GGUF file: take the checkpoint that it was made from";
   if (tag("{")) return "JSON without a length before it, perhaps a server's message: download it again";
-  return "";
+  // The length of a header is in the first bytes, whose last ones are 0.
+  const bool is_text =
+      head.size() >= kSafetensorsPrefix && std::all_of(head.begin(), head.end(), [](unsigned char c) {
+        return (c >= 0x20 && c < 0x7F) || c == '\n' || c == '\r' || c == '\t';
+      });
+  return is_text ? "text" : "";
 }
 
 }  // namespace
@@ -242,6 +247,13 @@ uint64_t parse_safetensors_prefix(std::string_view where, std::span<const uint8_
   }
   uint64_t length = 0;
   for (size_t i = 0; i < kSafetensorsPrefix; ++i) length |= uint64_t{first[i]} << (8 * i);
+  constexpr uint64_t kNoLength = uint64_t{1} << 40;  // far beyond any header
+  if (length > kNoLength) {
+    throw Error(fmt::format(
+        "{}: expected a safetensors file with a header of at most {} bytes, found one that begins with other "
+        "bytes ({:02x})",
+        where, kSafetensorsMaxHeader, fmt::join(first.first(kSafetensorsPrefix), " ")));
+  }
   if (length > kSafetensorsMaxHeader) {
     throw Error(fmt::format("{}: expected a header of at most {} bytes, found one of {}", where,
                             kSafetensorsMaxHeader, length));

@@ -7,11 +7,11 @@ trap 'rm -rf "$work"' EXIT
 "$TWOFOUR" man "$work"
 # Pages are the same for the same program, so they have no date.
 mandoc -Tlint -Wwarning "$work"/*.1 | grep -v 'missing date' && exit 1
-commands=$("$TWOFOUR" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p')
+commands=$("$TWOFOUR" --help | sed -n '/^Look at/,/^Options:/s/^  \([a-z]*\) .*/\1/p')
 [ -n "$commands" ]
 for command in $commands; do
   mandoc -Tascii "$work/twofour-$command.1" | sed 's/.\x08//g' >"$work/text"
-  for option in $("$TWOFOUR" "$command" --help | grep -oE '^  (-[a-z],)?--[a-z-]+' | grep -oE -e '--[a-z-]+'); do
+  for option in $("$TWOFOUR" "$command" --help-all | grep -oE '^  (-[a-z],)?--[a-z-]+' | grep -oE -e '--[a-z-]+'); do
     grep -q -e "$option" "$work/text" || { echo "twofour-$command.1: expected $option, found none"; exit 1; }
   done
   grep -q "twofour $command" "$work/text"

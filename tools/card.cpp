@@ -27,7 +27,7 @@ int run_card(const CardArguments& o, const Common& common) {
 
 std::function<int()> setup_card(Arguments& args, const Common& common) {
   auto o = std::make_shared<CardArguments>();
-  args.option("DIR", o->directory, "Artifact that twofour wrote").required();
+  args.option("DIR", o->directory, "Artifact that twofour wrote").required().as_checkpoint();
   args.option("--base-model", o->card.base_model, "Model that was converted, as the Hub names it")
       .default_text("not stated");
   args.option("--quantized-by", o->card.quantized_by, "Who converted it").default_text("not stated");

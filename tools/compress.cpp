@@ -14,6 +14,8 @@
 #include "lib/base/io/file_states.h"
 #include "lib/jobs/compress/compress_checkpoint.h"
 #include "lib/recipe/statistics/statistics.h"
+#include "lib/report/report.h"
+#include "lib/run/eval/evaluate.h"
 #include "lib/source/hub/remote_source.h"
 #include "lib/write/output/destination.h"
 #include "lib/write/view/layout_choice.h"
@@ -35,8 +37,7 @@ struct CompressArguments {
   RecipeOptions recipe;
   TokenOptions input;
   std::string sequential = "group", token_weights, keep_statistics, budget_statistics;
-  int64_t context = 1024;
-  std::optional<int64_t> limit;
+  std::optional<int64_t> context, limit;
 };
 
 /// Throws Error if the statistics file to keep is in a folder that will be removed, or would replace an
@@ -66,6 +67,7 @@ void take_solving_settings(const CompressArguments& o, Rule& rule) {
 }
 
 void check_options(const CompressArguments& o) {
+  if (!o.recipe.html.empty()) check_report_file(o.recipe.html);
   const bool has_budget = o.recipe.budget.is_given();
   if (has_budget != !o.budget_statistics.empty())
     throw Error(fmt::format("{}: expected {} beside it, found none",
@@ -95,6 +97,7 @@ void check_options(const CompressArguments& o) {
 /// The rules that the options ask for or that a budget chooses, without statistics.
 Recipe rules_of(const CompressArguments& o, Device device, const Common& common) {
   RecipeOptions words = o.recipe;
+  words.html.clear();  // the report is of the whole run
   if (words.layout == "nvfp4") words.layout = "quantize";
   words.statistics = o.budget_statistics;
   for (const std::string_view key : kSolvingKeys) words.words.erase(key);
@@ -103,21 +106,60 @@ Recipe rules_of(const CompressArguments& o, Device device, const Common& common)
   if (words.budget.is_given()) take_budget(o.common, words, device, common, recipe);
   recipe = without_statistics(std::move(recipe));
   for (Rule& rule : recipe.rules) {
+    rule.measures_rounding = !o.recipe.html.empty();
     if (words.recipe.empty() && can_solve(rule)) take_solving_settings(o, rule);
   }
   return recipe;
 }
 
-CompressInput read_input(const CompressArguments& o) {
+/// The windows that statistics are collected of, and with a report others of the same text.
+struct CompressTexts {
   CompressInput input;
+  std::vector<EvalWindow> heldout;
+};
+
+CompressTexts texts_of(const CompressArguments& o) {
+  CompressTexts texts;
+  CompressInput& input = texts.input;
   input.token_weights = o.token_weights;
   input.sequential = o.sequential == "none"    ? Sequential::kNone
                      : o.sequential == "layer" ? Sequential::kLayers
                                                : Sequential::kGroups;
-  const int64_t vocabulary = Decoder::open(o.common.source).shape().vocabulary;
-  input.cut(read_texts(o.input, o.common.source, vocabulary), o.context, o.limit.value_or(INT64_MAX),
-            o.input.file());
-  return input;
+  const ModelShape shape = Decoder::open(o.common.source).shape();
+  const auto all = read_texts(o.input, o.common.source, shape.vocabulary);
+  const int64_t context = context_or_default(o.context, shape.positions), limit = o.limit.value_or(INT64_MAX);
+  input.cut(all, context, limit, o.input.file());
+  if (o.recipe.html.empty() || static_cast<int64_t>(input.windows.size()) < limit) return texts;
+  constexpr int64_t kMostHeldOut = 8;
+  int64_t at = 0;
+  for (const std::vector<int32_t>& text : all) {
+    for (EvalWindow& w : cut_windows(text, context, context, limit + kMostHeldOut - at)) {
+      if (at++ >= limit) texts.heldout.push_back({std::move(w.tokens), 1});
+    }
+  }
+  return texts;
+}
+
+void write_compress_report(const CompressArguments& o, const CompressTexts& texts,
+                           const CompressedCheckpoint::Written& written, Device device,
+                           const Common& common) {
+  CompressionFacts facts{o.common.source, o.common.destination};
+  facts.windows = static_cast<int64_t>(texts.input.windows.size());
+  for (const auto& window : texts.input.windows) facts.tokens += static_cast<int64_t>(window.size());
+  facts.bytes_before = written.result.source_bytes;
+  for (const OutputFile& f : written.plan.files) facts.bytes_after += f.size();
+  if (!texts.heldout.empty()) {
+    Decoder artifact = Decoder::open(o.common.destination);
+    Decoder model = Decoder::open(o.common.source, parse_zero_points(o.common.zero_points));
+    if (device == Device::cuda) {
+      artifact.use_cuda();
+      model.use_cuda();
+    }
+    with_progress(common, [&](Progress& progress) {
+      facts.heldout = evaluate(artifact, &model, texts.heldout, progress);
+    });
+  }
+  write_report(o.recipe.html, compress_report(written.result.modules, facts));
 }
 
 int show_plan(const CompressArguments& o, const Compression& compression, Device device,
@@ -135,13 +177,13 @@ int show_plan(const CompressArguments& o, const Compression& compression, Device
     print_json(json);
     return kDone;
   }
-  print_planned(compression.linears().source(), plan, device, common);
   print_stdout(
       "would collect {} of {} tokens first, {} of statistics, with {} in {} meanwhile and at most {} of "
       "memory beside the mapped weights\n",
       counted(needs.entries, "entry", "entries"), needs.tokens, format_bytes(needs.statistics_bytes),
       format_bytes(needs.work_bytes), work_folder_of(o.common.destination).string(),
       format_bytes(needs.peak_memory));
+  print_planned(o.common.destination, compression.linears().source(), plan, device, common);
   return kDone;
 }
 
@@ -160,13 +202,15 @@ int with_inputs(const FileStates& inputs, Work&& work) {
 int compress(const CompressArguments& o, const Destination& destination, Device device,
              const Common& common) {
   const Recipe recipe = rules_of(o, device, common);
-  CompressedCheckpoint made(o.common.source, destination, recipe, read_input(o), o.keep_statistics,
+  const CompressTexts texts = texts_of(o);
+  CompressedCheckpoint made(o.common.source, destination, recipe, texts.input, o.keep_statistics,
                             convert_options(o.common, device, common));
   if (o.common.dry_run) return show_plan(o, made.compression(), device, common);
   if (o.common.check) with_progress(common, [&](Progress& progress) { check_hashes(o.common, progress); });
   with_progress(common, [&](Progress& progress) { made.collect(progress); });
   std::optional<CompressedCheckpoint::Written> written;
   with_progress(common, [&](Progress& progress) { written = made.write(progress); });
+  if (!o.recipe.html.empty()) write_compress_report(o, texts, *written, device, common);
   print_conversion(o.common, written->plan, written->result, device, common);
   return kDone;
 }
@@ -175,9 +219,10 @@ int run_compress(const CompressArguments& given, const Common& common) {
   check_options(given);
   refuse_remote(given.common.source, "compress runs the model, which reads all weights again and again");
   const Device device = choose_solver_device(common, true);
-  const Destination destination = claim_destination(given.common);
-  const FileStates inputs({given.common.source, given.token_weights, given.budget_statistics});
   CompressArguments o = given;
+  take_whole_directory(o.common, common);
+  const Destination destination = claim_destination(o.common);
+  const FileStates inputs({o.common.source, given.token_weights, given.budget_statistics});
   o.common.inputs = &inputs;
   return with_inputs(inputs, [&] { return compress(o, destination, device, common); });
 }
@@ -214,7 +259,7 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
               "Keep the statistics in this file, with which validate --source --stats solves rows again")
       .value_name("FILE")
       .default_text("none: they go");
-  args.option("--context", o->context, "Tokens of a window").range(2, 1 << 24);
+  add_context_option(args, o->context, "Tokens of a window");
   args.option("--limit", o->limit, "At most so many windows").range(1, 1 << 30).default_text("all");
   add_word(args, o->recipe, kCompresses, keys::kMethod);
   add_word(args, o->recipe, kCompresses, keys::kSweeps);
@@ -228,6 +273,7 @@ std::function<int()> setup_compress(Arguments& args, const Common& common) {
               "Statistics with fisher_hessian, which say what pruning costs the model")
       .value_name("FILE")
       .default_text("none: with --budget required");
+  add_html_option(args, o->recipe.html);
   args.footer(
       "Collects statistics of the inputs of a model's linears, chooses weights by them and writes them: what "
       "stats collect and quantize or convert --stats do, but linear by linear on the model as it is "

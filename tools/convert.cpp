@@ -92,6 +92,7 @@ int run_convert(const ConvertArguments& o, const Common& common) {
 std::function<int()> setup_convert(Arguments& args, const Common& common) {
   auto o = std::make_shared<ConvertArguments>();
   add_conversion_options(args, o->common);
+  add_config_option(args, o->common.without_config);
   add_recipe_options(args, o->recipe, kConverts);
   add_statistics_options(args, o->recipe, kConverts);
   add_mask_option(args, o->recipe, kConverts);

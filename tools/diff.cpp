@@ -321,8 +321,10 @@ int run_diff(const DiffArguments& o, const Common& common) {
 
 std::function<int()> setup_diff(Arguments& args, const Common& common) {
   auto o = std::make_shared<DiffArguments>();
-  args.option("A", o->a, or_url("Checkpoint or artifact, in any dialect or layout")).required();
-  args.option("B", o->b, or_url("Checkpoint or artifact to compare with A")).required();
+  args.option("A", o->a, or_url("Checkpoint or artifact, in any dialect or layout"))
+      .required()
+      .as_checkpoint();
+  args.option("B", o->b, or_url("Checkpoint or artifact to compare with A")).required().as_checkpoint();
   args.option("--include", o->include, "Compare only these modules or tensors: name, glob or re:regex")
       .value_name("PATTERN");
   args.option("--exclude", o->exclude, "Do not compare these modules or tensors").value_name("PATTERN");

@@ -22,9 +22,7 @@ namespace {
 struct EvalArguments {
   std::string model, against, html, zero_points;
   TokenOptions input;
-  int64_t context = 1024;
-  std::optional<int64_t> stride, limit;
-  int64_t stride_or_half() const { return stride.value_or(context / 2); }
+  std::optional<int64_t> context, stride, limit;
   bool dry_run = false;
 };
 
@@ -33,12 +31,19 @@ double perplexity(const MeanFigure& loss) { return std::exp(loss.mean); }
 double perplexity_error(const MeanFigure& loss) { return std::exp(loss.mean) * loss.error; }
 
 /// The windows that the options ask for.
-std::vector<EvalWindow> windows_of(const EvalArguments& o, const Decoder& model) {
+std::vector<EvalWindow> windows_of(const EvalArguments& o, const Decoder& model, const Decoder* other) {
+  const int64_t positions = other == nullptr ? model.shape().positions
+                                             : std::min(model.shape().positions, other->shape().positions);
+  const int64_t context = context_or_default(o.context, positions);
+  const int64_t stride = o.stride.value_or(std::max<int64_t>(1, context / 2));
+  if (stride > context) {
+    throw Error(
+        fmt::format("--stride: expected at most the {} tokens of --context, found {}", context, stride));
+  }
   std::vector<EvalWindow> windows;
   for (const std::vector<int32_t>& text : read_texts(o.input, o.model, model.shape().vocabulary)) {
     const int64_t left = o.limit.value_or(INT64_MAX) - static_cast<int64_t>(windows.size());
-    for (EvalWindow& w : cut_windows(text, o.context, o.stride_or_half(), left))
-      windows.push_back(std::move(w));
+    for (EvalWindow& w : cut_windows(text, context, stride, left)) windows.push_back(std::move(w));
   }
   if (windows.empty())
     throw Error(fmt::format("{}: expected a text of two tokens and more, found none", o.input.file()));
@@ -186,6 +191,7 @@ void print_figures(const EvalArguments& o, const Common& common, const EvalFigur
     }
   }
   if (common.verbose) print_places(f, windows, texts);
+  if (common.quiet) return;
   print_stdout("{}, {:.1f} s\n", device_text(common, device), seconds);
 }
 
@@ -204,16 +210,13 @@ std::vector<std::string> worst_texts(const EvalFigures& f, std::span<const EvalW
 
 int run_eval(const EvalArguments& o, const Common& common) {
   if (!o.html.empty()) check_report_file(o.html);
-  if (o.stride_or_half() > o.context)
-    throw Error(fmt::format("--stride: expected at most the {} tokens of --context, found {}", o.context,
-                            o.stride_or_half()));
   const Device device = choose_device(common);
   const ZeroPoints zero_points = parse_zero_points(o.zero_points);
   Decoder model = Decoder::open(o.model, zero_points);
   std::optional<Decoder> other;
   if (!o.against.empty()) other = Decoder::open(o.against, zero_points);
   const Decoder* against = other ? &*other : nullptr;
-  const std::vector<EvalWindow> windows = windows_of(o, model);
+  const std::vector<EvalWindow> windows = windows_of(o, model, against);
   const EvalPlan plan = plan_evaluation(model, against, windows);
   if (o.dry_run) {
     int64_t predictions = 0;
@@ -251,7 +254,7 @@ int run_eval(const EvalArguments& o, const Common& common) {
     write_report(o.html, eval_report(figures, o.model, o.against, worst_texts(figures, windows, texts)));
   if (common.json) {
     print_json(figures_to_json(o, model, figures, windows, texts, watch.seconds()));
-  } else if (!common.quiet) {
+  } else {
     print_figures(o, common, figures, windows, texts, device, watch.seconds());
   }
   return kDone;
@@ -261,14 +264,15 @@ int run_eval(const EvalArguments& o, const Common& common) {
 
 std::function<int()> setup_eval(Arguments& args, const Common& common) {
   auto o = std::make_shared<EvalArguments>();
-  args.option("PATH", o->model, "Checkpoint or artifact: a whole model").required();
+  args.option("PATH", o->model, "Checkpoint or artifact: a whole model").required().as_checkpoint();
   add_token_options(args, o->input);
   args.exactly_one_of({"--text", "--tokens"});
   add_zero_points_option(args, o->zero_points, "of both models");
   args.option("--against", o->against,
               "Another checkpoint or artifact with the same vocabulary, which counts as the truth")
-      .value_name("PATH");
-  args.option("--context", o->context, "Tokens that the model sees at a time").range(2, 1 << 24);
+      .value_name("PATH")
+      .as_checkpoint();
+  add_context_option(args, o->context, "Tokens that the model sees at a time");
   args.option("--stride", o->stride, "Tokens from one window of a text to the next")
       .range(1, 1 << 24)
       .default_text("half of --context");

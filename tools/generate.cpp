@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +37,41 @@ std::string text_of(const Tokenizer& tokenizer, const Generation& generation) {
   for (const GeneratedToken& t : generation.tokens) ids.push_back(t.token);
   return tokenizer.decode(ids, true);
 }
+
+/// Prints a text as its tokens come.
+class StreamedText {
+ public:
+  explicit StreamedText(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  /// Prints what `tokens` add to the text. A character that they end within waits for its other bytes.
+  void show(std::span<const GeneratedToken> tokens) {
+    std::vector<int32_t> ids;
+    for (const GeneratedToken& t : tokens) ids.push_back(t.token);
+    const std::string text = tokenizer_.decode(ids, true);
+    if (!text.starts_with(printed_) || text.ends_with("\uFFFD")) return;
+    print_rest(text);
+    std::fflush(stdout);
+  }
+  /// Prints the rest of the whole text and a line end.
+  void finish(const std::string& text) {
+    if (!text.starts_with(printed_)) {  // a later token changed an earlier part
+      print_stdout("\n");
+      printed_.clear();
+    }
+    print_rest(text);
+    print_stdout("\n");
+    printed_.clear();
+  }
+
+ private:
+  void print_rest(const std::string& text) {
+    print_stdout("{}", Lines{printable(text.substr(printed_.size()))});
+    printed_ = text;
+  }
+
+  const Tokenizer& tokenizer_;
+  std::string printed_;
+};
 
 Json to_json(const Tokenizer& tokenizer, const std::string& path, const Continuation& c) {
   Json tokens = Json::array();
@@ -89,14 +126,20 @@ int run_generate(const GenerateArguments& o, const Common& common) {
   const auto run = [&](Decoder& decoder) {
     if (device == Device::cuda) decoder.use_cuda();
     const Stopwatch watch;
-    Continuation c{generate(decoder, prompt, o.tokens, ending_tokens(decoder.checkpoint()))};
+    StreamedText text(tokenizer);
+    Continuation c{generate(decoder, prompt, o.tokens, ending_tokens(decoder.checkpoint()),
+                            [&](std::span<const GeneratedToken> tokens) {
+                              if (!common.json) text.show(tokens);
+                            })};
     c.seconds = watch.seconds();
+    if (!common.json) text.finish(text_of(tokenizer, c.generation));
     return c;
   };
   const Continuation own = run(model);
   std::optional<Continuation> others;
   std::optional<size_t> parting;
   if (other) {
+    if (!common.json) print_stdout("--- {}\n", o.against);
     others = run(*other);
     parting = parting_of(own.generation, others->generation);
     other->checkpoint().check_same_files();
@@ -113,9 +156,8 @@ int run_generate(const GenerateArguments& o, const Common& common) {
     print_json(json);
     return kDone;
   }
-  print_stdout("{}\n", Lines{printable(text_of(tokenizer, own.generation))});
   if (others) {
-    print_stdout("--- {}\n{}\n---\n", o.against, Lines{printable(text_of(tokenizer, others->generation))});
+    print_stdout("---\n");
     print_side_by_side(tokenizer, own.generation, others->generation, parting);
     if (parting) {
       print_stdout("the first {} are the same\n", counted(*parting, "token"));
@@ -141,14 +183,17 @@ int run_generate(const GenerateArguments& o, const Common& common) {
 
 std::function<int()> setup_generate(Arguments& args, const Common& common) {
   auto o = std::make_shared<GenerateArguments>();
-  args.option("PATH", o->model, "Checkpoint or artifact: a whole model with its tokenizer.json").required();
+  args.option("PATH", o->model, "Checkpoint or artifact: a whole model with its tokenizer.json")
+      .required()
+      .as_checkpoint();
   args.option("--prompt", o->prompt, "Text to continue; no chat template is put around it")
       .as_given()
       .required()
       .value_name("TEXT");
   add_zero_points_option(args, o->zero_points, "of both models");
   args.option("--against", o->against, "Another checkpoint or artifact, which continues the same tokens")
-      .value_name("PATH");
+      .value_name("PATH")
+      .as_checkpoint();
   args.option("--max-tokens", o->tokens, "At most so many tokens").range(1, 1 << 24);
   return [o, &common] { return run_generate(*o, common); };
 }

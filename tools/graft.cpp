@@ -15,11 +15,14 @@ struct GraftArguments {
   EditOptions edit;
 };
 
-int run_graft(const GraftArguments& o, const Common& common) {
+int run_graft(const GraftArguments& given, const Common& common) {
+  GraftArguments o = given;
+  take_whole_directory(o.common, common);
   const Recipe recipe = edit_recipe(o.edit, o.common);
   const Destination destination = claim_destination(o.common);
   check_apart_from_kept(o.common.destination, o.edit.donor);
   const Checkpoint grafted = open_edited(o.common.source, o.edit.donor, recipe.edit, parse_io(o.common.io));
+  check_config(grafted, o.common);
   return write_checkpoint(destination, o.common, grafted, make_plan(grafted, recipe), nullptr, common);
 }
 
@@ -28,13 +31,17 @@ int run_graft(const GraftArguments& o, const Common& common) {
 std::function<int()> setup_graft(Arguments& args, const Common& common) {
   auto o = std::make_shared<GraftArguments>();
   args.option("BASE", o->common.source, "Hugging Face checkpoint directory that modules come into")
-      .required();
-  args.option("DONOR", o->edit.donor, "Checkpoint directory or file that they come from").required();
+      .required()
+      .as_checkpoint();
+  args.option("DONOR", o->edit.donor, "Checkpoint directory or file that they come from")
+      .required()
+      .as_checkpoint();
   args.option("OUT", o->common.destination, "Directory to write; absent or empty").required();
   add_take_option(args, o->edit, "DONOR").required();
   o->common.max_shard_size = "5GB";
   add_shard_size_option(args, o->common.max_shard_size);
   add_writing_options(args, o->common, false, false);
+  add_config_option(args, o->common.without_config);
   args.footer(
       "Every tensor of DONOR that matches comes, byte for byte. The tensors of BASE that match, or belong to "
       "a "

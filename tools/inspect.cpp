@@ -257,7 +257,8 @@ int run_inspect(const InspectArguments& o, const Common& common) {
 std::function<int()> setup_inspect(Arguments& args, const Common& common) {
   auto o = std::make_shared<InspectArguments>();
   args.option("PATH", o->path, or_url("Checkpoint or artifact directory, or one safetensors file"))
-      .required();
+      .required()
+      .as_checkpoint();
   args.option("--tensor", o->tensors, "Show only these tensors and modules: name, glob or re:regex")
       .value_name("PATTERN");
   args.flag("--stats", o->stats,

@@ -77,7 +77,8 @@ std::function<int()> setup_lint(Arguments& args, const Common& common) {
   auto o = std::make_shared<LintArguments>();
   std::vector<std::string> profiles;
   for (const LintProfile& profile : lint_profiles()) profiles.push_back(profile.name);
-  args.option("PATH", o->path, or_url("Checkpoint or artifact directory, or one safetensors file"));
+  args.option("PATH", o->path, or_url("Checkpoint or artifact directory, or one safetensors file"))
+      .as_checkpoint();
   args.flag("--rules", o->rules, "List every rule and exit");
   args.option("--explain", o->explain, "Say what a rule finds, what follows and what to do; all: every rule")
       .value_name("RULE");
@@ -100,7 +101,8 @@ std::function<int()> setup_lint(Arguments& args, const Common& common) {
   args.flag("--headers-only", o->headers_only, "Check headers, index and configs; read no weights");
   args.option("--against", o->against,
               "Another checkpoint of the same model, to find swapped nibbles and exchanged gate and up")
-      .value_name("PATH");
+      .value_name("PATH")
+      .as_checkpoint();
   args.flag("--sarif", o->sarif, "Print SARIF 2.1.0, for code hosts");
   add_html_option(args, o->html);
   args.footer(

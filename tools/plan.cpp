@@ -22,6 +22,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// The size of a checkpoint's weight files.
+uint64_t weight_bytes(const Checkpoint& source) {
+  uint64_t bytes = 0;
+  for (const Shard& shard : source.shards()) bytes += shard.file.size();
+  return bytes;
+}
+
 struct PlanArguments {
   ConversionOptions common;
   RecipeOptions recipe;
@@ -34,8 +41,9 @@ int run_plan(const PlanArguments& given, const Common& common) {
   refuse_remote(given.edit.donor, "--donor reads a checkpoint on this machine");
   if (given.recipe.budget.is_given())
     refuse_remote(given.common.source, "--budget and --max-loss read all weights");
-  const RemoteSource remote(given.common.source);
   PlanArguments o = given;
+  take_whole_directory(o.common, common);
+  const RemoteSource remote(o.common.source);
   o.common.source = remote.path().string();
   check_output_file(o.output, "plan", [](const fs::path& file) {
     try {
@@ -72,6 +80,7 @@ int run_plan(const PlanArguments& given, const Common& common) {
   }
   const Checkpoint source = recipe.edit ? open_edited(o.common.source, o.edit.donor, recipe.edit)
                                         : open_to_convert(o.common.source, recipe);
+  check_config(source, o.common);
   const auto kept = keep_global_scales(recipe);
   Plan plan = make_plan(source, recipe);
   if (choice) std::ranges::move(choice->warnings(), std::back_inserter(plan.findings));
@@ -101,7 +110,7 @@ int run_plan(const PlanArguments& given, const Common& common) {
   } else if (!common.quiet) {
     print_stdout("{}: {} in {}, {}, {} (from {})\n", o.output, o.common.destination, plan.recipe.what(),
                  counted(plan.files.size(), "file"), format_bytes(plan.data_bytes),
-                 format_bytes(plan.read_bytes));
+                 format_bytes(weight_bytes(source)));
     if (o.tasks) {
       print_stdout(
           "{}: the largest reads and writes {}, {:.2f} times the mean; all {:.2f} times what one "
@@ -122,12 +131,14 @@ std::function<int()> setup_plan(Arguments& args, const Common& common) {
   add_mask_option(args, o->recipe, kPrunes);
   add_budget_options(args, o->recipe, kQuantizes);
   args.option("--donor", o->edit.donor, "graft: checkpoint directory or file that modules come from")
-      .value_name("PATH");
+      .value_name("PATH")
+      .as_checkpoint();
   add_take_option(args, o->edit, "--donor, as twofour graft takes them into SRC");
   add_drop_options(args, o->edit);
   for (const char* edit : {"--take", "--modules", "--experts"}) exclude_rule_settings(args, edit);
   args.exactly_one_of({"--to", "--recipe", "--take", "--modules", "--experts"});
   add_links_option(args, o->common.follow_links);
+  add_config_option(args, o->common.without_config);
   args.option("-o,--output", o->output, "Plan to write, for twofour convert --plan")
       .required()
       .value_name("FILE");

@@ -11,6 +11,7 @@
 #include "formats/layouts/layouts.h"
 #include "kernels/device/device.h"
 #include "lib/base/findings/and_more.h"
+#include "lib/base/findings/suggest.h"
 #include "lib/base/io/file_states.h"
 #include "lib/recipe/artifact/manifest.h"
 #include "lib/run/runtime/artifact.h"
@@ -19,7 +20,6 @@
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 #include "tools/cli/option_values.h"
-#include "tools/cli/suggest.h"
 
 namespace twofour {
 namespace {
@@ -185,7 +185,7 @@ int run_layer(const RunArguments& o, const Common& common) {
 
 std::function<int()> setup_run(Arguments& args, const Common& common) {
   auto o = std::make_shared<RunArguments>();
-  args.option("DST", o->artifact, "Artifact in " + layout_names()).required();
+  args.option("DST", o->artifact, "Artifact in " + layout_names()).required().as_checkpoint();
   args.option("--layer", o->layer, "Prefix of the layer's tensors, or its number")
       .required()
       .value_name("NAME");

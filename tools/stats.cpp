@@ -29,7 +29,8 @@ struct StatsArguments {
   bool strict = false, force = false, dry_run = false;
   TokenOptions input;
   std::string output;
-  int64_t context = 1024, held_out = 0;
+  std::optional<int64_t> context;
+  int64_t held_out = 0;
   std::optional<int64_t> limit;
 };
 
@@ -176,9 +177,10 @@ int import_statistics(const StatsArguments& o, const Common& common) {
 CollectInput collect_input(const StatsArguments& o, const Decoder& model) {
   CollectInput input;
   input.text = std::filesystem::path(o.input.file()).filename().string();
+  const int64_t context = context_or_default(o.context, model.shape().positions);
   for (const std::vector<int32_t>& text : read_texts(o.input, o.paths[0], model.shape().vocabulary)) {
     const int64_t left = o.limit.value_or(INT64_MAX) - static_cast<int64_t>(input.windows.size());
-    for (EvalWindow& w : cut_windows(text, o.context, o.context, left))
+    for (EvalWindow& w : cut_windows(text, context, context, left))
       input.windows.push_back(std::move(w.tokens));
   }
   input.held_out = o.held_out;
@@ -290,13 +292,12 @@ std::function<int()> setup_stats(Arguments& args, const Common& common) {
               "IMATRIX CHECKPOINT")
       .one_of({"collect", "inspect", "check", "merge", "import"})
       .required();
-  args.option(
-          "PATH", o->paths,
-          "Statistics files, and of check and import the checkpoint behind the file; of collect the model")
-      .required();
+  args.option("PATH", o->paths, "Files and checkpoints; ACTION says which and how many")
+      .required()
+      .tells_count();
   add_token_options(args, o->input);
   args.option("-o,--output", o->output, "collect: statistics file to write").value_name("FILE");
-  args.option("--context", o->context, "collect: tokens of a window").range(2, 1 << 24);
+  add_context_option(args, o->context, "collect: tokens of a window; a last window of one token is left out");
   args.option("--limit", o->limit, "collect: at most so many windows").range(1, 1 << 30).default_text("all");
   args.option("--held-out", o->held_out, "collect: windows at the end of which the sums are kept apart")
       .range(0, 1 << 30);

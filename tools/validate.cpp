@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
 #include "formats/error.h"
+#include "lib/base/io/file.h"
 #include "lib/report/report.h"
+#include "lib/source/checkpoint/index_file.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/command.h"
 #include "tools/cli/conversion_options.h"
@@ -303,7 +306,19 @@ void print_report(const ValidateArguments& o, const Common& common, const Valida
                o.source.empty() ? "read" : "of artifact and source");
 }
 
-int run_validate(const ValidateArguments& o, const Common& common) {
+/// The checkpoint that an artifact was made from, as given or, if that is the only weight file of a directory
+/// whose config the artifact has, that directory.
+std::string source_of(const std::string& artifact, const std::string& given) {
+  const auto directory = directory_of_lone_shard(given);
+  const std::filesystem::path config = std::filesystem::path(artifact) / "config.json";
+  if (!directory || is_absent(config)) return given;
+  const Json json = parse_json(config.string(), read_text(config));
+  return json.is_object() && json.contains("model_type") ? directory->string() : given;
+}
+
+int run_validate(const ValidateArguments& given, const Common& common) {
+  ValidateArguments o = given;
+  if (!o.source.empty()) o.source = source_of(o.artifact, o.source);
   const Device device = choose_device(common);
   if (!o.html.empty()) check_report_file(o.html);
   if (!o.donor.empty() && o.source.empty())
@@ -335,11 +350,14 @@ int run_validate(const ValidateArguments& o, const Common& common) {
 
 std::function<int()> setup_validate(Arguments& args, const Common& common) {
   auto o = std::make_shared<ValidateArguments>();
-  args.option("DST", o->artifact, "Artifact to check").required();
-  args.option("--source", o->source, "Checkpoint that the artifact was made from").value_name("PATH");
+  args.option("DST", o->artifact, "Artifact to check").required().as_checkpoint();
+  args.option("--source", o->source, "Checkpoint that the artifact was made from")
+      .value_name("PATH")
+      .as_checkpoint();
   args.option("--donor", o->donor,
               "With --source, of what graft wrote: the checkpoint that modules came from")
-      .value_name("PATH");
+      .value_name("PATH")
+      .as_checkpoint();
   args.option("--stats", o->statistics, "With --source, of what quantize --stats wrote: the statistics file")
       .value_name("FILE")
       .default_text("none: rows that statistics chose are not solved again");

@@ -5,7 +5,7 @@
              [--token-weights FILE] [--device DEVICE] [--batch N]
   collect.py MODEL OUT --tokens FILE --sequential [--pattern 2:4] [--pruned GLOB ...] [--twofour BINARY] ...
 
-FILE holds `tokens`, I64 [windows, length], in safetensors. Linears with one input share an entry; the gate and up of
+FILE holds `tokens`, I32 or I64 [windows, length], in safetensors. Linears with one input share an entry; the gate and up of
 all experts of a layer share one, each expert's down has its own. `guided` weights tokens by the root of the squared
 gradient of the loss in a linear's outputs, so each matrix has its own entry. `--sequential` collects from a model whose
 earlier linears are compressed already, which twofour does in between. README.md describes the file.
@@ -205,7 +205,7 @@ def main():
   parser.add_argument("--batch", type=int, default=4, help="windows at once")
   sequential.add_options(parser)
   o = parser.parse_args()
-  tokens = load_file(o.tokens)["tokens"]
+  tokens = load_file(o.tokens)["tokens"].to(torch.int64)
   tokens, kept = tokens[:len(tokens) - o.heldout], tokens[len(tokens) - o.heldout:]
   sequential.check_options(parser, o)
   model, checkpoint = load(o.model, o.device, getattr(torch, o.dtype)), Checkpoint(o.model)

@@ -157,6 +157,14 @@ class Collected(Collecting):
           x = self.inputs(name)
           self.same(stats[name + ".hessian"], (x * w.flatten()[:, None]).T @ x)
 
+  def test_tokens_of_32_bits_are_those_of_64(self):
+    tokens = torch.randint(0, 64, (6, 16))
+    first = self.collect(qwen3_moe, tokens=tokens)
+    second = self.collect(qwen3_moe, tokens=tokens.to(torch.int32))
+    self.assertEqual(first.keys(), second.keys())
+    for name in first:
+      self.assertTrue(torch.equal(first[name], second[name]), name)
+
   def test_experts_without_tokens_are_served_by_the_sums_of_others(self):
     stats = self.collect(qwen3_moe, tokens=torch.full((6, 16), 7))  # equal tokens, so the same experts
     with safe_open(self.folder / "stats", "pt") as f:

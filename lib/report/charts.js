@@ -1,6 +1,8 @@
 // Charts by layer, and histograms of codes and block scales.
 
-const kWidth = 460, kHeight = 190, kMargin = { top: 10, right: 12, bottom: 34, left: 56 };
+/** Charts are drawn in their own pixels, so that their texts stay readable where there is little room. */
+const kRoom = document.documentElement.clientWidth;
+const kWidth = kRoom < 640 ? Math.max(250, kRoom - 60) : kRoom < 1000 ? 330 : 460, kHeight = 190, kMargin = { top: 10, right: 12, bottom: 34, left: 56 };
 /** Lines that coincide stay distinguishable: later ones are dashed, and their dots are smaller. */
 const kDashes = ["none", "7 5", "2 4", "10 3 2 3", "4 2", "1 3"];
 const seriesColors = () => (isDark() ? d3.schemeSet2 : d3.schemeDark2);
@@ -22,9 +24,11 @@ function addAxes(svg, x, y, xTitle) {
 
 /** Low, mean and high of a metric in each layer that has it; `kind` restricts it, null: all. */
 function byLayer(metric, kind) {
-  const layers = new Map();
+  const layers = new Map(), sound = soundValue(data.metrics[metric]);
+  const isTouched = data.rows.figures[metric].some((value) => value !== null && value !== sound);
   for (let row = 0; row < rowCount; ++row) {
     const value = figure(metric, row), layer = layerOf(row);
+    if (isTouched && value === sound) continue;
     if (value === null || layer === null || (kind !== null && data.rows.kind[row] !== kind)) continue;
     const at = layers.get(layer) || { layer, low: value, high: value, sum: 0, count: 0 };
     at.low = Math.min(at.low, value);
@@ -34,6 +38,17 @@ function byLayer(metric, kind) {
     layers.set(layer, at);
   }
   return [...layers.values()].sort((a, b) => a.layer - b.layer);
+}
+
+/** Figures of a single layer as text: one point is no curve. */
+function layerText(parent, title, series) {
+  const { box, svg } = newChart(parent, title);
+  svg.remove();
+  for (const s of series) {
+    const [p] = s.points, text = (v) => figureText(data.metrics[s.metric], v);
+    box.append("p").text("layer " + p.layer + (series.length > 1 ? ", " + s.label : "") + ": " + text(p.sum / p.count) +
+      (p.low === p.high ? "" : " (" + text(p.low) + " to " + text(p.high) + ")"));
+  }
 }
 
 function layerChart(parent, title, metric, series) {
@@ -76,10 +91,10 @@ function layerBars(parent, title, metric) {
     layers.set(layer, unit.cell === "sum" ? before + value : Math.max(before, value));
   }
   const high = d3.max(layers.values());
-  if (high === base) {
+  if (high === base || layers.size < 2) {
     const { box, svg } = newChart(parent, title);
     svg.remove();
-    box.append("p").text(base === 1 ? "All linears that engines fuse have one scale." : "None in any layer.");
+    box.append("p").text(high !== base ? "layer " + [...layers.keys()][0] + ": " + figureText(unit, high) : base === 1 ? "All linears that engines fuse have one scale." : "None in any layer.");
     return;
   }
   const { svg } = newChart(parent, title), extent = d3.extent(layers.keys());
@@ -114,6 +129,7 @@ function hoverLayers(svg, x, series) {
 
 /** One chart a group; a metric alone has a line a kind where those are few. */
 const kLayerCharts = [
+  ["Error of outputs: chosen, by rounding", ["output_error", "rounded_error"]],
   ["Relative error", ["relative_error"]], ["Cosine", ["cosine"]], ["Values that differ", ["different_share"]],
   ["Zero codes", ["zero_share"]], ["Already 2:4, already 4:8-paired", ["share_2_4", "share_4_8_paired"]],
   ["Unequal global scales of fused linears", ["fused_ratio"]], ["Errors and warnings", ["findings"]],
@@ -138,6 +154,7 @@ function drawLayerCharts() {
     document.getElementById("layers").hidden = false;
     const { unit } = data.metrics[metrics[0]];
     if (unit === "ratio" || unit === "count") layerBars(parent, title, metrics[0]);
+    else if (new Set(series.flatMap((s) => s.points.map((p) => p.layer))).size < 2) layerText(parent, title, series);
     else layerChart(parent, title, metrics[0], series);
   }
 }
@@ -147,7 +164,10 @@ function bars(parent, title, items, xTitle, ticks) {
   const x = d3.scaleBand().domain(items.map((d) => d.key)).range([kMargin.left, kWidth - kMargin.right]).padding(items.length > 40 ? 0 : 0.14);
   const y = d3.scaleLinear().domain([0, d3.max(items, (d) => d.count) / all || 1]).nice().range([kHeight - kMargin.bottom, kMargin.top]);
   const axis = d3.axisBottom(x).tickSizeOuter(0);
-  if (ticks) axis.tickValues(ticks.map((t) => t.key)).tickFormat((key) => ticks.find((t) => t.key === key).label);
+  // Where there is little room, every other label.
+  const some = (list) => (kWidth < 340 ? list.filter((_, i) => i % 2 === 0) : list);
+  axis.tickValues(some(ticks ? ticks.map((t) => t.key) : items.map((d) => d.key)));
+  if (ticks) axis.tickFormat((key) => ticks.find((t) => t.key === key).label);
   addAxes(svg, axis, d3.axisLeft(y).ticks(5).tickFormat(d3.format("~%")), xTitle);
   svg.append("g").selectAll("rect").data(items).enter().append("rect").attr("class", "bar-mark")
     .attr("x", (d) => x(d.key)).attr("width", x.bandwidth()).attr("y", (d) => y(d.count / all)).attr("height", (d) => y(0) - y(d.count / all))
@@ -177,7 +197,12 @@ function drawHistograms() {
 function drawCurves() {
   for (const curve of data.curves) {
     document.getElementById("curves").hidden = false;
-    const { svg } = newChart(document.getElementById("curve-charts"), curve.title);
+    const { box, svg } = newChart(document.getElementById("curve-charts"), curve.title);
+    if (curve.x.length < 2) {
+      svg.remove();
+      box.append("p").text(curve.x.map((x, i) => curve.x_title + " " + compact(x) + ": " + figureText(curve, curve.y[i])).join(""));
+      continue;
+    }
     const x = d3.scaleLinear().domain(d3.extent(curve.x)).range([kMargin.left, kWidth - kMargin.right]);
     const y = d3.scaleLinear().domain(spanOf(curve, d3.min(curve.y), d3.max(curve.y))).nice().range([kHeight - kMargin.bottom, kMargin.top]);
     addAxes(svg, d3.axisBottom(x).ticks(8), d3.axisLeft(y).ticks(5).tickFormat(curve.unit === "share" ? d3.format("~%") : d3.format(".4~g")), curve.x_title);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "lib/report/report.h"
@@ -9,7 +10,7 @@ namespace {
 
 std::string perplexity_text(const MeanFigure& loss) {
   const double perplexity = std::exp(loss.mean);
-  return fmt::format("{:.4f} +- {:.4f}", perplexity, perplexity * loss.error);
+  return with_error(perplexity, perplexity * loss.error);
 }
 
 ReportTable worst_table(const EvalFigures& f, const std::vector<std::string>& texts) {
@@ -19,10 +20,10 @@ ReportTable worst_table(const EvalFigures& f, const std::vector<std::string>& te
   for (size_t i = 0; i < f.worst.size(); ++i) {
     const EvalPlace& p = f.worst[i];
     std::vector<std::string> row{std::to_string(p.window), std::to_string(p.position),
-                                 std::to_string(p.token), fmt::format("{:.4f}", p.loss)};
+                                 std::to_string(p.token), fmt::format("{:.3g}", p.loss)};
     if (f.against) {
-      row.push_back(fmt::format("{:.4f}", p.other_loss));
-      row.push_back(fmt::format("{:.4f}", p.divergence));
+      row.push_back(fmt::format("{:.3g}", p.other_loss));
+      row.push_back(fmt::format("{:.3g}", p.divergence));
     }
     if (!texts.empty()) row.push_back(texts[i]);
     table.rows.push_back(std::move(row));
@@ -42,12 +43,20 @@ ReportCurve curve_of(const EvalFigures& f, const std::string& title, ReportUnit 
 
 }  // namespace
 
+std::string with_error(double value, double error) {
+  constexpr int kMost = 6;
+  if (!(error > 0) || !std::isfinite(error)) return fmt::format("{:.5g}", value);
+  // Two digits of the error.
+  const int decimals = std::clamp(1 - static_cast<int>(std::floor(std::log10(error))), 0, kMost);
+  return fmt::format("{:.{}f} ± {:.{}f}", value, decimals, error, decimals);
+}
+
 Report eval_report(const EvalFigures& f, const std::filesystem::path& model,
                    const std::filesystem::path& against, const std::vector<std::string>& worst) {
   Report report;
   report.command = "eval";
   report.subject = model.string();
-  report.verdict = fmt::format("perplexity {:.4f}", std::exp(f.loss.mean));
+  report.verdict = "perplexity " + perplexity_text(f.loss);
   report.facts = {{"perplexity", 0, false, perplexity_text(f.loss)},
                   {"predictions", static_cast<double>(f.predictions)},
                   {"windows", static_cast<double>(f.windows)}};
@@ -57,9 +66,8 @@ Report eval_report(const EvalFigures& f, const std::filesystem::path& model,
     report.subject = fmt::format("{} against {}", model.string(), against.string());
     report.facts.push_back({"perplexity of the other", 0, false, perplexity_text(a.loss)});
     report.facts.push_back({"ratio", 0, false, perplexity_text(a.difference)});
-    report.facts.push_back({"divergence, nats", 0, false,
-                            fmt::format("{:.5f} +- {:.5f}", a.divergence.mean, a.divergence.error)});
-    report.facts.push_back({"99th percentile of it", 0, false, fmt::format("{:.4f}", a.divergence_p99)});
+    report.facts.push_back({"divergence, nats", 0, false, with_error(a.divergence.mean, a.divergence.error)});
+    report.facts.push_back({"99th percentile of it", 0, false, fmt::format("{:.3g}", a.divergence_p99)});
     report.facts.push_back(
         {"same most probable token", 0, false, fmt::format("{:.2f} %", 100 * a.agreement)});
     report.metrics = {

@@ -33,7 +33,8 @@ function makeGrid() {
 /** Sizes in CSS pixels; columns grow with the room that there is. */
 function measure(grid, context) {
   context.font = "12px " + getComputedStyle(document.body).fontFamily;
-  const shown = (text) => (text.length > 44 ? text.slice(0, 20) + "…" + text.slice(-22) : text);
+  const most = heat.canvas.parentElement.clientWidth < 500 ? 22 : 44;
+  const shown = (text) => (text.length > most ? text.slice(0, most / 2 - 2) + "…" + text.slice(-most / 2) : text);
   const labels = grid.labels.map(shown);
   const left = Math.ceil((d3.max(labels, (l) => context.measureText(l).width) || 0) + 14);
   const room = heat.canvas.parentElement.clientWidth - left - 2;
@@ -60,14 +61,14 @@ function drawHeat() {
     const x = grid.columnIndex.get(column);
     if (x !== undefined) cells.push({ y, x, value: cellValue(heat.metric, rows) });
   }));
-  const values = cells.map((c) => c.value).filter((v) => v !== null);
-  const [low, high] = values.length ? spanOf(metric, d3.min(values), d3.max(values)) : [0, 1];
+  const values = touched(metric, cells.map((c) => c.value).filter((v) => v !== null));
+  const [low, high] = values.length ? colorSpan(metric, d3.min(values), d3.max(values)) : [0, 1];
   const color = colorScale(metric, low, high);
-  const empty = cssColor("empty"), right = metric.unit === "ratio" || metric.unit === "cosine" ? 1 : 0;
+  const empty = cssColor("empty"), right = soundValue(metric);
   for (const cell of cells) {
     // A row without a figure leaves its place empty. A good value has no colour of its own, so that the others stand out.
     if (cell.value === null) continue;
-    context.fillStyle = metric.bad && cell.value === right ? empty : color(cell.value);
+    context.fillStyle = cell.value === right ? empty : color(cell.value);
     context.fillRect(box.left + cell.x * box.width, cell.y * box.height, box.width - gap, box.height - gap);
   }
   context.fillStyle = cssColor("soft");
@@ -82,6 +83,7 @@ function drawHeat() {
   context.fillText(heat.kind === null ? "layer" : "expert", box.left + (grid.columns.length * box.width) / 2, foot + 27);
   drawSelection(context);
   drawLegend(metric, low, high, color, values.length);
+  d3.select("#map-title").text(heat.kind !== null ? "Layers × experts" : grid.keys.length > 1 ? "Layers × projections" : "Layers");
   heat.canvas.dataset.cells = cells.length;
   d3.select("#hidden").text(grid.hidden + grid.hiddenColumns === 0 ? ""
     : "Not drawn: " + thousands(grid.hidden) + " rows, " + thousands(grid.hiddenColumns) + " columns; the table below has all.");

@@ -41,6 +41,7 @@ function figureText(metric, value) {
     case "dB": return d3.format(".2f")(value) + " dB";
     case "cosine": return d3.format(".5f")(value);
     case "count": return thousands(value);
+    case "flag": return value === 0 ? "no" : value === 1 ? "yes" : thousands(value);
     default: return compact(value);
   }
 }
@@ -73,7 +74,7 @@ const cssColor = (name) => getComputedStyle(document.documentElement).getPropert
     5 % of a share, 0.01 of a cosine, 3 dB: figures that hardly differ look alike. */
 function spanOf(metric, low, high) {
   if (metric.unit === "ratio") return [1, Math.max(high, 1.1)];
-  if (metric.unit === "count") return [0, Math.max(high, 1)];
+  if (metric.unit === "count" || metric.unit === "flag") return [0, Math.max(high, 1)];
   const least = { share: Math.min(0.05, high > 0 ? high : 0.05), cosine: 0.01, dB: 3 }[metric.unit]
     ?? (0.1 * Math.max(Math.abs(low), Math.abs(high)) || 1);
   if (high - low >= least) return [low, high];
@@ -81,6 +82,23 @@ function spanOf(metric, low, high) {
   if (metric.unit === "share" || metric.unit === "cosine") from = Math.min(from, Math.max(1, high) - least);
   if (metric.unit === "share") from = Math.max(from, 0);
   return [from, from + least];
+}
+
+/** The value of a metric at which nothing is wrong, as of tensors that nothing touched; null: there is none. */
+const soundValue = (metric) => (!metric.bad ? null : metric.unit === "ratio" || metric.unit === "cosine" ? 1 : 0);
+
+/** Without the values of untouched tensors, unless all are untouched. */
+function touched(metric, values) {
+  const some = values.filter((v) => v !== soundValue(metric));
+  return some.length ? some : values;
+}
+
+/** Bounds of a colour scale, which starts at the figures: the best has the colour of the best. */
+function colorSpan(metric, low, high) {
+  const [from, to] = spanOf(metric, low, high);
+  if (metric.unit === "ratio" || metric.unit === "count" || metric.unit === "flag") return [from, to];
+  if (metric.cell === "min" && metric.bad) return [Math.min(low, high - (to - from)), high];
+  return [low, Math.max(high, low + (to - from))];
 }
 
 /** From the least to the most striking: what is worse is redder, the rest goes by brightness. */

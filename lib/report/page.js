@@ -27,7 +27,8 @@ function startHead() {
   for (const fact of data.facts) {
     const box = d3.select("#facts").append("div");
     box.append("dt").text(fact.label);
-    box.append("dd").classed("words", fact.text !== "").text(fact.text || (fact.bytes ? bytesText(fact.number) : thousands(fact.number)));
+    // A figure with a unit or an error is as large as a count.
+    box.append("dd").classed("words", fact.text !== "" && !/^[-\d.]+( ± [\d.]+)?( %)?$/.test(fact.text)).text(fact.text || (fact.bytes ? bytesText(fact.number) : thousands(fact.number)));
   }
 }
 

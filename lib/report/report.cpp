@@ -27,7 +27,7 @@ constexpr size_t kMostPlaces = 2000;
 /// The mark by which an earlier report is recognized.
 constexpr std::string_view kMark = "<!doctype html>\n<!-- twofour report -->\n";
 
-constexpr const char* kUnits[] = {"share", "number", "ratio", "dB", "cosine", "count"};
+constexpr const char* kUnits[] = {"share", "number", "ratio", "dB", "cosine", "count", "flag"};
 constexpr const char* kCells[] = {"max", "min", "mean", "sum"};
 
 /// The texts between the numbers in names of one kind.

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,11 +12,12 @@
 #include "lib/look/inspect/inspect.h"
 #include "lib/prove/validate/validate.h"
 #include "lib/run/eval/evaluate.h"
+#include "lib/write/plan/transformation.h"
 
 namespace twofour {
 
 /// The unit of a figure, which decides how it is written.
-enum class ReportUnit { kShare, kNumber, kRatio, kDecibel, kCosine, kCount };
+enum class ReportUnit { kShare, kNumber, kRatio, kDecibel, kCosine, kCount, kFlag };
 
 /// The figure that a cell of the heat map shows for its modules.
 enum class ReportCell { kLargest, kSmallest, kMean, kSum };
@@ -96,6 +98,18 @@ Report diff_report(const DiffResult& result, uint64_t failed);
 /// empty.
 Report eval_report(const EvalFigures& figures, const std::filesystem::path& model,
                    const std::filesystem::path& against, const std::vector<std::string>& worst);
+
+/// What the report of a compression shows besides its matrices.
+struct CompressionFacts {
+  std::filesystem::path model, artifact;
+  int64_t windows = 0, tokens = 0;             ///< what statistics were collected of
+  uint64_t bytes_before = 0, bytes_after = 0;  ///< of weight files
+  std::optional<EvalFigures> heldout = {};     ///< the artifact against the model, on other windows
+};
+Report compress_report(const std::vector<ModuleReport>& modules, const CompressionFacts& facts);
+
+/// A figure with its standard error, both with as many digits as the error leaves: "142 ± 25".
+std::string with_error(double value, double error);
 
 /// Throws Error if this build has no plotting library, if the directory of `file` is missing, or if `file`
 /// exists and is not a report. Call it before the work is done.

@@ -133,7 +133,8 @@ std::string difference_text(const DiffEntry& e) {
     if (!exact) return fmt::format("{}", rounded);
     return std::visit([](auto v) { return fmt::format("{}", v); }, *exact);
   };
-  return text + fmt::format("; first at expert {}, n {}, k {}: {} in A, {} in B", first.e, first.n, first.k,
+  const std::string expert = e.expert >= 0 ? fmt::format("expert {}, ", first.e) : "";
+  return text + fmt::format("; first at {}n {}, k {}: {} in A, {} in B", expert, first.n, first.k,
                             value(first.expected, e.first ? &(*e.first)[0] : nullptr),
                             value(first.found, e.first ? &(*e.first)[1] : nullptr));
 }

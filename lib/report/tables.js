@@ -7,7 +7,7 @@ function pagedTable(parent, columns, items, note, size = kPage) {
   const box = d3.select(parent);
   box.selectAll("*").remove();
   let page = 0, order = null, down = false, sorted = items;
-  const table = box.append("table"), head = table.append("thead").append("tr"), body = table.append("tbody");
+  const table = box.append("div").attr("class", "scroll").append("table"), head = table.append("thead").append("tr"), body = table.append("tbody");
   const pager = box.append("div").attr("class", "pager");
   head.selectAll("th").data(columns).enter().append("th").text((c) => c.label).classed("number", (c) => c.number)
     .classed("sortable", (c) => c.sort).attr("scope", "col").each(function (column) {

@@ -1,138 +1,16 @@
 #include <doctest/doctest.h>
-#include <stdio.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <set>
-#include <sstream>
 
-#include "formats/json.h"
 #include "tests/support/decoder_golden.h"
 #include "tests/support/faults/faults.h"
 #include "tests/support/program.h"
-#include "tests/support/scratch.h"
+#include "tests/support/report_page.h"
 
 namespace report_test {
 
 using namespace twofour;
-namespace fs = std::filesystem;
-
-namespace {
-
-/// What a shell command prints.
-std::string output_of(const std::string& command) {
-  std::string text;
-  FILE* pipe = ::popen(command.c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  char buffer[65536];
-  while (const size_t got = ::fread(buffer, 1, sizeof(buffer), pipe)) text.append(buffer, got);
-  ::pclose(pipe);
-  return text;
-}
-
-/// Name of the browser; empty where there is none, which ctest shows as skipped.
-const std::string& browser() {
-  static const std::string name = [] {
-    std::string found =
-        output_of("command -v chromium || command -v chromium-browser || command -v google-chrome");
-    found = found.substr(0, found.find('\n'));
-    if (found.empty()) ::printf("skipped: no chromium\n");
-    return found;
-  }();
-  return name;
-}
-
-std::string file_text(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
-/// What a page said of itself.
-struct Visit {
-  Json seen;
-  std::string console;  ///< what the browser's console told, errors and the rest
-};
-
-/// Opens a page as a user does and then runs `script` in it, which fills the object `seen`.
-Visit visit(const Scratch& scratch, const fs::path& page, const std::string& script) {
-  const fs::path copy = scratch / "visit.html", log = scratch / "visit.log";
-  std::ofstream(copy, std::ios::binary)
-      << file_text(page) << "<script>const seen = {};\n"
-      << script
-      << "\nconst result = document.createElement('pre');\nresult.id = 'result';\n"
-         "result.textContent = "
-         "encodeURIComponent(JSON.stringify(seen));\ndocument.body.append(result);</script>";
-  const std::string dom =
-      output_of(browser() +
-                " --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
-                "--disable-background-networking --disable-component-update --disable-dev-shm-usage "
-                "--window-size=1280,1600 --enable-logging=stderr --user-data-dir='" +
-                (scratch / "profile").string() + "' --dump-dom 'file://" + copy.string() + "' 2>'" +
-                log.string() + "'");
-  Visit v;
-  std::istringstream lines(file_text(log));
-  for (std::string line; std::getline(lines, line);) {
-    if (line.find("CONSOLE") != line.npos) v.console += line + "\n";
-  }
-  constexpr std::string_view kOpen = "<pre id=\"result\">";
-  const size_t begin = dom.find(kOpen);
-  if (begin == dom.npos) return v;
-  const size_t end = dom.find("</pre>", begin);
-  std::string text;
-  for (size_t i = begin + kOpen.size(); i < end; ++i) {
-    if (dom[i] == '%') {
-      text += static_cast<char>(std::stoi(dom.substr(i + 1, 2), nullptr, 16));
-      i += 2;
-    } else {
-      text += dom[i];
-    }
-  }
-  v.seen = parse_json("page", text);
-  return v;
-}
-
-/// What every report must show.
-const std::string kLook = R"(
-seen.ready = document.documentElement.dataset.ready === 'true';
-seen.title = document.title;
-seen.verdict = document.getElementById('verdict').className;
-seen.requests = performance.getEntriesByType('resource').length;
-seen.cells = Number(heat.canvas.dataset.cells || 0);
-seen.colors = () => {
-  const { width, height } = heat.canvas, set = new Set();
-  const copy = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
-  Object.assign(copy.canvas, { width, height });
-  copy.drawImage(heat.canvas, 0, 0);
-  const bytes = copy.getImageData(0, 0, width, height).data;
-  for (let i = 0; i < bytes.length; i += 4) if (bytes[i + 3] === 255) set.add(bytes[i] + ',' + bytes[i + 1] + ',' + bytes[i + 2]);
-  return set.size;
-};
-seen.bars = document.querySelectorAll('#number-charts rect.bar-mark').length;
-seen.curves = document.querySelectorAll('#layer-charts path.series').length;
-seen.rules = [...document.querySelectorAll('#rules details')].map((d) => d.id);
-seen.images = document.images.length;
-const over = (x, y) => {
-  const box = heat.canvas.getBoundingClientRect();
-  heat.canvas.dispatchEvent(new MouseEvent('mousemove', { clientX: box.left + heat.box.left + (x + 0.5) * heat.box.width,
-                                                          clientY: box.top + (y + 0.5) * heat.box.height, bubbles: true }));
-  return document.getElementById('tip').textContent;
-};
-)";
-
-fs::path write_faulty(const Scratch& scratch) {
-  Save save = sound_checkpoint();
-  std::mt19937 random(7);
-  for (const Fault& f : content_faults()) {
-    const std::string rule = f.rule;
-    if (rule == "unequal-global-scales" || rule == "bad-block-scale" || rule == "zero-scale")
-      f.spoil(save, random);
-  }
-  write_save(save, scratch / "faulty");
-  return scratch / "faulty";
-}
-
-}  // namespace
 
 TEST_CASE("the browser reports errors of a page's script") {
   if (browser().empty()) return;
@@ -296,10 +174,22 @@ TEST_CASE("the report of an evaluation draws its curves over layers and position
 seen.points = [...document.querySelectorAll('#curve-charts > div')].map((chart) => chart.querySelectorAll('circle').length);
 seen.titles = [...document.querySelectorAll('#curve-charts h3')].map((title) => title.textContent);
 seen.layers = document.querySelectorAll('#layer-charts > div').length;
+seen.perplexity = data.facts[0].text;
+seen.words = [...document.querySelectorAll('#facts dd')].map((d) => d.className);
+seen.map = document.getElementById('map-title').textContent;
 )");
   INFO(v.console);
   CHECK(v.console.empty());
   REQUIRE(v.seen.is_object());
+  // Two digits of the error, as large as the counts beside it; one row is no table of projections.
+  const std::string perplexity = v.seen["perplexity"].get<std::string>();
+  const size_t sign = perplexity.find(" ± ");
+  REQUIRE(sign != perplexity.npos);
+  CHECK(perplexity.find("+-") == perplexity.npos);
+  CHECK(perplexity.size() - sign < 10);
+  CHECK(v.seen["words"][0] == "");
+  CHECK(v.seen["map"] == "Layers");
+  check_fits(scratch, page);
   CHECK(v.seen["points"] == Json{16, 16, 16});
   CHECK(v.seen["titles"] == Json{"Loss, nats", "Divergence, nats", "Same most probable token"});
   CHECK(v.seen["layers"] == 2);

@@ -50,4 +50,12 @@ KNOWN = [
           exits=((0, 2),), outputs=("*",)),
     Known("errors of the Python module", "errors are FileNotFoundError, ValueError or TypeError, too, and name arguments as Python does",
           ("module */errors", "module */options"), outputs=("stdout",)),
+    Known("help in two lengths", "--help is short with examples first, --help-all and the manual pages have all; commands stand in groups",
+          ("help/*", "usage/nothing", "usage/*help*"), outputs=("stdout", "stderr", "out/*"), fields=()),
+    Known("pages of reports", "reports fit narrow windows, scales begin at the figures, digits follow the errors", ("*html*", "*page*"),
+          outputs=("*.html",)),
+    Known("words of few statistics", "tokens and inputs are named, in place of '1288 of 576'", ("model *", "*stats*", "*statistics*"),
+          outputs=("stdout",), fields=("findings/*/message",)),
+    Known("sources without config.json", "convert, quantize, prune, plan, graft and drop refuse them unless --without-config",
+          ("*no config*", "*without config*", "*single file*", "*one file*"), exits=((0, 2),), outputs=("*",)),
 ]

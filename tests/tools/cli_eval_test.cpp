@@ -88,7 +88,8 @@ TEST_CASE("eval refuses what it cannot run with one line") {
   check_one_line(run_program({"eval", files.path("model"), "--tokens", files.path("beyond.safetensors")}),
                  "48");
   files.write_tokens("long.safetensors", std::vector<int32_t>(2 * 600, 3), 2);
-  check_one_line(run_program({"eval", files.path("model"), "--tokens", files.path("long.safetensors")}),
+  check_one_line(run_program({"eval", files.path("model"), "--tokens", files.path("long.safetensors"),
+                              "--context", "600"}),
                  "expected windows of at most the 512 tokens");
   check_one_line(run_program({"eval", std::string(TWOFOUR_GOLDEN_DIR) + "/modelopt-mixtral-uneven/src",
                               "--tokens", files.path("tokens.safetensors")}),

@@ -238,11 +238,11 @@ TEST_CASE("commands that read a URL, or all but do, show it without its query") 
   const Json diff = parse_json("diff", done({"diff", url, f.path("source"), "--headers-only", "--json"}).out);
   CHECK(diff.at("a").at("path") == shown);
   done({"diff", f.path("source"), url, "--headers-only"});
-  done({"convert", url, f.path("fp8"), "--to", "fp8", "-v"});
+  done({"convert", url, f.path("fp8"), "--to", "fp8", "-v", "--without-config"});
   CHECK(read_text(f.path("fp8/twofour.json")).find(shown) != std::string::npos);
-  done({"quantize", url, f.path("quantized"), "--include", "re:.*self_attn.*", "--json"});
-  done({"plan", url, f.path("planned"), "--to", "fp8", "-o", f.path("plan.json"), "-v"});
-  done({"convert", url, f.path("dry"), "--to", "fp8", "--dry-run", "--json"});
+  done({"quantize", url, f.path("quantized"), "--include", "re:.*self_attn.*", "--json", "--without-config"});
+  done({"plan", url, f.path("planned"), "--to", "fp8", "-o", f.path("plan.json"), "-v", "--without-config"});
+  done({"convert", url, f.path("dry"), "--to", "fp8", "--dry-run", "--json", "--without-config"});
   // What a server says of its refusal repeats the query.
   const std::string refused = f.server->origin() + "/files/other.safetensors?X-Amz-Signature=" + kSecret;
   const Outcome o = f.run({"inspect", refused});

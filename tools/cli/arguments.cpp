@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
 #include "formats/error.h"
-#include "lib/base/findings/given_urls.h"
 #include "lib/base/findings/problems.h"
-#include "tools/cli/suggest.h"
+#include "lib/base/findings/suggest.h"
 
 namespace twofour {
 namespace {
@@ -54,13 +54,6 @@ ArgumentEntry entry_of(const std::string& names, const std::string& description)
   return entry;
 }
 
-template <class T>
-std::string range_problem(const std::string& text, T least, T most, const std::string& expected) {
-  T value{};
-  if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return "";
-  return fmt::format("expected {}, found '{}'", expected, text);
-}
-
 /// The text for an error of the parser. It is a plainer text of twofour's if there is one, otherwise the
 /// parser's message. In these messages, ": " ends the argument's name.
 std::string plain_message(const CLI::ParseError& error) {
@@ -78,6 +71,13 @@ std::string plain_message(const CLI::ParseError& error) {
   return message;
 }
 
+std::vector<ArgumentEntry> help_entries() {
+  std::vector<ArgumentEntry> entries{entry_of("-h,--help", "Show examples and the usual options"),
+                                     entry_of("--help-all", "Show all options")};
+  for (ArgumentEntry& entry : entries) entry.common = true;
+  return entries;
+}
+
 }  // namespace
 
 struct Arguments::State {
@@ -92,99 +92,13 @@ struct Arguments::State {
   std::string group;  ///< the group of arguments that are being added
 };
 
-Argument::Argument(CLI::Option* option, ArgumentEntry entry) : option_(option), entry_(std::move(entry)) {}
-
-std::string Argument::name() const { return option_->get_name(); }
-
-bool Argument::is_given() const { return option_->count() > 0; }
-
-Argument& Argument::required(bool is_required) {
-  option_->required(is_required);
-  entry_.required = is_required;
-  return *this;
-}
-
-namespace {
-
-/// True if `text` is `word`, or has a number of up to three digits in place of N if `word` ends with ":N".
-bool is_word(const std::string& word, const std::string& text) {
-  if (!word.ends_with(":N")) return text == word;
-  const size_t at = word.size() - 1;
-  return text.size() > at && text.size() <= at + 3 && text.starts_with(word.substr(0, at)) &&
-         std::all_of(text.begin() + static_cast<std::ptrdiff_t>(at), text.end(),
-                     [](char c) { return c >= '0' && c <= '9'; });
-}
-
-}  // namespace
-
-Argument& Argument::one_of(std::vector<std::string> words, const std::vector<std::string>& unlisted) {
-  entry_.choices = words;
-  entry_.path = false;
-  return check([words, unlisted](const std::string& text) -> std::string {
-    for (const auto& list : {words, unlisted}) {
-      if (std::any_of(list.begin(), list.end(), [&](const std::string& w) { return is_word(w, text); }))
-        return "";
-    }
-    return fmt::format("expected {}, found '{}'{}", fmt::join(words, ", "), text, did_you_mean(text, words));
-  });
-}
-
-Argument& Argument::range(int least, int most) {
-  entry_.range = fmt::format("{} to {}", least, most);
-  return check([least, most, expected = "a whole number from " + entry_.range](const std::string& text) {
-    return range_problem(text, least, most, expected);
-  });
-}
-
-Argument& Argument::range(double least, double most) {
-  entry_.range = fmt::format("{} to {}", least, most);
-  return check([least, most, expected = "a number from " + entry_.range](const std::string& text) {
-    return range_problem(text, least, most, expected);
-  });
-}
-
-Argument& Argument::check(std::function<std::string(const std::string&)> problem) {
-  option_->check(std::move(problem));
-  return *this;
-}
-
-Argument& Argument::excludes(const std::string& name) {
-  excluded_.push_back(name);
-  return *this;
-}
-
-Argument& Argument::value_name(const std::string& name) {
-  entry_.value = name;
-  entry_.path = name == "FILE" || name == "DIRECTORY" || name == "PATH";
-  return *this;
-}
-
-Argument& Argument::default_text(const std::string& text) {
-  entry_.default_text = text;
-  return *this;
-}
-
-Argument& Argument::separated_by(char separator) {
-  option_->delimiter(separator);
-  return *this;
-}
-
-Argument& Argument::as_given() {
-  option_->transform(word_as_given);
-  return *this;
-}
-
-Argument& Argument::common() {
-  entry_.common = true;
-  return *this;
-}
-
 Arguments::Arguments(const std::string& program, const std::string& summary)
     : state_(std::make_unique<State>()) {
   state_->owned = std::make_unique<CLI::App>(summary, program);
   state_->app = state_->owned.get();
   state_->app->require_subcommand(1);
-  state_->entry = {program, summary, "", {}, {entry_of("-h,--help", "Show this help")}, {}};
+  state_->entry = {program, summary, "", {}, help_entries(), {}};
+  state_->app->set_help_all_flag("--help-all");
   state_->app->set_version_flag("-V,--version", std::string());
   state_->entry.options.push_back(
       entry_of("-V,--version", "Show the version, the compiler, the processor, CUDA and libraries"));
@@ -194,7 +108,7 @@ Arguments::Arguments(Arguments& parent, const std::string& name, const std::stri
     : state_(std::make_unique<State>()) {
   state_->app = parent.state_->app->add_subcommand(name, summary);
   state_->parent = &parent;
-  state_->entry = {name, summary, "", {}, {entry_of("-h,--help", "Show this help")}, {}};
+  state_->entry = {name, summary, "", {}, help_entries(), {}};
 }
 
 Arguments::~Arguments() = default;
@@ -289,6 +203,13 @@ void Arguments::footer(const std::string& text) {
   footer += (footer.empty() ? "" : "\n\n") + text;
 }
 
+void Arguments::describe(std::string group, std::vector<std::string> examples,
+                         std::vector<std::string> usual) {
+  state_->entry.group = std::move(group);
+  state_->entry.examples = std::move(examples);
+  state_->entry.usual = std::move(usual);
+}
+
 const Arguments* Arguments::chosen() const {
   for (const auto& command : state_->commands) {
     if (command->state_->app->parsed()) return command.get();
@@ -369,23 +290,64 @@ void Arguments::check_empty_values() const {
   }
 }
 
-Arguments::Request Arguments::parse(const std::vector<std::string>& words) {
-  const bool is_named = words.size() > 1 && !words[1].starts_with('-');
+/// The position of the command's name in a command line. It is the first word that is neither an option nor
+/// the value of one. words.size() if there is none, or if an option before it asks for the version.
+size_t Arguments::find_command(const std::vector<std::string>& words) const {
+  size_t at = 1;
+  if (at < words.size() && !words[at].starts_with('-')) return at;
+  std::set<std::string> with_value;
+  for (const CommandEntry& command : entry().commands) {
+    for (const ArgumentEntry& option : command.options) {
+      if (!option.value.empty()) with_value.insert(option.names.begin(), option.names.end());
+    }
+  }
+  while (at < words.size() && words[at].starts_with('-')) {
+    if (words[at] == "-V" || words[at] == "--version") return words.size();
+    at += with_value.contains(words[at]) ? 2 : 1;
+  }
+  return std::min(at, words.size());
+}
+
+/// True if all words are options of commands or their values, and none is an option of the program.
+bool Arguments::is_of_commands(const std::vector<std::string>& words) const {
+  std::set<std::string> known;
+  for (const CommandEntry& command : entry().commands) {
+    for (const ArgumentEntry& option : command.options)
+      known.insert(option.names.begin(), option.names.end());
+  }
+  for (const ArgumentEntry& option : state_->entry.options) {
+    for (const std::string& option_name : option.names) known.erase(option_name);
+  }
+  return std::all_of(words.begin() + 1, words.end(), [&](const std::string& word) {
+    return !word.starts_with('-') || known.contains(word.substr(0, word.find('=')));
+  });
+}
+
+Arguments::Request Arguments::parse(const std::vector<std::string>& given) {
+  std::vector<std::string> words = given;
+  const size_t at = find_command(words);
+  const bool is_named = at < words.size();
   if (is_named) {
     std::vector<std::string> names;
     for (const auto& command : state_->commands) names.push_back(command->name());
-    if (std::find(names.begin(), names.end(), words[1]) == names.end()) {
-      throw ErrorLines({fmt::format("unknown command '{}'{}", words[1], did_you_mean(words[1], names)),
+    if (std::find(names.begin(), names.end(), words[at]) == names.end()) {
+      throw ErrorLines({fmt::format("unknown command '{}'{}", words[at], did_you_mean(words[at], names)),
                         fmt::format("See {} --help.", name())});
     }
+    const auto place = words.begin() + static_cast<std::ptrdiff_t>(at);
+    std::rotate(words.begin() + 1, place, place + 1);
   }
   define(is_named ? words[1] : "");
+  if (!is_named && words.size() > 1 && is_of_commands(words))
+    throw ErrorLines({"expected a command, found none", fmt::format("See {} --help.", name())});
   try {
     std::vector<const char*> argv;
     for (const std::string& word : words) argv.push_back(word.c_str());
     state_->app->parse(static_cast<int>(argv.size()), argv.data());
   } catch (const CLI::CallForVersion&) {
     return Request::kVersion;
+  } catch (const CLI::CallForAllHelp&) {
+    return Request::kHelpAll;
   } catch (const CLI::Success&) {
     return Request::kHelp;
   } catch (const CLI::ParseError& error) {

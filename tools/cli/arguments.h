@@ -32,6 +32,9 @@ struct CommandEntry {
   std::string name, summary, footer;
   std::vector<ArgumentEntry> positionals, options;
   std::vector<CommandEntry> commands;
+  std::vector<std::string> examples = {};  ///< command lines, with the program's name
+  std::string group = {};                  ///< title of the commands that the help lists together
+  std::vector<std::string> usual = {};     ///< options of the short help, in its order; if empty, all
 };
 
 /// An argument that a command defines. Each function changes it and returns it.
@@ -52,6 +55,8 @@ class Argument {
   /// Sets the name of the value. Values named FILE, DIRECTORY and PATH are completed as files, directories
   /// and paths.
   Argument& value_name(const std::string& name);
+  /// Leaves out that the argument may be given again, since its description says how often.
+  Argument& tells_count();
   /// Sets the default to show, if it differs from the bound variable's value.
   Argument& default_text(const std::string& text);
   /// Also allows a list as one value with `separator` between its items.
@@ -59,6 +64,8 @@ class Argument {
   /// Marks a value that may mention URLs but is not an address. parse() gets it as the user typed it, without
   /// the changes of GivenUrls.
   Argument& as_given();
+  /// Makes parse() replace the index or config.json of a checkpoint by the checkpoint's directory.
+  Argument& as_checkpoint();
   /// Marks an argument that every command has.
   Argument& common();
 
@@ -77,7 +84,7 @@ class Argument {
 class Arguments {
  public:
   /// The request of a command line.
-  enum class Request { kRun, kHelp, kVersion };
+  enum class Request { kRun, kHelp, kHelpAll, kVersion };
 
   Arguments(const std::string& program, const std::string& summary);
   Arguments(const Arguments&) = delete;
@@ -108,9 +115,11 @@ class Arguments {
 
   /// Adds a text to the end of the help.
   void footer(const std::string& text);
+  /// Sets the group, the examples and the usual options of a command's help, see CommandEntry.
+  void describe(std::string group, std::vector<std::string> examples, std::vector<std::string> usual);
 
-  /// Parses a command line, which begins with the program's name. Throws Error on an invalid command line. It
-  /// has two lines, which are the error and the help to read.
+  /// Parses a command line, which begins with the program's name. Options may precede the command's name.
+  /// Throws Error on an invalid command line. It has two lines, which are the error and the help to read.
   Request parse(const std::vector<std::string>& words);
   /// The command that the command line names, after parse(). Null if it names no command.
   const Arguments* chosen() const;
@@ -125,6 +134,8 @@ class Arguments {
   Arguments(Arguments& parent, const std::string& name, const std::string& summary);
   Argument& add(CLI::Option* option, ArgumentEntry entry);
   void define(std::string_view only = "") const;
+  size_t find_command(const std::vector<std::string>& words) const;
+  bool is_of_commands(const std::vector<std::string>& words) const;
   ErrorLines usage_error(const std::string& message) const;
   std::string problem_together() const;
   void check_empty_values() const;

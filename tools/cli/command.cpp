@@ -1,7 +1,6 @@
 #include "tools/cli/command.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -15,19 +14,10 @@
 #include "lib/base/threads/parallel.h"
 #include "lib/base/threads/stopwatch.h"
 #include "tools/cli/arguments.h"
+#include "tools/console/progress_line.h"
 
 namespace twofour {
 namespace {
-
-std::string progress_line(const Progress& progress, double seconds) {
-  const uint64_t done = progress.done, total = progress.total;
-  const double share = total > 0 ? std::min(1.0, static_cast<double>(done) / static_cast<double>(total)) : 0;
-  std::string line =
-      fmt::format("{} {:3.0f} %  {} of {}  {:.2f} GB/s", progress.phase.load(), 100 * share,
-                  format_bytes(done), format_bytes(total), static_cast<double>(done) / 1e9 / seconds);
-  if (share > 0.02 && share < 1) line += fmt::format("  {:.0f} s left", seconds / share * (1 - share));
-  return line;
-}
 
 /// Shows progress from a separate thread until this object is destroyed.
 class ProgressPrinter {
@@ -46,10 +36,14 @@ class ProgressPrinter {
 
  private:
   void run() {
+    constexpr size_t kUsual = 100;
     const auto period = terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(10'000);
     std::unique_lock lock(mutex_);
     while (!wake_.wait_for(lock, period, [this] { return stop_; })) {
-      const std::string line = progress_line(progress_, watch_.seconds());
+      // A terminal moves a line that reaches its last column on to the next line.
+      const size_t columns = terminal_columns(stderr);
+      const std::string line =
+          progress_line(shown(progress_), watch_.seconds(), columns > 1 ? columns - 1 : kUsual);
       terminal_ ? print_stderr("\r\033[K{}", line) : print_stderr("{}\n", line);
       std::fflush(stderr);
       shown_ = true;
@@ -58,7 +52,7 @@ class ProgressPrinter {
 
   const Progress& progress_;
   const Stopwatch watch_;
-  const bool terminal_ = ::isatty(STDERR_FILENO) != 0;
+  const bool terminal_ = obeys_controls(stderr);
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stop_ = false, shown_ = false;

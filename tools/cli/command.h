@@ -35,7 +35,7 @@ struct Command {
   const char* name;
   const char* summary;
   std::function<int()> (*setup)(Arguments& args, const Common& common);
-  const char* example;        ///< a command line, without the program's name
+  const char* example;        ///< the first command line to try, without the program's name
   bool has_findings = false;  ///< exits with 1 on findings or differences
   CudaWork cuda = CudaWork::kNone;
 };

@@ -11,6 +11,8 @@
 #include "lib/recipe/artifact/manifest.h"
 #include "lib/recipe/artifact/open_unpacked.h"
 #include "lib/recipe/selection/input_scales.h"
+#include "lib/source/checkpoint/index_file.h"
+#include "lib/write/encode/quantized_group.h"
 #include "lib/write/output/destination.h"
 #include "lib/write/transform/open_to_convert.h"
 #include "tools/cli/arguments.h"
@@ -62,7 +64,7 @@ Json result_to_json(const Plan& plan, const ConvertResult& r, Device device) {
 void add_source_and_selection(Arguments& args, ConversionOptions& o, bool takes_urls) {
   const std::string source = "Hugging Face checkpoint directory";
   const ArgumentGroup group(args, "Choosing modules");
-  args.option("SRC", o.source, takes_urls ? or_url(source) : source).required();
+  args.option("SRC", o.source, takes_urls ? or_url(source) : source).required().as_checkpoint();
   args.option("DST", o.destination, "Directory to write; absent or empty").required();
   args.option("--include", o.include, "Convert only these modules: name, glob or re:regex")
       .value_name("PATTERN");
@@ -89,6 +91,29 @@ void add_links_option(Arguments& args, bool& follow_links) {
       "--follow-links", follow_links,
       "Copy files that links lead to outside of the checkpoint, too. Without it such links are refused: a "
       "checkpoint from elsewhere could link to a secret of yours, and what is written is published");
+}
+
+void add_config_option(Arguments& args, bool& without_config) {
+  const ArgumentGroup group(args, "Writing");
+  args.flag("--without-config", without_config,
+            "Take weights without config.json, too, which no engine loads");
+}
+
+void check_config(const Checkpoint& source, const ConversionOptions& o) {
+  if (o.without_config || !source.config().is_null()) return;
+  throw Error(fmt::format(
+      "{}: expected config.json beside the weights, without which no engine loads what is written, found {}; "
+      "--without-config goes on without it",
+      o.source, source.is_directory() ? "none" : "a single file; take its directory"));
+}
+
+void take_whole_directory(ConversionOptions& o, const Common& common) {
+  const auto directory = directory_of_lone_shard(o.source);
+  if (!directory) return;
+  if (!common.json && !common.quiet)
+    print_stderr("{}: the only weight file there: taken with config.json and all other files beside it\n",
+                 o.source);
+  o.source = directory->string();
 }
 
 Links parse_links(bool follow_links) { return follow_links ? Links::kFollowed : Links::kInside; }
@@ -219,13 +244,36 @@ Destination claim_destination(const ConversionOptions& o) {
   return {o.destination, o.source, existing};
 }
 
+namespace {
+
+/// Says what quantize does with a source that is quantized in part: it quantizes the rest.
+void note_the_rest(const Checkpoint& source, const Plan& plan, const Common& common) {
+  if (common.command != "quantize" || source.nvfp4_modules().empty()) return;
+  size_t count = 0;
+  std::string first;
+  for (const auto* group : plan.transformations.of<QuantizedGroup>()) {
+    for (const EncodedMatrix& m : group->matrices()) {
+      if (count++ == 0) first = m.name;
+    }
+  }
+  if (count == 0) return;
+  print_findings(common, {{Severity::kWarning, "quantizes-the-rest", source.path().string(),
+                           fmt::format("{} in NVFP4 already, which stay; {} in other formats, the first {}, "
+                                       "become NVFP4 too; --exclude leaves them as they are",
+                                       counted(source.nvfp4_modules().size(), "module"),
+                                       counted(count, "matrix", "matrices"), first)}});
+}
+
+}  // namespace
+
 int run_conversion(const ConversionOptions& given, const RecipeOptions& recipe_options,
                    const Common& common) {
   ConversionOptions o = given;
+  take_whole_directory(o, common);
   const bool is_read = is_remote_address(given.source) && !given.dry_run;
   const auto cache = is_read ? std::optional(cache_of(given.remote)) : std::nullopt;
   if (cache) check_apart_from_cache(given.destination, cache->folder);
-  RemoteSource remote(given.source, cache);
+  RemoteSource remote(o.source, cache);
   o.opened = &remote;
   o.source = remote.path().string();
   const Device device = choose_solver_device(common, !recipe_options.statistics.empty());
@@ -248,9 +296,11 @@ int run_conversion(const ConversionOptions& given, const RecipeOptions& recipe_o
     choice = take_budget(o, recipe_options, device, common, recipe);
   }
   const Checkpoint source = open_to_convert(o.source, recipe, parse_io(o.io), limits_for(compute), compute);
+  check_config(source, o);
   if (states) states->check_unchanged();
   const auto kept = keep_global_scales(recipe);
   Plan plan = make_plan(source, recipe, limits_for(compute));
+  note_the_rest(source, plan, common);
   if (choice) {
     std::ranges::move(choice->warnings(), std::back_inserter(plan.findings));
     if (o.dry_run) return show_budget(source, plan, *choice, device, common);
@@ -264,6 +314,7 @@ std::function<int()> add_conversion(Arguments& args, const Common& common, const
   auto o = std::make_shared<std::pair<ConversionOptions, RecipeOptions>>();
   o->second.layout = to;
   add_conversion_options(args, o->first);
+  add_config_option(args, o->first.without_config);
   add_recipe_options(args, o->second, command);
   add_statistics_options(args, o->second, command);
   add_mask_option(args, o->second, command);
@@ -299,7 +350,7 @@ int write_checkpoint(const Destination& destination, const ConversionOptions& o,
                      const Plan& plan, const ReferenceCheckpoint* kept, const Common& common) {
   const Device device = choose_solver_device(common, plan.solves);
   if (o.dry_run) {
-    print_planned(source, plan, device, common);
+    print_planned(o.destination, source, plan, device, common);
     return kDone;
   }
   ConvertOptions options = convert_options(o, device, common);

@@ -21,7 +21,7 @@ struct ConversionOptions {
   std::vector<std::string> include, exclude, also;
   std::string io = "buffered";
   bool dry_run = false, no_verify = false, check = false, force = false, resume = false;
-  bool follow_links = false;
+  bool follow_links = false, without_config = false;
   RemoteOptions remote{};
   RemoteSource* opened = nullptr;      ///< set if SRC may be a URL; `source` is then its local path
   const FileStates* inputs = nullptr;  ///< files that are already open, see ConvertOptions
@@ -36,6 +36,14 @@ void add_writing_options(Arguments& args, ConversionOptions& options, bool with_
 /// Adds --follow-links, an option of every command that copies files of a checkpoint.
 void add_links_option(Arguments& args, bool& follow_links);
 Links parse_links(bool follow_links);
+
+/// Adds --without-config, an option of every command that makes a checkpoint from another one.
+void add_config_option(Arguments& args, bool& without_config);
+/// Throws Error if a source has no config.json, unless --without-config allows it.
+void check_config(const Checkpoint& source, const ConversionOptions& options);
+
+/// Replaces SRC by its directory if it is the only weight file beside a config.json, and says so on stderr.
+void take_whole_directory(ConversionOptions& options, const Common& common);
 
 /// Adds --io, the way of reading and writing large files.
 void add_io_option(Arguments& args, std::string& io);

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "lib/base/findings/problems.h"
+#include "lib/base/findings/suggest.h"
 #include "lib/lint/rules/explain.h"
 #include "lib/lint/rules/levels.h"
-#include "tools/cli/suggest.h"
 
 namespace twofour {
 namespace {

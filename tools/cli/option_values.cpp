@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <optional>
@@ -79,6 +80,9 @@ TaskNumber from_option(const std::string& text, size_t tasks) {
   if (!index || !count || *count == 0) {
     throw Error(fmt::format("--task: expected i/n, the first of four being 0/4, found '{}'", text));
   }
+  constexpr size_t kMostTasks = 1'000'000;
+  if (*count > kMostTasks)
+    throw Error(fmt::format("--task: expected at most {} tasks, found {}", kMostTasks, *count));
   if (tasks != 0 && tasks != *count) {
     throw Error(fmt::format("--task: expected {} tasks (--tasks), found {}", tasks, *count));
   }
@@ -163,6 +167,17 @@ std::vector<std::vector<int32_t>> read_texts(const TokenOptions& o, const std::s
   std::vector<std::vector<int32_t>> texts;
   for (int64_t i = 0; i < rows.count; ++i) texts.emplace_back(rows.window(i).begin(), rows.window(i).end());
   return texts;
+}
+
+Argument& add_context_option(Arguments& args, std::optional<int64_t>& context, const std::string& help) {
+  return args.option("--context", context, help)
+      .range(2, 1 << 24)
+      .default_text("1024, or the model's positions if fewer");
+}
+
+int64_t context_or_default(std::optional<int64_t> context, int64_t positions) {
+  constexpr int64_t kUsual = 1024;
+  return context.value_or(std::clamp<int64_t>(positions, 2, kUsual));
 }
 
 Argument& add_zero_points_option(Arguments& args, std::string& word, const std::string& of) {

@@ -3,9 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <map>
 #include <optional>
+#include <tuple>
 
 #include "formats/layouts/layouts.h"
+#include "lib/base/names/name_tree.h"
+#include "lib/base/names/natural.h"
 #include "lib/report/report.h"
 
 namespace twofour {
@@ -66,31 +71,58 @@ Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs, Device d
 
 namespace {
 
-void print_plan(const Checkpoint& source, const Plan& plan, int jobs) {
+/// Tensors with the same decision, type and shape whose names differ in numbers only.
+struct PlannedGroup {
+  std::string decision, name, what;
+  size_t count = 0;
+  uint64_t bytes = 0;
+  bool is_copy = false;
+};
+
+/// The tensors of a plan in groups: those that change, then copies, each in natural order.
+std::vector<PlannedGroup> grouped(const Plan& plan) {
+  std::map<std::tuple<bool, std::string, std::string>, std::vector<const OutputTensor*>> alike;
+  for (const OutputTensor& t : plan.tensors) {
+    const bool is_copy = writer_of(plan, t).decision(t.part) == "copy";
+    alike[{is_copy, decision_text(plan, t), describe(t.info)}].push_back(&t);
+  }
+  std::vector<PlannedGroup> groups;
+  for (const auto& [key, tensors] : alike) {
+    const auto& [is_copy, decision, what] = key;
+    std::vector<std::string> names;
+    for (const OutputTensor* t : tensors) names.push_back(t->info.name);
+    for (const auto& [name, places] : fold_names(names)) {
+      groups.push_back(
+          {decision, name, what, places.size(), places.size() * tensors[0]->info.bytes(), is_copy});
+    }
+  }
+  std::stable_sort(groups.begin(), groups.end(), [](const PlannedGroup& a, const PlannedGroup& b) {
+    return a.is_copy != b.is_copy ? b.is_copy : natural_less(a.name, b.name);
+  });
+  return groups;
+}
+
+/// The free bytes of the file system that a new directory would be on. nullopt if the system does not say.
+std::optional<uint64_t> free_bytes(std::filesystem::path destination) {
+  std::error_code error;
+  destination = std::filesystem::absolute(destination, error).lexically_normal();
+  while (!destination.empty() && !std::filesystem::exists(destination, error)) {
+    if (destination == destination.parent_path()) return std::nullopt;
+    destination = destination.parent_path();
+  }
+  const std::filesystem::space_info space = std::filesystem::space(destination, error);
+  if (error) return std::nullopt;
+  return space.available;
+}
+
+/// The answer of --dry-run: the bytes, the memory, and the space for them.
+void print_answer(const std::string& destination, const Plan& plan, uint64_t written, int jobs) {
   size_t copied = 0;
   uint64_t copied_bytes = 0;
   for (const OutputTensor& t : plan.tensors) {
-    const std::string decision = writer_of(plan, t).decision(t.part);
-    const bool copy = decision == "copy";
+    const bool copy = writer_of(plan, t).decision(t.part) == "copy";
     copied += copy;
     copied_bytes += copy ? t.info.bytes() : 0;
-    if (!copy)
-      print_stdout("{} {}  {}  {}\n", decision_text(plan, t), t.info.name, describe(t.info),
-                   format_bytes(t.info.bytes()));
-  }
-  for (const OutputTensor& t : plan.tensors) {
-    const Transformation& writer = writer_of(plan, t);
-    if (writer.decision(t.part) == "copy")
-      print_stdout("{} {}\n", decision_text(plan, t), writer.origin(source, t.part));
-  }
-  uint64_t written = 0;
-  for (const OutputFile& f : plan.files) {
-    print_stdout("{:<10} {}  {} bytes\n", "file", f.name, f.size());
-    written += f.size();
-  }
-  for (const PlannedFile& f : planned_files(source, plan)) {
-    print_stdout("{:<10} {}  {}{} bytes\n", "other", f.name, f.exact ? "" : "about ", f.bytes);
-    written += f.bytes;
   }
   print_stdout(
       "would read {} and write {}, the weights in {} ({} copied, {}); peak memory at most {} "
@@ -98,16 +130,43 @@ void print_plan(const Checkpoint& source, const Plan& plan, int jobs) {
       format_bytes(plan.read_bytes), format_bytes(written), counted(plan.files.size(), "file"),
       counted(copied, "tensor"), format_bytes(copied_bytes), format_bytes(plan.peak_memory(jobs)),
       counted(static_cast<uint64_t>(plan.workers(jobs)), "worker"));
+  const auto space = free_bytes(destination);
+  if (!space) return;
+  print_stdout("{}: {} free{}\n", destination, format_bytes(*space),
+               *space < written ? fmt::format(", which is {} too little", format_bytes(written - *space))
+                                : ", which is enough");
+}
+
+void print_plan(const std::string& destination, const Checkpoint& source, const Plan& plan,
+                const Common& common) {
+  const std::vector<PlannedFile> others = planned_files(source, plan);
+  uint64_t written = 0;
+  for (const OutputFile& f : plan.files) written += f.size();
+  for (const PlannedFile& f : others) written += f.bytes;
+  print_answer(destination, plan, written, common.jobs);
+  for (const PlannedGroup& g : grouped(plan)) {
+    print_stdout("{} {}  {}{}  {}\n", g.decision, g.name, g.count > 1 ? fmt::format("{} x ", g.count) : "",
+                 g.what, format_bytes(g.bytes));
+  }
+  constexpr size_t kFew = 8;
+  const size_t shown = common.verbose || plan.files.size() <= kFew ? plan.files.size() : kFew - 1;
+  for (size_t i = 0; i < shown; ++i)
+    print_stdout("{:<10} {}  {} bytes\n", "file", plan.files[i].name, plan.files[i].size());
+  if (shown < plan.files.size())
+    print_stdout("{:<10} and {} more, to {}\n", "file", plan.files.size() - shown, plan.files.back().name);
+  for (const PlannedFile& f : others)
+    print_stdout("{:<10} {}  {}{} bytes\n", "other", f.name, f.exact ? "" : "about ", f.bytes);
 }
 
 }  // namespace
 
-void print_planned(const Checkpoint& source, const Plan& plan, Device device, const Common& common) {
+void print_planned(const std::string& destination, const Checkpoint& source, const Plan& plan, Device device,
+                   const Common& common) {
   print_findings(common, plan.findings);
   if (common.json) {
     print_json(plan_to_json(source, plan, common.jobs, device));
   } else {
-    print_plan(source, plan, common.jobs);
+    print_plan(destination, source, plan, common);
   }
 }
 
@@ -151,13 +210,13 @@ Report budget_report(const BudgetChoice& choice, const std::string& command, con
   report.facts = {{"units", static_cast<double>(choice.units.size())},
                   {"pruned", static_cast<double>(choice.pruned)},
                   {"share of bytes", 0, false, fmt::format("{:.1f} %", 100 * choice.share(choice.pruned))},
-                  {"expected loss", 0, false, fmt::format("{:.6g}", choice.cost(choice.pruned))},
-                  {"expected loss, dense", 0, false, fmt::format("{:.6g}", choice.dense_loss())}};
+                  {"expected loss", 0, false, fmt::format("{:.4g}", choice.cost(choice.pruned))},
+                  {"expected loss, dense", 0, false, fmt::format("{:.4g}", choice.dense_loss())}};
   report.metrics = {
       {"cost_per_byte", "expected loss of pruning a byte", ReportUnit::kNumber, ReportCell::kLargest, true},
       {"cost", "expected loss of pruning", ReportUnit::kNumber, ReportCell::kSum, true},
       {"dense", "expected loss of quantizing", ReportUnit::kNumber, ReportCell::kSum, true},
-      {"pruned", "pruned", ReportUnit::kCount, ReportCell::kSum, false}};
+      {"pruned", "pruned", ReportUnit::kFlag, ReportCell::kSum, false}};
   ReportTable curve{"the curve: share of bytes and expected loss, cheapest a byte first",
                     {"share", "loss", "unit", ""},
                     {}};
@@ -165,7 +224,7 @@ Report budget_report(const BudgetChoice& choice, const std::string& command, con
     report.rows.push_back(
         {p.unit.name,
          {p.unit.cost_per_byte(), p.unit.cost(), p.unit.dense, static_cast<double>(p.is_pruned)}});
-    curve.rows.push_back({fmt::format("{:.1f} %", 100 * p.share), fmt::format("{:.6g}", p.loss), p.unit.name,
+    curve.rows.push_back({fmt::format("{:.1f} %", 100 * p.share), fmt::format("{:.4g}", p.loss), p.unit.name,
                           p.is_pruned ? "pruned" : "kept"});
   }
   report.tables.push_back(std::move(curve));
@@ -207,13 +266,13 @@ int show_budget(const Checkpoint& source, const Plan& plan, const BudgetChoice& 
     print_json(json);
     return kDone;
   }
+  print_stdout("{}\n", budget_summary(choice));
   print_stdout("{:>7} {:>12}  unit, cheapest a byte first; share of bytes and expected loss up to it\n",
                "share", "loss");
   for (const CurvePoint& p : curve_of(choice)) {
     print_stdout("{:>6.1f}% {:>12.6g}  {} {}\n", 100 * p.share, p.loss, p.is_pruned ? "prune" : "keep ",
                  printable_line(p.unit.name));
   }
-  print_stdout("{}\n", budget_summary(choice));
   return kDone;
 }
 

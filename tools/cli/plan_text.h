@@ -6,8 +6,9 @@ namespace twofour {
 
 /// The JSON document that describes a plan, for --dry-run.
 Json plan_to_json(const Checkpoint& source, const Plan& plan, int jobs, Device device);
-/// Prints the output of --dry-run.
-void print_planned(const Checkpoint& source, const Plan& plan, Device device, const Common& common);
+/// Prints the output of --dry-run. It begins with the answer: sizes, memory, and the free space for them.
+void print_planned(const std::string& destination, const Checkpoint& source, const Plan& plan, Device device,
+                   const Common& common);
 
 /// Throws Error if the options do not give a valid budget.
 void check_budget(const RecipeOptions& options);

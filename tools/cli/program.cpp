@@ -33,10 +33,23 @@
 namespace twofour {
 namespace {
 
-/// The footer of a command, with an example and its exit codes.
-std::string footer(const Program& program, const Command& command) {
-  return fmt::format("Example:\n  {} {}\n\nExit codes: 0 done, {}2 trouble, 130 interrupted.", program.name,
-                     command.example, command.has_findings ? "1 findings or differences, " : "");
+/// Gives a command's help its exit codes, examples, group and usual options.
+void describe(const Program& program, const Command& command, Arguments& args) {
+  args.footer(fmt::format("Exit codes: 0 done, {}2 trouble, 130 interrupted.",
+                          command.has_findings ? "1 findings or differences, " : ""));
+  const auto row = std::find_if(program.help.begin(), program.help.end(),
+                                [&](const CommandHelp& h) { return args.name() == h.command; });
+  std::vector<std::string> examples{command.example}, usual;
+  if (row != program.help.end()) {
+    for (const std::string& line : divided(row->examples, "\n")) {
+      if (!line.empty()) examples.push_back(line);
+    }
+    for (const std::string& option : divided(row->usual, " ")) {
+      if (!option.empty()) usual.push_back(option);
+    }
+  }
+  for (std::string& example : examples) example = fmt::format("{} {}", program.name, example);
+  args.describe(row != program.help.end() ? row->group : "", std::move(examples), std::move(usual));
 }
 
 void add_common(Arguments& args, Common& common, CudaWork cuda) {
@@ -92,6 +105,7 @@ struct Outcome {
   int code = kDone;
   std::vector<std::string> lines = {};
   ErrorKind kind = ErrorKind::kOther;
+  std::string help = {};  ///< the help to show in place of the lines after the first
 };
 
 Outcome failed(int code, std::vector<std::string> lines, ErrorKind kind = ErrorKind::kOther) {
@@ -115,9 +129,11 @@ std::optional<Arguments::Request> parse(Arguments& root, const std::vector<std::
 void report_error(const Program& program, const Common& common, const Outcome& outcome) {
   std::vector<std::string> lines = outcome.lines;
   if (common.json) print_json({{"error", fmt::format("{}", fmt::join(lines, "\n"))}});
+  if (!outcome.help.empty()) lines.resize(1);
   for (std::string& line : lines) line = printable_line(line);
   print_coloured(stderr, Severity::kError, fmt::format("{}:", program.name));
   print_stderr(" {}\n", Lines{fmt::format("{}", fmt::join(lines, "\n"))});
+  if (!outcome.help.empty()) print_stderr("\n{}", Lines{outcome.help});
 }
 
 /// Opens standard input, output and error if they are closed. Otherwise, a file of a checkpoint could get
@@ -154,24 +170,30 @@ Outcome run(std::vector<std::string> words, const Program& program, Common& comm
   common.json = std::find(words.begin(), words.end(), "--json") != words.end();
   Arguments root(program.name, program.summary);
   root.footer(program.footer);
+  root.describe("", program.examples, {});
   std::map<const Arguments*, std::pair<const Command*, std::function<int()>>> commands;
   for (const Command& c : program.commands) {
     root.command(c.name, c.summary, [&](Arguments& args) {
       commands[&args] = {&c, c.setup(args, common)};
       add_common(args, common, c.cuda);
-      args.footer(footer(program, c));
+      describe(program, c, args);
     });
   }
   try {
     Outcome problem;
     const auto request = parse(root, words, problem);
-    if (!request) return problem;
+    if (!request) {
+      if (words.size() == 1) problem.help = help_text(root.entry(), "", false, help_width(stderr));
+      return problem;
+    }
     switch (*request) {
       case Arguments::Request::kVersion:
         write_stdout(version_text(program) + "\n");  // this asks the driver, which takes a while
         return {};
       case Arguments::Request::kHelp:
-        write_stdout(help_text(root.entry(), root.chosen() != nullptr ? root.chosen()->name() : ""));
+      case Arguments::Request::kHelpAll:
+        write_stdout(help_text(root.entry(), root.chosen() != nullptr ? root.chosen()->name() : "",
+                               request == Arguments::Request::kHelpAll, help_width(stdout)));
         return {};
       case Arguments::Request::kRun:
         break;

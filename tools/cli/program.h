@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdio>
 #include <functional>
 #include <span>
 #include <string>
@@ -12,12 +13,22 @@
 
 namespace twofour {
 
+/// What the short help of a command shows. Rows of one group follow each other, in the order of use.
+struct CommandHelp {
+  const char* command;
+  const char* group;          ///< title above the command in the program's help
+  const char* usual = "";     ///< options of the short help, in its order, divided by blanks; empty for all
+  const char* examples = "";  ///< more command lines, one a line, without the program's name
+};
+
 /// A program with commands.
 struct Program {
   const char* name;
   const char* summary;
   std::span<const Command> commands;
-  std::string footer;  ///< the end of its help
+  std::string footer;                      ///< the end of its help
+  std::span<const CommandHelp> help = {};  ///< commands without a row are one group
+  std::vector<std::string> examples = {};  ///< command lines to begin with
 };
 
 /// Does the work of main(). Parses the command line, runs the command, reports errors on stderr (with --json,
@@ -42,8 +53,17 @@ using CallWatch = std::function<bool(const ShownProgress&)>;
 /// wait. Throws Error if no thread can be started.
 CallResult call_program(const Program& program, std::vector<std::string> words, const CallWatch& watch);
 
-/// The text of --help, for a command or (without a name) for the program. Throws Error on an unknown command.
-std::string help_text(const CommandEntry& root, const std::string& command);
+/// The text of --help, for a command or (without a name) for the program. With `all`, a command's text has
+/// all options with all words, as --help-all. Lines have at most `width` characters where words allow it.
+/// Throws Error on an unknown command.
+std::string help_text(const CommandEntry& root, const std::string& command, bool all, size_t width);
+/// The width of help texts, at most 100 characters. A terminal at `stream` may be narrower.
+size_t help_width(std::FILE* stream);
+
+/// `text`, divided at each `by`.
+std::vector<std::string> divided(const std::string& text, const std::string& by);
+/// The choices of an argument in braces, or the name of its value. Empty for a flag.
+std::string value_text(const ArgumentEntry& entry);
 
 /// The help of the program and all its commands in Markdown. It is the text of tools/README.md.
 std::string markdown_text(const CommandEntry& root);

@@ -8,6 +8,7 @@
 
 #include "formats/error.h"
 #include "formats/layouts/layouts.h"
+#include "lib/base/findings/suggest.h"
 #include "lib/base/io/file.h"
 #include "lib/recipe/artifact/layout_names.h"
 #include "lib/recipe/artifact/recipe_file.h"
@@ -15,7 +16,6 @@
 #include "lib/write/plan/method.h"
 #include "lib/write/view/layout_choice.h"
 #include "tools/cli/arguments.h"
-#include "tools/cli/suggest.h"
 
 namespace twofour {
 namespace {
@@ -152,7 +152,8 @@ void add_budget_options(Arguments& args, RecipeOptions& o, RuleCommand command) 
       .value_name("X")
       .default_text("any")
       .excludes("--budget");
-  add_html_option(args, o.html);
+  args.option("--html", o.html, "With --budget or --max-loss: write a page about the choice, for a browser")
+      .value_name("FILE");
 }
 
 void exclude_rule_settings(Arguments& args, const std::string& option) {

@@ -7,9 +7,11 @@ namespace {
 
 thread_local CapturedConsole* captured = nullptr;
 
-ShownProgress shown(const Progress& progress) { return {progress.phase, progress.done, progress.total}; }
-
 }  // namespace
+
+ShownProgress shown(const Progress& p) {
+  return {p.phase, p.done, p.total, p.layer, p.layers, p.part, p.tokens, p.all_tokens};
+}
 
 CapturedConsole::CapturedConsole() { captured = this; }
 CapturedConsole::~CapturedConsole() { captured = nullptr; }

@@ -8,11 +8,15 @@
 
 namespace twofour {
 
-/// The progress of a command, as the phase, as in Progress, and the numbers of bytes.
+/// The progress of a command: the values of a Progress at one time.
 struct ShownProgress {
   const char* phase = "starting";
   uint64_t done = 0, total = 0;
+  int64_t layer = 0, layers = 0;
+  const char* part = "";
+  uint64_t tokens = 0, all_tokens = 0;
 };
+ShownProgress shown(const Progress& progress);
 
 /// Captures the output of a command that is called as a function. It captures the standard output of the
 /// thread that made this object, and drops the thread's standard error.

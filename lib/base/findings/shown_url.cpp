@@ -64,6 +64,9 @@ bool is_url(std::string_view text, size_t colon) {
 
 std::string shown_url(std::string_view url) {
   const size_t mark = url.find(kMark);
+  // A question mark at the end belongs to the sentence around the URL.
+  if (url.ends_with('?') && url.find_first_of("?#") == url.size() - 1)
+    return shown_url(url.substr(0, url.size() - 1)) + "?";
   const std::string_view shown = url.substr(0, url.find_first_of("?#"));
   if (mark == url.npos || shown.size() < mark) {
     const size_t at = shown.rfind('@');  // "user:password@host"

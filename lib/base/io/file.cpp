@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdlib>
 #include <system_error>
@@ -16,6 +17,7 @@
 #include "formats/error.h"
 #include "lib/base/findings/error_kinds.h"
 #include "lib/base/findings/shown_url.h"
+#include "lib/base/findings/suggest.h"
 #include "lib/base/io/descriptor.h"
 #include "lib/base/io/links.h"
 #include "lib/base/io/remote_file.h"
@@ -46,6 +48,36 @@ void read_directly(const DirectFile& direct, const fs::path& path, uint64_t& off
 
 }  // namespace
 
+namespace {
+
+/// True if a text can be the name of an organization or a model on the Hub.
+bool is_hub_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name[0] != '-' &&
+         std::all_of(name.begin(), name.end(),
+                     [](unsigned char c) { return std::isalnum(c) || c == '.' || c == '_' || c == '-'; });
+}
+
+/// A question about a path at which nothing is: a name that is alike, or a model on the Hub.
+std::string meant_instead(const fs::path& path) {
+  std::error_code error;
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  constexpr size_t kMost = 10'000;
+  std::vector<std::string> names;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end && names.size() < kMost;
+       it.increment(error))
+    names.push_back(it->path().filename().string());
+  const std::string meant = did_you_mean(path.filename().string(), names);
+  if (!meant.empty()) return meant;
+  const std::string text = path.string();
+  const size_t slash = text.find('/');
+  if (slash == text.npos || !is_absent(folder) || !is_hub_name(text.substr(0, slash)) ||
+      !is_hub_name(text.substr(slash + 1)))
+    return "";
+  return fmt::format("; hf://{}?", text);
+}
+
+}  // namespace
+
 void throw_io_error(const fs::path& path, const char* doing, int error) {
   throw_error(error == ENOENT ? ErrorKind::kNotFound : ErrorKind::kOther, io_message(path, doing, error));
 }
@@ -65,7 +97,8 @@ fs::file_status status_of(const fs::path& path) {
   }
   if (const std::string link = dangling_link(path); !link.empty())
     throw NotFoundError(fmt::format("{}: expected a file or directory, found {}", path.string(), link));
-  if (!fs::exists(status)) throw NotFoundError(fmt::format("{}: no such file or directory", path.string()));
+  if (!fs::exists(status))
+    throw NotFoundError(fmt::format("{}: no such file or directory{}", path.string(), meant_instead(path)));
   return status;
 }
 

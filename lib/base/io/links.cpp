@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <string_view>
 #include <vector>
 
 #include "formats/error.h"
+#include "lib/base/findings/finding.h"
 #include "lib/base/findings/options.h"
 #include "lib/base/io/descriptor.h"
 
@@ -101,16 +104,92 @@ std::string dangling_link(const fs::path& path) {
                      fs::read_symlink(path, error).string());
 }
 
-std::string where_weights_are(const std::filesystem::path& directory) {
-  std::vector<std::string> revisions;
+namespace {
+
+/// Names in a directory for which `is_wanted` is true, sorted. Empty if the directory cannot be listed.
+template <class Wanted>
+std::vector<std::string> names_in(const fs::path& directory, Wanted is_wanted) {
+  std::vector<std::string> names;
   std::error_code error;
-  for (fs::directory_iterator it(directory / "snapshots", error), end; !error && it != end;
-       it.increment(error))
-    revisions.push_back(it->path().filename().string());
-  if (revisions.empty()) return "none";
-  std::sort(revisions.begin(), revisions.end());
-  return fmt::format("none; it is the root of a Hub's cache: use {}",
-                     (directory / "snapshots" / revisions.front()).string());
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    if (is_wanted(*it)) names.push_back(it->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// The revision that refs/main of a Hub's cache names. Empty if there is none.
+std::string main_revision(const fs::path& directory) {
+  constexpr uint64_t kLongest = 200;
+  const fs::path file = directory / "refs" / "main";
+  std::error_code error;
+  if (!fs::is_regular_file(file, error) || fs::file_size(file, error) > kLongest || error) return {};
+  std::string text = read_text(file);
+  text.erase(std::find_if(text.begin(), text.end(), [](unsigned char c) { return std::isspace(c); }),
+             text.end());
+  return text;
+}
+
+/// Says which snapshot to take, if the directory is the root of a model in a Hub's cache.
+std::string snapshots_in(const fs::path& directory) {
+  const auto all = names_in(directory / "snapshots", [](const fs::directory_entry&) { return true; });
+  if (all.empty()) return {};
+  const std::string main = main_revision(directory);
+  const bool has_main = std::find(all.begin(), all.end(), main) != all.end();
+  const std::string path = (directory / "snapshots" / (has_main ? main : all.front())).string();
+  const std::string others =
+      all.size() > 1 ? fmt::format(", of {} snapshots: {}", all.size(), fmt::join(all, ", ")) : "";
+  return fmt::format("none; it is the root of a Hub's cache: take {}{}", path, others);
+}
+
+/// Kinds of weight files that are not safetensors, and what to do about them.
+struct OtherWeights {
+  std::vector<std::string_view> suffixes;
+  const char *what, *todo;
+};
+
+/// Says which other weight files a directory has.
+std::string other_weights_in(const fs::path& directory) {
+  static const OtherWeights kKinds[] = {
+      {{".gguf"}, "GGUF", "take the checkpoint that it was made from"},
+      {{".bin", ".pt", ".pth", ".ckpt"}, "PyTorch", "convert it to safetensors"},
+      {{".onnx"}, "ONNX", "take the checkpoint that it was made from"},
+      {{".h5", ".msgpack", ".npz"}, "TensorFlow, Flax or NumPy", "convert it to safetensors"}};
+  for (const OtherWeights& kind : kKinds) {
+    const auto names = names_in(directory, [&](const fs::directory_entry& entry) {
+      const std::string name = entry.path().filename().string();
+      return name != "training_args.bin" && std::any_of(kind.suffixes.begin(), kind.suffixes.end(),
+                                                        [&](auto& s) { return name.ends_with(s); });
+    });
+    if (names.empty()) continue;
+    return fmt::format("{} of {} ({}{}): {}", counted(names.size(), "file"), kind.what, names.front(),
+                       names.size() > 1 ? ", ..." : "", kind.todo);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string where_weights_are(const std::filesystem::path& directory) {
+  if (const std::string snapshots = snapshots_in(directory); !snapshots.empty()) return snapshots;
+  const auto models = names_in(directory, [](const fs::directory_entry& entry) {
+    return entry.path().filename().string().starts_with("models--");
+  });
+  if (!models.empty()) {
+    const std::string first = snapshots_in(directory / models.front());
+    const size_t at = first.find(": take ");
+    return fmt::format("none; it is a Hub's cache of {}: {}", counted(models.size(), "model"),
+                       at == first.npos ? "take the snapshot of one" : first.substr(at + 2));
+  }
+  if (const std::string others = other_weights_in(directory); !others.empty()) return others;
+  const auto below = names_in(directory, [](const fs::directory_entry& entry) {
+    std::error_code error;
+    return entry.is_directory(error) && !names_in(entry.path(), [](const fs::directory_entry& file) {
+                                           return file.path().extension() == ".safetensors";
+                                         }).empty();
+  });
+  if (!below.empty()) return fmt::format("none; some are in {}", (directory / below.front()).string());
+  return "none";
 }
 
 }  // namespace twofour

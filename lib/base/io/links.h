@@ -44,8 +44,8 @@ InputFile open_below(const std::filesystem::path& folder, const std::filesystem:
 /// all other paths.
 std::string dangling_link(const std::filesystem::path& path);
 
-/// Describes the lack of weights in a directory: "none", or where they are if the directory is the root of a
-/// Hub's cache.
+/// Describes the lack of safetensors files in a directory: other weight files that it has, the snapshots of a
+/// Hub's cache, or a folder that has some; else "none".
 std::string where_weights_are(const std::filesystem::path& directory);
 
 /// True if `inner` is `outer` or below it. Both must be absolute and without links. Nothing is within an

@@ -138,13 +138,19 @@ bool may_be_pythons(std::string_view text) {
   const auto one_of = [&](size_t at, std::string_view set) {
     return at < text.size() && set.find(text[at]) != set.npos;
   };
+  bool is_pythons = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (c == '\\' && one_of(++i, "AZ123456789")) return true;  // anchors, references to groups
-    if (c == '(' && one_of(i + 1, "?")) return true;
+    // Python's extensions of groups; others, such as the recursion (?R), are no pattern of Python's either.
+    if (c == '(' && one_of(i + 1, "?")) {
+      if (!one_of(i + 2, "<") && !one_of(i + 2, ":P#=!(>aiLmsux-")) return false;
+      if (one_of(i + 2, "<") && !one_of(i + 3, "=!")) return false;
+      is_pythons = true;
+    }
     if (c == '{' && count_length(text.substr(i)) == 0) return true;  // a plain "{", {,4}, or large counts
   }
-  return false;
+  return is_pythons;
 }
 
 ConfigPattern::ConfigPattern(const std::string& text) {

@@ -42,6 +42,27 @@ std::vector<float> difference(const std::vector<float>& a, const std::vector<flo
 
 }  // namespace
 
+namespace {
+
+/// The linears of a stage, for people.
+const char* stage_word(LayerStage stage) {
+  switch (stage) {
+    case LayerStage::kAttentionInput:
+      return "q/k/v";
+    case LayerStage::kLatent:
+      return "latent";
+    case LayerStage::kAttentionOutput:
+      return "o";
+    case LayerStage::kFeedForwardInput:
+      return "gate/up";
+    case LayerStage::kDown:
+      return "down";
+  }
+  return "";
+}
+
+}  // namespace
+
 std::vector<Compression::Round> Compression::rounds(int64_t layer) const {
   std::set<LayerStage> stages;
   for (const InputGroup& g : groups_of(layer)) stages.insert(g.stage);
@@ -54,7 +75,12 @@ std::vector<Compression::Round> Compression::rounds(int64_t layer) const {
 void Compression::collect_layer(int64_t layer) {
   streams_->begin_layer(layer);
   solved_ = 0;
-  for (const Round& round : rounds(layer)) collect_round(layer, round);
+  const std::vector<Round> all = rounds(layer);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto count = static_cast<double>(all.size());
+    collect_round(layer, all[i], static_cast<double>(i) / count, static_cast<double>(i + 1) / count);
+  }
+  progress_->part = "";
   compressed_.restore_weights();
 }
 
@@ -63,6 +89,7 @@ void Compression::collect_head() {
   const LayerEntry& entry = entries_.back().front();
   std::vector<EntrySums> sums;
   sums.emplace_back(device_sums_.get());
+  progress_->part = "head";
   for (const TokenBatch& b : batches_) {
     check_interrupt();
     const auto see = [&](StreamOf model) {
@@ -84,7 +111,11 @@ void Compression::collect_head() {
   write_round(layers(), {&entry}, sums);
 }
 
-void Compression::collect_round(int64_t layer, const Round& round) {
+void Compression::collect_round(int64_t layer, const Round& round, double begin, double end) {
+  // Solving takes about as long as collecting.
+  const double collected = is_sequential() ? (begin + end) / 2 : end;
+  progress_->phase = "collecting";
+  progress_->part = is_sequential() ? stage_word(round.back()) : "";
   std::vector<const LayerEntry*> entries;
   for (const LayerEntry& e : entries_[static_cast<size_t>(layer)]) {
     if (std::find(round.begin(), round.end(), e.stage) != round.end()) entries.push_back(&e);
@@ -104,11 +135,16 @@ void Compression::collect_round(int64_t layer, const Round& round) {
         if (last_of(round, half)) see_half(layer, half, round, b, dense, compressed, entries, sums);
       }
       if (ends_half(round.back())) streams_->write(StreamOf::kDense, b.row, dense);
+      advance(begin, collected, b.row + b.rows);
     }
   }
   write_round(layer, entries, sums);
   sums.clear();
-  if (is_sequential()) solve_round(layer, round);
+  if (is_sequential()) {
+    progress_->phase = "choosing weights";
+    solve_round(layer, round);
+    advance(collected, end, static_cast<size_t>(tokens_));
+  }
   if (!ends_half(round.back())) return;
   if (is_sequential()) advance_compressed(layer, round);
   streams_->advance(StreamOf::kDense);

@@ -340,21 +340,34 @@ void Compression::keep_layer() {
   state_.write(work_);
 }
 
+/// Counts the part of a layer's work that begins at `begin` and ends at `end`, both from 0 to 1.
+void Compression::advance(double begin, double end, size_t tokens) {
+  const double share = tokens_ > 0 ? static_cast<double>(tokens) / static_cast<double>(tokens_) : 1;
+  progress_->tokens = tokens;
+  progress_->done = layer_begin_ + static_cast<uint64_t>((begin + (end - begin) * share) *
+                                                         static_cast<double>(layer_bytes_));
+}
+
 void Compression::collect(const fs::path& work, Progress& progress, int64_t end) {
+  progress_ = &progress;
   progress.phase = "checking what was collected";
   start(work);
   progress.phase = "collecting";
   uint64_t weights = 0;
   for (const TensorInfo& t : dense_.checkpoint().tensors()) weights += t.bytes();
-  const uint64_t of_layer = weights / static_cast<uint64_t>(steps());
-  progress.total = static_cast<uint64_t>(steps() - state_.layers) * of_layer;
+  layer_bytes_ = weights / static_cast<uint64_t>(steps());
+  progress.total = static_cast<uint64_t>(steps() - state_.layers) * layer_bytes_;
+  progress.layers = steps();
+  progress.all_tokens = static_cast<uint64_t>(tokens_);
   while (state_.layers < std::min(steps(), end)) {
+    layer_begin_ = progress.done;
+    progress.layer = state_.layers + 1;
     if (state_.layers < layers()) {
       collect_layer(state_.layers);
     } else {
       collect_head();
     }
-    progress.done += of_layer;
+    progress.done = layer_begin_ + layer_bytes_;
     keep_layer();
   }
   streams_.reset();

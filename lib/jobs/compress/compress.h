@@ -111,7 +111,9 @@ class Compression {
   void keep_layer();
   void collect_layer(int64_t layer);
   void collect_head();
-  void collect_round(int64_t layer, const Round& round);
+  /// Collects a round, whose share of the layer's work goes from `begin` to `end`, both from 0 to 1.
+  void collect_round(int64_t layer, const Round& round, double begin, double end);
+  void advance(double begin, double end, size_t tokens);
   /// Runs one half of a layer on a batch. Collects the inputs of both models, and the dense residual stream
   /// after the half.
   void see_half(int64_t layer, LayerHalf half, const Round& round, const TokenBatch& batch,
@@ -146,7 +148,10 @@ class Compression {
   WorkState state_;
   std::unique_ptr<WorkFile> file_;
   std::unique_ptr<Streams> streams_;
-  int solved_ = 0;  ///< number of solved rounds of the layer
+  Progress* progress_ = nullptr;  ///< set while collect() runs
+  uint64_t layer_bytes_ = 0,
+           layer_begin_ = 0;  ///< bytes that a layer counts as, and Progress::done before it
+  int solved_ = 0;            ///< number of solved rounds of the layer
 };
 
 }  // namespace twofour

@@ -109,6 +109,8 @@ OutputLoss& OutputLoss::operator+=(const OutputLoss& other) {
   heldout_loss += other.heldout_loss;
   heldout_energy += other.heldout_energy;
   expected_loss += other.expected_loss;
+  target_loss += other.target_loss;
+  rounded_loss += other.rounded_loss;
   return *this;
 }
 
@@ -132,6 +134,10 @@ Json to_json(const EncodedResult& r) {
   if (!r.output.method.empty())
     json["output"] = Json::array({r.output.method, r.output.loss, r.output.energy, r.output.heldout_loss,
                                   r.output.heldout_energy, r.output.expected_loss});
+  if (r.output.rounded_loss > 0) {
+    json["output"].push_back(r.output.target_loss);
+    json["output"].push_back(r.output.rounded_loss);
+  }
   if (r.tiles.count > 0) json["tiles"] = Json::array({r.tiles.count, r.tiles.inexact});
   if (r.lost > 0) json["lost"] = r.lost;
   if (r.kept.compared) json["kept"] = Json::array({r.kept.codes, r.kept.scales, r.kept.bytes, r.kept.first});
@@ -154,6 +160,10 @@ EncodedResult encoded_from_json(const Json& json) {
     const Json& output = json.at("output");
     r.output = {output.at(0).get<std::string>(), output.at(1).get<double>(), output.at(2).get<double>(),
                 output.at(3).get<double>(),      output.at(4).get<double>(), output.at(5).get<double>()};
+    if (output.size() > 6) {
+      r.output.target_loss = output.at(6).get<double>();
+      r.output.rounded_loss = output.at(7).get<double>();
+    }
   }
   if (json.contains("tiles")) {
     r.tiles = {whole_number<uint64_t>(json.at("tiles").at(0)),

@@ -79,10 +79,16 @@ struct OutputLoss {
   /// model's loss. It is the increase of the model's loss, up to a factor that is the same for all matrices.
   /// 0 if the file has no He.
   double expected_loss = 0;
+  /// The loss of the weights, and of weights that are rounded without statistics. Both are compared with the
+  /// target of the rows, which differs from them if it includes an error of earlier linears. 0 unless
+  /// Rule::measures_rounding.
+  double target_loss = 0, rounded_loss = 0;
   OutputLoss& operator+=(const OutputLoss& other);
   /// The loss divided by the energy. It is a ratio of squares, so its square root is the relative error of
   /// the output.
   double relative() const { return energy > 0 ? loss / energy : 0; }
+  double target_relative() const { return energy > 0 ? target_loss / energy : 0; }
+  double rounded_relative() const { return energy > 0 ? rounded_loss / energy : 0; }
   double heldout_relative() const { return heldout_energy > 0 ? heldout_loss / heldout_energy : 0; }
   bool operator==(const OutputLoss&) const = default;
 };

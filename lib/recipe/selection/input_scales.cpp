@@ -195,8 +195,9 @@ FixedGlobalScales read_amax_file(const std::string& path) {
     if (!t.name.ends_with(kSuffix) || t.name.size() == kSuffix.size())
       throw Error(fmt::format("{}: expected only tensors M.amax with the name M of a module, found another",
                               file.where(i)));
-    if (t.dtype != DType::kF32 || !t.shape.empty())
-      throw Error(fmt::format("{}: expected F32 [], found {}", file.where(i), describe(t.dtype, t.shape)));
+    if (t.dtype != DType::kF32 || t.bytes() != sizeof(float))
+      throw Error(
+          fmt::format("{}: expected F32 [] or [1], found {}", file.where(i), describe(t.dtype, t.shape)));
     uint8_t bytes[sizeof(float)];
     file.read(i, 0, bytes);
     float amax = 0;

@@ -7,9 +7,11 @@
 #include <set>
 
 #include "lib/base/findings/finding.h"
+#include "lib/base/findings/options.h"
 #include "lib/base/findings/problems.h"
 #include "lib/base/names/natural.h"
 #include "lib/recipe/selection/chooser.h"
+#include "lib/recipe/settings/rule.h"
 #include "lib/source/checkpoint/expert_stacks.h"
 #include "lib/source/checkpoint/linears.h"
 #include "lib/source/checkpoint/model_config.h"
@@ -291,8 +293,11 @@ std::vector<OutputMatrix> select_matrices(const Checkpoint& checkpoint, const Se
   const char* expected = "experts or an MLP as a whole (model.layers.0.mlp.experts)";
   if (modules.empty()) {
     Chooser(selection, model_layers(checkpoint.config())).refuse_unused(expected);
-    throw Error(fmt::format("{}: expected NVFP4 modules, or experts or MLPs to quantize, found {}",
-                            checkpoint.path().string(), other_formats_text(checkpoint)));
+    throw Error(fmt::format(
+        "{}: expected NVFP4 modules, or experts or MLPs to quantize, found {}; to prune floats: twofour "
+        "quantize {}",
+        checkpoint.path().string(), other_formats_text(checkpoint),
+        spelled(keys::kPattern, "2:4", Author::kPrompt)));
   }
   const Blocks blocks = find_blocks(checkpoint);
   const bool is_moe = std::any_of(blocks.begin(), blocks.end(),

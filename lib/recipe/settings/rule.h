@@ -78,6 +78,7 @@ struct Rule {
   int scale_search = -1;                 ///< quantize: below 0, the default
   bool keeps_absent = false;             ///< settings that are absent mean what they meant in 0.2.0
   bool strict_statistics = false;        ///< refuse statistics of other weights; decides no byte
+  bool measures_rounding = false;        ///< compute OutputLoss::rounded_loss; decides no byte
   bool awaits_statistics = false;        ///< statistics are collected before weights are chosen
   std::string statistics_hash = {};      ///< XXH3-128 of the file; empty without a file
   std::string statistics_from = {};      ///< device and instruction set that collected them, if known

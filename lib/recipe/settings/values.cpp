@@ -51,7 +51,7 @@ std::optional<InputScale> InputScale::parse(std::string_view word) {
 
 std::string InputScale::expected(std::string_view word) {
   return word.starts_with(kConstantOf) ? "constant or constant=X with a positive number X"
-                                       : "keep, none, constant, constant=X, neighbours or a file";
+                                       : "keep, none, constant, constant=X, neighbours or from FILE";
 }
 
 void InputScale::read(std::string_view word) {

@@ -109,7 +109,8 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, co
   }
   const int64_t k = order_of(*entry);
   if (entry->count < k) {
-    if (s.why.empty()) s.why = fmt::format("fewer tokens than inputs, {} of {}", entry->count, k);
+    if (s.why.empty())
+      s.why = fmt::format("fewer tokens than inputs, {} tokens for {} inputs", entry->count, k);
     return s;
   }
   s.method = Solving::Method::kFull;
@@ -118,7 +119,7 @@ Solving choose_solving(const Statistics& statistics, std::string_view linear, co
   if (entry->count < kEnough * k) {
     s.damping = damping_of(*entry);
     if (s.why.empty())
-      s.why = fmt::format("fewer than {} tokens an input, {} of {}", kEnough, entry->count, k);
+      s.why = fmt::format("fewer than {} tokens an input, {} tokens for {} inputs", kEnough, entry->count, k);
     return s;
   }
   s.sweeps = words.sweeps >= 0 ? words.sweeps : has_pattern ? kPatternSweeps : kDenseSweeps;

@@ -77,7 +77,8 @@ void score_on_device(std::span<const int32_t> tokens, size_t begin, size_t count
 
 }  // namespace
 
-void score_tokens(std::span<const int32_t> tokens, ScoredRows& rows, ScoredRows* other) {
+void score_tokens(std::span<const int32_t> tokens, ScoredRows& rows, ScoredRows* other,
+                  const std::function<void(size_t)>& scored) {
   rows.scores.assign(tokens.size(), {});
   if (other != nullptr) other->scores.assign(tokens.size(), {});
   const auto row_bytes = sizeof(float) * static_cast<uint64_t>(rows.model.shape().vocabulary);
@@ -91,6 +92,7 @@ void score_tokens(std::span<const int32_t> tokens, ScoredRows& rows, ScoredRows*
     } else {
       score_some(tokens, begin, count, rows, other);
     }
+    if (scored) scored(count);
   }
   for (TokenScore& s : rows.scores) s.divergence = std::max(s.divergence, 0.0);  // below 0 only by rounding
 }

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -24,8 +25,9 @@ struct ScoredRows {
 
 /// Scores `tokens` [rows] by a model. If `other` is not nullptr, also scores them by another model with the
 /// same vocabulary, which serves as the reference. If both models are on a CUDA device, the logits stay
-/// there.
-void score_tokens(std::span<const int32_t> tokens, ScoredRows& rows, ScoredRows* other);
+/// there. Calls `scored` with the number of tokens that were scored since the last call.
+void score_tokens(std::span<const int32_t> tokens, ScoredRows& rows, ScoredRows* other,
+                  const std::function<void(size_t)>& scored = {});
 
 /// Limit in bytes for the logits of one model at a time.
 inline constexpr uint64_t kScoredBytes = 64 << 20;

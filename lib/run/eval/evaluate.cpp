@@ -77,9 +77,14 @@ class Evaluation {
     if (other != nullptr && a.layers == other->shape().layers && a.hidden == other->shape().hidden)
       layers_.resize(index(a.layers));
     for (const Decoder* d : {&model, other}) {
-      if (d != nullptr)
-        layer_bytes_.push_back(stored_bytes(*d) / static_cast<uint64_t>(d->shape().layers + 1));
+      if (d == nullptr) continue;
+      const uint64_t stored = stored_bytes(*d);
+      const uint64_t head = 2 * static_cast<uint64_t>(d->shape().vocabulary * d->shape().hidden);
+      head_bytes_ += std::min(head, stored);
+      layer_bytes_.push_back((stored - std::min(head, stored)) / static_cast<uint64_t>(d->shape().layers));
     }
+    progress_.layers = std::max(a.layers, other != nullptr ? other->shape().layers : 0);
+    for (const EvalWindow& w : windows) progress_.all_tokens += w.tokens.size();
   }
 
   EvalFigures run(int64_t at_once) {
@@ -104,13 +109,18 @@ class Evaluation {
     }
     const int64_t layers = std::max(model_.shape().layers, other_ != nullptr ? other_->shape().layers : 0);
     for (int64_t layer = 0; layer < layers; ++layer) {
+      progress_.layer = layer + 1;
       if (layer < model_.shape().layers) run_layer(model_, 0, layer, parts, a);
       if (other_ != nullptr && layer < other_->shape().layers) run_layer(*other_, 1, layer, parts, b);
       if (!layers_.empty()) compare(layer, a, b);
+      progress_.tokens =
+          tokens_ + tokens.size() * static_cast<size_t>(layer + 1) / static_cast<size_t>(layers + 1);
     }
     tokens_ += tokens.size();
+    progress_.part = "head";
     judge(first, count, a, b);
-    for (const uint64_t bytes : layer_bytes_) progress_.done += bytes;
+    progress_.part = "";
+    progress_.tokens = tokens_;
   }
   void run_layer(const Decoder& decoder, size_t which, int64_t layer, std::span<const SequencePart> parts,
                  std::vector<float>& hidden) {
@@ -159,7 +169,12 @@ class Evaluation {
       others = rows_of(b, rows, index(other_->shape().hidden));
       other.emplace(ScoredRows{*other_, others});
     }
-    score_tokens(tokens, scored, other ? &*other : nullptr);
+    const uint64_t before = progress_.done;
+    size_t done = 0;
+    score_tokens(tokens, scored, other ? &*other : nullptr, [&](size_t count_scored) {
+      done += count_scored;
+      progress_.done = before + head_bytes_ * done / std::max<size_t>(tokens.size(), 1);
+    });
     for (size_t i = 0; i < places.size(); ++i) {
       EvalPlace& place = places[i];
       const TokenScore& s = scored.scores[i];
@@ -245,6 +260,7 @@ class Evaluation {
   std::span<const EvalWindow> windows_;
   Progress& progress_;
   std::vector<uint64_t> layer_bytes_;  ///< mean bytes of a layer, for each model
+  uint64_t head_bytes_ = 0;            ///< bytes of the heads of all models
   std::vector<LayerSums> layers_;
   std::vector<EvalPlace> places_;
   size_t tokens_ = 0;

@@ -13,7 +13,8 @@
 namespace twofour {
 
 Generation generate(const Decoder& model, std::span<const int32_t> prompt, int64_t most,
-                    std::span<const int32_t> ends) {
+                    std::span<const int32_t> ends,
+                    const std::function<void(std::span<const GeneratedToken>)>& chosen) {
   // On a device, several tokens are chosen in one go, so that the device does not wait for the host.
   const int64_t at_once = model.device() == Device::cuda ? 8 : 1;
   Generation made;
@@ -34,6 +35,7 @@ Generation generate(const Decoder& model, std::span<const int32_t> prompt, int64
       made.is_ended = std::find(ends.begin(), ends.end(), t.token) != ends.end();
       if (made.is_ended) break;
     }
+    if (chosen) chosen(made.tokens);
   }
   return made;
 }

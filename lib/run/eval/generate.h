@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -21,8 +22,10 @@ struct Generation {
 /// Continues a prompt of at least one token by greedy decoding; ties go to the lowest id. Stops after `most`
 /// tokens, at the end of the model's positions, or after a token in `ends`. Throws Error if logits are not
 /// finite.
+/// Calls `chosen` with all tokens so far after each choice.
 Generation generate(const Decoder& model, std::span<const int32_t> prompt, int64_t most,
-                    std::span<const int32_t> ends);
+                    std::span<const int32_t> ends,
+                    const std::function<void(std::span<const GeneratedToken>)>& chosen = {});
 
 /// The tokens that end a text, from generation_config.json beside the model or else from config.json. Throws
 /// Error if eos_token_id is neither a token nor a list of tokens.

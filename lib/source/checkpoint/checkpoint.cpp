@@ -181,7 +181,8 @@ InputFile Checkpoint::open_again(const char* name) const {
   return open_below(path_, path, is_known ? Links::kFollowed : Links::kInside);
 }
 
-Checkpoint Checkpoint::open(const fs::path& path, Io io, ZeroPoints zero_points) {
+Checkpoint Checkpoint::open(const fs::path& given, Io io, ZeroPoints zero_points) {
+  const fs::path path = checkpoint_directory(given);
   Checkpoint c;
   c.zero_points_ = zero_points;
   c.path_ = path;

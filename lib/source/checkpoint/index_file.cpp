@@ -150,4 +150,31 @@ IndexFile read_index_file(const std::filesystem::path& path) {
   return parse_index_file(path.string(), read_text(path, kMaxBytes));
 }
 
+namespace {
+
+std::filesystem::path folder_of(const std::filesystem::path& file) {
+  return file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
+}
+
+bool is_file(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(path, error);
+}
+
+}  // namespace
+
+std::filesystem::path checkpoint_directory(const std::filesystem::path& path) {
+  const std::string name = path.filename().string();
+  const bool is_part = name == "config.json" || name.ends_with(".safetensors.index.json");
+  return is_part && is_file(path) ? folder_of(path) : path;
+}
+
+std::optional<std::filesystem::path> directory_of_lone_shard(const std::filesystem::path& file) {
+  constexpr std::string_view kSuffix = ".safetensors";
+  if (!file.filename().string().ends_with(kSuffix) || !is_file(file)) return std::nullopt;
+  std::filesystem::path folder = folder_of(file);
+  if (!is_file(folder / "config.json") || list_files(folder, kSuffix).size() != 1) return std::nullopt;
+  return folder;
+}
+
 }  // namespace twofour

@@ -102,6 +102,10 @@ void read_rope(const Settings& settings, const FamilyTraits& family, int64_t siz
   a.interleaved = family.pairs == RopePairs::kNeighbours ||
                   (family.pairs == RopePairs::kAsConfigured && settings.yes("rope_interleave", true));
   if (type == "default") return;
+  if (type != "linear" && type != "llama3" && type != "yarn") {
+    const char* which = rope.sizes().stated("rope_type") != nullptr ? "rope_type" : "type";
+    rope.refuse(which, "default, linear, llama3 or yarn");
+  }
 
   const char* kOriginal = "original_max_position_embeddings";
   const double original = settings.sizes().stated(kOriginal) != nullptr
@@ -114,16 +118,13 @@ void read_rope(const Settings& settings, const FamilyTraits& family, int64_t siz
     for (float& f : a.frequencies) f = static_cast<float>(static_cast<double>(f) / factor);
   } else if (type == "llama3") {
     scale_llama3(rope, original, a.frequencies);
-  } else if (type == "yarn") {
+  } else {
     scale_yarn(rope, theta, rotated, original, factor, a.frequencies);
     const double m = rope.positive("mscale", 0, true), all = rope.positive("mscale_all_dim", 0, true);
     const double configured_factor = rope.positive("attention_factor", 0);
     a.amplitude = static_cast<float>(configured_factor > 0 ? configured_factor
                                      : m > 0 && all > 0    ? mscale(factor, m) / mscale(factor, all)
                                                            : mscale(factor, 1));
-  } else {
-    const char* which = rope.sizes().stated("rope_type") != nullptr ? "rope_type" : "type";
-    rope.refuse(which, "default, linear, llama3 or yarn");
   }
   if (a.kv_rank > 0) {
     const double all = rope.positive("mscale_all_dim", 0, true);

@@ -27,6 +27,9 @@ void Settings::refuse(std::string_view key, const std::string& expected) const {
 
 int64_t Settings::count(std::string_view key, int64_t least, int64_t layer) const {
   const auto value = sizes_.number(key, layer);
+  const Json* configured = find(key);
+  if (!value && configured != nullptr && configured->is_number_integer() && *configured > least)
+    refuse(key, "a size that a model can have");
   if (!value || *value < least)
     refuse(key, least > 0 ? "a whole number above 0" : "a whole number not below 0");
   return *value;

@@ -100,8 +100,8 @@ Ids find_in_npy(const InputFile& file) {
   const std::string where = file.path().string();
   const std::string head = read_part(file, 0, 12);
   const auto refuse = [&](std::string_view expected, std::string_view found) {
-    throw Error(
-        fmt::format("{}: expected {} in the header, found {}", where, expected, json_quote_short(found)));
+    throw Error(fmt::format("{}: expected {} in the header, found {}", where, expected,
+                            json_quote_short(found.substr(0, found.find_last_not_of(" \n") + 1))));
   };
   const int version = head.size() < 12 ? 0 : head[6];
   if (version != 1 && version != 2)

@@ -127,10 +127,11 @@ void check_fisher(const std::vector<GroupEncoding>& groups, const Statistics& st
     }
   }
   if (without == 0) return;
-  throw Error(
-      fmt::format("{}: expected fisher_hessian and tokens, which give the cost of a change, for each of {}, "
-                  "found none for {}, the first {}",
-                  statistics.path().string(), counted(all, "matrix", "matrices"), without, first));
+  throw Error(fmt::format(
+      "{}: expected fisher_hessian and tokens, which give the cost of a change, for each of {}, found none "
+      "for "
+      "{}, the first {}; examples/statistics/collect.py --fisher makes such a file, stats collect does not",
+      statistics.path().string(), counted(all, "matrix", "matrices"), without, first));
 }
 
 /// Throws Error on matrices without statistics. They would be pruned by magnitude, at an unknown cost.

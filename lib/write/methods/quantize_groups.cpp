@@ -51,8 +51,12 @@ class GroupPlanner {
       if (!planner_.is_single) return planner_.config.keep();
       const bool done = !all.empty() && std::all_of(all.begin(), all.end(),
                                                     [](const Linear& m) { return m.nvfp4.has_value(); });
-      throw Error(fmt::format("{}: expected linears to quantize, found {} among {}", c_.path().string(),
-                              done ? "NVFP4 alone" : "none", all.size()));
+      const auto odd = std::find_if(planner_.findings.begin(), planner_.findings.end(),
+                                    [](const Finding& f) { return f.id == "odd-inputs"; });
+      throw Error(fmt::format(
+          "{}: expected linears to quantize, found {} among {}{}", c_.path().string(),
+          done ? "NVFP4 alone" : "none", all.size(),
+          odd == planner_.findings.end() ? "" : fmt::format("; {} {}", odd->where, odd->message)));
     }
     formed_ = form_groups(rule_, words_.kept, modules_, planner_);
     unsolved_ = choose_solvings(rule_, words_.strict_statistics, formed_.groups, planner_);

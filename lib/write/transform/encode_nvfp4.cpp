@@ -130,11 +130,30 @@ void Encoder::encode_masked(const EncodedMatrix& m, const Survey& survey, int64_
 void Encoder::encode_solved(const EncodedMatrix& m, const Survey& survey, int64_t row,
                             std::span<const float> rows, const Write& write, EncodedResult& result) {
   const QuantizeRule rule = begin_rows(survey, rows.size());
-  solver_.solve(reads(), survey.scale.written, zero_scale_of(rule, survey.scale.global),
-                target_of(m, row, rows), mask_of(m, row, rows.size()), codes_.data(), scales_.data());
+  const std::span<const float> target = target_of(m, row, rows);
+  solver_.solve(reads(), survey.scale.written, zero_scale_of(rule, survey.scale.global), target,
+                mask_of(m, row, rows.size()), codes_.data(), scales_.data());
   write_codes(m, survey, rows, scales_, write, result);
   solver_.add_loss(rows, back_, result.output);
   if (kept_ != nullptr) kept_->compare(m.name, row, m.k, codes_, scales_, result.kept);
+  if (rule_.words->measures_rounding) add_rounding(m, survey, row, rows, target, result.output);
+}
+
+void Encoder::add_rounding(const EncodedMatrix& m, const Survey& survey, int64_t row,
+                           std::span<const float> rows, std::span<const float> target, OutputLoss& to) {
+  OutputLoss chosen, rounded;
+  solver_.add_loss(target, back_, chosen);
+  if (rule_.pattern.has_value() && *rule_.pattern != PrunePattern::k2of4) return;
+  const QuantizeRule rule = begin_rows(survey, rows.size());
+  const auto mask = mask_of(m, row, rows.size());
+  pruned_.assign(rows.begin(), rows.end());
+  if (rule_.pattern.has_value() && mask.empty()) prune_2_4(pruned_, isa_);
+  for (size_t i = 0; i < mask.size(); ++i) pruned_[i] = mask[i] != 0 ? pruned_[i] : 0.0f;
+  quantize_nvfp4(rule, survey.scale.global, pruned_, codes_.data(), scales_.data(), isa_);
+  dequantize_nvfp4(reads(), survey.scale.written, codes_.data(), scales_.data(), back_, isa_);
+  solver_.add_loss(target, back_, rounded);
+  to.target_loss += chosen.loss;
+  to.rounded_loss += rounded.loss;
 }
 
 void Encoder::encode_nvfp4(const EncodedMatrix& m, const Survey& survey, int64_t row,

@@ -156,6 +156,10 @@ class Encoder : public RowQuantizer {
   std::span<const float> target_of(const EncodedMatrix& matrix, int64_t row, std::span<const float> rows);
   void encode_solved(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
                      std::span<const float> rows, const Write& write, EncodedResult& result);
+  /// Adds the losses of the rows in `back_`, and of rows that are rounded without statistics, both against
+  /// `target`. Overwrites `codes_`, `scales_` and `back_`.
+  void add_rounding(const EncodedMatrix& matrix, const Survey& survey, int64_t row,
+                    std::span<const float> rows, std::span<const float> target, OutputLoss& to);
   /// The mask of rows [row, row + count) of a matrix. Empty if no mask is given.
   std::span<const uint8_t> mask_of(const EncodedMatrix& matrix, int64_t row, size_t count);
   /// The arithmetic by which readers of the dialect decode NVFP4.

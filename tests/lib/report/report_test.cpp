@@ -154,7 +154,7 @@ TEST_CASE("a report of an evaluation holds its layers, positions and worst predi
   f.against = AgainstFigures{{3, 0}, {0, 0}, {0.375, 0.1}, 0.5, 0.5, {{1, 0}, {0.75, 0.5}}};
   const Report report = eval_report(f, "model", "other", {"'x' behind 'y'"});
   CHECK(report.subject == "model against other");
-  CHECK(report.verdict == "perplexity 20.0000");
+  CHECK(report.verdict == "perplexity 20.00 ± 0.20");
   REQUIRE(report.rows.size() == 2);
   CHECK(report.rows[1].name == "model.layers.1");
   CHECK(report.rows[1].figures == std::vector<double>{0.5, 0.75});
@@ -163,7 +163,7 @@ TEST_CASE("a report of an evaluation holds its layers, positions and worst predi
   CHECK(report.curves[1].y == std::vector<double>{0.25, 0.5});
   REQUIRE(report.tables.size() == 1);
   CHECK(report.tables[0].rows[0] ==
-        std::vector<std::string>{"0", "5", "7", "2.5000", "2.0000", "0.5000", "'x' behind 'y'"});
+        std::vector<std::string>{"0", "5", "7", "2.5", "2", "0.5", "'x' behind 'y'"});
   CHECK(data_of(report_html(report))["curves"][2]["unit"] == "share");
 }
 

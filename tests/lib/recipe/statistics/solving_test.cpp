@@ -28,10 +28,11 @@ TEST_CASE("what a file holds of a linear decides how it is solved") {
   };
   CHECK(choose("hessian", 128, true) == "joint 4 0.01");
   CHECK(choose("packed", 128, false) == "gptq 2 0.01");
-  CHECK(choose("hessian", 127, true) == "joint 0 0.1: fewer than 4 tokens an input, 127 of 32");
-  CHECK(choose("hessian", 32, false) == "gptq 0 0.1: fewer than 4 tokens an input, 32 of 32");
-  CHECK(choose("hessian", 31, true) == "wanda 0 0.01: fewer tokens than inputs, 31 of 32");
-  CHECK(choose("hessian", 31, false) == "rtn 0 0.01: fewer tokens than inputs, 31 of 32");
+  CHECK(choose("hessian", 127, true) ==
+        "joint 0 0.1: fewer than 4 tokens an input, 127 tokens for 32 inputs");
+  CHECK(choose("hessian", 32, false) == "gptq 0 0.1: fewer than 4 tokens an input, 32 tokens for 32 inputs");
+  CHECK(choose("hessian", 31, true) == "wanda 0 0.01: fewer tokens than inputs, 31 tokens for 32 inputs");
+  CHECK(choose("hessian", 31, false) == "rtn 0 0.01: fewer tokens than inputs, 31 tokens for 32 inputs");
   CHECK(choose("hessian", 0, true) == "plain 0 0.01: no tokens");
   CHECK(choose("hessian_blocks", 64, true) == "joint 4 0.01");
   CHECK(choose("sum_squares", 1000, true) == "wanda 0 0.01: only a diagonal");

@@ -1,4 +1,4 @@
-#include "tools/cli/suggest.h"
+#include "lib/base/findings/suggest.h"
 
 #include <fmt/format.h>
 

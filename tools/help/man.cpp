@@ -69,11 +69,16 @@ std::string page(const CommandEntry& c, const std::string& path, const CommandEn
   text += synopsis(c, path);
   if (!c.commands.empty()) {
     text += ".SH COMMANDS\n";
-    for (const CommandEntry& sub : c.commands)
+    for (size_t i = 0; i < c.commands.size(); ++i) {
+      const CommandEntry& sub = c.commands[i];
+      if (!sub.group.empty() && (i == 0 || c.commands[i - 1].group != sub.group))
+        text += fmt::format(".SS {}\n", roff(sub.group));
       text += fmt::format(".TP\n.B {}\n{}.\n", roff(sub.name), roff(sub.summary));
+    }
   }
   if (!c.positionals.empty()) text += ".SH ARGUMENTS\n";
   for (const ArgumentEntry& p : c.positionals) text += option_text(p);
+  if (!c.examples.empty()) text += ".SH EXAMPLES\n" + literal(fmt::format("{}", fmt::join(c.examples, "\n")));
   text += ".SH OPTIONS\n";
   for (const ArgumentEntry& o : c.options) text += option_text(o);
   if (!c.footer.empty()) text += ".SH NOTES\n" + literal(c.footer);

@@ -2,136 +2,15 @@
 
 #include <algorithm>
 #include <cctype>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "formats/error.h"
 #include "tools/cli/arguments.h"
-#include "tools/cli/command.h"
 #include "tools/cli/program.h"
-#include "tools/cli/suggest.h"
 
 namespace twofour {
 namespace {
-
-constexpr size_t kWidth = 100, kColumn = 28;
-
-/// Wraps a line of text that begins at `column`. Further lines get the same indentation.
-std::string wrapped_line(const std::string& line, size_t column) {
-  const size_t indent = std::min(line.find_first_not_of(' '), line.size());
-  // In a list ("  name  text") the text has its own column.
-  const size_t gap = indent > 0 ? line.find("  ", indent) : line.npos;
-  const size_t hang = gap == line.npos ? indent : std::min(line.find_first_not_of(' ', gap), line.size());
-  std::string out(indent, ' ');
-  size_t used = column + indent;
-  for (size_t at = indent; at < line.size();) {
-    const size_t end = std::min(line.find(' ', at), line.size());
-    if (at > indent && used + 1 + (end - at) > kWidth) {
-      out += "\n" + std::string(column + hang, ' ');
-      used = column + hang;
-    } else if (at > indent) {
-      out += ' ';
-      ++used;
-    }
-    out += line.substr(at, end - at);
-    used += end - at;
-    at = end + 1;
-  }
-  return out;
-}
-
-/// Wraps each line of a text.
-std::string wrapped(const std::string& text, size_t column = 0) {
-  std::string out;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    if (at > 0) out += "\n" + (end > at ? std::string(column, ' ') : "");
-    out += wrapped_line(text.substr(at, end - at), column);
-    at = end + 1;
-  }
-  return out;
-}
-
-/// The choices of an argument as "{a,b,c}", beginning at `column`. They continue on further lines if one line
-/// is too short.
-std::string choices_text(const std::vector<std::string>& choices, size_t column) {
-  std::string text = "{";
-  size_t used = column + 1;
-  for (const std::string& choice : choices) {
-    if (used + choice.size() + 1 > kWidth && used > column + 1) {
-      text += "\n" + std::string(column + 1, ' ');
-      used = column + 1;
-    }
-    text += choice + (&choice == &choices.back() ? "}" : ",");
-    used += choice.size() + 1;
-  }
-  return text;
-}
-
-std::string argument_lines(const ArgumentEntry& entry) {
-  std::string head = fmt::format("  {}", fmt::join(entry.names, ","));
-  if (!entry.value.empty() && !entry.names.empty()) head += ' ';
-  head += entry.choices.empty() ? entry.value : choices_text(entry.choices, head.size());
-  const std::string text = entry.description + limits_text(entry);
-  if (head.size() + 2 > kColumn) {
-    head += "\n" + std::string(kColumn, ' ');
-  } else {
-    head.resize(kColumn, ' ');
-  }
-  return head + wrapped(text, kColumn) + "\n";
-}
-
-std::string argument_lines(const char* title, const std::vector<ArgumentEntry>& entries, bool common) {
-  std::string text;
-  for (const ArgumentEntry& entry : entries) {
-    if (entry.common == common) text += argument_lines(entry);
-  }
-  return text.empty() ? "" : fmt::format("\n{}:\n{}", title, text);
-}
-
-}  // namespace
-
-std::string limits_text(const ArgumentEntry& entry) {
-  std::vector<std::string> parts;
-  if (entry.required && !entry.names.empty()) parts.push_back("required");
-  if (!entry.range.empty()) parts.push_back(entry.range);
-  if (!entry.required && !entry.default_text.empty()) parts.push_back("default: " + entry.default_text);
-  if (entry.repeated) parts.push_back("may be given again");
-  return parts.empty() ? "" : fmt::format(" ({})", fmt::join(parts, "; "));
-}
-
-std::string usage_text(const CommandEntry& entry) {
-  std::string text = entry.commands.empty() ? "[OPTIONS]" : "COMMAND [OPTIONS]";
-  for (const ArgumentEntry& positional : entry.positionals)
-    text += fmt::format(fmt::runtime(positional.required ? " {}" : " [{}]"), positional.value);
-  return text;
-}
-
-std::string help_text(const CommandEntry& root, const std::string& command) {
-  const CommandEntry* entry = &root;
-  std::vector<std::string> names;
-  for (const CommandEntry& c : root.commands) {
-    names.push_back(c.name);
-    if (c.name == command) entry = &c;
-  }
-  if (entry == &root && !command.empty())
-    throw Error(fmt::format("unknown command '{}'{}", command, did_you_mean(command, names)));
-  std::string text = fmt::format("{}\nUsage: {}{}{} {}\n", wrapped(entry->summary), root.name,
-                                 command.empty() ? "" : " ", command, usage_text(*entry));
-  text += argument_lines("Arguments", entry->positionals, false);
-  text += argument_lines("Options", entry->options, false);
-  text += argument_lines("Common", entry->options, true);
-  if (!entry->commands.empty()) text += "\nCommands:\n";
-  for (const CommandEntry& c : entry->commands)
-    text += fmt::format("  {:<26}{}\n", c.name, wrapped(c.summary, kColumn));
-  return entry->footer.empty() ? text : text + "\n" + wrapped(entry->footer) + "\n";
-}
-
-namespace {
-
-// tools/README.md
 
 using Entries = std::vector<ArgumentEntry>;
 
@@ -147,8 +26,7 @@ std::string markdown(const std::string& text) {
 
 /// The list item of an argument: "- `--jobs N`: Number of threads (1 to 4096)".
 std::string markdown_item(const ArgumentEntry& entry) {
-  const std::string value =
-      entry.choices.empty() ? entry.value : fmt::format("{{{}}}", fmt::join(entry.choices, ","));
+  const std::string value = value_text(entry);
   return fmt::format("- `{}{}{}`: {}\n", fmt::join(entry.names, ", "),
                      value.empty() || entry.names.empty() ? "" : " ", value,
                      markdown(entry.description + limits_text(entry)));
@@ -158,16 +36,6 @@ std::string markdown_item(const ArgumentEntry& entry) {
 std::string anchor(std::string title) {
   for (char& c : title) c = c == ' ' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return title;
-}
-
-std::vector<std::string> divided(const std::string& text, const std::string& by) {
-  std::vector<std::string> parts;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(by, at), text.size());
-    parts.push_back(text.substr(at, end - at));
-    at = end + by.size();
-  }
-  return parts;
 }
 
 /// Converts lines "  name  text" to a Markdown list. If all lines are short, they become one line.
@@ -271,14 +139,13 @@ std::string items_of(const CommandEntry& command, const Entries& shared) {
   return items;
 }
 
-constexpr std::string_view kExample = "Example:\n  ", kExitCodes = "Exit codes: ";
+constexpr std::string_view kExitCodes = "Exit codes: ";
 
-/// The paragraphs of a command's footer, without the example and the exit codes.
+/// The paragraphs of a command's footer, without the exit codes.
 std::vector<std::string> notes_of(const CommandEntry& command) {
   std::vector<std::string> notes;
   for (const std::string& paragraph : divided(command.footer, "\n\n")) {
-    if (!paragraph.empty() && !paragraph.starts_with(kExample) && !paragraph.starts_with(kExitCodes))
-      notes.push_back(paragraph);
+    if (!paragraph.empty() && !paragraph.starts_with(kExitCodes)) notes.push_back(paragraph);
   }
   return notes;
 }
@@ -296,18 +163,11 @@ std::vector<std::string> shared_notes(const std::vector<CommandEntry>& commands)
   return shared;
 }
 
-std::string example_of(const CommandEntry& command) {
-  for (const std::string& paragraph : divided(command.footer, "\n\n")) {
-    if (paragraph.starts_with(kExample)) return paragraph.substr(kExample.size());
-  }
-  return "";
-}
-
 std::string command_section(const CommandEntry& root, const CommandEntry& command, const Entries& shared,
                             const std::vector<std::string>& configured) {
   std::string text = fmt::format("\n## {}\n{}.\n`{} {} {}`, for example `{}`\n\n{}", command.name,
                                  markdown(command.summary), root.name, command.name, usage_text(command),
-                                 example_of(command), items_of(command, shared));
+                                 command.examples.front(), items_of(command, shared));
   for (const std::string& note : notes_of(command)) {
     if (std::find(configured.begin(), configured.end(), note) == configured.end())
       text += markdown_paragraph(note);
@@ -319,8 +179,8 @@ std::string command_section(const CommandEntry& root, const CommandEntry& comman
 
 std::string markdown_text(const CommandEntry& root) {
   std::string text = fmt::format(
-      "# The command line\n\n`{0} help --markdown` prints this page, and a test compares them. `{0} help "
-      "COMMAND` shows all options of one command,\n`{0} man DIRECTORY` writes manual pages. "
+      "# The command line\n\n`{0} help --markdown` prints this page, and a test compares them. `{0} COMMAND "
+      "--help-all` shows all options of one command,\n`{0} man DIRECTORY` writes manual pages. "
       "[JSON.md](JSON.md) "
       "describes what `--json` prints.\n\n",
       root.name);
@@ -338,26 +198,6 @@ std::string markdown_text(const CommandEntry& root) {
   for (const std::string& note : notes) text += markdown_paragraph(note);
   for (const CommandEntry& c : root.commands) text += command_section(root, c, shared, notes);
   return text;
-}
-
-std::function<int()> setup_help(Arguments& args, const Common& common) {
-  struct HelpArguments {
-    std::string command;
-    bool markdown = false;
-  };
-  auto o = std::make_shared<HelpArguments>();
-  args.option("COMMAND", o->command, "Command to explain; without one, all are listed").value_name("COMMAND");
-  args.flag("--markdown", o->markdown, "Print the help of all commands as Markdown").excludes("COMMAND");
-  return [o, &args, &common] {
-    const CommandEntry root = args.root().entry();
-    const std::string text = o->markdown ? markdown_text(root) : help_text(root, o->command);
-    if (common.json) {
-      print_json({{"command", o->command}, {"text", text}});
-    } else {
-      write_stdout(text);
-    }
-    return kDone;
-  };
 }
 
 }  // namespace twofour
