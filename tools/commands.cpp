@@ -7,6 +7,8 @@ constexpr Command kCommands[] = {
     {"inspect", "Show what a checkpoint or artifact holds", setup_inspect, "inspect checkpoint --stats"},
     {"lint", "Find known faults in a checkpoint or artifact", setup_lint,
      "lint checkpoint --html report.html", true},
+    {"repair", "Mend what lint finds in a checkpoint, and copy every other byte", setup_repair,
+     "repair checkpoint mended --donor original"},
     {"prune", "Prune a checkpoint to 2:4 or 4:8-paired, in its own dialect", setup_prune,
      "prune checkpoint pruned --pattern 2:4", false, CudaWork::kSolvers},
     {"quantize", "Quantize BF16, FP16, FP32, FP8 or MXFP4 weights to NVFP4", setup_quantize,
@@ -48,7 +50,7 @@ constexpr Command kCommands[] = {
 };
 
 constexpr const char* kFooter =
-    "Exit codes: 0 done, 1 findings or differences (lint, diff, validate), 2 trouble, 130 interrupted.\n"
+    "Exit codes: 0 done, 1 findings or differences (lint, repair, diff, validate), 2 trouble, 130 interrupted.\n"
     "TWOFOUR_ISA=portable|avx2|avx512|neon forces the kernels of an instruction set.";
 
 }  // namespace
