@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "formats/error.h"
+#include "lib/base/io/page_cache.h"
 #include "lib/lint/lint.h"
 #include "lib/lint/rules/levels.h"
 #include "lib/recipe/selection/input_scales.h"
@@ -57,9 +58,19 @@ LintLevels levels_for(const RepairArguments& o, const RepairSettings& settings) 
   return levels_of({o.profile, {}, {settings.only.begin(), settings.only.end()}, {}});
 }
 
-Json mend_json(const MendRecord& record) {
-  Json json = mend_to_json(record);
-  json["bytes"] = record.bytes;
+Json mend_json(const MendRecord& m) {
+  Json json = {{"mend", m.mend},
+               {"rules", std::vector<std::string>(m.rules.begin(), m.rules.end())},
+               {"bytes", m.bytes},
+               {"tensors", Json::array()},
+               {"dropped", std::vector<std::string>(m.dropped.begin(), m.dropped.end())},
+               {"files", std::vector<std::string>(m.files.begin(), m.files.end())},
+               {"settings", Json::array()}};
+  for (const auto& [name, values] : m.tensors) json["tensors"].push_back(name);
+  for (const MendRecord::Setting& s : m.settings)
+    json["settings"].push_back({{"file", s.file}, {"key", s.key}});
+  if (!m.prefix.empty()) json["prefix"] = m.prefix;
+  if (!m.loss.empty()) json["loss"] = m.loss;
   return json;
 }
 
@@ -131,13 +142,37 @@ bool lost_something(const Repaired& repaired) {
 Json left_json(const LintReport& left) {
   Json findings = Json::array();
   for (const LintFinding& f : left.findings) {
-    findings.push_back({{"rule", lint_rules()[f.rule].id},
-                        {"severity", severity_name(f.severity)},
-                        {"file", f.file},
-                        {"name", f.name},
+    findings.push_back({{"severity", severity_name(f.severity)},
+                        {"rule", lint_rules()[f.rule].id},
+                        {"where", f.where()},
                         {"message", f.message}});
   }
   return findings;
+}
+
+/// Drops the written weights from the page cache, so that they are read back from the disk.
+void drop_written_pages(const Plan& plan, const std::filesystem::path& directory) {
+  for (const OutputFile& file : plan.files) {
+    const InputFile written(directory / file.name);
+    if (!is_in_memory(written.descriptor())) drop_pages(written.descriptor());
+  }
+}
+
+/// Lints what was written, which reads every byte and compares it with the hashes in twofour.json. Throws
+/// Error if one differs.
+LintReport read_back(const std::string& out, LintLevels levels, const Common& common) {
+  constexpr const char* kHashes = "manifest-hash";
+  levels[kHashes] = Severity::kError;
+  LintReport report;
+  with_progress(common, [&](Progress& progress) {
+    report = lint(out, {.jobs = common.jobs, .levels = levels}, progress);
+  });
+  for (const LintFinding& f : report.findings) {
+    if (lint_rules()[f.rule].id == std::string_view(kHashes))
+      throw Error(fmt::format("{}: {}, when read back", (std::filesystem::path(out) / f.where()).string(),
+                              f.message));
+  }
+  return report;
 }
 
 int run_repair(const RepairArguments& given, const Common& common) {
@@ -178,14 +213,17 @@ int run_repair(const RepairArguments& given, const Common& common) {
       result =
           convert(repaired.checkpoint, plan, destination, convert_options(o, Device::cpu, common), progress);
     });
+    left = read_back(o.destination, levels, common);
+    result.bytes_verified = left.bytes;
     if (common.json) {
       document["result"] = result_to_json(plan, result, Device::cpu);
     } else {
       print_conversion(o, plan, result, Device::cpu, common);
     }
-    subject = o.destination;
   }
-  if (writes || (repaired.mends.empty() && !is_remote_address(given.common.source))) {
+  if (writes) {
+    subject = o.destination;
+  } else if (repaired.mends.empty() && !is_remote_address(given.common.source)) {
     with_progress(common, [&](Progress& progress) {
       left = lint(subject, {.jobs = common.jobs, .levels = levels}, progress);
     });

@@ -15,7 +15,7 @@ import textwrap
 from pathlib import Path
 
 HERE = Path(__file__).parent
-COMMANDS = ("inspect", "lint", "diff", "validate", "convert", "prune", "quantize", "compress")
+COMMANDS = ("inspect", "lint", "diff", "validate", "repair", "convert", "prune", "quantize", "compress")
 #: What a function call has no use for.
 LEFT_OUT = {"help", "json", "quiet", "verbose"}
 HEAD = '''"""{summary} Made by make_types.py from {source}."""

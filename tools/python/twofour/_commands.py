@@ -174,6 +174,13 @@ def validate(
     return cast("documents.Validate", command("validate", _place(artifact), progress=progress, **given))
 
 
+def repair(
+    source: Path, destination: Path, *, progress: Optional[ProgressCallback] = None, **given: Unpack[options.Repair]
+) -> documents.Repair:
+    """Mends what lint finds in a checkpoint and copies every other byte; `mended` says whether nothing is left."""
+    return cast("documents.Repair", command("repair", _place(source), _place(destination), progress=progress, **given))
+
+
 def convert(
     source: Path,
     destination: Path,
