@@ -84,12 +84,11 @@ std::string mend_text(const MendRecord& m) {
   if (!m.dropped.empty()) add(counted(m.dropped.size(), "tensor") + " dropped");
   if (!m.prefix.empty()) add(m.prefix + " removed from names");
   for (const auto& s : m.settings) {
-    constexpr size_t kShown = 60;
-    const auto shown = [](const Json& value) {
-      const std::string text = value.is_null() ? "absent" : json_line(value);
-      return text.size() <= kShown ? text : text.substr(0, kShown) + "...";
-    };
-    add(fmt::format("{}: {}: {} for {}", s.file, s.key, shown(s.after), shown(s.before)));
+    const bool is_short = !s.before.is_object() && !s.after.is_object();
+    const auto shown = [](const Json& value) { return value.is_null() ? "absent" : json_line(value); };
+    add(fmt::format(
+        "{}: {}{}", s.file, s.key,
+        is_short ? fmt::format(": {} for {}", shown(s.after), shown(s.before)) : " written anew"));
   }
   if (m.settings.empty()) {
     for (const std::string& file : m.files) add(file);
@@ -189,13 +188,13 @@ int run_repair(const RepairArguments& given, const Common& common) {
   const LintLevels levels = levels_for(all, settings);
   const Destination destination = claim_destination(o);
   if (!all.donor.empty()) check_apart_from_kept(o.destination, all.donor);
-  if (is_remote_address(given.common.source)) remote.download_whole_files();
+  if (cache) remote.download_whole_files();
   const Repaired repaired = open_repaired(o.source, all.donor, settings, parse_io(o.io));
 
   Json document = {{"mends", Json::array()}, {"unmended", findings_to_json(repaired.unmended)}};
   for (const MendRecord& m : repaired.mends) document["mends"].push_back(mend_json(m));
   if (!common.json && !common.quiet) {
-    for (const MendRecord& m : repaired.mends) print_stdout("{}", mend_text(m));
+    for (const MendRecord& m : repaired.mends) print_stdout("{}", Lines{mend_text(m)});
   }
   print_findings(common, repaired.unmended);
 

@@ -6,7 +6,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 
-"$TWOFOUR" synth original --shape qwen3-moe --small --layers 2 --experts 4 --shards 2 --quiet
+"$TWOFOUR" synth original --shape qwen3-moe --small --layers 2 --experts 4 --max-shard-size 300kB --quiet
 cp -r original broken
 # A tokenizer's defaults that no request can have, an index of another save, a head and a list that are lost.
 echo '{"top_p": 7}' > broken/generation_config.json

@@ -95,6 +95,7 @@ bool mend_cache_scales(Repair& r, MendRecord& record) {
       } else if (const auto at = r.donor ? r.donor->find(layer.names[side]) : std::nullopt;
                  at && holds_scales(*r.donor, *at)) {
         made.push_back(copy_of(*r.donor, *at, layer.names[side]));
+        record.takes_from_donor = true;
       } else {
         r.leave(rule, layer.names[side], "the layer has no other scale; a donor may have it");
         continue;

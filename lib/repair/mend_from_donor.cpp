@@ -87,11 +87,14 @@ class DonorFiles {
       if (fits(*f)) to.push_back(f);
     }
   }
-  bool leave_all() {
-    for (const auto* findings : {&config_, &tokenizer_, &template_}) {
-      for (const LintFinding* f : *findings)
-        r_.leave(lint_rules()[f->rule].id, f->where(), "a donor of the same model has the file");
+  void leave(const std::vector<const LintFinding*>& findings, const char* why) {
+    for (const LintFinding* f : findings) {
+      if (f->severity != Severity::kNote) r_.leave(lint_rules()[f->rule].id, f->where(), why);
     }
+  }
+  bool leave_all() {
+    for (const auto* findings : {&config_, &tokenizer_, &template_})
+      leave(*findings, "a donor of the same model has the file");
     return false;
   }
   bool take_config() {
@@ -103,6 +106,7 @@ class DonorFiles {
     return true;
   }
   void add(const std::string& name, const std::vector<const LintFinding*>& why) {
+    record_.takes_from_donor = true;
     record_.files.insert(name);
     if (r_.edited.texts.contains(name)) record_.bytes += r_.edited.texts[name].size();
     for (const LintFinding* f : why) record_.rules.insert(lint_rules()[f->rule].id);
@@ -114,8 +118,7 @@ class DonorFiles {
       if (auto text = text_of_donor(r_, name)) texts[std::string(name)] = std::move(*text);
     }
     if (texts.empty()) {
-      for (const LintFinding* f : why)
-        r_.leave(lint_rules()[f->rule].id, f->where(), "the donor has no such file");
+      leave(why, "the donor has no such file");
       return false;
     }
     bool mended = false;
@@ -267,6 +270,7 @@ class DonorTensors {
   }
   void list(size_t tensor) {
     const TensorInfo& t = r_.donor->tensors()[tensor];
+    record_.takes_from_donor = true;
     record_.tensors[t.name] = "";
     record_.bytes += t.bytes();
   }

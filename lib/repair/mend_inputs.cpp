@@ -19,7 +19,7 @@
 namespace twofour {
 namespace {
 
-constexpr float kNvfp4Range = 2688, kE4m3Range = 448;
+constexpr float kNvfp4Inputs = 2688, kE4m3Inputs = 448;
 
 /// A linear, or an expert of a stack, with the scale of its inputs.
 struct Member {
@@ -208,7 +208,7 @@ class InputScales {
     }
     const auto at = r_.settings.amax.find(m.module);
     if (at == r_.settings.amax.end()) return std::nullopt;
-    return std::bit_cast<float>(at->second) / (m.is_fp8 ? kE4m3Range : kNvfp4Range);
+    return std::bit_cast<float>(at->second) / (m.is_fp8 ? kE4m3Inputs : kNvfp4Inputs);
   }
 
   /// Gives all linears that engines fuse the largest of their scales.

@@ -112,6 +112,38 @@ class ConfigWriter {
   std::vector<Scheme> schemes_;  ///< of the entries
 };
 
+/// `now` in the order of `before`: keys of objects, and texts of lists. With `keeps`, members that only
+/// `before` has stay.
+Json in_old_order(const Json& before, const Json& now, bool keeps) {
+  if (before.is_object() && now.is_object()) {
+    Json merged = Json::object();
+    for (const auto& [key, value] : before.items()) {
+      const auto at = now.find(key);
+      if (at != now.end()) {
+        merged[key] = in_old_order(value, *at, keeps);
+      } else if (keeps) {
+        merged[key] = value;
+      }
+    }
+    for (const auto& [key, value] : now.items()) {
+      if (!before.contains(key)) merged[key] = value;
+    }
+    return merged;
+  }
+  if (!before.is_array() || !now.is_array()) return now;
+  Json merged = Json::array();
+  const auto has = [](const Json& list, const Json& value) {
+    return std::any_of(list.begin(), list.end(), [&](const Json& other) { return other == value; });
+  };
+  for (const Json& value : before) {
+    if (has(now, value) && !has(merged, value)) merged.push_back(value);
+  }
+  for (const Json& value : now) {
+    if (!has(before, value)) merged.push_back(value);
+  }
+  return merged;
+}
+
 /// Puts entries into the configs of the state.
 void take(Repair& r, ConfigEntries entries, bool writes_hf_quant) {
   Edited& edited = r.edited;
@@ -131,13 +163,15 @@ void take(Repair& r, ConfigEntries entries, bool writes_hf_quant) {
 }  // namespace
 
 bool mend_quantization(Repair& r, MendRecord& record) {
-  const auto find = [&] {
-    return r.found({"no-quantization-config", "config-disagrees", "config-dtype", "config-format",
-                    "config-inputs", "config-cache", "engine-lookup", "config-group-size",
-                    "unquantized-not-ignored", "unused-pattern", "unreadable-pattern",
-                    "missing-input-scale"});
-  };
-  const auto findings = find();
+  auto findings = r.found({"no-quantization-config", "config-disagrees", "config-dtype", "config-format",
+                           "config-inputs", "config-cache", "engine-lookup", "config-group-size",
+                           "unquantized-not-ignored", "unused-pattern", "unreadable-pattern"});
+  // Where no linear has an input scale, the config becomes one of weights alone.
+  const auto& modules = r.view().nvfp4_modules();
+  if (std::none_of(modules.begin(), modules.end(), [](auto& m) { return m.input_scale.has_value(); })) {
+    const auto missing = r.found({"missing-input-scale"});
+    findings.insert(findings.end(), missing.begin(), missing.end());
+  }
   const bool is_unreadable = r.wants("bad-config") && r.loose.unreadable.contains(kHfQuant);
   if (findings.empty() && !is_unreadable) return false;
   for (const LintFinding* f : findings) record.rules.insert(lint_rules()[f->rule].id);
@@ -153,7 +187,19 @@ bool mend_quantization(Repair& r, MendRecord& record) {
   const bool writes_hf_quant = !hf_quant.is_null() || is_unreadable || !config.is_object();
   try {
     ConfigEntries entries = ConfigWriter(r.view()).write();
-    const bool mended = is_unreadable || r.try_change([&] { take(r, entries, writes_hf_quant); });
+    ConfigEntries merged = entries, ordered = entries;
+    for (const auto& [to, keeps] : {std::pair{&merged, true}, {&ordered, false}}) {
+      to->quantization_config = in_old_order(entry_of(config), entries.quantization_config, keeps);
+      to->hf_quant_config = in_old_order(hf_quant, entries.hf_quant_config, keeps);
+    }
+    const auto try_entries = [&](const ConfigEntries& tried) {
+      return r.try_change([&] { take(r, tried, writes_hf_quant); });
+    };
+    const size_t before = r.faults();
+    bool mended = is_unreadable || try_entries(merged);
+    // What only the old config says may be what is wrong.
+    if (mended && !is_unreadable && r.faults() > 0 && before > 0) mended = try_entries(ordered) || mended;
+    if (!mended) mended = try_entries(ordered);
     if (is_unreadable) {
       take(r, std::move(entries), writes_hf_quant);
       r.changed();

@@ -124,16 +124,23 @@ Repaired open_repaired(const fs::path& path, const fs::path& donor_path, const R
   for (const Mend& mend : mends()) {
     const bool is_wanted =
         std::any_of(mend.rules.begin(), mend.rules.end(), [&](auto rule) { return repair.wants(rule); });
-    MendRecord record{.mend = mend.name};
+    MendRecord record;
+    record.mend = mend.name;
     if (is_wanted && mend.apply(repair, record)) done.push_back(std::move(record));
   }
   Json note = {{"mends", Json::array()}};
   for (const MendRecord& record : done) note["mends"].push_back(mend_to_json(record));
-  if (donor) note["donor"] = {{"xxh3_128", donor_hash(repair, done)}};
+  const bool takes =
+      std::any_of(done.begin(), done.end(), [](const MendRecord& m) { return m.takes_from_donor; });
+  if (takes) note["donor"] = {{"fingerprint", donor_hash(repair, done)}};
+  const size_t own = source.shards().size();
+  const bool takes_tensors = std::any_of(repair.edited.tensors.begin(), repair.edited.tensors.end(),
+                                         [&](const EditedTensor& t) { return t.shard >= own; });
   Edited edited = std::move(repair.edited);
   edited.note = std::move(note);
   keep_unreadable_texts(source, loose, edited);
   Findings unmended = std::move(repair.unmended);
+  if (!takes_tensors) donor.reset();
   return {view_of(std::move(source), std::move(donor), std::move(edited)), std::move(done),
           std::move(unmended), report.findings};
 }

@@ -35,7 +35,8 @@ struct MendRecord {
   std::vector<Setting> settings = {};
   std::string prefix = {};                  ///< what goes from the names of all tensors: "model."
   std::map<std::string, double> loss = {};  ///< relative error in the Frobenius norm, by module
-  uint64_t bytes = 0;                       ///< bytes of the tensors and files that are written otherwise
+  bool takes_from_donor = false;
+  uint64_t bytes = 0;  ///< of the tensors and files that are written otherwise
 };
 Json mend_to_json(const MendRecord& record);
 
