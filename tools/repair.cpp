@@ -69,8 +69,9 @@ Json mend_json(const MendRecord& m) {
   for (const auto& [name, values] : m.tensors) json["tensors"].push_back(name);
   for (const MendRecord::Setting& s : m.settings)
     json["settings"].push_back({{"file", s.file}, {"key", s.key}});
-  if (!m.prefix.empty()) json["prefix"] = m.prefix;
-  if (!m.loss.empty()) json["loss"] = m.loss;
+  json["prefix"] = m.prefix;
+  json["loss"] = Json::object();
+  for (const auto& [module, loss] : m.loss) json["loss"][module] = loss;
   return json;
 }
 
@@ -215,7 +216,14 @@ int run_repair(const RepairArguments& given, const Common& common) {
     left = read_back(o.destination, levels, common);
     result.bytes_verified = left.bytes;
     if (common.json) {
-      document["result"] = result_to_json(plan, result, Device::cpu);
+      document["written"] = {{"files", plan.files.size()},
+                             {"files_kept", result.files_kept},
+                             {"tensors", plan.tensors.size()},
+                             {"bytes_read", result.bytes_read},
+                             {"bytes_written", result.bytes_written},
+                             {"bytes_verified", result.bytes_verified},
+                             {"seconds", result.seconds},
+                             {"findings", findings_to_json(result.findings)}};
     } else {
       print_conversion(o, plan, result, Device::cpu, common);
     }
@@ -248,15 +256,13 @@ std::function<int()> setup_repair(Arguments& args, const Common& common) {
   auto o = std::make_shared<RepairArguments>();
   args.option("SRC", o->common.source, or_url("Hugging Face checkpoint directory")).required();
   args.option("OUT", o->common.destination, "Directory to write; absent or empty").required();
-  args.option(
-          "--donor", o->donor,
-          "Checkpoint of the same model, of which lost or broken modules, tokenizers and configs are taken")
+  args.option("--donor", o->donor,
+              "Checkpoint of the same model that gives lost or broken modules, tokenizers and configs")
       .value_name("PATH");
-  args.option("--only", o->only, "Mend only findings of these rules: ids or globs, such as index-*")
+  args.option("--only", o->only, "Mend only findings of these rules: ids or globs")
       .value_name("RULE")
       .separated_by(',');
-  args.option("--fold", o->fold,
-              "Give fused linears with unequal global scales the larger one, at a loss that is stated")
+  args.option("--fold", o->fold, "Give fused linears the larger of unequal global scales, at a stated loss")
       .one_of({"larger"});
   args.option(
           "--input-scale", o->input_scale,
@@ -266,17 +272,14 @@ std::function<int()> setup_repair(Arguments& args, const Common& common) {
       .default_text("neighbours");
   std::vector<std::string> profiles;
   for (const LintProfile& profile : lint_profiles()) profiles.push_back(profile.name);
-  args.option("--profile", o->profile, "Severities of findings that are left, as of lint").one_of(profiles);
+  args.option("--profile", o->profile, "Severities of what is left, as of lint").one_of(profiles);
   o->common.max_shard_size = "5GB";
   add_shard_size_option(args, o->common.max_shard_size);
   add_writing_options(args, o->common, false, true);
   args.footer(
-      "Mends what lint finds where no judgement is needed, and copies every other byte. twofour lint "
-      "--explain RULE says whether a rule's findings are mended. The order is fixed: files, names, sizes, "
-      "what comes from the donor, generation_config.json, scales, the quantization config. Each mend is "
-      "applied whole or not.\n"
-      "Exit code 1 where OUT keeps a finding of severity warning or error; where nothing is mended, nothing "
-      "is written.\n"
+      "twofour lint --explain RULE says whether findings of a rule are mended. The order of mends is fixed, "
+      "and each is applied whole or not. Exit code 1 where OUT keeps a warning or error. Where nothing is "
+      "mended, nothing is written.\n"
       "twofour validate OUT --source SRC [--donor PATH] proves the result.");
   return [o, &common] { return run_repair(*o, common); };
 }

@@ -93,6 +93,17 @@ class Validate(TypedDict):
     notes: list[Finding]
 
 
+class Repair(TypedDict):
+    """repair"""
+
+    schema_version: int
+    mends: list[Mend]  #: in the order in which they were applied
+    unmended: list[Finding]  #: what is beyond repair, and why
+    left: list[Finding]  #: what lint finds in the result
+    mended: bool  #: whether no warning and no error is left
+    written: NotRequired[Written]  #: the run
+
+
 class Convert(TypedDict):
     """convert"""
 
@@ -272,6 +283,33 @@ class Sample(TypedDict):
     layers: Optional[int]  #: at most; null: all
 
 
+class Mend(TypedDict):
+    """mend"""
+
+    mend: str  #: its name
+    rules: list[str]  #: lint rules that led to it
+    bytes: int  #: of tensors and files that are written otherwise
+    tensors: list[str]  #: made, changed or taken
+    dropped: list[str]  #: tensors of the source that go, as `FILE: NAME`
+    files: list[str]  #: that go, are taken in or are written otherwise
+    settings: list[Setting]  #: keys of config files
+    prefix: str  #: what goes from all names; may be empty
+    loss: dict[str, float]  #: of a fold, by module: relative error of its weights
+
+
+class Written(TypedDict):
+    """written"""
+
+    files: int  #: weight files
+    files_kept: int  #: weight files of an earlier run
+    tensors: int
+    bytes_read: int
+    bytes_written: int
+    bytes_verified: int  #: read back and compared
+    seconds: float
+    findings: list[Finding]
+
+
 class Module(TypedDict):
     """module"""
 
@@ -368,6 +406,13 @@ class WorstNumber(TypedDict):
     column: int
     expected: float
     found: float
+
+
+class Setting(TypedDict):
+    """setting"""
+
+    file: str
+    key: str
 
 
 class Solver(TypedDict):

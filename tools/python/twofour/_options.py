@@ -97,6 +97,38 @@ class Validate(TypedDict, total=False):
     jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
 
 
+class Repair(TypedDict, total=False):
+    """Options of `twofour repair`."""
+
+    donor: Value  #: Checkpoint of the same model that gives lost or broken modules, tokenizers and configs
+    only: Union[Value, Sequence[Value]]  #: Mend only findings of these rules: ids or globs (may be given again)
+    fold: Value  #: Give fused linears the larger of unequal global scales, at a stated loss
+    #: Scales for linears without a valid one: of neighbours, constant=X (1.0 is an amax of 2688), or 'from FILE'
+    #: with M.amax of each module (default: neighbours)
+    input_scale: Value
+    profile: Value  #: Severities of what is left, as of lint
+    force: bool  #: Replace OUT if twofour wrote it
+    #: Continue a run into OUT that was interrupted, killed or failed: keep the finished weight files that match
+    #: their hashes and write the rest again. A complete OUT is verified
+    resume: bool
+    max_shard_size: Value  #: Largest weight file to write, in bytes of data, decimal: 5GB, 500MB (default: 5GB)
+    dry_run: bool  #: Show what would be written, write nothing
+    no_verify: bool  #: Do not read back what was written
+    #: If SRC is a URL: where its weight files are while they are read. They are removed at the end of a run that
+    #: succeeds, and kept for --resume by one that does not (default: XDG_CACHE_HOME/twofour, ~/.cache/twofour)
+    cache: Value
+    cache_size: Value  #: Most bytes of files in --cache, such as 20GB or 16GiB (default: 32GB)
+    #: Copy files that links lead to outside of the checkpoint, too. Without it such links are refused: a checkpoint
+    #: from elsewhere could link to a secret of yours, and what is written is published
+    follow_links: bool
+    #: How files are read and written. buffered: through the page cache, evicting only the pages that this run
+    #: added. direct: past the page cache (O_DIRECT) where the file system supports it, with as many requests in
+    #: flight as --jobs (default: buffered)
+    io: Value
+    jobs: Value  #: Number of threads (1 to 4096; default: one per processor)
+    device: Value  #: Where to compute. This command runs only on the CPU (default: auto)
+
+
 class Convert(TypedDict, total=False):
     """Options of `twofour convert`."""
 
