@@ -25,20 +25,39 @@ constexpr std::string_view kTokenizerFiles[] = {
 constexpr std::string_view kTemplateFiles[] = {"chat_template.jinja", "chat_template.json",
                                                "tokenizer_config.json"};
 
-/// Throws Error unless both configs describe models of one structure.
+/// Throws Error unless the donor is a model of the same type, and tensors in floats that both have are of
+/// one shape.
 void refuse_other_structure(const Repair& r) {
   Problems problems;
-  const std::string ours = (r.source.path() / "config.json").string(),
-                    theirs = (r.donor->path() / "config.json").string();
-  if (r.donor->config().is_null() || r.edited.config.is_null()) return;
-  for (const char* key : {"model_type", "hidden_size", "num_hidden_layers", "vocab_size",
-                          "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
-                          "moe_intermediate_size", "num_experts", "n_routed_experts", "num_local_experts"}) {
-    const Json &expected = model_setting(r.edited.config, key, ours),
-               &found = model_setting(r.donor->config(), key, theirs);
-    if (expected.is_null() || found.is_null() || expected == found) continue;
-    problems.add("{}: {}: expected {} as {} says, found {}", theirs, key, json_line(expected), ours,
-                 json_line(found));
+  const auto type_of = [](const Json& config) {
+    const auto at = config.is_object() ? config.find("model_type") : config.end();
+    return config.is_object() && at != config.end() && at->is_string() ? at->get<std::string>()
+                                                                       : std::string();
+  };
+  const std::string ours = type_of(r.edited.config), theirs = type_of(r.donor->config());
+  if (!ours.empty() && !theirs.empty() && ours != theirs) {
+    problems.add("{}: model_type: expected {} as {} says, found {}",
+                 (r.donor->path() / "config.json").string(), ours, (r.source.path() / "config.json").string(),
+                 theirs);
+  }
+  size_t common = 0, floats = 0, unlike = 0;
+  std::string first;
+  for (const EditedTensor& t : r.edited.tensors) {
+    if (!is_float(t.info.dtype)) continue;
+    ++floats;
+    const auto at = r.donor->find(t.info.name);
+    if (!at || !is_float(r.donor->tensors()[*at].dtype)) continue;
+    ++common;
+    if (r.donor->tensors()[*at].shape == t.info.shape) continue;
+    if (unlike++ == 0)
+      first = fmt::format("{}: expected {} as in {}, found {}", r.donor->where(*at), describe(t.info),
+                          r.source.path().string(), describe(r.donor->tensors()[*at]));
+  }
+  // A tensor of the source may be what is wrong. The others then agree.
+  if (4 * unlike > common) problems.add(first);
+  if (problems.empty() && 4 * common < floats) {
+    problems.add("{}: expected tensors of the same names as in {}, found {} of {}", r.donor->path().string(),
+                 r.source.path().string(), common, floats);
   }
   problems.refuse();
 }
@@ -56,9 +75,9 @@ class DonorFiles {
   bool run() {
     const bool lacks_config = r_.edited.config.is_null();
     note({"no-tokenizer", "bad-tokenizer", "tokenizer-size", "token-ids", "missing-token", "tokenizer-steps",
-          "token-flags", "impossible-setting"},
+          "token-flags"},
          tokenizer_, [](const LintFinding& f) { return is_of_tokenizer(f.file); });
-    note({"bad-config", "duplicate-key", "missing-sidecar"}, tokenizer_,
+    note({"bad-config", "missing-sidecar", "not-downloaded"}, tokenizer_,
          [](const LintFinding& f) { return is_of_tokenizer(f.file); });
     note({"bad-chat-template", "template-gap", "two-chat-templates", "no-chat-template"}, template_,
          [](const LintFinding&) { return true; });
@@ -167,7 +186,12 @@ class DonorTensors {
     note_rules();
     refuse_other_structure(r_);
     bool mended = false;
-    for (const auto& [module, rule] : std::map(broken_rules_)) mended = replace(module, rule) || mended;
+    const std::set<std::string> unlike = unlike_modules();
+    const bool all = !broken_rules_.empty() && unlike.size() > 1 && replace_all(unlike);
+    mended = all;
+    for (const auto& [module, rule] : std::map(broken_rules_)) {
+      if (!all || !unlike.contains(module)) mended = replace(module, rule) || mended;
+    }
     if (!missing_rules_.empty()) mended = add_missing() || mended;
     if (!mended) record_.rules.clear();
     return mended;
@@ -196,6 +220,40 @@ class DonorTensors {
     for (const auto& [module, f] : broken_) leave(*f);
     for (const LintFinding* f : missing_) leave(*f);
     return false;
+  }
+
+  /// The modules with a tensor whose type or shape differs from the donor's tensor of that name.
+  std::set<std::string> unlike_modules() const {
+    std::set<std::string> modules;
+    for (const EditedTensor& t : r_.edited.tensors) {
+      const auto at = r_.donor->find(t.info.name);
+      if (!at) continue;
+      const TensorInfo& other = r_.donor->tensors()[*at];
+      if (other.dtype != t.info.dtype || other.shape != t.info.shape)
+        modules.insert(whole_module_of(t.info.name));
+    }
+    return modules;
+  }
+  /// Replaces several modules at once, of which lint names one.
+  bool replace_all(const std::set<std::string>& modules) {
+    std::set<std::string> goes;
+    for (const EditedTensor& t : r_.edited.tensors) {
+      if (modules.contains(whole_module_of(t.info.name))) goes.insert(r_.origin_of(t));
+    }
+    std::vector<size_t> comes;
+    for (size_t i = 0; i < r_.donor->tensors().size(); ++i) {
+      if (modules.contains(whole_module_of(r_.donor->tensors()[i].name))) comes.push_back(i);
+    }
+    const bool mended = r_.try_change([&] {
+      std::erase_if(r_.edited.tensors,
+                    [&](const EditedTensor& t) { return modules.contains(whole_module_of(t.info.name)); });
+      for (const size_t i : comes) add(i);
+    });
+    if (!mended) return false;
+    record_.dropped.merge(goes);
+    for (const auto& [module, rule] : broken_rules_) record_.rules.insert(rule);
+    for (const size_t i : comes) list(i);
+    return true;
   }
 
   /// Replaces all tensors of a module by the donor's.

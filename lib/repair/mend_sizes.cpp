@@ -30,6 +30,7 @@ bool mend_sizes(Repair& r, MendRecord& record) {
   struct Change {
     std::string rule, key;
     Json value;
+    bool from_donor = false;
   };
   std::set<std::string> tried;
   for (bool again = true; again;) {  // a size that is right may show the next one
@@ -40,8 +41,25 @@ bool mend_sizes(Repair& r, MendRecord& record) {
       if (f->file != "config.json" || f->facts.value.empty()) continue;
       changes.push_back({lint_rules()[f->rule].id, f->name, parse_json(f->name, f->facts.value)});
     }
+    // The donor's value fits if the tensors are the same.
+    for (const LintFinding* f :
+         r.found({"config-shape", "padded-vocabulary", "layers-extra", "layers-missing", "layer-kind",
+                  "config-switch", "experts-extra", "odd-setting", "impossible-setting"})) {
+      if (r.donor == nullptr || f->file != "config.json" || !r.donor->config().is_object()) continue;
+      Json theirs = r.donor->config();
+      // Some findings name two keys: "first_k_dense_replace, moe_layer_freq".
+      for (size_t begin = 0, end = 0; end != f->name.npos; begin = end + 2) {
+        end = f->name.find(", ", begin);
+        const std::string key = f->name.substr(begin, end == f->name.npos ? end : end - begin);
+        const Json* const value = find_setting(theirs, key);
+        if (value != nullptr) changes.push_back({lint_rules()[f->rule].id, key, *value, true});
+      }
+    }
     for (const Change& change : changes) {
-      if (!tried.insert(change.key).second) continue;
+      if (change.from_donor ? !tried.insert(change.key + " donor").second
+                            : !tried.insert(change.key).second) {
+        continue;
+      }
       Json before;
       const bool mended = r.try_change([&] {
         if (Json* const setting = find_setting(r.edited.config, change.key)) {
@@ -51,8 +69,10 @@ bool mend_sizes(Repair& r, MendRecord& record) {
           r.edited.config[change.key] = change.value;
         }
       });
+      record.takes_from_donor = record.takes_from_donor || (mended && change.from_donor);
       if (!mended) {
-        r.leave(change.rule, "config.json: " + change.key, "the value that fits contradicts another");
+        if (!change.from_donor)
+          r.leave(change.rule, "config.json: " + change.key, "the value that fits contradicts another");
         continue;
       }
       record.rules.insert(change.rule);

@@ -53,19 +53,20 @@ bool Repair::wants(std::string_view rule) const {
 
 namespace {
 
-void collect(const std::vector<LintFinding>& findings, std::string_view rule,
+void collect(const std::vector<LintFinding>& findings, std::string_view rule, bool with_consequences,
              std::vector<const LintFinding*>& to) {
   for (const LintFinding& f : findings) {
     if (lint_rules()[f.rule].id == rule) to.push_back(&f);
-    collect(f.consequences, rule, to);
+    if (with_consequences) collect(f.consequences, rule, true, to);
   }
 }
 
 std::vector<const LintFinding*> collect_wanted(const Repair& repair, const LintReport& report,
-                                               std::initializer_list<std::string_view> rules) {
+                                               std::initializer_list<std::string_view> rules,
+                                               bool with_consequences) {
   std::vector<const LintFinding*> findings;
   for (const std::string_view rule : rules) {
-    if (repair.wants(rule)) collect(report.findings, rule, findings);
+    if (repair.wants(rule)) collect(report.findings, rule, with_consequences, findings);
   }
   return findings;
 }
@@ -80,12 +81,12 @@ size_t count_faults(const std::vector<LintFinding>& findings) {
 }  // namespace
 
 std::vector<const LintFinding*> Repair::found_in_source(std::initializer_list<std::string_view> rules) const {
-  return collect_wanted(*this, report, rules);
+  return collect_wanted(*this, report, rules, true);
 }
 
 std::vector<const LintFinding*> Repair::found(std::initializer_list<std::string_view> rules) {
   faults();
-  return collect_wanted(*this, *lint_, rules);
+  return collect_wanted(*this, *lint_, rules, false);
 }
 
 size_t Repair::faults() {

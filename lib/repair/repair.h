@@ -61,7 +61,7 @@ class Repair {
   bool wants(std::string_view rule) const;
   /// The findings of the source's headers and files by these rules that are to be mended.
   std::vector<const LintFinding*> found_in_source(std::initializer_list<std::string_view> rules) const;
-  /// The same of the present state. Valid until the state changes.
+  /// The same of the present state, without consequences. Valid until the state changes.
   std::vector<const LintFinding*> found(std::initializer_list<std::string_view> rules);
   /// The number of warnings and errors in the present state.
   size_t faults();

@@ -59,6 +59,7 @@ TEST_CASE("planted faults are mended or refused by name, and no repair adds a fa
     try {
       const Repaired repaired = open_repaired(scratch / "broken", scratch / "original", {});
       if (repaired.mends.empty()) {
+        for (const Finding& f : repaired.unmended) before_text += "  " + f.where + ": " + f.message + "\n";
         if (prints && before > 0)
           MESSAGE(fmt::format("left: {} {}\n{}", base_name(one.base), one.what, before_text));
         continue;
