@@ -308,7 +308,9 @@ class DonorTensors {
       if (module_role(module, layers) == ModuleRole::kMtp && !wants_drafts) continue;
       comes.push_back(i);
     }
-    const bool mended = !comes.empty() && r_.try_change([&] {
+    const bool is_renamed = std::any_of(comes.begin(), comes.end(),
+                                        [&](size_t i) { return has_other_name(r_.donor->tensors()[i]); });
+    const bool mended = !comes.empty() && !is_renamed && r_.try_change([&] {
       for (const size_t i : comes) add(i);
     });
     if (!mended) {
@@ -319,6 +321,17 @@ class DonorTensors {
     record_.rules.insert(missing_rules_.begin(), missing_rules_.end());
     for (const size_t i : comes) list(i);
     return true;
+  }
+
+  /// True if the state has a tensor under the name without its first parts.
+  bool has_other_name(const TensorInfo& t) {
+    std::string_view name = t.name;
+    for (int parts = 0; parts < 2 && name.find('.') != name.npos; ++parts) {
+      name.remove_prefix(name.find('.') + 1);
+      const EditedTensor* const other = r_.find(name);
+      if (other != nullptr && other->info.shape == t.shape) return true;
+    }
+    return false;
   }
 
   void add(size_t tensor) {

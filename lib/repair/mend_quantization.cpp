@@ -38,7 +38,8 @@ const OutputDialect* dialect_of(const Checkpoint& c) {
 /// them.
 class ConfigWriter {
  public:
-  explicit ConfigWriter(const Checkpoint& c) : c_(c), dialect_(dialect_of(c)) {
+  explicit ConfigWriter(const Checkpoint& c) : ConfigWriter(c, dialect_of(c)) {}
+  ConfigWriter(const Checkpoint& c, const OutputDialect* dialect) : c_(c), dialect_(dialect) {
     if (dialect_ == nullptr)
       throw Error("quantization_config: expected tensors of a dialect that twofour writes, found another");
     model_.source = &c;
@@ -162,6 +163,26 @@ void take(Repair& r, ConfigEntries entries, bool writes_hf_quant) {
 
 }  // namespace
 
+namespace {
+
+/// The entries for the tensors of the state. Where the present config hides how modules are stored, they are
+/// found without it.
+ConfigEntries entries_for(Repair& r) {
+  try {
+    return ConfigWriter(r.view()).write();
+  } catch (const ReadError&) {
+    throw;
+  } catch (const Error&) {
+    Edited bare = r.edited;
+    if (bare.config.is_object()) bare.config = with_quantization(std::move(bare.config), nullptr);
+    bare.hf_quant = nullptr;
+    const Checkpoint view = outline(r.source, r.donor, bare);
+    return ConfigWriter(view, dialect_of(r.view())).write();
+  }
+}
+
+}  // namespace
+
 bool mend_quantization(Repair& r, MendRecord& record) {
   auto findings = r.found({"no-quantization-config", "config-disagrees", "config-dtype", "config-format",
                            "config-inputs", "config-cache", "engine-lookup", "config-group-size",
@@ -186,7 +207,7 @@ bool mend_quantization(Repair& r, MendRecord& record) {
   // A file that is not there is added only if nothing else can hold the entry.
   const bool writes_hf_quant = !hf_quant.is_null() || is_unreadable || !config.is_object();
   try {
-    ConfigEntries entries = ConfigWriter(r.view()).write();
+    ConfigEntries entries = entries_for(r);
     ConfigEntries merged = entries, ordered = entries;
     for (const auto& [to, keeps] : {std::pair{&merged, true}, {&ordered, false}}) {
       to->quantization_config = in_old_order(entry_of(config), entries.quantization_config, keeps);
@@ -205,7 +226,7 @@ bool mend_quantization(Repair& r, MendRecord& record) {
       r.changed();
     }
     if (!mended) {
-      r.leave(rule, where, "a config written from the tensors has as many findings");
+      r.leave(rule, where, "a config written from the tensors has as many findings, such as " + r.rejected());
       return false;
     }
   } catch (const ReadError&) {

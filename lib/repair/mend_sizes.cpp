@@ -88,7 +88,7 @@ bool mend_sizes(Repair& r, MendRecord& record) {
 bool mend_generation(Repair& r, MendRecord& record) {
   constexpr const char* kFile = "generation_config.json";
   std::vector<const LintFinding*> findings;
-  for (const LintFinding* f : r.found_in_source({"odd-setting", "impossible-setting", "token-ids"})) {
+  for (const LintFinding* f : r.found_in_source({"odd-setting", "impossible-setting"})) {
     if (f->file == kFile) findings.push_back(f);
   }
   if (findings.empty()) return false;

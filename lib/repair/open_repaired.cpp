@@ -92,7 +92,7 @@ const std::vector<Mend>& mends() {
         "expert-shape", "layers-missing", "mtp-missing", "tensor-missing", "head-missing", "quantized-router",
         "quantized-head", "bad-global-scale"},
        mend_from_donor_tensors},
-      {"generation", {"odd-setting", "impossible-setting", "token-ids"}, mend_generation},
+      {"generation", {"odd-setting", "impossible-setting"}, mend_generation},
       {"reciprocals", {"suspicious-scale"}, mend_reciprocals},
       {"fold", {"unequal-global-scales"}, mend_folds},
       {"input-scales", {"missing-input-scale", "unequal-input-scales", "bad-input-scale"}, mend_input_scales},

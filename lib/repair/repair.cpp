@@ -111,6 +111,11 @@ bool Repair::try_change(const std::function<void()>& change) {
   change();
   changed();
   if (faults() < before) return true;
+  for (const LintFinding& f : lint_->findings) {
+    if (f.severity == Severity::kNote) continue;
+    rejected_ = fmt::format("{}: {} ({})", f.where(), f.message, lint_rules()[f.rule].id);
+    break;
+  }
   edited = std::move(saved);
   changed();
   return false;

@@ -73,6 +73,9 @@ class Repair {
   /// of faults.
   bool try_change(const std::function<void()>& change);
 
+  /// The first fault of the state that the last try_change() refused.
+  const std::string& rejected() const { return rejected_; }
+
   EditedTensor* find(std::string_view name);
   /// Adds tensors with known bytes, or gives these to the ones of that name. `record` gets their names and,
   /// of numbers in float32, their bits.
@@ -93,6 +96,7 @@ class Repair {
  private:
   std::optional<Checkpoint> view_;
   std::optional<LintReport> lint_;
+  std::string rejected_;
 };
 
 /// One kind of mend.
