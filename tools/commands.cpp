@@ -50,7 +50,8 @@ constexpr Command kCommands[] = {
 };
 
 constexpr const char* kFooter =
-    "Exit codes: 0 done, 1 findings or differences (lint, repair, diff, validate), 2 trouble, 130 interrupted.\n"
+    "Exit codes: 0 done, 1 findings or differences (lint, repair, diff, validate), 2 trouble, 130 "
+    "interrupted.\n"
     "TWOFOUR_ISA=portable|avx2|avx512|neon forces the kernels of an instruction set.";
 
 }  // namespace

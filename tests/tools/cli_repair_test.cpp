@@ -5,6 +5,7 @@
 #include "lib/base/io/file.h"
 #include "lib/source/checkpoint/checkpoint.h"
 #include "tests/support/faults/planted.h"
+#include "tests/support/hub_server.h"
 #include "tests/support/outcome.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch.h"
@@ -92,6 +93,24 @@ TEST_CASE("two runs into one directory do not mix") {
   CHECK(std::min(first.code, second.code) == 0);
   CHECK(run_program({"validate", b.out}).code == 0);
   CHECK(run_program({"lint", b.out}).code == 0);
+}
+
+TEST_CASE("a checkpoint of a hub is mended as one of a directory") {
+  const Broken b(false);
+  HubServer server("org/name", b.source);
+  const std::vector<std::string> environment = {"HF_ENDPOINT=" + server.endpoint(),
+                                                "HF_HOME=" + (b.scratch / "home").string(),
+                                                "HF_TOKEN=", "no_proxy=127.0.0.1"};
+  const std::string local = (b.scratch / "local").string();
+  CHECK(run_program({"repair", b.source, local, "-q"}).code == 0);
+  const Outcome dry = run_program({"repair", "hf://org/name", b.out, "--dry-run"}, environment);
+  CHECK_MESSAGE(dry.code == 0, dry.out, dry.err);
+  const Outcome o = run_program({"repair", "hf://org/name", b.out, "-q"}, environment);
+  REQUIRE_MESSAGE(o.code == 0, o.out, o.err);
+  for (const auto& entry : fs::directory_iterator(local)) {
+    const fs::path name = entry.path().filename();
+    if (name != kManifestName) CHECK(read_text(entry.path()) == read_text(fs::path(b.out) / name));
+  }
 }
 
 TEST_CASE("hostile donors are refused in words") {
