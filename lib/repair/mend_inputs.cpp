@@ -52,6 +52,11 @@ std::string fused_name(const Member& m) {
   return fused ? fmt::format("{} {}", fused->first, fused->second) : m.module;
 }
 
+bool is_gate_or_up(const Member& m) {
+  const auto parsed = parse_module_name(m.module);
+  return parsed && parsed->projection != Projection::kDown;
+}
+
 /// The kind of a projection over layers.
 std::string kind_over_layers(const Member& m) { return kind_of(projection_of(m)); }
 
@@ -228,7 +233,8 @@ class InputScales {
       const auto& all = most.at(key(members_[i]));
       if (value(i).first == 0 || value(i).first == all.first || members_[i].is_fp8) continue;
       const bool is_new = changes_.contains(i);
-      if (!is_new && !r_.wants("unequal-input-scales")) continue;
+      // Of q, k and v, calibrated scales stay, as engines take the largest anyway.
+      if (!is_new && (!is_gate_or_up(members_[i]) || !r_.wants("unequal-input-scales"))) continue;
       if (!is_new) changes_[i].rule = "unequal-input-scales";
       changes_[i].multiplier = all.first;
       changes_[i].stored = all.second;
