@@ -10,6 +10,7 @@
 #include "lib/base/findings/problems.h"
 #include "lib/base/io/file.h"
 #include "lib/base/io/links.h"
+#include "lib/lint/family/family.h"
 #include "lib/repair/repair.h"
 #include "lib/source/checkpoint/linears.h"
 #include "lib/source/checkpoint/model_config.h"
@@ -45,7 +46,8 @@ void refuse_other_structure(const Repair& r) {
   for (const EditedTensor& t : r.edited.tensors) {
     if (!is_float(t.info.dtype)) continue;
     ++floats;
-    const auto at = r.donor->find(t.info.name);
+    auto at = r.donor->find(t.info.name);
+    if (!at) at = r.donor->find(unwrapped(t.info.name));
     if (!at || !is_float(r.donor->tensors()[*at].dtype)) continue;
     ++common;
     if (r.donor->tensors()[*at].shape == t.info.shape) continue;

@@ -48,11 +48,34 @@ Repair::NewTensor with_value(const Checkpoint& c, size_t tensor, float value) {
 
 }  // namespace
 
+namespace {
+
+/// Modules by the group of linears that engines fuse.
+using Groups = std::map<std::pair<std::string, size_t>, std::vector<Scaled>>;
+
+/// The number of which a scale is the reciprocal. Two numbers may have one reciprocal. The one that a fused
+/// linear has comes first.
+float reciprocal_of(const Scaled& s, const Groups& groups) {
+  const auto group = fused_group(s.module->name);
+  if (group) {
+    for (const Scaled& other : groups.at(*group)) {
+      if (other.module != s.module && 1 / other.stored == s.stored) return other.stored;
+    }
+  }
+  return 1 / s.stored;
+}
+
+}  // namespace
+
 bool mend_reciprocals(Repair& r, MendRecord& record) {
   if (!r.wants("suspicious-scale")) return false;
   const Checkpoint& c = r.view();
   std::map<std::string, std::vector<Scaled>> kinds;
-  for (const Scaled& s : scaled_modules(c)) kinds[kind_of(s.module->name)].push_back(s);
+  Groups groups;
+  for (const Scaled& s : scaled_modules(c)) {
+    kinds[kind_of(s.module->name)].push_back(s);
+    if (const auto group = fused_group(s.module->name)) groups[*group].push_back(s);
+  }
   std::vector<Repair::NewTensor> changed;
   for (const auto& [kind, modules] : kinds) {
     float low = INFINITY, high = 0;
@@ -62,7 +85,7 @@ bool mend_reciprocals(Repair& r, MendRecord& record) {
       const float value = turns ? 1 / s.multiplier : s.multiplier;
       low = std::min(low, value);
       high = std::max(high, value);
-      if (turns) turned.push_back(with_value(c, s.module->global_scale, 1 / s.stored));
+      if (turns) turned.push_back(with_value(c, s.module->global_scale, reciprocal_of(s, groups)));
     }
     if (turned.empty()) continue;
     if (high > 2 * low) {
@@ -137,7 +160,7 @@ ByteTable folded_scales(float own, float folded) {
 bool mend_folds(Repair& r, MendRecord& record) {
   if (!r.wants("unequal-global-scales")) return false;
   const Checkpoint& c = r.view();
-  std::map<std::pair<std::string, size_t>, std::vector<Scaled>> groups;
+  Groups groups;
   for (const Scaled& s : scaled_modules(c)) {
     if (const auto group = fused_group(s.module->name)) groups[*group].push_back(s);
   }
