@@ -77,9 +77,10 @@ class FileMend {
   void settle_unindexed(uint32_t file) {
     const std::string& name = c_.shards()[file].name;
     const auto twice = of_file_.find(file);
-    if (kept_[file] == 0 && twice != of_file_.end()) {
-      const bool equal = std::all_of(twice->second.begin(), twice->second.end(),
-                                     [&](auto* one) { return are_equal(c_, *one); });
+    if (kept_[file] == 0) {  // it has tensors of other files, or none
+      const bool equal =
+          twice == of_file_.end() || std::all_of(twice->second.begin(), twice->second.end(),
+                                                 [&](auto* one) { return are_equal(c_, *one); });
       if (!equal) return keep(file, "it has other bytes under names of the indexed files");
       record_.files.insert(name);
       return;

@@ -55,7 +55,7 @@ const char* mended_text(Mended mended) {
 
 std::string explain_rule(const LintRule& rule) {
   const std::string see = *rule.reference == '\0' ? "" : fmt::format(" See {}.", rule.reference);
-  return fmt::format("{} ({})\n  {}\n  {}{}\n  To do: {}\n  Repair mends it: {}\n", rule.id,
+  return fmt::format("{} ({})\n  {}\n  {}{}\n  To do: {} Repair mends it: {}.\n", rule.id,
                      severities_of(rule), rule.what, rule.why, see, rule.fix, mended_text(rule.mended));
 }
 
