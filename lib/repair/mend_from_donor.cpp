@@ -312,9 +312,13 @@ class DonorTensors {
     }
     const bool is_renamed = std::any_of(comes.begin(), comes.end(),
                                         [&](size_t i) { return has_other_name(r_.donor->tensors()[i]); });
-    const bool mended = !comes.empty() && !is_renamed && r_.try_change([&] {
-      for (const size_t i : comes) add(i);
-    });
+    const bool mended =
+        !comes.empty() && !is_renamed &&
+        r_.try_change(
+            [&] {
+              for (const size_t i : comes) add(i);
+            },
+            {"head-missing", "tensor-missing", "experts-missing", "layers-missing", "mtp-missing"});
     if (!mended) {
       for (const std::string& rule : missing_rules_)
         r_.leave(rule, r_.donor->path().string(), "the donor does not have what is missing");

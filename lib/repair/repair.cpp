@@ -105,12 +105,14 @@ void Repair::changed() {
   view_.reset();
 }
 
-bool Repair::try_change(const std::function<void()>& change) {
-  const size_t before = faults();
+bool Repair::try_change(const std::function<void()>& change, std::initializer_list<std::string_view> rules) {
+  // With rules, findings of others may follow, which later mends take away.
+  const auto count = [&] { return rules.size() == 0 ? faults() : found(rules).size(); };
+  const size_t before = count();
   Edited saved = edited;
   change();
   changed();
-  if (faults() < before) return true;
+  if (count() < before) return true;
   for (const LintFinding& f : lint_->findings) {
     if (f.severity == Severity::kNote) continue;
     rejected_ = fmt::format("{}: {} ({})", f.where(), f.message, lint_rules()[f.rule].id);

@@ -71,7 +71,8 @@ class Repair {
   void changed();
   /// Calls `change`, which changes the state. Undoes the change and returns false unless it lowers the number
   /// of faults.
-  bool try_change(const std::function<void()>& change);
+  /// With `rules`, only their findings count.
+  bool try_change(const std::function<void()>& change, std::initializer_list<std::string_view> rules = {});
 
   /// The first fault of the state that the last try_change() refused.
   const std::string& rejected() const { return rejected_; }
