@@ -21,6 +21,8 @@ constexpr Command kCommands[] = {
      setup_graft, "graft checkpoint donor grafted --take mtp"},
     {"drop", "Drop modules or experts of a checkpoint, all other bytes as they are", setup_drop,
      "drop checkpoint smaller --experts 96 --by saliency.safetensors"},
+    {"repair", "Mend what lint finds in a checkpoint, and copy every other byte", setup_repair,
+     "repair checkpoint mended --donor original"},
     {"validate", "Prove an artifact, from its source or by its own hashes", setup_validate,
      "validate artifact --source checkpoint", true, CudaWork::kAll},
     {"eval", "Measure how well a whole model predicts tokens, and how far it is from another", setup_eval,
@@ -90,7 +92,8 @@ constexpr CommandHelp kHelp[] = {
 };
 
 constexpr const char* kFooter =
-    "Exit codes: 0 done, 1 findings or differences (lint, diff, validate), 2 trouble, 130 interrupted.\n"
+    "Exit codes: 0 done, 1 findings or differences (lint, repair, diff, validate), 2 trouble, 130 "
+    "interrupted.\n"
     "Guide and reference: README.md, tools/README.md; manual pages: twofour man DIRECTORY.\n"
     "TWOFOUR_ISA=portable|avx2|avx512|neon forces the kernels of an instruction set.";
 

@@ -14,7 +14,16 @@ namespace {
 
 /// Bytes of a tensor from `offset` on.
 void read_tensor(const Shard& shard, const EditedTensor& t, uint64_t offset, std::span<uint8_t> out) {
+  if (t.made) {
+    std::copy_n(t.made->begin() + static_cast<ptrdiff_t>(offset), out.size(), out.begin());
+    return;
+  }
   const uint64_t base = shard.data_begin + t.begin;
+  if (t.table) {
+    shard.file.read(base + offset, out);
+    for (uint8_t& byte : out) byte = (*t.table)[byte];
+    return;
+  }
   if (!t.kept) return shard.file.read(base + offset, out);
   for (uint64_t done = 0; done < out.size();) {
     const uint64_t slice = (offset + done) / t.slice, at = (offset + done) % t.slice;
@@ -31,14 +40,18 @@ class EditedView : public TensorSource {
   /// `source` is the checkpoint that the edit starts from. `shards` are the files of all sources.
   EditedView(Checkpoint source, std::shared_ptr<const FileStates> donor, std::vector<Shard> shards,
              std::vector<EditedTensor> tensors, std::map<std::string, std::string> texts, Json note,
-             std::vector<LinkOutside> links)
+             std::vector<LinkOutside> links, std::set<std::string> dropped_files,
+             std::set<std::string> kept_files, bool may_be_broken)
       : source_(std::move(source)),
         donor_(std::move(donor)),
         shards_(std::move(shards)),
         tensors_(std::move(tensors)),
         texts_(std::move(texts)),
         note_(std::move(note)),
-        links_(std::move(links)) {}
+        links_(std::move(links)),
+        dropped_files_(std::move(dropped_files)),
+        kept_files_(std::move(kept_files)),
+        may_be_broken_(may_be_broken) {}
 
   const Checkpoint& stored() const override { return source_; }
   const std::vector<Shard>& shards() const override { return shards_; }
@@ -50,6 +63,9 @@ class EditedView : public TensorSource {
   std::map<std::string, std::string> config_texts() const override { return texts_; }
   Json source_note() const override { return note_; }
   std::vector<LinkOutside> links_outside() const override { return links_; }
+  std::set<std::string> dropped_files() const override { return dropped_files_; }
+  std::set<std::string> kept_files() const override { return kept_files_; }
+  bool may_be_broken() const override { return may_be_broken_; }
   void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const override {
     read_tensor(shards_[tensors_[tensor].shard], tensors_[tensor], offset, out);
   }
@@ -62,12 +78,16 @@ class EditedView : public TensorSource {
   std::map<std::string, std::string> texts_;
   Json note_;
   std::vector<LinkOutside> links_;  ///< of source and donor
+  std::set<std::string> dropped_files_, kept_files_;
+  bool may_be_broken_;
 };
 
 /// Restores the source's text of each config that has not changed.
 void keep_unchanged_texts(const Checkpoint& source, Edited& edited) {
   const auto keep = [&](const char* name, const Json& before, const Json& now) {
-    if (before.is_null() || edited.texts.contains(name) || json_line(before) != json_line(now)) return;
+    if (before.is_null() || edited.texts.contains(name) || edited.dropped_files.contains(name) ||
+        json_line(before) != json_line(now))
+      return;
     if (source.is_directory()) edited.texts[name] = read_text(source.open_again(name));
   };
   keep(kConfigNames[0], source.config(), edited.config);
@@ -118,11 +138,13 @@ Findings findings_of(const Checkpoint& c) {
 namespace {
 
 Checkpoint outline_with(const Checkpoint& base, const Checkpoint* donor,
-                        const std::vector<EditedTensor>& tensors, Json config, Json hf_quant) {
+                        const std::vector<EditedTensor>& tensors, Json config, Json hf_quant,
+                        bool may_be_broken = false) {
   class Outline : public TensorSource {
    public:
-    Outline(const Checkpoint& base, const Checkpoint* donor, const std::vector<EditedTensor>& tensors)
-        : base_(base), donor_(donor), tensors_(tensors) {}
+    Outline(const Checkpoint& base, const Checkpoint* donor, const std::vector<EditedTensor>& tensors,
+            bool may_be_broken)
+        : base_(base), donor_(donor), tensors_(tensors), may_be_broken_(may_be_broken) {}
     const Checkpoint& stored() const override { return base_; }
     void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const override {
       const EditedTensor& t = tensors_[tensor];
@@ -130,15 +152,17 @@ Checkpoint outline_with(const Checkpoint& base, const Checkpoint* donor,
       read_tensor(t.shard < own ? base_.shards()[t.shard] : donor_->shards()[t.shard - own], t, offset, out);
     }
     uint64_t reader_bytes() const override { return 0; }
+    bool may_be_broken() const override { return may_be_broken_; }
 
    private:
     const Checkpoint& base_;
     const Checkpoint* donor_;
     std::vector<EditedTensor> tensors_;
+    bool may_be_broken_;
   };
   std::vector<TensorInfo> infos;
   for (const EditedTensor& t : tensors) infos.push_back(t.info);
-  return Checkpoint::over(std::make_shared<Outline>(base, donor, tensors), std::move(infos),
+  return Checkpoint::over(std::make_shared<Outline>(base, donor, tensors, may_be_broken), std::move(infos),
                           std::vector<uint32_t>(tensors.size()), std::move(config), std::move(hf_quant), {});
 }
 
@@ -150,7 +174,7 @@ Checkpoint outline(const Checkpoint& base, const Checkpoint* donor,
 }
 
 Checkpoint outline(const Checkpoint& base, const Checkpoint* donor, const Edited& edited) {
-  return outline_with(base, donor, edited.tensors, edited.config, edited.hf_quant);
+  return outline_with(base, donor, edited.tensors, edited.config, edited.hf_quant, edited.may_be_broken);
 }
 
 void settle_settings(const Checkpoint& base, const Checkpoint& result, Edited& edited) {
@@ -187,7 +211,8 @@ Checkpoint view_of(Checkpoint source, std::optional<Checkpoint> donor, Edited ed
   if (donor) add(std::move(*donor).take_shards(), kDonorPrefix, shards);
   auto view = std::make_shared<const EditedView>(
       std::move(source), donor ? donor->states() : nullptr, std::move(shards), std::move(edited.tensors),
-      std::move(edited.texts), std::move(edited.note), std::move(links));
+      std::move(edited.texts), std::move(edited.note), std::move(links), std::move(edited.dropped_files),
+      std::move(edited.kept_files), edited.may_be_broken);
   return Checkpoint::over(std::move(view), std::move(infos), std::move(owners), std::move(edited.config),
                           std::move(edited.hf_quant), std::move(edited.findings));
 }

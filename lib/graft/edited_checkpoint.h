@@ -1,9 +1,11 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,8 +14,11 @@
 
 namespace twofour {
 
+/// A byte for each byte.
+using ByteTable = std::array<uint8_t, 256>;
+
 /// A tensor of an edited checkpoint. Its bytes come from one file: all of a stored tensor, or some of its
-/// slices of equal size.
+/// slices of equal size. Or they are known.
 struct EditedTensor {
   TensorInfo info;
   uint32_t shard;  ///< position among the sources' files; the base's files come first
@@ -21,6 +26,10 @@ struct EditedTensor {
   /// Slices that stay, ascending. Null for the whole tensor.
   std::shared_ptr<const std::vector<int64_t>> kept = {};
   uint64_t slice = 0;  ///< bytes of one slice
+  /// The bytes of a tensor that no file holds. Null for a tensor of a file.
+  std::shared_ptr<const std::vector<uint8_t>> made = {};
+  /// The byte that replaces each byte of the file. Null if bytes stay.
+  std::shared_ptr<const ByteTable> table = {};
 };
 
 std::vector<std::string> names_of(const std::vector<EditedTensor>& tensors);
@@ -39,6 +48,10 @@ struct Edited {
   /// Texts of config files that are copied from a source, by file name.
   std::map<std::string, std::string> texts = {};
   Json note = nullptr;  ///< see TensorSource::source_note
+  /// See the functions of TensorSource.
+  std::set<std::string> dropped_files = {}, kept_files = {};
+  /// Modules whose tensors disagree are no modules of the result. Otherwise they are an Error.
+  bool may_be_broken = false;
 };
 
 /// The findings of a source that also hold for a result made from it. Findings about modules are left out,

@@ -31,6 +31,12 @@ Checkpoint open_editable(const fs::path& path, Io io) {
 }
 
 Checkpoint open_edited(const fs::path& source, const fs::path& donor, const Edit& edit, Io io) {
+  if (edit.kind == Edit::Kind::kRepair) {
+    throw Error(
+        fmt::format("{}: expected a plan of convert, graft or drop, found one of repair, which one run "
+                    "writes",
+                    source.string()));
+  }
   if (edit.kind == Edit::Kind::kGraft) return open_graft(source, donor, edit, io);
   if (edit.kind == Edit::Kind::kDropModules) return open_without_modules(source, edit, io);
   return open_without_experts(source, edit, io);

@@ -89,4 +89,21 @@ LintReport lint(const std::filesystem::path& path, const LintOptions& options, P
   return report;
 }
 
+LintReport lint_outline(const Checkpoint& view, const LintLevels& levels) {
+  LintReporter reporter(levels);
+  const LintInput input = lint_subject_of(view, reporter);
+  const std::vector<CodedModule> coded = find_coded_modules(input);
+  lint_modules(input, coded, false, reporter);
+  lint_config(input, coded, reporter);
+  lint_group_size(input, coded, reporter);
+  lint_types(input, reporter);
+  lint_parts(input, reporter);
+  lint_scalars(input, reporter);
+  LintReport report;
+  reporter.move_to(report);
+  report.files = input.shards.size();
+  report.tensors = input.tensors.size();
+  return report;
+}
+
 }  // namespace twofour

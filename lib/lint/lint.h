@@ -3,6 +3,7 @@
 
 #include "lib/base/threads/progress.h"
 #include "lib/lint/rules/rules.h"
+#include "lib/source/checkpoint/checkpoint.h"
 
 namespace twofour {
 
@@ -20,5 +21,9 @@ struct LintOptions {
 /// Checkpoint::open() refuses are findings here. Throws Error if there is nothing to lint (the path does not
 /// exist, it has no weight files, or the file is not a safetensors file) and on unknown rule ids.
 LintReport lint(const std::filesystem::path& path, const LintOptions& options, Progress& progress);
+
+/// Checks a checkpoint that is not on disk by the rules about names, shapes, configs and small scales. Rules
+/// about files beside the weights see the files of view.path().
+LintReport lint_outline(const Checkpoint& view, const LintLevels& levels = {});
 
 }  // namespace twofour

@@ -195,6 +195,10 @@ TEST_CASE("every document of --json is as tools/JSON.md describes it") {
   hold("convert --dry-run", {"drop", in("src"), in("dropped"), "--modules", "model.norm", "--dry-run"});
   hold("convert", {"drop", in("src"), in("dropped"), "--modules", "model.norm"});
   hold("validate", {"validate", in("grafted"), "--source", in("src"), "--donor", in("src")});
+  fs::copy(scratch / "src", scratch / "broken", fs::copy_options::recursive);
+  std::ofstream(scratch / "broken" / "generation_config.json") << R"({"top_p": 7})";
+  hold("repair", {"repair", in("broken"), in("mended"), "--dry-run"});
+  hold("repair", {"repair", in("broken"), in("mended")});
   hold("plan", {"plan", in("src"), in("shared"), "--to", "v7", "-o", in("a.plan")});
   hold("plan", {"plan", in("src"), in("shared"), "--to", "v7", "-o", in("a.plan"), "--tasks", "2"});
   hold("convert --plan", {"convert", "--plan", in("a.plan"), "--task", "0/1"});

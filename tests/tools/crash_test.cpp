@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <random>
 #include <thread>
@@ -115,7 +117,11 @@ std::string synth_source(const Scratch& scratch, const std::string& layers, cons
 TEST_CASE("killed sixty times at random moments, a conversion never looks complete and ends the same") {
   const Scratch scratch;
   const std::string source = synth_source(scratch, "2", "8"), donor = synth_source(scratch, "2", "8", "9");
+  const std::string broken = (scratch / "broken").string();
+  std::filesystem::copy(source, broken);
+  std::ofstream(scratch / "broken" / "generation_config.json") << R"({"top_p": 7})";
   const Trial trials[] = {
+      {scratch / "repaired", {"repair"}, broken, {"--max-shard-size", "2MB"}},
       {scratch / "v7", {"convert", "--to", "v7"}, source, {"--max-shard-size", "2MB"}},
       {scratch / "pruned", {"prune"}, source, {"--max-shard-size", "2MB"}},
       {scratch / "fp8", {"convert", "--to", "fp8"}, source, {"--max-shard-size", "4MB"}},

@@ -46,6 +46,7 @@ std::function<int()> setup_completion(Arguments& args, const Common& common);
 std::function<int()> setup_compress(Arguments& args, const Common& common);
 std::function<int()> setup_convert(Arguments& args, const Common& common);
 std::function<int()> setup_diff(Arguments& args, const Common& common);
+std::function<int()> setup_repair(Arguments& args, const Common& common);
 std::function<int()> setup_drop(Arguments& args, const Common& common);
 std::function<int()> setup_eval(Arguments& args, const Common& common);
 std::function<int()> setup_generate(Arguments& args, const Common& common);

@@ -136,6 +136,7 @@ Json fingerprint(const Checkpoint& source, const Plan& plan, const ReferenceChec
   Json json = {{"tool", {{"version", version()}, {"commit", version_commit()}}},
                {"recipe", recipe_to_json(plan.recipe)},
                {"source", std::move(files)}};
+  if (plan.recipe.edit.kind == Edit::Kind::kRepair) json["repair"] = source.source_note();
   if (kept != nullptr) json["kept"] = weights_entry(kept->checkpoint());
   return json;
 }

@@ -311,6 +311,26 @@ std::optional<size_t> LintInput::find(std::string_view name) const {
   return std::nullopt;
 }
 
+LintInput lint_subject_of(const Checkpoint& view, LintReporter& reporter) {
+  LintInput s;
+  s.path = view.path();
+  s.is_directory = true;
+  s.view = &view;
+  for (const Shard& shard : view.shards()) {
+    s.shards.push_back({InputFile(shard.file.path()), shard.name, shard.data_begin, shard.header_hash,
+                        shard.tensor_count, shard.metadata, shard.described});
+  }
+  s.tensors.assign(view.tensors().begin(), view.tensors().end());
+  for (size_t i = 0; i < s.tensors.size(); ++i) s.shard_of.push_back(view.shard_index_of(i));
+  s.whole.assign(s.tensors.size(), true);
+  s.config = view.config();
+  s.hf_quant_config = view.hf_quant_config();
+  find_quantization(s);
+  s.make_places();
+  find_modules(s, reporter);
+  return s;
+}
+
 LintInput open_lint_subject(const fs::path& path, LintReporter& reporter) {
   LintInput s;
   const char* unfinished = nullptr;

@@ -53,13 +53,15 @@ struct LintInput {
   std::optional<size_t> find(std::string_view name) const;
   /// Fills `places`, which makes lookups of names fast. `tensors` must be complete.
   void make_places();
-  std::vector<uint32_t> places{};  ///< hash table of names: positions in `tensors` plus 1; 0: free
+  const Checkpoint* view = nullptr;  ///< reads the tensors of a checkpoint that is not on disk
+  std::vector<uint32_t> places{};    ///< hash table of names: positions in `tensors` plus 1; 0: free
   /// True if the module's codes, block scales and global scale are all whole.
   bool is_whole(const Nvfp4Linear& m) const {
     return whole[m.codes] && whole[m.block_scale] && whole[m.global_scale];
   }
   /// Reads bytes of a whole tensor, from `offset` on. Several threads may call it at once.
   void read(size_t tensor, uint64_t offset, std::span<uint8_t> out) const {
+    if (view != nullptr) return view->read(tensor, offset, out);
     const Shard& shard = shards[shard_of[tensor]];
     shard.file.read(shard.data_begin + tensors[tensor].begin + offset, out);
   }
@@ -68,6 +70,9 @@ struct LintInput {
 /// Opens `path` and applies the rules about files, headers and the index. Throws Error if there is nothing
 /// that can be linted.
 LintInput open_lint_subject(const std::filesystem::path& path, LintReporter& reporter);
+/// Returns a checkpoint that is not on disk as a subject. `view` must outlive it. Rules about files see the
+/// files of view.path().
+LintInput lint_subject_of(const Checkpoint& view, LintReporter& reporter);
 
 /// Reads a config file of the directory. Returns null if it is missing, or if it is not a JSON object, which
 /// is then reported.

@@ -2,6 +2,8 @@
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/lint/family/family_tensors.h"
@@ -29,5 +31,8 @@ void lint_name_prefix(const LintInput& input, LintReporter& reporter);
 
 /// Compares every tensor with the row of its family and with config.json.
 ModelFacts lint_family(const LintInput& input, LintReporter& reporter);
+
+/// Returns a tensor's name without the parts that wrappers put there, as torch.compile and FSDP do.
+std::string unwrapped(std::string_view name);
 
 }  // namespace twofour

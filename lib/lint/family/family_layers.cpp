@@ -38,7 +38,8 @@ class LayerLint : public FamilyLint {
                     "expected the count of layers, {}, found none", end);
     } else if (configured && end > *configured) {
       reporter_.add("layers-extra", {"config.json", "num_hidden_layers"},
-                    "expected {} (tensors of layer {}), found {}", end, end - 1, found);
+                    fmt::format("expected {} (tensors of layer {}), found {}", end, end - 1, found),
+                    LintFacts{.value = fmt::format("{}", end)});
     } else {
       return;
     }

@@ -85,14 +85,18 @@ class SizeLint : public FamilyLint {
     const bool is_vocab = w.key == "vocab_size";
     if (is_vocab && w.configured && w.found > *w.configured && w.found % 64 == 0 &&
         w.found - *w.configured < 1024) {
-      reporter_.add("padded-vocabulary", {"config.json", w.key}, "expected {} as {}{} has {}, found {}",
-                    w.found, first.name, more, describe(first), found);
+      reporter_.add("padded-vocabulary", {"config.json", w.key},
+                    fmt::format("expected {} as {}{} has {}, found {}", w.found, first.name, more,
+                                describe(first), found),
+                    LintFacts{.value = fmt::format("{}", w.found)});
       return;
     }
     std::string others;
     for (const auto& [key, value] : w.others) others += fmt::format(", or {} of {}", key, value);
-    reporter_.add("config-shape", {"config.json", w.key}, "expected {}{} as {}{} has {}{}, found {}", w.found,
-                  others, first.name, more, describe(first), by, found);
+    reporter_.add("config-shape", {"config.json", w.key},
+                  fmt::format("expected {}{} as {}{} has {}{}, found {}", w.found, others, first.name, more,
+                              describe(first), by, found),
+                  LintFacts{.value = others.empty() ? fmt::format("{}", w.found) : ""});
   }
 
   /// True if another rule reports the fault: an expert differs from its siblings, a weight is stored twice,

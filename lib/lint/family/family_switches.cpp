@@ -54,7 +54,10 @@ class SwitchLint : public FamilyLint {
                   on ? fmt::format("expected {}, because there is no {}, found {}",
                                    is_count ? "0 or null" : "false", lacks, found)
                      : fmt::format("expected {}, because there is {}, found {}",
-                                   is_count ? "a count" : "true", s_.tensors[*first].name, found));
+                                   is_count ? "a count" : "true", s_.tensors[*first].name, found),
+                  LintFacts{.value = is_count ? (on ? "0" : "")
+                                     : on     ? "false"
+                                              : "true"});
   }
   static bool is_yes_or_no(const std::string& key) {
     return key.find("bias") != key.npos || key.starts_with("use_") || key.starts_with("enable_");

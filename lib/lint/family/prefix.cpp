@@ -21,7 +21,8 @@ constexpr std::string_view kWrappers[] = {
 
 bool is_wrapper(std::string_view part) { return std::ranges::find(kWrappers, part) != std::end(kWrappers); }
 
-/// Returns a name without wrappers.
+}  // namespace
+
 std::string unwrapped(std::string_view name) {
   std::string own;
   const std::vector<std::string_view> parts = name_parts(name);
@@ -36,6 +37,8 @@ std::string unwrapped(std::string_view name) {
   }
   return own;
 }
+
+namespace {
 
 class PrefixLint {
  public:
@@ -95,8 +98,10 @@ class PrefixLint {
     return all == 0 ? 0 : static_cast<double>(known) / static_cast<double>(all);
   }
   void report(size_t tensor, const std::string& right, LintReporter& reporter) const {
-    reporter.add("name-prefix", s_.at(tensor), "expected {}, found a name that loaders do not know{}", right,
-                 and_more(s_.tensors.size(), ", as all {} others"));
+    reporter.add("name-prefix", s_.at(tensor),
+                 fmt::format("expected {}, found a name that loaders do not know{}", right,
+                             and_more(s_.tensors.size(), ", as all {} others")),
+                 LintFacts{.value = right});
   }
 
   const LintInput& s_;

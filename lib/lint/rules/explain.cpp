@@ -37,25 +37,41 @@ std::string escaped(std::string_view text) {
   return safe;
 }
 
+const char* mended_text(Mended mended) {
+  switch (mended) {
+    case Mended::kYes:
+      return "yes";
+    case Mended::kDonor:
+      return "yes, with a donor";
+    case Mended::kFold:
+      return "yes, if folding is asked for";
+    case Mended::kNo:
+      break;
+  }
+  return "no";
+}
+
 }  // namespace
 
 std::string explain_rule(const LintRule& rule) {
   const std::string see = *rule.reference == '\0' ? "" : fmt::format(" See {}.", rule.reference);
-  return fmt::format("{} ({})\n  {}\n  {}{}\n  To do: {}\n", rule.id, severities_of(rule), rule.what,
-                     rule.why, see, rule.fix);
+  return fmt::format("{} ({})\n  {}\n  {}{}\n  To do: {} Repair mends it: {}.\n", rule.id,
+                     severities_of(rule), rule.what, rule.why, see, rule.fix, mended_text(rule.mended));
 }
 
 std::string lint_rules_page() {
   std::string page = fmt::format(
       "# What lint finds\n"
-      "{} rules, each with its severity, what is wrong, what follows and what to do. `twofour lint {} all` "
-      "prints this\n"
-      "page, and a test compares them. [README.md](README.md) describes how rules work together.\n",
+      "{} rules, each with its severity, what is wrong, what follows, what to do, and whether `twofour "
+      "repair` mends it. `twofour lint {} "
+      "all` prints this\npage, and a test compares them. [README.md](README.md) describes how rules work "
+      "together.\n",
       lint_rules().size(), options::kExplain);
   for (const LintRule& rule : lint_rules()) {
     const std::string see = *rule.reference == '\0' ? "" : fmt::format(" See <{}>.", rule.reference);
-    page += fmt::format("\n## {}\n{}\n- {}\n- {}{}\n- To do: {}\n", rule.id, severities_of(rule),
-                        escaped(rule.what), escaped(rule.why), see, escaped(rule.fix));
+    page += fmt::format("\n## {}\n{}\n- {}\n- {}{}\n- To do: {}\n- Repair mends it: {}\n", rule.id,
+                        severities_of(rule), escaped(rule.what), escaped(rule.why), see, escaped(rule.fix),
+                        mended_text(rule.mended));
   }
   return page;
 }

@@ -19,6 +19,14 @@
 
 namespace twofour {
 
+/// Whether repair mends what a rule finds.
+enum class Mended {
+  kNo,
+  kYes,
+  kDonor,  ///< with another checkpoint of the same model
+  kFold,   ///< if folding is asked for
+};
+
 /// A rule about a known fault. A fault is an error if it breaks loading or silently gives wrong numbers. A
 /// suspicious property is a warning. Another useful fact is a note.
 struct LintRule {
@@ -28,7 +36,8 @@ struct LintRule {
   const char* fix;        ///< what the user should do
   const char* reference;  ///< URL of an incident or a statement; "": there is none
   const char* why;        ///< the consequence for anyone who serves the checkpoint, in one sentence
-  bool opt_in = false;    ///< the rule is off unless a profile, --rule or --select turns it on
+  Mended mended = Mended::kNo;
+  bool opt_in = false;  ///< the rule is off unless a profile, --rule or --select turns it on
 };
 
 /// Returns every rule, in the order in which findings are reported.

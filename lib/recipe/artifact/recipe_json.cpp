@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
+#include <array>
 #include <iterator>
 
 #include "formats/error.h"
 #include "formats/json.h"
+#include "lib/recipe/artifact/manifest.h"
 #include "lib/recipe/artifact/recipe.h"
 #include "lib/recipe/settings/rule_settings.h"
 
@@ -19,8 +21,37 @@ constexpr EditKey kEditKeys[] = {{Edit::Kind::kGraft, "graft", "take"},
                                  {Edit::Kind::kDropModules, "drop", "modules"},
                                  {Edit::Kind::kDropExperts, "drop", "experts"}};
 
+constexpr std::string_view kRepair = "repair", kOnly = "only", kFold = "fold", kInputScale = "input_scale",
+                           kAmax = "amax";
+
+/// The settings of a repair that differ from the defaults.
+Json write_repair(const RepairSettings& repair) {
+  Json json = Json::object();
+  if (!repair.only.empty()) json[kOnly] = std::vector<std::string>(repair.only.begin(), repair.only.end());
+  if (repair.folds) json[kFold] = "larger";
+  if (repair.input_scale != RepairSettings{}.input_scale) json[kInputScale] = repair.input_scale;
+  for (const auto& [module, bits] : repair.amax) json[kAmax][module] = fmt::format("{:08x}", bits);
+  return json;
+}
+
+RepairSettings read_repair(const JsonPlace& place, const Json& json) {
+  check_keys(place.where, place.path, json, std::array{kOnly, kFold, kInputScale, kAmax}, place.unknown);
+  RepairSettings repair;
+  if (json.contains(kOnly)) {
+    for (const Json& rule : json.at(kOnly)) repair.only.insert(rule.get<std::string>());
+  }
+  repair.folds = json.contains(kFold) && json.at(kFold) == "larger";
+  if (json.contains(kInputScale)) repair.input_scale = json.at(kInputScale).get<std::string>();
+  if (json.contains(kAmax)) {
+    for (const auto& [module, bits] : json.at(kAmax).items())
+      repair.amax[module] = parse_bits(place.where, bits);
+  }
+  return repair;
+}
+
 Json write_edit(const Edit& edit) {
   Json json;
+  if (edit.kind == Edit::Kind::kRepair) json[kRepair] = write_repair(edit.repair);
   for (const EditKey& word : kEditKeys) {
     if (word.kind != edit.kind) continue;
     json[word.command][word.key] =
@@ -30,6 +61,10 @@ Json write_edit(const Edit& edit) {
 }
 
 Edit read_edit(const JsonPlace& place, const Json& json) {
+  if (json.contains(kRepair)) {
+    check_keys(place.where, place.path, json, std::array{kRepair}, place.unknown);
+    return {.kind = Edit::Kind::kRepair, .repair = read_repair(place.below(kRepair), json.at(kRepair))};
+  }
   const EditKey* word = std::begin(kEditKeys);
   for (const EditKey& known : kEditKeys) {
     const auto command = json.find(known.command);

@@ -219,7 +219,7 @@ Checkpoint Checkpoint::open(const fs::path& given, Io io, ZeroPoints zero_points
       c.open_shards(present, io);
     }
   }
-  c.modules_ = find_nvfp4_modules(c.tensors_, [&](size_t i) { return c.shard_of(i).name; });
+  c.find_modules();
   c.note_incomplete_modules();
   c.states_->check_unchanged();
   return c;
@@ -240,7 +240,7 @@ Checkpoint Checkpoint::over(std::shared_ptr<const TensorSource> source, std::vec
   c.config_ = std::make_shared<Json>(std::move(config));
   c.hf_quant_config_ = std::make_shared<Json>(std::move(hf_quant_config));
   c.findings_ = std::move(findings);
-  c.modules_ = find_nvfp4_modules(c.tensors_, [&](size_t i) { return c.shard_of(i).name; });
+  c.find_modules();
   c.note_incomplete_modules();
   return c;
 }
@@ -296,46 +296,6 @@ void Checkpoint::open_indexed(const std::string& index_name, const IndexFile& in
         {Severity::kWarning, "incomplete-index", index_name,
          fmt::format("{} of {} tensors are missing from it, the first {}; taken from the headers", missing,
                      tensors_.size(), tensors_[first].name)});
-  }
-}
-
-void Checkpoint::open_shards(const std::vector<std::string>& names, Io io) {
-  const auto windows = io == Io::kCached ? nullptr : std::make_shared<ReadWindows>();
-  std::vector<TensorInfo> tensors;
-  std::vector<uint32_t> owners;
-  for (const std::string& name : names) {
-    check_interrupt();
-    InputFile file(path_ / name, io, windows);
-    const std::string where = file.path().string();
-    std::vector<uint8_t> prefix(std::min(file.size(), kSafetensorsHead));
-    file.read(0, prefix);
-    const uint64_t length = parse_safetensors_prefix(where, prefix, file.size());
-    const uint64_t data_begin = kSafetensorsPrefix + length;
-    std::string head(data_begin, '\0');
-    file.read(0, {reinterpret_cast<uint8_t*>(head.data()), head.size()});
-    SafetensorsHeader header = parse_safetensors_header(
-        where, std::string_view(head).substr(kSafetensorsPrefix), file.size() - data_begin);
-    owners.insert(owners.end(), header.tensors.size(), static_cast<uint32_t>(shards_.size()));
-    const size_t count = header.tensors.size();
-    std::move(header.tensors.begin(), header.tensors.end(), std::back_inserter(tensors));
-    shards_.push_back(
-        {std::move(file), name, data_begin, hash_text(head), count, std::move(header.metadata), {}});
-    digest_metadata(shards_.back());
-  }
-  std::vector<size_t> order(tensors.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(),
-            [&](size_t a, size_t b) { return tensors[a].name < tensors[b].name; });
-  tensors_.reserve(order.size());
-  shard_of_.reserve(order.size());
-  for (const size_t i : order) {
-    if (!tensors_.empty() && tensors_.back().name == tensors[i].name) {
-      throw Error(fmt::format("{}: {}: expected one tensor of this name, found a second in {}",
-                              shards_[owners[i]].name, json_quote(tensors[i].name),
-                              shards_[shard_of_.back()].name));
-    }
-    tensors_.push_back(std::move(tensors[i]));
-    shard_of_.push_back(owners[i]);
   }
 }
 

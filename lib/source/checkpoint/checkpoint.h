@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -107,8 +108,30 @@ class TensorSource {
   virtual std::map<std::string, std::string> config_texts() const { return {}; }
   /// An object that twofour.json records about the source in addition to its files; null: none.
   virtual Json source_note() const { return nullptr; }
+  /// The files of the directory without weights that an output does not get, by relative name.
+  virtual std::set<std::string> dropped_files() const { return {}; }
+  /// Weight files of the directory that an output gets as they are, beside its own. They have none of the
+  /// tensors.
+  virtual std::set<std::string> kept_files() const { return {}; }
+  /// True if modules whose tensors disagree are left out of Checkpoint::nvfp4_modules(). Otherwise they are
+  /// an Error.
+  virtual bool may_be_broken() const { return false; }
   /// Returns Checkpoint::links_outside() of every checkpoint behind this source.
   virtual std::vector<LinkOutside> links_outside() const;
+};
+
+/// What Checkpoint::open_loosely() found.
+struct LooseFiles {
+  /// A tensor of a name that another tensor has.
+  struct Duplicate {
+    TensorInfo info;
+    uint32_t shard;  ///< position of its file
+    size_t of;       ///< position in Checkpoint::tensors() of the tensor of that name
+  };
+  std::vector<Duplicate> duplicates;
+  std::string index;                 ///< name of the usable index; empty: there is none
+  std::vector<uint32_t> unindexed;   ///< positions of the files that the index does not name
+  std::set<std::string> unreadable;  ///< config files that are no JSON objects
 };
 
 /// A Hugging Face checkpoint: a directory, or one safetensors file. Opening it reads and validates only
@@ -120,6 +143,12 @@ class Checkpoint {
   /// that twofour left unfinished.
   static Checkpoint open(const std::filesystem::path& path, Io io = Io::kCached,
                          ZeroPoints zero_points = ZeroPoints::kAsStated);
+
+  /// Opens a directory whose index may be wrong or missing, whose files may hold tensors twice, and whose
+  /// configs may be no JSON. It has every weight file of the directory, and of tensors of one name the one
+  /// that the index names, otherwise the first. Throws Error if a header is invalid, and on a directory that
+  /// twofour left unfinished.
+  static Checkpoint open_loosely(const std::filesystem::path& path, Io io, LooseFiles& found);
 
   /// Makes a checkpoint at `path` of `source`, which reads the tensors. `tensors` are sorted by name.
   /// `shards` has the position of each tensor's file in source->shards().
@@ -182,6 +211,9 @@ class Checkpoint {
   /// Return TensorSource::config_texts() and TensorSource::source_note(); empty if there is no source.
   std::map<std::string, std::string> config_texts() const;
   Json source_note() const { return source_ ? source_->source_note() : Json(nullptr); }
+  /// Return TensorSource::dropped_files() and TensorSource::kept_files(); empty if there is no source.
+  std::set<std::string> dropped_files() const;
+  std::set<std::string> kept_files() const;
   /// The number of bytes that are read to compute a module; nullopt if the module is stored.
   std::optional<uint64_t> computed_from(const Nvfp4Linear& module) const;
   /// Reads rows of a computed module as TensorSource::read_rows() does.
@@ -192,8 +224,11 @@ class Checkpoint {
 
  private:
   std::shared_ptr<Json> read_config(const char* name);
-  void open_shards(const std::vector<std::string>& names, Io io);
+  /// With `loose`, tensors of one name are no Error. `index` says which stays.
+  void open_shards(const std::vector<std::string>& names, Io io, LooseFiles* loose = nullptr,
+                   const IndexFile* index = nullptr);
   void note_incomplete_modules();
+  void find_modules();
   void open_indexed(const std::string& index_name, const IndexFile& index, Io io);
 
   std::filesystem::path path_;

@@ -238,6 +238,21 @@ void complete_dialect(const Checkpoint& source, Recipe& recipe) {
   }
 }
 
+/// Leaves out the files of a source that a repair drops or writes anew, and adds those that it keeps beside
+/// the weights.
+void add_repaired_files(const Checkpoint& source, Plan& plan, Problems& problems) {
+  for (const std::string& name : source.dropped_files()) plan.auxiliary_files.erase(name);
+  for (const auto& [name, text] : plan.config.texts) plan.auxiliary_files.erase(name);
+  for (const std::string& name : source.kept_files()) {
+    const auto shard = std::find_if(source.shards().begin(), source.shards().end(),
+                                    [&](const Shard& s) { return s.name == name; });
+    plan.auxiliary_files[name] = shard->file.size();
+    if (std::any_of(plan.files.begin(), plan.files.end(), [&](auto& f) { return f.name == name; }))
+      problems.add(fmt::format("{}: expected another name than that of a file of the output, found {}",
+                               source.path().string(), name));
+  }
+}
+
 }  // namespace
 
 Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimits& limits) {
@@ -288,7 +303,9 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   }
   problems.refuse();
   std::vector<bool> is_block_scale(source.tensors().size());
-  for (const Nvfp4Linear& m : source.nvfp4_modules()) is_block_scale[m.block_scale] = true;
+  // A repair copies what nothing can mend.
+  const bool refuses_bad_scales = recipe.edit.kind != Edit::Kind::kRepair;
+  for (const Nvfp4Linear& m : source.nvfp4_modules()) is_block_scale[m.block_scale] = refuses_bad_scales;
   for (size_t i = 0; i < source.tensors().size(); ++i) {
     if (!planner.is_planned(i)) planner.add(std::make_unique<KeptTensor>(i, is_block_scale[i]));
   }
@@ -313,6 +330,7 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const MemoryLimit
   if (!plan.config.keeps_source) {
     for (const char* name : {"config.json", "hf_quant_config.json"}) plan.auxiliary_files.erase(name);
   }
+  if (plan.recipe.edit.kind == Edit::Kind::kRepair) add_repaired_files(source, plan, problems);
   const bool same_formats = plan.config.keeps_source || recipe.edit;
   for (const char* name : kSideConfigs) {
     if (same_formats || plan.auxiliary_files.erase(name) == 0) continue;

@@ -1,0 +1,370 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+
+#include "formats/error.h"
+#include "formats/module_names.h"
+#include "formats/naming.h"
+#include "lib/base/findings/problems.h"
+#include "lib/base/io/file.h"
+#include "lib/base/io/links.h"
+#include "lib/lint/family/family.h"
+#include "lib/repair/repair.h"
+#include "lib/source/checkpoint/linears.h"
+#include "lib/source/checkpoint/model_config.h"
+
+namespace twofour {
+namespace {
+
+constexpr std::string_view kTokenizerFiles[] = {
+    "tokenizer.json",      "tokenizer.model",   "tokenizer_config.json", "special_tokens_map.json",
+    "vocab.json",          "merges.txt",        "added_tokens.json",     "vocab.txt",
+    "spiece.model",        "tiktoken.model",    "tekken.json",           "sentencepiece.bpe.model",
+    "chat_template.jinja", "chat_template.json"};
+constexpr std::string_view kTemplateFiles[] = {"chat_template.jinja", "chat_template.json",
+                                               "tokenizer_config.json"};
+
+/// Throws Error unless the donor is a model of the same type, and tensors in floats that both have are of
+/// one shape.
+void refuse_other_structure(const Repair& r) {
+  Problems problems;
+  const auto type_of = [](const Json& config) {
+    const auto at = config.is_object() ? config.find("model_type") : config.end();
+    return config.is_object() && at != config.end() && at->is_string() ? at->get<std::string>()
+                                                                       : std::string();
+  };
+  const std::string ours = type_of(r.edited.config), theirs = type_of(r.donor->config());
+  if (!ours.empty() && !theirs.empty() && ours != theirs) {
+    problems.add("{}: model_type: expected {} as {} says, found {}",
+                 (r.donor->path() / "config.json").string(), ours, (r.source.path() / "config.json").string(),
+                 theirs);
+  }
+  size_t common = 0, floats = 0, unlike = 0;
+  std::string first;
+  for (const EditedTensor& t : r.edited.tensors) {
+    if (!is_float(t.info.dtype)) continue;
+    ++floats;
+    auto at = r.donor->find(t.info.name);
+    if (!at) at = r.donor->find(unwrapped(t.info.name));
+    if (!at || !is_float(r.donor->tensors()[*at].dtype)) continue;
+    ++common;
+    if (r.donor->tensors()[*at].shape == t.info.shape) continue;
+    if (unlike++ == 0)
+      first = fmt::format("{}: expected {} as in {}, found {}", r.donor->where(*at), describe(t.info),
+                          r.source.path().string(), describe(r.donor->tensors()[*at]));
+  }
+  // A tensor of the source may be what is wrong. The others then agree.
+  if (4 * unlike > common) problems.add(first);
+  if (problems.empty() && 4 * common < floats) {
+    problems.add("{}: expected tensors of the same names as in {}, found {} of {}", r.donor->path().string(),
+                 r.source.path().string(), common, floats);
+  }
+  problems.refuse();
+}
+
+std::optional<std::string> text_of_donor(const Repair& r, std::string_view name) {
+  const auto path = r.donor->path() / name;
+  if (is_absent(path)) return std::nullopt;
+  return read_text(open_below(r.donor->path(), path, Links::kInside));
+}
+
+class DonorFiles {
+ public:
+  DonorFiles(Repair& repair, MendRecord& record) : r_(repair), record_(record) {}
+
+  bool run() {
+    const bool lacks_config = r_.edited.config.is_null();
+    note({"no-tokenizer", "bad-tokenizer", "tokenizer-size", "token-ids", "missing-token", "tokenizer-steps",
+          "token-flags"},
+         tokenizer_, [](const LintFinding& f) { return is_of_tokenizer(f.file); });
+    note({"bad-config", "missing-sidecar", "not-downloaded"}, tokenizer_,
+         [](const LintFinding& f) { return is_of_tokenizer(f.file); });
+    note({"bad-chat-template", "template-gap", "two-chat-templates", "no-chat-template"}, template_,
+         [](const LintFinding&) { return true; });
+    if (lacks_config)
+      note({"no-config", "bad-config"}, config_,
+           [](const LintFinding& f) { return f.file.empty() || f.file == "config.json"; });
+    if (tokenizer_.empty() && template_.empty() && config_.empty()) return false;
+    if (r_.donor == nullptr || !r_.donor->is_directory()) return leave_all();
+    refuse_other_structure(r_);
+    bool mended = !config_.empty() && take_config();
+    if (!tokenizer_.empty()) {
+      mended = take(kTokenizerFiles, tokenizer_) || mended;
+    } else if (!template_.empty()) {
+      mended = take(kTemplateFiles, template_) || mended;
+    }
+    return mended;
+  }
+
+ private:
+  static bool is_of_tokenizer(const std::string& file) {
+    return file.empty() || std::ranges::find(kTokenizerFiles, file) != std::end(kTokenizerFiles);
+  }
+  template <class F>
+  void note(std::initializer_list<std::string_view> rules, std::vector<const LintFinding*>& to, F&& fits) {
+    for (const LintFinding* f : r_.found_in_source(rules)) {
+      if (fits(*f)) to.push_back(f);
+    }
+  }
+  void leave(const std::vector<const LintFinding*>& findings, const char* why) {
+    for (const LintFinding* f : findings) {
+      if (f->severity != Severity::kNote) r_.leave(lint_rules()[f->rule].id, f->where(), why);
+    }
+  }
+  bool leave_all() {
+    for (const auto* findings : {&config_, &tokenizer_, &template_})
+      leave(*findings, "a donor of the same model has the file");
+    return false;
+  }
+  bool take_config() {
+    if (!r_.donor->config().is_object()) return false;
+    r_.edited.config = r_.donor->config();
+    r_.edited.texts["config.json"] = *text_of_donor(r_, "config.json");
+    r_.changed();
+    add("config.json", config_);
+    return true;
+  }
+  void add(const std::string& name, const std::vector<const LintFinding*>& why) {
+    record_.takes_from_donor = true;
+    record_.files.insert(name);
+    if (r_.edited.texts.contains(name)) record_.bytes += r_.edited.texts[name].size();
+    for (const LintFinding* f : why) record_.rules.insert(lint_rules()[f->rule].id);
+  }
+  /// Takes those of the files that the donor has. The others go.
+  bool take(std::span<const std::string_view> names, const std::vector<const LintFinding*>& why) {
+    std::map<std::string, std::string> texts;
+    for (const std::string_view name : names) {
+      if (auto text = text_of_donor(r_, name)) texts[std::string(name)] = std::move(*text);
+    }
+    if (texts.empty()) {
+      leave(why, "the donor has no such file");
+      return false;
+    }
+    bool mended = false;
+    for (const std::string_view name : names) {
+      const std::string file(name);
+      const bool is_there = !is_absent(r_.source.path() / file);
+      const auto at = texts.find(file);
+      if (at == texts.end()) {
+        if (!is_there) continue;
+        r_.edited.dropped_files.insert(file);
+      } else {
+        if (is_there && read_text(r_.source.open_again(file.c_str())) == at->second) continue;
+        r_.edited.texts[file] = std::move(at->second);
+      }
+      add(file, why);
+      mended = true;
+    }
+    return mended;
+  }
+
+  Repair& r_;
+  MendRecord& record_;
+  std::vector<const LintFinding*> config_, tokenizer_, template_;
+};
+
+/// The module that is taken as a whole with a tensor of it: "model.layers.0.mlp.up_proj".
+std::string whole_module_of(std::string_view tensor) { return std::string(module_of(tensor)); }
+
+class DonorTensors {
+ public:
+  DonorTensors(Repair& repair, MendRecord& record) : r_(repair), record_(record) {}
+
+  bool run() {
+    for (const LintFinding* f :
+         r_.found({"incomplete-module", "bad-global-scale", "module-shape", "quantized-head",
+                   "quantized-router", "expert-shape", "gate-up-shape", "tensor-type", "config-shape"})) {
+      if (!f->name.empty() && f->file != "config.json") broken_[broken_module(f->name)] = f;
+    }
+    const auto lost =
+        r_.found({"head-missing", "tensor-missing", "experts-missing", "layers-missing", "mtp-missing"});
+    for (const LintFinding* f : r_.found_in_source({"missing-shard", "index-stale-tensor"}))
+      missing_.push_back(f);
+    missing_.insert(missing_.end(), lost.begin(), lost.end());
+    if (broken_.empty() && missing_.empty()) return false;
+    if (r_.donor == nullptr) return leave_all();
+    note_rules();
+    refuse_other_structure(r_);
+    bool mended = false;
+    const std::set<std::string> unlike = unlike_modules();
+    const bool all = !broken_rules_.empty() && unlike.size() > 1 && replace_all(unlike);
+    mended = all;
+    for (const auto& [module, rule] : std::map(broken_rules_)) {
+      if (!all || !unlike.contains(module)) mended = replace(module, rule) || mended;
+    }
+    if (!missing_rules_.empty()) mended = add_missing() || mended;
+    if (!mended) record_.rules.clear();
+    return mended;
+  }
+
+ private:
+  /// A finding names a tensor or a module.
+  std::string broken_module(const std::string& name) {
+    const Checkpoint& c = r_.view();
+    return c.find(name) ? whole_module_of(name) : name;
+  }
+  /// Copies what findings say, since they go when the state changes.
+  void note_rules() {
+    for (const auto& [module, f] : broken_) broken_rules_[module] = lint_rules()[f->rule].id;
+    for (const LintFinding* f : missing_) {
+      missing_rules_.insert(lint_rules()[f->rule].id);
+      missing_names_.insert(f->name);
+    }
+  }
+  bool leave_all() {
+    const auto leave = [&](const LintFinding& f) {
+      const std::string rule = lint_rules()[f.rule].id;
+      if (f.severity != Severity::kNote)
+        r_.leave(rule, f.where(), "a donor of the same model has the tensors");
+    };
+    for (const auto& [module, f] : broken_) leave(*f);
+    for (const LintFinding* f : missing_) leave(*f);
+    return false;
+  }
+
+  /// The modules with a tensor whose type or shape differs from the donor's tensor of that name.
+  std::set<std::string> unlike_modules() const {
+    std::set<std::string> modules;
+    for (const EditedTensor& t : r_.edited.tensors) {
+      const auto at = r_.donor->find(t.info.name);
+      if (!at) continue;
+      const TensorInfo& other = r_.donor->tensors()[*at];
+      if (other.dtype != t.info.dtype || other.shape != t.info.shape)
+        modules.insert(whole_module_of(t.info.name));
+    }
+    return modules;
+  }
+  /// Replaces several modules at once, of which lint names one.
+  bool replace_all(const std::set<std::string>& modules) {
+    std::set<std::string> goes;
+    for (const EditedTensor& t : r_.edited.tensors) {
+      if (modules.contains(whole_module_of(t.info.name))) goes.insert(r_.origin_of(t));
+    }
+    std::vector<size_t> comes;
+    for (size_t i = 0; i < r_.donor->tensors().size(); ++i) {
+      if (modules.contains(whole_module_of(r_.donor->tensors()[i].name))) comes.push_back(i);
+    }
+    const bool mended = r_.try_change([&] {
+      std::erase_if(r_.edited.tensors,
+                    [&](const EditedTensor& t) { return modules.contains(whole_module_of(t.info.name)); });
+      for (const size_t i : comes) add(i);
+    });
+    if (!mended) return false;
+    record_.dropped.merge(goes);
+    for (const auto& [module, rule] : broken_rules_) record_.rules.insert(rule);
+    for (const size_t i : comes) list(i);
+    return true;
+  }
+
+  /// Replaces all tensors of a module by the donor's.
+  bool replace(const std::string& module, const std::string& rule) {
+    const auto comes = tensors_of(module);
+    if (comes.empty()) {
+      r_.leave(rule, module, "the donor has no such module");
+      return false;
+    }
+    const bool wants_floats = rule == "quantized-head" || rule == "quantized-router";
+    if (wants_floats && !is_float(r_.donor->tensors()[comes[0]].dtype)) return false;
+    const auto change = [&] {
+      std::erase_if(r_.edited.tensors,
+                    [&](const EditedTensor& t) { return whole_module_of(t.info.name) == module; });
+      for (const size_t i : comes) add(i);
+    };
+    std::set<std::string> goes;
+    for (const EditedTensor& t : r_.edited.tensors) {
+      if (whole_module_of(t.info.name) == module) goes.insert(r_.origin_of(t));
+    }
+    if (wants_floats) {
+      change();
+      r_.changed();
+    } else if (!r_.try_change(change)) {
+      r_.leave(rule, module, "with the donor's module there are as many findings");
+      return false;
+    }
+    record_.dropped.merge(goes);
+    record_.rules.insert(rule);
+    for (const size_t i : comes) list(i);
+    return true;
+  }
+
+  std::vector<size_t> tensors_of(const std::string& module) const {
+    std::vector<size_t> tensors;
+    for (size_t i = 0; i < r_.donor->tensors().size(); ++i) {
+      if (whole_module_of(r_.donor->tensors()[i].name) == module) tensors.push_back(i);
+    }
+    return tensors;
+  }
+
+  /// Adds the modules of the donor that are lost.
+  bool add_missing() {
+    std::set<std::string> present;
+    for (const EditedTensor& t : r_.edited.tensors) present.insert(whole_module_of(t.info.name));
+    const int64_t layers = model_layers(r_.edited.config);
+    const bool wants_drafts = missing_rules_.contains("mtp-missing");
+    std::vector<size_t> comes;
+    for (size_t i = 0; i < r_.donor->tensors().size(); ++i) {
+      const std::string module = whole_module_of(r_.donor->tensors()[i].name);
+      if (present.contains(module) && !missing_names_.contains(r_.donor->tensors()[i].name)) continue;
+      if (module_role(module, layers) == ModuleRole::kMtp && !wants_drafts) continue;
+      comes.push_back(i);
+    }
+    const bool is_renamed = std::any_of(comes.begin(), comes.end(),
+                                        [&](size_t i) { return has_other_name(r_.donor->tensors()[i]); });
+    const bool mended =
+        !comes.empty() && !is_renamed &&
+        r_.try_change(
+            [&] {
+              for (const size_t i : comes) add(i);
+            },
+            {"head-missing", "tensor-missing", "experts-missing", "layers-missing", "mtp-missing"});
+    if (!mended) {
+      for (const std::string& rule : missing_rules_)
+        r_.leave(rule, r_.donor->path().string(), "the donor does not have what is missing");
+      return false;
+    }
+    record_.rules.insert(missing_rules_.begin(), missing_rules_.end());
+    for (const size_t i : comes) list(i);
+    return true;
+  }
+
+  /// True if the state has a tensor under the name without its first parts.
+  bool has_other_name(const TensorInfo& t) {
+    std::string_view name = t.name;
+    for (int parts = 0; parts < 2 && name.find('.') != name.npos; ++parts) {
+      name.remove_prefix(name.find('.') + 1);
+      const EditedTensor* const other = r_.find(name);
+      if (other != nullptr && other->info.shape == t.shape) return true;
+    }
+    return false;
+  }
+
+  void add(size_t tensor) {
+    const TensorInfo& t = r_.donor->tensors()[tensor];
+    const auto first = static_cast<uint32_t>(r_.source.shards().size());
+    r_.edited.tensors.push_back({t, first + r_.donor->shard_index_of(tensor), t.begin});
+  }
+  void list(size_t tensor) {
+    const TensorInfo& t = r_.donor->tensors()[tensor];
+    record_.takes_from_donor = true;
+    record_.tensors[t.name] = "";
+    record_.bytes += t.bytes();
+  }
+
+  Repair& r_;
+  MendRecord& record_;
+  std::map<std::string, const LintFinding*> broken_;
+  std::vector<const LintFinding*> missing_;
+  std::map<std::string, std::string> broken_rules_;
+  std::set<std::string> missing_rules_, missing_names_;
+};
+
+}  // namespace
+
+bool mend_from_donor_files(Repair& repair, MendRecord& record) { return DonorFiles(repair, record).run(); }
+bool mend_from_donor_tensors(Repair& repair, MendRecord& record) {
+  return DonorTensors(repair, record).run();
+}
+
+}  // namespace twofour

@@ -1,0 +1,311 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <map>
+
+#include "formats/error.h"
+#include "formats/json/access.h"
+#include "formats/naming.h"
+#include "lib/base/findings/problems.h"
+#include "lib/base/names/natural.h"
+#include "lib/repair/repair.h"
+#include "lib/source/checkpoint/configured_quantization.h"
+#include "lib/source/checkpoint/linears.h"
+#include "lib/source/checkpoint/quantization_config.h"
+
+namespace twofour {
+namespace {
+
+constexpr float kNvfp4Inputs = 2688, kE4m3Inputs = 448;
+
+/// A linear, or an expert of a stack, with the scale of its inputs.
+struct Member {
+  std::string module, kind = {};
+  std::string tensor = {};        ///< name of the scale
+  std::optional<size_t> at = {};  ///< its tensor; absent if it is missing
+  size_t place = 0;               ///< among the numbers of the tensor
+  bool divides = false, is_fp8 = false;
+  float stored = 0, multiplier = 0;  ///< the multiplier is 0 without a valid scale
+
+  bool is_valid() const { return multiplier > 0; }
+};
+
+float multiplier_of(float stored, bool divides) {
+  const float multiplier = divides ? 1 / stored : stored;
+  const bool is_valid = std::isfinite(stored) && stored > 0 && std::isfinite(multiplier) && multiplier > 0;
+  return is_valid ? multiplier : 0;
+}
+
+/// The projection of a layer that a module belongs to. Experts of a block have two: down, and gate and up.
+std::string projection_of(const Member& m) {
+  const auto parsed = parse_module_name(m.module);
+  if (!parsed || parsed->kind != BlockKind::kRoutedExperts) return m.module;
+  return fmt::format("{} {}", parsed->block,
+                     parsed->projection == Projection::kDown ? "down" : "gate and up");
+}
+
+std::string fused_name(const Member& m) {
+  const auto fused = fused_group(m.module);
+  return fused ? fmt::format("{} {}", fused->first, fused->second) : m.module;
+}
+
+bool is_gate_or_up(const Member& m) {
+  const auto parsed = parse_module_name(m.module);
+  return parsed && parsed->projection != Projection::kDown;
+}
+
+/// The kind of a projection over layers.
+std::string kind_over_layers(const Member& m) { return kind_of(projection_of(m)); }
+
+int64_t layer_of(const Member& m) {
+  const NumberedName name = split_numbers(m.module);
+  return name.numbers.empty() ? 0 : name.numbers[0];
+}
+
+/// True if the config says that a module's inputs are not quantized.
+bool is_weight_only(const Json& words, const SourceGroups& groups, const std::string& module) {
+  if (module.ends_with(".dt_proj")) return true;
+  const Json& layer = member(member(words, "quantized_layers"), module);
+  if (text_of(layer, "quant_algo").find("A16") != std::string::npos) return true;
+  if (text_of(words, "quant_algo").find("A16") != std::string::npos) return true;
+  const Json group = groups.find(module);
+  return group.is_object() && member(member(group, "weights"), "num_bits") == 4 &&
+         member(group, "input_activations").is_null();
+}
+
+class InputScales {
+ public:
+  InputScales(Repair& repair, MendRecord& record) : r_(repair), c_(repair.view()), record_(record) {}
+
+  bool run() {
+    list();
+    const bool none =
+        std::none_of(members_.begin(), members_.end(), [](const Member& m) { return m.is_valid(); });
+    if (none && r_.settings.input_scale == "neighbours") return drop_invalid();
+    choose();
+    share();
+    return write();
+  }
+
+ private:
+  void add(Member m, std::optional<size_t> tensor, size_t experts) {
+    m.kind = kind_of(m.module) + (m.is_fp8 ? " FP8" : "");
+    m.at = tensor;
+    if (!tensor) {
+      members_.push_back(std::move(m));
+      return;
+    }
+    m.tensor = c_.tensors()[*tensor].name;
+    const std::vector<float> values = floats_of(c_, *tensor);
+    if (values.size() != 1 && values.size() != experts) return;
+    for (m.place = 0; m.place < values.size(); ++m.place) {
+      m.stored = values[m.place];
+      m.multiplier = multiplier_of(m.stored, m.divides);
+      members_.push_back(m);
+    }
+  }
+
+  void list() {
+    for (const Nvfp4Linear& m : c_.nvfp4_modules()) {
+      if (m.dialect->input_scale == nullptr) continue;
+      Member one{.module = m.name, .tensor = m.name + m.dialect->input_scale, .divides = m.dialect->divides};
+      add(std::move(one), m.input_scale, static_cast<size_t>(m.e));
+    }
+    Problems ignored;
+    for (const Linear& m : find_weight_modules(c_, ignored)) {
+      if (m.nvfp4 || m.stacked || m.is_table || !m.format->tiles || !m.scale) continue;
+      add({.module = m.name, .tensor = m.name + ".input_scale", .is_fp8 = true}, m.input_scale, 1);
+    }
+    for (const Member& m : members_) {
+      Kind& kind = kinds_[m.kind];
+      (m.at ? kind.with : kind.without) += 1;
+      if (m.at && (kind.first == nullptr || m.is_valid())) kind.first = &m;
+    }
+  }
+
+  /// True if a member is to get another scale. Sets the rule.
+  bool is_target(const Member& m, std::string& rule) const {
+    if (m.is_valid()) return false;
+    rule = m.at ? "bad-input-scale" : "missing-input-scale";
+    if (!r_.wants(rule)) return false;
+    if (m.at) return true;
+    if (is_weight_only(words_, groups_, m.module)) return false;
+    const Kind& kind = kinds_.at(m.kind);
+    // Engines quantize the inputs of an FP8 linear without a scale as they come.
+    return m.is_fp8 ? kind.with > kind.without
+                    : kind.with > 0 || any_nvfp4_scale() ||
+                          r_.settings.input_scale != RepairSettings{}.input_scale;
+  }
+  bool any_nvfp4_scale() const {
+    return std::any_of(members_.begin(), members_.end(),
+                       [](const Member& m) { return !m.is_fp8 && m.is_valid(); });
+  }
+
+  void choose() {
+    // The largest scales by fused group, by projection of a layer, and by layer for each kind of projection.
+    std::map<std::string, const Member*> fused, projection;
+    std::map<std::string, std::map<int64_t, const Member*>> layers;
+    const auto raise = [](const Member*& most, const Member& m) {
+      if (most == nullptr || m.multiplier > most->multiplier) most = &m;
+    };
+    const auto format = [](const Member& m) { return std::string(m.is_fp8 ? "FP8 " : "NVFP4 "); };
+    for (const Member& m : members_) {
+      if (!m.is_valid()) continue;
+      raise(fused[format(m) + fused_name(m)], m);
+      raise(projection[format(m) + projection_of(m)], m);
+      raise(layers[format(m) + kind_over_layers(m)][layer_of(m)], m);
+    }
+    for (size_t i = 0; i < members_.size(); ++i) {
+      const Member& m = members_[i];
+      std::string rule;
+      if (!is_target(m, rule)) continue;
+      Change change{rule};
+      if (r_.settings.input_scale != "neighbours") {
+        const auto multiplier = given(m);
+        if (!multiplier) {
+          r_.leave(rule, m.module, "the file has no amax of it");
+          continue;
+        }
+        change.multiplier = *multiplier;
+        change.stored = m.divides ? 1 / *multiplier : *multiplier;
+      } else {
+        const Member* from = nullptr;
+        for (const auto* table : {&fused, &projection}) {
+          const auto at = table->find(format(m) + (table == &fused ? fused_name(m) : projection_of(m)));
+          if (from == nullptr && at != table->end()) from = at->second;
+        }
+        if (from == nullptr) from = nearest(layers[format(m) + kind_over_layers(m)], layer_of(m));
+        if (from == nullptr) {
+          r_.leave(rule, m.module, "no layer has a scale of its kind; a constant or a file gives one");
+          continue;
+        }
+        change.multiplier = from->multiplier;
+        change.stored = m.divides == from->divides ? from->stored : 1 / from->stored;
+      }
+      changes_[i] = change;
+    }
+  }
+
+  static const Member* nearest(const std::map<int64_t, const Member*>& layers, int64_t layer) {
+    const Member* found = nullptr;
+    int64_t distance = 0;
+    for (const auto& [number, m] : layers) {
+      const int64_t far = std::abs(number - layer);
+      const bool is_better =
+          found == nullptr || far < distance || (far == distance && m->multiplier > found->multiplier);
+      if (!is_better) continue;
+      found = m;
+      distance = far;
+    }
+    return found;
+  }
+
+  /// The multiplier by a constant or a file.
+  std::optional<float> given(const Member& m) const {
+    constexpr std::string_view kConstant = "constant=";
+    const std::string& text = r_.settings.input_scale;
+    if (text.starts_with(kConstant)) {
+      const float value = std::strtof(text.c_str() + kConstant.size(), nullptr);
+      return m.is_fp8 ? value * 6 : value;
+    }
+    const auto at = r_.settings.amax.find(m.module);
+    if (at == r_.settings.amax.end()) return std::nullopt;
+    return std::bit_cast<float>(at->second) / (m.is_fp8 ? kE4m3Inputs : kNvfp4Inputs);
+  }
+
+  /// Gives all linears that engines fuse the largest of their scales.
+  void share() {
+    std::map<std::string, std::pair<float, float>> most;  // multiplier and stored
+    const auto key = [](const Member& m) { return fused_name(m) + (m.is_fp8 ? " FP8" : ""); };
+    const auto value = [&](size_t i) {
+      const auto at = changes_.find(i);
+      return at == changes_.end() ? std::pair{members_[i].multiplier, members_[i].stored}
+                                  : std::pair{at->second.multiplier, at->second.stored};
+    };
+    for (size_t i = 0; i < members_.size(); ++i) {
+      auto& all = most[key(members_[i])];
+      if (value(i).first > all.first) all = value(i);
+    }
+    for (size_t i = 0; i < members_.size(); ++i) {
+      const auto& all = most.at(key(members_[i]));
+      if (value(i).first == 0 || value(i).first == all.first || members_[i].is_fp8) continue;
+      const bool is_new = changes_.contains(i);
+      // Of q, k and v, calibrated scales stay, as engines take the largest anyway.
+      if (!is_new && (!is_gate_or_up(members_[i]) || !r_.wants("unequal-input-scales"))) continue;
+      if (!is_new) changes_[i].rule = "unequal-input-scales";
+      changes_[i].multiplier = all.first;
+      changes_[i].stored = all.second;
+    }
+  }
+
+  bool write() {
+    std::map<std::string, Repair::NewTensor> tensors;
+    for (const auto& [i, change] : changes_) {
+      const Member& m = members_[i];
+      auto [at, is_new] = tensors.try_emplace(m.tensor);
+      Repair::NewTensor& t = at->second;
+      if (is_new && m.at) {
+        const TensorInfo& old = c_.tensors()[*m.at];
+        t = {old.name, old.dtype, old.shape, bytes_of(floats_of(c_, *m.at))};
+      } else if (is_new) {
+        t = {m.tensor, DType::kF32, shape_for(m), std::vector<uint8_t>(sizeof(float))};
+      }
+      const std::vector<uint8_t> bytes = bytes_of({change.stored});
+      std::copy(bytes.begin(), bytes.end(),
+                t.bytes.begin() + static_cast<ptrdiff_t>(m.place * sizeof(float)));
+      record_.rules.insert(change.rule);
+    }
+    if (tensors.empty()) return false;
+    std::vector<Repair::NewTensor> all;
+    for (auto& [name, t] : tensors) all.push_back(std::move(t));
+    r_.set(std::move(all), record_);
+    return true;
+  }
+
+  std::vector<int64_t> shape_for(const Member& m) const {
+    const Member* const like = kinds_.at(m.kind).first;
+    if (like != nullptr) return c_.tensors()[*like->at].shape;
+    const auto any = std::find_if(members_.begin(), members_.end(),
+                                  [&](const Member& o) { return o.at && o.is_fp8 == m.is_fp8; });
+    if (any != members_.end()) return c_.tensors()[*any->at].shape;
+    return m.divides ? std::vector<int64_t>{1} : std::vector<int64_t>{};
+  }
+
+  /// Drops the scales of a checkpoint that has no valid one. Its config becomes one of weights alone.
+  bool drop_invalid() {
+    std::set<std::string> bad;
+    for (const Member& m : members_) {
+      if (m.at && !m.is_fp8) bad.insert(m.tensor);
+    }
+    if (bad.empty() || !r_.wants("bad-input-scale")) return false;
+    record_.rules = {"bad-input-scale"};
+    r_.drop([&](const EditedTensor& t) { return bad.contains(t.info.name); }, record_);
+    return true;
+  }
+
+  struct Kind {
+    size_t with = 0, without = 0;
+    const Member* first = nullptr;
+  };
+  struct Change {
+    std::string rule;
+    float multiplier = 0, stored = 0;
+  };
+  Repair& r_;
+  const Checkpoint& c_;
+  MendRecord& record_;
+  const Json words_ = source_quantization(c_);
+  const SourceGroups groups_{words_};
+  std::vector<Member> members_;
+  std::map<std::string, Kind> kinds_;
+  std::map<size_t, Change> changes_;
+};
+
+}  // namespace
+
+bool mend_input_scales(Repair& repair, MendRecord& record) { return InputScales(repair, record).run(); }
+
+}  // namespace twofour

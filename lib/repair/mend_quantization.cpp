@@ -1,0 +1,253 @@
+#include <algorithm>
+
+#include "formats/error.h"
+#include "formats/json/access.h"
+#include "lib/base/findings/problems.h"
+#include "lib/base/names/lookup_parts.h"
+#include "lib/repair/repair.h"
+#include "lib/source/checkpoint/configured_quantization.h"
+#include "lib/source/checkpoint/linears.h"
+#include "lib/source/checkpoint/quantization_config.h"
+#include "lib/source/dialects/dialect_rows.h"
+#include "lib/source/dialects/loader_lookup.h"
+#include "lib/source/dialects/scheme.h"
+
+namespace twofour {
+namespace {
+
+constexpr const char* kHfQuant = "hf_quant_config.json";
+
+bool has_cache_scales(const Checkpoint& c) {
+  return std::any_of(c.tensors().begin(), c.tensors().end(), [](const TensorInfo& t) {
+    return t.name.ends_with(".k_scale") || t.name.ends_with(".v_scale");
+  });
+}
+
+/// The dialect of a checkpoint's tensors: of its NVFP4 modules or, without any, of its config.
+const OutputDialect* dialect_of(const Checkpoint& c) {
+  for (const Nvfp4Linear& m : c.nvfp4_modules()) {
+    for (const OutputDialect& dialect : output_dialects()) {
+      if (dialect.nvfp4 != nullptr && std::string_view(dialect.nvfp4->name) == m.dialect->name)
+        return &dialect;
+    }
+  }
+  return source_dialect(c);
+}
+
+/// Makes the quantization entries of a checkpoint from its tensors. Throws Error if no config can describe
+/// them.
+class ConfigWriter {
+ public:
+  explicit ConfigWriter(const Checkpoint& c) : ConfigWriter(c, dialect_of(c)) {}
+  ConfigWriter(const Checkpoint& c, const OutputDialect* dialect) : c_(c), dialect_(dialect) {
+    if (dialect_ == nullptr)
+      throw Error("quantization_config: expected tensors of a dialect that twofour writes, found another");
+    model_.source = &c;
+    if (dialect_->kv_scale_type) model_.fp8_kv_cache = has_cache_scales(c) || says_fp8_cache();
+  }
+
+  ConfigEntries write() {
+    Problems problems;
+    for (const Linear& m : find_weight_modules(c_, problems)) add(m);
+    problems.refuse();
+    if (model_.entries.empty()) return {nullptr};
+    model_.unquantized = unquantized_linears(model_, *dialect_);
+    for (const std::string& split : find_split_layers(model_)) problems.add(split);
+    problems.refuse();
+    ConfigEntries entries = written();
+    if (dialect_->settings != nullptr) entries.settings = dialect_->settings(model_);
+    for (const std::string& conflict : find_lookup_conflicts(model_, entries)) problems.add(conflict);
+    problems.refuse();
+    return entries;
+  }
+
+ private:
+  bool says_fp8_cache() const {
+    try {
+      return has_fp8_kv_cache(c_);
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  void add(const Linear& m) {
+    WrittenModule one{m.name};
+    if (m.format->coded) {
+      const Scheme scheme = scheme_of(c_, m);
+      Json entry = dialect_->entry(scheme);
+      if (entry.is_null()) {
+        throw Error("quantization_config: expected formats that " + std::string(dialect_->name) +
+                    " can name, found " + describe(scheme) + " at " + m.name);
+      }
+      const auto at = std::find(model_.entries.begin(), model_.entries.end(), entry);
+      one.entry = static_cast<size_t>(at - model_.entries.begin());
+      if (at == model_.entries.end()) {
+        model_.entries.push_back(std::move(entry));
+        schemes_.push_back(scheme);
+      }
+    }
+    model_.modules.push_back(std::move(one));
+  }
+
+  ConfigEntries written() const {
+    if (model_.entries.size() == 1 && dialect_->config != nullptr) {
+      QuantizedConfig config = {dialect_->patterns(model_.unquantized), model_.fp8_kv_cache};
+      for (const WrittenModule& m : model_.modules) {
+        if (m.entry && is_head(m.name)) config.heads.push_back(m.name);
+      }
+      ConfigEntries entries = dialect_->config(config, schemes_[0]);
+      if (!entries.quantization_config.is_null()) return entries;
+    }
+    if (dialect_->mixed_config == nullptr) {
+      throw Error("quantization_config: expected one format, which is all that " +
+                  std::string(dialect_->name) + " describes, found several");
+    }
+    return dialect_->mixed_config(model_);
+  }
+
+  const Checkpoint& c_;
+  const OutputDialect* dialect_;
+  WrittenModel model_;
+  std::vector<Scheme> schemes_;  ///< of the entries
+};
+
+/// `now` in the order of `before`: keys of objects, and texts of lists. With `keeps`, members that only
+/// `before` has stay.
+Json in_old_order(const Json& before, const Json& now, bool keeps) {
+  if (before.is_object() && now.is_object()) {
+    Json merged = Json::object();
+    for (const auto& [key, value] : before.items()) {
+      const auto at = now.find(key);
+      if (at != now.end()) {
+        merged[key] = in_old_order(value, *at, keeps);
+      } else if (keeps) {
+        merged[key] = value;
+      }
+    }
+    for (const auto& [key, value] : now.items()) {
+      if (!before.contains(key)) merged[key] = value;
+    }
+    return merged;
+  }
+  if (!before.is_array() || !now.is_array()) return now;
+  Json merged = Json::array();
+  const auto has = [](const Json& list, const Json& value) {
+    return std::any_of(list.begin(), list.end(), [&](const Json& other) { return other == value; });
+  };
+  for (const Json& value : before) {
+    if (has(now, value) && !has(merged, value)) merged.push_back(value);
+  }
+  for (const Json& value : now) {
+    if (!has(before, value)) merged.push_back(value);
+  }
+  return merged;
+}
+
+/// Puts entries into the configs of the state.
+void take(Repair& r, ConfigEntries entries, bool writes_hf_quant) {
+  Edited& edited = r.edited;
+  if (edited.config.is_object()) {
+    edited.config = with_quantization(std::move(edited.config), std::move(entries.quantization_config));
+    for (const auto& [key, value] : entries.settings.items()) {
+      if (value.is_null()) {
+        edited.config.erase(key);
+      } else {
+        edited.config[key] = value;
+      }
+    }
+  }
+  if (writes_hf_quant) edited.hf_quant = std::move(entries.hf_quant_config);
+}
+
+}  // namespace
+
+namespace {
+
+/// The entries for the tensors of the state. Where the present config hides how modules are stored, they are
+/// found without it.
+ConfigEntries entries_for(Repair& r) {
+  try {
+    return ConfigWriter(r.view()).write();
+  } catch (const ReadError&) {
+    throw;
+  } catch (const Error&) {
+    Edited bare = r.edited;
+    if (bare.config.is_object()) bare.config = with_quantization(std::move(bare.config), nullptr);
+    bare.hf_quant = nullptr;
+    const Checkpoint view = outline(r.source, r.donor, bare);
+    return ConfigWriter(view, dialect_of(r.view())).write();
+  }
+}
+
+}  // namespace
+
+bool mend_quantization(Repair& r, MendRecord& record) {
+  auto findings = r.found({"no-quantization-config", "config-disagrees", "config-dtype", "config-format",
+                           "config-inputs", "config-cache", "engine-lookup", "config-group-size",
+                           "unquantized-not-ignored", "unused-pattern", "unreadable-pattern"});
+  // Where no linear has an input scale, the config becomes one of weights alone.
+  const auto& modules = r.view().nvfp4_modules();
+  if (std::none_of(modules.begin(), modules.end(), [](auto& m) { return m.input_scale.has_value(); })) {
+    const auto missing = r.found({"missing-input-scale"});
+    findings.insert(findings.end(), missing.begin(), missing.end());
+  }
+  const bool is_unreadable = r.wants("bad-config") && r.loose.unreadable.contains(kHfQuant);
+  if (findings.empty() && !is_unreadable) return false;
+  for (const LintFinding* f : findings) record.rules.insert(lint_rules()[f->rule].id);
+  if (is_unreadable) record.rules.insert("bad-config");
+  const std::string where = findings.empty() ? kHfQuant : findings[0]->where();
+  const std::string rule = *record.rules.begin();
+  const Json config = r.edited.config, hf_quant = r.edited.hf_quant;
+  const auto entry_of = [](const Json& of) {
+    const auto entry = of.is_object() ? quantization_entry(of) : std::nullopt;
+    return entry ? entry->value : Json(nullptr);
+  };
+  // A file that is not there is added only if nothing else can hold the entry.
+  const bool writes_hf_quant = !hf_quant.is_null() || is_unreadable || !config.is_object();
+  try {
+    ConfigEntries entries = entries_for(r);
+    ConfigEntries merged = entries, ordered = entries;
+    for (const auto& [to, keeps] : {std::pair{&merged, true}, {&ordered, false}}) {
+      to->quantization_config = in_old_order(entry_of(config), entries.quantization_config, keeps);
+      to->hf_quant_config = in_old_order(hf_quant, entries.hf_quant_config, keeps);
+    }
+    const auto try_entries = [&](const ConfigEntries& tried) {
+      return r.try_change([&] { take(r, tried, writes_hf_quant); });
+    };
+    const size_t before = r.faults();
+    bool mended = is_unreadable || try_entries(merged);
+    // What only the old config says may be what is wrong.
+    if (mended && !is_unreadable && r.faults() > 0 && before > 0) mended = try_entries(ordered) || mended;
+    if (!mended) mended = try_entries(ordered);
+    if (is_unreadable) {
+      take(r, std::move(entries), writes_hf_quant);
+      r.changed();
+    }
+    if (!mended) {
+      r.leave(rule, where, "a config written from the tensors has as many findings, such as " + r.rejected());
+      return false;
+    }
+  } catch (const ReadError&) {
+    throw;
+  } catch (const Error& e) {
+    r.leave(rule, where, e.what());
+    return false;
+  }
+  if (r.edited.config != config) {
+    record.files.insert("config.json");
+    record.settings.push_back(
+        {"config.json", "quantization_config", entry_of(config), entry_of(r.edited.config)});
+    record.bytes += format_json(r.edited.config).size();
+  }
+  if (r.edited.hf_quant != hf_quant || is_unreadable) {
+    record.files.insert(kHfQuant);
+    record.settings.push_back({kHfQuant, "quantization", member(hf_quant, "quantization"),
+                               member(r.edited.hf_quant, "quantization")});
+    record.bytes += format_json(r.edited.hf_quant).size();
+  }
+  return true;
+}
+
+}  // namespace twofour

@@ -1,0 +1,95 @@
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+
+#include "formats/error.h"
+#include "lib/jobs/convert/convert.h"
+#include "lib/lint/lint.h"
+#include "lib/repair/open_repaired.h"
+#include "tests/support/faults/planted.h"
+#include "tests/support/scratch.h"
+
+namespace planted_repair_test {
+
+using namespace twofour;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+size_t faults_of(const fs::path& path, std::string& text) {
+  Progress progress;
+  const LintReport report = lint(path, {.jobs = 2}, progress);
+  size_t count = 0;
+  for (const LintFinding& f : report.findings) {
+    if (f.severity == Severity::kNote) continue;
+    text += fmt::format("  {}: {}: {}\n", lint_rules()[f.rule].id, f.where(), f.message);
+    count += 1 + f.consequences.size();
+  }
+  return count;
+}
+
+}  // namespace
+
+/// TWOFOUR_PLANTED=1 takes all changes and prints what was mended.
+TEST_CASE("planted faults are mended or refused by name, and no repair adds a fault") {
+  std::vector<Planted> all = planted_changes();
+  std::mt19937 random(49);
+  std::shuffle(all.begin(), all.end(), random);
+  const bool prints = std::getenv("TWOFOUR_PLANTED") != nullptr;
+  size_t tried = 0, mended = 0, whole = 0, refused = 0;
+  for (const Planted& one : all) {
+    if (one.base == Base::kV7 || one.base == Base::kG8) continue;
+    if (!prints && tried == 60) break;
+    ++tried;
+    CAPTURE(std::string(base_name(one.base)));
+    CAPTURE(std::string(one.what));
+    const Scratch scratch;
+    Save save = base_checkpoint(one.base);
+    write_planted(save, scratch / "original");
+    std::mt19937 seed(7);
+    if (one.change) one.change(save, seed);
+    write_planted(save, scratch / "broken");
+    if (one.change_files) one.change_files(scratch / "broken", seed);
+    std::string before_text, after_text;
+    const size_t before = faults_of(scratch / "broken", before_text);
+    try {
+      const Repaired repaired = open_repaired(scratch / "broken", scratch / "original", {});
+      if (repaired.mends.empty()) {
+        for (const Finding& f : repaired.unmended) before_text += "  " + f.where + ": " + f.message + "\n";
+        if (prints && before > 0)
+          MESSAGE(fmt::format("left: {} {}\n{}", base_name(one.base), one.what, before_text));
+        continue;
+      }
+      ++mended;
+      if (one.expect == Expect::kHarmless) {
+        for (const MendRecord& m : repaired.mends)
+          MESSAGE(fmt::format("harmless: {} {}: {}", base_name(one.base), one.what, m.mend));
+      }
+      const Recipe recipe(Edit{.kind = Edit::Kind::kRepair}, 100'000'000);
+      Progress progress;
+      convert(repaired.checkpoint, make_plan(repaired.checkpoint, recipe), scratch / "out", {.jobs = 2},
+              progress);
+      const size_t after = faults_of(scratch / "out", after_text);
+      whole += after == 0;
+      if (prints && after > 0) {
+        std::string mends;
+        for (const MendRecord& m : repaired.mends) mends += m.mend + " ";
+        MESSAGE(fmt::format("in part: {} {} by {}\n{}after\n{}", base_name(one.base), one.what, mends,
+                            before_text, after_text));
+      }
+      CHECK_MESSAGE(after <= before, before_text, "after\n", after_text);
+    } catch (const Error& e) {
+      ++refused;
+      CHECK_MESSAGE(before > 0, e.what());
+      if (prints) MESSAGE(fmt::format("refused: {} {}: {}", base_name(one.base), one.what, e.what()));
+    }
+  }
+  MESSAGE(fmt::format("{} tried, {} mended, {} of them whole, {} refused", tried, mended, whole, refused));
+  CHECK(3 * whole > tried);
+}
+
+}  // namespace planted_repair_test

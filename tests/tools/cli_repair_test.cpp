@@ -1,0 +1,133 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "lib/base/io/file.h"
+#include "lib/source/checkpoint/checkpoint.h"
+#include "tests/support/faults/planted.h"
+#include "tests/support/hub_server.h"
+#include "tests/support/outcome.h"
+#include "tests/support/program.h"
+#include "tests/support/scratch.h"
+
+namespace cli_repair_test {
+
+using namespace twofour;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Broken {
+  Scratch scratch;
+  std::string source = (scratch / "broken").string(), original = (scratch / "original").string(),
+              out = (scratch / "out").string();
+
+  /// A checkpoint without an expert's input scale, and without a norm.
+  explicit Broken(bool loses_norm) {
+    Save save = base_checkpoint(Base::kMoe);
+    write_planted(save, original);
+    save.erase("model.layers.1.mlp.experts.3.up_proj.input_scale");
+    if (loses_norm) save.erase("model.norm.weight");
+    write_planted(save, source);
+  }
+};
+
+std::string rules_of(const Json& list) {
+  std::string rules;
+  for (const Json& one : list) rules += one["rule"].get<std::string>() + " ";
+  return rules;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "repair ends with 0 if all was mended, with 1 if a finding is left, and its dry run writes nothing") {
+  const Broken b(true);
+  const Outcome dry = run_program({"repair", b.source, b.out, "--dry-run", "--json"});
+  CHECK(dry.code == 1);
+  CHECK(!fs::exists(b.out));
+  const Json planned = Json::parse(dry.out);
+  CHECK(planned["mends"].size() == 1);
+  CHECK(rules_of(planned["left"]).find("tensor-missing") != std::string::npos);
+  CHECK(rules_of(planned["unmended"]).find("tensor-missing") != std::string::npos);
+
+  const Outcome first = run_program({"repair", b.source, b.out, "--json"});
+  CHECK_MESSAGE(first.code == 1, first.err);
+  const Json left = Json::parse(first.out);
+  CHECK(left["mended"] == false);
+  CHECK(run_program({"lint", b.out}).code == 1);
+
+  const Outcome only = run_program({"repair", b.source, b.out, "--force", "--only", "missing-input-scale"});
+  CHECK_MESSAGE(only.code == 0, only.out, only.err);
+
+  const Outcome whole = run_program({"repair", b.source, b.out, "--force", "--donor", b.original, "--json"});
+  CHECK_MESSAGE(whole.code == 0, whole.out, whole.err);
+  const Json done = Json::parse(whole.out);
+  CHECK(done["mended"] == true);
+  CHECK(done["mends"].size() == 2);
+  CHECK(run_program({"lint", b.out}).code == 0);
+  const Outcome again = run_program({"repair", b.source, b.out, "--resume", "--donor", b.original});
+  CHECK_MESSAGE(again.code == 0, again.out, again.err);
+  CHECK(run_program({"repair", b.source, b.out, "--resume"}).code ==
+        2);  // without the donor it is another one
+  CHECK(run_program({"validate", b.out}).code == 0);
+}
+
+TEST_CASE("where nothing is to be mended, nothing is written") {
+  const Broken b(false);
+  const Outcome sound = run_program({"repair", b.original, b.out});
+  CHECK_MESSAGE(sound.code == 0, sound.out, sound.err);
+  CHECK(!fs::exists(b.out));
+  CHECK(sound.out.find("nothing to mend") != std::string::npos);
+  CHECK(run_program({"repair", b.source, b.source}).code == 2);
+  CHECK(run_program({"repair", b.source, b.out, "--only", "no-such-rule"}).code == 2);
+  CHECK(run_program({"repair", b.source, b.out, "--input-scale", "keep"}).code == 2);
+}
+
+TEST_CASE("two runs into one directory do not mix") {
+  const Broken b(false);
+  Run one({"repair", b.source, b.out, "-q"});
+  Run two({"repair", b.source, b.out, "-q"});
+  const Outcome first = one.wait(), second = two.wait();
+  CHECK(std::min(first.code, second.code) == 0);
+  CHECK(run_program({"validate", b.out}).code == 0);
+  CHECK(run_program({"lint", b.out}).code == 0);
+}
+
+TEST_CASE("a checkpoint of a hub is mended as one of a directory") {
+  const Broken b(false);
+  HubServer server("org/name", b.source);
+  const std::vector<std::string> environment = {"HF_ENDPOINT=" + server.endpoint(),
+                                                "HF_HOME=" + (b.scratch / "home").string(),
+                                                "HF_TOKEN=", "no_proxy=127.0.0.1"};
+  const std::string local = (b.scratch / "local").string();
+  CHECK(run_program({"repair", b.source, local, "-q"}).code == 0);
+  const Outcome dry = run_program({"repair", "hf://org/name", b.out, "--dry-run"}, environment);
+  CHECK_MESSAGE(dry.code == 0, dry.out, dry.err);
+  const Outcome o = run_program({"repair", "hf://org/name", b.out, "-q"}, environment);
+  REQUIRE_MESSAGE(o.code == 0, o.out, o.err);
+  for (const auto& entry : fs::directory_iterator(local)) {
+    const fs::path name = entry.path().filename();
+    if (name != kManifestName) CHECK(read_text(entry.path()) == read_text(fs::path(b.out) / name));
+  }
+}
+
+TEST_CASE("hostile donors are refused in words") {
+  const Broken b(true);
+  const std::string donor = (b.scratch / "donor").string();
+  SUBCASE("another model") { write_planted(base_checkpoint(Base::kLlama), donor); }
+  SUBCASE("truncated") {
+    fs::copy(b.original, donor, fs::copy_options::recursive);
+    const auto file = *std::find_if(fs::directory_iterator(donor), fs::directory_iterator(),
+                                    [](auto& e) { return e.path().extension() == ".safetensors"; });
+    fs::resize_file(file.path(), fs::file_size(file.path()) - 100);
+  }
+  SUBCASE("none at all") {}
+  const Outcome o = run_program({"repair", b.source, b.out, "--donor", donor});
+  CHECK(o.code == 2);
+  CHECK(!o.err.empty());
+  CHECK(!fs::exists(b.out));
+}
+
+}  // namespace cli_repair_test

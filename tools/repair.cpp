@@ -1,0 +1,287 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <memory>
+#include <optional>
+
+#include "formats/error.h"
+#include "lib/base/io/page_cache.h"
+#include "lib/lint/lint.h"
+#include "lib/lint/rules/levels.h"
+#include "lib/recipe/selection/input_scales.h"
+#include "lib/recipe/settings/values.h"
+#include "lib/repair/open_repaired.h"
+#include "lib/write/output/destination.h"
+#include "tools/cli/arguments.h"
+#include "tools/cli/conversion_options.h"
+#include "tools/cli/lint_text.h"
+#include "tools/cli/option_values.h"
+
+namespace twofour {
+namespace {
+
+struct RepairArguments {
+  ConversionOptions common;
+  std::string donor, fold, input_scale, profile;
+  std::vector<std::string> only;
+};
+
+RepairSettings settings_of(const RepairArguments& o) {
+  RepairSettings settings;
+  check_lint_globs("--only", o.only);
+  for (const std::string& glob : o.only) {
+    for (const size_t rule : matching_rules(glob)) settings.only.insert(lint_rules()[rule].id);
+  }
+  settings.folds = !o.fold.empty();
+  if (o.input_scale.empty()) return settings;
+  InputScale scale;
+  scale = o.input_scale;
+  using Kind = InputScale::Kind;
+  if (scale.kind() == Kind::kNeighbours) return settings;
+  if (scale.kind() == Kind::kConstant) {
+    settings.input_scale = o.input_scale;
+    return settings;
+  }
+  if (scale.kind() != Kind::kFile || scale.file().empty()) {
+    throw Error(fmt::format("--input-scale: expected neighbours, constant=X or 'from FILE', found '{}'",
+                            o.input_scale));
+  }
+  check_inputs_apart(o.common.destination, {{"--input-scale", scale.file()}});
+  settings.input_scale = "given";
+  for (const auto& one : read_amax_file(scale.file()).scales) settings.amax[one.name] = one.bits;
+  return settings;
+}
+
+/// The severities of findings that are left.
+LintLevels levels_for(const RepairArguments& o, const RepairSettings& settings) {
+  return levels_of({o.profile, {}, {settings.only.begin(), settings.only.end()}, {}});
+}
+
+Json mend_json(const MendRecord& m) {
+  Json json = {{"mend", m.mend},
+               {"rules", std::vector<std::string>(m.rules.begin(), m.rules.end())},
+               {"bytes", m.bytes},
+               {"tensors", Json::array()},
+               {"dropped", std::vector<std::string>(m.dropped.begin(), m.dropped.end())},
+               {"files", std::vector<std::string>(m.files.begin(), m.files.end())},
+               {"settings", Json::array()}};
+  for (const auto& [name, values] : m.tensors) json["tensors"].push_back(name);
+  for (const MendRecord::Setting& s : m.settings)
+    json["settings"].push_back({{"file", s.file}, {"key", s.key}});
+  json["prefix"] = m.prefix;
+  json["loss"] = Json::object();
+  for (const auto& [module, loss] : m.loss) json["loss"][module] = loss;
+  return json;
+}
+
+std::string mend_text(const MendRecord& m) {
+  std::string rules, what;
+  const auto add = [&](const std::string& text) { what += (what.empty() ? "" : ", ") + text; };
+  for (const LintRule& rule : lint_rules()) {
+    if (m.rules.contains(rule.id)) rules += (rules.empty() ? "" : ", ") + std::string(rule.id);
+  }
+  if (!m.tensors.empty()) add(counted(m.tensors.size(), "tensor"));
+  if (!m.dropped.empty()) add(counted(m.dropped.size(), "tensor") + " dropped");
+  if (!m.prefix.empty()) add(m.prefix + " removed from names");
+  for (const auto& s : m.settings) {
+    const bool is_short = !s.before.is_object() && !s.after.is_object();
+    const auto shown = [](const Json& value) { return value.is_null() ? "absent" : json_line(value); };
+    add(fmt::format(
+        "{}: {}{}", s.file, s.key,
+        is_short ? fmt::format(": {} for {}", shown(s.after), shown(s.before)) : " written anew"));
+  }
+  if (m.settings.empty()) {
+    for (const std::string& file : m.files) add(file);
+  }
+  double most = 0;
+  for (const auto& [module, loss] : m.loss) most = std::max(most, loss);
+  if (!m.loss.empty()) add(fmt::format("weights changed by at most {:.3g} in relative norm", most));
+  return fmt::format("{} ({}): {}; {}\n", m.mend, rules, what, format_bytes(m.bytes));
+}
+
+/// The findings that a dry run expects to be left: those of the result's headers and small scales, those of
+/// files that no mend writes, and those that are known to be beyond repair.
+LintReport expected_report(const Repaired& repaired, const LintLevels& levels) {
+  LintReport report = lint_outline(repaired.checkpoint, levels);
+  std::set<std::string> rules, files;
+  for (const MendRecord& m : repaired.mends) {
+    rules.insert(m.rules.begin(), m.rules.end());
+    files.insert(m.files.begin(), m.files.end());
+  }
+  const auto is_listed = [&](const LintFinding& f) {
+    return std::any_of(report.findings.begin(), report.findings.end(), [&](const LintFinding& other) {
+      return other.rule == f.rule && other.file == f.file && other.name == f.name;
+    });
+  };
+  std::erase_if(report.findings, [&](const LintFinding& f) {
+    return files.contains(f.file) && f.file != "config.json" && f.file != "hf_quant_config.json";
+  });
+  for (const LintFinding& f : repaired.found) {
+    const std::string id = lint_rules()[f.rule].id;
+    const auto level = levels.find(id);
+    if (level != levels.end() && !level->second) continue;
+    const bool is_config = f.file == "config.json" || f.file == "hf_quant_config.json";
+    const bool is_of_files = f.file.ends_with(".json") || f.file.ends_with(".jinja") || f.name.empty();
+    if (rules.contains(id) || files.contains(f.file) || is_config || !is_of_files || is_listed(f)) continue;
+    report.findings.push_back(f);
+    report.findings.back().severity = level != levels.end() && level->second ? *level->second : f.severity;
+  }
+  std::stable_sort(report.findings.begin(), report.findings.end(),
+                   [](const LintFinding& a, const LintFinding& b) { return a.rule < b.rule; });
+  return report;
+}
+
+/// The findings of unmended files that no lint of the result can show.
+bool lost_something(const Repaired& repaired) {
+  return std::any_of(repaired.unmended.begin(), repaired.unmended.end(), [](const Finding& f) {
+    return f.id == "missing-shard" || f.id == "index-stale-tensor";
+  });
+}
+
+Json left_json(const LintReport& left) {
+  Json findings = Json::array();
+  for (const LintFinding& f : left.findings) {
+    findings.push_back({{"severity", severity_name(f.severity)},
+                        {"rule", lint_rules()[f.rule].id},
+                        {"where", f.where()},
+                        {"message", f.message}});
+  }
+  return findings;
+}
+
+/// Drops the written weights from the page cache, so that they are read back from the disk.
+void drop_written_pages(const Plan& plan, const std::filesystem::path& directory) {
+  for (const OutputFile& file : plan.files) {
+    const InputFile written(directory / file.name);
+    if (!is_in_memory(written.descriptor())) drop_pages(written.descriptor());
+  }
+}
+
+/// Lints what was written, which reads every byte and compares it with the hashes in twofour.json. Throws
+/// Error if one differs.
+LintReport read_back(const std::string& out, LintLevels levels, const Common& common) {
+  constexpr const char* kHashes = "manifest-hash";
+  levels[kHashes] = Severity::kError;
+  LintReport report;
+  with_progress(common, [&](Progress& progress) {
+    report = lint(out, {.jobs = common.jobs, .levels = levels}, progress);
+  });
+  for (const LintFinding& f : report.findings) {
+    if (lint_rules()[f.rule].id == std::string_view(kHashes))
+      throw Error(fmt::format("{}: {}, when read back", (std::filesystem::path(out) / f.where()).string(),
+                              f.message));
+  }
+  return report;
+}
+
+int run_repair(const RepairArguments& given, const Common& common) {
+  RepairArguments all = given;
+  ConversionOptions& o = all.common;
+  const bool is_read = is_remote_address(o.source) && !o.dry_run;
+  const auto cache = is_read ? std::optional(cache_of(o.remote)) : std::nullopt;
+  if (cache) check_apart_from_cache(o.destination, cache->folder);
+  refuse_remote(all.donor, "a donor is read from a directory");
+  RemoteSource remote(o.source, cache);
+  o.opened = &remote;
+  o.source = remote.path().string();
+  const RepairSettings settings = settings_of(all);
+  const LintLevels levels = levels_for(all, settings);
+  const Destination destination = claim_destination(o);
+  if (!all.donor.empty()) check_apart_from_kept(o.destination, all.donor);
+  if (cache) remote.download_whole_files();
+  const Repaired repaired = open_repaired(o.source, all.donor, settings, parse_io(o.io));
+
+  Json document = {{"mends", Json::array()}, {"unmended", findings_to_json(repaired.unmended)}};
+  for (const MendRecord& m : repaired.mends) document["mends"].push_back(mend_json(m));
+  if (!common.json && !common.quiet) {
+    for (const MendRecord& m : repaired.mends) print_stdout("{}", Lines{mend_text(m)});
+  }
+  print_findings(common, repaired.unmended);
+
+  LintReport left;
+  std::string subject = o.source;
+  const bool writes = !repaired.mends.empty() && !o.dry_run;
+  if (writes) {
+    Recipe recipe(Edit{.kind = Edit::Kind::kRepair, .repair = settings},
+                  parse_size_option("--max-shard-size", o.max_shard_size));
+    recipe.links = parse_links(o.follow_links);
+    const Plan plan = make_plan(repaired.checkpoint, recipe);
+    ConvertResult result;
+    with_progress(common, [&](Progress& progress) {
+      if (o.opened != nullptr) o.opened->download_whole_files(&progress);
+      result =
+          convert(repaired.checkpoint, plan, destination, convert_options(o, Device::cpu, common), progress);
+    });
+    left = read_back(o.destination, levels, common);
+    result.bytes_verified = left.bytes;
+    if (common.json) {
+      document["written"] = {{"files", plan.files.size()},
+                             {"files_kept", result.files_kept},
+                             {"tensors", plan.tensors.size()},
+                             {"bytes_read", result.bytes_read},
+                             {"bytes_written", result.bytes_written},
+                             {"bytes_verified", result.bytes_verified},
+                             {"seconds", result.seconds},
+                             {"findings", findings_to_json(result.findings)}};
+    } else {
+      print_conversion(o, plan, result, Device::cpu, common);
+    }
+  }
+  if (writes) {
+    subject = o.destination;
+  } else if (repaired.mends.empty() && !is_remote_address(given.common.source)) {
+    with_progress(common, [&](Progress& progress) {
+      left = lint(subject, {.jobs = common.jobs, .levels = levels}, progress);
+    });
+  } else {
+    left = expected_report(repaired, levels);
+  }
+  remote.remove_downloads();
+  const bool is_mended = !left.failed() && !lost_something(repaired);
+  document["left"] = left_json(left);
+  document["mended"] = is_mended;
+  if (common.json) {
+    print_json(document);
+  } else if (!common.quiet) {
+    if (repaired.mends.empty()) print_stdout("{}: nothing to mend, nothing written\n", o.source);
+    print_lint_report(common, left, subject, writes ? "read again" : "as far as headers show");
+  }
+  return is_mended ? kDone : kFound;
+}
+
+}  // namespace
+
+std::function<int()> setup_repair(Arguments& args, const Common& common) {
+  auto o = std::make_shared<RepairArguments>();
+  args.option("SRC", o->common.source, or_url("Hugging Face checkpoint directory")).required();
+  args.option("OUT", o->common.destination, "Directory to write; absent or empty").required();
+  args.option("--donor", o->donor,
+              "Checkpoint of the same model that gives lost or broken modules, tokenizers and configs")
+      .value_name("PATH");
+  args.option("--only", o->only, "Mend only findings of these rules: ids or globs")
+      .value_name("RULE")
+      .separated_by(',');
+  args.option("--fold", o->fold, "Give fused linears the larger of unequal global scales, at a stated loss")
+      .one_of({"larger"});
+  args.option(
+          "--input-scale", o->input_scale,
+          "Scales for linears without a valid one: of neighbours, constant=X (1.0 is an amax of 2688), or "
+          "'from FILE' with M.amax of each module")
+      .value_name("WHICH")
+      .default_text("neighbours");
+  std::vector<std::string> profiles;
+  for (const LintProfile& profile : lint_profiles()) profiles.push_back(profile.name);
+  args.option("--profile", o->profile, "Severities of what is left, as of lint").one_of(profiles);
+  o->common.max_shard_size = "5GB";
+  add_shard_size_option(args, o->common.max_shard_size);
+  add_writing_options(args, o->common, false, true);
+  args.footer(
+      "twofour lint --explain RULE says whether findings of a rule are mended. The order of mends is fixed, "
+      "and each is applied whole or not. Exit code 1 where OUT keeps a warning or error. Where nothing is "
+      "mended, nothing is written.\n"
+      "twofour validate OUT --source SRC [--donor PATH] proves the result.");
+  return [o, &common] { return run_repair(*o, common); };
+}
+
+}  // namespace twofour
