@@ -82,11 +82,12 @@ struct FamilyTraits {
   WindowRule windows = WindowRule::kNone;
   int window = 0;  ///< default for sliding_window
   RopePairs pairs = RopePairs::kHalves;
-  double epsilon = 1e-6;  ///< default for rms_norm_eps
-  double theta = 10000;   ///< default for rope_theta
-  double rotated = 1;     ///< default for partial_rotary_factor
-  int positions = 0;      ///< default for max_position_embeddings
-  bool nested = false;    ///< true if the decoder also runs the text model of a checkpoint with other inputs
+  double epsilon = 1e-6;    ///< default for rms_norm_eps
+  double theta = 10000;     ///< default for rope_theta
+  double rotated = 1;       ///< default for partial_rotary_factor
+  int positions = 0;        ///< default for max_position_embeddings
+  bool compressed = false;  ///< true if attention sees compressed entries, as in DeepSeek-V4
+  bool nested = false;  ///< true if the decoder also runs the text model of a checkpoint with other inputs
 };
 
 }  // namespace twofour

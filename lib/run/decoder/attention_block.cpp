@@ -135,13 +135,13 @@ const float* append(std::vector<float>& cache, const float* rows, int64_t begin,
 
 }  // namespace
 
-void run_attention(const DecoderState& s, int64_t layer, std::span<const SequencePart> batch,
-                   std::span<float> hidden, const HalfRun& run) {
+void run_attention(const DecoderState& s, int64_t layer, std::span<const SequencePart> batch, HalfRows rows,
+                   const HalfRun& run) {
   const AttentionShape& a = s.shape.attention;
   const AttentionWeights& w = s.layers[at(layer)].attention;
-  const auto m = static_cast<int64_t>(hidden.size()) / s.shape.hidden;
-  std::vector<float> x(hidden.size());
-  cpu::rms_norm(hidden.data(), m, s.weights.read(w.norm), s.shape.epsilon, x.data());
+  const auto m = static_cast<int64_t>(rows.in.size()) / s.shape.hidden;
+  std::vector<float> x(rows.in.size());
+  cpu::rms_norm(rows.in.data(), m, s.weights.read(w.norm), s.shape.epsilon, x.data());
   const AttentionBlock block(s, layer, m, run);
   std::optional<Heads> projected = block.project(x);
   if (!projected) return;
@@ -178,7 +178,7 @@ void run_attention(const DecoderState& s, int64_t layer, std::span<const Sequenc
   if (run.watcher != nullptr) run.watcher->see_input(w.output_group, mixed, {});
   if (run.last == LayerStage::kAttentionOutput) return;
   s.weights.multiply(w.o, mixed.data(), m, x.data());
-  for (size_t i = 0; i < x.size(); ++i) hidden[i] += x[i];
+  for (size_t i = 0; i < x.size(); ++i) rows.out[i] += x[i];
 }
 
 }  // namespace twofour

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/device/check.h"
+#include "lib/source/model/compressed_shape.h"
 #include "lib/source/model/parameters.h"
 #include "lib/source/model/rope.h"
 #include "lib/source/model/router_rule.h"
@@ -13,10 +14,6 @@
 
 namespace twofour {
 namespace {
-
-/// Limits that no model exceeds. Structures that are built before weights are read grow with these numbers,
-/// and later code multiplies a few of them.
-constexpr int64_t kMostLayers = 10000, kMostHeadSize = 1 << 16, kMostSize = 1 << 28;
 
 class ShapeReader {
  public:
@@ -35,6 +32,12 @@ class ShapeReader {
     m_.is_tied = s_.has_tied_head();
     m_.norms_add_one = s_.sizes().family().norms_add_one;
     read_gate();
+    if (traits_.compressed) {
+      read_compressed_shape(s_, m_);
+      m_.windows.assign(static_cast<size_t>(m_.layers), m_.compressed.window);
+      read_router();
+      return std::move(m_);
+    }
     read_mixers();
     read_attention();
     read_windows();
@@ -43,17 +46,15 @@ class ShapeReader {
   }
 
  private:
-  int64_t count(const char* key, int64_t most = kMostSize) const {
-    const int64_t found = s_.count(key);
-    if (found > most) s_.refuse(key, fmt::format("at most {}", most));
-    return found;
-  }
+  int64_t count(const char* key, int64_t most = kMostSize) const { return limited_count(s_, key, most); }
 
   void read_gate() {
     const std::string act = s_.text("hidden_act");
     if (!act.empty() && act != "silu" && act != "swish") s_.refuse("hidden_act", "silu");
     if (s_.sizes().family().clamps_gates) {
       m_.gate = {1.702f, 1.0f, static_cast<float>(s_.positive("swiglu_limit", 7.0))};
+    } else if (traits_.compressed) {
+      m_.gate.limit = static_cast<float>(s_.positive("swiglu_limit", 10.0));
     } else if (s_.positive("swiglu_limit", 0, true) > 0) {
       s_.refuse("swiglu_limit", fmt::format("none for {}", m_.family));
     }
@@ -174,11 +175,7 @@ class ShapeReader {
     if (first != m_.sparse.end()) read_experts(first - m_.sparse.begin());
   }
   void read_experts(int64_t layer) {
-    const FamilyShapes& family = s_.sizes().family();
-    m_.experts = count(family.experts.count);
-    m_.top_k = count(family.experts.per_token);
-    if (m_.top_k > m_.experts)
-      s_.refuse(family.experts.per_token, fmt::format("at most the {} experts", m_.experts));
+    read_router();
     const bool own = find_parameter(s_.sizes(), "model.layers.#.mlp.experts.#.gate_proj", layer) &&
                      s_.sizes().number("moe_intermediate_size");
     m_.expert_width = count(own ? "moe_intermediate_size" : "intermediate_size");
@@ -188,6 +185,13 @@ class ShapeReader {
     }
     m_.has_shared_gate =
         find_parameter(s_.sizes(), "model.layers.#.mlp.shared_expert_gate", layer).has_value();
+  }
+  void read_router() {
+    const FamilyShapes& family = s_.sizes().family();
+    m_.experts = count(family.experts.count);
+    m_.top_k = count(family.experts.per_token);
+    if (m_.top_k > m_.experts)
+      s_.refuse(family.experts.per_token, fmt::format("at most the {} experts", m_.experts));
     const FamilyRouter* router = find_family_router(m_.family);
     check(router != nullptr, "every family with experts has a router");
     m_.router = read_router_rule(*router, s_, m_.experts, m_.top_k);
