@@ -92,7 +92,8 @@ class CompressedBinder {
   void bind_feed_forward(FeedForwardWeights& f) {
     const int64_t h = s_.shape.hidden, experts = s_.shape.experts, shared = s_.shape.shared_width;
     f.norm = norm("ffn_norm", "post_attention_layernorm", h);
-    f.router = matrix({"ffn.gate", "mlp.gate"}, experts, h);
+    const bool is_module = s_.weights.has(prefix_ + "mlp.gate");
+    f.router = s_.weights.matrix_without_bias(prefix_ + (is_module ? "mlp.gate" : "ffn.gate"), experts, h);
     if (s_.shape.is_hashed(layer_)) {
       const bool is_other = s_.weights.has_tensor(prefix_ + "mlp.gate.tid2eid");
       f.table = s_.weights.numbers(prefix_ + (is_other ? "mlp.gate.tid2eid" : "ffn.gate.tid2eid"),

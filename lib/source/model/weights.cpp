@@ -75,7 +75,7 @@ ModelWeights::ModelWeights(const Checkpoint& checkpoint)
   }
 }
 
-ModelMatrix ModelWeights::matrix(const std::string& name, int64_t n, int64_t k, bool has_bias) {
+ModelMatrix ModelWeights::matrix_without_bias(const std::string& name, int64_t n, int64_t k) {
   const auto at = matrices_.all().find(name);
   if (at == matrices_.all().end()) {
     throw Error(fmt::format("{}: expected {} [{}, {}], found none", checkpoint_.path().string(), name, n, k));
@@ -86,6 +86,13 @@ ModelMatrix ModelWeights::matrix(const std::string& name, int64_t n, int64_t k, 
     throw Error(fmt::format("{}: expected {} [{}, {}] as config.json says, found [{}, {}]",
                             checkpoint_.where(module.weight), name, n, k, place.count, module.k));
   }
+  used_modules_.insert(&module);
+  return {&module, place, n, k, false, matrices_.name_in_files(name, place)};
+}
+
+ModelMatrix ModelWeights::matrix(const std::string& name, int64_t n, int64_t k, bool has_bias) {
+  ModelMatrix found = matrix_without_bias(name, n, k);
+  const Linear& module = *found.module;
   const std::string bias = module.bias ? checkpoint_.where(*module.bias) : std::string("none");
   if (has_bias != module.bias.has_value()) {
     throw Error(fmt::format("{}: expected {}, found {}", name, has_bias ? "a bias" : "no bias", bias));
@@ -100,8 +107,8 @@ ModelMatrix ModelWeights::matrix(const std::string& name, int64_t n, int64_t k, 
     }
     used_.insert(*module.bias);
   }
-  used_modules_.insert(&module);
-  return {&module, place, n, k, has_bias, matrices_.name_in_files(name, place)};
+  found.has_bias = has_bias;
+  return found;
 }
 
 ModelMatrix ModelWeights::table(const std::string& name, int64_t n, int64_t k) {

@@ -55,6 +55,9 @@ class ModelWeights {
   /// Returns a matrix. Throws Error if it is missing, has a different size, lacks its bias, or has a bias and
   /// `has_bias` is false.
   ModelMatrix matrix(const std::string& name, int64_t n, int64_t k, bool has_bias);
+  /// Returns a matrix whose products get no bias, even where a tensor NAME.bias exists: a router's bias may
+  /// only count in the choice.
+  ModelMatrix matrix_without_bias(const std::string& name, int64_t n, int64_t k);
   /// Returns the first `n` rows of an embedding. The embedding must have at least `n` rows.
   ModelMatrix table(const std::string& name, int64_t n, int64_t k);
   ModelVector vector(const std::string& name, int64_t count);
