@@ -142,7 +142,7 @@ def compressed_cases(common, moe, yarn):
   common = {key: value for key, value in common.items() if key not in ("intermediate_size", "num_key_value_heads")}
   # So many heads of the index that no scores are 0 at once, which would be equal.
   index = dict(index_n_heads=16, index_head_dim=16, index_topk=2)
-  sizes = dict(num_hidden_layers=4, head_dim=16, qk_rope_head_dim=8, q_lora_rank=24, o_groups=2, o_lora_rank=12,
+  sizes = dict(num_hidden_layers=4, head_dim=16, qk_rope_head_dim=8, q_lora_rank=32, o_groups=2, o_lora_rank=16,
                n_routed_experts=8, n_shared_experts=1, num_nextn_predict_layers=1, sliding_window=9)
   v4 = common | moe | index | sizes
   scaled = {key: value for key, value in yarn.items() if key != "rope_theta"}

@@ -178,7 +178,7 @@ uint64_t Compression::bytes_per_token() const {
   for (int64_t layer = 0; layer < dense_.shape().layers; ++layer) {
     uint64_t seen = 0;
     for (const InputGroup& g : dense_.input_groups(layer))
-      seen += g.expert < 0 ? static_cast<uint64_t>(g.k * (g.block.empty() ? g.times : 1)) : 0;
+      seen += g.expert < 0 ? static_cast<uint64_t>(g.k * g.inputs) : 0;
     const uint64_t routed =
         static_cast<uint64_t>(dense_.shape().top_k * std::max<int64_t>(0, dense_.shape().expert_width));
     widest = std::max(widest, seen + routed);

@@ -117,7 +117,7 @@ class CompressedBinder {
     a.q_group = add_group(s_, groups, LayerStage::kLatent, {&a.q_b, &c.index_q});
     // Its rows have the inputs of their own groups of heads. The sums are of all groups.
     c.mixed_group = add_group(s_, groups, LayerStage::kMixedHeads, {&c.o_a});
-    groups[c.mixed_group].times = c_.groups;
+    groups[c.mixed_group].inputs = c_.groups;
     a.output_group = add_group(s_, groups, LayerStage::kAttentionOutput, {&a.o}, true);
   }
 

@@ -47,8 +47,9 @@ struct InputGroup {
   LayerStage stage = LayerStage::kAttentionInput;
   bool adds = false;       ///< the group has one linear, whose output is added to the residual stream
                            ///< unchanged
-  int64_t times = 1;       ///< number of inputs of each token, as of experts that see it
+  int64_t times = 1;       ///< number of experts whose linears see each token
   int64_t expert = -1;     ///< the expert that all of these linears belong to; -1: no expert or all experts
+  int64_t inputs = 1;      ///< inputs of each token, one for each block of rows of the linears
   std::string block = {};  ///< for experts: name of their block, as "model.layers.0.mlp.experts"
 };
 
