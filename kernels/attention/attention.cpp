@@ -34,7 +34,8 @@ void rotate(const Rotary& rotary, float* x, int64_t m, int64_t stride, int64_t h
   for (int64_t i = 0; i < m; ++i) {
     float *cosine = cosines.data() + i * pairs, *sine = sines.data() + i * pairs;
     for (int64_t j = 0; j < pairs; ++j) {
-      const float angle = static_cast<float>(begin + i * rotary.step) * rotary.frequencies[static_cast<size_t>(j)];
+      const float angle =
+          static_cast<float>(begin + i * rotary.step) * rotary.frequencies[static_cast<size_t>(j)];
       cosine[j] = std::cos(angle) * rotary.amplitude;
       sine[j] = std::sin(angle) * (rotary.backward ? -rotary.amplitude : rotary.amplitude);
     }

@@ -23,8 +23,8 @@ struct Rotary {
 };
 
 /// Rotates numbers [offset, offset + 2 * frequencies) of each head of `x` [m, heads, head_size] in place.
-/// Rows are `stride` floats apart, and row i is at position begin + i * step. Angles are float32 products, as in the
-/// training of the models.
+/// Rows are `stride` floats apart, and row i is at position begin + i * step. Angles are float32 products, as
+/// in the training of the models.
 void rotate(const Rotary& rotary, float* x, int64_t m, int64_t stride, int64_t heads, int64_t head_size,
             int64_t offset, int64_t begin);
 
