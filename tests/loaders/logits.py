@@ -102,7 +102,7 @@ def cases(large):
           n_routed_experts=8, n_shared_experts=1, first_k_dense_replace=0, num_nextn_predict_layers=0,
           n_group=1, topk_group=1)),
       "gpt_oss": ("gpt_oss", eight | size | dict(num_experts_per_tok=2, sliding_window=9, layer_types=sliding)),
-  }.items()} | hybrid_cases(common, moe) | compressed_cases(common, moe, yarn)
+  }.items()} | hybrid_cases(common, moe) | compressed_cases(common, moe, yarn) | gemma_cases(common)
 
 
 def hybrid_cases(common, moe):
@@ -156,6 +156,19 @@ def compressed_cases(common, moe, yarn):
   }
 
 
+def gemma_cases(common):
+  """Gemma-3: norms behind, gelu, a rope of its own where attention has a window."""
+  gemma = {key: value for key, value in common.items() if key != "tie_word_embeddings"} | dict(
+      head_dim=16, query_pre_attn_scalar=12, sliding_window=9, sliding_window_pattern=2)
+  linear = dict(full_attention=dict(rope_type="linear", rope_theta=5e4, factor=4.0),
+                sliding_attention=dict(rope_type="default", rope_theta=500.0))
+  return {
+      "gemma3": ("gemma3_text", gemma),
+      "gemma3-linear": ("gemma3_text", gemma | dict(tie_word_embeddings=False, rope_parameters=linear,
+                                                    num_key_value_heads=1, sliding_window_pattern=3)),
+  }
+
+
 def is_hybrid(options):
   return "linear_num_key_heads" in options.get("text_config", options)
 
@@ -168,7 +181,7 @@ def make_model(family, options, folder):
   auto = transformers.AutoModelForImageTextToText if "vision_config" in options else transformers.AutoModelForCausalLM
   auto.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
   file = folder / "model.safetensors"
-  adds_one = is_hybrid(options)
+  adds_one = is_hybrid(options) or family == "gemma3_text"
   tensors = {name: table(tensor.shape, options["n_routed_experts"]) if name.endswith("tid2eid") else
              values(name, tensor.shape, adds_one) for name, tensor in safetensors.torch.load_file(file).items()}
   safetensors.torch.save_file(tensors, file, {"format": "pt"})
@@ -200,7 +213,8 @@ def main():
   for name, (family, options) in cases(o.large).items():
     if o.only not in (None, name):
       continue
-    prefill, steps = (HYBRID_PREFILL, HYBRID_STEPS) if is_hybrid(options) else (16, STEPS)
+    is_long = is_hybrid(options) or family == "gemma3_text"
+    prefill, steps = (HYBRID_PREFILL, HYBRID_STEPS) if is_long else (16, STEPS)
     if "compress_ratios" in options:
       prefill, steps = COMPRESSED_PREFILL, HYBRID_STEPS
     prefill = 300 if o.large else prefill

@@ -72,7 +72,7 @@ inline const Json& text_config(const DecoderGolden& golden) {
 }
 /// True if norms of the model multiply by 1 + w.
 inline bool norms_add_one(const DecoderGolden& golden) {
-  return text_config(golden).contains("linear_num_key_heads");
+  return text_config(golden).contains("linear_num_key_heads") || golden.config["model_type"] == "gemma3_text";
 }
 
 /// The weights that tests/loaders/logits.py gives a tensor: -1 to 1 in steps of 1/64 by a hash of name and

@@ -88,7 +88,7 @@ TEST_CASE("compress brings a model nearer to itself than rounding, and its stati
 }
 
 TEST_CASE("compress brings hybrids and DeepSeek-V4 nearer to themselves than rounding, and is proven") {
-  for (const char* name : {"qwen3_next", "qwen3_5", "qwen3_5_moe-vision", "deepseek_v4"}) {
+  for (const char* name : {"qwen3_next", "qwen3_5", "qwen3_5_moe-vision", "deepseek_v4", "gemma3-linear"}) {
     CAPTURE(name);
     const CompressFiles files(name);
     const Outcome made = files.compress(

@@ -26,6 +26,7 @@ class LayerBinder {
   LayerWeights bind() {
     LayerWeights w;
     w.attention.norm = norm("input_layernorm");
+    if (s_.shape.has_norms_behind) w.attention.norm_behind = norm("post_attention_layernorm");
     if (s_.shape.mixers[static_cast<size_t>(layer_)] == Mixer::kDelta) {
       bind_delta(w.delta);
       group_delta(w.delta, w.groups);
@@ -113,7 +114,9 @@ class LayerBinder {
   }
 
   void bind_feed_forward(FeedForwardWeights& f) {
-    f.norm = norm("post_attention_layernorm");
+    const bool behind = s_.shape.has_norms_behind;
+    f.norm = norm(behind ? "pre_feedforward_layernorm" : "post_attention_layernorm");
+    if (behind) f.norm_behind = norm("post_feedforward_layernorm");
     if (!s_.shape.sparse[static_cast<size_t>(layer_)]) {
       f.mlp = mlp("mlp");
       return;

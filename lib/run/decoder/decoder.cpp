@@ -146,6 +146,10 @@ void Decoder::embed(std::span<const int32_t> tokens, std::span<float> hidden) co
     const auto row = hidden.subspan(i * static_cast<size_t>(all), static_cast<size_t>(all));
     read_stored_rows(worker.reader, *state_->embedding.module, state_->embedding.place, tokens[i],
                      tokens[i] + 1, row.first(static_cast<size_t>(h)));
+    if (state_->shape.embedding_scale != 1) {
+      for (float& v : row.first(static_cast<size_t>(h)))
+        v *= static_cast<float>(state_->shape.embedding_scale);
+    }
     for (int64_t stream = 1; stream < state_->shape.streams.count; ++stream)
       std::copy_n(row.begin(), h, row.begin() + stream * h);
   }

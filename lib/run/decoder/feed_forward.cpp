@@ -22,6 +22,14 @@ void apply_gate(const GateShape& g, float* gate, float* up, int64_t count) {
       up[i] = std::clamp(up[i], -g.limit, g.limit);
     }
   }
+  if (g.is_gelu) {
+    constexpr float kRoot = 0.7978845608f;  // the root of 2 / pi
+    for (int64_t i = 0; i < count; ++i) {
+      const float x = gate[i], inner = kRoot * (x + 0.044715f * x * x * x);
+      gate[i] = 0.5f * x * (1.0f + std::tanh(inner)) * up[i];
+    }
+    return;
+  }
   float_ops(best_isa()).gate_units(gate, up, count, g.slope, g.offset);
 }
 
@@ -203,6 +211,7 @@ void run_feed_forward(const DecoderState& s, int64_t layer, std::span<const Sequ
   }
   if (!f.experts.empty()) run_experts(s, f, batch, x.data(), m, run, out);
   if (run.last) return;
+  if (f.norm_behind) cpu::rms_norm(out.data(), m, s.weights.read(f.norm_behind), s.shape.epsilon, out.data());
   for (size_t i = 0; i < out.size(); ++i) rows.out[i] += out[i];
 }
 

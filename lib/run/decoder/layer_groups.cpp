@@ -25,8 +25,8 @@ size_t add_group(DecoderState& s, std::vector<InputGroup>& groups, LayerStage st
                  std::initializer_list<const ModelMatrix*> matrices, bool adds) {
   InputGroup group;
   group.stage = stage;
-  // Mixed streams get an output times weights of the token.
-  group.adds = adds && !s.shape.streams.are_mixed();
+  // Mixed streams get an output times weights of the token, and a norm changes it before it is added.
+  group.adds = adds && !s.shape.streams.are_mixed() && !s.shape.has_norms_behind;
   for (const ModelMatrix* m : matrices) {
     if (!*m) continue;
     group.linears.push_back(m->name);

@@ -19,6 +19,7 @@ inline constexpr double kLatentEpsilon = 1e-6;
 
 struct AttentionWeights {
   ModelVector norm;                  ///< before the attention of any kind
+  ModelVector norm_behind;           ///< of the output, before it is added; only if the model has it
   ModelMatrix q, k, v, o;            ///< latent attention has q only if it has no rank for q
   ModelMatrix q_a, q_b, kv_a, kv_b;  ///< only for latent attention
   ModelVector q_norm, k_norm, q_a_norm, kv_a_norm, sinks;
@@ -63,7 +64,7 @@ struct MlpWeights {
 };
 
 struct FeedForwardWeights {
-  ModelVector norm;
+  ModelVector norm, norm_behind;
   MlpWeights mlp;  ///< the dense MLP or the shared expert
   ModelMatrix router, shared_gate;
   ModelVector correction;

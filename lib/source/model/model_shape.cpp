@@ -49,6 +49,7 @@ class ShapeReader {
   int64_t count(const char* key, int64_t most = kMostSize) const { return limited_count(s_, key, most); }
 
   void read_gate() {
+    if (traits_.gemma) return read_gemma();
     const std::string act = s_.text("hidden_act");
     if (!act.empty() && act != "silu" && act != "swish") s_.refuse("hidden_act", "silu");
     if (s_.sizes().family().clamps_gates) {
@@ -58,6 +59,19 @@ class ShapeReader {
     } else if (s_.positive("swiglu_limit", 0, true) > 0) {
       s_.refuse("swiglu_limit", fmt::format("none for {}", m_.family));
     }
+  }
+
+  void read_gemma() {
+    const std::string act = s_.text("hidden_activation");
+    if (!act.empty() && act != "gelu_pytorch_tanh") s_.refuse("hidden_activation", "gelu_pytorch_tanh");
+    for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+      if (s_.sizes().stated(key) != nullptr) s_.refuse(key, "null");
+    }
+    if (s_.yes("use_bidirectional_attention", false)) s_.refuse("use_bidirectional_attention", "false");
+    m_.gate.is_gelu = true;
+    // transformers has the factor in the type of the embedding. Here that is float32.
+    m_.embedding_scale = std::sqrt(static_cast<double>(m_.hidden));
+    m_.has_norms_behind = true;
   }
 
   void read_mixers() {
@@ -122,7 +136,8 @@ class ShapeReader {
     }
     if (a.heads % a.kv_heads != 0)
       s_.refuse("num_key_value_heads", fmt::format("a divisor of the {} heads", a.heads));
-    a.scale = 1.0 / std::sqrt(static_cast<double>(a.head_size));
+    a.scale = 1.0 / std::sqrt(traits_.gemma ? s_.positive("query_pre_attn_scalar", 256)
+                                            : static_cast<double>(a.head_size));
     if (const auto norm = find_parameter(s_.sizes(), "model.layers.#.self_attn.q_norm", layer))
       a.norm = norm->n == a.head_size ? HeadNorm::kEach : HeadNorm::kAll;
     a.has_sinks = find_parameter(s_.sizes(), "model.layers.#.self_attn.sinks", layer).has_value();
@@ -130,7 +145,11 @@ class ShapeReader {
     a.has_gate = queries && a.kv_rank == 0 && queries->n == 2 * a.heads * a.head_size;
     a.clip = s_.positive("clip_qkv", 0);
     if (a.clip > 0 && m_.family != "olmoe") s_.refuse("clip_qkv", fmt::format("none for {}", m_.family));
-    read_rope(s_, traits_, rotated, m_.positions, a);
+    if (traits_.window_theta > 0) {
+      read_window_ropes(s_, traits_, m_.positions, a);
+    } else {
+      read_rope(s_, traits_, rotated, m_.positions, a);
+    }
   }
 
   void read_windows() {
@@ -138,7 +157,7 @@ class ShapeReader {
     if (traits_.windows == WindowRule::kNone) return;
     const bool asks = traits_.windows == WindowRule::kAll ||
                       traits_.windows == WindowRule::kAllOrConfigured ||
-                      traits_.windows == WindowRule::kAlternate;
+                      traits_.windows == WindowRule::kAlternate || traits_.windows == WindowRule::kPattern;
     if (!asks && !s_.yes("use_sliding_window", false)) return;
     if (s_.has("sliding_window") && s_.sizes().stated("sliding_window") == nullptr) return;
     const int64_t window = s_.has("sliding_window") ? s_.count("sliding_window") : traits_.window;
@@ -156,6 +175,8 @@ class ShapeReader {
       return type == "sliding_attention";
     }
     if (traits_.windows == WindowRule::kAllOrConfigured) return true;
+    if (traits_.windows == WindowRule::kPattern)
+      return (layer + 1) % (s_.has("sliding_window_pattern") ? s_.count("sliding_window_pattern") : 6) != 0;
     if (traits_.windows == WindowRule::kFrom) return layer >= most;
     return layer % 2 == 0 && (traits_.windows == WindowRule::kAlternate || layer < most);
   }

@@ -22,7 +22,8 @@ struct AttentionShape {
   int64_t head_size = 0, value_size = 0;
   int64_t q_rank = 0, kv_rank = 0;      ///< rank of the low-rank projection; 0 if there is none
   std::vector<float> frequencies = {};  ///< angle at position 1 for each rotated pair of numbers in a head
-  float amplitude = 1;                  ///< factor of cosine and sine
+  std::vector<float> window_frequencies = {};  ///< of layers with a window; empty: they have `frequencies`
+  float amplitude = 1;                         ///< factor of cosine and sine
   bool interleaved = false;  ///< a pair is two neighbours if true, otherwise one number from each half
   int64_t rotated_from = 0;  ///< position in a head of the first rotated number
   double scale = 0;          ///< factor of the products q k
@@ -83,15 +84,18 @@ struct DeltaShape {
 /// first.
 struct GateShape {
   float slope = 1, offset = 0;
-  float limit = 0;  ///< gate is at most limit, |up| is at most limit; no clamping if 0
+  float limit = 0;       ///< gate is at most limit, |up| is at most limit; no clamping if 0
+  bool is_gelu = false;  ///< instead, gelu(gate) * up, where tanh approximates gelu
 };
 
 /// A decoder as config.json describes it. It has everything that defines the arithmetic, except weights.
 struct ModelShape {
   std::string family;  ///< model_type of the family
   int64_t layers = 0, hidden = 0, vocabulary = 0;
-  int64_t positions = 0;  ///< number of positions that the model was trained for
-  double epsilon = 0;     ///< epsilon of norms
+  int64_t positions = 0;          ///< number of positions that the model was trained for
+  double epsilon = 0;             ///< epsilon of norms
+  double embedding_scale = 1;     ///< factor of the embedding's rows
+  bool has_norms_behind = false;  ///< true if a norm is behind each half of a layer, too
   AttentionShape attention;
   DeltaShape delta;
   CompressedShape compressed;
@@ -111,7 +115,7 @@ struct ModelShape {
   /// Numbers of a token between layers.
   int64_t residual() const { return streams.count * hidden; }
   /// True if the decoder runs the model on CUDA, too.
-  bool runs_on_cuda() const { return !streams.are_mixed(); }
+  bool runs_on_cuda() const { return !streams.are_mixed() && !gate.is_gelu; }
   bool is_hashed(int64_t layer) const { return !hashed.empty() && hashed[static_cast<size_t>(layer)]; }
 };
 

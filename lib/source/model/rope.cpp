@@ -161,7 +161,40 @@ std::vector<float> one_of_two(const Settings& settings, const Settings& rope, do
   return frequencies;
 }
 
+/// One of the two ropes of Gemma.
+std::vector<float> one_of_gemma(const Settings& settings, const Settings& rope, double theta, int64_t size,
+                                int64_t positions) {
+  std::vector<float> frequencies = plain_frequencies(theta, size);
+  float amplitude = 1;
+  scale_rope(settings, rope, theta, positions, frequencies, amplitude);
+  if (amplitude != 1) rope.refuse("rope_type", "default, linear or llama3");
+  return frequencies;
+}
+
 }  // namespace
+
+void read_window_ropes(const Settings& settings, const FamilyTraits& family, int64_t positions,
+                       AttentionShape& a) {
+  constexpr const char *kAll = "rope_parameters", *kFull = "full_attention", *kWindow = "sliding_attention";
+  static const Json kNothing = Json::object();
+  const Settings none(settings.sizes().family(), kNothing, "rope: ");
+  const Json* stated = settings.sizes().stated(kAll);
+  const Settings all = stated != nullptr ? settings.below(kAll) : none;
+  const auto rope_of = [&](const char* kind) {
+    return all.sizes().stated(kind) != nullptr ? all.below(kind) : none;
+  };
+  const Json* scaling = settings.sizes().stated("rope_scaling");
+  const Settings full =
+      scaling != nullptr && !scaling->empty() ? settings.below("rope_scaling") : rope_of(kFull);
+  const Settings window = rope_of(kWindow);
+  if (stated != nullptr && !all.has(kFull) && !all.has(kWindow) && !stated->empty())
+    settings.refuse(kAll, "an object for full_attention and one for sliding_attention");
+  const double theta = base_of(full, "rope_theta", base_of(settings, "rope_theta", family.theta));
+  const double window_theta =
+      base_of(window, "rope_theta", base_of(settings, "rope_local_base_freq", family.window_theta));
+  a.frequencies = one_of_gemma(settings, full, theta, a.head_size, positions);
+  a.window_frequencies = one_of_gemma(settings, window, window_theta, a.head_size, positions);
+}
 
 void read_two_ropes(const Settings& settings, int64_t rotated, int64_t positions, AttentionShape& a,
                     CompressedShape& c) {

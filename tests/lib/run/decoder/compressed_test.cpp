@@ -173,7 +173,7 @@ TEST_CASE("released names and names of transformers' modules are the same model"
 
 TEST_CASE("tables of experts may be narrow, and are held against the experts") {
   const DecoderGolden golden = compressed_golden();
-  for (const int8_t expert : {0, 7, 8, -1}) {
+  for (const int expert : {0, 7, 8, -1}) {
     const Scratch scratch;
     write_decoder_checkpoint(golden, scratch / "model", {}, [&](Tensors& tensors) {
       for (TensorData& t : tensors) {
