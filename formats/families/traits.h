@@ -85,7 +85,7 @@ struct FamilyTraits {
   RopePairs pairs = RopePairs::kHalves;
   double epsilon = 1e-6;  ///< default for rms_norm_eps
   double theta = 10000;   ///< default for rope_theta
-  double rotated = 1;     ///< default for partial_rotary_factor
+  double rotated = 1;     ///< default for partial_rotary_factor; 0: 1, or as rotary_dim says
   int positions = 0;      ///< default for max_position_embeddings
   double window_theta =
       0;  ///< default for rope_local_base_freq, the base of layers with a window; 0: rope_theta

@@ -84,6 +84,8 @@ def cases(large):
       "qwen3_moe": ("qwen3_moe", moe | size | dict(num_experts=8, norm_topk_prob=True, decoder_sparse_step=2)),
       "qwen3_moe-window": ("qwen3_moe", moe | size | dict(num_experts=8, use_sliding_window=True, sliding_window=9)),
       "mixtral": ("mixtral", eight | dict(num_experts_per_tok=2, sliding_window=None)),
+      "minimax_m2": ("minimax_m2", eight | size | dict(
+          num_experts_per_tok=3, rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))),
       "olmoe": ("olmoe", dict(num_experts=8, num_experts_per_tok=3, clip_qkv=1.5, norm_topk_prob=True)),
       "deepseek_v2": ("deepseek_v2", deepseek | dict(q_lora_rank=None, n_group=None, topk_group=None,
                                                      routed_scaling_factor=1.5)),

@@ -137,8 +137,12 @@ class LayerBinder {
     }
     const Parameter p = expected(first);
     f.router = s_.weights.matrix(prefix_ + first, s_.shape.experts, s_.shape.hidden, p.has_bias);
-    if (const char* correction = find_family_router(s_.shape.family)->correction; correction != nullptr)
-      f.correction = s_.weights.vector(fmt::format("{}mlp.{}", prefix_, correction), s_.shape.experts);
+    if (const char* correction = find_family_router(s_.shape.family)->correction; correction != nullptr) {
+      const std::string of_block = fmt::format("{}block_sparse_moe.{}", prefix_, correction);
+      f.correction = s_.weights.vector(
+          s_.weights.has_tensor(of_block) ? of_block : fmt::format("{}mlp.{}", prefix_, correction),
+          s_.shape.experts);
+    }
   }
   void group_delta(DeltaWeights& d, std::vector<InputGroup>& groups) const {
     d.input_group =

@@ -116,15 +116,24 @@ void read_rope(const Settings& settings, const FamilyTraits& family, int64_t siz
   }
   const double theta = rope.positive("rope_theta", settings.positive("rope_theta", family.theta));
   if (theta <= 1) (rope.has("rope_theta") ? rope : settings).refuse("rope_theta", "a number above 1");
-  const double part =
-      rope.positive("partial_rotary_factor",
-                    settings.positive("partial_rotary_factor", a.kv_rank > 0 ? 1 : family.rotated));
+  const double part = rope.positive(
+      "partial_rotary_factor",
+      settings.positive("partial_rotary_factor", a.kv_rank > 0 || family.rotated == 0 ? 1 : family.rotated));
   const Settings& of_part = rope.has("partial_rotary_factor") ? rope : settings;
   if (part > 1) of_part.refuse("partial_rotary_factor", "a number up to 1");
   // Loaders disagree here, because transformers rotates whole heads in any case.
   if (part < 1 && family.rotated == 1)
     of_part.refuse("partial_rotary_factor", fmt::format("1 for {}", settings.text("model_type")));
-  const auto rotated = static_cast<int64_t>(static_cast<double>(size) * part);
+  auto rotated = static_cast<int64_t>(static_cast<double>(size) * part);
+  // MiniMax's own code and vLLM take rotary_dim. transformers 5.17 does not read it and rotates whole heads
+  // of the released models, whose config says half of them, so it is wrong there.
+  if (family.rotated == 0 && settings.has("rotary_dim")) {
+    const int64_t stated = settings.count("rotary_dim");
+    const bool both = of_part.sizes().stated("partial_rotary_factor") != nullptr;
+    if (stated > size || (both && stated != rotated))
+      settings.refuse("rotary_dim", fmt::format("{} rotated numbers of {}", both ? rotated : size, size));
+    rotated = stated;
+  }
   if (rotated < 2 || rotated % 2 != 0)
     settings.refuse("partial_rotary_factor",
                     "an even count of rotated numbers in heads of " + std::to_string(size));

@@ -77,7 +77,7 @@ double relative(std::span<const float> found, std::span<const double> expected) 
 
 TEST_CASE("sums are those of every linear's inputs, per expert by routing") {
   for (const char* name : {"deepseek_v3", "gpt_oss", "qwen2_moe", "llama", "mixtral", "qwen3_next", "qwen3_5",
-                           "qwen3_5_moe-vision", "deepseek_v4", "gemma3-linear"}) {
+                           "qwen3_5_moe-vision", "deepseek_v4", "gemma3-linear", "minimax_m2"}) {
     CAPTURE(name);
     const CollectModel model(name);
     const Statistics s = Statistics::open(model.collect(model.input(0, 3, 0), "stats"));
